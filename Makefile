@@ -1,0 +1,235 @@
+# Two commands matter: `make run` starts a broker, `make test` shows that all of this works.
+#
+# Everything is made inside the checkout (.venv, build); nothing needs root. What is up to date is not made again,
+# so that without a network everything already made goes on working. A missing tool is named in one plain line.
+
+PYTHON ?= python3
+PORT ?= 5672
+DATA ?= ./data
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+
+# make's own default, cc, is not on every machine that has a compiler.
+ifeq ($(origin CC),default)
+CC := $(firstword $(foreach name,cc gcc clang,$(if $(shell command -v $(name) 2>/dev/null),$(name))))
+endif
+
+CORE := $(sort $(wildcard csrc/*.c))
+CORE_HEADERS := $(sort $(wildcard csrc/*.h csrc/include/*.h))
+CTESTS := $(sort $(wildcard csrc/tests/test_*.c))
+ALL_C := $(sort $(CORE) $(CORE_HEADERS) $(wildcard csrc/tests/*.[ch] csrc/fuzz/*.[ch] benchmarks/*.[ch]))
+
+C_FLAGS := -std=c11 -g -D_GNU_SOURCE -Wall -Wextra -pthread -Icsrc/include -Icsrc
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+.PHONY: help
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
+		printf '  make %-10s %s\n' "$$name" "$$text"; done
+
+# ---- What must be there before anything is attempted --------------------------------------------------------------
+
+define CHECK_TOOLS
+@fine=true; say() { echo "logstore: $$1" >&2; fine=false; }; \
+python='$(PYTHON)'; if $(BIN)/python -m pip --version >/dev/null 2>&1; then python=$(BIN)/python; fi; \
+if ! $$python -c 'pass' >/dev/null 2>&1; then \
+	say "Python 3.11 or newer is needed, and $$python does not run: install it, or name one with PYTHON=/path/to/python3"; \
+elif ! $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+	say "Python 3.11 or newer is needed, and $$python is $$($$python -V 2>&1): name a newer one with PYTHON=python3.12"; \
+else \
+	[ $$python = $(BIN)/python ] || $$python -c 'import ensurepip, venv' >/dev/null 2>&1 || \
+		say "Python's venv and pip are needed, and $$python lacks them: install the package python3-venv"; \
+	$$python -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || \
+		say "Python's C headers (Python.h) are needed, and $$python lacks them: install the package python3-dev"; \
+fi; \
+if [ -z '$(CC)' ]; then \
+	say "a C compiler is needed, and none is here: install gcc or clang, or name one with CC=/path/to/it"; \
+elif ! command -v $(firstword $(CC)) >/dev/null 2>&1; then \
+	say "a C compiler is needed, and $(CC) is not here: install gcc or clang, or name one with CC=/path/to/it"; \
+elif ! printf '#include <stdio.h>\nint main(void) { return 0; }\n' | $(CC) -x c -o /dev/null - >/dev/null 2>&1; then \
+	say "a C compiler is needed, and $(CC) cannot build the smallest program: install the C library's headers (libc6-dev)"; \
+fi; \
+$$fine
+endef
+
+# ---- The environment ----------------------------------------------------------------------------------------------
+
+# A stamp lives in what it vouches for: whoever removes .venv removes the claim that it is complete.
+FULL := $(VENV)/.installed-everything
+BROKER := $(VENV)/.installed-broker
+PINS := pyproject.toml setup.py constraints.txt
+EVERY_EXTRA := arrow,bench,broker,lint,postgres,spark,test
+
+PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
+
+define INSTALL
+$(CHECK_TOOLS)
+@echo "logstore: installing into $(VENV) ($(1))"
+@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+@$(PIP) install -c constraints.txt pip setuptools wheel cffi
+@CC='$(CC)' $(PIP) install -c constraints.txt --no-build-isolation -e '.[$(1)]'
+@touch $@
+endef
+
+$(FULL): $(PINS)
+	$(call INSTALL,$(EVERY_EXTRA))
+
+$(BROKER): $(PINS)
+	$(call INSTALL,broker)
+
+# ---- The extension module -----------------------------------------------------------------------------------------
+
+EXTENSION := build/.extension
+BUILT_WITH := build/.extension-built-with
+
+# Rewritten only if it changes: another compiler, other flags, a source file more or less.
+$(BUILT_WITH): FORCE
+	@mkdir -p build
+	@echo '$(CC) $(CFLAGS) $(LOGSTORE_SANITIZE) $(CORE)' > $@.now
+	@if cmp -s $@.now $@; then rm $@.now; else \
+		[ ! -e $@ ] || rm -rf logstore/_core*.so build/lib.* build/temp.*; mv $@.now $@; fi
+
+$(EXTENSION): $(CORE) $(CORE_HEADERS) logstore/_build_core.py setup.py $(BUILT_WITH)
+	$(CHECK_TOOLS)
+	@echo "logstore: building the extension module"
+	@CC='$(CC)' $(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+.PHONY: FORCE
+FORCE:
+
+# ---- The commands -------------------------------------------------------------------------------------------------
+
+.PHONY: run
+run: $(if $(wildcard $(FULL)),$(FULL),$(BROKER)) $(EXTENSION) ## start the broker on 127.0.0.1 (PORT=5672 DATA=./data)
+	@$(BIN)/logstore serve '$(DATA)' --host 127.0.0.1 --port '$(PORT)'
+
+.PHONY: setup
+setup: $(FULL) $(EXTENSION) ## the full environment in .venv: every extra and every test tool
+
+.PHONY: test
+test: setup lint strict ctest sanitize pytest ## set everything up and run every check (all but the slow tests)
+	@echo "logstore: everything passed"
+
+.PHONY: pytest
+pytest: setup ## the Python tests alone (PYTEST_ARGS=...)
+	@$(BIN)/python -m pytest -q -m 'not slow' $(PYTEST_ARGS)
+
+.PHONY: test-slow
+test-slow: setup ## the tests that take minutes
+	@$(BIN)/python -m pytest -q -m slow $(PYTEST_ARGS)
+
+.PHONY: bench
+bench: setup ## measure the first figures (BENCH_ARGS=...)
+	@$(BIN)/python benchmarks/first_figures.py $(BENCH_ARGS)
+
+.PHONY: lint
+lint: setup ## ruff, mypy --strict, clang-format and clang-tidy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet . || { echo "logstore: run 'make format'" >&2; exit 1; }
+	@$(BIN)/mypy --strict logstore
+	@if command -v clang-format >/dev/null 2>&1; then clang-format --dry-run -Werror $(ALL_C); \
+		else $(call LOUDLY,clang-format is not here: the C code's layout was NOT checked); fi
+	@if command -v clang-tidy >/dev/null 2>&1; then $(SUBMAKE) VARIANT=tidy $(CORE:csrc/%.c=build/c/tidy/%.ok); \
+		else $(call LOUDLY,clang-tidy is not here: the C code was NOT analysed); fi
+
+.PHONY: format
+format: setup ## let ruff and clang-format lay the code out
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format --quiet .
+	@if command -v clang-format >/dev/null 2>&1; then clang-format -i $(ALL_C); \
+		else $(call LOUDLY,clang-format is not here: the C code was left as it is); fi
+
+.PHONY: ctest
+ctest: ## the C unit tests
+	@$(SUBMAKE) VARIANT=plain run-ctests
+
+.PHONY: sanitize
+sanitize: ## the C unit tests under ASan with UBSan, and under TSan
+	@$(call WITH_SANITIZER,asan,address$(COMMA)undefined)
+	@$(call WITH_SANITIZER,tsan,thread)
+
+.PHONY: strict
+strict: ## compile the core with every warning an error, under gcc and clang
+	@found=; for cc in gcc clang; do if command -v $$cc >/dev/null 2>&1; then found=yes; \
+		$(SUBMAKE) VARIANT=strict-$$cc CC=$$cc $(CORE:csrc/%.c=build/c/strict-$$cc/core/%.o) || exit 1; \
+		echo "strict: clean under $$cc"; \
+		else $(call LOUDLY,$$cc is not here: the core was NOT compiled with it); fi; done; [ -n "$$found" ]
+
+.PHONY: clean
+clean: ## remove what was built and cached; .venv and stores stay
+	@rm -rf build dist logstore/_core*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+# ---- C objects and tests, one directory a variant ------------------------------------------------------------------
+
+COMMA := ,
+LOUDLY = echo "logstore: SKIPPED: $(1)" >&2
+SUBMAKE = $(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),,-j$(JOBS))
+
+# $(1): the variant; $(2): what -fsanitize= is given. The first compiler whose smallest program also runs is taken; a
+# thread sanitizer may need fixed addresses (setarch -R).
+define WITH_SANITIZER
+mkdir -p build/c/$(1); echo 'int main(void) { return 0; }' > build/c/$(1)/probe.c; \
+for cc in '$(CC)' gcc clang; do for wrap in '' 'setarch -R'; do \
+	if $$cc -fsanitize=$(2) -o build/c/$(1)/probe build/c/$(1)/probe.c >/dev/null 2>&1 && \
+		$$wrap build/c/$(1)/probe >/dev/null 2>&1; then \
+		$(SUBMAKE) VARIANT=$(1) CC="$$cc" WRAP="$$wrap" run-ctests; exit $$?; fi; done; done; \
+$(call LOUDLY,no compiler here builds and runs -fsanitize=$(2): the C tests did NOT run under it)
+endef
+
+SANITIZED := -O1 -fno-omit-frame-pointer -fno-sanitize-recover=all
+FLAGS_plain := -O2
+FLAGS_asan := $(SANITIZED) -fsanitize=address,undefined
+FLAGS_tsan := $(SANITIZED) -fsanitize=thread
+FLAGS_strict-gcc := -O2 -Wconversion -Werror
+FLAGS_strict-clang := -O2 -Wconversion -Werror
+
+export ASAN_OPTIONS ?= detect_leaks=1:detect_stack_use_after_return=1
+export UBSAN_OPTIONS ?= print_stacktrace=1
+export TSAN_OPTIONS ?= halt_on_error=1:second_deadlock_stack=1
+
+ifndef VARIANT
+.NOTPARALLEL:
+else
+
+OUT := build/c/$(VARIANT)
+FLAGS := $(C_FLAGS) $(FLAGS_$(VARIANT))
+CORE_OBJECTS := $(CORE:csrc/%.c=$(OUT)/core/%.o)
+PROGRAMS := $(CTESTS:csrc/tests/%.c=$(OUT)/%)
+
+$(OUT)/.compiled-with: FORCE
+	@mkdir -p $(OUT)/core
+	@echo '$(CC) $(FLAGS) $(CORE)' > $@.now
+	@if cmp -s $@.now $@; then rm $@.now; else mv $@.now $@; fi
+
+$(OUT)/core/%.o: csrc/%.c $(OUT)/.compiled-with
+	@$(CC) $(FLAGS) -MMD -MP -c -o $@ $<
+
+$(OUT)/%: csrc/tests/%.c $(CORE_OBJECTS) $(OUT)/.compiled-with
+	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(CORE_OBJECTS)
+
+$(OUT)/%.ok: csrc/%.c $(CORE_HEADERS) .clang-tidy
+	@mkdir -p $(OUT)
+	@clang-tidy --quiet $< -- $(C_FLAGS) > $@.log 2>&1 || { cat $@.log; exit 1; }
+	@touch $@
+
+.SECONDARY: $(CORE_OBJECTS)
+-include $(CORE_OBJECTS:.o=.d) $(PROGRAMS:=.d)
+
+# A test that says nothing has not passed: each must exit 0 and print "N passed, 0 failed".
+.PHONY: run-ctests
+run-ctests: $(PROGRAMS)
+	@[ -n '$(PROGRAMS)' ] || { echo "logstore: csrc/tests holds no test_*.c" >&2; exit 1; }
+	@for program in $(PROGRAMS); do \
+		if $(WRAP) $$program > $$program.log 2>&1 && grep -q '^[1-9][0-9]* passed, 0 failed$$' $$program.log; \
+		then echo "$(VARIANT): $${program##*/}: $$(tail -n 1 $$program.log)"; \
+		else cat $$program.log; echo "$(VARIANT): $${program##*/} FAILED" >&2; exit 1; fi; done
+
+endif

@@ -1,0 +1,56 @@
+/*
+ * After fork() the child must not touch the parent's store: it gets a mark in every open store, and closes its copy
+ * of the lock descriptor, so that only the parent's life keeps the lock.
+ */
+#include <pthread.h>
+
+#include "store.h"
+
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+static ls_store *registry;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int atfork_result;
+
+static void before_fork(void) { (void)pthread_mutex_lock(&registry_lock); }
+
+static void after_fork_in_parent(void) { (void)pthread_mutex_unlock(&registry_lock); }
+
+static void after_fork_in_child(void) {
+    for (ls_store *s = registry; s != NULL; s = s->next_open) {
+        atomic_store(&s->log.foreign, true);
+        if (s->log.lock_file >= 0) {
+            (void)s->log.v->close(s->log.v, s->log.lock_file);
+            s->log.lock_file = -1;
+        }
+    }
+    registry = NULL;
+    (void)pthread_mutex_unlock(&registry_lock);
+}
+
+static void install(void) { atfork_result = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
+
+int fork_register(ls_store *store) {
+    (void)pthread_once(&once, install);
+    if (atfork_result != 0) {
+        return fail_errno(LS_IO, atfork_result, "no handler for fork can be installed");
+    }
+    (void)pthread_mutex_lock(&registry_lock);
+    store->next_open = registry;
+    registry = store;
+    (void)pthread_mutex_unlock(&registry_lock);
+    return LS_OK;
+}
+
+void fork_forget(ls_store *store) {
+    if (atomic_load(&store->log.foreign)) {
+        return;
+    }
+    (void)pthread_mutex_lock(&registry_lock);
+    for (ls_store **link = &registry; *link != NULL; link = &(*link)->next_open) {
+        if (*link == store) {
+            *link = store->next_open;
+            break;
+        }
+    }
+    (void)pthread_mutex_unlock(&registry_lock);
+}

@@ -1,0 +1,325 @@
+/*
+ * Bytes <-> structs, and nothing else: the on-disk layout of docs/format.md lives in format*.c only. format.c has
+ * sizes, names and what is no record; format_encode.c and format_decode.c have the records.
+ *
+ * Encoders write into memory that the caller has made large enough (the *_bytes functions say how much) and leave
+ * it sealed: header check and checksum filled in. Decoders treat every byte as an attacker's: nothing is read
+ * beyond `available`, a length is believed only after the header check, and FORMAT_OK means that the record keeps
+ * every rule of the page, so that encoding what was decoded gives the same bytes again. On any other result what was
+ * to be filled in holds nothing of use.
+ */
+#ifndef LOGSTORE_FORMAT_H
+#define LOGSTORE_FORMAT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    FORMAT_VERSION = 1,
+    BLOCK_BYTES = 4096,
+    SEGMENT_HEADER_BYTES = BLOCK_BYTES,
+    META_BYTES = 4096,
+    HINT_BYTES = 64,
+    HOLD_BYTES = 256,
+    UUID_BYTES = 16,
+    OPAQUE_BYTES = 16,
+    RECORD_HEADER_BYTES = 48,
+    BATCH_RECORD_BYTES = 104,
+    DEQUEUE_RECORD_BYTES = 64,
+    QUEUE_DELETE_RECORD_BYTES = 56,
+    PLAIN_RECORD_BYTES = 48, /* a record without a body */
+    FOOTER_TYPES_MAX = 24,
+    FOOTER_BYTES_MAX = 72 + 8 * FOOTER_TYPES_MAX,
+    XID_PART_BYTES_MAX = 64,
+    XID_RECORD_BYTES_MAX = 64 + 2 * XID_PART_BYTES_MAX,
+    DEQUEUE_REASON_MAX = 6,
+};
+
+#define SEGMENT_BYTES_MIN ((uint64_t)64 << 10)
+#define SEGMENT_BYTES_MAX ((uint64_t)1 << 30)
+#define LSN_MAX           ((uint64_t)INT64_MAX)
+#define QUEUE_ID_MAX      ((uint32_t)0xfffffffe)
+#define ORDER_INDEX_MAX   ((uint32_t)0xffffff) /* enqueues of one transaction are numbered from 0 */
+#define CONTENT_BYTES_MAX ((uint64_t)INT64_MAX)
+
+enum record_type {
+    MESSAGE_START = 0x0101,
+    MESSAGE_CHUNK = 0x0102,
+    MESSAGE_ENQUEUE = 0x0103,
+    MESSAGE_DEQUEUE = 0x0104,
+    MESSAGE_DELETE = 0x0105,
+    MESSAGE_RELOCATED = 0x0106,
+    DTX_START = 0x0201,
+    TX_START = 0x0202,
+    TX_END = 0x0203,
+    TX_PREPARE = 0x0204,
+    TX_COMMIT = 0x0205,
+    TX_ROLLBACK = 0x0206,
+    TX_DELETE = 0x0207,
+    TX_RELOCATED = 0x0208,
+    BATCH = 0x0301,
+    FILLER = 0x0302,
+    FOOTER = 0x0303,
+    QUEUE_DELETE = 0x0304,
+    CLOSE = 0x0305,
+};
+
+enum record_flag {
+    FLAG_COPY = 1,
+    FLAG_PART = 2,
+    FLAG_DELETES = 4,
+    FLAG_PUBLISHED = 8,
+    FLAG_STAGED = 16,        /* on relocated state: never enqueued yet */
+    TYPE_SKIPPABLE = 0x8000, /* in a type: a reader that does not know it passes over the record */
+};
+
+/* Kind and state of relocated work and of a relocated transaction; 0 is never valid. */
+enum pending_kind { PENDING_ENQUEUE = 1, PENDING_DEQUEUE = 2 };
+enum tx_kind { TX_KIND_LOCAL = 1, TX_KIND_DISTRIBUTED = 2 };
+enum tx_state { TX_STATE_ACTIVE = 1, TX_STATE_ENDED = 2, TX_STATE_PREPARED = 3 };
+
+/* Why bytes are not what they should be; FORMAT_OK is 0. */
+enum format_result {
+    FORMAT_OK = 0,
+    FORMAT_SHORT,     /* fewer bytes than it needs */
+    FORMAT_MAGIC,     /* not such a file at all */
+    FORMAT_NEWER,     /* right magic, larger version; or an unknown type that may not be skipped */
+    FORMAT_CHECK,     /* the header check or the checksum differs */
+    FORMAT_PLACE,     /* whole, but of another LSN, store, epoch or size */
+    FORMAT_MALFORMED, /* checksums right, contents impossible */
+};
+
+const char *format_result_text(enum format_result result);
+
+struct segment_header {
+    uint8_t uuid[UUID_BYTES];
+    uint64_t segment_size;
+    uint64_t first_lsn;
+    uint64_t epoch;
+    uint64_t prev_end_lsn; /* where the log before this segment ends; 0 in the store's first */
+    uint64_t created_us;
+};
+
+struct meta {
+    uint8_t uuid[UUID_BYTES];
+    uint64_t segment_size;
+    uint64_t max_undurable_bytes;
+    uint64_t created_us;
+};
+
+struct hint {
+    uint8_t uuid[UUID_BYTES];
+    uint64_t epoch;
+    uint64_t durable_lsn;
+    uint64_t base_lsn;
+};
+
+struct hold {
+    uint8_t uuid[UUID_BYTES];
+    uint64_t hold_lsn;
+    uint64_t limit_bytes; /* 0: none */
+    uint64_t expires_us;
+    uint64_t created_us;
+};
+
+/* A record's header, and where it stands in memory. */
+struct record {
+    const uint8_t *bytes;
+    uint32_t length;
+    uint16_t type;
+    uint16_t flags;
+    uint64_t lsn;
+    uint64_t id;
+    uint64_t prev;
+};
+
+struct batch {
+    uint64_t epoch;
+    uint32_t count; /* records after the batch record */
+    uint32_t bytes; /* of the whole batch */
+    uint64_t durable_lsn;
+    uint64_t base_lsn;
+    uint64_t time_us;
+    uint8_t opaque[OPAQUE_BYTES]; /* a replicating layer's own; zero as the log writes it */
+};
+
+struct message_start {
+    uint64_t tx_id;
+    uint32_t order_index; /* of the first inline enqueue among those of its transaction */
+    uint32_t header_bytes;
+    uint32_t content_bytes;
+    uint32_t queue_count;
+    const uint8_t *queues; /* little-endian; read with format_queue_id */
+    const uint8_t *header;
+    const uint8_t *content;
+};
+
+struct message_chunk {
+    uint64_t offset;
+    uint32_t content_bytes;
+    const uint8_t *content;
+};
+
+struct message_enqueue {
+    uint64_t tx_id;
+    uint32_t order_index; /* as of a start */
+    uint32_t queue_count;
+    const uint8_t *queues;
+};
+
+struct message_dequeue {
+    uint64_t tx_id;
+    uint32_t queue_id;
+    uint16_t delivery_count;
+    uint16_t reason;
+};
+
+/* A chain's state, or a part of it. Rows are little-endian: read with format_chunk_row and so on. */
+struct message_relocated {
+    uint64_t content_bytes; /* of the whole content */
+    uint64_t start_lsn;
+    uint32_t part;
+    uint32_t chunk_count;
+    uint32_t place_count;
+    uint32_t pending_count;
+    const uint8_t *chunks;
+    const uint8_t *places;
+    const uint8_t *pending;
+};
+
+struct chunk_row {
+    uint64_t lsn;
+    uint64_t offset;
+    uint32_t content_bytes;
+};
+
+struct place_row {
+    uint64_t order_lsn;
+    uint64_t enqueue_time_us;
+    uint32_t queue_id;
+    uint32_t order_index;
+    uint32_t delivery_count;
+};
+
+struct pending_row {
+    uint64_t tx_id;
+    uint64_t lsn; /* of the operation */
+    uint32_t queue_id;
+    uint32_t kind;        /* enum pending_kind */
+    uint32_t order_index; /* within the transaction */
+};
+
+struct xid {
+    int64_t format_id;
+    uint8_t gtrid_bytes;
+    uint8_t bqual_bytes;
+    uint8_t data[2 * XID_PART_BYTES_MAX]; /* gtrid, then bqual at once */
+};
+
+struct tx_relocated {
+    struct xid xid; /* of a local transaction: all zero */
+    uint8_t kind;   /* enum tx_kind */
+    uint8_t state;  /* enum tx_state */
+    uint64_t start_time_us;
+    uint64_t prepare_time_us;
+};
+
+struct footer_count {
+    uint32_t type;
+    uint32_t count;
+};
+
+struct footer {
+    uint64_t last_lsn;
+    uint64_t bytes;
+    uint32_t batches;
+    uint32_t n;
+    struct footer_count counts[FOOTER_TYPES_MAX];
+};
+
+static inline uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
+
+uint64_t format_segment_seed(const uint8_t uuid[UUID_BYTES], uint64_t first_lsn, uint64_t epoch);
+uint32_t format_record_bytes_max(uint64_t segment_size);
+uint32_t format_batch_bytes_max(uint64_t segment_size);
+
+/* Whole files and blocks. The encoders fill all of the fixed size. */
+void format_put_segment_header(uint8_t *into, const struct segment_header *h);
+enum format_result format_get_segment_header(const uint8_t *from, size_t available, const uint8_t uuid[UUID_BYTES],
+                                             uint64_t segment_size, uint64_t first_lsn, struct segment_header *h);
+void format_put_meta(uint8_t *into, const struct meta *m);
+enum format_result format_get_meta(const uint8_t *from, size_t available, struct meta *m);
+void format_put_hint(uint8_t *into, const struct hint *h);
+enum format_result format_get_hint(const uint8_t *from, size_t available, struct hint *h);
+void format_put_hold(uint8_t *into, const struct hold *h);
+enum format_result format_get_hold(const uint8_t *from, size_t available, struct hold *h);
+
+/* Names of segment files: 16 hexadecimal digits and ".seg". */
+enum { SEGMENT_NAME_BYTES = 21 };
+void format_segment_name(char into[SEGMENT_NAME_BYTES], uint64_t first_lsn);
+bool format_parse_segment_name(const char *name, uint64_t *first_lsn);
+
+/* Records. How many bytes one needs (a multiple of 8): */
+uint64_t format_start_bytes(uint64_t header_bytes, uint64_t content_bytes, uint64_t queue_count);
+uint64_t format_chunk_bytes(uint64_t content_bytes);
+uint64_t format_enqueue_bytes(uint64_t queue_count);
+uint64_t format_relocated_bytes(uint64_t chunk_count, uint64_t place_count, uint64_t pending_count);
+uint32_t format_xid_record_bytes(const struct xid *x);
+uint32_t format_tx_relocated_bytes(const struct xid *x);
+
+/* Where a record goes: everything its header needs but type and length. */
+struct slot {
+    uint8_t *at;
+    uint64_t seed;
+    uint64_t lsn;
+    uint64_t id;
+    uint64_t prev;
+    uint16_t flags;
+};
+
+uint32_t format_put_plain(const struct slot *s, enum record_type type);
+uint32_t format_put_start(const struct slot *s, uint64_t tx_id, uint32_t order_index, const uint32_t *queues,
+                          uint32_t queue_count, const void *header, uint32_t header_bytes, const void *content,
+                          uint32_t content_bytes);
+uint32_t format_put_chunk(const struct slot *s, uint64_t offset, const void *content, uint32_t content_bytes);
+uint32_t format_put_enqueue(const struct slot *s, uint64_t tx_id, uint32_t order_index, const uint32_t *queues,
+                            uint32_t queue_count);
+uint32_t format_put_dequeue(const struct slot *s, const struct message_dequeue *d);
+/* The counts of `m` say how many rows there are; its pointers are not used. */
+uint32_t format_put_relocated(const struct slot *s, const struct message_relocated *m, const struct chunk_row *chunks,
+                              const struct place_row *places, const struct pending_row *pending);
+uint32_t format_put_xid(const struct slot *s, enum record_type type, const struct xid *x);
+uint32_t format_put_tx_relocated(const struct slot *s, const struct tx_relocated *t);
+uint32_t format_put_filler(const struct slot *s, uint32_t zero_bytes); /* a multiple of 8 */
+uint32_t format_put_queue_delete(const struct slot *s, uint32_t queue_id);
+uint32_t format_put_footer(const struct slot *s, const struct footer *f);
+uint32_t format_put_batch(const struct slot *s, const struct batch *b);
+
+/* One record at `from`, which should be the one with this LSN; on FORMAT_OK its checksums are right, its header
+   keeps the rules of its type, and the type is known or to be skipped. Its body is judged by the functions below. */
+enum format_result format_get_record(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn,
+                                     struct record *r);
+/* The header of a record that format_get_record found valid before; checks nothing. */
+void format_read_verified(const uint8_t *from, struct record *r);
+enum format_result format_get_batch(const struct record *r, struct batch *b);
+enum format_result format_get_start(const struct record *r, struct message_start *m);
+enum format_result format_get_chunk(const struct record *r, struct message_chunk *m);
+enum format_result format_get_enqueue(const struct record *r, struct message_enqueue *m);
+enum format_result format_get_dequeue(const struct record *r, struct message_dequeue *m);
+enum format_result format_get_relocated(const struct record *r, struct message_relocated *m);
+enum format_result format_get_xid(const struct record *r, struct xid *x);
+enum format_result format_get_tx_relocated(const struct record *r, struct tx_relocated *t);
+enum format_result format_get_filler(const struct record *r, uint32_t *zero_bytes);
+enum format_result format_get_queue_delete(const struct record *r, uint32_t *queue_id);
+enum format_result format_get_footer(const struct record *r, struct footer *f);
+enum format_result format_get_plain(const struct record *r);
+uint32_t format_queue_id(const uint8_t *queues, uint32_t index);
+struct chunk_row format_chunk_row(const uint8_t *chunks, uint32_t index);
+struct place_row format_place_row(const uint8_t *places, uint32_t index);
+struct pending_row format_pending_row(const uint8_t *pending, uint32_t index);
+
+/* Whether the bytes look like the batch record of this LSN, and its epoch, without believing them yet. */
+bool format_peek_batch(const uint8_t *from, size_t available, uint64_t lsn, uint64_t *epoch);
+
+#endif

@@ -1,0 +1,61 @@
+/*
+ * What readers beside the writer go by: the hint (how far they may read, where the base is) and holds (what they
+ * ask to keep). Recovery trusts neither. Failures here are counted and survived.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "io.h"
+#include "log.h"
+
+bool hint_publish(struct log *g, uint64_t durable_lsn, uint64_t base_lsn) {
+    if (g->hint_file < 0) {
+        return true;
+    }
+    struct hint h = {.epoch = g->epoch, .durable_lsn = durable_lsn, .base_lsn = base_lsn};
+    memcpy(h.uuid, g->uuid, UUID_BYTES);
+    uint8_t bytes[HINT_BYTES];
+    format_put_hint(bytes, &h);
+    return io_write(g->v, g->hint_file, bytes, sizeof bytes, 0) == 0;
+}
+
+struct hold_search {
+    struct log *g;
+    uint64_t lowest;
+};
+
+/* A hold whose flock can be had has lost its owner: it counts for nothing and is cleared away. */
+static int look_at_hold(void *context, const char *name) {
+    struct hold_search *search = context;
+    struct log *g = search->g;
+    size_t length = strlen(name);
+    if (length < 6 || strcmp(name + length - 5, ".hold") != 0) {
+        return 0;
+    }
+    int file = g->v->open(g->v, g->holds_dir, name, VFS_WRITE);
+    if (file < 0) {
+        return 0;
+    }
+    uint8_t bytes[HOLD_BYTES];
+    struct hold h;
+    if (g->v->lock(g->v, file, 1) == 0) {
+        (void)g->v->unlink(g->v, g->holds_dir, name);
+    } else if (io_read(g->v, file, bytes, sizeof bytes, 0) == HOLD_BYTES &&
+               format_get_hold(bytes, sizeof bytes, &h) == FORMAT_OK && memcmp(h.uuid, g->uuid, UUID_BYTES) == 0 &&
+               h.expires_us > g->v->now_us(g->v)) {
+        uint64_t kept = g->durable_lsn > h.hold_lsn ? g->durable_lsn - h.hold_lsn : 0;
+        if ((h.limit_bytes == 0 || kept <= h.limit_bytes) && h.hold_lsn < search->lowest) {
+            search->lowest = h.hold_lsn;
+        }
+    }
+    (void)g->v->close(g->v, file);
+    return 0;
+}
+
+uint64_t holds_lowest(struct log *g) {
+    struct hold_search search = {g, UINT64_MAX};
+    if (g->v->list(g->v, g->holds_dir, look_at_hold, &search) != 0) {
+        return 0; /* holds that cannot be read are honoured in full */
+    }
+    return search.lowest;
+}

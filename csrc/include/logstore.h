@@ -1,0 +1,374 @@
+/*
+ * logstore: an append-only, log-structured message store. The public C API: what the Python package binds through
+ * cffi, and what a broker written in C links.
+ *
+ * Conventions
+ *   - Every function that can fail returns an ls_code (0 is LS_OK); ls_last_error() then says, for the calling
+ *     thread, what happened and where.
+ *   - All functions are safe from many threads, except that one thread at a time uses a cursor, a reader or a
+ *     transaction.
+ *   - LS_WAIT makes a change durable before the call returns (unless the store was opened relaxed). Without it,
+ *     the change is durable once ls_durable_lsn() >= the ls_next_lsn() read after the call.
+ *   - LSNs and ids are byte positions in the log; 0 is never one.
+ *   - After fork() the child gets LS_FORKED from everything and may only free.
+ */
+#ifndef LOGSTORE_H
+#define LOGSTORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#pragma GCC visibility push(default)
+
+/* cffi:begin */
+
+typedef enum ls_code {
+    LS_OK = 0,
+    LS_NO_MEMORY,
+    LS_IO,     /* a system call failed; ls_error.sys_errno says how. Nothing was changed. */
+    LS_OPTION, /* an argument or option is out of its range */
+    LS_NOT_A_STORE,
+    LS_LOCKED, /* another process or handle has the store open */
+    LS_FULL,
+    LS_POISONED,        /* a write or sync failed earlier; nothing more is accepted */
+    LS_OUTCOME_UNKNOWN, /* ... and whether this change is on disk cannot be known */
+    LS_CLOSED,
+    LS_FORKED,
+    LS_CORRUPT,
+    LS_VERSION,
+    LS_CATALOG_MISMATCH,
+    LS_UNKNOWN_MESSAGE,
+    LS_UNKNOWN_QUEUE,
+    LS_MESSAGE_LOCKED, /* by a transaction's dequeue */
+    LS_MESSAGE_IN_USE,
+    LS_ALREADY_ENQUEUED,
+    LS_NOT_ENQUEUED,
+    LS_UNKNOWN_XID,
+    LS_DUPLICATE_XID,
+    LS_TRANSACTION_ENDED,
+    LS_WRONG_STATE,
+    LS_BUSY,     /* a limit on open things is reached */
+    LS_RECYCLED, /* a reader beside the writer was overtaken by the base */
+    LS_END       /* a reader or cursor has nothing more */
+} ls_code;
+
+typedef struct ls_error {
+    int code;
+    int sys_errno;   /* 0 if no system call was involved */
+    uint64_t offset; /* in `segment`, where that is known */
+    uint64_t lsn;
+    char segment[24]; /* a segment's file name, or "" */
+    char text[400];
+} ls_error;
+
+/* The calling thread's last failure. Valid until its next failing call. */
+const ls_error *ls_last_error(void);
+
+typedef struct ls_store ls_store;
+typedef struct ls_tx ls_tx;
+typedef struct ls_cursor ls_cursor;
+typedef struct ls_reader ls_reader;
+typedef struct vfs vfs;
+
+typedef struct ls_options {
+    uint64_t segment_size;        /* bytes; 0: 16 MiB for a new store, the stored one for an old */
+    uint64_t max_undurable_bytes; /* 0: two segments; used when the store is created */
+    uint64_t max_log_bytes;       /* 0: no limit but the disk's; else at least 6 segments */
+    uint32_t initial_segments;    /* of a new store */
+    uint32_t max_write_buffers;   /* 2 to 64 */
+    int create;                   /* make the store if there is none */
+    int relaxed;                  /* LS_WAIT does not wait */
+    int background;               /* threads for flushing and for making spares; without, callers do both */
+} ls_options;
+
+#define LS_BUFFERS_MAX 64
+
+void ls_options_default(ls_options *options);
+
+/* What recovery found and did. Times are microseconds. */
+typedef struct ls_recovery {
+    int created;    /* a new store: nothing below applies */
+    int clean;      /* the log ended in an orderly close */
+    int direct;     /* the tail was read past the page cache */
+    uint64_t epoch; /* of this open */
+    uint64_t base_lsn;
+    uint64_t end_lsn;       /* where the recovered log ended */
+    uint64_t watermark_lsn; /* damage below it would have been corruption */
+    uint64_t segments;
+    uint64_t batches;
+    uint64_t records;
+    uint64_t bytes_read;
+    uint64_t bytes_rewritten;
+    uint64_t torn_bytes; /* from end_lsn to the last non-zero byte of its segment: a torn tail, kept aside */
+    uint64_t messages;   /* live */
+    uint64_t places;
+    uint64_t transactions_committed;
+    uint64_t transactions_rolled_back; /* by their own record */
+    uint64_t transactions_abandoned;   /* rolled back by this recovery */
+    uint64_t transactions_in_doubt;
+    uint64_t staged_dropped; /* messages never enqueued */
+    uint64_t orphans;        /* records of chains that began below the base */
+    uint64_t places_dropped; /* on queues that the catalog no longer has */
+    uint64_t queues_dropped;
+    uint64_t scan_us;
+    uint64_t transactions_us;
+    uint64_t messages_us;
+    uint64_t rewrite_us;
+    uint64_t total_us;
+} ls_recovery;
+
+/*
+ * Opening happens in two steps, so that the catalog can be checked between log and service:
+ *   ls_open   takes the lock, makes META.new and the first segment or reads the log, and replays it in memory;
+ *             writes nothing to an existing segment.
+ *   ls_serve  given the catalog's queues, rewrites the tail, starts the new epoch and begins service; for a store
+ *             being created it renames META into place.
+ * `system` may be NULL for the operating system's files.
+ */
+int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_store **store);
+int ls_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id);
+/* Orderly close: a last batch and CLOSE, then the lock. The handle stays valid, answering LS_CLOSED, until freed. */
+int ls_close(ls_store *store);
+/* Closes it if need be. Handles of its transactions and cursors may be freed before or after. */
+void ls_free(ls_store *store);
+
+/* Between ls_open and ls_serve: whether the store is being created, so that its catalog is to be made too. */
+int ls_creating(const ls_store *store);
+void ls_uuid(const ls_store *store, uint8_t uuid[16]);
+void ls_recovery_report(const ls_store *store, ls_recovery *report);
+uint64_t ls_segment_size(const ls_store *store);
+
+uint64_t ls_base_lsn(const ls_store *store);
+uint64_t ls_durable_lsn(const ls_store *store);
+uint64_t ls_next_lsn(const ls_store *store);
+int ls_poisoned(const ls_store *store);
+/* Everything up to `lsn` durable; 0: everything appended so far. */
+int ls_force(ls_store *store, uint64_t lsn);
+/* Asks the background flusher for everything appended so far; returns at once. */
+int ls_flush_soon(ls_store *store);
+/* An eventfd that counts group commits, and fires when the store is poisoned or closed. Owned by the store. */
+int ls_event_fd(ls_store *store, int *fd);
+
+/* ---- queues ---- */
+int ls_queue_add(ls_store *store, uint32_t queue_id); /* after the catalog has committed it */
+int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags);
+int ls_queue_depth(ls_store *store, uint32_t queue_id, uint64_t *places, uint64_t *locked);
+
+/* ---- messages ---- */
+#define LS_WAIT      1
+#define LS_PUBLISHED 2 /* ls_stage: part of a publish; goes with a rollback of its enqueue */
+
+int ls_stage(ls_store *store, const uint8_t *header, size_t header_bytes, const uint8_t *content, size_t content_bytes,
+             int flags, uint64_t *id);
+int ls_append_content(ls_store *store, uint64_t id, const uint8_t *content, size_t content_bytes, int flags);
+int ls_enqueue(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *tx, int flags, uint64_t *lsn);
+int ls_publish(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
+               const uint8_t *content, size_t content_bytes, ls_tx *tx, int flags, uint64_t *id);
+/* Contents stand one after another in `content`, as long as sizes[i] says; headers likewise, or header_sizes NULL.
+   On failure *done messages are published, and their ids set. */
+int ls_publish_many(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *content, const uint64_t *sizes,
+                    const uint8_t *headers, const uint64_t *header_sizes, ls_tx *tx, int flags, uint64_t *ids,
+                    size_t *done);
+int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int reason, int delivery_count, int flags,
+               uint64_t *lsn);
+/* All ids are checked before the first is dequeued. On failure *done are dequeued, and *done is the culprit. */
+int ls_dequeue_many(ls_store *store, const uint64_t *ids, size_t n, uint32_t queue_id, ls_tx *tx, int reason, int flags,
+                    size_t *done);
+int ls_destroy(ls_store *store, uint64_t id, int flags);
+
+typedef struct ls_message_info {
+    uint64_t id;
+    uint64_t content_bytes;
+    uint32_t start_bytes; /* of its start record: more than its header can have */
+    uint32_t places;
+    uint32_t pending; /* operations of open transactions */
+    int staged;       /* never enqueued yet */
+} ls_message_info;
+
+int ls_message(ls_store *store, uint64_t id, ls_message_info *info);
+int ls_load_header(ls_store *store, uint64_t id, uint8_t *into, size_t bytes, size_t *done);
+int ls_load_content(ls_store *store, uint64_t id, uint64_t offset, uint8_t *into, size_t bytes, size_t *done);
+
+/* ---- a queue's places in order ---- */
+typedef struct ls_place {
+    uint64_t position; /* grows along the queue; the place's for ever */
+    uint64_t id;
+    uint64_t content_bytes;
+    uint32_t locked;    /* by a transaction's dequeue */
+    uint32_t recovered; /* was there when the store was opened */
+} ls_place;
+
+/* ALL: every place, locked ones too, also not yet durable ones. OFFER: only what may be offered to a consumer, durable
+   and unlocked; it goes back for what a rollback unlocked behind it. */
+#define LS_CURSOR_ALL   0
+#define LS_CURSOR_OFFER 1
+
+int ls_cursor_open(ls_store *store, uint32_t queue_id, int kind, ls_cursor **cursor);
+int ls_cursor_next(ls_cursor *cursor, ls_place *places, size_t n, size_t *done);
+void ls_cursor_close(ls_cursor *cursor);
+/* Whether each id still has its place at that position of the queue: states[i] is 0 gone, 1 there, 2 locked. */
+int ls_places_check(ls_store *store, uint32_t queue_id, const uint64_t *ids, const uint64_t *positions, size_t n,
+                    uint8_t *states);
+
+/* ---- transactions ---- */
+typedef struct ls_xid {
+    int64_t format_id;
+    uint32_t gtrid_bytes;
+    uint32_t bqual_bytes;
+    uint8_t data[128]; /* gtrid, then bqual at once */
+} ls_xid;
+
+#define LS_TX_ACTIVE      1
+#define LS_TX_ENDED       2
+#define LS_TX_PREPARED    3
+#define LS_TX_COMMITTED   4
+#define LS_TX_ROLLED_BACK 5
+
+typedef struct ls_tx_info {
+    uint64_t id;
+    uint64_t prepared_us; /* wall clock, 0 if not prepared */
+    uint64_t operations;
+    int state;
+    int distributed;
+    ls_xid xid;
+} ls_tx_info;
+
+int ls_begin(ls_store *store, const ls_xid *xid, ls_tx **handle); /* xid NULL: local */
+int ls_tx_end(ls_tx *handle);
+int ls_prepare(ls_tx *handle, int flags);
+int ls_commit(ls_tx *handle, int flags);
+int ls_rollback(ls_tx *handle, int flags);
+void ls_tx_describe(ls_tx *handle, ls_tx_info *info);
+/* The handle goes; an unprepared transaction without outcome is rolled back. */
+void ls_tx_free(ls_tx *handle);
+/* Prepared transactions: fills up to n ids and says how many there are. */
+int ls_in_doubt(ls_store *store, uint64_t *ids, size_t n, size_t *count);
+int ls_in_doubt_take(ls_store *store, uint64_t id, ls_tx **handle);
+
+/* ---- care ---- */
+typedef struct ls_stats {
+    uint64_t batches;
+    uint64_t batch_bytes;
+    uint64_t syncs;
+    uint64_t records;
+    uint64_t appended_bytes;
+    uint64_t messages;
+    uint64_t places;
+    uint64_t transactions;
+    uint64_t live_bytes;
+    uint64_t log_bytes; /* allocated, spares included */
+    uint64_t segments;  /* in the log */
+    uint64_t spares;
+    uint64_t segments_created;
+    uint64_t segments_recycled;
+    uint64_t segments_removed;
+    uint64_t spare_failures; /* survived */
+    uint64_t hint_failures;
+    uint64_t forced_by_full_buffers;
+    uint64_t waits_for_spare;
+    int relaxed;
+    int full;
+} ls_stats;
+
+void ls_stats_get(ls_store *store, ls_stats *stats);
+
+typedef struct ls_segment_info {
+    uint64_t first_lsn;
+    uint64_t epoch;
+    uint64_t end_lsn; /* of the log's part in it */
+    uint64_t live_bytes;
+    uint64_t live_records;
+    int current;
+} ls_segment_info;
+
+int ls_segments(ls_store *store, ls_segment_info *into, size_t n, size_t *count);
+/* Makes an empty batch durable, so that the base which the last one gave is named, and recycles. */
+int ls_move_base(ls_store *store);
+
+/* ---- reading beside a writer, or a closed store; takes no lock and writes nothing ---- */
+typedef struct ls_batch {
+    const uint8_t *bytes; /* the whole batch; verified; valid until the next call */
+    uint64_t size;
+    uint64_t lsn;
+    uint64_t epoch;
+    uint64_t first_lsn; /* of its segment */
+} ls_batch;
+
+typedef struct ls_reader_info {
+    uint8_t uuid[16];
+    uint64_t segment_size;
+    uint64_t max_undurable_bytes;
+    uint64_t base_lsn;
+    uint64_t end_lsn; /* of the accepted log, or the durable LSN beside a writer */
+    uint64_t watermark_lsn;
+    uint64_t epoch;
+    uint64_t segments;
+    uint64_t spares;
+    uint64_t log_bytes;
+    uint64_t torn_bytes;
+    int live;  /* a writer has it open */
+    int clean; /* ends in an orderly close */
+} ls_reader_info;
+
+int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader);
+void ls_reader_describe(const ls_reader *reader, ls_reader_info *info);
+int ls_reader_segments(const ls_reader *reader, ls_segment_info *into, size_t n, size_t *count);
+/* The next accepted batch; LS_END after the last, LS_CORRUPT where the log is damaged. */
+int ls_reader_next(ls_reader *reader, ls_batch *batch);
+void ls_reader_close(ls_reader *reader);
+
+/* ---- for tests of the parts ---- */
+
+/* A file system in memory that loses power and fails on demand; `losses`: 0 all that was not synced is lost, 1 all is
+   kept, 2 by seed. It outlives the stores on it. */
+vfs *ls_sim_new(void);
+vfs *ls_sim_crash(vfs *sim, int losses, uint64_t seed);
+void ls_sim_fail(vfs *sim, uint64_t nth, int forever, int sys_errno);
+void ls_sim_free(vfs *sim);
+
+/* The sizes of n items from the n + 1 offsets of an Arrow array, 4 or 8 bytes wide; LS_OPTION if they do not ascend. */
+int ls_sizes_of_offsets(const uint8_t *offsets, size_t width, size_t n, uint64_t *sizes);
+uint64_t ls_xxh64(const uint8_t *data, size_t bytes, uint64_t seed);
+
+/* The disk format, field by field, so that another codec can be held against this one. Fields stand in the order of
+   docs/format.md, without counts and unused space: numbers, byte strings, and tables of numbers row by row. A signed
+   number is its two's complement. */
+typedef struct ls_test_record {
+    uint64_t lsn;
+    uint64_t id;
+    uint64_t prev;
+    uint32_t length; /* set by both */
+    uint16_t type;
+    uint16_t flags;
+    uint64_t numbers[6];
+    const uint8_t *strings[2]; /* header and content, gtrid and bqual, opaque; the whole body of an unknown type */
+    uint64_t string_bytes[2];
+    uint64_t *tables[3]; /* queues; chunks, places, pending work; a footer's counts */
+    uint64_t rows[3];
+} ls_test_record;
+
+#define LS_TEST_VALID     0
+#define LS_TEST_REFUSED   1 /* not what was written at this place */
+#define LS_TEST_MALFORMED 2 /* right checksums, impossible contents */
+#define LS_TEST_NEWER     3 /* of a later version of the format */
+
+#define LS_TEST_SEGMENT_HEADER 0
+#define LS_TEST_META           1
+#define LS_TEST_HINT           2
+#define LS_TEST_HOLD           3
+
+/* The record's length; 0 if it needs more than `room` bytes, or fields that its type has not. */
+uint32_t ls_test_encode(ls_test_record *record, uint64_t seed, uint8_t *into, size_t room);
+/* Strings and tables point into `from` and `cells`, of which `available` / 4 are enough. */
+int ls_test_decode(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn, uint64_t *cells,
+                   ls_test_record *record);
+/* What is no record: its UUID and up to five numbers; the size that was written. */
+size_t ls_test_encode_file(int what, const uint8_t *uuid, const uint64_t *numbers, uint8_t *into);
+/* For a segment header `uuid`, numbers[0] and numbers[1] say which store, segment size and first LSN are expected. */
+int ls_test_decode_file(int what, const uint8_t *from, size_t available, uint8_t *uuid, uint64_t *numbers);
+
+/* cffi:end */
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,136 @@
+/*
+ * A hash from 64-bit keys to 32-bit numbers. Open addressing with linear probing; only the number is stored, the
+ * key is asked of its owner. When it fills, a table of twice the size takes over and every later insertion moves a
+ * few old slots, so that no single operation pays for the growth.
+ */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "table.h"
+
+enum { INDEX_SLOTS_MIN = 64, MOVES_PER_INSERTION = 8 };
+static const uint32_t GONE = UINT32_MAX;
+
+static uint64_t hash(uint64_t key) {
+    key ^= key >> 32;
+    key *= UINT64_C(0x9E3779B97F4A7C15);
+    return key ^ (key >> 29);
+}
+
+void index_init(struct index *x, index_key_fn *key_of, const void *context) {
+    *x = (struct index){.key_of = key_of, .context = context};
+}
+
+void index_free(struct index *x) {
+    free(x->slots);
+    free(x->old);
+    x->slots = x->old = NULL;
+}
+
+static void put(struct index *x, uint64_t key, uint32_t stored) {
+    uint64_t at = hash(key) & x->mask;
+    while (x->slots[at] != 0) {
+        at = (at + 1) & x->mask;
+    }
+    x->slots[at] = stored;
+}
+
+static void move_some(struct index *x, uint64_t slots) {
+    while (x->old != NULL && slots-- > 0) {
+        uint32_t stored = x->old[x->old_next];
+        if (stored != 0 && stored != GONE) {
+            put(x, x->key_of(x->context, stored - 1), stored);
+            x->old[x->old_next] = GONE;
+        }
+        if (x->old_next++ == x->old_mask) {
+            free(x->old);
+            x->old = NULL;
+        }
+    }
+}
+
+/* The new table is at most 3/4 full when the old one has moved in. */
+static bool grow(struct index *x, uint64_t slots) {
+    uint32_t *fresh = calloc(slots, sizeof *fresh);
+    if (fresh == NULL) {
+        return false;
+    }
+    move_some(x, UINT64_MAX);
+    x->old = x->count > 0 ? x->slots : NULL;
+    if (x->count == 0) {
+        free(x->slots);
+    }
+    x->old_mask = x->mask;
+    x->old_next = 0;
+    x->slots = fresh;
+    x->mask = slots - 1;
+    return true;
+}
+
+bool index_prepare(struct index *x, uint64_t more) {
+    uint64_t slots = x->slots == NULL ? INDEX_SLOTS_MIN : x->mask + 1;
+    while ((x->count + more) * 4 > slots * 3) {
+        slots *= 2;
+    }
+    return (x->slots != NULL && slots == x->mask + 1) || grow(x, slots);
+}
+
+void index_insert(struct index *x, uint64_t key, uint32_t number) {
+    assert(x->slots != NULL && (x->count + 1) * 4 <= (x->mask + 1) * 3 && number < GONE - 1);
+    move_some(x, MOVES_PER_INSERTION);
+    put(x, key, number + 1);
+    x->count++;
+}
+
+/* The slot of the key, in slots or in old; NULL if it is in neither. */
+static uint32_t *locate(const struct index *x, uint64_t key, uint32_t *slots, uint64_t mask) {
+    for (uint64_t at = hash(key) & mask; slots[at] != 0; at = (at + 1) & mask) {
+        if (slots[at] != GONE && x->key_of(x->context, slots[at] - 1) == key) {
+            return &slots[at];
+        }
+    }
+    return NULL;
+}
+
+uint32_t index_find(const struct index *x, uint64_t key) {
+    if (x->count == 0) {
+        return INDEX_NONE;
+    }
+    uint32_t *slot = locate(x, key, x->slots, x->mask);
+    if (slot == NULL && x->old != NULL) {
+        slot = locate(x, key, x->old, x->old_mask);
+    }
+    return slot == NULL ? INDEX_NONE : *slot - 1;
+}
+
+/* Closes the gap: whatever follows and would no longer be found from its home slot moves into it. */
+static void close_gap(struct index *x, uint64_t gap) {
+    uint64_t at = gap;
+    for (;;) {
+        at = (at + 1) & x->mask;
+        if (x->slots[at] == 0) {
+            break;
+        }
+        uint64_t home = hash(x->key_of(x->context, x->slots[at] - 1)) & x->mask;
+        if (((at - home) & x->mask) >= ((at - gap) & x->mask)) {
+            x->slots[gap] = x->slots[at];
+            gap = at;
+        }
+    }
+    x->slots[gap] = 0;
+}
+
+void index_remove(struct index *x, uint64_t key) {
+    uint32_t *slot = locate(x, key, x->slots, x->mask);
+    if (slot != NULL) {
+        close_gap(x, (uint64_t)(slot - x->slots));
+    } else {
+        slot = x->old != NULL ? locate(x, key, x->old, x->old_mask) : NULL;
+        assert(slot != NULL);
+        *slot = GONE;
+    }
+    x->count--;
+    if (x->count == 0 && x->mask + 1 > INDEX_SLOTS_MIN * 1024) {
+        (void)grow(x, INDEX_SLOTS_MIN); /* give the memory back; if that fails it is kept */
+    }
+}

@@ -1,0 +1,609 @@
+/* Appending and group commit. See log.h for what always holds. */
+#include "log.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io.h"
+
+/* ---- memory ---- */
+
+static int init_buffers(struct log *g) {
+    g->buffers = calloc(g->buffer_count, sizeof *g->buffers);
+    g->tail_block = aligned_alloc(BLOCK_BYTES, BLOCK_BYTES);
+    g->header_block = aligned_alloc(BLOCK_BYTES, BLOCK_BYTES);
+    if (g->buffers == NULL || g->tail_block == NULL || g->header_block == NULL) {
+        return fail_memory();
+    }
+    for (uint32_t i = 0; i < g->buffer_count; i++) {
+        /* a batch may begin and end inside a block */
+        size_t bytes = round_up(g->batch_bytes_max, BLOCK_BYTES) + 2 * BLOCK_BYTES;
+        g->buffers[i].memory = aligned_alloc(BLOCK_BYTES, bytes);
+        g->buffers[i].index = i;
+        if (g->buffers[i].memory == NULL) {
+            return fail_memory();
+        }
+    }
+    return LS_OK;
+}
+
+int log_init(struct log *g, vfs *v, const ls_options *options, const struct meta *meta) {
+    memcpy(g->uuid, meta->uuid, UUID_BYTES);
+    g->v = v;
+    g->hint_file = g->event = -1;
+    g->segment_size = meta->segment_size;
+    g->max_undurable_bytes = meta->max_undurable_bytes;
+    g->max_log_bytes = options->max_log_bytes;
+    g->record_bytes_max = format_record_bytes_max(meta->segment_size);
+    g->batch_bytes_max = format_batch_bytes_max(meta->segment_size);
+    g->background = options->background != 0;
+    g->buffer_count = options->max_write_buffers;
+    g->waiters_end = &g->waiters;
+    return init_buffers(g);
+}
+
+void log_free(struct log *g) {
+    for (size_t i = 0; i < g->segment_count; i++) {
+        segment_free(g, g->segments[i]);
+    }
+    while (g->spares != NULL) {
+        struct segment *next = g->spares->next_spare;
+        segment_free(g, g->spares);
+        g->spares = next;
+    }
+    for (uint32_t i = 0; g->buffers != NULL && i < g->buffer_count; i++) {
+        free(g->buffers[i].memory);
+        free(g->buffers[i].released);
+    }
+    free(g->segments);
+    free(g->buffers);
+    free(g->tail_block);
+    free(g->header_block);
+}
+
+/* ---- failing and waiting ---- */
+
+static int fail_poisoned(const struct log *g, int code) {
+    return fail_errno(code, g->poison,
+                      code == LS_POISONED
+                          ? "the store refuses writes since a write or sync of its log failed; close it, look at the "
+                            "disk, and open it again"
+                          : "a write or sync of the log failed, so whether this change is on disk is not known; close "
+                            "the store, look at the disk, and open it again to see");
+}
+
+/* Once ls_close has begun, only its own thread adds to the log: who waited inside meanwhile finds it closed. */
+static bool takes_records(const struct log *g) {
+    return g->serving || (g->closing && pthread_equal(g->closer, pthread_self()));
+}
+
+static int fail_closed(void) { return fail(LS_CLOSED, "the store is closed; open it again"); }
+
+/* Posts to the waiters of the list; no lock is held, and their stack may be gone right after each post. */
+static void wake_all(struct waiter *list) {
+    while (list != NULL) {
+        struct waiter *next = list->next;
+        (void)sem_post(&list->wake);
+        list = next;
+    }
+}
+
+/* Takes the waiters that are served out of the list, and one more to lead if there is work left. */
+static struct waiter *take_waiters(struct log *g) {
+    struct waiter *served = NULL, *leader = NULL, **link = &g->waiters;
+    while (*link != NULL) {
+        struct waiter *w = *link;
+        bool done = w->lsn <= g->durable_lsn;
+        if (done || g->poison != 0 || leader == NULL) {
+            *link = w->next;
+            w->result = done ? LS_OK : g->poison != 0 ? LS_OUTCOME_UNKNOWN : -1;
+            if (w->result == -1) {
+                leader = w;
+            } else {
+                w->next = served;
+                served = w;
+            }
+        } else {
+            link = &w->next;
+        }
+    }
+    g->waiters_end = link;
+    if (leader != NULL) {
+        leader->next = served;
+        served = leader;
+    }
+    return served;
+}
+
+/* Follows until lsn is durable, the store is poisoned, or this thread should lead (-1). */
+static int follow(struct log *g, uint64_t lsn) {
+    struct waiter w = {.lsn = lsn, .result = -1};
+    if (sem_init(&w.wake, 0, 0) != 0) {
+        return fail_errno(LS_IO, errno, "no semaphore to wait with");
+    }
+    *g->waiters_end = &w;
+    g->waiters_end = &w.next;
+    pthread_mutex_unlock(&g->lock);
+    while (sem_wait(&w.wake) != 0) {
+        assert(errno == EINTR);
+    }
+    pthread_mutex_lock(&g->lock);
+    (void)sem_destroy(&w.wake);
+    return w.result;
+}
+
+/* ---- buffers ---- */
+
+static uint8_t *buffer_at(const struct log *g, const struct buffer *b, uint64_t lsn) {
+    (void)g;
+    return b->memory + b->start_lsn % BLOCK_BYTES + (lsn - b->start_lsn);
+}
+
+static void open_buffer(struct log *g) {
+    assert(g->open == NULL && g->busy < g->buffer_count);
+    struct buffer *b = &g->buffers[(g->oldest + g->busy) % g->buffer_count];
+    assert(b->state == BUFFER_FREE && b->released_count == 0);
+    g->busy++;
+    b->state = BUFFER_OPEN;
+    b->segment = g->segments[g->segment_count - 1];
+    b->start_lsn = g->append_lsn;
+    b->end_lsn = b->start_lsn + BATCH_RECORD_BYTES;
+    b->count = 0;
+    g->append_lsn = b->end_lsn;
+    g->open = b;
+}
+
+static void seal_open(struct log *g) {
+    g->open->state = BUFFER_SEALED;
+    g->end_lsn = g->open->end_lsn;
+    g->segment_batches++;
+    g->open = NULL;
+}
+
+static uint64_t segment_end(const struct log *g) {
+    return g->segments[g->segment_count - 1]->first_lsn + g->segment_size;
+}
+
+/* Whether the current segment has room for these bytes, and for its end after them. */
+static bool segment_has_room(const struct log *g, uint64_t bytes) {
+    uint64_t from = g->open != NULL ? g->append_lsn : g->append_lsn + BATCH_RECORD_BYTES;
+    return from + bytes + SEGMENT_END_RESERVE <= segment_end(g);
+}
+
+static bool buffer_has_room(const struct log *g, uint64_t bytes) {
+    return g->open->end_lsn - g->open->start_lsn + bytes + FOOTER_BYTES_MAX <= g->batch_bytes_max;
+}
+
+struct slot log_slot(struct log *g, uint64_t id, uint64_t prev, uint16_t flags) {
+    struct buffer *b = g->open;
+    struct slot s = {
+        .at = buffer_at(g, b, b->end_lsn),
+        .seed = b->segment->seed,
+        .lsn = b->end_lsn,
+        .id = id,
+        .prev = prev,
+        .flags = flags,
+    };
+    return s;
+}
+
+void log_append(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes) {
+    struct buffer *b = g->open;
+    assert(s->lsn == b->end_lsn && bytes % 8 == 0);
+    b->end_lsn += bytes;
+    assert(b->end_lsn - b->start_lsn <= g->batch_bytes_max && b->end_lsn <= segment_end(g));
+    b->count++;
+    g->append_lsn = g->end_lsn = b->end_lsn;
+    g->last_lsn = s->lsn;
+    g->type_counts[log_type_ordinal(type)]++;
+    g->stats.records++;
+    g->stats.appended_bytes += bytes;
+}
+
+const uint8_t *log_buffered(struct log *g, uint64_t lsn) {
+    for (uint32_t i = 0; i < g->busy; i++) {
+        struct buffer *b = &g->buffers[(g->oldest + i) % g->buffer_count];
+        if (lsn >= b->start_lsn && lsn < b->end_lsn) {
+            return buffer_at(g, b, lsn);
+        }
+    }
+    return NULL;
+}
+
+/* ---- writing one batch ---- */
+
+struct outgoing {
+    struct buffer *buffer;
+    struct batch batch;
+    bool header_due;
+    bool hint_failed; /* counted under the lock */
+    int error;
+};
+
+static int write_header(struct log *g, const struct segment *s, uint64_t time_us) {
+    struct segment_header h = {
+        .segment_size = g->segment_size,
+        .first_lsn = s->first_lsn,
+        .epoch = s->epoch,
+        .prev_end_lsn = s->prev_end_lsn,
+        .created_us = time_us,
+    };
+    memcpy(h.uuid, g->uuid, UUID_BYTES);
+    format_put_segment_header(g->header_block, &h);
+    return io_write(g->v, s->file, g->header_block, SEGMENT_HEADER_BYTES, 0);
+}
+
+/*
+ * Without the lock: nobody else touches a sealed buffer, the tail block or the header block. Whole blocks are
+ * written, so that the page cache never has to read one first; the bytes before the batch in its first block are
+ * those that stand there already.
+ */
+static void write_batch(struct log *g, struct outgoing *out) {
+    struct buffer *b = out->buffer;
+    struct segment *s = b->segment;
+    struct slot slot = {.at = buffer_at(g, b, b->start_lsn), .seed = s->seed, .lsn = b->start_lsn};
+    (void)format_put_batch(&slot, &out->batch);
+    size_t lead = b->start_lsn % BLOCK_BYTES;
+    size_t bytes = lead + (size_t)(b->end_lsn - b->start_lsn);
+    size_t whole = round_up(bytes, BLOCK_BYTES);
+    memcpy(b->memory, g->tail_block, lead);
+    memset(b->memory + bytes, 0, whole - bytes);
+    if (out->header_due) {
+        out->error = write_header(g, s, out->batch.time_us);
+    }
+    if (out->error == 0) {
+        out->error = io_write(g->v, s->file, b->memory, whole, b->start_lsn - s->first_lsn - lead);
+    }
+    if (out->error == 0) {
+        out->error = g->v->sync_data(g->v, s->file);
+    }
+    if (out->error == 0) {
+        memcpy(g->tail_block, b->memory + whole - BLOCK_BYTES, bytes % BLOCK_BYTES);
+        out->hint_failed = !hint_publish(g, b->end_lsn, out->batch.base_lsn);
+    }
+}
+
+static void batch_is_durable(struct log *g, const struct outgoing *out) {
+    struct buffer *b = out->buffer;
+    g->durable_lsn = b->end_lsn;
+    g->named_base_lsn = out->batch.base_lsn;
+    b->segment->header_due = false;
+    for (size_t i = 0; i < b->released_count; i++) {
+        struct segment *s = b->released[i];
+        struct release *r = &s->pending[b->index];
+        assert(s->live_records >= r->records && s->live_bytes >= r->bytes);
+        s->live_records -= r->records;
+        s->live_bytes -= r->bytes;
+        *r = (struct release){0, 0};
+    }
+    b->released_count = 0;
+    b->state = BUFFER_FREE;
+    g->oldest = (g->oldest + 1) % g->buffer_count;
+    g->busy--;
+    g->stats.hint_failures += out->hint_failed ? 1 : 0;
+    g->stats.batches++;
+    g->stats.syncs++;
+    g->stats.batch_bytes += b->end_lsn - b->start_lsn;
+}
+
+static void wake_helpers(struct log *g) {
+    if (g->event >= 0) {
+        (void)g->v->event_signal(g->v, g->event);
+    }
+    if (g->flusher_sleeping && g->flush_wanted_lsn > g->durable_lsn && g->poison == 0) {
+        g->flusher_sleeping = false;
+        (void)sem_post(&g->flusher_wake);
+    }
+    if (g->base_index > 0 && g->segments[0]->first_lsn < g->named_base_lsn) {
+        g->maker_wanted = true;
+        (void)pthread_cond_signal(&g->maker_wake);
+    }
+}
+
+/* The oldest batch, by this thread. The lock is held at both ends and let go in between. */
+static void lead_one(struct log *g) {
+    assert(!g->leading && g->poison == 0 && g->busy > 0);
+    struct outgoing out = {.buffer = &g->buffers[g->oldest]};
+    if (out.buffer == g->open) {
+        seal_open(g);
+    }
+    struct buffer *b = out.buffer;
+    b->state = BUFFER_WRITING;
+    g->leading = true;
+    log_advance_base(g);
+    out.batch = (struct batch){
+        .epoch = b->segment->epoch,
+        .count = b->count,
+        .bytes = (uint32_t)(b->end_lsn - b->start_lsn),
+        .durable_lsn = g->durable_lsn,
+        .base_lsn = log_base_lsn(g),
+        .time_us = g->v->now_us(g->v),
+    };
+    out.header_due = b->segment->header_due;
+    pthread_mutex_unlock(&g->lock);
+    write_batch(g, &out);
+    pthread_mutex_lock(&g->lock);
+    g->leading = false;
+    if (out.error != 0) {
+        g->poison = -out.error;
+    } else {
+        batch_is_durable(g, &out);
+        log_advance_base(g);
+    }
+    struct waiter *served = take_waiters(g);
+    wake_helpers(g);
+    if (served != NULL) {
+        pthread_mutex_unlock(&g->lock);
+        wake_all(served);
+        pthread_mutex_lock(&g->lock);
+    }
+}
+
+int log_progress(struct log *g) {
+    if (g->poison != 0) {
+        return fail_poisoned(g, LS_POISONED);
+    }
+    if (!g->leading) {
+        lead_one(g);
+        return LS_OK;
+    }
+    int rc = follow(g, g->buffers[g->oldest].end_lsn);
+    return rc == LS_OUTCOME_UNKNOWN ? fail_poisoned(g, LS_POISONED) : rc == -1 ? LS_OK : rc;
+}
+
+int log_force(struct log *g, uint64_t lsn) {
+    if (lsn > g->end_lsn) {
+        lsn = g->end_lsn;
+    }
+    while (g->durable_lsn < lsn) {
+        int rc = -1;
+        if (g->poison != 0) {
+            rc = LS_OUTCOME_UNKNOWN;
+        } else if (g->leading) {
+            rc = follow(g, lsn);
+        } else {
+            lead_one(g);
+        }
+        if (rc == LS_OUTCOME_UNKNOWN) {
+            return fail_poisoned(g, LS_OUTCOME_UNKNOWN);
+        }
+        if (rc > 0) {
+            return rc;
+        }
+    }
+    return LS_OK;
+}
+
+/* Part of the reserve at a segment's end is for such batches; without room the base is named by a later batch. */
+int log_force_batch(struct log *g) {
+    while (g->open == NULL && g->busy == g->buffer_count) {
+        int rc = log_progress(g);
+        if (rc != LS_OK) {
+            return rc;
+        }
+    }
+    if (!takes_records(g)) {
+        return fail_closed();
+    }
+    if (g->open == NULL) {
+        if (g->append_lsn + 2 * BATCH_RECORD_BYTES + FOOTER_BYTES_MAX > segment_end(g)) {
+            return LS_OK;
+        }
+        open_buffer(g);
+    }
+    uint64_t end_lsn = g->open->end_lsn;
+    seal_open(g);
+    return log_force(g, end_lsn);
+}
+
+/* ---- making room ---- */
+
+static void count_types(struct log *g, struct footer *f) {
+    static const uint16_t types[TYPES_COUNTED] = {
+        MESSAGE_START,
+        MESSAGE_CHUNK,
+        MESSAGE_ENQUEUE,
+        MESSAGE_DEQUEUE,
+        MESSAGE_DELETE,
+        MESSAGE_RELOCATED,
+        0,
+        0,
+        DTX_START,
+        TX_START,
+        TX_END,
+        TX_PREPARE,
+        TX_COMMIT,
+        TX_ROLLBACK,
+        TX_DELETE,
+        TX_RELOCATED,
+        BATCH,
+        FILLER,
+        FOOTER,
+        QUEUE_DELETE,
+        CLOSE,
+    };
+    g->type_counts[log_type_ordinal(BATCH)] = g->segment_batches + 1; /* with the batch that holds the footer */
+    for (uint32_t i = 0; i < TYPES_COUNTED; i++) {
+        if (g->type_counts[i] > 0 && types[i] != FOOTER) {
+            f->counts[f->n++] = (struct footer_count){types[i], g->type_counts[i]};
+        }
+    }
+}
+
+/* The current segment ends with its footer and the next one, a spare, begins. Nothing here can fail. */
+static void switch_segment(struct log *g) {
+    struct segment *old = g->segments[g->segment_count - 1];
+    struct slot s = log_slot(g, 0, 0, 0);
+    struct footer f = {
+        .last_lsn = g->last_lsn > old->first_lsn ? g->last_lsn : g->open->start_lsn,
+        .bytes = s.lsn - old->first_lsn - SEGMENT_HEADER_BYTES,
+        .batches = g->segment_batches + 1,
+    };
+    count_types(g, &f);
+    log_append(g, &s, FOOTER, format_put_footer(&s, &f));
+    seal_open(g);
+    old->end_lsn = g->end_lsn;
+    memset(g->type_counts, 0, sizeof g->type_counts);
+    g->segment_batches = 0;
+    struct segment *next = spares_take(g);
+    next->prev_end_lsn = old->end_lsn;
+    g->segments[g->segment_count++] = next;
+    g->append_lsn = next->first_lsn + SEGMENT_HEADER_BYTES;
+    log_flush_soon(g);
+}
+
+/*
+ * (waits) A free buffer is open for the footer, a spare is there, and memory for one more segment. What makes room
+ * again, a dequeue or an outcome, may take one of the reserved spares: what it frees comes back as one.
+ */
+static int prepare_switch(struct log *g, bool growing, bool *ready) {
+    size_t kept = growing ? SPARES_RESERVED : SPARES_RESERVED - 1;
+    *ready = false;
+    if (g->spare_count <= kept) {
+        return spares_need(g, kept);
+    }
+    if (g->open == NULL && g->busy == g->buffer_count) {
+        g->stats.forced_by_full_buffers++;
+        return log_progress(g);
+    }
+    int rc = log_reserve_segment(g);
+    if (rc == LS_OK && g->open == NULL) {
+        open_buffer(g);
+    }
+    *ready = rc == LS_OK;
+    return rc;
+}
+
+/* (waits) One step nearer to having room; LS_OK means: look again. */
+static int make_room(struct log *g, uint64_t bytes, bool growing) {
+    if (!segment_has_room(g, bytes)) {
+        bool ready;
+        int rc = prepare_switch(g, growing, &ready);
+        if (rc == LS_OK && ready) {
+            switch_segment(g);
+        }
+        return rc;
+    }
+    if (g->open != NULL) { /* the buffer is full */
+        seal_open(g);
+        log_flush_soon(g);
+        return LS_OK;
+    }
+    if (g->busy == g->buffer_count) {
+        g->stats.forced_by_full_buffers++;
+        return log_progress(g);
+    }
+    open_buffer(g);
+    return LS_OK;
+}
+
+/*
+ * Whether the log may grow is known only when the maker has tried for one more spare. Until then growing stops half
+ * way through the current segment: the rest is for the dequeues that make room again.
+ */
+static bool maker_is_behind(const struct log *g) {
+    bool half_way = g->append_lsn + g->segment_size / 2 > segment_end(g);
+    return g->spare_count < SPARES_RESERVED || (g->spare_count == SPARES_RESERVED && half_way);
+}
+
+int log_reserve(struct log *g, uint64_t bytes, bool growing) {
+    assert(bytes + BATCH_RECORD_BYTES + FOOTER_BYTES_MAX <= g->batch_bytes_max);
+    for (;;) {
+        int rc = LS_OK;
+        if (!takes_records(g)) {
+            return fail_closed();
+        }
+        if (g->poison != 0) {
+            return fail_poisoned(g, LS_POISONED);
+        }
+        if (g->maker_wanted && !g->threads_running && !g->stopping) { /* without threads the caller is the maker */
+            g->maker_wanted = false;
+            (void)spares_keep(g);
+        }
+        if (growing && (g->cannot_grow || maker_is_behind(g)) && (rc = spares_grow(g)) != LS_OK) {
+            return rc;
+        }
+        if (!takes_records(g) || g->poison != 0) {
+            continue; /* it happened while we waited to grow */
+        }
+        if (g->busy > 0 && g->append_lsn + BATCH_RECORD_BYTES + bytes - g->durable_lsn > g->max_undurable_bytes) {
+            rc = log_progress(g);
+        } else if (g->open != NULL && segment_has_room(g, bytes) && buffer_has_room(g, bytes)) {
+            return LS_OK;
+        } else {
+            rc = make_room(g, bytes, growing);
+        }
+        if (rc != LS_OK) {
+            return rc;
+        }
+    }
+}
+
+/* ---- threads ---- */
+
+void log_flush_soon(struct log *g) {
+    g->flush_wanted_lsn = g->end_lsn;
+    if (g->flusher_sleeping && !g->leading) {
+        g->flusher_sleeping = false;
+        (void)sem_post(&g->flusher_wake);
+    }
+}
+
+static void *flusher_thread(void *log) {
+    struct log *g = log;
+    pthread_mutex_lock(&g->lock);
+    while (!g->stopping) {
+        if (g->poison == 0 && g->flush_wanted_lsn > g->durable_lsn) {
+            (void)log_force(g, g->flush_wanted_lsn);
+            continue;
+        }
+        g->flusher_sleeping = true;
+        pthread_mutex_unlock(&g->lock);
+        while (sem_wait(&g->flusher_wake) != 0) {
+            assert(errno == EINTR);
+        }
+        pthread_mutex_lock(&g->lock);
+    }
+    pthread_mutex_unlock(&g->lock);
+    return NULL;
+}
+
+int log_start_threads(struct log *g) {
+    if (!g->background) {
+        return LS_OK;
+    }
+    int rc = pthread_create(&g->flusher, NULL, flusher_thread, g);
+    if (rc != 0) {
+        return fail_errno(LS_IO, rc, "the flusher thread cannot be started");
+    }
+    rc = pthread_create(&g->maker, NULL, spares_thread, g);
+    if (rc != 0) {
+        pthread_mutex_lock(&g->lock);
+        g->stopping = true;
+        pthread_mutex_unlock(&g->lock);
+        (void)sem_post(&g->flusher_wake);
+        (void)pthread_join(g->flusher, NULL);
+        return fail_errno(LS_IO, rc, "the thread that makes spares cannot be started");
+    }
+    pthread_mutex_lock(&g->lock);
+    g->threads_running = true;
+    pthread_mutex_unlock(&g->lock);
+    return LS_OK;
+}
+
+void log_stop_threads(struct log *g) {
+    pthread_mutex_lock(&g->lock);
+    bool running = g->threads_running;
+    g->threads_running = false;
+    g->stopping = true;
+    g->flusher_sleeping = false;
+    (void)pthread_cond_broadcast(&g->maker_wake);
+    pthread_mutex_unlock(&g->lock);
+    if (running) {
+        (void)sem_post(&g->flusher_wake);
+        (void)pthread_join(g->flusher, NULL);
+        (void)pthread_join(g->maker, NULL);
+    }
+}

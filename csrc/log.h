@@ -1,0 +1,210 @@
+/*
+ * The log: an endless LSN space over segment files, write buffers, group commit, spares and recycling.
+ *
+ * What always holds, under `lock`:
+ *   - records are appended in LSN order, and whatever an operation changes in memory it changes under the same hold
+ *     of the lock as its append: so the base can never pass an append in flight;
+ *   - at most one thread writes and syncs (`leading`), one batch at a time, the next only after that sync returned;
+ *   - a buffer is one batch, in one segment;
+ *   - durable_lsn <= end_lsn <= append_lsn, and append_lsn - durable_lsn <= max_undurable_bytes;
+ *   - what a batch releases (deaths, outcomes) leaves its segment's life only when that batch is durable, so the
+ *     base named in a batch is the base of the state below that batch's own durable_lsn;
+ *   - a file is recycled only after a durable batch named a base above it.
+ *
+ * It knows nothing of messages; store.c gives it records and says what lives in which segment.
+ */
+#ifndef LOGSTORE_LOG_H
+#define LOGSTORE_LOG_H
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+
+#include "error.h"
+#include "format.h"
+#include "logstore.h"
+#include "vfs.h"
+
+enum {
+    /* A footer always fits, in a batch of its own if need be, and two empty batches that name a base before it. */
+    SEGMENT_END_RESERVE = 3 * BATCH_RECORD_BYTES + FOOTER_BYTES_MAX,
+    SPARES_RESERVED = 2,                 /* not for what grows: one is for dequeues and outcomes, one for opening */
+    SPARES_TARGET = SPARES_RESERVED + 1, /* one is made ahead of need */
+    SPARES_MAX =
+        SPARES_TARGET + 1, /* kept of what is recycled: with fewer, making would always be quicker than dying */
+    OPEN_FILES_MAX = 256,
+    TYPES_COUNTED = 24, /* three streams of eight, see log_type_ordinal */
+};
+
+struct release {
+    uint64_t records;
+    uint64_t bytes;
+};
+
+struct segment {
+    uint64_t first_lsn;
+    uint64_t epoch;
+    uint64_t seed;
+    uint64_t prev_end_lsn;
+    uint64_t end_lsn;      /* of the log's part in it; 0 while it is the current one */
+    uint64_t live_records; /* that recovery would need; the base cannot pass them */
+    uint64_t live_bytes;
+    struct release *pending; /* by buffer: what leaves when that buffer's batch is durable */
+    int file;                /* -1: not open */
+    unsigned readers;        /* of content; a file is not recycled under them */
+    bool header_due;         /* the header goes out with the first batch */
+    struct segment *next_spare;
+};
+
+enum buffer_state { BUFFER_FREE, BUFFER_OPEN, BUFFER_SEALED, BUFFER_WRITING };
+
+struct buffer {
+    uint8_t *memory; /* block-aligned; the batch stands at start_lsn's offset within its block */
+    struct segment *segment;
+    uint64_t start_lsn; /* of the batch record */
+    uint64_t end_lsn;
+    uint32_t count;
+    uint32_t index;
+    enum buffer_state state;
+    struct segment **released; /* segments with something in pending[index] */
+    size_t released_count;
+};
+
+struct waiter {
+    uint64_t lsn;
+    sem_t wake;
+    int result; /* -1: woken to lead */
+    struct waiter *next;
+};
+
+struct log {
+    pthread_mutex_t lock;
+    vfs *v;
+    int dir;
+    int holds_dir;
+    int lock_file;
+    int hint_file;
+    int event;
+    uint8_t uuid[UUID_BYTES];
+    uint64_t segment_size;
+    uint64_t max_undurable_bytes;
+    uint64_t max_log_bytes;
+    uint32_t record_bytes_max;
+    uint32_t batch_bytes_max;
+    uint64_t epoch;
+    bool background;
+    bool serving; /* between ls_serve and ls_close */
+    bool closing; /* ls_close is writing its last records; nobody else appends any more */
+    pthread_t closer;
+    atomic_bool foreign; /* this is a forked child */
+
+    struct segment **segments; /* by LSN; the last one is the current */
+    size_t segment_count;
+    size_t segment_capacity;
+    size_t base_index; /* the first that is needed */
+    uint64_t named_base_lsn;
+    int open_files;
+
+    uint64_t append_lsn; /* where the next batch would start */
+    uint64_t end_lsn;    /* end of the last record: the public next_lsn */
+    _Atomic uint64_t durable_lsn;
+
+    struct buffer *buffers;
+    uint32_t buffer_count;
+    uint32_t oldest; /* ring: buffers[oldest] is the oldest that is not free */
+    uint32_t busy;
+    struct buffer *open;
+    uint8_t *tail_block;   /* the leader's: the written part of the last block of the last batch */
+    uint8_t *header_block; /* the leader's */
+
+    uint32_t type_counts[TYPES_COUNTED]; /* of the current segment, for its footer */
+    uint32_t segment_batches;
+    uint64_t last_lsn;
+
+    bool leading;
+    int poison; /* errno of the failed write or sync */
+    struct waiter *waiters;
+    struct waiter **waiters_end;
+
+    pthread_t flusher;
+    sem_t flusher_wake;
+    bool flusher_sleeping;
+    uint64_t flush_wanted_lsn;
+    bool stopping;
+    bool threads_running;
+
+    pthread_t maker;
+    pthread_cond_t maker_wake; /* the maker waits here */
+    pthread_cond_t maker_done; /* a try was finished: a spare, or none to be had */
+    bool maker_wanted;
+    uint64_t maker_tries;
+    bool maker_trying;
+    bool cannot_grow;       /* the last try failed: disk full, or max_log_bytes */
+    struct segment *spares; /* first_lsn is the name it has; ascending */
+    int grow_error;         /* errno of that try; 0: max_log_bytes */
+    size_t spare_count;
+    uint64_t next_spare_lsn;
+    uint64_t last_switch_us;
+    uint64_t switch_interval_us; /* how long the last segment lasted */
+
+    ls_stats stats;
+};
+
+/* Sets up memory only; log_free undoes it, whatever had been set. */
+int log_init(struct log *g, vfs *v, const ls_options *options, const struct meta *meta);
+void log_free(struct log *g);
+int log_start_threads(struct log *g);
+void log_stop_threads(struct log *g); /* lock not held */
+
+/* Everything below wants the lock held; those marked (waits) may let it go and take it again. */
+
+/* (waits) Room for `bytes` of records in one batch. `growing` operations are refused when the store is full. */
+int log_reserve(struct log *g, uint64_t bytes, bool growing);
+/* The next record's place. */
+struct slot log_slot(struct log *g, uint64_t id, uint64_t prev, uint16_t flags);
+/* The record encoded there counts. */
+void log_append(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes);
+/* (waits) Everything below lsn durable. */
+int log_force(struct log *g, uint64_t lsn);
+/* (waits) One batch fewer waiting to be written, by this thread or another. */
+int log_progress(struct log *g);
+/* (waits) A batch although there may be nothing to write, so that the base is named. */
+int log_force_batch(struct log *g);
+/* Wakes the flusher for all that was appended. */
+void log_flush_soon(struct log *g);
+void log_advance_base(struct log *g);
+uint64_t log_base_lsn(const struct log *g);
+uint64_t log_live_bytes(const struct log *g);
+
+struct segment *log_segment(struct log *g, uint64_t lsn); /* that holds it, or NULL */
+void log_live(struct segment *s, uint64_t records, uint64_t bytes);
+void log_release(struct log *g, struct segment *s, uint64_t records, uint64_t bytes);
+/* Memory of a record not yet durable, or NULL if it is to be read from its file. */
+const uint8_t *log_buffered(struct log *g, uint64_t lsn);
+int log_segment_file(struct log *g, struct segment *s); /* an open handle or -errno */
+
+/* segment.c: the array of segments and their memory. */
+struct segment *segment_new(const struct log *g, uint64_t first_lsn, uint64_t epoch);
+void segment_free(struct log *g, struct segment *s);
+int log_add_segment(struct log *g, struct segment *s); /* at the end; may fail for memory only */
+void log_remove_segment(struct log *g, size_t index);
+int log_reserve_segment(struct log *g); /* memory for one more segment, so that adding it cannot fail */
+
+/* spare.c: making, taking and recycling files. */
+int spares_make(struct log *g, bool zero_fill); /* (waits) one more spare */
+void spares_recycle(struct log *g);             /* (waits) what is dead becomes a spare, or goes */
+int spares_keep(struct log *g);                 /* (waits) recycle, then make what is missing */
+void spares_try(struct log *g);                 /* (waits) the maker has tried once more */
+int spares_need(struct log *g, size_t kept);    /* (waits) more than that many are ready, or LS_FULL */
+int spares_grow(struct log *g);                 /* (waits) the log can grow again, or LS_FULL */
+struct segment *spares_take(struct log *g);
+void spares_adopt(struct log *g, struct segment *s);
+void *spares_thread(void *log);
+
+/* hint.c: what readers beside the writer go by. */
+bool hint_publish(struct log *g, uint64_t durable_lsn, uint64_t base_lsn);
+uint64_t holds_lowest(struct log *g); /* the lowest LSN that a living hold wants kept; UINT64_MAX if none */
+
+static inline uint32_t log_type_ordinal(uint16_t type) { return ((type >> 8) - 1u) * 8u + (type & 0xffu) - 1u; }
+
+#endif

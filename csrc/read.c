@@ -1,0 +1,199 @@
+/*
+ * Reading a message's header and content back, by offset and length across records.
+ *
+ * What is not yet durable is copied from the write buffers under the lock. Everything else is read from its segment
+ * without the lock; the segment is pinned meanwhile, so that it cannot become another generation, and every record
+ * is verified before a byte of it is handed out.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io.h"
+#include "store.h"
+
+/* One record to read from: where it stands, and which part of its content goes where. */
+struct piece {
+    uint64_t lsn;
+    uint64_t id;
+    struct segment *segment;
+    int file;
+    uint32_t record_bytes;
+    uint16_t type;
+    bool header; /* the message's header is wanted, not content */
+    uint64_t skip;
+    size_t bytes; /* at most; what is there counts */
+};
+
+/* From a whole, verified record; how many bytes, or -1 if the record is not what the table says. */
+static int64_t copy_out(const struct piece *p, const uint8_t *record, uint64_t seed, uint8_t *into) {
+    struct record r;
+    if (format_get_record(record, p->record_bytes, seed, p->lsn, &r) != FORMAT_OK || r.type != p->type ||
+        r.id != p->id) {
+        return -1;
+    }
+    const uint8_t *from;
+    uint64_t available;
+    if (p->type == MESSAGE_START) {
+        struct message_start m;
+        if (format_get_start(&r, &m) != FORMAT_OK) {
+            return -1;
+        }
+        from = p->header ? m.header : m.content;
+        available = p->header ? m.header_bytes : m.content_bytes;
+    } else {
+        struct message_chunk m;
+        if (format_get_chunk(&r, &m) != FORMAT_OK) {
+            return -1;
+        }
+        from = m.content;
+        available = m.content_bytes;
+    }
+    if (p->skip >= available) {
+        return 0;
+    }
+    uint64_t bytes = available - p->skip < p->bytes ? available - p->skip : p->bytes;
+    memcpy(into, from + p->skip, (size_t)bytes);
+    return (int64_t)bytes;
+}
+
+static int damaged(const struct piece *p) {
+    return fail_at(
+        LS_CORRUPT, p->segment->first_lsn, p->lsn,
+        "a record of message %llu is damaged on disk; nothing was changed. Keep a copy of the directory and use "
+        "`logstore verify`",
+        (unsigned long long)p->id);
+}
+
+/* Lock held at both ends, let go while the disk is read. */
+static int read_piece(ls_store *store, struct piece *p, uint8_t *into, size_t *done) {
+    struct log *g = &store->log;
+    p->segment = log_segment(g, p->lsn);
+    assert(p->segment != NULL);
+    const uint8_t *buffered = log_buffered(g, p->lsn);
+    uint64_t seed = p->segment->seed;
+    if (buffered != NULL) {
+        int64_t copied = copy_out(p, buffered, seed, into);
+        assert(copied >= 0);
+        *done = (size_t)copied;
+        return LS_OK;
+    }
+    p->file = log_segment_file(g, p->segment);
+    if (p->file < 0) {
+        return fail_errno(LS_IO, -p->file, "a segment cannot be opened");
+    }
+    p->segment->readers++;
+    pthread_mutex_unlock(&g->lock);
+    uint8_t small[4096];
+    uint8_t *record = p->record_bytes <= sizeof small ? small : malloc(p->record_bytes);
+    int rc = record == NULL ? fail_memory() : LS_OK;
+    if (rc == LS_OK) {
+        int64_t got = io_read(g->v, p->file, record, p->record_bytes, p->lsn - p->segment->first_lsn);
+        if (got < 0) {
+            rc = fail_errno(LS_IO, (int)-got, "a segment cannot be read");
+        } else {
+            int64_t copied = got < p->record_bytes ? -1 : copy_out(p, record, seed, into);
+            rc = copied < 0 ? damaged(p) : LS_OK;
+            *done = copied < 0 ? 0 : (size_t)copied;
+        }
+    }
+    if (record != small) {
+        free(record);
+    }
+    pthread_mutex_lock(&g->lock);
+    p->segment->readers--;
+    if (p->segment->readers == 0 && g->base_index > 0) {
+        g->maker_wanted = true; /* it may have waited for us */
+        (void)pthread_cond_signal(&g->maker_wake);
+    }
+    return rc;
+}
+
+static int gone(uint64_t id) {
+    return fail(LS_UNKNOWN_MESSAGE, "there is no message %llu: it was never stored, or is gone already",
+                (unsigned long long)id);
+}
+
+int ls_load_header(ls_store *store, uint64_t id, uint8_t *into, size_t bytes, size_t *done) {
+    *done = 0;
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    uint32_t number = table_find(&store->table, id);
+    if (number == INDEX_NONE) {
+        rc = gone(id);
+    } else {
+        const struct message *m = table_message(&store->table, number);
+        struct piece p = {
+            .lsn = message_start_lsn(m),
+            .id = id,
+            .record_bytes = m->record_bytes,
+            .type = MESSAGE_START,
+            .header = true,
+            .bytes = bytes,
+        };
+        rc = read_piece(store, &p, into, done);
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+/* The chunk that holds content offset `at`, by binary search; they are in order and leave no gap. */
+static const struct chunk_place *find_chunk(const struct message_extra *x, uint64_t at) {
+    uint32_t low = 0, high = x->chunk_count;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (x->chunks[middle].offset <= at) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return &x->chunks[low];
+}
+
+/* The next piece of content from offset `at`; the message is looked up anew, since the lock was let go. */
+static int next_piece(ls_store *store, uint64_t id, uint64_t at, size_t bytes, struct piece *p, bool *end) {
+    uint32_t number = table_find(&store->table, id);
+    if (number == INDEX_NONE) {
+        return gone(id);
+    }
+    const struct message *m = table_message(&store->table, number);
+    *end = at >= message_content_bytes(m);
+    *p = (struct piece){.id = id, .bytes = bytes};
+    if (at < m->content_bytes) {
+        p->lsn = message_start_lsn(m);
+        p->record_bytes = m->record_bytes;
+        p->type = MESSAGE_START;
+        p->skip = at;
+    } else if (!*end) {
+        const struct chunk_place *c = find_chunk(m->extra, at);
+        p->lsn = c->lsn;
+        p->record_bytes = c->record_bytes;
+        p->type = MESSAGE_CHUNK;
+        p->skip = at - c->offset;
+    }
+    return LS_OK;
+}
+
+int ls_load_content(ls_store *store, uint64_t id, uint64_t offset, uint8_t *into, size_t bytes, size_t *done) {
+    *done = 0;
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    bool end = false;
+    while (rc == LS_OK && !end && *done < bytes) {
+        struct piece p;
+        size_t got = 0;
+        rc = next_piece(store, id, offset + *done, bytes - *done, &p, &end);
+        if (rc == LS_OK && !end) {
+            rc = read_piece(store, &p, into + *done, &got);
+            *done += got;
+            if (rc == LS_OK && got == 0) {
+                rc = damaged(&p); /* the record says less than the table: it is not the one we wrote */
+            }
+        }
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}

@@ -1,0 +1,205 @@
+/*
+ * Reading a log without opening it: beside its writer, or after a close or a crash. Takes no lock but for a moment, to
+ * see whether a writer lives; writes nothing; reads what is durable.
+ *
+ * Beside a writer the hint says how far to read and where the base is. What is overtaken by the base while it is being
+ * read may become another generation: it then fails to validate, the hint is read again, and the answer is "recycled",
+ * never corruption and never another generation's bytes.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "error.h"
+#include "io.h"
+#include "scan.h"
+
+enum { OPEN_TRIES = 20, HINT_TRIES = 50, PAUSE_NS = 2 * 1000 * 1000 };
+
+struct ls_reader {
+    vfs *v;
+    int dir;
+    bool live;
+    struct meta meta;
+    struct hint hint;
+    struct scan scan;
+};
+
+static void pause_shortly(void) {
+    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    (void)nanosleep(&pause, NULL);
+}
+
+/* Whether a writer holds the lock. */
+static int look_for_writer(ls_reader *reader) {
+    vfs *v = reader->v;
+    reader->live = false;
+    int file = v->open(v, reader->dir, "LOCK", 0);
+    if (file < 0) {
+        return file == -ENOENT ? LS_OK : fail_errno(LS_IO, -file, "LOCK cannot be opened");
+    }
+    int rc = v->lock(v, file, 0);
+    (void)v->close(v, file);
+    if (rc != 0 && rc != -EWOULDBLOCK) {
+        return fail_errno(LS_IO, -rc, "LOCK cannot be looked at");
+    }
+    reader->live = rc == -EWOULDBLOCK;
+    return LS_OK;
+}
+
+/* The writer rewrites it in place, so a torn one is read again. */
+static bool read_hint(ls_reader *reader, struct hint *h) {
+    vfs *v = reader->v;
+    for (int i = 0; i < HINT_TRIES; i++) {
+        uint8_t bytes[HINT_BYTES];
+        int file = v->open(v, reader->dir, "HINT", 0);
+        if (file >= 0) {
+            int64_t got = io_read(v, file, bytes, sizeof bytes, 0);
+            (void)v->close(v, file);
+            if (got == HINT_BYTES && format_get_hint(bytes, sizeof bytes, h) == FORMAT_OK &&
+                memcmp(h->uuid, reader->meta.uuid, UUID_BYTES) == 0) {
+                return true;
+            }
+        }
+        pause_shortly();
+    }
+    return false;
+}
+
+static int try_open(ls_reader *reader) {
+    int rc = look_for_writer(reader);
+    if (rc == LS_OK && reader->live && !read_hint(reader, &reader->hint)) {
+        return fail(LS_LOCKED, "the store is being opened by its writer, and has no readable hint yet; try again");
+    }
+    if (rc == LS_OK) {
+        rc =
+            scan_open(&reader->scan, reader->v, reader->dir, &reader->meta, false, reader->live ? &reader->hint : NULL);
+    }
+    return rc;
+}
+
+/* The writer may come, go, or overtake us while we look; then what we saw says nothing and we look again. */
+static bool worth_another_try(ls_reader *reader) {
+    bool was_live = reader->live;
+    struct hint before = reader->hint, now;
+    if (look_for_writer(reader) != LS_OK || (!was_live && !reader->live)) {
+        return false;
+    }
+    if (!was_live || !reader->live) {
+        return true;
+    }
+    return read_hint(reader, &now) && (now.base_lsn != before.base_lsn || now.epoch != before.epoch);
+}
+
+int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader) {
+    *reader = NULL;
+    ls_reader *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return fail_memory();
+    }
+    made->v = system != NULL ? system : vfs_posix();
+    made->scan.file = -1;
+    made->dir = made->v->open_dir(made->v, store_dir);
+    int rc = LS_OK;
+    if (made->dir < 0) {
+        rc = fail_errno(made->dir == -ENOENT || made->dir == -ENOTDIR ? LS_NOT_A_STORE : LS_IO, -made->dir,
+                        "the store directory %s cannot be opened", store_dir);
+    }
+    rc = rc == LS_OK ? scan_read_meta(made->v, made->dir, "META", &made->meta) : rc;
+    if (rc == LS_OK) {
+        rc = try_open(made);
+        for (int i = 0; rc == LS_CORRUPT && i < OPEN_TRIES; i++) {
+            ls_error kept = *ls_last_error();
+            if (!worth_another_try(made)) {
+                (void)fail_again(&kept);
+                break;
+            }
+            scan_close(&made->scan);
+            rc = try_open(made);
+        }
+    }
+    if (rc != LS_OK) {
+        ls_error kept = *ls_last_error();
+        ls_reader_close(made);
+        return fail_again(&kept);
+    }
+    scan_seek(&made->scan, from_lsn);
+    *reader = made;
+    return LS_OK;
+}
+
+void ls_reader_describe(const ls_reader *reader, ls_reader_info *info) {
+    const struct scan *s = &reader->scan;
+    *info = (ls_reader_info){
+        .segment_size = reader->meta.segment_size,
+        .max_undurable_bytes = reader->meta.max_undurable_bytes,
+        .base_lsn = s->base_lsn,
+        .end_lsn = s->end_lsn,
+        .watermark_lsn = s->watermark_lsn,
+        .epoch = s->epoch_max,
+        .log_bytes = s->count * reader->meta.segment_size,
+        .torn_bytes = s->torn_bytes,
+        .live = reader->live,
+        .clean = s->clean,
+    };
+    memcpy(info->uuid, reader->meta.uuid, UUID_BYTES);
+    for (size_t i = 0; i < s->count; i++) {
+        info->segments += s->files[i].in_log ? 1 : 0;
+        info->spares += s->files[i].in_log ? 0 : 1;
+    }
+}
+
+int ls_reader_segments(const ls_reader *reader, ls_segment_info *into, size_t n, size_t *count) {
+    const struct scan *s = &reader->scan;
+    *count = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        const struct scan_file *f = &s->files[i];
+        if (!f->in_log) {
+            continue;
+        }
+        if (*count < n) {
+            into[*count] = (ls_segment_info){
+                .first_lsn = f->first_lsn,
+                .epoch = f->header.epoch,
+                .end_lsn = f->end_lsn != 0 ? f->end_lsn : s->end_lsn,
+                .current = i == s->last,
+            };
+        }
+        (*count)++;
+    }
+    return LS_OK;
+}
+
+int ls_reader_next(ls_reader *reader, ls_batch *batch) {
+    struct scan_batch b;
+    int rc = scan_next(&reader->scan, &b);
+    if (rc == LS_OK) {
+        *batch = (ls_batch){
+            .bytes = b.bytes, .size = b.batch.bytes, .lsn = b.lsn, .epoch = b.batch.epoch, .first_lsn = b.first_lsn};
+        return LS_OK;
+    }
+    if (rc == LS_END || !reader->live) {
+        return rc;
+    }
+    ls_error kept = *ls_last_error();
+    uint64_t at = reader->scan.next_lsn;
+    struct hint now;
+    if ((rc == LS_CORRUPT || rc == LS_IO) && read_hint(reader, &now) && now.base_lsn > at) {
+        return fail(LS_RECYCLED,
+                    "the log below LSN %llu was recycled while it was read; begin again, or take a hold first",
+                    (unsigned long long)now.base_lsn);
+    }
+    return fail_again(&kept);
+}
+
+void ls_reader_close(ls_reader *reader) {
+    if (reader == NULL) {
+        return;
+    }
+    scan_close(&reader->scan);
+    if (reader->dir >= 0) {
+        (void)reader->v->close(reader->v, reader->dir);
+    }
+    free(reader);
+}

@@ -1,0 +1,656 @@
+/* See scan.h. */
+#include "scan.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "io.h"
+
+enum { WINDOW_BYTES = 8 << 20 };
+
+/* ---- the window ---- */
+
+static int open_file(struct scan *s, size_t index, bool direct) {
+    if (s->file >= 0) {
+        (void)s->v->close(s->v, s->file);
+    }
+    char name[SEGMENT_NAME_BYTES];
+    format_segment_name(name, s->files[index].first_lsn);
+    s->file = s->v->open(s->v, s->dir, name, direct ? VFS_DIRECT : 0);
+    s->file_index = index;
+    s->window_bytes = 0;
+    s->window_at = 0;
+    if (s->file < 0) {
+        int error = -s->file;
+        s->file = -1;
+        return error;
+    }
+    if (!direct) {
+        (void)s->v->advise_sequential(s->v, s->file, 0, s->meta.segment_size);
+    }
+    return 0;
+}
+
+/* The last segment is read past the page cache when that is wanted and possible; all others through it. */
+static int open_segment(struct scan *s, size_t index) {
+    if (s->file >= 0 && s->file_index == index) {
+        return LS_OK;
+    }
+    bool direct = s->want_direct && index == s->last;
+    int error = open_file(s, index, direct);
+    if (direct) {
+        s->direct = error == 0;
+        if (error == EINVAL) {
+            error = open_file(s, index, false);
+        }
+    }
+    if (error != 0) {
+        char name[SEGMENT_NAME_BYTES];
+        format_segment_name(name, s->files[index].first_lsn);
+        return fail_errno(LS_IO, error, "segment %s cannot be opened", name);
+    }
+    return LS_OK;
+}
+
+/* Whole blocks but at the end of a file that was cut: past the page cache nothing else may be asked for. */
+static int64_t read_blocks(struct scan *s, size_t want, uint64_t from) {
+    size_t got = 0;
+    while (got < want && got % BLOCK_BYTES == 0) {
+        int64_t moved = s->v->pread(s->v, s->file, s->window + got, want - got, from + got);
+        if (moved < 0 && moved != -EINTR) {
+            return moved;
+        }
+        if (moved == 0) {
+            break;
+        }
+        got += moved > 0 ? (size_t)moved : 0;
+    }
+    return (int64_t)got;
+}
+
+/* Bytes from `offset` on: as many as asked if the segment has them. *available says how many there are. */
+static int look(struct scan *s, uint64_t offset, size_t bytes, const uint8_t **at, size_t *available) {
+    if (offset < s->window_at || offset + bytes > s->window_at + s->window_bytes) {
+        uint64_t from = offset / BLOCK_BYTES * BLOCK_BYTES;
+        uint64_t left = s->meta.segment_size > from ? s->meta.segment_size - from : 0;
+        size_t want = left < s->window_capacity ? (size_t)left : s->window_capacity;
+        int64_t got = read_blocks(s, want, from);
+        if (got < 0) {
+            return fail_at(LS_IO, s->files[s->file_index].first_lsn, s->files[s->file_index].first_lsn + offset,
+                           "a segment cannot be read: %s", strerror((int)-got));
+        }
+        s->window_at = from;
+        s->window_bytes = (size_t)got;
+        s->bytes_read += (uint64_t)got;
+    }
+    uint64_t skip = offset - s->window_at;
+    *available = skip < s->window_bytes ? s->window_bytes - (size_t)skip : 0;
+    *at = s->window + (skip < s->window_bytes ? skip : 0);
+    return LS_OK;
+}
+
+/* ---- one batch ---- */
+
+bool scan_record(const struct scan_batch *b, uint32_t *offset, struct record *r) {
+    if (*offset >= b->batch.bytes) {
+        return false;
+    }
+    format_read_verified(b->bytes + *offset, r);
+    *offset += r->length;
+    return true;
+}
+
+/* Whether a batch record stands at lsn and validates by itself. */
+static enum format_result get_batch_record(const uint8_t *at, size_t available, uint64_t lsn, uint64_t epoch,
+                                           uint64_t seed, struct batch *b) {
+    struct record r;
+    enum format_result result = format_get_record(at, available, seed, lsn, &r);
+    if (result == FORMAT_OK) {
+        result = format_get_batch(&r, b);
+    }
+    if (result == FORMAT_OK && (b->epoch != epoch || b->base_lsn == 0)) {
+        result = FORMAT_MALFORMED;
+    }
+    return result;
+}
+
+/* All of a batch: its record, and every record inside its count and bytes. */
+static enum format_result verify_batch(const uint8_t *at, uint64_t lsn, uint64_t seed, const struct batch *b) {
+    uint32_t offset = BATCH_RECORD_BYTES, count = 0;
+    while (offset < b->bytes) {
+        struct record r;
+        enum format_result result = format_get_record(at + offset, b->bytes - offset, seed, lsn + offset, &r);
+        if (result != FORMAT_OK) {
+            return result;
+        }
+        bool known = (r.type & TYPE_SKIPPABLE) != 0 || (r.type >= MESSAGE_START && r.type <= MESSAGE_RELOCATED) ||
+                     (r.type >= DTX_START && r.type <= TX_RELOCATED) || (r.type > BATCH && r.type <= CLOSE);
+        if (!known) {
+            return r.type == BATCH ? FORMAT_MALFORMED : FORMAT_NEWER;
+        }
+        offset += r.length;
+        count++;
+    }
+    return count == b->count ? FORMAT_OK : FORMAT_MALFORMED;
+}
+
+/* *why is FORMAT_OK if an accepted batch stands there, which ends at or below end_lsn. */
+static int accept_batch(struct scan *s, size_t index, uint64_t lsn, uint64_t end_lsn, struct scan_batch *b,
+                        enum format_result *why) {
+    const struct scan_file *f = &s->files[index];
+    int rc = open_segment(s, index);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    const uint8_t *at;
+    size_t available;
+    rc = look(s, lsn - f->first_lsn, BATCH_RECORD_BYTES, &at, &available);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    b->seed = format_segment_seed(s->meta.uuid, f->first_lsn, f->header.epoch);
+    *why = get_batch_record(at, available, lsn, f->header.epoch, b->seed, &b->batch);
+    if (*why != FORMAT_OK) {
+        return LS_OK;
+    }
+    if (lsn + b->batch.bytes > end_lsn || b->batch.bytes > format_batch_bytes_max(s->meta.segment_size)) {
+        *why = FORMAT_MALFORMED;
+        return LS_OK;
+    }
+    rc = look(s, lsn - f->first_lsn, b->batch.bytes, &at, &available);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    *why = available < b->batch.bytes ? FORMAT_SHORT : verify_batch(at, lsn, b->seed, &b->batch);
+    b->bytes = at;
+    b->lsn = lsn;
+    b->first_lsn = f->first_lsn;
+    if (*why == FORMAT_OK) {
+        struct record r;
+        uint32_t offset = BATCH_RECORD_BYTES;
+        b->is_close = scan_record(b, &offset, &r) && r.type == CLOSE;
+    }
+    return LS_OK;
+}
+
+/* ---- files ---- */
+
+struct listing {
+    struct scan *s;
+    bool no_memory;
+};
+
+static int add_file(void *context, const char *name) {
+    struct listing *listing = context;
+    struct scan *s = listing->s;
+    uint64_t first_lsn;
+    if (!format_parse_segment_name(name, &first_lsn)) {
+        return 0;
+    }
+    if (s->count == s->capacity) {
+        size_t capacity = s->capacity == 0 ? 64 : 2 * s->capacity;
+        struct scan_file *files = realloc(s->files, capacity * sizeof *files);
+        if (files == NULL) {
+            listing->no_memory = true;
+            return 1;
+        }
+        s->files = files;
+        s->capacity = capacity;
+    }
+    s->files[s->count] = (struct scan_file){.first_lsn = first_lsn};
+    s->count++;
+    return 0;
+}
+
+static int by_lsn(const void *a, const void *b) {
+    uint64_t x = ((const struct scan_file *)a)->first_lsn, y = ((const struct scan_file *)b)->first_lsn;
+    return (x > y) - (x < y);
+}
+
+static int fail_newer(uint64_t first_lsn) {
+    return fail_at(LS_VERSION, first_lsn, first_lsn,
+                   "a segment is of a newer format version than this program knows (%d); use a newer logstore",
+                   FORMAT_VERSION);
+}
+
+/* Reads the header of the open file into its entry. */
+static int read_header(struct scan *s, size_t index) {
+    struct scan_file *f = &s->files[index];
+    int64_t got = read_blocks(s, SEGMENT_HEADER_BYTES, 0);
+    s->window_bytes = 0;
+    if (got < 0) {
+        return fail_at(LS_IO, f->first_lsn, f->first_lsn, "a segment cannot be read: %s", strerror((int)-got));
+    }
+    f->why =
+        format_get_segment_header(s->window, (size_t)got, s->meta.uuid, s->meta.segment_size, f->first_lsn, &f->header);
+    if (f->why == FORMAT_NEWER) {
+        return fail_newer(f->first_lsn);
+    }
+    f->state = f->why == FORMAT_OK && f->first_lsn < LSN_MAX - 2 * s->meta.segment_size ? SCAN_VALID : SCAN_SPARE;
+    return LS_OK;
+}
+
+static int list_files(struct scan *s) {
+    struct listing listing = {s, false};
+    int rc = s->v->list(s->v, s->dir, add_file, &listing);
+    if (listing.no_memory) {
+        return fail_memory();
+    }
+    if (rc != 0) {
+        return fail_errno(LS_IO, -rc, "the store directory cannot be listed");
+    }
+    if (s->count > 0) {
+        qsort(s->files, s->count, sizeof *s->files, by_lsn);
+    }
+    for (size_t i = 0; i < s->count; i++) {
+        int error = open_file(s, i, false);
+        if (error == ENOENT && s->limit_lsn != 0) {
+            s->files[i].state = SCAN_SPARE; /* recycled while we looked */
+            continue;
+        }
+        if (error != 0) {
+            char name[SEGMENT_NAME_BYTES];
+            format_segment_name(name, s->files[i].first_lsn);
+            return fail_errno(LS_IO, error, "segment %s cannot be opened", name);
+        }
+        rc = read_header(s, i);
+        if (rc != LS_OK) {
+            return rc;
+        }
+        int64_t bytes = s->v->size(s->v, s->file);
+        s->files[i].bytes = bytes < 0 ? s->meta.segment_size : (uint64_t)bytes;
+        if (s->files[i].state == SCAN_VALID && s->files[i].header.epoch > s->epoch_max) {
+            s->epoch_max = s->files[i].header.epoch;
+        }
+    }
+    return LS_OK;
+}
+
+static void raise_watermark(struct scan *s, uint64_t lsn) {
+    if (lsn > s->watermark_lsn) {
+        s->watermark_lsn = lsn;
+    }
+}
+
+/*
+ * Every batch record of the file from `offset` on that validates by itself: what it says was durable was durable,
+ * whatever became of the batch. epoch 0: each record's own, as for a file whose header is not valid.
+ */
+static int search_batches(struct scan *s, size_t index, uint64_t offset, uint64_t epoch, uint64_t *found) {
+    struct scan_file *f = &s->files[index];
+    int rc = open_segment(s, index);
+    while (rc == LS_OK && offset + BATCH_RECORD_BYTES <= s->meta.segment_size) {
+        const uint8_t *at;
+        size_t available;
+        rc = look(s, offset, BATCH_RECORD_BYTES, &at, &available);
+        if (rc != LS_OK || available < BATCH_RECORD_BYTES) {
+            break;
+        }
+        size_t step = 0;
+        for (; step + BATCH_RECORD_BYTES <= available; step += 8) {
+            uint64_t lsn = f->first_lsn + offset + step, clear_epoch;
+            struct batch b;
+            if (!format_peek_batch(at + step, available - step, lsn, &clear_epoch)) {
+                continue;
+            }
+            uint64_t as = epoch != 0 ? epoch : clear_epoch;
+            uint64_t seed = format_segment_seed(s->meta.uuid, f->first_lsn, as);
+            if (get_batch_record(at + step, available - step, lsn, as, seed, &b) == FORMAT_OK) {
+                raise_watermark(s, b.durable_lsn);
+                (*found)++;
+            }
+        }
+        offset += step;
+    }
+    return rc;
+}
+
+/* ---- where the log begins and ends ---- */
+
+static size_t find_file(const struct scan *s, uint64_t first_lsn) {
+    for (size_t i = 0; i < s->count; i++) {
+        if (s->files[i].first_lsn == first_lsn) {
+            return i;
+        }
+    }
+    return SIZE_MAX;
+}
+
+/* The last valid header below the limit; with direct reading, one that is really on the disk. */
+static int find_last(struct scan *s) {
+    s->last = SIZE_MAX;
+    for (size_t i = s->count; i-- > 0;) {
+        if (s->files[i].state != SCAN_VALID || (s->limit_lsn != 0 && s->files[i].first_lsn >= s->limit_lsn)) {
+            continue;
+        }
+        s->last = i;
+        if (s->want_direct) {
+            s->file_index = SIZE_MAX;
+            int rc = open_segment(s, i);
+            if (rc == LS_OK) {
+                rc = read_header(s, i);
+            }
+            if (rc != LS_OK) {
+                return rc;
+            }
+            if (s->files[i].state != SCAN_VALID) {
+                s->last = SIZE_MAX;
+                continue;
+            }
+        }
+        raise_watermark(s, s->files[i].header.prev_end_lsn);
+        return LS_OK;
+    }
+    return LS_OK;
+}
+
+/*
+ * From the last segment backwards along prev_end_lsn: what lies between is cut and not of the log. Stops at the
+ * first segment of the store, or where a file is missing, which is well if the base lies above it.
+ */
+static void link_chain(struct scan *s) {
+    size_t at = s->last;
+    for (size_t i = 0; i < s->count; i++) {
+        s->files[i].in_log = false;
+        s->files[i].end_lsn = 0;
+    }
+    while (at != SIZE_MAX) {
+        s->files[at].in_log = true;
+        uint64_t end = s->files[at].header.prev_end_lsn;
+        if (end == 0) {
+            return;
+        }
+        s->missing_lsn = (end - 1) / s->meta.segment_size * s->meta.segment_size;
+        size_t before = find_file(s, s->missing_lsn);
+        if (before == SIZE_MAX || before >= at || s->files[before].state != SCAN_VALID ||
+            end <= s->files[before].first_lsn + SEGMENT_HEADER_BYTES) {
+            return;
+        }
+        s->missing_lsn = 0;
+        s->files[before].end_lsn = end;
+        at = before;
+    }
+}
+
+static int corrupt(const struct scan *s, uint64_t first_lsn, uint64_t lsn, const char *what, enum format_result why) {
+    return fail_at(
+        LS_CORRUPT, first_lsn, lsn,
+        "the log is damaged: %s (%s), although everything below LSN %llu was once durable. Nothing was changed; "
+        "keep a copy of the directory and use `logstore verify`",
+        what, format_result_text(why), (unsigned long long)s->watermark_lsn);
+}
+
+/* Walks one segment to its end, which *end_lsn says; *last is its last accepted batch (lsn 0: none). */
+static int walk_to_end(struct scan *s, size_t index, uint64_t *end_lsn, struct scan_batch *last,
+                       enum format_result *why) {
+    const struct scan_file *f = &s->files[index];
+    uint64_t lsn = f->first_lsn + SEGMENT_HEADER_BYTES;
+    uint64_t limit = f->end_lsn != 0 ? f->end_lsn : f->first_lsn + s->meta.segment_size;
+    *why = FORMAT_OK;
+    while (lsn < limit) {
+        struct scan_batch b = {.lsn = 0};
+        int rc = accept_batch(s, index, lsn, limit, &b, why);
+        if (rc != LS_OK) {
+            return rc;
+        }
+        if (*why == FORMAT_NEWER) {
+            return fail_newer(f->first_lsn);
+        }
+        if (*why == FORMAT_MALFORMED) { /* right checksums: no crash makes such bytes */
+            return corrupt(s, f->first_lsn, lsn, "a batch cannot be meant", *why);
+        }
+        if (*why != FORMAT_OK) {
+            break;
+        }
+        *last = b;
+        lsn += b.batch.bytes;
+    }
+    *end_lsn = lsn;
+    return LS_OK;
+}
+
+/* How many bytes stand where the log ends that a write had begun to put there. */
+static int measure_torn(struct scan *s, uint64_t lsn) {
+    const struct scan_file *f = &s->files[s->last];
+    const uint8_t *at;
+    size_t available;
+    int rc = look(s, lsn - f->first_lsn, BATCH_RECORD_BYTES, &at, &available);
+    uint64_t epoch;
+    if (rc == LS_OK && format_peek_batch(at, available, lsn, &epoch) && epoch == f->header.epoch) {
+        struct batch b;
+        uint64_t seed = format_segment_seed(s->meta.uuid, f->first_lsn, epoch);
+        bool whole = get_batch_record(at, available, lsn, epoch, seed, &b) == FORMAT_OK;
+        s->torn_bytes = whole ? b.bytes : BATCH_RECORD_BYTES;
+    }
+    return rc;
+}
+
+/* What remains of a crash, or of damage, beyond the last valid header: it raises the watermark if it tells anything. */
+static int look_beyond(struct scan *s) {
+    size_t from = s->last == SIZE_MAX ? 0 : s->last + 1;
+    for (size_t i = from; i < s->count; i++) {
+        uint64_t found = 0;
+        int rc = search_batches(s, i, SEGMENT_HEADER_BYTES, 0, &found);
+        if (rc != LS_OK) {
+            return rc;
+        }
+        s->files[i].state = found > 0 ? SCAN_DAMAGED : SCAN_SPARE;
+    }
+    for (size_t i = from; i < s->count; i++) {
+        const struct scan_file *f = &s->files[i];
+        if (f->state == SCAN_DAMAGED && (f->first_lsn < s->watermark_lsn || s->last == SIZE_MAX)) {
+            return corrupt(s, f->first_lsn, f->first_lsn, "a segment's header is not valid", f->why);
+        }
+    }
+    return LS_OK;
+}
+
+/* The last segment has no accepted batch, so the log ends in the one before it, all of which was durable. */
+static int end_before_last(struct scan *s, struct scan_batch *last) {
+    s->end_lsn = s->files[s->last].header.prev_end_lsn;
+    size_t before = s->last;
+    do {
+        if (before-- == 0) {
+            return s->end_lsn == 0 ? LS_OK
+                                   : corrupt(s, s->missing_lsn, s->missing_lsn, "a segment is missing", FORMAT_SHORT);
+        }
+    } while (!s->files[before].in_log);
+    uint64_t end_lsn;
+    enum format_result why;
+    int rc = walk_to_end(s, before, &end_lsn, last, &why);
+    if (rc == LS_OK && why != FORMAT_OK) {
+        return corrupt(s, s->files[before].first_lsn, end_lsn, "a batch cannot be read", why);
+    }
+    return rc;
+}
+
+/* End, watermark and base. The last accepted batch names the base. */
+static int find_ends(struct scan *s) {
+    const struct scan_file *f = &s->files[s->last];
+    struct scan_batch last = {.lsn = 0};
+    enum format_result why;
+    uint64_t found = 0;
+    int rc = walk_to_end(s, s->last, &s->end_lsn, &last, &why);
+    uint64_t tear_lsn = s->end_lsn;
+    if (rc == LS_OK && last.lsn != 0) {
+        raise_watermark(s, last.batch.durable_lsn);
+    }
+    if (rc == LS_OK) {
+        rc = search_batches(s, s->last, tear_lsn - f->first_lsn, f->header.epoch, &found);
+    }
+    if (rc == LS_OK) {
+        rc = measure_torn(s, tear_lsn);
+    }
+    if (rc == LS_OK) {
+        rc = look_beyond(s);
+    }
+    if (rc == LS_OK && last.lsn == 0) {
+        rc = end_before_last(s, &last);
+    }
+    if (rc != LS_OK) {
+        return rc;
+    }
+    if (tear_lsn < s->watermark_lsn) { /* an epoch's first batch names its own place as durable, far beyond end_lsn */
+        return corrupt(s, f->first_lsn, tear_lsn, "a batch cannot be read", why);
+    }
+    s->base_lsn = last.lsn != 0 ? last.batch.base_lsn : f->first_lsn;
+    s->clean = last.is_close;
+    return LS_OK;
+}
+
+/* The base's segment must be there, and the chain from the last one must reach it. */
+static int find_base(struct scan *s) {
+    for (size_t i = 0; i < s->count; i++) {
+        const struct scan_file *f = &s->files[i];
+        s->files[i].in_log = f->in_log && f->first_lsn >= s->base_lsn;
+        if (f->in_log && f->bytes < s->meta.segment_size) { /* what it held cannot be told from a torn tail */
+            return corrupt(s, f->first_lsn, f->first_lsn + f->bytes, "a segment was cut short", FORMAT_SHORT);
+        }
+    }
+    s->first = find_file(s, s->base_lsn);
+    if (s->first == SIZE_MAX || !s->files[s->first].in_log) {
+        uint64_t lsn = s->missing_lsn != 0 ? s->missing_lsn : s->base_lsn;
+        size_t index = find_file(s, lsn);
+        return corrupt(s, lsn, lsn, index == SIZE_MAX ? "a segment is missing" : "a segment's header is not valid",
+                       index == SIZE_MAX ? FORMAT_SHORT : s->files[index].why);
+    }
+    return LS_OK;
+}
+
+static int prepare(struct scan *s, vfs *v, int dir, const struct meta *meta) {
+    *s = (struct scan){.v = v, .dir = dir, .meta = *meta, .file = -1, .last = SIZE_MAX};
+    s->window_capacity = WINDOW_BYTES < meta->segment_size ? WINDOW_BYTES : (size_t)meta->segment_size;
+    s->window = aligned_alloc(BLOCK_BYTES, s->window_capacity);
+    return s->window == NULL ? fail_memory() : LS_OK;
+}
+
+int scan_list(struct scan *s, vfs *v, int dir, const struct meta *meta) {
+    int rc = prepare(s, v, dir, meta);
+    return rc == LS_OK ? list_files(s) : rc;
+}
+
+int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool want_direct, const struct hint *live) {
+    int rc = prepare(s, v, dir, meta);
+    s->want_direct = want_direct;
+    s->limit_lsn = live != NULL ? live->durable_lsn : 0;
+    rc = rc == LS_OK ? list_files(s) : rc;
+    rc = rc == LS_OK ? find_last(s) : rc;
+    if (rc != LS_OK) {
+        return rc;
+    }
+    if (s->last == SIZE_MAX) {
+        rc = live != NULL ? LS_OK : look_beyond(s);
+        return rc != LS_OK ? rc
+                           : fail(LS_CORRUPT, "the store has no valid segment: its log is missing. Restore the segment "
+                                              "files; nothing was changed");
+    }
+    link_chain(s);
+    if (live != NULL) {
+        s->base_lsn = live->base_lsn;
+        s->end_lsn = s->watermark_lsn = live->durable_lsn;
+    } else {
+        rc = find_ends(s);
+    }
+    if (rc == LS_OK) {
+        rc = find_base(s);
+    }
+    if (rc == LS_OK) {
+        s->next_file = s->first;
+        s->next_lsn = s->base_lsn + SEGMENT_HEADER_BYTES;
+        s->bytes_read = 0;
+    }
+    return rc;
+}
+
+/* ---- every batch ---- */
+
+static uint64_t log_part_end(const struct scan *s, size_t index) {
+    return s->files[index].end_lsn != 0 ? s->files[index].end_lsn : s->end_lsn;
+}
+
+static bool next_segment(struct scan *s) {
+    while (++s->next_file <= s->last) {
+        if (s->files[s->next_file].in_log) {
+            s->next_lsn = s->files[s->next_file].first_lsn + SEGMENT_HEADER_BYTES;
+            return true;
+        }
+    }
+    return false;
+}
+
+int scan_next(struct scan *s, struct scan_batch *b) {
+    if (s->next_file > s->last) {
+        return LS_END;
+    }
+    while (s->next_lsn >= log_part_end(s, s->next_file)) {
+        if (!next_segment(s)) {
+            return LS_END;
+        }
+    }
+    enum format_result why;
+    int rc = accept_batch(s, s->next_file, s->next_lsn, log_part_end(s, s->next_file), b, &why);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    if (why == FORMAT_NEWER) {
+        return fail_newer(s->files[s->next_file].first_lsn);
+    }
+    if (why != FORMAT_OK) {
+        return corrupt(s, s->files[s->next_file].first_lsn, s->next_lsn, "a batch cannot be read", why);
+    }
+    s->next_lsn += b->batch.bytes;
+    return LS_OK;
+}
+
+void scan_seek(struct scan *s, uint64_t lsn) {
+    while (s->next_file < s->last && log_part_end(s, s->next_file) <= lsn) {
+        if (!next_segment(s)) {
+            s->next_file = s->last + 1;
+        }
+    }
+}
+
+void scan_close(struct scan *s) {
+    if (s->file >= 0) {
+        (void)s->v->close(s->v, s->file);
+        s->file = -1;
+    }
+    free(s->files);
+    free(s->window);
+    s->files = NULL;
+    s->window = NULL;
+}
+
+int scan_read_meta(vfs *v, int dir, const char *name, struct meta *m) {
+    uint8_t bytes[META_BYTES];
+    int file = v->open(v, dir, name, 0);
+    if (file == -ENOENT) {
+        return fail(LS_NOT_A_STORE, "there is no %s in the directory: it is not a store, or not one yet", name);
+    }
+    if (file < 0) {
+        return fail_errno(LS_IO, -file, "%s cannot be opened", name);
+    }
+    int64_t got = io_read(v, file, bytes, sizeof bytes, 0);
+    (void)v->close(v, file);
+    if (got < 0) {
+        return fail_errno(LS_IO, (int)-got, "%s cannot be read", name);
+    }
+    enum format_result result = format_get_meta(bytes, (size_t)got, m);
+    if (result == FORMAT_NEWER) {
+        return fail(LS_VERSION,
+                    "the store is of a newer format version than this program knows (%d); use a newer "
+                    "logstore",
+                    FORMAT_VERSION);
+    }
+    if (result == FORMAT_MAGIC) {
+        return fail(LS_NOT_A_STORE, "%s is not a logstore's; this directory is not a store", name);
+    }
+    if (result != FORMAT_OK) {
+        return fail(LS_CORRUPT, "%s is damaged (%s); restore it from a backup: it holds the store's UUID and sizes",
+                    name, format_result_text(result));
+    }
+    return LS_OK;
+}

@@ -1,0 +1,93 @@
+/*
+ * Walking a log: which files are segments, where the log begins and ends, and every accepted batch in between.
+ * Torn versus corrupt is decided here and nowhere else, by docs/format.md section 1 and docs/recovery.md.
+ *
+ * It reads and never writes. Recovery uses it under the lock; readers use it beside a writer.
+ */
+#ifndef LOGSTORE_SCAN_H
+#define LOGSTORE_SCAN_H
+
+#include <stdbool.h>
+
+#include "format.h"
+#include "logstore.h"
+#include "vfs.h"
+
+enum scan_state {
+    SCAN_SPARE,   /* no valid header, and no batch record that validates for the name */
+    SCAN_DAMAGED, /* no valid header, but batch records */
+    SCAN_VALID,
+};
+
+struct scan_file {
+    uint64_t first_lsn;
+    enum scan_state state;
+    enum format_result why; /* the header is not valid */
+    bool in_log;            /* on the chain of prev_end_lsn, at or above the base */
+    uint64_t end_lsn;       /* of the log's part, where a later header says so; else 0 */
+    uint64_t bytes;         /* of the file; a segment is of full size before its header is written */
+    struct segment_header header;
+};
+
+struct scan {
+    vfs *v;
+    int dir;
+    struct meta meta;
+    bool want_direct;   /* read the last segment past the page cache */
+    bool direct;        /* ... and that was possible */
+    uint64_t limit_lsn; /* beside a writer: read below it only; 0: to the end */
+
+    struct scan_file *files; /* by first_lsn */
+    size_t count;
+    size_t capacity;
+    size_t first; /* index of the file at the base */
+    size_t last;  /* index of the last segment of the log; SIZE_MAX if there is none */
+
+    uint64_t base_lsn;
+    uint64_t end_lsn;
+    uint64_t watermark_lsn;
+    uint64_t epoch_max;
+    uint64_t torn_bytes;
+    uint64_t missing_lsn; /* first LSN of the segment at which the chain breaks; 0: it does not */
+    bool clean;
+
+    /* the window onto one file */
+    uint8_t *window;
+    size_t window_capacity;
+    uint64_t window_at;
+    size_t window_bytes;
+    int file;
+    size_t file_index;
+
+    /* iteration */
+    size_t next_file;
+    uint64_t next_lsn;
+    uint64_t bytes_read;
+};
+
+struct scan_batch {
+    const uint8_t *bytes;
+    struct batch batch;
+    uint64_t lsn;
+    uint64_t seed;
+    uint64_t first_lsn;
+    bool is_close; /* the batch of an orderly close */
+};
+
+/* Only which files there are. */
+int scan_list(struct scan *s, vfs *v, int dir, const struct meta *meta);
+/* Everything up to knowing base, end and watermark. LS_CORRUPT, LS_VERSION, LS_NOT_A_STORE, LS_IO, LS_NO_MEMORY. */
+int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool want_direct, const struct hint *live);
+/* From the base on. LS_END after the last accepted batch. Records inside are verified already. */
+int scan_next(struct scan *s, struct scan_batch *b);
+/* From the first batch that ends beyond this LSN instead of from the base. */
+void scan_seek(struct scan *s, uint64_t lsn);
+void scan_close(struct scan *s);
+
+/* META, as LS_NOT_A_STORE, LS_VERSION or LS_CORRUPT where it is not one. `name`: META or META.new. */
+int scan_read_meta(vfs *v, int dir, const char *name, struct meta *m);
+
+/* Steps through a verified batch: the record at *offset (from the batch's start), or false at its end. */
+bool scan_record(const struct scan_batch *b, uint32_t *offset, struct record *r);
+
+#endif

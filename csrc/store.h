@@ -1,0 +1,91 @@
+/*
+ * The store: the log and the table under one lock, and what the files of the core share of it.
+ *
+ * An operation always goes: usable? -> lock -> log_reserve (may wait) -> check -> allocate -> encode and change ->
+ * unlock -> wait if asked. Between the check and the end of the change the lock is never let go, and after the
+ * first byte is encoded nothing can fail.
+ */
+#ifndef LOGSTORE_STORE_H
+#define LOGSTORE_STORE_H
+
+#include "log.h"
+#include "scan.h"
+#include "table.h"
+
+enum phase { PHASE_OPENED, PHASE_SERVING, PHASE_CLOSED };
+
+enum {
+    LEAVE_QUIETLY = 1 << 16, /* beside the public flags: nothing was appended that somebody waits for */
+};
+
+enum { BYTES_PER_PLACE = 128 }; /* what admission counts for a place or an open transaction */
+
+struct ls_store {
+    struct log log;
+    struct table table;
+    ls_options options;
+    struct meta meta;
+    ls_recovery recovery;
+    enum phase phase;
+    bool relaxed;
+    bool creating;            /* META is still META.new */
+    bool was_clean;           /* the log ended in CLOSE, and nothing was written since */
+    struct scan scan;         /* between open and serve: which files there are, and where the log ends */
+    uint64_t named_queue_max; /* the largest queue id in the log */
+    struct death *deaths;     /* derived, their MESSAGE_DELETE not yet logged */
+    size_t death_count;
+    size_t death_capacity;
+    ls_store *next_open; /* the fork registry's */
+    atomic_uint handles; /* this one, and every cursor and transaction on it: the last to go frees the memory */
+};
+
+struct death {
+    uint64_t id;
+    uint64_t last_lsn;
+};
+
+struct ls_tx {
+    ls_store *store;
+    struct tx *tx; /* NULL once there is an outcome */
+    ls_tx_info last;
+};
+
+struct ls_cursor {
+    ls_store *store;
+    struct cursor cursor;
+};
+
+/* A handle on the store goes; with the last one its memory. A garbage collector frees in any order. */
+void store_drop(ls_store *store);
+/* LS_OK if the calling process may use it; takes the lock. */
+int store_enter(ls_store *store);
+/* Gives the lock back, first making durable what was appended if the flags say so. */
+int store_leave(ls_store *store, int rc, int flags);
+
+/* Ends a message that has neither place nor pending work: out of the table, its records no longer needed. */
+void message_die(ls_store *store, uint32_t number);
+/* The same for a death that no record of its own tells: a MESSAGE_DELETE is owed, as an unforced note. */
+void message_die_derived(ls_store *store, uint32_t number);
+/* (waits) Logs the notes that are owed. */
+void store_log_deaths(ls_store *store);
+/* Whether that is so. */
+bool message_is_dead(const struct message *m);
+/* A record was appended to the chain. The extra is there, or the record is the first. */
+void message_appended(struct message *m, uint64_t lsn);
+
+/* transaction.c */
+int tx_enter(ls_tx *handle, struct tx **tx);                       /* store_enter, and the transaction can still work */
+int tx_check_work(ls_store *store, ls_tx *handle, struct tx **tx); /* lock held; NULL handle: no transaction */
+void tx_undo_work(ls_store *store, struct tx *tx);                 /* rolls back in memory */
+int tx_log_rollback(ls_store *store, struct tx *tx);               /* (waits) and takes it out of the table */
+
+/* recover.c */
+int recover_replay(ls_store *store);
+/* serve.c */
+int serve_new_epoch(ls_store *store);
+
+/* fork.c */
+int fork_register(ls_store *store);
+void fork_forget(ls_store *store);
+
+#endif

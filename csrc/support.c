@@ -1,0 +1,48 @@
+/* What the Python package and its tests need beside the store: the simulator's handle, and Arrow's offsets. */
+#include <string.h>
+
+#include "error.h"
+#include "vfs_sim.h"
+
+vfs *ls_sim_new(void) {
+    vfs_sim *sim = vfs_sim_new();
+    if (sim == NULL) {
+        return NULL;
+    }
+    (void)vfs_sim_record(sim, 0);
+    return vfs_sim_table(sim);
+}
+
+vfs *ls_sim_crash(vfs *sim, int losses, uint64_t seed) {
+    static const int modes[] = {VFS_SIM_ALL_LOST, VFS_SIM_ALL_KEPT, VFS_SIM_RANDOM};
+    static const int dir_modes[] = {VFS_SIM_DIRS_LOST, VFS_SIM_DIRS_KEPT, VFS_SIM_DIRS_RANDOM};
+    if (losses < 0 || losses > 2) {
+        return NULL;
+    }
+    vfs_sim_loss loss = {.mode = modes[losses], .dir_mode = dir_modes[losses], .seed = seed};
+    vfs_sim *after = vfs_sim_crash(sim->context, &loss);
+    return after == NULL ? NULL : vfs_sim_table(after);
+}
+
+void ls_sim_fail(vfs *sim, uint64_t nth, int forever, int sys_errno) {
+    vfs_sim_plan plan = {.nth = nth, .forever = forever, .error = sys_errno};
+    vfs_sim_fail(sim->context, sys_errno != 0 ? &plan : NULL);
+}
+
+void ls_sim_free(vfs *sim) { vfs_sim_free(sim->context); }
+
+int ls_sizes_of_offsets(const uint8_t *offsets, size_t width, size_t n, uint64_t *sizes) {
+    uint64_t before = 0;
+    for (size_t i = 0; i <= n; i++) {
+        uint64_t at = 0;
+        memcpy(&at, offsets + i * width, width); /* Arrow's are of the machine's own order: little-endian here */
+        if (i > 0 && at < before) {
+            return fail(LS_OPTION, "offset %zu of the array lies before the one before it", i);
+        }
+        if (i > 0) {
+            sizes[i - 1] = at - before;
+        }
+        before = at;
+    }
+    return LS_OK;
+}

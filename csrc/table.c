@@ -1,0 +1,204 @@
+/* Messages in slabs, and their places. See table.h. */
+#include "table.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t message_key(const void *context, uint32_t number) { return table_message(context, number)->id; }
+
+static uint64_t queue_key(const void *context, uint32_t number) {
+    const struct table *t = context;
+    return t->queues[number]->id;
+}
+
+static uint64_t tx_key(const void *context, uint32_t number) {
+    const struct table *t = context;
+    return t->txs[number]->id;
+}
+
+void table_init(struct table *t) {
+    *t = (struct table){.free_message = INDEX_NONE};
+    index_init(&t->messages, message_key, t);
+    index_init(&t->queue_index, queue_key, t);
+    index_init(&t->tx_index, tx_key, t);
+}
+
+struct message *table_message(const struct table *t, uint32_t number) {
+    return &t->slabs[number / SLAB_MESSAGES]->messages[number % SLAB_MESSAGES];
+}
+
+uint32_t table_find(const struct table *t, uint64_t id) { return index_find(&t->messages, id); }
+
+static void free_extra(struct message *m) {
+    if (m->extra != NULL) {
+        free(m->extra->chunks);
+        free(m->extra);
+        m->extra = NULL;
+    }
+    if (m->many != 0) {
+        free(m->places.list.many);
+        m->many = 0;
+    }
+}
+
+void table_free(struct table *t) {
+    for (uint32_t i = 0; i < t->slab_count; i++) {
+        for (uint32_t j = 0; t->slabs[i] != NULL && j < SLAB_MESSAGES; j++) {
+            free_extra(&t->slabs[i]->messages[j]);
+        }
+        free(t->slabs[i]);
+    }
+    free(t->slabs);
+    for (uint32_t i = 0; i < t->queue_count; i++) {
+        if (t->queues[i] != NULL) {
+            table_remove_queue(t, t->queues[i]);
+        }
+    }
+    free(t->queues);
+    for (uint32_t i = 0; i < t->tx_slots; i++) {
+        struct tx *tx = t->txs[i];
+        while (tx != NULL && tx->first != NULL) {
+            struct work *next = tx->first->next;
+            free(tx->first);
+            tx->first = next;
+        }
+        free(tx);
+    }
+    free(t->txs);
+    index_free(&t->messages);
+    index_free(&t->queue_index);
+    index_free(&t->tx_index);
+}
+
+/* Free slots are linked through their ids. */
+static bool add_slab(struct table *t) {
+    if (t->slab_count == t->slab_capacity) {
+        uint32_t capacity = t->slab_capacity == 0 ? 16 : 2 * t->slab_capacity;
+        struct slab **slabs = realloc(t->slabs, capacity * sizeof *slabs);
+        if (slabs == NULL) {
+            return false;
+        }
+        t->slabs = slabs;
+        t->slab_capacity = capacity;
+    }
+    struct slab *slab = calloc(1, sizeof *slab);
+    if (slab == NULL || t->slab_count >= INDEX_NONE / SLAB_MESSAGES - 1) {
+        free(slab);
+        return false;
+    }
+    uint32_t first = t->slab_count * SLAB_MESSAGES;
+    t->slabs[t->slab_count++] = slab;
+    for (uint32_t i = SLAB_MESSAGES; i-- > 0;) {
+        slab->messages[i].id = t->free_message;
+        slab->messages[i].flags = MESSAGE_FREE;
+        t->free_message = first + i;
+    }
+    t->free_slots += SLAB_MESSAGES;
+    return true;
+}
+
+bool table_prepare(struct table *t, uint32_t more) {
+    while (t->free_slots < more) {
+        if (!add_slab(t)) {
+            return false;
+        }
+    }
+    return index_prepare(&t->messages, more);
+}
+
+uint32_t table_add(struct table *t, uint64_t id) {
+    uint32_t number = t->free_message;
+    assert(number != INDEX_NONE && t->free_slots > 0);
+    struct message *m = table_message(t, number);
+    t->free_message = (uint32_t)m->id;
+    t->free_slots--;
+    *m = (struct message){.id = id};
+    t->slabs[number / SLAB_MESSAGES]->used++;
+    index_insert(&t->messages, id, number);
+    t->message_count++;
+    return number;
+}
+
+void table_remove(struct table *t, uint32_t number) {
+    struct message *m = table_message(t, number);
+    assert(m->place_count == 0 && message_pending(m) == 0);
+    index_remove(&t->messages, m->id);
+    free_extra(m);
+    m->id = t->free_message;
+    m->flags = MESSAGE_FREE;
+    t->free_message = number;
+    t->free_slots++;
+    t->slabs[number / SLAB_MESSAGES]->used--;
+    t->message_count--;
+}
+
+struct message_extra *message_extra(struct message *m) {
+    if (m->extra == NULL) {
+        m->extra = calloc(1, sizeof *m->extra);
+        if (m->extra != NULL) {
+            m->extra->last_lsn = m->id;
+            m->extra->start_lsn = m->id;
+            m->extra->content_bytes = m->content_bytes;
+        }
+    }
+    return m->extra;
+}
+
+uint64_t message_last_lsn(const struct message *m) { return m->extra != NULL ? m->extra->last_lsn : m->id; }
+
+uint64_t message_start_lsn(const struct message *m) { return m->extra != NULL ? m->extra->start_lsn : m->id; }
+
+uint64_t message_content_bytes(const struct message *m) {
+    return m->extra != NULL ? m->extra->content_bytes : m->content_bytes;
+}
+
+uint32_t message_pending(const struct message *m) { return m->extra != NULL ? m->extra->pending : 0; }
+
+struct place *message_places(struct message *m) {
+    return m->many != 0 ? m->places.list.many : &m->places.one;
+}
+
+struct place *message_place(struct message *m, uint32_t queue_id) {
+    struct place *places = message_places(m);
+    for (uint32_t i = 0; i < m->place_count; i++) {
+        if (places[i].queue_id == queue_id) {
+            return &places[i];
+        }
+    }
+    return NULL;
+}
+
+bool message_prepare_places(struct message *m, uint32_t more) {
+    uint32_t need = m->place_count + more;
+    if (need <= 1 || (m->many != 0 && need <= m->places.list.capacity)) {
+        return true;
+    }
+    uint32_t capacity = m->many != 0 ? 2 * m->places.list.capacity : 2;
+    capacity = capacity < need ? need : capacity;
+    struct place *many = malloc(capacity * sizeof *many);
+    if (many == NULL) {
+        return false;
+    }
+    memcpy(many, message_places(m), m->place_count * sizeof *many);
+    if (m->many != 0) {
+        free(m->places.list.many);
+    }
+    m->many = 1;
+    m->places.list.many = many;
+    m->places.list.capacity = capacity;
+    return true;
+}
+
+void message_add_place(struct table *t, struct message *m, struct place place) {
+    assert(m->many != 0 ? m->place_count < m->places.list.capacity : m->place_count == 0);
+    message_places(m)[m->place_count++] = place;
+    t->place_count++;
+}
+
+void message_drop_place(struct table *t, struct message *m, uint32_t queue_id) {
+    struct place *p = message_place(m, queue_id);
+    assert(p != NULL);
+    *p = message_places(m)[--m->place_count];
+    t->place_count--;
+}

@@ -1,0 +1,270 @@
+/*
+ * What lives, in memory: messages, their places on queues, open transactions.
+ *
+ * What always holds, under the log's lock:
+ *   - a message is here if and only if it has a place, pending work, or is staged;
+ *   - a message has at most one place on a queue;
+ *   - a queue is an append-only run of places, in chunks that go when they are empty; a place keeps its position in
+ *     the run for ever, so what is unlocked again is in its old place;
+ *   - nothing here allocates in the middle of a change: the *_prepare functions do, before the record is appended.
+ *
+ * It knows nothing of files. About 72 bytes for a message with one place: 48 here, 16 in the run, the rest index.
+ */
+#ifndef LOGSTORE_TABLE_H
+#define LOGSTORE_TABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "format.h"
+
+/* ---- index.c: 64-bit key -> 32-bit number of a thing that knows its key; grows a little with every insertion ---- */
+
+typedef uint64_t index_key_fn(const void *context, uint32_t number);
+
+struct index {
+    uint32_t *slots; /* number + 1; 0: free */
+    uint32_t *old;   /* being emptied into slots; UINT32_MAX: gone */
+    uint64_t mask;
+    uint64_t old_mask;
+    uint64_t old_next; /* below it everything has moved */
+    uint64_t count;
+    index_key_fn *key_of;
+    const void *context;
+};
+
+#define INDEX_NONE UINT32_MAX
+
+void index_init(struct index *x, index_key_fn *key_of, const void *context);
+void index_free(struct index *x);
+bool index_prepare(struct index *x, uint64_t more); /* memory for that many insertions; false: none left */
+void index_insert(struct index *x, uint64_t key, uint32_t number);
+uint32_t index_find(const struct index *x, uint64_t key);
+void index_remove(struct index *x, uint64_t key);
+
+/* ---- places ---- */
+
+enum { CHUNK_PLACES = 126 };
+
+enum entry_state {
+    ENTRY_DEAD = 1,
+    ENTRY_LOCKED = 2,    /* by a transaction's dequeue */
+    ENTRY_RECOVERED = 4, /* was there at open */
+};
+
+/* One place in the run: when it became visible, and whose it is. */
+struct entry {
+    uint64_t order_lsn;
+    uint32_t message; /* its number in the table */
+    uint32_t order_index : 24;
+    uint32_t state : 8;
+};
+
+struct queue;
+
+struct place_chunk {
+    struct queue *queue;
+    struct place_chunk *prev;
+    struct place_chunk *next;
+    uint64_t first_position;
+    uint32_t used; /* entries ever filled */
+    uint32_t live;
+    struct entry entries[CHUNK_PLACES];
+};
+
+/* Where a message stands on a queue. During replay the run does not exist yet, and the order key stands here. */
+struct place {
+    union {
+        struct place_chunk *chunk;
+        uint64_t order_lsn;
+    } at;
+    uint32_t slot; /* in the chunk; during replay the order index */
+    uint32_t queue_id;
+};
+
+struct cursor {
+    struct queue *queue; /* NULL: the queue is gone */
+    struct place_chunk *chunk;
+    uint32_t slot;
+    int kind;
+    struct cursor *next;
+};
+
+struct queue {
+    uint32_t id;
+    bool deleted;    /* its places are being swept */
+    uint32_t wanted; /* scratch of whoever holds the lock; 0 between */
+    uint64_t depth;
+    uint64_t locked;
+    struct place_chunk *first;
+    struct place_chunk *last;
+    struct place_chunk *spare; /* prepared, not yet in the run */
+    struct cursor *cursors;
+    uint64_t next_position;
+};
+
+/* ---- messages ---- */
+
+struct work;
+
+struct chunk_place {
+    uint64_t lsn;
+    uint64_t offset;
+    uint32_t record_bytes;
+    uint32_t content_bytes;
+};
+
+/* What few messages have. */
+struct message_extra {
+    uint64_t last_lsn;  /* of the chain: the next record's back-link */
+    uint64_t start_lsn; /* of the start record, or its newest copy */
+    uint64_t content_bytes;
+    struct chunk_place *chunks;
+    uint32_t chunk_count;
+    uint32_t chunk_capacity;
+    uint32_t pending;  /* operations of open transactions */
+    struct work *work; /* they */
+};
+
+enum message_flag {
+    MESSAGE_STAGED = 1,    /* no enqueue has taken effect yet */
+    MESSAGE_PUBLISHED = 2, /* goes with a rollback of its enqueue */
+    MESSAGE_FREE = 4,      /* a slot without a message */
+    MESSAGE_RECOVERED = 8,
+};
+
+struct message {
+    uint64_t id;
+    uint32_t record_bytes;  /* of the start record */
+    uint32_t content_bytes; /* in the start record */
+    union {
+        struct place one; /* place_count <= 1 and place_capacity == 0 */
+        struct {
+            struct place *many;
+            uint32_t capacity;
+            uint32_t unused;
+        } list;
+    } places;
+    struct message_extra *extra;
+    uint32_t place_count;
+    uint16_t flags;
+    uint16_t many; /* places are in the list */
+};
+
+/* ---- transactions ---- */
+
+enum work_kind { WORK_ENQUEUE = 1, WORK_DEQUEUE = 2 };
+
+struct tx;
+
+struct work {
+    struct work *next; /* in the transaction, in order */
+    struct work *next_of_message;
+    struct tx *tx;
+    uint64_t lsn;
+    uint32_t message;
+    uint32_t queue_id;
+    uint32_t order_index; /* of an enqueue among those of the transaction */
+    uint8_t kind;
+    bool locks; /* a dequeue that locked a place; else it undoes an enqueue of the same transaction */
+};
+
+struct tx {
+    uint64_t id;
+    uint64_t last_lsn;
+    uint64_t prepared_us;
+    struct xid xid;
+    bool distributed;
+    bool handed_out; /* a ls_tx points here */
+    bool settled;    /* by recovery: committed or rolled back by its own record */
+    bool started;    /* replay saw its start */
+    uint8_t state;
+    uint32_t number; /* in the table */
+    uint32_t work_count;
+    uint32_t enqueue_count; /* ever made in it: the next one's order_index */
+    struct work *first;
+    struct work *last;
+};
+
+/* ---- the table ---- */
+
+enum { SLAB_MESSAGES = 4096, TX_MAX = 65536, QUEUES_MAX = 1 << 20 };
+
+struct slab {
+    uint32_t used;
+    struct message messages[SLAB_MESSAGES];
+};
+
+struct table {
+    struct slab **slabs;
+    uint32_t slab_count;
+    uint32_t slab_capacity;
+    uint32_t free_message; /* head of the free slots, INDEX_NONE if none */
+    uint64_t free_slots;
+    uint64_t message_count;
+    uint64_t place_count;
+    struct index messages;
+
+    struct queue **queues;
+    uint32_t queue_count; /* slots in the array; some may be NULL */
+    uint32_t queue_capacity;
+    uint32_t live_queues;
+    struct index queue_index;
+
+    struct tx **txs;
+    uint32_t tx_slots;
+    uint32_t tx_count;
+    struct index tx_index;
+};
+
+void table_init(struct table *t);
+void table_free(struct table *t);
+
+struct message *table_message(const struct table *t, uint32_t number);
+uint32_t table_find(const struct table *t, uint64_t id); /* or INDEX_NONE */
+/* Memory for `more` messages; then table_add cannot fail. */
+bool table_prepare(struct table *t, uint32_t more);
+uint32_t table_add(struct table *t, uint64_t id);
+void table_remove(struct table *t, uint32_t number);    /* frees what the message has */
+struct message_extra *message_extra(struct message *m); /* makes one if need be; NULL: no memory */
+uint64_t message_last_lsn(const struct message *m);
+uint64_t message_start_lsn(const struct message *m);
+uint64_t message_content_bytes(const struct message *m);
+uint32_t message_pending(const struct message *m);
+
+/* Places of a message, whatever the form. */
+struct place *message_places(struct message *m);
+struct place *message_place(struct message *m, uint32_t queue_id); /* or NULL */
+bool message_prepare_places(struct message *m, uint32_t more);
+void message_add_place(struct table *t, struct message *m, struct place place);
+void message_drop_place(struct table *t, struct message *m, uint32_t queue_id); /* from the list only */
+
+/* queue.c */
+struct queue *table_queue(const struct table *t, uint32_t id); /* not a deleted one; or NULL */
+struct queue *table_any_queue(const struct table *t, uint32_t id);
+bool table_add_queue(struct table *t, uint32_t id);        /* false: no memory */
+void table_remove_queue(struct table *t, struct queue *q); /* with its run; the messages know already */
+bool queue_prepare(struct queue *q, uint64_t more);        /* memory for that many places */
+struct place queue_append(struct queue *q, uint32_t message, uint64_t order_lsn, uint32_t order_index);
+struct entry *place_entry(const struct place *p);
+void queue_lock(struct place *p);
+void queue_unlock(struct place *p); /* cursors that offer go back to it */
+void queue_kill(struct place *p);   /* the place is gone; its chunk too if it was the last */
+struct entry *cursor_entry(struct cursor *c, uint64_t *position); /* where it stands, or NULL at the end */
+void cursor_step(struct cursor *c);
+void cursor_start(struct cursor *c, struct queue *q, int kind);
+void cursor_stop(struct cursor *c);
+
+/* transaction table, in txs.c */
+struct tx *table_tx(const struct table *t, uint64_t id);
+struct tx *table_find_xid(const struct table *t, const struct xid *x); /* an open one with it */
+bool table_prepare_tx(struct table *t, struct tx **fresh);             /* memory for one more */
+void table_add_tx(struct table *t, struct tx *tx, uint64_t id);
+void table_remove_tx(struct table *t, struct tx *tx); /* its work must be gone */
+void tx_add_work(struct table *t, struct tx *tx, struct work *w);
+void tx_drop_work(struct table *t, struct work *w);                         /* out of its message; frees it */
+struct work *message_last_work(const struct message *m, uint32_t queue_id); /* newest pending there, or NULL */
+bool xid_equal(const struct xid *a, const struct xid *b);
+
+#endif

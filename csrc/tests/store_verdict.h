@@ -1,0 +1,216 @@
+/*
+ * Whether a store, or a disk after a power cut, is what the model says: places in order, locks, what is in doubt, every
+ * content byte for byte, and nothing else alive.
+ */
+#ifndef LOGSTORE_STORE_VERDICT_H
+#define LOGSTORE_STORE_VERDICT_H
+
+#include "store_model.h"
+
+/* ---- what the store says ---- */
+
+static inline void fill(uint8_t *into, uint32_t seed, uint32_t bytes) {
+    uint64_t c = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
+
+    for (uint32_t i = 0; i < bytes; i++)
+        into[i] = (uint8_t)chance(&c);
+}
+
+static inline const struct told *told_of(const struct run *r, uint64_t id) {
+    for (size_t i = 0; i < r->told_count; i++) {
+        if (r->told[i].id == id)
+            return &r->told[i];
+    }
+    return NULL;
+}
+
+/* Byte for byte, header and content. */
+static inline bool content_is_right(const struct run *r, ls_store *store, uint64_t id) {
+    static uint8_t expected[1 << 16], into[1 << 16];
+    const struct told *t = told_of(r, id);
+    size_t done = 0;
+
+    if (t == NULL)
+        return false;
+    fill(expected, t->seed, t->header_bytes);
+    if (ls_load_header(store, id, into, sizeof into, &done) != LS_OK || done != t->header_bytes ||
+        memcmp(into, expected, done) != 0)
+        return false;
+    fill(expected, t->seed + 1, t->content_bytes);
+    return ls_load_content(store, id, 0, into, sizeof into, &done) == LS_OK && done == t->content_bytes &&
+           memcmp(into, expected, done) == 0;
+}
+
+static inline bool queue_is(ls_store *store, const struct state *s, int q, bool locks_too) {
+    ls_place places[PLACES_MAX + 1];
+    ls_cursor *c;
+    size_t n = 0;
+    bool same = ls_cursor_open(store, (uint32_t)q, LS_CURSOR_ALL, &c) == LS_OK &&
+                ls_cursor_next(c, places, PLACES_MAX + 1, &n) == LS_OK && n == (size_t)s->depth[q];
+
+    for (size_t i = 0; same && i < n; i++)
+        same = places[i].id == s->places[q][i].id &&
+               (!locks_too || (places[i].locked != 0) == (s->places[q][i].locked_by != 0));
+    ls_cursor_close(c);
+    return same;
+}
+
+static inline bool store_is(ls_store *store, const struct state *s, unsigned catalog) {
+    uint64_t ids[TXS + 1];
+    size_t n = 0;
+    bool same = ls_in_doubt(store, ids, TXS + 1, &n) == LS_OK;
+    size_t prepared = 0;
+
+    for (int i = 0; i < s->tx_count; i++)
+        prepared += s->txs[i].prepared;
+    same = same && n == prepared;
+    for (size_t i = 0; same && i < n; i++)
+        same = model_tx((struct state *)(uintptr_t)s, ids[i]) != NULL;
+    for (int q = 1; same && q <= QUEUES; q++)
+        same = (catalog & 1u << q) == 0 || queue_is(store, s, q, true);
+    return same;
+}
+
+/* Nothing but what the state names is alive. Every content is right. */
+static inline bool contents_are(const struct run *r, ls_store *store, const struct state *s) {
+    ls_stats stats;
+    size_t live = 0;
+
+    for (size_t i = 0; i < r->told_count; i++) {
+        if (model_names(s, r->told[i].id)) {
+            live++;
+            if (!content_is_right(r, store, r->told[i].id))
+                return false;
+        }
+    }
+    ls_stats_get(store, &stats);
+    return stats.messages == live;
+}
+
+/* ---- opening ---- */
+
+static inline int open_store(const struct run *r, vfs *v, unsigned catalog, int next_queue, ls_store **store) {
+    uint32_t ids[QUEUES];
+    size_t n = 0;
+    int rc = ls_open(v, r->path, &r->options, store);
+
+    for (uint32_t q = 1; q <= QUEUES; q++) {
+        if (catalog & 1u << q)
+            ids[n++] = q;
+    }
+    if (rc == LS_OK) {
+        rc = ls_serve(*store, ids, n, (uint32_t)next_queue);
+        if (rc != LS_OK) {
+            ls_error kept = *ls_last_error();
+            ls_free(*store);
+            *store = NULL;
+            if (kept.code != rc)
+                abort();
+        }
+    }
+    return rc;
+}
+
+/* ---- the verdict over one disk ---- */
+
+struct bounds {
+    size_t durable;
+    size_t begun;
+    unsigned catalog;
+};
+
+/* What had been promised, begun and committed by the first k events of the journal. */
+static inline struct bounds bounds_at(const struct run *r, size_t k, struct bounds from, size_t from_k) {
+    const vfs_sim_event *events;
+    size_t n = vfs_sim_journal(r->sim, &events);
+
+    for (size_t i = from_k; i < k && i < n; i++) {
+        if (events[i].kind != VFS_SIM_MARK)
+            continue;
+        if (events[i].mark == MARK_BEGUN)
+            from.begun = (size_t)events[i].value;
+        else if (events[i].mark == MARK_DURABLE)
+            from.durable = (size_t)events[i].value;
+        else
+            from.catalog = (unsigned)events[i].value;
+    }
+    return from;
+}
+
+/* The largest id that the first `count` operations gave out. */
+static inline uint64_t id_max_of(const struct run *r, size_t count) {
+    uint64_t max = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        max = r->ops[i].id > max ? r->ops[i].id : max;
+        max = r->ops[i].tx > max ? r->ops[i].tx : max;
+    }
+    return max;
+}
+
+static inline bool complain(const char *what) {
+    printf("%s: %s\n", what, ls_last_error()->text);
+    return false;
+}
+
+/* Which state it is; its count in *found. */
+static inline bool recognise(const struct run *r, ls_store *store, struct bounds b, struct state *s, size_t *found) {
+    size_t top = b.begun < r->op_count ? b.begun : r->op_count;
+
+    for (size_t i = b.durable; i <= top; i++) {
+        model_after(r, i, b.catalog, s);
+        if (store_is(store, s, b.catalog)) {
+            *found = i;
+            return true;
+        }
+    }
+    printf("neither of the states %zu to %zu\n", b.durable, top);
+    return false;
+}
+
+/* One more message and one less, durable; the model goes along. */
+static inline bool goes_on(ls_store *store, unsigned catalog, struct state *s, uint64_t id_max) {
+    uint64_t id, lsn;
+    uint32_t q = 1;
+
+    while (!(catalog & 1u << q))
+        q++;
+    if (s->depth[q] > 0 && s->places[q][0].locked_by == 0) {
+        if (ls_dequeue(store, s->places[q][0].id, q, NULL, 0, 0, 0, &lsn) != LS_OK)
+            return complain("no dequeue after recovery");
+        model_remove(s, (int)q, s->places[q][0].id);
+    }
+    if (ls_publish(store, &q, 1, NULL, 0, (const uint8_t *)"after", 5, NULL, LS_WAIT, &id) != LS_OK)
+        return complain("no publish after recovery");
+    model_append(s, (int)q, id);
+    return id > id_max || complain("an id was given out twice");
+}
+
+/* Opens the disk, finds its state, works on, loses power once more, and finds the state after that. */
+static inline bool disk_is_right(struct run *r, vfs_sim *disk, struct bounds b, uint64_t seed) {
+    static struct state s;
+    vfs_sim_loss loss = {
+        .mode = seed % 2 ? VFS_SIM_ALL_LOST : VFS_SIM_RANDOM, .dir_mode = VFS_SIM_DIRS_LOST, .seed = seed};
+    ls_store *store = NULL;
+    size_t found;
+    bool right = open_store(r, vfs_sim_table(disk), b.catalog, QUEUES + 1, &store) == LS_OK;
+    vfs_sim *again;
+
+    if (!right)
+        return complain("a crash reads as a refusal to open");
+    right = recognise(r, store, b, &s, &found) &&
+            (contents_are(r, store, &s) || complain("a content is wrong, or a message too many or too few")) &&
+            goes_on(store, b.catalog, &s, id_max_of(r, b.begun < r->op_count ? b.begun : r->op_count));
+    again = vfs_sim_crash(disk, &loss);
+    ls_free(store);
+    store = NULL;
+    if (right && open_store(r, vfs_sim_table(again), b.catalog, QUEUES + 1, &store) != LS_OK)
+        right = complain("the second crash reads as a refusal to open");
+    if (right && !store_is(store, &s, b.catalog))
+        right = complain("the second crash lost something");
+    ls_free(store);
+    vfs_sim_free(again);
+    return right;
+}
+
+#endif

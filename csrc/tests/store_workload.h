@@ -1,0 +1,322 @@
+/*
+ * Generated workloads against the store: any operation, any size, waited for or not, in transactions or not, and now and
+ * then a close and an open. What was answered goes into the run's row and its model.
+ */
+#ifndef LOGSTORE_STORE_WORKLOAD_H
+#define LOGSTORE_STORE_WORKLOAD_H
+
+#include "store_verdict.h"
+
+/* ---- a run ---- */
+
+static inline void mark(const struct run *r, int kind, uint64_t value) {
+    if (r->sim != NULL && vfs_sim_mark(r->sim, kind, value) != 0)
+        abort();
+}
+
+static inline void run_start(struct run *r, vfs_sim *sim, uint64_t seed) {
+    r->sim = sim;
+    r->v = r->v != NULL ? r->v : vfs_sim_table(sim);
+    r->path = r->path != NULL ? r->path : "/s";
+    if (r->options.max_write_buffers == 0) {
+        ls_options_default(&r->options);
+        r->options.segment_size = SEGMENT;
+        r->options.max_write_buffers = 4;
+        r->options.background = 0;
+    }
+    r->chance = seed;
+    r->catalog = (2u << FIRST_QUEUES) - 2;
+    r->next_queue = FIRST_QUEUES + 1;
+    mark(r, MARK_CATALOG, r->catalog);
+    r->lost = open_store(r, r->v, r->catalog, QUEUES + 1, &r->store) != LS_OK;
+}
+
+/* ---- one operation ---- */
+
+/* An operation was answered: it stands in the row if it may have happened; if it was waited for, all before it too. */
+static inline void answered(struct run *r, int rc, bool waited, struct op op) {
+    if (rc == LS_OUTCOME_UNKNOWN || rc == LS_POISONED)
+        r->lost = true;
+    if (rc != LS_OK && rc != LS_OUTCOME_UNKNOWN) {
+        if (r->gentle && rc != LS_POISONED) {
+            printf("refused: %d %s\n", rc, ls_last_error()->text);
+            abort();
+        }
+        return;
+    }
+    r->ops[r->op_count++] = op;
+    model_do(&r->now, &op, r->catalog);
+    if (rc == LS_OK && waited) {
+        r->durable = r->op_count;
+        mark(r, MARK_DURABLE, r->durable);
+    }
+}
+
+static inline uint64_t below(struct run *r, uint64_t n) { return chance(&r->chance) % n; }
+
+static inline int any_queue(struct run *r) {
+    int q;
+
+    do
+        q = 1 + (int)below(r, QUEUES);
+    while (!(r->catalog & 1u << q));
+    return q;
+}
+
+static inline uint32_t any_size(struct run *r) {
+    static const uint32_t limits[] = {1, 200, 200, 200, 200, 3000, 3000, 3900, 4100, 20000};
+
+    return (uint32_t)below(r, limits[below(r, 10)]);
+}
+
+static inline size_t list_queues(unsigned bits, uint32_t *ids) {
+    size_t n = 0;
+
+    for (uint32_t q = 1; q <= QUEUES; q++) {
+        if (bits & 1u << q)
+            ids[n++] = q;
+    }
+    return n;
+}
+
+static inline void publish(struct run *r, int kind, unsigned queues, int slot, bool wait, uint32_t size) {
+    static uint8_t header[64], content[1 << 16];
+    struct told t = {
+        .seed = (uint32_t)chance(&r->chance) & 0xffffff, .header_bytes = (uint32_t)below(r, 40), .content_bytes = size};
+    struct op op = {.kind = kind, .queues = kind == PUBLISH ? queues : 0};
+    ls_tx *tx = slot >= 0 ? r->handles[slot] : NULL;
+    uint32_t ids[QUEUES];
+    size_t n = list_queues(queues, ids);
+    int rc;
+
+    op.tx = kind == PUBLISH && tx != NULL ? r->tx_ids[slot] : 0;
+    fill(header, t.seed, t.header_bytes);
+    fill(content, t.seed + 1, t.content_bytes);
+    if (kind == PUBLISH)
+        rc = ls_publish(r->store, ids, n, header, t.header_bytes, content, size, tx, wait ? LS_WAIT : 0, &t.id);
+    else
+        rc = ls_stage(r->store, header, t.header_bytes, content, size, wait ? LS_WAIT : 0, &t.id);
+    op.id = t.id;
+    if (rc == LS_OK || rc == LS_OUTCOME_UNKNOWN) {
+        r->told[r->told_count++] = t;
+        if (kind == STAGE)
+            r->staged[r->staged_count++] = t.id;
+    }
+    answered(r, rc, wait && tx == NULL, op);
+}
+
+/* The operation of an open transaction, or none: a message that is free on some queue, and which it is. */
+static inline bool any_place(struct run *r, int *queue, uint64_t *id) {
+    for (int tries = 0; tries < 20; tries++) {
+        int q = any_queue(r);
+        int depth = r->now.depth[q];
+        const struct model_place *p;
+
+        if (depth == 0)
+            continue;
+        p = &r->now.places[q][below(r, 2) ? 0 : below(r, (uint64_t)depth)];
+        if (p->locked_by == 0) {
+            *queue = q;
+            *id = p->id;
+            return true;
+        }
+    }
+    return false;
+}
+
+static inline void change_place(struct run *r, int kind, uint64_t id, int queue, int slot, bool wait) {
+    struct op op = {.kind = kind, .queues = 1u << queue, .id = id, .tx = slot >= 0 ? r->tx_ids[slot] : 0};
+    ls_tx *tx = slot >= 0 ? r->handles[slot] : NULL;
+    uint32_t q = (uint32_t)queue;
+    uint64_t lsn;
+    int rc = kind == DEQUEUE ? ls_dequeue(r->store, id, q, tx, 1, 0, wait ? LS_WAIT : 0, &lsn)
+                             : ls_enqueue(r->store, id, &q, 1, tx, wait ? LS_WAIT : 0, &lsn);
+    answered(r, rc, wait && tx == NULL, op);
+}
+
+static inline void dequeue_some(struct run *r, int slot, bool wait) {
+    struct model_tx *t = slot >= 0 ? model_tx(&r->now, r->tx_ids[slot]) : NULL;
+    int queue;
+    uint64_t id;
+
+    if (t != NULL && t->work_count > 0 && below(r, 2)) { /* the newest of its own works, the other way round */
+        struct model_work w = t->work[t->work_count - 1];
+
+        if (r->catalog & 1u << w.queue) {
+            change_place(r, w.enqueue ? DEQUEUE : ENQUEUE, w.id, w.queue, slot, wait);
+            return;
+        }
+    }
+    if (any_place(r, &queue, &id))
+        change_place(r, DEQUEUE, id, queue, slot, wait);
+}
+
+/* Onto one more queue: a message that is somewhere already. */
+static inline void enqueue_more(struct run *r, int slot, bool wait) {
+    int from, to = any_queue(r);
+    uint64_t id;
+
+    if (!any_place(r, &from, &id) || model_find(&r->now, to, id) != NULL)
+        return;
+    for (int i = 0; i < r->now.tx_count; i++) {
+        for (int k = 0; k < r->now.txs[i].work_count; k++) {
+            if (r->now.txs[i].work[k].id == id && r->now.txs[i].work[k].queue == to)
+                return;
+        }
+    }
+    change_place(r, ENQUEUE, id, to, slot, wait);
+}
+
+static inline void use_staged(struct run *r, int slot, bool wait) {
+    uint64_t id, lsn;
+
+    if (r->staged_count == 0)
+        return;
+    id = r->staged[--r->staged_count];
+    if (below(r, 3) == 0) {
+        answered(r, ls_destroy(r->store, id, wait ? LS_WAIT : 0), wait, (struct op){.kind = DESTROY, .id = id});
+    } else if (slot < 0) {
+        uint32_t ids[QUEUES];
+        struct op op = {.kind = ENQUEUE, .queues = 1u << any_queue(r) | 1u << any_queue(r), .id = id};
+
+        answered(r, ls_enqueue(r->store, id, ids, list_queues(op.queues, ids), NULL, wait ? LS_WAIT : 0, &lsn), wait,
+                 op);
+    } else {
+        change_place(r, ENQUEUE, id, any_queue(r), slot, wait);
+    }
+}
+
+/* ---- transactions ---- */
+
+static inline void begin(struct run *r, int slot) {
+    ls_xid xid = {.format_id = 7, .gtrid_bytes = 4, .bqual_bytes = 1};
+    uint64_t unique = chance(&r->chance);
+    ls_tx_info info = {0};
+    int rc;
+
+    r->distributed[slot] = below(r, 2) != 0;
+    r->ended[slot] = false;
+    memcpy(xid.data, &unique, 4);
+    rc = ls_begin(r->store, r->distributed[slot] ? &xid : NULL, &r->handles[slot]);
+    if (rc == LS_OK) {
+        ls_tx_describe(r->handles[slot], &info);
+        r->tx_ids[slot] = info.id;
+    }
+    answered(r, rc, false, (struct op){.kind = BEGIN, .tx = info.id});
+}
+
+static inline void tx_goes(struct run *r, int slot) {
+    ls_tx_free(r->handles[slot]);
+    r->handles[slot] = NULL;
+}
+
+static inline void step_tx(struct run *r, int slot, bool wait) {
+    struct model_tx *t = model_tx(&r->now, r->tx_ids[slot]);
+    struct op op = {.kind = below(r, 4) == 0 ? ROLLBACK : COMMIT, .tx = r->tx_ids[slot]};
+    int rc;
+
+    if (r->distributed[slot] && !r->ended[slot]) {
+        op.kind = END;
+        rc = ls_tx_end(r->handles[slot]);
+        r->ended[slot] = rc == LS_OK;
+        op.tx = 0;
+        answered(r, rc, false, op);
+        return;
+    }
+    if (r->distributed[slot] && !t->prepared && below(r, 2)) {
+        op.kind = PREPARE;
+        answered(r, ls_prepare(r->handles[slot], wait ? LS_WAIT : 0), wait, op);
+        return;
+    }
+    rc = op.kind == COMMIT ? ls_commit(r->handles[slot], wait ? LS_WAIT : 0)
+                           : ls_rollback(r->handles[slot], wait ? LS_WAIT : 0);
+    answered(r, rc, wait, op);
+    if (rc == LS_OK || rc == LS_OUTCOME_UNKNOWN)
+        tx_goes(r, slot);
+}
+
+/* ---- queues, and the store's life ---- */
+
+/* The catalog commits first. */
+static inline void delete_queue(struct run *r, int queue, bool wait) {
+    r->catalog &= ~(1u << queue);
+    mark(r, MARK_CATALOG, r->catalog);
+    answered(r, ls_queue_delete(r->store, (uint32_t)queue, wait ? LS_WAIT : 0), wait,
+             (struct op){.kind = DELETE_QUEUE, .queues = 1u << queue});
+}
+
+static inline void add_queue(struct run *r) {
+    if (r->next_queue <= QUEUES) {
+        r->catalog |= 1u << r->next_queue;
+        mark(r, MARK_CATALOG, r->catalog);
+        if (ls_queue_add(r->store, (uint32_t)r->next_queue++) != LS_OK)
+            r->lost = true;
+    }
+}
+
+static inline void reopen(struct run *r) {
+    int rc;
+
+    for (int i = 0; i < TXS; i++)
+        tx_goes(r, i);
+    r->staged_count = 0;
+    rc = ls_close(r->store);
+    ls_free(r->store);
+    r->store = NULL;
+    answered(r, rc == LS_OK ? LS_OK : LS_OUTCOME_UNKNOWN, true, (struct op){.kind = REOPEN});
+    r->lost = r->lost || open_store(r, r->v, r->catalog, QUEUES + 1, &r->store) != LS_OK;
+    for (int i = 0; !r->lost && i < r->now.tx_count; i++) {
+        r->tx_ids[i] = r->now.txs[i].id;
+        r->distributed[i] = r->ended[i] = true;
+        if (ls_in_doubt_take(r->store, r->tx_ids[i], &r->handles[i]) != LS_OK)
+            r->lost = true;
+    }
+}
+
+static inline void one_operation(struct run *r) {
+    int slot = (int)below(r, TXS), in = below(r, 3) == 0 ? slot : -1;
+    bool wait = r->lazy ? below(r, 25) == 0 : below(r, 4) != 0;
+    bool draining = r->lazy && r->op_count / 60 % 2 == 1;
+    unsigned queues = 1u << any_queue(r);
+    int choice = (int)below(r, 100);
+
+    if (in >= 0 && (r->handles[in] == NULL || r->ended[in] || model_tx(&r->now, r->tx_ids[in])->work_count > 30))
+        in = -1;
+    if (below(r, 5) == 0)
+        queues |= 1u << any_queue(r) | 1u << any_queue(r);
+    mark(r, MARK_BEGUN, r->op_count + 1);
+    if (choice < (draining ? 4 : 36))
+        publish(r, PUBLISH, queues, in, wait, any_size(r));
+    else if (choice < 68)
+        dequeue_some(r, in, wait);
+    else if (choice < 73)
+        enqueue_more(r, in, wait);
+    else if (choice < 77)
+        publish(r, STAGE, 0, -1, wait, any_size(r));
+    else if (choice < 82)
+        use_staged(r, in, wait);
+    else if (choice < 97 && r->handles[slot] == NULL)
+        begin(r, slot);
+    else if (choice < 97)
+        step_tx(r, slot, wait);
+    else if (choice == 97 && r->next_queue > FIRST_QUEUES + 1 && r->catalog & 1u << (r->next_queue - 1))
+        delete_queue(r, r->next_queue - 1, wait);
+    else if (choice == 98)
+        add_queue(r);
+    else if (choice == 99)
+        reopen(r);
+}
+
+static inline void run_some(struct run *r, size_t operations) {
+    for (size_t i = 0; i < operations && !r->lost && r->op_count + 2 < OPS_MAX; i++)
+        one_operation(r);
+}
+
+static inline void run_end(struct run *r) {
+    for (int i = 0; i < TXS; i++)
+        tx_goes(r, i);
+    ls_free(r->store);
+    r->store = NULL;
+}
+
+#endif

@@ -1,0 +1,178 @@
+/*
+ * A full store: what was refused changed nothing, what was there stays, it can be drained, and it can be opened again
+ * and again, whatever stopped it: max_log_bytes or the disk.
+ */
+#include "store_workload.h"
+
+static struct run r;
+
+enum { LIMIT_OPTION, LIMIT_DISK, LIMITS };
+
+static vfs_sim *limited(int limit, int background) {
+    vfs_sim *sim = vfs_sim_new();
+
+    memset(&r, 0, sizeof r);
+    ls_options_default(&r.options);
+    r.options.segment_size = SEGMENT;
+    r.options.max_write_buffers = 4;
+    r.options.background = background;
+    if (limit == LIMIT_OPTION)
+        r.options.max_log_bytes = (uint64_t)10 * SEGMENT;
+    else
+        vfs_sim_capacity(sim, (uint64_t)10 * SEGMENT + 5 * BLOCK);
+    run_start(&r, sim, 9);
+    check(!r.lost);
+    return sim;
+}
+
+/* Until nothing more is taken; false if it never ends. */
+static bool fill_up(uint32_t size, bool wait) {
+    for (int i = 0; i < 800; i++) {
+        size_t before = r.op_count;
+
+        publish(&r, PUBLISH, 2, -1, wait, size);
+        if (r.op_count == before)
+            return ls_last_error()->code == LS_FULL;
+    }
+    return false;
+}
+
+static bool intact(vfs_sim *sim) {
+    static struct state s;
+    ls_stats stats;
+
+    model_after(&r, r.op_count, r.catalog, &s);
+    ls_stats_get(r.store, &stats);
+    return (r.options.max_log_bytes == 0 || stats.log_bytes <= r.options.max_log_bytes) && vfs_sim_used(sim) > 0 &&
+           store_is(r.store, &s, r.catalog) && contents_are(&r, r.store, &s);
+}
+
+static void open_again(vfs_sim *sim) {
+    (void)sim;
+    ls_free(r.store);
+    r.store = NULL;
+    check(open_store(&r, r.v, r.catalog, QUEUES + 1, &r.store) == LS_OK || complain("open"));
+}
+
+static void drain(bool wait) {
+    while (r.now.depth[1] > 0) {
+        size_t before = r.op_count;
+
+        change_place(&r, DEQUEUE, r.now.places[1][0].id, 1, -1, wait);
+        if (r.op_count == before) {
+            check(complain("a dequeue was refused"));
+            return;
+        }
+    }
+}
+
+static void a_full_store_is_intact_drains_and_fills_again(void) {
+    for (int limit = 0; limit < LIMITS; limit++) {
+        for (int background = 0; background < 2; background++) {
+            vfs_sim *sim = limited(limit, background);
+
+            for (int round = 0; round < 3; round++) {
+                check(fill_up(3000, round % 2 == 0));
+                check(r.now.depth[1] > 40); /* most of the space was of use */
+                check(intact(sim));
+                drain(round % 2 == 0);
+                check(ls_move_base(r.store) == LS_OK);
+                check(intact(sim));
+            }
+            run_end(&r);
+            vfs_sim_free(sim);
+        }
+    }
+}
+
+static void a_full_store_opens_again_and_again_and_drains_then(void) {
+    for (int limit = 0; limit < LIMITS; limit++) {
+        vfs_sim *sim = limited(limit, 0);
+
+        check(fill_up(3000, true));
+        for (int i = 0; i < 20; i++) {
+            open_again(sim);
+            require(r.store != NULL);
+            check(intact(sim));
+            check(fill_up(3000, true));
+        }
+        drain(true);
+        check(ls_move_base(r.store) == LS_OK);
+        check(intact(sim));
+        check(fill_up(3000, false));
+        run_end(&r);
+        vfs_sim_free(sim);
+    }
+}
+
+static void a_full_store_survives_crashes(void) {
+    for (int limit = 0; limit < LIMITS; limit++) {
+        vfs_sim *sim = limited(limit, 0);
+
+        check(fill_up(3000, true));
+        for (int i = 0; i < 20; i++) {
+            vfs_sim *after = vfs_sim_crash(
+                sim, &(vfs_sim_loss){.mode = VFS_SIM_RANDOM, .seed = (uint64_t)i, .dir_mode = VFS_SIM_DIRS_RANDOM});
+
+            ls_free(r.store);
+            vfs_sim_free(sim);
+            sim = r.sim = after;
+            r.v = vfs_sim_table(sim);
+            r.store = NULL;
+            if (limit == LIMIT_DISK)
+                vfs_sim_capacity(sim, (uint64_t)10 * SEGMENT + 5 * BLOCK);
+            check(open_store(&r, r.v, r.catalog, QUEUES + 1, &r.store) == LS_OK || complain("open"));
+            require(r.store != NULL);
+            check(intact(sim));
+        }
+        drain(true);
+        check(intact(sim));
+        run_end(&r);
+        vfs_sim_free(sim);
+    }
+}
+
+/* Transactions of a full store can be settled, and a failed publish of many parts leaves nothing behind. */
+static void outcomes_do_not_fail_for_space(void) {
+    vfs_sim *sim = limited(LIMIT_OPTION, 0);
+    ls_tx *txs[10];
+    uint64_t id;
+    uint32_t q = 2;
+
+    for (int i = 0; i < 10; i++) {
+        check(ls_begin(r.store, NULL, &txs[i]) == LS_OK);
+        check(ls_publish(r.store, &q, 1, NULL, 0, NULL, 0, txs[i], 0, &id) == LS_OK);
+    }
+    check(fill_up(20000, true));
+    check(fill_up(3000, true));
+    for (int i = 0; i < 10; i++) {
+        check((i % 2 ? ls_commit(txs[i], LS_WAIT) : ls_rollback(txs[i], LS_WAIT)) == LS_OK);
+        ls_tx_free(txs[i]);
+    }
+    ls_stats stats;
+    ls_stats_get(r.store, &stats);
+    check(stats.messages == (uint64_t)r.now.depth[1] + 5);
+    run_end(&r);
+    vfs_sim_free(sim);
+}
+
+int main(void) {
+    static void (*const tests[])(void) = {
+        a_full_store_is_intact_drains_and_fills_again,
+        a_full_store_opens_again_and_again_and_drains_then,
+        a_full_store_survives_crashes,
+        outcomes_do_not_fail_for_space,
+    };
+    int passed = 0, failed = 0;
+
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+        int before = failures_here;
+
+        tests[i]();
+        if (failures_here == before)
+            passed++;
+        else
+            failed++;
+    }
+    return verdict(passed, failed);
+}

@@ -1,0 +1,134 @@
+/* The index against a plain array, through growth and shrinking; queues and cursors against a plain list. */
+#include "../table.h"
+
+#include "../include/logstore.h"
+#include "vfs_test.h"
+
+enum { KEYS = 200000, RUN = 3000 };
+
+static uint64_t keys[KEYS];
+
+static uint64_t key_of(const void *context, uint32_t number) {
+    (void)context;
+    return keys[number];
+}
+
+/* Keys as LSNs are: multiples of 8, rising. Some removals leave the old slots behind, some the new ones. */
+static void the_index_finds_what_is_in_it_and_nothing_else(void) {
+    static bool in[KEYS];
+    struct index x;
+    uint64_t c = 1, count = 0;
+
+    index_init(&x, key_of, NULL);
+    for (uint32_t i = 0; i < KEYS; i++)
+        keys[i] = 65536 + i * UINT64_C(8) * (1 + i % 3 * 0) + (uint64_t)(i / 1000) * 65536 * 7;
+    memset(in, 0, sizeof in);
+    check(index_find(&x, keys[0]) == INDEX_NONE);
+    for (int round = 0; round < 4; round++) {
+        for (uint32_t i = 0; i < KEYS; i++) {
+            uint32_t other = (uint32_t)(chance(&c) % KEYS);
+
+            if (!in[i] && chance(&c) % 4 != 0) {
+                require(index_prepare(&x, 1));
+                index_insert(&x, keys[i], i);
+                in[i] = true;
+                count++;
+            }
+            if (in[other] && (round % 2 == 1 || chance(&c) % 2 == 0)) {
+                index_remove(&x, keys[other]);
+                in[other] = false;
+                count--;
+            }
+            if (i % 64 == 0) {
+                check(index_find(&x, keys[other]) == (in[other] ? other : INDEX_NONE));
+                check(index_find(&x, keys[i] + 1) == INDEX_NONE);
+            }
+        }
+        check(x.count == count);
+        for (uint32_t i = 0; i < KEYS; i++)
+            check(index_find(&x, keys[i]) == (in[i] ? i : INDEX_NONE));
+    }
+    for (uint32_t i = 0; i < KEYS; i++) {
+        if (in[i])
+            index_remove(&x, keys[i]);
+    }
+    check(x.count == 0 && index_find(&x, keys[5]) == INDEX_NONE);
+    index_free(&x);
+}
+
+/* A cursor sees every place that is there when it comes by, in order, whatever goes under it. */
+static void a_cursor_misses_nothing_and_repeats_nothing(void) {
+    static struct place places[RUN];
+    static bool there[RUN];
+    struct table t;
+    struct cursor cursor, late;
+    struct queue *q;
+    uint64_t c = 2, position, last = 0;
+    uint32_t next = 0, seen = 0;
+
+    table_init(&t);
+    require(table_add_queue(&t, 9));
+    q = table_queue(&t, 9);
+    cursor_start(&cursor, q, LS_CURSOR_ALL);
+    while (next < RUN || seen == 0) {
+        struct entry *e;
+
+        for (uint32_t n = (uint32_t)(chance(&c) % 40); n > 0 && next < RUN; n--, next++) {
+            require(queue_prepare(q, 1));
+            places[next] = queue_append(q, next, next, 0);
+            there[next] = true;
+        }
+        for (uint64_t n = chance(&c) % 60; n > 0 && next > 0; n--) {
+            uint32_t k = (uint32_t)(chance(&c) % next);
+
+            if (there[k])
+                queue_kill(&places[k]);
+            there[k] = false;
+        }
+        for (uint64_t n = chance(&c) % 30; n > 0 && (e = cursor_entry(&cursor, &position)) != NULL; n--) {
+            check(there[e->message] && position == e->message && (seen == 0 || position > last));
+            for (uint64_t k = seen == 0 ? 0 : last + 1; k < position; k++)
+                check(!there[k]);
+            last = position;
+            seen++;
+            cursor_step(&cursor);
+        }
+    }
+    check(seen > 100);
+    cursor_start(&late, q, LS_CURSOR_OFFER);
+    for (uint32_t k = 0; k < RUN; k++) {
+        if (there[k]) {
+            struct entry *e = cursor_entry(&late, &position);
+
+            check(e != NULL && position == k);
+            queue_lock(&places[k]);
+            cursor_step(&late);
+        }
+    }
+    check(cursor_entry(&late, &position) == NULL);
+    for (uint32_t k = RUN; k-- > 0;) { /* unlocked from behind: it goes back step by step */
+        if (there[k]) {
+            queue_unlock(&places[k]);
+            check(cursor_entry(&late, &position) != NULL && position == k);
+        }
+    }
+    for (uint32_t k = 0; k < RUN; k++) {
+        if (there[k])
+            queue_kill(&places[k]);
+    }
+    check(q->depth == 0 && q->locked == 0 && cursor_entry(&late, &position) == NULL);
+    cursor_stop(&late);
+    cursor_stop(&cursor);
+    table_free(&t);
+}
+
+int main(void) {
+    int failed = 0;
+
+    the_index_finds_what_is_in_it_and_nothing_else();
+    failed += failures_here > 0;
+    failures_here = 0;
+    a_cursor_misses_nothing_and_repeats_nothing();
+    failed += failures_here > 0;
+    return verdict(2 - failed, failed);
+}

@@ -1,0 +1,70 @@
+/*
+ * Every system call the core makes on files, directories, clocks and events, as one table of functions.
+ *
+ * Nothing else in csrc/ may open, read, write, sync, rename, lock or map a file. vfs_posix.c is Linux;
+ * vfs_sim.c is memory that records, fails and crashes on demand.
+ *
+ * Conventions
+ *   - A result below 0 is -errno. Transfers return the bytes moved, which may be fewer than asked (the callers
+ *     loop); 0 from pread is the end of the file.
+ *   - A file or directory is a small non-negative int owned by the table; it is closed with close().
+ *   - Names are single path components relative to a directory handle; symbolic links are refused.
+ *   - Files are created 0600, directories 0700, and only regular files are opened.
+ *   - Functions may be called from several threads at once, on different or the same handles.
+ */
+#ifndef LOGSTORE_VFS_H
+#define LOGSTORE_VFS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    VFS_WRITE = 1,     /* open for reading and writing; without it, for reading only */
+    VFS_CREATE = 2,    /* create the file if it is absent */
+    VFS_EXCLUSIVE = 4, /* with VFS_CREATE: -EEXIST if it is there */
+    VFS_DIRECT = 8,    /* bypass the page cache; -EINVAL where the file system cannot */
+};
+
+enum { VFS_NAME_MAX = 255 };
+
+typedef struct vfs vfs;
+
+/* Called once per directory entry (never "." or ".."); a result other than 0 stops the listing and is returned. */
+typedef int vfs_list_fn(void *context, const char *name);
+
+struct vfs {
+    void *context; /* the implementation's own */
+
+    int (*open_dir)(vfs *v, const char *path);                         /* an existing directory */
+    int (*make_dir)(vfs *v, const char *path);                         /* one level, 0700; -EEXIST if there */
+    int (*open_subdir)(vfs *v, int dir, const char *name, int create); /* below a handle, made if asked */
+    int (*list)(vfs *v, int dir, vfs_list_fn *each, void *context);
+    int (*sync_dir)(vfs *v, int dir);
+
+    int (*open)(vfs *v, int dir, const char *name, unsigned flags);
+    int (*close)(vfs *v, int handle); /* files and directories; the handle is gone whatever the result */
+    int64_t (*pread)(vfs *v, int file, void *into, size_t bytes, uint64_t at);
+    int64_t (*pwrite)(vfs *v, int file, const void *from, size_t bytes, uint64_t at);
+    int64_t (*size)(vfs *v, int file);
+    int (*allocate)(vfs *v, int file, uint64_t bytes); /* reserve blocks and extend to bytes; reads as zeros */
+    int (*truncate)(vfs *v, int file, uint64_t bytes);
+    int (*sync_data)(vfs *v, int file);                                      /* fdatasync */
+    int (*sync_file)(vfs *v, int file);                                      /* fsync */
+    int (*advise_sequential)(vfs *v, int file, uint64_t at, uint64_t bytes); /* start reading ahead; advice only */
+
+    int (*rename)(vfs *v, int dir, const char *from, const char *to); /* replaces `to` */
+    int (*unlink)(vfs *v, int dir, const char *name);
+    int (*lock)(vfs *v, int file, int exclusive); /* flock without waiting: -EWOULDBLOCK if held by another */
+
+    uint64_t (*now_us)(vfs *v);                      /* wall clock, µs since 1970; analysis only */
+    uint64_t (*monotonic_us)(vfs *v);                /* for durations */
+    int (*random)(vfs *v, void *into, size_t bytes); /* for the store's UUID */
+    int (*event_new)(vfs *v);                        /* an eventfd, non-blocking, close-on-exec */
+    int (*event_signal)(vfs *v, int event);          /* adds one; a full counter is not an error */
+    int (*event_close)(vfs *v, int event);
+};
+
+/* The Linux implementation; one static table, never freed. */
+vfs *vfs_posix(void);
+
+#endif

@@ -1,0 +1,84 @@
+"""logstore: an append-only, log-structured message store.
+
+The durable half of a message broker: messages on queues, transactions local and distributed, one shared log with
+group commit. Start with :func:`open`; ``docs/api.md`` has the whole surface.
+"""
+
+from __future__ import annotations
+
+from logstore.errors import (
+    AlreadyEnqueued,
+    CatalogError,
+    CatalogMismatch,
+    CatalogUnavailable,
+    CorruptLog,
+    DuplicateXid,
+    MessageInUse,
+    MessageLocked,
+    NotAStore,
+    NotEnqueued,
+    OptionError,
+    OutcomeUnknown,
+    QueueExists,
+    StoreClosed,
+    StoreError,
+    StoreForked,
+    StoreFull,
+    StoreLocked,
+    StorePoisoned,
+    TransactionEnded,
+    TransactionError,
+    UnknownExchange,
+    UnknownMessage,
+    UnknownQueue,
+    UnknownXid,
+    VersionError,
+    WrongState,
+)
+from logstore.queues import Delivery, Message, Queue
+from logstore.reports import Recovery, SegmentLife, Tail
+from logstore.store import MessageStore, open  # noqa: A004 - as in gzip.open
+from logstore.transactions import Transaction, Xid
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "open",
+    "MessageStore",
+    "Queue",
+    "Message",
+    "Delivery",
+    "Transaction",
+    "Xid",
+    "Recovery",
+    "Tail",
+    "SegmentLife",
+    "StoreError",
+    "NotAStore",
+    "StoreLocked",
+    "StoreFull",
+    "StorePoisoned",
+    "StoreClosed",
+    "StoreForked",
+    "OptionError",
+    "CorruptLog",
+    "VersionError",
+    "CatalogError",
+    "CatalogMismatch",
+    "CatalogUnavailable",
+    "UnknownMessage",
+    "UnknownQueue",
+    "UnknownExchange",
+    "QueueExists",
+    "MessageLocked",
+    "MessageInUse",
+    "AlreadyEnqueued",
+    "NotEnqueued",
+    "TransactionError",
+    "UnknownXid",
+    "DuplicateXid",
+    "TransactionEnded",
+    "WrongState",
+    "OutcomeUnknown",
+    "__version__",
+]

@@ -1,0 +1,113 @@
+"""Builds the extension module ``logstore._core`` from ``csrc/`` (cffi, out of line, API mode).
+
+What Python sees is what stands in ``csrc/include/logstore.h`` between ``/* cffi:begin */`` and
+``/* cffi:end */``: the binding is generated from the header and never written down a second time. This file
+knows nothing of the functions themselves, and nothing at run time imports it: setuptools does, through
+``setup.py``.
+
+Assertions of the core stay on in every build. ``LOGSTORE_SANITIZE=address,undefined`` (or ``thread``) in the
+environment adds the sanitizers; ``CC`` chooses the compiler, as always.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from cffi import FFI
+
+ROOT = Path(__file__).resolve().parent.parent
+HEADER = Path("csrc/include/logstore.h")  # relative to ROOT, as every path that setuptools is given
+
+BEGIN = "/* cffi:begin */"
+END = "/* cffi:end */"
+
+COMPILE_FLAGS = [
+    "-std=c11",
+    "-O2",
+    "-g",
+    "-D_GNU_SOURCE",
+    "-fvisibility=hidden",
+    "-pthread",
+    "-UNDEBUG",  # setuptools passes on the interpreter's own -DNDEBUG
+    "-Wall",
+    "-Wextra",
+]
+
+SANITIZERS = frozenset({"address", "undefined", "thread"})
+
+# What cffi generates around the core is not ours to tidy.
+PREAMBLE = """
+#include "logstore.h"
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+"""
+
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+_DEFINE = re.compile(r"#\s*define\s+([A-Za-z_]\w*)(\(?)(.*)")
+_ARITHMETIC = re.compile(r"[\w\s()+\-*/~|&^<>]*\d[\w\s()+\-*/~|&^<>]*")
+_INTEGER_MACRO = re.compile(r"\bU?INT(?:8|16|32|64)_C\b")
+_NAME_INSIDE = re.compile(r"\b[A-Za-z_]")
+
+
+def declarations(header: str) -> str:
+    """The C declarations of the public header in the form that ``FFI.cdef`` accepts.
+
+    Comments go, line numbers stay, and every ``#define NAME number`` becomes ``#define NAME ...``: the
+    compiler fills in the value, so that it cannot be told wrong here.
+    """
+    if header.count(BEGIN) != 1 or header.count(END) != 1 or header.index(BEGIN) > header.index(END):
+        raise SystemExit(f"{HEADER}: needs exactly one line {BEGIN!r} and, after it, one line {END!r}")
+    before, rest = header.split(BEGIN)
+    bare = _COMMENT.sub(lambda found: "\n" * found.group().count("\n") or " ", rest.split(END)[0])
+    first_line = before.count("\n") + 1
+    return "\n".join(_declaration(line.rstrip(), first_line + index) for index, line in enumerate(bare.split("\n")))
+
+
+def _declaration(line: str, number: int) -> str:
+    if not line.lstrip().startswith("#"):
+        return line
+    define = _DEFINE.fullmatch(line.strip())
+    if define is None or define[2] or not _is_number(define[3]):
+        raise SystemExit(f"{HEADER}:{number}: only '#define NAME number' may stand here, not: {line.strip()}")
+    return f"#define {define[1]} ..."
+
+
+def _is_number(value: str) -> bool:
+    bare = _INTEGER_MACRO.sub("", value)
+    return _ARITHMETIC.fullmatch(bare) is not None and _NAME_INSIDE.search(bare) is None
+
+
+def sanitizer_flags(wanted: str) -> list[str]:
+    """Flags for a value of ``LOGSTORE_SANITIZE``, for the compiler and the linker alike."""
+    names = [name.strip() for name in wanted.split(",") if name.strip()]
+    unknown = sorted(set(names) - SANITIZERS)
+    if unknown:
+        raise SystemExit(f"LOGSTORE_SANITIZE: {unknown[0]!r} is none of {', '.join(sorted(SANITIZERS))}")
+    if not names:
+        return []
+    return [f"-fsanitize={','.join(names)}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
+
+
+def builder() -> FFI:
+    """The cffi builder, as ``cffi_modules`` in ``setup.py`` asks for it."""
+    header = ROOT / HEADER
+    if not header.is_file():
+        raise SystemExit(f"{HEADER} is missing: build from a whole checkout or a source distribution")
+    sources = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("csrc/*.c"))
+    headers = [*ROOT.glob("csrc/*.h"), *ROOT.glob("csrc/include/*.h")]
+    sanitizers = sanitizer_flags(os.environ.get("LOGSTORE_SANITIZE", ""))
+
+    ffi = FFI()
+    ffi.cdef(declarations(header.read_text(encoding="utf-8")))
+    ffi.set_source(
+        "logstore._core",
+        PREAMBLE,
+        sources=sources,
+        include_dirs=["csrc/include", "csrc"],
+        depends=sorted(path.relative_to(ROOT).as_posix() for path in headers),
+        extra_compile_args=[*COMPILE_FLAGS, *sanitizers],
+        extra_link_args=["-pthread", *sanitizers],
+    )
+    return ffi

@@ -1,0 +1,126 @@
+"""What clients ask of a channel itself: channel.*, basic.* (publishing apart), confirm.*, tx.*.
+
+Each function serves one method. A reply goes through the channel's gate; an exception closes the
+channel or the connection, whichever its class says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pamqp import commands
+
+from logstore.broker.arguments import refuse_all
+from logstore.broker.errors import NOT_FOUND, ChannelException, not_implemented
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from logstore.broker.channel import Channel
+    from logstore.broker.queues import BrokerQueue
+
+
+def named_queue(channel: Channel, name: str) -> BrokerQueue:
+    """The queue of that name; an empty one means the queue declared last on the channel."""
+    return channel.vhost.queue(name or last_queue(channel), channel.connection)
+
+
+def last_queue(channel: Channel) -> str:
+    """The name of the queue declared last on the channel. Raises 404 if there was none."""
+    if channel.last_queue is None:
+        raise ChannelException(NOT_FOUND, "no previously declared queue")
+    return channel.last_queue
+
+
+def _channel_flow(channel: Channel, method: commands.Channel.Flow) -> None:
+    channel.flowing = bool(method.active)
+    channel.reply(commands.Channel.FlowOk(channel.flowing))
+    if channel.flowing:
+        channel.consuming.wake()
+
+
+def _qos(channel: Channel, method: commands.Basic.Qos) -> None:
+    if method.prefetch_size:
+        raise not_implemented(f"prefetch_size!=0 ({method.prefetch_size})")
+    channel.consuming.set_prefetch(method.prefetch_count, shared=method.global_)
+    channel.reply(commands.Basic.QosOk())
+
+
+def _consume(channel: Channel, method: commands.Basic.Consume) -> None:
+    if method.no_local:
+        raise not_implemented("no_local=true")
+    queue = named_queue(channel, method.queue)
+    refuse_all("consumer of queue", queue.name, method.arguments)
+    tag = channel.consuming.consume(queue, method.consumer_tag, no_ack=method.no_ack, exclusive=method.exclusive)
+    if not method.nowait:
+        channel.reply(commands.Basic.ConsumeOk(tag))
+
+
+def _cancel(channel: Channel, method: commands.Basic.Cancel) -> None:
+    channel.consuming.cancel(method.consumer_tag or "")
+    if not method.nowait:
+        channel.reply(commands.Basic.CancelOk(method.consumer_tag))
+
+
+def _cancel_ok(_channel: Channel, _method: commands.Basic.CancelOk) -> None:
+    """A client may answer our basic.cancel, which asks for no answer."""
+
+
+def _get(channel: Channel, method: commands.Basic.Get) -> None:
+    queue = named_queue(channel, method.queue)
+    no_ack = method.no_ack
+    channel.defer(lambda: channel.consuming.get(queue, no_ack=no_ack))
+
+
+def _ack(channel: Channel, method: commands.Basic.Ack) -> None:
+    channel.consuming.ack(method.delivery_tag, multiple=method.multiple)
+
+
+def _nack(channel: Channel, method: commands.Basic.Nack) -> None:
+    channel.consuming.reject(method.delivery_tag, multiple=method.multiple, requeue=method.requeue)
+
+
+def _reject(channel: Channel, method: commands.Basic.Reject) -> None:
+    channel.consuming.reject(method.delivery_tag or 0, multiple=False, requeue=method.requeue)
+
+
+def _recover(channel: Channel, method: commands.Basic.Recover) -> None:
+    if not method.requeue:
+        raise not_implemented("requeue=false")
+    channel.consuming.recover()
+    channel.reply(commands.Basic.RecoverOk())
+
+
+def _recover_async(channel: Channel, method: commands.Basic.RecoverAsync) -> None:
+    if not method.requeue:
+        raise not_implemented("requeue=false")
+    channel.consuming.recover()
+
+
+def _confirm_select(channel: Channel, method: commands.Confirm.Select) -> None:
+    channel.publishing.confirming = True
+    if not method.nowait:
+        channel.reply(commands.Confirm.SelectOk())
+
+
+def _tx(_channel: Channel, method: Any) -> None:
+    raise not_implemented(f"{method.name}: transactions are not implemented by this broker")
+
+
+HANDLERS: Final[dict[int, Callable[[Channel, Any], Coroutine[Any, Any, None] | None]]] = {
+    commands.Channel.Flow.index: _channel_flow,
+    commands.Basic.Qos.index: _qos,
+    commands.Basic.Consume.index: _consume,
+    commands.Basic.Cancel.index: _cancel,
+    commands.Basic.CancelOk.index: _cancel_ok,
+    commands.Basic.Get.index: _get,
+    commands.Basic.Ack.index: _ack,
+    commands.Basic.Nack.index: _nack,
+    commands.Basic.Reject.index: _reject,
+    commands.Basic.Recover.index: _recover,
+    commands.Basic.RecoverAsync.index: _recover_async,
+    commands.Confirm.Select.index: _confirm_select,
+    commands.Tx.Select.index: _tx,
+    commands.Tx.Commit.index: _tx,
+    commands.Tx.Rollback.index: _tx,
+}

@@ -1,0 +1,170 @@
+"""One channel: its life, and the gate that keeps what it sends in order and honest.
+
+The gate: whatever a channel has changed (acknowledged, published, deleted) carries an LSN, and no
+reply leaves the channel before the log is durable up to there. So a client that acknowledges and then
+gets the answer to any synchronous call knows that its acknowledgement is on the disk. Publisher
+confirms wait at the same gate, in the same order. Deliveries to consumers pass confirms, and stop
+while a reply is held, so that they never overtake one.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+from typing import TYPE_CHECKING
+
+from pamqp import commands
+
+from logstore.broker import frames
+from logstore.broker.consumers import Consuming
+from logstore.broker.publishing import Publishing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pamqp import base
+
+    from logstore.broker.connection import Connection
+    from logstore.broker.errors import ChannelException
+
+logger = logging.getLogger(__name__)
+
+
+class Channel:
+    """The state of one open channel."""
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.vhost = connection.server.vhost
+        self.wakeups = connection.server.wakeups
+        self.store = connection.server.store
+        self.limits = connection.server.limits
+        self.is_open = True
+        self.flowing = True  # false after channel.flow(active=false)
+        self.last_queue: str | None = None  # what an empty queue name stands for
+        self.publishing = Publishing(self)
+        self.consuming = Consuming(self)
+        self._gate_lsn = 0
+        self._changed = False  # something was changed since the gate was last set
+        # What waits at the gate: encoded replies, calls that make one, and tags to confirm.
+        self._waiting: collections.deque[tuple[int, bytes | int | Callable[[], int | None]]] = collections.deque()
+        self._replies_held = 0
+
+    # The gate.
+
+    def changed(self) -> None:
+        """Something was changed without waiting for the disk; replies will."""
+        if not self._changed:
+            self._changed = True
+            self.connection.touch(self)
+
+    def changed_until(self, lsn: int) -> None:
+        """Something was changed, and is durable once `lsn` is."""
+        self._gate_lsn = max(self._gate_lsn, lsn)
+
+    @property
+    def gate_lsn(self) -> int:
+        """What has to be durable before the next reply may leave."""
+        if self._changed:
+            self._changed = False
+            self._gate_lsn = self.store.next_lsn
+        return self._gate_lsn
+
+    def send(self, data: bytes) -> None:
+        """Send a reply, or hold it at the gate."""
+        if not self._waiting and self.gate_lsn <= self.wakeups.settled_lsn:
+            self.connection.send(data)
+        else:
+            self._hold(data)
+
+    def reply(self, method: base.Frame) -> None:
+        """Send a method as a reply."""
+        self.send(frames.method(self.number, method))
+
+    def defer(self, call: Callable[[], int | None]) -> None:
+        """Do something when the gate opens, in its turn among the replies.
+
+        The call returns None, or an LSN to wait for before it is made again.
+        """
+        self._hold(call)
+        self.connection.touch(self)
+
+    def confirm(self, tag: int) -> None:
+        """Confirm a publish when the gate opens."""
+        self._waiting.append((self.gate_lsn, tag))
+        self.connection.touch(self)
+
+    def _hold(self, item: bytes | Callable[[], int | None]) -> None:
+        self._waiting.append((self.gate_lsn, item))
+        self._replies_held += 1
+        self.wakeups.await_commit(self)
+
+    def settle(self, durable_lsn: int) -> bool:
+        """Let out what the disk has; True while something still waits."""
+        if self._changed:
+            self._gate_lsn, self._changed = self.store.next_lsn, False
+        waiting = self._waiting
+        held_before = self._replies_held
+        tag = count = 0
+        while waiting and waiting[0][0] <= durable_lsn:
+            item = waiting.popleft()[1]
+            if isinstance(item, int):
+                tag = item
+                count += 1
+                continue
+            if count:
+                self._send_ack(tag, count)
+                count = 0
+            self._replies_held -= 1
+            if isinstance(item, bytes):
+                self.connection.send(item)
+                continue
+            if not self.is_open:
+                continue  # nobody is there to take what it would give
+            later_lsn = self.connection.guarded(self, commands.Basic.Get.index, item)
+            if later_lsn is not None and self.is_open:
+                waiting.appendleft((later_lsn, item))
+                self._replies_held += 1
+        if count:
+            self._send_ack(tag, count)
+        if held_before and not self._replies_held and self.is_open:
+            self.consuming.wake()
+        return bool(waiting)
+
+    def _send_ack(self, tag: int, count: int) -> None:
+        self.connection.send(frames.method(self.number, commands.Basic.Ack(tag, multiple=count > 1)))
+
+    def refuse_unconfirmed(self) -> None:
+        """The store cannot write any more: no publish that still waits will ever be confirmed."""
+        tags = [item for _, item in self._waiting if isinstance(item, int)]
+        self.forget_replies()
+        if tags:
+            nack = commands.Basic.Nack(tags[-1], multiple=True, requeue=False)
+            self.connection.send(frames.method(self.number, nack))
+
+    def forget_replies(self) -> None:
+        """The connection ends with an exception: nothing may follow it."""
+        self._waiting.clear()
+        self._replies_held = 0
+
+    def can_deliver(self) -> bool:
+        """True while consumers of this channel may be given messages."""
+        return self.is_open and self.flowing and not self._replies_held and self.connection.can_deliver()
+
+    # Its end.
+
+    def fail(self, error: ChannelException, index: int) -> None:
+        """Close the channel because of an exception; what the client still sends on it is ignored."""
+        if not self.is_open:
+            return
+        logger.info("channel %d of %s: %s", self.number, self.connection, error)
+        self.give_up()
+        self.reply(commands.Channel.Close(error.code, error.reply_text, index >> 16 & 0xFFFF, index & 0xFFFF))
+
+    def give_up(self) -> None:
+        """Stop consuming and publishing; what was not acknowledged goes back to its queues, in order."""
+        if self.is_open:
+            self.is_open = False
+            self.publishing.abandon()
+            self.consuming.close()

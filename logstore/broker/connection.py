@@ -1,0 +1,494 @@
+"""One client connection: frames in, frames out, and everything that bounds both.
+
+Reading stops while any of `Pause` holds, and what was received already waits in `_backlog`; so order
+on a connection is kept, and no client can make the broker hold more than the limits say. Writing is
+gathered for one turn of the event loop. Consumers here get nothing while more than
+`unsent_bytes_high` wait for the socket.
+
+What must never happen: a traceback or a hang from whatever bytes a peer sends. Each frame is
+handled inside `guarded`, which turns every exception into the channel's or the connection's end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from pamqp import commands
+
+from logstore.broker import basic, frames, topology
+from logstore.broker.channel import Channel
+from logstore.broker.errors import (
+    CHANNEL_ERROR,
+    COMMAND_INVALID,
+    CONNECTION_FORCED,
+    FRAME_ERROR,
+    INTERNAL_ERROR,
+    NOT_ALLOWED,
+    RESOURCE_ERROR,
+    UNEXPECTED_FRAME,
+    ChannelException,
+    ConnectionException,
+    precondition_failed,
+)
+from logstore.broker.handshake import Handshake
+from logstore.broker.heartbeats import Heartbeats
+from logstore.broker.limits import FRAME_BYTES_BEFORE_TUNE
+from logstore.broker.outbox import Outbox
+from logstore.errors import OptionError, OutcomeUnknown, StoreError, StorePoisoned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from pamqp import base
+
+    from logstore.broker.server import Server
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_HANDLERS: Final = {**basic.HANDLERS, **topology.HANDLERS}
+_PUBLISH: Final = commands.Basic.Publish.index
+_CHANNEL_OPEN: Final = commands.Channel.Open.index
+_CHANNEL_CLOSE: Final = commands.Channel.Close.index
+_CHANNEL_CLOSE_OK: Final = commands.Channel.CloseOk.index
+_CONNECTION_CLASS: Final = commands.Connection.frame_id
+
+
+class State(enum.Enum):
+    """Where a connection is in its life."""
+
+    OPENING = enum.auto()
+    OPEN = enum.auto()
+    CLOSING = enum.auto()  # we sent connection.close and wait for close-ok
+    CLOSED = enum.auto()
+
+
+class Pause(enum.IntFlag):
+    """Why nothing is read from a connection."""
+
+    STOPPING = 8  # the broker ends
+    TASK = 1  # one of its methods is still being worked on
+    UNSENT = 2  # it does not take what it is sent
+    UNDURABLE = 4  # the disk is behind its publishing
+
+
+class Connection(asyncio.Protocol):
+    """The broker's side of one connection."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.limits = server.limits
+        self.loop = server.wakeups.loop
+        self.state = State.OPENING
+        self.peer: Any = None
+        self.user: str | None = None
+        self.admitted = False  # counted by the server
+        self.wants_cancel_notice = False
+        self.frame_bytes_max = self.limits.frame_bytes_max
+        self.channels_max = self.limits.channels_max
+        self.channels: dict[int, Channel] = {}
+        self.heartbeats = Heartbeats(self)
+        self.reader = frames.FrameReader(min(FRAME_BYTES_BEFORE_TUNE, self.limits.frame_bytes_max))
+        self._handshake = Handshake(self)
+        self._backlog: list[frames.RawFrame] = []
+        self._pauses = Pause(0)
+        self._reading = True
+        self._published = False  # since the disk was last looked at
+        self._task: asyncio.Task[None] | None = None
+        self.outbox = Outbox(self.loop, self.flush, self.limits.unsent_bytes_high)
+        self._touched: dict[Channel, None] = {}
+        self._close_ok_lsn: int | None = None  # answer the client's connection.close when this is durable
+        self._timer: asyncio.TimerHandle | None = None
+        self._gone: asyncio.Future[None] = self.loop.create_future()
+
+    def __str__(self) -> str:
+        return f"connection {self.peer}"
+
+    # The transport's calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        self.transport = cast("asyncio.Transport", transport)
+        self.peer = transport.get_extra_info("peername")
+        self.transport.set_write_buffer_limits(high=self.limits.unsent_bytes_high)
+        self._timer = self.loop.call_later(self.limits.handshake_s, self._handshake_took_too_long)
+        if not self.server.connection_made(self):
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone, for whatever reason: everything it held is given back."""
+        logger.debug("%s is gone: %s", self, exc)
+        self.state = State.CLOSED
+        self._cancel_timer()
+        self.heartbeats.stop()
+        self._backlog.clear()
+        self._give_up()
+        self.server.connection_lost(self)
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the client."""
+        self.heartbeats.received()
+        if self._handshake.wants_header:
+            data = self._handshake.on_header(data)
+            if not data:
+                return
+        if self.state is State.CLOSING and self.reader.error and data.endswith(frames.CLOSE_OK_FRAME):
+            # Frames cannot be told apart any more, but this one is the answer to our close.
+            self.shut()
+            return
+        received = self.reader.feed(data)
+        if self._pauses or self._backlog:
+            self._backlog += received
+        else:
+            self._handle_all(received)
+
+    def pause_writing(self) -> None:
+        """The socket takes less than it is given: consumers here wait."""
+        self.outbox.socket_is_full = True
+
+    def resume_writing(self) -> None:
+        """The socket has room again."""
+        self.outbox.socket_is_full = False
+        self.wake_consumers()
+        self.resume(Pause.UNSENT)
+
+    # In.
+
+    def _handle_all(self, received: Sequence[frames.RawFrame]) -> None:
+        for at, (kind, number, payload) in enumerate(received):
+            if self._pauses:
+                self._backlog += received[at:]
+                break
+            self._handle(kind, number, payload)
+            if self.outbox.size_bytes > self.limits.unsent_bytes_max:
+                self.flush()
+        if not self._backlog and not self._pauses and self.reader.error is not None:
+            self.fail(self.reader.error, 0)
+        self.flush()
+        self._pause_while_undurable()
+
+    def _handle(self, kind: int, number: int, payload: bytes) -> None:
+        if self.state is State.CLOSED:
+            return
+        index = frames.method_index(payload) if kind == frames.METHOD and len(payload) >= 4 else 0
+        channel = self.channels.get(number) if number else None
+        try:
+            self._dispatch(channel, kind, number, index, payload)
+        except Exception as error:  # noqa: BLE001 - every kind is told apart there
+            self._on_error(channel, index, error)
+
+    def guarded(self, channel: Channel | None, index: int, call: Callable[[], T]) -> T | None:
+        """Make a call for a client; whatever it raises ends the channel or the connection, cleanly."""
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - every kind is told apart there
+            self._on_error(channel, index, error)
+            return None
+
+    def _on_error(self, channel: Channel | None, index: int, error: Exception) -> None:
+        if isinstance(error, ChannelException) and channel is not None:
+            channel.fail(error, index)
+        elif isinstance(error, ChannelException | ConnectionException):
+            self.fail(error, index)
+        elif isinstance(error, StorePoisoned | OutcomeUnknown):
+            self.server.on_poison(error)
+        elif isinstance(error, OptionError) and channel is not None:
+            channel.fail(precondition_failed(str(error)), index)  # such as a name the catalog cannot keep
+        elif isinstance(error, StoreError) and channel is not None:
+            logger.warning("%s: %s", self, error)
+            channel.fail(ChannelException(RESOURCE_ERROR, str(error)), index)
+        else:
+            logger.error("%s: method %#010x failed", self, index, exc_info=error)
+            self.fail(ConnectionException(INTERNAL_ERROR, "the broker failed; its log says how"), index)
+
+    def _dispatch(self, channel: Channel | None, kind: int, number: int, index: int, payload: bytes) -> None:
+        if kind == frames.HEARTBEAT:
+            if number or payload:
+                raise ConnectionException(FRAME_ERROR, "a heartbeat belongs to channel 0 and has no payload")
+        elif self.state is not State.OPEN or not number:
+            self._on_connection_frame(kind, number, index, payload)
+        elif channel is None:
+            self._on_unknown_channel(kind, number, index, payload)
+        elif not channel.is_open:
+            self._on_closing_channel(channel, kind, index)
+        else:
+            work = self._on_channel_frame(channel, kind, index, payload)
+            if work is not None:
+                self.suspend(channel, index, work)
+
+    def _on_channel_frame(
+        self, channel: Channel, kind: int, index: int, payload: bytes
+    ) -> Coroutine[Any, Any, None] | None:
+        publishing = channel.publishing
+        if kind == frames.BODY:
+            return publishing.on_body(payload)
+        if kind == frames.HEADER:
+            return publishing.on_header(payload)
+        if publishing.expects_content:
+            raise ConnectionException(UNEXPECTED_FRAME, "expected content frames, got a method instead")
+        if index == _PUBLISH:
+            publishing.on_publish(payload)
+            self._published = True
+            return None
+        if index >> 16 == _CONNECTION_CLASS:
+            raise ConnectionException(COMMAND_INVALID, "connection methods belong to channel 0")
+        method = frames.decode_method(frames.method_index(payload), payload)
+        handler = _HANDLERS.get(index)
+        if handler is not None:
+            return handler(channel, method)
+        if index == _CHANNEL_CLOSE:
+            channel.give_up()
+            channel.reply(commands.Channel.CloseOk())
+            del self.channels[channel.number]
+        elif index == _CHANNEL_OPEN:
+            raise ConnectionException(CHANNEL_ERROR, "second 'channel.open' seen")
+        else:
+            raise ConnectionException(COMMAND_INVALID, f"{method.name} is not a client's to send here")
+        return None
+
+    def _on_unknown_channel(self, kind: int, number: int, index: int, payload: bytes) -> None:
+        if kind != frames.METHOD or index != _CHANNEL_OPEN:
+            if index == _CHANNEL_CLOSE_OK:
+                return  # the second one, of a close that crossed ours
+            raise ConnectionException(CHANNEL_ERROR, f"expected 'channel.open' on channel {number} first")
+        frames.decode_method(index, payload)
+        if number > self.channels_max or len(self.channels) >= self.channels_max:
+            raise ConnectionException(
+                NOT_ALLOWED, f"channel {number}: the negotiated channel_max is {self.channels_max}"
+            )
+        channel = self.channels[number] = Channel(self, number)
+        channel.reply(commands.Channel.OpenOk())
+
+    def _on_closing_channel(self, channel: Channel, kind: int, index: int) -> None:
+        """After a channel exception everything is ignored until the client has seen it."""
+        if kind != frames.METHOD:
+            return
+        if index == _CHANNEL_CLOSE:
+            channel.reply(commands.Channel.CloseOk())
+        elif index == _CHANNEL_CLOSE_OK:
+            del self.channels[channel.number]
+
+    def _on_connection_frame(self, kind: int, number: int, index: int, payload: bytes) -> None:
+        if self.state is State.CLOSING:
+            if kind == frames.METHOD and index in (
+                commands.Connection.CloseOk.index,
+                commands.Connection.Close.index,
+            ):
+                self.shut()
+            return
+        if kind != frames.METHOD:
+            raise ConnectionException(UNEXPECTED_FRAME, "a content frame belongs to a channel")
+        method = frames.decode_method(frames.method_index(payload), payload)
+        if isinstance(method, commands.Connection.Close):
+            self._on_client_close()
+        elif number:
+            raise ConnectionException(CHANNEL_ERROR, "no channel may be used before connection.open")
+        elif self.state is State.OPENING:
+            work = self._handshake.on_method(method)
+            if work is not None:
+                self.suspend(None, index, work)
+        elif index >> 16 != _CONNECTION_CLASS:
+            raise ConnectionException(COMMAND_INVALID, f"{method.name} does not belong to channel 0")
+        else:
+            raise ConnectionException(COMMAND_INVALID, f"{method.name} is out of order")
+
+    # Work that takes longer than a frame may.
+
+    def suspend(self, channel: Channel | None, index: int, work: Coroutine[Any, Any, None]) -> None:
+        """Let a method finish in a task; nothing is read and no frame handled until it has."""
+        self._pause(Pause.TASK)
+        self._task = self.loop.create_task(self._finish(channel, index, work))
+
+    async def _finish(self, channel: Channel | None, index: int, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - every kind is told apart there
+            self._on_error(channel, index, error)
+        finally:
+            self._task = None
+            self.resume(Pause.TASK)
+
+    @property
+    def is_paused(self) -> bool:
+        """True while nothing is read, so that a silent peer proves nothing."""
+        return bool(self._pauses)
+
+    def _pause(self, why: Pause) -> None:
+        self._pauses |= why
+        if self._reading and not self.transport.is_closing():
+            self._reading = False
+            self.transport.pause_reading()
+
+    def resume(self, why: Pause) -> None:
+        """A reason not to read is gone."""
+        if not self._pauses & why:
+            return
+        self._pauses &= ~why
+        if self._pauses or self.state is State.CLOSED:
+            return
+        received, self._backlog = self._backlog, []
+        self._handle_all(received)
+        if not self._pauses:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        if not self._reading and not self.transport.is_closing():
+            self.heartbeats.received()  # we were the ones who did not read
+            self._reading = True
+            self.transport.resume_reading()
+
+    def _pause_while_undurable(self) -> None:
+        # Only who adds to the backlog has to wait for the disk to work it off.
+        published, self._published = self._published, False
+        store = self.server.store
+        if published and store.next_lsn - store.durable_lsn > self.limits.undurable_bytes_max:
+            self._pause(Pause.UNDURABLE)
+            self.server.wakeups.await_commit(self)
+
+    def settle(self, durable_lsn: int) -> bool:
+        """A group commit: read on, or answer the client's close."""
+        if self._close_ok_lsn is not None:
+            if durable_lsn < self._close_ok_lsn:
+                return True
+            self._close_ok_lsn = None
+            self.send(frames.method(0, commands.Connection.CloseOk()))
+            self.shut()
+            return False
+        if self._pauses & Pause.UNDURABLE:
+            if self.server.store.next_lsn - durable_lsn > self.limits.undurable_bytes_max:
+                return True
+            self.resume(Pause.UNDURABLE)
+            return bool(self._pauses & Pause.UNDURABLE)
+        return False
+
+    # Out.
+
+    def can_deliver(self) -> bool:
+        """True while consumers of this connection may be given messages."""
+        return self.outbox.has_room() and self.state is State.OPEN
+
+    def send(self, data: bytes) -> None:
+        """Send bytes in this turn of the loop."""
+        self.outbox.add(data)
+
+    def send_all(self, parts: list[bytes | memoryview]) -> None:
+        """Send several pieces that belong together."""
+        self.outbox.add_all(parts)
+
+    def touch(self, channel: Channel) -> None:
+        """A channel may have something to settle at the end of this turn."""
+        self._touched[channel] = None
+        self.outbox.schedule()
+
+    def flush(self) -> None:
+        """Settle the channels that changed, and give what was gathered to the socket."""
+        while self._touched:
+            touched, self._touched = self._touched, {}
+            for channel in touched:
+                if channel.settle(self.server.wakeups.settled_lsn):
+                    self.server.wakeups.await_commit(channel)
+        parts = self.outbox.take()
+        if not parts or self.state is State.CLOSED or self.transport.is_closing():
+            return
+        self.heartbeats.sent()
+        self.transport.writelines(parts)
+        if self.outbox.socket_is_full:
+            if self.transport.get_write_buffer_size() > self.limits.unsent_bytes_max:
+                self._pause(Pause.UNSENT)
+        elif self.outbox.was_starved():
+            self.wake_consumers()
+
+    def wake_consumers(self) -> None:
+        """There is room again: queues may go on delivering here."""
+        for channel in self.channels.values():
+            if channel.is_open:
+                channel.consuming.wake()
+
+    # The end.
+
+    def opened(self) -> None:
+        """The handshake is complete."""
+        self.state = State.OPEN
+        self._cancel_timer()
+
+    def fail(self, error: ChannelException | ConnectionException, index: int) -> None:
+        """Close the connection because of an exception, or because the broker stops."""
+        if self.state in (State.CLOSING, State.CLOSED):
+            return
+        level = logging.DEBUG if error.code == CONNECTION_FORCED else logging.INFO
+        logger.log(level, "%s: %s", self, error)
+        self._give_up()
+        for channel in self.channels.values():
+            channel.forget_replies()
+        self._touched.clear()
+        close = commands.Connection.Close(error.code, error.reply_text, index >> 16 & 0xFFFF, index & 0xFFFF)
+        self.send(frames.method(0, close))
+        self.state = State.CLOSING
+        self._cancel_timer()
+        self._timer = self.loop.call_later(self.limits.close_s, self.transport.abort)
+        self.flush()
+        # What came before is moot, but the close-ok must be seen.
+        self._backlog.clear()
+        self._pauses = Pause(0)
+        self._read_on()
+
+    def _on_client_close(self) -> None:
+        lsn = max((channel.gate_lsn for channel in self.channels.values()), default=0)
+        self._give_up()
+        self.state = State.CLOSING
+        self._close_ok_lsn = lsn
+        self._cancel_timer()
+        self._timer = self.loop.call_later(self.limits.close_s, self.transport.abort)
+        if self.settle(self.server.wakeups.settled_lsn):
+            self.server.wakeups.await_commit(self)
+
+    def shut(self) -> None:
+        """Send what is left, then close the socket."""
+        self.flush()
+        self.state = State.CLOSED
+        self._cancel_timer()
+        self._timer = self.loop.call_later(self.limits.close_s, self.transport.abort)
+        self.transport.close()
+
+    def _give_up(self) -> None:
+        channels = list(self.channels.values())
+        for channel in channels:
+            self.guarded(None, 0, channel.give_up)
+        self.guarded(None, 0, lambda: self.server.vhost.connection_gone(self))
+        if self.state is State.CLOSED:
+            self.channels.clear()
+
+    def _handshake_took_too_long(self) -> None:
+        logger.info("%s did not finish its handshake in %g s", self, self.limits.handshake_s)
+        self.transport.abort()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def stop_reading(self) -> None:
+        """The broker ends: what the client sends from now on is lost on us."""
+        self._pause(Pause.STOPPING)
+
+    def settle_all(self, durable_lsn: int) -> None:
+        """Let out every reply and confirm that the disk has."""
+        for channel in self.channels.values():
+            channel.settle(durable_lsn)
+        self.flush()
+
+    def is_gone(self) -> asyncio.Future[None]:
+        """Done when the connection is."""
+        return self._gone
+
+    def reply(self, method: base.Frame) -> None:
+        """Send a method on channel 0."""
+        self.send(frames.method(0, method))

@@ -1,0 +1,296 @@
+"""Consuming on one channel: consumers, prefetch, delivery tags, acknowledgements, requeue.
+
+What must always hold: every message that was delivered and needs an acknowledgement is in `_unacked`
+until it is acknowledged, rejected or given back; giving up the channel gives all of them back.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from pamqp import commands
+
+from logstore.broker import frames
+from logstore.broker.errors import (
+    ACCESS_REFUSED,
+    CONTENT_TOO_LARGE,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    ChannelException,
+    ConnectionException,
+    precondition_failed,
+)
+from logstore.broker.limits import FRAME_OVERHEAD_BYTES
+from logstore.broker.queues import Acquired
+from logstore.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from logstore.broker.channel import Channel
+    from logstore.broker.queues import BrokerQueue
+
+logger = logging.getLogger(__name__)
+
+UNLIMITED: Final = 1 << 30
+CONTENT_HEADER_BYTES: Final = 12  # class, weight and body size, before the properties
+GET_INDEX: Final = commands.Basic.Get.index
+
+
+class Consumer:
+    """One subscription."""
+
+    __slots__ = ("_prefix", "channel", "exclusive", "no_ack", "prefetch", "queue", "tag", "unacked")
+
+    def __init__(
+        self, channel: Channel, tag: str, queue: BrokerQueue, *, no_ack: bool, exclusive: bool, prefetch: int
+    ) -> None:
+        self.channel = channel
+        self.tag = tag
+        self.queue = queue
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.prefetch = prefetch  # 0: no limit
+        self.unacked = 0
+        self._prefix = frames.deliver_prefix(tag)
+
+    def credit(self) -> int:
+        """How many messages may be delivered now."""
+        channel = self.channel
+        if not channel.can_deliver():
+            return 0
+        if self.no_ack:
+            return UNLIMITED
+        credit = channel.consuming.credit()
+        return min(credit, self.prefetch - self.unacked) if self.prefetch else credit
+
+    def deliver(self, acquired: Acquired) -> int:
+        """Send a message; the size of its body. Raises `StoreError` if it cannot be read."""
+        body = acquired.place.content
+        channel = self.channel
+        connection = channel.connection
+        header = acquired.header
+        if not _fits(header.properties, connection.frame_bytes_max):
+            acquired.release()
+            channel.fail(_too_large(header.properties), commands.Basic.Deliver.index)
+            return len(body)
+        tag = channel.consuming.delivered(acquired, None if self.no_ack else self)
+        method = frames.basic_deliver(channel.number, self._prefix, tag, acquired.place.redelivered, header.routing)
+        connection.send_all(
+            frames.with_content(channel.number, method, header.properties, body, connection.frame_bytes_max)
+        )
+        if self.no_ack:
+            acquired.accept()
+            channel.changed()
+        return len(body)
+
+    def queue_is_gone(self) -> None:
+        """The queue was deleted under the consumer; tell a client that asked to be told."""
+        consuming = self.channel.consuming
+        consuming.consumers.pop(self.tag, None)
+        self.queue.consumers.remove(self)
+        if self.channel.is_open and self.channel.connection.wants_cancel_notice:
+            self.channel.reply(commands.Basic.Cancel(self.tag, nowait=True))
+
+
+def _each(taken: list[Acquired], settle: Callable[[Acquired], None]) -> None:
+    """Settle all of them in order; if the store refuses one, it and those behind it go back. Raises."""
+    for at, acquired in enumerate(taken):
+        try:
+            settle(acquired)
+        except StoreError:
+            for late in taken[at:]:
+                late.release()
+            raise
+
+
+def _fits(properties: bytes, frame_bytes_max: int) -> bool:
+    return CONTENT_HEADER_BYTES + len(properties) + FRAME_OVERHEAD_BYTES <= frame_bytes_max
+
+
+def _too_large(properties: bytes) -> ChannelException:
+    return ChannelException(
+        CONTENT_TOO_LARGE,
+        f"a message's properties ({len(properties)} bytes) do not fit the negotiated frame_max; "
+        "connect with a larger one",
+    )
+
+
+class Consuming:
+    """The consuming half of a channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.consumers: dict[str, Consumer] = {}
+        self.prefetch = 0  # for consumers to come
+        self._prefetch_shared = 0  # for all consumers of the channel together
+        self._unacked: dict[int, Acquired] = {}  # by delivery tag, ascending
+        self._unacked_of_consumers = 0
+        self._last_tag = 0
+
+    # Credit.
+
+    def credit(self) -> int:
+        """How many more messages the channel may have unacknowledged."""
+        credit = self.channel.limits.unacked_max - len(self._unacked)
+        if self._prefetch_shared:
+            credit = min(credit, self._prefetch_shared - self._unacked_of_consumers)
+        return max(0, credit)
+
+    def set_prefetch(self, count: int, *, shared: bool) -> None:
+        """basic.qos: for consumers to come, or shared by all of the channel from now on."""
+        if shared:
+            self._prefetch_shared = count
+            self.wake()
+        else:
+            self.prefetch = count
+
+    def wake(self) -> None:
+        """Something changed that may let consumers of this channel have more."""
+        for consumer in self.consumers.values():
+            consumer.queue.wakeups.wake(consumer.queue)
+
+    # Consumers.
+
+    def consume(self, queue: BrokerQueue, tag: str, *, no_ack: bool, exclusive: bool) -> str:
+        """Add a consumer; the tag it has.
+
+        Raises 403 if the queue is in exclusive use, and 530 for a tag in use.
+        """
+        tag = tag or "amq.ctag-" + secrets.token_urlsafe(16)
+        if tag in self.consumers:
+            raise ConnectionException(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+        if queue.consumers and (exclusive or queue.consumers[0].exclusive):
+            raise ChannelException(ACCESS_REFUSED, f"queue '{queue.name}' in vhost '/' in exclusive use")
+        consumer = Consumer(self.channel, tag, queue, no_ack=no_ack, exclusive=exclusive, prefetch=self.prefetch)
+        self.consumers[tag] = consumer
+        queue.add_consumer(consumer)
+        return tag
+
+    def cancel(self, tag: str) -> None:
+        """Remove a consumer; what it has not acknowledged stays with the channel."""
+        consumer = self.consumers.pop(tag, None)
+        if consumer is not None:
+            self._leave(consumer)
+
+    def _leave(self, consumer: Consumer) -> None:
+        queue = consumer.queue
+        if not queue.deleted:
+            queue.remove_consumer(consumer)
+            self.channel.vhost.consumer_left(queue)
+
+    # Delivery.
+
+    def delivered(self, acquired: Acquired, consumer: Consumer | None) -> int:
+        """Take note of a delivery to a consumer; its tag. Without one, nothing is to be acknowledged."""
+        self._last_tag += 1
+        if consumer is not None:
+            acquired.consumer = consumer
+            consumer.unacked += 1
+            self._unacked_of_consumers += 1
+            self._unacked[self._last_tag] = acquired
+        return self._last_tag
+
+    def get(self, queue: BrokerQueue, *, no_ack: bool) -> int | None:
+        """basic.get, when its turn at the gate has come; an LSN to wait for if it comes too early."""
+        channel = self.channel
+        connection = channel.connection
+        if queue.deleted:
+            raise ChannelException(NOT_FOUND, f"no queue '{queue.name}' in vhost '/'")
+        queue.touch()
+        taken = queue.acquire(1)
+        if not taken:
+            undurable_lsn = queue.undurable_lsn()
+            if undurable_lsn is None or queue.deleted:
+                connection.send(frames.method(channel.number, commands.Basic.GetEmpty()))
+            return undurable_lsn
+        acquired = taken[0]
+        header = acquired.header
+        if not _fits(header.properties, connection.frame_bytes_max):
+            acquired.release()
+            raise _too_large(header.properties)
+        body = acquired.place.content
+        self._last_tag += 1
+        method = frames.basic_get_ok(
+            channel.number, self._last_tag, acquired.place.redelivered, header.routing, queue.ready_count
+        )
+        connection.send_all(
+            frames.with_content(channel.number, method, header.properties, body, connection.frame_bytes_max)
+        )
+        if no_ack:
+            acquired.accept()
+            channel.changed()
+        else:
+            self._unacked[self._last_tag] = acquired
+        return None
+
+    # Acknowledgement.
+
+    def ack(self, tag: int, *, multiple: bool) -> None:
+        """basic.ack."""
+        _each(self._taken_back(tag, multiple=multiple), Acquired.accept)
+        self.channel.changed()
+
+    def reject(self, tag: int, *, multiple: bool, requeue: bool) -> None:
+        """basic.nack and basic.reject."""
+        _each(self._taken_back(tag, multiple=multiple), Acquired.release if requeue else Acquired.reject)
+        self.channel.changed()
+
+    def recover(self) -> None:
+        """basic.recover: everything unacknowledged goes back to its place."""
+        _each(self._taken_back(0, multiple=True), Acquired.release)
+
+    def _taken_back(self, tag: int, *, multiple: bool) -> list[Acquired]:
+        unacked = self._unacked
+        if multiple and not tag:
+            taken = list(unacked.values())
+            unacked.clear()
+        elif tag not in unacked:
+            raise precondition_failed(f"unknown delivery tag {tag}")
+        elif multiple:
+            tags = []
+            for each in unacked:
+                if each > tag:
+                    break
+                tags.append(each)
+            taken = [unacked.pop(each) for each in tags]
+        else:
+            taken = [unacked.pop(tag)]
+        self._return_credit(taken)
+        return taken
+
+    def _return_credit(self, taken: Iterable[Acquired]) -> None:
+        queues = set()
+        for acquired in taken:
+            consumer = acquired.consumer
+            if consumer is not None:
+                consumer.unacked -= 1
+                self._unacked_of_consumers -= 1
+                queues.add(acquired.queue)
+        if self._prefetch_shared:
+            self.wake()
+            return
+        for queue in queues:
+            queue.wakeups.wake(queue)
+
+    def close(self) -> None:
+        """The channel is gone: its consumers leave, and what they had goes back in order."""
+        consumers = list(self.consumers.values())
+        self.consumers.clear()
+        for consumer in consumers:
+            if not consumer.queue.deleted:
+                consumer.queue.remove_consumer(consumer)
+        unacked = list(self._unacked.values())
+        self._unacked.clear()
+        try:
+            for acquired in unacked:
+                acquired.release()
+        except StoreError as error:
+            logger.warning("nothing can be released any more: %s", error)
+        for consumer in consumers:
+            try:
+                self.channel.vhost.consumer_left(consumer.queue)
+            except StoreError as error:
+                logger.warning("queue %r could not be deleted: %s", consumer.queue.name, error)

@@ -1,0 +1,114 @@
+"""Durable queues: a view on a queue of the store.
+
+The store keeps order, redelivery and positions; here is only what the broker has to know besides:
+how many places are out with consumers, and up to which LSN it has enqueued.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, cast
+
+from logstore.broker.exchanges import Route
+from logstore.broker.queues import BrokerQueue, Place
+from logstore.errors import UnknownMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from logstore import MessageStore, Queue
+    from logstore.broker.consumers import Consumer
+    from logstore.broker.memory_queue import MemoryQueue
+    from logstore.broker.wakeups import WakeUps
+
+
+class DurableQueue(BrokerQueue):
+    """A queue whose messages survive the process."""
+
+    durable = True
+
+    def __init__(
+        self,
+        handle: Queue,
+        wakeups: WakeUps,
+        *,
+        auto_delete: bool,
+        ttl_ms: int | None,
+        expires_ms: int | None,
+        neighbours: Mapping[str, BrokerQueue],
+    ) -> None:
+        super().__init__(
+            handle.name,
+            wakeups,
+            exclusive=False,
+            auto_delete=auto_delete,
+            owner=None,
+            ttl_ms=ttl_ms,
+            expires_ms=expires_ms,
+        )
+        self.handle = handle
+        self.route = Route((self,), ())
+        self._store: MessageStore = wakeups.store
+        self._neighbours = neighbours  # where its dead letters may go
+        self._out: set[int] = set()  # ids of the places that are taken
+        self._enqueued_lsn = 0
+
+    @property
+    def ready_count(self) -> int:
+        """Messages that wait."""
+        return max(0, self.handle.depth - len(self._out))
+
+    def sort_into(self, durable: list[DurableQueue], memory: list[MemoryQueue]) -> None:  # noqa: ARG002
+        """Append this queue to the durable queues."""
+        durable.append(self)
+
+    def enqueued(self, lsn: int, *, expires: bool) -> None:
+        """A message was published to the store's queue; it is offered once `lsn` is durable."""
+        self._enqueued_lsn = lsn
+        if expires or self.ttl_ms is not None:
+            self.may_expire()
+        if self.consumers:
+            self.wakeups.wake_after_commit(self, lsn)
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """A consumer joins."""
+        super().add_consumer(consumer)
+        self.wakeups.watch(self, True)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """A consumer leaves."""
+        super().remove_consumer(consumer)
+        self.wakeups.watch(self, bool(self.consumers))
+
+    def rejected(self) -> None:
+        """A place was rejected: its dead-letter queue has something new."""
+        dead_letters = self._neighbours.get(self.handle.dead_letter or "")
+        if isinstance(dead_letters, DurableQueue):
+            dead_letters.enqueued(self._store.next_lsn, expires=False)
+
+    def was_purged(self) -> None:
+        """The store dropped what waited here."""
+        self._head_is_lasting = False
+
+    def _take(self, n: int) -> list[Place]:
+        deliveries = self.handle.acquire(n)
+        self._out.update(delivery.id for delivery in deliveries)
+        return cast("list[Place]", deliveries)
+
+    def _head_header(self) -> bytes | None:
+        if not self.ready_count:
+            return None
+        for message in self._store.messages(self.handle):
+            if message.id not in self._out and not message.locked:
+                with contextlib.suppress(UnknownMessage):
+                    return message.header
+        return None
+
+    def undurable_lsn(self) -> int | None:
+        """The LSN after which everything enqueued is offered, or None if it is already."""
+        return self._enqueued_lsn if self._enqueued_lsn > self._store.durable_lsn else None
+
+    def settled(self, place: Place) -> bool:
+        """The store has dropped the places of a deleted queue by itself."""
+        self._out.discard(place.id)
+        return not self.deleted

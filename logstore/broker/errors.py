@@ -1,0 +1,82 @@
+"""What can go wrong in the broker: protocol exceptions for clients, one plain error for the operator.
+
+AMQP 0-9-1 knows two kinds of exceptions. A *channel exception* closes one channel and leaves the
+connection alone; a *connection exception* closes everything. Clients match on the code, people read
+the text, so texts follow the wording that AMQP users already know.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pamqp import exceptions
+
+REPLY_TEXT_BYTES_MAX: Final = 255  # a short string on the wire
+
+CONNECTION_FORCED: Final = 320
+CONTENT_TOO_LARGE: Final = 311
+NO_ROUTE: Final = 312
+ACCESS_REFUSED: Final = 403
+NOT_FOUND: Final = 404
+RESOURCE_LOCKED: Final = 405
+PRECONDITION_FAILED: Final = 406
+FRAME_ERROR: Final = 501
+SYNTAX_ERROR: Final = 502
+COMMAND_INVALID: Final = 503
+CHANNEL_ERROR: Final = 504
+UNEXPECTED_FRAME: Final = 505
+RESOURCE_ERROR: Final = 506
+NOT_ALLOWED: Final = 530
+NOT_IMPLEMENTED: Final = 540
+INTERNAL_ERROR: Final = 541
+
+
+class BrokerError(Exception):
+    """The broker cannot start or go on; the text is one plain line for whoever started it."""
+
+
+class AmqpException(Exception):
+    """A reply code and a text that end a channel or a connection; not an error of this program."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code, text)
+        self.code = code
+        self.text = text
+
+    @property
+    def reply_text(self) -> str:
+        """The text with its code's name in front, cut to what a short string may hold."""
+        text = f"{code_name(self.code)} - {self.text}"
+        return text.encode()[:REPLY_TEXT_BYTES_MAX].decode(errors="ignore")
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.reply_text}"
+
+
+class ChannelException(AmqpException):
+    """Closes the channel it happened on."""
+
+
+class ConnectionException(AmqpException):
+    """Closes the whole connection."""
+
+
+def code_name(code: int) -> str:
+    """`404` as `NOT_FOUND`, from pamqp's table of the specification's codes."""
+    kind: Any = exceptions.CLASS_MAPPING[code]
+    return str(kind.name).replace("-", "_")
+
+
+def not_found(kind: str, name: str) -> ChannelException:
+    """The exception for a queue or an exchange that does not exist."""
+    return ChannelException(NOT_FOUND, f"no {kind} '{name}' in vhost '/'")
+
+
+def not_implemented(what: str) -> ChannelException:
+    """The exception for what this broker lacks; it ends the channel only, so that a client can go on."""
+    return ChannelException(NOT_IMPLEMENTED, what)
+
+
+def precondition_failed(text: str) -> ChannelException:
+    """The exception for a request that contradicts what exists, or that cannot be granted as asked."""
+    return ChannelException(PRECONDITION_FAILED, text)

@@ -1,0 +1,202 @@
+"""Frames on the wire: an incremental reader with limits, and the encoders of what is sent often.
+
+A frame is type (1), channel (2), size (4), payload, end octet 0xCE; all integers are big-endian.
+The reader never keeps more than one incomplete frame, and never more of it than `frame_bytes_max`.
+Methods that carry a name are encoded here rather than by pamqp, because pamqp refuses names outside
+the specification's alphabet, which users have.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from pamqp import base, commands, constants
+from pamqp import frame as pamqp_frame
+
+from logstore.broker.errors import FRAME_ERROR, NOT_IMPLEMENTED, SYNTAX_ERROR, ConnectionException
+from logstore.broker.fields import MalformedFields, check_arguments
+from logstore.broker.limits import FRAME_OVERHEAD_BYTES
+
+PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+METHOD: Final = constants.FRAME_METHOD
+HEADER: Final = constants.FRAME_HEADER
+BODY: Final = constants.FRAME_BODY
+HEARTBEAT: Final = constants.FRAME_HEARTBEAT
+HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+CLOSE_OK_FRAME: Final = pamqp_frame.marshal(commands.Connection.CloseOk(), 0)
+
+_END: Final = constants.FRAME_END
+_END_OCTET: Final = constants.FRAME_END_CHAR
+_KINDS: Final = frozenset((METHOD, HEADER, BODY, HEARTBEAT))
+_PREFIX: Final = struct.Struct(">BHI")  # type, channel, size
+# Both begin with the end octet of the frame before: they are never first.
+_CONTENT: Final = struct.Struct(">BBHIHHQ")  # type, channel, size, class, weight, body size
+_BODY: Final = struct.Struct(">BBHI")  # type, channel, size
+_METHOD_ID: Final = struct.Struct(">I")
+_BASIC: Final = commands.Basic.frame_id
+
+RawFrame = tuple[int, int, bytes]
+"""Type, channel and payload."""
+
+
+class FrameReader:
+    """Turns received bytes into frames, however they were cut up on the way.
+
+    After the first malformed frame `error` is set, and everything that follows is ignored.
+    """
+
+    __slots__ = ("_buffer", "_wanted", "error", "frame_bytes_max")
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self.error: ConnectionException | None = None
+        self._buffer = bytearray()
+        self._wanted = 0  # the buffer holds no complete frame before it has this many bytes
+
+    def feed(self, data: bytes) -> list[RawFrame]:
+        """Take received bytes; return the frames they complete, in order."""
+        if self.error is not None:
+            return []
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._wanted:
+                return []
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        frames: list[RawFrame] = []
+        at = 0
+        size = len(data)
+        payload_bytes_max = self.frame_bytes_max - FRAME_OVERHEAD_BYTES
+        self._wanted = _PREFIX.size
+        while size - at >= _PREFIX.size:
+            kind, channel, length = _PREFIX.unpack_from(data, at)
+            if kind not in _KINDS:
+                self.error = ConnectionException(FRAME_ERROR, f"frame type {kind} is unknown")
+                return frames
+            if length > payload_bytes_max:
+                self.error = ConnectionException(
+                    FRAME_ERROR,
+                    f"a frame of {length} bytes on channel {channel} exceeds the negotiated {self.frame_bytes_max}",
+                )
+                return frames
+            end = at + _PREFIX.size + length
+            if end >= size:
+                self._wanted = end + 1 - at
+                break
+            if data[end] != _END:
+                self.error = ConnectionException(FRAME_ERROR, "a frame does not end with its end octet")
+                return frames
+            frames.append((kind, channel, data[at + _PREFIX.size : end]))
+            at = end + 1
+        if at < size:
+            self._buffer += memoryview(data)[at:]
+        return frames
+
+
+_METHODS: Final[dict[int, type[base.Frame]]] = commands.INDEX_MAPPING
+_ARGUMENT_KINDS: Final = {
+    index: tuple(method.amqp_type(name) for name in method.attributes()) for index, method in _METHODS.items()
+}
+
+
+def method_index(payload: bytes) -> int:
+    """Class and method id of a method frame, as pamqp numbers them. Raises `ConnectionException`."""
+    if len(payload) < _METHOD_ID.size:
+        raise ConnectionException(SYNTAX_ERROR, "a method frame is too short to name its method")
+    return int(_METHOD_ID.unpack_from(payload)[0])
+
+
+def decode_method(index: int, payload: bytes) -> base.Frame:
+    """Check and decode a method frame. Raises `ConnectionException` for unknown or malformed ones."""
+    kinds = _ARGUMENT_KINDS.get(index)
+    if kinds is None:
+        raise ConnectionException(NOT_IMPLEMENTED, f"method {index >> 16}.{index & 0xFFFF} is not known to this broker")
+    method = _METHODS[index]()
+    try:
+        check_arguments(kinds, payload, _METHOD_ID.size)
+        method.unmarshal(payload[_METHOD_ID.size :])
+    except (MalformedFields, ValueError, ArithmeticError, OSError) as error:
+        # A value can be well formed and still be no date or number; pamqp says so in these ways.
+        raise ConnectionException(SYNTAX_ERROR, f"{method.name} is malformed: {error}") from None
+    return method
+
+
+def method(channel: int, value: base.Frame) -> bytes:
+    """A method frame, encoded by pamqp."""
+    return pamqp_frame.marshal(value, channel)
+
+
+def short_string(text: str) -> bytes:
+    """Length octet and UTF-8 bytes. Raises `ValueError` above 255 bytes."""
+    data = text.encode()
+    return bytes((len(data),)) + data
+
+
+def _named_method(channel: int, index: int, arguments: bytes) -> bytes:
+    return b"".join(
+        (
+            _PREFIX.pack(METHOD, channel, _METHOD_ID.size + len(arguments)),
+            _METHOD_ID.pack(index),
+            arguments,
+            _END_OCTET,
+        )
+    )
+
+
+def queue_declare_ok(channel: int, queue: str, messages: int, consumers: int) -> bytes:
+    """queue.declare-ok, for a name of any letters."""
+    counts = struct.pack(">II", min(messages, 0xFFFFFFFF), consumers)
+    return _named_method(channel, commands.Queue.DeclareOk.index, short_string(queue) + counts)
+
+
+def basic_return(channel: int, code: int, text: str, routing: bytes) -> bytes:
+    """basic.return without its content; `routing` is the encoded exchange and routing key."""
+    arguments = struct.pack(">H", code) + short_string(text) + routing
+    return _named_method(channel, commands.Basic.Return.index, arguments)
+
+
+def basic_get_ok(channel: int, tag: int, redelivered: bool, routing: bytes, messages: int) -> bytes:
+    """basic.get-ok without its content."""
+    arguments = struct.pack(">QB", tag, redelivered) + routing + struct.pack(">I", min(messages, 0xFFFFFFFF))
+    return _named_method(channel, commands.Basic.GetOk.index, arguments)
+
+
+def deliver_prefix(consumer_tag: str) -> bytes:
+    """What every basic.deliver to one consumer begins with."""
+    return _METHOD_ID.pack(commands.Basic.Deliver.index) + short_string(consumer_tag)
+
+
+_TAG: Final = struct.Struct(">QB")
+
+
+def basic_deliver(channel: int, prefix: bytes, tag: int, redelivered: bool, routing: bytes) -> bytes:
+    """basic.deliver without its content."""
+    size = len(prefix) + _TAG.size + len(routing)
+    return b"".join((_PREFIX.pack(METHOD, channel, size), prefix, _TAG.pack(tag, redelivered), routing, _END_OCTET))
+
+
+def with_content(
+    channel: int, method_frame: bytes, properties: bytes, body: bytes | memoryview, frame_bytes_max: int
+) -> list[bytes | memoryview]:
+    """A method frame with its content frames behind it, none longer than `frame_bytes_max`.
+
+    A body that fits one frame comes back as one piece; a longer one in slices that copy nothing.
+    The caller has made sure that `properties` fit: that frame cannot be split.
+    """
+    size = len(body)
+    head = _CONTENT.pack(_END, HEADER, channel, 12 + len(properties), _BASIC, 0, size)
+    if not size:
+        return [b"".join((method_frame[:-1], head, properties, _END_OCTET))]
+    payload_bytes_max = frame_bytes_max - FRAME_OVERHEAD_BYTES
+    if size <= payload_bytes_max:
+        piece = _BODY.pack(_END, BODY, channel, size)
+        return [b"".join((method_frame[:-1], head, properties, piece, body, _END_OCTET))]
+    parts: list[bytes | memoryview] = [b"".join((method_frame[:-1], head, properties))]
+    view = memoryview(body)
+    for at in range(0, size, payload_bytes_max):
+        piece_view = view[at : at + payload_bytes_max]
+        parts.append(_BODY.pack(_END, BODY, channel, len(piece_view)))
+        parts.append(piece_view)
+    parts.append(_END_OCTET)
+    return parts

@@ -1,0 +1,192 @@
+"""From the first byte to connection.open-ok: protocol header, login, tune, virtual host.
+
+Steps come in one order only; anything else is a connection exception. Before the login nothing larger
+than a login is read, and a slow one is cut off by the connection's timer.
+"""
+
+from __future__ import annotations
+
+import enum
+import platform
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+from pamqp import commands, decode
+
+from logstore import __version__
+from logstore.broker import frames
+from logstore.broker.errors import (
+    ACCESS_REFUSED,
+    COMMAND_INVALID,
+    NOT_ALLOWED,
+    SYNTAX_ERROR,
+    ConnectionException,
+)
+from logstore.broker.fields import MalformedFields, check_arguments
+from logstore.broker.limits import FRAME_BYTES_MIN
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from pamqp import base
+
+    from logstore.broker.connection import Connection
+
+MECHANISMS: Final = "PLAIN AMQPLAIN"
+LOCALE: Final = "en_US"
+
+
+SERVER_PROPERTIES: Final[dict[str, Any]] = {
+    "product": "logstore",
+    "version": __version__,
+    "platform": f"Python {platform.python_version()}",
+    "information": "an append-only, log-structured message store",
+    "capabilities": {
+        "publisher_confirms": True,
+        "basic.nack": True,
+        "consumer_cancel_notify": True,
+        "per_consumer_qos": True,
+        "authentication_failure_close": True,
+        "exchange_exchange_bindings": False,
+        "connection.blocked": False,
+        "consumer_priorities": False,
+        "direct_reply_to": False,
+    },
+}
+
+
+class _Step(enum.Enum):
+    HEADER = enum.auto()
+    START_OK = enum.auto()
+    TUNE_OK = enum.auto()
+    OPEN = enum.auto()
+    DONE = enum.auto()
+
+
+class Handshake:
+    """Where one connection is on its way to being open."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._step = _Step.HEADER
+        self._header = b""
+
+    @property
+    def wants_header(self) -> bool:
+        """True until the protocol header is complete."""
+        return self._step is _Step.HEADER
+
+    def on_header(self, data: bytes) -> bytes:
+        """Take the protocol header off the first bytes; what remains is frames."""
+        wanted = frames.PROTOCOL_HEADER
+        missing = len(wanted) - len(self._header)
+        self._header += data[:missing]
+        if not wanted.startswith(self._header):
+            # As the specification asks: say which protocol is spoken here, and hang up.
+            self._connection.send(wanted)
+            self._connection.shut()
+            return b""
+        if len(self._header) < len(wanted):
+            return b""
+        self._step = _Step.START_OK
+        self._connection.reply(
+            commands.Connection.Start(server_properties=SERVER_PROPERTIES, mechanisms=MECHANISMS, locales=LOCALE)
+        )
+        return data[missing:]
+
+    def on_method(self, method: base.Frame) -> Coroutine[Any, Any, None] | None:
+        """The next step; a coroutine if it takes a while."""
+        if self._step is _Step.START_OK and isinstance(method, commands.Connection.StartOk):
+            return self._login(method)
+        if self._step is _Step.TUNE_OK and isinstance(method, commands.Connection.TuneOk):
+            self._tune(method)
+        elif self._step is _Step.OPEN and isinstance(method, commands.Connection.Open):
+            self._open(method)
+        else:
+            raise ConnectionException(COMMAND_INVALID, f"{method.name} is out of order")
+        return None
+
+    async def _login(self, method: commands.Connection.StartOk) -> None:
+        connection = self._connection
+        capabilities = method.client_properties.get("capabilities")
+        if isinstance(capabilities, dict):
+            connection.wants_cancel_notice = capabilities.get("consumer_cancel_notify") is True
+        name, password = _credentials(method)
+        if not await connection.server.users.verify(name, password, connection.peer):
+            raise ConnectionException(
+                ACCESS_REFUSED,
+                f"Login was refused using authentication mechanism {method.mechanism}. "
+                "For details see the broker logfile.",
+            )
+        connection.user = name
+        self._step = _Step.TUNE_OK
+        limits = connection.limits
+        connection.reply(commands.Connection.Tune(limits.channels_max, limits.frame_bytes_max, limits.heartbeat_s))
+
+    def _tune(self, method: commands.Connection.TuneOk) -> None:
+        connection = self._connection
+        connection.channels_max = _negotiated("channel_max", method.channel_max, connection.channels_max, 1)
+        connection.frame_bytes_max = _negotiated(
+            "frame_max", method.frame_max, connection.frame_bytes_max, FRAME_BYTES_MIN
+        )
+        connection.reader.frame_bytes_max = connection.frame_bytes_max
+        connection.heartbeats.start(method.heartbeat)
+        self._step = _Step.OPEN
+
+    def _open(self, method: commands.Connection.Open) -> None:
+        connection = self._connection
+        if method.virtual_host != "/":
+            raise ConnectionException(NOT_ALLOWED, f"vhost {method.virtual_host} not found")
+        connection.server.admit(connection)
+        self._step = _Step.DONE
+        connection.opened()
+        connection.reply(commands.Connection.OpenOk())
+
+
+def _negotiated(name: str, asked: int, offered: int, least: int) -> int:
+    """The client's answer to what we offered; 0 leaves it to us."""
+    if not asked:
+        return offered
+    if asked < least:
+        raise ConnectionException(
+            NOT_ALLOWED, f"negotiated {name} = {asked} is lower than the minimum allowed value ({least})"
+        )
+    if asked > offered:
+        raise ConnectionException(
+            NOT_ALLOWED, f"negotiated {name} = {asked} is higher than the maximum allowed value ({offered})"
+        )
+    return asked
+
+
+def _credentials(method: commands.Connection.StartOk) -> tuple[str, str]:
+    response: Any = method.response  # pamqp makes text of what happens to be UTF-8
+    data = response.encode() if isinstance(response, str) else bytes(response)
+    if method.mechanism == "PLAIN":
+        parts = data.split(b"\x00")
+        if len(parts) != 3:
+            raise ConnectionException(SYNTAX_ERROR, "the PLAIN response is malformed")
+        name, password = parts[1], parts[2]
+    elif method.mechanism == "AMQPLAIN":
+        name, password = _amqplain(data)
+    else:
+        raise ConnectionException(
+            ACCESS_REFUSED, f"mechanism {method.mechanism} is not offered; use one of {MECHANISMS}"
+        )
+    try:
+        return name.decode(), password.decode()
+    except UnicodeDecodeError:
+        raise ConnectionException(SYNTAX_ERROR, "name and password must be UTF-8") from None
+
+
+def _amqplain(data: bytes) -> tuple[bytes, bytes]:
+    table_bytes = struct.pack(">I", len(data)) + data
+    try:
+        check_arguments(("table",), table_bytes, 0)
+        _, table = decode.field_table(table_bytes)
+    except (MalformedFields, ValueError, ArithmeticError, OSError):
+        raise ConnectionException(SYNTAX_ERROR, "the AMQPLAIN response is malformed") from None
+    values = [table.get("LOGIN"), table.get("PASSWORD")]
+    name, password = (value.encode() if isinstance(value, str) else value for value in values)
+    if not isinstance(name, bytes) or not isinstance(password, bytes):
+        raise ConnectionException(SYNTAX_ERROR, "the AMQPLAIN response lacks LOGIN or PASSWORD")
+    return name, password

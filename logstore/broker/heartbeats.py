@@ -1,0 +1,91 @@
+"""Heartbeats of one connection, both ways, and the end of peers that have stopped taking part.
+
+With an interval of n seconds we send something at least every n/2, and a peer that was silent for two
+intervals is gone. A peer that takes nothing from us while its buffer is full is gone after `stall_s`,
+whatever it negotiated: reading may be paused then, so that its own heartbeats cannot be seen.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from logstore.broker import frames
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from logstore.broker.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+MISSED_MAX = 2
+
+
+class Heartbeats:
+    """One timer per connection; it ticks for both directions."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._interval_s = 0
+        self._received_at = 0.0
+        self._sent = False
+        self._unsent_bytes = 0
+        self._stalled_since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, interval_s: int) -> None:
+        """Begin with the negotiated interval; 0 means none, and only stalls are looked for."""
+        self._interval_s = interval_s
+        self.received()
+        self._schedule()
+
+    def stop(self) -> None:
+        """The connection is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def received(self) -> None:
+        """Anything from the peer counts as a sign of life."""
+        self._received_at = self._connection.loop.time()
+
+    def sent(self) -> None:
+        """Anything sent counts as a heartbeat."""
+        self._sent = True
+
+    def _schedule(self) -> None:
+        stall_s = self._connection.limits.stall_s
+        tick_s = min(self._interval_s, stall_s) if self._interval_s else stall_s
+        self._timer = self._connection.loop.call_later(tick_s / 2, self._tick)
+
+    def _tick(self) -> None:
+        connection = self._connection
+        now = connection.loop.time()
+        if self._is_stalled(now):
+            logger.info("%s has taken nothing for %g s", connection, connection.limits.stall_s)
+            connection.transport.abort()
+            return
+        if self._interval_s:
+            silent_s = now - self._received_at
+            if silent_s > MISSED_MAX * self._interval_s and not connection.is_paused:
+                logger.info("%s missed heartbeats: silent for %.1f s", connection, silent_s)
+                connection.transport.abort()
+                return
+            if not self._sent:
+                connection.send(frames.HEARTBEAT_FRAME)
+                connection.flush()
+            self._sent = False
+        self._schedule()
+
+    def _is_stalled(self, now: float) -> bool:
+        connection = self._connection
+        unsent_bytes = connection.transport.get_write_buffer_size()
+        # The buffer only shrinks when the peer takes something: while it is over the high mark,
+        # nothing but a few replies is added.
+        if not connection.outbox.socket_is_full or unsent_bytes < self._unsent_bytes:
+            self._stalled_since = None
+        elif self._stalled_since is None:
+            self._stalled_since = now
+        self._unsent_bytes = unsent_bytes
+        return self._stalled_since is not None and now - self._stalled_since > connection.limits.stall_s

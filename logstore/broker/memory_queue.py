@@ -1,0 +1,181 @@
+"""Queues that live in memory: those declared non-durable or exclusive. They end with the process.
+
+All of them share one budget of bytes, so that no client can take the machine's memory by publishing
+what nobody reads.
+"""
+
+from __future__ import annotations
+
+import collections
+import heapq
+from typing import TYPE_CHECKING, Final
+
+from logstore.broker.exchanges import Route
+from logstore.broker.queues import BrokerQueue, Place
+
+if TYPE_CHECKING:
+    from logstore.broker.durable_queue import DurableQueue
+    from logstore.broker.wakeups import WakeUps
+
+PLACE_BYTES: Final = 256  # what a message costs beside its header and body, measured and rounded up
+
+
+class MemoryBudget:
+    """How many bytes messages may take up in memory, over all connections and queues."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.used_bytes = 0
+
+    def take(self, size: int) -> bool:
+        """Take so many bytes; False, and nothing taken, if that would be too much."""
+        if self.used_bytes + size > self.bytes_max:
+            return False
+        self.used_bytes += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """Give bytes back."""
+        self.used_bytes -= size
+
+
+def place_bytes(header: bytes, body: bytes | memoryview) -> int:
+    """What one message on one memory queue counts against the budget."""
+    return PLACE_BYTES + len(header) + len(body)
+
+
+class MemoryPlace:
+    """One message on one memory queue."""
+
+    __slots__ = ("_queue", "content", "header", "id", "redelivered")
+
+    def __init__(self, queue: MemoryQueue, sequence: int, header: bytes, content: bytes | memoryview) -> None:
+        self._queue = queue
+        self.id = sequence
+        self.header = header
+        self.content = content
+        self.redelivered = False
+
+    def __lt__(self, other: MemoryPlace) -> bool:
+        return self.id < other.id
+
+    def accept(self, *, wait: bool = True) -> None:  # noqa: ARG002
+        """The message is done with."""
+        self._queue.drop(self)
+
+    def reject(self, *, wait: bool = True) -> None:  # noqa: ARG002
+        """Memory queues have no dead-letter queue: the message is gone."""
+        self._queue.drop(self)
+
+    def release(self) -> None:
+        """Back to its old position."""
+        self.redelivered = True
+        self._queue.put_back(self)
+
+
+class MemoryQueue(BrokerQueue):
+    """First in, first out; what was given back comes before everything that was never taken."""
+
+    durable = False
+
+    def __init__(
+        self,
+        name: str,
+        wakeups: WakeUps,
+        budget: MemoryBudget,
+        *,
+        declared_durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        owner: object | None,
+        ttl_ms: int | None,
+        expires_ms: int | None,
+    ) -> None:
+        super().__init__(
+            name,
+            wakeups,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            owner=owner,
+            ttl_ms=ttl_ms,
+            expires_ms=expires_ms,
+        )
+        self.declared_durable = declared_durable
+        self.route = Route((), (self,))
+        self._budget = budget
+        self._fresh: collections.deque[MemoryPlace] = collections.deque()
+        # Places are taken in order, so whatever comes back precedes everything in `_fresh`.
+        self._returned: list[MemoryPlace] = []
+        self._next_sequence = 0
+        self._held_bytes = 0  # of the budget, by this queue
+
+    @property
+    def ready_count(self) -> int:
+        """Messages that wait."""
+        return len(self._fresh) + len(self._returned)
+
+    def sort_into(self, durable: list[DurableQueue], memory: list[MemoryQueue]) -> None:  # noqa: ARG002
+        """Append this queue to the memory queues."""
+        memory.append(self)
+
+    def rejected(self) -> None:
+        """Memory queues have no dead letters."""
+
+    def enqueue(self, header: bytes, body: bytes | memoryview, *, expires: bool) -> None:
+        """Append a message whose bytes the caller has taken from the budget (`place_bytes`)."""
+        self._held_bytes += place_bytes(header, body)
+        self._fresh.append(MemoryPlace(self, self._next_sequence, header, body))
+        self._next_sequence += 1
+        if self.consumers:
+            self.wakeups.wake(self)
+        if expires or self.ttl_ms is not None:
+            self.may_expire()
+
+    def _take(self, n: int) -> list[Place]:
+        taken: list[Place] = []
+        while self._returned and len(taken) < n:
+            taken.append(heapq.heappop(self._returned))
+        fresh = self._fresh
+        while fresh and len(taken) < n:
+            taken.append(fresh.popleft())
+        return taken
+
+    def _head_header(self) -> bytes | None:
+        if self._returned:
+            return self._returned[0].header
+        return self._fresh[0].header if self._fresh else None
+
+    def undurable_lsn(self) -> int | None:
+        """Nothing here waits for the disk."""
+        return None
+
+    def settled(self, place: Place) -> bool:  # noqa: ARG002
+        """Places of a deleted queue were given up with it."""
+        return not self.deleted
+
+    def put_back(self, place: MemoryPlace) -> None:
+        """A place returns to where it was."""
+        heapq.heappush(self._returned, place)
+
+    def drop(self, place: MemoryPlace) -> None:
+        """A taken place is done with."""
+        size = place_bytes(place.header, place.content)
+        self._held_bytes -= size
+        self._budget.give_back(size)
+
+    def purge(self) -> int:
+        """Forget everything that waits; how many messages that was."""
+        waiting = [*self._returned, *self._fresh]
+        self._returned.clear()
+        self._fresh.clear()
+        for place in waiting:
+            self.drop(place)
+        return len(waiting)
+
+    def close(self) -> None:
+        """The queue is gone, and what was on it."""
+        super().close()
+        self._budget.give_back(self._held_bytes)
+        self._held_bytes = 0
+        self._fresh.clear()
+        self._returned.clear()

@@ -1,0 +1,67 @@
+"""What one connection is about to send: gathered for one turn of the event loop, and counted.
+
+Consumers are asked to wait while `unsent_bytes_high` is exceeded here or in the socket's buffer; when
+there is room again, whoever had to wait is woken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+
+class Outbox:
+    """Frames on their way to one socket."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, flush: Callable[[], None], unsent_bytes_high: int) -> None:
+        self._loop = loop
+        self._flush = flush
+        self._unsent_bytes_high = unsent_bytes_high
+        self._parts: list[bytes | memoryview] = []
+        self._flush_scheduled = False
+        self._starved = False  # somebody had to wait for room in `_parts`
+        self.size_bytes = 0
+        self.socket_is_full = False
+
+    def add(self, data: bytes) -> None:
+        """Send bytes in this turn of the loop."""
+        self._parts.append(data)
+        self.size_bytes += len(data)
+        self.schedule()
+
+    def add_all(self, parts: list[bytes | memoryview]) -> None:
+        """Send several pieces that belong together."""
+        self._parts += parts
+        for part in parts:
+            self.size_bytes += len(part)
+        self.schedule()
+
+    def schedule(self) -> None:
+        """Have the connection flush at the end of this turn."""
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def has_room(self) -> bool:
+        """True while more may be delivered; who hears False is woken when that changes."""
+        if self.size_bytes >= self._unsent_bytes_high:
+            self._starved = True
+            return False
+        return not self.socket_is_full
+
+    def take(self) -> list[bytes | memoryview]:
+        """Everything that was gathered."""
+        self._flush_scheduled = False
+        parts, self._parts = self._parts, []
+        self.size_bytes = 0
+        return parts
+
+    def was_starved(self) -> bool:
+        """True, once, if somebody was refused room and there is some now."""
+        if self._starved and not self.socket_is_full:
+            self._starved = False
+            return True
+        return False

@@ -1,0 +1,280 @@
+"""Publishing on one channel: putting contents together, routing, storing, returning, confirming.
+
+A message goes to all its durable queues by one `publish` of the store, so it is one record and on all
+of them or on none. A transient message takes the same way: one order, one path; it may therefore
+survive a restart, which AMQP allows. Memory queues get theirs beside it.
+
+What must never happen: a confirm before the group commit that holds the message. The channel's gate
+sees to that; here only the LSN is read, right after the publish.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from typing import TYPE_CHECKING, Final
+
+from pamqp import commands
+
+from logstore.broker import frames
+from logstore.broker.errors import (
+    ACCESS_REFUSED,
+    CONTENT_TOO_LARGE,
+    FRAME_ERROR,
+    NO_ROUTE,
+    RESOURCE_ERROR,
+    SYNTAX_ERROR,
+    UNEXPECTED_FRAME,
+    ChannelException,
+    ConnectionException,
+    not_implemented,
+    precondition_failed,
+)
+from logstore.broker.fields import MalformedFields, Properties, check_properties
+from logstore.broker.headers import EXPIRATION_MS_MAX, encode_header
+from logstore.broker.memory_queue import place_bytes
+from logstore.broker.queues import now_ms
+from logstore.errors import StoreError, StorePoisoned
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
+    from logstore.broker.channel import Channel
+    from logstore.broker.exchanges import Route
+
+logger = logging.getLogger(__name__)
+
+_CONTENT: Final = struct.Struct(">HHQ")  # class, weight, body size
+_MANDATORY: Final = 1
+_IMMEDIATE: Final = 2
+_ROUTING_AT: Final = 6  # behind the method id and a reserved short
+_BASIC: Final = commands.Basic.frame_id
+PUBLISH_INDEX: Final = commands.Basic.Publish.index
+
+
+class _Content:
+    """A message that is arriving: the method first, then the header, then the body in pieces."""
+
+    __slots__ = ("body_size", "flags", "missing", "pieces", "properties", "reserved", "routing", "wanted")
+
+    def __init__(self, routing: bytes, flags: int) -> None:
+        self.routing = routing
+        self.flags = flags
+        self.properties: bytes | None = None  # None until the header came
+        self.wanted = Properties(None, None)
+        self.body_size = 0
+        self.missing = 0
+        self.pieces: list[bytes] = []
+        self.reserved = 0  # bytes taken from the memory budget meanwhile
+
+
+class Publishing:
+    """The publishing half of a channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.confirming = False
+        self._next_tag = 1
+        self._content: _Content | None = None
+        # Publishers repeat themselves: the last routing and properties need no second look.
+        self._routing: tuple[bytes, str, str] = (b"", "", "")
+        self._properties: tuple[bytes, Properties] = (b"\x00\x00", Properties(None, None))
+
+    @property
+    def expects_content(self) -> bool:
+        """True while a publish has not got all its content frames."""
+        return self._content is not None
+
+    def on_publish(self, payload: bytes) -> None:
+        """basic.publish: its arguments are read by hand, being on the path of every message."""
+        try:
+            key_at = _ROUTING_AT + 1 + payload[_ROUTING_AT]
+            flags_at = key_at + 1 + payload[key_at]
+            flags = payload[flags_at]
+        except IndexError:
+            raise ConnectionException(SYNTAX_ERROR, "Basic.Publish is cut off") from None
+        if len(payload) != flags_at + 1:
+            raise ConnectionException(SYNTAX_ERROR, "bytes follow the arguments of Basic.Publish")
+        routing = payload[_ROUTING_AT:flags_at]
+        if routing != self._routing[0]:
+            try:
+                exchange = payload[_ROUTING_AT + 1 : key_at].decode()
+                key = payload[key_at + 1 : flags_at].decode()
+            except UnicodeDecodeError:
+                raise ConnectionException(SYNTAX_ERROR, "Basic.Publish has a name not in UTF-8") from None
+            self._routing = (routing, exchange, key)
+        self._content = _Content(routing, flags)
+
+    def on_header(self, payload: bytes) -> Coroutine[Any, Any, None] | None:
+        """A content header."""
+        content = self._content
+        if content is None or content.properties is not None:
+            raise ConnectionException(UNEXPECTED_FRAME, "a content header came without a method before it")
+        if len(payload) < _CONTENT.size:
+            raise ConnectionException(SYNTAX_ERROR, "a content header is cut off")
+        class_id, weight, body_size = _CONTENT.unpack_from(payload)
+        if class_id != _BASIC or weight:
+            raise ConnectionException(
+                UNEXPECTED_FRAME, f"expected a content header for class {_BASIC}, got one for {class_id}"
+            )
+        properties = payload[_CONTENT.size :]
+        if properties != self._properties[0]:
+            try:
+                self._properties = (properties, check_properties(properties, 0))
+            except MalformedFields as error:
+                raise ConnectionException(SYNTAX_ERROR, f"message properties: {error}") from None
+        body_bytes_max = self.channel.limits.body_bytes_max
+        if body_size > body_bytes_max:
+            self._content = None
+            raise ChannelException(
+                CONTENT_TOO_LARGE,
+                f"message size {body_size} is larger than configured max size {body_bytes_max}",
+            )
+        content.properties, content.wanted = self._properties
+        content.body_size = content.missing = body_size
+        return None if body_size else self._complete(content)
+
+    def on_body(self, payload: bytes) -> Coroutine[Any, Any, None] | None:
+        """A piece of a body."""
+        content = self._content
+        if content is None or content.properties is None:
+            raise ConnectionException(UNEXPECTED_FRAME, "a content body came without a header before it")
+        content.missing -= len(payload)
+        if content.missing < 0:
+            raise ConnectionException(FRAME_ERROR, "a content body is longer than its header said")
+        if payload:
+            content.pieces.append(payload)
+        if not content.missing:
+            return self._complete(content)
+        if not self.channel.vhost.budget.take(len(payload)):
+            raise ConnectionException(RESOURCE_ERROR, "the broker has no memory left for arriving messages")
+        content.reserved += len(payload)
+        return None
+
+    def abandon(self) -> None:
+        """Forget a content that is incomplete."""
+        content, self._content = self._content, None
+        if content is not None and content.reserved:
+            self.channel.vhost.budget.give_back(content.reserved)
+
+    def _complete(self, content: _Content) -> Coroutine[Any, Any, None] | None:
+        self.abandon()
+        tag = 0
+        if self.confirming:
+            tag = self._next_tag
+            self._next_tag += 1
+        if content.flags & _IMMEDIATE:
+            raise not_implemented("immediate=true")
+        _, exchange_name, key = self._routing
+        exchange = self.channel.vhost.exchange(exchange_name)
+        if exchange.internal:
+            raise ChannelException(
+                ACCESS_REFUSED, f"cannot publish to internal exchange '{exchange_name}' in vhost '/'"
+            )
+        expiration_ms = self._check(content.wanted)
+        route = exchange.route(key)
+        if not route.durable and not route.memory:
+            if content.flags & _MANDATORY:
+                self._return(content)
+            self._confirm(tag)
+            return None
+        assert content.properties is not None
+        header = encode_header(content.routing, content.properties, now_ms(), expiration_ms)
+        expires = expiration_ms is not None
+        if content.body_size > self.channel.limits.inline_body_bytes_max:
+            return self._store_large(tag, route, header, content, expires)
+        pieces = content.pieces
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        try:
+            self._store(route, header, body)
+        except StoreError as error:
+            self._refuse(tag, error)
+            return None
+        lsn = self.channel.store.next_lsn if route.durable else 0
+        self._enqueued(tag, route, header, body, lsn, expires)
+        return None
+
+    def _check(self, properties: Properties) -> int | None:
+        if properties.user_id is not None and properties.user_id != self.channel.connection.user:
+            raise precondition_failed(
+                f"user_id property set to '{properties.user_id}' but authenticated user was "
+                f"'{self.channel.connection.user}'"
+            )
+        text = properties.expiration
+        if not text:
+            return None
+        if not (text.isascii() and text.isdigit() and len(text) <= 20):
+            raise precondition_failed(f"invalid expiration '{text}': not a number of milliseconds")
+        return min(int(text), EXPIRATION_MS_MAX)
+
+    def _return(self, content: _Content) -> None:
+        channel = self.channel
+        assert content.properties is not None
+        method = frames.basic_return(channel.number, NO_ROUTE, "NO_ROUTE", content.routing)
+        parts = frames.with_content(
+            channel.number,
+            method,
+            content.properties,
+            b"".join(content.pieces),
+            channel.connection.frame_bytes_max,
+        )
+        channel.send(b"".join(parts))
+
+    def _store(self, route: Route, header: bytes, body: bytes) -> None:
+        """Take memory for the memory queues, and publish to the durable ones. Raises `StoreError`."""
+        budget = self.channel.vhost.budget
+        size = place_bytes(header, body) * len(route.memory)
+        if size and not budget.take(size):
+            raise _MemoryFull(f"the broker's memory for messages is full ({budget.bytes_max} bytes)")
+        if route.durable:
+            try:
+                self.channel.store.publish([queue.handle for queue in route.durable], body, header=header, wait=False)
+            except StoreError:
+                budget.give_back(size)
+                raise
+
+    def _enqueued(self, tag: int, route: Route, header: bytes, body: bytes, lsn: int, expires: bool) -> None:
+        if route.durable:
+            self.channel.changed_until(lsn)
+            for queue in route.durable:
+                queue.enqueued(lsn, expires=expires)
+        for memory_queue in route.memory:
+            memory_queue.enqueue(header, body, expires=expires)
+        self._confirm(tag)
+
+    async def _store_large(self, tag: int, route: Route, header: bytes, content: _Content, expires: bool) -> None:
+        """As for any message, but off the loop's thread: copying and hashing it takes a while.
+
+        The connection reads nothing meanwhile, so order on it is kept.
+        """
+
+        def store() -> tuple[bytes, int]:
+            body = b"".join(content.pieces)
+            content.pieces.clear()
+            self._store(route, header, body)
+            return body, self.channel.store.next_lsn
+
+        try:
+            body, lsn = await self.channel.wakeups.loop.run_in_executor(None, store)
+        except StoreError as error:
+            self._refuse(tag, error)
+        else:
+            self._enqueued(tag, route, header, body, lsn, expires)
+
+    def _confirm(self, tag: int) -> None:
+        if tag:
+            self.channel.confirm(tag)
+
+    def _refuse(self, tag: int, error: StoreError) -> None:
+        logger.info("publish on %s refused: %s", self.channel.connection, error)
+        if tag:
+            self.channel.reply(commands.Basic.Nack(tag, requeue=False))
+        elif not isinstance(error, StorePoisoned):
+            raise ChannelException(RESOURCE_ERROR, str(error)) from None
+        if isinstance(error, StorePoisoned):
+            raise error
+
+
+class _MemoryFull(StoreError):
+    """The memory queues hold as much as they may; refused like a full store."""

@@ -1,0 +1,390 @@
+"""A queue as the broker sees it: consumers in turn, counts, expiry; where its messages lie is left open.
+
+`DurableQueue` keeps them in the store, `MemoryQueue` in memory. Both offer places through the same
+few methods, so that delivery, acknowledgement, requeue and expiry exist once.
+
+What must always hold: a place that was taken is either settled (accepted, rejected) or given back by
+`Acquired.release`, and given back in its old position.
+"""
+
+from __future__ import annotations
+
+import abc
+import collections
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+from logstore.broker.exchanges import NOWHERE, Binding, Route
+from logstore.broker.frames import short_string
+from logstore.broker.headers import MessageHeader, decode_header
+from logstore.errors import NotEnqueued, StoreError, StorePoisoned, UnknownMessage, UnknownQueue
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from logstore.broker.consumers import Consumer
+    from logstore.broker.durable_queue import DurableQueue
+    from logstore.broker.memory_queue import MemoryQueue
+    from logstore.broker.wakeups import WakeUps
+
+logger = logging.getLogger(__name__)
+
+BATCH_MAX: Final = 64  # places taken at once
+TURN_MAX: Final = 512  # deliveries before other queues and sockets get their turn
+BATCH_BYTES_AIM: Final = 256 * 1024  # bodies of one batch, judged by the bodies before them
+LOCKED_HEAD_RETRY_S: Final = 1.0
+# Somebody else (a purge, a deletion, a tool) was quicker: what was to be done holds already.
+_GONE: Final = (NotEnqueued, UnknownMessage, UnknownQueue)
+
+
+class Place(Protocol):
+    """What a queue hands out for one message: the store's `Delivery`, or its like in memory."""
+
+    @property
+    def id(self) -> int:
+        """Unique within the queue."""
+
+    @property
+    def content(self) -> bytes | memoryview:
+        """The body; read from the log when asked for. Raises `StoreError` if it cannot be."""
+
+    @property
+    def header(self) -> bytes:
+        """What `headers` encoded, or somebody else's bytes."""
+
+    @property
+    def redelivered(self) -> bool:
+        """True if it may have been delivered before."""
+
+    def accept(self, *, wait: bool = True) -> object:
+        """The message is done with."""
+
+    def reject(self, *, wait: bool = True) -> object:
+        """To the dead-letter queue, or away."""
+
+    def release(self) -> object:
+        """Back to its old position."""
+
+
+class Acquired:
+    """A place taken by one consumer (or a get), with its decoded header.
+
+    If `accept` or `reject` raises `StoreError`, the place is still taken and can be released.
+    """
+
+    __slots__ = ("consumer", "header", "place", "queue")
+
+    def __init__(self, queue: BrokerQueue, place: Place, header: MessageHeader) -> None:
+        self.queue = queue
+        self.place = place
+        self.header = header
+        self.consumer: Consumer | None = None
+
+    def accept(self) -> None:
+        """The message is done with; durable after the next group commit."""
+        self._settle(self.place.accept)
+
+    def reject(self) -> None:
+        """The message goes to the dead-letter queue, if there is one, or away."""
+        if self._settle(self.place.reject):
+            self.queue.rejected()
+
+    def _settle(self, settle: Callable[..., object]) -> bool:
+        """True if it was done here; False if there was nothing left to do. Raises `StoreError`."""
+        if not self.queue.settled(self.place):
+            return False
+        try:
+            settle(wait=False)
+        except _GONE:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Back to its old position, for any consumer."""
+        if self.queue.settled(self.place):
+            with contextlib.suppress(*_GONE):
+                self.place.release()
+            self.queue.came_back()
+
+
+class BrokerQueue(abc.ABC):
+    """Name, owner, arguments, consumers and expiry of one queue."""
+
+    durable: bool
+
+    def __init__(
+        self,
+        name: str,
+        wakeups: WakeUps,
+        *,
+        exclusive: bool,
+        auto_delete: bool,
+        owner: object | None,
+        ttl_ms: int | None,
+        expires_ms: int | None,
+    ) -> None:
+        self.name = name
+        self.exclusive = exclusive
+        self.auto_delete = auto_delete
+        self.owner = owner  # the connection an exclusive queue belongs to
+        self.ttl_ms = ttl_ms
+        self.expires_ms = expires_ms
+        self.wakeups = wakeups
+        self.bindings: set[Binding] = set()
+        self.deleted = False
+        self.consumers: collections.deque[Consumer] = collections.deque()
+        self.used_at = wakeups.loop.time()
+        self.route: Route = NOWHERE
+        self._default_routing = b"\x00" + short_string(name)
+        self._body_bytes_mean = 1024.0
+        self._may_expire = ttl_ms is not None
+        self._head_is_lasting = False  # the first message never expires; forgotten when it goes
+        self._expiry_timer: asyncio.TimerHandle | None = None
+        self.unused_timer: asyncio.TimerHandle | None = None  # for `x-expires`
+
+    # Where the messages lie.
+
+    @property
+    @abc.abstractmethod
+    def ready_count(self) -> int:
+        """Messages that wait, those out with consumers not counted."""
+
+    @abc.abstractmethod
+    def sort_into(self, durable: list[DurableQueue], memory: list[MemoryQueue]) -> None:
+        """Append this queue to the list of its kind."""
+
+    @abc.abstractmethod
+    def _take(self, n: int) -> list[Place]:
+        """Up to `n` places from the front, in order."""
+
+    @abc.abstractmethod
+    def _head_header(self) -> bytes | None:
+        """The header of the first message that waits, without taking it."""
+
+    @abc.abstractmethod
+    def settled(self, place: Place) -> bool:
+        """A taken place is about to be settled; False if the queue is gone and nothing is left to do."""
+
+    @abc.abstractmethod
+    def undurable_lsn(self) -> int | None:
+        """The LSN after which what was enqueued is offered, or None if nothing waits for the disk."""
+
+    @abc.abstractmethod
+    def rejected(self) -> None:
+        """A place of this queue was rejected."""
+
+    # Consumers.
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """A consumer joins at the end of the round."""
+        self.consumers.append(consumer)
+        self.wakeups.wake(self)
+        self.wake_when_durable()
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """A consumer leaves."""
+        self.consumers.remove(consumer)
+        self.touch()
+
+    def touch(self) -> None:
+        """The queue is in use; `x-expires` counts from now."""
+        self.used_at = self.wakeups.loop.time()
+
+    def wake_when_durable(self) -> None:
+        """If places wait for the disk, be woken when it has them."""
+        lsn = self.undurable_lsn()
+        if lsn is not None:
+            self.wakeups.wake_after_commit(self, lsn)
+
+    def serve(self) -> None:
+        """Give what waits to consumers in turn, while they have credit; then see what expired."""
+        if self.deleted:
+            return
+        try:
+            if self.consumers:
+                self._deliver()
+            if self._may_expire:
+                self._arm_expiry()
+        except StoreError as error:
+            # A poisoned store says so to everybody by another way; anything else is this queue's alone.
+            level = logging.DEBUG if isinstance(error, StorePoisoned) else logging.ERROR
+            logger.log(level, "queue %r stands still: %s", self.name, error)
+
+    def _deliver(self) -> None:
+        left = TURN_MAX
+        while left > 0:
+            credit = 0
+            for consumer in self.consumers:
+                credit += consumer.credit()
+                if credit >= BATCH_MAX:
+                    break
+            if not credit:
+                return
+            wanted = min(credit, BATCH_MAX, max(1, int(BATCH_BYTES_AIM / self._body_bytes_mean)))
+            batch = self.acquire(wanted, for_consumer=True)
+            if not batch:
+                return
+            left -= len(batch)
+            for at, acquired in enumerate(batch):
+                taker = self._next_consumer()
+                if taker is None:
+                    # Bodies were longer than those before them, and filled the sockets early.
+                    for late in reversed(batch[at:]):
+                        late.release()
+                    return
+                try:
+                    size = taker.deliver(acquired)
+                except StorePoisoned:
+                    raise
+                except StoreError as error:
+                    self._unreadable(acquired.place, error)
+                    continue
+                self._body_bytes_mean += (size - self._body_bytes_mean) / 8
+        self.wakeups.wake(self)
+
+    def _next_consumer(self) -> Consumer | None:
+        consumers = self.consumers
+        for _ in range(len(consumers)):
+            consumer = consumers[0]
+            consumers.rotate(-1)
+            if consumer.credit():
+                return consumer
+        return None
+
+    def _unreadable(self, place: Place, error: StoreError) -> None:
+        if isinstance(error, _GONE):
+            self.settled(place)
+            return
+        # It stays taken: nothing is dropped, and it does not stop the queue. A restart offers it again.
+        logger.error("a message of queue %r cannot be read and is set aside: %s", self.name, error)
+
+    # Taking.
+
+    def acquire(self, n: int, *, for_consumer: bool = False) -> list[Acquired]:
+        """Take up to `n` messages from the front; those that are overdue are dropped on the way."""
+        acquired: list[Acquired] = []
+        while not acquired:
+            places = self._take(n)
+            if not places:
+                break
+            self._head_is_lasting = False
+            if self._may_expire:
+                self.wakeups.wake(self)  # to look at the new head
+            for place in places:
+                try:
+                    header = decode_header(place.header, self._default_routing)
+                except StorePoisoned:
+                    raise
+                except StoreError as error:
+                    self._unreadable(place, error)
+                    continue
+                if self._is_overdue(header, for_consumer):
+                    self.settled(place)
+                    place.accept(wait=False)
+                else:
+                    acquired.append(Acquired(self, place, header))
+        return acquired
+
+    def came_back(self) -> None:
+        """A message was released to its place."""
+        self._head_is_lasting = False
+        self.wakeups.wake(self)
+
+    # Expiry of messages. Only the front is looked at: what lies behind it is checked when it gets there.
+
+    def _due_ms(self, header: MessageHeader) -> int | None:
+        if header.published_ms is None:
+            return None
+        ttl_ms = self.ttl_ms
+        if header.expiration_ms is not None and (ttl_ms is None or header.expiration_ms < ttl_ms):
+            ttl_ms = header.expiration_ms
+        return None if ttl_ms is None else header.published_ms + ttl_ms
+
+    def _is_overdue(self, header: MessageHeader, for_consumer: bool) -> bool:
+        due_ms = self._due_ms(header)
+        if due_ms is None:
+            return False
+        self._may_expire = True
+        if for_consumer and due_ms == header.published_ms:
+            return False  # a time to live of 0 means "at once or never", and this is at once
+        return due_ms <= now_ms()
+
+    def may_expire(self) -> None:
+        """A message with an expiry was enqueued, or may be here from before."""
+        self._may_expire = True
+        self._arm_expiry()
+
+    def _arm_expiry(self) -> None:
+        if self._expiry_timer is not None or self._head_is_lasting or self.deleted:
+            return
+        data = self._head_header()
+        if data is None:
+            self._may_expire = self.ttl_ms is not None
+            return
+        due_ms = self._due_ms(decode_header(data, self._default_routing))
+        if due_ms is None:
+            self._head_is_lasting = True
+            return
+        delay_s = max(0, due_ms - now_ms()) / 1000
+        self._expiry_timer = self.wakeups.loop.call_later(delay_s, self._drop_overdue)
+
+    def _drop_overdue(self) -> None:
+        self._expiry_timer = None
+        if self.deleted:
+            return
+        try:
+            if self.consumers:
+                self._deliver()
+            blocked = not self._drop_from_front()
+        except StoreError as error:
+            logger.log(
+                logging.DEBUG if isinstance(error, StorePoisoned) else logging.ERROR,
+                "messages of queue %r cannot expire: %s",
+                self.name,
+                error,
+            )
+            return
+        if not blocked:
+            self._arm_expiry()
+            return
+        # The front is not on the disk yet, or locked by somebody else's transaction.
+        lsn = self.undurable_lsn()
+        if lsn is not None:
+            self.wakeups.wake_after_commit(self, lsn)
+        else:
+            self._expiry_timer = self.wakeups.loop.call_later(LOCKED_HEAD_RETRY_S, self._drop_overdue)
+
+    def _drop_from_front(self) -> bool:
+        """Drop overdue messages at the front; False if the front is overdue and cannot be taken."""
+        while True:
+            data = self._head_header()
+            if data is None or not self._is_overdue(decode_header(data, self._default_routing), False):
+                return True
+            places = self._take(1)
+            if not places:
+                return False
+            place = places[0]
+            self._head_is_lasting = False
+            overdue = self._is_overdue(decode_header(place.header, self._default_routing), False)
+            self.settled(place)
+            if not overdue:  # another message than the one just seen: not ours to drop
+                place.release()
+                return True
+            place.accept(wait=False)
+
+    def close(self) -> None:
+        """The queue is gone: no timer may find it again."""
+        self.deleted = True
+        self.wakeups.forget(self)
+        for timer in (self._expiry_timer, self.unused_timer):
+            if timer is not None:
+                timer.cancel()
+        self._expiry_timer = self.unused_timer = None
+
+
+def now_ms() -> int:
+    """Wall-clock milliseconds since the epoch: expiry has to mean the same after a restart."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,214 @@
+"""The broker as a whole: it listens, admits connections, and ends in good order.
+
+A `Server` belongs to one event loop and uses one open store, which it neither opens nor closes. When
+it stops, everything published is durable and confirmed where somebody waits for it, clients are told,
+and what they had not acknowledged is back on its queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+from typing import TYPE_CHECKING, Final
+
+import uvloop
+
+from logstore.broker.connection import Connection
+from logstore.broker.errors import (
+    CONNECTION_FORCED,
+    INTERNAL_ERROR,
+    NOT_ALLOWED,
+    BrokerError,
+    ConnectionException,
+)
+from logstore.broker.limits import Limits
+from logstore.broker.users import Users
+from logstore.broker.vhost import VirtualHost
+from logstore.broker.wakeups import WakeUps
+from logstore.errors import StoreError
+
+if TYPE_CHECKING:
+    from logstore import MessageStore
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 5672
+STOP_S: Final = 5.0  # for clients to take note; with the store's own end it stays below ten seconds
+
+
+class Server:
+    """One broker on one store.
+
+    `start` may be called once. Everything but the constructor belongs to the event loop's thread.
+    """
+
+    vhost: VirtualHost
+    wakeups: WakeUps
+    users: Users
+
+    def __init__(
+        self,
+        store: MessageStore,
+        host: str = DEFAULT_HOST,
+        port: int = DEFAULT_PORT,
+        *,
+        limits: Limits | None = None,
+    ) -> None:
+        self.store = store
+        self.host = host
+        self.port = port  # after `start` the real one, if it was 0
+        self.limits = limits or Limits()
+        self.connections: set[Connection] = set()
+        self._listener: asyncio.Server | None = None
+        self._stopping = False
+        self._failed: asyncio.Future[Exception] | None = None
+        self._admitted = 0
+
+    async def start(self) -> None:
+        """Load the catalog and listen. Raises `BrokerError` if that address cannot be had."""
+        loop = asyncio.get_running_loop()
+        self._failed = loop.create_future()
+        self.wakeups = WakeUps(self.store, loop, self.on_poison)
+        self.users = Users(self.store.config)
+        self.vhost = VirtualHost(self.store, self.wakeups, self.limits.memory_bytes_max)
+        try:
+            self._listener = await loop.create_server(lambda: Connection(self), self.host, self.port, backlog=1024)
+        except OSError as error:
+            self.wakeups.stop()
+            raise BrokerError(_cannot_listen(self.host, self.port, error)) from error
+        self.port = self._listener.sockets[0].getsockname()[1]
+        logger.info("listening on %s", self.address)
+
+    @property
+    def address(self) -> str:
+        """Host and port, as people write them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    async def failure(self) -> Exception:
+        """Wait until the store is poisoned; clients have been told by then."""
+        assert self._failed is not None
+        return await asyncio.shield(self._failed)
+
+    async def stop(self, timeout_s: float = STOP_S) -> None:
+        """End in at most `timeout_s`: finish what is published, tell clients, give back what they had."""
+        if self._stopping or self._listener is None:
+            return
+        self._stopping = True
+        self._listener.close()
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        await self._finish_publishes(timeout_s / 2)
+        for connection in list(self.connections):
+            connection.fail(ConnectionException(CONNECTION_FORCED, "broker shut down"), 0)
+        left = max(0.1, deadline - asyncio.get_running_loop().time())
+        waiting = [connection.is_gone() for connection in self.connections]
+        if waiting:
+            await asyncio.wait(waiting, timeout=left * 0.8)
+        for connection in list(self.connections):
+            connection.transport.abort()
+        if self.connections:
+            await asyncio.wait([each.is_gone() for each in self.connections], timeout=left * 0.2)
+        self.wakeups.stop()
+
+    async def _finish_publishes(self, timeout_s: float) -> None:
+        for connection in self.connections:
+            connection.stop_reading()
+        forced = asyncio.get_running_loop().run_in_executor(None, self.store.force)
+        try:
+            await asyncio.wait_for(asyncio.shield(forced), timeout_s)
+        except (TimeoutError, StoreError) as error:
+            logger.warning("stopping without the last group commit: %s", error)
+        # Two turns: one for the report of the commit, one for the frames it lets out.
+        await asyncio.sleep(0)
+        for connection in list(self.connections):
+            connection.settle_all(self.wakeups.settled_lsn)
+
+    # Connections.
+
+    def connection_made(self, connection: Connection) -> bool:
+        """A socket was accepted; False if there is no room even for a handshake that says so."""
+        if self._stopping or len(self.connections) >= 2 * self.limits.connections_max:
+            return False
+        self.connections.add(connection)
+        sock = connection.transport.get_extra_info("socket")
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return True
+
+    def admit(self, connection: Connection) -> None:
+        """A client has logged in. Raises 530 if too many have."""
+        if self._admitted >= self.limits.connections_max:
+            raise ConnectionException(NOT_ALLOWED, f"connection limit ({self.limits.connections_max}) is reached")
+        self._admitted += 1
+        connection.admitted = True
+
+    def connection_lost(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        if connection.admitted:
+            connection.admitted = False
+            self._admitted -= 1
+
+    def on_poison(self, error: Exception) -> None:
+        """The store can write no more: refuse what waits for it, and close every connection."""
+        if self._failed is None or self._failed.done():
+            return
+        self._failed.set_result(error)
+        logger.error("the store cannot go on: %s", error)
+        for connection in list(self.connections):
+            for channel in connection.channels.values():
+                channel.refuse_unconfirmed()
+            connection.fail(ConnectionException(INTERNAL_ERROR, f"the store cannot go on: {error}"), 0)
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> str:
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return f"{address} is already in use: choose another with --port"
+    if error.errno == errno.EACCES:
+        return f"{address} may not be used without privileges: choose a port above 1023 with --port"
+    if isinstance(error, socket.gaierror):
+        return f"host {host} is unknown: choose another with --host"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{host} is no address of this machine: choose another with --host"
+    return f"cannot listen on {address}: {error.strerror or error}"
+
+
+def run(
+    store: MessageStore,
+    *,
+    host: str = DEFAULT_HOST,
+    port: int = DEFAULT_PORT,
+    limits: Limits | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT, then end in good order; the caller closes the store.
+
+    Prints `listening on HOST:PORT` when clients can connect. Raises `BrokerError`, with one plain line,
+    if it cannot listen or the store cannot go on.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(Server(store, host, port, limits=limits)))
+
+
+async def _serve(server: Server) -> None:
+    loop = asyncio.get_running_loop()
+    asked_to_stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked_to_stop.set)
+    await server.start()
+    print(f"listening on {server.address}", flush=True)
+    stop = loop.create_task(asked_to_stop.wait())
+    failure = loop.create_task(server.failure())
+    await asyncio.wait((stop, failure), return_when=asyncio.FIRST_COMPLETED)
+    failed = failure.result() if failure.done() else None
+    stop.cancel()
+    failure.cancel()
+    await server.stop()
+    if failed is not None:
+        raise BrokerError(f"the store cannot go on: {failed}") from failed

@@ -1,0 +1,122 @@
+"""Users of the broker, kept in the catalog's configuration.
+
+One entry per user, `broker.user.NAME`: a JSON object with `hash` (scrypt, its cost and salt included)
+and `loopback_only`. A new store gets guest with password guest, who may log in from this machine only.
+
+A password check is meant to be slow, so it runs off the event loop, and a password that was right
+once is remembered for the life of the process, as a digest under a key that never leaves it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import ipaddress
+import json
+import logging
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+logger = logging.getLogger(__name__)
+
+_PREFIX: Final = "broker.user."
+_INITIALISED: Final = "broker.users"  # so that a guest who was removed does not come back
+_SCRYPT_N: Final = 1 << 14  # 16 MiB and about 50 ms
+_SCRYPT_R: Final = 8
+_SCRYPT_P: Final = 1
+_SALT_BYTES: Final = 16
+_DIGEST_BYTES: Final = 32
+_SCRYPT_BYTES_MAX: Final = 64 << 20
+_REMEMBERED_MAX: Final = 1024
+
+
+def hash_password(password: str) -> str:
+    """A salted scrypt hash, as `scrypt$n$r$p$salt$hash`."""
+    salt = secrets.token_bytes(_SALT_BYTES)
+    return _encode(salt, _scrypt(password, salt, _SCRYPT_N, _SCRYPT_R, _SCRYPT_P))
+
+
+def _encode(salt: bytes, digest: bytes) -> str:
+    encoded = (base64.b64encode(each).decode() for each in (salt, digest))
+    return "$".join(("scrypt", str(_SCRYPT_N), str(_SCRYPT_R), str(_SCRYPT_P), *encoded))
+
+
+def check_password(password: str, stored: str) -> bool:
+    """True if the password is the one that was hashed; False too for a hash that is not one of ours."""
+    try:
+        scheme, n, r, p, salt, digest = stored.split("$")
+        if scheme != "scrypt":
+            return False
+        made = _scrypt(password, base64.b64decode(salt), int(n), int(r), int(p))
+        return hmac.compare_digest(made, base64.b64decode(digest))
+    except ValueError:
+        return False
+
+
+def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
+    return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=_SCRYPT_BYTES_MAX, dklen=_DIGEST_BYTES)
+
+
+def is_loopback(peer: Any) -> bool:
+    """True if a socket's peer is on this machine."""
+    try:
+        address = ipaddress.ip_address(peer[0].split("%")[0])
+    except (ValueError, TypeError, IndexError, AttributeError):
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+class Users:
+    """Who may log in."""
+
+    def __init__(self, config: MutableMapping[str, str]) -> None:
+        self._config = config
+        self._key = secrets.token_bytes(32)
+        self._remembered: set[bytes] = set()
+        self._nobody = _encode(secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_DIGEST_BYTES))
+        if _INITIALISED not in config:
+            self.add("guest", "guest", loopback_only=True)
+            config[_INITIALISED] = "1"
+
+    def add(self, name: str, password: str, *, loopback_only: bool = False) -> None:
+        """Add a user, or give one a new password. Raises `ValueError` for an empty name."""
+        if not name:
+            raise ValueError("a user needs a name")
+        entry = {"hash": hash_password(password), "loopback_only": loopback_only}
+        self._config[_PREFIX + name] = json.dumps(entry)
+
+    def remove(self, name: str) -> None:
+        """Remove a user; connections that are open stay. Raises `KeyError` if there is none."""
+        del self._config[_PREFIX + name]
+
+    async def verify(self, name: str, password: str, peer: Any) -> bool:
+        """True if this user may log in with this password from there."""
+        stored, loopback_only = self._entry(name)
+        if loopback_only and not is_loopback(peer):
+            logger.info("user %r is refused: it may log in from this machine only", name)
+            return False
+        proof = hmac.digest(self._key, "\0".join((name, password, stored)).encode(), "sha256")
+        if proof in self._remembered:
+            return True
+        loop = asyncio.get_running_loop()
+        if not await loop.run_in_executor(None, check_password, password, stored):
+            logger.info("user %r is refused: unknown, or a wrong password", name)
+            return False
+        if len(self._remembered) >= _REMEMBERED_MAX:
+            self._remembered.clear()
+        self._remembered.add(proof)
+        return True
+
+    def _entry(self, name: str) -> tuple[str, bool]:
+        """A user's hash and restriction; for an unknown one a hash that nothing fits, and as slow."""
+        try:
+            entry = json.loads(self._config[_PREFIX + name])
+            return str(entry["hash"]), bool(entry.get("loopback_only", True))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return self._nobody, False

@@ -1,0 +1,265 @@
+"""Where a catalog can be: a SQLite file in the store directory, or one schema of a PostgreSQL server.
+
+A place knows how to make, open and check itself, and how to say what its driver's exceptions mean. It never
+creates a catalog that was to be opened, and changes no file before it is known to be ours.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from logstore.errors import CatalogError, CatalogMismatch, CatalogUnavailable, OptionError
+
+if TYPE_CHECKING:  # imported where they are used: half of the time that "import logstore" may take
+    import sqlite3
+
+    from sqlalchemy import Connection, Engine
+
+FILE_NAME = "catalog.sqlite"
+DEFAULT_SCHEMA = "logstore"
+
+BUSY_TIMEOUT_S = 5.0  # readers never hold the lock; whoever holds it longer is no reader
+CONNECT_TIMEOUT_S = 10
+
+
+class Place(Protocol):
+    """What a place must know about itself."""
+
+    where: str  # for messages
+    schema: str | None
+
+    def make(self) -> None:
+        """Make what must be there before anything can connect."""
+
+    def engine(self) -> Engine:
+        """Connections that are durable at commit; nothing is created, and nothing of others changed."""
+
+    def prepare_schema(self, connection: Connection) -> None:
+        """Make what must be there before the tables."""
+
+    def verify(self, connection: Connection) -> None:
+        """Look for damage below the rows, or raise ``CatalogError``."""
+
+    def settle(self, engine: Engine) -> None:
+        """Do what changes the place itself, and so waits until it is known to be ours."""
+
+    def explain(self, error: Exception) -> CatalogError:
+        """Say in one plain sentence what an exception of the driver means."""
+
+
+class SqliteFile:
+    """``catalog.sqlite`` in the store directory; its -wal and -shm files take their mode from it."""
+
+    schema: str | None = None
+
+    def __init__(self, store_dir: str | os.PathLike[str], *, read_only: bool) -> None:
+        self.path = Path(os.fspath(store_dir)).absolute() / FILE_NAME
+        self.read_only = read_only
+        self.where = f"the catalog {self.path}"
+
+    def make(self) -> None:
+        """An empty file, its directory entry forced; one that is there stays as it is."""
+        try:
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                made = os.open(self.path, flags, 0o600)
+            except FileExistsError:
+                return
+            os.close(made)
+            directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise CatalogUnavailable(
+                f"{self.where} cannot be made: {error.strerror}; see to the directory and try again"
+            ) from error
+
+    def _check_file(self) -> None:
+        # By name, never through a descriptor of our own: closing one would drop every lock that SQLite holds
+        # on the file in this process.
+        try:
+            status = os.lstat(self.path)
+        except FileNotFoundError:
+            raise CatalogMismatch(
+                f"{self.where} is missing, and the log needs it: restore it together with the log"
+            ) from None
+        except OSError as error:
+            raise CatalogUnavailable(f"{self.where} cannot be reached: {error.strerror}") from error
+        if not stat.S_ISREG(status.st_mode):
+            raise CatalogError(f"{self.where} is not a regular file; put the catalog itself there")
+
+    def engine(self) -> Engine:
+        """One connection for all threads: changes come one at a time anyway."""
+        import sqlite3
+        from urllib.parse import quote
+
+        import sqlalchemy as sa
+        from sqlalchemy.pool import StaticPool
+
+        self._check_file()
+        mode, begin = ("ro", "BEGIN") if self.read_only else ("rw", "BEGIN IMMEDIATE")
+        uri = f"file:{quote(os.fsencode(self.path))}?mode={mode}"
+        if self.read_only and not os.path.lexists(f"{self.path}-wal") and not os.access(self.path.parent, os.W_OK):
+            uri += "&immutable=1"  # on a read-only medium SQLite cannot make its -shm file, and needs none
+
+        def connect() -> sqlite3.Connection:
+            connection = sqlite3.connect(
+                uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
+            for setting in (
+                "trusted_schema=OFF",
+                "cell_size_check=ON",
+                "foreign_keys=ON",
+                "synchronous=FULL",
+            ):
+                connection.execute(f"PRAGMA {setting}")
+            return connection
+
+        engine = sa.create_engine("sqlite+pysqlite://", creator=connect, poolclass=StaticPool)
+        # With isolation_level None the driver begins nothing by itself: tables too are made in a transaction.
+        sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
+        return engine
+
+    def prepare_schema(self, connection: Connection) -> None:
+        """Nothing: a file has no schemas."""
+
+    def settle(self, engine: Engine) -> None:
+        """The write-ahead log, which the header records, and the permissions."""
+        if self.read_only:
+            return
+        raw = engine.raw_connection()
+        try:
+            cursor = raw.cursor()
+            cursor.execute("PRAGMA journal_mode=WAL")
+            mode = cursor.fetchone()
+            cursor.close()
+        finally:
+            raw.close()
+        if mode != ("wal",):
+            raise CatalogUnavailable(
+                f"{self.where} is on a file system without the shared memory that SQLite's WAL needs: "
+                "move the store to a local disk"
+            )
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(OSError):  # absent, or another user's, who lets us write all the same
+                os.chmod(f"{self.path}{suffix}", 0o600)
+
+    def verify(self, connection: Connection) -> None:
+        """Pages and references; SQLite itself would notice only when it comes across them."""
+        found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+        if found == "ok":
+            found = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
+            if found is None:
+                return
+            found = f"a row of {found[0]} refers to nothing"
+        raise CatalogError(f"{self.where} is damaged ({one_line(found)}): restore it together with the log")
+
+    def explain(self, error: Exception) -> CatalogError:
+        """By SQLite's own result code."""
+        import sqlite3
+
+        cause = getattr(error, "orig", None) or error
+        code = getattr(cause, "sqlite_errorcode", None)
+        match None if code is None else code & 0xFF:
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+                return CatalogUnavailable(f"{self.where} is locked by another process; end that one, or try again")
+            case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+                return CatalogError(f"{self.where} is damaged ({one_line(cause)}): restore it together with the log")
+            case sqlite3.SQLITE_FULL:
+                return CatalogError(f"{self.where} cannot grow, its disk is full: make room and repeat the call")
+            case sqlite3.SQLITE_READONLY:
+                return CatalogError(f"{self.where} cannot be written: see to the permissions of it and its directory")
+            case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_IOERR:
+                return CatalogUnavailable(
+                    f"{self.where} cannot be read or written ({cause}): see to the disk and the permissions"
+                )
+        return CatalogError(f"{self.where} could not be used ({one_line(cause)})")
+
+
+class PostgresSchema:
+    """One schema of a PostgreSQL server; the user's own settings in the URL stand."""
+
+    def __init__(self, connect: str, schema: str | None) -> None:
+        from sqlalchemy.engine import make_url
+        from sqlalchemy.exc import ArgumentError
+
+        try:
+            url = make_url(connect)
+        except ArgumentError:
+            raise OptionError("connect is no database URL; write postgresql+psycopg://user@host/database") from None
+        if url.drivername not in ("postgresql", "postgresql+psycopg"):
+            raise OptionError(f"connect names {url.drivername}, and only postgresql+psycopg:// is possible")
+        self.url = url.set(drivername="postgresql+psycopg")
+        self.schema: str | None = DEFAULT_SCHEMA if schema is None else schema
+        if not (self.schema.isidentifier() and self.schema.isascii() and len(self.schema) <= 63):
+            raise OptionError(f"catalog={schema!r} is no schema name: letters, digits and _ only, at most 63")
+        # Neither the password nor the query, which may hold another one.
+        shown = url.set(query={}).render_as_string(hide_password=True)
+        self.where = f"the catalog {self.schema!r} at {shown}"
+
+    def make(self) -> None:
+        """Nothing: the database is the server's; the schema is made with the tables."""
+
+    def engine(self) -> Engine:
+        """One connection, made anew when it broke; nothing is sent before the first transaction."""
+        import sqlalchemy as sa
+
+        timeout = {} if "connect_timeout" in self.url.query else {"connect_timeout": CONNECT_TIMEOUT_S}
+        try:
+            engine = sa.create_engine(self.url, connect_args=timeout, pool_size=1, max_overflow=0, pool_pre_ping=True)
+        except ImportError as error:
+            raise CatalogUnavailable(
+                f"{self.where} needs the driver psycopg: pip install 'logstore[postgres]'"
+            ) from error
+        durable = "SET LOCAL synchronous_commit TO on"
+        sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(durable))
+        return engine
+
+    def prepare_schema(self, connection: Connection) -> None:
+        """The schema, if it is not there: making one wants more rights than using one."""
+        import sqlalchemy as sa
+
+        assert self.schema is not None
+        if not sa.inspect(connection).has_schema(self.schema):
+            connection.execute(sa.schema.CreateSchema(self.schema))
+
+    def verify(self, connection: Connection) -> None:
+        """Nothing: the server keeps its own pages and references."""
+
+    def settle(self, engine: Engine) -> None:
+        """Nothing: a server's settings are its operator's."""
+
+    def explain(self, error: Exception) -> CatalogError:
+        """By the SQLSTATE, if the server got to say one."""
+        cause = getattr(error, "orig", None) or error
+        state = getattr(cause, "sqlstate", None)
+        if state == "53100":
+            return CatalogError(f"{self.where} cannot grow, the server's disk is full: make room and repeat the call")
+        # No state at all: no answer. Else connection, rollback, resources, operator's doing, lock timeout.
+        if state is None or state[:2] in ("08", "40", "53", "57") or state == "55P03":
+            return CatalogUnavailable(
+                f"{self.where} cannot be reached at present ({one_line(cause)}): see to the server and try again"
+            )
+        return CatalogError(f"{self.where} could not be used ({one_line(cause)})")
+
+
+def one_line(error: object) -> str:
+    """What a driver says, fit for one of our messages."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def place_for(
+    store_dir: str | os.PathLike[str], connect: str | None, schema: str | None, *, read_only: bool = False
+) -> Place:
+    """The place that the options name, or ``OptionError``; nothing is touched."""
+    if connect is not None:
+        return PostgresSchema(connect, schema)
+    if schema is not None:
+        raise OptionError("catalog= names a schema on a server: give connect= too, or leave it out")
+    return SqliteFile(store_dir, read_only=read_only)

@@ -1,0 +1,123 @@
+"""The ``logstore`` command: puts the commands together and turns what goes wrong into one line and a status.
+
+Exit statuses: 0 fine; 1 problems were found, or what was asked for is not there; 2 misuse; 3 the store cannot be
+opened or read (no store, locked, damaged, newer, catalog mismatch). With every status but 0, one plain line on
+stderr says why. A reader that hangs up (``| head``) and Ctrl-C end a command quietly, as with any other tool.
+
+What it must never do: show a traceback for an operator's mistake, or hide one for a defect of logstore.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import warnings
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from logstore import __version__
+from logstore.commands.dump import chain, dump
+from logstore.commands.info import info, queues
+from logstore.commands.output import Failure, one_line
+from logstore.commands.recover import recover
+from logstore.commands.serve import serve
+from logstore.commands.verify import verify
+from logstore.errors import OptionError, OutcomeUnknown, StoreError, StorePoisoned
+from logstore.files import FORMAT_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PROBLEM = 1
+MISUSE = 2
+CANNOT_OPEN = 3
+INTERRUPTED = 128 + signal.SIGINT
+HUNG_UP = 128 + signal.SIGPIPE
+
+
+@click.group(
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(__version__, prog_name="logstore", message=f"%(prog)s %(version)s, log format {FORMAT_VERSION}")
+def command() -> None:
+    """Look at, check, recover and serve a message store in a directory.
+
+    info, queues, dump, chain and verify only read, and work beside a running broker.
+
+    Exit status: 0 fine, 1 problems found, 2 misuse, 3 the store cannot be opened.
+    """
+
+
+for each in (info, queues, dump, chain, verify, recover, serve):
+    command.add_command(each)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command with these arguments (the process's own by default) and exit with its status."""
+    warnings.showwarning = lambda message, *_: _say(str(message))  # to operators, not to programmers
+    for stream in (sys.stdout, sys.stderr):  # a name that the terminal cannot show is no reason to stop
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def _say(text: str) -> None:
+    print(f"logstore: {one_line(text)}", file=sys.stderr)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """What :func:`main` does, for a program that goes on: the status instead of an exit."""
+    try:
+        status = _invoke(list(arguments))
+        sys.stdout.flush()
+    except click.UsageError as error:
+        context = error.ctx.command_path if error.ctx is not None else "logstore"
+        _say(f"{error.format_message().rstrip('.')} (see '{context} --help')")
+        return MISUSE
+    except (click.Abort, KeyboardInterrupt):
+        _drop_output()
+        return INTERRUPTED
+    except Failure as failure:
+        _say(str(failure))
+        return failure.status
+    except StoreError as error:
+        _say(error.message)
+        return _status_of(error)
+    except BrokenPipeError:
+        _drop_output()
+        return HUNG_UP
+    except OSError as error:
+        if error.filename is not None:
+            _say(f"{os.fsdecode(error.filename)}: {error.strerror}")
+            return CANNOT_OPEN
+        _say(f"the output cannot be written: {error.strerror or error}")
+        _drop_output()
+        return PROBLEM
+    except MemoryError:
+        _say("there is not enough memory for this")
+        return CANNOT_OPEN
+    return status if isinstance(status, int) else 0
+
+
+def _invoke(arguments: list[str]) -> object:
+    """What the command returns. Not click's own main: it would take a broken pipe for itself."""
+    try:
+        with command.make_context("logstore", arguments) as context:
+            return command.invoke(context)
+    except click.exceptions.Exit as done:  # --help and --version
+        return done.exit_code
+
+
+def _status_of(error: StoreError) -> int:
+    if isinstance(error, OptionError):
+        return MISUSE
+    return PROBLEM if isinstance(error, OutcomeUnknown | StorePoisoned) else CANNOT_OPEN
+
+
+def _drop_output() -> None:
+    """What could not be written must not be tried again, with a complaint, when Python ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

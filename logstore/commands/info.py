@@ -1,0 +1,121 @@
+"""``logstore info`` and ``logstore queues``: what a store is, and what waits in it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from logstore.commands.options import catalog_options, json_option, store_argument
+from logstore.commands.output import print_facts, print_json, print_table, size_text
+from logstore.commands.replay import QueueCounts
+from logstore.commands.state import State, read_state
+from logstore.files import FORMAT_VERSION
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STATES = {
+    "live": "open in a writer",
+    "closed": "closed in good order",
+    "crashed": "not closed: the next open recovers it",
+}
+
+
+@click.command()
+@store_argument
+@json_option
+@catalog_options
+def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None) -> None:
+    """Say what a store is and how much is in it."""
+    document = describe(store_dir, read_state(store_dir, connect=connect, schema=schema))
+    if as_json:
+        print_json(document)
+        return
+    shown: dict[str, Any] = document | {"state": STATES[document["state"]]}
+    for name in ("segment_size", "log_bytes"):
+        shown[name] = size_text(shown[name])
+    print_facts((name.replace("_", " "), value) for name, value in shown.items())
+
+
+def describe(store_dir: Path, state: State) -> dict[str, Any]:
+    """The keys of ``info --json``, in the order in which people read them."""
+    found, replayed = state.info, state.replayed
+    return {
+        "store": str(store_dir),
+        "uuid": str(found.uuid),
+        "format_version": FORMAT_VERSION,
+        "state": found.state,
+        "segment_size": found.segment_size,
+        "base_lsn": found.base_lsn,
+        "durable_lsn": found.durable_lsn,
+        "end_lsn": found.end_lsn,
+        "epoch": found.epoch,
+        "segments": found.segments,
+        "spares": found.spares,
+        "log_bytes": found.log_bytes,
+        "torn_bytes": found.torn_bytes,
+        "batches": state.replay.batches,
+        "records": state.replay.records,
+        "queues": len(state.catalog.queues),
+        "messages": replayed.messages,
+        "staged": replayed.staged,
+        "places": replayed.places,
+        "transactions": len(replayed.transactions),
+        "in_doubt": sum(one.prepared for one in replayed.transactions),
+    }
+
+
+@click.command()
+@store_argument
+@json_option
+@catalog_options
+def queues(store_dir: Path, as_json: bool, connect: str | None, schema: str | None) -> None:
+    """List the queues and how many messages are on each.
+
+    Depth counts every place that is visible; locked are those of them that a transaction without an outcome has
+    dequeued. A queue without a name is being deleted.
+    """
+    rows = queue_rows(read_state(store_dir, connect=connect, schema=schema))
+    if as_json:
+        print_json({"store": str(store_dir), "queues": rows})
+        return
+    columns = ("id", "queue", "depth", "locked", "bytes", "dead letter", "arguments")
+    print_table(
+        columns,
+        (
+            (
+                row["id"],
+                "(being deleted)" if row["name"] is None else row["name"],
+                row["depth"],
+                row["locked"],
+                row["content_bytes"],
+                row["dead_letter"] or "",
+                json.dumps(row["arguments"]) if row["arguments"] else "",
+            )
+            for row in rows
+        ),
+        right=("id", "depth", "locked", "bytes"),
+    )
+
+
+def queue_rows(state: State) -> list[dict[str, Any]]:
+    """The queues of ``queues --json``: those of the catalog, and those that still have places in the log."""
+    known = {queue.id: queue for queue in state.catalog.queues}
+    counted = state.replayed.queues
+    rows = []
+    for queue_id in sorted(known.keys() | counted.keys()):
+        queue, counts = known.get(queue_id), counted.get(queue_id, QueueCounts())
+        rows.append(
+            {
+                "id": queue_id,
+                "name": None if queue is None else queue.name,
+                "depth": counts.depth,
+                "locked": counts.locked,
+                "content_bytes": counts.content_bytes,
+                "dead_letter": None if queue is None else queue.dead_letter,
+                "arguments": {} if queue is None else queue.arguments,
+            }
+        )
+    return rows

@@ -1,0 +1,95 @@
+"""What the commands take: sizes, positions, the store, and the options that several of them share."""
+
+from __future__ import annotations
+
+import re
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from logstore.errors import CorruptLog, StoreError
+from logstore.records import LSN_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _Number = click.ParamType[int]
+else:
+    _Number = click.ParamType
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+_SIZE = re.compile(r"(\d+) ?(?:([kmgt])(i?b)?|b)?", re.IGNORECASE | re.ASCII)
+_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
+
+
+class Size(_Number):
+    """Bytes: a number, with K, M, G, T or KiB … for powers of 1024, and kB, MB … for powers of 1000."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number of bytes; a usage error for anything else."""
+        if isinstance(value, int):
+            return value
+        found = _SIZE.fullmatch(str(value).strip())
+        if found is None:
+            self.fail(f"{value!r} is no size; write 65536, 64K, 16MiB or 1G", param, ctx)
+        number, unit, suffix = found.groups()
+        step = 1000 if (suffix or "").lower() == "b" else 1024
+        power = _POWERS.get((unit or "").lower(), 0)
+        return int(number) * int(step**power)
+
+
+class Lsn(_Number):
+    """A position or an id: decimal, or hexadecimal with 0x."""
+
+    name = "lsn"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number; a usage error for anything that no LSN can be."""
+        try:
+            number = value if isinstance(value, int) else int(value, 16 if value[:2] in ("0x", "0X") else 10)
+        except ValueError:
+            number = -1
+        if not 0 <= number < LSN_LIMIT:
+            self.fail(f"{value!r} is no LSN or id; write it in decimal, or in hexadecimal with 0x", param, ctx)
+        return number
+
+
+SIZE = Size()
+LSN = Lsn()
+
+
+def store_argument(function: F) -> F:
+    """``DIR``: whether it is a store is for the library to say. What it says then names the directory."""
+
+    @wraps(function)
+    def wrapped(store_dir: Path, **options: Any) -> Any:
+        try:
+            return function(store_dir=store_dir, **options)
+        except StoreError as error:
+            if isinstance(error, CorruptLog) and not error.segment:
+                error.message = error.reason  # of META, or of all of them: it stands in no one segment
+            if str(store_dir) not in error.message:
+                error.message = f"{store_dir}: {error.message}"
+            raise
+
+    path = click.argument("store_dir", metavar="DIR", type=click.Path(readable=False, path_type=Path))
+    return cast("F", path(wrapped))
+
+
+def json_option(function: F) -> F:
+    """``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")(function)
+
+
+def catalog_options(function: F) -> F:
+    """``--connect`` and ``--catalog``, for a catalog that is not in the store directory."""
+    schema = click.option("--catalog", "schema", metavar="NAME", help="The schema on that server.")
+    connect = click.option(
+        "--connect", metavar="URL", help="The server that has the catalog: postgresql+psycopg://user@host/database"
+    )
+    return connect(schema(function))

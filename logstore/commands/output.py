@@ -1,0 +1,111 @@
+"""How the commands speak: tables for people, JSON for machines, one line for what went wrong.
+
+Whatever comes from a store may hold anything, so text for a terminal is stripped of what could control one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+LONG_BYTES = 8 << 20  # of work that shows how far it is: a second or so
+WIDE = 10_000  # columns of what is no terminal: nothing is folded or cut
+
+
+class Failure(Exception):
+    """Ends the command with this line and this exit status."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def printable(text: str) -> str:
+    """The text with everything that does not print as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def one_line(text: str) -> str:
+    """The text as one line that prints."""
+    return printable(" ".join(text.split()))
+
+
+def print_json(document: Any) -> None:
+    """One document on one line."""
+    sys.stdout.write(json.dumps(document) + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
+    """A table; the columns named in ``right`` are aligned there."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(printable(str(value)) for value in row))
+    _render(table)
+
+
+def print_facts(facts: Iterable[tuple[str, object]]) -> None:
+    """Names and values, one pair a line."""
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(name, printable(str(value)))
+    _render(table)
+
+
+def _render(table: Any) -> None:
+    from rich.console import Console
+
+    terminal = sys.stdout.isatty()
+    drawn = io.StringIO()
+    Console(
+        file=drawn,
+        force_terminal=terminal,
+        width=shutil.get_terminal_size().columns if terminal else WIDE,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    ).print(table)
+    for line in drawn.getvalue().splitlines():
+        sys.stdout.write(line.rstrip() + "\n")
+
+
+def size_text(size: int) -> str:
+    """Bytes for people: exact, and in a unit that they can picture."""
+    amount, unit = float(size), ""
+    for unit in ("", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024 or unit == "TiB":
+            break
+        amount /= 1024
+    return f"{size} bytes ({amount:.4g} {unit})" if unit else f"{size} bytes"
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, if that is a terminal and it will take a while; takes what has been done in all."""
+    if total < LONG_BYTES or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)

@@ -1,0 +1,105 @@
+"""``logstore recover``: opens a store, so that it is recovered, and says what that took. Or says what it would.
+
+A dry run takes no lock and writes nothing: its figures come from a reader and from the replay in replay.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from logstore.commands.options import catalog_options, json_option, store_argument
+from logstore.commands.output import print_facts, print_json, size_text
+from logstore.commands.replay import without_queues, xid_text
+from logstore.commands.state import read_state
+from logstore.errors import StoreLocked
+from logstore.inspect import Reader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SIZES = frozenset({"bytes_read", "bytes_rewritten", "torn_bytes"})
+
+
+@click.command()
+@store_argument
+@click.option("--dry-run", is_flag=True, help="Change nothing: say what recovery would find and do.")
+@json_option
+@catalog_options
+def recover(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, schema: str | None) -> None:
+    """Recover a store and say what that took.
+
+    It is opened as a broker would open it, and closed in good order. Transactions without an outcome are rolled
+    back, prepared ones stay in doubt, and a torn tail is set aside.
+    """
+    run = would_find if dry_run else _recovered
+    document = run(store_dir, connect=connect, schema=schema)
+    if as_json:
+        print_json(document)
+        return
+    facts = {name: value for name, value in document.items() if name not in ("store", "in_doubt")}
+    for name in SIZES & facts.keys():
+        facts[name] = size_text(facts[name])
+    for name in [name for name in facts if name.endswith("_us")]:
+        facts[name.removesuffix("_us") + "_time"] = f"{facts.pop(name) / 1e6:.6f} s"
+    for name, value in facts.items():
+        if isinstance(value, bool):
+            facts[name] = "yes" if value else "no"
+    print_facts((name.replace("_", " "), value) for name, value in facts.items())
+    for one in document["in_doubt"]:
+        click.echo(f"in doubt: transaction {one['id']}, xid {one['xid']}")
+
+
+def _recovered(store_dir: Path, *, connect: str | None, schema: str | None) -> dict[str, Any]:
+    import logstore
+
+    is_store = (store_dir / "META").is_file()
+    if not is_store:
+        Reader(store_dir).close()  # says what is wrong with it
+    # A store that was copied without its LOCK file is still one; nothing else is ever made here.
+    with logstore.open(store_dir, create=is_store, connect=connect, catalog=schema) as store:
+        in_doubt = [{"id": one.id, "xid": str(one.xid)} for one in sorted(store.in_doubt(), key=lambda one: one.id)]
+        report = asdict(store.recovery)
+    return {"store": str(store_dir), "dry_run": False, **report, "in_doubt": in_doubt}
+
+
+def would_find(store_dir: Path, *, connect: str | None, schema: str | None) -> dict[str, Any]:
+    """The keys of the report that can be known without opening the store, and the values they would have.
+
+    Raises ``StoreLocked`` beside a writer: what it has open needs no recovery and could not be opened.
+    """
+    state = read_state(store_dir, connect=connect, schema=schema)
+    info, replay, replayed = state.info, state.replay, state.replayed
+    if info.live:
+        raise StoreLocked(f"the store {store_dir} is open in another process or handle; close it there first")
+    places_dropped, queues_dropped = without_queues(replayed, {queue.id for queue in state.catalog.queues})
+    return {
+        "store": str(store_dir),
+        "dry_run": True,
+        "clean": info.clean,
+        "epoch": info.epoch + 1,
+        "base_lsn": info.base_lsn,
+        "end_lsn": info.end_lsn,
+        "watermark_lsn": info.watermark_lsn,
+        "segments": state.segments,
+        "batches": replay.batches,
+        "records": replay.records,
+        "bytes_read": state.bytes_read,
+        "torn_bytes": info.torn_bytes,
+        "messages": replayed.messages,
+        "places": replayed.places,
+        "transactions_committed": replay.committed,
+        "transactions_rolled_back": replay.rolled_back,
+        "transactions_abandoned": replay.abandoned,
+        "transactions_in_doubt": len(replayed.transactions),
+        "staged_dropped": replay.staged_dropped,
+        "orphans": replay.orphans,
+        "places_dropped": places_dropped,
+        "queues_dropped": queues_dropped,
+        "in_doubt": [
+            {"id": one.id, "xid": None if one.xid is None else xid_text(one.xid)}
+            for one in sorted(replayed.transactions, key=lambda one: one.id)
+        ],
+    }

@@ -1,0 +1,115 @@
+"""``logstore verify``: reads the whole log and holds everything in it against everything else.
+
+What it checks: every checksum, by the core and again by the second decoder; that the two decoders agree byte for
+byte; batches, chains and footers; that replay contradicts nothing; that the catalog belongs to the log.
+
+A torn tail is no problem: it is what a crash leaves of a write that nobody was told had succeeded. Damage is one.
+Where a batch is damaged, what follows in that segment cannot be read; the segments after it are still checked,
+so that the extent is known.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from logstore.commands.options import catalog_options, json_option, store_argument
+from logstore.commands.output import one_line, print_facts, print_json, progress, size_text
+from logstore.commands.state import retried
+from logstore.commands.verification import Verification
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHOWN = 50  # problems that people are shown; machines get all that were kept
+
+
+@click.command()
+@store_argument
+@click.option(
+    "--thorough", is_flag=True, help="Hold the two decoders against each other on every record, not on a sample."
+)
+@json_option
+@catalog_options
+def verify(store_dir: Path, thorough: bool, as_json: bool, connect: str | None, schema: str | None) -> int:
+    """Check the whole log and its catalog; change nothing.
+
+    Exits 0 if all is well, after a crash too, 1 if anything is damaged or wrong, 3 if it is no store or cannot be
+    read.
+    """
+
+    def once() -> Verification:
+        made = Verification(store_dir, thorough=thorough)
+        with progress("verifying", made.bytes_expected) as show:
+            made.run(show, connect=connect, schema=schema)
+        return made
+
+    found = retried(once)
+    document = describe(store_dir, found)
+    if as_json:
+        print_json(document)
+    else:
+        _print(document)
+    if found.problem_count == 0:
+        return 0
+    sys.stdout.flush()
+    more = f" (and {found.problem_count - 1} more)" if found.problem_count > 1 else ""
+    click.echo(f"logstore: {store_dir}: {one_line(found.problems[0].text)}{more}", err=True)
+    return 1
+
+
+def describe(store_dir: Path, found: Verification) -> dict[str, Any]:
+    """The keys of ``verify --json``."""
+    info, replay, replayed = found.info, found.replay, found.replayed
+    document: dict[str, Any] = {
+        "store": str(store_dir),
+        "ok": found.problem_count == 0,
+        "state": None if info is None else info.state,
+        "uuid": None if info is None else str(info.uuid),
+        "thorough": found.thorough,
+        "base_lsn": None if info is None else info.base_lsn,
+        "end_lsn": None if info is None else info.end_lsn,
+        "torn_lsn": found.torn_lsn,
+        "torn_bytes": 0 if info is None else info.torn_bytes,
+        "segments": found.segments,
+        "footers": found.footers,
+        "batches": found.batches,
+        "records": None if replay is None else replay.records,
+        "bytes": found.bytes_read,
+        "compared": found.compared,
+    }
+    if replay is not None and replayed is not None:
+        document |= {
+            "messages": replayed.messages,
+            "places": replayed.places,
+            "in_doubt": sum(one.prepared for one in replayed.transactions),
+            "orphans": replay.orphans,
+        }
+    problems = [one._asdict() for one in found.problems]
+    return document | {"problem_count": found.problem_count, "problems": problems}
+
+
+def _print(document: dict[str, Any]) -> None:
+    facts = dict(document)
+    problems = facts.pop("problems")
+    torn_lsn, torn_bytes = facts.pop("torn_lsn"), facts.pop("torn_bytes")
+    for name in ("ok", "store"):
+        facts.pop(name)
+    facts["bytes"] = size_text(facts["bytes"])
+    facts["problems"] = facts.pop("problem_count") or "none"
+    print_facts((name.replace("_", " "), value) for name, value in facts.items() if value is not None)
+    if document["state"] == "crashed":
+        tail = (
+            f"{torn_bytes} bytes of a torn tail at LSN {torn_lsn} are set aside, nothing acknowledged is in it"
+            if torn_bytes
+            else f"nothing torn stands at LSN {torn_lsn}"
+        )
+        click.echo(f"the log ended in a crash: {tail}")
+    elif document["state"] == "live":
+        click.echo(f"a writer has it open: checked up to LSN {document['end_lsn']}, which was durable")
+    for problem in problems[:SHOWN]:
+        click.echo(f"{problem['kind']}: {one_line(problem['text'])}")
+    if len(problems) > SHOWN:
+        click.echo(f"... and {document['problem_count'] - SHOWN} more (--json has {len(problems)} of them)")

@@ -1,0 +1,154 @@
+"""Contents as callers give them (buffers, iterables of buffers, Arrow arrays), and as the core takes them.
+
+Nothing here copies a buffer that can be passed on as it is, and nothing looks at the items of an Arrow array.
+"""
+
+from __future__ import annotations
+
+import array
+import bisect
+import itertools
+from collections.abc import Sized
+from typing import TYPE_CHECKING, Any, Final
+
+from logstore import errors
+from logstore._core import ffi, lib
+from logstore._native import as_buffer, check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+# Of one call of the core: what fills a batch of the log. More at once is no faster there, and a copy that outgrows the
+# processor's cache and the allocator's free lists is slower to make than the log is to write it.
+_MANY_AT_ONCE: Final = 4096
+_MANY_BYTES: Final = 2 << 20
+
+
+def is_parts(content: object) -> bool:
+    """Whether it is an iterable of buffers and not a buffer itself."""
+    if isinstance(content, str):
+        return False
+    try:
+        memoryview(content)  # type: ignore[arg-type]
+    except TypeError:
+        return hasattr(content, "__iter__")
+    return False
+
+
+def split(content: object) -> tuple[object, Iterator[object]]:
+    """The first buffer and an iterator over the rest; of nothing, an empty buffer."""
+    if not is_parts(content):
+        return content, iter(())
+    parts = iter(content)  # type: ignore[call-overload]
+    return next(parts, b""), parts
+
+
+def _sizes_of_offsets(chunk: Any) -> tuple[Any, array.array[int]]:
+    """The data and sizes of a pyarrow binary array, without a look at its items."""
+    if chunk.null_count:
+        raise errors.OptionError("an array of contents has no nulls; fill or drop them first")
+    kind = str(chunk.type)
+    if kind not in ("binary", "large_binary", "string", "large_string"):
+        raise errors.OptionError(f"contents are a binary array, not one of {kind}")
+    width = 8 if kind.startswith("large") else 4
+    sizes = array.array("Q", bytes(8 * len(chunk)))
+    _, offsets, data = chunk.buffers()
+    if len(chunk) == 0 or data is None:
+        return b"", sizes
+    if offsets.size < (chunk.offset + len(chunk) + 1) * width:
+        raise errors.OptionError("the array has fewer offsets than items; validate() it first")
+    c_offsets = ffi.from_buffer("uint8_t[]", offsets) + chunk.offset * width
+    c_sizes = ffi.from_buffer("uint64_t[]", sizes)
+    check(lib.ls_sizes_of_offsets(c_offsets, width, len(chunk), c_sizes))
+    numbers = ffi.cast("int64_t *" if width == 8 else "int32_t *", c_offsets)
+    first, last = int(numbers[0]), int(numbers[len(chunk)])
+    if first < 0 or last > data.size:
+        raise errors.OptionError("the array's offsets point outside its data; validate() it first")
+    return ffi.from_buffer("uint8_t[]", memoryview(data)[first:]), sizes
+
+
+def _joined(items: Sequence[Any]) -> tuple[Any, array.array[int]]:
+    """One buffer with all items, and their sizes; of one item, itself."""
+    if set(map(type, items)) == {bytes}:
+        sizes = array.array("Q", list(map(len, items)))
+    else:
+        sizes = array.array("Q", [memoryview(item).nbytes for item in items])
+    if len(items) == 1:
+        return as_buffer(items[0])[0], sizes
+    return b"".join(items), sizes
+
+
+def _is_arrow(items: object) -> bool:
+    return type(items).__module__.partition(".")[0] == "pyarrow" and hasattr(items, "null_count")
+
+
+def _arrow_items(items: Iterable[Any]) -> Iterator[Any]:
+    for item in items:
+        if not item.is_valid:
+            raise errors.OptionError("an array of contents or headers has no nulls; fill or drop them first")
+        yield memoryview(item.as_buffer())
+
+
+def _same_number(contents: int, headers: int) -> None:
+    if headers != contents:
+        raise errors.OptionError(f"there are {headers} headers for {contents} contents; give one for each")
+
+
+def batches(contents: Iterable[Any], headers: Iterable[Any] | None) -> Iterator[tuple[Any, Any, Any, Any]]:
+    """What one call of the core takes at a time: contents and their sizes, headers and theirs."""
+    if headers is not None and isinstance(contents, Sized) and isinstance(headers, Sized):
+        _same_number(len(contents), len(headers))
+    if headers is not None and _is_arrow(headers):
+        headers = _arrow_items(headers)
+    if _is_arrow(contents):
+        if headers is not None:
+            contents = _arrow_items(contents)
+        else:
+            for chunk in getattr(contents, "chunks", [contents]):
+                data, sizes = _sizes_of_offsets(chunk)
+                yield data, sizes, ffi.NULL, None
+            return
+    if not is_parts(contents):
+        raise TypeError("contents is an iterable of buffers, not one buffer: use publish for one message")
+    heads = iter(headers) if headers is not None else None
+    for items in _pieces(contents):
+        content, sizes = _joined(items)
+        if heads is None:
+            yield content, sizes, ffi.NULL, None
+            continue
+        header, header_sizes = _joined(list(itertools.islice(heads, len(items))))
+        _same_number(len(items), len(header_sizes))
+        yield content, sizes, header, header_sizes
+
+
+def _pieces(contents: Iterable[Any]) -> Iterator[Sequence[Any]]:
+    """As many items at a time as are worth one call, by number and by bytes.
+
+    What is a list or a tuple already is cut with the least work for each item. Of anything else no more than that is
+    held at a time.
+    """
+    if not isinstance(contents, list | tuple):
+        rows = iter(contents)
+        while items := _some(rows):
+            yield items
+        return
+    start, at_once = 0, _MANY_AT_ONCE
+    while start < len(contents):
+        piece = contents[start : start + at_once]
+        ends = list(itertools.accumulate(map(len, piece)))
+        if ends[-1] > _MANY_BYTES:
+            piece = piece[: max(1, bisect.bisect_right(ends, _MANY_BYTES))]
+        at_once = min(_MANY_AT_ONCE, 2 * len(piece))
+        start += len(piece)
+        yield piece
+
+
+def _some(rows: Iterator[Any]) -> list[Any]:
+    items: list[Any] = []
+    size = 0
+    for item in rows:
+        items.append(item)
+        size += len(item)
+        if size >= _MANY_BYTES or len(items) >= _MANY_AT_ONCE:
+            break
+    return items

@@ -1,0 +1,356 @@
+"""Looking at a store without opening it: beside its writer, after a close, or after a crash.
+
+What it must never do: take the store's lock, create or change a file in the store, or show a record that the
+core's reader has not verified.
+
+What always holds: a reader sees one state of the log, that of the moment at which it was made. Beside a writer
+this is what was durable then; after a crash it is what recovery will accept. A writer is not held up, so it may
+reuse segments before they were read: that is :class:`LogRecycled`, and the remedy is to begin again.
+
+LSNs, ids and sizes (bytes) are plain ints.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections import deque
+from contextlib import closing
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from uuid import UUID
+
+from logstore._core import ffi, lib
+from logstore._native import check, failure
+from logstore.catalog import Catalog, QueueRow
+from logstore.catalog_places import FILE_NAME
+from logstore.errors import CorruptLog, OptionError, StoreClosed, StoreError, VersionError
+from logstore.records import LSN_LIMIT, InvalidRecord, NewerVersion, Record, decode_record, segment_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+__all__ = [
+    "BatchBytes",
+    "CatalogView",
+    "LogRecycled",
+    "Reader",
+    "ReaderInfo",
+    "SegmentInfo",
+    "read_catalog",
+    "segment_name",
+]
+
+READ_AHEAD_BYTES = 64 << 20  # beside a writer: taken from the disk at once, before it is looked at
+COPY_TRIES = 5  # a catalog that changes while it is copied is copied again
+
+
+class LogRecycled(StoreError):
+    """The writer reused segments before this reader had read them.
+
+    What was read up to then was whole. Begin again, with a new reader: it starts at the new base.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderInfo:
+    """What there is to read, and how the log was left."""
+
+    uuid: UUID
+    segment_size: int
+    max_undurable_bytes: int
+    base_lsn: int  # the first LSN that is still needed
+    end_lsn: int  # of the accepted log, or what is durable beside a writer
+    watermark_lsn: int  # damage below it is corruption, not a torn tail
+    epoch: int  # of the newest segment
+    segments: int  # of the log
+    spares: int  # files that hold nothing of the log
+    log_bytes: int  # of all segment files
+    torn_bytes: int  # of a write that a crash cut short: set aside, not part of the log
+    live: bool  # a writer has the store open
+    clean: bool  # the log ends in an orderly close
+
+    @property
+    def state(self) -> str:
+        """``live`` beside a writer, ``closed`` after an orderly close, else ``crashed``."""
+        return "live" if self.live else "closed" if self.clean else "crashed"
+
+    @property
+    def writer_epoch(self) -> int | None:
+        """The epoch of the writer that has the store open, or None."""
+        return self.epoch if self.live else None
+
+    @property
+    def durable_lsn(self) -> int:
+        """Everything below it is known to be on the disk; what follows after a crash, recovery writes again."""
+        return self.watermark_lsn if self.state == "crashed" else self.end_lsn
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """One segment of the log."""
+
+    first_lsn: int
+    epoch: int
+    end_lsn: int  # of the log's part in it
+    current: bool  # the last one
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f"{self.first_lsn:016x}.seg"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchBytes:
+    """One accepted batch as it stands on the disk, verified by the core."""
+
+    raw: bytes
+    lsn: int
+    epoch: int
+    first_lsn: int  # of its segment
+
+    @property
+    def end_lsn(self) -> int:
+        """Where the next one begins, if it is in this segment."""
+        return self.lsn + len(self.raw)
+
+
+def segment_name(lsn: int, segment_size: int) -> str:
+    """Name of the segment file in which this LSN lies."""
+    return f"{lsn - lsn % segment_size:016x}.seg"
+
+
+class Reader:
+    """The accepted log of a store, from its base or from the batch that holds ``from_lsn``, to its end.
+
+    A context manager. It is read once, front to back: :meth:`batches`, :meth:`records` and :meth:`chain` go on
+    where the last call stopped. One thread at a time uses it.
+
+    Raises ``NotAStore``, ``VersionError``, ``CorruptLog``, ``StoreLocked`` while a writer is in the midst of
+    opening the store for the first time, or ``StoreError`` for what the system refuses.
+    """
+
+    def __init__(self, store_dir: str | os.PathLike[str], *, from_lsn: int = 0) -> None:
+        if not 0 <= from_lsn < LSN_LIMIT:
+            raise OptionError(f"from_lsn is {from_lsn}, and an LSN is 0 to {LSN_LIMIT - 1}")
+        self.path = Path(store_dir)
+        self._from_lsn = from_lsn
+        handle = ffi.new("ls_reader **")
+        check(lib.ls_reader_open(ffi.NULL, os.fsencode(self.path), from_lsn, handle))
+        self._c: Any = ffi.gc(handle[0], lib.ls_reader_close)
+        self.info = self._describe()
+        self._seeds: dict[tuple[int, int], int] = {}
+
+    def _describe(self) -> ReaderInfo:
+        raw = ffi.new("ls_reader_info *")
+        lib.ls_reader_describe(self._c, raw)
+        numbers: dict[str, Any] = {field.name: getattr(raw, field.name) for field in fields(ReaderInfo)}
+        numbers["uuid"] = UUID(bytes=bytes(ffi.buffer(raw.uuid)))
+        return ReaderInfo(**numbers | {"live": bool(raw.live), "clean": bool(raw.clean)})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the files; a second call is harmless."""
+        if self._c is not None:
+            ffi.release(self._c)
+            self._c = None
+
+    def segments(self) -> list[SegmentInfo]:
+        """The segments of the log, oldest first."""
+        room = self.info.segments + 1
+        found, count = ffi.new("ls_segment_info[]", room), ffi.new("size_t *")
+        check(lib.ls_reader_segments(self._c, found, room, count))
+        return [SegmentInfo(one.first_lsn, one.epoch, one.end_lsn, bool(one.current)) for one in found[0 : count[0]]]
+
+    # ---- What it reads
+
+    def batches(self) -> Iterator[BatchBytes]:
+        """Every accepted batch that ends beyond ``from_lsn``, verified and copied out.
+
+        Raises ``CorruptLog`` where the log is damaged, :class:`LogRecycled` beside a writer that was faster.
+        """
+        ahead: deque[BatchBytes] = deque()
+        waiting, untouched = 0, True
+        error: StoreError | None = None
+        more = True
+        while more or ahead:
+            while more and waiting <= (READ_AHEAD_BYTES if self.info.live else 0):
+                try:
+                    batch = self._next()
+                except LogRecycled as overtaken:
+                    if untouched:
+                        raise  # nothing was given out, so beginning again repeats nothing
+                    error, batch = overtaken, None
+                except StoreError as failed:
+                    error, batch = failed, None  # what is whole comes first
+                more = batch is not None
+                if batch is not None:
+                    ahead.append(batch)
+                    waiting += len(batch.raw)
+            if ahead:
+                batch = ahead.popleft()
+                waiting -= len(batch.raw)
+                untouched = False
+                yield batch
+        if error is not None:
+            raise error
+
+    def _next(self) -> BatchBytes | None:
+        if self._c is None:
+            raise StoreClosed("this reader is closed: make another one")
+        raw = ffi.new("ls_batch *")
+        while True:
+            code = lib.ls_reader_next(self._c, raw)
+            if code == lib.LS_END:
+                return None
+            if code != 0:
+                raise self._explained(code)
+            if raw.lsn + raw.size > self._from_lsn:
+                return BatchBytes(bytes(ffi.buffer(raw.bytes, raw.size)), raw.lsn, raw.epoch, raw.first_lsn)
+
+    def _explained(self, code: int) -> StoreError:
+        """Damage that a second look does not see was a writer's doing, which came after this reader."""
+        failed = failure(code)
+        if code == lib.LS_RECYCLED or (not self.info.live and self._was_overtaken()):
+            return LogRecycled(
+                f"the writer of {self.path} reused a segment before it was read; "
+                "nothing is wrong with the log: run this again, or at a quieter time"
+            )
+        return failed
+
+    def _was_overtaken(self) -> bool:
+        try:
+            with Reader(self.path) as now:
+                return now.info.live or now.info.epoch != self.info.epoch
+        except StoreError:
+            return False
+
+    def records(self) -> Iterator[Record]:
+        """Every record of these batches in order, the BATCH records included, from ``from_lsn`` on.
+
+        Raises as :meth:`batches`; ``CorruptLog`` also if the two decoders of the format disagree.
+        """
+        for batch in self.batches():
+            for record in self.decode(batch):
+                if record.lsn >= self._from_lsn:
+                    yield record
+
+    def decode(self, batch: BatchBytes) -> Iterator[Record]:
+        """The records of one batch, its BATCH record first, read by the decoder in records.py."""
+        seed = self._seed(batch)
+        at, end = 0, len(batch.raw)
+        while at < end:
+            lsn = batch.lsn + at
+            try:
+                record = decode_record(batch.raw, at, seed, lsn)
+            except NewerVersion as error:
+                raise VersionError(f"{self.path}: {error.reason}; use a newer logstore") from None
+            except InvalidRecord as error:
+                raise CorruptLog(
+                    f"the core reads a record here that the second decoder refuses ({error.reason})",
+                    segment=segment_name(lsn, self.info.segment_size),
+                    offset=lsn - batch.first_lsn,
+                    lsn=lsn,
+                ) from None
+            yield record
+            at += record.length
+
+    def _seed(self, batch: BatchBytes) -> int:
+        return self.seed(batch.first_lsn, batch.epoch)
+
+    def seed(self, first_lsn: int, epoch: int) -> int:
+        """Seed of the checksums in this segment."""
+        key = first_lsn, epoch
+        if key not in self._seeds:
+            self._seeds[key] = segment_seed(self.info.uuid, first_lsn, epoch)
+        return self._seeds[key]
+
+    def chain(self, id: int) -> Iterator[Record]:  # noqa: A002 - the design's own word
+        """All records of one message or transaction, in order; none if the log does not hold it.
+
+        A reader made with ``from_lsn=id`` skips what cannot be part of it.
+        """
+        return (record for record in self.records() if record.id == id and id != 0)
+
+
+# ---- The catalog, read only
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogView:
+    """What the catalog says of queues."""
+
+    next_queue_id: int  # every id in the log is below it
+    queues: tuple[QueueRow, ...]  # by id
+
+
+def read_catalog(
+    store_dir: str | os.PathLike[str],
+    info: ReaderInfo,
+    *,
+    connect: str | None = None,
+    schema: str | None = None,
+) -> CatalogView:
+    """The queues that the catalog of this store has committed; nothing is created or changed.
+
+    It is read after the log, so it is as new as the log or newer. Raises ``CatalogMismatch`` (missing, another
+    store's), ``VersionError``, ``CatalogUnavailable`` or ``CatalogError``.
+    """
+    directory = Path(store_dir).absolute()
+    if connect is not None or schema is not None or info.live or not _is_file(directory / FILE_NAME):
+        return _view(directory, info, connect, schema)
+    # SQLite makes files beside a database that nobody has open, even to read it. So a copy is read.
+    with tempfile.TemporaryDirectory(prefix="logstore-") as copy:
+        try:
+            _copy_catalog(directory, Path(copy))
+            return _view(Path(copy), info, None, None)
+        except StoreError as error:
+            raise type(error)(error.message.replace(copy, str(directory))) from error
+        except OSError as error:
+            raise StoreError(f"the catalog {directory / FILE_NAME} cannot be read: {error.strerror}") from error
+
+
+def _view(directory: Path, info: ReaderInfo, connect: str | None, schema: str | None) -> CatalogView:
+    with closing(
+        Catalog.open(directory, connect=connect, schema=schema, store_uuid=info.uuid.bytes, read_only=True)
+    ) as opened:
+        return CatalogView(opened.next_queue_id, tuple(opened.queues()))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _copy_catalog(source: Path, target: Path) -> None:
+    """The database and its write-ahead log, both of one moment even if a writer comes meanwhile."""
+    for _ in range(COPY_TRIES):
+        before = _stamps(source)
+        for name in before:
+            shutil.copyfile(source / name, target / name)
+        if _stamps(source) == before:
+            return
+
+
+def _stamps(directory: Path) -> dict[str, tuple[int, int]]:
+    found = {}
+    for name in (FILE_NAME, f"{FILE_NAME}-wal"):
+        path = directory / name
+        if _is_file(path):
+            status = path.stat()
+            found[name] = status.st_size, status.st_mtime_ns
+    return found

@@ -1,0 +1,353 @@
+"""Queues as a broker sees them: who has acquired what, in which order, how often delivered.
+
+The order itself, and which places there are, is the core's. A :class:`Queue` adds what is not durable: acquisition and
+delivery counts, as a bounded window over the core's order. A ``SortedDict`` by position holds what came back and what
+was fetched but not handed out; everything else waits in the core and costs nothing here.
+
+What always holds, under the queue's lock: a position is in the window or acquired, never both; the smallest position is
+offered first; and a place goes out only if the core says at that moment that it is still there and not locked.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import itertools
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from sortedcontainers import SortedDict
+
+from logstore import errors
+from logstore._core import ffi, lib
+from logstore._native import check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from logstore.store import MessageStore
+
+REASON_ACCEPTED: Final = 1
+REASON_REJECTED: Final = 2
+REASON_PURGED: Final = 4
+REASON_DEAD_LETTERED: Final = 5
+
+_FETCH_MAX: Final = 1024
+_PURGE_STEP: Final = 1000
+_GONE: Final = 0
+_THERE: Final = 1
+
+
+@dataclass(slots=True)
+class _Place:
+    position: int
+    id: int
+    recovered: bool
+    deliveries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One place on a queue, as ``messages()`` and ``browse()`` list it."""
+
+    _store: MessageStore
+    id: int
+    """The persistence ID: the LSN of the message's first record."""
+    size: int
+    """Bytes of content, the header not counted."""
+    locked: bool
+    """Whether a transaction has dequeued it and has no outcome yet."""
+    redelivered: bool
+    """Whether it was there when the store was opened, and so may have been delivered before."""
+
+    @property
+    def header(self) -> bytes:
+        """The message's header, read when asked for. Raises ``UnknownMessage`` if it has gone meanwhile."""
+        return self._store.header(self.id)
+
+    @property
+    def content(self) -> bytes:
+        """The whole content, read when asked for. Raises ``UnknownMessage`` if it has gone meanwhile."""
+        return self._store.load_content(self.id)
+
+
+class Delivery:
+    """A message acquired by a consumer: no other gets it until it is accepted, released or rejected.
+
+    Each of the three is durable when it returns and can be given once; a second raises
+    :class:`~logstore.errors.NotEnqueued`.
+    """
+
+    __slots__ = ("_place", "_queue", "_settled", "delivery_count", "id", "redelivered")
+
+    def __init__(self, queue: Queue, place: _Place) -> None:
+        self._queue = queue
+        self._place = place
+        self._settled = False
+        self.id: int = place.id
+        """The message's persistence ID."""
+        self.delivery_count: int = place.deliveries
+        """How often this place has been handed out, this time included; counts start anew at every open."""
+        self.redelivered: bool = place.deliveries > 1 or place.recovered
+        """Whether a consumer may have seen it before: handed out earlier, or recovered."""
+
+    @property
+    def content(self) -> bytes:
+        """The whole content, read from the log at each access."""
+        return self._queue._store.load_content(self.id)
+
+    @property
+    def header(self) -> bytes:
+        """The message's header, read from the log at each access."""
+        return self._queue._store.header(self.id)
+
+    def accept(self, *, wait: bool = True) -> None:
+        """Done with it: the message leaves the queue and is never seen there again."""
+        self._queue.accept(self, wait=wait)
+
+    def release(self) -> None:
+        """Back to its old place, for the next consumer."""
+        self._queue.release(self)
+
+    def reject(self, *, wait: bool = True) -> None:
+        """Not wanted: to the queue's dead-letter queue, in one transaction, or gone if it has none."""
+        self._queue.reject(self, wait=wait)
+
+    def __repr__(self) -> str:
+        return f"<Delivery {self.id} of {self._queue.name!r}, number {self.delivery_count}>"
+
+
+class Queue:
+    """A handle on a declared queue, and the one acquisition state that the store has for it."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        queue_id: int,
+        name: str,
+        arguments: Mapping[str, Any],
+        dead_letter: str | None,
+    ) -> None:
+        self._store = store
+        self._id = queue_id
+        self._name = name
+        self._arguments = dict(arguments)
+        self._dead_letter = dead_letter
+        self._c_id = ffi.new("uint32_t[1]", [queue_id])
+        self._lock = threading.RLock()
+        self._window: SortedDict[int, _Place] = SortedDict()
+        self._acquired: dict[int, _Place] = {}
+        self._locked: dict[int, _Place] = {}
+        self._cursor: Any = None
+        self._places: Any = None
+        self._seen_rollbacks = 0
+
+    @property
+    def name(self) -> str:
+        """The name it was declared with."""
+        return self._name
+
+    @property
+    def id(self) -> int:
+        """The catalog's number for it, never given to another queue."""
+        return self._id
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments it was declared with, as a copy."""
+        return dict(self._arguments)
+
+    @property
+    def dead_letter(self) -> str | None:
+        """The name of the queue that rejected messages go to, if any."""
+        return self._dead_letter
+
+    @property
+    def depth(self) -> int:
+        """How many places it has: waiting, acquired and locked ones."""
+        return self._store._depth(self._id)[0]
+
+    # ---- acquiring ----
+
+    def acquire(self, n: int = 1) -> list[Delivery]:
+        """Up to ``n`` messages from the front, in order; fewer if fewer are durable, unlocked and not acquired.
+
+        Raises :class:`~logstore.errors.UnknownQueue` after the queue was deleted.
+        """
+        if n < 0:
+            raise errors.OptionError(f"acquire takes a number of messages, not {n}")
+        taken: list[Delivery] = []
+        with self._lock:
+            while len(taken) < n:
+                self._fill(n - len(taken))
+                if not self._window:
+                    break
+                self._hand_out(n - len(taken), taken)
+        return taken
+
+    def _hand_out(self, n: int, taken: list[Delivery]) -> None:
+        count = min(n, len(self._window))
+        places = [self._window.popitem(0)[1] for _ in range(count)]
+        for place, state in zip(places, self._states(places), strict=True):
+            if state != _THERE:  # gone; or locked, and then a rollback brings the cursor back to it
+                if state != _GONE and place.deliveries > 0:
+                    self._set_aside(place)
+                continue
+            place.deliveries += 1
+            self._acquired[place.position] = place
+            taken.append(Delivery(self, place))
+
+    def _set_aside(self, place: _Place) -> None:
+        """Keeps the count of deliveries of a place that a transaction has locked."""
+        self._locked[place.position] = place
+        if len(self._locked) > _FETCH_MAX:
+            places = list(self._locked.values())
+            for known, state in zip(places, self._states(places), strict=True):
+                if state == _GONE:
+                    del self._locked[known.position]
+
+    def _states(self, places: list[_Place]) -> bytes:
+        ids = array.array("Q", [place.id for place in places])
+        positions = array.array("Q", [place.position for place in places])
+        states = ffi.new("uint8_t[]", len(places))
+        check(
+            lib.ls_places_check(
+                self._store._c,
+                self._id,
+                ffi.from_buffer("uint64_t[]", ids),
+                ffi.from_buffer("uint64_t[]", positions),
+                len(places),
+                states,
+            )
+        )
+        return bytes(ffi.buffer(states))
+
+    def _fill(self, n: int) -> None:
+        """Fetches until the window has ``n``; all the way up to what it has, if a rollback moved the cursor back."""
+        rollbacks = self._store._rollbacks
+        behind = rollbacks != self._seen_rollbacks
+        self._seen_rollbacks = rollbacks
+        while len(self._window) < n or behind:
+            last = self._fetch(min(max(n, 1), _FETCH_MAX))
+            if last is None:
+                return
+            behind = behind and bool(self._window) and last < self._window.peekitem(-1)[0]
+
+    def _fetch(self, n: int) -> int | None:
+        """The next ``n`` places into the window; the last one's position, or None if there was none."""
+        if self._cursor is None:
+            made = ffi.new("ls_cursor **")
+            check(lib.ls_cursor_open(self._store._c, self._id, lib.LS_CURSOR_OFFER, made))
+            self._cursor = ffi.gc(made[0], lib.ls_cursor_close)
+            self._places = ffi.new("ls_place[]", _FETCH_MAX)
+        done = ffi.new("size_t *")
+        check(lib.ls_cursor_next(self._cursor, self._places, n, done))
+        for i in range(done[0]):
+            place = self._places[i]
+            position = place.position
+            if position not in self._acquired and position not in self._window:
+                known = self._locked.pop(position, None)
+                self._window[position] = known or _Place(position, place.id, bool(place.recovered))
+        return int(self._places[done[0] - 1].position) if done[0] else None
+
+    # ---- settling ----
+
+    def _settle(self, delivery: Delivery) -> None:
+        if delivery._queue is not self:
+            raise errors.NotEnqueued(f"message {delivery.id} was not acquired from queue {self._name!r}")
+        if delivery._settled or delivery._place.position not in self._acquired:
+            raise errors.NotEnqueued(
+                f"message {delivery.id} is no longer acquired from queue {self._name!r}: it was settled before"
+            )
+        delivery._settled = True
+
+    @contextlib.contextmanager
+    def _settling(self, delivery: Delivery) -> Iterator[None]:
+        """Keeps the place acquired until the store has done its part; a refusal leaves it acquired."""
+        with self._lock:
+            self._settle(delivery)
+        gone = (errors.UnknownMessage, errors.NotEnqueued, errors.UnknownQueue, errors.OutcomeUnknown)
+        try:
+            yield
+        except gone:
+            self._acquired.pop(delivery._place.position, None)
+            raise
+        except BaseException:
+            delivery._settled = False
+            raise
+        self._acquired.pop(delivery._place.position, None)
+
+    def accept(self, delivery: Delivery, *, wait: bool = True) -> None:
+        """See :meth:`Delivery.accept`."""
+        with self._settling(delivery):
+            self._store._dequeue(delivery.id, self._id, None, REASON_ACCEPTED, delivery.delivery_count, wait=wait)
+
+    def release(self, delivery: Delivery) -> None:
+        """See :meth:`Delivery.release`."""
+        with self._lock:
+            self._settle(delivery)
+            place = self._acquired.pop(delivery._place.position)
+            self._window[place.position] = place
+        self._store._released(self)
+
+    def reject(self, delivery: Delivery, *, wait: bool = True) -> None:
+        """See :meth:`Delivery.reject`."""
+        with self._settling(delivery):
+            if self._dead_letter is None:
+                self._store._dequeue(delivery.id, self._id, None, REASON_REJECTED, delivery.delivery_count, wait=wait)
+            else:
+                self._dead_letter_it(delivery, wait=wait)
+
+    def _dead_letter_it(self, delivery: Delivery, *, wait: bool) -> None:
+        transaction = self._store.begin()
+        try:
+            with contextlib.suppress(errors.AlreadyEnqueued):
+                self._store.enqueue(delivery.id, self._store.queue(self._dead_letter or ""), transaction)
+            self._store._dequeue(
+                delivery.id, self._id, transaction, REASON_DEAD_LETTERED, delivery.delivery_count, wait=False
+            )
+        except BaseException:
+            transaction.rollback(wait=False)
+            raise
+        transaction.commit(wait=wait)
+
+    # ---- the rest ----
+
+    def browse(self) -> Iterator[Message]:
+        """All places in order, acquired and locked ones too; see ``MessageStore.messages``."""
+        return self._store.messages(self)
+
+    def purge(self, *, wait: bool = True) -> int:
+        """Dequeues what is neither acquired nor locked, and says how many that were; durable on return."""
+        purged = 0
+        places = ((place.position, place.id) for place in self._store._places(self, lib.LS_CURSOR_ALL))
+        while step := list(itertools.islice(places, _PURGE_STEP)):
+            purged += self._purge_step(step)
+        if wait:
+            self._store.force_unless_relaxed()
+        return purged
+
+    def _purge_step(self, places: list[tuple[int, int]]) -> int:
+        purged = 0
+        with self._lock:  # so that none of them is handed out meanwhile
+            for position, message_id in places:
+                if position in self._acquired:
+                    continue
+                with contextlib.suppress(errors.UnknownMessage, errors.NotEnqueued, errors.MessageLocked):
+                    self._store._dequeue(message_id, self._id, None, REASON_PURGED, 0, wait=False)
+                    purged += 1
+        return purged
+
+    def _acquired_count(self) -> int:
+        return len(self._acquired)
+
+    def _forget(self) -> None:
+        """The queue is deleted: nothing is acquired from it any more."""
+        with self._lock:
+            self._window.clear()
+            self._acquired.clear()
+            self._locked.clear()
+
+    def __repr__(self) -> str:
+        return f"<Queue {self._name!r} id {self._id}>"

@@ -1,0 +1,104 @@
+"""What a store says of itself: the report of its recovery, and where its tail is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from logstore._core import ffi
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What opening found and did. Sizes are bytes, times microseconds, positions LSNs."""
+
+    created: bool
+    """A new store was made; everything below is then empty."""
+    clean: bool
+    """The log ended in an orderly close."""
+    direct: bool
+    """The tail could be read past the page cache."""
+    epoch: int
+    """Of this open."""
+    base_lsn: int
+    end_lsn: int
+    """Where the recovered log ended."""
+    watermark_lsn: int
+    """Damage below it would have been corruption."""
+    segments: int
+    batches: int
+    records: int
+    bytes_read: int
+    bytes_rewritten: int
+    torn_bytes: int
+    """What a crash had begun to write at ``end_lsn``: kept aside, not part of the log."""
+    messages: int
+    places: int
+    transactions_committed: int
+    transactions_rolled_back: int
+    """By a record of their own."""
+    transactions_abandoned: int
+    """Rolled back by this recovery, for want of an outcome."""
+    transactions_in_doubt: int
+    staged_dropped: int
+    """Messages that were never enqueued."""
+    orphans: int
+    """Records of chains that began below the base."""
+    places_dropped: int
+    """On queues that the catalog no longer has."""
+    queues_dropped: int
+    scan_us: int
+    transactions_us: int
+    messages_us: int
+    rewrite_us: int
+    total_us: int
+
+    @classmethod
+    def from_c(cls, report: Any) -> Recovery:
+        """Of the core's ``ls_recovery``."""
+        flags = {"created", "clean", "direct"}
+        values: dict[str, Any] = {field.name: int(getattr(report, field.name)) for field in fields(cls)}
+        return cls(**values | {name: bool(values[name]) for name in flags})
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLife:
+    """One segment of the log and what of it is still needed."""
+
+    first_lsn: int
+    epoch: int
+    end_lsn: int
+    live_bytes: int
+    live_records: int
+    current: bool
+
+    @classmethod
+    def from_c(cls, segment: Any) -> SegmentLife:
+        """Of the core's ``ls_segment_info``."""
+        return cls(
+            first_lsn=segment.first_lsn,
+            epoch=segment.epoch,
+            end_lsn=segment.end_lsn,
+            live_bytes=segment.live_bytes,
+            live_records=segment.live_records,
+            current=bool(segment.current),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Where the base is, and how much of each segment holds it there."""
+
+    base_lsn: int
+    durable_lsn: int
+    next_lsn: int
+    segments: tuple[SegmentLife, ...]
+
+
+def stats_from_c(stats: Any) -> dict[str, Any]:
+    """The counters of the core's ``ls_stats`` by name."""
+    names = [name for name, _ in ffi.typeof("ls_stats").fields]
+    counters: dict[str, Any] = {name: int(getattr(stats, name)) for name in names}
+    counters["durability"] = "relaxed" if counters.pop("relaxed") else "strict"
+    counters["full"] = bool(counters["full"])
+    return counters

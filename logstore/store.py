@@ -1,0 +1,719 @@
+"""The message store: :func:`open` and :class:`MessageStore`, thin over the core.
+
+The core holds the log, the table of what lives and the order of every queue; the catalog holds names. This class joins
+the two, checks what comes from outside, and turns codes into exceptions. It keeps nothing that the core knows.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import itertools
+import os
+import threading
+import warnings
+from collections.abc import Sized
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from logstore import errors
+from logstore._core import ffi, lib
+from logstore._native import as_buffer, check, failure
+from logstore.completions import Completions
+from logstore.content import batches, is_parts, split
+from logstore.names import Names
+from logstore.queues import Message, Queue
+from logstore.reports import Recovery, SegmentLife, Tail, stats_from_c
+from logstore.transactions import Transaction, Xid, handle_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from types import TracebackType
+
+    from logstore.catalog import Catalog
+
+SEGMENT_SIZE_MIN: Final = 512 * 1024
+SEGMENT_SIZE_MAX: Final = 1 << 30
+SECTOR: Final = 4096
+
+_PLACES_AT_ONCE: Final = 256
+
+# What every call needs, looked up once.
+_BUFFERS: Final = (bytes, bytearray, memoryview)
+_NULL: Final = ffi.NULL
+_WAIT: Final = lib.LS_WAIT
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise errors.OptionError(f"{name} is a whole number, not {value!r}")
+    if not low <= value <= high:
+        raise errors.OptionError(f"{name} is {low} to {high}, not {value}")
+    return value
+
+
+def open(  # noqa: A001 - the name that section 10 of the design gives it, as in gzip.open
+    store_dir: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    segment_size: int | None = None,
+    initial_segments: int = 2,
+    max_write_buffers: int = 10,
+    max_undurable_bytes: int | None = None,
+    max_log_bytes: int | None = None,
+    durability: str = "strict",
+    connect: str | None = None,
+    catalog: str | None = None,
+) -> MessageStore:
+    """Opens the store in ``store_dir``, making or recovering it first.
+
+    ``segment_size`` (bytes, default 16 MiB, at least 512 KiB, rounded up to the sector) is fixed when the store
+    is made;
+    a later one that differs is ignored with a warning. ``initial_segments`` files are made with a new store.
+    ``max_write_buffers`` batches are filled before the log forces by itself; ``max_undurable_bytes`` (default two
+    segments)
+    is the most that can be lost by a crash and is never exceeded. ``max_log_bytes`` (at least 6 segments) limits
+    the log on
+    disk, spares included. ``durability="relaxed"`` returns before the disk has it: a crash then loses the last moments.
+    ``connect`` is an SQLAlchemy URL of a shared catalog and ``catalog`` the schema in it; without them it is an SQLite
+    file in the directory.
+
+    Raises :class:`~logstore.errors.OptionError`, ``NotAStore``, ``StoreLocked``, ``CorruptLog``, ``VersionError``,
+    ``CatalogMismatch``, ``CatalogUnavailable``, ``StoreFull``, or ``StoreError`` for what the system refuses. A refused
+    open changes nothing in the log.
+    """
+    if durability not in ("strict", "relaxed"):
+        raise errors.OptionError(f'durability is "strict" or "relaxed", not {durability!r}')
+    options = ffi.new("ls_options *")
+    lib.ls_options_default(options)
+    options.create = bool(create)
+    options.relaxed = durability == "relaxed"
+    if segment_size is not None:
+        wanted = max(_whole("segment_size", segment_size, 1, SEGMENT_SIZE_MAX), SEGMENT_SIZE_MIN)
+        options.segment_size = -(-wanted // SECTOR) * SECTOR
+    options.initial_segments = _whole("initial_segments", initial_segments, 1, 65536)
+    options.max_write_buffers = _whole("max_write_buffers", max_write_buffers, 2, 64)
+    if max_undurable_bytes is not None:
+        options.max_undurable_bytes = _whole("max_undurable_bytes", max_undurable_bytes, 1, 1 << 60)
+    if max_log_bytes is not None:
+        options.max_log_bytes = _whole("max_log_bytes", max_log_bytes, 1, 1 << 62)
+    return MessageStore(store_dir, options, connect=connect, catalog=catalog)
+
+
+class MessageStore(Names):
+    """An open store. Made by :func:`logstore.open`; usable from many threads; a context manager.
+
+    Unless it says otherwise, what changes something is durable when it returns. With ``wait=False`` it returns at once,
+    and is durable once :attr:`durable_lsn` has reached the :attr:`next_lsn` read after the call. Operations in a
+    transaction never wait.
+
+    Every operation can raise ``StoreClosed``, ``StoreForked``, ``StorePoisoned``, and, when it waits,
+    ``OutcomeUnknown``.
+    """
+
+    def __init__(
+        self,
+        store_dir: str | os.PathLike[str],
+        options: Any,
+        *,
+        connect: str | None = None,
+        catalog: str | None = None,
+        system: Any = ffi.NULL,
+    ) -> None:
+        self._path = Path(store_dir)
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._queues: dict[int, Queue] = {}
+        self._by_name: dict[str, Queue] = {}
+        self._prepared: dict[int, Transaction] = {}
+        self._rollbacks = 0
+        self._on_release: list[Callable[[Queue], object]] = []
+        self._closed = True  # until there is something to close
+        self._system = system
+        if not os.fspath(store_dir):
+            raise errors.OptionError("store_dir is empty; name a directory")
+        if options.create:
+            _make_parents(self._path)
+            if system == ffi.NULL:
+                _refuse_other_things(self._path)
+        handle = ffi.new("ls_store **")
+        check(lib.ls_open(system, os.fsencode(self._path), options, handle))
+        self._c = ffi.gc(handle[0], lib.ls_free)
+        self._closed = False
+        self._relaxed = bool(options.relaxed)
+        self._catalog: Catalog | None = None
+        try:
+            self._catalog = self._open_catalog(connect, catalog)
+            self._serve(self._catalog)
+        except BaseException:
+            self._abandon()
+            raise
+        self._completions = Completions(self._c)
+        size = lib.ls_segment_size(self._c)
+        if options.segment_size not in (0, size):
+            warnings.warn(
+                f"the store {self._path} was made with a segment_size of {size} bytes; "
+                f"{options.segment_size} is ignored",
+                stacklevel=3,
+            )
+
+    def _open_catalog(self, connect: str | None, schema: str | None) -> Catalog:
+        from logstore.catalog import Catalog
+
+        uuid = ffi.new("uint8_t[16]")
+        lib.ls_uuid(self._c, uuid)
+        make = Catalog.create if lib.ls_creating(self._c) else Catalog.open
+        return make(self._path, connect=connect, schema=schema, store_uuid=bytes(ffi.buffer(uuid)))
+
+    def _serve(self, catalog: Catalog) -> None:
+        rows = catalog.queues()
+        check(lib.ls_serve(self._c, [row.id for row in rows], len(rows), catalog.next_queue_id))
+        for row in rows:
+            self._remember(row)
+
+    def _abandon(self) -> None:
+        if self._catalog is not None:
+            self._catalog.close()
+        lib.ls_close(self._c)
+        self._closed = True
+
+    # ---- life ----
+
+    def close(self) -> None:
+        """Rolls back what is open, forces what is not durable, and ends the log in an orderly way.
+
+        A second call does nothing, nor does one in a forked child. Prepared transactions stay in doubt.
+        Raises ``OutcomeUnknown`` if the last force failed; the store is closed all the same.
+        """
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        code = lib.ls_close(self._c)
+        problem = failure(code) if code != 0 else None
+        self._completions.close()
+        if self._catalog is not None:
+            self._catalog.close()
+        if problem is not None:
+            raise problem
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and os.getpid() == self._pid:
+            warnings.warn(f"the store {self._path} was not closed", ResourceWarning, stacklevel=2, source=self)
+            with contextlib.suppress(errors.StoreError):
+                self.close()
+
+    def __repr__(self) -> str:
+        return f"<MessageStore {str(self._path)!r}{' closed' if self._closed else ''}>"
+
+    @property
+    def path(self) -> Path:
+        """The store directory."""
+        return self._path
+
+    @property
+    def segment_size(self) -> int:
+        """Bytes of each of its segments, as stored."""
+        return int(lib.ls_segment_size(self._c))
+
+    # ---- messages in ----
+
+    def stage(self, header: object = b"", content: object = b"", *, wait: bool = False) -> int:
+        """A message without a place yet, to be added to and enqueued; its id.
+
+        A staged message that is never enqueued is dropped by the next open, which is why nothing waits here
+        unless asked.
+        Raises ``StoreFull``, or ``OptionError`` for a header that does not fit into one record (a sixteenth
+        of a segment,
+        at most 1 MiB).
+        """
+        message_id = self._stage(header, content, 0)
+        if wait:
+            self.force_unless_relaxed()
+        return message_id
+
+    def _stage(self, header: object, content: object, flags: int) -> int:
+        h, header_bytes = as_buffer(header)
+        first, rest = split(content)
+        c, content_bytes = as_buffer(first)
+        made = ffi.new("uint64_t *")
+        check(lib.ls_stage(self._c, h, header_bytes, c, content_bytes, flags, made))
+        message_id = int(made[0])
+        try:
+            for part in rest:
+                self.append_content(message_id, part)
+        except BaseException:
+            self._undo_stage(message_id)
+            raise
+        return message_id
+
+    def _undo_stage(self, message_id: int) -> None:
+        with contextlib.suppress(errors.StoreError):  # the first failure is the one to tell; recovery drops it too
+            self.destroy(message_id, wait=False)
+
+    def append_content(self, message_id: int, data: object, *, wait: bool = False) -> None:
+        """More content for a staged message; any buffer, or an iterable of buffers.
+
+        Raises ``UnknownMessage``, ``MessageInUse`` once it is enqueued, ``StoreFull``.
+        """
+        first, rest = split(data)
+        for part in itertools.chain([first], rest):
+            c, size = as_buffer(part)
+            check(lib.ls_append_content(self._c, _id(message_id), c, size, 0))
+        if wait:
+            self.force_unless_relaxed()
+
+    def enqueue(
+        self,
+        message_id: int,
+        queue: Queue | str | Iterable[Queue | str],
+        transaction: Transaction | None = None,
+        *,
+        wait: bool = True,
+    ) -> int:
+        """Puts the message on the queue, or on several at once; the LSN of the record.
+
+        In a transaction it becomes visible at the commit. Raises ``UnknownMessage``, ``UnknownQueue``,
+        ``AlreadyEnqueued``, ``MessageLocked`` (by another transaction's work on that queue), ``StoreFull``.
+        """
+        ids, count = self._queue_ids(queue)
+        return self._enqueue(_id(message_id), ids, count, transaction, wait=wait)
+
+    def _enqueue(
+        self, message_id: int, queue_ids: Any, count: int, transaction: Transaction | None, *, wait: bool
+    ) -> int:
+        lsn = ffi.new("uint64_t *")
+        tx = handle_of(self, transaction)
+        check(lib.ls_enqueue(self._c, message_id, queue_ids, count, tx, lib.LS_WAIT if wait else 0, lsn))
+        return int(lsn[0])
+
+    def publish(
+        self,
+        queue: Queue | str | Iterable[Queue | str],
+        content: object,
+        *,
+        header: object = b"",
+        transaction: Transaction | None = None,
+        wait: bool = True,
+    ) -> int:
+        """A new message on the queue, or atomically on several; its id.
+
+        ``content`` is any buffer, or an iterable of buffers, of which only one is held at a time. Raises
+        ``UnknownQueue``, ``StoreFull``, ``OptionError``; a publish that fails leaves nothing behind.
+        """
+        ids, count = self._queue_ids(queue)
+        if not isinstance(content, _BUFFERS) and is_parts(content):
+            return self._publish_parts(ids, count, content, header, transaction, wait=wait)
+        h, header_bytes = as_buffer(header)
+        c, content_bytes = as_buffer(content)
+        made = ffi.new("uint64_t *")
+        tx = _NULL if transaction is None else handle_of(self, transaction)
+        flags = _WAIT if wait else 0
+        code = lib.ls_publish(self._c, ids, count, h, header_bytes, c, content_bytes, tx, flags, made)
+        if code != 0:
+            raise failure(code)
+        message_id: int = made[0]
+        return message_id
+
+    def _publish_parts(
+        self,
+        queue_ids: Any,
+        count: int,
+        content: object,
+        header: object,
+        transaction: Transaction | None,
+        *,
+        wait: bool,
+    ) -> int:
+        message_id = self._stage(header, content, lib.LS_PUBLISHED)
+        try:
+            self._enqueue(message_id, queue_ids, count, transaction, wait=wait)
+        except errors.OutcomeUnknown:
+            raise
+        except BaseException:
+            self._undo_stage(message_id)
+            raise
+        return message_id
+
+    def publish_many(
+        self,
+        queue: Queue | str,
+        contents: Iterable[Any],
+        *,
+        headers: Iterable[Any] | None = None,
+        transaction: Transaction | None = None,
+        wait: bool = True,
+    ) -> Sequence[int]:
+        """One message for each of ``contents``, in order; their ids. Each is atomic; one force at the end.
+
+        ``contents`` is an iterable of buffers, or a pyarrow binary array, which is passed on whole.
+        ``headers`` has as many.
+        If it fails in the middle, the exception's ``published`` holds the ids of those that are stored.
+        """
+        queue_id = self._known(queue).id
+        tx = handle_of(self, transaction)
+        ids = array.array("Q")
+        total = len(contents) if isinstance(contents, Sized) else -1
+        waiting = wait and transaction is None
+        try:
+            for content, sizes, header, header_sizes in batches(contents, headers):
+                last = len(ids) + len(sizes) == total  # saves handing the force over to another thread
+                flags = _WAIT if waiting and last else 0
+                self._publish_batch(queue_id, content, sizes, header, header_sizes, tx, flags, ids)
+                waiting = waiting and not last
+        except Exception as problem:
+            problem.published = ids  # type: ignore[attr-defined]
+            raise
+        finally:  # what is stored is durable, whatever became of the rest
+            if waiting and ids:
+                self.force_unless_relaxed()
+        return ids
+
+    def _publish_batch(
+        self,
+        queue_id: int,
+        content: Any,
+        sizes: Any,
+        header: Any,
+        header_sizes: Any,
+        tx: Any,
+        flags: int,
+        ids: array.array[int],
+    ) -> None:
+        count = len(sizes)
+        made = ffi.new("uint64_t[]", count)
+        done = ffi.new("size_t *")
+        code = lib.ls_publish_many(
+            self._c,
+            queue_id,
+            count,
+            content,
+            ffi.from_buffer("uint64_t[]", sizes),
+            header,
+            ffi.NULL if header_sizes is None else ffi.from_buffer("uint64_t[]", header_sizes),
+            tx,
+            flags,
+            made,
+            done,
+        )
+        ids.frombytes(ffi.buffer(made, done[0] * 8))
+        check(code)
+
+    def force_unless_relaxed(self) -> None:
+        """What ``wait=True`` does at the end of a batch."""
+        if not self._relaxed:
+            self.force()
+
+    # ---- messages out ----
+
+    def dequeue(
+        self,
+        message_id: int,
+        queue: Queue | str,
+        transaction: Transaction | None = None,
+        *,
+        wait: bool = True,
+    ) -> int:
+        """Takes the message off the queue; the LSN of the record. With its last place it is gone.
+
+        In a transaction it is locked until the outcome. Raises ``UnknownMessage``, ``UnknownQueue``, ``NotEnqueued``,
+        ``MessageLocked``.
+        """
+        return self._dequeue(message_id, self._known(queue).id, transaction, 0, 0, wait=wait)
+
+    def _dequeue(
+        self,
+        message_id: int,
+        queue_id: int,
+        transaction: Transaction | None,
+        reason: int,
+        count: int,
+        *,
+        wait: bool,
+    ) -> int:
+        made = ffi.new("uint64_t *")
+        tx = _NULL if transaction is None else handle_of(self, transaction)
+        flags = _WAIT if wait else 0
+        code = lib.ls_dequeue(self._c, _id(message_id), queue_id, tx, reason, count, flags, made)
+        if code != 0:
+            raise failure(code)
+        lsn: int = made[0]
+        return lsn
+
+    def dequeue_many(
+        self,
+        message_ids: Iterable[int],
+        queue: Queue | str,
+        transaction: Transaction | None = None,
+        *,
+        wait: bool = True,
+    ) -> None:
+        """Takes all of them off the queue, with one force. All are checked before the first is dequeued.
+
+        Raises as ``dequeue`` does. Only if another thread takes one of them at the same moment can it stop in
+        the middle;
+        the exception's ``dequeued`` then says how many were. Raises ``OptionError`` for an id that is named twice.
+        """
+        queue_id = self._known(queue).id
+        if isinstance(message_ids, array.array) and message_ids.typecode == "Q":
+            ids = message_ids
+        else:
+            ids = array.array("Q", map(_id, message_ids))
+        if len(set(ids)) != len(ids):
+            raise errors.OptionError("one of the ids is named twice; name each message once")
+        done = ffi.new("size_t *")
+        tx = handle_of(self, transaction)
+        flags = lib.LS_WAIT if wait else 0
+        c_ids = ffi.from_buffer("uint64_t[]", ids)
+        code = lib.ls_dequeue_many(self._c, c_ids, len(ids), queue_id, tx, 0, flags, done)
+        if code != 0:
+            problem = failure(code)
+            problem.dequeued = int(done[0])  # type: ignore[attr-defined]
+            raise problem
+
+    def destroy(self, message_id: int, *, wait: bool = True) -> None:
+        """Ends a staged message. Raises ``MessageInUse`` for one with a place or pending work, ``UnknownMessage``."""
+        check(lib.ls_destroy(self._c, _id(message_id), lib.LS_WAIT if wait else 0))
+
+    def _info(self, message_id: int) -> Any:
+        info = ffi.new("ls_message_info *")
+        check(lib.ls_message(self._c, _id(message_id), info))
+        return info
+
+    def load_content(self, message_id: int, offset: int = 0, length: int | None = None) -> bytes:
+        """The content from ``offset`` on, ``length`` bytes of it at most; slices as Python does.
+
+        Every record that is read is verified first. Raises ``UnknownMessage``, ``CorruptLog``.
+        """
+        size = self._info(message_id).content_bytes
+        start, stop, _ = slice(offset, None).indices(size)
+        if length is not None:
+            stop = start + slice(None, length).indices(stop - start)[1] if stop > start else start
+        wanted = max(0, stop - start)
+        into = bytearray(wanted)
+        done = ffi.new("size_t *")
+        check(lib.ls_load_content(self._c, message_id, start, ffi.from_buffer("uint8_t[]", into), wanted, done))
+        return bytes(into) if done[0] == wanted else bytes(into[: done[0]])
+
+    def header(self, message_id: int) -> bytes:
+        """The message's header. Raises ``UnknownMessage``, ``CorruptLog``."""
+        limit = self._info(message_id).start_bytes
+        into = ffi.new("uint8_t[]", limit)
+        done = ffi.new("size_t *")
+        check(lib.ls_load_header(self._c, message_id, into, limit, done))
+        return bytes(ffi.buffer(into, done[0]))
+
+    def messages(self, queue: Queue | str) -> Iterator[Message]:
+        """The queue's places in order, acquired and locked ones too, pending enqueues not.
+
+        Lazy; may be abandoned, and the queue may change meanwhile: what is added behind is seen, what is gone is not.
+        """
+        for place in self._places(self._known(queue), lib.LS_CURSOR_ALL):
+            yield Message(self, place.id, place.content_bytes, bool(place.locked), bool(place.recovered))
+
+    def _places(self, queue: Queue, kind: int) -> Iterator[Any]:
+        made = ffi.new("ls_cursor **")
+        check(lib.ls_cursor_open(self._c, queue.id, kind, made))
+        cursor = ffi.gc(made[0], lib.ls_cursor_close)
+        places = ffi.new("ls_place[]", _PLACES_AT_ONCE)
+        done = ffi.new("size_t *")
+        while True:
+            check(lib.ls_cursor_next(cursor, places, _PLACES_AT_ONCE, done))
+            if done[0] == 0:
+                ffi.release(cursor)
+                return
+            yield from places[0 : done[0]]
+
+    def _depth(self, queue_id: int) -> tuple[int, int]:
+        places = ffi.new("uint64_t *")
+        locked = ffi.new("uint64_t *")
+        check(lib.ls_queue_depth(self._c, queue_id, places, locked))
+        return int(places[0]), int(locked[0])
+
+    def on_release(self, callback: Callable[[Queue], object]) -> None:
+        """Calls it with the queue whenever a place comes back to it: released, or unlocked by a rollback (then for
+        every queue). What becomes durable is told by :meth:`on_durable`.
+        """
+        self._on_release.append(callback)
+
+    def _released(self, queue: Queue) -> None:
+        for callback in self._on_release:
+            callback(queue)
+
+    # ---- transactions ----
+
+    def begin(self, xid: Xid | None = None) -> Transaction:
+        """A new transaction: local, or with an xid a branch of a distributed one.
+
+        Raises ``DuplicateXid`` while a branch with that xid is open or prepared, ``StoreFull``.
+        """
+        made = ffi.new("ls_tx **")
+        c_xid = ffi.NULL if xid is None else xid._to_c()
+        check(lib.ls_begin(self._c, c_xid, made))
+        return Transaction(self, made[0])
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A local transaction that commits at the end of the block and rolls back if it raises."""
+        made = self.begin()
+        try:
+            yield made
+        except BaseException:
+            if made.state == "active":
+                made.rollback()
+            raise
+        if made.state == "active":
+            made.commit()
+
+    def in_doubt(self) -> list[Transaction]:
+        """Every prepared transaction without an outcome, from before a restart or from now."""
+        with self._lock:
+            count = ffi.new("size_t *")
+            room = 64
+            while True:
+                ids = ffi.new("uint64_t[]", room)
+                check(lib.ls_in_doubt(self._c, ids, room, count))
+                if count[0] <= room:
+                    break
+                room = int(count[0])
+            return [self._in_doubt(int(ids[i])) for i in range(count[0])]
+
+    def _in_doubt(self, transaction_id: int) -> Transaction:
+        known = self._prepared.get(transaction_id)
+        if known is None:
+            made = ffi.new("ls_tx **")
+            check(lib.ls_in_doubt_take(self._c, transaction_id, made))
+            known = self._prepared[transaction_id] = Transaction(self, made[0])
+        return known
+
+    def _keep_prepared(self, transaction: Transaction) -> None:
+        with self._lock:
+            self._prepared[transaction.id] = transaction
+
+    def _forget_transaction(self, transaction: Transaction, *, rolled_back: bool) -> None:
+        with self._lock:
+            self._prepared.pop(transaction.id, None)
+            if rolled_back:
+                self._rollbacks += 1
+        if rolled_back and self._on_release:
+            for queue in self.queues():
+                self._released(queue)
+
+    # ---- durability ----
+
+    def force(self, lsn: int | None = None) -> None:
+        """Makes everything up to ``lsn`` durable; without one, everything appended so far. Raises
+        ``OutcomeUnknown``.
+        """
+        check(lib.ls_force(self._c, 0 if lsn is None else max(lsn, 1)))
+
+    async def durable(self, lsn: int) -> None:
+        """Returns once :attr:`durable_lsn` has reached ``lsn``. Raises ``OutcomeUnknown`` if it never will."""
+        await self._completions.wait(lsn)
+
+    def on_durable(self, callback: Callable[[int | Exception], object]) -> None:
+        """Calls it from a thread of the store's, once per group commit, with the new durable LSN; once with the
+        exception if the log fails. It stays registered.
+        """
+        self._completions.add_callback(callback)
+
+    @property
+    def base_lsn(self) -> int:
+        """The tail: the first LSN that is still needed."""
+        self._not_forked()
+        return int(lib.ls_base_lsn(self._c))
+
+    @property
+    def durable_lsn(self) -> int:
+        """Everything below it is on disk."""
+        self._not_forked()
+        return int(lib.ls_durable_lsn(self._c))
+
+    @property
+    def next_lsn(self) -> int:
+        """The end of what was appended: what to wait for after an operation with ``wait=False``."""
+        self._not_forked()
+        return int(lib.ls_next_lsn(self._c))
+
+    # ---- care ----
+
+    @property
+    def recovery(self) -> Recovery:
+        """What the open found and did."""
+        report = ffi.new("ls_recovery *")
+        lib.ls_recovery_report(self._c, report)
+        return Recovery.from_c(report)
+
+    def stats_native(self) -> Any:
+        """The core's counters, as it has them."""
+        self._not_forked()
+        stats = ffi.new("ls_stats *")
+        lib.ls_stats_get(self._c, stats)
+        return stats
+
+    def stats(self) -> dict[str, Any]:
+        """Counters by name, the ``durability`` in force, and per queue ``depth``, ``locked`` and ``acquired``."""
+        counters = stats_from_c(self.stats_native())
+        per_queue: dict[str, dict[str, int]] = {}
+        for queue in self.queues():
+            depth, locked = self._depth(queue.id)
+            per_queue[queue.name] = {"depth": depth, "locked": locked, "acquired": queue._acquired_count()}
+        counters["queues"] = per_queue
+        return counters
+
+    def tail(self) -> Tail:
+        """Where the base is and what of each segment is still needed."""
+        count = ffi.new("size_t *")
+        check(lib.ls_segments(self._c, ffi.NULL, 0, count))
+        room = int(count[0]) + 16
+        into = ffi.new("ls_segment_info[]", room)
+        check(lib.ls_segments(self._c, into, room, count))
+        base = self.base_lsn
+        segments = tuple(SegmentLife.from_c(into[i]) for i in range(min(int(count[0]), room)))
+        return Tail(base, self.durable_lsn, self.next_lsn, tuple(s for s in segments if s.first_lsn >= base))
+
+    def compact(self) -> None:
+        """Makes the base durable where it is, and recycles the segments behind it at once."""
+        check(lib.ls_move_base(self._c))
+
+
+def _make_parents(path: Path) -> None:
+    try:
+        path.absolute().parent.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise errors.StoreError(
+            f"the directory above {path} cannot be made: {problem.strerror}; make it, or choose another place"
+        ) from problem
+
+
+def _refuse_other_things(path: Path) -> None:
+    """A store is made in an empty directory only; above all not over segments whose META was lost."""
+    try:
+        names = {entry.name for entry in os.scandir(path)}
+    except OSError:
+        return  # the core says what is wrong with it, or makes it
+    if not names & {"META", "META.new"} and names - {"LOCK", "lost+found"}:
+        raise errors.NotAStore(
+            f"{path} has no META file, so it is no store, and it is not empty ({min(names - {'LOCK'})!r}), so none is "
+            "made in it; check the path, or choose an empty or absent directory"
+        )
+
+
+def _id(message_id: object) -> int:
+    if type(message_id) is int and 0 < message_id < 1 << 63:
+        return message_id  # nearly always
+    if isinstance(message_id, bool) or not isinstance(message_id, int):
+        raise TypeError(f"a message id is an int, not {message_id!r}")
+    if not 0 < message_id < 1 << 63:
+        raise errors.UnknownMessage(f"there is no message {message_id}: ids are 1 to 2**63 - 1")
+    return int(message_id)

@@ -1,0 +1,1 @@
+"""Acceptance tests: the command as its own process, under real clients."""

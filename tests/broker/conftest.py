@@ -1,0 +1,60 @@
+"""Fixtures: a broker of one's own for each test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from broker.live_broker import Broker, open_store
+from logstore.broker import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
+    """Start a broker with limits of one's own; its store is closed behind the test."""
+    brokers: list[Broker] = []
+
+    def start(**limits: Any) -> Broker:
+        broker = Broker(open_store(tmp_path / f"store{len(brokers)}"), Limits(**limits))
+        brokers.append(broker)
+        return broker
+
+    yield start
+    for broker in brokers:
+        broker.stop()
+        broker.store.close()
+
+
+@pytest.fixture
+def broker(start_broker: Callable[..., Broker]) -> Broker:
+    return start_broker()
+
+
+@pytest.fixture
+def channel(broker: Broker) -> Any:
+    return broker.pika().channel()
+
+
+@pytest.fixture
+def restart_broker(tmp_path: Path) -> Iterator[Callable[[], Broker]]:
+    """Start a broker on one store; each further call ends it, opens the store again and starts anew."""
+    brokers: list[Broker] = []
+
+    def stop() -> None:
+        if brokers:
+            old = brokers.pop()
+            old.stop()
+            old.store.close()
+
+    def restart() -> Broker:
+        stop()
+        brokers.append(Broker(open_store(tmp_path / "store")))
+        return brokers[-1]
+
+    yield restart
+    stop()

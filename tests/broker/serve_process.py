@@ -1,0 +1,71 @@
+"""`logstore serve` as a process of its own, for tests that kill it, stop it, or point programs at it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+START_S = 30.0
+
+
+class ServeProcess:
+    """One run of the command. Its error output goes to a file beside the store."""
+
+    def __init__(self, store: Path, port: int = 0) -> None:
+        self.errors = store.with_name(store.name + ".stderr")
+        with self.errors.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "logstore", "serve", str(store), "--port", str(port)],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            )
+        self.port = self._listening_port()
+
+    def _listening_port(self) -> int:
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + START_S
+        line = b""
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([self._process.stdout], [], [], max(0, deadline - time.monotonic()))
+            data = os.read(self._process.stdout.fileno(), 200) if ready else b""
+            if not data:
+                self.kill()
+                raise AssertionError(f"it did not start: {line!r} {self.errors.read_text()}")
+            line += data
+        text = line.decode().strip()
+        assert text.startswith("listening on 127.0.0.1:"), text
+        return int(text.rpartition(":")[2])
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}//"
+
+    def kill(self) -> None:
+        """SIGKILL: no chance to finish anything."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self, seconds: float = 15.0) -> int:
+        """SIGTERM; the exit status."""
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(seconds)
+
+
+@contextlib.contextmanager
+def serving(store: Path, port: int = 0) -> Iterator[ServeProcess]:
+    process = ServeProcess(store, port)
+    try:
+        yield process
+    finally:
+        process.kill()

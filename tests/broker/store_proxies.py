@@ -1,0 +1,82 @@
+"""Stores that misbehave on purpose, around a real one: a slow disk, a full one, a broken one."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from logstore.errors import OutcomeUnknown, StoreFull, StorePoisoned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Proxy:
+    """Everything else is the store's own."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+class HeldDisk(Proxy):
+    """Between `hold` and `let_go`, nothing new seems to become durable."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self._callbacks: list[Callable[[Any], None]] = []
+        self._held_at: int | None = None
+        self._lock = threading.Lock()
+        store.on_durable(self._report)
+
+    def on_durable(self, callback: Callable[[Any], None]) -> None:
+        self._callbacks.append(callback)
+
+    @property
+    def durable_lsn(self) -> int:
+        held_at = self._held_at
+        return int(self._store.durable_lsn) if held_at is None else held_at
+
+    def hold(self) -> None:
+        self._store.force()
+        self._held_at = self._store.durable_lsn
+
+    def let_go(self) -> None:
+        self._store.force()
+        self._held_at = None
+        self._report(self._store.durable_lsn)
+
+    def _report(self, report: Any) -> None:
+        if self._held_at is None:
+            with self._lock:
+                for callback in self._callbacks:
+                    callback(report)
+
+
+class FullStore(Proxy):
+    """Refuses publishes while `full` is set."""
+
+    full = False
+
+    def publish(self, *args: Any, **options: Any) -> Any:
+        if self.full:
+            raise StoreFull("the store is full: consume messages or make room on the disk")
+        return self._store.publish(*args, **options)
+
+
+class BrokenStore(HeldDisk):
+    """Fails for good when told to: no write works, and everybody who waits is told so."""
+
+    broken = False
+
+    def break_down(self) -> None:
+        self.broken = True
+        self._held_at = None
+        self._report(OutcomeUnknown("the sync of a batch failed: open the store again to see what survived"))
+
+    def publish(self, *args: Any, **options: Any) -> Any:
+        if self.broken:
+            raise StorePoisoned("an earlier sync failed: close the store and open it again")
+        return self._store.publish(*args, **options)

@@ -1,0 +1,115 @@
+"""aio-pika and kombu, unmodified, as their users use them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import aio_pika
+import kombu
+import pytest
+
+if TYPE_CHECKING:
+    from broker.live_broker import Broker
+
+
+def test_aio_pika_publishes_and_consumes(broker: Broker) -> None:
+    async def talk() -> list[bytes]:
+        connection = await aio_pika.connect_robust(broker.url)
+        async with connection:
+            channel = await connection.channel(publisher_confirms=True)
+            await channel.set_qos(prefetch_count=10)
+            exchange = await channel.declare_exchange("events", aio_pika.ExchangeType.TOPIC, durable=True)
+            queue = await channel.declare_queue("q", durable=True)
+            await queue.bind(exchange, "a.*")
+            await asyncio.gather(
+                *(
+                    exchange.publish(
+                        aio_pika.Message(b"%d" % number, delivery_mode=aio_pika.DeliveryMode.PERSISTENT),
+                        f"a.{number}",
+                    )
+                    for number in range(200)
+                )
+            )
+            received = []
+            async with queue.iterator() as messages:
+                async for message in messages:
+                    async with message.process():
+                        received.append(message.body)
+                    if len(received) == 200:
+                        break
+            return received
+
+    assert asyncio.run(talk()) == [b"%d" % number for number in range(200)]
+
+
+def test_aio_pika_sees_returns_and_channel_errors(broker: Broker) -> None:
+    async def talk() -> None:
+        async with await aio_pika.connect(broker.url) as connection:
+            channel = await connection.channel(on_return_raises=True)
+            with pytest.raises(aio_pika.exceptions.DeliveryError):
+                await channel.default_exchange.publish(aio_pika.Message(b"x"), "nowhere", mandatory=True)
+            with pytest.raises(aio_pika.exceptions.ChannelNotFoundEntity):
+                await channel.declare_queue("missing", passive=True)
+            other = await connection.channel()
+            with pytest.raises(aio_pika.exceptions.ChannelPreconditionFailed):
+                await other.declare_queue("q", arguments={"x-max-length": 5})
+
+    asyncio.run(talk())
+
+
+def test_requests_and_replies_over_an_exclusive_queue_work(broker: Broker) -> None:
+    async def serve(channel: aio_pika.abc.AbstractChannel, requests: aio_pika.abc.AbstractQueue) -> None:
+        async with requests.iterator() as messages:
+            async for message in messages:
+                async with message.process():
+                    assert message.reply_to is not None
+                    reply = aio_pika.Message(message.body * 2, correlation_id=message.correlation_id)
+                    await channel.default_exchange.publish(reply, message.reply_to)
+
+    async def talk() -> list[bytes]:
+        server = await aio_pika.connect(broker.url)
+        client = await aio_pika.connect(broker.url)
+        async with server, client:
+            channel = await server.channel()
+            serving = asyncio.create_task(serve(channel, await channel.declare_queue("double")))
+            asking = await client.channel()
+            replies = await asking.declare_queue(exclusive=True)
+            answers = []
+            for number in range(10):
+                request = aio_pika.Message(b"%d" % number, reply_to=replies.name, correlation_id=str(number))
+                await asking.default_exchange.publish(request, "double")
+                reply = None
+                while reply is None:
+                    reply = await replies.get(no_ack=True, fail=False)
+                assert reply.correlation_id == str(number)
+                answers.append(reply.body)
+            serving.cancel()
+            return answers
+
+    assert asyncio.run(talk()) == [b"%d" % number * 2 for number in range(10)]
+
+
+def test_kombu_publishes_and_consumes(broker: Broker) -> None:
+    with kombu.Connection(broker.url) as connection:
+        exchange = kombu.Exchange("tasks", "direct", durable=True)
+        queue = kombu.Queue("work", exchange, routing_key="work", message_ttl=60.0, expires=60.0)
+        received = []
+        with connection.Producer() as producer:
+            for number in range(20):
+                producer.publish({"n": number}, exchange=exchange, routing_key="work", declare=[queue], retry=True)
+        with connection.Consumer(queue, callbacks=[lambda body, message: (received.append(body["n"]), message.ack())]):
+            while len(received) < 20:
+                connection.drain_events(timeout=5)
+        assert received == list(range(20))
+
+
+def test_kombus_simple_queue_works(broker: Broker) -> None:
+    with kombu.Connection(broker.url) as connection:
+        queue = connection.SimpleQueue("simple")
+        queue.put("hello")
+        message = queue.get(timeout=5)
+        assert message.payload == "hello"
+        message.ack()
+        assert queue.qsize() == 0
+        queue.close()

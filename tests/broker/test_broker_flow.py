@@ -1,0 +1,224 @@
+"""Heartbeats, slow readers, fast writers, and the ends of connections."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import pika
+import pytest
+from pamqp import commands, frame, heartbeat
+
+from broker.live_broker import Broker, open_store
+from broker.store_proxies import HeldDisk
+from logstore.broker import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def for_ever(call: Callable[[], object], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        call()
+
+
+def test_heartbeats_come_at_half_the_interval_while_nothing_else_is_sent(broker: Broker) -> None:
+    client = broker.raw(timeout=5).open(heartbeat=1)
+    started = time.monotonic()
+    for _ in range(2):
+        assert isinstance(client.receive_any()[1], heartbeat.Heartbeat)
+        client.send(0, heartbeat.Heartbeat())
+    assert time.monotonic() - started < 2.5
+
+
+def test_a_client_that_misses_two_heartbeats_is_gone_and_what_it_had_is_back(broker: Broker) -> None:
+    client = broker.raw().open(heartbeat=1)
+    client.declare("q")
+    client.publish("q", b"x")
+    client.send(1, commands.Basic.Get(queue="q"))
+    client.expect(commands.Basic.GetOk)
+    client.content()
+    started = time.monotonic()
+    with pytest.raises(ConnectionError):
+        for_ever(client.receive_any)
+    assert 1.9 < time.monotonic() - started < 4
+    assert broker.raw().open().declare("q").message_count == 1
+
+
+def test_a_client_that_sends_heartbeats_stays(broker: Broker) -> None:
+    client = broker.raw().open(heartbeat=1)
+    for _ in range(8):
+        client.send(0, heartbeat.Heartbeat())
+        time.sleep(0.4)
+    client.declare("q")
+
+
+def test_without_heartbeats_an_idle_client_stays(broker: Broker) -> None:
+    client = broker.raw().open(heartbeat=0)
+    time.sleep(1.5)
+    client.declare("q")
+
+
+def test_a_consumer_that_does_not_read_costs_bounded_memory_and_stops_nobody(
+    start_broker: Callable[..., Broker],
+) -> None:
+    broker = start_broker(unsent_bytes_high=200_000)
+    channel = broker.pika().channel()
+    channel.queue_declare("q", durable=True)
+    channel.confirm_delivery()
+    for _ in range(300):
+        channel.basic_publish("", "q", bytes(50_000))
+    slow = broker.raw(receive_buffer=10_000).open()
+    slow.send(1, commands.Basic.Consume(queue="q"))
+    time.sleep(0.5)
+    ready = channel.queue_declare("q", passive=True).method.message_count
+    assert ready > 200, "the rest has to wait in the queue, not in the socket"
+    quick = broker.raw().open()
+    quick.send(1, commands.Basic.Consume(queue="q", no_ack=True))
+    quick.expect(commands.Basic.ConsumeOk)
+    for _ in range(ready):
+        quick.delivery()
+    slow.expect(commands.Basic.ConsumeOk)
+    for _ in range(300 - ready):
+        slow.delivery()
+
+
+def test_a_slow_reader_gets_everything_in_the_end(start_broker: Callable[..., Broker]) -> None:
+    broker = start_broker(unsent_bytes_high=50_000)
+    client = broker.raw(receive_buffer=10_000).open(channels=2)
+    client.declare("q")
+    for number in range(200):
+        client.publish("q", b"%06d" % number * 2000, channel=2)
+    client.send(1, commands.Basic.Consume(queue="q", no_ack=True))
+    client.expect(commands.Basic.ConsumeOk)
+    for number in range(200):
+        assert client.delivery()[1] == b"%06d" % number * 2000
+        if number % 20 == 0:
+            time.sleep(0.02)
+
+
+def test_a_client_that_asks_and_never_reads_is_not_read_either(start_broker: Callable[..., Broker]) -> None:
+    broker = start_broker(unsent_bytes_high=50_000, unsent_bytes_max=200_000)
+    client = broker.raw(receive_buffer=10_000, timeout=1).open()
+    client.declare("q", durable=True)
+    client.publish("q", bytes(100_000))
+    ask = b"".join(
+        frame.marshal(each, 1)
+        for each in (commands.Basic.Get(queue="q"), commands.Basic.Nack(0, multiple=True, requeue=True))
+    )
+    with pytest.raises(TimeoutError):
+        for_ever(lambda: client.socket.sendall(ask * 100))
+    unsent = broker.call(lambda: max(each.transport.get_write_buffer_size() for each in broker.server.connections))
+    assert unsent < 1_000_000
+    broker.raw().open().declare("other")
+
+
+def test_a_peer_that_takes_nothing_for_too_long_is_cut_off(start_broker: Callable[..., Broker]) -> None:
+    broker = start_broker(unsent_bytes_high=50_000, stall_s=0.5)
+    client = broker.raw(receive_buffer=10_000).open()
+    client.declare("q")
+    for _ in range(100):
+        client.publish("q", bytes(100_000))
+    client.send(1, commands.Basic.Consume(queue="q"))
+    wait_until(lambda: broker.call(lambda: not broker.server.connections))
+    assert broker.raw().open().declare("q").message_count == 100
+
+
+def test_a_publisher_is_not_read_while_the_disk_is_behind_and_goes_on_after(tmp_path: Path) -> None:
+    disk = HeldDisk(open_store(tmp_path / "store"))
+    broker = Broker(disk, Limits(undurable_bytes_max=100_000))
+    try:
+        client = broker.raw(timeout=20).open()
+        client.declare("q", durable=True)
+        client.send(1, commands.Confirm.Select())
+        client.expect(commands.Confirm.SelectOk)
+        disk.hold()
+        client.socket.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            for_ever(lambda: client.publish("q", bytes(10_000)))
+        received = broker.call(lambda: broker.server.vhost.queues["q"].ready_count)
+        assert received < 200
+        other = broker.raw().open()
+        other.declare("memory")
+        disk.let_go()
+        client.socket.settimeout(20)
+        confirmed = 0
+        while confirmed < received:
+            confirmed = client.expect(commands.Basic.Ack).delivery_tag
+    finally:
+        broker.stop()
+        disk.close()
+
+
+def test_stopping_tells_clients_confirms_what_came_and_gives_back_what_was_out(
+    restart_broker: Callable[[], Broker],
+) -> None:
+    broker = restart_broker()
+    client = broker.raw().open()
+    client.declare("q", durable=True)
+    client.send(1, commands.Confirm.Select())
+    client.expect(commands.Confirm.SelectOk)
+    for number in range(3):
+        client.publish("q", b"%d" % number)
+    confirmed = 0
+    while confirmed < 3:
+        confirmed = client.expect(commands.Basic.Ack).delivery_tag
+    client.send(1, commands.Basic.Get(queue="q"))
+    client.expect(commands.Basic.GetOk)
+    client.content()
+    with_pika = broker.pika()
+    idle = broker.raw().open()
+    started = time.monotonic()
+    done = asyncio.run_coroutine_threadsafe(broker.server.stop(3), broker.loop)
+    assert "shut down" in client.expect_connection_close(320)
+    idle.expect_connection_close(320)
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker):
+        for_ever(lambda: with_pika.process_data_events(0.1))
+    done.result(10)
+    assert time.monotonic() - started < 5
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", broker.port), 1).close()
+    channel = restart_broker().pika().channel()
+    assert channel.queue_declare("q", durable=True).method.message_count == 3
+
+
+def test_stopping_does_not_wait_for_clients_that_say_nothing(start_broker: Callable[..., Broker]) -> None:
+    broker = start_broker()
+    broker.raw().open()
+    with_nothing = socket.create_connection(("127.0.0.1", broker.port))
+    started = time.monotonic()
+    broker.call_async(lambda: broker.server.stop(1))
+    assert time.monotonic() - started < 3
+    with_nothing.close()
+
+
+def test_running_out_of_descriptors_does_not_end_the_broker(broker: Broker) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    client = broker.raw().open()
+    sockets = []
+    try:
+        used = len(os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 20, hard))
+        with pytest.raises(OSError, match="Too many"):
+            for_ever(lambda: sockets.append(socket.create_connection(("127.0.0.1", broker.port), 1)))
+        client.declare("q")
+    finally:
+        for each in sockets:
+            each.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    client.declare("q")
+    wait_until(lambda: broker.call(lambda: len(broker.server.connections)) == 1)
+    broker.raw().open().declare("q")

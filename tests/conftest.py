@@ -1,0 +1,73 @@
+"""Fixtures that every test may use: a store of one's own, opened as often as the test likes.
+
+A store that a test leaves open is closed behind it, so that a failing test does not take others along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import textwrap
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from stores import ROOT, SMALL_SEGMENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from logstore import MessageStore
+
+
+@pytest.fixture
+def store_dir(tmp_path: Path) -> Path:
+    """Where the test's store is; not made yet."""
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def open_store(store_dir: Path) -> Iterator[Callable[..., MessageStore]]:
+    """Open the test's store, in small segments unless told otherwise."""
+    import logstore
+
+    opened: list[MessageStore] = []
+
+    def open_one(path: Path | None = None, **options: Any) -> MessageStore:
+        options.setdefault("segment_size", SMALL_SEGMENT)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # another segment_size than the stored one
+            opened.append(logstore.open(path or store_dir, **options))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        with contextlib.suppress(logstore.StoreError):
+            store.close()
+
+
+@pytest.fixture
+def store(open_store: Callable[..., MessageStore]) -> MessageStore:
+    """One open store."""
+    return open_store()
+
+
+@pytest.fixture
+def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a piece of Python in a process of its own, with the arguments as sys.argv[1:]."""
+
+    def run(code: str, *arguments: object, timeout: float = 60, **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            **options,
+        )
+
+    return run

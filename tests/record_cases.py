@@ -1,0 +1,320 @@
+"""Records for tests: strategies for every type, an example of each, and what damages them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from hypothesis import strategies as st
+from xxhash import xxh64_intdigest
+
+from logstore import records
+from logstore.records import (
+    FIRST,
+    FLAGS,
+    Batch,
+    Body,
+    InvalidRecord,
+    Record,
+    RecordFlag,
+    RecordType,
+    Stream,
+    header_check,
+    record_bytes,
+    segment_seed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+UUID_1 = UUID("00112233-4455-6677-8899-aabbccddeeff")
+UUID_2 = UUID("00112233-4455-6677-8899-aabbccddeefe")
+SEGMENT = 64 << 10
+SEED = segment_seed(UUID_1, SEGMENT, 1)
+
+# ---- Records to try.
+
+lsns = st.integers(1, 2**63 - 1)
+queue_ids = st.integers(1, 2**32 - 2)
+queues = st.lists(queue_ids, max_size=5).map(tuple)
+some_queues = st.lists(queue_ids, min_size=1, max_size=5).map(tuple)
+contents = st.binary(max_size=40)
+u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
+i64 = st.integers(-(2**63), 2**63 - 1)
+xid_parts = st.binary(max_size=64)
+xids = st.builds(records.XidBody, i64, xid_parts, xid_parts)
+tx_states = st.sampled_from(records.TxState)
+footer_counts = st.dictionaries(u32, st.integers(1, 2**32 - 1), max_size=24).map(
+    lambda counts: tuple(records.TypeCount(*count) for count in sorted(counts.items()))
+)
+
+
+def starts(lsn: int, flags: RecordFlag) -> st.SearchStrategy[Body]:
+    if flags & RecordFlag.COPY:
+        return st.builds(records.MessageStart, st.just(0), st.just(()), contents, contents)
+    return st.builds(records.MessageStart, st.just(0), queues, contents, contents) | st.builds(
+        records.MessageStart, st.integers(1, lsn - 1), some_queues, contents, contents, st.integers(0, 2**24 - 5)
+    )
+
+
+@st.composite
+def relocated_states(draw: st.DrawFn, lsn: int) -> records.MessageRelocated:
+    earlier = st.integers(1, lsn - 1)
+    content_bytes = draw(st.integers(0, 2**63 - 1) | st.integers(0, 1000))
+
+    @st.composite
+    def chunk_places(draw: st.DrawFn) -> records.ChunkPlace:
+        offset = draw(st.integers(0, content_bytes))
+        return records.ChunkPlace(draw(earlier), offset, draw(st.integers(0, min(content_bytes - offset, 2**32 - 1))))
+
+    @st.composite
+    def pending_work(draw: st.DrawFn) -> records.PendingWork:
+        operation = draw(st.integers(2, lsn - 1))
+        kind = draw(st.sampled_from(records.PendingKind))
+        return records.PendingWork(draw(st.integers(1, operation - 1)), operation, draw(queue_ids), kind, draw(u32))
+
+    return records.MessageRelocated(
+        content_bytes,
+        draw(earlier),
+        draw(u32),
+        tuple(draw(st.lists(chunk_places(), max_size=3))),
+        tuple(draw(st.lists(st.builds(records.QueuePlace, earlier, u64, queue_ids, u32, u32), max_size=3))),
+        tuple(draw(st.lists(pending_work(), max_size=3))),
+    )
+
+
+def relocated_transactions() -> st.SearchStrategy[Body]:
+    local = st.just(0), st.just(b""), st.just(b""), st.just(records.TxKind.LOCAL)
+    distributed = i64, xid_parts, xid_parts, st.just(records.TxKind.DISTRIBUTED)
+    return st.builds(records.TxRelocated, *local, tx_states, u64, u64) | st.builds(
+        records.TxRelocated, *distributed, tx_states, u64, u64
+    )
+
+
+@st.composite
+def batches(draw: st.DrawFn, lsn: int) -> Batch:
+    count = draw(st.integers(0, 5) | st.integers(0, (2**32 - 105) // 48))
+    words = draw(st.integers(6 * count, (2**32 - 105) // 8)) if count else 0
+    up_to_here = st.integers(1, lsn)
+    opaque = draw(st.just(bytes(16)) | st.binary(min_size=16, max_size=16))
+    epoch = draw(st.integers(1, 2**64 - 1))
+    return Batch(epoch, count, 104 + 8 * words, draw(up_to_here), draw(up_to_here), draw(u64), opaque)
+
+
+def bodies(kind: RecordType, lsn: int, flags: RecordFlag) -> st.SearchStrategy[Body]:
+    """What a record of this type may say at this LSN."""
+    earlier = st.integers(1, lsn - 1)
+    deletes = bool(flags & RecordFlag.DELETES)
+    return {
+        RecordType.MESSAGE_START: lambda: starts(lsn, flags),
+        RecordType.MESSAGE_CHUNK: lambda: st.builds(records.MessageChunk, st.integers(0, 2**63 - 1 - 40), contents),
+        RecordType.MESSAGE_ENQUEUE: lambda: (
+            st.builds(records.MessageEnqueue, st.just(0), some_queues)
+            | st.builds(records.MessageEnqueue, earlier, some_queues, st.integers(0, 2**24 - 5))
+        ),
+        RecordType.MESSAGE_DEQUEUE: lambda: st.builds(
+            records.MessageDequeue,
+            st.just(0) if deletes else st.just(0) | earlier,
+            queue_ids,
+            u16,
+            st.sampled_from(records.DequeueReason),
+        ),
+        RecordType.MESSAGE_RELOCATED: lambda: relocated_states(lsn),
+        RecordType.DTX_START: lambda: xids,
+        RecordType.TX_PREPARE: lambda: xids,
+        RecordType.TX_RELOCATED: relocated_transactions,
+        RecordType.BATCH: lambda: batches(lsn),
+        RecordType.FILLER: lambda: st.builds(records.Filler, st.integers(0, 10).map(lambda words: 8 * words)),
+        RecordType.FOOTER: lambda: st.builds(records.Footer, earlier, u64, u32, footer_counts),
+        RecordType.QUEUE_DELETE: lambda: st.builds(records.QueueDelete, queue_ids),
+        RecordType.CLOSE: lambda: st.just(records.Close()),
+    }.get(kind, lambda: st.just(records.Empty()))()
+
+
+@st.composite
+def some_records(draw: st.DrawFn, kind: RecordType) -> Record:
+    lsn = 8 * draw(st.integers(2, 2**60 - 1))
+    flags = RecordFlag(draw(u16)) & FLAGS.get(kind, RecordFlag(0))
+    body = draw(bodies(kind, lsn, flags))
+    if kind.stream is Stream.HOUSEKEEPING:
+        chain, prev = 0, 0
+    elif kind in FIRST and not flags & RecordFlag.COPY:
+        chain, prev = lsn, 0
+    else:
+        chain = draw(st.integers(1, lsn - 1))
+        prev = draw(st.integers(chain, lsn - 1))
+    return Record(lsn, kind, flags, chain, prev, record_bytes(body), body)
+
+
+any_record = st.sampled_from(RecordType).flatmap(some_records)
+
+
+def example(kind: RecordType, body: Body) -> Record:
+    lsn, chain, prev = 0x12000, 0x11000, 0x11800
+    if kind.stream is Stream.HOUSEKEEPING:
+        chain = prev = 0
+    elif kind in FIRST:
+        chain, prev = lsn, 0
+    return Record(lsn, kind, RecordFlag(0), chain, prev, record_bytes(body), body)
+
+
+XID = records.XidBody(1, b"abc", b"de")
+EXAMPLES = {
+    record.type: record
+    for record in (
+        example(RecordType.MESSAGE_START, records.MessageStart(0, (1, 2, 3), b"head", b"content")),
+        example(RecordType.MESSAGE_CHUNK, records.MessageChunk(7, b"more")),
+        example(RecordType.MESSAGE_ENQUEUE, records.MessageEnqueue(0, (1, 2, 3))),
+        example(RecordType.MESSAGE_DEQUEUE, records.MessageDequeue(0, 1, 2, records.DequeueReason.ACCEPTED)),
+        example(RecordType.MESSAGE_DELETE, records.Empty()),
+        example(
+            RecordType.MESSAGE_RELOCATED,
+            records.MessageRelocated(
+                11,
+                0x11900,
+                0,
+                (records.ChunkPlace(0x11A00, 7, 4),),
+                (records.QueuePlace(0x11000, 5, 1, 0, 2),),
+                (records.PendingWork(0x11B00, 0x11B80, 2, records.PendingKind.DEQUEUE, 0),),
+            ),
+        ),
+        example(RecordType.DTX_START, XID),
+        example(RecordType.TX_PREPARE, XID),
+        example(
+            RecordType.TX_RELOCATED,
+            records.TxRelocated(0, b"", b"", records.TxKind.LOCAL, records.TxState.ACTIVE, 1_700_000_000_000_000, 0),
+        ),
+        example(RecordType.BATCH, Batch(1, 0, 104, 0x12000, 0x10000, 0)),
+        example(RecordType.FILLER, records.Filler(8)),
+        example(
+            RecordType.FOOTER,
+            records.Footer(0x11000, 0x1000, 1, (records.TypeCount(0x101, 1), records.TypeCount(0x301, 1))),
+        ),
+        example(RecordType.QUEUE_DELETE, records.QueueDelete(1)),
+        example(RecordType.CLOSE, records.Close()),
+        example(RecordType.TX_START, records.Empty()),
+        example(RecordType.TX_END, records.Empty()),
+        example(RecordType.TX_COMMIT, records.Empty()),
+        example(RecordType.TX_ROLLBACK, records.Empty()),
+        example(RecordType.TX_DELETE, records.Empty()),
+    )
+}
+
+
+# ---- Damage.
+
+
+BROKEN_RULES: list[tuple[str, RecordType, int, str, int]] = [
+    # promise, type, offset, layout, value
+    ("the spare word is zero", RecordType.MESSAGE_DELETE, 20, "<I", 1),
+    ("a later record names its chain", RecordType.MESSAGE_DELETE, 32, "<Q", 0),
+    ("a chain does not begin above its record", RecordType.MESSAGE_DELETE, 32, "<Q", 0x12008),
+    ("a later record has a predecessor", RecordType.MESSAGE_DELETE, 40, "<Q", 0),
+    ("a predecessor lies below its record", RecordType.MESSAGE_DELETE, 40, "<Q", 0x12000),
+    ("a predecessor does not lie below the chain", RecordType.MESSAGE_DELETE, 40, "<Q", 0x10FF8),
+    ("the first record is its own chain", RecordType.DTX_START, 32, "<Q", 0x11000),
+    ("the first record has no predecessor", RecordType.DTX_START, 40, "<Q", 0x11000),
+    ("housekeeping has no chain", RecordType.FILLER, 32, "<Q", 0x12000),
+    ("housekeeping has no predecessor", RecordType.FILLER, 40, "<Q", 0x11000),
+    ("type 0 is never valid", RecordType.MESSAGE_DELETE, 16, "<H", 0),
+    ("an unknown flag is refused", RecordType.MESSAGE_START, 18, "<H", 16),
+    ("PART is not for a start", RecordType.MESSAGE_START, 18, "<H", 2),
+    ("DELETES is not for a start", RecordType.MESSAGE_START, 18, "<H", 4),
+    ("PUBLISHED is not for a chunk", RecordType.MESSAGE_CHUNK, 18, "<H", 8),
+    ("COPY is not for an enqueue", RecordType.MESSAGE_ENQUEUE, 18, "<H", 1),
+    ("COPY is not for housekeeping", RecordType.FILLER, 18, "<H", 1),
+    ("an epoch is at least 1", RecordType.BATCH, 48, "<Q", 0),
+    ("a batch of no record is its own record", RecordType.BATCH, 60, "<I", 152),
+    ("a batch of one record holds one", RecordType.BATCH, 56, "<I", 1),
+    ("a batch holds its own record", RecordType.BATCH, 60, "<I", 96),
+    ("a batch ends at a multiple of 8", RecordType.BATCH, 56, "<Q", 157 << 32 | 1),
+    ("a batch has room for its records", RecordType.BATCH, 56, "<Q", 192 << 32 | 2),
+    ("what is durable lies below the batch", RecordType.BATCH, 64, "<Q", 0x12008),
+    ("the base lies below the batch", RecordType.BATCH, 72, "<Q", 0x13000),
+    ("something is durable before a batch", RecordType.BATCH, 64, "<Q", 0),
+    ("durable_lsn is an LSN", RecordType.BATCH, 64, "<Q", 2**63),
+    ("base_lsn is an LSN", RecordType.BATCH, 72, "<Q", 0),
+    ("a start's tx_id is an LSN or none", RecordType.MESSAGE_START, 48, "<Q", 2**63),
+    ("a start's transaction began before it", RecordType.MESSAGE_START, 48, "<Q", 0x12000),
+    ("a start's order index wants a transaction", RecordType.MESSAGE_START, 68, "<I", 1),
+    ("a start's queue id is not 0", RecordType.MESSAGE_START, 72, "<I", 0),
+    ("a start's queue id is not the greatest number", RecordType.MESSAGE_START, 76, "<I", 2**32 - 1),
+    ("a start's queue list is padded with zeros", RecordType.MESSAGE_START, 84, "<I", 1),
+    ("a start's header fits", RecordType.MESSAGE_START, 56, "<I", 16),
+    ("a start's content fills the record", RecordType.MESSAGE_START, 60, "<I", 0),
+    ("a start's padding is zero", RecordType.MESSAGE_START, 99, "<B", 1),
+    ("a chunk ends below 2**63", RecordType.MESSAGE_CHUNK, 48, "<Q", 2**63 - 4),
+    ("a chunk's reserved word is zero", RecordType.MESSAGE_CHUNK, 60, "<I", 1),
+    ("a chunk's padding is zero", RecordType.MESSAGE_CHUNK, 71, "<B", 1),
+    ("an enqueue names a queue", RecordType.MESSAGE_ENQUEUE, 56, "<I", 0),
+    ("an enqueue's transaction began before it", RecordType.MESSAGE_ENQUEUE, 48, "<Q", 0x12000),
+    ("an enqueue's queue id is in range", RecordType.MESSAGE_ENQUEUE, 64, "<I", 0),
+    ("an enqueue's reserved word is zero", RecordType.MESSAGE_ENQUEUE, 60, "<I", 1),
+    ("an enqueue's padding is zero", RecordType.MESSAGE_ENQUEUE, 76, "<I", 9),
+    ("a dequeue's transaction began before it", RecordType.MESSAGE_DEQUEUE, 48, "<Q", 0x12000),
+    ("a dequeue's queue id is in range", RecordType.MESSAGE_DEQUEUE, 56, "<I", 2**32 - 1),
+    ("a dequeue's reason has a meaning", RecordType.MESSAGE_DEQUEUE, 62, "<H", 7),
+    ("start_lsn is an LSN", RecordType.MESSAGE_RELOCATED, 56, "<Q", 0),
+    ("start_lsn is earlier", RecordType.MESSAGE_RELOCATED, 56, "<Q", 0x12000),
+    ("a content's size is below 2**63", RecordType.MESSAGE_RELOCATED, 48, "<Q", 2**63),
+    ("a chunk place lies in the content", RecordType.MESSAGE_RELOCATED, 88, "<Q", 8),
+    ("a chunk place's end is no overflow", RecordType.MESSAGE_RELOCATED, 88, "<Q", 2**64 - 4),
+    ("a chunk place's lsn is earlier", RecordType.MESSAGE_RELOCATED, 80, "<Q", 0x12000),
+    ("order_lsn is earlier", RecordType.MESSAGE_RELOCATED, 104, "<Q", 0x12000),
+    ("pending work is earlier", RecordType.MESSAGE_RELOCATED, 144, "<Q", 0x12000),
+    ("pending work follows its transaction's start", RecordType.MESSAGE_RELOCATED, 136, "<Q", 0x11B80),
+    ("state has its parts' rows and no more", RecordType.MESSAGE_RELOCATED, 68, "<I", 0),
+    ("a chunk place's lsn is an LSN", RecordType.MESSAGE_RELOCATED, 80, "<Q", 0),
+    ("a chunk place's reserved word is zero", RecordType.MESSAGE_RELOCATED, 100, "<I", 1),
+    ("order_lsn is an LSN", RecordType.MESSAGE_RELOCATED, 104, "<Q", 2**63),
+    ("a queue place's queue id is in range", RecordType.MESSAGE_RELOCATED, 120, "<I", 0),
+    ("a queue place's reserved word is zero", RecordType.MESSAGE_RELOCATED, 132, "<I", 1),
+    ("pending work names its transaction", RecordType.MESSAGE_RELOCATED, 136, "<Q", 0),
+    ("pending work names its operation", RecordType.MESSAGE_RELOCATED, 144, "<Q", 0),
+    ("pending work's queue id is in range", RecordType.MESSAGE_RELOCATED, 152, "<I", 0),
+    ("pending work's kind has a meaning", RecordType.MESSAGE_RELOCATED, 156, "<I", 3),
+    ("pending work's reserved word is zero", RecordType.MESSAGE_RELOCATED, 164, "<I", 1),
+    ("a gtrid has at most 64 bytes", RecordType.DTX_START, 56, "<B", 65),
+    ("a bqual has at most 64 bytes", RecordType.TX_PREPARE, 57, "<B", 65),
+    ("an xid's reserved bytes are zero", RecordType.DTX_START, 58, "<B", 1),
+    ("an xid's last reserved byte is zero", RecordType.TX_PREPARE, 63, "<B", 1),
+    ("an xid's padding is zero", RecordType.DTX_START, 71, "<B", 1),
+    ("a local transaction has no xid", RecordType.TX_RELOCATED, 48, "<q", 1),
+    ("a transaction's kind has a meaning", RecordType.TX_RELOCATED, 58, "<B", 3),
+    ("a transaction's state is one of three", RecordType.TX_RELOCATED, 59, "<B", 4),
+    ("a transaction's state has a meaning", RecordType.TX_RELOCATED, 59, "<B", 0),
+    ("a relocated transaction's reserved word is zero", RecordType.TX_RELOCATED, 60, "<I", 1),
+    ("a filler is zero", RecordType.FILLER, 55, "<B", 1),
+    ("last_lsn is earlier", RecordType.FOOTER, 48, "<Q", 0x12000),
+    ("last_lsn is an LSN", RecordType.FOOTER, 48, "<Q", 0),
+    ("a footer counts at most 24 types", RecordType.FOOTER, 68, "<I", 25),
+    ("a footer's types ascend", RecordType.FOOTER, 72, "<I", 0x301),
+    ("a footer names a type once", RecordType.FOOTER, 72, "<I", 0x301),
+    ("a footer leaves zero counts out", RecordType.FOOTER, 76, "<I", 0),
+    ("a queue delete's queue id is in range", RecordType.QUEUE_DELETE, 48, "<I", 0),
+    ("a queue delete's reserved word is zero", RecordType.QUEUE_DELETE, 52, "<I", 1),
+]
+
+
+def sealed(raw: bytes | bytearray, seed: int = SEED) -> bytes:
+    """These bytes with the checks that make them believable, whatever they say."""
+    raw = bytearray(raw)
+    raw[8:12] = header_check(raw, seed).to_bytes(4, "little")
+    raw[0:8] = xxh64_intdigest(raw[8:], seed).to_bytes(8, "little")
+    return bytes(raw)
+
+
+def flipped(raw: bytes, bit: int) -> bytes:
+    changed = bytearray(raw)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def outcome(
+    decode: Callable[..., Record], buffer: bytes, offset: int, seed: int, lsn: int
+) -> Record | type[InvalidRecord]:
+    """The record, or why it is refused."""
+    try:
+        return decode(buffer, offset, seed, lsn)
+    except InvalidRecord as error:
+        return type(error)
