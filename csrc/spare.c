@@ -171,8 +171,8 @@ static void recycle(struct log *g, struct segment *s) {
         (void)g->v->unlink(g->v, g->dir, to);
     }
     (void)g->v->sync_dir(g->v, g->dir); /* should it come back, it is below the base */
-    g->stats.segments_removed++;
     relock_after_io(g);
+    g->stats.segments_removed++;
 }
 
 /* Whether the oldest segment is behind the base that a durable batch named, and nobody reads it. */
