@@ -87,9 +87,23 @@ def json_option(function: F) -> F:
 
 
 def catalog_options(function: F) -> F:
-    """``--connect`` and ``--catalog``, for a catalog that is not in the store directory."""
-    schema = click.option("--catalog", "schema", metavar="NAME", help="The schema on that server.")
+    """``--connect`` and ``--catalog``, for a catalog that is not in the store directory; or the environment's.
+
+    A URL with a password belongs into the environment: command lines are for everyone to see.
+    """
+    schema = click.option(
+        "--catalog",
+        "schema",
+        metavar="NAME",
+        envvar="LOGSTORE_CATALOG",
+        show_envvar=True,
+        help="The schema on that server [default: logstore].",
+    )
     connect = click.option(
-        "--connect", metavar="URL", help="The server that has the catalog: postgresql+psycopg://user@host/database"
+        "--connect",
+        metavar="URL",
+        envvar="LOGSTORE_CONNECT",
+        show_envvar=True,
+        help="The server that has the catalog: postgresql+psycopg://user@host/database",
     )
     return connect(schema(function))
