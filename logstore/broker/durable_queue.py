@@ -16,7 +16,7 @@ from logstore.errors import UnknownMessage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from logstore import MessageStore, Queue
+    from logstore import Delivery, MessageStore, Queue, Transaction
     from logstore.broker.consumers import Consumer
     from logstore.broker.memory_queue import MemoryQueue
     from logstore.broker.wakeups import WakeUps
@@ -85,6 +85,14 @@ class DurableQueue(BrokerQueue):
         dead_letters = self._neighbours.get(self.handle.dead_letter or "")
         if isinstance(dead_letters, DurableQueue):
             dead_letters.enqueued(self._store.next_lsn, expires=False)
+
+    def settle_within(self, transaction: Transaction, place: Place, *, rejects: bool) -> None:
+        """Accept or reject a taken place when the transaction commits; it stays taken until then.
+
+        Raises `StoreError`. The commit is to be followed by `settled`.
+        """
+        delivery = cast("Delivery", place)
+        (delivery.reject if rejects else delivery.accept)(transaction=transaction)
 
     def was_purged(self) -> None:
         """The store dropped what waited here."""
