@@ -1,8 +1,8 @@
 """A PostgreSQL server of a test's own, real and disposable, and a wire that can be cut where a test wants it.
 
-The server lives in a directory of its own under the system's temporary one, listens on a Unix socket and a loopback port
-there, and runs as an unprivileged user if the tests run as root, since PostgreSQL refuses root. It syncs nothing: the
-tests kill processes, not the power.
+The server lives in a directory of its own under the system's temporary one, listens on a Unix socket there and on a
+loopback port, and runs as an unprivileged user if the tests run as root, since PostgreSQL refuses root. It syncs
+nothing: the tests kill processes, not the power.
 """
 
 from __future__ import annotations
@@ -284,9 +284,13 @@ class Wire:
         while True:
             try:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self.server.port))
             except OSError:
                 return
+            try:
+                server = socket.create_connection(("127.0.0.1", self.server.port))
+            except OSError:  # as a server that is away would refuse it
+                client.close()
+                continue
             self._sockets += [client, server]
             threading.Thread(target=self._up, args=(client, server), daemon=True).start()
             threading.Thread(target=self._down, args=(server, client), daemon=True).start()
@@ -317,3 +321,13 @@ class Wire:
 def _hang_up(one: socket.socket, *, reading: bool = True) -> None:
     with contextlib.suppress(OSError):
         one.shutdown(socket.SHUT_RDWR if reading else socket.SHUT_WR)
+
+
+def running_server() -> Iterator[Server]:
+    """For a fixture: a server that runs, and is gone afterwards."""
+    made = Server()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.remove()
