@@ -75,7 +75,7 @@ def ready(disk: Disk, path: Path, begin: Begin, operations: int) -> Transaction:
 def indispensable(path: Path, begin: Begin, operations: int, steps: list[Step]) -> list[int]:
     """Of the calls of the last step, which ones it cannot do without: numbers from 1 on."""
     found = []
-    for nth in range(1, 12):
+    for nth in range(1, 8):
         disk = Disk()
         transaction = ready(disk, path / str(nth), begin, operations)
         for step in steps[:-1]:
