@@ -17,8 +17,9 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from logstore.catalog_places import Place, one_line, place_for
+from logstore.catalog_places import Place, place_for
 from logstore.catalog_rows import Contents, make_tables
+from logstore.catalog_text import one_line
 from logstore.errors import (
     CatalogError,
     CatalogMismatch,

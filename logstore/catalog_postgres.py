@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from logstore.catalog_text import one_line
@@ -15,7 +16,7 @@ if TYPE_CHECKING:  # imported where they are used: half of the time that "import
     from sqlalchemy import URL, Connection, Engine
 
 DEFAULT_SCHEMA: Final = "logstore"
-SCHEMA_BYTES_MAX: Final = 63
+_SCHEMA: Final = re.compile("[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 CONNECT_TIMEOUT_S: Final = 10
 LOCK_TIMEOUT_S: Final = 10  # changes take milliseconds; whoever holds a row longer is not this store
@@ -38,12 +39,7 @@ class PostgresSchema:
         self.url = _url(connect)
         self.read_only = read_only
         self.schema: str | None = DEFAULT_SCHEMA if schema is None else schema
-        if not (
-            isinstance(self.schema, str)
-            and self.schema.isidentifier()
-            and self.schema.isascii()
-            and len(self.schema) <= SCHEMA_BYTES_MAX
-        ):
+        if not _SCHEMA.fullmatch(str(self.schema)):
             raise OptionError(f"catalog={schema!r} is no schema name: letters, digits and _ only, at most 63")
         query = {name: value for name, value in self.url.query.items() if name in _SHOWN}
         shown = self.url.set(query=query).render_as_string(hide_password=True)
