@@ -251,6 +251,37 @@ def test_a_store_whose_creation_lost_the_server_is_finished_under_the_same_uuid(
     assert rows(store_dir, place) == ["orders"]
 
 
+def test_a_deletion_without_an_answer_is_finished_by_the_next_open_if_the_process_dies_before_asking(
+    open_store: Open, store_dir: Path, wire: Wire, place: dict[str, str]
+) -> None:
+    code = (
+        "import logstore, os, signal, sys\n"
+        "store = logstore.open(sys.argv[1], connect=sys.argv[2], catalog=sys.argv[3])\n"
+        "queues = [store.declare_queue(name) for name in ('gone', 'kept')]\n"
+        "store.publish(queues, b'on both'); store.publish('gone', b'there alone')\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "try: store.delete_queue('gone')\n"
+        "except logstore.CatalogUnavailable: os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, store_dir, wire.url(), place["catalog"]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        wire.cut_at(b"COMMIT", "behind")
+        process.communicate("go\n", timeout=postgres.TIMEOUT_S)
+    assert process.returncode == -signal.SIGKILL
+    for dropped in (1, 0):
+        with open_store(**place) as store:
+            assert (store.recovery.queues_dropped, store.recovery.places_dropped) == (dropped, 2 * dropped)
+            assert [queue.name for queue in store.queues()] == ["kept"]
+            assert contents(store.queue("kept")) == [b"on both"]
+
+
 def test_a_killed_process_leaves_what_it_declared_and_published(
     open_store: Open, store_dir: Path, place: dict[str, str]
 ) -> None:
