@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import errno
 import gc
 import json
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from coilmq.config import config as coilmq_defaults
 from coilmq.queue import QueueManager
 from coilmq.scheduler import RandomSubscriberScheduler
 from coilmq.util.frames import Frame
+from simulated import Disk
 from stores import SMALL_SEGMENT
 
 import logstore
@@ -357,3 +359,32 @@ def test_an_acknowledgement_of_another_message_brings_the_right_one_again(queue:
     manager.ack(consumer, Frame("ACK", {"message-id": "another"}))
     assert [sent for sent, _ in consumer.log] == [b"one", b"one"]
     assert bodies(queue) == [b"one"]
+
+
+def test_on_a_failing_disk_a_send_is_refused_and_an_acknowledged_message_is_named_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, store_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = Disk()
+    monkeypatch.setattr(logstore, "open", disk.open)
+    queue = plugin.LogstoreQueue(store_dir)
+    queue.enqueue(DEST, frame(b"acknowledged"))
+    held = queue.dequeue(DEST)
+    disk.fail(1, errno.EIO, forever=True)
+    with pytest.raises(logstore.OutcomeUnknown):
+        queue.enqueue(DEST, frame(b"refused"))
+    with pytest.raises(logstore.StorePoisoned):
+        queue.enqueue(DEST, frame(b"refused"))
+    del held
+    gc.collect()
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert f"of {DEST} was acknowledged and will be delivered again after a restart: " in said
+    queue.close()
+
+    after = disk.crash()
+    monkeypatch.setattr(logstore, "open", after.open)
+    again = plugin.LogstoreQueue(store_dir)
+    assert bodies(again) == [b"acknowledged"]
+    again.close()
+    del queue, again
+    disk.free()
+    after.free()
