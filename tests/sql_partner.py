@@ -1,11 +1,10 @@
-"""The other side of a joint commit in tests: an SQLite database through SQLAlchemy and zope.sqlalchemy, with orders."""
+"""The other side of a joint commit in tests: an SQL database through SQLAlchemy and zope.sqlalchemy, with orders."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy
-import transaction
 import zope.sqlalchemy
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, scoped_session, sessionmaker
 
@@ -27,12 +26,19 @@ class Order(Base):
 class Shop:
     """The application's database, its session joined to a transaction manager, and the markers in it."""
 
-    def __init__(self, path: Path, manager: Any = transaction.manager) -> None:
-        self.engine = sqlalchemy.create_engine(f"sqlite:///{path}", connect_args={"timeout": 60})
+    def __init__(
+        self, engine: sqlalchemy.Engine, manager: Any, *, markers_engine: sqlalchemy.Engine | None = None
+    ) -> None:
+        self.engine = engine
         Base.metadata.create_all(self.engine)
         self.session = scoped_session(sessionmaker(self.engine))
         zope.sqlalchemy.register(self.session, transaction_manager=manager)
-        self.markers = tpc.Markers(self.engine, self.session)
+        self.markers = tpc.Markers(markers_engine or engine, self.session)
+
+    @classmethod
+    def in_file(cls, path: Path, manager: Any) -> Shop:
+        """One in SQLite."""
+        return cls(sqlalchemy.create_engine(f"sqlite:///{path}", connect_args={"timeout": 60}), manager)
 
     def order(self, name: str) -> None:
         self.session.add(Order(name=name))

@@ -41,7 +41,7 @@ def queue(store: MessageStore) -> Queue:
 
 @pytest.fixture
 def shop(tmp_path: Path, manager: Any) -> Iterator[Shop]:
-    made = Shop(tmp_path / "shop.sqlite", manager)
+    made = Shop.in_file(tmp_path / "shop.sqlite", manager)
     yield made
     made.close()
 

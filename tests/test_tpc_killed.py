@@ -93,7 +93,7 @@ class Sides:
 
     def __init__(self, place: Path) -> None:
         self.manager = transaction.TransactionManager()
-        self.shop = Shop(place / "shop.sqlite", self.manager)
+        self.shop = Shop.in_file(place / "shop.sqlite", self.manager)
         self.stores = [logstore.open(place / name, segment_size=SMALL_SEGMENT) for name in ("one", "two")]
         self.participants = [
             tpc.Participant(store, ledger=self.shop.markers, transaction_manager=self.manager) for store in self.stores
@@ -206,7 +206,9 @@ def test_a_kill_at_any_step_of_the_commit_leaves_both_or_neither(fresh: Path, wh
 # ---- at each line ----
 
 # Each line takes two or three processes, so all of them take minutes.
-every = pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.slow), 17], ids=["every line", "every 17th"])
+every = pytest.mark.parametrize(
+    "stride", [pytest.param(1, marks=pytest.mark.slow), 17], ids=["every line", "every 17th"]
+)
 
 
 @every
