@@ -149,7 +149,8 @@ def test_a_place_that_only_an_abandoned_transaction_made_is_not_counted_as_dropp
 ) -> None:
     path = killed("""
 gone = store.declare_queue("gone")
-store.publish(gone, b"abandoned", transaction=store.begin())
+transaction = store.begin()
+store.publish(gone, b"abandoned", transaction=transaction)
 store.force()
 store._forget = lambda queue: die()
 store.delete_queue(gone)
@@ -285,9 +286,10 @@ for n in range(3):
 def test_what_the_library_and_the_command_report_is_the_same(
     killed: Callable[..., Path], open_store: Open, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = killed(HALF_DELETED.replace("store.delete_queue(empty)", "store.stage(); store.begin(); store.force()"))
+    path = killed(HALF_DELETED.replace("store.delete_queue(empty)", "store.stage(); transaction = store.begin(); store.force()"))
     foretold = told(capfd, path, "--dry-run")
     report = open_store().recovery
+    assert (report.staged_dropped, report.transactions_abandoned, report.queues_dropped) == (1, 1, 1)
     for name in foretold.keys() - {"store", "dry_run", "bytes_read", "in_doubt"}:
         assert getattr(report, name) == foretold[name], name
     assert report.total_us >= report.scan_us + report.transactions_us + report.messages_us > 0
