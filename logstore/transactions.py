@@ -130,8 +130,13 @@ class Transaction:
 
         Raises :class:`~logstore.errors.WrongState` unless the transaction is distributed and ended.
         """
-        check(lib.ls_prepare(self._handle, lib.LS_WAIT if wait else 0))
-        self._store._keep_prepared(self)
+        self._store._keep_prepared(self)  # before it is prepared: in_doubt() in another thread must find this handle
+        try:
+            check(lib.ls_prepare(self._handle, lib.LS_WAIT if wait else 0))
+        except BaseException:
+            if self.state != "prepared":
+                self._store._forget_transaction(self, rolled_back=False)
+            raise
 
     def commit(self, *, wait: bool = True) -> None:
         """All operations take effect at once; durable on return.

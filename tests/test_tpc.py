@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -330,6 +331,29 @@ def test_recover_neither_begins_nor_ends_a_transaction(
     connection.tpc_recover()
     connection.rollback()
     assert contents(queue) == [b"x", b"y"]
+
+
+def test_recover_may_be_called_while_other_connections_prepare(store: MessageStore, queue: Queue) -> None:
+    done = threading.Event()
+    found: list[set[tuple[int, str, str]]] = []
+
+    def prepare_and_commit() -> None:
+        try:
+            with tpc.connect(store) as connection:
+                for number in range(100):
+                    prepare(connection, (1, "g", str(number)))
+                    connection.tpc_commit()
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=prepare_and_commit)
+    thread.start()
+    with tpc.connect(store) as connection:
+        while not done.is_set():
+            found.append(set(connection.tpc_recover()))
+    thread.join()
+    assert len(contents(queue)) == 100
+    assert all(len(names) <= 1 for names in found)
 
 
 def test_a_failed_operation_leaves_the_transaction_usable(queue: Queue, connection: tpc.Connection) -> None:
