@@ -58,6 +58,11 @@ class DurableQueue(BrokerQueue):
         """Messages that wait."""
         return max(0, self.handle.depth - len(self._out))
 
+    def unlocked_count(self) -> int:
+        """Messages that a purge would drop: neither taken nor locked by a transaction."""
+        counts = self._store.stats()["queues"][self.name]
+        return int(max(0, counts["depth"] - counts["locked"] - counts["acquired"]))
+
     def sort_into(self, durable: list[DurableQueue], memory: list[MemoryQueue]) -> None:  # noqa: ARG002
         """Append this queue to the durable queues."""
         durable.append(self)
