@@ -387,7 +387,6 @@ def test_hundreds_may_be_prepared_at_once_and_are_resolved_in_any_order(path: Pa
     store.close()
 
 
-@pytest.mark.xfail(reason="in_doubt() meets a branch whose prepare() has not returned yet", strict=False)
 def test_threads_may_prepare_and_resolve_side_by_side(store: MessageStore) -> None:
     queue = store.declare_queue("q")
     failed: list[BaseException] = []
