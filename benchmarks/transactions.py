@@ -9,10 +9,10 @@ queue, take the oldest off it by its id. Every thread has a queue of its own, an
   that is faster than its busy handler, which sleeps.
 
 The two take turns in slices of a fifth of a second or so, every second time backwards; a ratio is that of two slices
-which stood beside each other, and the median of the ratios is what counts. How many transactions share a sync depends on
-their speed, so the store's syncs are those that it counted while the clock ran; strace counts SQLite's in a short run of
-its own, and the store's with one thread beside them. What is on the queues is compared at the end, body by body, after
-both were opened again.
+which stood beside each other, and the median of the ratios is what counts. How many transactions share a sync depends
+on their speed, so the store's syncs are those that it counted while the clock ran; strace counts SQLite's in a short
+run of its own, and the store's with one thread beside them. What is on the queues is compared at the end, body by
+body, after both were opened again.
 """
 
 from __future__ import annotations
