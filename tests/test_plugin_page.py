@@ -13,9 +13,12 @@ import pytest
 from stores import ROOT
 
 import logstore
+from logstore.plugins import coilmq as plugin
 from logstore.replay import Receiver
 
 if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
     from pathlib import Path
 
 PAGE = (ROOT / "docs" / "plugin.md").read_text()
@@ -65,7 +68,6 @@ def test_every_error_of_the_tree_is_in_the_table_or_below_one_that_is() -> None:
 
 
 def test_the_settings_for_coilmq_are_ones_that_the_plug_in_takes(tmp_path: Path) -> None:
-    plugin = pytest.importorskip("logstore.plugins.coilmq", reason="CoilMQ is not installed")
     (text,) = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
     assert "/var/lib/coilmq/store" in text
     settings = configparser.ConfigParser()
@@ -76,7 +78,18 @@ def test_the_settings_for_coilmq_are_ones_that_the_plug_in_takes(tmp_path: Path)
 
 
 def test_every_option_of_open_that_the_page_names_for_coilmq_is_one_that_the_plug_in_knows() -> None:
-    plugin = pytest.importorskip("logstore.plugins.coilmq", reason="CoilMQ is not installed")
     (listed,) = re.findall(r"as for logstore\.open: (.*?)\n; qstore", PAGE, re.DOTALL)
     assert set(re.findall(r"\w+", listed)) == {*plugin._NUMBERS, *plugin._TEXTS}
     assert set(re.findall(r"\w+", listed)) <= set(inspect.signature(logstore.open).parameters)
+
+
+def test_neither_the_replay_nor_the_plug_ins_load_a_broker_before_it_is_asked_for(
+    run_python: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = run_python(
+        """
+        import sys, logstore.plugins, logstore.replay
+        print(sorted({"coilmq", "click", "sqlalchemy"} & set(sys.modules)))
+        """
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
