@@ -339,6 +339,13 @@ def test_rubbish_is_refused_in_one_line_and_does_nothing(listening: Listening, l
     assert call(listening.directory, "echo", {}) == {"said": {}}
 
 
+def test_whoever_has_asked_may_close_its_half_and_is_answered(listening: Listening) -> None:
+    connection = listening.connect()
+    connection.sendall(request(command="ping"))
+    connection.shutdown(socket.SHUT_WR)
+    assert answer(connection)["result"]["pid"] == os.getpid()
+
+
 def test_another_version_is_refused_as_such(listening: Listening) -> None:
     connection = listening.connect()
     connection.sendall(b'{"logstore-control": 2, "command": "echo"}\n')

@@ -111,7 +111,7 @@ class Server:
         deadline = asyncio.get_running_loop().time() + timeout_s
         if self._control is not None:
             await self._control.stop(timeout_s / 4)
-        await self._finish_publishes(timeout_s / 4)
+        await self._finish_publishes(timeout_s / 2)
         for connection in list(self.connections):
             connection.fail(ConnectionException(CONNECTION_FORCED, "broker shut down"), 0)
         left = max(0.1, deadline - asyncio.get_running_loop().time())

@@ -13,7 +13,7 @@ from pika.exceptions import ChannelClosedByBroker
 import logstore
 from broker.live_broker import Broker, open_store
 from broker.serve_process import serving
-from broker.store_proxies import BrokenStore, FullStore, HeldDisk
+from broker.store_proxies import BrokenStore, FullStore, HeldDisk, Proxy
 from logstore.broker.headers import decode_header
 from logstore.broker.queues import now_ms
 
@@ -210,6 +210,48 @@ def test_a_queue_that_is_deleted_before_the_commit_is_left_out(broker: Broker) -
         broker.pika().channel().queue_delete(queue)
     channel.tx_commit()
     assert drain(broker, "kept") == [b"x"]
+    assert broker.call(lambda: broker.server.vhost.budget.used_bytes) == 0
+
+
+def test_a_queue_that_is_deleted_while_a_large_commit_is_written_is_left_out(tmp_path: Path) -> None:
+    class Deleting(Proxy):
+        def publish(self, *args: Any, **options: Any) -> Any:
+            if options.get("transaction") is not None and "gone" in broker.server.vhost.queues:
+                broker.call(lambda: broker.server.vhost.delete_queue(broker.server.vhost.queues["gone"]))
+            return self._store.publish(*args, **options)
+
+    broker = Broker(Deleting(open_store(tmp_path / "store")))
+    try:
+        fill(broker, "in", 1)
+        channel = transactional(broker, "gone", "kept")
+        channel.exchange_declare("both", "fanout")
+        for queue in ("gone", "kept"):
+            channel.queue_bind(queue, "both")
+        bodies = [b"%d" % number for number in range(1000)]
+        for body in bodies:
+            channel.basic_publish("both", "", body)
+        channel.basic_ack(channel.basic_get("in")[0].delivery_tag)
+        channel.tx_commit()
+        assert "gone" not in broker.server.vhost.queues
+        assert drain(broker, "kept") == bodies
+        assert (broker.store.queue("in").depth, broker.store.stats()["transactions"]) == (0, 0)
+    finally:
+        broker.stop()
+        broker.store.close()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_acknowledgements_on_a_queue_that_is_deleted_do_not_stop_the_commit(broker: Broker, durable: bool) -> None:
+    fill(broker, "gone", 3, durable=durable)
+    channel = transactional(broker, "out")
+    tags = [channel.basic_get("gone")[0].delivery_tag for _ in range(3)]
+    channel.basic_ack(tags[0])
+    channel.basic_reject(tags[1], requeue=False)
+    channel.basic_nack(tags[2], requeue=True)
+    channel.basic_publish("", "out", b"x")
+    broker.pika().channel().queue_delete("gone")
+    channel.tx_commit()
+    assert drain(broker, "out") == [b"x"]
     assert broker.call(lambda: broker.server.vhost.budget.used_bytes) == 0
 
 
