@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import uuid
 import weakref
 from dataclasses import dataclass
@@ -39,8 +38,7 @@ FORMAT_ID: Final = 0x4C4F4753
 
 _NAME_BYTES_MAX: Final = 31  # with the store's UUID in hex and a colon before it: 64
 _logger: Final = logging.getLogger("logstore.tpc")
-_ON_ITS_WAY_LOCK: Final = threading.Lock()
-_ON_ITS_WAY: Final[weakref.WeakSet[_Branch]] = weakref.WeakSet()
+_ON_ITS_WAY: Final[weakref.WeakKeyDictionary[Transaction, weakref.ref[_Branch]]] = weakref.WeakKeyDictionary()
 
 
 class Ledger(Protocol):
@@ -185,8 +183,10 @@ def _settle(transaction: Transaction, *, commit: bool) -> bool:
 
 
 def _is_on_its_way(transaction: Transaction) -> bool:
-    with _ON_ITS_WAY_LOCK:
-        return any(branch.is_of(transaction) for branch in _ON_ITS_WAY)
+    """Whether a transaction of this process will settle it. One that was given up without an end no longer will."""
+    known = _ON_ITS_WAY.get(transaction)
+    branch = None if known is None else known()
+    return branch is not None and not branch.is_settled
 
 
 class _Joint:
@@ -233,18 +233,13 @@ class _Branch:
         self._is_written = False  # the marker, if there is a ledger
         self._is_voted = False
         self._is_decided = False  # nothing more is asked of this object
-        self._is_settled = False  # and what was asked has been done, or has failed for good
-
-    def is_of(self, transaction: Transaction) -> bool:
-        """Whether it will settle this one itself."""
-        return self._transaction is transaction and not self._is_settled
+        self.is_settled = False  # and what was asked has been done, or has failed for good
 
     def work_in(self, current: Any) -> Transaction:
         """The store's transaction, begun with the first operation."""
         if self._transaction is None:
             self._transaction = self._store.begin(self._xid.name)
-            with _ON_ITS_WAY_LOCK:
-                _ON_ITS_WAY.add(self)
+            _ON_ITS_WAY[self._transaction] = weakref.ref(self)
             current.addBeforeCommitHook(self._write_marker)
         return self._transaction
 
@@ -314,7 +309,7 @@ class _Branch:
             committed = None
             _logger.exception("the ledger cannot be asked about branch %s", self._xid)
         if committed is None:
-            self._is_settled = True
+            self.is_settled = True
             _logger.error("branch %s stays in doubt: call recover() when the ledger can be asked", self._xid)
             return
         if committed:
@@ -334,7 +329,7 @@ class _Branch:
         except errors.StoreError as problem:
             _logger.warning("branch %s is rolled back when the store is opened and recovered: %s", self._xid, problem)
         finally:
-            self._is_settled = True
+            self.is_settled = True
 
     def _outcome(self, *, commit: bool) -> None:
         """Of a prepared branch, on disk; a failure is told to the log and left to recovery."""
@@ -361,7 +356,7 @@ class _Branch:
                     wanted.replace("_", " "),
                 )
         finally:
-            self._is_settled = True
+            self.is_settled = True
 
     def __repr__(self) -> str:
         return f"<branch {self._xid} of {str(self._store.path)!r}: {self._transaction!r}>"

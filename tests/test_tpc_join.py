@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
+import re
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +15,7 @@ import pytest
 import transaction
 from simulated import ALL_LOST, Disk
 from sql_partner import Shop, Step
-from stores import contents
+from stores import ROOT, contents
 from transaction.interfaces import IDataManager, TransactionFailedError
 from zope.interface.verify import verifyObject
 
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from logstore import MessageStore, Queue
 
 Open = Any
+API = (ROOT / "docs" / "api.md").read_text()
 
 
 @pytest.fixture
@@ -164,6 +169,18 @@ def test_several_stores_and_the_database_commit_together_or_not_at_all(
     assert shop.orders() == ["tea"]
     assert contents(queue) == contents(other.queue("q")) == [b"tea"]
     assert store.in_doubt() == other.in_doubt() == []
+
+
+@pytest.mark.parametrize("relaxed", [False, True])
+def test_a_commit_is_durable_and_leaves_nothing_in_doubt(tmp_path: Path, manager: Any, relaxed: bool) -> None:
+    disk = Disk()
+    store = disk.open(tmp_path / "s", relaxed=relaxed)
+    store.declare_queue("q")
+    participant = tpc.Participant(store, transaction_manager=manager)
+    with manager:
+        participant.publish("q", b"x")
+    with disk.crash(ALL_LOST).open(tmp_path / "s") as again:
+        assert (again.in_doubt(), contents(again.queue("q"))) == ([], [b"x"])
 
 
 def test_two_participants_of_one_store_share_its_branch_unless_they_are_named_apart(
@@ -719,3 +736,30 @@ def test_recover_clears_the_table(store: MessageStore, queue: Queue, shop: Shop,
     assert sorted(shop.marked()) == [False, True, True, True, True, True]
     assert joined.recover() == tpc.Recovered((), (), ())
     assert shop.marked() == [False]
+
+
+# ---- the recipe in docs/api.md ----
+
+SENT = """
+class Sent(Base):
+    __tablename__ = "sent"
+    gtrid: Mapped[str] = mapped_column(primary_key=True)
+"""
+
+
+def test_the_recipe_works_as_it_is_printed(tmp_path: Path) -> None:
+    whole, own = [block for block in re.findall(r"```python\n(.*?)```", API, re.DOTALL) if "tpc.Participant" in block]
+    last = "store.close()\n"
+    assert whole.endswith(last)
+    whole = whole.removesuffix(last).replace("Base.metadata.create_all", SENT + "\nBase.metadata.create_all")
+    check = "print(sorted(store.load_content(m.id) for m in store.messages('orders')), store.in_doubt())\n"
+    done = subprocess.run(
+        [sys.executable, "-c", whole + own + check + last],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert (done.stdout, done.returncode) == ("['tea, served'] 0\n[b'coffee'] []\n", 0), done.stderr
