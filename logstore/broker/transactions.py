@@ -243,10 +243,8 @@ class _Commit:
         self._reserved_bytes = 0
         if self._wrote:
             channel.changed_until(self._lsn)
-        for message in self._messages:
-            for queue in message.route.durable:
-                if not queue.deleted:
-                    queue.enqueued(self._lsn, expires=message.expires)
+        for queue, expires in self._filled().items():
+            queue.enqueued(self._lsn, expires=expires)
         for acquired, verdict in self._settled:
             if _is_in_store(acquired, verdict):
                 acquired.queue.settled(acquired.place)
@@ -264,6 +262,15 @@ class _Commit:
             self._finish()
         else:  # the channel may be gone by then
             channel.wakeups.await_commit(self)
+
+    def _filled(self) -> dict[DurableQueue, bool]:
+        """The durable queues that got something, and whether any of it expires."""
+        filled: dict[DurableQueue, bool] = {}
+        for message in self._messages:
+            for queue in message.route.durable:
+                if not queue.deleted:
+                    filled[queue] = message.expires or filled.get(queue, False)
+        return filled
 
     def settle(self, durable_lsn: int) -> bool:
         """A group commit; True while this one is not durable yet."""

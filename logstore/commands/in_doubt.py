@@ -51,7 +51,10 @@ def in_doubt(context: click.Context, store_dir: Path) -> None:
 @catalog_options
 @click.pass_obj
 def list_(store_dir: Path, as_json: bool, connect: str | None, schema: str | None) -> None:
-    """Say which transactions wait for an outcome, for how long, and what hangs on them."""
+    """List the transactions that wait for an outcome.
+
+    Each with its xid, its age since it was prepared, and what it would add to (+) and take from (-) which queue.
+    """
     with naming(store_dir):
         rows = in_doubt_rows(read_state(store_dir, connect=connect, schema=schema), time.time())
     if as_json:
@@ -143,7 +146,10 @@ def queues_text(queues: Sequence[dict[str, Any]]) -> str:
 @catalog_options
 @click.pass_obj
 def commit(store_dir: Path, /, **options: Any) -> None:
-    """Commit the transaction: what it published appears, what it dequeued goes."""
+    """Commit a transaction.
+
+    What it published appears, and what it dequeued goes. There is no way back.
+    """
     with naming(store_dir):
         _give("commit", store_dir, **options)
 
@@ -155,7 +161,10 @@ def commit(store_dir: Path, /, **options: Any) -> None:
 @catalog_options
 @click.pass_obj
 def rollback(store_dir: Path, /, **options: Any) -> None:
-    """Roll the transaction back: what it published is forgotten, what it dequeued is back in its old place."""
+    """Roll a transaction back.
+
+    What it published is forgotten, and what it dequeued is back in its old place. There is no way back.
+    """
     with naming(store_dir):
         _give("rollback", store_dir, **options)
 
