@@ -286,7 +286,8 @@ for n in range(3):
 def test_what_the_library_and_the_command_report_is_the_same(
     killed: Callable[..., Path], open_store: Open, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = killed(HALF_DELETED.replace("store.delete_queue(empty)", "store.stage(); transaction = store.begin(); store.force()"))
+    more = "store.stage(); transaction = store.begin(); store.force()"
+    path = killed(HALF_DELETED.replace("store.delete_queue(empty)", more))
     foretold = told(capfd, path, "--dry-run")
     report = open_store().recovery
     assert (report.staged_dropped, report.transactions_abandoned, report.queues_dropped) == (1, 1, 1)
