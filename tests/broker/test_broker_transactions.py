@@ -10,15 +10,14 @@ import pytest
 from pamqp import commands
 from pika.exceptions import ChannelClosedByBroker
 
-import logstore
 from broker.live_broker import Broker, open_store
-from broker.serve_process import serving
 from broker.store_proxies import BrokenStore, FullStore, HeldDisk, Proxy
+from broker.test_broker_durability import nothing_comes
 from logstore.broker.headers import decode_header
 from logstore.broker.queues import now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from pika.adapters.blocking_connection import BlockingChannel
@@ -26,15 +25,6 @@ if TYPE_CHECKING:
     from broker.amqp_client import RawClient
 
 WAIT_S = 30.0
-
-
-@pytest.fixture
-def held(tmp_path: Path) -> Iterator[tuple[Broker, HeldDisk]]:
-    disk = HeldDisk(open_store(tmp_path / "store"))
-    broker = Broker(disk)
-    yield broker, disk
-    broker.stop()
-    disk.close()
 
 
 def transactional(broker: Broker, *queues: str, durable: bool = True) -> BlockingChannel:
@@ -72,13 +62,6 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def nothing_comes(client: RawClient) -> None:
-    client.socket.settimeout(0.25)
-    with pytest.raises(TimeoutError):
-        client.receive()
-    client.socket.settimeout(10)
 
 
 def select(client: RawClient, number: int = 1) -> None:
@@ -469,137 +452,3 @@ def test_a_store_that_breaks_during_the_commit_never_says_commit_ok(tmp_path: Pa
     finally:
         broker.stop()
         store.close()
-
-
-# ---- The client is gone
-
-
-@pytest.mark.parametrize("goodbye", ["channel", "connection", "cut"])
-@pytest.mark.parametrize("durable", [True, False])
-def test_a_transaction_dies_with_its_client_and_its_deliveries_are_requeued_in_order(
-    broker: Broker, durable: bool, goodbye: str
-) -> None:
-    fill(broker, "q", 4, durable=durable)
-    client = broker.raw().open()
-    client.declare("out", durable=durable)
-    select(client)
-    tags = [take(client) for _ in range(4)]
-    client.send(1, commands.Basic.Ack(tags[2]), commands.Basic.Ack(tags[0]))
-    client.publish("out", b"x")
-    client.send(1, commands.Queue.Declare(queue="out", passive=True))
-    client.expect(commands.Queue.DeclareOk)
-    if goodbye == "channel":
-        client.send(1, commands.Channel.Close(200, "", 0, 0))
-        client.expect(commands.Channel.CloseOk)
-    elif goodbye == "connection":
-        client.send(0, commands.Connection.Close(200, "", 0, 0))
-        client.expect(commands.Connection.CloseOk)
-    else:
-        client.socket.close()
-    wait_for(lambda: ready(broker, "q") == 4)
-    assert drain(broker, "q") == [b"0", b"1", b"2", b"3"]
-    assert drain(broker, "out") == []
-    assert broker.call(lambda: broker.server.vhost.budget.used_bytes) == 0
-
-
-@pytest.mark.parametrize("large", [False, True])
-def test_a_commit_whose_client_does_not_wait_for_it_happens_as_a_whole(
-    held: tuple[Broker, HeldDisk], large: bool
-) -> None:
-    broker, disk = held
-    fill(broker, "q", 2)
-    others = broker.call(lambda: len(broker.server.connections))
-    client = broker.raw().open()
-    client.declare("lasting", durable=True)
-    client.declare("passing")
-    select(client)
-    tag = take(client)
-    body = bytes(3 << 20 if large else 10)
-    for queue in ("lasting", "passing"):
-        client.publish(queue, body)
-    client.send(1, commands.Basic.Ack(tag))
-    client.send(1, commands.Queue.Declare(queue="q", passive=True))
-    client.expect(commands.Queue.DeclareOk)
-    disk.hold()
-    client.send(1, commands.Tx.Commit())
-    wait_for(lambda: broker.store.queue("lasting").depth == 1)
-    client.socket.close()
-    wait_for(lambda: broker.call(lambda: len(broker.server.connections)) == others)
-    assert ready(broker, "passing") == 0
-    disk.let_go()
-    wait_for(lambda: ready(broker, "passing") == 1)
-    assert drain(broker, "lasting") == drain(broker, "passing") == [body]
-    assert drain(broker, "q") == [b"1"]
-
-
-# ---- kill -9
-
-
-def connect(port: int) -> pika.BlockingConnection:
-    return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port))
-
-
-def counts(store: Path) -> dict[str, int]:
-    with logstore.open(store) as opened:
-        assert opened.in_doubt() == []
-        assert opened.stats()["transactions"] == 0
-        return {queue.name: queue.depth for queue in opened.queues()}
-
-
-def begin_work(port: int) -> BlockingChannel:
-    """Five messages on "in"; one of them is acknowledged and answered on two queues in a transaction."""
-    channel = connect(port).channel()
-    for queue in ("in", "out", "audit"):
-        channel.queue_declare(queue, durable=True)
-    channel.tx_select()
-    for number in range(5):
-        channel.basic_publish("", "in", b"%d" % number)
-    channel.tx_commit()
-    work(channel)
-    return channel
-
-
-def work(channel: BlockingChannel) -> None:
-    channel.basic_ack(channel.basic_get("in")[0].delivery_tag)
-    channel.basic_publish("", "out", b"done")
-    channel.basic_publish("", "audit", b"done")
-    channel.queue_declare("in", passive=True)  # all of it has arrived
-
-
-def test_killed_before_the_commit_nothing_of_the_transaction_is_there(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    with serving(store) as process:
-        begin_work(process.port)
-        process.kill()
-    assert counts(store) == {"in": 5, "out": 0, "audit": 0}
-
-
-def test_killed_after_commit_ok_all_of_the_transaction_is_there(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    with serving(store) as process:
-        begin_work(process.port).tx_commit()
-        process.kill()
-    assert counts(store) == {"in": 4, "out": 1, "audit": 1}
-
-
-def test_killed_between_commit_and_commit_ok_it_happened_wholly_or_not_at_all(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    with serving(store) as process:
-        begin_work(process.port).tx_commit()
-        process.kill()
-    answered = 1
-    for delay_s in (0, 0, 0.0005, 0.001, 0.002, 0.05):
-        with serving(store) as process:
-            channel = connect(process.port).channel()
-            channel.tx_select()
-            work(channel)
-            for _ in range(2):
-                channel.basic_publish("", "in", b"more")
-            channel._impl._send_method(pika.spec.Tx.Commit())  # and nobody waits for the answer
-            channel.connection.process_data_events(0)
-            time.sleep(delay_s)  # so that it dies at different moments
-            process.kill()
-        found = counts(store)
-        assert found["out"] == found["audit"] == found["in"] - 3
-        assert answered <= found["out"] <= answered + 1
-        answered = found["out"]
