@@ -86,13 +86,22 @@ def _unprivileged() -> str | None:
     raise AssertionError("neither postgres nor nobody is a user here")
 
 
+def _open_to_all() -> Path:
+    """A temporary directory that another user can reach too, and whose name leaves room for that of a socket."""
+    for place in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")):
+        reached = all(each.stat().st_mode & 0o001 for each in (place, *place.parents))
+        if reached and len(str(place)) < 50 and os.access(place, os.W_OK):
+            return place
+    raise AssertionError("no temporary directory is open to another user here")
+
+
 class Server:
     """A server with a superuser ``owner`` who has a password. Stop it, kill it, start it again."""
 
     def __init__(self) -> None:
         self.bin = required_programs()
         self.user = _unprivileged()
-        self.home = Path(tempfile.mkdtemp(prefix="logstore-postgres-"))
+        self.home = Path(tempfile.mkdtemp(prefix="logstore-postgres-", dir=_open_to_all()))
         self.data = self.home / "data"
         self.process: subprocess.Popen[bytes] | None = None
         with socket.socket() as free:
