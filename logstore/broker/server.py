@@ -90,6 +90,14 @@ class Server:
         except StoreError as error:  # clients can be served without it
             logger.warning("commands cannot reach this broker: %s", error)
         logger.info("listening on %s", self.address)
+        in_doubt = len(self.store.in_doubt())
+        if in_doubt:
+            logger.warning(
+                "%d prepared transactions wait for their coordinator, and their messages are locked: see "
+                "'logstore in-doubt %s list'",
+                in_doubt,
+                self.store.path,
+            )
 
     @property
     def address(self) -> str:
