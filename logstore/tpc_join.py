@@ -152,15 +152,13 @@ class Participant(Operations):
             self._forget(self._ledger)
         return Recovered(tuple(settled[True]), tuple(settled[False]), tuple(settled[None]))
 
-    def _in_doubt(self) -> list[Transaction]:
-        """Those of this participant that no transaction of this process will settle."""
-        found = []
+    def _in_doubt(self) -> Iterator[Transaction]:
+        """Those of this participant that no transaction of this process will settle, and nobody has meanwhile."""
         for transaction in self._store.in_doubt():
             xid = transaction.xid
             ours = xid is not None and xid.format_id == FORMAT_ID and xid.bqual == self._bqual.encode()
             if ours and not _is_on_its_way(transaction) and transaction.state == "prepared":
-                found.append(transaction)
-        return found
+                yield transaction
 
     def _forget(self, ledger: Ledger) -> None:
         """In this order: what the ledger shows was prepared before, so if it is in doubt no more, it is settled."""

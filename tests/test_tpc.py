@@ -164,7 +164,7 @@ def test_a_prepared_branch_outlives_its_connection_and_its_store(
 @pytest.mark.parametrize("relaxed", [False, True])
 def test_a_prepare_survives_a_power_cut_and_so_does_the_outcome(tmp_path: Path, relaxed: bool) -> None:
     disk = Disk()
-    store = disk.open(tmp_path / "s", relaxed=relaxed)
+    store = disk.open(tmp_path / "s", relaxed=relaxed, background=False)
     store.declare_queue("q")
     connection = tpc.connect(store)
     prepare(connection, (1, "g", "b"), b"promised")

@@ -174,7 +174,7 @@ def test_several_stores_and_the_database_commit_together_or_not_at_all(
 @pytest.mark.parametrize("relaxed", [False, True])
 def test_a_commit_is_durable_and_leaves_nothing_in_doubt(tmp_path: Path, manager: Any, relaxed: bool) -> None:
     disk = Disk()
-    store = disk.open(tmp_path / "s", relaxed=relaxed)
+    store = disk.open(tmp_path / "s", relaxed=relaxed, background=False)
     store.declare_queue("q")
     participant = tpc.Participant(store, transaction_manager=manager)
     with manager:
@@ -304,6 +304,7 @@ def test_an_abort_that_cannot_ask_the_ledger_leaves_the_branch_in_doubt_and_says
     with pytest.raises(Refusal), manager:
         participant.publish(queue, b"tea")
         manager.get().join(Step(manager, "tpc_vote", "~z", refuse))
+    manager.abort()
     (branch,) = store.in_doubt()
     assert f"branch {branch.xid} stays in doubt: call recover()" in caplog.text
     ledger.answer = True
@@ -567,11 +568,11 @@ def test_recover_does_what_the_resolver_says_and_leaves_what_it_cannot_say(
 
 def test_what_recover_did_is_durable(tmp_path: Path, manager: Any) -> None:
     disk = Disk()
-    store = disk.open(tmp_path / "s", relaxed=True)
+    store = disk.open(tmp_path / "s", relaxed=True, background=False)
     store.declare_queue("q")
     participant = tpc.Participant(store, transaction_manager=manager)
-    leave_in_doubt(participant, manager, b"x")
-    store = disk.crash(ALL_LOST).open(tmp_path / "s", relaxed=True)  # the vote was forced, in a relaxed store too
+    leave_in_doubt(participant, manager, b"x")  # voted, and so forced, in a relaxed store too
+    store = disk.crash(ALL_LOST).open(tmp_path / "s", relaxed=True, background=False)
     disk = Disk(store._system)
     tpc.Participant(store, transaction_manager=manager).recover(lambda _: True)
     with disk.crash(ALL_LOST).open(tmp_path / "s") as again:
@@ -629,6 +630,24 @@ def test_a_resolver_that_fails_leaves_the_rest_in_doubt_and_may_be_called_again(
     assert len(store.in_doubt()) == 2
     assert len(alone.recover(lambda _: True).committed) == 2
     assert sorted(contents(queue)) == [b"0", b"1", b"2"]
+
+
+def test_recover_does_not_ask_about_what_somebody_else_settles_meanwhile(
+    store: MessageStore, queue: Queue, alone: Any, manager: Any
+) -> None:
+    for number in range(3):
+        leave_in_doubt(alone, manager, b"%d" % number)
+    asked: list[tpc.Xid] = []
+
+    def resolver(xid: tpc.Xid) -> bool:
+        asked.append(xid)
+        for branch in store.in_doubt():
+            branch.commit()
+        return False
+
+    assert alone.recover(resolver) == tpc.Recovered((), (), ())
+    assert len(asked) == 1
+    assert len(contents(queue)) == 3
 
 
 def test_recover_without_anybody_to_ask_is_refused(alone: Any) -> None:
