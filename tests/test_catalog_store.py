@@ -341,6 +341,35 @@ def test_every_command_takes_the_catalogs_place_from_flags_or_the_environment(
         assert [(row["name"], row["depth"]) for row in json.loads(said)["queues"]] == [("orders", 1)]
 
 
+def test_commands_that_change_something_find_the_catalog_too(
+    open_store: Open,
+    store_dir: Path,
+    place: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with open_store(**place) as store:
+        queue = store.declare_queue("orders")
+        store.publish(queue, b"one")
+        transaction = store.begin(logstore.Xid(1, b"g"))
+        store.publish(queue, b"two", transaction=transaction)
+        transaction.end()
+        transaction.prepare()
+    monkeypatch.setenv("LOGSTORE_CONNECT", place["connect"])
+    monkeypatch.setenv("LOGSTORE_CATALOG", place["catalog"])
+    for command, depth in (
+        (("purge", store_dir, "orders"), 0),
+        (("in-doubt", store_dir, "list"), 0),
+        (("in-doubt", store_dir, "commit", "1:67:"), 1),
+    ):
+        status, _, complaint = told(capfd, *command)
+        assert (status, complaint) == (0, ""), command
+        [row] = json.loads(told(capfd, "queues", store_dir, "--json")[1])["queues"]
+        assert row["depth"] == depth
+    with open_store(**place) as store:
+        assert contents(store.queue("orders")) == [b"two"]
+
+
 @pytest.mark.parametrize("command", READERS, ids=" ".join)
 def test_a_command_that_cannot_reach_the_server_says_so_in_one_line_without_the_password(
     command: list[str],
