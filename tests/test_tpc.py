@@ -626,8 +626,9 @@ def test_a_failing_disk_is_an_operational_error_and_the_branch_is_settled_after_
     with pytest.raises(tpc.OperationalError) as caught:
         connection.tpc_prepare()
     assert isinstance(caught.value.__cause__, errors.OutcomeUnknown)
-    with pytest.raises(tpc.OperationalError):
-        connection.tpc_commit()
+    for finish in (connection.tpc_commit, connection.tpc_rollback, connection.tpc_commit):
+        with pytest.raises(tpc.OperationalError):  # and it is still the connection's own
+            finish()
     connection.close()
     with disk.crash().open(tmp_path / "s") as again:
         assert contents(again.queue("q")) == []
