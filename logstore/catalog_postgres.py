@@ -29,6 +29,7 @@ _KEEPALIVE: Final = {
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
+_SEE_TO_SERVER: Final = "see to the server, its address and the role, then try again"
 _SHOWN: Final = ("host", "hostaddr", "port", "dbname", "service")  # of a URL's query, which may hold a password too
 
 
@@ -130,9 +131,6 @@ class PostgresSchema:
         if state[:2] in ("08", "28", "3D", "40", "53", "57") or state == "25P03":
             return CatalogUnavailable(f"{self.where} cannot be reached at present ({said}): {_SEE_TO_SERVER}")
         return CatalogError(f"{self.where} could not be used ({said}): see to the schema on the server")
-
-
-_SEE_TO_SERVER: Final = "see to the server, its address and the role, then try again"
 
 
 def _url(connect: str) -> URL:
