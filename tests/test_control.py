@@ -389,18 +389,23 @@ def test_whoever_takes_no_answer_is_hung_up_on(listening: Listening, monkeypatch
     monkeypatch.setattr(control, "PATIENCE_S", 0.5)
     large = "x" * (REQUEST_BYTES_MAX - 200)
 
-    async def enlarge(_: dict[str, Any]) -> dict[str, Any]:
+    async def enlarge(arguments: dict[str, Any]) -> dict[str, Any]:
+        listening.asked.append(arguments)
         return {"said": large * 100}
 
     listening.server._handlers["large"] = enlarge
     with listening.connect() as deaf:
         deaf.sendall(request(command="large"))
-        wait_for(lambda: listening.server._sessions)
+        wait_for(lambda: listening.asked)
         wait_for(lambda: not listening.server._sessions)
+    monkeypatch.undo()
     assert len(call(listening.directory, "large", {})["said"]) == 100 * len(large)
 
 
-def test_a_crowd_cannot_take_more_than_its_sockets_and_leaves_room_when_it_goes(listening: Listening) -> None:
+def test_a_crowd_cannot_take_more_than_its_sockets_and_leaves_room_when_it_goes(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "PATIENCE_S", WAIT_S)
     crowd = [listening.connect() for _ in range(SESSIONS_MAX)]
     wait_for(lambda: len(listening.server._sessions) == SESSIONS_MAX)
     with pytest.raises(logstore.StoreError, match="busy"):
