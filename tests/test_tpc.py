@@ -117,7 +117,10 @@ def test_a_branch_commits_in_two_phases(store: MessageStore, queue: Queue, conne
     connection.commit()  # back in the ordinary state
 
 
-def test_a_commit_without_a_prepare_is_one_phase(store: MessageStore, queue: Queue, connection: tpc.Connection) -> None:
+def test_a_commit_without_a_prepare_is_one_phase_and_costs_one_force(tmp_path: Path) -> None:
+    store = Disk().open(tmp_path / "s", background=False)  # so that nobody forces on his own account
+    queue = store.declare_queue("q")
+    connection = tpc.connect(store)
     connection.tpc_begin(connection.xid(1, "gtrid", "bqual"))
     connection.publish(queue, b"x")
     before = store.stats()["syncs"]

@@ -233,11 +233,14 @@ def test_threads_have_their_own_transactions(store: MessageStore, queue: Queue) 
     assert all(a[:-1] == b[:-1] for a, b in zip(found[::2], found[1::2], strict=True))
 
 
-def test_a_commit_costs_two_forces(store: MessageStore, queue: Queue, alone: Any, manager: Any) -> None:
+def test_a_commit_costs_two_forces(tmp_path: Path, manager: Any) -> None:
+    store = Disk().open(tmp_path / "s", background=False)  # so that nobody forces on his own account
+    store.declare_queue("q")
+    participant = tpc.Participant(store, transaction_manager=manager)
     before = store.stats()["syncs"]
     with manager:
         for number in range(50):
-            alone.publish(queue, b"%d" % number)
+            participant.publish("q", b"%d" % number)
     assert store.stats()["syncs"] - before == 2
 
 
