@@ -17,8 +17,8 @@ from typing import Any
 import postgres
 import pytest
 import sqlalchemy as sa
+from catalog_cases import CHANGES, OTHER_UUID, UUID, everything, fill, run_python
 from postgres import PASSWORD, Server, Wire, wait_until
-from test_catalog import CHANGES, OTHER_UUID, UUID, everything, fill, run_python
 
 from logstore import catalog_postgres
 from logstore.catalog import Catalog
