@@ -287,7 +287,8 @@ static int gather_spares(ls_store *store) {
     struct scan *s = &store->scan;
     size_t last = s->last;
     s->last = SIZE_MAX;
-    uint32_t wanted = store->creating ? store->options.initial_segments - 1 : SPARES_TARGET;
+    spares_reckon(g);
+    size_t wanted = store->creating ? store->options.initial_segments - 1 : g->spares_reserved + 1;
     int file = 0;
     while (g->spare_count < wanted && (file = take_file(store, g->next_spare_lsn)) >= 0) {
         struct segment *made = segment_new(g, g->next_spare_lsn, g->epoch);
@@ -313,7 +314,7 @@ static int gather_spares(ls_store *store) {
             return rc;
         }
     }
-    g->maker_wanted = g->spare_count < SPARES_TARGET; /* an open without a spare is still an open */
+    g->maker_wanted = g->spare_count <= g->spares_reserved; /* an open without a spare is still an open */
     return LS_OK;
 }
 
@@ -384,6 +385,18 @@ static int open_side_files(ls_store *store) {
     return LS_OK;
 }
 
+/* A log without free segments is relocated before it serves: the next open may need one, and so may relocation. */
+static int make_ready(struct log *g) {
+    int rc = LS_OK;
+    while (rc == LS_OK && g->spare_count < SPARES_RESERVED) {
+        rc = spares_make(g, false);
+    }
+    if (rc != LS_OK) {
+        (void)spares_keep(g);
+    }
+    return g->poison == 0 ? LS_OK : fail_errno(LS_IO, g->poison, "the log cannot be written");
+}
+
 /* With the lock held; what needs files comes in the order of docs/recovery.md. */
 static int serve_locked(ls_store *store, const uint32_t *sorted, size_t n, uint32_t next_queue_id) {
     struct log *g = &store->log;
@@ -407,7 +420,8 @@ static int serve_locked(ls_store *store, const uint32_t *sorted, size_t n, uint3
     g->stats.hint_failures += hint_publish(g, g->durable_lsn, g->named_base_lsn) ? 0 : 1;
     g->serving = true;
     store->phase = PHASE_SERVING;
-    return log_owed(store, sorted, n);
+    rc = make_ready(g);
+    return rc == LS_OK ? log_owed(store, sorted, n) : rc;
 }
 
 int ls_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id) {

@@ -52,7 +52,7 @@ void table_add_tx(struct table *t, struct tx *tx, uint64_t id) {
     while (t->txs[number % t->tx_slots] != NULL) {
         number++;
     }
-    tx->id = tx->last_lsn = id;
+    tx->id = tx->start_lsn = tx->last_lsn = id;
     tx->number = number % t->tx_slots;
     t->txs[tx->number] = tx;
     t->tx_count++;
@@ -82,6 +82,8 @@ void tx_add_work(struct table *t, struct tx *tx, struct work *w) {
     w->next_of_message = m->extra->work;
     m->extra->work = w;
     m->extra->pending++;
+    t->work_count++;
+    message_changed(m);
 }
 
 void tx_drop_work(struct table *t, struct work *w) {
@@ -92,10 +94,17 @@ void tx_drop_work(struct table *t, struct work *w) {
     }
     *link = w->next_of_message;
     m->extra->pending--;
+    t->work_count--;
+    message_changed(m);
     struct tx *tx = w->tx;
-    assert(tx->first == w); /* always the oldest */
-    tx->first = w->next;
-    tx->last = tx->first == NULL ? NULL : tx->last;
+    struct work *before = NULL;
+    link = &tx->first; /* an outcome takes the oldest first */
+    while (*link != w) {
+        before = *link;
+        link = &before->next;
+    }
+    *link = w->next;
+    tx->last = tx->last == w ? before : tx->last;
     tx->work_count--;
     free(w);
 }

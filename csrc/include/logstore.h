@@ -266,6 +266,9 @@ typedef struct ls_stats {
     uint64_t hint_failures;
     uint64_t forced_by_full_buffers;
     uint64_t waits_for_spare;
+    uint64_t segments_relocated;
+    uint64_t relocated_bytes;     /* appended to move what lives, in batch_bytes too */
+    uint64_t relocation_failures; /* a segment that could not be read; survived */
     int relaxed;
     int full;
 } ls_stats;
