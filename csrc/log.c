@@ -521,7 +521,8 @@ int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose) {
         if (g->poison != 0) {
             return fail_poisoned(g, LS_POISONED);
         }
-        if (g->maker_wanted && !g->threads_running && !g->stopping && !g->moving) { /* without threads the caller is the maker */
+        if (g->maker_wanted && !g->threads_running && !g->stopping &&
+            !g->moving) { /* without threads the caller is the maker */
             g->maker_wanted = false;
             (void)spares_keep(g);
         }
@@ -539,7 +540,7 @@ int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose) {
         } else {
             rc = make_room(g, bytes, purpose);
         }
-        if (rc == LS_OK && g->stats.segments_relocated > patience) {
+        if (rc == LS_OK && g->stats.segments_relocated > patience && !spares_allow(g, purpose)) {
             rc = spares_fail_full(g); /* twice round the log, and no room for it */
         }
         if (rc != LS_OK) {

@@ -28,9 +28,9 @@
 enum {
     /* A footer always fits, in a batch of its own if need be, and two empty batches that name a base before it. */
     SEGMENT_END_RESERVE = 3 * BATCH_RECORD_BYTES + FOOTER_BYTES_MAX,
-    SPARES_RESERVED = 2,   /* for relocation and for opening */
+    SPARES_RESERVED = 2,    /* for relocation and for opening */
     SEGMENTS_A_SPARE = 256, /* one more for so many: what a segment's end and its batches cost adds up */
-    LOG_SEGMENTS_MIN = 4,  /* below it nothing is moved to make the log smaller */
+    LOG_SEGMENTS_MIN = 4,   /* below it nothing is moved to make the log smaller */
     OPEN_FILES_MAX = 256,
     TYPES_COUNTED = 24, /* three streams of eight, see log_type_ordinal */
 };
@@ -151,7 +151,7 @@ struct log {
     bool maker_wanted;
     uint64_t maker_tries;
     bool maker_trying;
-    bool moving; /* one thread is relocating */
+    bool moving;            /* one thread is relocating */
     bool cannot_grow;       /* the last try failed: disk full, or max_log_bytes */
     struct segment *spares; /* first_lsn is the name it has; ascending */
     int grow_error;         /* errno of that try; 0: max_log_bytes */
@@ -205,10 +205,10 @@ void log_remove_segment(struct log *g, size_t index);
 int log_reserve_segment(struct log *g); /* memory for one more segment, so that adding it cannot fail */
 
 /* spare.c: making, taking and recycling files. */
-int spares_make(struct log *g, bool zero_fill);       /* (waits) one more spare */
-void spares_recycle(struct log *g);                   /* (waits) what is dead becomes a spare, or goes */
-int spares_keep(struct log *g);                       /* (waits) recycle, make what is missing, relocate if need be */
-void spares_try(struct log *g);                       /* (waits) the maker has tried once more */
+int spares_make(struct log *g, bool zero_fill); /* (waits) one more spare */
+void spares_recycle(struct log *g);             /* (waits) what is dead becomes a spare, or goes */
+int spares_keep(struct log *g);                 /* (waits) recycle, make what is missing, relocate if need be */
+void spares_try(struct log *g);                 /* (waits) the maker has tried once more */
 /* Without the lock, if this thread is the maker; without background threads it is kept. */
 void log_unlock_for_io(struct log *g);
 void log_relock_after_io(struct log *g);
@@ -217,7 +217,7 @@ int spares_grow(struct log *g);                       /* (waits) the log can gro
 void spares_reckon(struct log *g);                    /* how many are kept from what grows */
 bool spares_are_heavy(const struct log *g);           /* too much lives for a log that cannot grow */
 int spares_fail_full(const struct log *g);
-bool spares_are_behind(const struct log *g);          /* the log is larger than it need be, by more than a segment */
+bool spares_are_behind(const struct log *g); /* the log is larger than it need be, by more than a segment */
 bool spares_allow(const struct log *g, enum purpose purpose); /* one may be taken */
 struct segment *spares_take(struct log *g);
 void spares_adopt(struct log *g, struct segment *s);

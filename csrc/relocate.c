@@ -19,12 +19,17 @@
 
 #include "io.h"
 
-enum { ATTEMPTS_MAX = 100, RECORDS_AT_ONCE = 64 };
+enum {
+    ATTEMPTS_MAX = 100,
+    RECORDS_AT_ONCE = 64,
+    COPIED_PER_STATE = 4, /* of a long state at least so many times its bytes are copied before it is written */
+};
 
 struct mover {
     ls_store *store;
     struct log *g;
     struct segment *victim;
+    uint64_t head_lsn; /* where the newest segment began: what is above it has just come */
     uint8_t *window;
     size_t window_bytes;
     uint64_t time_us; /* of the batch that is read */
@@ -72,8 +77,8 @@ static void put_places(struct message *m, struct place_row *rows) {
         const struct place *p = &message_places(m)[i];
         if (counts(p)) {
             const struct entry *e = place_entry(p);
-            *rows++ = (struct place_row){
-                .order_lsn = e->order_lsn, .queue_id = p->queue_id, .order_index = e->order_index};
+            *rows++ =
+                (struct place_row){.order_lsn = e->order_lsn, .queue_id = p->queue_id, .order_index = e->order_index};
         }
     }
 }
@@ -135,8 +140,7 @@ static bool has_inline_form(struct message *m, struct inline_form *f) {
     uint32_t low = UINT32_MAX, high = 0, n = 0;
     bool same_index = true;
     *f = (struct inline_form){.order_lsn = 0};
-    if (message_pending(m) > 0 || (m->flags & MESSAGE_STAGED) != 0 ||
-        (m->extra != NULL && m->extra->chunk_count > 0)) {
+    if (message_pending(m) > 0 || (m->flags & MESSAGE_STAGED) != 0 || (m->extra != NULL && m->extra->chunk_count > 0)) {
         return false;
     }
     for (uint32_t i = 0; i < m->place_count; i++) {
@@ -252,8 +256,8 @@ static void append_inline(struct mover *v, struct message *m, const struct messa
 static void append_start_and_state(struct mover *v, struct message *m, const struct message_start *from,
                                    struct state *s) {
     struct slot at = copy_slot(v, m, start_flags(m));
-    uint32_t bytes = format_put_start(&at, 0, 0, NULL, 0, from->header, from->header_bytes, from->content,
-                                      from->content_bytes);
+    uint32_t bytes =
+        format_put_start(&at, 0, 0, NULL, 0, from->header, from->header_bytes, from->content, from->content_bytes);
     append_counted(v, &at, MESSAGE_START, bytes);
     struct slot state = log_slot(v->g, m->id, at.lsn, s->staged ? FLAG_STAGED : 0);
     s->counts.start_lsn = at.lsn;
@@ -273,8 +277,7 @@ static bool fits_batch(const struct log *g, uint64_t bytes) {
  * A message without chunks here; `from` points into the window. *moved is false if it needs the long way. After each
  * wait its form is looked at again.
  */
-static int move_small(struct mover *v, uint64_t id, uint64_t start_lsn, const struct message_start *from,
-                      bool *moved) {
+static int move_small(struct mover *v, uint64_t id, uint64_t start_lsn, const struct message_start *from, bool *moved) {
     struct log *g = v->g;
     struct message *m;
     *moved = true;
@@ -287,8 +290,8 @@ static int move_small(struct mover *v, uint64_t id, uint64_t start_lsn, const st
         uint64_t inline_bytes = format_start_bytes(from->header_bytes, from->content_bytes, f.queue_count);
         in_line = in_line && inline_bytes <= g->record_bytes_max;
         uint64_t state_bytes = format_relocated_bytes(m->extra->chunk_count, count_places(m), m->extra->pending);
-        uint64_t bytes = in_line ? inline_bytes
-                                 : format_start_bytes(from->header_bytes, from->content_bytes, 0) + state_bytes;
+        uint64_t bytes =
+            in_line ? inline_bytes : format_start_bytes(from->header_bytes, from->content_bytes, 0) + state_bytes;
         if (!in_line && (state_bytes > g->record_bytes_max || !fits_batch(g, bytes))) {
             *moved = false;
             return LS_OK;
@@ -360,25 +363,29 @@ struct copied {
     uint64_t lsn;
 };
 
-/* Reads one record of the victim, verified; the caller frees it. Lock held at both ends. */
+/* Reads one record, verified and durable; the caller frees it. Lock held at both ends. */
 static int read_record(struct mover *v, uint64_t lsn, uint32_t bytes, uint8_t **into, struct record *r) {
     struct log *g = v->g;
-    int file = log_segment_file(g, v->victim);
+    struct segment *s = log_segment(g, lsn);
+    assert(s != NULL);
+    int file = log_segment_file(g, s);
     *into = malloc(bytes);
     if (*into == NULL) {
         return fail_memory();
     }
+    s->readers++;
     log_unlock_for_io(g);
-    int64_t got = file < 0 ? file : io_read(g->v, file, *into, bytes, lsn - v->victim->first_lsn);
-    bool sound = got == bytes && format_get_record(*into, bytes, v->victim->seed, lsn, r) == FORMAT_OK;
+    int64_t got = file < 0 ? file : io_read(g->v, file, *into, bytes, lsn - s->first_lsn);
+    bool sound = got == bytes && format_get_record(*into, bytes, s->seed, lsn, r) == FORMAT_OK;
     log_relock_after_io(g);
+    s->readers--;
     if (sound) {
         return LS_OK;
     }
     free(*into);
     *into = NULL;
     return got < 0 ? fail_errno(LS_IO, (int)-got, "a segment cannot be read")
-                   : fail_at(LS_CORRUPT, v->victim->first_lsn, lsn, "a record that is to be moved is damaged");
+                   : fail_at(LS_CORRUPT, s->first_lsn, lsn, "a record that is to be moved is damaged");
 }
 
 static bool in_victim(const struct mover *v, uint64_t lsn) {
@@ -485,16 +492,27 @@ static int append_state(struct mover *v, uint64_t id, uint64_t old_start_lsn, ui
     return LS_OK;
 }
 
-/* The chunks that lie in the victim, copied one by one. */
+/* What the state's records will need, about. */
+static uint64_t state_bytes_of(struct message *m) {
+    return format_relocated_bytes(m->extra->chunk_count, count_places(m), m->extra->pending);
+}
+
+/*
+ * The chunks that lie in the victim, copied one by one. Where the state is long, those that come after them too: it is
+ * written once for all of them, and would otherwise cost more than it frees.
+ */
 static int copy_chunks(struct mover *v, uint64_t id, uint64_t start_lsn, uint64_t *prev, struct copied **list,
                        uint32_t *count) {
     uint32_t capacity = 0;
+    uint64_t copied = 0;
     for (uint32_t i = 0;; i++) {
-        const struct message *m = still_there(v, id, start_lsn);
+        struct message *m = still_there(v, id, start_lsn);
         if (m == NULL || i >= m->extra->chunk_count) {
             return LS_OK;
         }
-        if (!in_victim(v, m->extra->chunks[i].lsn)) {
+        uint64_t lsn = m->extra->chunks[i].lsn;
+        bool along = copied > 0 && lsn < v->head_lsn && copied < COPIED_PER_STATE * state_bytes_of(m);
+        if (!in_victim(v, lsn) && !along) {
             continue;
         }
         if (*count == capacity) {
@@ -512,6 +530,7 @@ static int copy_chunks(struct mover *v, uint64_t id, uint64_t start_lsn, uint64_
             return rc;
         }
         *prev = c->lsn;
+        copied += c->old.record_bytes;
         (*count)++;
     }
 }
@@ -700,14 +719,13 @@ static int move_window(struct mover *v, uint64_t lsn, size_t bytes, size_t *used
     *used = 0;
     while (*used < bytes) {
         struct record r;
-        enum format_result why =
-            format_get_record(v->window + *used, bytes - *used, v->victim->seed, lsn + *used, &r);
+        enum format_result why = format_get_record(v->window + *used, bytes - *used, v->victim->seed, lsn + *used, &r);
         if (why == FORMAT_SHORT) {
             return LS_OK;
         }
         if (why != FORMAT_OK) {
-            return fail_at(LS_CORRUPT, v->victim->first_lsn, lsn + *used, "a segment that is to be moved is damaged (%s)",
-                           format_result_text(why));
+            return fail_at(LS_CORRUPT, v->victim->first_lsn, lsn + *used,
+                           "a segment that is to be moved is damaged (%s)", format_result_text(why));
         }
         int rc = move_record(v, &r);
         if (rc != LS_OK) {
@@ -754,7 +772,13 @@ static int read_and_move(struct mover *v) {
 
 int relocate_segment(ls_store *store, struct segment *victim) {
     struct log *g = &store->log;
-    struct mover v = {.store = store, .g = g, .victim = victim, .window_bytes = g->batch_bytes_max};
+    struct mover v = {
+        .store = store,
+        .g = g,
+        .victim = victim,
+        .head_lsn = g->segments[g->segment_count - 1]->first_lsn,
+        .window_bytes = g->batch_bytes_max,
+    };
     v.window = malloc(v.window_bytes);
     if (v.window == NULL) {
         return fail_memory();

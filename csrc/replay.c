@@ -84,8 +84,7 @@ static int place_message(const struct replay *p, const struct record *r, uint32_
             return replay_malformed(p, r);
         }
         if (tx_id != 0) {
-            struct work w = {
-                .lsn = r->lsn, .queue_id = queue_id, .kind = WORK_ENQUEUE, .order_index = order_index + i};
+            struct work w = {.lsn = r->lsn, .queue_id = queue_id, .kind = WORK_ENQUEUE, .order_index = order_index + i};
             int rc = replay_add_work(p, r, number, tx_id, &w);
             if (rc != LS_OK) {
                 return rc;
@@ -109,8 +108,7 @@ static int replay_start(const struct replay *p, const struct record *r) {
         return fail_memory();
     }
     bool published = (r->flags & FLAG_PUBLISHED) != 0;
-    uint32_t number =
-        table_add(p->t, r->id, MESSAGE_STAGED | MESSAGE_RECOVERED | (published ? MESSAGE_PUBLISHED : 0));
+    uint32_t number = table_add(p->t, r->id, MESSAGE_STAGED | MESSAGE_RECOVERED | (published ? MESSAGE_PUBLISHED : 0));
     struct message *made = table_message(p->t, number);
     made->record_bytes = r->length;
     made->content_bytes = m.content_bytes;
@@ -397,4 +395,3 @@ int replay_record(struct replay *p, const struct record *r) {
     }
     return replay_malformed(p, r);
 }
-

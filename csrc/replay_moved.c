@@ -41,8 +41,7 @@ static bool places_agree(const struct moving *v, struct message *m) {
     }
     for (size_t i = 0; i < v->place_count; i++) {
         const struct place *place = message_place(m, v->places[i].queue_id);
-        if (place == NULL || place->at.order_lsn != v->places[i].order_lsn ||
-            place->slot != v->places[i].order_index) {
+        if (place == NULL || place->at.order_lsn != v->places[i].order_lsn || place->slot != v->places[i].order_index) {
             return false;
         }
     }
@@ -59,9 +58,9 @@ static int add_places(const struct replay *p, const struct record *r, struct mes
         if (message_place(m, row->queue_id) != NULL || row->order_index > ORDER_INDEX_MAX) {
             return replay_malformed(p, r);
         }
-        message_add_place(p->t, m,
-                          (struct place){
-                              .at.order_lsn = row->order_lsn, .slot = row->order_index, .queue_id = row->queue_id});
+        message_add_place(
+            p->t, m,
+            (struct place){.at.order_lsn = row->order_lsn, .slot = row->order_index, .queue_id = row->queue_id});
     }
     return LS_OK;
 }
@@ -92,8 +91,7 @@ static int replace_work(const struct replay *p, const struct record *r, uint32_t
 }
 
 /* The chunks continue the start record's content without a gap, to its end. */
-static int take_chunks(const struct replay *p, const struct record *r, const struct state *s,
-                       struct message_extra *x) {
+static int take_chunks(const struct replay *p, const struct record *r, const struct state *s, struct message_extra *x) {
     const struct moving *v = &p->moving;
     uint64_t at = s->start_content_bytes;
     for (size_t i = 0; i < v->chunk_count; i++) {
@@ -126,9 +124,8 @@ static int apply_state(struct replay *p, const struct record *r, const struct st
         if (!table_prepare(p->t, 1)) {
             return fail_memory();
         }
-        number = table_add(p->t, r->id,
-                           MESSAGE_RECOVERED | (s->staged ? MESSAGE_STAGED : 0) |
-                               (s->published ? MESSAGE_PUBLISHED : 0));
+        number = table_add(
+            p->t, r->id, MESSAGE_RECOVERED | (s->staged ? MESSAGE_STAGED : 0) | (s->published ? MESSAGE_PUBLISHED : 0));
     }
     struct message *m = table_message(p->t, number);
     struct message_extra *x = message_extra(m);
