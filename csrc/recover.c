@@ -78,6 +78,8 @@ static int settle_transactions(struct replay *p) {
         if (tx->state == LS_TX_PREPARED) {
             p->report->transactions_in_doubt++;
         } else {
+            recovered_note(p->store, LS_RECOVERED_TRANSACTION, tx->id, tx->work_count, tx);
+            p->report->operations_undone += tx->work_count;
             replay_undo(p, tx);
             p->report->transactions_abandoned++;
         }
@@ -96,6 +98,8 @@ static int settle_messages(struct replay *p) {
         if ((m->flags & MESSAGE_STAGED) != 0 && message_pending(m) == 0) {
             m->flags &= (uint16_t)~MESSAGE_STAGED;
             p->report->staged_dropped++;
+            p->report->staged_bytes += message_content_bytes(m);
+            recovered_note(p->store, LS_RECOVERED_STAGED, m->id, message_content_bytes(m), NULL);
         }
         if (message_is_dead(m)) {
             table_remove(p->t, number);

@@ -2,6 +2,7 @@
 #include "replay.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,7 @@ static int missing_chain(const struct replay *p, const struct record *r) {
         return replay_inconsistent(p, r, "a record's chain has no start");
     }
     p->report->orphans++;
+    *(r->type >= DTX_START ? &p->report->orphan_transactions : &p->report->orphan_messages) += 1;
     return LS_OK;
 }
 
@@ -39,7 +41,9 @@ static int find_tx(const struct replay *p, const struct record *r, uint64_t tx_i
         return LS_OK;
     }
     if (tx_id >= p->base_lsn) {
-        return replay_inconsistent(p, r, "an operation's transaction is not open");
+        char what[96];
+        (void)snprintf(what, sizeof what, "an operation's transaction %llu is not open", (unsigned long long)tx_id);
+        return replay_inconsistent(p, r, what);
     }
     if (!table_prepare_tx(p->t, tx)) {
         return fail_memory();
@@ -55,6 +59,9 @@ int replay_add_work(const struct replay *p, const struct record *r, uint32_t num
     int rc = find_tx(p, r, tx_id, &tx);
     if (rc != LS_OK) {
         return rc;
+    }
+    if (tx->started && tx->state != LS_TX_ACTIVE && r->type != MESSAGE_RELOCATED) {
+        return replay_inconsistent(p, r, "an operation of a transaction that takes no more work");
     }
     struct work *w = calloc(1, sizeof *w);
     if (w == NULL || message_extra(table_message(p->t, number)) == NULL) {
@@ -307,24 +314,46 @@ static int apply(const struct replay *p, struct tx *tx, const struct record *r) 
     return LS_OK;
 }
 
+/* The order of section 7 of the page. Of one that began below the base only its end is known. */
+static bool is_due(const struct tx *tx, uint16_t type) {
+    switch (type) {
+    case TX_END:
+        return !tx->started || (tx->distributed && tx->state == LS_TX_ACTIVE);
+    case TX_PREPARE:
+        return !tx->started || (tx->distributed && tx->state == LS_TX_ENDED);
+    case TX_COMMIT:
+        return !tx->started || !tx->distributed || tx->state != LS_TX_ACTIVE;
+    default:
+        return true;
+    }
+}
+
 static int replay_tx_step(const struct replay *p, const struct record *r) {
     struct tx *tx = table_tx(p->t, r->id);
     if (r->type == TX_DELETE) {
-        return LS_OK;
+        return tx == NULL ? LS_OK : replay_inconsistent(p, r, "a transaction is deleted that has no outcome");
     }
     if (tx == NULL) {
         return missing_chain(p, r);
     }
+    if (!is_due(tx, r->type)) {
+        return replay_inconsistent(p, r, "a step of a transaction is out of turn");
+    }
     tx->last_lsn = r->lsn;
     int rc = LS_OK;
+    struct xid x;
     switch (r->type) {
     case TX_END:
         tx->state = LS_TX_ENDED;
         break;
     case TX_PREPARE:
-        if (format_get_xid(r, &tx->xid) != FORMAT_OK) {
+        if (format_get_xid(r, &x) != FORMAT_OK) {
             return replay_malformed(p, r);
         }
+        if (tx->started && !xid_equal(&x, &tx->xid)) {
+            return replay_inconsistent(p, r, "a transaction is prepared under another xid than it began with");
+        }
+        tx->xid = x;
         tx->distributed = true;
         tx->state = LS_TX_PREPARED;
         tx->prepared_us = p->time_us;

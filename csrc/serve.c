@@ -365,6 +365,7 @@ static int log_owed(ls_store *store, const uint32_t *sorted, size_t n) {
         }
         store->recovery.queues_dropped++;
         store->recovery.places_dropped += q->depth;
+        recovered_note(store, LS_RECOVERED_QUEUE, q->id, q->depth, NULL);
         (void)pthread_mutex_unlock(&g->lock);
         rc = ls_queue_delete(store, q->id, 0);
         (void)pthread_mutex_lock(&g->lock);
@@ -446,6 +447,7 @@ int ls_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next
         rc = log_start_threads(g);
     }
     scan_close(&store->scan);
+    recovered_finish(store);
     store->recovery.messages = store->table.message_count;
     store->recovery.places = store->table.place_count;
     store->recovery.total_us += g->v->monotonic_us(g->v) - start_us;

@@ -376,6 +376,7 @@ void store_drop(ls_store *store) {
     log_free(g);
     table_free(&store->table);
     free(store->deaths);
+    free(store->recovered.items);
     if (!foreign) {
         (void)pthread_mutex_destroy(&g->lock);
         (void)pthread_cond_destroy(&g->maker_wake);
