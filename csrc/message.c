@@ -310,7 +310,7 @@ static struct work *make_work(size_t n) {
 
 static int check_work_limit(const struct tx *tx, size_t n) {
     if (tx != NULL && (tx->work_count >= ORDER_INDEX_MAX || n > ORDER_INDEX_MAX - tx->enqueue_count)) {
-        return fail(LS_BUSY, "a transaction holds at most %u operations; commit it and begin another",
+        return fail(LS_TRANSACTION_LIMIT, "a transaction holds at most %u operations; commit it and begin another",
                     (unsigned)ORDER_INDEX_MAX);
     }
     return LS_OK;

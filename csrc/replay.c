@@ -355,8 +355,7 @@ static int replay_tx_step(const struct replay *p, const struct record *r) {
         }
         tx->xid = x;
         tx->distributed = true;
-        tx->state = LS_TX_PREPARED;
-        tx->prepared_us = p->time_us;
+        tx_prepared(p->t, tx, p->time_us);
         break;
     case TX_COMMIT:
         rc = apply(p, tx, r);

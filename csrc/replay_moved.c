@@ -314,14 +314,15 @@ int replay_tx_relocated(const struct replay *p, const struct record *r) {
         }
         table_add_tx(p->t, tx, r->id);
     }
-    tx->state = state.state == TX_STATE_PREPARED ? LS_TX_PREPARED
-                : state.state == TX_STATE_ENDED  ? LS_TX_ENDED
-                                                 : LS_TX_ACTIVE;
+    if (state.state == TX_STATE_PREPARED) {
+        tx_prepared(p->t, tx, state.prepare_time_us);
+    } else {
+        tx->state = state.state == TX_STATE_ENDED ? LS_TX_ENDED : LS_TX_ACTIVE;
+    }
     tx->distributed = state.kind == TX_KIND_DISTRIBUTED;
     tx->xid = state.xid;
     tx->started = true;
     tx->started_us = state.start_time_us;
-    tx->prepared_us = state.prepare_time_us;
     tx->start_lsn = tx->last_lsn = r->lsn;
     return LS_OK;
 }

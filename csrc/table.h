@@ -220,6 +220,7 @@ struct table {
     struct tx **txs;
     uint32_t tx_slots;
     uint32_t tx_count;
+    uint32_t prepared_count;
     uint64_t work_count;  /* pending operations of all */
     uint64_t loose_count; /* messages not made by a publish */
     struct index tx_index;
@@ -270,6 +271,7 @@ struct tx *table_find_xid(const struct table *t, const struct xid *x); /* an ope
 bool table_prepare_tx(struct table *t, struct tx **fresh);             /* memory for one more */
 void table_add_tx(struct table *t, struct tx *tx, uint64_t id);
 void table_remove_tx(struct table *t, struct tx *tx); /* its work must be gone */
+void tx_prepared(struct table *t, struct tx *tx, uint64_t time_us);
 void tx_add_work(struct table *t, struct tx *tx, struct work *w);
 void tx_drop_work(struct table *t, struct work *w);                         /* out of both lists; frees it */
 struct work *message_last_work(const struct message *m, uint32_t queue_id); /* newest pending there, or NULL */

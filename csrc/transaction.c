@@ -85,7 +85,7 @@ static int begin_locked(ls_store *store, const struct xid *x, ls_tx *handle) {
         return rc;
     }
     if (store->table.tx_count >= TX_MAX) {
-        return fail(LS_BUSY, "%d transactions are open, the most there may be", TX_MAX);
+        return fail(LS_TRANSACTION_LIMIT, "%d transactions are open, the most there may be", TX_MAX);
     }
     if (x != NULL && table_find_xid(&store->table, x) != NULL) {
         return fail(LS_DUPLICATE_XID, "a branch with this xid is open or prepared; resolve it first");
@@ -267,12 +267,16 @@ int ls_prepare(ls_tx *handle, int flags) {
         rc = fail_state(tx,
                         tx->distributed ? "it cannot be prepared: end it first" : "it cannot be prepared: it is local");
     }
+    if (rc == LS_OK && store->options.max_prepared != 0 && store->table.prepared_count >= store->options.max_prepared) {
+        rc = fail(LS_TRANSACTION_LIMIT,
+                  "%u transactions are prepared, the most that max_prepared allows; commit or roll back some",
+                  (unsigned)store->table.prepared_count);
+    }
     if (rc == LS_OK) {
         struct slot s = log_slot(&store->log, tx->id, tx->last_lsn, 0);
         log_append(&store->log, &s, TX_PREPARE, format_put_xid(&s, TX_PREPARE, &tx->xid));
         tx->last_lsn = s.lsn;
-        tx->state = LS_TX_PREPARED;
-        tx->prepared_us = store->log.v->now_us(store->log.v);
+        tx_prepared(&store->table, tx, store->log.v->now_us(store->log.v));
         remember(handle, tx);
     }
     return store_leave(store, rc, flags);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "logstore.h"
 #include "table.h"
 
 struct tx *table_tx(const struct table *t, uint64_t id) {
@@ -64,7 +65,14 @@ void table_remove_tx(struct table *t, struct tx *tx) {
     index_remove(&t->tx_index, tx->id);
     t->txs[tx->number] = NULL;
     t->tx_count--;
+    t->prepared_count -= tx->state == LS_TX_PREPARED ? 1 : 0;
     free(tx);
+}
+
+void tx_prepared(struct table *t, struct tx *tx, uint64_t time_us) {
+    t->prepared_count += tx->state == LS_TX_PREPARED ? 0 : 1;
+    tx->state = LS_TX_PREPARED;
+    tx->prepared_us = time_us;
 }
 
 /* The message's extra is there already. */

@@ -47,9 +47,10 @@ typedef enum ls_code {
     LS_DUPLICATE_XID,
     LS_TRANSACTION_ENDED,
     LS_WRONG_STATE,
-    LS_BUSY,     /* a limit on open things is reached */
-    LS_RECYCLED, /* a reader beside the writer was overtaken by the base */
-    LS_END       /* a reader or cursor has nothing more */
+    LS_TRANSACTION_LIMIT, /* too many open or prepared, or too much work in one */
+    LS_BUSY,              /* a limit on open things is reached */
+    LS_RECYCLED,          /* a reader beside the writer was overtaken by the base */
+    LS_END                /* a reader or cursor has nothing more */
 } ls_code;
 
 typedef struct ls_error {
@@ -76,6 +77,7 @@ typedef struct ls_options {
     uint64_t max_log_bytes;       /* 0: no limit but the disk's; else at least 6 segments */
     uint32_t initial_segments;    /* of a new store */
     uint32_t max_write_buffers;   /* 2 to 64 */
+    uint32_t max_prepared;        /* transactions; 0: no limit but that on open ones */
     int create;                   /* make the store if there is none */
     int relaxed;                  /* LS_WAIT does not wait */
     int background;               /* threads for flushing and for making spares; without, callers do both */
