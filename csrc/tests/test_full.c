@@ -132,6 +132,46 @@ static void a_full_store_survives_crashes(void) {
     }
 }
 
+/* Each open is cut at another of its own steps, relocation above all, and none costs the store its last segments. */
+static void a_full_store_survives_a_loop_of_cut_opens(void) {
+    for (int limit = 0; limit < LIMITS; limit++) {
+        vfs_sim *sim = limited(limit, 0);
+
+        check(fill_up(3000, true));
+        for (int i = 0; i < 60; i++) {
+            const vfs_sim_event *events;
+            vfs_sim_loss loss = {.mode = VFS_SIM_RANDOM, .seed = (uint64_t)i, .dir_mode = VFS_SIM_DIRS_RANDOM};
+            vfs_sim *base = vfs_sim_crash(sim, &loss), *after;
+            size_t n;
+
+            ls_free(r.store);
+            r.store = NULL;
+            vfs_sim_free(sim);
+            if (limit == LIMIT_DISK)
+                vfs_sim_capacity(base, (uint64_t)10 * SEGMENT + 5 * BLOCK);
+            check(vfs_sim_record(base, 1) == 0);
+            check(open_store(&r, vfs_sim_table(base), r.catalog, QUEUES + 1, &r.store) == LS_OK || complain("open"));
+            require(r.store != NULL);
+            check(store_is(r.store, &r.now, r.catalog));
+            n = vfs_sim_journal(base, &events);
+            after = vfs_sim_crash_at(base, n * (size_t)(i % 7 + 1) / 8, &loss);
+            ls_free(r.store);
+            vfs_sim_free(base);
+            sim = r.sim = after;
+            r.v = vfs_sim_table(sim);
+            if (limit == LIMIT_DISK)
+                vfs_sim_capacity(sim, (uint64_t)10 * SEGMENT + 5 * BLOCK);
+            check(open_store(&r, r.v, r.catalog, QUEUES + 1, &r.store) == LS_OK || complain("open after a cut open"));
+            require(r.store != NULL);
+            check(store_is(r.store, &r.now, r.catalog));
+        }
+        drain(true);
+        check(intact(sim));
+        run_end(&r);
+        vfs_sim_free(sim);
+    }
+}
+
 /* Transactions of a full store can be settled, and a failed publish of many parts leaves nothing behind. */
 static void outcomes_do_not_fail_for_space(void) {
     vfs_sim *sim = limited(LIMIT_OPTION, 0);
@@ -161,6 +201,7 @@ int main(void) {
         a_full_store_is_intact_drains_and_fills_again,
         a_full_store_opens_again_and_again_and_drains_then,
         a_full_store_survives_crashes,
+        a_full_store_survives_a_loop_of_cut_opens,
         outcomes_do_not_fail_for_space,
     };
     int passed = 0, failed = 0;
