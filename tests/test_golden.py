@@ -18,7 +18,7 @@ import logstore
 from logstore.catalog import Catalog
 from logstore.files import Hint, Hold, Meta, SegmentHeader, decode_segment, iter_batches
 from logstore.inspect import BatchBytes, Reader
-from logstore.records import BODIES, Record, RecordFlag, RecordType, encode_record
+from logstore.records import BODIES, InlineCopy, OrderedCopy, Record, RecordFlag, RecordType, encode_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -187,8 +187,13 @@ def test_the_golden_segments_hold_every_record_type_and_every_flag() -> None:
     flags = RecordFlag(0)
     for record in records:
         flags |= record.flags
-    assert flags == RecordFlag.COPY | RecordFlag.PART | RecordFlag.DELETES | RecordFlag.PUBLISHED | RecordFlag.STAGED
+    every_flag = RecordFlag(0)
+    for flag in RecordFlag:
+        every_flag |= flag
+    assert flags == every_flag
     assert set(BODIES) == set(RecordType)
+    inline_copies = {type(record.body) for record in records if RecordFlag.INLINE in record.flags}
+    assert inline_copies == {InlineCopy, OrderedCopy}
 
 
 def test_a_segment_that_is_cut_by_its_successor_still_holds_the_whole_batch_above_the_cut() -> None:
