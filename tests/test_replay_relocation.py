@@ -291,7 +291,7 @@ def test_work_that_is_known_is_relocated_once() -> None:
     work = (
         pending(tx, enqueued, 2, PendingKind.ENQUEUE, 0),
         pending(tx, enqueued, 3, PendingKind.ENQUEUE, 1),
-        pending(tx, dequeued, 1),
+        pending(tx, dequeued, 1, order_index=9),  # which means nothing of a dequeue
     )
     for _ in range(2):
         log.state(message, log.copy(message), 1, pending=work)
@@ -375,6 +375,24 @@ def of_an_older_copy(log: MovingLog, message: int) -> None:
     log.state(message, older, 1, 2)
 
 
+def from_a_copy_that_was_completed_before(log: MovingLog, message: int) -> None:
+    older = log.copy(message)
+    log.state(message, older, 1, 2)
+    log.state(message, log.copy(message, prev=older), 1, 2)
+
+
+def in_parts_of_which_some_are_of_another_attempt(log: MovingLog, message: int) -> None:
+    start = log.copy(message)
+    log.state(message, start, 1, flags=PART)
+    log.state(message, start, part=1, flags=PART)
+    log.state(message, start, 2, part=1)
+
+
+def of_a_start_left_where_it_is_with_a_chunk_of_what_is_in_it(log: MovingLog, message: int) -> None:
+    start, chunk = log.last[message], log.copy_chunk(message, 2, FIVE[2:])
+    log.state(message, start, 1, 2, chunks=(ChunkPlace(chunk, 2, 3),))
+
+
 def from_a_copy_that_does_not_follow(log: MovingLog, message: int) -> None:
     log.state(message, log.copy(message, prev=message + 8), 1, 2)
 
@@ -406,7 +424,10 @@ MOVED_WRONG: list[tuple[Callable[[MovingLog, int], object], str]] = [
     (of_a_chunk_that_is_another, "its chunk of 3 bytes at 2 is not that of LSN"),
     (of_content_with_a_hole, "is not whole, or not once"),
     (of_an_older_copy, "neither the newest copy nor where it was"),
+    (of_a_start_left_where_it_is_with_a_chunk_of_what_is_in_it, "is not whole, or not once"),
     (from_a_copy_that_does_not_follow, "the record before it in chain"),
+    (from_a_copy_that_was_completed_before, "the record before it in chain"),
+    (in_parts_of_which_some_are_of_another_attempt, "first parts of its state are missing"),
     (in_parts_of_different_sizes, "of different contents"),
     (with_other_work, "with pending work [dequeue on queue 2"),
     (without_its_work, "with pending work [], and it has [dequeue on queue 1"),
@@ -450,9 +471,25 @@ def test_what_a_living_message_needs_of_its_content_is_not_below_the_base() -> N
     log.state(OLD, OLD_NEWEST, 1)
     log.finish()
     assert log.reasons == [f"message {OLD} lives, and content of it lies below the base"]
-    log.replay.problems.clear()
-    log.dequeue(OLD, 1)  # a state may outlive what it names, if the message does not
+
+
+def test_a_state_may_outlive_what_it_names_if_the_message_does_not() -> None:
+    log = MovingLog()
+    log.state(OLD, OLD_NEWEST, 1, chunks=(ChunkPlace(OLD_NEWEST + 8, 3, 2),))
+    log.dequeue(OLD, 1)
     assert (log.finish(), log.reasons) == (({}, 0), [])
+
+
+def test_the_queues_that_a_relocation_names_are_held_against_the_catalog() -> None:
+    log = MovingLog()
+    log.move_tx(OLD_TX, TxState.ACTIVE, xid=None)
+    for highest, relocate in (
+        (5, lambda: log.inline(OLD, 5)),
+        (6, lambda: log.state(OLD, log.copy(OLD), 6)),
+        (7, lambda: log.state(OLD, log.copy(OLD), 6, pending=(pending(OLD_TX, OLD_TX + 8, 7, PendingKind.ENQUEUE),))),
+    ):
+        relocate()
+        assert log.replay.queue_id_max == highest
 
 
 @pytest.mark.parametrize(
