@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from moving_log import DELETES, FIVE, OLD, OLD_NEWEST, OLD_TX, PART, PUBLISHED, STAGED, MovingLog
 
-from logstore.commands.replay import Replay
-from logstore.files import decode_segment
 from logstore.records import (
     ChunkPlace,
     DequeueReason,
@@ -24,8 +21,6 @@ from logstore.records import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-GOLDEN = Path(__file__).resolve().parent / "golden" / "v1"
 
 # ---- The forms of a relocation. Each takes a message of five bytes with places on queues 1 and 2.
 
@@ -452,6 +447,17 @@ def test_a_relocation_that_contradicts_what_is_known_is_noted_and_replay_goes_on
     assert reason in " ".join(log.reasons)
 
 
+@pytest.mark.parametrize("delete", ["dequeue", "delete"])
+def test_an_orphan_that_was_deleted_is_not_relocated_after_it(delete: str) -> None:
+    log = MovingLog()
+    if delete == "dequeue":
+        log.dequeue(OLD, 1, flags=DELETES)
+    else:
+        log.add(RecordType.MESSAGE_DELETE, Empty(), OLD)
+    log.inline(OLD, 1, prev=OLD_NEWEST)
+    assert log.reasons == [f"message {OLD} is relocated after its end"]
+
+
 def test_where_it_contradicts_the_relocation_counts() -> None:
     log = MovingLog()
     message = log.publish(1, 2)
@@ -509,41 +515,3 @@ def test_a_transaction_that_is_relocated_as_what_it_is_not_is_noted(records: Any
     assert log.reasons == []
     records(log, tx)
     assert reason in " ".join(log.reasons)
-
-
-# ---- Golden segments
-
-
-def replayed(case: str) -> Replay:
-    (path,) = (GOLDEN / case).glob("*.seg")
-    batches = decode_segment(path.read_bytes()).batches
-    last = batches[-1][0].body
-    replay = Replay(last.base_lsn)
-    for batch, records in batches:
-        for record in (batch, *records):
-            replay.apply(record)
-    return replay
-
-
-def test_the_golden_inline_copies_come_to_what_they_say() -> None:
-    replay = replayed("inline")
-    found = replay.finish(writer_epoch=3)
-    depths = {queue: counts.depth for queue, counts in found.queues.items()}
-    assert depths == {1: 4, 2: 4, 3: 3, 4: 1, 2**32 - 2: 1}
-    assert (found.messages, found.places, found.staged, found.transactions) == (7, 13, 0, [])
-    assert found.queues[4].content_bytes == len(b"begun here")
-    assert (replay.orphans, replay.problems) == (0, [])
-
-
-def test_the_golden_relocated_states_come_to_what_they_say() -> None:
-    replay = replayed("relocation")
-    found = replay.finish(writer_epoch=3)
-    assert {queue: (one.depth, one.locked) for queue, one in found.queues.items()} == {1: (2, 1), 2: (2, 0), 3: (1, 0)}
-    assert (found.messages, found.staged, found.queues[3].content_bytes) == (3, 1, 7)
-    assert [(one.state, one.xid is None, len(one.operations)) for one in found.transactions] == [
-        ("active", True, 1),
-        ("prepared", False, 1),
-        ("ended", False, 1),
-    ]
-    assert (replay.orphans, replay.problems) == (0, [])
-    assert [one.id for one in replay.finish().transactions] == [0x31200]

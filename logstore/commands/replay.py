@@ -91,7 +91,7 @@ class Replay:
         self._transactions: dict[int, OpenTransaction] = {}
         self._pending: dict[int, list[Operation]] = {}  # by message; what open transactions did to it
         self._chains = Chains(base_lsn)
-        self._ended: set[int] = set()  # chains that began below the base, were known, and are over
+        self._ended: set[int] = set()  # chains that began below the base and are known to be over
         self._places: dict[tuple[int, ...], tuple[int, ...]] = {}  # equal ones kept once
         self._handlers: dict[RecordType | int, Callable[[Record], None]] = {
             RecordType.MESSAGE_START: self._start,
@@ -239,14 +239,19 @@ class Replay:
             else:
                 self._bury_if_dead(record.id, message)
         if record.flags & RecordFlag.DELETES:
-            self._chains.end(record.id)
+            self._end_chain(record)
 
     def _delete(self, record: Record) -> None:
         message = self._messages.get(record.id)
         if message is not None:
             message.staged = False
             self._end_message(record, message)
+        self._end_chain(record)
+
+    def _end_chain(self, record: Record) -> None:
         self._chains.end(record.id)
+        if record.id < self._base_lsn:
+            self._ended.add(record.id)
 
     def _end_message(self, record: Record, message: Message) -> None:
         if not self._is_dead(record.id, message):
