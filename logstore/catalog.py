@@ -10,25 +10,18 @@ SQLite inside the store directory by default, or one schema of a shared PostgreS
 * The store's lock makes sure of one writer. Should a second one have come in (a copied store directory, a
   shared server), whoever writes after the other is refused for good: nothing is written on stale knowledge.
 * Opening never creates a catalog, and a catalog of another store is never touched.
-
-No driver's exception leaves this module, only those of the tree in ``errors.py``.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import threading
-import uuid
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from logstore.catalog_places import Place, one_line, place_for
+from logstore.catalog_config import Config
+from logstore.catalog_database import CatalogDatabase
 from logstore.catalog_rows import (
     QUEUE_ID_MAX,
     BindingRow,
-    Contents,
     ExchangeRow,
     QueueRow,
     StoredBinding,
@@ -37,260 +30,20 @@ from logstore.catalog_rows import (
     canonical,
     checked_name,
     checked_text,
-    make_tables,
     parsed,
 )
-from logstore.errors import (
-    CatalogError,
-    CatalogMismatch,
-    OptionError,
-    QueueExists,
-    StoreClosed,
-    StoreError,
-    StoreForked,
-    UnknownExchange,
-    UnknownQueue,
-    VersionError,
-)
+from logstore.errors import CatalogError, QueueExists, UnknownExchange, UnknownQueue
 
-if TYPE_CHECKING:  # imported where they are used: half of the time that "import logstore" may take
-    from sqlalchemy import Connection
+if TYPE_CHECKING:  # imported where it is used: half of the time that "import logstore" may take
+    from collections.abc import Mapping, MutableMapping
+
     from sqlalchemy.sql import Executable
 
 __all__ = ["BindingRow", "Catalog", "ExchangeRow", "QueueRow"]
 
-CATALOG_VERSION = 1
-CONFIG_BYTES_MAX = 1024 * 1024
 
-
-class Catalog:
+class Catalog(CatalogDatabase):
     """The catalog of one store, open. All methods may be called from any thread."""
-
-    def __init__(self, place: Place, store_uuid: bytes, *, read_only: bool) -> None:
-        """Not for callers: :meth:`create` or :meth:`open`."""
-        if len(store_uuid) != 16:
-            raise OptionError(f"a store UUID has 16 bytes, not {len(store_uuid)}")
-        self._place = place
-        self._uuid = str(uuid.UUID(bytes=bytes(store_uuid)))
-        self._read_only = read_only
-        self._pid = os.getpid()
-        self._closed = False
-        self._engine = place.engine()
-        self._tables = make_tables(place.schema)
-
-        self._change = threading.RLock()  # one change at a time; held while the database works
-        self._stale = False  # memory may be behind the database: a commit's outcome is not known
-        self._overtaken = False  # somebody else wrote: what memory holds is no ground to write on
-
-        self._memory = threading.Lock()  # guards what _now holds; never held while the database works
-        self._now = Contents()
-
-    @classmethod
-    def create(
-        cls,
-        store_dir: str | os.PathLike[str],
-        *,
-        connect: str | None = None,
-        schema: str | None = None,
-        store_uuid: bytes,
-    ) -> Catalog:
-        """Make the catalog of a new store and open it; durable on return.
-
-        Harmless if it exists for the same UUID: so an interrupted creation is finished. Raises
-        ``CatalogMismatch`` if the place holds anything else.
-        """
-        place = place_for(store_dir, connect, schema)
-        place.make()
-        return cls(place, store_uuid, read_only=False)._started(create=True)
-
-    @classmethod
-    def open(
-        cls,
-        store_dir: str | os.PathLike[str],
-        *,
-        connect: str | None = None,
-        schema: str | None = None,
-        store_uuid: bytes,
-        read_only: bool = False,
-    ) -> Catalog:
-        """Open the catalog of the store with this UUID; nothing is ever created.
-
-        ``read_only`` gives what was committed at this moment, beside a live writer and without disturbing it.
-        Raises ``CatalogMismatch`` (missing, empty, another store's), ``VersionError``, ``CatalogUnavailable``
-        or ``CatalogError``.
-        """
-        place = place_for(store_dir, connect, schema, read_only=read_only)
-        return cls(place, store_uuid, read_only=read_only)._started(create=False)
-
-    def _started(self, *, create: bool) -> Catalog:
-        try:
-            with self._transaction() as connection:
-                if create:
-                    self._create_tables(connection)
-                self._check_identity(connection)
-                self._place.verify(connection)
-                self._load(connection)
-            with self._explained():
-                self._place.settle(self._engine)
-                if not self._read_only:
-                    self._check_writable()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def _check_writable(self) -> None:
-        """Now, rather than at the first change: try one, and take it back."""
-        import sqlalchemy as sa
-
-        with self._engine.connect() as connection:
-            connection.execute(sa.update(self._tables.store).values(revision=self._now.revision))
-            connection.rollback()
-
-    def close(self) -> None:
-        """Let go of the database; a second call is harmless. In a forked child, nothing happens."""
-        if self._closed:
-            return
-        self._closed = True
-        if os.getpid() == self._pid:
-            self._engine.dispose()
-
-    # ---- Between memory and the database
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        import sqlite3
-
-        from sqlalchemy.exc import SQLAlchemyError
-
-        try:
-            yield
-        except (SQLAlchemyError, sqlite3.Error) as error:
-            raise self._place.explain(error) from error
-        except (TypeError, ValueError) as error:  # text that is none, a number that is none
-            if isinstance(error, StoreError):
-                raise
-            raise CatalogError(
-                f"{self._place.where} is damaged ({one_line(error)}): restore it together with the log"
-            ) from error
-
-    @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
-        with self._explained(), self._engine.begin() as connection:
-            yield connection
-
-    def _table_names(self, connection: Connection) -> set[str]:
-        import sqlalchemy as sa
-
-        return set(sa.inspect(connection).get_table_names(schema=self._place.schema))
-
-    def _create_tables(self, connection: Connection) -> None:
-        import sqlalchemy as sa
-
-        self._place.prepare_schema(connection)
-        found = self._table_names(connection)
-        if found and "store" not in found:
-            raise CatalogMismatch(
-                f"{self._place.where} holds other tables ({min(found)}): give this store a place of its own"
-            )
-        if not found:
-            self._tables.metadata.create_all(connection, checkfirst=False)
-            row = {"one": 1, "uuid": self._uuid, "catalog_version": CATALOG_VERSION}
-            connection.execute(sa.insert(self._tables.store).values(**row, next_queue_id=1, revision=0))
-
-    def _check_identity(self, connection: Connection) -> None:
-        import sqlalchemy as sa
-
-        where, store = self._place.where, self._tables.store
-        found = self._table_names(connection)
-        # The version before all else: a newer catalog may look different in everything but this.
-        version = connection.execute(sa.select(store.c.catalog_version)).scalar() if "store" in found else None
-        if version is None:
-            raise CatalogMismatch(f"{where} is empty, and the log needs it: restore it together with the log")
-        if version > CATALOG_VERSION:
-            raise VersionError(
-                f"{where} has version {version}, and this logstore knows {CATALOG_VERSION} at most: "
-                "use a newer logstore"
-            )
-        missing = {table.name for table in self._tables.metadata.sorted_tables} - found
-        if missing:
-            raise CatalogError(f"{where} is damaged (no table {min(missing)}): restore it together with the log")
-        other = connection.execute(sa.select(store.c.uuid)).scalar()
-        if other != self._uuid:
-            raise CatalogMismatch(
-                f"{where} belongs to the store {other}, and this is {self._uuid}: "
-                "bring the right log and catalog together"
-            )
-
-    def _load(self, connection: Connection) -> None:
-        contents = Contents.read(connection, self._tables)
-        with self._memory:
-            self._now = contents
-
-    def _check_usable(self) -> None:
-        if self._pid != os.getpid():
-            raise StoreForked(f"{self._place.where} was opened by the parent process: open the store in this one")
-        if self._closed:
-            raise StoreClosed(f"{self._place.where} is closed: open the store again")
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        self._check_usable()
-        with self._memory:
-            yield
-
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        self._check_usable()  # before the lock, which a forked child may have inherited locked
-        with self._change:
-            self._check_usable()
-            if self._read_only:
-                raise CatalogError(f"{self._place.where} was opened for reading only: open the store to change it")
-            if self._overtaken:
-                self._refuse_second_writer()
-            if self._stale:
-                self._reload()
-            yield
-
-    def _reload(self) -> None:
-        """Learn what became of a commit whose answer never came."""
-        import sqlalchemy as sa
-
-        with self._transaction() as connection:
-            revision = connection.execute(sa.select(self._tables.store.c.revision)).scalar_one()
-            if revision not in (self._now.revision, self._now.revision + 1):
-                self._refuse_second_writer()
-            self._load(connection)
-        self._stale = False
-
-    def _refuse_second_writer(self) -> NoReturn:
-        self._overtaken = True
-        raise CatalogError(
-            f"{self._place.where} was changed by another process since it was opened, "
-            "and a catalog has one writer: close the other store, then open this one again"
-        )
-
-    def _commit(self, *statements: Executable, then: Callable[[], None], next_queue_id: int | None = None) -> None:
-        """Do it all in one transaction, then let memory follow."""
-        import sqlalchemy as sa
-
-        store, revision = self._tables.store, self._now.revision + 1
-        following = self._now.next_queue_id if next_queue_id is None else next_queue_id
-        counted = (
-            sa.update(store)
-            .where(store.c.revision == self._now.revision)
-            .values(revision=revision, next_queue_id=following)
-        )
-        self._stale = True  # until memory has followed, however this is left
-        with self._transaction() as connection:
-            if connection.execute(counted).rowcount != 1:
-                self._refuse_second_writer()
-            for statement in statements:
-                connection.execute(statement)
-        with self._memory:
-            then()
-            self._now.revision, self._now.next_queue_id = revision, following
-        self._stale = False
 
     # ---- Queues
 
@@ -529,7 +282,7 @@ class Catalog:
     @property
     def config(self) -> MutableMapping[str, str]:
         """General configuration, str to str; each change is durable when it returns."""
-        return _Config(self)
+        return Config(self)
 
     def _set_config(self, changes: Mapping[str, str | None]) -> None:
         """Set all of these, or remove what is None, in one transaction."""
@@ -557,49 +310,3 @@ class Catalog:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()
-
-
-class _Config(MutableMapping[str, str]):
-    """A view: it holds nothing itself. A call is one transaction, ``update`` and ``clear`` too."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-
-    def _entries(self) -> dict[str, str]:
-        with self._catalog._reading():
-            return self._catalog._now.config  # replaced as a whole by every change, never changed in place
-
-    def __getitem__(self, key: str) -> str:
-        return self._entries()[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries())
-
-    def __len__(self) -> int:
-        return len(self._entries())
-
-    def __repr__(self) -> str:
-        return f"<config {self._entries()}>"
-
-    def __setitem__(self, key: str, value: str) -> None:
-        self.update({key: value})
-
-    def __delitem__(self, key: str) -> None:
-        with self._catalog._changing():
-            self._entries()[key]
-            self._catalog._set_config({key: None})
-
-    def update(self, *others: Any, **named: Any) -> None:
-        """As ``dict.update``, all of it or nothing."""
-        changes: dict[str, str] = dict(*others, **named)
-        for key, value in changes.items():
-            checked_name("a configuration entry", key)
-            if not isinstance(value, str):
-                raise TypeError(f"configuration {key!r} takes a str, not {type(value).__name__}")
-            checked_text(f"configuration {key!r}", value, bytes_max=CONFIG_BYTES_MAX)
-        self._catalog._set_config(changes)
-
-    def clear(self) -> None:
-        """Remove every entry, all of it or nothing."""
-        with self._catalog._changing():
-            self._catalog._set_config(dict.fromkeys(self._entries()))

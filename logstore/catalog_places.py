@@ -1,4 +1,4 @@
-"""Where a catalog can be: a SQLite file in the store directory, or one schema of a PostgreSQL server.
+"""Where a catalog can be: a SQLite file in the store directory, or what catalog_postgres.py knows.
 
 A place knows how to make, open and check itself, and how to say what its driver's exceptions mean. It never
 creates a catalog that was to be opened, and changes no file before it is known to be ours.
@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from logstore.catalog_postgres import PostgresSchema
+from logstore.catalog_text import one_line
 from logstore.errors import CatalogError, CatalogMismatch, CatalogUnavailable, OptionError
 
 if TYPE_CHECKING:  # imported where they are used: half of the time that "import logstore" may take
@@ -20,10 +22,8 @@ if TYPE_CHECKING:  # imported where they are used: half of the time that "import
     from sqlalchemy import Connection, Engine
 
 FILE_NAME = "catalog.sqlite"
-DEFAULT_SCHEMA = "logstore"
 
 BUSY_TIMEOUT_S = 5.0  # readers never hold the lock; whoever holds it longer is no reader
-CONNECT_TIMEOUT_S = 10
 
 
 class Place(Protocol):
@@ -87,7 +87,8 @@ class SqliteFile:
             status = os.lstat(self.path)
         except FileNotFoundError:
             raise CatalogMismatch(
-                f"{self.where} is missing, and the log needs it: restore it together with the log"
+                f"{self.where} is missing, and the log needs it: restore it together with the log, "
+                "or name the server that has it with connect and catalog"
             ) from None
         except OSError as error:
             raise CatalogUnavailable(f"{self.where} cannot be reached: {error.strerror}") from error
@@ -121,7 +122,7 @@ class SqliteFile:
                 connection.execute(f"PRAGMA {setting}")
             return connection
 
-        engine = sa.create_engine("sqlite+pysqlite://", creator=connect, poolclass=StaticPool)
+        engine = sa.create_engine("sqlite+pysqlite://", creator=connect, poolclass=StaticPool, hide_parameters=True)
         # With isolation_level None the driver begins nothing by itself: tables too are made in a transaction.
         sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
         return engine
@@ -182,84 +183,12 @@ class SqliteFile:
         return CatalogError(f"{self.where} could not be used ({one_line(cause)})")
 
 
-class PostgresSchema:
-    """One schema of a PostgreSQL server; the user's own settings in the URL stand."""
-
-    def __init__(self, connect: str, schema: str | None) -> None:
-        from sqlalchemy.engine import make_url
-        from sqlalchemy.exc import ArgumentError
-
-        try:
-            url = make_url(connect)
-        except ArgumentError:
-            raise OptionError("connect is no database URL; write postgresql+psycopg://user@host/database") from None
-        if url.drivername not in ("postgresql", "postgresql+psycopg"):
-            raise OptionError(f"connect names {url.drivername}, and only postgresql+psycopg:// is possible")
-        self.url = url.set(drivername="postgresql+psycopg")
-        self.schema: str | None = DEFAULT_SCHEMA if schema is None else schema
-        if not (self.schema.isidentifier() and self.schema.isascii() and len(self.schema) <= 63):
-            raise OptionError(f"catalog={schema!r} is no schema name: letters, digits and _ only, at most 63")
-        # Neither the password nor the query, which may hold another one.
-        shown = url.set(query={}).render_as_string(hide_password=True)
-        self.where = f"the catalog {self.schema!r} at {shown}"
-
-    def make(self) -> None:
-        """Nothing: the database is the server's; the schema is made with the tables."""
-
-    def engine(self) -> Engine:
-        """One connection, made anew when it broke; nothing is sent before the first transaction."""
-        import sqlalchemy as sa
-
-        timeout = {} if "connect_timeout" in self.url.query else {"connect_timeout": CONNECT_TIMEOUT_S}
-        try:
-            engine = sa.create_engine(self.url, connect_args=timeout, pool_size=1, max_overflow=0, pool_pre_ping=True)
-        except ImportError as error:
-            raise CatalogUnavailable(
-                f"{self.where} needs the driver psycopg: pip install 'logstore[postgres]'"
-            ) from error
-        durable = "SET LOCAL synchronous_commit TO on"
-        sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(durable))
-        return engine
-
-    def prepare_schema(self, connection: Connection) -> None:
-        """The schema, if it is not there: making one wants more rights than using one."""
-        import sqlalchemy as sa
-
-        assert self.schema is not None
-        if not sa.inspect(connection).has_schema(self.schema):
-            connection.execute(sa.schema.CreateSchema(self.schema))
-
-    def verify(self, connection: Connection) -> None:
-        """Nothing: the server keeps its own pages and references."""
-
-    def settle(self, engine: Engine) -> None:
-        """Nothing: a server's settings are its operator's."""
-
-    def explain(self, error: Exception) -> CatalogError:
-        """By the SQLSTATE, if the server got to say one."""
-        cause = getattr(error, "orig", None) or error
-        state = getattr(cause, "sqlstate", None)
-        if state == "53100":
-            return CatalogError(f"{self.where} cannot grow, the server's disk is full: make room and repeat the call")
-        # No state at all: no answer. Else connection, rollback, resources, operator's doing, lock timeout.
-        if state is None or state[:2] in ("08", "40", "53", "57") or state == "55P03":
-            return CatalogUnavailable(
-                f"{self.where} cannot be reached at present ({one_line(cause)}): see to the server and try again"
-            )
-        return CatalogError(f"{self.where} could not be used ({one_line(cause)})")
-
-
-def one_line(error: object) -> str:
-    """What a driver says, fit for one of our messages."""
-    return " ".join(str(error).split()) or type(error).__name__
-
-
 def place_for(
     store_dir: str | os.PathLike[str], connect: str | None, schema: str | None, *, read_only: bool = False
 ) -> Place:
     """The place that the options name, or ``OptionError``; nothing is touched."""
     if connect is not None:
-        return PostgresSchema(connect, schema)
+        return PostgresSchema(connect, schema, read_only=read_only)
     if schema is not None:
-        raise OptionError("catalog= names a schema on a server: give connect= too, or leave it out")
+        raise OptionError("catalog names a schema on a server: give connect too, or leave it out")
     return SqliteFile(store_dir, read_only=read_only)

@@ -19,12 +19,22 @@ import click
 
 from logstore import __version__
 from logstore.commands.dump import chain, dump
+from logstore.commands.in_doubt import in_doubt
 from logstore.commands.info import info, queues
 from logstore.commands.output import Failure, one_line
+from logstore.commands.purge import purge
 from logstore.commands.recover import recover
 from logstore.commands.serve import serve
 from logstore.commands.verify import verify
-from logstore.errors import OptionError, OutcomeUnknown, StoreError, StorePoisoned
+from logstore.errors import (
+    OptionError,
+    OutcomeUnknown,
+    StoreError,
+    StorePoisoned,
+    TransactionError,
+    UnknownMessage,
+    UnknownQueue,
+)
 from logstore.files import FORMAT_VERSION
 
 if TYPE_CHECKING:
@@ -36,6 +46,9 @@ CANNOT_OPEN = 3
 INTERRUPTED = 128 + signal.SIGINT
 HUNG_UP = 128 + signal.SIGPIPE
 
+# The store can be opened, and it is something else that stands against what was asked for.
+_PROBLEMS = (OutcomeUnknown, StorePoisoned, TransactionError, UnknownMessage, UnknownQueue)
+
 
 @click.group(
     no_args_is_help=False,
@@ -45,13 +58,14 @@ HUNG_UP = 128 + signal.SIGPIPE
 def command() -> None:
     """Look at, check, recover and serve a message store in a directory.
 
-    info, queues, dump, chain and verify only read, and work beside a running broker.
+    info, queues, dump, chain, verify and in-doubt list only read, and work beside a running broker. in-doubt commit
+    and rollback and purge go through the broker that has the store open, or open it themselves.
 
     Exit status: 0 fine, 1 problems found, 2 misuse, 3 the store cannot be opened.
     """
 
 
-for each in (info, queues, dump, chain, verify, recover, serve):
+for each in (info, queues, dump, chain, verify, recover, in_doubt, purge, serve):
     command.add_command(each)
 
 
@@ -113,7 +127,7 @@ def _invoke(arguments: list[str]) -> object:
 def _status_of(error: StoreError) -> int:
     if isinstance(error, OptionError):
         return MISUSE
-    return PROBLEM if isinstance(error, OutcomeUnknown | StorePoisoned) else CANNOT_OPEN
+    return PROBLEM if isinstance(error, _PROBLEMS) else CANNOT_OPEN
 
 
 def _drop_output() -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from logstore.store import MessageStore
+    from logstore.transactions import Transaction
 
 REASON_ACCEPTED: Final = 1
 REASON_REJECTED: Final = 2
@@ -76,7 +77,8 @@ class Delivery:
     """A message acquired by a consumer: no other gets it until it is accepted, released or rejected.
 
     Each of the three is durable when it returns and can be given once; a second raises
-    :class:`~logstore.errors.NotEnqueued`.
+    :class:`~logstore.errors.NotEnqueued`. Accepting or rejecting in a transaction does not wait and counts from its
+    commit on; until then, and after a rollback, the message stays acquired.
     """
 
     __slots__ = ("_place", "_queue", "_settled", "delivery_count", "id", "redelivered")
@@ -102,17 +104,17 @@ class Delivery:
         """The message's header, read from the log at each access."""
         return self._queue._store.header(self.id)
 
-    def accept(self, *, wait: bool = True) -> None:
+    def accept(self, *, transaction: Transaction | None = None, wait: bool = True) -> None:
         """Done with it: the message leaves the queue and is never seen there again."""
-        self._queue.accept(self, wait=wait)
+        self._queue.accept(self, transaction=transaction, wait=wait)
 
     def release(self) -> None:
         """Back to its old place, for the next consumer."""
         self._queue.release(self)
 
-    def reject(self, *, wait: bool = True) -> None:
+    def reject(self, *, transaction: Transaction | None = None, wait: bool = True) -> None:
         """Not wanted: to the queue's dead-letter queue, in one transaction, or gone if it has none."""
-        self._queue.reject(self, wait=wait)
+        self._queue.reject(self, transaction=transaction, wait=wait)
 
     def __repr__(self) -> str:
         return f"<Delivery {self.id} of {self._queue.name!r}, number {self.delivery_count}>"
@@ -253,13 +255,16 @@ class Queue:
 
     # ---- settling ----
 
-    def _settle(self, delivery: Delivery) -> None:
+    def _check_acquired(self, delivery: Delivery) -> None:
         if delivery._queue is not self:
             raise errors.NotEnqueued(f"message {delivery.id} was not acquired from queue {self._name!r}")
         if delivery._settled or delivery._place.position not in self._acquired:
             raise errors.NotEnqueued(
                 f"message {delivery.id} is no longer acquired from queue {self._name!r}: it was settled before"
             )
+
+    def _settle(self, delivery: Delivery) -> None:
+        self._check_acquired(delivery)
         delivery._settled = True
 
     @contextlib.contextmanager
@@ -278,10 +283,31 @@ class Queue:
             raise
         self._acquired.pop(delivery._place.position, None)
 
-    def accept(self, delivery: Delivery, *, wait: bool = True) -> None:
+    def accept(self, delivery: Delivery, *, transaction: Transaction | None = None, wait: bool = True) -> None:
         """See :meth:`Delivery.accept`."""
+        if transaction is not None:
+            self._settle_within(transaction, delivery, REASON_ACCEPTED)
+            return
         with self._settling(delivery):
             self._store._dequeue(delivery.id, self._id, None, REASON_ACCEPTED, delivery.delivery_count, wait=wait)
+
+    def _settle_within(self, transaction: Transaction, delivery: Delivery, reason: int) -> None:
+        """Dequeues in the transaction; the place stays acquired until the commit."""
+        with self._lock:
+            self._check_acquired(delivery)
+        try:
+            self._store._dequeue(delivery.id, self._id, transaction, reason, delivery.delivery_count, wait=False)
+        except (errors.UnknownMessage, errors.NotEnqueued, errors.UnknownQueue) as problem:
+            if isinstance(problem, errors.UnknownQueue) or self._states([delivery._place])[0] == _GONE:
+                self._forget_delivery(delivery)
+            raise
+        transaction._on_commit.append(lambda: self._forget_delivery(delivery))
+
+    def _forget_delivery(self, delivery: Delivery) -> None:
+        with self._lock:
+            if not delivery._settled:  # else it was released meanwhile
+                delivery._settled = True
+                self._acquired.pop(delivery._place.position, None)
 
     def release(self, delivery: Delivery) -> None:
         """See :meth:`Delivery.release`."""
@@ -291,8 +317,15 @@ class Queue:
             self._window[place.position] = place
         self._store._released(self)
 
-    def reject(self, delivery: Delivery, *, wait: bool = True) -> None:
+    def reject(self, delivery: Delivery, *, transaction: Transaction | None = None, wait: bool = True) -> None:
         """See :meth:`Delivery.reject`."""
+        if transaction is not None:
+            if self._dead_letter is None:
+                self._settle_within(transaction, delivery, REASON_REJECTED)
+            else:  # off the queue first: if it is gone, it must not appear as a dead letter
+                self._settle_within(transaction, delivery, REASON_DEAD_LETTERED)
+                self._enqueue_dead_letter(delivery, transaction)
+            return
         with self._settling(delivery):
             if self._dead_letter is None:
                 self._store._dequeue(delivery.id, self._id, None, REASON_REJECTED, delivery.delivery_count, wait=wait)
@@ -302,8 +335,7 @@ class Queue:
     def _dead_letter_it(self, delivery: Delivery, *, wait: bool) -> None:
         transaction = self._store.begin()
         try:
-            with contextlib.suppress(errors.AlreadyEnqueued):
-                self._store.enqueue(delivery.id, self._store.queue(self._dead_letter or ""), transaction)
+            self._enqueue_dead_letter(delivery, transaction)
             self._store._dequeue(
                 delivery.id, self._id, transaction, REASON_DEAD_LETTERED, delivery.delivery_count, wait=False
             )
@@ -311,6 +343,10 @@ class Queue:
             transaction.rollback(wait=False)
             raise
         transaction.commit(wait=wait)
+
+    def _enqueue_dead_letter(self, delivery: Delivery, transaction: Transaction) -> None:
+        with contextlib.suppress(errors.AlreadyEnqueued):
+            self._store.enqueue(delivery.id, self._store.queue(self._dead_letter or ""), transaction)
 
     # ---- the rest ----
 

@@ -15,6 +15,8 @@ from logstore._core import ffi, lib
 from logstore._native import check
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from logstore.store import MessageStore
 
 XID_PART_BYTES_MAX: Final = 64
@@ -81,6 +83,7 @@ class Transaction:
     def __init__(self, store: MessageStore, handle: Any) -> None:
         self._store = store
         self._handle = ffi.gc(handle, lib.ls_tx_free)
+        self._on_commit: list[Callable[[], object]] = []
         info = self._describe()
         self._id: int = info.id
         self._xid = _xid_from_c(info.xid) if info.distributed else None
@@ -127,8 +130,13 @@ class Transaction:
 
         Raises :class:`~logstore.errors.WrongState` unless the transaction is distributed and ended.
         """
-        check(lib.ls_prepare(self._handle, lib.LS_WAIT if wait else 0))
-        self._store._keep_prepared(self)
+        self._store._keep_prepared(self)  # before it is prepared: in_doubt() in another thread must find this handle
+        try:
+            check(lib.ls_prepare(self._handle, lib.LS_WAIT if wait else 0))
+        except BaseException:
+            if self.state != "prepared":
+                self._store._forget_transaction(self, rolled_back=False)
+            raise
 
     def commit(self, *, wait: bool = True) -> None:
         """All operations take effect at once; durable on return.
@@ -139,6 +147,9 @@ class Transaction:
         """
         check(lib.ls_commit(self._handle, lib.LS_WAIT if wait else 0))
         self._store._forget_transaction(self, rolled_back=False)
+        calls, self._on_commit = self._on_commit, []
+        for call in calls:
+            call()
 
     def rollback(self, *, wait: bool = True) -> None:
         """None of the operations ever happened; what they had locked is back in its old place.

@@ -901,36 +901,3 @@ def test_a_server_that_does_not_answer_is_unavailable_and_no_password_is_shown(t
             assert "secret" not in str(caught.value)
             assert "\n" not in caught.value.message
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.postgres
-@pytest.mark.skipif(
-    "LOGSTORE_TEST_POSTGRES_URL" not in os.environ, reason="no server named by LOGSTORE_TEST_POSTGRES_URL"
-)
-def test_a_server_keeps_what_a_file_keeps(tmp_path: Path) -> None:
-    url = os.environ["LOGSTORE_TEST_POSTGRES_URL"]
-    server = {"connect": url, "schema": f"logstore_test_{os.getpid()}", "store_uuid": UUID}
-    engine = sa.create_engine(url)
-    try:
-        with pytest.raises(CatalogMismatch, match="empty"):
-            Catalog.open(tmp_path, **server)
-        with (
-            closing(Catalog.create(tmp_path, **server)) as there,
-            closing(Catalog.create(tmp_path, store_uuid=UUID)) as here,
-        ):
-            fill(there)
-            fill(here)
-            assert everything(there) == everything(here)
-            for change in sorted(CHANGES, key=lambda name: name.startswith("delete")):
-                CHANGES[change](there)
-                CHANGES[change](here)
-                with closing(Catalog.open(tmp_path, **server)) as again:
-                    assert everything(again) == everything(there) == everything(here)
-            with there._transaction() as connection:
-                assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
-        with pytest.raises(CatalogMismatch, match="belongs to the store"):
-            Catalog.create(tmp_path, **{**server, "store_uuid": OTHER_UUID})
-    finally:
-        with engine.begin() as connection:
-            connection.exec_driver_sql(f"DROP SCHEMA IF EXISTS {server['schema']} CASCADE")
-        engine.dispose()

@@ -272,6 +272,8 @@ def test_a_full_store_is_emptied_and_filled_by_many_threads_at_once(open_store: 
     refused = [0] * 3
     consumed = [0] * 2
     stop = threading.Event()
+    ended = threading.Semaphore(0)  # one for each that publishes no more
+    all_ended = threading.Event()
     crowd = Crowd()
 
     def fill(name: int) -> None:
@@ -282,10 +284,11 @@ def test_a_full_store_is_emptied_and_filled_by_many_threads_at_once(open_store: 
             except errors.StoreFull:
                 refused[name] += 1
                 time.sleep(0.001)
+        ended.release()
 
     def drain(name: int) -> None:
         time.sleep(0.5)
-        while not stop.is_set() or queue.depth > 0:
+        while not all_ended.is_set() or queue.depth > 0:
             deliveries = queue.acquire(20)
             for delivery in deliveries:
                 delivery.accept(wait=False)
@@ -297,6 +300,9 @@ def test_a_full_store_is_emptied_and_filled_by_many_threads_at_once(open_store: 
     def end() -> None:
         time.sleep(2)
         stop.set()
+        for _ in published:
+            ended.acquire()
+        all_ended.set()
 
     for name in range(3):
         crowd.add(fill, name)

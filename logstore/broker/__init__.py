@@ -10,14 +10,16 @@ What a client may rely on, each once it is complete:
   it;
 * a message that was delivered and not acknowledged goes back to its old place when its channel or
   connection ends, marked as redelivered;
-* a message on several durable queues is on all of them or on none.
+* a message on several durable queues is on all of them or on none;
+* between `tx.select` and `tx.commit` publishes and acknowledgements change nothing; the commit makes all of
+  them happen or none, and `commit-ok` means that it is on the disk.
 
 What is different from other brokers, on purpose or for now:
 
 * transient messages (delivery mode 1) on durable queues are stored like persistent ones, and may
   survive a restart;
 * non-durable queues, and exclusive ones even if durable, live in memory and end with the process;
-* whatever is not implemented (`tx`, headers exchanges, exchange-to-exchange bindings, `immediate`,
+* whatever is not implemented (headers exchanges, exchange-to-exchange bindings, `immediate`,
   queue arguments but `x-message-ttl`, `x-expires` and `x-queue-type: classic`) is refused clearly,
   with 540 or 406, and never ignored. 540 closes the channel, not the connection.
 """

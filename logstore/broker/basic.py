@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pamqp import commands
 
 from logstore.broker.arguments import refuse_all
-from logstore.broker.errors import NOT_FOUND, ChannelException, not_implemented
+from logstore.broker.errors import NOT_FOUND, ChannelException, not_implemented, precondition_failed
+from logstore.broker.transactions import ChannelTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -98,13 +99,34 @@ def _recover_async(channel: Channel, method: commands.Basic.RecoverAsync) -> Non
 
 
 def _confirm_select(channel: Channel, method: commands.Confirm.Select) -> None:
+    if channel.tx is not None:
+        raise precondition_failed("cannot switch from tx to confirm mode")
     channel.publishing.confirming = True
     if not method.nowait:
         channel.reply(commands.Confirm.SelectOk())
 
 
-def _tx(_channel: Channel, method: Any) -> None:
-    raise not_implemented(f"{method.name}: transactions are not implemented by this broker")
+def _tx_select(channel: Channel, _method: commands.Tx.Select) -> None:
+    if channel.publishing.confirming:
+        raise precondition_failed("cannot switch from confirm to tx mode")
+    if channel.tx is None:
+        channel.tx = ChannelTransaction(channel)
+    channel.reply(commands.Tx.SelectOk())
+
+
+def _tx_commit(channel: Channel, _method: commands.Tx.Commit) -> Coroutine[Any, Any, None] | None:
+    return _transaction(channel).commit()
+
+
+def _tx_rollback(channel: Channel, _method: commands.Tx.Rollback) -> None:
+    _transaction(channel).rollback()
+    channel.reply(commands.Tx.RollbackOk())
+
+
+def _transaction(channel: Channel) -> ChannelTransaction:
+    if channel.tx is None:
+        raise precondition_failed("channel is not transactional")
+    return channel.tx
 
 
 HANDLERS: Final[dict[int, Callable[[Channel, Any], Coroutine[Any, Any, None] | None]]] = {
@@ -120,7 +142,7 @@ HANDLERS: Final[dict[int, Callable[[Channel, Any], Coroutine[Any, Any, None] | N
     commands.Basic.Recover.index: _recover,
     commands.Basic.RecoverAsync.index: _recover_async,
     commands.Confirm.Select.index: _confirm_select,
-    commands.Tx.Select.index: _tx,
-    commands.Tx.Commit.index: _tx,
-    commands.Tx.Rollback.index: _tx,
+    commands.Tx.Select.index: _tx_select,
+    commands.Tx.Commit.index: _tx_commit,
+    commands.Tx.Rollback.index: _tx_rollback,
 }

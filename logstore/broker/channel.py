@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from logstore.broker.connection import Connection
     from logstore.broker.errors import ChannelException
+    from logstore.broker.transactions import ChannelTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class Channel:
         self.is_open = True
         self.flowing = True  # false after channel.flow(active=false)
         self.last_queue: str | None = None  # what an empty queue name stands for
+        self.tx: ChannelTransaction | None = None  # after tx.select
         self.publishing = Publishing(self)
         self.consuming = Consuming(self)
         self._gate_lsn = 0
@@ -167,4 +169,6 @@ class Channel:
         if self.is_open:
             self.is_open = False
             self.publishing.abandon()
+            if self.tx is not None:
+                self.tx.rollback()
             self.consuming.close()

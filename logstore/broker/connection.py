@@ -52,6 +52,7 @@ T = TypeVar("T")
 
 _HANDLERS: Final = {**basic.HANDLERS, **topology.HANDLERS}
 _PUBLISH: Final = commands.Basic.Publish.index
+_TX_COMMIT: Final = commands.Tx.Commit.index
 _CHANNEL_OPEN: Final = commands.Channel.Open.index
 _CHANNEL_CLOSE: Final = commands.Channel.Close.index
 _CHANNEL_CLOSE_OK: Final = commands.Channel.CloseOk.index
@@ -243,6 +244,7 @@ class Connection(asyncio.Protocol):
         method = frames.decode_method(frames.method_index(payload), payload)
         handler = _HANDLERS.get(index)
         if handler is not None:
+            self._published = self._published or index == _TX_COMMIT
             return handler(channel, method)
         if index == _CHANNEL_CLOSE:
             channel.give_up()

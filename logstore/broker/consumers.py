@@ -24,6 +24,7 @@ from logstore.broker.errors import (
 )
 from logstore.broker.limits import FRAME_OVERHEAD_BYTES
 from logstore.broker.queues import Acquired
+from logstore.broker.transactions import Verdict
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
@@ -95,6 +96,13 @@ class Consumer:
             self.channel.reply(commands.Basic.Cancel(self.tag, nowait=True))
 
 
+_SETTLE: Final = {
+    Verdict.ACCEPT: Acquired.accept,
+    Verdict.REJECT: Acquired.reject,
+    Verdict.RELEASE: Acquired.release,
+}
+
+
 def _each(taken: list[Acquired], settle: Callable[[Acquired], None]) -> None:
     """Settle all of them in order; if the store refuses one, it and those behind it go back. Raises."""
     for at, acquired in enumerate(taken):
@@ -135,6 +143,8 @@ class Consuming:
     def credit(self) -> int:
         """How many more messages the channel may have unacknowledged."""
         credit = self.channel.limits.unacked_max - len(self._unacked)
+        if self.channel.tx is not None:
+            credit -= self.channel.tx.settled_count
         if self._prefetch_shared:
             credit = min(credit, self._prefetch_shared - self._unacked_of_consumers)
         return max(0, credit)
@@ -186,6 +196,7 @@ class Consuming:
     def delivered(self, acquired: Acquired, consumer: Consumer | None) -> int:
         """Take note of a delivery to a consumer; its tag. Without one, nothing is to be acknowledged."""
         self._last_tag += 1
+        acquired.tag = self._last_tag
         if consumer is not None:
             acquired.consumer = consumer
             consumer.unacked += 1
@@ -213,6 +224,7 @@ class Consuming:
             raise _too_large(header.properties)
         body = acquired.place.content
         self._last_tag += 1
+        acquired.tag = self._last_tag
         method = frames.basic_get_ok(
             channel.number, self._last_tag, acquired.place.redelivered, header.routing, queue.ready_count
         )
@@ -230,17 +242,31 @@ class Consuming:
 
     def ack(self, tag: int, *, multiple: bool) -> None:
         """basic.ack."""
-        _each(self._taken_back(tag, multiple=multiple), Acquired.accept)
-        self.channel.changed()
+        self._settle(tag, multiple, Verdict.ACCEPT)
 
     def reject(self, tag: int, *, multiple: bool, requeue: bool) -> None:
         """basic.nack and basic.reject."""
-        _each(self._taken_back(tag, multiple=multiple), Acquired.release if requeue else Acquired.reject)
+        self._settle(tag, multiple, Verdict.RELEASE if requeue else Verdict.REJECT)
+
+    def _settle(self, tag: int, multiple: bool, verdict: Verdict) -> None:
+        taken = self._taken_back(tag, multiple=multiple)
+        if self.channel.tx is not None:
+            self.channel.tx.settle(taken, verdict)
+            return
+        self.return_credit(taken)
+        _each(taken, _SETTLE[verdict])
         self.channel.changed()
 
     def recover(self) -> None:
         """basic.recover: everything unacknowledged goes back to its place."""
-        _each(self._taken_back(0, multiple=True), Acquired.release)
+        taken = self._taken_back(0, multiple=True)
+        self.return_credit(taken)
+        _each(taken, Acquired.release)
+
+    def unsettle(self, taken: Iterable[Acquired]) -> None:
+        """A transaction's acknowledgements are undone: the messages are unacknowledged again."""
+        self._unacked.update((acquired.tag, acquired) for acquired in taken)
+        self._unacked = dict(sorted(self._unacked.items()))
 
     def _taken_back(self, tag: int, *, multiple: bool) -> list[Acquired]:
         unacked = self._unacked
@@ -258,10 +284,10 @@ class Consuming:
             taken = [unacked.pop(each) for each in tags]
         else:
             taken = [unacked.pop(tag)]
-        self._return_credit(taken)
         return taken
 
-    def _return_credit(self, taken: Iterable[Acquired]) -> None:
+    def return_credit(self, taken: Iterable[Acquired]) -> None:
+        """These are settled: their consumers may have as many more."""
         queues = set()
         for acquired in taken:
             consumer = acquired.consumer

@@ -16,7 +16,7 @@ from logstore.errors import UnknownMessage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from logstore import MessageStore, Queue
+    from logstore import Delivery, MessageStore, Queue, Transaction
     from logstore.broker.consumers import Consumer
     from logstore.broker.memory_queue import MemoryQueue
     from logstore.broker.wakeups import WakeUps
@@ -58,6 +58,11 @@ class DurableQueue(BrokerQueue):
         """Messages that wait."""
         return max(0, self.handle.depth - len(self._out))
 
+    def unlocked_count(self) -> int:
+        """Messages that a purge would drop: neither taken nor locked by a transaction."""
+        counts = self._store.stats()["queues"][self.name]
+        return int(max(0, counts["depth"] - counts["locked"] - counts["acquired"]))
+
     def sort_into(self, durable: list[DurableQueue], memory: list[MemoryQueue]) -> None:  # noqa: ARG002
         """Append this queue to the durable queues."""
         durable.append(self)
@@ -85,6 +90,14 @@ class DurableQueue(BrokerQueue):
         dead_letters = self._neighbours.get(self.handle.dead_letter or "")
         if isinstance(dead_letters, DurableQueue):
             dead_letters.enqueued(self._store.next_lsn, expires=False)
+
+    def settle_within(self, transaction: Transaction, place: Place, *, rejects: bool) -> None:
+        """Accept or reject a taken place when the transaction commits; it stays taken until then.
+
+        Raises `StoreError`. The commit is to be followed by `settled`.
+        """
+        delivery = cast("Delivery", place)
+        (delivery.reject if rejects else delivery.accept)(transaction=transaction)
 
     def was_purged(self) -> None:
         """The store dropped what waited here."""

@@ -53,7 +53,7 @@ _BASIC: Final = commands.Basic.frame_id
 PUBLISH_INDEX: Final = commands.Basic.Publish.index
 
 
-class _Content:
+class Content:
     """A message that is arriving: the method first, then the header, then the body in pieces."""
 
     __slots__ = ("body_size", "flags", "missing", "pieces", "properties", "reserved", "routing", "wanted")
@@ -68,6 +68,11 @@ class _Content:
         self.pieces: list[bytes] = []
         self.reserved = 0  # bytes taken from the memory budget meanwhile
 
+    def header(self, expiration_ms: int | None) -> bytes:
+        """The message's header, as of now; the properties have come."""
+        assert self.properties is not None
+        return encode_header(self.routing, self.properties, now_ms(), expiration_ms)
+
 
 class Publishing:
     """The publishing half of a channel."""
@@ -76,7 +81,7 @@ class Publishing:
         self.channel = channel
         self.confirming = False
         self._next_tag = 1
-        self._content: _Content | None = None
+        self._content: Content | None = None
         # Publishers repeat themselves: the last routing and properties need no second look.
         self._routing: tuple[bytes, str, str] = (b"", "", "")
         self._properties: tuple[bytes, Properties] = (b"\x00\x00", Properties(None, None))
@@ -104,7 +109,7 @@ class Publishing:
             except UnicodeDecodeError:
                 raise ConnectionException(SYNTAX_ERROR, "Basic.Publish has a name not in UTF-8") from None
             self._routing = (routing, exchange, key)
-        self._content = _Content(routing, flags)
+        self._content = Content(routing, flags)
 
     def on_header(self, payload: bytes) -> Coroutine[Any, Any, None] | None:
         """A content header."""
@@ -158,7 +163,7 @@ class Publishing:
         if content is not None and content.reserved:
             self.channel.vhost.budget.give_back(content.reserved)
 
-    def _complete(self, content: _Content) -> Coroutine[Any, Any, None] | None:
+    def _complete(self, content: Content) -> Coroutine[Any, Any, None] | None:
         self.abandon()
         tag = 0
         if self.confirming:
@@ -174,13 +179,14 @@ class Publishing:
             )
         expiration_ms = self._check(content.wanted)
         route = exchange.route(key)
+        if self.channel.tx is not None:
+            self.channel.tx.publish(route, content, expiration_ms)
+            return None
         if not route.durable and not route.memory:
-            if content.flags & _MANDATORY:
-                self._return(content)
+            self.return_unroutable(content)
             self._confirm(tag)
             return None
-        assert content.properties is not None
-        header = encode_header(content.routing, content.properties, now_ms(), expiration_ms)
+        header = content.header(expiration_ms)
         expires = expiration_ms is not None
         if content.body_size > self.channel.limits.inline_body_bytes_max:
             return self._store_large(tag, route, header, content, expires)
@@ -208,7 +214,10 @@ class Publishing:
             raise precondition_failed(f"invalid expiration '{text}': not a number of milliseconds")
         return min(int(text), EXPIRATION_MS_MAX)
 
-    def _return(self, content: _Content) -> None:
+    def return_unroutable(self, content: Content) -> None:
+        """No queue takes the message: return it if that was asked for."""
+        if not content.flags & _MANDATORY:
+            return
         channel = self.channel
         assert content.properties is not None
         method = frames.basic_return(channel.number, NO_ROUTE, "NO_ROUTE", content.routing)
@@ -243,7 +252,7 @@ class Publishing:
             memory_queue.enqueue(header, body, expires=expires)
         self._confirm(tag)
 
-    async def _store_large(self, tag: int, route: Route, header: bytes, content: _Content, expires: bool) -> None:
+    async def _store_large(self, tag: int, route: Route, header: bytes, content: Content, expires: bool) -> None:
         """As for any message, but off the loop's thread: copying and hashing it takes a while.
 
         The connection reads nothing meanwhile, so order on it is kept.

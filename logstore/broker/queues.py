@@ -75,13 +75,14 @@ class Acquired:
     If `accept` or `reject` raises `StoreError`, the place is still taken and can be released.
     """
 
-    __slots__ = ("consumer", "header", "place", "queue")
+    __slots__ = ("consumer", "header", "place", "queue", "tag")
 
     def __init__(self, queue: BrokerQueue, place: Place, header: MessageHeader) -> None:
         self.queue = queue
         self.place = place
         self.header = header
         self.consumer: Consumer | None = None
+        self.tag = 0  # the delivery's, once there is one
 
     def accept(self) -> None:
         """The message is done with; durable after the next group commit."""

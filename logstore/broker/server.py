@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import uvloop
 
 from logstore.broker.connection import Connection
+from logstore.broker.control import BrokerControl
 from logstore.broker.errors import (
     CONNECTION_FORCED,
     INTERNAL_ERROR,
@@ -65,6 +66,7 @@ class Server:
         self.limits = limits or Limits()
         self.connections: set[Connection] = set()
         self._listener: asyncio.Server | None = None
+        self._control: BrokerControl | None = None
         self._stopping = False
         self._failed: asyncio.Future[Exception] | None = None
         self._admitted = 0
@@ -82,7 +84,20 @@ class Server:
             self.wakeups.stop()
             raise BrokerError(_cannot_listen(self.host, self.port, error)) from error
         self.port = self._listener.sockets[0].getsockname()[1]
+        self._control = BrokerControl(self)
+        try:
+            await self._control.start()
+        except StoreError as error:  # clients can be served without it
+            logger.warning("commands cannot reach this broker: %s", error)
         logger.info("listening on %s", self.address)
+        in_doubt = len(self.store.in_doubt())
+        if in_doubt:
+            logger.warning(
+                "%d prepared transactions wait for their coordinator, and their messages are locked: see "
+                "'logstore in-doubt %s list'",
+                in_doubt,
+                self.store.path,
+            )
 
     @property
     def address(self) -> str:
@@ -102,6 +117,8 @@ class Server:
         self._stopping = True
         self._listener.close()
         deadline = asyncio.get_running_loop().time() + timeout_s
+        if self._control is not None:
+            await self._control.stop(timeout_s / 4)
         await self._finish_publishes(timeout_s / 2)
         for connection in list(self.connections):
             connection.fail(ConnectionException(CONNECTION_FORCED, "broker shut down"), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -11,13 +12,15 @@ import click
 
 from logstore.errors import CorruptLog, StoreError
 from logstore.records import LSN_LIMIT
+from logstore.transactions import Xid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     _Number = click.ParamType[int]
+    _XidType = click.ParamType[Xid]
 else:
-    _Number = click.ParamType
+    _Number = _XidType = click.ParamType
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -59,26 +62,57 @@ class Lsn(_Number):
         return number
 
 
+class XidText(_XidType):
+    """The name of a distributed transaction, as ``in-doubt list`` prints it."""
+
+    name = "xid"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Xid:
+        """The xid; a usage error for any other text."""
+        try:
+            return value if isinstance(value, Xid) else Xid.parse(str(value))
+        except ValueError:
+            said = f"{value!r} is no xid; write it as 'in-doubt DIR list' does: format:gtrid-hex:bqual-hex"
+            self.fail(said, param, ctx)
+
+
 SIZE = Size()
 LSN = Lsn()
+XID = XidText()
+
+
+@contextmanager
+def naming(store_dir: Path) -> Iterator[None]:
+    """Whatever goes wrong inside says which directory it went wrong with."""
+    try:
+        yield
+    except StoreError as error:
+        if isinstance(error, CorruptLog) and not error.segment:
+            error.message = error.reason  # of META, or of all of them: it stands in no one segment
+        if str(store_dir) not in error.message:
+            error.message = f"{store_dir}: {error.message}"
+        raise
+
+
+def path_argument(function: F) -> F:
+    """``DIR``: whether it is a store is for the library to say."""
+    return click.argument("store_dir", metavar="DIR", type=click.Path(readable=False, path_type=Path))(function)
 
 
 def store_argument(function: F) -> F:
-    """``DIR``: whether it is a store is for the library to say. What it says then names the directory."""
+    """``DIR``, for a command whose errors name it."""
 
     @wraps(function)
     def wrapped(store_dir: Path, **options: Any) -> Any:
-        try:
+        with naming(store_dir):
             return function(store_dir=store_dir, **options)
-        except StoreError as error:
-            if isinstance(error, CorruptLog) and not error.segment:
-                error.message = error.reason  # of META, or of all of them: it stands in no one segment
-            if str(store_dir) not in error.message:
-                error.message = f"{store_dir}: {error.message}"
-            raise
 
-    path = click.argument("store_dir", metavar="DIR", type=click.Path(readable=False, path_type=Path))
-    return cast("F", path(wrapped))
+    return path_argument(cast("F", wrapped))
+
+
+def dry_run_option(function: F) -> F:
+    """``--dry-run``."""
+    return click.option("--dry-run", is_flag=True, help="Change nothing: say what would happen.")(function)
 
 
 def json_option(function: F) -> F:
@@ -87,9 +121,23 @@ def json_option(function: F) -> F:
 
 
 def catalog_options(function: F) -> F:
-    """``--connect`` and ``--catalog``, for a catalog that is not in the store directory."""
-    schema = click.option("--catalog", "schema", metavar="NAME", help="The schema on that server.")
+    """``--connect`` and ``--catalog``, for a catalog that is not in the store directory; or the environment's.
+
+    A URL with a password belongs into the environment: command lines are for everyone to see.
+    """
+    schema = click.option(
+        "--catalog",
+        "schema",
+        metavar="NAME",
+        envvar="LOGSTORE_CATALOG",
+        show_envvar=True,
+        help="The schema on that server [default: logstore].",
+    )
     connect = click.option(
-        "--connect", metavar="URL", help="The server that has the catalog: postgresql+psycopg://user@host/database"
+        "--connect",
+        metavar="URL",
+        envvar="LOGSTORE_CONNECT",
+        show_envvar=True,
+        help="The server that has the catalog: postgresql+psycopg://user@host/database",
     )
     return connect(schema(function))

@@ -96,6 +96,17 @@ def size_text(size: int) -> str:
     return f"{size} bytes ({amount:.4g} {unit})" if unit else f"{size} bytes"
 
 
+def age_text(seconds: float) -> str:
+    """A time span for people, in its two largest units."""
+    left = int(max(seconds, 0))
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        amount, left = divmod(left, size)
+        if amount or parts or unit == "s":
+            parts.append(f"{amount} {unit}")
+    return " ".join(parts[:2])
+
+
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar on stderr, if that is a terminal and it will take a while; takes what has been done in all."""

@@ -12,7 +12,7 @@ import click
 
 from logstore.commands.options import catalog_options, json_option, store_argument
 from logstore.commands.output import print_facts, print_json, size_text
-from logstore.commands.replay import without_queues, xid_text
+from logstore.commands.replay import half_deleted, xid_text
 from logstore.commands.state import read_state
 from logstore.errors import StoreLocked
 from logstore.inspect import Reader
@@ -74,7 +74,9 @@ def would_find(store_dir: Path, *, connect: str | None, schema: str | None) -> d
     info, replay, replayed = state.info, state.replay, state.replayed
     if info.live:
         raise StoreLocked(f"the store {store_dir} is open in another process or handle; close it there first")
-    places_dropped, queues_dropped = without_queues(replayed, {queue.id for queue in state.catalog.queues})
+    kept = {queue.id for queue in state.catalog.queues} | replay.deleted_queues
+    dropped = half_deleted(replayed, kept)
+    replayed = replay.without_queues(dropped)
     return {
         "store": str(store_dir),
         "dry_run": True,
@@ -96,8 +98,8 @@ def would_find(store_dir: Path, *, connect: str | None, schema: str | None) -> d
         "transactions_in_doubt": len(replayed.transactions),
         "staged_dropped": replay.staged_dropped,
         "orphans": replay.orphans,
-        "places_dropped": places_dropped,
-        "queues_dropped": queues_dropped,
+        "places_dropped": sum(dropped.values()),
+        "queues_dropped": len(dropped),
         "in_doubt": [
             {"id": one.id, "xid": None if one.xid is None else xid_text(one.xid)}
             for one in sorted(replayed.transactions, key=lambda one: one.id)

@@ -31,7 +31,7 @@ from logstore.commands.replay_state import (
     Problem,
     QueueCounts,
     Replayed,
-    without_queues,
+    half_deleted,
     xid_text,
 )
 from logstore.records import (
@@ -60,7 +60,7 @@ __all__ = [
     "QueueCounts",
     "Replay",
     "Replayed",
-    "without_queues",
+    "half_deleted",
     "xid_text",
 ]
 
@@ -488,6 +488,14 @@ class Replay:
         if recovering:
             self._recover()
             self.abandoned = sum(not one.prepared for one in self._transactions.values())
+        return self._replayed(recovering=recovering)
+
+    def without_queues(self, queue_ids: Iterable[int]) -> Replayed:
+        """The state as recovery will make it if these queues are gone from the catalog; after :meth:`finish`."""
+        self.deleted_queues.update(queue_ids)
+        return self._replayed(recovering=True)
+
+    def _replayed(self, *, recovering: bool) -> Replayed:
         queues: dict[int, QueueCounts] = {}
         messages = 0
         for message_id, message in self._messages.items():

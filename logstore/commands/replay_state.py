@@ -82,10 +82,14 @@ class Replayed:
     transactions: list[OpenTransaction]
 
 
-def without_queues(replayed: Replayed, kept: Container[int]) -> tuple[int, int]:
-    """How many places, on how many queues, recovery drops because the catalog no longer has the queue."""
-    gone = [counts for queue_id, counts in replayed.queues.items() if queue_id not in kept]
-    return sum(counts.depth for counts in gone), len(gone)
+def half_deleted(replayed: Replayed, kept: Container[int]) -> dict[int, int]:
+    """The queues whose deletion recovery finishes, and how many places on each it drops.
+
+    They have places, or work of transactions in doubt, and the catalog no longer has them.
+    """
+    worked_on = {operation.queue_id: 0 for one in replayed.transactions for operation in one.operations}
+    places = worked_on | {queue_id: counts.depth for queue_id, counts in replayed.queues.items()}
+    return {queue_id: places[queue_id] for queue_id in sorted(places) if queue_id not in kept}
 
 
 def xid_text(xid: XidBody) -> str:

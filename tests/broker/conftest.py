@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.live_broker import Broker, open_store
+from broker.store_proxies import HeldDisk
 from logstore.broker import Limits
 
 if TYPE_CHECKING:
@@ -33,6 +34,16 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
 @pytest.fixture
 def broker(start_broker: Callable[..., Broker]) -> Broker:
     return start_broker()
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[tuple[Broker, HeldDisk]]:
+    """A broker, and its disk that can be held: nothing new seems to become durable then."""
+    disk = HeldDisk(open_store(tmp_path / "store"))
+    broker = Broker(disk)
+    yield broker, disk
+    broker.stop()
+    disk.close()
 
 
 @pytest.fixture

@@ -43,6 +43,25 @@ def test_aio_pika_publishes_and_consumes(broker: Broker) -> None:
     assert asyncio.run(talk()) == [b"%d" % number for number in range(200)]
 
 
+def test_aio_pika_commits_and_rolls_back(broker: Broker) -> None:
+    async def talk() -> list[bytes]:
+        async with await aio_pika.connect(broker.url) as connection:
+            channel = await connection.channel(publisher_confirms=False)
+            queue = await channel.declare_queue("q", durable=True)
+            publish = channel.default_exchange.publish
+            with pytest.raises(RuntimeError, match="changed my mind"):
+                async with channel.transaction():
+                    await publish(aio_pika.Message(b"never"), "q")
+                    raise RuntimeError("changed my mind")
+            async with channel.transaction():
+                for number in range(3):
+                    await publish(aio_pika.Message(b"%d" % number), "q")
+                assert await queue.get(fail=False) is None
+            return [(await queue.get(no_ack=True)).body for _ in range(3)]
+
+    assert asyncio.run(talk()) == [b"0", b"1", b"2"]
+
+
 def test_aio_pika_sees_returns_and_channel_errors(broker: Broker) -> None:
     async def talk() -> None:
         async with await aio_pika.connect(broker.url) as connection:

@@ -8,23 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pamqp import commands
 
-from broker.live_broker import Broker, open_store
+from broker.live_broker import Broker
 from broker.store_proxies import HeldDisk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from broker.amqp_client import RawClient
-
-
-@pytest.fixture
-def held(tmp_path: Path) -> Iterator[tuple[Broker, HeldDisk]]:
-    disk = HeldDisk(open_store(tmp_path / "store"))
-    broker = Broker(disk)
-    yield broker, disk
-    broker.stop()
-    disk.close()
 
 
 def with_messages(broker: Broker, count: int, *, channels: int = 1) -> RawClient:

@@ -345,13 +345,6 @@ def test_properties_that_cannot_be_true_close_the_channel(
     client.expect_channel_close(code)
 
 
-@pytest.mark.parametrize("method", [commands.Tx.Select(), commands.Tx.Commit(), commands.Tx.Rollback()])
-def test_transactions_are_540_for_now(broker: Broker, method: Any) -> None:
-    client = broker.raw().open()
-    client.send(1, method)
-    client.expect_channel_close(540)
-
-
 def test_a_thousand_pipelined_publishes_are_all_confirmed_and_in_order(broker: Broker) -> None:
     client = confirming(broker)
     client.declare("q", durable=True)

@@ -1,0 +1,72 @@
+"""What commands may ask of a running broker through its control socket; see `logstore.control`.
+
+Each function serves one command. What waits for the disk is done by another thread, so that clients of
+the broker notice nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from logstore.broker.durable_queue import DurableQueue
+from logstore.broker.memory_queue import MemoryQueue
+from logstore.control import ControlServer
+from logstore.errors import OptionError, UnknownQueue
+from logstore.outcomes import decide
+from logstore.transactions import Xid
+
+if TYPE_CHECKING:
+    from logstore.broker.server import Server
+
+
+class BrokerControl:
+    """The control socket of one broker, and its commands."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._socket = ControlServer(
+            server.store.path,
+            {
+                "in-doubt.commit": lambda arguments: self._decide(arguments, "commit"),
+                "in-doubt.rollback": lambda arguments: self._decide(arguments, "rollback"),
+                "purge": self._purge,
+            },
+        )
+
+    async def start(self) -> None:
+        """Listen. Raises `StoreError` if there can be no socket."""
+        await self._socket.start()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Remove the socket, and let what is being done end."""
+        await self._socket.stop(timeout_s)
+
+    async def _decide(self, arguments: dict[str, Any], outcome: str) -> dict[str, Any]:
+        try:
+            xid = Xid.parse(_text(arguments, "xid"))
+        except ValueError as error:
+            raise OptionError(str(error)) from error
+        # Queues with consumers are looked at after every group commit, and this ends in one.
+        return await self._socket.in_thread(lambda: decide(self._server.store, xid, outcome))
+
+    async def _purge(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        name = _text(arguments, "queue")
+        is_dry_run = arguments.get("dry_run") is True
+        queue = self._server.vhost.queues.get(name)
+        if queue is None:
+            raise UnknownQueue(f"the broker has no queue {name!r}; 'logstore queues' lists those that are stored")
+        if isinstance(queue, MemoryQueue):
+            return {"messages": queue.ready_count if is_dry_run else queue.purge()}
+        assert isinstance(queue, DurableQueue)
+        if is_dry_run:
+            return {"messages": queue.unlocked_count()}
+        messages = await self._socket.in_thread(queue.handle.purge)
+        queue.was_purged()
+        return {"messages": messages}
+
+
+def _text(arguments: dict[str, Any], name: str) -> str:
+    value = arguments.get(name)
+    if not isinstance(value, str):
+        raise OptionError(f"{name} is a text, not {value!r}")
+    return value

@@ -1,0 +1,334 @@
+"""AMQP transactions: what one channel has published and settled since the last outcome, and its commit.
+
+Nothing of it reaches the store before `tx.commit`: contents wait in memory, counted against the broker's budget, and
+what was acknowledged stays taken. So a client that thinks for an hour keeps no segment and locks no message, and a
+rollback, or a connection that dies, has nothing to undo. The commit writes everything as one transaction of the store:
+whole or not at all, for one force.
+
+What always holds: `commit-ok` leaves after the commit is durable; memory queues get their messages then too, not
+earlier, and whether or not the channel still lives; an acknowledgement that did not count leaves its message
+unacknowledged, or back on its queue if the channel is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pamqp import commands
+
+from logstore.broker.durable_queue import DurableQueue
+from logstore.broker.errors import RESOURCE_ERROR, ChannelException
+from logstore.broker.exchanges import Route
+from logstore.broker.memory_queue import place_bytes
+from logstore.errors import NotEnqueued, StoreError, UnknownMessage, UnknownQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
+    from logstore import Transaction
+    from logstore.broker.channel import Channel
+    from logstore.broker.publishing import Content
+    from logstore.broker.queues import Acquired
+
+logger = logging.getLogger(__name__)
+
+INLINE_OPERATIONS_MAX: Final = 500  # more are written off the event loop
+PUBLISH_BYTES: Final = 384  # what a publish costs until its commit, beside its bytes, measured and rounded up
+# A purge, a deletion or a tool was quicker: what was to be done holds already.
+_GONE: Final = (NotEnqueued, UnknownMessage, UnknownQueue)
+
+
+class Verdict(enum.Enum):
+    """What a client says of a delivery."""
+
+    ACCEPT = enum.auto()
+    REJECT = enum.auto()
+    RELEASE = enum.auto()
+
+
+class _Publish(NamedTuple):
+    route: Route
+    content: Content
+    expiration_ms: int | None
+
+
+class _Message(NamedTuple):
+    """A publish with its header made, and without the queues that were deleted meanwhile."""
+
+    route: Route
+    header: bytes
+    pieces: list[bytes]
+    body_size: int
+    expires: bool
+
+    @property
+    def body(self) -> bytes:
+        """The body in one piece."""
+        return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes from the budget on memory queues."""
+        return len(self.route.memory) * (place_bytes(self.header, b"") + self.body_size)
+
+
+class ChannelTransaction:
+    """The transaction that a channel is in after `tx.select`; after each outcome the next one begins."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._publishes: list[_Publish] = []
+        self._settled: list[tuple[Acquired, Verdict]] = []
+        self._reserved_bytes = 0  # of the budget, for contents
+
+    @property
+    def settled_count(self) -> int:
+        """Deliveries whose acknowledgement waits for the outcome."""
+        return len(self._settled)
+
+    def publish(self, route: Route, content: Content, expiration_ms: int | None) -> None:
+        """Keep a complete message for the commit. Raises a 506 channel exception if memory is full."""
+        size = PUBLISH_BYTES + content.body_size + len(content.properties or b"") + len(content.routing)
+        budget = self._channel.vhost.budget
+        if not budget.take(size):
+            raise _memory_full(budget.bytes_max)
+        self._reserved_bytes += size
+        self._publishes.append(_Publish(route, content, expiration_ms))
+
+    def settle(self, taken: list[Acquired], verdict: Verdict) -> None:
+        """Keep what a client said of its deliveries for the commit."""
+        self._settled += [(acquired, verdict) for acquired in taken]
+
+    def rollback(self) -> None:
+        """Forget the publishes; what was acknowledged is unacknowledged again, on this channel."""
+        self._publishes = []
+        self._channel.vhost.budget.give_back(self._reserved_bytes)
+        self._reserved_bytes = 0
+        settled, self._settled = self._settled, []
+        self._channel.consuming.unsettle(acquired for acquired, _ in settled)
+
+    def commit(self) -> Coroutine[Any, Any, None] | None:
+        """Make everything happen at once; a coroutine if that takes long.
+
+        Raises `StoreError` or a channel exception if nothing of it happened, which ends the channel.
+        """
+        commit = _Commit(self._channel, self._publishes, self._settled, self._reserved_bytes)
+        self._publishes, self._settled, self._reserved_bytes = [], [], 0
+        if commit.is_large:
+            return commit.run_in_background()
+        commit.run()
+        return None
+
+
+class _Commit:
+    """One commit under way; it belongs to itself, so that its channel may die meanwhile."""
+
+    def __init__(
+        self, channel: Channel, publishes: list[_Publish], settled: list[tuple[Acquired, Verdict]], reserved_bytes: int
+    ) -> None:
+        self._channel = channel
+        self._publishes = publishes
+        self._settled = settled
+        self._reserved_bytes = reserved_bytes
+        self._messages: list[_Message] = []
+        self._memory_bytes = 0  # of the budget, for the memory queues
+        self._wrote = False
+        self._lsn = 0
+        self._finished = False
+
+    @property
+    def is_large(self) -> bool:
+        """Whether writing it would keep everybody else waiting."""
+        size = sum(publish.content.body_size for publish in self._publishes)
+        operations = len(self._publishes) + len(self._settled)
+        return operations > INLINE_OPERATIONS_MAX or size > self._channel.limits.inline_body_bytes_max
+
+    def run(self) -> None:
+        """Write and apply it, on the event loop's thread."""
+        try:
+            self._plan()
+            self._write()
+        except BaseException:
+            self._undo()
+            raise
+        self._apply()
+
+    async def run_in_background(self) -> None:
+        """The same, written by another thread; the connection reads nothing meanwhile."""
+        loop = self._channel.wakeups.loop
+        try:
+            self._plan()
+            while True:
+                try:
+                    await loop.run_in_executor(None, self._write)
+                except UnknownQueue:
+                    if not self._has_deleted_queues():
+                        raise
+                    self._plan()  # somebody deleted one while the others were written: without it, then
+                    continue
+                break
+        except BaseException:
+            self._undo()
+            raise
+        self._apply()
+
+    # Before the store.
+
+    def _plan(self) -> None:
+        """Say what goes where, and take the memory that memory queues will need."""
+        budget = self._channel.vhost.budget
+        budget.give_back(self._memory_bytes)
+        self._memory_bytes = 0
+        self._messages = [
+            _Message(
+                _without_deleted(publish.route),
+                publish.content.header(publish.expiration_ms),
+                publish.content.pieces,
+                publish.content.body_size,
+                publish.expiration_ms is not None,
+            )
+            for publish in self._publishes
+        ]
+        needed = sum(message.memory_bytes for message in self._messages)
+        if not budget.take(needed):
+            raise _memory_full(budget.bytes_max)
+        self._memory_bytes = needed
+
+    def _has_deleted_queues(self) -> bool:
+        return any(queue.deleted for message in self._messages for queue in message.route.durable)
+
+    # The store's part.
+
+    def _write(self) -> None:
+        """One transaction of the store; nothing, if nothing durable is concerned. Raises `StoreError`."""
+        store = self._channel.store
+        durable = [message for message in self._messages if message.route.durable]
+        places = [(one, verdict) for one, verdict in self._settled if _is_in_store(one, verdict)]
+        if not durable and not places:
+            return
+        transaction = store.begin()
+        try:
+            for message in durable:
+                handles = [queue.handle for queue in message.route.durable]
+                store.publish(handles, message.body, header=message.header, transaction=transaction, wait=False)
+            for acquired, verdict in places:
+                _settle_within(transaction, acquired, verdict)
+            transaction.commit(wait=False)
+        except BaseException:
+            with contextlib.suppress(StoreError):  # the first failure is the one to tell
+                transaction.rollback(wait=False)
+            raise
+        self._wrote = True
+        self._lsn = store.next_lsn
+
+    # After it, on the event loop's thread.
+
+    def _undo(self) -> None:
+        """Nothing happened; the channel ends with it, so what it had acknowledged goes back."""
+        self._give_back_memory()
+        for acquired, _ in self._settled:
+            acquired.release()
+
+    def _give_back_memory(self) -> None:
+        self._channel.vhost.budget.give_back(self._reserved_bytes + self._memory_bytes)
+        self._reserved_bytes = self._memory_bytes = 0
+
+    def _apply(self) -> None:
+        """The transaction is in the log: tell the queues, and answer when it is durable."""
+        channel = self._channel
+        channel.vhost.budget.give_back(self._reserved_bytes)
+        self._reserved_bytes = 0
+        if self._wrote:
+            channel.changed_until(self._lsn)
+        for queue, expires in self._filled().items():
+            queue.enqueued(self._lsn, expires=expires)
+        for acquired, verdict in self._settled:
+            if _is_in_store(acquired, verdict):
+                acquired.queue.settled(acquired.place)
+                if verdict is Verdict.REJECT:
+                    acquired.queue.rejected()
+        is_durable = self._lsn <= channel.wakeups.settled_lsn
+        if channel.is_open:
+            for publish, message in zip(self._publishes, self._messages, strict=True):
+                if not message.route.durable and not message.route.memory:
+                    channel.publishing.return_unroutable(publish.content)
+            if not is_durable:
+                channel.defer(self._finish)
+            channel.reply(commands.Tx.CommitOk())
+        if is_durable:
+            self._finish()
+        else:  # the channel may be gone by then
+            channel.wakeups.await_commit(self)
+
+    def _filled(self) -> dict[DurableQueue, bool]:
+        """The durable queues that got something, and whether any of it expires."""
+        filled: dict[DurableQueue, bool] = {}
+        for message in self._messages:
+            for queue in message.route.durable:
+                if not queue.deleted:
+                    filled[queue] = message.expires or filled.get(queue, False)
+        return filled
+
+    def settle(self, durable_lsn: int) -> bool:
+        """A group commit; True while this one is not durable yet."""
+        if durable_lsn >= self._lsn:
+            self._finish()
+        return not self._finished
+
+    def _finish(self) -> None:
+        """It is durable: whatever memory holds follows, and consumers may have more."""
+        if self._finished:
+            return
+        self._finished = True
+        for message in self._messages:
+            self._enqueue_in_memory(message)
+        self._give_back_memory()  # what was meant for queues that are gone by now
+        for acquired, verdict in self._settled:
+            if verdict is Verdict.RELEASE:
+                acquired.release()
+            elif not isinstance(acquired.queue, DurableQueue):
+                (acquired.reject if verdict is Verdict.REJECT else acquired.accept)()
+        if self._channel.is_open:
+            self._channel.consuming.return_credit(acquired for acquired, _ in self._settled)
+        self._publishes, self._messages, self._settled = [], [], []
+
+    def _enqueue_in_memory(self, message: _Message) -> None:
+        queues = [queue for queue in message.route.memory if not queue.deleted]
+        if not queues:
+            return
+        body = message.body
+        for queue in queues:
+            self._memory_bytes -= place_bytes(message.header, body)
+            queue.enqueue(message.header, body, expires=message.expires)
+
+
+def _memory_full(bytes_max: int) -> ChannelException:
+    return ChannelException(
+        RESOURCE_ERROR, f"the broker's memory for messages is full ({bytes_max} bytes): the transaction is rolled back"
+    )
+
+
+def _without_deleted(route: Route) -> Route:
+    """Queues can go between the publish and the commit; the message then goes where it still can."""
+    if not any(queue.deleted for queue in (*route.durable, *route.memory)):
+        return route
+    return Route(
+        tuple(queue for queue in route.durable if not queue.deleted),
+        tuple(queue for queue in route.memory if not queue.deleted),
+    )
+
+
+def _is_in_store(acquired: Acquired, verdict: Verdict) -> bool:
+    return verdict is not Verdict.RELEASE and isinstance(acquired.queue, DurableQueue)
+
+
+def _settle_within(transaction: Transaction, acquired: Acquired, verdict: Verdict) -> None:
+    queue = acquired.queue
+    assert isinstance(queue, DurableQueue)
+    if not queue.deleted:
+        with contextlib.suppress(*_GONE):
+            queue.settle_within(transaction, acquired.place, rejects=verdict is Verdict.REJECT)

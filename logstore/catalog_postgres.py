@@ -1,0 +1,146 @@
+"""A catalog in one schema of a PostgreSQL server: connecting, the settings of a transaction, what its errors mean.
+
+* The user's own settings in the URL stand, but for ``synchronous_commit``, without which a commit promises nothing.
+* Passwords stay out of everything that is said.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from logstore.catalog_text import one_line
+from logstore.errors import CatalogError, CatalogUnavailable, OptionError
+
+if TYPE_CHECKING:  # imported where they are used: half of the time that "import logstore" may take
+    from sqlalchemy import URL, Connection, Engine
+
+DEFAULT_SCHEMA: Final = "logstore"
+_SCHEMA: Final = re.compile("[A-Za-z_][A-Za-z0-9_]{0,62}")
+
+CONNECT_TIMEOUT_S: Final = 10
+LOCK_TIMEOUT_S: Final = 10  # changes take milliseconds; whoever holds a row longer is not this store
+IDLE_TIMEOUT_S: Final = 30  # after which the server ends a transaction whose client is gone, and frees its row
+
+# libpq's words for: notice within a minute that the other side is gone without a farewell.
+_KEEPALIVE: Final = {
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+_SEE_TO_SERVER: Final = "see to the server, its address and the role, then try again"
+_SHOWN: Final = ("host", "hostaddr", "port", "dbname", "service")  # of a URL's query, which may hold a password too
+
+
+class PostgresSchema:
+    """One schema of a PostgreSQL server."""
+
+    def __init__(self, connect: str, schema: str | None, *, read_only: bool = False) -> None:
+        self.url = _url(connect)
+        self.read_only = read_only
+        self.schema: str | None = DEFAULT_SCHEMA if schema is None else schema
+        if not _SCHEMA.fullmatch(str(self.schema)):
+            raise OptionError(f"catalog={schema!r} is no schema name: letters, digits and _ only, at most 63")
+        query = {name: value for name, value in self.url.query.items() if name in _SHOWN}
+        shown = self.url.set(query=query).render_as_string(hide_password=True)
+        self.where = f"the catalog {self.schema!r} at {shown}"
+
+    def make(self) -> None:
+        """Nothing: the database is the server's; the schema is made with the tables."""
+
+    def engine(self) -> Engine:
+        """One connection, made anew when it broke; nothing is sent before the first transaction."""
+        import sqlalchemy as sa
+
+        settings = {"connect_timeout": CONNECT_TIMEOUT_S, "client_encoding": "utf8", **_KEEPALIVE}
+        given = {name: value for name, value in settings.items() if name not in self.url.query}
+        # Statements prepared in one session would be missing in another one behind a pooler.
+        given["prepare_threshold"] = None
+        try:
+            engine = sa.create_engine(
+                self.url, connect_args=given, pool_size=1, max_overflow=0, pool_pre_ping=True, hide_parameters=True
+            )
+        except ImportError as error:
+            raise CatalogUnavailable(
+                f"{self.where} needs the driver psycopg: pip install 'logstore[postgres]'"
+            ) from error
+        begin = self._begin()
+        sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
+        return engine
+
+    def _begin(self) -> str:
+        """What every transaction starts with; for this transaction only, as a pooler's sessions are shared."""
+        settings = [
+            "SET LOCAL synchronous_commit TO on",
+            f"SET LOCAL idle_in_transaction_session_timeout TO '{IDLE_TIMEOUT_S}s'",
+        ]
+        if "lock_timeout" not in str(self.url.query.get("options", "")):
+            settings.append(f"SET LOCAL lock_timeout TO '{LOCK_TIMEOUT_S}s'")
+        if self.read_only:  # all tables of one moment, beside a writer
+            settings.insert(0, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        return "; ".join(settings)
+
+    def prepare_schema(self, connection: Connection) -> None:
+        """The schema, if it is not there: making one wants more rights than using one.
+
+        Whoever else is making a catalog in this schema is waited for.
+        """
+        import sqlalchemy as sa
+
+        assert self.schema is not None
+        lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(f"logstore catalog {self.schema}", 0))
+        connection.execute(sa.select(lock))
+        if not sa.inspect(connection).has_schema(self.schema):
+            connection.execute(sa.schema.CreateSchema(self.schema))
+
+    def verify(self, connection: Connection) -> None:
+        """Nothing: the server keeps its own pages and references."""
+
+    def settle(self, engine: Engine) -> None:
+        """Nothing: a server's settings are its operator's."""
+
+    def explain(self, error: Exception) -> CatalogError:
+        """By the SQLSTATE, if the server got to say one."""
+        from sqlalchemy.exc import InterfaceError, OperationalError
+        from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+        cause = getattr(error, "orig", None) or error
+        state = getattr(cause, "sqlstate", None)
+        said = one_line(cause)
+        if state is None:
+            if isinstance(error, OperationalError | InterfaceError | PoolTimeout):
+                return CatalogUnavailable(f"{self.where} cannot be reached ({said}): {_SEE_TO_SERVER}")
+            return CatalogError(f"{self.where} could not be used ({said}): see to the connect URL and the server")
+        if state == "53100":
+            return CatalogError(f"{self.where} cannot grow, the server's disk is full: make room and repeat the call")
+        if state == "55P03":
+            return CatalogUnavailable(
+                f"{self.where} is locked by another session of the server; end that one, or try again"
+            )
+        if state == "42501":
+            return CatalogError(
+                f"{self.where} is not open to this role ({said}): grant it the schema and its tables, or connect as "
+                "another role"
+            )
+        if state == "25006":
+            return CatalogError(
+                f"{self.where} can only be read ({said}): connect to the primary server, as a role that may write"
+            )
+        # Connection, authentication, no such database; rollback, resources, operator's doing; idle for too long.
+        if state[:2] in ("08", "28", "3D", "40", "53", "57") or state == "25P03":
+            return CatalogUnavailable(f"{self.where} cannot be reached at present ({said}): {_SEE_TO_SERVER}")
+        return CatalogError(f"{self.where} could not be used ({said}): see to the schema on the server")
+
+
+def _url(connect: str) -> URL:
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        url = make_url(connect)
+    except (ArgumentError, ValueError):  # neither says anything but the URL, password and all
+        raise OptionError("connect is no database URL; write postgresql+psycopg://user@host/database") from None
+    if url.drivername not in ("postgresql", "postgresql+psycopg"):
+        raise OptionError(f"connect names {url.drivername}, and only postgresql+psycopg:// is possible")
+    return url.set(drivername="postgresql+psycopg")

@@ -1,0 +1,217 @@
+"""``logstore in-doubt``: the prepared transactions that wait for an outcome, and giving them one by hand.
+
+Listing reads the log beside whoever has the store open, and changes nothing. An outcome is given by the broker, asked
+through its control socket, or by opening the store here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from logstore.commands.changing import change, would_go_through
+from logstore.commands.options import XID, catalog_options, dry_run_option, json_option, naming, path_argument
+from logstore.commands.output import age_text, print_facts, print_json, print_table
+from logstore.commands.replay import xid_text
+from logstore.commands.state import State, read_state
+from logstore.outcomes import decide, unknown
+from logstore.records import PendingKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from logstore.commands.replay import OpenTransaction
+    from logstore.records import XidBody
+    from logstore.transactions import Xid
+
+DONE = {"commit": "committed", "rollback": "rolled back"}
+# An xid may begin with a minus sign, which must not be taken for an option.
+_XID_FIRST = {"ignore_unknown_options": True}
+
+
+@click.group(name="in-doubt", no_args_is_help=False)
+@path_argument
+@click.pass_context
+def in_doubt(context: click.Context, store_dir: Path) -> None:
+    """List prepared transactions without an outcome, or give them one.
+
+    Their coordinator should do that; do it here only if it is gone for good, and the same way for all branches of the
+    transaction. Until then their messages are locked, and what they publish is invisible.
+    """
+    context.obj = store_dir
+
+
+@in_doubt.command(name="list")
+@json_option
+@catalog_options
+@click.pass_obj
+def list_(store_dir: Path, as_json: bool, connect: str | None, schema: str | None) -> None:
+    """List the transactions that wait for an outcome.
+
+    Each with its xid, its age since it was prepared, and what it would add to (+) and take from (-) which queue.
+    """
+    with naming(store_dir):
+        rows = in_doubt_rows(read_state(store_dir, connect=connect, schema=schema), time.time())
+    if as_json:
+        print_json({"store": str(store_dir), "in_doubt": rows})
+        return
+    print_table(
+        ("xid", "readable", "id", "state", "prepared", "age", "operations", "queues"),
+        (
+            (
+                row["xid"],
+                row["readable"],
+                row["id"],
+                row["state"],
+                row["prepared_at"] or "",
+                "" if row["age_s"] is None else age_text(row["age_s"]),
+                row["operations"],
+                queues_text(row["queues"]),
+            )
+            for row in rows
+        ),
+        right=("id", "age", "operations"),
+    )
+
+
+def in_doubt_rows(state: State, now_s: float) -> list[dict[str, Any]]:
+    """The transactions of ``list --json``, oldest first."""
+    names = {queue.id: queue.name for queue in state.catalog.queues}
+    prepared = [one for one in state.replayed.transactions if one.prepared]
+    return [_row(one, names, now_s) for one in sorted(prepared, key=lambda one: (one.prepared_us, one.id))]
+
+
+def _row(transaction: OpenTransaction, names: dict[int, str], now_s: float) -> dict[str, Any]:
+    assert transaction.xid is not None  # a prepare carries it
+    since_s = transaction.prepared_us / 1e6
+    return {
+        "xid": xid_text(transaction.xid),
+        "readable": readable(transaction.xid),
+        "id": transaction.id,
+        "state": transaction.state,
+        "prepared_us": transaction.prepared_us,
+        "prepared_at": datetime.fromtimestamp(since_s, UTC).isoformat(" ", "seconds") if since_s else None,
+        "age_s": round(max(now_s - since_s, 0), 3) if since_s else None,
+        "operations": len(transaction.operations),
+        "queues": _queues(transaction, names),
+    }
+
+
+def _queues(transaction: OpenTransaction, names: dict[int, str]) -> list[dict[str, Any]]:
+    counted = Counter((one.queue_id, one.kind) for one in transaction.operations)
+    return [
+        {
+            "id": queue_id,
+            "name": names.get(queue_id),
+            "enqueues": counted[queue_id, PendingKind.ENQUEUE],
+            "dequeues": counted[queue_id, PendingKind.DEQUEUE],
+        }
+        for queue_id in sorted({queue_id for queue_id, _ in counted})
+    ]
+
+
+def readable(xid: XidBody) -> str:
+    """The xid for people: parts that are text are shown as text."""
+    parts = (part.decode("ascii") if part and _is_text(part) else part.hex() for part in (xid.gtrid, xid.bqual))
+    return ":".join((str(xid.format_id), *parts))
+
+
+def _is_text(part: bytes) -> bool:
+    return part.isascii() and part.decode("ascii").isprintable()
+
+
+def queues_text(queues: Sequence[dict[str, Any]]) -> str:
+    """How many messages would come and go where."""
+    return ", ".join(
+        " ".join(
+            (
+                "(deleted queue)" if row["name"] is None else row["name"],
+                *([f"+{row['enqueues']}"] if row["enqueues"] else []),
+                *([f"-{row['dequeues']}"] if row["dequeues"] else []),
+            )
+        )
+        for row in queues
+    )
+
+
+@in_doubt.command(context_settings=_XID_FIRST)
+@click.argument("xid", type=XID)
+@dry_run_option
+@json_option
+@catalog_options
+@click.pass_obj
+def commit(store_dir: Path, /, **options: Any) -> None:
+    """Commit a transaction.
+
+    What it published appears, and what it dequeued goes. There is no way back.
+    """
+    with naming(store_dir):
+        _give("commit", store_dir, **options)
+
+
+@in_doubt.command(context_settings=_XID_FIRST)
+@click.argument("xid", type=XID)
+@dry_run_option
+@json_option
+@catalog_options
+@click.pass_obj
+def rollback(store_dir: Path, /, **options: Any) -> None:
+    """Roll a transaction back.
+
+    What it published is forgotten, and what it dequeued is back in its old place. There is no way back.
+    """
+    with naming(store_dir):
+        _give("rollback", store_dir, **options)
+
+
+def _give(
+    outcome: str, store_dir: Path, xid: Xid, dry_run: bool, as_json: bool, connect: str | None, schema: str | None
+) -> None:
+    document: dict[str, Any] = {"store": str(store_dir), "xid": str(xid), "outcome": outcome, "dry_run": dry_run}
+    if dry_run:
+        document |= would_decide(store_dir, xid, connect=connect, schema=schema)
+    else:
+        document |= change(
+            store_dir,
+            f"in-doubt.{outcome}",
+            {"xid": str(xid)},
+            lambda store: decide(store, xid, outcome),
+            connect=connect,
+            schema=schema,
+        )
+    if as_json:
+        print_json(document)
+        return
+    what = f"{document['operations']} operations of transaction {document['id']}, xid {xid}"
+    if dry_run:
+        click.echo(f"would be {DONE[outcome]}: {what}")
+        print_facts(_effects(outcome, document["queues"]))
+    else:
+        click.echo(f"{DONE[outcome]}: {what}")
+
+
+def would_decide(store_dir: Path, xid: Xid, *, connect: str | None, schema: str | None) -> dict[str, Any]:
+    """What an outcome would concern. Raises ``UnknownXid``, and ``StoreLocked`` as the real thing would."""
+    state = read_state(store_dir, connect=connect, schema=schema)
+    for row in in_doubt_rows(state, time.time()):
+        if row["xid"] == str(xid):
+            through = would_go_through(store_dir, live=state.info.live)
+            return {"through": through, **{name: row[name] for name in ("id", "operations", "queues")}}
+    raise unknown(xid)
+
+
+def _effects(outcome: str, queues: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """A line for each queue."""
+    appear, go = ("would appear", "would go") if outcome == "commit" else ("would be forgotten", "would be unlocked")
+    return [
+        (
+            "(deleted queue)" if row["name"] is None else row["name"],
+            ", ".join(f"{row[kind]} {verb}" for kind, verb in (("enqueues", appear), ("dequeues", go)) if row[kind]),
+        )
+        for row in queues
+    ]

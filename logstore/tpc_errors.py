@@ -1,0 +1,101 @@
+"""PEP 249's exceptions, and which of them stands for which of logstore's own.
+
+They hang below :class:`~logstore.errors.StoreError`, so that ``except StoreError`` catches these too. A translated
+exception has the text and the attributes of the one that it stands for, and that one as its ``__cause__``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from logstore import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Warning(Exception):  # noqa: A001 - PEP 249's name
+    """Something that the caller should know and that went well all the same. Not raised by logstore at present."""
+
+
+class Error(errors.StoreError):
+    """The root of what a connection raises. See ``__cause__`` for logstore's own, narrower exception."""
+
+
+class InterfaceError(Error):
+    """The connection or the store behind it cannot be used: closed, or inherited by a fork. Open it again."""
+
+
+class DatabaseError(Error):
+    """The store or its catalog refused. Raised as itself where no narrower name fits."""
+
+
+class DataError(DatabaseError):
+    """A value is out of its range, such as an xid's part that is too long. The message says what is allowed."""
+
+
+class OperationalError(DatabaseError):
+    """What the program does not control: a full or failing disk, a lock, a server that is away.
+
+    Its ``__cause__`` tells whether the same call can succeed later.
+    """
+
+
+class IntegrityError(DatabaseError):
+    """A message has a place already, has none, or is still needed. What was asked for cannot hold beside it."""
+
+
+class InternalError(DatabaseError):
+    """The log is damaged. See the extent with ``logstore verify``, then restore a backup."""
+
+
+class ProgrammingError(DatabaseError):
+    """A call that cannot work: in the wrong state, or about what is not there. The message says what to do."""
+
+
+class NotSupportedError(DatabaseError):
+    """Something that this version does not do, such as reading a store of a later one."""
+
+
+# Every class of the tree stands here, or is what the nearest class above it is.
+_NAMES: Final[dict[type[errors.StoreError], type[Error]]] = {
+    errors.StoreError: OperationalError,
+    errors.StoreClosed: InterfaceError,
+    errors.StoreForked: InterfaceError,
+    errors.OptionError: DataError,
+    errors.CorruptLog: InternalError,
+    errors.VersionError: NotSupportedError,
+    errors.CatalogError: DatabaseError,
+    errors.CatalogMismatch: OperationalError,
+    errors.CatalogUnavailable: OperationalError,
+    errors.UnknownMessage: ProgrammingError,
+    errors.UnknownQueue: ProgrammingError,
+    errors.UnknownExchange: ProgrammingError,
+    errors.QueueExists: ProgrammingError,
+    errors.MessageInUse: IntegrityError,
+    errors.AlreadyEnqueued: IntegrityError,
+    errors.NotEnqueued: IntegrityError,
+    errors.TransactionError: ProgrammingError,
+}
+
+
+def translated(problem: errors.StoreError) -> Error:
+    """The same, under PEP 249's name; to be raised from the original."""
+    if isinstance(problem, Error):
+        return problem
+    name = next(_NAMES[kind] for kind in type(problem).__mro__ if kind in _NAMES)
+    made = name(str(problem))
+    vars(made).update(vars(problem))
+    return made
+
+
+@contextlib.contextmanager
+def in_pep_249_terms() -> Iterator[None]:
+    """Whatever the block raises of logstore's leaves it under PEP 249's name."""
+    try:
+        yield
+    except Error:
+        raise
+    except errors.StoreError as problem:
+        raise translated(problem) from problem

@@ -1,0 +1,342 @@
+"""A PostgreSQL server of a test's own, real and disposable, and a wire that can be cut where a test wants it.
+
+The server lives in a directory of its own under the system's temporary one, listens on a Unix socket there and on a
+loopback port, and runs as an unprivileged user if the tests run as root, since PostgreSQL refuses root. It syncs
+nothing: the tests kill processes, not the power.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+TIMEOUT_S: Final = 120  # of a busy machine
+PASSWORD: Final = "it's a s3cret"
+DATABASE: Final = "postgres"
+
+SETTINGS: Final = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "off",  # so that what is on is what the catalog turned on
+    "shared_buffers": "16MB",
+    "max_connections": "30",
+    "autovacuum": "off",
+    "logging_collector": "off",
+}
+
+
+def wait_until(happened: Callable[[], Any], what: str) -> Any:
+    """What ``happened`` gives once that is true."""
+    end = time.monotonic() + TIMEOUT_S
+    while True:
+        found = happened()
+        if found:
+            return found
+        assert time.monotonic() < end, f"waited {TIMEOUT_S} s in vain: {what}"
+        time.sleep(0.02)
+
+
+@functools.cache
+def programs() -> Path | None:
+    """Where ``initdb`` and ``postgres`` are: in the PATH, or where Debian keeps the newest."""
+    places = [Path(found).resolve().parent for found in [shutil.which("postgres")] if found]
+    versions = Path("/usr/lib/postgresql").glob("*/bin")
+    places += sorted(versions, key=lambda path: float(path.parent.name), reverse=True)
+    for place in places:
+        if (place / "postgres").exists() and (place / "initdb").exists():
+            return place
+    return None
+
+
+def required_programs() -> Path:
+    """As :func:`programs`; without a server the test is skipped, or fails where skipping would hide something."""
+    found = programs()
+    if found is None:
+        why = "there is no PostgreSQL server here: install Debian's package postgresql"
+        if os.environ.get("CI") == "true":
+            pytest.fail(why)
+        pytest.skip(why)
+    return found
+
+
+def _unprivileged() -> str | None:
+    """Whom root runs the server as."""
+    if os.getuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            pwd.getpwnam(name)
+            return name
+    raise AssertionError("neither postgres nor nobody is a user here")
+
+
+def _open_to_all() -> Path:
+    """A temporary directory that another user can reach too, and whose name leaves room for that of a socket."""
+    for place in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")):
+        reached = all(each.stat().st_mode & 0o001 for each in (place, *place.parents))
+        if reached and len(str(place)) < 50 and os.access(place, os.W_OK):
+            return place
+    raise AssertionError("no temporary directory is open to another user here")
+
+
+class Server:
+    """A server with a superuser ``owner`` who has a password. Stop it, kill it, start it again."""
+
+    def __init__(self) -> None:
+        self.bin = required_programs()
+        self.user = _unprivileged()
+        self.home = Path(tempfile.mkdtemp(prefix="logstore-postgres-", dir=_open_to_all()))
+        self.data = self.home / "data"
+        self.process: subprocess.Popen[bytes] | None = None
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        if self.user is not None:
+            shutil.chown(self.home, self.user)
+        secret = self.home / "password"
+        secret.write_text(PASSWORD)
+        if self.user is not None:
+            shutil.chown(secret, self.user)
+        self._run(
+            "initdb",
+            f"--pgdata={self.data}",
+            "--username=owner",
+            f"--pwfile={secret}",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--no-sync",
+        )
+
+    def _options(self) -> dict[str, Any]:
+        as_user = {} if self.user is None else {"user": self.user, "group": _group_of(self.user), "extra_groups": []}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_"))}
+        return {"cwd": self.home, "env": {**environment, "LC_ALL": "C"}, "stdin": subprocess.DEVNULL, **as_user}
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [self.bin / program, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            **self._options(),
+        )
+        assert done.returncode == 0, done.stderr
+
+    # ---- life
+
+    def start(self) -> None:
+        """Until it answers. What a killed one left behind is waited for."""
+        assert self.process is None, "it runs already"
+
+        def started() -> bool:
+            self._launch()
+            return self._answers()
+
+        wait_until(started, "the server starts")
+
+    def _launch(self) -> None:
+        settings = [f"-c{name}={value}" for name, value in SETTINGS.items()]
+        places = [f"-cunix_socket_directories={self.home}", "-clisten_addresses=127.0.0.1", f"-cport={self.port}"]
+        log = (self.home / "log").open("ab")
+        with log:
+            self.process = subprocess.Popen(
+                [self.bin / "postgres", "-D", self.data, *settings, *places],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **self._options(),
+            )
+
+    def _answers(self) -> bool:
+        """Whether it serves; False if it has ended, because a killed one's processes still hold its memory."""
+        assert self.process is not None
+        end = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                self.process = None
+                return False
+            with contextlib.suppress(Exception), self.session() as session:
+                return bool(session.execute("SELECT true").fetchone())
+            time.sleep(0.05)
+        raise AssertionError((self.home / "log").read_text())
+
+    def stop(self) -> None:
+        """At once, as an operator in a hurry would: sessions are ended, what was committed stays."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """The server process itself, without a chance to say anything; its children notice and go."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: int) -> None:
+        process, self.process = self.process, None
+        if process is not None:
+            process.send_signal(number)
+            process.wait(TIMEOUT_S)
+
+    def remove(self) -> None:
+        """Stop it for good."""
+        self._end(signal.SIGQUIT)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    # ---- use
+
+    def url(self, user: str = "owner", password: str | None = PASSWORD, **query: str) -> str:
+        """For ``connect=``, by the Unix socket; ``host`` and ``port`` say otherwise."""
+        import sqlalchemy as sa
+
+        query = {"host": str(self.home), "port": str(self.port), **query}
+        made = sa.URL.create("postgresql+psycopg", user, password, None, None, DATABASE, query)
+        return made.render_as_string(hide_password=False)
+
+    @contextlib.contextmanager
+    def session(self, user: str = "owner") -> Iterator[Any]:
+        """A session of the test's own, each statement committed by itself."""
+        import psycopg
+
+        with psycopg.connect(
+            host=str(self.home), port=self.port, user=user, password=PASSWORD, dbname=DATABASE, autocommit=True
+        ) as connection:
+            yield connection
+
+    def value(self, statement: str) -> Any:
+        """The first value of what the statement gives."""
+        with self.session() as session:
+            row = session.execute(statement).fetchone()
+        return None if row is None else row[0]
+
+    def run(self, *statements: str) -> None:
+        """Each committed by itself."""
+        with self.session() as session:
+            for statement in statements:
+                session.execute(statement)
+
+    OTHERS: Final = "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+
+    def sessions(self) -> list[int]:
+        """The processes that serve other sessions than the asking one."""
+        with self.session() as session:
+            return [row[0] for row in session.execute(f"SELECT pid {self.OTHERS}").fetchall()]
+
+    def drop_sessions(self) -> None:
+        """End every session, as an operator would with pg_terminate_backend, until none is left."""
+        wait_until(lambda: self.sessions(), "there is a session to drop")
+        self.run(f"SELECT pg_terminate_backend(pid) {self.OTHERS}")
+        wait_until(lambda: not self.sessions(), "the sessions are gone")
+
+    def kill_a_session(self) -> None:
+        """One of its processes dies; the server then throws all others out and recovers."""
+        os.kill(self.sessions()[0], signal.SIGKILL)
+
+        def recovered() -> bool:
+            with contextlib.suppress(Exception):
+                return not self.sessions()
+            return False
+
+        wait_until(recovered, "the server has recovered")
+
+
+def _group_of(user: str) -> int:
+    return pwd.getpwnam(user).pw_gid
+
+
+class Wire:
+    """A loopback port in front of a server. What a client says can be cut off at a word, before or behind it."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.cut: str | None = None  # "before": the server never hears the word; "behind": it answers nobody
+        self.word = b""
+        self.held = threading.Event()  # set once the word was said and the client cut off
+        self.go = threading.Event()  # "late": set to let the server hear it after all
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def url(self) -> str:
+        """As the server's, through here."""
+        return self.server.url(host="127.0.0.1", port=str(self.port), sslmode="disable", gssencmode="disable")
+
+    def cut_at(self, word: bytes, how: str) -> None:
+        """The next time that a client says ``word``: how is "before", "behind" or "late"."""
+        self.held.clear()
+        self.go.clear()
+        self.word, self.cut = word, how
+
+    def close(self) -> None:
+        """Both sides."""
+        self.go.set()
+        self._listener.close()
+        for one in self._sockets:
+            one.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self.server.port))
+            except OSError:  # as a server that is away would refuse it
+                client.close()
+                continue
+            self._sockets += [client, server]
+            threading.Thread(target=self._up, args=(client, server), daemon=True).start()
+            threading.Thread(target=self._down, args=(server, client), daemon=True).start()
+
+    def _down(self, server: socket.socket, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := server.recv(65536):
+                client.sendall(data)
+        _hang_up(client)
+
+    def _up(self, client: socket.socket, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := client.recv(65536):
+                how = self.cut if self.word in data else None
+                if how is None:
+                    server.sendall(data)
+                    continue
+                self.cut = None
+                _hang_up(client)  # first, so that no answer gets there
+                self.held.set()
+                if how == "late":
+                    assert self.go.wait(TIMEOUT_S)
+                if how != "before":
+                    server.sendall(data)
+        _hang_up(server, reading=False)
+
+
+def _hang_up(one: socket.socket, *, reading: bool = True) -> None:
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR if reading else socket.SHUT_WR)
+
+
+def running_server() -> Iterator[Server]:
+    """For a fixture: a server that runs, and is gone afterwards."""
+    made = Server()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.remove()
