@@ -650,9 +650,7 @@ class MessageStore(Names):
     @property
     def recovery(self) -> Recovery:
         """What the open found and did."""
-        report = ffi.new("ls_recovery *")
-        lib.ls_recovery_report(self._c, report)
-        return Recovery.from_c(report)
+        return Recovery.of(self._c)
 
     def stats_native(self) -> Any:
         """The core's counters, as it has them."""

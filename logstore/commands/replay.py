@@ -25,12 +25,14 @@ from logstore.commands.relocation import (
     work_key,
 )
 from logstore.commands.replay_state import (
+    Abandoned,
     Message,
     OpenTransaction,
     Operation,
     Problem,
     QueueCounts,
     Replayed,
+    Staged,
     half_deleted,
     xid_text,
 )
@@ -65,6 +67,7 @@ __all__ = [
 ]
 
 PROBLEMS_MAX = 1000  # noted; all are counted
+MESSAGE_TYPES = frozenset(kind for kind in RecordType if kind.name.startswith("MESSAGE_"))
 
 
 class Replay:
@@ -78,9 +81,10 @@ class Replay:
         self.types: Counter[RecordType | int] = Counter()
         self.committed = 0
         self.rolled_back = 0  # by a record of their own
-        self.abandoned = 0  # by recovery, for want of an outcome
-        self.staged_dropped = 0  # by recovery
-        self.orphans = 0
+        self.undone: list[Abandoned] = []  # by recovery, for want of an outcome
+        self.dropped: list[Staged] = []  # by recovery
+        self.orphan_messages = 0  # records of messages that began below the base
+        self.orphan_transactions = 0
         self.queue_id_max = 0  # of all that are named
         self.deleted_queues: set[int] = set()
         self._base_lsn = base_lsn
@@ -112,6 +116,21 @@ class Replay:
             RecordType.BATCH: self._batch,
         }
 
+    @property
+    def orphans(self) -> int:
+        """Records of chains that began below the base."""
+        return self.orphan_messages + self.orphan_transactions
+
+    @property
+    def abandoned(self) -> int:
+        """How many transactions recovery rolls back."""
+        return len(self.undone)
+
+    @property
+    def staged_dropped(self) -> int:
+        """How many messages recovery drops because they were never enqueued."""
+        return len(self.dropped)
+
     def apply(self, record: Record) -> None:
         """Take the next record."""
         self.types[record.type] += 1
@@ -139,8 +158,12 @@ class Replay:
 
     def _missing(self, record: Record) -> None:
         """A record of a chain that began below the base, or that :meth:`_link` has complained of."""
-        if record.id < self._base_lsn:
-            self.orphans += 1
+        if record.id >= self._base_lsn:
+            return
+        if record.type in MESSAGE_TYPES:
+            self.orphan_messages += 1
+        else:
+            self.orphan_transactions += 1
 
     # ---- Messages
 
@@ -471,9 +494,9 @@ class Replay:
             if not transaction.prepared:
                 self._undo(transaction)
         for message_id in [one for one in self._staged if one not in self._pending]:
+            self.dropped.append(Staged(message_id, self._messages[message_id].content_bytes))
             self._remove_message(message_id)
             self._chains.end(message_id)
-            self.staged_dropped += 1
 
     def finish(self, *, writer_epoch: int | None = None) -> Replayed:
         """The state at the end of the log: as recovery will make it, or as the writer of this epoch has it now."""
@@ -486,8 +509,12 @@ class Replay:
                     "nor relocated state",
                 )
         if recovering:
+            self.undone = [
+                Abandoned(one.id, one.xid, len(one.operations))
+                for one in self._transactions.values()
+                if not one.prepared
+            ]
             self._recover()
-            self.abandoned = sum(not one.prepared for one in self._transactions.values())
         return self._replayed(recovering=recovering)
 
     def without_queues(self, queue_ids: Iterable[int]) -> Replayed:

@@ -62,6 +62,21 @@ class OpenTransaction:
         return self.state == "prepared"
 
 
+class Staged(NamedTuple):
+    """A message that recovery drops because it was never enqueued."""
+
+    id: int
+    content_bytes: int
+
+
+class Abandoned(NamedTuple):
+    """A transaction that recovery rolls back."""
+
+    id: int
+    xid: XidBody | None
+    operations: int
+
+
 @dataclass(slots=True)
 class QueueCounts:
     """What is on one queue."""
