@@ -483,7 +483,7 @@ void ls_stats_get(ls_store *store, ls_stats *stats) {
     stats->spares = g->spare_count;
     stats->log_bytes = (g->segment_count + g->spare_count) * g->segment_size;
     stats->relaxed = store->relaxed;
-    stats->full = g->cannot_grow;
+    stats->full = g->cannot_grow && spares_are_heavy(g);
     (void)pthread_mutex_unlock(&g->lock);
 }
 
