@@ -24,6 +24,7 @@ import os
 import re
 import shutil
 import sqlite3
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -34,7 +35,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from figures import Figure, Ratio, conditions, readable, spread
+from figures import Figure, Ratio, conditions, readable
 from rich.console import Console
 from rich.table import Table
 
@@ -351,11 +352,17 @@ def count_once(name: str, threads: int, operations: int, directory: Path) -> Non
 # ---- telling ----
 
 
+def quartiles(samples: list[float]) -> str:
+    """The middle half of them."""
+    lower, _, upper = statistics.quantiles(samples, n=4) if len(samples) > 1 else samples * 3
+    return f"{readable(lower)}–{readable(upper)}"
+
+
 def tell(console: Console, known: dict[str, Any], cases: list[Case]) -> None:
     """Conditions and one table."""
     for name, value in known.items():
         console.print(f"[dim]{name.replace('_', ' ')}:[/dim] {value}", highlight=False)
-    table = Table(title="Transactions a second (median, min–max)")
+    table = Table(title="Transactions a second (median, quartiles)")
     for heading in ("threads", "operations", "SQLite", "logstore", "ratio", "syncs a transaction"):
         table.add_column(heading, justify="right")
     for case in cases:
@@ -365,9 +372,9 @@ def tell(console: Console, known: dict[str, Any], cases: list[Case]) -> None:
         table.add_row(
             str(case.threads),
             str(case.operations),
-            f"{readable(case.sqlite.median)} ({spread(case.sqlite.samples)})",
-            f"{readable(case.store.median)} ({spread(case.store.samples)})",
-            f"{ratio.median:.2f} ({spread(ratio.samples)})",
+            f"{readable(case.sqlite.median)} ({quartiles(case.sqlite.samples)})",
+            f"{readable(case.store.median)} ({quartiles(case.store.samples)})",
+            f"{ratio.median:.2f} ({quartiles(ratio.samples)})",
             syncs,
         )
     console.print(table)

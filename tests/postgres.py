@@ -161,7 +161,6 @@ class Server:
                 [self.bin / "postgres", "-D", self.data, *settings, *places],
                 stdout=log,
                 stderr=log,
-                start_new_session=True,
                 **self._options(),
             )
 

@@ -11,6 +11,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, scoped_sessio
 from logstore import tpc
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
@@ -56,6 +57,14 @@ class Shop:
         self.engine.dispose()
 
 
+class Refusal(Exception):
+    pass
+
+
+def refuse() -> None:
+    raise Refusal
+
+
 class Step:
     """A data manager that does nothing but call ``act`` at one step of the protocol, at its place in the order."""
 
@@ -87,3 +96,29 @@ class Step:
 
     def tpc_abort(self, current: Any) -> None:
         self._at("tpc_abort")
+
+
+class FixedLedger:
+    """Answers as it is told, and keeps what it is told."""
+
+    def __init__(self, answer: Any = None) -> None:
+        self.answer = answer
+        self.written_xids: list[tpc.Xid] = []
+        self.asked: list[tpc.Xid] = []
+
+    def write(self, xid: tpc.Xid) -> None:
+        self.written_xids.append(xid)
+
+    def committed(self, xid: tpc.Xid) -> bool | None:
+        self.asked.append(xid)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        answer: bool | None = self.answer
+        return answer
+
+    def written(self, bqual: str) -> Iterable[tpc.Xid]:
+        return [xid for xid in self.written_xids if xid.bqual == bqual]
+
+    def forget(self, xids: Iterable[tpc.Xid]) -> None:
+        gone = set(xids)
+        self.written_xids = [xid for xid in self.written_xids if xid not in gone]

@@ -1,7 +1,6 @@
 """The defects of this design's predecessor, each with the promise that keeps it from coming back.
 
-The numbers are those of the list in the design. Those that need distributed transactions or relocation are
-tested with them.
+The numbers are those of the list in the design. Their transactional forms are in test_defects_transactions.py.
 """
 
 from __future__ import annotations

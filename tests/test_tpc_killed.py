@@ -206,9 +206,8 @@ def test_a_kill_at_any_step_of_the_commit_leaves_both_or_neither(fresh: Path, wh
 # ---- at each line ----
 
 # Each line takes two or three processes, so all of them take minutes.
-every = pytest.mark.parametrize(
-    "stride", [pytest.param(1, marks=pytest.mark.slow), 17], ids=["every line", "every 17th"]
-)
+all_of_them = pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
+every = pytest.mark.parametrize("stride", [all_of_them, 17], ids=["every line", "every 17th"])
 
 
 @every

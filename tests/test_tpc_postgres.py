@@ -106,11 +106,11 @@ def test_both_are_there_if_the_commit_arrives_while_the_ledger_is_asked(
         wait_until(lambda: waits_for_a_lock(server), "who asks waits for the commit")
         wire.go.set()
 
-    helper = threading.Thread(target=let_it_arrive)
-    helper.start()
+    messenger = threading.Thread(target=let_it_arrive)
+    messenger.start()
     with pytest.raises(OperationalError):
         commit(shop, joined, manager)
-    helper.join(postgres.TIMEOUT_S)
+    messenger.join(postgres.TIMEOUT_S)
     assert (shop.orders(), contents(store.queue("q")), store.in_doubt()) == (["tea"], [b"tea"], [])
 
 
