@@ -51,7 +51,7 @@ int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags) {
     }
     struct log *g = &store->log;
     struct queue *q = NULL;
-    rc = log_reserve(g, QUEUE_DELETE_RECORD_BYTES, false);
+    rc = log_reserve(g, QUEUE_DELETE_RECORD_BYTES, RESERVE_SHRINKS);
     if (rc == LS_OK && (q = table_queue(&store->table, queue_id)) == NULL) {
         rc = fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u", (unsigned)queue_id);
     }

@@ -71,6 +71,8 @@ enum record_flag {
     FLAG_DELETES = 4,
     FLAG_PUBLISHED = 8,
     FLAG_STAGED = 16,        /* on relocated state: never enqueued yet */
+    FLAG_INLINE = 32,        /* on a copied start: the whole state is in it */
+    FLAG_ORDERED = 64,       /* on an inline copy: with an order key of its own */
     TYPE_SKIPPABLE = 0x8000, /* in a type: a reader that does not know it passes over the record */
 };
 
@@ -145,8 +147,10 @@ struct batch {
 };
 
 struct message_start {
-    uint64_t tx_id;
-    uint32_t order_index; /* of the first inline enqueue among those of its transaction */
+    uint64_t tx_id;           /* of a record that is not INLINE */
+    uint64_t enqueue_time_us; /* of an INLINE one, but not ORDERED */
+    uint64_t order_lsn;       /* of an INLINE one: its places' order key, with the order index */
+    uint32_t order_index;     /* of the first inline enqueue among those of its transaction */
     uint32_t header_bytes;
     uint32_t content_bytes;
     uint32_t queue_count;
@@ -279,7 +283,8 @@ struct slot {
 };
 
 uint32_t format_put_plain(const struct slot *s, enum record_type type);
-uint32_t format_put_start(const struct slot *s, uint64_t tx_id, uint32_t order_index, const uint32_t *queues,
+/* `key` is the transaction, or of an INLINE copy what stands in its place: enqueue_time_us, or order_lsn if ORDERED. */
+uint32_t format_put_start(const struct slot *s, uint64_t key, uint32_t order_index, const uint32_t *queues,
                           uint32_t queue_count, const void *header, uint32_t header_bytes, const void *content,
                           uint32_t content_bytes);
 uint32_t format_put_chunk(const struct slot *s, uint64_t offset, const void *content, uint32_t content_bytes);

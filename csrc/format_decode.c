@@ -23,7 +23,7 @@ struct type_rule {
 #define TYPE(type) [(type) >> 8][(type)&15]
 
 static const struct type_rule type_rules[4][16] = {
-    TYPE(MESSAGE_START) = {LINK_FIRST, FLAG_COPY | FLAG_PUBLISHED, 0},
+    TYPE(MESSAGE_START) = {LINK_FIRST, FLAG_COPY | FLAG_PUBLISHED | FLAG_INLINE | FLAG_ORDERED, 0},
     TYPE(MESSAGE_CHUNK) = {LINK_LATER, FLAG_COPY, 0},
     TYPE(MESSAGE_ENQUEUE) = {LINK_LATER, 0, 0},
     TYPE(MESSAGE_DEQUEUE) = {LINK_LATER, FLAG_DELETES, DEQUEUE_RECORD_BYTES},
@@ -170,11 +170,34 @@ static bool is_numbered(uint64_t tx_id, uint32_t order_index, uint32_t count) {
     return tx_id == 0 ? order_index == 0 : order_index <= ORDER_INDEX_MAX && count <= ORDER_INDEX_MAX + 1 - order_index;
 }
 
+/* Its flags belong together, and its places are such as section 6 allows. */
+static bool is_inline_copy(const struct record *r, const struct message_start *m) {
+    if ((r->flags & FLAG_COPY) == 0 || (r->flags & FLAG_INLINE) == 0 || m->queue_count == 0) {
+        return false;
+    }
+    if ((r->flags & FLAG_ORDERED) == 0) {
+        return m->order_index == 0 && are_queue_ids(m->queues, m->queue_count);
+    }
+    for (uint32_t i = 0; i < m->queue_count; i++) {
+        uint32_t id = format_queue_id(m->queues, i);
+        bool gone = id == 0 && i > 0 && i + 1 < m->queue_count;
+        if (!gone && !is_queue_id(id)) {
+            return false;
+        }
+    }
+    return r->id < m->order_lsn && is_earlier(r, m->order_lsn) &&
+           is_numbered(m->order_lsn, m->order_index, m->queue_count);
+}
+
 enum format_result format_get_start(const struct record *r, struct message_start *m) {
     if (r->type != MESSAGE_START || r->length < 72) {
         return FORMAT_MALFORMED;
     }
-    m->tx_id = get64(r->bytes + 48);
+    uint64_t key = get64(r->bytes + 48);
+    bool in_line = (r->flags & FLAG_INLINE) != 0, ordered = (r->flags & FLAG_ORDERED) != 0;
+    m->tx_id = in_line ? 0 : key;
+    m->enqueue_time_us = in_line && !ordered ? key : 0;
+    m->order_lsn = ordered ? key : in_line ? r->id : 0;
     m->header_bytes = get32(r->bytes + 56);
     m->content_bytes = get32(r->bytes + 60);
     m->queue_count = get32(r->bytes + 64);
@@ -188,6 +211,9 @@ enum format_result format_get_start(const struct record *r, struct message_start
     m->header = r->bytes + queues_end;
     m->content = m->header + m->header_bytes;
     bool padded = m->queue_count % 2 == 0 || get32(r->bytes + queues_end - 4) == 0;
+    if (in_line || ordered) {
+        return verdict(padded && is_inline_copy(r, m));
+    }
     bool copy_is_bare = (r->flags & FLAG_COPY) == 0 || m->queue_count == 0;
     bool work = m->tx_id == 0 || (m->queue_count > 0 && is_earlier(r, m->tx_id));
     return verdict(padded && copy_is_bare && work && is_numbered(m->tx_id, m->order_index, m->queue_count) &&

@@ -56,12 +56,12 @@ static void put_queues(uint8_t *at, const uint32_t *queues, uint32_t queue_count
     }
 }
 
-uint32_t format_put_start(const struct slot *s, uint64_t tx_id, uint32_t order_index, const uint32_t *queues,
+uint32_t format_put_start(const struct slot *s, uint64_t key, uint32_t order_index, const uint32_t *queues,
                           uint32_t queue_count, const void *header, uint32_t header_bytes, const void *content,
                           uint32_t content_bytes) {
     uint32_t length = (uint32_t)format_start_bytes(header_bytes, content_bytes, queue_count);
     start_record(s, MESSAGE_START, length);
-    put64(s->at + 48, tx_id);
+    put64(s->at + 48, key);
     put32(s->at + 56, header_bytes);
     put32(s->at + 60, content_bytes);
     put32(s->at + 64, queue_count);

@@ -454,15 +454,17 @@ static void switch_segment(struct log *g) {
     log_flush_soon(g);
 }
 
-/*
- * (waits) A free buffer is open for the footer, a spare is there, and memory for one more segment. What makes room
- * again, a dequeue or an outcome, may take one of the reserved spares: what it frees comes back as one.
- */
-static int prepare_switch(struct log *g, bool growing, bool *ready) {
-    size_t kept = growing ? SPARES_RESERVED : SPARES_RESERVED - 1;
+/* (waits) A free buffer is open for the footer, a spare is there, and memory for one more segment. */
+static int prepare_switch(struct log *g, enum purpose purpose, bool *ready) {
     *ready = false;
-    if (g->spare_count <= kept) {
-        return spares_need(g, kept);
+    if (!spares_allow(g, purpose)) {
+        return spares_need(g, purpose);
+    }
+    if (purpose == RESERVE_GROWS && !g->moving && spares_are_behind(g)) {
+        spares_try(g); /* relocation has fallen behind: who makes the log longer waits for it */
+    }
+    if (!spares_allow(g, purpose)) {
+        return LS_OK;
     }
     if (g->open == NULL && g->busy == g->buffer_count) {
         g->stats.forced_by_full_buffers++;
@@ -477,10 +479,10 @@ static int prepare_switch(struct log *g, bool growing, bool *ready) {
 }
 
 /* (waits) One step nearer to having room; LS_OK means: look again. */
-static int make_room(struct log *g, uint64_t bytes, bool growing) {
+static int make_room(struct log *g, uint64_t bytes, enum purpose purpose) {
     if (!segment_has_room(g, bytes)) {
         bool ready;
-        int rc = prepare_switch(g, growing, &ready);
+        int rc = prepare_switch(g, purpose, &ready);
         if (rc == LS_OK && ready) {
             switch_segment(g);
         }
@@ -505,11 +507,12 @@ static int make_room(struct log *g, uint64_t bytes, bool growing) {
  */
 static bool maker_is_behind(const struct log *g) {
     bool half_way = g->append_lsn + g->segment_size / 2 > segment_end(g);
-    return g->spare_count < SPARES_RESERVED || (g->spare_count == SPARES_RESERVED && half_way);
+    return g->spare_count < g->spares_reserved || (g->spare_count == g->spares_reserved && half_way);
 }
 
-int log_reserve(struct log *g, uint64_t bytes, bool growing) {
+int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose) {
     assert(bytes + BATCH_RECORD_BYTES + FOOTER_BYTES_MAX <= g->batch_bytes_max);
+    uint64_t patience = g->stats.segments_relocated + 2 * g->segment_count + 16;
     for (;;) {
         int rc = LS_OK;
         if (!takes_records(g)) {
@@ -518,11 +521,13 @@ int log_reserve(struct log *g, uint64_t bytes, bool growing) {
         if (g->poison != 0) {
             return fail_poisoned(g, LS_POISONED);
         }
-        if (g->maker_wanted && !g->threads_running && !g->stopping) { /* without threads the caller is the maker */
+        if (g->maker_wanted && !g->threads_running && !g->stopping &&
+            !g->moving) { /* without threads the caller is the maker */
             g->maker_wanted = false;
             (void)spares_keep(g);
         }
-        if (growing && (g->cannot_grow || maker_is_behind(g)) && (rc = spares_grow(g)) != LS_OK) {
+        if (purpose == RESERVE_GROWS && (g->cannot_grow ? spares_are_heavy(g) : maker_is_behind(g)) &&
+            (rc = spares_grow(g)) != LS_OK) {
             return rc;
         }
         if (!takes_records(g) || g->poison != 0) {
@@ -533,7 +538,10 @@ int log_reserve(struct log *g, uint64_t bytes, bool growing) {
         } else if (g->open != NULL && segment_has_room(g, bytes) && buffer_has_room(g, bytes)) {
             return LS_OK;
         } else {
-            rc = make_room(g, bytes, growing);
+            rc = make_room(g, bytes, purpose);
+        }
+        if (rc == LS_OK && g->stats.segments_relocated > patience && !spares_allow(g, purpose)) {
+            rc = spares_fail_full(g); /* twice round the log, and no room for it */
         }
         if (rc != LS_OK) {
             return rc;

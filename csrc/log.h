@@ -28,10 +28,9 @@
 enum {
     /* A footer always fits, in a batch of its own if need be, and two empty batches that name a base before it. */
     SEGMENT_END_RESERVE = 3 * BATCH_RECORD_BYTES + FOOTER_BYTES_MAX,
-    SPARES_RESERVED = 2,                 /* not for what grows: one is for dequeues and outcomes, one for opening */
-    SPARES_TARGET = SPARES_RESERVED + 1, /* one is made ahead of need */
-    SPARES_MAX =
-        SPARES_TARGET + 1, /* kept of what is recycled: with fewer, making would always be quicker than dying */
+    SPARES_RESERVED = 2,    /* for relocation and for opening */
+    SEGMENTS_A_SPARE = 256, /* one more for so many: what a segment's end and its batches cost adds up */
+    LOG_SEGMENTS_MIN = 4,   /* below it nothing is moved to make the log smaller */
     OPEN_FILES_MAX = 256,
     TYPES_COUNTED = 24, /* three streams of eight, see log_type_ordinal */
 };
@@ -53,6 +52,7 @@ struct segment {
     int file;                /* -1: not open */
     unsigned readers;        /* of content; a file is not recycled under them */
     bool header_due;         /* the header goes out with the first batch */
+    bool stuck;              /* it could not be moved: what lives in it keeps the base */
     struct segment *next_spare;
 };
 
@@ -77,8 +77,20 @@ struct waiter {
     struct waiter *next;
 };
 
+/* What the room is for. Moves may use the last spares, growing is refused when the store is full. */
+enum purpose { RESERVE_SHRINKS, RESERVE_GROWS, RESERVE_MOVES };
+
+/* What the log has to ask whoever knows what its records mean; always with the lock held. */
+struct log_owner {
+    void *context;
+    int (*relocate)(void *context, struct segment *s); /* (waits) moves what lives in it to the head */
+    uint64_t (*weight)(const void *context);           /* bytes that places and transactions count for admission */
+    uint64_t (*expansion)(const void *context);        /* at most so many bytes is relocated state longer than before */
+};
+
 struct log {
     pthread_mutex_t lock;
+    struct log_owner owner;
     vfs *v;
     int dir;
     int holds_dir;
@@ -139,10 +151,12 @@ struct log {
     bool maker_wanted;
     uint64_t maker_tries;
     bool maker_trying;
+    bool moving;            /* one thread is relocating */
     bool cannot_grow;       /* the last try failed: disk full, or max_log_bytes */
     struct segment *spares; /* first_lsn is the name it has; ascending */
     int grow_error;         /* errno of that try; 0: max_log_bytes */
     size_t spare_count;
+    size_t spares_reserved; /* not for what grows; reckoned anew with every segment and by the maker */
     uint64_t next_spare_lsn;
     uint64_t last_switch_us;
     uint64_t switch_interval_us; /* how long the last segment lasted */
@@ -158,8 +172,8 @@ void log_stop_threads(struct log *g); /* lock not held */
 
 /* Everything below wants the lock held; those marked (waits) may let it go and take it again. */
 
-/* (waits) Room for `bytes` of records in one batch. `growing` operations are refused when the store is full. */
-int log_reserve(struct log *g, uint64_t bytes, bool growing);
+/* (waits) Room for `bytes` of records in one batch. */
+int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose);
 /* The next record's place. */
 struct slot log_slot(struct log *g, uint64_t id, uint64_t prev, uint16_t flags);
 /* The record encoded there counts. */
@@ -193,10 +207,18 @@ int log_reserve_segment(struct log *g); /* memory for one more segment, so that 
 /* spare.c: making, taking and recycling files. */
 int spares_make(struct log *g, bool zero_fill); /* (waits) one more spare */
 void spares_recycle(struct log *g);             /* (waits) what is dead becomes a spare, or goes */
-int spares_keep(struct log *g);                 /* (waits) recycle, then make what is missing */
+int spares_keep(struct log *g);                 /* (waits) recycle, make what is missing, relocate if need be */
 void spares_try(struct log *g);                 /* (waits) the maker has tried once more */
-int spares_need(struct log *g, size_t kept);    /* (waits) more than that many are ready, or LS_FULL */
-int spares_grow(struct log *g);                 /* (waits) the log can grow again, or LS_FULL */
+/* Without the lock, if this thread is the maker; without background threads it is kept. */
+void log_unlock_for_io(struct log *g);
+void log_relock_after_io(struct log *g);
+int spares_need(struct log *g, enum purpose purpose); /* (waits) one may be taken, or room was made, or LS_FULL */
+int spares_grow(struct log *g);                       /* (waits) the log can grow again, or LS_FULL */
+void spares_reckon(struct log *g);                    /* how many are kept from what grows */
+bool spares_are_heavy(const struct log *g);           /* too much lives for a log that cannot grow */
+int spares_fail_full(const struct log *g);
+bool spares_are_behind(const struct log *g); /* the log is larger than it need be, by more than a segment */
+bool spares_allow(const struct log *g, enum purpose purpose); /* one may be taken */
 struct segment *spares_take(struct log *g);
 void spares_adopt(struct log *g, struct segment *s);
 void *spares_thread(void *log);

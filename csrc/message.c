@@ -28,6 +28,11 @@ void message_die(ls_store *store, uint32_t number) {
         assert(s != NULL);
         log_release(g, s, 1, m->extra->chunks[i].record_bytes);
     }
+    for (uint32_t i = 0; m->extra != NULL && i < m->extra->part_count; i++) {
+        s = log_segment(g, m->extra->parts[i].lsn);
+        assert(s != NULL);
+        log_release(g, s, 1, m->extra->parts[i].record_bytes);
+    }
     table_remove(&store->table, number);
 }
 
@@ -49,7 +54,7 @@ void message_die_derived(ls_store *store, uint32_t number) {
 }
 
 void store_log_deaths(ls_store *store) {
-    while (store->death_count > 0 && log_reserve(&store->log, PLAIN_RECORD_BYTES, false) == LS_OK) {
+    while (store->death_count > 0 && log_reserve(&store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) == LS_OK) {
         if (store->death_count == 0) {
             break; /* another thread logged them while we waited */
         }
@@ -120,11 +125,11 @@ static uint32_t start_message(ls_store *store, const struct message_start *m, co
                                       m->header_bytes, m->content, m->content_bytes);
     log_append(g, &s, MESSAGE_START, bytes);
     log_live(g->open->segment, 1, bytes);
-    uint32_t number = table_add(&store->table, s.lsn);
+    uint32_t number =
+        table_add(&store->table, s.lsn, MESSAGE_STAGED | ((flags & FLAG_PUBLISHED) != 0 ? MESSAGE_PUBLISHED : 0));
     struct message *made = table_message(&store->table, number);
     made->record_bytes = bytes;
     made->content_bytes = m->content_bytes;
-    made->flags = MESSAGE_STAGED | ((flags & FLAG_PUBLISHED) != 0 ? MESSAGE_PUBLISHED : 0);
     return number;
 }
 
@@ -137,7 +142,7 @@ static int append_chunk(ls_store *store, uint64_t id, const uint8_t *content, ui
     struct log *g = &store->log;
     uint32_t number = 0;
     struct message *m = NULL;
-    int rc = log_reserve(g, format_chunk_bytes(bytes), true);
+    int rc = log_reserve(g, format_chunk_bytes(bytes), RESERVE_GROWS);
     if (rc == LS_OK) {
         rc = find_message(store, id, &number, &m);
     }
@@ -169,6 +174,7 @@ static int append_chunk(ls_store *store, uint64_t id, const uint8_t *content, ui
         .lsn = s.lsn, .offset = x->content_bytes, .record_bytes = record_bytes, .content_bytes = bytes};
     x->content_bytes += bytes;
     x->last_lsn = s.lsn;
+    message_changed(m);
     return LS_OK;
 }
 
@@ -199,7 +205,7 @@ static int stage_locked(ls_store *store, const uint8_t *header, size_t header_by
         .header = header,
         .content = content,
     };
-    int rc = log_reserve(g, format_start_bytes(m.header_bytes, m.content_bytes, 0), true);
+    int rc = log_reserve(g, format_start_bytes(m.header_bytes, m.content_bytes, 0), RESERVE_GROWS);
     if (rc != LS_OK) {
         return rc;
     }
@@ -214,7 +220,7 @@ static int stage_locked(ls_store *store, const uint8_t *header, size_t header_by
 /* Takes back what a failed publish or stage has put into the log. */
 static void unstage(ls_store *store, uint64_t id) {
     uint32_t number = table_find(&store->table, id);
-    if (number == INDEX_NONE || log_reserve(&store->log, PLAIN_RECORD_BYTES, false) != LS_OK) {
+    if (number == INDEX_NONE || log_reserve(&store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) != LS_OK) {
         return; /* recovery drops it */
     }
     number = table_find(&store->table, id);
@@ -304,7 +310,7 @@ static struct work *make_work(size_t n) {
 
 static int check_work_limit(const struct tx *tx, size_t n) {
     if (tx != NULL && (tx->work_count >= ORDER_INDEX_MAX || n > ORDER_INDEX_MAX - tx->enqueue_count)) {
-        return fail(LS_BUSY, "a transaction holds at most %u operations; commit it and begin another",
+        return fail(LS_TRANSACTION_LIMIT, "a transaction holds at most %u operations; commit it and begin another",
                     (unsigned)ORDER_INDEX_MAX);
     }
     return LS_OK;
@@ -368,7 +374,7 @@ static int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_id
         return n == 0 ? fail(LS_OPTION, "no queue is named")
                       : too_large("the list of queues", bytes, g->record_bytes_max);
     }
-    int rc = log_reserve(g, bytes, true);
+    int rc = log_reserve(g, bytes, RESERVE_GROWS);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? check_queues(store, queue_ids, n) : rc;
     rc = rc == LS_OK ? find_message(store, id, &number, &m) : rc;
@@ -413,7 +419,7 @@ static int publish_inline(ls_store *store, const struct message_start *given, co
     struct message none = {.id = 0};
     struct work *work = NULL;
     struct tx *tx;
-    int rc = log_reserve(g, format_start_bytes(m.header_bytes, m.content_bytes, m.queue_count), true);
+    int rc = log_reserve(g, format_start_bytes(m.header_bytes, m.content_bytes, m.queue_count), RESERVE_GROWS);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? check_queues(store, queue_ids, m.queue_count) : rc;
     rc = rc == LS_OK ? check_work_limit(tx, m.queue_count) : rc;
@@ -568,7 +574,7 @@ static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d
     struct message *m = NULL;
     struct tx *tx;
     struct place *place = NULL;
-    int rc = log_reserve(g, DEQUEUE_RECORD_BYTES, handle != NULL);
+    int rc = log_reserve(g, DEQUEUE_RECORD_BYTES, handle != NULL ? RESERVE_GROWS : RESERVE_SHRINKS);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? check_queues(store, &d.queue_id, 1) : rc;
     rc = rc == LS_OK ? find_message(store, id, &number, &m) : rc;
@@ -656,7 +662,7 @@ int ls_destroy(ls_store *store, uint64_t id, int flags) {
     }
     uint32_t number = 0;
     struct message *m = NULL;
-    rc = log_reserve(&store->log, PLAIN_RECORD_BYTES, false);
+    rc = log_reserve(&store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
     rc = rc == LS_OK ? find_message(store, id, &number, &m) : rc;
     if (rc == LS_OK && (m->place_count > 0 || message_pending(m) > 0)) {
         rc = fail(LS_MESSAGE_IN_USE, "message %llu is on %u queues and in %u pending operations; dequeue it instead",

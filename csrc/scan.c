@@ -383,8 +383,24 @@ static int corrupt(const struct scan *s, uint64_t first_lsn, uint64_t lsn, const
         what, format_result_text(why), (unsigned long long)s->watermark_lsn);
 }
 
+/* A record that gives nothing new: what it was copied from is there as long as no durable base relies on the copy. */
+static bool is_copy(const struct record *r) {
+    bool copied = (r->type == MESSAGE_START || r->type == MESSAGE_CHUNK) && (r->flags & FLAG_COPY) != 0;
+    return copied || r->type == MESSAGE_RELOCATED || r->type == TX_RELOCATED || r->type == FILLER;
+}
+
+static bool holds_only_copies(const struct scan_batch *b) {
+    struct record r;
+    uint32_t offset = BATCH_RECORD_BYTES;
+    bool only = true;
+    while (only && scan_record(b, &offset, &r)) {
+        only = is_copy(&r);
+    }
+    return only;
+}
+
 /* Walks one segment to its end, which *end_lsn says; *last is its last accepted batch (lsn 0: none). */
-static int walk_to_end(struct scan *s, size_t index, uint64_t *end_lsn, struct scan_batch *last,
+static int walk_to_end(struct scan *s, size_t index, uint64_t *end_lsn, struct scan_batch *last, bool *only_copies,
                        enum format_result *why) {
     const struct scan_file *f = &s->files[index];
     uint64_t lsn = f->first_lsn + SEGMENT_HEADER_BYTES;
@@ -406,6 +422,7 @@ static int walk_to_end(struct scan *s, size_t index, uint64_t *end_lsn, struct s
             break;
         }
         *last = b;
+        *only_copies = *only_copies && holds_only_copies(&b);
         lsn += b.batch.bytes;
     }
     *end_lsn = lsn;
@@ -448,7 +465,7 @@ static int look_beyond(struct scan *s) {
     return LS_OK;
 }
 
-/* The last segment has no accepted batch, so the log ends in the one before it, all of which was durable. */
+/* The log ends in the segment before the last one, all of which was durable. */
 static int end_before_last(struct scan *s, struct scan_batch *last) {
     s->end_lsn = s->files[s->last].header.prev_end_lsn;
     size_t before = s->last;
@@ -460,10 +477,30 @@ static int end_before_last(struct scan *s, struct scan_batch *last) {
     } while (!s->files[before].in_log);
     uint64_t end_lsn;
     enum format_result why;
-    int rc = walk_to_end(s, before, &end_lsn, last, &why);
+    bool only_copies = false;
+    int rc = walk_to_end(s, before, &end_lsn, last, &only_copies, &why);
     if (rc == LS_OK && why != FORMAT_OK) {
         return corrupt(s, s->files[before].first_lsn, end_lsn, "a batch cannot be read", why);
     }
+    return rc;
+}
+
+/*
+ * The last segment has no accepted batch; or it has only copies, the work of a relocation that was cut before anything
+ * relied on it. Then it is left out, and will be a spare: so a crash loop of a full store costs no space.
+ */
+static int leave_last_out(struct scan *s, bool only_copies, struct scan_batch *last) {
+    struct scan_batch before = {.lsn = 0};
+    uint64_t end_lsn = s->end_lsn;
+    if (last->lsn != 0 && (!only_copies || last->batch.base_lsn >= s->files[s->last].first_lsn)) {
+        return LS_OK;
+    }
+    int rc = end_before_last(s, &before);
+    if (rc == LS_OK && last->lsn != 0 && last->batch.base_lsn > before.batch.base_lsn) {
+        s->end_lsn = end_lsn;
+        return LS_OK;
+    }
+    *last = before;
     return rc;
 }
 
@@ -473,7 +510,8 @@ static int find_ends(struct scan *s) {
     struct scan_batch last = {.lsn = 0};
     enum format_result why;
     uint64_t found = 0;
-    int rc = walk_to_end(s, s->last, &s->end_lsn, &last, &why);
+    bool only_copies = true;
+    int rc = walk_to_end(s, s->last, &s->end_lsn, &last, &only_copies, &why);
     uint64_t tear_lsn = s->end_lsn;
     if (rc == LS_OK && last.lsn != 0) {
         raise_watermark(s, last.batch.durable_lsn);
@@ -487,8 +525,8 @@ static int find_ends(struct scan *s) {
     if (rc == LS_OK) {
         rc = look_beyond(s);
     }
-    if (rc == LS_OK && last.lsn == 0) {
-        rc = end_before_last(s, &last);
+    if (rc == LS_OK) {
+        rc = leave_last_out(s, only_copies, &last);
     }
     if (rc != LS_OK) {
         return rc;

@@ -287,7 +287,8 @@ static int gather_spares(ls_store *store) {
     struct scan *s = &store->scan;
     size_t last = s->last;
     s->last = SIZE_MAX;
-    uint32_t wanted = store->creating ? store->options.initial_segments - 1 : SPARES_TARGET;
+    spares_reckon(g);
+    size_t wanted = store->creating ? store->options.initial_segments - 1 : g->spares_reserved + 1;
     int file = 0;
     while (g->spare_count < wanted && (file = take_file(store, g->next_spare_lsn)) >= 0) {
         struct segment *made = segment_new(g, g->next_spare_lsn, g->epoch);
@@ -313,7 +314,7 @@ static int gather_spares(ls_store *store) {
             return rc;
         }
     }
-    g->maker_wanted = g->spare_count < SPARES_TARGET; /* an open without a spare is still an open */
+    g->maker_wanted = g->spare_count <= g->spares_reserved; /* an open without a spare is still an open */
     return LS_OK;
 }
 
@@ -364,6 +365,7 @@ static int log_owed(ls_store *store, const uint32_t *sorted, size_t n) {
         }
         store->recovery.queues_dropped++;
         store->recovery.places_dropped += q->depth;
+        recovered_note(store, LS_RECOVERED_QUEUE, q->id, q->depth, NULL);
         (void)pthread_mutex_unlock(&g->lock);
         rc = ls_queue_delete(store, q->id, 0);
         (void)pthread_mutex_lock(&g->lock);
@@ -382,6 +384,18 @@ static int open_side_files(ls_store *store) {
         g->stats.hint_failures++; /* readers go without */
     }
     return LS_OK;
+}
+
+/* A log without free segments is relocated before it serves: the next open may need one, and so may relocation. */
+static int make_ready(struct log *g) {
+    int rc = LS_OK;
+    while (rc == LS_OK && g->spare_count < SPARES_RESERVED) {
+        rc = spares_make(g, false);
+    }
+    if (rc != LS_OK) {
+        (void)spares_keep(g);
+    }
+    return g->poison == 0 ? LS_OK : fail_errno(LS_IO, g->poison, "the log cannot be written");
 }
 
 /* With the lock held; what needs files comes in the order of docs/recovery.md. */
@@ -407,7 +421,8 @@ static int serve_locked(ls_store *store, const uint32_t *sorted, size_t n, uint3
     g->stats.hint_failures += hint_publish(g, g->durable_lsn, g->named_base_lsn) ? 0 : 1;
     g->serving = true;
     store->phase = PHASE_SERVING;
-    return log_owed(store, sorted, n);
+    rc = make_ready(g);
+    return rc == LS_OK ? log_owed(store, sorted, n) : rc;
 }
 
 int ls_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id) {
@@ -432,6 +447,7 @@ int ls_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next
         rc = log_start_threads(g);
     }
     scan_close(&store->scan);
+    recovered_finish(store);
     store->recovery.messages = store->table.message_count;
     store->recovery.places = store->table.place_count;
     store->recovery.total_us += g->v->monotonic_us(g->v) - start_us;

@@ -22,13 +22,13 @@ enum { FAST_SWITCH_US = 500 * 1000, ZERO_CHUNK_BYTES = 1 << 20 };
 /* A thread stays what it is; whether there is a maker changes while one of these two waits for the other. */
 static _Thread_local bool this_is_the_maker;
 
-static void unlock_for_io(struct log *g) {
+void log_unlock_for_io(struct log *g) {
     if (this_is_the_maker) {
         pthread_mutex_unlock(&g->lock);
     }
 }
 
-static void relock_after_io(struct log *g) {
+void log_relock_after_io(struct log *g) {
     if (this_is_the_maker) {
         pthread_mutex_lock(&g->lock);
     }
@@ -50,6 +50,7 @@ struct segment *spares_take(struct log *g) {
     assert(s != NULL);
     g->spares = s->next_spare;
     g->spare_count--;
+    spares_reckon(g);
     uint64_t now = g->v->monotonic_us(g->v);
     g->switch_interval_us = now - g->last_switch_us;
     g->last_switch_us = now;
@@ -115,9 +116,9 @@ int spares_make(struct log *g, bool zero_fill) {
     }
     s->header_due = true;
     g->next_spare_lsn += g->segment_size;
-    unlock_for_io(g);
+    log_unlock_for_io(g);
     int file = make_file(g, s->first_lsn, zero_fill);
-    relock_after_io(g);
+    log_relock_after_io(g);
     if (file < 0) {
         g->next_spare_lsn = s->first_lsn;
         g->grow_error = -file;
@@ -132,22 +133,31 @@ int spares_make(struct log *g, bool zero_fill) {
     return LS_OK;
 }
 
+void spares_reckon(struct log *g) {
+    uint64_t expansion = g->owner.expansion != NULL ? g->owner.expansion(g->owner.context) : 0;
+    g->spares_reserved = SPARES_RESERVED + g->segment_count / SEGMENTS_A_SPARE +
+                         (size_t)((expansion + g->segment_size / 2) / g->segment_size);
+}
+
+/* With one that is made ahead of need. */
+static size_t spares_target(const struct log *g) { return g->spares_reserved + 1; }
+
 /* One dead segment becomes a spare under a new name, or goes. It is out of the array already. */
 static void recycle(struct log *g, struct segment *s) {
     char from[SEGMENT_NAME_BYTES], to[SEGMENT_NAME_BYTES];
     format_segment_name(from, s->first_lsn);
-    bool keep = g->spare_count < SPARES_MAX;
+    bool keep = g->spare_count < spares_target(g) + 1; /* with fewer, making would always be quicker than dying */
     int rc = -1;
     if (keep) {
         uint64_t first_lsn = g->next_spare_lsn;
         g->next_spare_lsn += g->segment_size;
         format_segment_name(to, first_lsn);
-        unlock_for_io(g);
+        log_unlock_for_io(g);
         rc = s->file >= 0 ? 0 : g->v->open(g->v, g->dir, from, VFS_WRITE);
         int opened = s->file < 0 && rc >= 0 ? rc : -1;
         rc = rc < 0 ? rc : g->v->rename(g->v, g->dir, from, to);
         rc = rc < 0 ? rc : g->v->sync_dir(g->v, g->dir);
-        relock_after_io(g);
+        log_relock_after_io(g);
         if (opened >= 0) {
             s->file = opened;
             g->open_files++;
@@ -166,12 +176,12 @@ static void recycle(struct log *g, struct segment *s) {
         g->next_spare_lsn = first_lsn; /* no gap: ids stay within max_undurable_bytes of what is durable */
     }
     segment_free(g, s);
-    unlock_for_io(g);
+    log_unlock_for_io(g);
     if (g->v->unlink(g->v, g->dir, from) != 0 && keep) {
         (void)g->v->unlink(g->v, g->dir, to);
     }
     (void)g->v->sync_dir(g->v, g->dir); /* should it come back, it is below the base */
-    relock_after_io(g);
+    log_relock_after_io(g);
     g->stats.segments_removed++;
 }
 
@@ -188,9 +198,9 @@ void spares_recycle(struct log *g) {
     if (!oldest_is_dead(g, UINT64_MAX)) {
         return;
     }
-    unlock_for_io(g);
+    log_unlock_for_io(g);
     uint64_t kept_from = holds_lowest(g);
-    relock_after_io(g);
+    log_relock_after_io(g);
     while (oldest_is_dead(g, kept_from)) {
         struct segment *s = g->segments[0];
         log_remove_segment(g, 0);
@@ -198,12 +208,85 @@ void spares_recycle(struct log *g) {
     }
 }
 
-int spares_keep(struct log *g) {
+/* ---- how many, and when to relocate ---- */
+
+/* What makes room again may take one of the reserved: relocation gets it back. */
+bool spares_allow(const struct log *g, enum purpose purpose) {
+    size_t kept = purpose == RESERVE_MOVES ? 0 : g->spares_reserved - (purpose == RESERVE_SHRINKS ? 1 : 0);
+    return g->spare_count > kept;
+}
+
+static size_t segments_used(const struct log *g) { return g->segment_count - g->base_index; }
+
+/* The size that the log is kept to: a function of what lives, not of the age of the oldest. */
+static size_t segments_wanted(const struct log *g) {
+    uint64_t twice = 2 * log_live_bytes(g) / g->segment_size;
+    return twice > LOG_SEGMENTS_MIN ? (size_t)twice : LOG_SEGMENTS_MIN;
+}
+
+bool spares_are_behind(const struct log *g) {
+    return segments_used(g) > segments_wanted(g) + 1 && !g->segments[g->base_index]->stuck;
+}
+
+/* How many what lives needs at most, written without gaps but for a record's length at each end. */
+static size_t segments_dense(const struct log *g) {
+    uint64_t usable = g->segment_size - g->segment_size / 16 - SEGMENT_HEADER_BYTES;
+    return (size_t)(log_live_bytes(g) / usable) + 1;
+}
+
+/* The oldest segment can be moved at all, and enough of the log is dead for a whole segment to come of it. */
+static bool can_relocate(const struct log *g) {
+    const struct segment *oldest = g->segments[g->base_index];
+    return g->serving && !g->stopping && g->poison == 0 && g->owner.relocate != NULL && !oldest->stuck &&
+           oldest->end_lsn != 0 && segments_used(g) > segments_dense(g);
+}
+
+/* The oldest segment's life goes to the head, and the base past it. Every way to fail leaves it as it was. */
+static int relocate_oldest(struct log *g) {
+    struct segment *oldest = g->segments[g->base_index];
+    uint64_t first_lsn = oldest->first_lsn;
+    g->moving = true;
+    int rc = log_force(g, g->end_lsn);
+    log_advance_base(g);
+    if (rc == LS_OK && g->segments[g->base_index] == oldest) {
+        rc = g->owner.relocate(g->owner.context, oldest);
+        rc = rc == LS_OK ? log_force(g, g->end_lsn) : rc;
+        log_advance_base(g);
+        if (rc == LS_CORRUPT || rc == LS_IO || (rc == LS_OK && log_base_lsn(g) == first_lsn)) {
+            oldest->stuck = true;
+            g->stats.relocation_failures++;
+        }
+        g->stats.segments_relocated += log_base_lsn(g) > first_lsn ? 1 : 0;
+    }
+    if (rc == LS_OK && log_base_lsn(g) > g->named_base_lsn) {
+        rc = log_force_batch(g);
+    }
+    g->moving = false;
     spares_recycle(g);
+    return rc;
+}
+
+static int make_missing(struct log *g) {
     int rc = LS_OK;
-    while (rc == LS_OK && g->spare_count < SPARES_TARGET) {
+    while (rc == LS_OK && g->spare_count < spares_target(g)) {
         rc = spares_make(g, g->switch_interval_us >= FAST_SWITCH_US);
         g->stats.spare_failures += rc != LS_OK ? 1 : 0;
+    }
+    return rc;
+}
+
+/* At most once round the log: a log that is dense all over gains nothing from more. */
+int spares_keep(struct log *g) {
+    spares_reckon(g);
+    spares_recycle(g);
+    int rc = make_missing(g);
+    size_t rounds = segments_used(g);
+    while (rounds-- > 0 && can_relocate(g) && (rc != LS_OK || segments_used(g) > segments_wanted(g))) {
+        if (relocate_oldest(g) != LS_OK) {
+            break;
+        }
+        rc = make_missing(g);
+        (void)pthread_cond_broadcast(&g->maker_done);
     }
     g->cannot_grow = rc != LS_OK;
     g->maker_tries++;
@@ -226,7 +309,7 @@ void spares_try(struct log *g) {
     }
 }
 
-static int fail_full(const struct log *g) {
+int spares_fail_full(const struct log *g) {
     if (g->grow_error != 0) {
         return fail_errno(
             LS_FULL, g->grow_error,
@@ -240,20 +323,40 @@ static int fail_full(const struct log *g) {
                 g->segment_count, (unsigned long long)g->segment_size, (unsigned long long)g->max_log_bytes);
 }
 
-int spares_need(struct log *g, size_t kept) {
-    g->stats.waits_for_spare++;
-    spares_try(g);
-    if (g->spare_count > kept) {
+/* For a move there is nobody to wait for: what can be recycled or made is, or it ends. */
+static int need_for_move(struct log *g) {
+    spares_recycle(g);
+    if (g->spare_count > 0) {
         return LS_OK;
     }
-    int rc =
-        spares_grow(g); /* where it can grow, another thread was quicker to take the spare: the caller looks again */
-    return g->spare_count > kept ? LS_OK : rc;
+    return spares_make(g, false);
+}
+
+int spares_need(struct log *g, enum purpose purpose) {
+    g->stats.waits_for_spare++;
+    if (purpose == RESERVE_MOVES) {
+        return need_for_move(g);
+    }
+    uint64_t moved = g->stats.segments_relocated;
+    spares_try(g);
+    if (spares_allow(g, purpose) || g->stats.segments_relocated != moved) {
+        return LS_OK; /* where a segment was moved there may be room behind it: the caller looks again */
+    }
+    int rc = spares_grow(g);
+    return spares_allow(g, purpose) ? LS_OK : rc != LS_OK ? rc : spares_fail_full(g);
+}
+
+/* Above it growing stops: the rest is what relocation and opening need to work with. */
+bool spares_are_heavy(const struct log *g) {
+    size_t reserved = g->spares_reserved, all = g->segment_count + g->spare_count;
+    uint64_t weight = log_live_bytes(g) + (g->owner.weight != NULL ? g->owner.weight(g->owner.context) : 0);
+    return all <= reserved || weight / 4 * 5 > (all - reserved) * g->segment_size;
 }
 
 /*
  * The base may have moved without a batch to name it; then what is behind it is free only after one more. Where that
- * is not enough, deaths on their way to the disk may move it further: they are forced before the answer is no.
+ * is not enough, deaths on their way to the disk may move it further: they are forced before the answer is no. A log
+ * that can have no more files still takes what grows while enough of it is dead for relocation.
  */
 int spares_grow(struct log *g) {
     for (int tries = 0; tries < 2; tries++) {
@@ -270,7 +373,7 @@ int spares_grow(struct log *g) {
             return LS_OK;
         }
     }
-    return fail_full(g);
+    return spares_are_heavy(g) ? spares_fail_full(g) : LS_OK;
 }
 
 void *spares_thread(void *log) {

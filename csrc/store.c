@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "io.h"
+#include "relocate.h"
 #include "xxh64.h"
 
 enum { LOCK_TRIES = 20, LOCK_PAUSE_NS = 10 * 1000 * 1000 };
@@ -191,6 +192,21 @@ static int find_meta(ls_store *store, const ls_options *o) {
     return rc == LS_OK ? write_new_meta(g, &store->meta) : rc;
 }
 
+/* ---- what the log asks ---- */
+
+static int relocate(void *context, struct segment *s) { return relocate_segment(context, s); }
+
+static uint64_t weight(const void *context) {
+    const ls_store *store = context;
+    return BYTES_PER_PLACE * (store->table.place_count + store->table.tx_count);
+}
+
+/* Only an inline copy is never longer than before; work and loose messages need rows, transactions a little more. */
+static uint64_t expansion(const void *context) {
+    const struct table *t = &((const ls_store *)context)->table;
+    return 112 * (t->loose_count + t->work_count) + 32 * (uint64_t)t->tx_count;
+}
+
 /* ---- open ---- */
 
 static int open_parts(ls_store *store, vfs *v, const char *path, const ls_options *o) {
@@ -223,6 +239,7 @@ int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_st
     made->scan.file = -1;
     table_init(&made->table);
     struct log *g = &made->log;
+    g->owner = (struct log_owner){.context = made, .relocate = relocate, .weight = weight, .expansion = expansion};
     (void)pthread_mutex_init(&g->lock, NULL);
     (void)pthread_cond_init(&g->maker_wake, NULL);
     (void)pthread_cond_init(&g->maker_done, NULL);
@@ -264,7 +281,7 @@ static int write_close(ls_store *store) {
     if (rc == LS_OK || rc == LS_FULL) { /* a rollback that cannot be told is derived by the next open */
         rc = log_force(g, g->end_lsn);
     }
-    rc = rc == LS_OK ? log_reserve(g, PLAIN_RECORD_BYTES, false) : rc;
+    rc = rc == LS_OK ? log_reserve(g, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) : rc;
     if (rc == LS_OK) {
         struct slot s = log_slot(g, 0, 0, 0);
         log_append(g, &s, CLOSE, format_put_plain(&s, CLOSE));
@@ -359,6 +376,7 @@ void store_drop(ls_store *store) {
     log_free(g);
     table_free(&store->table);
     free(store->deaths);
+    free(store->recovered.items);
     if (!foreign) {
         (void)pthread_mutex_destroy(&g->lock);
         (void)pthread_cond_destroy(&g->maker_wake);
@@ -444,7 +462,7 @@ int ls_move_base(ls_store *store) {
     rc = log_force(g, g->end_lsn);
     log_advance_base(g);
     if (rc == LS_OK && log_base_lsn(g) > g->named_base_lsn) {
-        rc = log_reserve(g, 0, false);
+        rc = log_reserve(g, 0, RESERVE_SHRINKS);
         rc = rc == LS_OK ? log_force_batch(g) : rc;
         if (rc == LS_OK) {
             spares_try(g);
@@ -460,12 +478,12 @@ void ls_stats_get(ls_store *store, ls_stats *stats) {
     stats->messages = store->table.message_count;
     stats->places = store->table.place_count;
     stats->transactions = store->table.tx_count;
-    stats->live_bytes = log_live_bytes(g) + BYTES_PER_PLACE * (stats->places + stats->transactions);
+    stats->live_bytes = log_live_bytes(g) + weight(store);
     stats->segments = g->segment_count;
     stats->spares = g->spare_count;
     stats->log_bytes = (g->segment_count + g->spare_count) * g->segment_size;
     stats->relaxed = store->relaxed;
-    stats->full = g->cannot_grow;
+    stats->full = g->cannot_grow && spares_are_heavy(g);
     (void)pthread_mutex_unlock(&g->lock);
 }
 

@@ -26,6 +26,12 @@ struct ls_store {
     ls_options options;
     struct meta meta;
     ls_recovery recovery;
+    struct recovered {
+        ls_recovered *items;
+        size_t count;
+        size_t capacity;
+        uint32_t kept[LS_RECOVERED_QUEUE + 1]; /* by kind */
+    } recovered;
     enum phase phase;
     bool relaxed;
     bool creating;            /* META is still META.new */
@@ -72,6 +78,10 @@ void store_log_deaths(ls_store *store);
 bool message_is_dead(const struct message *m);
 /* A record was appended to the chain. The extra is there, or the record is the first. */
 void message_appended(struct message *m, uint64_t lsn);
+
+/* recovered.c: names for the report. `tx` gives the xid, or is NULL. */
+void recovered_note(ls_store *store, int kind, uint64_t id, uint64_t count, const struct tx *tx);
+void recovered_finish(ls_store *store); /* puts them in order */
 
 /* transaction.c */
 int tx_enter(ls_tx *handle, struct tx **tx);                       /* store_enter, and the transaction can still work */

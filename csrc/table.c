@@ -33,6 +33,7 @@ uint32_t table_find(const struct table *t, uint64_t id) { return index_find(&t->
 static void free_extra(struct message *m) {
     if (m->extra != NULL) {
         free(m->extra->chunks);
+        free(m->extra->parts);
         free(m->extra);
         m->extra = NULL;
     }
@@ -107,13 +108,14 @@ bool table_prepare(struct table *t, uint32_t more) {
     return index_prepare(&t->messages, more);
 }
 
-uint32_t table_add(struct table *t, uint64_t id) {
+uint32_t table_add(struct table *t, uint64_t id, uint16_t flags) {
     uint32_t number = t->free_message;
     assert(number != INDEX_NONE && t->free_slots > 0);
     struct message *m = table_message(t, number);
     t->free_message = (uint32_t)m->id;
     t->free_slots--;
-    *m = (struct message){.id = id};
+    *m = (struct message){.id = id, .flags = flags};
+    t->loose_count += (flags & MESSAGE_PUBLISHED) == 0 ? 1 : 0;
     t->slabs[number / SLAB_MESSAGES]->used++;
     index_insert(&t->messages, id, number);
     t->message_count++;
@@ -124,6 +126,7 @@ void table_remove(struct table *t, uint32_t number) {
     struct message *m = table_message(t, number);
     assert(m->place_count == 0 && message_pending(m) == 0);
     index_remove(&t->messages, m->id);
+    t->loose_count -= (m->flags & MESSAGE_PUBLISHED) == 0 ? 1 : 0;
     free_extra(m);
     m->id = t->free_message;
     m->flags = MESSAGE_FREE;
@@ -151,6 +154,12 @@ uint64_t message_start_lsn(const struct message *m) { return m->extra != NULL ? 
 
 uint64_t message_content_bytes(const struct message *m) {
     return m->extra != NULL ? m->extra->content_bytes : m->content_bytes;
+}
+
+void message_changed(struct message *m) {
+    if (m->extra != NULL) {
+        m->extra->version++;
+    }
 }
 
 uint32_t message_pending(const struct message *m) { return m->extra != NULL ? m->extra->pending : 0; }
@@ -193,6 +202,7 @@ bool message_prepare_places(struct message *m, uint32_t more) {
 void message_add_place(struct table *t, struct message *m, struct place place) {
     assert(m->many != 0 ? m->place_count < m->places.list.capacity : m->place_count == 0);
     message_places(m)[m->place_count++] = place;
+    message_changed(m);
     t->place_count++;
 }
 
@@ -200,5 +210,6 @@ void message_drop_place(struct table *t, struct message *m, uint32_t queue_id) {
     struct place *p = message_place(m, queue_id);
     assert(p != NULL);
     *p = message_places(m)[--m->place_count];
+    message_changed(m);
     t->place_count--;
 }

@@ -123,8 +123,11 @@ struct message_extra {
     struct chunk_place *chunks;
     uint32_t chunk_count;
     uint32_t chunk_capacity;
-    uint32_t pending;  /* operations of open transactions */
-    struct work *work; /* they */
+    uint32_t pending;          /* operations of open transactions */
+    uint32_t version;          /* grows with every change of what a relocation would write */
+    struct work *work;         /* the pending operations, the newest first */
+    struct chunk_place *parts; /* the relocated state's records, unless one follows the start record at once */
+    uint32_t part_count;
 };
 
 enum message_flag {
@@ -172,7 +175,9 @@ struct work {
 
 struct tx {
     uint64_t id;
+    uint64_t start_lsn; /* of the start record, or of the newest relocation */
     uint64_t last_lsn;
+    uint64_t started_us;
     uint64_t prepared_us;
     struct xid xid;
     bool distributed;
@@ -215,6 +220,9 @@ struct table {
     struct tx **txs;
     uint32_t tx_slots;
     uint32_t tx_count;
+    uint32_t prepared_count;
+    uint64_t work_count;  /* pending operations of all */
+    uint64_t loose_count; /* messages not made by a publish */
     struct index tx_index;
 };
 
@@ -225,13 +233,14 @@ struct message *table_message(const struct table *t, uint32_t number);
 uint32_t table_find(const struct table *t, uint64_t id); /* or INDEX_NONE */
 /* Memory for `more` messages; then table_add cannot fail. */
 bool table_prepare(struct table *t, uint32_t more);
-uint32_t table_add(struct table *t, uint64_t id);
+uint32_t table_add(struct table *t, uint64_t id, uint16_t flags);
 void table_remove(struct table *t, uint32_t number);    /* frees what the message has */
 struct message_extra *message_extra(struct message *m); /* makes one if need be; NULL: no memory */
 uint64_t message_last_lsn(const struct message *m);
 uint64_t message_start_lsn(const struct message *m);
 uint64_t message_content_bytes(const struct message *m);
 uint32_t message_pending(const struct message *m);
+void message_changed(struct message *m); /* in what a relocation would write */
 
 /* Places of a message, whatever the form. */
 struct place *message_places(struct message *m);
@@ -262,8 +271,9 @@ struct tx *table_find_xid(const struct table *t, const struct xid *x); /* an ope
 bool table_prepare_tx(struct table *t, struct tx **fresh);             /* memory for one more */
 void table_add_tx(struct table *t, struct tx *tx, uint64_t id);
 void table_remove_tx(struct table *t, struct tx *tx); /* its work must be gone */
+void tx_prepared(struct table *t, struct tx *tx, uint64_t time_us);
 void tx_add_work(struct table *t, struct tx *tx, struct work *w);
-void tx_drop_work(struct table *t, struct work *w);                         /* out of its message; frees it */
+void tx_drop_work(struct table *t, struct work *w);                         /* out of both lists; frees it */
 struct work *message_last_work(const struct message *m, uint32_t queue_id); /* newest pending there, or NULL */
 bool xid_equal(const struct xid *a, const struct xid *b);
 

@@ -230,7 +230,8 @@ static enum format_result decode_start(const struct record *r, ls_test_record *t
     struct message_start m;
     enum format_result result = format_get_start(r, &m);
     if (result == FORMAT_OK) {
-        t->numbers[0] = m.tx_id;
+        bool in_line = (r->flags & FLAG_INLINE) != 0;
+        t->numbers[0] = !in_line ? m.tx_id : (r->flags & FLAG_ORDERED) != 0 ? m.order_lsn : m.enqueue_time_us;
         t->numbers[1] = m.order_index;
         give_queues(t, m.queues, m.queue_count);
         give_string(t, 0, m.header, m.header_bytes);

@@ -80,12 +80,12 @@ static int take_xid(const ls_xid *from, struct xid *x) {
 static int begin_locked(ls_store *store, const struct xid *x, ls_tx *handle) {
     struct log *g = &store->log;
     struct tx *tx;
-    int rc = log_reserve(g, x != NULL ? format_xid_record_bytes(x) : PLAIN_RECORD_BYTES, true);
+    int rc = log_reserve(g, x != NULL ? format_xid_record_bytes(x) : PLAIN_RECORD_BYTES, RESERVE_GROWS);
     if (rc != LS_OK) {
         return rc;
     }
     if (store->table.tx_count >= TX_MAX) {
-        return fail(LS_BUSY, "%d transactions are open, the most there may be", TX_MAX);
+        return fail(LS_TRANSACTION_LIMIT, "%d transactions are open, the most there may be", TX_MAX);
     }
     if (x != NULL && table_find_xid(&store->table, x) != NULL) {
         return fail(LS_DUPLICATE_XID, "a branch with this xid is open or prepared; resolve it first");
@@ -101,6 +101,7 @@ static int begin_locked(ls_store *store, const struct xid *x, ls_tx *handle) {
     log_live(g->open->segment, 1, 0);
     tx->state = LS_TX_ACTIVE;
     tx->started = true;
+    tx->started_us = g->v->now_us(g->v);
     tx->handed_out = true;
     if (x != NULL) {
         tx->distributed = true;
@@ -222,7 +223,7 @@ static void append_plain(ls_store *store, struct tx *tx, enum record_type type) 
 
 /* After its outcome: its start is no longer needed once that outcome is durable. */
 static void forget_tx(ls_store *store, struct tx *tx) {
-    struct segment *s = log_segment(&store->log, tx->id);
+    struct segment *s = log_segment(&store->log, tx->start_lsn);
     if (s != NULL) {
         log_release(&store->log, s, 1, 0);
     }
@@ -241,7 +242,7 @@ int ls_tx_end(ls_tx *handle) {
     if (rc != LS_OK) {
         return rc;
     }
-    rc = log_reserve(&handle->store->log, PLAIN_RECORD_BYTES, false);
+    rc = log_reserve(&handle->store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
     if (rc == LS_OK && (!tx->distributed || tx->state != LS_TX_ACTIVE)) {
         rc = fail_state(tx, tx->distributed ? "it cannot be ended again"
                                             : "it has no end but commit or rollback: it is local");
@@ -261,17 +262,21 @@ int ls_prepare(ls_tx *handle, int flags) {
         return rc;
     }
     ls_store *store = handle->store;
-    rc = log_reserve(&store->log, format_xid_record_bytes(&tx->xid), false);
+    rc = log_reserve(&store->log, format_xid_record_bytes(&tx->xid), RESERVE_SHRINKS);
     if (rc == LS_OK && (!tx->distributed || tx->state != LS_TX_ENDED)) {
         rc = fail_state(tx,
                         tx->distributed ? "it cannot be prepared: end it first" : "it cannot be prepared: it is local");
+    }
+    if (rc == LS_OK && store->options.max_prepared != 0 && store->table.prepared_count >= store->options.max_prepared) {
+        rc = fail(LS_TRANSACTION_LIMIT,
+                  "%u transactions are prepared, the most that max_prepared allows; commit or roll back some",
+                  (unsigned)store->table.prepared_count);
     }
     if (rc == LS_OK) {
         struct slot s = log_slot(&store->log, tx->id, tx->last_lsn, 0);
         log_append(&store->log, &s, TX_PREPARE, format_put_xid(&s, TX_PREPARE, &tx->xid));
         tx->last_lsn = s.lsn;
-        tx->state = LS_TX_PREPARED;
-        tx->prepared_us = store->log.v->now_us(store->log.v);
+        tx_prepared(&store->table, tx, store->log.v->now_us(store->log.v));
         remember(handle, tx);
     }
     return store_leave(store, rc, flags);
@@ -284,7 +289,7 @@ int ls_commit(ls_tx *handle, int flags) {
         return rc;
     }
     ls_store *store = handle->store;
-    rc = log_reserve(&store->log, 2 * PLAIN_RECORD_BYTES, false);
+    rc = log_reserve(&store->log, 2 * PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
     if (rc == LS_OK && tx->distributed && tx->state == LS_TX_ACTIVE) {
         rc = fail_state(tx, "it cannot be committed: end it first");
     }
@@ -303,7 +308,7 @@ int ls_commit(ls_tx *handle, int flags) {
 }
 
 int tx_log_rollback(ls_store *store, struct tx *tx) {
-    int rc = log_reserve(&store->log, 2 * PLAIN_RECORD_BYTES, false);
+    int rc = log_reserve(&store->log, 2 * PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
     if (rc == LS_OK) {
         append_plain(store, tx, TX_ROLLBACK);
         tx_undo_work(store, tx);
@@ -321,7 +326,7 @@ int ls_rollback(ls_tx *handle, int flags) {
         return rc;
     }
     ls_store *store = handle->store;
-    rc = log_reserve(&store->log, 2 * PLAIN_RECORD_BYTES, false);
+    rc = log_reserve(&store->log, 2 * PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
     if (rc == LS_OK) {
         give_outcome(handle, LS_TX_ROLLED_BACK);
         rc = tx_log_rollback(store, tx);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "logstore.h"
 #include "table.h"
 
 struct tx *table_tx(const struct table *t, uint64_t id) {
@@ -52,7 +53,7 @@ void table_add_tx(struct table *t, struct tx *tx, uint64_t id) {
     while (t->txs[number % t->tx_slots] != NULL) {
         number++;
     }
-    tx->id = tx->last_lsn = id;
+    tx->id = tx->start_lsn = tx->last_lsn = id;
     tx->number = number % t->tx_slots;
     t->txs[tx->number] = tx;
     t->tx_count++;
@@ -64,7 +65,14 @@ void table_remove_tx(struct table *t, struct tx *tx) {
     index_remove(&t->tx_index, tx->id);
     t->txs[tx->number] = NULL;
     t->tx_count--;
+    t->prepared_count -= tx->state == LS_TX_PREPARED ? 1 : 0;
     free(tx);
+}
+
+void tx_prepared(struct table *t, struct tx *tx, uint64_t time_us) {
+    t->prepared_count += tx->state == LS_TX_PREPARED ? 0 : 1;
+    tx->state = LS_TX_PREPARED;
+    tx->prepared_us = time_us;
 }
 
 /* The message's extra is there already. */
@@ -82,6 +90,8 @@ void tx_add_work(struct table *t, struct tx *tx, struct work *w) {
     w->next_of_message = m->extra->work;
     m->extra->work = w;
     m->extra->pending++;
+    t->work_count++;
+    message_changed(m);
 }
 
 void tx_drop_work(struct table *t, struct work *w) {
@@ -92,10 +102,17 @@ void tx_drop_work(struct table *t, struct work *w) {
     }
     *link = w->next_of_message;
     m->extra->pending--;
+    t->work_count--;
+    message_changed(m);
     struct tx *tx = w->tx;
-    assert(tx->first == w); /* always the oldest */
-    tx->first = w->next;
-    tx->last = tx->first == NULL ? NULL : tx->last;
+    struct work *before = NULL;
+    link = &tx->first; /* an outcome takes the oldest first */
+    while (*link != w) {
+        before = *link;
+        link = &before->next;
+    }
+    *link = w->next;
+    tx->last = tx->last == w ? before : tx->last;
     tx->work_count--;
     free(w);
 }

@@ -35,9 +35,10 @@ from logstore.errors import (
     VersionError,
     WrongState,
 )
+from logstore.opening import open  # noqa: A004 - as in gzip.open
 from logstore.queues import Delivery, Message, Queue
 from logstore.reports import Recovery, SegmentLife, Tail
-from logstore.store import MessageStore, open  # noqa: A004 - as in gzip.open
+from logstore.store import MessageStore
 from logstore.transactions import Transaction, Xid
 
 __version__ = "0.1.0"

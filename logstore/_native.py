@@ -36,6 +36,7 @@ _BY_CODE: dict[int, Callable[[str], errors.StoreError]] = {
     lib.LS_DUPLICATE_XID: errors.DuplicateXid,
     lib.LS_TRANSACTION_ENDED: errors.TransactionEnded,
     lib.LS_WRONG_STATE: errors.WrongState,
+    lib.LS_TRANSACTION_LIMIT: errors.TransactionError,
 }
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

@@ -280,7 +280,8 @@ class Reader:
     def chain(self, id: int) -> Iterator[Record]:  # noqa: A002 - the design's own word
         """All records of one message or transaction, in order; none if the log does not hold it.
 
-        A reader made with ``from_lsn=id`` skips what cannot be part of it.
+        Its copies and relocated states are among them, those too that never counted; what stands before the last
+        complete relocation is superseded by it. A reader made with ``from_lsn=id`` skips what cannot be part of it.
         """
         return (record for record in self.records() if record.id == id and id != 0)
 

@@ -50,6 +50,8 @@ class RecordFlag(IntFlag):
     DELETES = 4
     PUBLISHED = 8
     STAGED = 16
+    INLINE = 32
+    ORDERED = 64
 
 
 class DequeueReason(IntEnum):
@@ -145,13 +147,66 @@ class MessageStart(Body):
     )
 
     def check(self, record: Record) -> None:
-        """Section 6: a transaction is that of inline enqueues, and a copy has none."""
+        """Section 6: a transaction is that of inline enqueues, and a copy has none unless its state is inline."""
         earlier(record.lsn, tx_id=self.tx_id)
         if self.tx_id and not self.queues:
             raise ValueError("a transaction without an enqueue")
         if record.flags & RecordFlag.COPY and self.queues:
             raise ValueError("a copy enqueues")
         numbered(self.tx_id, self.order_index, self.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class InlineCopy(Body):
+    """``MESSAGE_START`` with ``COPY`` and ``INLINE``: a relocated message whole, places included.
+
+    Its places have the order key that a publish outside transactions gives: the chain's id, and 0.
+    """
+
+    enqueue_time_us: int  # of the batch of the enqueue; 0: not known
+    queues: tuple[int, ...]
+    header: bytes
+    content: bytes
+
+    parts = (
+        number("enqueue_time_us", 8),
+        count_of("header"),
+        count_of("content"),
+        count_of("queues", check=above_zero),
+        reserved(4),
+        queue_list("queues", padded=True),
+        data("header"),
+        data("content"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedCopy(Body):
+    """``MESSAGE_START`` with ``COPY``, ``INLINE`` and ``ORDERED``: the same, with an order key of its own."""
+
+    order_lsn: int  # at which the places became visible
+    queues: tuple[int, ...]  # 0: a place that is gone, whose order index is still counted
+    header: bytes
+    content: bytes
+    order_index: int  # of the first in the list; the next has one more, and so on
+
+    parts = (
+        number("order_lsn", 8, an_lsn),
+        count_of("header"),
+        count_of("content"),
+        count_of("queues", check=above_zero),
+        number("order_index", 4),
+        queue_list("queues", padded=True, gaps=True),
+        data("header"),
+        data("content"),
+    )
+
+    def check(self, record: Record) -> None:
+        """Section 6: the places became visible after the chain began and before it was copied."""
+        earlier(record.lsn, order_lsn=self.order_lsn)
+        if self.order_lsn <= record.id:
+            raise ValueError(f"order_lsn {self.order_lsn:#x} does not lie above the chain's id")
+        numbered(self.order_lsn, self.order_index, self.queues)
 
 
 @dataclass(frozen=True, slots=True)

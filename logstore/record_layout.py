@@ -126,8 +126,11 @@ def rows(name: str, row_class: type[Body], row_bytes: int) -> Part:
     return Part(name, lambda body: b"".join(encode_parts(row) for row in getattr(body, name)), decode)
 
 
-def queue_list(name: str, padded: bool) -> Part:
-    """As many queue ids as the count said; padded to a multiple of 8 if more follows."""
+def queue_list(name: str, padded: bool, gaps: bool = False) -> Part:
+    """As many queue ids as the count said; padded to a multiple of 8 if more follows.
+
+    With ``gaps`` 0 may stand for a place that is gone, but not first or last.
+    """
 
     def encode(body: Any) -> bytes:
         ids = getattr(body, name)
@@ -136,7 +139,10 @@ def queue_list(name: str, padded: bool) -> Part:
     def decode(cursor: Cursor, count: int) -> tuple[int, ...]:
         ids = struct.unpack(f"<{count}I", cursor.take(4 * count))
         cursor.take_zeros(4 * (padded and count % 2))
-        return tuple(map(a_queue_id, ids))
+        for i, queue_id in enumerate(ids):
+            if queue_id or not gaps or i in (0, count - 1):
+                a_queue_id(queue_id)
+        return ids
 
     return Part(name, encode, decode)
 

@@ -34,11 +34,13 @@ from logstore.record_bodies import (
     Empty,
     Filler,
     Footer,
+    InlineCopy,
     MessageChunk,
     MessageDequeue,
     MessageEnqueue,
     MessageRelocated,
     MessageStart,
+    OrderedCopy,
     PendingKind,
     PendingWork,
     QueueDelete,
@@ -87,6 +89,7 @@ __all__ = [
     "Empty",
     "Filler",
     "Footer",
+    "InlineCopy",
     "InvalidRecord",
     "MalformedRecord",
     "MessageChunk",
@@ -95,6 +98,7 @@ __all__ = [
     "MessageRelocated",
     "MessageStart",
     "NewerVersion",
+    "OrderedCopy",
     "PendingKind",
     "PendingWork",
     "QueueDelete",
@@ -109,6 +113,7 @@ __all__ = [
     "TypeCount",
     "Unknown",
     "XidBody",
+    "body_class",
     "decode_record",
     "encode_record",
     "header_check",
@@ -187,7 +192,7 @@ class RecordType(IntEnum):
 # ---- What records there are, section 5.
 
 
-BODIES: dict[RecordType, type[Body]] = {
+BODIES: dict[RecordType, type[Body]] = {  # of an inline copy's body, body_class knows
     RecordType.MESSAGE_START: MessageStart,
     RecordType.MESSAGE_CHUNK: MessageChunk,
     RecordType.MESSAGE_ENQUEUE: MessageEnqueue,
@@ -212,11 +217,18 @@ BODIES: dict[RecordType, type[Body]] = {
 FIRST = frozenset({RecordType.MESSAGE_START, RecordType.DTX_START, RecordType.TX_START})  # of their chains
 
 FLAGS: dict[RecordType, RecordFlag] = {
-    RecordType.MESSAGE_START: RecordFlag.COPY | RecordFlag.PUBLISHED,
+    RecordType.MESSAGE_START: RecordFlag.COPY | RecordFlag.PUBLISHED | RecordFlag.INLINE | RecordFlag.ORDERED,
     RecordType.MESSAGE_CHUNK: RecordFlag.COPY,
     RecordType.MESSAGE_DEQUEUE: RecordFlag.DELETES,
     RecordType.MESSAGE_RELOCATED: RecordFlag.PART | RecordFlag.STAGED,
 }
+
+
+def body_class(code: int, flags: int) -> type[Body]:
+    """The class of the body of a record of this type and these flags; ``Unknown`` for a type not known."""
+    if code == RecordType.MESSAGE_START and flags & RecordFlag.INLINE:
+        return OrderedCopy if flags & RecordFlag.ORDERED else InlineCopy
+    return BODIES[RecordType(code)] if code in BODIES else Unknown
 
 
 # ---- The record, section 5.
@@ -296,7 +308,7 @@ def decode_record(buffer: Buffer, offset: int, seed: int, expected_lsn: int) -> 
     try:
         if spare or lsn % 8:
             raise ValueError("spare is not zero, or lsn is not aligned")
-        body = _decode_body(code, view[offset + RECORD_HEADER_BYTES : offset + length])
+        body = _decode_body(code, flags, view[offset + RECORD_HEADER_BYTES : offset + length])
         record = Record(lsn, _known(code), RecordFlag(flags), chain_id, prev, length, body)
         _check_chain_and_flags(record)
         body.check(record)
@@ -309,11 +321,11 @@ def _known(code: int) -> RecordType | int:
     return RecordType(code) if code in BODIES else code
 
 
-def _decode_body(code: int, content: memoryview) -> Body:
+def _decode_body(code: int, flags: int, content: memoryview) -> Body:
     if code == 0:
         raise ValueError("type is zero")
     cursor = Cursor(content)
-    body = decode_parts(BODIES[RecordType(code)] if code in BODIES else Unknown, cursor)
+    body = decode_parts(body_class(code, flags), cursor)
     if len(cursor.rest) >= 8:
         raise ValueError("length is more than the body needs")
     cursor.take_zeros(len(cursor.rest))
@@ -330,6 +342,9 @@ def _check_chain_and_flags(record: Record) -> None:
     kind = record.type
     if int(record.flags) & ~int(FLAGS.get(kind, 0)):  # as ints: ~ of an IntFlag forgets the unnamed bits
         raise ValueError(f"flags {int(record.flags):#06x} are not those of {kind.name}")
+    for flag, wanted in ((RecordFlag.INLINE, RecordFlag.COPY), (RecordFlag.ORDERED, RecordFlag.INLINE)):
+        if flag in record.flags and wanted not in record.flags:
+            raise ValueError(f"{flag.name} without {wanted.name}")
     if kind.stream is Stream.HOUSEKEEPING:
         if record.id or record.prev:
             raise ValueError("a housekeeping record names a chain")

@@ -5,7 +5,35 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from logstore._core import ffi
+from logstore._core import ffi, lib
+from logstore.transactions import Xid, _xid_from_c
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A message that was staged and never enqueued: an orphan, dropped."""
+
+    id: int
+    content_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """A transaction without an outcome, rolled back."""
+
+    id: int
+    xid: Xid | None
+    """``None``: it was local."""
+    operations: int
+    """What it had done, undone."""
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedQueue:
+    """A queue that the catalog no longer has, whose deletion the log did not know; it does now."""
+
+    id: int
+    places: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +68,18 @@ class Recovery:
     transactions_abandoned: int
     """Rolled back by this recovery, for want of an outcome."""
     transactions_in_doubt: int
+    operations_undone: int
+    """Of the abandoned transactions."""
     staged_dropped: int
     """Messages that were never enqueued."""
+    staged_bytes: int
+    """Their content."""
     orphans: int
     """Records of chains that began below the base."""
+    orphan_messages: int
+    """Of these: of messages, which were dead when the base passed them."""
+    orphan_transactions: int
+    """And of transactions, which had their outcome."""
     places_dropped: int
     """On queues that the catalog no longer has."""
     queues_dropped: int
@@ -52,13 +88,39 @@ class Recovery:
     messages_us: int
     rewrite_us: int
     total_us: int
+    staged: tuple[Staged, ...]
+    """By name, as the two below: the first thousand; the counts are of all."""
+    abandoned: tuple[Abandoned, ...]
+    dropped_queues: tuple[DroppedQueue, ...]
 
     @classmethod
-    def from_c(cls, report: Any) -> Recovery:
-        """Of the core's ``ls_recovery``."""
-        flags = {"created", "clean", "direct"}
-        values: dict[str, Any] = {field.name: int(getattr(report, field.name)) for field in fields(cls)}
-        return cls(**values | {name: bool(values[name]) for name in flags})
+    def of(cls, store: Any) -> Recovery:
+        """Of the core's ``ls_store``."""
+        report = ffi.new("ls_recovery *")
+        lib.ls_recovery_report(store, report)
+        names = _names_from_c(store)
+        counts: dict[str, Any] = {
+            field.name: int(getattr(report, field.name)) for field in fields(cls) if field.name not in names
+        }
+        return cls(**counts | {name: bool(counts[name]) for name in ("created", "clean", "direct")} | names)
+
+
+def _names_from_c(store: Any) -> dict[str, Any]:
+    count = ffi.new("size_t *")
+    lib.ls_recovery_items(store, ffi.NULL, 0, count)
+    items = ffi.new("ls_recovered[]", count[0] + 1)
+    lib.ls_recovery_items(store, items, count[0], count)
+    by_kind: dict[int, list[Any]] = {}
+    for item in items[0 : count[0]]:
+        by_kind.setdefault(item.kind, []).append(item)
+    return {
+        "staged": tuple(Staged(one.id, one.count) for one in by_kind.get(lib.LS_RECOVERED_STAGED, [])),
+        "abandoned": tuple(
+            Abandoned(one.id, _xid_from_c(one.xid) if one.distributed else None, one.count)
+            for one in by_kind.get(lib.LS_RECOVERED_TRANSACTION, [])
+        ),
+        "dropped_queues": tuple(DroppedQueue(one.id, one.count) for one in by_kind.get(lib.LS_RECOVERED_QUEUE, [])),
+    }
 
 
 @dataclass(frozen=True, slots=True)

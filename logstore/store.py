@@ -1,4 +1,4 @@
-"""The message store: :func:`open` and :class:`MessageStore`, thin over the core.
+"""The message store: :class:`MessageStore`, thin over the core.
 
 The core holds the log, the table of what lives and the order of every queue; the catalog holds names. This class joins
 the two, checks what comes from outside, and turns codes into exceptions. It keeps nothing that the core knows.
@@ -21,7 +21,9 @@ from logstore._core import ffi, lib
 from logstore._native import as_buffer, check, failure
 from logstore.completions import Completions
 from logstore.content import batches, is_parts, split
+from logstore.directory import make_parents, refuse_other_things
 from logstore.names import Names
+from logstore.overdue import Overdue
 from logstore.queues import Message, Queue
 from logstore.reports import Recovery, SegmentLife, Tail, stats_from_c
 from logstore.transactions import Transaction, Xid, handle_of
@@ -32,72 +34,12 @@ if TYPE_CHECKING:
 
     from logstore.catalog import Catalog
 
-SEGMENT_SIZE_MIN: Final = 512 * 1024
-SEGMENT_SIZE_MAX: Final = 1 << 30
-SECTOR: Final = 4096
-
 _PLACES_AT_ONCE: Final = 256
 
 # What every call needs, looked up once.
 _BUFFERS: Final = (bytes, bytearray, memoryview)
 _NULL: Final = ffi.NULL
 _WAIT: Final = lib.LS_WAIT
-
-
-def _whole(name: str, value: object, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise errors.OptionError(f"{name} is a whole number, not {value!r}")
-    if not low <= value <= high:
-        raise errors.OptionError(f"{name} is {low} to {high}, not {value}")
-    return value
-
-
-def open(  # noqa: A001 - the name that section 10 of the design gives it, as in gzip.open
-    store_dir: str | os.PathLike[str],
-    *,
-    create: bool = True,
-    segment_size: int | None = None,
-    initial_segments: int = 2,
-    max_write_buffers: int = 10,
-    max_undurable_bytes: int | None = None,
-    max_log_bytes: int | None = None,
-    durability: str = "strict",
-    connect: str | None = None,
-    catalog: str | None = None,
-) -> MessageStore:
-    """Opens the store in ``store_dir``, making or recovering it first.
-
-    ``segment_size`` (bytes, default 16 MiB, at least 512 KiB, rounded up to the sector) is fixed when the store
-    is made;
-    a later one that differs is ignored with a warning. ``initial_segments`` files are made with a new store.
-    ``max_write_buffers`` batches are filled before the log forces by itself; ``max_undurable_bytes`` (default two
-    segments)
-    is the most that can be lost by a crash and is never exceeded. ``max_log_bytes`` (at least 6 segments) limits
-    the log on
-    disk, spares included. ``durability="relaxed"`` returns before the disk has it: a crash then loses the last moments.
-    ``connect`` is an SQLAlchemy URL of a shared catalog and ``catalog`` the schema in it; without them it is an SQLite
-    file in the directory.
-
-    Raises :class:`~logstore.errors.OptionError`, ``NotAStore``, ``StoreLocked``, ``CorruptLog``, ``VersionError``,
-    ``CatalogMismatch``, ``CatalogUnavailable``, ``StoreFull``, or ``StoreError`` for what the system refuses. A refused
-    open changes nothing in the log.
-    """
-    if durability not in ("strict", "relaxed"):
-        raise errors.OptionError(f'durability is "strict" or "relaxed", not {durability!r}')
-    options = ffi.new("ls_options *")
-    lib.ls_options_default(options)
-    options.create = bool(create)
-    options.relaxed = durability == "relaxed"
-    if segment_size is not None:
-        wanted = max(_whole("segment_size", segment_size, 1, SEGMENT_SIZE_MAX), SEGMENT_SIZE_MIN)
-        options.segment_size = -(-wanted // SECTOR) * SECTOR
-    options.initial_segments = _whole("initial_segments", initial_segments, 1, 65536)
-    options.max_write_buffers = _whole("max_write_buffers", max_write_buffers, 2, 64)
-    if max_undurable_bytes is not None:
-        options.max_undurable_bytes = _whole("max_undurable_bytes", max_undurable_bytes, 1, 1 << 60)
-    if max_log_bytes is not None:
-        options.max_log_bytes = _whole("max_log_bytes", max_log_bytes, 1, 1 << 62)
-    return MessageStore(store_dir, options, connect=connect, catalog=catalog)
 
 
 class MessageStore(Names):
@@ -118,6 +60,7 @@ class MessageStore(Names):
         *,
         connect: str | None = None,
         catalog: str | None = None,
+        prepared_timeout: float | None = None,
         system: Any = ffi.NULL,
     ) -> None:
         self._path = Path(store_dir)
@@ -133,9 +76,9 @@ class MessageStore(Names):
         if not os.fspath(store_dir):
             raise errors.OptionError("store_dir is empty; name a directory")
         if options.create:
-            _make_parents(self._path)
+            make_parents(self._path)
             if system == ffi.NULL:
-                _refuse_other_things(self._path)
+                refuse_other_things(self._path)
         handle = ffi.new("ls_store **")
         check(lib.ls_open(system, os.fsencode(self._path), options, handle))
         self._c = ffi.gc(handle[0], lib.ls_free)
@@ -149,6 +92,7 @@ class MessageStore(Names):
             self._abandon()
             raise
         self._completions = Completions(self._c)
+        self._overdue = Overdue(self, prepared_timeout) if prepared_timeout is not None else None
         size = lib.ls_segment_size(self._c)
         if options.segment_size not in (0, size):
             warnings.warn(
@@ -191,6 +135,8 @@ class MessageStore(Names):
             if self._closed:
                 return
             self._closed = True
+        if self._overdue is not None:
+            self._overdue.stop()
         code = lib.ls_close(self._c)
         problem = failure(code) if code != 0 else None
         self._completions.close()
@@ -650,9 +596,7 @@ class MessageStore(Names):
     @property
     def recovery(self) -> Recovery:
         """What the open found and did."""
-        report = ffi.new("ls_recovery *")
-        lib.ls_recovery_report(self._c, report)
-        return Recovery.from_c(report)
+        return Recovery.of(self._c)
 
     def stats_native(self) -> Any:
         """The core's counters, as it has them."""
@@ -669,6 +613,7 @@ class MessageStore(Names):
             depth, locked = self._depth(queue.id)
             per_queue[queue.name] = {"depth": depth, "locked": locked, "acquired": queue._acquired_count()}
         counters["queues"] = per_queue
+        counters["overdue_rolled_back"] = self._overdue.rolled_back if self._overdue is not None else 0
         return counters
 
     def tail(self) -> Tail:
@@ -685,28 +630,6 @@ class MessageStore(Names):
     def compact(self) -> None:
         """Makes the base durable where it is, and recycles the segments behind it at once."""
         check(lib.ls_move_base(self._c))
-
-
-def _make_parents(path: Path) -> None:
-    try:
-        path.absolute().parent.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise errors.StoreError(
-            f"the directory above {path} cannot be made: {problem.strerror}; make it, or choose another place"
-        ) from problem
-
-
-def _refuse_other_things(path: Path) -> None:
-    """A store is made in an empty directory only; above all not over segments whose META was lost."""
-    try:
-        names = {entry.name for entry in os.scandir(path)}
-    except OSError:
-        return  # the core says what is wrong with it, or makes it
-    if not names & {"META", "META.new"} and names - {"LOCK", "lost+found"}:
-        raise errors.NotAStore(
-            f"{path} has no META file, so it is no store, and it is not empty ({min(names - {'LOCK'})!r}), so none is "
-            "made in it; check the path, or choose an empty or absent directory"
-        )
 
 
 def _id(message_id: object) -> int:

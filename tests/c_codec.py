@@ -60,11 +60,9 @@ def decode_by_c(buffer: Buffer, offset: int, seed: int, expected_lsn: int) -> Re
     found = ffi.new("ls_test_record *")
     _raise_for(lib.ls_test_decode(given, len(raw), seed, expected_lsn, cells, found), offset)
     code = found.type
-    body_class = BODIES[records.RecordType(code)] if code in BODIES else records.Unknown
+    body = _joined(records.body_class(code, found.flags), found)
     kind = records.RecordType(code) if code in BODIES else code
-    return Record(
-        found.lsn, kind, RecordFlag(found.flags), found.id, found.prev, found.length, _joined(body_class, found)
-    )
+    return Record(found.lsn, kind, RecordFlag(found.flags), found.id, found.prev, found.length, body)
 
 
 def encode_fixed_by_c(fixed: Fixed) -> bytes:

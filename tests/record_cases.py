@@ -38,6 +38,9 @@ lsns = st.integers(1, 2**63 - 1)
 queue_ids = st.integers(1, 2**32 - 2)
 queues = st.lists(queue_ids, max_size=5).map(tuple)
 some_queues = st.lists(queue_ids, min_size=1, max_size=5).map(tuple)
+gappy_queues = some_queues | st.tuples(queue_ids, st.lists(st.just(0) | queue_ids, max_size=5), queue_ids).map(
+    lambda list_: (list_[0], *list_[1], list_[2])
+)
 contents = st.binary(max_size=40)
 u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
 i64 = st.integers(-(2**63), 2**63 - 1)
@@ -49,7 +52,12 @@ footer_counts = st.dictionaries(u32, st.integers(1, 2**32 - 1), max_size=24).map
 )
 
 
-def starts(lsn: int, flags: RecordFlag) -> st.SearchStrategy[Body]:
+def starts(lsn: int, chain: int, flags: RecordFlag) -> st.SearchStrategy[Body]:
+    if flags & RecordFlag.ORDERED:
+        order_lsn = st.integers(chain + 1, lsn - 1)
+        return st.builds(records.OrderedCopy, order_lsn, gappy_queues, contents, contents, st.integers(0, 2**24 - 7))
+    if flags & RecordFlag.INLINE:
+        return st.builds(records.InlineCopy, u64, some_queues, contents, contents)
     if flags & RecordFlag.COPY:
         return st.builds(records.MessageStart, st.just(0), st.just(()), contents, contents)
     return st.builds(records.MessageStart, st.just(0), queues, contents, contents) | st.builds(
@@ -101,12 +109,12 @@ def batches(draw: st.DrawFn, lsn: int) -> Batch:
     return Batch(epoch, count, 104 + 8 * words, draw(up_to_here), draw(up_to_here), draw(u64), opaque)
 
 
-def bodies(kind: RecordType, lsn: int, flags: RecordFlag) -> st.SearchStrategy[Body]:
-    """What a record of this type may say at this LSN."""
+def bodies(kind: RecordType, lsn: int, chain: int, flags: RecordFlag) -> st.SearchStrategy[Body]:
+    """What a record of this type may say at this LSN in this chain."""
     earlier = st.integers(1, lsn - 1)
     deletes = bool(flags & RecordFlag.DELETES)
     return {
-        RecordType.MESSAGE_START: lambda: starts(lsn, flags),
+        RecordType.MESSAGE_START: lambda: starts(lsn, chain, flags),
         RecordType.MESSAGE_CHUNK: lambda: st.builds(records.MessageChunk, st.integers(0, 2**63 - 1 - 40), contents),
         RecordType.MESSAGE_ENQUEUE: lambda: (
             st.builds(records.MessageEnqueue, st.just(0), some_queues)
@@ -131,18 +139,32 @@ def bodies(kind: RecordType, lsn: int, flags: RecordFlag) -> st.SearchStrategy[B
     }.get(kind, lambda: st.just(records.Empty()))()
 
 
+INLINE = RecordFlag.COPY | RecordFlag.INLINE
+ORDERED = INLINE | RecordFlag.ORDERED
+
+
+def some_flags(kind: RecordType) -> st.SearchStrategy[RecordFlag]:
+    """Flags that the type may carry together."""
+    legal = FLAGS.get(kind, RecordFlag(0))
+    some = u16.map(lambda bits: RecordFlag(bits) & legal)
+    if kind is not RecordType.MESSAGE_START:
+        return some
+    plain = some.map(lambda flags: flags & (RecordFlag.COPY | RecordFlag.PUBLISHED))
+    return plain | plain.map(lambda flags: flags | INLINE) | plain.map(lambda flags: flags | ORDERED)
+
+
 @st.composite
 def some_records(draw: st.DrawFn, kind: RecordType) -> Record:
     lsn = 8 * draw(st.integers(2, 2**60 - 1))
-    flags = RecordFlag(draw(u16)) & FLAGS.get(kind, RecordFlag(0))
-    body = draw(bodies(kind, lsn, flags))
+    flags = draw(some_flags(kind))
     if kind.stream is Stream.HOUSEKEEPING:
         chain, prev = 0, 0
     elif kind in FIRST and not flags & RecordFlag.COPY:
         chain, prev = lsn, 0
     else:
-        chain = draw(st.integers(1, lsn - 1))
+        chain = draw(st.integers(1, lsn - 2))  # with room for an order_lsn above it
         prev = draw(st.integers(chain, lsn - 1))
+    body = draw(bodies(kind, lsn, chain, flags))
     return Record(lsn, kind, flags, chain, prev, record_bytes(body), body)
 
 
@@ -158,6 +180,12 @@ def example(kind: RecordType, body: Body) -> Record:
     return Record(lsn, kind, RecordFlag(0), chain, prev, record_bytes(body), body)
 
 
+def relocated_example(flags: RecordFlag, body: Body) -> Record:
+    return Record(0x12000, RecordType.MESSAGE_START, flags, 0x11000, 0x11800, record_bytes(body), body)
+
+
+INLINE_EXAMPLE = relocated_example(INLINE, records.InlineCopy(5, (1, 2, 3), b"head", b"content"))
+ORDERED_EXAMPLE = relocated_example(ORDERED, records.OrderedCopy(0x11200, (1, 0, 3), b"head", b"content", 7))
 XID = records.XidBody(1, b"abc", b"de")
 EXAMPLES = {
     record.type: record
@@ -293,6 +321,33 @@ BROKEN_RULES: list[tuple[str, RecordType, int, str, int]] = [
     ("a footer leaves zero counts out", RecordType.FOOTER, 76, "<I", 0),
     ("a queue delete's queue id is in range", RecordType.QUEUE_DELETE, 48, "<I", 0),
     ("a queue delete's reserved word is zero", RecordType.QUEUE_DELETE, 52, "<I", 1),
+]
+
+
+BROKEN_COPIES: list[tuple[str, Record, int, str, int]] = [
+    # promise, like, offset, layout, value
+    ("INLINE is for copies", INLINE_EXAMPLE, 18, "<H", 32),
+    ("ORDERED is for inline copies", ORDERED_EXAMPLE, 18, "<H", 65),
+    ("ORDERED is for copies", ORDERED_EXAMPLE, 18, "<H", 64),
+    ("a copy with places is inline", INLINE_EXAMPLE, 18, "<H", 1),
+    ("an inline copy is no first record", INLINE_EXAMPLE, 40, "<Q", 0),
+    ("an inline copy is later than its chain's start", INLINE_EXAMPLE, 32, "<Q", 0x12000),
+    ("an inline copy has a place", INLINE_EXAMPLE, 64, "<I", 0),
+    ("an inline copy's order index is 0 without a key", INLINE_EXAMPLE, 68, "<I", 1),
+    ("no place of an inline copy is gone", INLINE_EXAMPLE, 76, "<I", 0),
+    ("an inline copy's queue id is in range", INLINE_EXAMPLE, 72, "<I", 2**32 - 1),
+    ("an inline copy's queue list is padded with zeros", INLINE_EXAMPLE, 84, "<I", 1),
+    ("an inline copy's header fits", INLINE_EXAMPLE, 56, "<I", 16),
+    ("an inline copy's content fills the record", INLINE_EXAMPLE, 60, "<I", 0),
+    ("an inline copy's padding is zero", INLINE_EXAMPLE, 99, "<B", 1),
+    ("an ordered copy has a place", ORDERED_EXAMPLE, 64, "<I", 0),
+    ("an ordered copy's first place is there", ORDERED_EXAMPLE, 72, "<I", 0),
+    ("an ordered copy's last place is there", ORDERED_EXAMPLE, 80, "<I", 0),
+    ("an ordered copy's queue id is in range", ORDERED_EXAMPLE, 76, "<I", 2**32 - 1),
+    ("an ordered copy's order key is there", ORDERED_EXAMPLE, 48, "<Q", 0),
+    ("an ordered copy's order key lies above its chain's id", ORDERED_EXAMPLE, 48, "<Q", 0x11000),
+    ("an ordered copy's order key lies below it", ORDERED_EXAMPLE, 48, "<Q", 0x12000),
+    ("an ordered copy's order indexes are below 2**24", ORDERED_EXAMPLE, 68, "<I", 2**24 - 2),
 ]
 
 

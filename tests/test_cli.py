@@ -531,7 +531,7 @@ def test_a_directory_that_may_not_be_read_is_one_line_and_status_3(template: Pat
         (["serve", "x", "--initial-segments", "0"], "initial_segments"),
         (["serve", "x", "--max-log-bytes", "1M"], "max_log_bytes"),
         (["serve", "x", "--durability", "maybe"], "'maybe'"),
-        (["serve", "x", "--catalog", "name"], "catalog="),
+        (["serve", "x", "--catalog", "name"], "give connect too"),
         (["serve", "x", "--connect", "mysql://x"], "postgresql"),
     ],
 )

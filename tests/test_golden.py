@@ -16,9 +16,10 @@ from c_codec import decode_by_c, decode_fixed_by_c, encode_by_c, encode_fixed_by
 
 import logstore
 from logstore.catalog import Catalog
+from logstore.commands.replay import Replay
 from logstore.files import Hint, Hold, Meta, SegmentHeader, decode_segment, iter_batches
 from logstore.inspect import BatchBytes, Reader
-from logstore.records import BODIES, Record, RecordFlag, RecordType, encode_record
+from logstore.records import BODIES, Batch, InlineCopy, OrderedCopy, Record, RecordFlag, RecordType, encode_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -187,8 +188,47 @@ def test_the_golden_segments_hold_every_record_type_and_every_flag() -> None:
     flags = RecordFlag(0)
     for record in records:
         flags |= record.flags
-    assert flags == RecordFlag.COPY | RecordFlag.PART | RecordFlag.DELETES | RecordFlag.PUBLISHED | RecordFlag.STAGED
+    every_flag = RecordFlag(0)
+    for flag in RecordFlag:
+        every_flag |= flag
+    assert flags == every_flag
     assert set(BODIES) == set(RecordType)
+    inline_copies = {type(record.body) for record in records if RecordFlag.INLINE in record.flags}
+    assert inline_copies == {InlineCopy, OrderedCopy}
+
+
+def replayed(case: str) -> Replay:
+    (path,) = (path for path in SEGMENTS if path.startswith(f"{case}/"))
+    records = records_of(path)
+    (*_, last) = (record.body for record in records if isinstance(record.body, Batch))
+    replay = Replay(last.base_lsn)
+    for record in records:
+        replay.apply(record)
+    return replay
+
+
+def test_the_golden_inline_copies_come_to_what_they_say() -> None:
+    replay = replayed("inline")
+    found = replay.finish(writer_epoch=3)
+    depths = {queue: counts.depth for queue, counts in found.queues.items()}
+    assert depths == {1: 4, 2: 4, 3: 3, 4: 1, 2**32 - 2: 1}
+    assert (found.messages, found.places, found.staged, found.transactions) == (7, 13, 0, [])
+    assert found.queues[4].content_bytes == len(b"begun here")
+    assert (replay.orphans, replay.problems) == (0, [])
+
+
+def test_the_golden_relocated_states_come_to_what_they_say() -> None:
+    replay = replayed("relocation")
+    found = replay.finish(writer_epoch=3)
+    assert {queue: (one.depth, one.locked) for queue, one in found.queues.items()} == {1: (2, 1), 2: (2, 0), 3: (1, 0)}
+    assert (found.messages, found.staged, found.queues[3].content_bytes) == (3, 1, 7)
+    assert [(one.state, one.xid is None, len(one.operations)) for one in found.transactions] == [
+        ("active", True, 1),
+        ("prepared", False, 1),
+        ("ended", False, 1),
+    ]
+    assert (replay.orphans, replay.problems) == (0, [])
+    assert [one.id for one in replay.finish().transactions] == [0x31200]
 
 
 def test_a_segment_that_is_cut_by_its_successor_still_holds_the_whole_batch_above_the_cut() -> None:

@@ -25,7 +25,6 @@ from logstore.errors import (
     OptionError,
     StoreClosed,
     StoreError,
-    VersionError,
 )
 from logstore.inspect import LogRecycled, Reader, read_catalog, segment_name
 from logstore.records import (
@@ -33,7 +32,6 @@ from logstore.records import (
     Empty,
     MessageDequeue,
     MessageEnqueue,
-    MessageRelocated,
     MessageStart,
     QueueDelete,
     Record,
@@ -514,12 +512,6 @@ def test_what_contradicts_the_format_is_noted_and_replay_goes_on(records: Any, r
     assert log.finish()[0][7] == (1, 0)
     assert reason in " ".join(problem.reason for problem in log.replay.problems)
     assert log.replay.problem_count == len(log.replay.problems) > 0
-
-
-def test_relocated_chains_belong_to_a_later_version() -> None:
-    log = Log()
-    with pytest.raises(VersionError, match="relocated"):
-        log.add(RecordType.MESSAGE_RELOCATED, MessageRelocated(0, 4096, 0, (), (), ()), 512, prev=512)
 
 
 WORK = """

@@ -13,8 +13,11 @@ from c_codec import decode_by_c, encode_by_c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_cases import (
+    BROKEN_COPIES,
     BROKEN_RULES,
     EXAMPLES,
+    INLINE_EXAMPLE,
+    ORDERED_EXAMPLE,
     SEED,
     SEGMENT,
     UUID_1,
@@ -125,13 +128,18 @@ def test_both_codecs_refuse_and_accept_the_same_sealed_nonsense(record: Record, 
 
 
 def flagged_examples(kind: RecordType) -> Iterator[Record]:
-    """The type's example, plain and with each flag that it may carry."""
+    """The type's example, plain and with each flag that it may carry, and with those which that one wants."""
     like = EXAMPLES[kind]
     yield like
     for flag in FLAGS.get(kind, RecordFlag(0)):
         if (kind, flag) == (RecordType.MESSAGE_START, RecordFlag.COPY):
             bare = example(kind, replace(like.body, queues=()))
             yield replace(bare, flags=flag, id=like.lsn - 16, prev=like.lsn - 8)
+        elif flag is RecordFlag.INLINE:
+            yield INLINE_EXAMPLE
+            yield replace(INLINE_EXAMPLE, flags=INLINE_EXAMPLE.flags | RecordFlag.PUBLISHED)
+        elif flag is RecordFlag.ORDERED:
+            yield ORDERED_EXAMPLE
         else:
             yield replace(like, flags=flag)
 
@@ -281,6 +289,42 @@ def test_a_broken_rule_under_right_checksums_is_a_malformed_record(
     struct.pack_into(layout, raw, offset, value)
     with pytest.raises(MalformedRecord):
         decode(sealed(raw), 0, SEED, EXAMPLES[kind].lsn)
+
+
+@each_decoder
+@pytest.mark.parametrize(("promise", "like", "offset", "layout", "value"), BROKEN_COPIES, ids=lambda v: str(v)[:60])
+def test_a_broken_rule_of_inline_copies_under_right_checksums_is_a_malformed_record(
+    decode: Callable[..., Record], promise: str, like: Record, offset: int, layout: str, value: int
+) -> None:
+    raw = bytearray(encode_record(like, SEED))
+    assert decode(bytes(raw), 0, SEED, like.lsn) == like
+    struct.pack_into(layout, raw, offset, value)
+    with pytest.raises(MalformedRecord):
+        decode(sealed(raw), 0, SEED, like.lsn)
+
+
+@each_decoder
+def test_at_the_front_of_an_inline_copy_stands_a_time_or_an_order_key_but_no_transaction(
+    decode: Callable[..., Record],
+) -> None:
+    raw = bytearray(encode_record(INLINE_EXAMPLE, SEED))
+    for time_us in (0, 1, INLINE_EXAMPLE.lsn, 2**64 - 1):
+        struct.pack_into("<Q", raw, 48, time_us)
+        found = decode(sealed(raw), 0, SEED, INLINE_EXAMPLE.lsn)
+        assert found.body == replace(INLINE_EXAMPLE.body, enqueue_time_us=time_us)
+    raw = bytearray(encode_record(ORDERED_EXAMPLE, SEED))
+    for order_lsn in (ORDERED_EXAMPLE.id + 1, ORDERED_EXAMPLE.prev, ORDERED_EXAMPLE.lsn - 1):
+        struct.pack_into("<Q", raw, 48, order_lsn)
+        found = decode(sealed(raw), 0, SEED, ORDERED_EXAMPLE.lsn)
+        assert found.body == replace(ORDERED_EXAMPLE.body, order_lsn=order_lsn)
+
+
+@pytest.mark.parametrize(
+    ("like", "other"), [(INLINE_EXAMPLE, ORDERED_EXAMPLE), (ORDERED_EXAMPLE, INLINE_EXAMPLE)], ids=["inline", "ordered"]
+)
+def test_a_copy_whose_body_is_that_of_other_flags_is_not_encoded(like: Record, other: Record) -> None:
+    with pytest.raises(MalformedRecord):
+        encode_record(replace(like, flags=other.flags), SEED)
 
 
 @each_decoder

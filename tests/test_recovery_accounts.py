@@ -21,6 +21,7 @@ import logstore
 from logstore import cli
 from logstore.inspect import Reader
 from logstore.records import QueueDelete, RecordType
+from logstore.reports import DroppedQueue, Staged
 
 Open = Callable[..., logstore.MessageStore]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -30,6 +31,8 @@ NOTHING_DONE = {
     "queues_dropped": 0,
     "places_dropped": 0,
 }
+
+NAMES = ("staged", "abandoned", "dropped_queues")
 
 START = """
 import os, signal, sys, logstore
@@ -256,6 +259,8 @@ assert store.base_lsn > first
     assert counted[RecordType.TX_COMMIT] == 1
     report = accounts(path, capfd)
     assert report["orphans"] == sum(counted.values())
+    assert report["orphan_transactions"] == counted[RecordType.TX_COMMIT]
+    assert report["orphan_messages"] == report["orphans"] - report["orphan_transactions"]
     assert (report["messages"], report["places"], report["transactions_committed"]) == (1, 1, 0)
     assert contents(open_store().queue("q")) == [b"kept"]
 
@@ -283,6 +288,69 @@ for n in range(3):
 # ---- The report itself
 
 
+def test_everything_that_recovery_ends_is_named(
+    killed: Callable[..., Path], open_store: Open, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = killed("""
+kept, gone, gone_too = (store.declare_queue(name) for name in ("kept", "gone", "gone too"))
+store.publish_many(gone, [b"1", b"2", b"3"])
+store.publish([kept, gone_too], b"both")
+store.append_content(store.stage(b"header", b"123"), b"4567")
+store.stage()
+local, branch = store.begin(), store.begin(Xid(5, b"global", b"branch"))
+for transaction in (local, branch, branch):
+    store.publish(kept, b"undone", transaction=transaction)
+in_doubt = store.begin(Xid(6, b"global"))
+in_doubt.end()
+in_doubt.prepare()
+store.force()
+for queue in (gone, gone_too):
+    store._catalog.delete_queue(queue.id)
+""")
+    with Reader(path) as reader:
+        records = list(reader.records())
+    started = {record.type: record.id for record in records}
+    starts = [record.id for record in records if record.type is RecordType.MESSAGE_START]
+    foretold = told(capfd, path, "--dry-run")
+    capfd.readouterr()
+    assert cli.run(["recover", str(path), "--dry-run"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    store = open_store()
+    report = store.recovery
+    assert report.dropped_queues == (DroppedQueue(2, 3), DroppedQueue(3, 1))
+    assert report.staged == (Staged(starts[4], 7), Staged(starts[5], 0))
+    [local, branch] = report.abandoned
+    assert (local.id, local.xid, local.operations) == (started[RecordType.TX_START], None, 1)
+    assert (branch.xid, branch.operations) == (logstore.Xid(5, b"global", b"branch"), 2)
+    assert (report.operations_undone, report.staged_bytes) == (3, 7)
+    assert foretold["dropped_queues"] == [{"id": 2, "places": 3}, {"id": 3, "places": 1}]
+    assert foretold["staged"] == [{"id": one.id, "content_bytes": one.content_bytes} for one in report.staged]
+    assert foretold["abandoned"] == [
+        {"id": local.id, "xid": None, "operations": 1},
+        {"id": branch.id, "xid": "5:676c6f62616c:6272616e6368", "operations": 2},
+    ]
+    for line in (
+        "dropped: 3 places on queue 2, which is deleted",
+        f"dropped: message {starts[4]}, never enqueued, 7 bytes",
+        f"rolled back: transaction {local.id}, local, 1 operations",
+        f"rolled back: transaction {branch.id}, xid 5:676c6f62616c:6272616e6368, 2 operations",
+        f"in doubt: transaction {store.in_doubt()[0].id}, xid 6:676c6f62616c:",
+    ):
+        assert line in lines
+
+
+def test_of_very_many_a_thousand_are_named_and_all_are_counted(
+    killed: Callable[..., Path], open_store: Open, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = killed("for _ in range(1500): store.stage()")
+    assert len(told(capfd, path, "--dry-run")["staged"]) == 1000
+    capfd.readouterr()
+    assert cli.run(["recover", str(path), "--dry-run"]) == 0
+    assert capfd.readouterr().out.count("never enqueued") < 100
+    report = open_store().recovery
+    assert (report.staged_dropped, len(report.staged)) == (1500, 1000)
+
+
 def test_what_the_library_and_the_command_report_is_the_same(
     killed: Callable[..., Path], open_store: Open, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -291,7 +359,7 @@ def test_what_the_library_and_the_command_report_is_the_same(
     foretold = told(capfd, path, "--dry-run")
     report = open_store().recovery
     assert (report.staged_dropped, report.transactions_abandoned, report.queues_dropped) == (1, 1, 1)
-    for name in foretold.keys() - {"store", "dry_run", "bytes_read", "in_doubt"}:
+    for name in foretold.keys() - {"store", "dry_run", "bytes_read", "in_doubt", *NAMES}:
         assert getattr(report, name) == foretold[name], name
     assert report.total_us >= report.scan_us + report.transactions_us + report.messages_us > 0
 

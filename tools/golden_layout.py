@@ -16,8 +16,8 @@ UUID_TEXT = "00112233-4455-6677-8899-aabbccddeeff"
 SEGMENT = 65536
 TIME_US = 1_700_000_000_000_000
 
-COPY, PART, DELETES, PUBLISHED, STAGED = 1, 2, 4, 8, 16
-FLAG_NAMES = {1: "COPY", 2: "PART", 4: "DELETES", 8: "PUBLISHED", 16: "STAGED"}
+COPY, PART, DELETES, PUBLISHED, STAGED, INLINE, ORDERED = 1, 2, 4, 8, 16, 32, 64
+FLAG_NAMES = {1: "COPY", 2: "PART", 4: "DELETES", 8: "PUBLISHED", 16: "STAGED", 32: "INLINE", 64: "ORDERED"}
 TYPES = {
     "MESSAGE_START": 0x0101,
     "MESSAGE_CHUNK": 0x0102,
@@ -79,6 +79,23 @@ def message_start(queues: list[int], header: bytes, content: bytes, tx_id: int =
     raw[header_at + len(header) : header_at + len(header) + len(content)] = content
     names = {"tx_id": tx_id, "queues": queues, "header": header.hex(), "content": content.hex()}
     return raw, names | {"order_index": order_index}
+
+
+def inline_copy(queues: list[int], header: bytes, content: bytes, enqueue_time_us: int = 0) -> Draft:
+    """A MESSAGE_START with COPY and INLINE."""
+    raw, body = message_start(queues, header, content)
+    struct.pack_into("<Q", raw, 48, enqueue_time_us)
+    del body["tx_id"], body["order_index"]
+    return raw, {"enqueue_time_us": enqueue_time_us} | body
+
+
+def ordered_copy(queues: list[int], header: bytes, content: bytes, order_lsn: int, order_index: int = 0) -> Draft:
+    """A MESSAGE_START with COPY, INLINE and ORDERED; queue 0 is a place that is gone."""
+    raw, body = message_start(queues, header, content)
+    struct.pack_into("<Q", raw, 48, order_lsn)
+    struct.pack_into("<I", raw, 68, order_index)
+    del body["tx_id"]
+    return raw, {"order_lsn": order_lsn} | body | {"order_index": order_index}
 
 
 def message_chunk(offset: int, content: bytes) -> Draft:

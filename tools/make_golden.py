@@ -21,6 +21,8 @@ from golden_example import example
 from golden_layout import (
     COPY,
     DELETES,
+    INLINE,
+    ORDERED,
     PART,
     PUBLISHED,
     SEGMENT,
@@ -33,6 +35,7 @@ from golden_layout import (
     footer,
     hint,
     hold,
+    inline_copy,
     later_type,
     message_chunk,
     message_dequeue,
@@ -40,6 +43,7 @@ from golden_layout import (
     message_relocated,
     message_start,
     meta,
+    ordered_copy,
     queue_delete,
     tx_relocated,
     xid,
@@ -178,6 +182,46 @@ def relocation() -> Segment:
     return s
 
 
+def inline() -> Segment:
+    """Copies whose whole state is inline: of either key, with and without gaps, and what may follow one."""
+    s = Segment(0x50000, epoch=3, prev_end_lsn=0x4F3A8)
+    copy = COPY | INLINE
+    s.begin(0x10000)
+    old = 0x11068  # chains that began below the base that the last batch names, one every 0x1000
+    s.add("MESSAGE_START", inline_copy([1], b"h", b"published", TIME_US), old, prev=old, flags=copy | PUBLISHED)
+    old += 0x1000
+    s.add("MESSAGE_START", inline_copy([1, 2**32 - 2], b"", text(100)), old, prev=old + 96, flags=copy)
+    old += 0x1000
+    s.add("MESSAGE_START", inline_copy([1, 2, 3], b"", b"", 2**64 - 1), old, prev=old, flags=copy | PUBLISHED)
+    s.end()
+    s.begin(0x10000)
+    old += 0x1000
+    s.add("MESSAGE_START", ordered_copy([2], text(7), b"1", old + 8), old, prev=old, flags=copy | ORDERED | PUBLISHED)
+    old += 0x1000
+    gaps = ordered_copy([1, 0, 0, 2, 3], b"", text(9), old + 0x100, 7)
+    s.add("MESSAGE_START", gaps, old, prev=old + 0x100, flags=copy | ORDERED)
+    old += 0x1000
+    latest = ordered_copy([3], b"", b"", s.lsn - 8, 2**24 - 1)
+    s.add("MESSAGE_START", latest, old, prev=old, flags=copy | ORDERED)
+    s.end()
+    s.begin(0x10000)
+    begun = s.add("MESSAGE_START", message_start([1, 2], b"", b"begun here"), None, flags=PUBLISHED)
+    s.add("MESSAGE_DEQUEUE", message_dequeue(1, "ACCEPTED", 1), begun)
+    s.add("MESSAGE_START", inline_copy([2], b"", b"begun here", TIME_US), begun, flags=copy | PUBLISHED)
+    s.add("MESSAGE_ENQUEUE", message_enqueue([4]), begun)
+    again = s.add("MESSAGE_START", message_start([], b"", b"twice"), None)
+    place = s.add("MESSAGE_ENQUEUE", message_enqueue([1, 2, 3]), again)
+    s.add("MESSAGE_DEQUEUE", message_dequeue(2, "EXPIRED"), again)
+    s.add("MESSAGE_START", ordered_copy([1, 0, 3], b"", b"twice", place), again, flags=copy | ORDERED)
+    s.add("MESSAGE_DEQUEUE", message_dequeue(1, "PURGED"), again)
+    s.add("MESSAGE_START", ordered_copy([3], b"", b"twice", place, 2), again, flags=copy | ORDERED)
+    s.add("MESSAGE_DEQUEUE", message_dequeue(3, "ACCEPTED"), again, flags=DELETES)
+    s.end()
+    s.begin(0x50000)
+    s.end()
+    return s
+
+
 def padding() -> Segment:
     """Bodies that need 0 to 7 bytes of padding, short and long fillers, and a type to be skipped."""
     s = Segment(0x10000)
@@ -283,7 +327,7 @@ def store() -> dict[str, tuple[bytes, Json]]:
 def generate() -> dict[str, bytes]:
     """Every golden file: its path below tests/golden/v1 and its bytes."""
     made = store()
-    for case in (messages, transactions, relocation, padding, torn, recycled):
+    for case in (messages, transactions, relocation, inline, padding, torn, recycled):
         segment = case()
         made[f"{case.__name__}/{segment.first_lsn:016x}.seg"] = bytes(segment.raw), segment.found
     files = {}

@@ -47,9 +47,10 @@ typedef enum ls_code {
     LS_DUPLICATE_XID,
     LS_TRANSACTION_ENDED,
     LS_WRONG_STATE,
-    LS_BUSY,     /* a limit on open things is reached */
-    LS_RECYCLED, /* a reader beside the writer was overtaken by the base */
-    LS_END       /* a reader or cursor has nothing more */
+    LS_TRANSACTION_LIMIT, /* too many open or prepared, or too much work in one */
+    LS_BUSY,              /* a limit on open things is reached */
+    LS_RECYCLED,          /* a reader beside the writer was overtaken by the base */
+    LS_END                /* a reader or cursor has nothing more */
 } ls_code;
 
 typedef struct ls_error {
@@ -76,6 +77,7 @@ typedef struct ls_options {
     uint64_t max_log_bytes;       /* 0: no limit but the disk's; else at least 6 segments */
     uint32_t initial_segments;    /* of a new store */
     uint32_t max_write_buffers;   /* 2 to 64 */
+    uint32_t max_prepared;        /* transactions; 0: no limit but that on open ones */
     int create;                   /* make the store if there is none */
     int relaxed;                  /* LS_WAIT does not wait */
     int background;               /* threads for flushing and for making spares; without, callers do both */
@@ -84,6 +86,13 @@ typedef struct ls_options {
 #define LS_BUFFERS_MAX 64
 
 void ls_options_default(ls_options *options);
+
+typedef struct ls_xid {
+    int64_t format_id;
+    uint32_t gtrid_bytes;
+    uint32_t bqual_bytes;
+    uint8_t data[128]; /* gtrid, then bqual at once */
+} ls_xid;
 
 /* What recovery found and did. Times are microseconds. */
 typedef struct ls_recovery {
@@ -106,8 +115,12 @@ typedef struct ls_recovery {
     uint64_t transactions_rolled_back; /* by their own record */
     uint64_t transactions_abandoned;   /* rolled back by this recovery */
     uint64_t transactions_in_doubt;
-    uint64_t staged_dropped; /* messages never enqueued */
-    uint64_t orphans;        /* records of chains that began below the base */
+    uint64_t operations_undone; /* of the abandoned transactions */
+    uint64_t staged_dropped;    /* messages never enqueued */
+    uint64_t staged_bytes;      /* their content */
+    uint64_t orphans;           /* records of chains that began below the base */
+    uint64_t orphan_messages;
+    uint64_t orphan_transactions;
     uint64_t places_dropped; /* on queues that the catalog no longer has */
     uint64_t queues_dropped;
     uint64_t scan_us;
@@ -136,6 +149,23 @@ void ls_free(ls_store *store);
 int ls_creating(const ls_store *store);
 void ls_uuid(const ls_store *store, uint8_t uuid[16]);
 void ls_recovery_report(const ls_store *store, ls_recovery *report);
+
+/* What recovery ended, by name: of each kind the first LS_RECOVERED_MAX; ls_recovery counts all. */
+#define LS_RECOVERED_MAX         1000
+#define LS_RECOVERED_STAGED      1 /* id: a message never enqueued; count: bytes of its content */
+#define LS_RECOVERED_TRANSACTION 2 /* id: a transaction without an outcome; count: its operations, undone */
+#define LS_RECOVERED_QUEUE       3 /* id: a queue that the catalog no longer has; count: its places, dropped */
+
+typedef struct ls_recovered {
+    uint64_t id;
+    uint64_t count;
+    int kind;
+    int distributed;
+    ls_xid xid;
+} ls_recovered;
+
+/* From ls_serve on, until the handle is freed; ordered by kind and id. Fills up to n and says how many there are. */
+void ls_recovery_items(const ls_store *store, ls_recovered *into, size_t n, size_t *count);
 uint64_t ls_segment_size(const ls_store *store);
 
 uint64_t ls_base_lsn(const ls_store *store);
@@ -211,13 +241,6 @@ int ls_places_check(ls_store *store, uint32_t queue_id, const uint64_t *ids, con
                     uint8_t *states);
 
 /* ---- transactions ---- */
-typedef struct ls_xid {
-    int64_t format_id;
-    uint32_t gtrid_bytes;
-    uint32_t bqual_bytes;
-    uint8_t data[128]; /* gtrid, then bqual at once */
-} ls_xid;
-
 #define LS_TX_ACTIVE      1
 #define LS_TX_ENDED       2
 #define LS_TX_PREPARED    3
@@ -266,6 +289,9 @@ typedef struct ls_stats {
     uint64_t hint_failures;
     uint64_t forced_by_full_buffers;
     uint64_t waits_for_spare;
+    uint64_t segments_relocated;
+    uint64_t relocated_bytes;     /* appended to move what lives, in batch_bytes too */
+    uint64_t relocation_failures; /* a segment that could not be read; survived */
     int relaxed;
     int full;
 } ls_stats;

@@ -132,6 +132,65 @@ static void a_full_store_survives_crashes(void) {
     }
 }
 
+/* An open, one change that pins a segment of its own, and a power cut. */
+static vfs_sim *short_life(vfs_sim *disk, int limit) {
+    vfs_sim_loss loss = {.mode = VFS_SIM_ALL_KEPT, .dir_mode = VFS_SIM_DIRS_KEPT};
+    vfs_sim *after;
+
+    if (limit == LIMIT_DISK)
+        vfs_sim_capacity(disk, (uint64_t)10 * SEGMENT + 5 * BLOCK);
+    check(open_store(&r, vfs_sim_table(disk), r.catalog, QUEUES + 1, &r.store) == LS_OK || complain("open"));
+    r.sim = NULL; /* no marks: this disk's journal is of no use */
+    change_place(&r, DEQUEUE, r.now.places[1][r.now.depth[1] - 1].id, 1, -1, true);
+    after = vfs_sim_crash(disk, &loss);
+    ls_free(r.store);
+    r.store = NULL;
+    vfs_sim_free(disk);
+    return after;
+}
+
+static vfs_sim *cut_open(vfs_sim *disk, int limit) {
+    const vfs_sim_event *events;
+    vfs_sim_loss loss = {.mode = VFS_SIM_ALL_KEPT, .dir_mode = VFS_SIM_DIRS_KEPT};
+    ls_store *store = NULL;
+    vfs_sim *after;
+    size_t n;
+
+    if (limit == LIMIT_DISK)
+        vfs_sim_capacity(disk, (uint64_t)10 * SEGMENT + 5 * BLOCK);
+    check(vfs_sim_record(disk, 1) == 0);
+    check(open_store(&r, vfs_sim_table(disk), r.catalog, QUEUES + 1, &store) == LS_OK || complain("open"));
+    check(store == NULL || store_is(store, &r.now, r.catalog));
+    n = vfs_sim_journal(disk, &events);
+    after = vfs_sim_crash_at(disk, n - below(&r, n / 2), &loss);
+    ls_free(store);
+    vfs_sim_free(disk);
+    return after;
+}
+
+/* Opens that are cut one after the other, in relocation above all, do not use up a full store's last segments. */
+static void a_full_store_survives_a_row_of_cut_opens(void) {
+    for (int limit = 0; limit < LIMITS; limit++) {
+        vfs_sim *sim = limited(limit, 0);
+
+        check(fill_up(3000, true));
+        ls_free(r.store);
+        r.store = NULL;
+        for (int row = 0; row < 30 && failures_here == 0; row++) {
+            sim = short_life(short_life(sim, limit), limit);
+            for (int i = 0; i < 4 && failures_here == 0; i++)
+                sim = cut_open(sim, limit);
+        }
+        r.sim = sim;
+        r.v = vfs_sim_table(sim);
+        require(open_store(&r, r.v, r.catalog, QUEUES + 1, &r.store) == LS_OK || complain("open"));
+        drain(true);
+        check(intact(sim));
+        run_end(&r);
+        vfs_sim_free(sim);
+    }
+}
+
 /* Transactions of a full store can be settled, and a failed publish of many parts leaves nothing behind. */
 static void outcomes_do_not_fail_for_space(void) {
     vfs_sim *sim = limited(LIMIT_OPTION, 0);
@@ -161,6 +220,7 @@ int main(void) {
         a_full_store_is_intact_drains_and_fills_again,
         a_full_store_opens_again_and_again_and_drains_then,
         a_full_store_survives_crashes,
+        a_full_store_survives_a_row_of_cut_opens,
         outcomes_do_not_fail_for_space,
     };
     int passed = 0, failed = 0;

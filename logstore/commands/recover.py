@@ -18,9 +18,25 @@ from logstore.errors import StoreLocked
 from logstore.inspect import Reader
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-SIZES = frozenset({"bytes_read", "bytes_rewritten", "torn_bytes"})
+    from logstore.records import XidBody
+
+SIZES = frozenset({"bytes_read", "bytes_rewritten", "torn_bytes", "staged_bytes"})
+NAMED_MAX = 1000  # of each kind
+SHOWN = 20  # to people
+
+LISTS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "dropped_queues": lambda one: f"dropped: {one['places']} places on queue {one['id']}, which is deleted",
+    "staged": lambda one: f"dropped: message {one['id']}, never enqueued, {one['content_bytes']} bytes",
+    "abandoned": lambda one: f"rolled back: transaction {one['id']}, {_named(one)}, {one['operations']} operations",
+    "in_doubt": lambda one: f"in doubt: transaction {one['id']}, {_named(one)}",
+}
+
+
+def _named(one: dict[str, Any]) -> str:
+    return "local" if one["xid"] is None else f"xid {one['xid']}"
 
 
 @click.command()
@@ -39,7 +55,11 @@ def recover(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, 
     if as_json:
         print_json(document)
         return
-    facts = {name: value for name, value in document.items() if name not in ("store", "in_doubt")}
+    _print(document)
+
+
+def _print(document: dict[str, Any]) -> None:
+    facts = {name: value for name, value in document.items() if name not in ("store", *LISTS)}
     for name in SIZES & facts.keys():
         facts[name] = size_text(facts[name])
     for name in [name for name in facts if name.endswith("_us")]:
@@ -48,8 +68,11 @@ def recover(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, 
         if isinstance(value, bool):
             facts[name] = "yes" if value else "no"
     print_facts((name.replace("_", " "), value) for name, value in facts.items())
-    for one in document["in_doubt"]:
-        click.echo(f"in doubt: transaction {one['id']}, xid {one['xid']}")
+    for name, line in LISTS.items():
+        for one in document[name][:SHOWN]:
+            click.echo(line(one))
+        if len(document[name]) > SHOWN:
+            click.echo(f"... and {len(document[name]) - SHOWN} more; --json names a thousand of each")
 
 
 def _recovered(store_dir: Path, *, connect: str | None, schema: str | None) -> dict[str, Any]:
@@ -62,6 +85,8 @@ def _recovered(store_dir: Path, *, connect: str | None, schema: str | None) -> d
     with logstore.open(store_dir, create=is_store, connect=connect, catalog=schema) as store:
         in_doubt = [{"id": one.id, "xid": str(one.xid)} for one in sorted(store.in_doubt(), key=lambda one: one.id)]
         report = asdict(store.recovery)
+        for named, one in zip(report["abandoned"], store.recovery.abandoned, strict=True):
+            named["xid"] = None if one.xid is None else str(one.xid)
     return {"store": str(store_dir), "dry_run": False, **report, "in_doubt": in_doubt}
 
 
@@ -96,12 +121,25 @@ def would_find(store_dir: Path, *, connect: str | None, schema: str | None) -> d
         "transactions_rolled_back": replay.rolled_back,
         "transactions_abandoned": replay.abandoned,
         "transactions_in_doubt": len(replayed.transactions),
+        "operations_undone": sum(one.operations for one in replay.undone),
         "staged_dropped": replay.staged_dropped,
+        "staged_bytes": sum(one.content_bytes for one in replay.dropped),
         "orphans": replay.orphans,
+        "orphan_messages": replay.orphan_messages,
+        "orphan_transactions": replay.orphan_transactions,
         "places_dropped": sum(dropped.values()),
         "queues_dropped": len(dropped),
+        "staged": [one._asdict() for one in sorted(replay.dropped)[:NAMED_MAX]],
+        "abandoned": [
+            {"id": one.id, "xid": _text(one.xid), "operations": one.operations}
+            for one in sorted(replay.undone, key=lambda one: one.id)[:NAMED_MAX]
+        ],
+        "dropped_queues": [{"id": one, "places": places} for one, places in dropped.items()][:NAMED_MAX],
         "in_doubt": [
-            {"id": one.id, "xid": None if one.xid is None else xid_text(one.xid)}
-            for one in sorted(replayed.transactions, key=lambda one: one.id)
+            {"id": one.id, "xid": _text(one.xid)} for one in sorted(replayed.transactions, key=lambda one: one.id)
         ],
     }
+
+
+def _text(xid: XidBody | None) -> str | None:
+    return None if xid is None else xid_text(xid)

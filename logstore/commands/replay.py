@@ -4,18 +4,39 @@ Written from section 7 of docs/format.md alone and sharing nothing with csrc/rec
 against each other. It is for inspection: it keeps places without their order.
 
 What always holds: it takes the records of an accepted log from its base on, in order, and never raises for what
-they say; what contradicts the format's rules is noted in ``problems``, and it goes on.
+they say; what contradicts the format's rules is noted in ``problems``, and it goes on. A relocated state wins over
+what was known before, also where the two differ, which is a problem.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from logstore.errors import VersionError
+from logstore.commands.chains import Chains
+from logstore.commands.relocation import (
+    Content,
+    MessageState,
+    Piece,
+    completed_state,
+    differences,
+    inline_state,
+    is_relocated,
+    work_key,
+)
+from logstore.commands.replay_state import (
+    Abandoned,
+    Message,
+    OpenTransaction,
+    Operation,
+    Problem,
+    QueueCounts,
+    Replayed,
+    Staged,
+    half_deleted,
+    xid_text,
+)
 from logstore.records import (
-    FIRST,
     Batch,
     MessageChunk,
     MessageDequeue,
@@ -26,78 +47,27 @@ from logstore.records import (
     Record,
     RecordFlag,
     RecordType,
+    TxKind,
+    TxRelocated,
     XidBody,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Callable, Iterable
+
+__all__ = [
+    "OpenTransaction",
+    "Operation",
+    "Problem",
+    "QueueCounts",
+    "Replay",
+    "Replayed",
+    "half_deleted",
+    "xid_text",
+]
 
 PROBLEMS_MAX = 1000  # noted; all are counted
-
-
-class Problem(NamedTuple):
-    """Something that no sound log says."""
-
-    lsn: int
-    reason: str
-
-
-class Operation(NamedTuple):
-    """What a transaction did to a message and will make count when it commits."""
-
-    kind: PendingKind
-    message_id: int
-    queue_id: int
-
-
-class _Message:
-    __slots__ = ("content_bytes", "pending", "places", "published", "staged")
-
-    def __init__(self, content_bytes: int, published: bool) -> None:
-        self.content_bytes = content_bytes
-        self.places: tuple[int, ...] = ()  # queue ids, those of deleted queues too
-        self.pending = 0  # operations of open transactions
-        self.staged = True  # no enqueue has taken effect yet
-        self.published = published
-
-
-@dataclass(slots=True)
-class OpenTransaction:
-    """A transaction without an outcome."""
-
-    id: int
-    lsn: int  # of the first record that tells of it
-    xid: XidBody | None = None  # None: local
-    state: str = "active"
-    started: bool = True  # its start lies in the log; else it lies below the base
-    prepared_us: int = 0
-    operations: list[Operation] = field(default_factory=list)
-    enqueues: int = 0  # ever made in it
-
-    @property
-    def prepared(self) -> bool:
-        """Only an outcome from outside can end it."""
-        return self.state == "prepared"
-
-
-@dataclass(slots=True)
-class QueueCounts:
-    """What is on one queue."""
-
-    depth: int = 0  # every visible place
-    locked: int = 0  # places that an open transaction has dequeued
-    content_bytes: int = 0
-
-
-@dataclass(slots=True)
-class Replayed:
-    """The state at the end of the log."""
-
-    messages: int  # that live
-    staged: int  # of these: never enqueued, by a transaction neither
-    places: int
-    queues: dict[int, QueueCounts]  # by id; only those with places
-    transactions: list[OpenTransaction]
+MESSAGE_TYPES = frozenset(kind for kind in RecordType if kind.name.startswith("MESSAGE_"))
 
 
 class Replay:
@@ -111,18 +81,21 @@ class Replay:
         self.types: Counter[RecordType | int] = Counter()
         self.committed = 0
         self.rolled_back = 0  # by a record of their own
-        self.abandoned = 0  # by recovery, for want of an outcome
-        self.staged_dropped = 0  # by recovery
-        self.orphans = 0
+        self.undone: list[Abandoned] = []  # by recovery, for want of an outcome
+        self.dropped: list[Staged] = []  # by recovery
+        self.orphan_messages = 0  # records of messages that began below the base
+        self.orphan_transactions = 0
         self.queue_id_max = 0  # of all that are named
         self.deleted_queues: set[int] = set()
         self._base_lsn = base_lsn
         self._epoch = 0
         self._time_us = 0
-        self._messages: dict[int, _Message] = {}
+        self._messages: dict[int, Message] = {}
         self._staged: set[int] = set()
         self._transactions: dict[int, OpenTransaction] = {}
-        self._last: dict[int, int] = {}  # chains that may go on: the LSN of the newest record
+        self._pending: dict[int, list[Operation]] = {}  # by message; what open transactions did to it
+        self._chains = Chains(base_lsn)
+        self._ended: set[int] = set()  # chains that began below the base and are known to be over
         self._places: dict[tuple[int, ...], tuple[int, ...]] = {}  # equal ones kept once
         self._handlers: dict[RecordType | int, Callable[[Record], None]] = {
             RecordType.MESSAGE_START: self._start,
@@ -130,7 +103,7 @@ class Replay:
             RecordType.MESSAGE_ENQUEUE: self._enqueue,
             RecordType.MESSAGE_DEQUEUE: self._dequeue,
             RecordType.MESSAGE_DELETE: self._delete,
-            RecordType.MESSAGE_RELOCATED: self._relocated,
+            RecordType.MESSAGE_RELOCATED: self._relocate,
             RecordType.TX_START: self._begin,
             RecordType.DTX_START: self._begin,
             RecordType.TX_END: self._step,
@@ -138,13 +111,28 @@ class Replay:
             RecordType.TX_COMMIT: self._outcome,
             RecordType.TX_ROLLBACK: self._outcome,
             RecordType.TX_DELETE: self._forget,
-            RecordType.TX_RELOCATED: self._relocated,
+            RecordType.TX_RELOCATED: self._relocate_transaction,
             RecordType.QUEUE_DELETE: self._delete_queue,
             RecordType.BATCH: self._batch,
         }
 
+    @property
+    def orphans(self) -> int:
+        """Records of chains that began below the base."""
+        return self.orphan_messages + self.orphan_transactions
+
+    @property
+    def abandoned(self) -> int:
+        """How many transactions recovery rolls back."""
+        return len(self.undone)
+
+    @property
+    def staged_dropped(self) -> int:
+        """How many messages recovery drops because they were never enqueued."""
+        return len(self.dropped)
+
     def apply(self, record: Record) -> None:
-        """Take the next record. Raises ``VersionError`` for relocated chains, which this version does not know."""
+        """Take the next record."""
         self.types[record.type] += 1
         handler = self._handlers.get(record.type)
         if handler is None:
@@ -152,7 +140,7 @@ class Replay:
             return
         if record.type is not RecordType.BATCH:
             self.records += 1
-            if record.id != 0:
+            if record.id != 0 and not is_relocated(record):
                 self._link(record)
         handler(record)
 
@@ -164,26 +152,18 @@ class Replay:
     # ---- Chains
 
     def _link(self, record: Record) -> None:
-        """The back-link names the chain's newest record, or one below the base."""
-        last = self._last.get(record.id)
-        if record.type in FIRST and not record.flags & RecordFlag.COPY:
-            if last is not None:
-                self._problem(record.lsn, f"chain {record.id} starts twice")
-        elif last is not None:
-            if record.prev != last:
-                self._problem(
-                    record.lsn, f"prev is {record.prev}, and the record before it in chain {record.id} is {last}"
-                )
-        elif record.id >= self._base_lsn:
-            self._problem(record.lsn, f"chain {record.id} has no start, or had ended before")
-        elif record.prev >= self._base_lsn:
-            self._problem(record.lsn, f"prev {record.prev} is no record of chain {record.id}")
-        self._last[record.id] = record.lsn
+        wrong = self._chains.link(record)
+        if wrong is not None:
+            self._problem(record.lsn, wrong)
 
     def _missing(self, record: Record) -> None:
         """A record of a chain that began below the base, or that :meth:`_link` has complained of."""
-        if record.id < self._base_lsn:
-            self.orphans += 1
+        if record.id >= self._base_lsn:
+            return
+        if record.type in MESSAGE_TYPES:
+            self.orphan_messages += 1
+        else:
+            self.orphan_transactions += 1
 
     # ---- Messages
 
@@ -191,11 +171,12 @@ class Replay:
         self.queue_id_max = max(self.queue_id_max, *queues, 0)
 
     def _start(self, record: Record) -> None:
+        if is_relocated(record):
+            self._copy(record)
+            return
         body = record.body
         assert isinstance(body, MessageStart)
-        if record.flags & RecordFlag.COPY:
-            return
-        made = _Message(len(body.content), bool(record.flags & RecordFlag.PUBLISHED))
+        made = Message(len(body.content), bool(record.flags & RecordFlag.PUBLISHED))
         self._messages[record.id] = made
         self._staged.add(record.id)
         self._place(record, made, body)
@@ -203,7 +184,8 @@ class Replay:
     def _chunk(self, record: Record) -> None:
         body, message = record.body, self._messages.get(record.id)
         assert isinstance(body, MessageChunk)
-        if record.flags & RecordFlag.COPY:
+        if is_relocated(record):
+            self._copy(record)
             return
         if message is None:
             self._missing(record)
@@ -212,6 +194,9 @@ class Replay:
             self._problem(
                 record.lsn, f"a chunk at {body.offset} does not continue content of {message.content_bytes} bytes"
             )
+        if message.content is None:
+            message.content = Content(record.id, message.content_bytes, {})
+        message.content.chunks[record.lsn] = Piece(body.offset, len(body.content))
         message.content_bytes += len(body.content)
 
     def _enqueue(self, record: Record) -> None:
@@ -224,27 +209,28 @@ class Replay:
         else:
             self._place(record, message, body)
 
-    def _place(self, record: Record, message: _Message, body: MessageStart | MessageEnqueue) -> None:
+    def _place(self, record: Record, message: Message, body: MessageStart | MessageEnqueue) -> None:
         self._name_queues(body.queues)
         if body.tx_id == 0:
             for queue_id in body.queues:
                 self._add_place(record, record.id, message, queue_id)
             return
         self._number(record, body)
-        for queue_id in body.queues:
-            self._work(record, body.tx_id, Operation(PendingKind.ENQUEUE, record.id, queue_id))
+        for order_index, queue_id in enumerate(body.queues, body.order_index):
+            work = Operation(PendingKind.ENQUEUE, record.id, queue_id, body.tx_id, record.lsn, order_index)
+            self._work(record, work)
 
     def _number(self, record: Record, body: MessageStart | MessageEnqueue) -> None:
         """The enqueues of a transaction are numbered in the order in which they were made."""
         transaction = self._transactions.get(body.tx_id)
         if transaction is None:
             return
-        if transaction.started and body.order_index != transaction.enqueues:
+        if transaction.enqueues is not None and body.order_index != transaction.enqueues:
             reason = f"enqueue {body.order_index} of transaction {body.tx_id} comes after {transaction.enqueues} others"
             self._problem(record.lsn, reason)
         transaction.enqueues = body.order_index + len(body.queues)
 
-    def _add_place(self, record: Record, message_id: int, message: _Message, queue_id: int) -> None:
+    def _add_place(self, record: Record, message_id: int, message: Message, queue_id: int) -> None:
         message.staged = False
         self._staged.discard(message_id)
         if queue_id in self.deleted_queues:
@@ -255,7 +241,7 @@ class Replay:
             places = (*message.places, queue_id)
             message.places = self._places.setdefault(places, places)
 
-    def _drop_place(self, record: Record, message_id: int, message: _Message, queue_id: int) -> None:
+    def _drop_place(self, record: Record, message_id: int, message: Message, queue_id: int) -> None:
         places = tuple(place for place in message.places if place != queue_id)
         if len(places) == len(message.places) and queue_id not in self.deleted_queues:
             self._problem(record.lsn, f"message {message_id} is dequeued from queue {queue_id}, where it is not")
@@ -268,7 +254,7 @@ class Replay:
         if message is None:
             self._missing(record)
         elif body.tx_id != 0:
-            self._work(record, body.tx_id, Operation(PendingKind.DEQUEUE, record.id, body.queue_id))
+            self._work(record, Operation(PendingKind.DEQUEUE, record.id, body.queue_id, body.tx_id, record.lsn, 0))
         else:
             self._drop_place(record, record.id, message, body.queue_id)
             if record.flags & RecordFlag.DELETES:
@@ -276,33 +262,41 @@ class Replay:
             else:
                 self._bury_if_dead(record.id, message)
         if record.flags & RecordFlag.DELETES:
-            self._last.pop(record.id, None)
+            self._end_chain(record)
 
     def _delete(self, record: Record) -> None:
         message = self._messages.get(record.id)
         if message is not None:
             message.staged = False
             self._end_message(record, message)
-        self._last.pop(record.id, None)
+        self._end_chain(record)
 
-    def _end_message(self, record: Record, message: _Message) -> None:
-        if not self._is_dead(message):
+    def _end_chain(self, record: Record) -> None:
+        self._chains.end(record.id)
+        if record.id < self._base_lsn:
+            self._ended.add(record.id)
+
+    def _end_message(self, record: Record, message: Message) -> None:
+        if not self._is_dead(record.id, message):
             self._problem(record.lsn, f"message {record.id} is deleted while it is still needed")
         self._remove_message(record.id)
 
-    def _is_dead(self, message: _Message) -> bool:
-        return not message.pending and not message.staged and not self._visible(message)
+    def _is_dead(self, message_id: int, message: Message) -> bool:
+        return message_id not in self._pending and not message.staged and not self._visible(message)
 
-    def _visible(self, message: _Message) -> list[int]:
+    def _visible(self, message: Message) -> list[int]:
         return [place for place in message.places if place not in self.deleted_queues]
 
-    def _bury_if_dead(self, message_id: int, message: _Message) -> None:
-        if self._is_dead(message):
+    def _bury_if_dead(self, message_id: int, message: Message) -> None:
+        if self._is_dead(message_id, message):
             self._remove_message(message_id)
 
     def _remove_message(self, message_id: int) -> None:
         del self._messages[message_id]
         self._staged.discard(message_id)
+        self._pending.pop(message_id, None)
+        if message_id < self._base_lsn:
+            self._ended.add(message_id)
 
     def _delete_queue(self, record: Record) -> None:
         """Places there are gone at once; messages without another are counted out at the end."""
@@ -317,15 +311,25 @@ class Replay:
         xid = record.body if isinstance(record.body, XidBody) else None
         self._transactions[record.id] = OpenTransaction(record.id, record.lsn, xid)
 
-    def _work(self, record: Record, tx_id: int, operation: Operation) -> None:
+    def _work(self, record: Record, operation: Operation) -> None:
+        tx_id = operation.tx_id
         transaction = self._transactions.get(tx_id)
         if transaction is None:
-            if tx_id >= self._base_lsn:
+            if tx_id >= self._base_lsn or tx_id in self._ended:
                 self._problem(record.lsn, f"an operation of transaction {tx_id}, which is not open")
                 return
-            transaction = self._transactions[tx_id] = OpenTransaction(tx_id, record.lsn, started=False)
+            transaction = OpenTransaction(tx_id, record.lsn, started=False, enqueues=None)
+            self._transactions[tx_id] = transaction
         transaction.operations.append(operation)
-        self._messages[operation.message_id].pending += 1
+        self._pending.setdefault(operation.message_id, []).append(operation)
+
+    def _end_work(self, operation: Operation) -> None:
+        """It is pending no more."""
+        left = self._pending.get(operation.message_id, [])
+        if operation in left:
+            left.remove(operation)
+        if not left:
+            self._pending.pop(operation.message_id, None)
 
     def _step(self, record: Record) -> None:
         transaction = self._transactions.get(record.id)
@@ -341,6 +345,8 @@ class Replay:
 
     def _outcome(self, record: Record) -> None:
         transaction = self._transactions.pop(record.id, None)
+        if record.id < self._base_lsn:
+            self._ended.add(record.id)
         if transaction is None:
             self._missing(record)
         elif record.type is RecordType.TX_COMMIT:
@@ -355,7 +361,7 @@ class Replay:
         message = self._messages.get(operation.message_id)
         if message is None:  # deleted by a record that was complained of
             return
-        message.pending -= 1
+        self._end_work(operation)
         if operation.kind is PendingKind.DEQUEUE:
             self._drop_place(record, operation.message_id, message, operation.queue_id)
         else:
@@ -366,25 +372,110 @@ class Replay:
         for operation in transaction.operations:
             message = self._messages.get(operation.message_id)
             if message is not None:
-                message.pending -= 1
+                self._end_work(operation)
                 self._settle(operation.message_id, message)
         transaction.operations = []
 
-    def _settle(self, message_id: int, message: _Message) -> None:
+    def _settle(self, message_id: int, message: Message) -> None:
         """A publish goes with the rollback of its enqueue; what was staged before stays staged."""
-        if not message.pending and not self._visible(message) and message.published:
+        if message_id not in self._pending and not self._visible(message) and message.published:
             message.staged = False
         self._bury_if_dead(message_id, message)
 
     def _forget(self, record: Record) -> None:
         if record.id in self._transactions:
             self._problem(record.lsn, f"transaction {record.id} is forgotten before its outcome")
-        self._last.pop(record.id, None)
+        self._chains.end(record.id)
 
-    def _relocated(self, record: Record) -> None:
-        raise VersionError(
-            f"the log holds relocated chains (LSN {record.lsn}), which this version does not replay: use a newer one"
-        )
+    def _relocate_transaction(self, record: Record) -> None:
+        body, transaction = record.body, self._transactions.get(record.id)
+        assert isinstance(body, TxRelocated)
+        xid = None if body.kind is TxKind.LOCAL else XidBody(body.format_id, body.gtrid, body.bqual)
+        state = body.state.name.lower()
+        if transaction is None:
+            if record.id >= self._base_lsn or record.id in self._ended:
+                self._problem(record.lsn, f"transaction {record.id} is relocated, and is not open")
+            transaction = OpenTransaction(record.id, record.lsn, enqueues=None)
+            self._transactions[record.id] = transaction
+        else:
+            if transaction.xid != xid and (transaction.started or transaction.xid is not None):
+                self._problem(record.lsn, f"transaction {record.id} is relocated under another xid")
+            if transaction.state != state and (transaction.started or transaction.state != "active"):
+                reason = f"transaction {record.id} is relocated as {state}, and it is {transaction.state}"
+                self._problem(record.lsn, reason)
+        transaction.started = True
+        transaction.xid, transaction.state, transaction.prepared_us = xid, state, body.prepare_time_us
+
+    # ---- Relocated messages
+
+    def _copy(self, record: Record) -> None:
+        """A copied start or chunk: it counts through the state that names it, or alone if it is inline."""
+        if RecordFlag.INLINE not in record.flags:
+            self._chains.copy(record)
+            return
+        self._link(record)
+        self._chains.take_copies(record.id)
+        self._replace(record, inline_state(record))
+
+    def _relocate(self, record: Record) -> None:
+        if RecordFlag.PART in record.flags:
+            self._chains.copy(record)
+            return
+        self._link(record)
+        copies = self._chains.take_copies(record.id)
+        message = self._messages.get(record.id)
+        known = None if message is None else message.content
+        if message is not None and known is None:
+            known = Content(record.id, message.content_bytes, {})
+        state, wrong = completed_state(record, copies, known, self._base_lsn)
+        for reason in wrong:
+            self._problem(record.lsn, f"message {record.id} is relocated: {reason}")
+        if state is not None:
+            self._replace(record, state)
+        elif message is not None or record.id >= self._base_lsn:
+            self._problem(record.lsn, f"message {record.id} is relocated, and the first parts of its state are missing")
+
+    def _replace(self, record: Record, state: MessageState) -> None:
+        """What a relocation says is the message's whole state, whatever was or was not seen of it before."""
+        self._name_queues(state.queues)
+        self._name_queues(work.queue_id for work in state.pending)
+        if len(set(state.queues)) < len(state.queues):
+            self._problem(record.lsn, f"message {record.id} is relocated with two places on one queue: {state.queues}")
+        message = self._messages.get(record.id)
+        if message is None:
+            alive = state.staged or state.pending or any(not self._is_deleted(queue_id) for queue_id in state.queues)
+            if not alive:  # its last queue was deleted, which the writer had yet to apply
+                return
+            if record.id >= self._base_lsn or record.id in self._ended:
+                self._problem(record.lsn, f"message {record.id} is relocated after its end")
+            message = self._messages[record.id] = Message(state.content_bytes, state.published)
+        else:
+            pending = self._pending.get(record.id, [])
+            for difference in differences(message, pending, state, self._is_deleted):
+                self._problem(record.lsn, f"message {record.id} is relocated {difference}")
+        message.content_bytes, message.content = state.content_bytes, state.content
+        places = tuple(dict.fromkeys(state.queues))
+        message.places = self._places.setdefault(places, places)
+        message.staged = state.staged
+        (self._staged.add if state.staged else self._staged.discard)(record.id)
+        self._replace_work(record, state)
+
+    def _replace_work(self, record: Record, state: MessageState) -> None:
+        """Work that is known already stays where it is in its transaction; other work comes or goes."""
+        said = {work_key(work) for work in state.pending}
+        known = self._pending.get(record.id, [])
+        for operation in [one for one in known if work_key(one) not in said and not self._is_deleted(one.queue_id)]:
+            self._transactions[operation.tx_id].operations.remove(operation)
+            self._end_work(operation)
+        there = {work_key(work) for work in known}
+        for work in state.pending:
+            if work_key(work) not in there:
+                order_index = work.order_index if work.kind is PendingKind.ENQUEUE else 0
+                operation = Operation(work.kind, record.id, work.queue_id, work.tx_id, work.lsn, order_index)
+                self._work(record, operation)
+
+    def _is_deleted(self, queue_id: int) -> bool:
+        return queue_id in self.deleted_queues
 
     # ---- Epochs
 
@@ -402,10 +493,10 @@ class Replay:
         for transaction in self._transactions.values():
             if not transaction.prepared:
                 self._undo(transaction)
-        for message_id in [one for one in self._staged if not self._messages[one].pending]:
+        for message_id in [one for one in self._staged if one not in self._pending]:
+            self.dropped.append(Staged(message_id, self._messages[message_id].content_bytes))
             self._remove_message(message_id)
-            self._last.pop(message_id, None)
-            self.staged_dropped += 1
+            self._chains.end(message_id)
 
     def finish(self, *, writer_epoch: int | None = None) -> Replayed:
         """The state at the end of the log: as recovery will make it, or as the writer of this epoch has it now."""
@@ -414,11 +505,16 @@ class Replay:
             if not transaction.started:
                 self._problem(
                     transaction.lsn,
-                    f"an operation of transaction {transaction.id}, which has neither start nor outcome",
+                    f"an operation of transaction {transaction.id}, which has neither start nor outcome "
+                    "nor relocated state",
                 )
         if recovering:
+            self.undone = [
+                Abandoned(one.id, one.xid, len(one.operations))
+                for one in self._transactions.values()
+                if not one.prepared
+            ]
             self._recover()
-            self.abandoned = sum(not one.prepared for one in self._transactions.values())
         return self._replayed(recovering=recovering)
 
     def without_queues(self, queue_ids: Iterable[int]) -> Replayed:
@@ -429,8 +525,11 @@ class Replay:
     def _replayed(self, *, recovering: bool) -> Replayed:
         queues: dict[int, QueueCounts] = {}
         messages = 0
-        for message in self._messages.values():
-            messages += not self._is_dead(message)
+        for message_id, message in self._messages.items():
+            if self._is_dead(message_id, message):
+                continue
+            messages += 1
+            self._check_content(message_id, message)
             for queue_id in self._visible(message):
                 counts = queues.setdefault(queue_id, QueueCounts())
                 counts.depth += 1
@@ -439,34 +538,26 @@ class Replay:
         self._count_locked(queues, remaining)
         return Replayed(
             messages=messages,
-            staged=sum(not self._messages[one].pending for one in self._staged),
+            staged=sum(one not in self._pending for one in self._staged),
             places=sum(counts.depth for counts in queues.values()),
             queues=queues,
             transactions=remaining,
         )
 
+    def _check_content(self, message_id: int, message: Message) -> None:
+        """What a message that lives needs is above the base."""
+        content = message.content
+        if content is not None and min((content.start_lsn, *content.chunks)) < self._base_lsn:
+            reason = f"message {message_id} lives, and content of it lies below the base"
+            self._problem(self._chains.newest(message_id), reason)
+
     def _count_locked(self, queues: dict[int, QueueCounts], transactions: list[OpenTransaction]) -> None:
         """A transaction's dequeue locks the place that is there; one of what it enqueued itself locks nothing."""
         locked: set[tuple[int, int]] = set()
         for transaction in transactions:
-            for kind, message_id, queue_id in transaction.operations:
-                message = self._messages.get(message_id)
-                if kind is PendingKind.DEQUEUE and message is not None and queue_id in self._visible(message):
-                    locked.add((message_id, queue_id))
+            for work in transaction.operations:
+                message = self._messages.get(work.message_id)
+                if work.kind is PendingKind.DEQUEUE and message is not None and work.queue_id in self._visible(message):
+                    locked.add((work.message_id, work.queue_id))
         for _, queue_id in locked:
             queues[queue_id].locked += 1
-
-
-def half_deleted(replayed: Replayed, kept: Container[int]) -> dict[int, int]:
-    """The queues whose deletion recovery finishes, and how many places on each it drops.
-
-    They have places, or work of transactions in doubt, and the catalog no longer has them.
-    """
-    worked_on = {operation.queue_id: 0 for one in replayed.transactions for operation in one.operations}
-    places = worked_on | {queue_id: counts.depth for queue_id, counts in replayed.queues.items()}
-    return {queue_id: places[queue_id] for queue_id in sorted(places) if queue_id not in kept}
-
-
-def xid_text(xid: XidBody) -> str:
-    """As people write it: ``format:gtrid-hex:bqual-hex``."""
-    return f"{xid.format_id}:{xid.gtrid.hex()}:{xid.bqual.hex()}"

@@ -38,6 +38,12 @@ class _Stopped(BaseException):
     type=SIZE,
     help="Of a new store: the most that may wait for the disk [default: 2 segments].",
 )
+@click.option("--max-prepared", type=int, help="Distributed transactions prepared at once [default: 10000].")
+@click.option(
+    "--prepared-timeout",
+    type=float,
+    help="Seconds after which a prepared transaction is rolled back without its coordinator [default: never].",
+)
 @click.option(
     "--durability",
     type=click.Choice(["strict", "relaxed"]),

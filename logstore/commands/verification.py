@@ -185,12 +185,16 @@ class Verification:
 
     def _check_batch_record(self, record: Record, body: Batch, batch: BatchBytes) -> None:
         """What a batch says of itself and of the log before it. The core has counted its records."""
+        assert self.info is not None
         if body.epoch != batch.epoch or body.bytes != len(batch.raw):
             self._note("batch", "the decoders disagree on the batch's epoch or size", record.lsn)
         if body.durable_lsn > record.lsn:
             self._note("batch", f"it says that LSN {body.durable_lsn}, above it, was durable before it", record.lsn)
-        if body.base_lsn > body.durable_lsn:
+        opens_segment = record.lsn == batch.first_lsn + SEGMENT_HEADER_BYTES
+        if body.base_lsn > body.durable_lsn and not (opens_segment and body.base_lsn == batch.first_lsn):
             self._note("batch", f"its base {body.base_lsn} lies above what was durable", record.lsn)
+        if body.base_lsn % self.info.segment_size != 0:
+            self._note("batch", f"its base {body.base_lsn} is not the first LSN of a segment", record.lsn)
         if body.durable_lsn < self._batch_durable_lsn or body.base_lsn < self._batch_base_lsn:
             self._note("batch", "its durable LSN or its base lies below that of a batch before it", record.lsn)
         self._batch_durable_lsn = max(self._batch_durable_lsn, body.durable_lsn)

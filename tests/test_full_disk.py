@@ -1,0 +1,145 @@
+"""A disk that is really full: whatever is in can get out, and whatever is promised can be kept.
+
+The file system is a small tmpfs with the log and the catalog on it, and a ballast file takes what the store has left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logstore import Xid, errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from logstore import MessageStore
+
+    Open = Callable[..., MessageStore]
+
+LIVE = 100_000
+PREPARED = 2_000
+MIB = 1 << 20
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 MiB, where the system lets us mount one."""
+    place = tmp_path / "small"
+    place.mkdir()
+    if os.getuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("SKIPPED LOUDLY: a small file system needs root and mount; the full disk was NOT tried")
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m,mode=0700", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if made.returncode != 0:
+        pytest.skip(f"SKIPPED LOUDLY: no tmpfs may be mounted here ({made.stderr.decode().strip()})")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=False)
+
+
+def take_the_rest(disk: Path) -> None:
+    """Not a block is left."""
+    with (disk / "ballast").open("ab", buffering=0) as file:
+        for size in (MIB, 4096):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    assert os.statvfs(disk).f_bavail == 0
+
+
+def publish_until_full(store: MessageStore, queue: Any, ids: list[int]) -> None:
+    """Small ones, singly acknowledged in groups."""
+    while True:
+        try:
+            ids.extend(store.publish_many(queue, [b"%07d" % number for number in range(1000)]))
+        except errors.StoreFull:
+            return
+
+
+def prepare_moves(store: MessageStore, number: int, ids: list[int]) -> None:
+    """One message leaves the first queue and another comes to the second, once somebody says so."""
+    transaction = store.begin(Xid(5, number.to_bytes(4, "big"), b"full"))
+    store.dequeue(ids[number], "in", transaction=transaction)
+    store.publish("out", b"%d" % number, transaction=transaction)
+    transaction.end()
+    transaction.prepare(wait=False)
+
+
+def outcome(transaction: Any) -> tuple[int, bool]:
+    """Which it is, and that every other one commits."""
+    number = int.from_bytes(transaction.xid.gtrid, "big")
+    return number, number % 2 == 0
+
+
+def test_on_a_full_disk_every_outcome_and_every_dequeue_succeeds_through_restarts(
+    small_disk: Path, open_store: Open
+) -> None:
+    path = small_disk / "store"
+    options = {"segment_size": MIB, "max_prepared": PREPARED}
+    store = open_store(path, **options)
+    waiting = store.declare_queue("in")
+    store.declare_queue("out")
+    ids: list[int] = []
+    for _ in range(LIVE // 1000):
+        ids.extend(store.publish_many(waiting, [b"%07d" % number for number in range(1000)]))
+    for number in range(PREPARED):
+        prepare_moves(store, number, ids)
+    store.force()
+    take_the_rest(small_disk)
+    publish_until_full(store, waiting, ids)
+    assert len(ids) >= LIVE
+    for _ in range(3):
+        store.close()
+        store = open_store(path, **options)
+        assert len(store.in_doubt()) == PREPARED
+    committed: set[int] = set()
+    for count, transaction in enumerate(store.in_doubt()):
+        number, commits = outcome(transaction)
+        if commits:
+            transaction.commit()
+            committed.add(number)
+        else:
+            transaction.rollback()
+        if count == PREPARED // 2:
+            store.close()
+            store = open_store(path, **options)
+            break
+    for transaction in store.in_doubt():
+        number, commits = outcome(transaction)
+        if commits:
+            transaction.commit(wait=False)
+            committed.add(number)
+        else:
+            transaction.rollback(wait=False)
+    store.force()
+    assert committed == set(range(0, PREPARED, 2))
+    expected = [key for number, key in enumerate(ids) if number not in committed]
+    store.close()
+    store = open_store(path, **options)
+    assert [message.id for message in store.messages("in")] == expected
+    assert [delivery.content for delivery in store.queue("out").browse()] == [b"%d" % one for one in sorted(committed)]
+
+    dice = random.Random(11)
+    while expected:  # the newest first is the worst order for a log; then at random; singly, and in crowds
+        some = expected[-20_000:]
+        del expected[-20_000:]
+        dice.shuffle(some)
+        for key in some[:500]:
+            store.dequeue(key, "in")
+        store.dequeue_many(some[500:], "in")
+        store.close()
+        store = open_store(path, **options)
+        assert store.queue("in").depth == len(expected)
+    assert store.queue("out").purge() == len(committed)
+    (small_disk / "ballast").unlink()
+    fresh: list[int] = []
+    publish_until_full(store, "in", fresh)
+    assert len(fresh) > LIVE
