@@ -359,7 +359,7 @@ class BrokerQueue(abc.ABC):
             self._expiry_timer = self.wakeups.loop.call_later(LOCKED_HEAD_RETRY_S, self._drop_overdue)
 
     def _drop_from_front(self) -> bool:
-        """Drop overdue messages at the front; False if the front is overdue but cannot be taken, or is being delivered."""
+        """Drop overdue messages at the front; False if the front is overdue and cannot be taken, or is under way."""
         while True:
             data = self._head_header()
             if data is None:
