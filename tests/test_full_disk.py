@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import shutil
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +15,7 @@ import pytest
 from logstore import Xid, errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from logstore import MessageStore
@@ -30,19 +28,9 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 MiB, where the system lets us mount one."""
-    place = tmp_path / "small"
-    place.mkdir()
-    if os.getuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("SKIPPED LOUDLY: a small file system needs root and mount; the full disk was NOT tried")
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64m,mode=0700", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    if made.returncode != 0:
-        pytest.skip(f"SKIPPED LOUDLY: no tmpfs may be mounted here ({made.stderr.decode().strip()})")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=False)
+def small_disk(mounted_disk: Callable[[int], Path]) -> Path:
+    """A file system of 64 MiB."""
+    return mounted_disk(64)
 
 
 def take_the_rest(disk: Path) -> None:
