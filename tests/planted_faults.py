@@ -110,15 +110,19 @@ def a_rollback_forgets_to_bring_back_what_consumers_passed(patches: pytest.Monke
     patches.setattr(logstore.queues.Queue, "_fetch", fetch)
 
 
-def a_commit_of_what_is_in_doubt_is_forgotten(patches: pytest.MonkeyPatch) -> None:
-    prepared = 3  # the core's number of that state
+def a_prepare_does_not_wait_but_says_that_it_is_durable(patches: pytest.MonkeyPatch) -> None:
+    claimed: list[int] = [0]
 
-    def commit(handle: Any, flags: int) -> int:
-        info = ffi.new("ls_tx_info *")
-        lib.ls_tx_describe(handle, info)
-        return 0 if info.state == prepared else int(lib.ls_commit(handle, flags))
+    def prepare(handle: Any, flags: int) -> int:
+        code = int(lib.ls_prepare(handle, 0))
+        claimed[0] |= flags & lib.LS_WAIT if code == 0 else 0
+        return code
 
-    planted(patches, ls_commit=commit)
+    planted(
+        patches,
+        ls_prepare=prepare,
+        ls_durable_lsn=lambda store: lib.ls_next_lsn(store) if claimed[0] else lib.ls_durable_lsn(store),
+    )
 
 
 def an_open_rolls_back_what_is_in_doubt(patches: pytest.MonkeyPatch) -> None:
@@ -147,6 +151,6 @@ FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     acquire_ignores_what_was_released,
     a_rollback_forgets_to_bring_back_what_consumers_passed,
     an_append_is_lost_in_a_staged_message,
-    a_commit_of_what_is_in_doubt_is_forgotten,
+    a_prepare_does_not_wait_but_says_that_it_is_durable,
     an_open_rolls_back_what_is_in_doubt,
 ]
