@@ -210,9 +210,18 @@ void spares_recycle(struct log *g) {
 
 /* ---- how many, and when to relocate ---- */
 
-/* What makes room again may take one of the reserved: relocation gets it back. */
+/*
+ * What is reserved is for moves and for the next open; what makes room again waits for them. A move may take the last one:
+ * until it is done nobody else writes (see log_reserve), so that, should it be cut, the last segment holds only copies
+ * and the next open takes it back. The last records of a close leave one.
+ */
 bool spares_allow(const struct log *g, enum purpose purpose) {
-    size_t kept = purpose == RESERVE_MOVES ? 0 : g->spares_reserved - (purpose == RESERVE_SHRINKS ? 1 : 0);
+    size_t kept = g->spares_reserved;
+    if (purpose == RESERVE_MOVES) {
+        kept = 0;
+    } else if (purpose == RESERVE_SHRINKS && g->closing) {
+        kept = 1;
+    }
     return g->spare_count > kept;
 }
 
@@ -228,10 +237,17 @@ bool spares_are_behind(const struct log *g) {
     return segments_used(g) > segments_wanted(g) + 1 && !g->segments[g->base_index]->stuck;
 }
 
-/* How many what lives needs at most, written without gaps but for a record's length at each end. */
+/* How many what lives needs at most, written without gaps but for a record or two at each end. */
 static size_t segments_dense(const struct log *g) {
-    uint64_t usable = g->segment_size - g->segment_size / 16 - SEGMENT_HEADER_BYTES;
-    return (size_t)(log_live_bytes(g) / usable) + 1;
+    uint64_t bytes = 0, records = 1;
+    for (size_t i = g->base_index; i < g->segment_count; i++) {
+        bytes += g->segments[i]->live_bytes;
+        records += g->segments[i]->live_records;
+    }
+    uint64_t gap = 2 * (bytes / records);
+    gap = gap < g->segment_size / 16 ? gap : g->segment_size / 16;
+    uint64_t usable = g->segment_size - SEGMENT_HEADER_BYTES - SEGMENT_END_RESERVE - 16 * BATCH_RECORD_BYTES - gap;
+    return (size_t)(bytes / usable) + 1;
 }
 
 /* The oldest segment can be moved at all, and enough of the log is dead for a whole segment to come of it. */
@@ -326,10 +342,7 @@ int spares_fail_full(const struct log *g) {
 /* For a move there is nobody to wait for: what can be recycled or made is, or it ends. */
 static int need_for_move(struct log *g) {
     spares_recycle(g);
-    if (g->spare_count > 0) {
-        return LS_OK;
-    }
-    return spares_make(g, false);
+    return spares_allow(g, RESERVE_MOVES) ? LS_OK : spares_make(g, false);
 }
 
 int spares_need(struct log *g, enum purpose purpose) {

@@ -67,11 +67,12 @@ def outcome(transaction: Any) -> tuple[int, bool]:
     return number, number % 2 == 0
 
 
+@pytest.mark.parametrize("segment_size", [MIB // 2, MIB, 4 * MIB])
 def test_on_a_full_disk_every_outcome_and_every_dequeue_succeeds_through_restarts(
-    small_disk: Path, open_store: Open
+    small_disk: Path, open_store: Open, segment_size: int
 ) -> None:
     path = small_disk / "store"
-    options = {"segment_size": MIB, "max_prepared": PREPARED}
+    options = {"segment_size": segment_size, "max_prepared": PREPARED}
     store = open_store(path, **options)
     waiting = store.declare_queue("in")
     store.declare_queue("out")
