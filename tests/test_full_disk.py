@@ -48,7 +48,8 @@ def publish_until_full(store: MessageStore, queue: Any, ids: list[int]) -> None:
     while True:
         try:
             ids.extend(store.publish_many(queue, [b"%07d" % number for number in range(1000)]))
-        except errors.StoreFull:
+        except errors.StoreFull as problem:
+            ids.extend(getattr(problem, "published", ()))
             return
 
 
