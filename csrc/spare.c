@@ -237,24 +237,36 @@ bool spares_are_behind(const struct log *g) {
     return segments_used(g) > segments_wanted(g) + 1 && !g->segments[g->base_index]->stuck;
 }
 
-/* How many what lives needs at most, written without gaps but for a record or two at each end. */
-static size_t segments_dense(const struct log *g) {
-    uint64_t bytes = 0, records = 1;
+/* What a segment can hold, but for a record or two that do not fit at its end. */
+static uint64_t usable_bytes(const struct log *g, uint64_t live_bytes) {
+    uint64_t records = 1;
     for (size_t i = g->base_index; i < g->segment_count; i++) {
-        bytes += g->segments[i]->live_bytes;
         records += g->segments[i]->live_records;
     }
-    uint64_t gap = 2 * (bytes / records);
+    uint64_t gap = 2 * (live_bytes / records);
     gap = gap < g->segment_size / 16 ? gap : g->segment_size / 16;
-    uint64_t usable = g->segment_size - SEGMENT_HEADER_BYTES - SEGMENT_END_RESERVE - 16 * BATCH_RECORD_BYTES - gap;
-    return (size_t)(bytes / usable) + 1;
+    return g->segment_size - SEGMENT_HEADER_BYTES - SEGMENT_END_RESERVE - 16 * BATCH_RECORD_BYTES - gap;
 }
 
-/* The oldest segment can be moved at all, and enough of the log is dead for a whole segment to come of it. */
 static bool can_relocate(const struct log *g) {
     const struct segment *oldest = g->segments[g->base_index];
     return g->serving && !g->stopping && g->poison == 0 && g->owner.relocate != NULL && !oldest->stuck &&
-           oldest->end_lsn != 0 && segments_used(g) > segments_dense(g);
+           oldest->end_lsn != 0;
+}
+
+/*
+ * A whole segment can be gained, and either the log is larger than it is kept to or no spare can be made; or somebody
+ * waits to make room, the current segment is full, and there is some to be gained.
+ */
+static bool should_relocate(const struct log *g, bool pressed) {
+    uint64_t live_bytes = log_live_bytes(g), usable = usable_bytes(g, live_bytes);
+    size_t used = segments_used(g);
+    if ((pressed || used > segments_wanted(g)) && used > live_bytes / usable + 1) {
+        return true;
+    }
+    uint64_t end_lsn = g->segments[g->segment_count - 1]->first_lsn + g->segment_size;
+    bool full = g->append_lsn + SEGMENT_END_RESERVE + g->segment_size / 64 > end_lsn;
+    return g->room_wanted > 0 && full && used * usable > live_bytes + g->segment_size / 8;
 }
 
 /* The oldest segment's life goes to the head, and the base past it. Every way to fail leaves it as it was. */
@@ -297,7 +309,7 @@ int spares_keep(struct log *g) {
     spares_recycle(g);
     int rc = make_missing(g);
     size_t rounds = segments_used(g);
-    while (rounds-- > 0 && can_relocate(g) && (rc != LS_OK || segments_used(g) > segments_wanted(g))) {
+    while (rounds-- > 0 && can_relocate(g) && should_relocate(g, rc != LS_OK)) {
         if (relocate_oldest(g) != LS_OK) {
             break;
         }
@@ -351,7 +363,9 @@ int spares_need(struct log *g, enum purpose purpose) {
         return need_for_move(g);
     }
     uint64_t moved = g->stats.segments_relocated;
+    g->room_wanted += purpose == RESERVE_SHRINKS ? 1 : 0;
     spares_try(g);
+    g->room_wanted -= purpose == RESERVE_SHRINKS ? 1 : 0;
     if (spares_allow(g, purpose) || g->stats.segments_relocated != moved) {
         return LS_OK; /* where a segment was moved there may be room behind it: the caller looks again */
     }
