@@ -54,8 +54,6 @@ struct segment *spares_take(struct log *g) {
     uint64_t now = g->v->monotonic_us(g->v);
     g->switch_interval_us = now - g->last_switch_us;
     g->last_switch_us = now;
-    g->maker_wanted = true;
-    (void)pthread_cond_signal(&g->maker_wake);
     return s;
 }
 
@@ -166,7 +164,7 @@ static void recycle(struct log *g, struct segment *s) {
             s->first_lsn = first_lsn;
             s->epoch = g->epoch;
             s->seed = format_segment_seed(g->uuid, first_lsn, g->epoch);
-            s->end_lsn = s->live_records = s->live_bytes = 0;
+            s->end_lsn = s->live_records = s->live_bytes = s->stuck_until_lsn = 0;
             s->header_due = true;
             g->stats.segments_recycled++;
             spares_adopt(g, s);
@@ -224,9 +222,9 @@ static size_t segments_wanted(const struct log *g) {
     return twice > LOG_SEGMENTS_MIN ? (size_t)twice : LOG_SEGMENTS_MIN;
 }
 
-bool spares_are_behind(const struct log *g) {
-    return segments_used(g) > segments_wanted(g) + 1 && !g->segments[g->base_index]->stuck;
-}
+static bool oldest_is_stuck(const struct log *g) { return g->append_lsn < g->segments[g->base_index]->stuck_until_lsn; }
+
+bool spares_are_behind(const struct log *g) { return segments_used(g) > segments_wanted(g) + 1 && !oldest_is_stuck(g); }
 
 /* How many what lives needs at most, written without gaps but for a record's length at each end. */
 static size_t segments_dense(const struct log *g) {
@@ -237,7 +235,7 @@ static size_t segments_dense(const struct log *g) {
 /* The oldest segment can be moved at all, and enough of the log is dead for a whole segment to come of it. */
 static bool can_relocate(const struct log *g) {
     const struct segment *oldest = g->segments[g->base_index];
-    return g->serving && !g->stopping && g->poison == 0 && g->owner.relocate != NULL && !oldest->stuck &&
+    return g->serving && !g->stopping && g->poison == 0 && g->owner.relocate != NULL && !oldest_is_stuck(g) &&
            oldest->end_lsn != 0 && segments_used(g) > segments_dense(g);
 }
 
@@ -253,7 +251,8 @@ static int relocate_oldest(struct log *g) {
         rc = rc == LS_OK ? log_force(g, g->end_lsn) : rc;
         log_advance_base(g);
         if (rc == LS_CORRUPT || rc == LS_IO || (rc == LS_OK && log_base_lsn(g) == first_lsn)) {
-            oldest->stuck = true;
+            /* damage stays; a failing read or a queue that is being deleted is over some time */
+            oldest->stuck_until_lsn = rc == LS_CORRUPT ? UINT64_MAX : g->append_lsn + g->segment_size / 2;
             g->stats.relocation_failures++;
         }
         g->stats.segments_relocated += log_base_lsn(g) > first_lsn ? 1 : 0;
@@ -262,6 +261,7 @@ static int relocate_oldest(struct log *g) {
         rc = log_force_batch(g);
     }
     g->moving = false;
+    (void)pthread_cond_broadcast(&g->maker_done);
     spares_recycle(g);
     return rc;
 }
@@ -298,6 +298,9 @@ void spares_try(struct log *g) {
         return; /* the maker may be at its last file */
     }
     if (!g->threads_running) {
+        while (g->moving && !g->stopping) { /* by another caller */
+            (void)pthread_cond_wait(&g->maker_done, &g->lock);
+        }
         (void)spares_keep(g);
         return;
     }
