@@ -22,7 +22,7 @@ void message_die(ls_store *store, uint32_t number) {
     struct log *g = &store->log;
     struct segment *s = log_segment(g, message_start_lsn(m));
     assert(s != NULL);
-    log_release(g, s, 1, m->record_bytes);
+    log_release(g, s, 1, message_start_weight(m));
     for (uint32_t i = 0; m->extra != NULL && i < m->extra->chunk_count; i++) {
         s = log_segment(g, m->extra->chunks[i].lsn);
         assert(s != NULL);

@@ -30,7 +30,8 @@ struct state {
     uint32_t start_content_bytes;
     bool staged;
     bool published;
-    bool has_parts; /* records of the state to be kept beside the start */
+    bool has_parts;       /* records of the state to be kept beside the start */
+    uint32_t state_bytes; /* of the state's record if it follows the start record at once */
 };
 
 /* ---- into the table ---- */
@@ -146,6 +147,7 @@ static int apply_state(struct replay *p, const struct record *r, const struct st
     free(x->parts);
     x->parts = s->has_parts ? v->parts : NULL;
     x->part_count = s->has_parts ? v->next_part : 0;
+    x->state_bytes = s->state_bytes;
     v->parts = s->has_parts ? NULL : v->parts;
     int rc = take_chunks(p, r, s, x);
     rc = rc == LS_OK && !known ? add_places(p, r, m) : rc;
@@ -289,6 +291,7 @@ int replay_relocated(struct replay *p, const struct record *r) {
     };
     if (find_start(p, r, m.start_lsn, &s)) {
         s.has_parts = v->next_part > 1 || r->lsn != m.start_lsn + s.start_record_bytes;
+        s.state_bytes = s.has_parts ? 0 : r->length;
         rc = apply_state(p, r, &s);
     } else if (m.start_lsn >= p->base_lsn) {
         rc = replay_inconsistent(p, r, "a relocated state names a start record that is not there");

@@ -152,6 +152,10 @@ uint64_t message_last_lsn(const struct message *m) { return m->extra != NULL ? m
 
 uint64_t message_start_lsn(const struct message *m) { return m->extra != NULL ? m->extra->start_lsn : m->id; }
 
+uint64_t message_start_weight(const struct message *m) {
+    return (uint64_t)m->record_bytes + (m->extra != NULL ? m->extra->state_bytes : 0);
+}
+
 uint64_t message_content_bytes(const struct message *m) {
     return m->extra != NULL ? m->extra->content_bytes : m->content_bytes;
 }

@@ -128,6 +128,7 @@ struct message_extra {
     struct work *work;         /* the pending operations, the newest first */
     struct chunk_place *parts; /* the relocated state's records, unless one follows the start record at once */
     uint32_t part_count;
+    uint32_t state_bytes; /* of the state's record, if it follows the start record at once */
 };
 
 enum message_flag {
@@ -238,6 +239,7 @@ void table_remove(struct table *t, uint32_t number);    /* frees what the messag
 struct message_extra *message_extra(struct message *m); /* makes one if need be; NULL: no memory */
 uint64_t message_last_lsn(const struct message *m);
 uint64_t message_start_lsn(const struct message *m);
+uint64_t message_start_weight(const struct message *m); /* bytes that live where the start record is */
 uint64_t message_content_bytes(const struct message *m);
 uint32_t message_pending(const struct message *m);
 void message_changed(struct message *m); /* in what a relocation would write */
