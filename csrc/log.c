@@ -544,7 +544,7 @@ int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose) {
         } else {
             rc = make_room(g, bytes, purpose);
         }
-        if (rc == LS_OK && g->stats.segments_relocated > patience && !spares_allow(g, purpose)) {
+        if (rc == LS_OK && g->cannot_grow && g->stats.segments_relocated > patience && !spares_allow(g, purpose)) {
             rc = spares_fail_full(g); /* twice round the log, and no room for it */
         }
         if (rc != LS_OK) {

@@ -243,6 +243,7 @@ static bool can_relocate(const struct log *g) {
 static int relocate_oldest(struct log *g) {
     struct segment *oldest = g->segments[g->base_index];
     uint64_t first_lsn = oldest->first_lsn;
+    assert(!g->moving); /* replay takes one chain after the other */
     g->moving = true;
     int rc = log_force(g, g->end_lsn);
     log_advance_base(g);
