@@ -282,6 +282,7 @@ static void append_inline(struct mover *v, struct message *m, const struct messa
     switch_start(v->g, m, s.lsn, bytes);
     switch_parts(v->g, m, NULL, 0);
     m->extra->last_lsn = s.lsn;
+    message_moved(&v->store->table, m);
 }
 
 static void append_start_and_state(struct mover *v, struct message *m, const struct message_start *from,
@@ -298,6 +299,7 @@ static void append_start_and_state(struct mover *v, struct message *m, const str
     switch_state(v->g, m, state_bytes);
     switch_parts(v->g, m, NULL, 0);
     m->extra->last_lsn = state.lsn;
+    message_moved(&v->store->table, m);
 }
 
 /* What log_reserve can give at once. */
@@ -598,6 +600,7 @@ static void switch_over(struct mover *v, struct message *m, const struct long_mo
         free(parts);
     }
     m->extra->last_lsn = last_lsn;
+    message_moved(&v->store->table, m);
 }
 
 static int append_long_state(struct mover *v, uint64_t id, const struct long_move *l) {

@@ -141,6 +141,7 @@ static int apply_state(struct replay *p, const struct record *r, const struct st
     }
     m->record_bytes = s->start_record_bytes;
     m->content_bytes = s->start_content_bytes;
+    message_moved(p->t, m);
     x->content_bytes = s->content_bytes;
     x->start_lsn = s->start_lsn;
     x->last_lsn = r->lsn;

@@ -294,11 +294,101 @@ static void a_file_that_held_a_damaged_segment_serves_again(void) {
     vfs_sim_free(sim);
 }
 
+/* ---- full stores ---- */
+
+enum { KINDS = 6, MOST = 30000 };
+
+/* One message in several records, or several keys: what moves longer than it was. */
+static int put_kind(ls_store *store, int kind, uint64_t *id) {
+    uint32_t q[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+    uint64_t lsn;
+    ls_tx *tx = NULL;
+    int rc;
+
+    if (kind == 0) { /* places of two keys */
+        rc = ls_publish(store, q, 1, NULL, 0, NULL, 0, NULL, 0, id);
+        return rc == LS_OK ? ls_enqueue(store, *id, q + 1, 1, NULL, 0, &lsn) : rc;
+    }
+    if (kind == 1) { /* of many keys at once */
+        rc = ls_publish(store, q, 1, NULL, 0, NULL, 0, NULL, 0, id);
+        return rc == LS_OK ? ls_enqueue(store, *id, q + 1, 11, NULL, 0, &lsn) : rc;
+    }
+    if (kind == 2) /* a chunk */
+        return ls_publish(store, q, 12, NULL, 0, bytes_of, 4200, NULL, 0, id);
+    if (kind == 3) { /* many small chunks */
+        rc = ls_stage(store, NULL, 0, NULL, 0, LS_PUBLISHED, id);
+        for (int i = 0; rc == LS_OK && i < 10; i++)
+            rc = ls_append_content(store, *id, bytes_of, 1, 0);
+        return rc == LS_OK ? ls_enqueue(store, *id, q, 1, NULL, 0, &lsn) : rc;
+    }
+    if (kind == 4) { /* a gap in its numbers */
+        rc = ls_begin(store, NULL, &tx);
+        rc = rc == LS_OK ? ls_publish(store, q, 12, NULL, 0, NULL, 0, tx, 0, id) : rc;
+        rc = rc == LS_OK ? ls_commit(tx, 0) : rc;
+        ls_tx_free(tx);
+        for (int i = 1; rc == LS_OK && i < 11; i++)
+            rc = ls_dequeue(store, *id, q[i], NULL, 1, 0, 0, &lsn);
+        return rc;
+    }
+    rc = ls_stage(store, NULL, 0, NULL, 0, 0, id);
+    return rc == LS_OK ? ls_enqueue(store, *id, q, 2, NULL, 0, &lsn) : rc;
+}
+
+static bool take_all(ls_store *store, uint64_t id) {
+    for (uint32_t q = 12; q > 0; q--) {
+        uint64_t lsn;
+        int rc = ls_dequeue(store, id, q, NULL, 1, 0, LS_WAIT, &lsn);
+
+        if (rc != LS_OK && rc != LS_NOT_ENQUEUED && rc != LS_UNKNOWN_MESSAGE)
+            return false;
+    }
+    return true;
+}
+
+static void whatever_fills_a_store_can_be_drained_from_its_end(void) {
+    for (int kind = 0; kind < KINDS; kind++) {
+        static uint64_t ids[MOST];
+        vfs_sim *sim = new_disk();
+        ls_options o = plain_options();
+        uint32_t queues[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+        ls_store *store;
+        ls_stats stats;
+        int n = 0, rc = LS_OK;
+
+        o.max_log_bytes = (uint64_t)12 * SEGMENT;
+        store = open_with(sim, &o, queues, 12);
+        require(store != NULL);
+        while (n < MOST && (rc = put_kind(store, kind, &ids[n])) == LS_OK)
+            n++;
+        check((rc == LS_FULL && n > 50) || complain("fill"));
+        ls_stats_get(store, &stats);
+        if (getenv("LOGSTORE_VERBOSE") != NULL)
+            printf("kind %d: %d messages, %llu live bytes, moved %llu of %llu\n", kind, n,
+                   (unsigned long long)stats.live_bytes, (unsigned long long)stats.relocated_bytes,
+                   (unsigned long long)stats.appended_bytes);
+        for (int step = 0; n > 0; step++) {
+            if (step % 200 == 199) { /* and a restart now and then */
+                check(ls_close(store) == LS_OK);
+                ls_free(store);
+                store = open_with(sim, &o, queues, 12);
+                require(store != NULL);
+            }
+            if (!take_all(store, ids[--n])) {
+                check(complain("a dequeue was refused"));
+                printf("kind %d, %d left\n", kind, n);
+                break;
+            }
+        }
+        ls_free(store);
+        vfs_sim_free(sim);
+    }
+}
+
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
         work_on_a_deleted_queue_outlives_its_deletion_record, what_is_moved_is_bounded_by_what_is_appended,
         a_queue_deleted_between_two_parts_is_in_none_of_them, a_segment_that_could_not_be_read_is_moved_when_it_can_be,
-        a_file_that_held_a_damaged_segment_serves_again,
+        a_file_that_held_a_damaged_segment_serves_again,      whatever_fills_a_store_can_be_drained_from_its_end,
     };
     int passed = 0, failed = 0;
 
