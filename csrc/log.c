@@ -433,7 +433,7 @@ static void count_types(struct log *g, struct footer *f) {
 }
 
 /* The current segment ends with its footer and the next one, a spare, begins. Nothing here can fail. */
-static void switch_segment(struct log *g) {
+static void switch_segment(struct log *g, enum purpose purpose) {
     struct segment *old = g->segments[g->segment_count - 1];
     struct slot s = log_slot(g, 0, 0, 0);
     struct footer f = {
@@ -448,6 +448,10 @@ static void switch_segment(struct log *g) {
     memset(g->type_counts, 0, sizeof g->type_counts);
     g->segment_batches = 0;
     struct segment *next = spares_take(g);
+    if (purpose != RESERVE_MOVES) { /* who moves looks after spares anyway; else one move would lead to the next */
+        g->maker_wanted = true;
+        (void)pthread_cond_signal(&g->maker_wake);
+    }
     next->prev_end_lsn = old->end_lsn;
     g->segments[g->segment_count++] = next;
     g->append_lsn = next->first_lsn + SEGMENT_HEADER_BYTES;
@@ -484,7 +488,7 @@ static int make_room(struct log *g, uint64_t bytes, enum purpose purpose) {
         bool ready;
         int rc = prepare_switch(g, purpose, &ready);
         if (rc == LS_OK && ready) {
-            switch_segment(g);
+            switch_segment(g, purpose);
         }
         return rc;
     }
@@ -544,7 +548,7 @@ int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose) {
         } else {
             rc = make_room(g, bytes, purpose);
         }
-        if (rc == LS_OK && g->stats.segments_relocated > patience && !spares_allow(g, purpose)) {
+        if (rc == LS_OK && g->cannot_grow && g->stats.segments_relocated > patience && !spares_allow(g, purpose)) {
             rc = spares_fail_full(g); /* twice round the log, and no room for it */
         }
         if (rc != LS_OK) {

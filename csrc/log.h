@@ -48,11 +48,11 @@ struct segment {
     uint64_t end_lsn;      /* of the log's part in it; 0 while it is the current one */
     uint64_t live_records; /* that recovery would need; the base cannot pass them */
     uint64_t live_bytes;
-    struct release *pending; /* by buffer: what leaves when that buffer's batch is durable */
-    int file;                /* -1: not open */
-    unsigned readers;        /* of content; a file is not recycled under them */
-    bool header_due;         /* the header goes out with the first batch */
-    bool stuck;              /* it could not be moved: what lives in it keeps the base */
+    struct release *pending;  /* by buffer: what leaves when that buffer's batch is durable */
+    int file;                 /* -1: not open */
+    unsigned readers;         /* of content; a file is not recycled under them */
+    bool header_due;          /* the header goes out with the first batch */
+    uint64_t stuck_until_lsn; /* it could not be moved; tried again when append_lsn is there */
     struct segment *next_spare;
 };
 

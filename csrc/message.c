@@ -22,7 +22,7 @@ void message_die(ls_store *store, uint32_t number) {
     struct log *g = &store->log;
     struct segment *s = log_segment(g, message_start_lsn(m));
     assert(s != NULL);
-    log_release(g, s, 1, m->record_bytes);
+    log_release(g, s, 1, message_start_weight(m));
     for (uint32_t i = 0; m->extra != NULL && i < m->extra->chunk_count; i++) {
         s = log_segment(g, m->extra->chunks[i].lsn);
         assert(s != NULL);
@@ -174,6 +174,7 @@ static int append_chunk(ls_store *store, uint64_t id, const uint8_t *content, ui
         .lsn = s.lsn, .offset = x->content_bytes, .record_bytes = record_bytes, .content_bytes = bytes};
     x->content_bytes += bytes;
     x->last_lsn = s.lsn;
+    message_grows(&store->table, m, CHUNK_ROW_BYTES);
     message_changed(m);
     return LS_OK;
 }
@@ -342,6 +343,9 @@ static int prepare_places(ls_store *store, struct message *m, const uint32_t *qu
 static void take_places(ls_store *store, uint32_t number, const uint32_t *queue_ids, size_t n, struct tx *tx,
                         struct work *work, uint64_t lsn) {
     struct message *m = table_message(&store->table, number);
+    if (tx == NULL && lsn != m->id) {
+        message_grows_places(&store->table, m, (uint32_t)n);
+    }
     for (size_t i = 0; i < n; i++) {
         if (tx == NULL) {
             struct queue *q = table_queue(&store->table, queue_ids[i]);

@@ -128,7 +128,7 @@ static bool count_record(const struct replay *p, uint64_t lsn, uint64_t bytes) {
 }
 
 static bool count_message(const struct replay *p, const struct message *m) {
-    bool there = count_record(p, message_start_lsn(m), m->record_bytes);
+    bool there = count_record(p, message_start_lsn(m), message_start_weight(m));
     const struct message_extra *x = m->extra;
     for (uint32_t i = 0; x != NULL && i < x->chunk_count; i++) {
         there = count_record(p, x->chunks[i].lsn, x->chunks[i].record_bytes) && there;

@@ -56,13 +56,23 @@ static void free_state(struct state *s) {
     *s = (struct state){.chunks = NULL};
 }
 
-/* Places count until their queue is deleted, although the sweep may not have come to them yet. */
+/* Places count until their queue is deleted, although the sweep may not have come to them yet; and so does work. */
 static bool counts(const struct place *p) { return !p->at.chunk->queue->deleted; }
+
+static bool work_counts(const struct table *t, const struct work *w) { return table_queue(t, w->queue_id) != NULL; }
 
 static uint32_t count_places(struct message *m) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < m->place_count; i++) {
         n += counts(&message_places(m)[i]) ? 1 : 0;
+    }
+    return n;
+}
+
+static uint32_t count_pending(const struct table *t, const struct message *m) {
+    uint32_t n = 0;
+    for (const struct work *w = m->extra != NULL ? m->extra->work : NULL; w != NULL; w = w->next_of_message) {
+        n += work_counts(t, w) ? 1 : 0;
     }
     return n;
 }
@@ -84,10 +94,12 @@ static void put_places(struct message *m, struct place_row *rows) {
 }
 
 /* The list has the newest first. */
-static void put_pending(const struct message *m, struct pending_row *rows) {
-    uint32_t i = message_pending(m);
-    for (const struct work *w = i > 0 ? m->extra->work : NULL; w != NULL; w = w->next_of_message) {
-        rows[--i] = (struct pending_row){
+static void put_pending(const struct table *t, const struct message *m, uint32_t n, struct pending_row *rows) {
+    for (const struct work *w = n > 0 ? m->extra->work : NULL; w != NULL; w = w->next_of_message) {
+        if (!work_counts(t, w)) {
+            continue;
+        }
+        rows[--n] = (struct pending_row){
             .tx_id = w->tx->id,
             .lsn = w->lsn,
             .queue_id = w->queue_id,
@@ -98,14 +110,14 @@ static void put_pending(const struct message *m, struct pending_row *rows) {
 }
 
 /* With the chunks where they are now. False: no memory. */
-static bool take_state(struct message *m, uint64_t start_lsn, struct state *s) {
+static bool take_state(const struct table *t, struct message *m, uint64_t start_lsn, struct state *s) {
     const struct message_extra *x = m->extra;
     s->counts = (struct message_relocated){
         .content_bytes = message_content_bytes(m),
         .start_lsn = start_lsn,
         .chunk_count = x->chunk_count,
         .place_count = count_places(m),
-        .pending_count = x->pending,
+        .pending_count = count_pending(t, m),
     };
     s->version = x->version;
     s->staged = (m->flags & MESSAGE_STAGED) != 0;
@@ -121,8 +133,14 @@ static bool take_state(struct message *m, uint64_t start_lsn, struct state *s) {
             .lsn = x->chunks[i].lsn, .offset = x->chunks[i].offset, .content_bytes = x->chunks[i].content_bytes};
     }
     put_places(m, s->places);
-    put_pending(m, s->pending);
+    put_pending(t, m, s->counts.pending_count, s->pending);
     return true;
+}
+
+/* A queue's deletion alone leaves the version as it is: it ends places and work of many messages at once. */
+static bool is_still(const struct table *t, struct message *m, const struct state *s) {
+    return m->extra->version == s->version && count_places(m) == s->counts.place_count &&
+           count_pending(t, m) == s->counts.pending_count;
 }
 
 /* ---- inline copies ---- */
@@ -135,12 +153,13 @@ struct inline_form {
 };
 
 /* Whether one record can hold it all, and how. */
-static bool has_inline_form(struct message *m, struct inline_form *f) {
+static bool has_inline_form(const struct table *t, struct message *m, struct inline_form *f) {
     const struct place *places = message_places(m);
     uint32_t low = UINT32_MAX, high = 0, n = 0;
     bool same_index = true;
     *f = (struct inline_form){.order_lsn = 0};
-    if (message_pending(m) > 0 || (m->flags & MESSAGE_STAGED) != 0 || (m->extra != NULL && m->extra->chunk_count > 0)) {
+    if (count_pending(t, m) > 0 || (m->flags & MESSAGE_STAGED) != 0 ||
+        (m->extra != NULL && m->extra->chunk_count > 0)) {
         return false;
     }
     for (uint32_t i = 0; i < m->place_count; i++) {
@@ -198,13 +217,25 @@ static void live_record(struct log *g, uint64_t lsn, uint64_t bytes) {
 }
 
 static void switch_start(struct log *g, struct message *m, uint64_t lsn, uint32_t record_bytes) {
-    release_record(g, m->extra->start_lsn, m->record_bytes);
+    release_record(g, m->extra->start_lsn, message_start_weight(m));
     live_record(g, lsn, record_bytes);
     m->extra->start_lsn = lsn;
+    m->extra->state_bytes = 0;
     m->record_bytes = record_bytes;
 }
 
-/* Takes the list over; with none, the state follows the start record at once and lives with it. */
+/* The state that follows the start record at once lives and dies with it. 0: there is none. */
+static void switch_state(struct log *g, struct message *m, uint32_t bytes) {
+    struct segment *s = log_segment(g, m->extra->start_lsn);
+    assert(s != NULL);
+    log_live(s, 0, bytes);
+    if (m->extra->state_bytes > 0) {
+        log_release(g, s, 0, m->extra->state_bytes);
+    }
+    m->extra->state_bytes = bytes;
+}
+
+/* Takes the list over. */
 static void switch_parts(struct log *g, struct message *m, struct chunk_place *parts, uint32_t count) {
     struct message_extra *x = m->extra;
     for (uint32_t i = 0; i < x->part_count; i++) {
@@ -251,6 +282,7 @@ static void append_inline(struct mover *v, struct message *m, const struct messa
     switch_start(v->g, m, s.lsn, bytes);
     switch_parts(v->g, m, NULL, 0);
     m->extra->last_lsn = s.lsn;
+    message_moved(&v->store->table, m);
 }
 
 static void append_start_and_state(struct mover *v, struct message *m, const struct message_start *from,
@@ -261,11 +293,13 @@ static void append_start_and_state(struct mover *v, struct message *m, const str
     append_counted(v, &at, MESSAGE_START, bytes);
     struct slot state = log_slot(v->g, m->id, at.lsn, s->staged ? FLAG_STAGED : 0);
     s->counts.start_lsn = at.lsn;
-    append_counted(v, &state, MESSAGE_RELOCATED,
-                   format_put_relocated(&state, &s->counts, s->chunks, s->places, s->pending));
+    uint32_t state_bytes = format_put_relocated(&state, &s->counts, s->chunks, s->places, s->pending);
+    append_counted(v, &state, MESSAGE_RELOCATED, state_bytes);
     switch_start(v->g, m, at.lsn, bytes);
+    switch_state(v->g, m, state_bytes);
     switch_parts(v->g, m, NULL, 0);
     m->extra->last_lsn = state.lsn;
+    message_moved(&v->store->table, m);
 }
 
 /* What log_reserve can give at once. */
@@ -279,6 +313,7 @@ static bool fits_batch(const struct log *g, uint64_t bytes) {
  */
 static int move_small(struct mover *v, uint64_t id, uint64_t start_lsn, const struct message_start *from, bool *moved) {
     struct log *g = v->g;
+    const struct table *t = &v->store->table;
     struct message *m;
     *moved = true;
     for (uint64_t reserved = 0; (m = still_there(v, id, start_lsn)) != NULL;) {
@@ -286,10 +321,10 @@ static int move_small(struct mover *v, uint64_t id, uint64_t start_lsn, const st
         if (message_extra(m) == NULL) {
             return fail_memory();
         }
-        bool in_line = has_inline_form(m, &f);
+        bool in_line = has_inline_form(t, m, &f);
         uint64_t inline_bytes = format_start_bytes(from->header_bytes, from->content_bytes, f.queue_count);
         in_line = in_line && inline_bytes <= g->record_bytes_max;
-        uint64_t state_bytes = format_relocated_bytes(m->extra->chunk_count, count_places(m), m->extra->pending);
+        uint64_t state_bytes = format_relocated_bytes(m->extra->chunk_count, count_places(m), count_pending(t, m));
         uint64_t bytes =
             in_line ? inline_bytes : format_start_bytes(from->header_bytes, from->content_bytes, 0) + state_bytes;
         if (!in_line && (state_bytes > g->record_bytes_max || !fits_batch(g, bytes))) {
@@ -321,7 +356,7 @@ static int move_small(struct mover *v, uint64_t id, uint64_t start_lsn, const st
             return LS_OK;
         }
         struct state s = {.staged = false};
-        if (!take_state(m, 0, &s)) {
+        if (!take_state(t, m, 0, &s)) {
             return fail_memory();
         }
         append_start_and_state(v, m, from, &s);
@@ -474,8 +509,8 @@ static int append_state(struct mover *v, uint64_t id, uint64_t old_start_lsn, ui
         if (rc != LS_OK) {
             return rc;
         }
-        const struct message *now = still_there(v, id, old_start_lsn);
-        if (now == NULL || now->extra->version != s->version) {
+        struct message *now = still_there(v, id, old_start_lsn);
+        if (now == NULL || !is_still(&v->store->table, now, s)) {
             return LS_END;
         }
         uint16_t flags = (last ? 0 : FLAG_PART) | (last && s->staged ? FLAG_STAGED : 0);
@@ -493,8 +528,8 @@ static int append_state(struct mover *v, uint64_t id, uint64_t old_start_lsn, ui
 }
 
 /* What the state's records will need, about. */
-static uint64_t state_bytes_of(struct message *m) {
-    return format_relocated_bytes(m->extra->chunk_count, count_places(m), m->extra->pending);
+static uint64_t state_bytes_of(const struct table *t, struct message *m) {
+    return format_relocated_bytes(m->extra->chunk_count, count_places(m), count_pending(t, m));
 }
 
 /*
@@ -511,7 +546,8 @@ static int copy_chunks(struct mover *v, uint64_t id, uint64_t start_lsn, uint64_
             return LS_OK;
         }
         uint64_t lsn = m->extra->chunks[i].lsn;
-        bool along = copied > 0 && lsn < v->head_lsn && copied < COPIED_PER_STATE * state_bytes_of(m);
+        bool along = copied > 0 && lsn < v->head_lsn && lsn < v->g->durable_lsn &&
+                     copied < COPIED_PER_STATE * state_bytes_of(&v->store->table, m);
         if (!in_victim(v, lsn) && !along) {
             continue;
         }
@@ -558,11 +594,13 @@ static void switch_over(struct mover *v, struct message *m, const struct long_mo
         m->extra->chunks[c->index].lsn = c->lsn;
     }
     bool follows = part_count == 1 && last_lsn == m->extra->start_lsn + m->record_bytes;
+    switch_state(g, m, follows ? parts[0].record_bytes : 0);
     switch_parts(g, m, follows ? NULL : parts, follows ? 0 : part_count);
     if (follows) {
         free(parts);
     }
     m->extra->last_lsn = last_lsn;
+    message_moved(&v->store->table, m);
 }
 
 static int append_long_state(struct mover *v, uint64_t id, const struct long_move *l) {
@@ -575,7 +613,7 @@ static int append_long_state(struct mover *v, uint64_t id, const struct long_mov
         if (m == NULL) {
             return LS_OK;
         }
-        if (!take_state(m, l->new_start_lsn != 0 ? l->new_start_lsn : l->old_start_lsn, &s)) {
+        if (!take_state(&v->store->table, m, l->new_start_lsn != 0 ? l->new_start_lsn : l->old_start_lsn, &s)) {
             return fail_memory();
         }
         for (uint32_t i = 0; i < l->chunk_count; i++) {

@@ -84,6 +84,9 @@ static int place_message(const struct replay *p, const struct record *r, uint32_
             return fail_memory();
         }
         m->flags &= (uint16_t)~MESSAGE_STAGED;
+        if (r->lsn != m->id) {
+            message_grows_places(p->t, m, count);
+        }
     }
     for (uint32_t i = 0; i < count; i++) {
         uint32_t queue_id = format_queue_id(queues, i);
@@ -160,6 +163,7 @@ static int replay_chunk(const struct replay *p, const struct record *r) {
         .lsn = r->lsn, .offset = c.offset, .record_bytes = r->length, .content_bytes = c.content_bytes};
     x->content_bytes += c.content_bytes;
     x->last_lsn = r->lsn;
+    message_grows(p->t, m, CHUNK_ROW_BYTES);
     return LS_OK;
 }
 
@@ -302,6 +306,9 @@ static int apply(const struct replay *p, struct tx *tx, const struct record *r) 
             }
             m->flags &= (uint16_t)~MESSAGE_STAGED;
             if (!there) {
+                if (w->lsn != m->id) {
+                    message_grows_places(p->t, m, 1);
+                }
                 message_add_place(
                     p->t, m, (struct place){.at.order_lsn = r->lsn, .slot = w->order_index, .queue_id = w->queue_id});
             }

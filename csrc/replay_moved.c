@@ -30,7 +30,8 @@ struct state {
     uint32_t start_content_bytes;
     bool staged;
     bool published;
-    bool has_parts; /* records of the state to be kept beside the start */
+    bool has_parts;       /* records of the state to be kept beside the start */
+    uint32_t state_bytes; /* of the state's record if it follows the start record at once */
 };
 
 /* ---- into the table ---- */
@@ -140,12 +141,14 @@ static int apply_state(struct replay *p, const struct record *r, const struct st
     }
     m->record_bytes = s->start_record_bytes;
     m->content_bytes = s->start_content_bytes;
+    message_moved(p->t, m);
     x->content_bytes = s->content_bytes;
     x->start_lsn = s->start_lsn;
     x->last_lsn = r->lsn;
     free(x->parts);
     x->parts = s->has_parts ? v->parts : NULL;
     x->part_count = s->has_parts ? v->next_part : 0;
+    x->state_bytes = s->state_bytes;
     v->parts = s->has_parts ? NULL : v->parts;
     int rc = take_chunks(p, r, s, x);
     rc = rc == LS_OK && !known ? add_places(p, r, m) : rc;
@@ -205,9 +208,9 @@ int replay_copied_start(struct replay *p, const struct record *r) {
 
 /* ---- states ---- */
 
-static bool append_rows(void **rows, size_t *count, size_t more, size_t bytes) {
+static bool append_rows(void **rows, size_t count, size_t more, size_t bytes) {
     if (more > 0) {
-        void *grown = realloc(*rows, (*count + more) * bytes);
+        void *grown = realloc(*rows, (count + more) * bytes);
         if (grown == NULL) {
             return false;
         }
@@ -218,11 +221,10 @@ static bool append_rows(void **rows, size_t *count, size_t more, size_t bytes) {
 
 static int gather_part(struct replay *p, const struct record *r, const struct message_relocated *m) {
     struct moving *v = &p->moving;
-    size_t part = v->next_part;
-    if (!append_rows((void **)&v->parts, &part, 1, sizeof *v->parts) ||
-        !append_rows((void **)&v->chunks, &v->chunk_count, m->chunk_count, sizeof *v->chunks) ||
-        !append_rows((void **)&v->places, &v->place_count, m->place_count, sizeof *v->places) ||
-        !append_rows((void **)&v->pending, &v->pending_count, m->pending_count, sizeof *v->pending)) {
+    if (!append_rows((void **)&v->parts, v->next_part, 1, sizeof *v->parts) ||
+        !append_rows((void **)&v->chunks, v->chunk_count, m->chunk_count, sizeof *v->chunks) ||
+        !append_rows((void **)&v->places, v->place_count, m->place_count, sizeof *v->places) ||
+        !append_rows((void **)&v->pending, v->pending_count, m->pending_count, sizeof *v->pending)) {
         return fail_memory();
     }
     v->parts[v->next_part++] = (struct chunk_place){.lsn = r->lsn, .record_bytes = r->length};
@@ -289,6 +291,7 @@ int replay_relocated(struct replay *p, const struct record *r) {
     };
     if (find_start(p, r, m.start_lsn, &s)) {
         s.has_parts = v->next_part > 1 || r->lsn != m.start_lsn + s.start_record_bytes;
+        s.state_bytes = s.has_parts ? 0 : r->length;
         rc = apply_state(p, r, &s);
     } else if (m.start_lsn >= p->base_lsn) {
         rc = replay_inconsistent(p, r, "a relocated state names a start record that is not there");

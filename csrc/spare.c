@@ -54,8 +54,6 @@ struct segment *spares_take(struct log *g) {
     uint64_t now = g->v->monotonic_us(g->v);
     g->switch_interval_us = now - g->last_switch_us;
     g->last_switch_us = now;
-    g->maker_wanted = true;
-    (void)pthread_cond_signal(&g->maker_wake);
     return s;
 }
 
@@ -166,7 +164,7 @@ static void recycle(struct log *g, struct segment *s) {
             s->first_lsn = first_lsn;
             s->epoch = g->epoch;
             s->seed = format_segment_seed(g->uuid, first_lsn, g->epoch);
-            s->end_lsn = s->live_records = s->live_bytes = 0;
+            s->end_lsn = s->live_records = s->live_bytes = s->stuck_until_lsn = 0;
             s->header_due = true;
             g->stats.segments_recycled++;
             spares_adopt(g, s);
@@ -233,9 +231,9 @@ static size_t segments_wanted(const struct log *g) {
     return twice > LOG_SEGMENTS_MIN ? (size_t)twice : LOG_SEGMENTS_MIN;
 }
 
-bool spares_are_behind(const struct log *g) {
-    return segments_used(g) > segments_wanted(g) + 1 && !g->segments[g->base_index]->stuck;
-}
+static bool oldest_is_stuck(const struct log *g) { return g->append_lsn < g->segments[g->base_index]->stuck_until_lsn; }
+
+bool spares_are_behind(const struct log *g) { return segments_used(g) > segments_wanted(g) + 1 && !oldest_is_stuck(g); }
 
 /* What a segment can hold, but for a record or two that do not fit at its end. */
 static uint64_t usable_bytes(const struct log *g, uint64_t live_bytes) {
@@ -250,7 +248,7 @@ static uint64_t usable_bytes(const struct log *g, uint64_t live_bytes) {
 
 static bool can_relocate(const struct log *g) {
     const struct segment *oldest = g->segments[g->base_index];
-    return g->serving && !g->stopping && g->poison == 0 && g->owner.relocate != NULL && !oldest->stuck &&
+    return g->serving && !g->stopping && g->poison == 0 && g->owner.relocate != NULL && !oldest_is_stuck(g) &&
            oldest->end_lsn != 0;
 }
 
@@ -273,6 +271,7 @@ static bool should_relocate(const struct log *g, bool pressed) {
 static int relocate_oldest(struct log *g) {
     struct segment *oldest = g->segments[g->base_index];
     uint64_t first_lsn = oldest->first_lsn;
+    assert(!g->moving); /* replay takes one chain after the other */
     g->moving = true;
     int rc = log_force(g, g->end_lsn);
     log_advance_base(g);
@@ -281,7 +280,8 @@ static int relocate_oldest(struct log *g) {
         rc = rc == LS_OK ? log_force(g, g->end_lsn) : rc;
         log_advance_base(g);
         if (rc == LS_CORRUPT || rc == LS_IO || (rc == LS_OK && log_base_lsn(g) == first_lsn)) {
-            oldest->stuck = true;
+            /* damage stays; a failing read or a queue that is being deleted is over some time */
+            oldest->stuck_until_lsn = rc == LS_CORRUPT ? UINT64_MAX : g->append_lsn + g->segment_size / 2;
             g->stats.relocation_failures++;
         }
         g->stats.segments_relocated += log_base_lsn(g) > first_lsn ? 1 : 0;
@@ -290,6 +290,7 @@ static int relocate_oldest(struct log *g) {
         rc = log_force_batch(g);
     }
     g->moving = false;
+    (void)pthread_cond_broadcast(&g->maker_done);
     spares_recycle(g);
     return rc;
 }
@@ -326,6 +327,9 @@ void spares_try(struct log *g) {
         return; /* the maker may be at its last file */
     }
     if (!g->threads_running) {
+        while (g->moving && !g->stopping) { /* by another caller */
+            (void)pthread_cond_wait(&g->maker_done, &g->lock);
+        }
         (void)spares_keep(g);
         return;
     }

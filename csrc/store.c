@@ -201,10 +201,10 @@ static uint64_t weight(const void *context) {
     return BYTES_PER_PLACE * (store->table.place_count + store->table.tx_count);
 }
 
-/* Only an inline copy is never longer than before; work and loose messages need rows, transactions a little more. */
+/* Only an inline copy is never longer than before; states, work and transactions are, once. */
 static uint64_t expansion(const void *context) {
     const struct table *t = &((const ls_store *)context)->table;
-    return 112 * (t->loose_count + t->work_count) + 32 * (uint64_t)t->tx_count;
+    return 112 * (t->loose_count + t->work_count) + t->growth + 32 * (uint64_t)t->tx_count;
 }
 
 /* ---- open ---- */

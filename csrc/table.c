@@ -115,7 +115,9 @@ uint32_t table_add(struct table *t, uint64_t id, uint16_t flags) {
     t->free_message = (uint32_t)m->id;
     t->free_slots--;
     *m = (struct message){.id = id, .flags = flags};
-    t->loose_count += (flags & MESSAGE_PUBLISHED) == 0 ? 1 : 0;
+    if ((flags & MESSAGE_PUBLISHED) == 0) {
+        message_grows(t, m, 0);
+    }
     t->slabs[number / SLAB_MESSAGES]->used++;
     index_insert(&t->messages, id, number);
     t->message_count++;
@@ -126,7 +128,7 @@ void table_remove(struct table *t, uint32_t number) {
     struct message *m = table_message(t, number);
     assert(m->place_count == 0 && message_pending(m) == 0);
     index_remove(&t->messages, m->id);
-    t->loose_count -= (m->flags & MESSAGE_PUBLISHED) == 0 ? 1 : 0;
+    message_moved(t, m);
     free_extra(m);
     m->id = t->free_message;
     m->flags = MESSAGE_FREE;
@@ -152,6 +154,10 @@ uint64_t message_last_lsn(const struct message *m) { return m->extra != NULL ? m
 
 uint64_t message_start_lsn(const struct message *m) { return m->extra != NULL ? m->extra->start_lsn : m->id; }
 
+uint64_t message_start_weight(const struct message *m) {
+    return (uint64_t)m->record_bytes + (m->extra != NULL ? m->extra->state_bytes : 0);
+}
+
 uint64_t message_content_bytes(const struct message *m) {
     return m->extra != NULL ? m->extra->content_bytes : m->content_bytes;
 }
@@ -159,6 +165,32 @@ uint64_t message_content_bytes(const struct message *m) {
 void message_changed(struct message *m) {
     if (m->extra != NULL) {
         m->extra->version++;
+    }
+}
+
+void message_grows(struct table *t, struct message *m, uint64_t bytes) {
+    t->loose_count += (m->flags & MESSAGE_LOOSE) == 0 ? 1 : 0;
+    m->flags |= MESSAGE_LOOSE;
+    if (m->extra != NULL) {
+        bytes = bytes < UINT32_MAX - m->extra->growth ? bytes : UINT32_MAX - m->extra->growth;
+        m->extra->growth += (uint32_t)bytes;
+        t->growth += bytes;
+    }
+}
+
+/* A row of a state where an id was in a list: of what there was before too, if that was in the start record. */
+void message_grows_places(struct table *t, struct message *m, uint32_t more) {
+    enum { ROW_FOR_ID = 28 };
+    uint32_t before = (m->flags & MESSAGE_LOOSE) == 0 ? m->place_count : 0;
+    message_grows(t, m, (uint64_t)ROW_FOR_ID * ((uint64_t)before + more));
+}
+
+void message_moved(struct table *t, struct message *m) {
+    t->loose_count -= (m->flags & MESSAGE_LOOSE) != 0 ? 1 : 0;
+    m->flags &= (uint16_t)~MESSAGE_LOOSE;
+    if (m->extra != NULL) {
+        t->growth -= m->extra->growth;
+        m->extra->growth = 0;
     }
 }
 

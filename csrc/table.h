@@ -45,7 +45,7 @@ void index_remove(struct index *x, uint64_t key);
 
 /* ---- places ---- */
 
-enum { CHUNK_PLACES = 126 };
+enum { CHUNK_PLACES = 126, CHUNK_ROW_BYTES = 24 /* of a state */ };
 
 enum entry_state {
     ENTRY_DEAD = 1,
@@ -128,6 +128,8 @@ struct message_extra {
     struct work *work;         /* the pending operations, the newest first */
     struct chunk_place *parts; /* the relocated state's records, unless one follows the start record at once */
     uint32_t part_count;
+    uint32_t growth;      /* what its rows will take more than now */
+    uint32_t state_bytes; /* of the state's record, if it follows the start record at once */
 };
 
 enum message_flag {
@@ -135,6 +137,7 @@ enum message_flag {
     MESSAGE_PUBLISHED = 2, /* goes with a rollback of its enqueue */
     MESSAGE_FREE = 4,      /* a slot without a message */
     MESSAGE_RECOVERED = 8,
+    MESSAGE_LOOSE = 16, /* as it stands in the log it may be shorter than when it is moved */
 };
 
 struct message {
@@ -222,7 +225,8 @@ struct table {
     uint32_t tx_count;
     uint32_t prepared_count;
     uint64_t work_count;  /* pending operations of all */
-    uint64_t loose_count; /* messages not made by a publish */
+    uint64_t loose_count; /* messages that may grow when they are moved: by a state, and */
+    uint64_t growth;      /* by so many bytes of its rows */
     struct index tx_index;
 };
 
@@ -238,9 +242,14 @@ void table_remove(struct table *t, uint32_t number);    /* frees what the messag
 struct message_extra *message_extra(struct message *m); /* makes one if need be; NULL: no memory */
 uint64_t message_last_lsn(const struct message *m);
 uint64_t message_start_lsn(const struct message *m);
+uint64_t message_start_weight(const struct message *m); /* bytes that live where the start record is */
 uint64_t message_content_bytes(const struct message *m);
 uint32_t message_pending(const struct message *m);
 void message_changed(struct message *m); /* in what a relocation would write */
+/* A chunk, or places by a record of their own: by so much will it grow. Without an extra it grows by a state only. */
+void message_grows(struct table *t, struct message *m, uint64_t bytes);
+void message_grows_places(struct table *t, struct message *m, uint32_t more); /* on top of those it has */
+void message_moved(struct table *t, struct message *m);                       /* it has grown */
 
 /* Places of a message, whatever the form. */
 struct place *message_places(struct message *m);

@@ -202,6 +202,9 @@ static void apply_work(ls_store *store, struct tx *tx, uint64_t commit_lsn) {
         if (w->kind == WORK_ENQUEUE) {
             m->flags &= (uint16_t)~MESSAGE_STAGED;
             if (q != NULL) {
+                if (w->lsn != m->id) {
+                    message_grows_places(t, m, 1);
+                }
                 message_add_place(t, m, queue_append(q, number, commit_lsn, w->order_index));
             }
         } else if (p != NULL) {

@@ -312,6 +312,18 @@ static inline void run_some(struct run *r, size_t operations) {
         one_operation(r);
 }
 
+/* A few of everything, and then so much that comes and goes that what stays is moved again and again. */
+static inline void run_with_moves(struct run *r, size_t operations) {
+    run_some(r, 30);
+    for (size_t i = 0; i < operations && !r->lost && r->op_count + 2 < OPS_MAX; i++) {
+        bool wait = below(r, 10) == 0;
+
+        publish(r, PUBLISH, 2, -1, wait, 3500);
+        if (r->now.depth[1] > 3 && r->now.places[1][r->now.depth[1] - 1].locked_by == 0)
+            change_place(r, DEQUEUE, r->now.places[1][r->now.depth[1] - 1].id, 1, -1, wait);
+    }
+}
+
 static inline void run_end(struct run *r) {
     for (int i = 0; i < TXS; i++)
         tx_goes(r, i);

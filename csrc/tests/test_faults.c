@@ -27,7 +27,9 @@ static const vfs_sim_plan plans[] = {
     {.kind = VFS_SIM_UNLINK, .error = EIO, .forever = 1},
     {.kind = VFS_SIM_SYNC_DIR, .error = EIO, .forever = 1},
 };
-enum { PLANS = sizeof plans / sizeof *plans };
+enum { PLANS = sizeof plans / sizeof *plans, WITH_MOVES = 300 };
+
+static ls_stats unhurt; /* of the last run without a fault */
 
 /* As the next process finds it, and as the machine finds it after a power cut in several ways. */
 static bool aftermath_is_right(struct run *r, uint64_t seed) {
@@ -64,7 +66,12 @@ static bool fault_is_survived(uint64_t seed, size_t plan, uint64_t nth, size_t o
     vfs_sim_seed(sim, seed);
     vfs_sim_fail(sim, &p);
     run_start(&r, sim, seed);
-    run_some(&r, operations);
+    if (operations >= WITH_MOVES)
+        run_with_moves(&r, operations);
+    else
+        run_some(&r, operations);
+    if (r.store != NULL && p.nth == UINT64_MAX)
+        ls_stats_get(r.store, &unhurt);
     run_end(&r);
     *fired = vfs_sim_fired(sim) > 0;
     right = vfs_sim_handles(sim) == 0 || complain("a handle was left open");
@@ -94,7 +101,7 @@ int main(int argc, char **argv) {
 
     if (argc > 3)
         return !fault_is_survived(strtoull(argv[1], NULL, 10), strtoull(argv[2], NULL, 10), strtoull(argv[3], NULL, 10),
-                                  40, &fired);
+                                  argc > 4 ? strtoull(argv[4], NULL, 10) : 40, &fired);
     for (uint64_t seed = 1; seed <= seeds; seed++) {
         for (size_t plan = 0; plan < PLANS; plan++) {
             if (sweep(seed, plan, seed % 4 == 0 ? 150 : 40, 1))
@@ -102,6 +109,18 @@ int main(int argc, char **argv) {
             else
                 failed++;
         }
+    }
+    for (uint64_t seed = 1; seed <= seeds; seed++) {
+        bool right = fault_is_survived(seed, 0, UINT64_MAX, WITH_MOVES, &fired) && unhurt.segments_relocated > 3;
+        if (!right)
+            printf("%llu segments were moved\n", (unsigned long long)unhurt.segments_relocated);
+
+        for (size_t plan = 0; right && plan < PLANS; plan++)
+            right = sweep(seed, plan, WITH_MOVES, seeds > 1 ? 5 : 37);
+        if (right)
+            passed++;
+        else
+            failed++;
     }
     printf("%llu calls failed, %llu aftermaths\n", (unsigned long long)sweeps, (unsigned long long)verdicts);
     return verdict(passed, failed);

@@ -38,6 +38,8 @@ void *aligned_alloc(size_t alignment, size_t bytes) { return refused() ? NULL : 
 
 static struct run r;
 
+enum { MOVES = 300 };
+
 static bool aftermath_is_right(void) {
     static struct state s;
     struct bounds b = {r.durable, r.op_count, r.catalog};
@@ -52,7 +54,7 @@ static bool aftermath_is_right(void) {
     return right;
 }
 
-static bool failure_is_survived(uint64_t seed, uint64_t nth, bool forever) {
+static bool failure_is_survived(uint64_t seed, uint64_t nth, bool forever, size_t moves) {
     char path[] = "/dev/shm/logstore-test-XXXXXX", other[] = "/tmp/logstore-test-XXXXXX", command[80];
     char *made = mkdtemp(path);
     bool right = true;
@@ -67,7 +69,10 @@ static bool failure_is_survived(uint64_t seed, uint64_t nth, bool forever) {
     fail_on = forever;
     fail_from = nth;
     run_start(&r, NULL, seed);
-    run_some(&r, 60);
+    if (moves > 0)
+        run_with_moves(&r, moves);
+    else
+        run_some(&r, 60);
     if (r.store != NULL && ls_poisoned(r.store))
         right = complain("it poisoned the store");
     run_end(&r);
@@ -75,7 +80,8 @@ static bool failure_is_survived(uint64_t seed, uint64_t nth, bool forever) {
     right = right && aftermath_is_right();
     (void)snprintf(command, sizeof command, "rm -rf %s", made);
     if (system(command) != 0 || !right)
-        printf("seed %llu allocation %llu forever %d\n", (unsigned long long)seed, (unsigned long long)nth, forever);
+        printf("seed %llu allocation %llu forever %d moves %zu\n", (unsigned long long)seed, (unsigned long long)nth,
+               forever, moves);
     return right;
 }
 
@@ -87,11 +93,12 @@ int main(void) {
 
     (void)setvbuf(stdout, buffer, _IOLBF, sizeof buffer);
     for (uint64_t seed = 1; seed <= seeds; seed++) {
-        for (int forever = 0; forever < 2; forever++) {
-            bool right = true;
+        for (int kind = 0; kind < 4; kind++) {
+            bool right = true, forever = kind % 2 != 0;
+            uint64_t step = kind == 1 ? 3 : 1;
 
-            for (uint64_t nth = 1; right; nth += forever ? 3 : 1, sweeps++) {
-                right = failure_is_survived(seed, TAKEN_OVER ? nth : 0, forever != 0);
+            for (uint64_t nth = 1; right; nth += step, sweeps++) {
+                right = failure_is_survived(seed, TAKEN_OVER ? nth : 0, forever, kind < 2 ? 0 : MOVES);
                 if (failed_ones == 0)
                     break;
             }

@@ -289,12 +289,73 @@ static void so_it_does_on_real_files(void) {
     check(system(command) == 0);
 }
 
+/*
+ * What stays has to be moved again and again, beside the workers: a chunked message, one in a prepared transaction, and
+ * many small ones. With and without background threads, which then the workers are themselves.
+ */
+static void moves_go_on_beside_the_workers(void) {
+    for (int background = 0; background < 2; background++) {
+        static struct worker noise;
+        static uint8_t content[30000], into[30000];
+        vfs_sim *sim = vfs_sim_new();
+        ls_xid xid = {.format_id = 1, .gtrid_bytes = 1};
+        uint32_t stays = FIRST_QUEUES + 1;
+        ls_stats stats = {.segments_relocated = 0};
+        uint64_t long_id, prepared_id, id, lsn, places, locked;
+        ls_tx *tx;
+        size_t done;
+
+        memset(&r, 0, sizeof r);
+        ls_options_default(&r.options);
+        r.options.segment_size = SEGMENT;
+        r.options.max_write_buffers = 3;
+        r.options.background = background;
+        r.options.max_log_bytes = (uint64_t)40 * SEGMENT;
+        fill(content, 3, sizeof content);
+        check(vfs_sim_record(sim, 0) == 0);
+        run_start(&r, sim, 1);
+        require(!r.lost);
+        check(ls_queue_add(r.store, stays) == LS_OK);
+        check(ls_publish(r.store, &stays, 1, NULL, 0, content, sizeof content, NULL, 0, &long_id) == LS_OK);
+        check(ls_begin(r.store, &xid, &tx) == LS_OK);
+        check(ls_publish(r.store, &stays, 1, NULL, 0, content, 100, tx, 0, &prepared_id) == LS_OK);
+        check(ls_dequeue(r.store, long_id, stays, tx, 0, 0, 0, &lsn) == LS_OK);
+        check(ls_tx_end(tx) == LS_OK && ls_prepare(tx, 0) == LS_OK);
+        for (int i = 0; i < 100; i++) {
+            check(ls_publish(r.store, &stays, 1, NULL, 0, content, 10, NULL, 0, &id) == LS_OK);
+        }
+        start(r.store, &noise);
+        for (int i = 0; i < 6000 && stats.segments_relocated < 60; i++) {
+            check(ls_load_content(r.store, long_id, 0, into, sizeof into, &done) == LS_OK && done == sizeof into &&
+                  memcmp(into, content, done) == 0);
+            ls_stats_get(r.store, &stats);
+            (void)usleep(1000);
+        }
+        check(stats.segments_relocated >= 60 && stats.relocation_failures == 0);
+        join(&noise, true);
+        check(ls_commit(tx, LS_WAIT) == LS_OK);
+        ls_tx_free(tx);
+        check(ls_queue_depth(r.store, stays, &places, &locked) == LS_OK && places == 101);
+        check(ls_close(r.store) == LS_OK);
+        ls_free(r.store);
+        require(open_store(&r, r.v, r.catalog | 1u << stays, 1 << 20, &r.store) == LS_OK || complain("open"));
+        check(ls_queue_depth(r.store, stays, &places, &locked) == LS_OK && places == 101);
+        for (uint32_t i = 0; i < WORKERS; i++)
+            queue_is_a_row(
+                r.store, i + 1,
+                (struct row){workers[i].take_done, workers[i].take_begun, workers[i].put_done, workers[i].put_begun});
+        run_end(&r);
+        vfs_sim_free(sim);
+    }
+}
+
 int main(void) {
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     static void (*const tests[])(void) = {
         power_may_go_at_any_moment,
         a_close_beside_working_threads_loses_nothing,
         so_it_does_on_real_files,
+        moves_go_on_beside_the_workers,
     };
     int passed = 0, failed = 0;
 
