@@ -1,4 +1,4 @@
-/* The operations on messages: stage, append, enqueue, publish, dequeue, destroy. See store.h for their order. */
+/* Messages: their life and death, staging, and looking at them. places.c puts them on queues and takes them off. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,7 +74,7 @@ static int unknown_queue(uint32_t id) {
     return fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u; declare it first", (unsigned)id);
 }
 
-static int find_message(ls_store *store, uint64_t id, uint32_t *number, struct message **m) {
+int message_find(ls_store *store, uint64_t id, uint32_t *number, struct message **m) {
     *number = table_find(&store->table, id);
     if (*number == INDEX_NONE) {
         return unknown_message(id);
@@ -84,7 +84,7 @@ static int find_message(ls_store *store, uint64_t id, uint32_t *number, struct m
 }
 
 /* Each is there, and named once. */
-static int check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
+int message_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
     int rc = LS_OK;
     size_t seen = 0;
     for (; rc == LS_OK && seen < n; seen++) {
@@ -106,7 +106,7 @@ static int check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
     return rc;
 }
 
-static int too_large(const char *what, uint64_t bytes, uint64_t limit) {
+int message_too_large(const char *what, uint64_t bytes, uint64_t limit) {
     return fail(LS_OPTION,
                 "%s needs %llu bytes in one record, and this store's records hold %llu: a larger segment_size "
                 "allows more",
@@ -116,8 +116,7 @@ static int too_large(const char *what, uint64_t bytes, uint64_t limit) {
 /* ---- staging ---- */
 
 /* Appends the start record and makes the message; everything it needs is there. */
-static uint32_t start_message(ls_store *store, const struct message_start *m, const uint32_t *queue_ids,
-                              uint16_t flags) {
+uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids, uint16_t flags) {
     struct log *g = &store->log;
     struct slot s = log_slot(g, 0, 0, flags);
     s.id = s.lsn;
@@ -144,7 +143,7 @@ static int append_chunk(ls_store *store, uint64_t id, const uint8_t *content, ui
     struct message *m = NULL;
     int rc = log_reserve(g, format_chunk_bytes(bytes), RESERVE_GROWS);
     if (rc == LS_OK) {
-        rc = find_message(store, id, &number, &m);
+        rc = message_find(store, id, &number, &m);
     }
     if (rc != LS_OK) {
         return rc;
@@ -192,12 +191,12 @@ static int append_chunks(ls_store *store, uint64_t id, const uint8_t *content, u
 }
 
 /* A start record with as much content as fits, and chunks with the rest. */
-static int stage_locked(ls_store *store, const uint8_t *header, size_t header_bytes, const uint8_t *content,
-                        size_t content_bytes, uint16_t flags, uint64_t *id) {
+int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, const uint8_t *content,
+                  size_t content_bytes, uint16_t flags, uint64_t *id) {
     struct log *g = &store->log;
     uint64_t other = format_start_bytes(header_bytes, 0, 0) + 8;
     if (other > g->record_bytes_max || header_bytes > g->record_bytes_max) {
-        return too_large("the message's header", other, g->record_bytes_max);
+        return message_too_large("the message's header", other, g->record_bytes_max);
     }
     uint64_t room = content_room(g, other);
     struct message_start m = {
@@ -213,7 +212,7 @@ static int stage_locked(ls_store *store, const uint8_t *header, size_t header_by
     if (!table_prepare(&store->table, 1)) {
         return fail_memory();
     }
-    *id = table_message(&store->table, start_message(store, &m, NULL, flags))->id;
+    *id = table_message(&store->table, message_put_start(store, &m, NULL, flags))->id;
     rc = append_chunks(store, *id, content == NULL ? NULL : content + m.content_bytes, content_bytes - m.content_bytes);
     return rc;
 }
@@ -235,7 +234,7 @@ static void unstage(ls_store *store, uint64_t id) {
 }
 
 /* Runs the unstaging, keeping the failure that led to it. */
-static int fail_and_unstage(ls_store *store, uint64_t id) {
+int message_fail_and_unstage(ls_store *store, uint64_t id) {
     ls_error kept = *ls_last_error();
     unstage(store, id);
     return fail_again(&kept);
@@ -248,10 +247,10 @@ int ls_stage(ls_store *store, const uint8_t *header, size_t header_bytes, const 
         return rc;
     }
     *id = 0;
-    rc = stage_locked(store, header, header_bytes, content, content_bytes,
-                      (flags & LS_PUBLISHED) != 0 ? FLAG_PUBLISHED : 0, id);
+    rc = message_stage(store, header, header_bytes, content, content_bytes,
+                       (flags & LS_PUBLISHED) != 0 ? FLAG_PUBLISHED : 0, id);
     if (rc != LS_OK && *id != 0) {
-        rc = fail_and_unstage(store, *id);
+        rc = message_fail_and_unstage(store, *id);
     }
     return store_leave(store, rc, flags);
 }
@@ -263,401 +262,14 @@ int ls_append_content(ls_store *store, uint64_t id, const uint8_t *content, size
     }
     uint32_t number = 0;
     struct message *m = NULL;
-    rc = find_message(store, id, &number, &m);
+    rc = message_find(store, id, &number, &m);
     if (rc == LS_OK) {
         rc = append_chunks(store, id, content, content_bytes);
     }
     return store_leave(store, rc, flags);
 }
 
-/* ---- enqueueing ---- */
-
-static int check_enqueue(struct message *m, uint32_t queue_id, const struct tx *tx) {
-    const struct work *w = message_last_work(m, queue_id);
-    if (w != NULL && w->tx != tx) {
-        return fail(LS_MESSAGE_LOCKED,
-                    "message %llu on queue %u is in another transaction's work; wait for its outcome",
-                    (unsigned long long)m->id, (unsigned)queue_id);
-    }
-    bool there = w != NULL ? w->kind == WORK_ENQUEUE : message_place(m, queue_id) != NULL;
-    if (there) {
-        return fail(LS_ALREADY_ENQUEUED, "message %llu is on queue %u already", (unsigned long long)m->id,
-                    (unsigned)queue_id);
-    }
-    return LS_OK;
-}
-
-static void free_work(struct work *list) {
-    while (list != NULL) {
-        struct work *next = list->next;
-        free(list);
-        list = next;
-    }
-}
-
-static struct work *make_work(size_t n) {
-    struct work *list = NULL;
-    for (size_t i = 0; i < n; i++) {
-        struct work *w = calloc(1, sizeof *w);
-        if (w == NULL) {
-            free_work(list);
-            return NULL;
-        }
-        w->next = list;
-        list = w;
-    }
-    return list;
-}
-
-static int check_work_limit(const struct tx *tx, size_t n) {
-    if (tx != NULL && (tx->work_count >= ORDER_INDEX_MAX || n > ORDER_INDEX_MAX - tx->enqueue_count)) {
-        return fail(LS_TRANSACTION_LIMIT, "a transaction holds at most %u operations; commit it and begin another",
-                    (unsigned)ORDER_INDEX_MAX);
-    }
-    return LS_OK;
-}
-
-/* Memory for places, runs or work of one message on these queues. */
-static int prepare_places(ls_store *store, struct message *m, const uint32_t *queue_ids, size_t n, struct tx *tx,
-                          struct work **work) {
-    bool ready = true;
-    *work = NULL;
-    if (tx != NULL) {
-        *work = make_work(n);
-        ready = *work != NULL && message_extra(m) != NULL;
-    } else {
-        ready = message_prepare_places(m, (uint32_t)n);
-        for (size_t i = 0; ready && i < n; i++) {
-            ready = queue_prepare(table_queue(&store->table, queue_ids[i]), 1);
-        }
-    }
-    if (!ready) {
-        free_work(*work);
-        *work = NULL;
-        return fail_memory();
-    }
-    return LS_OK;
-}
-
-/* The record at `lsn` puts the message on these queues, now or at the commit. */
-static void take_places(ls_store *store, uint32_t number, const uint32_t *queue_ids, size_t n, struct tx *tx,
-                        struct work *work, uint64_t lsn) {
-    struct message *m = table_message(&store->table, number);
-    if (tx == NULL && lsn != m->id) {
-        message_grows_places(&store->table, m, (uint32_t)n);
-    }
-    for (size_t i = 0; i < n; i++) {
-        if (tx == NULL) {
-            struct queue *q = table_queue(&store->table, queue_ids[i]);
-            message_add_place(&store->table, m, queue_append(q, number, lsn, 0));
-        } else {
-            struct work *w = work;
-            work = work->next;
-            w->kind = WORK_ENQUEUE;
-            w->order_index = tx->enqueue_count++;
-            w->message = number;
-            w->queue_id = queue_ids[i];
-            w->lsn = lsn;
-            tx_add_work(&store->table, tx, w);
-        }
-    }
-    if (tx == NULL) {
-        m->flags &= (uint16_t)~MESSAGE_STAGED;
-    }
-}
-
-static int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *handle,
-                          uint64_t *lsn) {
-    struct log *g = &store->log;
-    uint32_t number = 0;
-    struct message *m = NULL;
-    struct tx *tx;
-    struct work *work;
-    uint64_t bytes = format_enqueue_bytes(n);
-    if (n == 0 || bytes > g->record_bytes_max) {
-        return n == 0 ? fail(LS_OPTION, "no queue is named")
-                      : too_large("the list of queues", bytes, g->record_bytes_max);
-    }
-    int rc = log_reserve(g, bytes, RESERVE_GROWS);
-    rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
-    rc = rc == LS_OK ? check_queues(store, queue_ids, n) : rc;
-    rc = rc == LS_OK ? find_message(store, id, &number, &m) : rc;
-    rc = rc == LS_OK ? check_work_limit(tx, n) : rc;
-    for (size_t i = 0; rc == LS_OK && i < n; i++) {
-        rc = check_enqueue(m, queue_ids[i], tx);
-    }
-    if (rc == LS_OK && m->extra == NULL && message_extra(m) == NULL) {
-        rc = fail_memory(); /* the chain's back-link */
-    }
-    rc = rc == LS_OK ? prepare_places(store, m, queue_ids, n, tx, &work) : rc;
-    if (rc != LS_OK) {
-        return rc;
-    }
-    struct slot s = log_slot(g, id, message_last_lsn(m), 0);
-    log_append(
-        g, &s, MESSAGE_ENQUEUE,
-        format_put_enqueue(&s, tx != NULL ? tx->id : 0, tx != NULL ? tx->enqueue_count : 0, queue_ids, (uint32_t)n));
-    message_appended(m, s.lsn);
-    take_places(store, number, queue_ids, n, tx, work, s.lsn);
-    *lsn = s.lsn;
-    return LS_OK;
-}
-
-int ls_enqueue(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *tx, int flags, uint64_t *lsn) {
-    int rc = store_enter(store);
-    if (rc != LS_OK) {
-        return rc;
-    }
-    *lsn = 0;
-    rc = enqueue_locked(store, id, queue_ids, n, tx, lsn);
-    return store_leave(store, rc, tx != NULL ? LEAVE_QUIETLY : flags);
-}
-
-/* ---- publishing ---- */
-
-/* Content and places in one record. */
-static int publish_inline(ls_store *store, const struct message_start *given, const uint32_t *queue_ids, ls_tx *handle,
-                          uint64_t *id) {
-    struct log *g = &store->log;
-    struct message_start m = *given;
-    struct message none = {.id = 0};
-    struct work *work = NULL;
-    struct tx *tx;
-    int rc = log_reserve(g, format_start_bytes(m.header_bytes, m.content_bytes, m.queue_count), RESERVE_GROWS);
-    rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
-    rc = rc == LS_OK ? check_queues(store, queue_ids, m.queue_count) : rc;
-    rc = rc == LS_OK ? check_work_limit(tx, m.queue_count) : rc;
-    if (rc == LS_OK && !table_prepare(&store->table, 1)) {
-        rc = fail_memory();
-    }
-    rc = rc == LS_OK ? prepare_places(store, &none, queue_ids, m.queue_count, tx, &work) : rc;
-    if (rc != LS_OK) {
-        free(none.extra);
-        if (none.many != 0) {
-            free(none.places.list.many);
-        }
-        return rc;
-    }
-    m.tx_id = tx != NULL ? tx->id : 0;
-    m.order_index = tx != NULL ? tx->enqueue_count : 0;
-    uint32_t number = start_message(store, &m, queue_ids, FLAG_PUBLISHED);
-    struct message *made = table_message(&store->table, number);
-    made->places = none.places;
-    made->many = none.many;
-    made->extra = none.extra;
-    if (made->extra != NULL) {
-        made->extra->last_lsn = made->extra->start_lsn = made->id;
-        made->extra->content_bytes = m.content_bytes;
-    }
-    *id = made->id;
-    take_places(store, number, queue_ids, m.queue_count, tx, work, made->id);
-    return LS_OK;
-}
-
-static int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header,
-                          size_t header_bytes, const uint8_t *content, size_t content_bytes, ls_tx *handle,
-                          uint64_t *id) {
-    uint64_t limit = store->log.record_bytes_max;
-    if (n == 0 || n > limit) {
-        return n == 0 ? fail(LS_OPTION, "no queue is named") : too_large("the list of queues", 4 * n, limit);
-    }
-    if (header_bytes <= limit && content_bytes <= limit &&
-        format_start_bytes(header_bytes, content_bytes, n) <= limit) {
-        struct message_start m = {
-            .header_bytes = (uint32_t)header_bytes,
-            .content_bytes = (uint32_t)content_bytes,
-            .queue_count = (uint32_t)n,
-            .header = header,
-            .content = content,
-        };
-        return publish_inline(store, &m, queue_ids, handle, id);
-    }
-    struct tx *tx;
-    uint64_t lsn;
-    int rc = tx_check_work(store, handle, &tx);
-    rc = rc == LS_OK ? check_queues(store, queue_ids, n) : rc;
-    rc = rc == LS_OK ? stage_locked(store, header, header_bytes, content, content_bytes, FLAG_PUBLISHED, id) : rc;
-    rc = rc == LS_OK ? enqueue_locked(store, *id, queue_ids, n, handle, &lsn) : rc;
-    if (rc != LS_OK && *id != 0) {
-        rc = fail_and_unstage(store, *id);
-        *id = 0;
-    }
-    return rc;
-}
-
-int ls_publish(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
-               const uint8_t *content, size_t content_bytes, ls_tx *tx, int flags, uint64_t *id) {
-    int rc = store_enter(store);
-    if (rc != LS_OK) {
-        return rc;
-    }
-    *id = 0;
-    rc = publish_locked(store, queue_ids, n, header, header_bytes, content, content_bytes, tx, id);
-    return store_leave(store, rc, tx != NULL ? LEAVE_QUIETLY : flags);
-}
-
-int ls_publish_many(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *content, const uint64_t *sizes,
-                    const uint8_t *headers, const uint64_t *header_sizes, ls_tx *tx, int flags, uint64_t *ids,
-                    size_t *done) {
-    *done = 0;
-    int rc = store_enter(store);
-    if (rc != LS_OK) {
-        return rc;
-    }
-    while (rc == LS_OK && *done < n) {
-        size_t i = *done;
-        size_t header_bytes = header_sizes != NULL ? (size_t)header_sizes[i] : 0;
-        ids[i] = 0;
-        rc = publish_locked(store, &queue_id, 1, headers, header_bytes, content, (size_t)sizes[i], tx, &ids[i]);
-        if (rc == LS_OK) {
-            headers = headers != NULL ? headers + header_bytes : NULL;
-            content += sizes[i];
-            (*done)++;
-        }
-    }
-    return store_leave(store, rc, tx != NULL ? LEAVE_QUIETLY : flags);
-}
-
-/* ---- dequeueing ---- */
-
-static int check_dequeue(struct message *m, uint32_t queue_id, const struct tx *tx, struct place **place) {
-    const struct work *w = message_last_work(m, queue_id);
-    *place = message_place(m, queue_id);
-    if (w != NULL && w->tx != tx && (*place != NULL || w->kind == WORK_DEQUEUE)) {
-        return fail(LS_MESSAGE_LOCKED, "message %llu on queue %u is locked by a transaction; wait for its outcome",
-                    (unsigned long long)m->id, (unsigned)queue_id);
-    }
-    bool there = w != NULL && w->tx == tx ? w->kind == WORK_ENQUEUE : *place != NULL;
-    if (!there) {
-        return fail(LS_NOT_ENQUEUED, "message %llu is not on queue %u", (unsigned long long)m->id, (unsigned)queue_id);
-    }
-    return LS_OK;
-}
-
-static int check_reason(int reason) {
-    if (reason < 0 || reason > DEQUEUE_REASON_MAX) {
-        return fail(LS_OPTION, "a dequeue's reason is 0 to %d, not %d", DEQUEUE_REASON_MAX, reason);
-    }
-    return LS_OK;
-}
-
-static int dequeue_in_tx(ls_store *store, uint32_t number, struct place *place, struct tx *tx,
-                         struct message_dequeue *d, uint64_t *lsn) {
-    struct log *g = &store->log;
-    struct message *m = table_message(&store->table, number);
-    const struct work *last = message_last_work(m, d->queue_id);
-    int rc = check_work_limit(tx, 1);
-    if (rc != LS_OK) {
-        return rc;
-    }
-    struct work *w = make_work(1);
-    if (w == NULL || message_extra(m) == NULL) {
-        free_work(w);
-        return fail_memory();
-    }
-    d->tx_id = tx->id;
-    struct slot s = log_slot(g, m->id, message_last_lsn(m), 0);
-    log_append(g, &s, MESSAGE_DEQUEUE, format_put_dequeue(&s, d));
-    message_appended(m, s.lsn);
-    w->kind = WORK_DEQUEUE;
-    w->message = number;
-    w->queue_id = d->queue_id;
-    w->lsn = s.lsn;
-    w->locks = place != NULL && last == NULL;
-    if (w->locks) {
-        queue_lock(place);
-    }
-    tx_add_work(&store->table, tx, w);
-    *lsn = s.lsn;
-    return LS_OK;
-}
-
-static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d, ls_tx *handle, uint64_t *lsn) {
-    struct log *g = &store->log;
-    uint32_t number = 0;
-    struct message *m = NULL;
-    struct tx *tx;
-    struct place *place = NULL;
-    int rc = log_reserve(g, DEQUEUE_RECORD_BYTES, handle != NULL ? RESERVE_GROWS : RESERVE_SHRINKS);
-    rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
-    rc = rc == LS_OK ? check_queues(store, &d.queue_id, 1) : rc;
-    rc = rc == LS_OK ? find_message(store, id, &number, &m) : rc;
-    rc = rc == LS_OK ? check_dequeue(m, d.queue_id, tx, &place) : rc;
-    if (rc != LS_OK) {
-        return rc;
-    }
-    if (tx != NULL) {
-        return dequeue_in_tx(store, number, place, tx, &d, lsn);
-    }
-    bool last = m->place_count == 1 && message_pending(m) == 0;
-    if (!last && message_extra(m) == NULL) {
-        return fail_memory(); /* the chain goes on, and needs its back-link */
-    }
-    struct slot s = log_slot(g, id, message_last_lsn(m), last ? FLAG_DELETES : 0);
-    log_append(g, &s, MESSAGE_DEQUEUE, format_put_dequeue(&s, &d));
-    message_appended(m, s.lsn);
-    *lsn = s.lsn;
-    queue_kill(place);
-    message_drop_place(&store->table, m, d.queue_id);
-    if (last) {
-        message_die(store, number);
-    }
-    return LS_OK;
-}
-
-int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int reason, int delivery_count, int flags,
-               uint64_t *lsn) {
-    *lsn = 0;
-    int rc = check_reason(reason);
-    rc = rc == LS_OK ? store_enter(store) : rc;
-    if (rc != LS_OK) {
-        return rc;
-    }
-    int count = delivery_count < 0 ? 0 : delivery_count > UINT16_MAX ? UINT16_MAX : delivery_count;
-    struct message_dequeue d = {
-        .queue_id = queue_id,
-        .reason = (uint16_t)reason,
-        .delivery_count = (uint16_t)count,
-    };
-    rc = dequeue_locked(store, id, d, tx, lsn);
-    return store_leave(store, rc, tx != NULL ? LEAVE_QUIETLY : flags);
-}
-
-static int check_all(ls_store *store, const uint64_t *ids, size_t n, uint32_t queue_id, ls_tx *handle, size_t *at) {
-    struct tx *tx;
-    int rc = tx_check_work(store, handle, &tx);
-    rc = rc == LS_OK ? check_queues(store, &queue_id, 1) : rc;
-    for (*at = 0; rc == LS_OK && *at < n; (*at)++) {
-        uint32_t number;
-        struct message *m = NULL;
-        struct place *place;
-        rc = find_message(store, ids[*at], &number, &m);
-        rc = rc == LS_OK ? check_dequeue(m, queue_id, tx, &place) : rc;
-        if (rc != LS_OK) {
-            return rc;
-        }
-    }
-    return rc;
-}
-
-int ls_dequeue_many(ls_store *store, const uint64_t *ids, size_t n, uint32_t queue_id, ls_tx *tx, int reason, int flags,
-                    size_t *done) {
-    *done = 0;
-    int rc = check_reason(reason);
-    rc = rc == LS_OK ? store_enter(store) : rc;
-    if (rc != LS_OK) {
-        return rc;
-    }
-    size_t culprit;
-    rc = check_all(store, ids, n, queue_id, tx, &culprit);
-    struct message_dequeue d = {.queue_id = queue_id, .reason = (uint16_t)reason};
-    while (rc == LS_OK && *done < n) {
-        uint64_t lsn;
-        rc = dequeue_locked(store, ids[*done], d, tx, &lsn);
-        *done += rc == LS_OK ? 1 : 0;
-    }
-    return store_leave(store, rc, tx != NULL ? LEAVE_QUIETLY : flags);
-}
+/* ---- the end, and a look ---- */
 
 int ls_destroy(ls_store *store, uint64_t id, int flags) {
     int rc = store_enter(store);
@@ -667,7 +279,7 @@ int ls_destroy(ls_store *store, uint64_t id, int flags) {
     uint32_t number = 0;
     struct message *m = NULL;
     rc = log_reserve(&store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
-    rc = rc == LS_OK ? find_message(store, id, &number, &m) : rc;
+    rc = rc == LS_OK ? message_find(store, id, &number, &m) : rc;
     if (rc == LS_OK && (m->place_count > 0 || message_pending(m) > 0)) {
         rc = fail(LS_MESSAGE_IN_USE, "message %llu is on %u queues and in %u pending operations; dequeue it instead",
                   (unsigned long long)id, (unsigned)m->place_count, (unsigned)message_pending(m));
@@ -685,7 +297,7 @@ int ls_message(ls_store *store, uint64_t id, ls_message_info *info) {
     }
     uint32_t number = 0;
     struct message *m = NULL;
-    rc = find_message(store, id, &number, &m);
+    rc = message_find(store, id, &number, &m);
     if (rc == LS_OK) {
         *info = (ls_message_info){
             .id = id,

@@ -83,6 +83,18 @@ void message_appended(struct message *m, uint64_t lsn);
 void recovered_note(ls_store *store, int kind, uint64_t id, uint64_t count, const struct tx *tx);
 void recovered_finish(ls_store *store); /* puts them in order */
 
+/* For places.c; lock held. */
+int message_find(ls_store *store, uint64_t id, uint32_t *number, struct message **m);
+int message_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n); /* each is there, and named once */
+int message_too_large(const char *what, uint64_t bytes, uint64_t limit);
+/* Appends the start record and makes the message; everything that it needs is there. */
+uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids, uint16_t flags);
+/* (waits) A start record with as much content as fits, and chunks with the rest. */
+int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, const uint8_t *content,
+                  size_t content_bytes, uint16_t flags, uint64_t *id);
+/* (waits) Takes back what was staged, keeping the failure that led to it. */
+int message_fail_and_unstage(ls_store *store, uint64_t id);
+
 /* transaction.c */
 int tx_enter(ls_tx *handle, struct tx **tx);                       /* store_enter, and the transaction can still work */
 int tx_check_work(ls_store *store, ls_tx *handle, struct tx **tx); /* lock held; NULL handle: no transaction */
