@@ -1,5 +1,5 @@
-/* See scan.h. */
-#include "scan.h"
+/* Where the log begins and ends, and every batch of it. See scan.h. */
+#include "scan_parts.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -8,305 +8,6 @@
 
 #include "error.h"
 #include "io.h"
-
-enum { WINDOW_BYTES = 8 << 20 };
-
-/* ---- the window ---- */
-
-static int open_file(struct scan *s, size_t index, bool direct) {
-    if (s->file >= 0) {
-        (void)s->v->close(s->v, s->file);
-    }
-    char name[SEGMENT_NAME_BYTES];
-    format_segment_name(name, s->files[index].first_lsn);
-    s->file = s->v->open(s->v, s->dir, name, direct ? VFS_DIRECT : 0);
-    s->file_index = index;
-    s->window_bytes = 0;
-    s->window_at = 0;
-    if (s->file < 0) {
-        int error = -s->file;
-        s->file = -1;
-        return error;
-    }
-    if (!direct) {
-        (void)s->v->advise_sequential(s->v, s->file, 0, s->meta.segment_size);
-    }
-    return 0;
-}
-
-/* The last segment is read past the page cache when that is wanted and possible; all others through it. */
-static int open_segment(struct scan *s, size_t index) {
-    if (s->file >= 0 && s->file_index == index) {
-        return LS_OK;
-    }
-    bool direct = s->want_direct && index == s->last;
-    int error = open_file(s, index, direct);
-    if (direct) {
-        s->direct = error == 0;
-        if (error == EINVAL) {
-            error = open_file(s, index, false);
-        }
-    }
-    if (error != 0) {
-        char name[SEGMENT_NAME_BYTES];
-        format_segment_name(name, s->files[index].first_lsn);
-        return fail_errno(LS_IO, error, "segment %s cannot be opened", name);
-    }
-    return LS_OK;
-}
-
-/* Whole blocks but at the end of a file that was cut: past the page cache nothing else may be asked for. */
-static int64_t read_blocks(struct scan *s, size_t want, uint64_t from) {
-    size_t got = 0;
-    while (got < want && got % BLOCK_BYTES == 0) {
-        int64_t moved = s->v->pread(s->v, s->file, s->window + got, want - got, from + got);
-        if (moved < 0 && moved != -EINTR) {
-            return moved;
-        }
-        if (moved == 0) {
-            break;
-        }
-        got += moved > 0 ? (size_t)moved : 0;
-    }
-    return (int64_t)got;
-}
-
-/* Bytes from `offset` on: as many as asked if the segment has them. *available says how many there are. */
-static int look(struct scan *s, uint64_t offset, size_t bytes, const uint8_t **at, size_t *available) {
-    if (offset < s->window_at || offset + bytes > s->window_at + s->window_bytes) {
-        uint64_t from = offset / BLOCK_BYTES * BLOCK_BYTES;
-        uint64_t left = s->meta.segment_size > from ? s->meta.segment_size - from : 0;
-        size_t want = left < s->window_capacity ? (size_t)left : s->window_capacity;
-        int64_t got = read_blocks(s, want, from);
-        if (got < 0) {
-            return fail_at(LS_IO, s->files[s->file_index].first_lsn, s->files[s->file_index].first_lsn + offset,
-                           "a segment cannot be read: %s", strerror((int)-got));
-        }
-        s->window_at = from;
-        s->window_bytes = (size_t)got;
-        s->bytes_read += (uint64_t)got;
-    }
-    uint64_t skip = offset - s->window_at;
-    *available = skip < s->window_bytes ? s->window_bytes - (size_t)skip : 0;
-    *at = s->window + (skip < s->window_bytes ? skip : 0);
-    return LS_OK;
-}
-
-/* ---- one batch ---- */
-
-bool scan_record(const struct scan_batch *b, uint32_t *offset, struct record *r) {
-    if (*offset >= b->batch.bytes) {
-        return false;
-    }
-    format_read_verified(b->bytes + *offset, r);
-    *offset += r->length;
-    return true;
-}
-
-/* Whether a batch record stands at lsn and validates by itself. */
-static enum format_result get_batch_record(const uint8_t *at, size_t available, uint64_t lsn, uint64_t epoch,
-                                           uint64_t seed, struct batch *b) {
-    struct record r;
-    enum format_result result = format_get_record(at, available, seed, lsn, &r);
-    if (result == FORMAT_OK) {
-        result = format_get_batch(&r, b);
-    }
-    if (result == FORMAT_OK && (b->epoch != epoch || b->base_lsn == 0)) {
-        result = FORMAT_MALFORMED;
-    }
-    return result;
-}
-
-/* All of a batch: its record, and every record inside its count and bytes. */
-static enum format_result verify_batch(const uint8_t *at, uint64_t lsn, uint64_t seed, const struct batch *b) {
-    uint32_t offset = BATCH_RECORD_BYTES, count = 0;
-    while (offset < b->bytes) {
-        struct record r;
-        enum format_result result = format_get_record(at + offset, b->bytes - offset, seed, lsn + offset, &r);
-        if (result != FORMAT_OK) {
-            return result;
-        }
-        bool known = (r.type & TYPE_SKIPPABLE) != 0 || (r.type >= MESSAGE_START && r.type <= MESSAGE_RELOCATED) ||
-                     (r.type >= DTX_START && r.type <= TX_RELOCATED) || (r.type > BATCH && r.type <= CLOSE);
-        if (!known) {
-            return r.type == BATCH ? FORMAT_MALFORMED : FORMAT_NEWER;
-        }
-        offset += r.length;
-        count++;
-    }
-    return count == b->count ? FORMAT_OK : FORMAT_MALFORMED;
-}
-
-/* *why is FORMAT_OK if an accepted batch stands there, which ends at or below end_lsn. */
-static int accept_batch(struct scan *s, size_t index, uint64_t lsn, uint64_t end_lsn, struct scan_batch *b,
-                        enum format_result *why) {
-    const struct scan_file *f = &s->files[index];
-    int rc = open_segment(s, index);
-    if (rc != LS_OK) {
-        return rc;
-    }
-    const uint8_t *at;
-    size_t available;
-    rc = look(s, lsn - f->first_lsn, BATCH_RECORD_BYTES, &at, &available);
-    if (rc != LS_OK) {
-        return rc;
-    }
-    b->seed = format_segment_seed(s->meta.uuid, f->first_lsn, f->header.epoch);
-    *why = get_batch_record(at, available, lsn, f->header.epoch, b->seed, &b->batch);
-    if (*why != FORMAT_OK) {
-        return LS_OK;
-    }
-    if (lsn + b->batch.bytes > end_lsn || b->batch.bytes > format_batch_bytes_max(s->meta.segment_size)) {
-        *why = FORMAT_MALFORMED;
-        return LS_OK;
-    }
-    rc = look(s, lsn - f->first_lsn, b->batch.bytes, &at, &available);
-    if (rc != LS_OK) {
-        return rc;
-    }
-    *why = available < b->batch.bytes ? FORMAT_SHORT : verify_batch(at, lsn, b->seed, &b->batch);
-    b->bytes = at;
-    b->lsn = lsn;
-    b->first_lsn = f->first_lsn;
-    if (*why == FORMAT_OK) {
-        struct record r;
-        uint32_t offset = BATCH_RECORD_BYTES;
-        b->is_close = scan_record(b, &offset, &r) && r.type == CLOSE;
-    }
-    return LS_OK;
-}
-
-/* ---- files ---- */
-
-struct listing {
-    struct scan *s;
-    bool no_memory;
-};
-
-static int add_file(void *context, const char *name) {
-    struct listing *listing = context;
-    struct scan *s = listing->s;
-    uint64_t first_lsn;
-    if (!format_parse_segment_name(name, &first_lsn)) {
-        return 0;
-    }
-    if (s->count == s->capacity) {
-        size_t capacity = s->capacity == 0 ? 64 : 2 * s->capacity;
-        struct scan_file *files = realloc(s->files, capacity * sizeof *files);
-        if (files == NULL) {
-            listing->no_memory = true;
-            return 1;
-        }
-        s->files = files;
-        s->capacity = capacity;
-    }
-    s->files[s->count] = (struct scan_file){.first_lsn = first_lsn};
-    s->count++;
-    return 0;
-}
-
-static int by_lsn(const void *a, const void *b) {
-    uint64_t x = ((const struct scan_file *)a)->first_lsn, y = ((const struct scan_file *)b)->first_lsn;
-    return (x > y) - (x < y);
-}
-
-static int fail_newer(uint64_t first_lsn) {
-    return fail_at(LS_VERSION, first_lsn, first_lsn,
-                   "a segment is of a newer format version than this program knows (%d); use a newer logstore",
-                   FORMAT_VERSION);
-}
-
-/* Reads the header of the open file into its entry. */
-static int read_header(struct scan *s, size_t index) {
-    struct scan_file *f = &s->files[index];
-    int64_t got = read_blocks(s, SEGMENT_HEADER_BYTES, 0);
-    s->window_bytes = 0;
-    if (got < 0) {
-        return fail_at(LS_IO, f->first_lsn, f->first_lsn, "a segment cannot be read: %s", strerror((int)-got));
-    }
-    f->why =
-        format_get_segment_header(s->window, (size_t)got, s->meta.uuid, s->meta.segment_size, f->first_lsn, &f->header);
-    if (f->why == FORMAT_NEWER) {
-        return fail_newer(f->first_lsn);
-    }
-    f->state = f->why == FORMAT_OK && f->first_lsn < LSN_MAX - 2 * s->meta.segment_size ? SCAN_VALID : SCAN_SPARE;
-    return LS_OK;
-}
-
-static int list_files(struct scan *s) {
-    struct listing listing = {s, false};
-    int rc = s->v->list(s->v, s->dir, add_file, &listing);
-    if (listing.no_memory) {
-        return fail_memory();
-    }
-    if (rc != 0) {
-        return fail_errno(LS_IO, -rc, "the store directory cannot be listed");
-    }
-    if (s->count > 0) {
-        qsort(s->files, s->count, sizeof *s->files, by_lsn);
-    }
-    for (size_t i = 0; i < s->count; i++) {
-        int error = open_file(s, i, false);
-        if (error == ENOENT && s->limit_lsn != 0) {
-            s->files[i].state = SCAN_SPARE; /* recycled while we looked */
-            continue;
-        }
-        if (error != 0) {
-            char name[SEGMENT_NAME_BYTES];
-            format_segment_name(name, s->files[i].first_lsn);
-            return fail_errno(LS_IO, error, "segment %s cannot be opened", name);
-        }
-        rc = read_header(s, i);
-        if (rc != LS_OK) {
-            return rc;
-        }
-        int64_t bytes = s->v->size(s->v, s->file);
-        s->files[i].bytes = bytes < 0 ? s->meta.segment_size : (uint64_t)bytes;
-        if (s->files[i].state == SCAN_VALID && s->files[i].header.epoch > s->epoch_max) {
-            s->epoch_max = s->files[i].header.epoch;
-        }
-    }
-    return LS_OK;
-}
-
-static void raise_watermark(struct scan *s, uint64_t lsn) {
-    if (lsn > s->watermark_lsn) {
-        s->watermark_lsn = lsn;
-    }
-}
-
-/*
- * Every batch record of the file from `offset` on that validates by itself: what it says was durable was durable,
- * whatever became of the batch. epoch 0: each record's own, as for a file whose header is not valid.
- */
-static int search_batches(struct scan *s, size_t index, uint64_t offset, uint64_t epoch, uint64_t *found) {
-    struct scan_file *f = &s->files[index];
-    int rc = open_segment(s, index);
-    while (rc == LS_OK && offset + BATCH_RECORD_BYTES <= s->meta.segment_size) {
-        const uint8_t *at;
-        size_t available;
-        rc = look(s, offset, BATCH_RECORD_BYTES, &at, &available);
-        if (rc != LS_OK || available < BATCH_RECORD_BYTES) {
-            break;
-        }
-        size_t step = 0;
-        for (; step + BATCH_RECORD_BYTES <= available; step += 8) {
-            uint64_t lsn = f->first_lsn + offset + step, clear_epoch;
-            struct batch b;
-            if (!format_peek_batch(at + step, available - step, lsn, &clear_epoch)) {
-                continue;
-            }
-            uint64_t as = epoch != 0 ? epoch : clear_epoch;
-            uint64_t seed = format_segment_seed(s->meta.uuid, f->first_lsn, as);
-            if (get_batch_record(at + step, available - step, lsn, as, seed, &b) == FORMAT_OK) {
-                raise_watermark(s, b.durable_lsn);
-                (*found)++;
-            }
-        }
-        offset += step;
-    }
-    return rc;
-}
 
 /* ---- where the log begins and ends ---- */
 
@@ -329,9 +30,9 @@ static int find_last(struct scan *s) {
         s->last = i;
         if (s->want_direct) {
             s->file_index = SIZE_MAX;
-            int rc = open_segment(s, i);
+            int rc = scan_open_segment(s, i);
             if (rc == LS_OK) {
-                rc = read_header(s, i);
+                rc = scan_read_header(s, i);
             }
             if (rc != LS_OK) {
                 return rc;
@@ -341,7 +42,7 @@ static int find_last(struct scan *s) {
                 continue;
             }
         }
-        raise_watermark(s, s->files[i].header.prev_end_lsn);
+        scan_raise_watermark(s, s->files[i].header.prev_end_lsn);
         return LS_OK;
     }
     return LS_OK;
@@ -408,12 +109,12 @@ static int walk_to_end(struct scan *s, size_t index, uint64_t *end_lsn, struct s
     *why = FORMAT_OK;
     while (lsn < limit) {
         struct scan_batch b = {.lsn = 0};
-        int rc = accept_batch(s, index, lsn, limit, &b, why);
+        int rc = scan_accept_batch(s, index, lsn, limit, &b, why);
         if (rc != LS_OK) {
             return rc;
         }
         if (*why == FORMAT_NEWER) {
-            return fail_newer(f->first_lsn);
+            return scan_fail_newer(f->first_lsn);
         }
         if (*why == FORMAT_MALFORMED) { /* right checksums: no crash makes such bytes */
             return corrupt(s, f->first_lsn, lsn, "a batch cannot be meant", *why);
@@ -434,12 +135,12 @@ static int measure_torn(struct scan *s, uint64_t lsn) {
     const struct scan_file *f = &s->files[s->last];
     const uint8_t *at;
     size_t available;
-    int rc = look(s, lsn - f->first_lsn, BATCH_RECORD_BYTES, &at, &available);
+    int rc = scan_look(s, lsn - f->first_lsn, BATCH_RECORD_BYTES, &at, &available);
     uint64_t epoch;
     if (rc == LS_OK && format_peek_batch(at, available, lsn, &epoch) && epoch == f->header.epoch) {
         struct batch b;
         uint64_t seed = format_segment_seed(s->meta.uuid, f->first_lsn, epoch);
-        bool whole = get_batch_record(at, available, lsn, epoch, seed, &b) == FORMAT_OK;
+        bool whole = scan_batch_record(at, available, lsn, epoch, seed, &b) == FORMAT_OK;
         s->torn_bytes = whole ? b.bytes : BATCH_RECORD_BYTES;
     }
     return rc;
@@ -450,7 +151,7 @@ static int look_beyond(struct scan *s) {
     size_t from = s->last == SIZE_MAX ? 0 : s->last + 1;
     for (size_t i = from; i < s->count; i++) {
         uint64_t found = 0;
-        int rc = search_batches(s, i, SEGMENT_HEADER_BYTES, 0, &found);
+        int rc = scan_search_batches(s, i, SEGMENT_HEADER_BYTES, 0, &found);
         if (rc != LS_OK) {
             return rc;
         }
@@ -476,7 +177,7 @@ static int end_before_last(struct scan *s, struct scan_batch *last) {
         }
     } while (!s->files[before].in_log);
     uint64_t end_lsn;
-    enum format_result why;
+    enum format_result why = FORMAT_OK;
     bool only_copies = false;
     int rc = walk_to_end(s, before, &end_lsn, last, &only_copies, &why);
     if (rc == LS_OK && why != FORMAT_OK) {
@@ -508,16 +209,16 @@ static int leave_last_out(struct scan *s, bool only_copies, struct scan_batch *l
 static int find_ends(struct scan *s) {
     const struct scan_file *f = &s->files[s->last];
     struct scan_batch last = {.lsn = 0};
-    enum format_result why;
+    enum format_result why = FORMAT_OK;
     uint64_t found = 0;
     bool only_copies = true;
     int rc = walk_to_end(s, s->last, &s->end_lsn, &last, &only_copies, &why);
     uint64_t tear_lsn = s->end_lsn;
     if (rc == LS_OK && last.lsn != 0) {
-        raise_watermark(s, last.batch.durable_lsn);
+        scan_raise_watermark(s, last.batch.durable_lsn);
     }
     if (rc == LS_OK) {
-        rc = search_batches(s, s->last, tear_lsn - f->first_lsn, f->header.epoch, &found);
+        rc = scan_search_batches(s, s->last, tear_lsn - f->first_lsn, f->header.epoch, &found);
     }
     if (rc == LS_OK) {
         rc = measure_torn(s, tear_lsn);
@@ -567,14 +268,14 @@ static int prepare(struct scan *s, vfs *v, int dir, const struct meta *meta) {
 
 int scan_list(struct scan *s, vfs *v, int dir, const struct meta *meta) {
     int rc = prepare(s, v, dir, meta);
-    return rc == LS_OK ? list_files(s) : rc;
+    return rc == LS_OK ? scan_list_files(s) : rc;
 }
 
 int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool want_direct, const struct hint *live) {
     int rc = prepare(s, v, dir, meta);
     s->want_direct = want_direct;
     s->limit_lsn = live != NULL ? live->durable_lsn : 0;
-    rc = rc == LS_OK ? list_files(s) : rc;
+    rc = rc == LS_OK ? scan_list_files(s) : rc;
     rc = rc == LS_OK ? find_last(s) : rc;
     if (rc != LS_OK) {
         return rc;
@@ -628,13 +329,13 @@ int scan_next(struct scan *s, struct scan_batch *b) {
             return LS_END;
         }
     }
-    enum format_result why;
-    int rc = accept_batch(s, s->next_file, s->next_lsn, log_part_end(s, s->next_file), b, &why);
+    enum format_result why = FORMAT_OK;
+    int rc = scan_accept_batch(s, s->next_file, s->next_lsn, log_part_end(s, s->next_file), b, &why);
     if (rc != LS_OK) {
         return rc;
     }
     if (why == FORMAT_NEWER) {
-        return fail_newer(s->files[s->next_file].first_lsn);
+        return scan_fail_newer(s->files[s->next_file].first_lsn);
     }
     if (why != FORMAT_OK) {
         return corrupt(s, s->files[s->next_file].first_lsn, s->next_lsn, "a batch cannot be read", why);
