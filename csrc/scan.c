@@ -176,7 +176,7 @@ static int end_before_last(struct scan *s, struct scan_batch *last) {
                                    : corrupt(s, s->missing_lsn, s->missing_lsn, "a segment is missing", FORMAT_SHORT);
         }
     } while (!s->files[before].in_log);
-    uint64_t end_lsn;
+    uint64_t end_lsn = s->end_lsn;
     enum format_result why = FORMAT_OK;
     bool only_copies = false;
     int rc = walk_to_end(s, before, &end_lsn, last, &only_copies, &why);
