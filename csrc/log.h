@@ -115,6 +115,7 @@ struct log {
     size_t segment_capacity;
     size_t base_index; /* the first that is needed */
     uint64_t named_base_lsn;
+    size_t held_count; /* of the dead ones: kept by a hold only, as of the last look at the holds */
     int open_files;
 
     uint64_t append_lsn; /* where the next batch would start */

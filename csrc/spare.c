@@ -98,8 +98,11 @@ static int make_file(struct log *g, uint64_t first_lsn, bool zero_fill) {
     return file;
 }
 
+/* What a hold alone keeps is the reader's, and limited by the hold. */
+static size_t files_of_log(const struct log *g) { return g->segment_count - g->held_count + g->spare_count; }
+
 static bool within_limit(const struct log *g) {
-    uint64_t files = g->segment_count + g->spare_count + 1;
+    uint64_t files = files_of_log(g) + 1;
     return g->max_log_bytes == 0 || files * g->segment_size <= g->max_log_bytes;
 }
 
@@ -192,7 +195,16 @@ static bool oldest_is_dead(const struct log *g, uint64_t kept_from) {
     return s->readers == 0 && s->first_lsn < g->named_base_lsn && s->end_lsn <= kept_from;
 }
 
+static size_t count_held(const struct log *g, uint64_t kept_from) {
+    size_t n = 0;
+    while (n < g->base_index && g->segments[n]->first_lsn < g->named_base_lsn && g->segments[n]->end_lsn > kept_from) {
+        n++;
+    }
+    return n;
+}
+
 void spares_recycle(struct log *g) {
+    g->held_count = 0;
     if (!oldest_is_dead(g, UINT64_MAX)) {
         return;
     }
@@ -204,6 +216,7 @@ void spares_recycle(struct log *g) {
         log_remove_segment(g, 0);
         recycle(g, s);
     }
+    g->held_count = count_held(g, kept_from);
 }
 
 /* ---- how many, and when to relocate ---- */
@@ -379,7 +392,7 @@ int spares_need(struct log *g, enum purpose purpose) {
 
 /* Above it growing stops: the rest is what relocation and opening need to work with. */
 bool spares_are_heavy(const struct log *g) {
-    size_t reserved = g->spares_reserved, all = g->segment_count + g->spare_count;
+    size_t reserved = g->spares_reserved, all = files_of_log(g);
     uint64_t weight = log_live_bytes(g) + (g->owner.weight != NULL ? g->owner.weight(g->owner.context) : 0);
     return all <= reserved || weight / 4 * 5 > (all - reserved) * g->segment_size;
 }

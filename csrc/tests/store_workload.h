@@ -318,9 +318,12 @@ static inline void run_with_moves(struct run *r, size_t operations) {
     for (size_t i = 0; i < operations && !r->lost && r->op_count + 2 < OPS_MAX; i++) {
         bool wait = below(r, 10) == 0;
 
+        mark(r, MARK_BEGUN, r->op_count + 1);
         publish(r, PUBLISH, 2, -1, wait, 3500);
-        if (r->now.depth[1] > 3 && r->now.places[1][r->now.depth[1] - 1].locked_by == 0)
+        if (r->now.depth[1] > 3 && r->now.places[1][r->now.depth[1] - 1].locked_by == 0 && r->op_count + 2 < OPS_MAX)
             change_place(r, DEQUEUE, r->now.places[1][r->now.depth[1] - 1].id, 1, -1, wait);
+        if (below(r, 4) == 0)
+            one_operation(r);
     }
 }
 

@@ -384,11 +384,47 @@ static void whatever_fills_a_store_can_be_drained_from_its_end(void) {
     }
 }
 
+/* Who reads beside the writer keeps what it reads; that is its own, and takes nothing from who drains. */
+static void a_hold_does_not_stop_a_full_store_from_being_drained(void) {
+    static uint64_t ids[MOST];
+    vfs_sim *sim = new_disk();
+    vfs *v = vfs_sim_table(sim);
+    ls_options o = plain_options();
+    uint32_t q = 1;
+    struct hold h = {.hold_lsn = 1, .expires_us = UINT64_MAX / 2, .created_us = 1};
+    uint8_t bytes[HOLD_BYTES];
+    ls_store *store;
+    int n = 0, file, rc = LS_OK;
+    uint64_t lsn;
+
+    o.max_log_bytes = (uint64_t)12 * SEGMENT;
+    store = open_with(sim, &o, &q, 1);
+    require(store != NULL);
+    while (n < MOST && (rc = ls_publish(store, &q, 1, NULL, 0, bytes_of, 500, NULL, 0, &ids[n])) == LS_OK)
+        n++;
+    check(rc == LS_FULL);
+    memcpy(h.uuid, store->meta.uuid, sizeof h.uuid);
+    format_put_hold(bytes, &h);
+    file = v->open(v, store->log.holds_dir, "reader.hold", VFS_WRITE | VFS_CREATE);
+    check(file >= 0 && write_all(v, file, bytes, sizeof bytes, 0) && v->lock(v, file, 1) == 0);
+    for (int i = 0; i < n; i++) {
+        if (ls_dequeue(store, ids[(i * 7919) % n], q, NULL, 1, 0, LS_WAIT, &lsn) != LS_OK) {
+            printf("after %d of %d\n", i, n);
+            check(complain("a dequeue was refused"));
+            break;
+        }
+    }
+    check(v->close(v, file) == 0);
+    ls_free(store);
+    vfs_sim_free(sim);
+}
+
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
         work_on_a_deleted_queue_outlives_its_deletion_record, what_is_moved_is_bounded_by_what_is_appended,
         a_queue_deleted_between_two_parts_is_in_none_of_them, a_segment_that_could_not_be_read_is_moved_when_it_can_be,
         a_file_that_held_a_damaged_segment_serves_again,      whatever_fills_a_store_can_be_drained_from_its_end,
+        a_hold_does_not_stop_a_full_store_from_being_drained,
     };
     int passed = 0, failed = 0;
 
