@@ -64,7 +64,7 @@ endef
 FULL := $(VENV)/.installed-everything
 BROKER := $(VENV)/.installed-broker
 PINS := pyproject.toml setup.py constraints.txt
-EVERY_EXTRA := arrow,bench,broker,lint,postgres,spark,test
+EVERY_EXTRA := arrow,bench,broker,coilmq,lint,postgres,spark,test,tpc
 
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
 

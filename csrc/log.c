@@ -525,6 +525,10 @@ int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose) {
         if (g->poison != 0) {
             return fail_poisoned(g, LS_POISONED);
         }
+        if (purpose != RESERVE_MOVES && g->moving && g->spare_count == 0) { /* a move has taken the last spare */
+            (void)pthread_cond_wait(&g->maker_done, &g->lock);
+            continue;
+        }
         if (g->maker_wanted && !g->threads_running && !g->stopping &&
             !g->moving) { /* without threads the caller is the maker */
             g->maker_wanted = false;

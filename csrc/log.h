@@ -157,6 +157,7 @@ struct log {
     struct segment *spares; /* first_lsn is the name it has; ascending */
     int grow_error;         /* errno of that try; 0: max_log_bytes */
     size_t spare_count;
+    unsigned room_wanted;   /* how many wait to make room */
     size_t spares_reserved; /* not for what grows; reckoned anew with every segment and by the maker */
     uint64_t next_spare_lsn;
     uint64_t last_switch_us;

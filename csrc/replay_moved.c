@@ -208,9 +208,9 @@ int replay_copied_start(struct replay *p, const struct record *r) {
 
 /* ---- states ---- */
 
-static bool append_rows(void **rows, size_t *count, size_t more, size_t bytes) {
+static bool append_rows(void **rows, size_t count, size_t more, size_t bytes) {
     if (more > 0) {
-        void *grown = realloc(*rows, (*count + more) * bytes);
+        void *grown = realloc(*rows, (count + more) * bytes);
         if (grown == NULL) {
             return false;
         }
@@ -221,11 +221,10 @@ static bool append_rows(void **rows, size_t *count, size_t more, size_t bytes) {
 
 static int gather_part(struct replay *p, const struct record *r, const struct message_relocated *m) {
     struct moving *v = &p->moving;
-    size_t part = v->next_part;
-    if (!append_rows((void **)&v->parts, &part, 1, sizeof *v->parts) ||
-        !append_rows((void **)&v->chunks, &v->chunk_count, m->chunk_count, sizeof *v->chunks) ||
-        !append_rows((void **)&v->places, &v->place_count, m->place_count, sizeof *v->places) ||
-        !append_rows((void **)&v->pending, &v->pending_count, m->pending_count, sizeof *v->pending)) {
+    if (!append_rows((void **)&v->parts, v->next_part, 1, sizeof *v->parts) ||
+        !append_rows((void **)&v->chunks, v->chunk_count, m->chunk_count, sizeof *v->chunks) ||
+        !append_rows((void **)&v->places, v->place_count, m->place_count, sizeof *v->places) ||
+        !append_rows((void **)&v->pending, v->pending_count, m->pending_count, sizeof *v->pending)) {
         return fail_memory();
     }
     v->parts[v->next_part++] = (struct chunk_place){.lsn = r->lsn, .record_bytes = r->length};

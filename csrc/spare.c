@@ -221,9 +221,18 @@ void spares_recycle(struct log *g) {
 
 /* ---- how many, and when to relocate ---- */
 
-/* What makes room again may take one of the reserved: relocation gets it back. */
+/*
+ * What is reserved is for moves and for the next open; what makes room again waits for them. A move may take the last one:
+ * until it is done nobody else writes (see log_reserve), so that, should it be cut, the last segment holds only copies
+ * and the next open takes it back. The last records of a close leave one.
+ */
 bool spares_allow(const struct log *g, enum purpose purpose) {
-    size_t kept = purpose == RESERVE_MOVES ? 0 : g->spares_reserved - (purpose == RESERVE_SHRINKS ? 1 : 0);
+    size_t kept = g->spares_reserved;
+    if (purpose == RESERVE_MOVES) {
+        kept = 0;
+    } else if (purpose == RESERVE_SHRINKS && g->closing) {
+        kept = 1;
+    }
     return g->spare_count > kept;
 }
 
@@ -239,17 +248,36 @@ static bool oldest_is_stuck(const struct log *g) { return g->append_lsn < g->seg
 
 bool spares_are_behind(const struct log *g) { return segments_used(g) > segments_wanted(g) + 1 && !oldest_is_stuck(g); }
 
-/* How many what lives needs at most, written without gaps but for a record's length at each end. */
-static size_t segments_dense(const struct log *g) {
-    uint64_t usable = g->segment_size - g->segment_size / 16 - SEGMENT_HEADER_BYTES;
-    return (size_t)(log_live_bytes(g) / usable) + 1;
+/* What a segment can hold, but for a record or two that do not fit at its end. */
+static uint64_t usable_bytes(const struct log *g, uint64_t live_bytes) {
+    uint64_t records = 1;
+    for (size_t i = g->base_index; i < g->segment_count; i++) {
+        records += g->segments[i]->live_records;
+    }
+    uint64_t gap = 2 * (live_bytes / records);
+    gap = gap < g->segment_size / 16 ? gap : g->segment_size / 16;
+    return g->segment_size - SEGMENT_HEADER_BYTES - SEGMENT_END_RESERVE - 16 * BATCH_RECORD_BYTES - gap;
 }
 
-/* The oldest segment can be moved at all, and enough of the log is dead for a whole segment to come of it. */
 static bool can_relocate(const struct log *g) {
     const struct segment *oldest = g->segments[g->base_index];
     return g->serving && !g->stopping && g->poison == 0 && g->owner.relocate != NULL && !oldest_is_stuck(g) &&
-           oldest->end_lsn != 0 && segments_used(g) > segments_dense(g);
+           oldest->end_lsn != 0;
+}
+
+/*
+ * A whole segment can be gained, and either the log is larger than it is kept to or no spare can be made; or somebody
+ * waits to make room, the current segment is full, and there is some to be gained.
+ */
+static bool should_relocate(const struct log *g, bool pressed) {
+    uint64_t live_bytes = log_live_bytes(g), usable = usable_bytes(g, live_bytes);
+    size_t used = segments_used(g);
+    if ((pressed || used > segments_wanted(g)) && used > live_bytes / usable + 1) {
+        return true;
+    }
+    uint64_t end_lsn = g->segments[g->segment_count - 1]->first_lsn + g->segment_size;
+    bool full = g->append_lsn + SEGMENT_END_RESERVE + g->segment_size / 64 > end_lsn;
+    return g->room_wanted > 0 && full && used * usable > live_bytes + g->segment_size / 8;
 }
 
 /* The oldest segment's life goes to the head, and the base past it. Every way to fail leaves it as it was. */
@@ -295,7 +323,7 @@ int spares_keep(struct log *g) {
     spares_recycle(g);
     int rc = make_missing(g);
     size_t rounds = segments_used(g);
-    while (rounds-- > 0 && can_relocate(g) && (rc != LS_OK || segments_used(g) > segments_wanted(g))) {
+    while (rounds-- > 0 && can_relocate(g) && should_relocate(g, rc != LS_OK)) {
         if (relocate_oldest(g) != LS_OK) {
             break;
         }
@@ -343,10 +371,7 @@ int spares_fail_full(const struct log *g) {
 /* For a move there is nobody to wait for: what can be recycled or made is, or it ends. */
 static int need_for_move(struct log *g) {
     spares_recycle(g);
-    if (g->spare_count > 0) {
-        return LS_OK;
-    }
-    return spares_make(g, false);
+    return spares_allow(g, RESERVE_MOVES) ? LS_OK : spares_make(g, false);
 }
 
 int spares_need(struct log *g, enum purpose purpose) {
@@ -355,7 +380,9 @@ int spares_need(struct log *g, enum purpose purpose) {
         return need_for_move(g);
     }
     uint64_t moved = g->stats.segments_relocated;
+    g->room_wanted += purpose == RESERVE_SHRINKS ? 1 : 0;
     spares_try(g);
+    g->room_wanted -= purpose == RESERVE_SHRINKS ? 1 : 0;
     if (spares_allow(g, purpose) || g->stats.segments_relocated != moved) {
         return LS_OK; /* where a segment was moved there may be room behind it: the caller looks again */
     }

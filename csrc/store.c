@@ -335,7 +335,10 @@ int ls_close(ls_store *store) {
         return LS_OK;
     }
     bool was_serving = store->phase == PHASE_SERVING;
-    store->phase = PHASE_CLOSED; /* nobody comes in, and who waits inside for room finds it closed */
+    store->phase = PHASE_CLOSED;               /* nobody comes in, and who waits inside for room finds it closed */
+    while (g->moving && g->spare_count == 0) { /* it ends by giving a segment back, which the next open may need */
+        (void)pthread_cond_wait(&g->maker_done, &g->lock);
+    }
     g->serving = false;
     g->closing = true;
     g->closer = pthread_self();

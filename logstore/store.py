@@ -522,7 +522,7 @@ class MessageStore(Names):
             made.commit()
 
     def in_doubt(self) -> list[Transaction]:
-        """Every prepared transaction without an outcome, from before a restart or from now."""
+        """Every prepared transaction without an outcome, from before a restart or from now, the oldest first."""
         with self._lock:
             count = ffi.new("size_t *")
             room = 64
@@ -532,7 +532,7 @@ class MessageStore(Names):
                 if count[0] <= room:
                     break
                 room = int(count[0])
-            return [self._in_doubt(int(ids[i])) for i in range(count[0])]
+            return [self._in_doubt(transaction_id) for transaction_id in sorted(ids[0 : count[0]])]
 
     def _in_doubt(self, transaction_id: int) -> Transaction:
         known = self._prepared.get(transaction_id)

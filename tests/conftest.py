@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -71,3 +72,25 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
+
+
+@pytest.fixture
+def mounted_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Mount a file system of so many MiB, where the system lets us."""
+    places: list[Path] = []
+
+    def mount(mebibytes: int) -> Path:
+        place = tmp_path / "small"
+        place.mkdir()
+        if os.getuid() != 0 or shutil.which("mount") is None:
+            pytest.skip("SKIPPED LOUDLY: a small file system needs root and mount; the full disk was NOT tried")
+        options = f"size={mebibytes}m,mode=0700"
+        made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], capture_output=True, check=False)
+        if made.returncode != 0:
+            pytest.skip(f"SKIPPED LOUDLY: no tmpfs may be mounted here ({made.stderr.decode().strip()})")
+        places.append(place)
+        return place
+
+    yield mount
+    for place in places:
+        subprocess.run(["umount", "-l", place], check=False)

@@ -499,19 +499,9 @@ def test_a_write_that_the_system_refuses_poisons_and_loses_nothing_acknowledged(
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 MiB, where the system lets us mount one."""
-    place = tmp_path / "small"
-    place.mkdir()
-    if os.getuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("SKIPPED LOUDLY: a small file system needs root and mount; the full disk was NOT tried")
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m,mode=0700", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    if made.returncode != 0:
-        pytest.skip(f"SKIPPED LOUDLY: no tmpfs may be mounted here ({made.stderr.decode().strip()})")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=False)
+def small_disk(mounted_disk: Callable[[int], Path]) -> Path:
+    """A file system of 8 MiB."""
+    return mounted_disk(8)
 
 
 def test_a_full_disk_refuses_growth_loses_nothing_and_is_drained(small_disk: Path, open_store: Open) -> None:

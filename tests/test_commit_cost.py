@@ -147,7 +147,7 @@ def mark():  # a call that nothing else here makes
 counted = []
 with logstore.open(sys.argv[1], segment_size=4 << 20) as store:
     queue = store.declare_queue("q")
-    while store.stats()["spares"] < 2:  # else they are made, and synced, in between
+    while store.stats()["spares"] < 3:  # else they are made, and synced, in between
         time.sleep(0.01)
     for begin, steps in json.loads(sys.argv[2]):
         for operations in (1, 10, 100):

@@ -359,11 +359,16 @@ class BrokerQueue(abc.ABC):
             self._expiry_timer = self.wakeups.loop.call_later(LOCKED_HEAD_RETRY_S, self._drop_overdue)
 
     def _drop_from_front(self) -> bool:
-        """Drop overdue messages at the front; False if the front is overdue and cannot be taken."""
+        """Drop overdue messages at the front; False if the front is overdue and cannot be taken, or is under way."""
         while True:
             data = self._head_header()
-            if data is None or not self._is_overdue(decode_header(data, self._default_routing), False):
+            if data is None:
                 return True
+            header = decode_header(data, self._default_routing)
+            if not self._is_overdue(header, False):
+                return True
+            if not self._is_overdue(header, True) and any(consumer.credit() for consumer in self.consumers):
+                return False  # it may have become durable since the consumers were served: it is theirs
             places = self._take(1)
             if not places:
                 return False

@@ -6,6 +6,7 @@ comes twice was delivered twice.
 
 from __future__ import annotations
 
+import abc
 import collections
 import contextlib
 import itertools
@@ -83,7 +84,7 @@ def random_size(dice: random.Random) -> int:
     return dice.choice([0, 10, 100, 1000, 1000, 5000, 150_000 if dice.random() < 0.05 else 500])
 
 
-class Client(threading.Thread):
+class Client(threading.Thread, abc.ABC):
     """Connects, works until the broker is gone, connects again."""
 
     def __init__(self, shared: Shared, number: int, seed: int, going: threading.Event) -> None:
@@ -104,8 +105,9 @@ class Client(threading.Thread):
         except BaseException as error:  # noqa: BLE001 - the test raises it
             self.failure = error
 
+    @abc.abstractmethod
     def work(self) -> None:
-        raise NotImplementedError
+        """What it does on one connection, until the broker is gone."""
 
 
 class Publisher(Client):
