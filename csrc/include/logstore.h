@@ -74,14 +74,13 @@ typedef struct vfs vfs;
 typedef struct ls_options {
     uint64_t segment_size;        /* bytes; 0: 16 MiB for a new store, the stored one for an old */
     uint64_t max_undurable_bytes; /* 0: two segments; used when the store is created */
-    uint64_t
-        max_log_bytes; /* 0: no limit but the disk's; else at least 6 segments; what only holds keep is not counted */
-    uint32_t initial_segments;  /* of a new store */
-    uint32_t max_write_buffers; /* 2 to 64 */
-    uint32_t max_prepared;      /* transactions; 0: no limit but that on open ones */
-    int create;                 /* make the store if there is none */
-    int relaxed;                /* LS_WAIT does not wait */
-    int background;             /* threads for flushing and for making spares; without, callers do both */
+    uint64_t max_log_bytes;       /* 0: only the disk's; else at least 6 segments, without what holds keep */
+    uint32_t initial_segments;    /* of a new store */
+    uint32_t max_write_buffers;   /* 2 to 64 */
+    uint32_t max_prepared;        /* transactions; 0: no limit but that on open ones */
+    int create;                   /* make the store if there is none */
+    int relaxed;                  /* LS_WAIT does not wait */
+    int background;               /* threads for flushing and for making spares; without, callers do both */
 } ls_options;
 
 #define LS_BUFFERS_MAX 64
