@@ -213,7 +213,7 @@ static int find_ends(struct scan *s) {
     uint64_t found = 0;
     bool only_copies = true;
     int rc = walk_to_end(s, s->last, &s->end_lsn, &last, &only_copies, &why);
-    uint64_t tear_lsn = s->end_lsn;
+    uint64_t tear_lsn = s->seen_lsn = s->end_lsn;
     if (rc == LS_OK && last.lsn != 0) {
         scan_raise_watermark(s, last.batch.durable_lsn);
     }

@@ -45,6 +45,7 @@ struct scan {
 
     uint64_t base_lsn;
     uint64_t end_lsn;
+    uint64_t seen_lsn; /* where accepted batches end, also those of a last segment that was left out */
     uint64_t watermark_lsn;
     uint64_t epoch_max;
     uint64_t torn_bytes;

@@ -251,6 +251,7 @@ static uint64_t choose_first_lsn(const ls_store *store) {
     }
     uint64_t beyond = s->files[s->last].first_lsn;
     beyond = s->end_lsn > beyond ? s->end_lsn : beyond;
+    beyond = s->seen_lsn > beyond ? s->seen_lsn : beyond; /* also where what was there has been left out */
     return (beyond + store->meta.max_undurable_bytes) / store->meta.segment_size * store->meta.segment_size +
            store->meta.segment_size;
 }
