@@ -610,7 +610,10 @@ class MessageStore(Names):
         counters = stats_from_c(self.stats_native())
         per_queue: dict[str, dict[str, int]] = {}
         for queue in self.queues():
-            depth, locked = self._depth(queue.id)
+            try:
+                depth, locked = self._depth(queue.id)
+            except errors.UnknownQueue:
+                continue  # deleted meanwhile
             per_queue[queue.name] = {"depth": depth, "locked": locked, "acquired": queue._acquired_count()}
         counters["queues"] = per_queue
         counters["overdue_rolled_back"] = self._overdue.rolled_back if self._overdue is not None else 0
