@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -431,9 +432,18 @@ def test_work_that_races_with_its_outcome_comes_before_it_or_is_refused(path: Pa
         mine = taken.setdefault(tx.id, [])
         gate = threading.Barrier(2)
 
-        def race(name: int, tx: Transaction = tx, mine: list[int] = mine, gate: threading.Barrier = gate) -> None:
+        def race(
+            name: int,
+            tx: Transaction = tx,
+            mine: list[int] = mine,
+            gate: threading.Barrier = gate,
+            least: int = number % 4,
+        ) -> None:
             gate.wait(60)
             if name == 1:
+                deadline = time.monotonic() + 60
+                while len(mine) < least and time.monotonic() < deadline:
+                    time.sleep(0.0001)
                 (tx.commit if tx.id % 16 else tx.rollback)(wait=False)
                 return
             with pytest.raises(errors.TransactionEnded):
@@ -443,7 +453,6 @@ def test_work_that_races_with_its_outcome_comes_before_it_or_is_refused(path: Pa
 
         run_threads(race, 2)
         assert tx.state in ("committed", "rolled_back")
-        del number
     store.close()
     assert refused[0] == 120
     with Reader(path) as reader:
