@@ -48,7 +48,7 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.patches = pytest.MonkeyPatch()
         if self.plant is not None:
-            type(self).plant(self.patches)  # type: ignore[misc]
+            type(self).plant(self.patches)  # type: ignore[misc]  # kept on the class, called without self
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # SQLite's syncs would take most of the time
         self.directory = Path(tempfile.mkdtemp(prefix="logstore-model-", dir=memory))
         self.disks = [Disk()]

@@ -139,7 +139,10 @@ static vfs_sim *short_life(vfs_sim *disk, int limit) {
 
     if (limit == LIMIT_DISK)
         vfs_sim_capacity(disk, (uint64_t)10 * SEGMENT + 5 * BLOCK);
-    check(open_store(&r, vfs_sim_table(disk), r.catalog, QUEUES + 1, &r.store) == LS_OK || complain("open"));
+    if (open_store(&r, vfs_sim_table(disk), r.catalog, QUEUES + 1, &r.store) != LS_OK) {
+        check(complain("open"));
+        return disk;
+    }
     r.sim = NULL; /* no marks: this disk's journal is of no use */
     change_place(&r, DEQUEUE, r.now.places[1][r.now.depth[1] - 1].id, 1, -1, true);
     after = vfs_sim_crash(disk, &loss);

@@ -86,7 +86,7 @@ class Broker:
         self.stop(signal.SIGKILL)
 
 
-class Client(stomp.ConnectionListener):  # type: ignore[misc]
+class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no types
     """A STOMP 1.1 connection that writes down what it gets and waits for it."""
 
     def __init__(self, port: int) -> None:

@@ -208,7 +208,7 @@ def test_nothing_with_a_receipt_is_lost_or_comes_again_however_often_the_broker_
         client.subscribe(ORDERS)
         taken = 0
         while True:
-            client.wait_until(lambda: len(client.frames) > taken or not client.connected)  # noqa: B023
+            client.wait_until(lambda: len(client.frames) > taken or not client.connected)  # noqa: B023 - used at once
             if len(client.frames) == taken:
                 return
             headers, body = client.frames[taken]
