@@ -20,7 +20,8 @@ endif
 CORE := $(sort $(wildcard csrc/*.c))
 CORE_HEADERS := $(sort $(wildcard csrc/*.h csrc/include/*.h))
 CTESTS := $(sort $(wildcard csrc/tests/test_*.c))
-ALL_C := $(sort $(CORE) $(CORE_HEADERS) $(wildcard csrc/tests/*.[ch] csrc/fuzz/*.[ch] benchmarks/*.[ch]))
+PROOFS := $(sort $(wildcard csrc/proof/*.c))
+ALL_C := $(sort $(CORE) $(CORE_HEADERS) $(wildcard csrc/tests/*.[ch] csrc/proof/*.[ch] csrc/fuzz/*.[ch] benchmarks/*.[ch]))
 
 C_FLAGS := -std=c11 -g -D_GNU_SOURCE -Wall -Wextra -pthread -Icsrc/include -Icsrc
 
@@ -203,6 +204,7 @@ OUT := build/c/$(VARIANT)
 FLAGS := $(C_FLAGS) $(FLAGS_$(VARIANT))
 CORE_OBJECTS := $(CORE:csrc/%.c=$(OUT)/core/%.o)
 PROGRAMS := $(CTESTS:csrc/tests/%.c=$(OUT)/%)
+PROOF_PROGRAMS := $(PROOFS:csrc/proof/%.c=$(OUT)/%)
 
 $(OUT)/.compiled-with: FORCE
 	@mkdir -p $(OUT)/core
@@ -215,13 +217,16 @@ $(OUT)/core/%.o: csrc/%.c $(OUT)/.compiled-with
 $(OUT)/%: csrc/tests/%.c $(CORE_OBJECTS) $(OUT)/.compiled-with
 	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(CORE_OBJECTS)
 
+$(OUT)/%: csrc/proof/%.c $(CORE_OBJECTS) $(OUT)/.compiled-with
+	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(CORE_OBJECTS)
+
 $(OUT)/%.ok: csrc/%.c $(CORE_HEADERS) .clang-tidy
 	@mkdir -p $(OUT)
 	@clang-tidy --quiet $< -- $(C_FLAGS) > $@.log 2>&1 || { cat $@.log; exit 1; }
 	@touch $@
 
 .SECONDARY: $(CORE_OBJECTS)
--include $(CORE_OBJECTS:.o=.d) $(PROGRAMS:=.d)
+-include $(CORE_OBJECTS:.o=.d) $(PROGRAMS:=.d) $(PROOF_PROGRAMS:=.d)
 
 # A test that says nothing has not passed: each must exit 0 and print "N passed, 0 failed".
 .PHONY: run-ctests

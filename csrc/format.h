@@ -326,5 +326,7 @@ struct pending_row format_pending_row(const uint8_t *pending, uint32_t index);
 
 /* Whether the bytes look like the batch record of this LSN, and its epoch, without believing them yet. */
 bool format_peek_batch(const uint8_t *from, size_t available, uint64_t lsn, uint64_t *epoch);
+/* The next place that looks so, from *at on, of bytes that begin at lsn; false: none, and *at is where to go on. */
+bool format_find_batch(const uint8_t *from, size_t bytes, uint64_t lsn, size_t *at, uint64_t *epoch);
 
 #endif

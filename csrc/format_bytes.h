@@ -51,12 +51,7 @@ static inline uint64_t get64(const uint8_t *at) {
 static inline uint64_t pad8(uint64_t bytes) { return (bytes + 7) & ~(uint64_t)7; }
 
 static inline bool all_zero(const uint8_t *at, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++) {
-        if (at[i] != 0) {
-            return false;
-        }
-    }
-    return true;
+    return bytes == 0 || (at[0] == 0 && memcmp(at, at + 1, bytes - 1) == 0);
 }
 
 static inline bool is_lsn(uint64_t v) { return v > 0 && v <= INT64_MAX; }

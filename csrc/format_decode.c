@@ -124,6 +124,16 @@ bool format_peek_batch(const uint8_t *from, size_t available, uint64_t lsn, uint
     return true;
 }
 
+bool format_find_batch(const uint8_t *from, size_t bytes, uint64_t lsn, size_t *at, uint64_t *epoch) {
+    size_t i = *at;
+    while (i + BATCH_RECORD_BYTES <= bytes &&
+           !(get64(from + i + 24) == lsn + i && format_peek_batch(from + i, bytes - i, lsn + i, epoch))) {
+        i += 8;
+    }
+    *at = i;
+    return i + BATCH_RECORD_BYTES <= bytes;
+}
+
 /* ---- bodies ---- */
 
 /* The body must fill the record but for zero padding of less than 8 bytes. */

@@ -89,7 +89,7 @@ static int settle_transactions(struct replay *p) {
 
 /* The dead and the never enqueued go; places are counted by queue. */
 static int settle_messages(struct replay *p) {
-    for (uint32_t number = 0; number < p->t->slab_count * SLAB_MESSAGES; number++) {
+    for (uint32_t number = 0; number < p->t->message_slots; number++) {
         struct message *m = table_message(p->t, number);
         if ((m->flags & MESSAGE_FREE) != 0) {
             continue;
@@ -141,7 +141,7 @@ static bool count_message(const struct replay *p, const struct message *m) {
 
 static int count_live(const struct replay *p) {
     struct record r = {.lsn = p->base_lsn};
-    for (uint32_t number = 0; number < p->t->slab_count * SLAB_MESSAGES; number++) {
+    for (uint32_t number = 0; number < p->t->message_slots; number++) {
         const struct message *m = table_message(p->t, number);
         r.id = m->id;
         if ((m->flags & MESSAGE_FREE) == 0 && !count_message(p, m)) {
@@ -211,7 +211,7 @@ static int build_runs(struct replay *p) {
             t->queues[i]->wanted = i; /* from here on: where its stretch is in `ends` */
         }
     }
-    for (uint32_t number = 0; rc == LS_OK && number < t->slab_count * SLAB_MESSAGES; number++) {
+    for (uint32_t number = 0; rc == LS_OK && number < t->message_slots; number++) {
         struct message *m = table_message(t, number);
         for (uint32_t i = 0; (m->flags & MESSAGE_FREE) == 0 && i < m->place_count; i++) {
             const struct place *place = &message_places(m)[i];

@@ -288,18 +288,17 @@ int scan_search_batches(struct scan *s, size_t index, uint64_t offset, uint64_t 
             break;
         }
         size_t step = 0;
-        for (; step + BATCH_RECORD_BYTES <= available; step += 8) {
-            uint64_t lsn = f->first_lsn + offset + step, clear_epoch;
-            struct batch b;
-            if (!format_peek_batch(at + step, available - step, lsn, &clear_epoch)) {
-                continue;
-            }
+        uint64_t clear_epoch;
+        while (format_find_batch(at, available, f->first_lsn + offset, &step, &clear_epoch)) {
+            uint64_t lsn = f->first_lsn + offset + step;
             uint64_t as = epoch != 0 ? epoch : clear_epoch;
             uint64_t seed = format_segment_seed(s->meta.uuid, f->first_lsn, as);
+            struct batch b;
             if (scan_batch_record(at + step, available - step, lsn, as, seed, &b) == FORMAT_OK) {
                 scan_raise_watermark(s, b.durable_lsn);
                 (*found)++;
             }
+            step += 8;
         }
         offset += step;
     }

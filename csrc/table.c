@@ -44,10 +44,10 @@ static void free_extra(struct message *m) {
 }
 
 void table_free(struct table *t) {
+    for (uint32_t number = 0; number < t->message_slots; number++) {
+        free_extra(table_message(t, number));
+    }
     for (uint32_t i = 0; i < t->slab_count; i++) {
-        for (uint32_t j = 0; t->slabs[i] != NULL && j < SLAB_MESSAGES; j++) {
-            free_extra(&t->slabs[i]->messages[j]);
-        }
         free(t->slabs[i]);
     }
     free(t->slabs);
@@ -72,7 +72,6 @@ void table_free(struct table *t) {
     index_free(&t->tx_index);
 }
 
-/* Free slots are linked through their ids. */
 static bool add_slab(struct table *t) {
     if (t->slab_count == t->slab_capacity) {
         uint32_t capacity = t->slab_capacity == 0 ? 16 : 2 * t->slab_capacity;
@@ -83,18 +82,14 @@ static bool add_slab(struct table *t) {
         t->slabs = slabs;
         t->slab_capacity = capacity;
     }
-    struct slab *slab = calloc(1, sizeof *slab);
-    if (slab == NULL || t->slab_count >= INDEX_NONE / SLAB_MESSAGES - 1) {
-        free(slab);
+    if (t->slab_count >= INDEX_NONE / SLAB_MESSAGES - 1) {
         return false;
     }
-    uint32_t first = t->slab_count * SLAB_MESSAGES;
-    t->slabs[t->slab_count++] = slab;
-    for (uint32_t i = SLAB_MESSAGES; i-- > 0;) {
-        slab->messages[i].id = t->free_message;
-        slab->messages[i].flags = MESSAGE_FREE;
-        t->free_message = first + i;
+    struct slab *slab = malloc(sizeof *slab);
+    if (slab == NULL) {
+        return false;
     }
+    t->slabs[t->slab_count++] = slab;
     t->free_slots += SLAB_MESSAGES;
     return true;
 }
@@ -109,16 +104,19 @@ bool table_prepare(struct table *t, uint32_t more) {
 }
 
 uint32_t table_add(struct table *t, uint64_t id, uint16_t flags) {
-    uint32_t number = t->free_message;
-    assert(number != INDEX_NONE && t->free_slots > 0);
+    uint32_t number = t->free_message != INDEX_NONE ? t->free_message : t->message_slots;
+    assert(t->free_slots > 0 && number < t->slab_count * SLAB_MESSAGES);
     struct message *m = table_message(t, number);
-    t->free_message = (uint32_t)m->id;
+    if (number == t->free_message) {
+        t->free_message = (uint32_t)m->id;
+    } else {
+        t->message_slots++;
+    }
     t->free_slots--;
     *m = (struct message){.id = id, .flags = flags};
     if ((flags & MESSAGE_PUBLISHED) == 0) {
         message_grows(t, m, 0);
     }
-    t->slabs[number / SLAB_MESSAGES]->used++;
     index_insert(&t->messages, id, number);
     t->message_count++;
     return number;
@@ -134,7 +132,6 @@ void table_remove(struct table *t, uint32_t number) {
     m->flags = MESSAGE_FREE;
     t->free_message = number;
     t->free_slots++;
-    t->slabs[number / SLAB_MESSAGES]->used--;
     t->message_count--;
 }
 

@@ -200,7 +200,6 @@ struct tx {
 enum { SLAB_MESSAGES = 4096, TX_MAX = 65536, QUEUES_MAX = 1 << 20 };
 
 struct slab {
-    uint32_t used;
     struct message messages[SLAB_MESSAGES];
 };
 
@@ -208,8 +207,9 @@ struct table {
     struct slab **slabs;
     uint32_t slab_count;
     uint32_t slab_capacity;
-    uint32_t free_message; /* head of the free slots, INDEX_NONE if none */
-    uint64_t free_slots;
+    uint32_t message_slots; /* ever used: those from here on are without content */
+    uint32_t free_message;  /* head of the slots that were used and are free, linked by their ids; INDEX_NONE if none */
+    uint64_t free_slots;    /* used or not */
     uint64_t message_count;
     uint64_t place_count;
     struct index messages;

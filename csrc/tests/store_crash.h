@@ -7,9 +7,9 @@
 #include "store_workload.h"
 
 /* Under a sanitizer every n-th cut: the others differ in the disk, not in the code that they run. */
-#if defined(__SANITIZE_THREAD__)
-enum { CUTS_EVERY = 20 };
-#elif defined(__SANITIZE_ADDRESS__)
+#if defined(UNDER_TSAN)
+enum { CUTS_EVERY = 100 };
+#elif defined(UNDER_ASAN)
 enum { CUTS_EVERY = 5 };
 #else
 enum { CUTS_EVERY = 1 };

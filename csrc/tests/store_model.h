@@ -12,7 +12,7 @@
 #include "vfs_test.h"
 
 enum { SEGMENT = 64 << 10, QUEUES = 8, FIRST_QUEUES = 4, OPS_MAX = 1200, PLACES_MAX = 600, TXS = 3, WORK_MAX = 40 };
-enum { MARK_BEGUN = 1, MARK_DURABLE, MARK_CATALOG };
+enum { MARK_STARTED = 1, MARK_ACKNOWLEDGED, MARK_CATALOG };
 enum op_kind { PUBLISH, STAGE, ENQUEUE, DEQUEUE, DESTROY, BEGIN, END, PREPARE, COMMIT, ROLLBACK, DELETE_QUEUE, REOPEN };
 
 struct op {
@@ -76,9 +76,11 @@ struct run {
     uint64_t staged[OPS_MAX];
     int staged_count;
     struct state now;
-    bool lost;   /* the store is poisoned, or could not be opened again */
-    bool gentle; /* no refusal is expected */
-    bool lazy;   /* waits seldom, and fills and drains by turns */
+    uint64_t id_floor; /* the largest id that a life before this one gave out */
+    bool lost;         /* the store is poisoned, or could not be opened again */
+    bool gentle;       /* no refusal is expected */
+    bool lazy;         /* waits seldom, and fills and drains by turns */
+    bool busy;         /* in transactions most of the time */
 };
 
 /* ---- the model ---- */

@@ -9,36 +9,50 @@
 
 /* ---- what the store says ---- */
 
-static inline void fill(uint8_t *into, uint32_t seed, uint32_t bytes) {
-    uint64_t c = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
+enum { CONTENT_MAX = 1 << 19, POOL = 1 << 18 };
 
-    for (uint32_t i = 0; i < bytes; i++)
-        into[i] = (uint8_t)chance(&c);
+/* Every content is a piece of one row of chance bytes: which one follows from its seed. */
+static inline const uint8_t *content_of(uint32_t seed) {
+    static uint8_t pool[POOL + CONTENT_MAX];
+    static bool made;
+    uint64_t c = 1;
+
+    for (size_t i = 0; !made && i < sizeof pool; i++)
+        pool[i] = (uint8_t)chance(&c);
+    made = true;
+    return pool + seed * UINT64_C(0x9E3779B97F4A7C15) % POOL;
 }
 
+static inline void fill(uint8_t *into, uint32_t seed, uint32_t bytes) { memcpy(into, content_of(seed), bytes); }
+
+/* Ids only grow, so what was told is in their order. */
 static inline const struct told *told_of(const struct run *r, uint64_t id) {
-    for (size_t i = 0; i < r->told_count; i++) {
-        if (r->told[i].id == id)
-            return &r->told[i];
+    size_t low = 0, high = r->told_count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (r->told[middle].id < id)
+            low = middle + 1;
+        else
+            high = middle;
     }
-    return NULL;
+    return low < r->told_count && r->told[low].id == id ? &r->told[low] : NULL;
 }
 
 /* Byte for byte, header and content. */
 static inline bool content_is_right(const struct run *r, ls_store *store, uint64_t id) {
-    static uint8_t expected[1 << 16], into[1 << 16];
+    static uint8_t into[CONTENT_MAX];
     const struct told *t = told_of(r, id);
     size_t done = 0;
 
     if (t == NULL)
         return false;
-    fill(expected, t->seed, t->header_bytes);
     if (ls_load_header(store, id, into, sizeof into, &done) != LS_OK || done != t->header_bytes ||
-        memcmp(into, expected, done) != 0)
+        memcmp(into, content_of(t->seed), done) != 0)
         return false;
-    fill(expected, t->seed + 1, t->content_bytes);
     return ls_load_content(store, id, 0, into, sizeof into, &done) == LS_OK && done == t->content_bytes &&
-           memcmp(into, expected, done) == 0;
+           memcmp(into, content_of(t->seed + 1), done) == 0;
 }
 
 static inline bool queue_is(ls_store *store, const struct state *s, int q, bool locks_too) {
@@ -132,8 +146,8 @@ static inline int open_store(const struct run *r, vfs *v, unsigned catalog, int 
 /* ---- the verdict over one disk ---- */
 
 struct bounds {
-    size_t durable;
-    size_t begun;
+    size_t durable; /* acknowledged */
+    size_t begun;   /* started */
     unsigned catalog;
 };
 
@@ -145,9 +159,9 @@ static inline struct bounds bounds_at(const struct run *r, size_t k, struct boun
     for (size_t i = from_k; i < k && i < n; i++) {
         if (events[i].kind != VFS_SIM_MARK)
             continue;
-        if (events[i].mark == MARK_BEGUN)
+        if (events[i].mark == MARK_STARTED)
             from.begun = (size_t)events[i].value;
-        else if (events[i].mark == MARK_DURABLE)
+        else if (events[i].mark == MARK_ACKNOWLEDGED)
             from.durable = (size_t)events[i].value;
         else
             from.catalog = (unsigned)events[i].value;
@@ -186,9 +200,9 @@ static inline bool recognise(const struct run *r, ls_store *store, struct bounds
     return false;
 }
 
-/* One more message and one less, durable; the model goes along. */
-static inline bool goes_on(ls_store *store, unsigned catalog, struct state *s, uint64_t id_max) {
-    uint64_t id, lsn;
+/* One more message and one less, durable; the model goes along. *id is that of the new one. */
+static inline bool goes_on(ls_store *store, unsigned catalog, struct state *s, uint64_t *id) {
+    uint64_t lsn;
     uint32_t q = 1;
 
     while (!(catalog & 1u << q))
@@ -198,10 +212,10 @@ static inline bool goes_on(ls_store *store, unsigned catalog, struct state *s, u
             return complain("no dequeue after recovery");
         model_remove(s, (int)q, s->places[q][0].id);
     }
-    if (ls_publish(store, &q, 1, NULL, 0, (const uint8_t *)"after", 5, NULL, LS_WAIT, &id) != LS_OK)
+    if (ls_publish(store, &q, 1, NULL, 0, (const uint8_t *)"after", 5, NULL, LS_WAIT, id) != LS_OK)
         return complain("no publish after recovery");
-    model_append(s, (int)q, id);
-    return id > id_max || complain("an id was given out twice");
+    model_append(s, (int)q, *id);
+    return true;
 }
 
 /* Opens the disk, finds its state, works on, loses power once more, and finds the state after that. */
@@ -211,6 +225,7 @@ static inline bool disk_is_right(struct run *r, vfs_sim *disk, struct bounds b, 
         .mode = seed % 2 ? VFS_SIM_ALL_LOST : VFS_SIM_RANDOM, .dir_mode = VFS_SIM_DIRS_LOST, .seed = seed};
     ls_store *store = NULL;
     size_t found;
+    uint64_t id = 0;
     bool right = open_store(r, vfs_sim_table(disk), b.catalog, QUEUES + 1, &store) == LS_OK;
     vfs_sim *again;
 
@@ -218,7 +233,8 @@ static inline bool disk_is_right(struct run *r, vfs_sim *disk, struct bounds b, 
         return complain("a crash reads as a refusal to open");
     right = recognise(r, store, b, &s, &found) &&
             (contents_are(r, store, &s) || complain("a content is wrong, or a message too many or too few")) &&
-            goes_on(store, b.catalog, &s, id_max_of(r, b.begun < r->op_count ? b.begun : r->op_count));
+            goes_on(store, b.catalog, &s, &id) &&
+            (id > id_max_of(r, b.begun < r->op_count ? b.begun : r->op_count) || complain("an id was given out twice"));
     again = vfs_sim_crash(disk, &loss);
     ls_free(store);
     store = NULL;

@@ -48,7 +48,7 @@ static inline void answered(struct run *r, int rc, bool waited, struct op op) {
     model_do(&r->now, &op, r->catalog);
     if (rc == LS_OK && waited) {
         r->durable = r->op_count;
-        mark(r, MARK_DURABLE, r->durable);
+        mark(r, MARK_ACKNOWLEDGED, r->durable);
     }
 }
 
@@ -80,7 +80,7 @@ static inline size_t list_queues(unsigned bits, uint32_t *ids) {
 }
 
 static inline void publish(struct run *r, int kind, unsigned queues, int slot, bool wait, uint32_t size) {
-    static uint8_t header[64], content[1 << 16];
+    static uint8_t header[64], content[CONTENT_MAX];
     struct told t = {
         .seed = (uint32_t)chance(&r->chance) & 0xffffff, .header_bytes = (uint32_t)below(r, 40), .content_bytes = size};
     struct op op = {.kind = kind, .queues = kind == PUBLISH ? queues : 0};
@@ -278,13 +278,15 @@ static inline void one_operation(struct run *r) {
     bool wait = r->lazy ? below(r, 25) == 0 : below(r, 4) != 0;
     bool draining = r->lazy && r->op_count / 60 % 2 == 1;
     unsigned queues = 1u << any_queue(r);
-    int choice = (int)below(r, 100);
+    int choice = (int)(r->busy && below(r, 2) ? 82 + below(r, 15) : below(r, 100));
 
+    if (r->busy)
+        in = slot;
     if (in >= 0 && (r->handles[in] == NULL || r->ended[in] || model_tx(&r->now, r->tx_ids[in])->work_count > 30))
         in = -1;
     if (below(r, 5) == 0)
         queues |= 1u << any_queue(r) | 1u << any_queue(r);
-    mark(r, MARK_BEGUN, r->op_count + 1);
+    mark(r, MARK_STARTED, r->op_count + 1);
     if (choice < (draining ? 4 : 36))
         publish(r, PUBLISH, queues, in, wait, any_size(r));
     else if (choice < 68)
@@ -318,8 +320,9 @@ static inline void run_with_moves(struct run *r, size_t operations) {
     for (size_t i = 0; i < operations && !r->lost && r->op_count + 2 < OPS_MAX; i++) {
         bool wait = below(r, 10) == 0;
 
-        mark(r, MARK_BEGUN, r->op_count + 1);
+        mark(r, MARK_STARTED, r->op_count + 1);
         publish(r, PUBLISH, 2, -1, wait, 3500);
+        mark(r, MARK_STARTED, r->op_count + 1);
         if (r->now.depth[1] > 3 && r->now.places[1][r->now.depth[1] - 1].locked_by == 0 && r->op_count + 2 < OPS_MAX)
             change_place(r, DEQUEUE, r->now.places[1][r->now.depth[1] - 1].id, 1, -1, wait);
         if (below(r, 4) == 0)
@@ -327,11 +330,63 @@ static inline void run_with_moves(struct run *r, size_t operations) {
     }
 }
 
+/* What came after `count` operations did not survive: the ids that the first `begun` gave out stay used all the same. */
+static inline void forget_after(struct run *r, size_t count, size_t begun) {
+    size_t kept = 0;
+
+    for (size_t i = 0; i < r->op_count && i < begun; i++) {
+        uint64_t max = r->ops[i].id > r->ops[i].tx ? r->ops[i].id : r->ops[i].tx;
+
+        r->id_floor = max > r->id_floor ? max : r->id_floor;
+    }
+    r->op_count = count;
+    for (size_t i = 0; i < r->told_count; i++) {
+        for (size_t k = 0; k < count; k++) {
+            if (r->ops[k].id == r->told[i].id) {
+                r->told[kept++] = r->told[i];
+                break;
+            }
+        }
+    }
+    r->told_count = kept;
+}
+
 static inline void run_end(struct run *r) {
     for (int i = 0; i < TXS; i++)
         tx_goes(r, i);
     ls_free(r->store);
     r->store = NULL;
+}
+
+/*
+ * Goes on upon a disk that a power cut left, whose promises are b: what is left of one life must not confuse the next.
+ * False, and a line: the disk is none that the oracle allows.
+ */
+static inline bool next_life(struct run *r, vfs_sim *disk, struct bounds *b) {
+    static struct state s;
+    size_t found = 0;
+
+    vfs_sim_free(r->sim);
+    r->sim = disk;
+    r->v = vfs_sim_table(disk);
+    r->catalog = b->catalog != 0 ? b->catalog : r->catalog;
+    if (vfs_sim_record(disk, 1) != 0 || open_store(r, r->v, r->catalog, QUEUES + 1, &r->store) != LS_OK)
+        return complain("a later life cannot be opened");
+    if (!recognise(r, r->store, *b, &s, &found) || !contents_are(r, r->store, &s))
+        return complain("an earlier life's state");
+    forget_after(r, found, b->begun);
+    r->ops[r->op_count++] = (struct op){.kind = REOPEN};
+    r->durable = r->op_count;
+    r->staged_count = 0;
+    r->now = s;
+    for (int t = 0; t < s.tx_count && t < TXS; t++) {
+        r->tx_ids[t] = s.txs[t].id;
+        r->distributed[t] = r->ended[t] = true;
+        if (ls_in_doubt_take(r->store, s.txs[t].id, &r->handles[t]) != LS_OK)
+            return complain("in doubt");
+    }
+    *b = (struct bounds){r->op_count, r->op_count, r->catalog};
+    return true;
 }
 
 #endif

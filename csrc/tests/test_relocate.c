@@ -25,32 +25,32 @@ static void start(vfs_sim *sim, uint64_t seed, int background) {
 static uint64_t newest(void) { return r.told[r.told_count - 1].id; }
 
 static void put(unsigned queues, int slot, uint32_t size) {
-    mark(&r, MARK_BEGUN, r.op_count + 1);
+    mark(&r, MARK_STARTED, r.op_count + 1);
     publish(&r, PUBLISH, queues, slot, false, size);
 }
 
 static void change(int kind, uint64_t id, int queue, int slot) {
-    mark(&r, MARK_BEGUN, r.op_count + 1);
+    mark(&r, MARK_STARTED, r.op_count + 1);
     change_place(&r, kind, id, queue, slot, false);
 }
 
 static void open_tx(int slot, bool distributed) {
     do { /* begin throws a coin */
-        mark(&r, MARK_BEGUN, r.op_count + 1);
+        mark(&r, MARK_STARTED, r.op_count + 1);
         begin(&r, slot);
         if (r.distributed[slot] == distributed)
             return;
-        mark(&r, MARK_BEGUN, r.op_count + 1);
+        mark(&r, MARK_STARTED, r.op_count + 1);
         answered(&r, ls_rollback(r.handles[slot], 0), false, (struct op){.kind = ROLLBACK, .tx = r.tx_ids[slot]});
         tx_goes(&r, slot);
     } while (true);
 }
 
 static void end_and_prepare(int slot) {
-    mark(&r, MARK_BEGUN, r.op_count + 1);
+    mark(&r, MARK_STARTED, r.op_count + 1);
     answered(&r, ls_tx_end(r.handles[slot]), false, (struct op){.kind = END});
     r.ended[slot] = true;
-    mark(&r, MARK_BEGUN, r.op_count + 1);
+    mark(&r, MARK_STARTED, r.op_count + 1);
     answered(&r, ls_prepare(r.handles[slot], LS_WAIT), true, (struct op){.kind = PREPARE, .tx = r.tx_ids[slot]});
 }
 
@@ -72,11 +72,11 @@ static void put_what_stays(void) {
     put(1u << 3, 0, 9000);
     change(ENQUEUE, newest(), 2, 0);
     change(DEQUEUE, r.now.places[2][0].id, 2, 0);
-    mark(&r, MARK_BEGUN, r.op_count + 1);
+    mark(&r, MARK_STARTED, r.op_count + 1);
     answered(&r, ls_commit(r.handles[0], 0), false, (struct op){.kind = COMMIT, .tx = r.tx_ids[0]});
     tx_goes(&r, 0);
     change(DEQUEUE, id, 3, -1); /* a gap in the numbers of its commit */
-    mark(&r, MARK_BEGUN, r.op_count + 1);
+    mark(&r, MARK_STARTED, r.op_count + 1);
     publish(&r, STAGE, 0, -1, false, 6000);
     change(ENQUEUE, r.staged[--r.staged_count], 4, -1);
     open_tx(1, true);
@@ -89,7 +89,7 @@ static void put_what_stays(void) {
     open_tx(2, false);
     put(1u << 2, 2, 100);
     change(DEQUEUE, r.now.places[2][0].id, 2, 2);
-    mark(&r, MARK_BEGUN, r.op_count + 1);
+    mark(&r, MARK_STARTED, r.op_count + 1);
     publish(&r, STAGE, 0, -1, false, 7000);
 }
 
@@ -97,10 +97,10 @@ static void churn(int rounds) {
     for (int i = 0; i < rounds && !r.lost; i++) {
         bool wait = below(&r, 10) == 0;
 
-        mark(&r, MARK_BEGUN, r.op_count + 1);
+        mark(&r, MARK_STARTED, r.op_count + 1);
         publish(&r, PUBLISH, 1u << CHURN, -1, wait, 3500);
         if (r.now.depth[CHURN] > 3) {
-            mark(&r, MARK_BEGUN, r.op_count + 1);
+            mark(&r, MARK_STARTED, r.op_count + 1);
             change_place(&r, DEQUEUE, r.now.places[CHURN][0].id, CHURN, -1, wait);
         }
     }
@@ -270,7 +270,7 @@ static bool cuts_are_survived(uint64_t seed) {
     ls_stats_get(r.store, &stats);
     right = stats.segments_relocated > 0 && stats.relocation_failures == 0;
     if (seed % 2) {
-        mark(&r, MARK_BEGUN, r.op_count + 1);
+        mark(&r, MARK_STARTED, r.op_count + 1);
         reopen(&r);
         churn(40);
     }

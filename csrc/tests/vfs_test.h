@@ -15,6 +15,20 @@
 #include "../vfs.h"
 #include "../vfs_sim.h"
 
+/* gcc says which sanitizer it builds for in a macro, clang in a feature. */
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define UNDER_TSAN 1
+#elif __has_feature(address_sanitizer)
+#define UNDER_ASAN 1
+#endif
+#endif
+#if defined(__SANITIZE_THREAD__)
+#define UNDER_TSAN 1
+#elif defined(__SANITIZE_ADDRESS__)
+#define UNDER_ASAN 1
+#endif
+
 static int failures_here;
 
 static inline bool check_at(bool holds, const char *words, const char *file, const char *test, int line) {
