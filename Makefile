@@ -92,7 +92,7 @@ BUILT_WITH := build/.extension-built-with
 # Rewritten only if it changes: another compiler, other flags, a source file more or less.
 $(BUILT_WITH): FORCE
 	@mkdir -p build
-	@echo '$(CC) $(CFLAGS) $(LOGSTORE_SANITIZE) $(CORE)' > $@.now
+	@echo '$(CC) $(CFLAGS) $(LOGSTORE_SANITIZE) $(LOGSTORE_MUTANTS) $(CORE)' > $@.now
 	@if cmp -s $@.now $@; then rm $@.now; else \
 		[ ! -e $@ ] || rm -rf logstore/_core*.so build/lib.* build/temp.*; mv $@.now $@; fi
 
@@ -187,6 +187,7 @@ endef
 
 SANITIZED := -O1 -fno-omit-frame-pointer -fno-sanitize-recover=all
 FLAGS_plain := -O2
+FLAGS_mutants := -O2 -DLOGSTORE_MUTANTS
 FLAGS_asan := $(SANITIZED) -fsanitize=address,undefined
 FLAGS_tsan := $(SANITIZED) -fsanitize=thread
 FLAGS_strict-gcc := -O2 -Wconversion -Werror

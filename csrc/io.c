@@ -3,15 +3,23 @@
 
 #include <errno.h>
 
+#include "mutants.h"
+
 int io_write(vfs *v, int file, const void *from, size_t bytes, uint64_t at) {
     const unsigned char *next = from;
     while (bytes > 0) {
         int64_t moved = v->pwrite(v, file, next, bytes, at);
+        if (moved == -EINTR && MUTANT(INTERRUPTED_WRITE_IS_WHOLE)) {
+            return 0;
+        }
         if (moved == -EINTR) {
             continue;
         }
         if (moved < 0) {
             return (int)moved;
+        }
+        if ((uint64_t)moved < bytes && MUTANT(SHORT_WRITE_IS_WHOLE)) {
+            return 0;
         }
         if (moved == 0 || (uint64_t)moved > bytes) {
             return -EIO;

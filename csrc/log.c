@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "io.h"
+#include "mutants.h"
 
 /* ---- memory ---- */
 
@@ -235,6 +236,17 @@ static int write_header(struct log *g, const struct segment *s, uint64_t time_us
     return io_write(g->v, s->file, g->header_block, SEGMENT_HEADER_BYTES, 0);
 }
 
+static int sync_batch(struct log *g, int file) {
+    if (MUTANT(NO_BATCH_SYNC) || MUTANT(SYNC_BEFORE_WRITE) || (g->busy > 1 && MUTANT(SYNC_ONE_FOR_TWO))) {
+        return 0;
+    }
+    int rc = g->v->sync_data(g->v, file);
+    if (rc != 0 && MUTANT(SYNC_RETRIED)) {
+        rc = g->v->sync_data(g->v, file);
+    }
+    return rc != 0 && MUTANT(SYNC_ERROR_IGNORED) ? 0 : rc;
+}
+
 /*
  * Without the lock: nobody else touches a sealed buffer, the tail block or the header block. Whole blocks are
  * written, so that the page cache never has to read one first; the bytes before the batch in its first block are
@@ -248,16 +260,22 @@ static void write_batch(struct log *g, struct outgoing *out) {
     size_t lead = b->start_lsn % BLOCK_BYTES;
     size_t bytes = lead + (size_t)(b->end_lsn - b->start_lsn);
     size_t whole = round_up(bytes, BLOCK_BYTES);
-    memcpy(b->memory, g->tail_block, lead);
+    memcpy(b->memory, g->tail_block, MUTANT(TAIL_BLOCK_FORGOTTEN) ? 0 : lead);
     memset(b->memory + bytes, 0, whole - bytes);
-    if (out->header_due) {
+    if (MUTANT(SYNC_BEFORE_WRITE)) {
+        out->error = g->v->sync_data(g->v, s->file);
+    }
+    if (out->header_due && !MUTANT(HEADER_UNSYNCED)) {
         out->error = write_header(g, s, out->batch.time_us);
     }
     if (out->error == 0) {
         out->error = io_write(g->v, s->file, b->memory, whole, b->start_lsn - s->first_lsn - lead);
     }
     if (out->error == 0) {
-        out->error = g->v->sync_data(g->v, s->file);
+        out->error = sync_batch(g, s->file);
+    }
+    if (out->error == 0 && out->header_due && MUTANT(HEADER_UNSYNCED)) {
+        out->error = write_header(g, s, out->batch.time_us);
     }
     if (out->error == 0) {
         memcpy(g->tail_block, b->memory + whole - BLOCK_BYTES, bytes % BLOCK_BYTES);
@@ -317,10 +335,13 @@ static void lead_one(struct log *g) {
         .epoch = b->segment->epoch,
         .count = b->count,
         .bytes = (uint32_t)(b->end_lsn - b->start_lsn),
-        .durable_lsn = g->durable_lsn,
+        .durable_lsn = MUTANT(DURABLE_LSN_UNDERSTATED) ? b->segment->first_lsn : g->durable_lsn,
         .base_lsn = log_base_lsn(g),
         .time_us = g->v->now_us(g->v),
     };
+    if (MUTANT(ACK_BEFORE_SYNC)) {
+        g->durable_lsn = b->end_lsn;
+    }
     out.header_due = b->segment->header_due;
     pthread_mutex_unlock(&g->lock);
     write_batch(g, &out);
@@ -455,6 +476,9 @@ static void switch_segment(struct log *g, enum purpose purpose) {
     next->prev_end_lsn = old->end_lsn;
     g->segments[g->segment_count++] = next;
     g->append_lsn = next->first_lsn + SEGMENT_HEADER_BYTES;
+    if (MUTANT(HEADER_TOO_EARLY)) {
+        (void)write_header(g, next, 0);
+    }
     log_flush_soon(g);
 }
 
@@ -522,7 +546,7 @@ int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose) {
         if (!takes_records(g)) {
             return fail_closed();
         }
-        if (g->poison != 0) {
+        if (g->poison != 0 && !MUTANT(POISON_FORGOTTEN)) {
             return fail_poisoned(g, LS_POISONED);
         }
         if (purpose != RESERVE_MOVES && g->moving && g->spare_count == 0) { /* a move has taken the last spare */
@@ -538,10 +562,11 @@ int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose) {
             (rc = spares_grow(g)) != LS_OK) {
             return rc;
         }
-        if (!takes_records(g) || g->poison != 0) {
+        if (!takes_records(g) || (g->poison != 0 && !MUTANT(POISON_FORGOTTEN))) {
             continue; /* it happened while we waited to grow */
         }
-        if (g->busy > 0 && g->append_lsn + BATCH_RECORD_BYTES + bytes - g->durable_lsn > g->max_undurable_bytes) {
+        if (g->busy > 0 && g->append_lsn + BATCH_RECORD_BYTES + bytes - g->durable_lsn > g->max_undurable_bytes &&
+            !MUTANT(UNDURABLE_WITHOUT_LIMIT)) {
             rc = log_progress(g);
         } else if (g->open != NULL && segment_has_room(g, bytes) && buffer_has_room(g, bytes)) {
             return LS_OK;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mutants.h"
 #include "store.h"
 
 /* ---- enqueueing ---- */
@@ -329,7 +330,9 @@ static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d
         return fail_memory(); /* the chain goes on, and needs its back-link */
     }
     struct slot s = log_slot(g, id, message_last_lsn(m), last ? FLAG_DELETES : 0);
-    log_append(g, &s, MESSAGE_DEQUEUE, format_put_dequeue(&s, &d));
+    if (!(last && MUTANT(DEQUEUE_DROPPED_WITH_DEATH))) {
+        log_append(g, &s, MESSAGE_DEQUEUE, format_put_dequeue(&s, &d));
+    }
     message_appended(m, s.lsn);
     *lsn = s.lsn;
     queue_kill(place);

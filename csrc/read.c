@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "io.h"
+#include "mutants.h"
 #include "store.h"
 
 /* One record to read from: where it stands, and which part of its content goes where. */
@@ -28,8 +29,12 @@ struct piece {
 /* From a whole, verified record; how many bytes, or -1 if the record is not what the table says. */
 static int64_t copy_out(const struct piece *p, const uint8_t *record, uint64_t seed, uint8_t *into) {
     struct record r;
-    if (format_get_record(record, p->record_bytes, seed, p->lsn, &r) != FORMAT_OK || r.type != p->type ||
-        r.id != p->id) {
+    bool sound = format_get_record(record, p->record_bytes, seed, p->lsn, &r) == FORMAT_OK;
+    if (!sound && MUTANT(READ_UNVERIFIED)) {
+        format_read_verified(record, &r);
+        sound = r.length == p->record_bytes;
+    }
+    if (!sound || r.type != p->type || r.id != p->id) {
         return -1;
     }
     const uint8_t *from;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mutants.h"
 #include "replay.h"
 
 /* ---- the phases ---- */
@@ -75,7 +76,10 @@ static int settle_transactions(struct replay *p) {
             struct record r = {.lsn = tx->first != NULL ? tx->first->lsn : p->base_lsn, .id = tx->id};
             return replay_inconsistent(p, &r, "an operation's transaction has neither start nor outcome");
         }
-        if (tx->state == LS_TX_PREPARED) {
+        if (tx->state == LS_TX_ENDED && MUTANT(ENDED_KEPT)) {
+            tx_prepared(p->t, tx, p->time_us);
+        }
+        if (tx->state == LS_TX_PREPARED && !MUTANT(PREPARED_ROLLED_BACK)) {
             p->report->transactions_in_doubt++;
         } else {
             recovered_note(p->store, LS_RECOVERED_TRANSACTION, tx->id, tx->work_count, tx);
@@ -183,7 +187,7 @@ static int build_run(const struct replay *p, struct queue *q, struct ordered *li
     if (!queue_prepare(q, n)) {
         return fail_memory();
     }
-    if (!is_sorted(list, n)) {
+    if (!is_sorted(list, n) && !MUTANT(QUEUES_UNSORTED)) {
         qsort(list, n, sizeof *list, by_order);
     }
     for (size_t i = 0; i < n; i++) {

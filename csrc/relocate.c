@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "io.h"
+#include "mutants.h"
 
 enum { RECORDS_AT_ONCE = 64 };
 
@@ -129,7 +130,7 @@ static int move_tx(struct mover *v, uint64_t id, uint64_t start_lsn) {
     struct tx_relocated t = {
         .xid = tx->xid,
         .kind = tx->distributed ? TX_KIND_DISTRIBUTED : TX_KIND_LOCAL,
-        .state = tx->state == LS_TX_PREPARED ? TX_STATE_PREPARED
+        .state = tx->state == LS_TX_PREPARED ? (MUTANT(MOVED_AS_UNPREPARED) ? TX_STATE_ENDED : TX_STATE_PREPARED)
                  : tx->state == LS_TX_ENDED  ? TX_STATE_ENDED
                                              : TX_STATE_ACTIVE,
         .start_time_us = tx->started_us,
@@ -235,6 +236,10 @@ static int move_window(struct mover *v, uint64_t lsn, size_t bytes, size_t *used
         enum format_result why = format_get_record(v->window + *used, bytes - *used, v->victim->seed, lsn + *used, &r);
         if (why == FORMAT_SHORT) {
             return LS_OK;
+        }
+        if (why == FORMAT_CHECK && MUTANT(MOVED_UNVERIFIED)) {
+            format_read_verified(v->window + *used, &r);
+            why = r.length >= RECORD_HEADER_BYTES && r.length <= bytes - *used ? FORMAT_OK : why;
         }
         if (why != FORMAT_OK) {
             return fail_at(LS_CORRUPT, v->victim->first_lsn, lsn + *used,

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mutants.h"
+
 /* ---- what a message's state is ---- */
 
 void chain_free_state(struct chain_state *s) {
@@ -17,14 +19,19 @@ void chain_free_state(struct chain_state *s) {
 /* Places count until their queue is deleted, although the sweep may not have come to them yet; and so does work. */
 static bool counts(const struct place *p) { return !p->at.chunk->queue->deleted; }
 
-static bool work_counts(const struct table *t, const struct work *w) { return table_queue(t, w->queue_id) != NULL; }
+static bool work_counts(const struct table *t, const struct work *w) {
+    if (w->kind == WORK_DEQUEUE && MUTANT(MOVED_WITHOUT_WORK)) {
+        return false;
+    }
+    return table_queue(t, w->queue_id) != NULL;
+}
 
 uint32_t chain_count_places(struct message *m) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < m->place_count; i++) {
         n += counts(&message_places(m)[i]) ? 1 : 0;
     }
-    return n;
+    return n > 1 && MUTANT(MOVED_WITHOUT_A_PLACE) ? n - 1 : n;
 }
 
 uint32_t chain_count_pending(const struct table *t, const struct message *m) {
@@ -127,7 +134,7 @@ bool chain_has_inline_form(const struct table *t, struct message *m, struct inli
         high = e->order_index > high ? e->order_index : high;
         n++;
     }
-    f->ordered = f->order_lsn != m->id;
+    f->ordered = f->order_lsn != m->id && !MUTANT(MOVED_TO_ITS_FIRST_PLACE);
     f->order_index = n > 0 ? low : 0;
     f->queue_count = f->ordered ? high - low + 1 : n;
     if (!f->ordered) {
@@ -158,6 +165,11 @@ bool chain_put_inline_queues(struct message *m, const struct inline_form *f, uin
 void chain_release_record(struct log *g, uint64_t lsn, uint64_t bytes) {
     struct segment *s = log_segment(g, lsn);
     assert(s != NULL);
+    if (MUTANT(COPY_COUNTS_EARLY)) {
+        s->live_records--;
+        s->live_bytes -= bytes;
+        return;
+    }
     log_release(g, s, 1, bytes);
 }
 

@@ -8,6 +8,7 @@
 
 #include "error.h"
 #include "io.h"
+#include "mutants.h"
 
 /* ---- where the log begins and ends ---- */
 
@@ -71,7 +72,7 @@ static void link_chain(struct scan *s) {
             return;
         }
         s->missing_lsn = 0;
-        s->files[before].end_lsn = end;
+        s->files[before].end_lsn = MUTANT(PREV_END_IGNORED) ? s->files[before].first_lsn + s->meta.segment_size : end;
         at = before;
     }
 }
@@ -151,7 +152,7 @@ static int look_beyond(struct scan *s) {
     size_t from = s->last == SIZE_MAX ? 0 : s->last + 1;
     for (size_t i = from; i < s->count; i++) {
         uint64_t found = 0;
-        int rc = scan_search_batches(s, i, SEGMENT_HEADER_BYTES, 0, &found);
+        int rc = MUTANT(LATER_FILES_NOT_SEARCHED) ? LS_OK : scan_search_batches(s, i, SEGMENT_HEADER_BYTES, 0, &found);
         if (rc != LS_OK) {
             return rc;
         }
@@ -197,7 +198,8 @@ static int leave_last_out(struct scan *s, bool only_copies, struct scan_batch *l
         return LS_OK;
     }
     int rc = end_before_last(s, &before);
-    if (rc == LS_OK && last->lsn != 0 && last->batch.base_lsn > before.batch.base_lsn) {
+    if (rc == LS_OK && last->lsn != 0 && last->batch.base_lsn > before.batch.base_lsn &&
+        !MUTANT(NEEDED_COPIES_LEFT_OUT)) {
         s->end_lsn = end_lsn;
         return LS_OK;
     }
@@ -217,7 +219,7 @@ static int find_ends(struct scan *s) {
     if (rc == LS_OK && last.lsn != 0) {
         scan_raise_watermark(s, last.batch.durable_lsn);
     }
-    if (rc == LS_OK) {
+    if (rc == LS_OK && !MUTANT(WATERMARK_NOT_SEARCHED)) {
         rc = scan_search_batches(s, s->last, tear_lsn - f->first_lsn, f->header.epoch, &found);
     }
     if (rc == LS_OK) {
@@ -232,7 +234,8 @@ static int find_ends(struct scan *s) {
     if (rc != LS_OK) {
         return rc;
     }
-    if (tear_lsn < s->watermark_lsn) { /* an epoch's first batch names its own place as durable, far beyond end_lsn */
+    if (tear_lsn < s->watermark_lsn &&
+        !MUTANT(WATERMARK_IGNORED)) { /* an epoch's first batch names its own place as durable, far beyond end_lsn */
         return corrupt(s, f->first_lsn, tear_lsn, "a batch cannot be read", why);
     }
     s->base_lsn = last.lsn != 0 ? last.batch.base_lsn : f->first_lsn;
@@ -245,7 +248,8 @@ static int find_base(struct scan *s) {
     for (size_t i = 0; i < s->count; i++) {
         const struct scan_file *f = &s->files[i];
         s->files[i].in_log = f->in_log && f->first_lsn >= s->base_lsn;
-        if (f->in_log && f->bytes < s->meta.segment_size) { /* what it held cannot be told from a torn tail */
+        if (f->in_log && f->bytes < s->meta.segment_size &&
+            !MUTANT(CUT_SEGMENT_ACCEPTED)) { /* what it held cannot be told from a torn tail */
             return corrupt(s, f->first_lsn, f->first_lsn + f->bytes, "a segment was cut short", FORMAT_SHORT);
         }
     }

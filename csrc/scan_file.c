@@ -8,6 +8,7 @@
 
 #include "error.h"
 #include "io.h"
+#include "mutants.h"
 
 /* ---- the window ---- */
 
@@ -109,18 +110,22 @@ enum format_result scan_batch_record(const uint8_t *at, size_t available, uint64
     if (result == FORMAT_OK) {
         result = format_get_batch(&r, b);
     }
-    if (result == FORMAT_OK && (b->epoch != epoch || b->base_lsn == 0)) {
+    if (result == FORMAT_OK && ((b->epoch != epoch && !MUTANT(EPOCH_NOT_CHECKED)) || b->base_lsn == 0)) {
         result = FORMAT_MALFORMED;
     }
     return result;
 }
 
 /* All of a batch: its record, and every record inside its count and bytes. */
-static enum format_result verify_batch(const uint8_t *at, uint64_t lsn, uint64_t seed, const struct batch *b) {
+static enum format_result verify_batch(const uint8_t *at, uint64_t lsn, uint64_t seed, struct batch *b) {
     uint32_t offset = BATCH_RECORD_BYTES, count = 0;
     while (offset < b->bytes) {
         struct record r;
         enum format_result result = format_get_record(at + offset, b->bytes - offset, seed, lsn + offset, &r);
+        if (result != FORMAT_OK && count > 0 && MUTANT(TORN_BATCH_IN_PART)) {
+            b->bytes = offset;
+            return FORMAT_OK;
+        }
         if (result != FORMAT_OK) {
             return result;
         }
@@ -132,7 +137,7 @@ static enum format_result verify_batch(const uint8_t *at, uint64_t lsn, uint64_t
         offset += r.length;
         count++;
     }
-    return count == b->count ? FORMAT_OK : FORMAT_MALFORMED;
+    return count == b->count || MUTANT(COUNT_NOT_CHECKED) ? FORMAT_OK : FORMAT_MALFORMED;
 }
 
 /* *why is FORMAT_OK if an accepted batch stands there, which ends at or below end_lsn. */

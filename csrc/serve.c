@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "io.h"
+#include "mutants.h"
 #include "store.h"
 
 /* ---- the catalog ---- */
@@ -98,7 +99,7 @@ static int copy_blocks(vfs *v, int file, uint64_t from, uint64_t to, uint64_t *d
 static int rewrite_tail(ls_store *store) {
     struct log *g = &store->log;
     struct scan *s = &store->scan;
-    if (s->last == SIZE_MAX || !s->files[s->last].in_log) {
+    if (s->last == SIZE_MAX || !s->files[s->last].in_log || MUTANT(TAIL_NOT_REWRITTEN)) {
         return LS_OK;
     }
     uint64_t first_lsn = s->files[s->last].first_lsn;
@@ -109,7 +110,7 @@ static int rewrite_tail(ls_store *store) {
     int file = g->v->open(g->v, g->dir, name, VFS_WRITE | (s->direct ? VFS_DIRECT : 0));
     int rc = file < 0 ? file
                       : copy_blocks(g->v, file, from / BLOCK_BYTES * BLOCK_BYTES, to, &store->recovery.bytes_rewritten);
-    rc = rc == 0 ? g->v->sync_data(g->v, file) : rc;
+    rc = rc == 0 && !MUTANT(REWRITE_NOT_FORCED) ? g->v->sync_data(g->v, file) : rc;
     if (file >= 0) {
         (void)g->v->close(g->v, file);
     }
@@ -131,7 +132,8 @@ static int take_file(ls_store *store, uint64_t first_lsn) {
     for (int pass = 0; pass < 2; pass++) { /* one that has the name already is taken first */
         for (size_t i = 0; i < s->count; i++) {
             struct scan_file *f = &s->files[i];
-            if (!lies_about(f, s->base_lsn) || (pass == 0 && f->first_lsn != first_lsn) || i == s->last) {
+            if (!lies_about(f, s->base_lsn) || (pass == 0 && f->first_lsn != first_lsn) ||
+                (i == s->last && !MUTANT(LAST_REUSED_TOO_EARLY))) {
                 continue;
             }
             format_segment_name(name, f->first_lsn);
@@ -180,7 +182,7 @@ static int write_first_header(ls_store *store, struct segment *made) {
     memcpy(h.uuid, g->uuid, UUID_BYTES);
     format_put_segment_header(g->header_block, &h);
     int rc = io_write(g->v, made->file, g->header_block, SEGMENT_HEADER_BYTES, 0);
-    rc = rc == 0 ? g->v->sync_file(g->v, made->file) : rc;
+    rc = rc == 0 && !MUTANT(EPOCH_NOT_FORCED) ? g->v->sync_file(g->v, made->file) : rc;
     rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc;
     return rc == 0 ? LS_OK
                    : fail_errno(rc == -ENOSPC ? LS_FULL : LS_IO, -rc, "the new epoch's segment cannot be written");
@@ -251,15 +253,17 @@ static uint64_t choose_first_lsn(const ls_store *store) {
     }
     uint64_t beyond = s->files[s->last].first_lsn;
     beyond = s->end_lsn > beyond ? s->end_lsn : beyond;
-    beyond = s->seen_lsn > beyond ? s->seen_lsn : beyond; /* also where what was there has been left out */
-    return (beyond + store->meta.max_undurable_bytes) / store->meta.segment_size * store->meta.segment_size +
-           store->meta.segment_size;
+    beyond = s->seen_lsn > beyond && !MUTANT(LEFT_OUT_IDS_AGAIN)
+                 ? s->seen_lsn
+                 : beyond; /* also where what was there has been left out */
+    uint64_t gap = MUTANT(NO_GAP) ? 0 : store->meta.max_undurable_bytes;
+    return (beyond + gap) / store->meta.segment_size * store->meta.segment_size + store->meta.segment_size;
 }
 
 static int start_segment(ls_store *store) {
     struct log *g = &store->log;
     struct segment *made;
-    g->epoch = store->scan.epoch_max + 1;
+    g->epoch = store->scan.epoch_max + (store->scan.epoch_max > 0 && MUTANT(EPOCH_NOT_RAISED) ? 0 : 1);
     g->next_spare_lsn = choose_first_lsn(store);
     int rc = find_file_for(store, &made);
     if (rc != LS_OK) {
@@ -305,7 +309,7 @@ static int gather_spares(ls_store *store) {
     }
     clear_away(store);
     s->last = last;
-    int rc = g->v->sync_dir(g->v, g->dir);
+    int rc = MUTANT(NO_DIR_SYNC_AT_OPEN) ? 0 : g->v->sync_dir(g->v, g->dir);
     if (rc != 0) {
         return fail_errno(LS_IO, -rc, "the store directory cannot be synced");
     }
@@ -334,7 +338,7 @@ static int clear_creation(ls_store *store) {
 static int finish_creation(ls_store *store) {
     struct log *g = &store->log;
     int rc = g->v->rename(g->v, g->dir, "META.new", "META");
-    rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc;
+    rc = rc == 0 && !MUTANT(META_RENAME_NOT_FORCED) ? g->v->sync_dir(g->v, g->dir) : rc;
     if (rc != 0) {
         return fail_errno(LS_IO, -rc, "META cannot be renamed into place");
     }

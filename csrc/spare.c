@@ -16,6 +16,7 @@
 
 #include "io.h"
 #include "log.h"
+#include "mutants.h"
 
 enum { FAST_SWITCH_US = 500 * 1000, ZERO_CHUNK_BYTES = 1 << 20 };
 
@@ -87,7 +88,7 @@ static int make_file(struct log *g, uint64_t first_lsn, bool zero_fill) {
     if (rc == 0) {
         rc = g->v->sync_file(g->v, file);
     }
-    if (rc == 0) {
+    if (rc == 0 && !MUTANT(NO_DIR_SYNC_FOR_A_NEW_FILE)) {
         rc = g->v->sync_dir(g->v, g->dir);
     }
     if (rc != 0) {
@@ -121,7 +122,7 @@ int spares_make(struct log *g, bool zero_fill) {
     int file = make_file(g, s->first_lsn, zero_fill);
     log_relock_after_io(g);
     if (file < 0) {
-        g->next_spare_lsn = s->first_lsn;
+        g->next_spare_lsn = MUTANT(GAP_AFTER_A_FAILED_SPARE) ? g->next_spare_lsn : s->first_lsn;
         g->grow_error = -file;
         segment_free(g, s);
         return fail_errno(file == -ENOSPC || file == -EDQUOT || file == -EFBIG ? LS_FULL : LS_IO, -file,
@@ -157,7 +158,7 @@ static void recycle(struct log *g, struct segment *s) {
         rc = s->file >= 0 ? 0 : g->v->open(g->v, g->dir, from, VFS_WRITE);
         int opened = s->file < 0 && rc >= 0 ? rc : -1;
         rc = rc < 0 ? rc : g->v->rename(g->v, g->dir, from, to);
-        rc = rc < 0 ? rc : g->v->sync_dir(g->v, g->dir);
+        rc = rc < 0 || MUTANT(NO_DIR_SYNC_FOR_A_RECYCLED_FILE) ? rc : g->v->sync_dir(g->v, g->dir);
         log_relock_after_io(g);
         if (opened >= 0) {
             s->file = opened;
@@ -192,7 +193,8 @@ static bool oldest_is_dead(const struct log *g, uint64_t kept_from) {
         return false;
     }
     const struct segment *s = g->segments[0];
-    return s->readers == 0 && s->first_lsn < g->named_base_lsn && s->end_lsn <= kept_from;
+    return s->readers == 0 && (s->first_lsn < g->named_base_lsn || MUTANT(RECYCLED_TOO_EARLY)) &&
+           s->end_lsn <= kept_from;
 }
 
 static size_t count_held(const struct log *g, uint64_t kept_from) {

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "io.h"
+#include "mutants.h"
 #include "relocate.h"
 #include "xxh64.h"
 
@@ -33,7 +34,7 @@ int store_enter(ls_store *store) {
 int store_leave(ls_store *store, int rc, int flags) {
     struct log *g = &store->log;
     if ((flags & LEAVE_QUIETLY) == 0) {
-        if (rc == LS_OK && (flags & LS_WAIT) != 0 && !store->relaxed) {
+        if (rc == LS_OK && (flags & LS_WAIT) != 0 && !store->relaxed && !MUTANT(ACK_WITHOUT_FORCE)) {
             rc = log_force(g, g->end_lsn);
         } else {
             log_flush_soon(g);
@@ -150,7 +151,7 @@ static int write_new_meta(struct log *g, const struct meta *m) {
         return fail_errno(LS_IO, -file, "META.new cannot be made");
     }
     int rc = io_write(g->v, file, bytes, sizeof bytes, 0);
-    rc = rc == 0 ? g->v->sync_file(g->v, file) : rc;
+    rc = rc == 0 && !MUTANT(META_NOT_FORCED) ? g->v->sync_file(g->v, file) : rc;
     (void)g->v->close(g->v, file);
     rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc;
     return rc == 0 ? LS_OK : fail_errno(rc == -ENOSPC ? LS_FULL : LS_IO, -rc, "META.new cannot be written");
@@ -219,7 +220,7 @@ static int open_parts(ls_store *store, vfs *v, const char *path, const ls_option
     rc = rc == LS_OK ? fork_register(store) : rc;
     rc = rc == LS_OK ? find_meta(store, o) : rc;
     rc = rc == LS_OK ? check_log_limit(o, &store->meta) : rc;
-    rc = rc == LS_OK && store->creating ? sync_parent(g, path) : rc;
+    rc = rc == LS_OK && store->creating && !MUTANT(STORE_DIR_NOT_SYNCED) ? sync_parent(g, path) : rc;
     rc = rc == LS_OK ? log_init(g, v, o, &store->meta) : rc;
     if (rc == LS_OK && !store->creating) {
         rc = recover_replay(store);
@@ -278,7 +279,8 @@ static int write_close(ls_store *store) {
     if (rc == LS_OK && store->was_clean && g->stats.records == 0 && g->stats.batches == 0) {
         return rc;
     }
-    if (rc == LS_OK || rc == LS_FULL) { /* a rollback that cannot be told is derived by the next open */
+    if ((rc == LS_OK || rc == LS_FULL) &&
+        !MUTANT(CLOSE_TOO_EARLY)) { /* a rollback that cannot be told is derived by the next open */
         rc = log_force(g, g->end_lsn);
     }
     rc = rc == LS_OK ? log_reserve(g, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) : rc;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mutants.h"
 #include "store.h"
 
 static void remember(ls_tx *handle, const struct tx *tx) {
@@ -296,26 +297,31 @@ int ls_commit(ls_tx *handle, int flags) {
     if (rc == LS_OK && tx->distributed && tx->state == LS_TX_ACTIVE) {
         rc = fail_state(tx, "it cannot be committed: end it first");
     }
-    if (rc == LS_OK && !prepare_commit(store, tx)) {
+    if (rc == LS_OK && !prepare_commit(store, tx) && !MUTANT(COMMIT_WITHOUT_MEMORY)) {
         rc = fail_memory();
     }
     if (rc == LS_OK) {
         append_plain(store, tx, TX_COMMIT);
         give_outcome(handle, LS_TX_COMMITTED);
-        apply_work(store, tx, tx->last_lsn);
+        apply_work(store, tx, MUTANT(COMMIT_BEFORE_ITS_RECORD) ? tx->id : tx->last_lsn);
         append_plain(store, tx, TX_DELETE);
         forget_tx(store, tx);
         store_log_deaths(store);
     }
-    return store_leave(store, rc, flags);
+    return store_leave(store, rc, MUTANT(COMMIT_NOT_FORCED) ? 0 : flags);
 }
 
 int tx_log_rollback(ls_store *store, struct tx *tx) {
     int rc = log_reserve(&store->log, 2 * PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
+    bool told = tx->handed_out || !MUTANT(ROLLBACK_NOT_LOGGED);
     if (rc == LS_OK) {
-        append_plain(store, tx, TX_ROLLBACK);
+        if (told) {
+            append_plain(store, tx, TX_ROLLBACK);
+        }
         tx_undo_work(store, tx);
-        append_plain(store, tx, TX_DELETE);
+        if (told) {
+            append_plain(store, tx, TX_DELETE);
+        }
         forget_tx(store, tx);
         store_log_deaths(store);
     }

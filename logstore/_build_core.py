@@ -6,7 +6,8 @@ knows nothing of the functions themselves, and nothing at run time imports it: s
 ``setup.py``.
 
 Assertions of the core stay on in every build. ``LOGSTORE_SANITIZE=address,undefined`` (or ``thread``) in the
-environment adds the sanitizers; ``CC`` chooses the compiler, as always.
+environment adds the sanitizers; ``LOGSTORE_MUTANTS=1`` builds the deliberate faults of ``csrc/mutants.h`` in, for the
+tests of the tests alone; ``CC`` chooses the compiler, as always.
 """
 
 from __future__ import annotations
@@ -90,6 +91,13 @@ def sanitizer_flags(wanted: str) -> list[str]:
     return [f"-fsanitize={','.join(names)}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
 
 
+def mutant_flags(wanted: str) -> list[str]:
+    """Flags for a value of ``LOGSTORE_MUTANTS``: 1, or nothing at all."""
+    if wanted not in {"", "0", "1"}:
+        raise SystemExit(f"LOGSTORE_MUTANTS is 1 or 0, not {wanted!r}")
+    return ["-DLOGSTORE_MUTANTS"] if wanted == "1" else []
+
+
 def builder() -> FFI:
     """The cffi builder, as ``cffi_modules`` in ``setup.py`` asks for it."""
     header = ROOT / HEADER
@@ -98,6 +106,7 @@ def builder() -> FFI:
     sources = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("csrc/*.c"))
     headers = [*ROOT.glob("csrc/*.h"), *ROOT.glob("csrc/include/*.h")]
     sanitizers = sanitizer_flags(os.environ.get("LOGSTORE_SANITIZE", ""))
+    mutants = mutant_flags(os.environ.get("LOGSTORE_MUTANTS", ""))
 
     ffi = FFI()
     ffi.cdef(declarations(header.read_text(encoding="utf-8")))
@@ -107,7 +116,7 @@ def builder() -> FFI:
         sources=sources,
         include_dirs=["csrc/include", "csrc"],
         depends=sorted(path.relative_to(ROOT).as_posix() for path in headers),
-        extra_compile_args=[*COMPILE_FLAGS, *sanitizers],
+        extra_compile_args=[*COMPILE_FLAGS, *mutants, *sanitizers],
         extra_link_args=["-pthread", *sanitizers],
     )
     return ffi
