@@ -328,5 +328,10 @@ struct pending_row format_pending_row(const uint8_t *pending, uint32_t index);
 bool format_peek_batch(const uint8_t *from, size_t available, uint64_t lsn, uint64_t *epoch);
 /* The next place that looks so, from *at on, of bytes that begin at lsn; false: none, and *at is where to go on. */
 bool format_find_batch(const uint8_t *from, size_t bytes, uint64_t lsn, size_t *at, uint64_t *epoch);
+/* Whether a record's header says that it stands at this LSN; nothing else of it is looked at. */
+bool format_names_place(const uint8_t header[RECORD_HEADER_BYTES], uint64_t lsn);
+/* Whether one was once written here, though bits of it may have changed since: it says so, or its header check is right
+   if it is made to. */
+bool format_stood_here(const uint8_t header[RECORD_HEADER_BYTES], uint64_t seed, uint64_t lsn);
 
 #endif

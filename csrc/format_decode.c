@@ -136,6 +136,18 @@ bool format_find_batch(const uint8_t *from, size_t bytes, uint64_t lsn, size_t *
     return i + BATCH_RECORD_BYTES <= bytes;
 }
 
+bool format_names_place(const uint8_t header[RECORD_HEADER_BYTES], uint64_t lsn) { return get64(header + 24) == lsn; }
+
+bool format_stood_here(const uint8_t header[RECORD_HEADER_BYTES], uint64_t seed, uint64_t lsn) {
+    if (format_names_place(header, lsn)) {
+        return true;
+    }
+    uint8_t here[RECORD_HEADER_BYTES];
+    memcpy(here, header, sizeof here);
+    put64(here + 24, lsn);
+    return (uint32_t)xxh64(here + 12, 36, seed) == get32(here + 8);
+}
+
 /* ---- bodies ---- */
 
 /* The body must fill the record but for zero padding of less than 8 bytes. */

@@ -131,6 +131,27 @@ static int walk_to_end(struct scan *s, size_t index, uint64_t *end_lsn, struct s
     return LS_OK;
 }
 
+/*
+ * A batch record that is itself damaged tells no length. But no LSN is ever given twice: a record that names its own
+ * place was written there in this segment's life, and so was a batch record whose header check is right for it.
+ */
+static int measure_broken(struct scan *s, uint64_t lsn) {
+    const struct scan_file *f = &s->files[s->last];
+    uint64_t offset = lsn - f->first_lsn, seed = format_segment_seed(s->meta.uuid, f->first_lsn, f->header.epoch);
+    uint64_t left = s->meta.segment_size > offset ? s->meta.segment_size - offset : 0;
+    uint32_t most = format_batch_bytes_max(s->meta.segment_size);
+    const uint8_t *at;
+    size_t available;
+    int rc = scan_look(s, offset, left < most ? (size_t)left : most, &at, &available);
+    available = available < most ? available : most;
+    for (size_t step = 0; rc == LS_OK && step + RECORD_HEADER_BYTES <= available; step += 8) {
+        if (step == 0 ? format_stood_here(at, seed, lsn) : format_names_place(at + step, lsn + step)) {
+            s->torn_bytes = step + RECORD_HEADER_BYTES;
+        }
+    }
+    return rc;
+}
+
 /* How many bytes stand where the log ends that a write had begun to put there. */
 static int measure_torn(struct scan *s, uint64_t lsn) {
     const struct scan_file *f = &s->files[s->last];
@@ -143,6 +164,8 @@ static int measure_torn(struct scan *s, uint64_t lsn) {
         uint64_t seed = format_segment_seed(s->meta.uuid, f->first_lsn, epoch);
         bool whole = scan_batch_record(at, available, lsn, epoch, seed, &b) == FORMAT_OK;
         s->torn_bytes = whole ? b.bytes : BATCH_RECORD_BYTES;
+    } else if (rc == LS_OK) {
+        rc = measure_broken(s, lsn);
     }
     return rc;
 }

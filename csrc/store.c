@@ -167,6 +167,24 @@ static int choose_meta(ls_store *store, vfs *v, const ls_options *o) {
     return rc == 0 ? LS_OK : fail_errno(LS_IO, -rc, "no random bytes for the store's UUID");
 }
 
+static int is_segment(void *context, const char *name) {
+    (void)context;
+    uint64_t first_lsn;
+    return format_parse_segment_name(name, &first_lsn) ? 1 : 0;
+}
+
+/* META.new is forced before the first segment is made: where there are segments and neither file, one was lost. */
+static int check_no_segments(const struct log *g) {
+    int found = g->v->list(g->v, g->dir, is_segment, NULL);
+    if (found < 0) {
+        return fail_errno(LS_IO, -found, "the store directory cannot be listed");
+    }
+    return found == 0
+               ? LS_OK
+               : fail(LS_CORRUPT, "META is missing, but there are segments: it holds the store's UUID and sizes. "
+                                  "Restore it from a backup; nothing was changed");
+}
+
 /* META, or META.new of a creation that was interrupted, or a new one. */
 static int find_meta(ls_store *store, const ls_options *o) {
     struct log *g = &store->log;
@@ -189,7 +207,8 @@ static int find_meta(ls_store *store, const ls_options *o) {
     if (ls_last_error()->code == LS_VERSION) {
         return LS_VERSION;
     }
-    rc = choose_meta(store, g->v, o);
+    rc = check_no_segments(g);
+    rc = rc == LS_OK ? choose_meta(store, g->v, o) : rc;
     return rc == LS_OK ? write_new_meta(g, &store->meta) : rc;
 }
 

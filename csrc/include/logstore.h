@@ -108,7 +108,7 @@ typedef struct ls_recovery {
     uint64_t records;
     uint64_t bytes_read;
     uint64_t bytes_rewritten;
-    uint64_t torn_bytes; /* from end_lsn to the last non-zero byte of its segment: a torn tail, kept aside */
+    uint64_t torn_bytes; /* behind the last accepted batch, of a write that was begun: a torn tail, kept aside */
     uint64_t messages;   /* live */
     uint64_t places;
     uint64_t transactions_committed;
