@@ -54,6 +54,7 @@
 
 #define MUTANTS_OF_OPENING(X)                                                                                         \
     X(TAIL_NOT_REWRITTEN, "the tail is rewritten", "what was read at or above the watermark is not written again")    \
+    X(PAGE_CACHE_BELIEVED, "the tail is rewritten", "the tail is read through the page cache, and not written again") \
     X(REWRITE_NOT_FORCED, "the tail is rewritten", "the rewritten tail is not synced")                                \
     X(EPOCH_NOT_FORCED, "an epoch is forced before an id is given", "its header is not synced")                       \
     X(EPOCH_NOT_RAISED, "every open is an epoch of its own", "an open takes the last epoch's number")                 \

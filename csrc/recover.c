@@ -304,7 +304,7 @@ int recover_replay(ls_store *store) {
     struct replay p = {.store = store, .t = &store->table, .g = &store->log, .report = &store->recovery};
     vfs *v = store->log.v;
     uint64_t start_us = v->monotonic_us(v);
-    int rc = scan_open(&store->scan, v, store->log.dir, &store->meta, true, NULL);
+    int rc = scan_open(&store->scan, v, store->log.dir, &store->meta, !MUTANT(PAGE_CACHE_BELIEVED), NULL);
     p.base_lsn = store->scan.base_lsn;
     rc = rc == LS_OK ? take_segments(&p) : rc;
     rc = rc == LS_OK ? replay_log(&p) : rc;

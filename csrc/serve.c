@@ -99,7 +99,7 @@ static int copy_blocks(vfs *v, int file, uint64_t from, uint64_t to, uint64_t *d
 static int rewrite_tail(ls_store *store) {
     struct log *g = &store->log;
     struct scan *s = &store->scan;
-    if (s->last == SIZE_MAX || !s->files[s->last].in_log || MUTANT(TAIL_NOT_REWRITTEN)) {
+    if (s->last == SIZE_MAX || !s->files[s->last].in_log || MUTANT(TAIL_NOT_REWRITTEN) || MUTANT(PAGE_CACHE_BELIEVED)) {
         return LS_OK;
     }
     uint64_t first_lsn = s->files[s->last].first_lsn;
