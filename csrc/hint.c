@@ -8,15 +8,34 @@
 #include "io.h"
 #include "log.h"
 
-bool hint_publish(struct log *g, uint64_t durable_lsn, uint64_t base_lsn) {
+/*
+ * Readers take what lies at or above the hint's base to be there, so an old hint must not outlive the recycling of what
+ * it names: where no new one can be written, none is left.
+ */
+uint64_t hint_publish(struct log *g, uint64_t durable_lsn, uint64_t base_lsn) {
     if (g->hint_file < 0) {
-        return true;
+        g->hint_file = g->v->open(g->v, g->dir, "HINT", VFS_WRITE | VFS_CREATE);
     }
-    struct hint h = {.epoch = g->epoch, .durable_lsn = durable_lsn, .base_lsn = base_lsn};
-    memcpy(h.uuid, g->uuid, UUID_BYTES);
-    uint8_t bytes[HINT_BYTES];
-    format_put_hint(bytes, &h);
-    return io_write(g->v, g->hint_file, bytes, sizeof bytes, 0) == 0;
+    if (g->hint_file >= 0) {
+        struct hint h = {.epoch = g->epoch, .durable_lsn = durable_lsn, .base_lsn = base_lsn};
+        memcpy(h.uuid, g->uuid, UUID_BYTES);
+        uint8_t bytes[HINT_BYTES];
+        format_put_hint(bytes, &h);
+        if (io_write(g->v, g->hint_file, bytes, sizeof bytes, 0) == 0) {
+            return base_lsn;
+        }
+        (void)g->v->close(g->v, g->hint_file);
+        g->hint_file = -1;
+    }
+    int rc = g->v->unlink(g->v, g->dir, "HINT");
+    return rc == 0 || rc == -ENOENT ? HINT_NONE : HINT_OLD;
+}
+
+void hint_published(struct log *g, uint64_t base_lsn, uint64_t result) {
+    g->stats.hint_failures += result != base_lsn ? 1 : 0;
+    if (result != HINT_OLD) {
+        g->hinted_base_lsn = result;
+    }
 }
 
 struct hold_search {
@@ -34,22 +53,23 @@ static int look_at_hold(void *context, const char *name) {
     }
     int file = g->v->open(g->v, g->holds_dir, name, VFS_WRITE);
     if (file < 0) {
-        return 0;
+        return file == -ENOENT ? 0 : file;
     }
     uint8_t bytes[HOLD_BYTES];
     struct hold h;
-    if (g->v->lock(g->v, file, 1) == 0) {
+    int locked = g->v->lock(g->v, file, 1);
+    int64_t got = locked == 0 ? 0 : io_read(g->v, file, bytes, sizeof bytes, 0);
+    if (locked == 0) {
         (void)g->v->unlink(g->v, g->holds_dir, name);
-    } else if (io_read(g->v, file, bytes, sizeof bytes, 0) == HOLD_BYTES &&
-               format_get_hold(bytes, sizeof bytes, &h) == FORMAT_OK && memcmp(h.uuid, g->uuid, UUID_BYTES) == 0 &&
-               h.expires_us > g->v->now_us(g->v)) {
+    } else if (got == HOLD_BYTES && format_get_hold(bytes, sizeof bytes, &h) == FORMAT_OK &&
+               memcmp(h.uuid, g->uuid, UUID_BYTES) == 0 && h.expires_us > g->v->now_us(g->v)) {
         uint64_t kept = g->durable_lsn > h.hold_lsn ? g->durable_lsn - h.hold_lsn : 0;
         if ((h.limit_bytes == 0 || kept <= h.limit_bytes) && h.hold_lsn < search->lowest) {
             search->lowest = h.hold_lsn;
         }
     }
     (void)g->v->close(g->v, file);
-    return 0;
+    return got < 0 ? (int)got : 0;
 }
 
 uint64_t holds_lowest(struct log *g) {

@@ -219,7 +219,7 @@ struct outgoing {
     struct buffer *buffer;
     struct batch batch;
     bool header_due;
-    bool hint_failed; /* counted under the lock */
+    uint64_t hinted; /* what hint_publish gave */
     int error;
 };
 
@@ -279,7 +279,7 @@ static void write_batch(struct log *g, struct outgoing *out) {
     }
     if (out->error == 0) {
         memcpy(g->tail_block, b->memory + whole - BLOCK_BYTES, bytes % BLOCK_BYTES);
-        out->hint_failed = !hint_publish(g, b->end_lsn, out->batch.base_lsn);
+        out->hinted = hint_publish(g, b->end_lsn, out->batch.base_lsn);
     }
 }
 
@@ -300,7 +300,7 @@ static void batch_is_durable(struct log *g, const struct outgoing *out) {
     b->state = BUFFER_FREE;
     g->oldest = (g->oldest + 1) % g->buffer_count;
     g->busy--;
-    g->stats.hint_failures += out->hint_failed ? 1 : 0;
+    hint_published(g, out->batch.base_lsn, out->hinted);
     g->stats.batches++;
     g->stats.syncs++;
     g->stats.batch_bytes += b->end_lsn - b->start_lsn;
@@ -314,7 +314,7 @@ static void wake_helpers(struct log *g) {
         g->flusher_sleeping = false;
         (void)sem_post(&g->flusher_wake);
     }
-    if (g->base_index > 0 && g->segments[0]->first_lsn < g->named_base_lsn) {
+    if (g->base_index > 0 && g->segments[0]->first_lsn < log_recyclable_lsn(g)) {
         g->maker_wanted = true;
         (void)pthread_cond_signal(&g->maker_wake);
     }

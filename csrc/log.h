@@ -113,9 +113,10 @@ struct log {
     struct segment **segments; /* by LSN; the last one is the current */
     size_t segment_count;
     size_t segment_capacity;
-    size_t base_index; /* the first that is needed */
-    uint64_t named_base_lsn;
-    size_t held_count; /* of the dead ones: kept by a hold only, as of the last look at the holds */
+    size_t base_index;        /* the first that is needed */
+    uint64_t named_base_lsn;  /* by a durable batch */
+    uint64_t hinted_base_lsn; /* no reader goes by a lower one */
+    size_t held_count;        /* of the dead ones: kept by a hold only, as of the last look at the holds */
     int open_files;
 
     uint64_t append_lsn; /* where the next batch would start */
@@ -226,8 +227,17 @@ void spares_adopt(struct log *g, struct segment *s);
 void *spares_thread(void *log);
 
 /* hint.c: what readers beside the writer go by. */
-bool hint_publish(struct log *g, uint64_t durable_lsn, uint64_t base_lsn);
+enum { HINT_OLD = 0 };       /* an old one may be left */
+#define HINT_NONE UINT64_MAX /* none is left */
+/* The base that readers now find, or one of those two; by one thread at a time, with the lock or without. */
+uint64_t hint_publish(struct log *g, uint64_t durable_lsn, uint64_t base_lsn);
+void hint_published(struct log *g, uint64_t base_lsn, uint64_t result); /* with the lock: notes what it gave */
 uint64_t holds_lowest(struct log *g); /* the lowest LSN that a living hold wants kept; UINT64_MAX if none */
+
+/* Below it nothing is needed, and no reader expects anything. */
+static inline uint64_t log_recyclable_lsn(const struct log *g) {
+    return g->named_base_lsn < g->hinted_base_lsn ? g->named_base_lsn : g->hinted_base_lsn;
+}
 
 static inline uint32_t log_type_ordinal(uint16_t type) { return ((type >> 8) - 1u) * 8u + (type & 0xffu) - 1u; }
 

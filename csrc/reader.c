@@ -89,7 +89,7 @@ static bool worth_another_try(ls_reader *reader) {
     if (!was_live || !reader->live) {
         return true;
     }
-    return read_hint(reader, &now) && (now.base_lsn != before.base_lsn || now.epoch != before.epoch);
+    return !read_hint(reader, &now) || now.base_lsn != before.base_lsn || now.epoch != before.epoch;
 }
 
 int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader) {
@@ -185,7 +185,14 @@ int ls_reader_next(ls_reader *reader, ls_batch *batch) {
     ls_error kept = *ls_last_error();
     uint64_t at = reader->scan.next_lsn;
     struct hint now;
-    if ((rc == LS_CORRUPT || rc == LS_IO) && read_hint(reader, &now) && now.base_lsn > at) {
+    bool hinted = read_hint(reader, &now);
+    if (rc == LS_CORRUPT && !hinted) {
+        return fail(LS_LOCKED,
+                    "the writer's hint cannot be read, so that damage at LSN %llu cannot be told from "
+                    "recycling; try again",
+                    (unsigned long long)at);
+    }
+    if ((rc == LS_CORRUPT || rc == LS_IO) && hinted && now.base_lsn > at) {
         return fail(LS_RECYCLED,
                     "the log below LSN %llu was recycled while it was read; begin again, or take a hold first",
                     (unsigned long long)now.base_lsn);

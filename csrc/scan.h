@@ -35,6 +35,7 @@ struct scan {
     struct meta meta;
     bool want_direct;   /* read the last segment past the page cache */
     bool direct;        /* ... and that was possible */
+    bool file_direct;   /* the open file is read past the page cache */
     uint64_t limit_lsn; /* beside a writer: read below it only; 0: to the end */
 
     struct scan_file *files; /* by first_lsn */

@@ -10,6 +10,8 @@
 #include "io.h"
 #include "mutants.h"
 
+enum { READ_TRIES = 16 };
+
 /* ---- the window ---- */
 
 static int open_file(struct scan *s, size_t index, bool direct) {
@@ -19,6 +21,7 @@ static int open_file(struct scan *s, size_t index, bool direct) {
     char name[SEGMENT_NAME_BYTES];
     format_segment_name(name, s->files[index].first_lsn);
     s->file = s->v->open(s->v, s->dir, name, direct ? VFS_DIRECT : 0);
+    s->file_direct = direct;
     s->file_index = index;
     s->window_bytes = 0;
     s->window_at = 0;
@@ -54,18 +57,35 @@ int scan_open_segment(struct scan *s, size_t index) {
     return LS_OK;
 }
 
-/* Whole blocks but at the end of a file that was cut: past the page cache nothing else may be asked for. */
+/*
+ * As many bytes as there are. Past the page cache only whole blocks may be asked for: a transfer that ended within one
+ * goes on from its beginning, unless the file ends there.
+ */
 static int64_t read_blocks(struct scan *s, size_t want, uint64_t from) {
     size_t got = 0;
-    while (got < want && got % BLOCK_BYTES == 0) {
+    int tries = 0;
+    while (got < want) {
         int64_t moved = s->v->pread(s->v, s->file, s->window + got, want - got, from + got);
-        if (moved < 0 && moved != -EINTR) {
-            return moved;
+        if (moved == -EINTR) {
+            continue;
         }
-        if (moved == 0) {
-            break;
+        if (moved <= 0 || (uint64_t)moved > want - got) {
+            return moved < 0 ? moved : moved == 0 ? (int64_t)got : -EIO;
         }
-        got += moved > 0 ? (size_t)moved : 0;
+        got += (size_t)moved;
+        if (s->file_direct && got % BLOCK_BYTES != 0) {
+            int64_t size = s->v->size(s->v, s->file);
+            if (size < 0) {
+                return size;
+            }
+            if (from + got >= (uint64_t)size) {
+                return (int64_t)got;
+            }
+            if (++tries == READ_TRIES) {
+                return -EIO;
+            }
+            got -= got % BLOCK_BYTES;
+        }
     }
     return (int64_t)got;
 }

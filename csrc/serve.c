@@ -384,10 +384,6 @@ static int open_side_files(ls_store *store) {
     if (g->holds_dir < 0) {
         return fail_errno(LS_IO, -g->holds_dir, "the holds directory cannot be opened");
     }
-    g->hint_file = g->v->open(g->v, g->dir, "HINT", VFS_WRITE | VFS_CREATE);
-    if (g->hint_file < 0) {
-        g->stats.hint_failures++; /* readers go without */
-    }
     return LS_OK;
 }
 
@@ -423,7 +419,7 @@ static int serve_locked(ls_store *store, const uint32_t *sorted, size_t n, uint3
     log_advance_base(g);
     g->last_switch_us = v->monotonic_us(v);
     g->switch_interval_us = UINT64_MAX;
-    g->stats.hint_failures += hint_publish(g, g->durable_lsn, g->named_base_lsn) ? 0 : 1;
+    hint_published(g, g->named_base_lsn, hint_publish(g, g->durable_lsn, g->named_base_lsn));
     g->serving = true;
     store->phase = PHASE_SERVING;
     rc = make_ready(g);

@@ -187,19 +187,20 @@ static void recycle(struct log *g, struct segment *s) {
     g->stats.segments_removed++;
 }
 
-/* Whether the oldest segment is behind the base that a durable batch named, and nobody reads it. */
+/* Whether the oldest segment is behind the base that a durable batch named and readers know, and nobody reads it. */
 static bool oldest_is_dead(const struct log *g, uint64_t kept_from) {
     if (g->base_index == 0) {
         return false;
     }
     const struct segment *s = g->segments[0];
-    return s->readers == 0 && (s->first_lsn < g->named_base_lsn || MUTANT(RECYCLED_TOO_EARLY)) &&
+    return s->readers == 0 && (s->first_lsn < log_recyclable_lsn(g) || MUTANT(RECYCLED_TOO_EARLY)) &&
            s->end_lsn <= kept_from;
 }
 
 static size_t count_held(const struct log *g, uint64_t kept_from) {
     size_t n = 0;
-    while (n < g->base_index && g->segments[n]->first_lsn < g->named_base_lsn && g->segments[n]->end_lsn > kept_from) {
+    while (n < g->base_index && g->segments[n]->first_lsn < log_recyclable_lsn(g) &&
+           g->segments[n]->end_lsn > kept_from) {
         n++;
     }
     return n;

@@ -175,6 +175,30 @@ static vfs seen_table = {
 
 /* ---- one failure ---- */
 
+/* A hold whose owner died, an event to signal, and later a reader beside the writer: they make calls, too. */
+static void visitors_come(struct run *r) {
+    int event;
+
+    if (r->store == NULL)
+        return;
+    if (vfs_sim_put(r->sim, "/s/holds", "left.hold", "?", 1) != 0)
+        abort();
+    (void)ls_event_fd(r->store, &event);
+}
+
+static bool reader_sees_no_damage(const struct run *r) {
+    ls_reader *reader = NULL;
+    int rc = ls_reader_open(r->v, r->path, 0, &reader);
+
+    while (rc == LS_OK) {
+        ls_batch batch;
+
+        rc = ls_reader_next(reader, &batch);
+    }
+    ls_reader_close(reader);
+    return rc != LS_CORRUPT || complain("a failed call reads as damage");
+}
+
 static uint64_t aftermaths;
 
 /* As the next process finds it, and as the machine finds it after a power cut in several ways. */
@@ -223,15 +247,17 @@ static bool call_failure_is_survived(const struct workload *w, size_t failure, u
     vfs_sim_seed(sim, w->seed);
     vfs_sim_fail(sim, &p);
     run_start(&r, sim, w->seed);
+    visitors_come(&r);
     if (w->moves)
         run_with_moves(&r, w->operations);
     else
         run_some(&r, w->operations);
+    right = reader_sees_no_damage(&r);
     if (r.store != NULL)
         ls_stats_get(r.store, &stats);
     run_end(&r);
     *out = (struct outcome){vfs_sim_calls(sim, p.kind) >= nth, vfs_sim_fired(sim) > 0};
-    right = vfs_sim_handles(sim) == 0 || complain("a handle was left open");
+    right = right && (vfs_sim_handles(sim) == 0 || complain("a handle was left open"));
     if (nth == UINT64_MAX && w->moves && stats.segments_relocated == 0)
         right = complain("a workload that is to move something moved nothing");
     vfs_sim_fail(sim, NULL);
