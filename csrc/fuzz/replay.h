@@ -1,0 +1,66 @@
+/*
+ * Every input that is kept for a fuzz target, once, with no fuzzer: seeds made from real stores, and what was found.
+ * Include the target first. Run from the checkout's root, as make does.
+ */
+#ifndef LOGSTORE_FUZZ_REPLAY_H
+#define LOGSTORE_FUZZ_REPLAY_H
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Exactly as large as its content, so that a sanitizer sees the first byte beyond. */
+static inline int replay_file(const char *path) {
+    FILE *file = fopen(path, "rb");
+    uint8_t *bytes = NULL;
+    long size;
+
+    if (file == NULL || fseek(file, 0, SEEK_END) != 0 || (size = ftell(file)) < 0)
+        return -1;
+    rewind(file);
+    bytes = malloc(size > 0 ? (size_t)size : 1);
+    if (bytes == NULL || fread(bytes, 1, (size_t)size, file) != (size_t)size)
+        return -1;
+    (void)fclose(file);
+    (void)LLVMFuzzerTestOneInput(bytes, (size_t)size);
+    free(bytes);
+    return 0;
+}
+
+/* How many there were; a target that meets a failure aborts, and the path says at which. */
+static inline int replay_directory(const char *path, int *failed) {
+    DIR *dir = opendir(path);
+    const struct dirent *e;
+    int n = 0;
+
+    while (dir != NULL && (e = readdir(dir)) != NULL) {
+        char name[512];
+
+        if (e->d_name[0] == '.')
+            continue;
+        (void)snprintf(name, sizeof name, "%s/%s", path, e->d_name);
+        printf("%s\n", name);
+        (void)fflush(stdout);
+        *failed += replay_file(name) != 0;
+        n++;
+    }
+    if (dir != NULL)
+        (void)closedir(dir);
+    return n;
+}
+
+static inline int replay(const char *target) {
+    static const char *const kinds[] = {"seeds", "found"};
+    int n = 0, failed = 0;
+
+    for (int i = 0; i < 2; i++) {
+        char path[256];
+
+        (void)snprintf(path, sizeof path, "csrc/fuzz/%s/%s", kinds[i], target);
+        n += replay_directory(path, &failed);
+    }
+    printf("%d passed, %d failed\n", n - failed, failed);
+    return failed != 0 || n == 0;
+}
+
+#endif
