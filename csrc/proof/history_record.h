@@ -1,0 +1,243 @@
+/*
+ * What many threads did to one store, so that it can be judged afterwards: every call with a stamp before it began and
+ * one after it returned, both from one counter, and what it was about.
+ *
+ * All of it lies in memory that a forked child shares, so that the history of a process which was killed can be read by
+ * its parent. Whoever writes a field is one thread; a call counts once `begun` is not 0, and is finished once `ended` is.
+ */
+#ifndef LOGSTORE_HISTORY_RECORD_H
+#define LOGSTORE_HISTORY_RECORD_H
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "logstore.h"
+
+enum {
+    THREADS = 6,
+    CALLS_MAX = 4000,    /* of one thread */
+    ITEMS_MAX = 1 << 16, /* places that one thread's calls name */
+    SEEN_MAX = 1 << 16,  /* what one thread's listings showed */
+    MESSAGES_MAX = 40000,
+    PLACES_MAX = 60000,
+    TXS_MAX = 8000,
+    STATIC_QUEUES = 4,
+    QUEUES_MAX_HERE = 64, /* with those that come and go */
+    CONTENT_MAX = 24000,
+    HEADER_MAX = 64,
+};
+
+#define NEVER UINT64_MAX
+
+enum call_kind {
+    PUBLISH = 1, /* onto one queue or several: one record or a chain of them, at once or not at all */
+    PUBLISH_MANY,
+    STAGE,
+    APPEND,
+    ENQUEUE,
+    DESTROY,
+    DEQUEUE,
+    DEQUEUE_MANY,
+    BEGIN,
+    END,
+    PREPARE,
+    COMMIT,
+    ROLLBACK,
+    QUEUE_ADD,
+    QUEUE_DELETE_CALL,
+    LIST_ALL,
+    LIST_OFFER,
+    CHECK_PLACES,
+    READ,
+    FORCE,
+    MOVE_BASE,
+    LOOK, /* at figures, segments, what is in doubt */
+};
+
+/* One place that a listing showed. */
+struct seen {
+    uint64_t id;
+    uint64_t position;
+    uint8_t locked; /* of a check: 0 gone, 1 there, 2 locked */
+};
+
+struct call {
+    _Atomic uint64_t begun, ended;
+    int kind, rc;
+    bool waited;
+    bool survived, lost;                /* for one recovered store: what it shows of this call */
+    uint32_t tx;                        /* 1 + its number, or 0 */
+    uint32_t queue;                     /* of listings and of what comes and goes */
+    uint32_t first, count, done;        /* of the thread's items, or of what it has seen */
+    uint64_t value;                     /* the durable LSN after an offer; the message that was read */
+    uint32_t first_lost, last_survived; /* items, of what goes one by one */
+    struct thread_record *by;
+};
+
+/* A message may stand on a queue once in its life here, so (message, queue) is a place for ever. */
+struct place_record {
+    uint32_t message, queue;
+    uint32_t item;     /* which of its call's */
+    uint32_t next;     /* 1 + the next place of this message, or 0 */
+    struct call *call; /* that put it there, at once or pending */
+    _Atomic uint8_t
+        state; /* for those who look for something to take: 0 not to be seen yet, PLACE_READY, PLACE_TAKEN */
+};
+
+enum { PLACE_READY = 1, PLACE_TAKEN = 2 };
+
+struct message_record {
+    _Atomic uint64_t id;
+    uint32_t content_bytes, header_bytes;
+    uint32_t tried;  /* queues, by bit */
+    uint32_t places; /* 1 + the first, or 0 */
+};
+
+struct tx_record {
+    bool distributed;
+    struct call *prepare, *outcome;
+};
+
+struct thread_record {
+    struct call calls[CALLS_MAX];
+    _Atomic uint32_t call_count;
+    uint32_t items[ITEMS_MAX];
+    uint32_t item_count;
+    struct seen seen[SEEN_MAX];
+    uint32_t seen_count;
+};
+
+struct history {
+    _Atomic uint64_t clock;
+    _Atomic uint32_t message_count, place_count, tx_count;
+    _Atomic uint32_t queue_states[QUEUES_MAX_HERE]; /* the catalog's word: 0 never, 1 there, 2 deleted */
+    _Atomic uint32_t dynamic;                       /* a queue that comes and goes, or 0 */
+    uint64_t nonce;                                 /* of this round; contents differ between rounds */
+    struct message_record messages[MESSAGES_MAX];
+    struct place_record places[PLACES_MAX];
+    struct tx_record txs[TXS_MAX];
+    struct thread_record threads[THREADS];
+};
+
+static struct history *h;
+
+static inline void history_new(void) {
+    h = mmap(NULL, sizeof *h, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (h == MAP_FAILED)
+        abort();
+}
+
+/* Forgets the round before; only what it used costs anything. */
+static inline void history_reset(uint64_t nonce) {
+    for (int i = 0; i < THREADS; i++) {
+        struct thread_record *t = &h->threads[i];
+
+        memset(t->calls, 0, t->call_count * sizeof *t->calls);
+        t->call_count = t->item_count = t->seen_count = 0;
+    }
+    memset(h->messages, 0, h->message_count * sizeof *h->messages);
+    memset(h->places, 0, h->place_count * sizeof *h->places);
+    memset(h->txs, 0, h->tx_count * sizeof *h->txs);
+    h->message_count = h->place_count = h->tx_count = 0;
+    for (int i = 0; i < QUEUES_MAX_HERE; i++)
+        h->queue_states[i] = i >= 1 && i <= STATIC_QUEUES;
+    h->dynamic = 0;
+    h->clock = 1;
+    h->nonce = nonce;
+}
+
+static inline uint64_t stamp(void) { return atomic_fetch_add(&h->clock, 1); }
+
+static inline uint64_t ended_of(const struct call *c) { return c->ended == 0 ? NEVER : c->ended; }
+
+/* It may have changed the store: it did, or nobody can say. */
+static inline bool call_applied(const struct call *c) { return c->ended != 0 && c->rc == LS_OK; }
+
+static inline bool call_unclear(const struct call *c) { return c->ended == 0 || c->rc == LS_OUTCOME_UNKNOWN; }
+
+static inline bool is_listing(const struct call *c) {
+    return c->kind == LIST_ALL || c->kind == LIST_OFFER || c->kind == CHECK_PLACES;
+}
+
+/* ---- chance and contents ---- */
+
+static inline uint64_t next_chance(uint64_t *state) {
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return *state >> 33;
+}
+
+static inline uint32_t chance_below(uint64_t *state, uint32_t n) { return (uint32_t)(next_chance(state) % n); }
+
+static inline void fill_bytes(uint8_t *into, uint64_t seed, size_t bytes) {
+    uint64_t state = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
+
+    for (size_t i = 0; i < bytes; i++)
+        into[i] = (uint8_t)next_chance(&state);
+}
+
+/* A header begins with the message's number and the round, so that whatever is found can be recognised. */
+static inline void make_header(uint8_t into[HEADER_MAX], uint32_t number) {
+    uint32_t round = (uint32_t)h->nonce;
+
+    fill_bytes(into, number ^ h->nonce, HEADER_MAX);
+    memcpy(into, &number, 4);
+    memcpy(into + 4, &round, 4);
+}
+
+static inline void make_content(uint8_t *into, uint32_t number, size_t bytes) {
+    fill_bytes(into, (number + UINT64_C(0x100000000)) ^ h->nonce, bytes);
+}
+
+/* ---- verdicts ---- */
+
+struct judge {
+    const char *without; /* names, separated by commas */
+    bool stop_at_first;
+    uint64_t violations;
+    uint64_t seed, round;
+    const char *ending;
+    uint64_t told;
+};
+
+static struct judge judge;
+
+static inline bool judges(const char *check) {
+    size_t n = strlen(check);
+
+    for (const char *at = judge.without; at != NULL && *at != '\0'; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (strncmp(at, check, n) == 0 && (at[n] == ',' || at[n] == '\0'))
+            return false;
+    }
+    return true;
+}
+
+__attribute__((format(printf, 2, 3))) static inline void violated(const char *check, const char *format, ...) {
+    va_list arguments;
+
+    if (!judges(check))
+        return;
+    judge.violations++;
+    if (judge.told++ < 20) {
+        printf("VIOLATION of %s in round %llu (%s, seed %llu): ", check, (unsigned long long)judge.round, judge.ending,
+               (unsigned long long)judge.seed);
+        va_start(arguments, format);
+        (void)vprintf(format, arguments);
+        va_end(arguments);
+        printf("\n");
+    }
+    if (judge.stop_at_first) {
+        printf("{\"tool\":\"history\",\"violations\":1,\"killed_by\":\"%s\"}\n", check);
+        (void)fflush(stdout);
+        _Exit(1);
+    }
+}
+
+#endif
