@@ -1,6 +1,7 @@
 /*
  * After fork() the child must not touch the parent's store: it gets a mark in every open store, and closes its copy
- * of the lock descriptor, so that only the parent's life keeps the lock.
+ * of the lock descriptor, so that only the parent's life keeps the lock. A store is known here before it has that
+ * descriptor, and no fork comes between making it and writing it down.
  */
 #include <pthread.h>
 
@@ -40,6 +41,10 @@ int fork_register(ls_store *store) {
     (void)pthread_mutex_unlock(&registry_lock);
     return LS_OK;
 }
+
+void fork_wait(void) { (void)pthread_mutex_lock(&registry_lock); }
+
+void fork_go_on(void) { (void)pthread_mutex_unlock(&registry_lock); }
 
 void fork_forget(ls_store *store) {
     if (atomic_load(&store->log.foreign)) {

@@ -124,7 +124,9 @@ static int sync_parent(struct log *g, const char *path) {
 
 /* A reader may hold it for a moment to see whether a writer lives, so one refusal is not the last word. */
 static int take_lock(struct log *g, const char *path, bool create) {
+    fork_wait();
     g->lock_file = g->v->open(g->v, g->dir, "LOCK", VFS_WRITE | (create ? VFS_CREATE : 0));
+    fork_go_on();
     if (g->lock_file < 0) {
         int error = -g->lock_file;
         return fail_errno(error == ENOENT ? LS_NOT_A_STORE : LS_IO, error, "%s/LOCK cannot be opened", path);
@@ -234,9 +236,9 @@ static int open_parts(ls_store *store, vfs *v, const char *path, const ls_option
     g->v = v;
     g->dir = g->holds_dir = g->lock_file = g->hint_file = g->event = -1;
     int rc = check_options(o);
+    rc = rc == LS_OK ? fork_register(store) : rc;
     rc = rc == LS_OK ? open_directory(g, path, o->create != 0) : rc;
     rc = rc == LS_OK ? take_lock(g, path, o->create != 0) : rc;
-    rc = rc == LS_OK ? fork_register(store) : rc;
     rc = rc == LS_OK ? find_meta(store, o) : rc;
     rc = rc == LS_OK ? check_log_limit(o, &store->meta) : rc;
     rc = rc == LS_OK && store->creating && !MUTANT(STORE_DIR_NOT_SYNCED) ? sync_parent(g, path) : rc;
@@ -381,7 +383,9 @@ int ls_close(ls_store *store) {
     if (g->event >= 0) {
         (void)g->v->event_signal(g->v, g->event);
     }
+    fork_wait();
     close_handles(store);
+    fork_go_on();
     (void)pthread_mutex_unlock(&g->lock);
     fork_forget(store);
     return rc == LS_OK ? LS_OK : fail_again(&kept);

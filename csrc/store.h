@@ -109,5 +109,8 @@ int serve_new_epoch(ls_store *store);
 /* fork.c */
 int fork_register(ls_store *store);
 void fork_forget(ls_store *store);
+/* Between the two nobody forks. */
+void fork_wait(void);
+void fork_go_on(void);
 
 #endif
