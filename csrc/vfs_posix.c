@@ -6,6 +6,7 @@
  *     (The path of open_dir and make_dir is the caller's own word, and is followed as the shell would.)
  *   - repeat a call whose repetition could hide a loss: sync_data, sync_file, sync_dir and close run exactly once,
  *     rename and unlink too, because a second try would report the first one's success as -ENOENT.
+ *   - call durable what no name leads to: the sync of a file that was unlinked is -ESTALE, as on NFS.
  *   - wait: a FIFO or a device cannot block open, flock never waits, an eventfd never blocks.
  *
  * What always holds
@@ -267,14 +268,23 @@ static int posix_truncate(vfs *v, int file, uint64_t bytes) {
     return result != 0 ? error_now() : 0;
 }
 
+/* Whoever unlinks a file, or renames another one over it, takes what is written there afterwards along. */
+static int still_has_a_name(int file) {
+    struct stat st;
+
+    if (fstat(file, &st) != 0)
+        return error_now();
+    return st.st_nlink > 0 ? 0 : -ESTALE;
+}
+
 static int posix_sync_data(vfs *v, int file) {
     (void)v;
-    return fdatasync(file) != 0 ? error_now() : 0;
+    return fdatasync(file) != 0 ? error_now() : still_has_a_name(file);
 }
 
 static int posix_sync_file(vfs *v, int file) {
     (void)v;
-    return fsync(file) != 0 ? error_now() : 0;
+    return fsync(file) != 0 ? error_now() : still_has_a_name(file);
 }
 
 static int posix_advise_sequential(vfs *v, int file, uint64_t at, uint64_t bytes) {

@@ -123,7 +123,7 @@ static void fail_the_disk(vfs_sim *sim) {
                          .nth = 1 + choose(5),
                          .error = choose(3) != 0 ? EIO : ENOSPC,
                          .forever = choose(2) != 0,
-                         .survive = choose(1000)};
+                         .survive = choose(2) * choose(1000)};
 
     if (plan.kind == 0 && plan.forever == 0)
         plan.forever = 1; /* something is sure to be hit */
@@ -187,7 +187,7 @@ static void simulated_round(enum round_kind kind, uint64_t seed, uint32_t calls_
     for (uint32_t i = 0; i < cut_count; i++)
         look_at_disk(disks[i], &options, &cuts[i]);
     last = final_view(rc == LS_OK && kind != POISONED);
-    if (kind == POISONED && choose(2) == 0) {
+    if (kind == POISONED) {
         vfs_sim_loss loss = any_loss();
 
         look_at_disk(vfs_sim_crash(sim, &loss), &options, &last);
