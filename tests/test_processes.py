@@ -8,6 +8,7 @@ nothing locked, and its parent never notices it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import random
@@ -153,7 +154,7 @@ def test_of_many_processes_that_race_to_open_one_wins_also_when_winners_are_kill
         race.listen()
     holds = race.holds(ended)
     race.close()
-    for (_, until), (since, _) in zip(holds, holds[1:], strict=False):
+    for (_, until), (since, _) in itertools.pairwise(holds):
         assert until <= since, "two processes had the store open at once"
     assert race.count("locked") > 0, "nobody was ever refused: nothing was tested"
     published = {f"{pid}.{more.strip()}" for pid, what, _, more in race.said if what == "published"}

@@ -167,8 +167,7 @@ def test_nothing_is_acknowledged_that_was_written_into_a_file_without_a_name(
         fault(file, store.path)
     since: list[int] = []
     with pytest.raises(errors.OutcomeUnknown):
-        for number in range(OLD, OLD + NEW):
-            since.append(store.publish("q", body(number)))
+        since.extend(store.publish("q", body(number)) for number in range(OLD, OLD + NEW))
     with pytest.raises(errors.StorePoisoned):
         store.publish("q", b"refused")
     store.close()
@@ -313,7 +312,7 @@ def test_a_directory_without_permission_to_write_takes_the_log_no_further_than_i
 def read_with_a_stop_in_the_middle(path: Path) -> str:
     with Reader(path) as reader:
         batches = reader.batches()
-        shown = [record for record in reader.decode(next(batches))]
+        shown = list(reader.decode(next(batches)))
         os.kill(os.getpid(), signal.SIGSTOP)
         try:
             for batch in batches:

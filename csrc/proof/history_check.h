@@ -46,10 +46,23 @@ struct facts {
 
 static struct facts facts;
 
-#define EACH_CALL(c)                                                             \
-    for (struct thread_record *t_ = h->threads; t_ < h->threads + THREADS; t_++) \
-        for (struct call *c = t_->calls; c < t_->calls + t_->call_count; c++)    \
-            if (c->begun != 0)
+/* Every call that was begun, thread by thread, in each thread's order. */
+static inline struct call *call_from(struct thread_record *t, const struct call *after) {
+    for (; t < h->threads + THREADS; t++) {
+        uint32_t i = after != NULL ? (uint32_t)(after - t->calls) + 1 : 0;
+
+        after = NULL;
+        for (; i < t->call_count; i++) {
+            if (t->calls[i].begun != 0)
+                return &t->calls[i];
+        }
+    }
+    return NULL;
+}
+
+static inline struct call *first_call(void) { return call_from(h->threads, NULL); }
+
+static inline struct call *next_call(const struct call *c) { return call_from(c->by, c); }
 
 static inline uint32_t item_of(const struct call *c, uint32_t i) { return c->by->items[c->first + i]; }
 
@@ -141,7 +154,8 @@ static inline void gather_visibility(void) {
     memset(orders, 0, h->tx_count * sizeof *orders);
     for (uint32_t i = 0; i < h->place_count; i++)
         facts.of[i] = (struct fact){.from = NEVER, .sure_from = NEVER, .gone_from = NEVER, .sure_gone = NEVER};
-    EACH_CALL(c) { /* a transaction's calls are one thread's, so they come in their order */
+    for (struct call *c = first_call(); c != NULL;
+         c = next_call(c)) { /* a transaction's calls are one thread's, so they come in their order */
         for (uint32_t i = 0; puts_on(c) && i < c->count; i++) {
             struct fact *f = &facts.of[item_of(c, i)];
 
@@ -168,7 +182,7 @@ static inline void place_goes(uint32_t number, const struct call *by, bool surel
 
 static inline void gather_removals(void) {
     facts.hold_count = 0;
-    EACH_CALL(c) {
+    for (struct call *c = first_call(); c != NULL; c = next_call(c)) {
         for (uint32_t i = 0; takes_off(c) && i < c->count; i++) {
             const struct call *by = counts_by(c, i);
             const struct tx_record *t = tx_of(c);
@@ -188,7 +202,7 @@ static inline void gather_removals(void) {
             }
         }
     }
-    EACH_CALL(c) {
+    for (struct call *c = first_call(); c != NULL; c = next_call(c)) {
         for (uint32_t i = 0; c->kind == QUEUE_DELETE_CALL && i < h->place_count; i++) {
             if (h->places[i].queue == c->queue && (call_applied(c) || call_unclear(c))) {
                 facts.of[i].gone_from = c->begun < facts.of[i].gone_from ? c->begun : facts.of[i].gone_from;

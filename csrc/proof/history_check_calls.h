@@ -166,11 +166,11 @@ static inline void check_calls(struct ending e) {
     gather();
     check_removals();
     check_holds();
-    EACH_CALL(c) {
+    for (struct call *c = first_call(); c != NULL; c = next_call(c)) {
         if ((c->rc == LS_POISONED || c->rc == LS_OUTCOME_UNKNOWN) && c->ended != 0 && c->ended < told)
             told = c->ended;
     }
-    EACH_CALL(c) {
+    for (struct call *c = first_call(); c != NULL; c = next_call(c)) {
         check_refusal(c, e);
         check_poison(c, told);
         for (uint32_t i = 0; takes_off(c) && i < c->count; i++)

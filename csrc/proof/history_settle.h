@@ -7,7 +7,7 @@
 static struct row expected_rows[STATIC_QUEUES + 1];
 
 static inline void expect_commit(uint32_t number) {
-    EACH_CALL(c) {
+    for (struct call *c = first_call(); c != NULL; c = next_call(c)) {
         for (uint32_t i = 0; c->tx == number + 1 && i < c->count; i++) {
             uint32_t place = item_of(c, i), queue = h->places[place].queue;
             struct row *row = queue <= STATIC_QUEUES ? &expected_rows[queue] : NULL;
@@ -61,7 +61,7 @@ static inline void check_fresh_id(ls_store *store, const struct view *v) {
     uint32_t queue = 1;
     uint64_t id = 0, lsn, largest = 0;
 
-    EACH_CALL(c) {
+    for (struct call *c = first_call(); c != NULL; c = next_call(c)) {
         for (uint32_t i = 0; puts_on(c) && c->ended != 0 && c->ended < v->from && i < c->done; i++) {
             uint64_t given = h->messages[h->places[item_of(c, i)].message].id;
             largest = given > largest ? given : largest;
@@ -76,7 +76,7 @@ static inline void check_fresh_id(ls_store *store, const struct view *v) {
 
 /* A message that was staged, and whose only enqueue was just rolled back, is staged again: it lives until it is destroyed. */
 static inline void destroy_staged(ls_store *store) {
-    EACH_CALL(c) {
+    for (struct call *c = first_call(); c != NULL; c = next_call(c)) {
         ls_message_info info = {.staged = 0};
         uint32_t message = c->kind == ENQUEUE && c->tx != 0 ? h->places[item_of(c, 0)].message : 0;
 

@@ -236,7 +236,7 @@ static uint32_t removal_count, removals_of[PLACES_MAX];
 static inline void gather_possible_removals(void) {
     removal_count = 0;
     memset(removals_of, 0, h->place_count * sizeof *removals_of);
-    EACH_CALL(c) {
+    for (struct call *c = first_call(); c != NULL; c = next_call(c)) {
         for (uint32_t i = 0; takes_off(c) && i < c->count && removal_count < PLACES_MAX * 2; i++) {
             uint32_t place = item_of(c, i);
 
@@ -293,7 +293,7 @@ static inline void judge_place(uint32_t number, const struct view *v) {
 static inline void judge_calls(void) {
     const struct call *lost = NULL, *survived = NULL;
 
-    EACH_CALL(c) {
+    for (struct call *c = first_call(); c != NULL; c = next_call(c)) {
         bool one_by_one = c->tx == 0 && (c->kind == PUBLISH_MANY || c->kind == DEQUEUE_MANY);
 
         if (c->survived && c->lost && (!one_by_one || c->first_lost < c->last_survived))
@@ -318,7 +318,7 @@ static inline void judge_order(const struct view *v) {
         for (uint32_t i = 0; i < found.rows[q].n; i++)
             ranks[found.rows[q].places[i]] = i + 1;
     }
-    EACH_CALL(c) {
+    for (struct call *c = first_call(); c != NULL; c = next_call(c)) {
         uint32_t last = 0;
 
         for (uint32_t i = 0; c->kind == LIST_ALL && c->begun < v->to && i < c->count; i++) {
@@ -335,7 +335,7 @@ static inline void judge_order(const struct view *v) {
 
 static inline void judge_view(ls_store *store, const struct view *v) {
     found.forced_from = 0;
-    EACH_CALL(c) {
+    for (struct call *c = first_call(); c != NULL; c = next_call(c)) {
         c->survived = c->lost = false;
         c->last_survived = 0;
         c->first_lost = UINT32_MAX;

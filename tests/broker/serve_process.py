@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 START_S = 30.0
@@ -21,16 +21,29 @@ START_S = 30.0
 class ServeProcess:
     """One run of the command. Its error output goes to a file beside the store."""
 
-    def __init__(self, store: Path, port: int = 0) -> None:
+    def __init__(
+        self,
+        store: Path,
+        port: int = 0,
+        *,
+        under: Sequence[str] = (),
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`under` is a command that runs it, like a tracer; the other two are added to what it has anyway."""
         self.errors = store.with_name(store.name + ".stderr")
         with self.errors.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "logstore", "serve", str(store), "--port", str(port)],
+                [*under, sys.executable, "-m", "logstore", "serve", str(store), "--port", str(port), *options],
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+                env=os.environ | {"PYTHONUNBUFFERED": "1"} | dict(environment or {}),
             )
         self.port = self._listening_port()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def _listening_port(self) -> int:
         assert self._process.stdout is not None
@@ -55,6 +68,13 @@ class ServeProcess:
         """SIGKILL: no chance to finish anything."""
         self._process.kill()
         self._process.wait()
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def ended(self, seconds: float) -> int:
+        """The exit status once it has ended by itself."""
+        return self._process.wait(seconds)
 
     def stop(self, seconds: float = 15.0) -> int:
         """SIGTERM; the exit status."""

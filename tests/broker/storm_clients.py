@@ -1,0 +1,249 @@
+"""Clients that work while a broker is treated badly, and the journal of what they were told, exact to each message.
+
+A message is named by its publisher and a number that only grows, and is published once, to one queue. What the
+journal does not know (a publish or an acknowledgement under way when the connection broke) it says it does not know.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import random
+import struct
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pika
+from pika.exceptions import AMQPError, NackError
+
+import logstore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pika.adapters.blocking_connection import BlockingChannel
+
+# pika reports at length every connection that dies under it, and here they all do.
+logging.getLogger("pika").setLevel(logging.CRITICAL)
+
+QUEUES = ("one", "two")
+STEP_S = 120.0
+
+Name = tuple[int, int]  # publisher and number
+
+
+def encode(name: Name, size: int) -> bytes:
+    """Name and padding; the padding can be told from that of any other message."""
+    return struct.pack(">HQ", *name) + bytes([name[1] % 251]) * size
+
+
+def decode(body: bytes) -> Name:
+    """The name; the body has to be what was published under it."""
+    publisher, number = struct.unpack_from(">HQ", body)
+    assert body == encode((publisher, number), len(body) - 10), "wrong content"
+    return publisher, number
+
+
+def connect(port: int, heartbeat: int = 30) -> pika.BlockingConnection:
+    return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port, socket_timeout=30, heartbeat=heartbeat))
+
+
+def wait_for(what: str, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + STEP_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen in {STEP_S:.0f} s"
+        time.sleep(0.005)
+
+
+class Journal:
+    """What is known about every message."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.queues: dict[Name, str] = {}  # where it went, if it went
+        self.confirmed: set[Name] = set()
+        self.refused: set[Name] = set()
+        self.taken: set[Name] = set()  # acknowledged by a consumer, perhaps in vain
+        self.settled: set[Name] = set()  # … and the broker has answered after it
+
+    def check(self, store: Path) -> int:
+        """The store, which nobody has open, holds what it must and nothing else. How many messages that is."""
+        with logstore.open(store) as opened:
+            found = {queue.name: [decode(message.content) for message in queue.browse()] for queue in opened.queues()}
+            assert opened.stats()["transactions"] == 0
+        there = [name for names in found.values() for name in names]
+        assert len(set(there)) == len(there), "a message is there twice"
+        with self.lock:
+            lost = self.confirmed - self.taken - set(there)
+            assert not lost, f"{len(lost)} confirmed messages are lost: {sorted(lost)[:5]}"
+            back = self.settled & set(there)
+            assert not back, f"{len(back)} acknowledged messages are back: {sorted(back)[:5]}"
+            assert not self.refused & set(there), "a refused message is there"
+            for queue, names in found.items():
+                assert all(self.queues.get(name) == queue for name in names), "a message is on another queue"
+                by_publisher: dict[int, list[int]] = collections.defaultdict(list)
+                for publisher, number in names:
+                    by_publisher[publisher].append(number)
+                assert all(numbers == sorted(numbers) for numbers in by_publisher.values()), "out of order"
+        return len(there)
+
+
+class Client(threading.Thread):
+    """Connects, works until the connection breaks, and connects again once it may."""
+
+    def __init__(self, journal: Journal, port: int, number: int, seed: int, heartbeat: int = 30) -> None:
+        super().__init__(daemon=True)
+        self.journal = journal
+        self.port = port
+        self.number = number
+        self.dice = random.Random(seed)
+        self.heartbeat = heartbeat
+        self.over = threading.Event()
+        self.may_connect = threading.Event()
+        self.may_connect.set()
+        self.idle = threading.Event()  # it has no connection
+        self.breaks = 0
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.over.is_set():
+                self.idle.set()
+                if not self.may_connect.wait(0.05):
+                    continue
+                self.idle.clear()
+                try:
+                    connection = connect(self.port, self.heartbeat)
+                    with contextlib.closing(connection):
+                        self.work(connection.channel())
+                except (AMQPError, OSError):
+                    self.breaks += 1
+                    time.sleep(0.01)
+        except BaseException as error:  # noqa: BLE001 - the test raises it
+            self.failure = error
+        finally:
+            self.idle.set()
+
+    def work(self, channel: BlockingChannel) -> None:
+        raise NotImplementedError
+
+
+class Publisher(Client):
+    """Publishes with confirms, one after the other."""
+
+    next_number = 0
+
+    def work(self, channel: BlockingChannel) -> None:
+        channel.confirm_delivery()
+        while not self.over.is_set():
+            with self.journal.lock:
+                crowded = len(self.journal.confirmed) - len(self.journal.taken) > 600
+            if crowded:
+                channel.connection.sleep(0.01)
+                continue
+            name = (self.number, self.next_number)
+            self.next_number += 1
+            queue = self.dice.choice(QUEUES)
+            body = encode(name, self.dice.choice([0, 10, 100, 1000, 1000, 5000, 150_000 if name[1] % 20 == 0 else 7]))
+            with self.journal.lock:
+                self.journal.queues[name] = queue
+            try:
+                channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2), mandatory=True)
+            except NackError:
+                with self.journal.lock:
+                    self.journal.refused.add(name)
+                continue
+            with self.journal.lock:
+                self.journal.confirmed.add(name)
+
+
+class Consumer(Client):
+    """Takes, acknowledges or puts back, and asks now and then for an answer: only then acknowledgements count."""
+
+    def work(self, channel: BlockingChannel) -> None:
+        acknowledged: list[Name] = []
+        while not self.over.is_set():
+            queue = self.dice.choice(QUEUES)
+            method, _, body = channel.basic_get(queue)
+            if method is None:
+                channel.connection.sleep(0.01)
+            else:
+                choice = self.dice.random()
+                name = decode(body)
+                with self.journal.lock:
+                    assert name not in self.journal.settled, "an acknowledged message was delivered again"
+                    if choice < 0.8:
+                        self.journal.taken.add(name)
+                if choice < 0.8:
+                    channel.basic_ack(method.delivery_tag)
+                    acknowledged.append(name)
+                elif choice < 0.95:
+                    channel.basic_nack(method.delivery_tag, requeue=True)
+            if acknowledged and self.dice.random() < 0.2:
+                self.settle(channel, acknowledged)
+        self.settle(channel, acknowledged)
+
+    def settle(self, channel: BlockingChannel, acknowledged: list[Name]) -> None:
+        channel.queue_declare(QUEUES[0], passive=True)  # the answer comes after what came before it is on the disk
+        with self.journal.lock:
+            self.journal.settled.update(acknowledged)
+        acknowledged.clear()
+
+
+class Crowd:
+    """Some of each, all on one journal."""
+
+    def __init__(self, port: int, dice: random.Random, heartbeats: tuple[int, ...] = (30,) * 5) -> None:
+        self.journal = Journal()
+        kinds = [Publisher, Publisher, Publisher, Consumer, Consumer]
+        self.clients = [
+            kind(self.journal, port, number, dice.randrange(1 << 32), heartbeats[number])
+            for number, kind in enumerate(kinds)
+        ]
+        for client in self.clients:
+            client.start()
+
+    def check_alive(self) -> None:
+        for client in self.clients:
+            if client.failure is not None:
+                raise client.failure
+
+    def work_on(self, publishes: int, settles: int) -> None:
+        """Until so many more publishes were confirmed, and acknowledgements are sure."""
+        confirmed, settled = len(self.journal.confirmed) + publishes, len(self.journal.settled) + settles
+
+        def done() -> bool:
+            self.check_alive()
+            return len(self.journal.confirmed) >= confirmed and len(self.journal.settled) >= settled
+
+        wait_for("publishing and acknowledging", done)
+
+    def hold(self) -> None:
+        """Nobody connects again; everyone has noticed that the connection is gone."""
+        for client in self.clients:
+            client.may_connect.clear()
+
+    def wait_idle(self) -> None:
+        wait_for("noticing that the broker is gone", lambda: all(client.idle.is_set() for client in self.clients))
+        self.check_alive()
+
+    def let_go(self) -> None:
+        for client in self.clients:
+            client.may_connect.set()
+
+    def end(self) -> None:
+        for client in self.clients:
+            client.over.set()
+        for client in self.clients:
+            client.join(STEP_S)
+            assert not client.is_alive(), "a client waits for an answer that does not come"
+        self.check_alive()
+
+
+def make_queues(port: int) -> None:
+    with contextlib.closing(connect(port)) as connection:
+        for queue in QUEUES:
+            connection.channel().queue_declare(queue, durable=True)

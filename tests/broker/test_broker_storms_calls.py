@@ -1,0 +1,223 @@
+"""System calls that fail in a running broker: a tracer makes the Nth of a kind fail, in whatever thread comes to it.
+
+Outcome, whichever call it is: a client hears nothing that is not true; the broker goes on, or says in plain lines why
+it cannot and ends; and the store then has everything that was confirmed. Sampled here; with LOGSTORE_TORTURE_S every N
+of every kind, until one is found that the scenario does not reach, or the time is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import pika
+import pytest
+from pika.exceptions import AMQPError, NackError
+from torture import seconds_to_spend, tortured
+
+from broker.serve_process import ServeProcess
+from broker.storm_clients import Journal, connect, decode, encode, make_queues, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# A result of 0 is a write that wrote nothing. Larger ones cannot be made up: a tracer skips the call altogether.
+FAULTS = {
+    "fdatasync": ("error=EIO", "error=ENOSPC", "error=EINTR"),
+    "pwrite64": ("error=EIO", "error=ENOSPC", "error=EINTR", "retval=0"),
+    "openat": ("error=EMFILE", "error=EIO"),
+    "fsync": ("error=EIO",),
+    "rename,renameat,renameat2": ("error=EIO", "error=ENOSPC"),
+    "fallocate": ("error=ENOSPC", "error=EINTR"),
+    "unlink,unlinkat": ("error=EIO",),
+    "pread64": ("error=EIO", "retval=0"),
+    "eventfd2,write": ("error=EIO",),
+}
+CASES = [(call, fault) for call, faults in FAULTS.items() for fault in faults]
+MESSAGES = 45
+SIZE = 60_000
+SAMPLE = 5
+STEP_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def strace() -> str:
+    found = shutil.which("strace")
+    if found is None:
+        pytest.skip("SKIPPED LOUDLY: strace is not installed; failing system calls of the broker were NOT tried")
+    probe = subprocess.Popen(["sleep", "60"])
+    try:
+        tried = subprocess.run(
+            ["timeout", "-s", "INT", "1", found, "-p", str(probe.pid)], capture_output=True, check=False
+        )
+    finally:
+        probe.kill()
+        probe.wait()
+    if b"attached" not in tried.stderr:
+        pytest.skip(f"SKIPPED LOUDLY: no process may be traced here ({tried.stderr.decode().strip()[:200]})")
+    return found
+
+
+@contextlib.contextmanager
+def injecting(strace: str, pid: int, call: str, fault: str, when: str, log: Path) -> Iterator[None]:
+    """While it lasts, the calls of that number fail; attached to every thread there is and will be."""
+    command = [strace, "-f", "-p", str(pid), "-o", str(log), "-e", f"trace={call}", "-e"]
+    tracer = subprocess.Popen([*command, f"inject={call}:{fault}:when={when}"], stderr=subprocess.PIPE)
+    try:
+        assert tracer.stderr is not None
+        line = tracer.stderr.readline()
+        assert b"attached" in line, line
+        tasks = len(os.listdir(f"/proc/{pid}/task"))
+        wait_for("attaching to every thread", lambda: traced(pid) >= tasks)
+        yield
+    finally:
+        tracer.send_signal(signal.SIGINT)
+        tracer.wait(STEP_S)
+        tracer.stderr.close()
+
+
+def traced(pid: int) -> int:
+    count = 0
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/status") as file:
+                count += any(line.startswith("TracerPid") and line.split()[1] != "0" for line in file)
+    return count
+
+
+def publish(channel: Any, journal: Journal, number: int) -> None:
+    name = (0, number)
+    journal.queues[name] = "one"
+    try:
+        channel.basic_publish("", "one", encode(name, SIZE), pika.BasicProperties(delivery_mode=2))
+    except NackError:  # not taken, or not known to be on the disk
+        return
+    journal.confirmed.add(name)
+
+
+def take(channel: Any, journal: Journal) -> None:
+    method, _, body = channel.basic_get("one")
+    if method is None:
+        return
+    name = decode(body)
+    assert name not in journal.settled, "an acknowledged message was delivered again"
+    journal.taken.add(name)
+    channel.basic_ack(method.delivery_tag)
+    channel.queue_declare("one", passive=True)
+    journal.settled.add(name)
+
+
+def scenario(port: int, journal: Journal, channel: Any, first: int) -> None:
+    """Publishing, consuming, a transaction and a new queue, over several segments."""
+    for number in range(first, first + MESSAGES):
+        publish(channel, journal, number)
+        if number % 3:
+            take(channel, journal)
+        if number == first + MESSAGES // 2:
+            with contextlib.closing(connect(port)) as other:
+                transacted = other.channel()
+                transacted.queue_declare(f"new{first}", durable=True)
+                transacted.tx_select()
+                transacted.basic_publish("", "two", b"\0\1" + (first).to_bytes(8, "big"))
+                journal.queues[1, first] = "two"
+                transacted.tx_commit()
+                journal.confirmed.add((1, first))
+
+
+def ends_or_serves(process: ServeProcess) -> bool:
+    """True if it serves on. Else it has ended by itself, with a status other than 0."""
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            assert process.ended(0.05) not in (0, -signal.SIGSEGV, -signal.SIGABRT)
+            return False
+        with contextlib.suppress(AMQPError, OSError), contextlib.closing(connect(process.port)):
+            return True
+    return True
+
+
+def one_fault(strace: str, directory: Path, call: str, fault: str, when: str) -> int:
+    """The scenario with that fault, a restart, and the verdict. How often it struck."""
+    store, log, journal = directory / "store", directory / "trace", Journal()
+    process = ServeProcess(store, options=["--segment-size", "1MiB"])
+    try:
+        make_queues(process.port)
+        channel = connect(process.port).channel()
+        channel.confirm_delivery()
+        with injecting(strace, process.pid, call, fault, when, log), contextlib.suppress(AMQPError, OSError):
+            scenario(process.port, journal, channel, 0)
+        if ends_or_serves(process):
+            with contextlib.suppress(AMQPError, OSError):  # it may have noticed by now, or refuses as it should
+                channel = connect(process.port).channel()
+                channel.confirm_delivery()
+                scenario(process.port, journal, channel, 1000)
+            assert process.stop() in (0, 1)
+        said = process.errors.read_text()
+        assert "Traceback" not in said, said
+        assert all(len(line) < 600 for line in said.splitlines())
+    finally:
+        process.kill()
+    journal.check(store)  # which opens it
+    return log.read_text().count("(INJECTED)")
+
+
+def sampled(dice: random.Random) -> list[tuple[str, str, str]]:
+    """Some cases, the two that poison among them always."""
+    always = [("fdatasync", "error=EIO"), ("pwrite64", "error=ENOSPC")]
+    others = dice.sample([case for case in CASES if case not in always], SAMPLE - len(always))
+    return [(*case, f"{dice.randrange(1, 8)}{dice.choice(stickiness(case[1]))}") for case in always + others]
+
+
+def stickiness(fault: str) -> list[str]:
+    """Once, or from there on; but what is interrupted for ever is tried for ever."""
+    return [""] if fault == "error=EINTR" else ["", "+"]
+
+
+@pytest.mark.acceptance
+@pytest.mark.timeout(0 if tortured() else 300)
+def test_a_system_call_that_fails_in_the_running_broker_makes_nobody_believe_what_is_not_so(
+    strace: str, tmp_path: Path
+) -> None:
+    seed = int(os.environ.get("LOGSTORE_SEED") or random.randrange(1 << 32))
+    print(f"LOGSTORE_SEED={seed}")
+    struck = 0
+    for number, (call, fault, when) in enumerate(sampled(random.Random(seed))):
+        print(call, fault, when)
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        struck += one_fault(strace, directory, call, fault, when) > 0
+    assert struck >= 3, "hardly any call was made to fail: nothing was tested"
+
+
+@pytest.mark.acceptance
+@pytest.mark.timeout(0)
+@pytest.mark.skipif(not tortured(), reason="every N of every call takes long: set LOGSTORE_TORTURE_S")
+def test_no_system_call_at_all_can_fail_and_make_anybody_believe_what_is_not_so(strace: str, tmp_path: Path) -> None:
+    """Every N until the scenario does not reach it; in the order of N, so that time cut short costs the largest."""
+    until = time.monotonic() + seconds_to_spend(60)
+    alive = {(call, fault, sticky) for call, fault in CASES for sticky in stickiness(fault)}
+    tried = reached = 0
+    number = 0
+    while alive and time.monotonic() < until:
+        number += 1
+        for case in sorted(alive):
+            if time.monotonic() > until:
+                break
+            call, fault, sticky = case
+            directory = tmp_path / f"{tried}"
+            directory.mkdir()
+            print(call, fault, f"{number}{sticky}")
+            tried += 1
+            if one_fault(strace, directory, call, fault, f"{number}{sticky}") == 0:
+                alive.discard(case)
+            else:
+                reached = max(reached, number)
+            shutil.rmtree(directory)
+    print(f"{tried} tried, the largest N that struck is {reached}, {len(alive)} kinds were not exhausted")
