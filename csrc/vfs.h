@@ -48,8 +48,8 @@ struct vfs {
     int64_t (*size)(vfs *v, int file);
     int (*allocate)(vfs *v, int file, uint64_t bytes); /* reserve blocks and extend to bytes; reads as zeros */
     int (*truncate)(vfs *v, int file, uint64_t bytes);
-    int (*sync_data)(vfs *v, int file);                                      /* fdatasync */
-    int (*sync_file)(vfs *v, int file);                                      /* fsync */
+    int (*sync_data)(vfs *v, int file); /* fdatasync; -ESTALE if no name leads to the file any more */
+    int (*sync_file)(vfs *v, int file); /* fsync, likewise */
     int (*advise_sequential)(vfs *v, int file, uint64_t at, uint64_t bytes); /* start reading ahead; advice only */
 
     int (*rename)(vfs *v, int dir, const char *from, const char *to); /* replaces `to` */

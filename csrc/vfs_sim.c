@@ -333,6 +333,8 @@ static int sync_file(vfs *v, int kind, int file) {
         sim_sync(&c.sim->disk, n);
         if (h->error_seen != n->error_seq)
             result = -n->error;
+        else if (n->names == 0)
+            result = -ESTALE;
         h->error_seen = n->error_seq;
     }
     return (int)sim_finish(&c, result);

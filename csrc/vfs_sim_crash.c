@@ -48,7 +48,7 @@ static int replay_file(sim_disk *d, const vfs_sim_event *e, const sim_held *held
     default:
         if (e->flags & VFS_SIM_INJECTED)
             return sim_sync_failed(d, n, (int)-e->result, e->seed);
-        sim_sync(d, n); /* a result below 0 told of an older failure */
+        sim_sync(d, n); /* a result below 0 told of an older failure, or that it has no name */
         return 0;
     }
 }
