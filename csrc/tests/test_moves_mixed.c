@@ -66,13 +66,13 @@ int main(int argc, char **argv) {
         argc > 2 ? strtoull(argv[2], NULL, 10) : 100 + 30 * (times != NULL ? strtoull(times, NULL, 10) : 1);
     int passed = 0, failed = 0;
 
-    for (uint64_t seed = first; seed < after; seed++) {
+    for (uint64_t seed = first; seed<after; seed += argc> 2 ? 1 : 1 + ONE_IN / 4) {
         if (workload_is_survived(seed))
             passed++;
         else
             failed++;
     }
-    check(segments_moved > after - first);
+    check(segments_moved > (uint64_t)(passed + failed));
     printf("%llu segments were moved\n", (unsigned long long)segments_moved);
     return verdict(passed, failed + failures_here);
 }

@@ -109,14 +109,14 @@ static void after_an_orderly_close_every_flipped_bit_is_corruption(void) {
 
         check(vfs_sim_get(sim, VFS_SIM_STABLE, "/s", n.name[i], image, sizeof image) == SEGMENT);
         end = walk(&last);
-        for (uint32_t at = 0; at < end; at += 1 + (uint32_t)chance(&c) % 60) {
+        for (uint32_t at = 0; at < end; at += 1 + (uint32_t)chance(&c) % (60 * ONE_IN)) {
             bool right, in_close = i == n.count - 1 && at >= last;
             int rc = with_flip(sim, n.name[i], at, (int)(chance(&c) % 8), &right);
 
             check(right);
             check(in_close ? rc == LS_OK : rc == LS_CORRUPT || (rc == LS_VERSION && at >= 8 && at < 12));
         }
-        for (uint32_t at = end; at < SEGMENT; at += 1 + (uint32_t)chance(&c) % 4000) {
+        for (uint32_t at = end; at < SEGMENT; at += 1 + (uint32_t)chance(&c) % (4000 * ONE_IN)) {
             bool right;
 
             check(with_flip(sim, n.name[i], at, 1, &right) == LS_OK && right); /* not of the log */
@@ -137,7 +137,7 @@ static void after_a_crash_a_flipped_bit_is_corruption_only_below_the_watermark(v
 
         check(vfs_sim_get(sim, VFS_SIM_STABLE, "/s", n.name[i], image, sizeof image) == SEGMENT);
         end = walk(&last);
-        for (uint32_t at = 0; at < end; at += 1 + (uint32_t)chance(&c) % 90) {
+        for (uint32_t at = 0; at < end; at += 1 + (uint32_t)chance(&c) % (90 * ONE_IN)) {
             bool right, torn = i == n.count - 1 && at >= last;
             int rc = with_flip(sim, n.name[i], at, (int)(chance(&c) % 8), &right);
 
