@@ -65,16 +65,18 @@ endef
 FULL := $(VENV)/.installed-everything
 BROKER := $(VENV)/.installed-broker
 PINS := pyproject.toml setup.py constraints.txt
-EVERY_EXTRA := arrow,bench,broker,coilmq,lint,postgres,spark,test,tpc
+# The extras spark and bench, two thirds of all that could be fetched, are for programs that do not exist yet.
+EVERY_EXTRA := arrow,broker,coilmq,lint,postgres,test,tpc
 
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
+PIP_INSTALL = $(PIP) install --no-compile -c constraints.txt
 
 define INSTALL
 $(CHECK_TOOLS)
 @echo "logstore: installing into $(VENV) ($(1))"
 @$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-@$(PIP) install -c constraints.txt pip setuptools wheel cffi
-@CC='$(CC)' $(PIP) install -c constraints.txt --no-build-isolation -e '.[$(1)]'
+@$(PIP_INSTALL) pip setuptools wheel cffi
+@CC='$(CC)' $(PIP_INSTALL) --no-build-isolation -e '.[$(1)]'
 @touch $@
 endef
 
@@ -96,6 +98,9 @@ $(BUILT_WITH): FORCE
 	@if cmp -s $@.now $@; then rm $@.now; else \
 		[ ! -e $@ ] || rm -rf logstore/_core*.so build/lib.* build/temp.*; mv $@.now $@; fi
 
+# Where many things are made at once, first what is installed, then what it has left to build.
+$(EXTENSION) $(BUILT_WITH): | $(if $(STAGE),$(FULL))
+
 $(EXTENSION): $(CORE) $(CORE_HEADERS) logstore/_build_core.py setup.py $(BUILT_WITH)
 	$(CHECK_TOOLS)
 	@echo "logstore: building the extension module"
@@ -112,15 +117,19 @@ run: $(if $(wildcard $(FULL)),$(FULL),$(BROKER)) $(EXTENSION) ## start the broke
 	@$(BIN)/logstore serve '$(DATA)' --host 127.0.0.1 --port '$(PORT)'
 
 .PHONY: setup
-setup: $(FULL) $(EXTENSION) ## the full environment in .venv: every extra and every test tool
+setup: $(FULL) $(EXTENSION) ## the full environment in .venv: every extra in use and every test tool
 
+# What needs no Python goes on beside the installation, as many pieces at once as there are cores.
 .PHONY: test
-test: setup lint strict ctest sanitize pytest ## set everything up and run every check (all but the slow tests)
+test: ## set everything up and run every check (all but the slow tests)
+	+@$(SUBMAKE) --output-sync=line STAGE=checks lint strict ctest sanitize
+	+@$(SUBMAKE) pytest
 	@echo "logstore: everything passed"
 
+# As many workers as cores; with arguments of one's own in one process, so that they may be --pdb, -s or a single test.
 .PHONY: pytest
 pytest: setup ## the Python tests alone (PYTEST_ARGS=...)
-	@$(BIN)/python -m pytest -q -m 'not slow' $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -m 'not slow' $(or $(PYTEST_ARGS),$(WORKERS))
 
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes
@@ -131,13 +140,20 @@ bench: setup ## measure the first figures (BENCH_ARGS=...)
 	@$(BIN)/python benchmarks/first_figures.py $(BENCH_ARGS)
 
 .PHONY: lint
-lint: setup ## ruff, mypy --strict, clang-format and clang-tidy
+lint: tidy layout types ## ruff, mypy --strict, clang-format and clang-tidy
+
+.PHONY: layout types tidy
+layout: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "logstore: run 'make format'" >&2; exit 1; }
-	@$(BIN)/mypy --strict logstore
 	@if command -v clang-format >/dev/null 2>&1; then clang-format --dry-run -Werror $(ALL_C); \
 		else $(call LOUDLY,clang-format is not here: the C code's layout was NOT checked); fi
-	@if command -v clang-tidy >/dev/null 2>&1; then $(SUBMAKE) VARIANT=tidy $(CORE:csrc/%.c=build/c/tidy/%.ok); \
+
+types: setup
+	@$(BIN)/mypy --strict logstore
+
+tidy:
+	+@if command -v clang-tidy >/dev/null 2>&1; then $(SUBMAKE) VARIANT=tidy $(CORE:csrc/%.c=build/c/tidy/%.ok); \
 		else $(call LOUDLY,clang-tidy is not here: the C code was NOT analysed); fi
 
 .PHONY: format
@@ -149,16 +165,20 @@ format: setup ## let ruff and clang-format lay the code out
 
 .PHONY: ctest
 ctest: ## the C unit tests
-	@$(SUBMAKE) VARIANT=plain run-ctests
+	+@$(SUBMAKE) VARIANT=plain run-ctests
 
-.PHONY: sanitize
-sanitize: ## the C unit tests under ASan with UBSan, and under TSan
-	@$(call WITH_SANITIZER,asan,address$(COMMA)undefined)
-	@$(call WITH_SANITIZER,tsan,thread)
+.PHONY: sanitize sanitize-asan sanitize-tsan
+sanitize: sanitize-asan sanitize-tsan ## the C unit tests under ASan with UBSan, and under TSan
+
+sanitize-asan:
+	+@$(call WITH_SANITIZER,asan,address$(COMMA)undefined)
+
+sanitize-tsan:
+	+@$(call WITH_SANITIZER,tsan,thread)
 
 .PHONY: strict
 strict: ## compile the core with every warning an error, under gcc and clang
-	@found=; for cc in gcc clang; do if command -v $$cc >/dev/null 2>&1; then found=yes; \
+	+@found=; for cc in gcc clang; do if command -v $$cc >/dev/null 2>&1; then found=yes; \
 		$(SUBMAKE) VARIANT=strict-$$cc CC=$$cc $(CORE:csrc/%.c=build/c/strict-$$cc/core/%.o) || exit 1; \
 		echo "strict: clean under $$cc"; \
 		else $(call LOUDLY,$$cc is not here: the core was NOT compiled with it); fi; done; [ -n "$$found" ]
@@ -172,6 +192,7 @@ clean: ## remove what was built and cached; .venv and stores stay
 
 COMMA := ,
 LOUDLY = echo "logstore: SKIPPED: $(1)" >&2
+WORKERS = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
 SUBMAKE = $(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),,-j$(JOBS))
 
 # $(1): the variant; $(2): what -fsanitize= is given. The first compiler whose smallest program also runs is taken; a
@@ -197,9 +218,11 @@ export ASAN_OPTIONS ?= detect_leaks=1:detect_stack_use_after_return=1
 export UBSAN_OPTIONS ?= print_stacktrace=1
 export TSAN_OPTIONS ?= halt_on_error=1:second_deadlock_stack=1
 
-ifndef VARIANT
+ifeq ($(VARIANT)$(STAGE),)
 .NOTPARALLEL:
-else
+endif
+
+ifdef VARIANT
 
 OUT := build/c/$(VARIANT)
 FLAGS := $(C_FLAGS) $(FLAGS_$(VARIANT))
@@ -231,11 +254,12 @@ $(OUT)/%.ok: csrc/%.c $(CORE_HEADERS) .clang-tidy
 
 # A test that says nothing has not passed: each must exit 0 and print "N passed, 0 failed".
 .PHONY: run-ctests
-run-ctests: $(PROGRAMS)
+run-ctests: $(CTESTS:csrc/tests/%.c=run-%)
 	@[ -n '$(PROGRAMS)' ] || { echo "logstore: csrc/tests holds no test_*.c" >&2; exit 1; }
-	@for program in $(PROGRAMS); do \
-		if $(WRAP) $$program > $$program.log 2>&1 && grep -q '^[1-9][0-9]* passed, 0 failed$$' $$program.log; \
-		then echo "$(VARIANT): $${program##*/}: $$(tail -n 1 $$program.log)"; \
-		else cat $$program.log; echo "$(VARIANT): $${program##*/} FAILED" >&2; exit 1; fi; done
+
+run-%: $(OUT)/% FORCE
+	@if $(WRAP) $< > $<.log 2>&1 && grep -q '^[1-9][0-9]* passed, 0 failed$$' $<.log; \
+		then echo "$(VARIANT): $*: $$(tail -n 1 $<.log)"; \
+		else cat $<.log; echo "$(VARIANT): $* FAILED" >&2; exit 1; fi
 
 endif

@@ -15,6 +15,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from stores import ROOT, SMALL_SEGMENT
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from logstore import MessageStore
+
+# Nothing here fails because the machine has other work to do; all else stays as hypothesis has it, in CI and elsewhere.
+settings.register_profile("unhurried", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 @pytest.fixture
