@@ -300,7 +300,7 @@ static void usage(void) {
         "  --seconds S        stop after S seconds\n"
         "  --per-family N     at most N disks of a family at one cut (6; the full tier: 24)\n"
         "  --without CHECKS   do not check for:");
-    for (int i = 1; i < CHECKS; i++)
+    for (int i = 1; i <= SURVIVES; i++)
         printf(" %s", check_names[i]);
     printf("\nExit status: 0 nothing was violated, 1 something was, 2 misuse.\n");
 }
@@ -308,19 +308,6 @@ static void usage(void) {
 static int misuse(const char *what, const char *value) {
     (void)fprintf(stderr, "crash_explorer: %s: %s (--help lists what there is)\n", what, value);
     return 2;
-}
-
-static bool switch_off(char *list) {
-    for (char *name = strtok(list, ","); name != NULL; name = strtok(NULL, ",")) {
-        int c = 1;
-
-        while (c < CHECKS && strcmp(check_names[c], name) != 0)
-            c++;
-        if (c == CHECKS)
-            return false;
-        switched_off |= 1u << c;
-    }
-    return true;
 }
 
 static bool number(const char *text, uint64_t *value) {

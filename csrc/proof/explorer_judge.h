@@ -24,19 +24,39 @@ enum check {
     ALONE,        /* nothing else is alive */
     PREPARED,     /* a prepared transaction has exactly its operations */
     IDS,          /* no id is given out twice */
+    EPOCH,        /* every open is an epoch of its own, above all before it */
     AGAIN,        /* recovering again changes nothing */
     GOES_ON,      /* the store takes new work, which survives the next crash */
     HANDLES,      /* a closed store holds nothing open */
     SURVIVES,     /* the process neither dies nor hangs */
+    DAMAGE,       /* a failed call never reads as damage */
+    POISONED,     /* a poisoned store takes no more work */
+    MEMORY,       /* short memory poisons nothing */
+    SITES,        /* each place that makes a call or an allocation met a failure */
     CHECKS,
 };
 
 static const char *const check_names[CHECKS] = {
-    "",      "opens",    "acknowledged", "whole", "order",   "in_doubt", "content",
-    "alone", "prepared", "ids",          "again", "goes_on", "handles",  "survives",
+    "",      "opens", "acknowledged", "whole",   "order",    "in_doubt", "content",  "alone",  "prepared", "ids",
+    "epoch", "again", "goes_on",      "handles", "survives", "damage",   "poisoned", "memory", "sites",
 };
 
+/* Names with commas between them; false: there is no such check. */
 static unsigned switched_off; /* 1 << check */
+
+/* Names with commas between them; false: one of them is no check's. */
+static inline bool switch_off(char *list) {
+    for (char *name = strtok(list, ","); name != NULL; name = strtok(NULL, ",")) {
+        int c = 1;
+
+        while (c < CHECKS && strcmp(check_names[c], name) != 0)
+            c++;
+        if (c == CHECKS)
+            return false;
+        switched_off |= 1u << c;
+    }
+    return true;
+}
 
 static inline bool is_off(enum check c) { return (switched_off & 1u << c) != 0; }
 
@@ -138,10 +158,11 @@ static inline void judge_prepare(struct judge *j, unsigned catalog) {
 
     if (j->known && j->catalog == catalog)
         return;
-    memset(&s, 0, sizeof s);
+    memset(s.depth, 0, sizeof s.depth);
+    s.tx_count = 0;
     j->id_max[0] = j->run->id_floor;
     for (size_t i = 0; i <= j->run->op_count; i++) {
-        after = s;
+        model_copy(&after, &s);
         model_recover(&after, catalog);
         j->looks[i] = look_of_state(&after, catalog);
         if (i < j->run->op_count) {
@@ -315,6 +336,13 @@ static inline enum check work_on(struct judge *j, ls_store *store, struct bounds
     return c;
 }
 
+static inline uint64_t epoch_of(const ls_store *store) {
+    ls_recovery report;
+
+    ls_recovery_report(store, &report);
+    return report.epoch;
+}
+
 /* Power goes once more: after new work (then that work must be there), or at once. */
 static inline enum check judge_second(struct judge *j, vfs_sim *disk, ls_store *store, struct bounds b, size_t found,
                                       uint64_t seed) {
@@ -331,6 +359,8 @@ static inline enum check judge_second(struct judge *j, vfs_sim *disk, ls_store *
     again = vfs_sim_crash(disk, &loss);
     if (open_store(j->run, vfs_sim_table(again), b.catalog, QUEUES + 1, &second) != LS_OK) {
         c = broken(j, OPENS, "the second crash reads as a refusal to open");
+    } else if (epoch_of(second) <= epoch_of(store) && !is_off(EPOCH)) {
+        c = broken(j, EPOCH, "the second open is not of a later epoch than the first");
     } else if (works) {
         if (!store_is(second, &s, b.catalog))
             c = broken(j, GOES_ON, "the second crash lost new work");

@@ -30,7 +30,7 @@ struct shared {
     _Atomic uint64_t workloads;
     _Atomic uint64_t events;
     _Atomic uint64_t violations;
-    _Atomic uint64_t by_check[16];
+    _Atomic uint64_t by_check[32];
     _Atomic int stop;
     struct at at[JOBS_MAX];
     uint64_t seen_mask;

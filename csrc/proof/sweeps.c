@@ -15,14 +15,15 @@ static struct {
     uint64_t allocation;
     uint64_t seconds;
     bool moves;
+    bool busy;
     bool forever;
     bool full;
 } o = {.seed = 1, .failure = UINT64_MAX};
 
 static void usage(void) {
-    printf("usage: sweeps [--tier fast|full] [--seconds S] [--seed N]\n"
+    printf("usage: sweeps [--tier fast|full] [--seconds S] [--seed N] [--without CHECK,...] [--first-violation]\n"
            "       sweeps --seed N --operations N [--moves] --failure F --nth N\n"
-           "       sweeps --seed N --operations N [--moves] --allocation N [--forever]\n"
+           "       sweeps --seed N --operations N [--moves] [--busy] --allocation N [--forever]\n"
            "Failures:\n");
     for (size_t i = 0; i < FAILURES; i++)
         printf("  %zu  %s\n", i, failures[i].name);
@@ -36,10 +37,20 @@ static int misuse(const char *what, const char *value) {
 
 static int parse(int argc, char **argv) {
     static const struct option options[] = {
-        {"seed", 1, NULL, 's'},  {"operations", 1, NULL, 'o'}, {"failure", 1, NULL, 'f'},
-        {"nth", 1, NULL, 'n'},   {"allocation", 1, NULL, 'a'}, {"seconds", 1, NULL, 't'},
-        {"moves", 0, NULL, 'm'}, {"forever", 0, NULL, 'e'},    {"tier", 1, NULL, 'T'},
-        {"help", 0, NULL, 'h'},  {NULL, 0, NULL, 0},
+        {"seed", 1, NULL, 's'},
+        {"operations", 1, NULL, 'o'},
+        {"failure", 1, NULL, 'f'},
+        {"nth", 1, NULL, 'n'},
+        {"allocation", 1, NULL, 'a'},
+        {"seconds", 1, NULL, 't'},
+        {"moves", 0, NULL, 'm'},
+        {"forever", 0, NULL, 'e'},
+        {"busy", 0, NULL, 'b'},
+        {"without", 1, NULL, 'x'},
+        {"first-violation", 0, NULL, '1'},
+        {"tier", 1, NULL, 'T'},
+        {"help", 0, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     int c;
 
@@ -60,6 +71,10 @@ static int parse(int argc, char **argv) {
         if (c == 'T' && strcmp(optarg, "fast") != 0 && strcmp(optarg, "full") != 0)
             return misuse("no such tier", optarg);
         o.full = o.full || (c == 'T' && strcmp(optarg, "full") == 0);
+        if (c == 'x' && !switch_off(optarg))
+            return misuse("no such check", optarg);
+        first_violation = first_violation || c == '1';
+        o.busy = o.busy || c == 'b';
         o.moves = o.moves || c == 'm';
         o.forever = o.forever || c == 'e';
         if (c == 'h') {
@@ -75,12 +90,12 @@ static int parse(int argc, char **argv) {
 }
 
 static int one_again(void) {
-    struct workload w = {o.seed, (size_t)o.operations, o.moves};
+    struct workload w = {o.seed, (size_t)o.operations, o.moves, o.busy};
     struct outcome out;
 
     if (o.allocation != 0)
-        return !memory_failure_is_survived(&w, o.allocation, o.forever);
-    return !call_failure_is_survived(&w, (size_t)o.failure, o.nth, &out);
+        return memory_failure_broke(&w, o.allocation, o.forever) != NOTHING_BROKEN;
+    return call_failure_broke(&w, (size_t)o.failure, o.nth, &out) != NOTHING_BROKEN;
 }
 
 enum { SHORT = 40, LONG = 300 };
@@ -88,16 +103,18 @@ enum { SHORT = 40, LONG = 300 };
 /* One round in the fast tier; in the full one further seeds until the time is over. */
 static void sweep_all(void) {
     for (uint64_t seed = o.seed; seed == o.seed || (o.full && !time_is_over()); seed++) {
-        const struct workload few = {seed, SHORT, false}, many = {seed, LONG, true};
+        const struct workload few = {seed, SHORT, false, false}, many = {seed, LONG, true, false};
+        const struct workload busy = {seed, SHORT, false, true};
 
         for (size_t f = 0; f < FAILURES; f++)
             sweep_calls(&few, f, 1);
         sweep_sites(&many);
         for (uint64_t i = 1; i < 4; i++)
-            sweep_sites(&(struct workload){seed + i, 100 * (size_t)i, i % 2 == 0});
+            sweep_sites(&(struct workload){seed + i, 100 * (size_t)i, i % 2 == 0, i == 3});
         if (TAKEN_OVER) {
             sweep_memory(&few, false, 1);
             sweep_memory(&few, true, 3);
+            sweep_memory(&busy, false, 1);
             sweep_memory(&many, false, 1);
             sweep_memory(&many, true, 1);
         }
@@ -123,9 +140,9 @@ int main(int argc, char **argv) {
     sites_all_struck(&allocation_sites, "allocations");
     printf("{\"tool\": \"sweeps\", \"sweeps\": %llu, \"largest\": %llu, \"violations\": %llu, \"aftermaths\": %llu, "
            "\"call_sites\": %zu, \"call_sites_struck\": %zu, \"allocation_sites\": %zu, \"allocation_sites_struck\": "
-           "%zu, \"seconds\": %.1f}\n",
+           "%zu, \"seconds\": %.1f, \"killed_by\": \"%s\"}\n",
            (unsigned long long)counts.sweeps, (unsigned long long)counts.largest, (unsigned long long)counts.violations,
            (unsigned long long)aftermaths, call_sites.count, sites_struck(&call_sites), allocation_sites.count,
-           sites_struck(&allocation_sites), now() - start);
+           sites_struck(&allocation_sites), now() - start, check_names[counts.killed_by]);
     return counts.violations != 0;
 }

@@ -196,31 +196,43 @@ static bool reader_sees_no_damage(const struct run *r) {
         rc = ls_reader_next(reader, &batch);
     }
     ls_reader_close(reader);
-    return rc != LS_CORRUPT || complain("a failed call reads as damage");
+    return rc != LS_CORRUPT;
+}
+
+static bool poisoned_store_refuses(struct run *r) {
+    uint32_t q = 1;
+    uint64_t id;
+
+    return r->store == NULL || !ls_poisoned(r->store) ||
+           ls_publish(r->store, &q, 1, NULL, 0, NULL, 0, NULL, 0, &id) == LS_POISONED;
 }
 
 static uint64_t aftermaths;
 
 /* As the next process finds it, and as the machine finds it after a power cut in several ways. */
-static bool aftermath_is_right(struct run *r, uint64_t seed) {
+static enum check aftermath_broke(struct run *r, uint64_t seed) {
+    static struct judge j;
     const vfs_sim_loss losses[] = {
         {.mode = VFS_SIM_ALL_LOST, .dir_mode = VFS_SIM_DIRS_LOST},
         {.mode = VFS_SIM_ALL_KEPT, .dir_mode = VFS_SIM_DIRS_KEPT},
         {.mode = VFS_SIM_RANDOM, .dir_mode = VFS_SIM_DIRS_RANDOM, .seed = seed},
     };
     struct bounds b = {r->durable, r->op_count, r->catalog};
-    bool right = true;
+    enum check c = NOTHING_BROKEN;
 
-    for (size_t i = 0; right && i <= sizeof losses / sizeof *losses; i++) {
+    j.run = r;
+    j.known = false;
+    for (size_t i = 0; c == NOTHING_BROKEN && i <= sizeof losses / sizeof *losses; i++) {
         vfs_sim *disk = i == 0 ? vfs_sim_clone(r->sim) : vfs_sim_crash(r->sim, &losses[i - 1]);
+        size_t found;
 
         aftermaths++;
-        right = disk_is_right(r, disk, b, seed + i);
-        if (!right)
-            printf("... in the aftermath %zu\n", i);
+        c = judge_disk(&j, disk, b, true, stir(seed + i), &found);
+        if (c != NOTHING_BROKEN)
+            printf("%s: %s; in the aftermath %zu\n", check_names[c], j.why, i);
         vfs_sim_free(disk);
     }
-    return right;
+    return c;
 }
 
 /* Whether there was an Nth call, and whether it could fail in that way. */
@@ -230,12 +242,12 @@ struct outcome {
 };
 
 /* The workload, whose Nth call of the failure's kind fails; nth UINT64_MAX: none does. */
-static bool call_failure_is_survived(const struct workload *w, size_t failure, uint64_t nth, struct outcome *out) {
+static enum check call_failure_broke(const struct workload *w, size_t failure, uint64_t nth, struct outcome *out) {
     static struct run r;
     vfs_sim_plan p = failures[failure].plan;
     vfs_sim *sim = vfs_sim_new();
     ls_stats stats = {.records = 0};
-    bool right;
+    enum check c = NOTHING_BROKEN;
 
     p.nth = nth;
     memset(&r, 0, sizeof r);
@@ -248,28 +260,29 @@ static bool call_failure_is_survived(const struct workload *w, size_t failure, u
     vfs_sim_fail(sim, &p);
     run_start(&r, sim, w->seed);
     visitors_come(&r);
-    if (w->moves)
-        run_with_moves(&r, w->operations);
-    else
-        run_some(&r, w->operations);
-    right = reader_sees_no_damage(&r);
+    run_workload(&r, w);
+    if (!poisoned_store_refuses(&r))
+        c = broken_here(POISONED, "a poisoned store took work");
+    if (c == NOTHING_BROKEN && !reader_sees_no_damage(&r))
+        c = broken_here(DAMAGE, "a failed call reads as damage");
     if (r.store != NULL)
         ls_stats_get(r.store, &stats);
     run_end(&r);
     *out = (struct outcome){vfs_sim_calls(sim, p.kind) >= nth, vfs_sim_fired(sim) > 0};
-    right = right && (vfs_sim_handles(sim) == 0 || complain("a handle was left open"));
-    if (nth == UINT64_MAX && w->moves && stats.segments_relocated == 0)
-        right = complain("a workload that is to move something moved nothing");
+    if (c == NOTHING_BROKEN && vfs_sim_handles(sim) != 0)
+        c = broken_here(HANDLES, "a handle was left open");
+    if (c == NOTHING_BROKEN && nth == UINT64_MAX && w->moves && stats.segments_relocated == 0)
+        c = broken_here(SITES, "a workload that is to move something moved nothing");
     vfs_sim_fail(sim, NULL);
-    right = right && aftermath_is_right(&r, nth + w->seed);
-    if (!right)
-        printf("VIOLATED %s: workload seed %llu, %zu operations%s; call %llu\n  again: sweeps --seed %llu --operations "
-               "%zu%s --failure %zu --nth %llu\n",
-               failures[failure].name, (unsigned long long)w->seed, w->operations, w->moves ? " with moves" : "",
-               (unsigned long long)nth, (unsigned long long)w->seed, w->operations, w->moves ? " --moves" : "", failure,
-               (unsigned long long)nth);
+    c = c == NOTHING_BROKEN ? aftermath_broke(&r, nth + w->seed) : c;
+    if (c != NOTHING_BROKEN)
+        printf("VIOLATED %s: %s, workload seed %llu, %zu operations%s; call %llu\n  again: sweeps --seed %llu "
+               "--operations %zu%s --failure %zu --nth %llu\n",
+               check_names[c], failures[failure].name, (unsigned long long)w->seed, w->operations,
+               w->moves ? " with moves" : "", (unsigned long long)nth, (unsigned long long)w->seed, w->operations,
+               w->moves ? " --moves" : "", failure, (unsigned long long)nth);
     vfs_sim_free(sim);
-    return right;
+    return c;
 }
 
 /* ---- the sweeps ---- */
@@ -278,17 +291,17 @@ static bool call_failure_is_survived(const struct workload *w, size_t failure, u
 static void sweep_calls(const struct workload *w, size_t failure, uint64_t step) {
     uint64_t nth = 1 + (w->seed + failure) % step, struck = 0;
     struct outcome out = {.came = true};
-    bool right = true;
+    enum check c = NOTHING_BROKEN;
 
-    while (out.came && right && !time_is_over()) {
-        right = call_failure_is_survived(w, failure, nth, &out);
+    while (out.came && c == NOTHING_BROKEN && !time_is_over()) {
+        c = call_failure_broke(w, failure, nth, &out);
         struck += out.fired;
-        counts.violations += !right;
+        note(c);
         counts.largest = out.came && nth > counts.largest ? nth : counts.largest;
         nth += step;
     }
     counts.sweeps += struck;
-    if (step == 1 && right && !out.came)
+    if (step == 1 && c == NOTHING_BROKEN && !out.came)
         printf("%s: %llu of %llu calls failed, call %llu did not come\n", failures[failure].name,
                (unsigned long long)struck, (unsigned long long)nth - 2, (unsigned long long)nth - 1);
 }
@@ -299,7 +312,7 @@ static void sweep_sites(const struct workload *w) {
     struct outcome out;
 
     sites_begin(&call_sites);
-    counts.violations += !call_failure_is_survived(w, 0, UINT64_MAX, &out);
+    note(call_failure_broke(w, 0, UINT64_MAX, &out));
     unhurt = call_sites;
     for (size_t i = 0; i < unhurt.count; i++) {
         for (size_t f = 0; f < FAILURES && !time_is_over(); f++) {
@@ -311,7 +324,7 @@ static void sweep_sites(const struct workload *w) {
             for (int last = 0; last < 2; last++) {
                 uint64_t nth = kind == 0 ? (last ? s->last : s->first) : last ? s->last_of_kind : s->first_of_kind;
 
-                counts.violations += !call_failure_is_survived(w, f, nth, &out);
+                note(call_failure_broke(w, f, nth, &out));
                 counts.sweeps += out.fired;
             }
         }

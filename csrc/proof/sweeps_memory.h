@@ -13,7 +13,7 @@
 #include "sweeps.h"
 
 static uint64_t allocations, fail_from, failed_ones;
-static bool fail_on, watching;
+static bool fail_on, watched;
 static struct sites allocation_sites;
 
 #if !defined(UNDER_ASAN) && !defined(UNDER_TSAN) && defined(__GLIBC__)
@@ -26,7 +26,7 @@ void *__libc_memalign(size_t alignment, size_t bytes);
 static bool refused(const void *address) {
     bool strikes;
 
-    if (!watching)
+    if (!watched)
         return false;
     allocations++;
     strikes = fail_from != 0 && allocations >= fail_from && (allocations == fail_from || fail_on);
@@ -49,26 +49,30 @@ void *aligned_alloc(size_t alignment, size_t bytes) {
 #define TAKEN_OVER 0
 #endif
 
-static bool memory_aftermath_is_right(struct run *r) {
-    static struct state s;
+static enum check memory_aftermath_broke(struct run *r) {
+    static struct judge j;
     struct bounds b = {r->durable, r->op_count, r->catalog};
     ls_store *store = NULL;
     size_t found;
-    bool right;
+    enum check c;
 
+    j.run = r;
+    j.known = false;
     if (open_store(r, r->v, r->catalog, QUEUES + 1, &store) != LS_OK)
-        return complain("the next open");
-    right = recognise(r, store, b, &s, &found) && contents_are(r, store, &s);
+        return broken_here(OPENS, "the next open");
+    c = judge_first(&j, store, b, &found);
+    if (c != NOTHING_BROKEN)
+        printf("%s: %s\n", check_names[c], j.why);
     ls_free(store);
-    return right;
+    return c;
 }
 
 /* nth 0: none fails. */
-static bool memory_failure_is_survived(const struct workload *w, uint64_t nth, bool forever) {
+static enum check memory_failure_broke(const struct workload *w, uint64_t nth, bool forever) {
     static struct run r;
     char path[] = "/dev/shm/logstore-test-XXXXXX", other[] = "/tmp/logstore-test-XXXXXX", command[80];
     char *made = mkdtemp(path);
-    bool right = true;
+    enum check c = NOTHING_BROKEN;
 
     made = made != NULL ? made : mkdtemp(other);
     if (made == NULL)
@@ -79,43 +83,45 @@ static bool memory_failure_is_survived(const struct workload *w, uint64_t nth, b
     allocations = failed_ones = 0;
     fail_on = forever;
     fail_from = nth;
-    watching = true;
+    watched = true;
     run_start(&r, NULL, w->seed);
-    if (w->moves)
-        run_with_moves(&r, w->operations);
-    else
-        run_some(&r, w->operations);
+    run_workload(&r, w);
     if (r.store != NULL && ls_poisoned(r.store))
-        right = complain("it poisoned the store");
+        c = broken_here(MEMORY, "it poisoned the store");
     run_end(&r);
-    watching = false;
-    right = right && memory_aftermath_is_right(&r);
+    watched = false;
+    c = c == NOTHING_BROKEN ? memory_aftermath_broke(&r) : c;
     (void)snprintf(command, sizeof command, "rm -rf %s", made);
-    if (system(command) != 0 || !right)
-        printf("VIOLATED memory: workload seed %llu, %zu operations%s; allocation %llu%s\n"
-               "  again: sweeps --seed %llu --operations %zu%s --allocation %llu%s\n",
-               (unsigned long long)w->seed, w->operations, w->moves ? " with moves" : "", (unsigned long long)nth,
-               forever ? " and all after it" : "", (unsigned long long)w->seed, w->operations,
-               w->moves ? " --moves" : "", (unsigned long long)nth, forever ? " --forever" : "");
-    return right;
+    if (system(command) != 0 || c != NOTHING_BROKEN)
+        printf("VIOLATED %s: workload seed %llu, %zu operations%s%s; allocation %llu%s\n"
+               "  again: sweeps --seed %llu --operations %zu%s%s --allocation %llu%s\n",
+               check_names[c], (unsigned long long)w->seed, w->operations, w->moves ? " with moves" : "",
+               w->busy ? " in transactions" : "", (unsigned long long)nth, forever ? " and all after it" : "",
+               (unsigned long long)w->seed, w->operations, w->moves ? " --moves" : "", w->busy ? " --busy" : "",
+               (unsigned long long)nth, forever ? " --forever" : "");
+    return c;
 }
 
 static void sweep_memory(const struct workload *w, bool forever, uint64_t step) {
     uint64_t nth = 1, last = 0;
-    bool right = true, struck = true;
+    enum check c = NOTHING_BROKEN;
+    bool struck = true;
 
-    while (struck && right && !time_is_over()) {
-        right = memory_failure_is_survived(w, nth, forever);
+    while (struck && c == NOTHING_BROKEN && !time_is_over()) {
+        c = memory_failure_broke(w, nth, forever);
         struck = failed_ones > 0;
         counts.sweeps += struck;
-        counts.violations += !right;
+        note(c);
         last = struck ? nth : last;
         nth += step;
     }
-    if (step == 1 && right && !struck)
+    if (step == 1 && c == NOTHING_BROKEN && !struck)
         printf("no memory %s%s: each of %llu allocations failed, allocation %llu did not come\n",
-               forever ? "for ever" : "once", w->moves ? ", with moves" : "", (unsigned long long)last,
-               (unsigned long long)last + 1);
+               forever ? "for ever" : "once",
+               w->moves  ? ", with moves"
+               : w->busy ? ", in transactions"
+                         : "",
+               (unsigned long long)last, (unsigned long long)last + 1);
     counts.largest = last > counts.largest ? last : counts.largest;
 }
 

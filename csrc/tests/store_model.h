@@ -12,14 +12,15 @@
 #include "vfs_test.h"
 
 enum { SEGMENT = 64 << 10, QUEUES = 8, FIRST_QUEUES = 4, OPS_MAX = 1200, PLACES_MAX = 600, TXS = 3, WORK_MAX = 40 };
-enum { MARK_STARTED = 1, MARK_ACKNOWLEDGED, MARK_CATALOG };
+enum { MARK_STARTED = 1, MARK_ACKNOWLEDGED, MARK_CATALOG, MARK_DURABLE_LSN };
 enum op_kind { PUBLISH, STAGE, ENQUEUE, DEQUEUE, DESTROY, BEGIN, END, PREPARE, COMMIT, ROLLBACK, DELETE_QUEUE, REOPEN };
 
 struct op {
     int kind;
     unsigned queues; /* bit q: queue q */
     uint64_t id;
-    uint64_t tx; /* 0: none */
+    uint64_t tx;      /* 0: none */
+    uint64_t end_lsn; /* once this is durable, so is the operation; 0: unknown */
 };
 
 /* What every byte of a message follows from. */
@@ -76,14 +77,25 @@ struct run {
     uint64_t staged[OPS_MAX];
     int staged_count;
     struct state now;
+    vfs watched;       /* the simulator's table, which marks what the store says is durable whenever it writes */
     uint64_t id_floor; /* the largest id that a life before this one gave out */
     bool lost;         /* the store is poisoned, or could not be opened again */
     bool gentle;       /* no refusal is expected */
     bool lazy;         /* waits seldom, and fills and drains by turns */
     bool busy;         /* in transactions most of the time */
+    bool hasty;        /* never waits, and publishes much */
 };
 
 /* ---- the model ---- */
+
+/* Only what there is of it. */
+static inline void model_copy(struct state *to, const struct state *from) {
+    memcpy(to->depth, from->depth, sizeof to->depth);
+    for (int q = 1; q <= QUEUES; q++)
+        memcpy(to->places[q], from->places[q], (size_t)from->depth[q] * sizeof from->places[q][0]);
+    to->tx_count = from->tx_count;
+    memcpy(to->txs, from->txs, (size_t)from->tx_count * sizeof from->txs[0]);
+}
 
 static inline void model_append(struct state *s, int queue, uint64_t id) {
     if (s->depth[queue] == PLACES_MAX)
@@ -177,7 +189,8 @@ static inline void model_do(struct state *s, const struct op *op, unsigned catal
 }
 
 static inline void model_after(const struct run *r, size_t count, unsigned catalog, struct state *s) {
-    memset(s, 0, sizeof *s);
+    memset(s->depth, 0, sizeof s->depth);
+    s->tx_count = 0;
     for (size_t i = 0; i < count; i++)
         model_do(s, &r->ops[i], catalog);
     model_recover(s, catalog);

@@ -151,6 +151,13 @@ struct bounds {
     unsigned catalog;
 };
 
+/* How many operations end at or below what the store says is durable. */
+static inline size_t durable_at(const struct run *r, uint64_t lsn, size_t durable) {
+    while (durable < r->op_count && r->ops[durable].end_lsn != 0 && r->ops[durable].end_lsn <= lsn)
+        durable++;
+    return durable;
+}
+
 /* What had been promised, begun and committed by the first k events of the journal. */
 static inline struct bounds bounds_at(const struct run *r, size_t k, struct bounds from, size_t from_k) {
     const vfs_sim_event *events;
@@ -162,7 +169,9 @@ static inline struct bounds bounds_at(const struct run *r, size_t k, struct boun
         if (events[i].mark == MARK_STARTED)
             from.begun = (size_t)events[i].value;
         else if (events[i].mark == MARK_ACKNOWLEDGED)
-            from.durable = (size_t)events[i].value;
+            from.durable = from.durable > events[i].value ? from.durable : (size_t)events[i].value;
+        else if (events[i].mark == MARK_DURABLE_LSN)
+            from.durable = durable_at(r, events[i].value, from.durable);
         else
             from.catalog = (unsigned)events[i].value;
     }

@@ -14,6 +14,39 @@ static inline void mark(const struct run *r, int kind, uint64_t value) {
         abort();
 }
 
+/* A promise that is made in the middle of an operation: what the store says is durable when it next writes. */
+static struct run *watching;
+
+static inline void note_durable(void) {
+    if (watching->store != NULL)
+        mark(watching, MARK_DURABLE_LSN, ls_durable_lsn(watching->store));
+}
+
+static inline int64_t watched_pwrite(vfs *v, int file, const void *from, size_t bytes, uint64_t at) {
+    vfs *real = vfs_sim_table(watching->sim);
+
+    (void)v;
+    note_durable();
+    return real->pwrite(real, file, from, bytes, at);
+}
+
+static inline int watched_sync_data(vfs *v, int file) {
+    vfs *real = vfs_sim_table(watching->sim);
+
+    (void)v;
+    note_durable();
+    return real->sync_data(real, file);
+}
+
+/* From here on, over this simulator. */
+static inline void run_watch(struct run *r) {
+    watching = r;
+    r->watched = *vfs_sim_table(r->sim);
+    r->watched.pwrite = watched_pwrite;
+    r->watched.sync_data = watched_sync_data;
+    r->v = &r->watched;
+}
+
 static inline void run_start(struct run *r, vfs_sim *sim, uint64_t seed) {
     r->sim = sim;
     r->v = r->v != NULL ? r->v : vfs_sim_table(sim);
@@ -44,6 +77,7 @@ static inline void answered(struct run *r, int rc, bool waited, struct op op) {
         }
         return;
     }
+    op.end_lsn = rc == LS_OK && r->store != NULL ? ls_next_lsn(r->store) : 0;
     r->ops[r->op_count++] = op;
     model_do(&r->now, &op, r->catalog);
     if (rc == LS_OK && waited) {
@@ -275,7 +309,7 @@ static inline void reopen(struct run *r) {
 
 static inline void one_operation(struct run *r) {
     int slot = (int)below(r, TXS), in = below(r, 3) == 0 ? slot : -1;
-    bool wait = r->lazy ? below(r, 25) == 0 : below(r, 4) != 0;
+    bool wait = !r->hasty && (r->lazy ? below(r, 25) == 0 : below(r, 4) != 0);
     bool draining = r->lazy && r->op_count / 60 % 2 == 1;
     unsigned queues = 1u << any_queue(r);
     int choice = (int)(r->busy && below(r, 2) ? 82 + below(r, 15) : below(r, 100));
@@ -287,7 +321,9 @@ static inline void one_operation(struct run *r) {
     if (below(r, 5) == 0)
         queues |= 1u << any_queue(r) | 1u << any_queue(r);
     mark(r, MARK_STARTED, r->op_count + 1);
-    if (choice < (draining ? 4 : 36))
+    if (r->hasty && choice < 70)
+        publish(r, PUBLISH, queues, -1, false, 3500);
+    else if (choice < (draining ? 4 : 36))
         publish(r, PUBLISH, queues, in, wait, any_size(r));
     else if (choice < 68)
         dequeue_some(r, in, wait);
@@ -368,7 +404,10 @@ static inline bool next_life(struct run *r, vfs_sim *disk, struct bounds *b) {
 
     vfs_sim_free(r->sim);
     r->sim = disk;
-    r->v = vfs_sim_table(disk);
+    if (r->v == &r->watched)
+        run_watch(r);
+    else
+        r->v = vfs_sim_table(disk);
     r->catalog = b->catalog != 0 ? b->catalog : r->catalog;
     if (vfs_sim_record(disk, 1) != 0 || open_store(r, r->v, r->catalog, QUEUES + 1, &r->store) != LS_OK)
         return complain("a later life cannot be opened");
