@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, Phase, Verbosity, settings
+from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 from planted_faults import FAULTS
 from simulated import BY_SEED
@@ -54,17 +54,22 @@ def test_the_machine_sees_segments_recycled() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_machine_finds_a_planted_fault(fault: Callable[[pytest.MonkeyPatch], None]) -> None:
+    """In short searches that begin afresh: one that went astray would take minutes. The same ones every time."""
+
     class Planted(StoreMachine):
         plant = staticmethod(fault)
 
     search = settings(
         STEPS,
-        max_examples=300,
+        max_examples=12,
         phases=[Phase.generate],
-        derandomize=True,
         database=None,
         verbosity=Verbosity.quiet,
         report_multiple_bugs=False,
     )
-    with pytest.raises((AssertionError, pytest.fail.Exception, errors.StoreError)):
-        run_state_machine_as_test(Planted, settings=search)
+    for beginning in range(1, 26):
+        try:
+            run_state_machine_as_test(seed(beginning)(Planted), settings=search)
+        except (AssertionError, pytest.fail.Exception, errors.StoreError):
+            return
+    pytest.fail("300 histories do not show it")

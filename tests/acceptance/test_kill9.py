@@ -24,7 +24,7 @@ from acceptance.kill9_clients import QUEUE, Consumer, PipeliningPublisher, Publi
 if TYPE_CHECKING:
     from pathlib import Path
 
-KILLS = 10
+KILLS = max(6, int(os.environ.get("LOGSTORE_TORTURE_S") or 0) // 6)  # `make torture` gives it longer
 DRAIN_S = 30.0
 
 pytestmark = pytest.mark.acceptance
