@@ -249,7 +249,7 @@ $(OUT)/%.ok: csrc/%.c $(CORE_HEADERS) .clang-tidy
 	@clang-tidy --quiet $< -- $(C_FLAGS) > $@.log 2>&1 || { cat $@.log; exit 1; }
 	@touch $@
 
-.SECONDARY: $(CORE_OBJECTS)
+.SECONDARY: $(CORE_OBJECTS) $(PROGRAMS) $(PROOF_PROGRAMS)
 -include $(CORE_OBJECTS:.o=.d) $(PROGRAMS:=.d) $(PROOF_PROGRAMS:=.d)
 
 # A test that says nothing has not passed: each must exit 0 and print "N passed, 0 failed".
