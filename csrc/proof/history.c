@@ -15,8 +15,7 @@
 
 #include "vfs_sim.h"
 
-#include "history_load_rest.h"
-#include "history_settle.h"
+#include "history_forge.h"
 
 enum { CUTS_MAX = 3 };
 
@@ -31,7 +30,7 @@ static const struct ending endings[ROUND_KINDS] = {
     {"SIGKILL, real files", false, false},
 };
 
-static uint64_t rounds, operations, views, poisonings;
+static uint64_t rounds, operations, views, poisonings, forgeries_noticed;
 static uint64_t chance_state;
 
 static uint32_t choose(uint32_t n) { return chance_below(&chance_state, n); }
@@ -196,6 +195,64 @@ static void simulated_round(enum round_kind kind, uint64_t seed, uint32_t calls_
     look_at_disk(sim, &options, &last); /* without one, it merely was closed, or killed, and opened again */
 }
 
+/* ---- forgeries ---- */
+
+/* A small round as any other, with the forgery between its end and the judgement. False: there was nothing to forge. */
+static bool forged_round(const struct forgery *f, uint64_t seed) {
+    vfs_sim *sim = vfs_sim_new();
+    const uint32_t states[QUEUES_MAX_HERE] = {0, 1, 1, 1, 1};
+    ls_options options = any_options();
+    struct view view;
+    ls_store *store;
+    bool forged = true;
+
+    (void)vfs_sim_record(sim, 0);
+    history_reset(seed);
+    store = open_with(vfs_sim_table(sim), "/s", &options, states);
+    if (store == NULL)
+        abort();
+    start_threads(store, seed, 250);
+    join_threads();
+    (void)ls_close(store);
+    free_handles();
+    ls_free(store);
+    gather();
+    if (f->forge != NULL)
+        forged = f->forge();
+    view = final_view(!f->all_unclear);
+    view.from = f->all_unclear ? 1 : view.from;
+    check_calls(endings[CLOSED]);
+    options.background = 0;
+    store = open_with(vfs_sim_table(sim), "/s", &options, view.queue_states);
+    if (store != NULL && f->change != NULL)
+        forged = f->change(store);
+    check_view(store, &view);
+    ls_free(store);
+    vfs_sim_free(sim);
+    return forged;
+}
+
+/* Every check that is not switched off notices a history that is wrong in its way. */
+static void check_the_checks(uint64_t seed) {
+    for (int i = 0; i < FORGERIES; i++) {
+        bool forged = false;
+
+        if (!judges(forgeries[i].check))
+            continue;
+        judge.expected = forgeries[i].check;
+        judge.noticed = false;
+        for (uint64_t tries = 0; !judge.noticed && tries < 10; tries++) {
+            chance_state = seed * 1009 + tries;
+            forged = forged_round(&forgeries[i], chance_state) || forged;
+        }
+        judge.expected = NULL;
+        forgeries_noticed += judge.noticed;
+        if (!judge.noticed)
+            violated("forgery", "%s notices nothing%s", forgeries[i].check,
+                     forged ? "" : ": there was nothing to forge");
+    }
+}
+
 /* ---- rounds on real files ---- */
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at) {
@@ -329,13 +386,18 @@ int main(int argc, char **argv) {
         judge.stop_at_first = judge.stop_at_first || strcmp(argv[i], "--first-violation") == 0;
     (void)signal(SIGALRM, too_long);
     history_new();
+    judge.ending = "forgeries";
+    judge.seed = seed;
+    (void)alarm(300);
+    if (!judge.stop_at_first)
+        check_the_checks(seed);
     do {
         (void)alarm(300);
         one_round(seed, full);
     } while (rounds < ROUND_KINDS || seconds_now() < until);
     printf("{\"tool\":\"history\",\"operations\":%llu,\"rounds\":%llu,\"reopened\":%llu,\"poisonings\":%llu,"
-           "\"violations\":%llu}\n",
+           "\"forgeries_noticed\":%llu,\"violations\":%llu}\n",
            (unsigned long long)operations, (unsigned long long)rounds, (unsigned long long)views,
-           (unsigned long long)poisonings, (unsigned long long)judge.violations);
+           (unsigned long long)poisonings, (unsigned long long)forgeries_noticed, (unsigned long long)judge.violations);
     return judge.violations == 0 ? 0 : 1;
 }

@@ -204,6 +204,8 @@ struct judge {
     uint64_t seed, round;
     const char *ending;
     uint64_t told;
+    const char *expected; /* a forgery: only whether this check notices it counts */
+    bool noticed;
 };
 
 static struct judge judge;
@@ -224,6 +226,10 @@ __attribute__((format(printf, 2, 3))) static inline void violated(const char *ch
 
     if (!judges(check))
         return;
+    if (judge.expected != NULL) {
+        judge.noticed = judge.noticed || strcmp(check, judge.expected) == 0;
+        return;
+    }
     judge.violations++;
     if (judge.told++ < 20) {
         printf("VIOLATION of %s in round %llu (%s, seed %llu): ", check, (unsigned long long)judge.round, judge.ending,
