@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from killed import quick_directory, remove
 from stores import ROOT
+from torture import seconds_to_spend
 
 import logstore
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from logstore import MessageStore
 
-SECONDS = int(os.environ.get("LOGSTORE_TORTURE_S") or 30)  # enough for a dozen kills; `make torture` gives it more
+SECONDS = round(seconds_to_spend(30))  # enough for a dozen kills
 
 pytestmark = pytest.mark.timeout(600 + 2 * SECONDS)
 

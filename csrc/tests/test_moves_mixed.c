@@ -64,9 +64,10 @@ int main(int argc, char **argv) {
     uint64_t first = argc > 2 ? strtoull(argv[1], NULL, 10) : 100;
     uint64_t after =
         argc > 2 ? strtoull(argv[2], NULL, 10) : 100 + 30 * (times != NULL ? strtoull(times, NULL, 10) : 1);
+    uint64_t step = argc > 2 ? 1 : 1 + ONE_IN / 4;
     int passed = 0, failed = 0;
 
-    for (uint64_t seed = first; seed<after; seed += argc> 2 ? 1 : 1 + ONE_IN / 4) {
+    for (uint64_t seed = first; seed < after; seed += step) {
         if (workload_is_survived(seed))
             passed++;
         else

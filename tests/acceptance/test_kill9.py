@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING, Any
 import pika
 import pytest
 from broker.serve_process import ServeProcess
+from torture import seconds_to_spend
 
 from acceptance.kill9_clients import QUEUE, Consumer, PipeliningPublisher, Publisher, Shared
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-KILLS = max(6, int(os.environ.get("LOGSTORE_TORTURE_S") or 0) // 6)  # `make torture` gives it longer
+KILLS = max(6, round(seconds_to_spend(0) / 6))
 DRAIN_S = 30.0
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300 + 20 * KILLS)]
 
 
 def verify(store: Path) -> dict[str, Any]:
