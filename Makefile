@@ -126,7 +126,7 @@ test: ## set everything up and run every check (all but the slow tests)
 	+@$(SUBMAKE) pytest
 	@echo "logstore: everything passed"
 
-# As many workers as cores; with arguments of one's own in one process, so that they may be --pdb, -s or a single test.
+# One worker more than there are cores, since the tests often wait; with arguments of one's own in one process, so that they may be --pdb, -s or a single test.
 .PHONY: pytest
 pytest: setup ## the Python tests alone (PYTEST_ARGS=...)
 	@$(BIN)/python -m pytest -q -m 'not slow' $(or $(PYTEST_ARGS),$(WORKERS))
@@ -192,7 +192,7 @@ clean: ## remove what was built and cached; .venv and stores stay
 
 COMMA := ,
 LOUDLY = echo "logstore: SKIPPED: $(1)" >&2
-WORKERS = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
+WORKERS = $(if $(filter-out 1,$(JOBS)),-n $(shell expr $(JOBS) + 1) --dist worksteal)
 SUBMAKE = $(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),,-j$(JOBS))
 
 # $(1): the variant; $(2): what -fsanitize= is given. The first compiler whose smallest program also runs is taken; a
