@@ -126,7 +126,8 @@ test: ## set everything up and run every check (all but the slow tests)
 	+@$(SUBMAKE) pytest
 	@echo "logstore: everything passed"
 
-# One worker more than there are cores, since the tests often wait; with arguments of one's own in one process, so that they may be --pdb, -s or a single test.
+# One worker more than there are cores, since the tests often wait; with arguments of one's own in one process, so that
+# they may be --pdb, -s or a single test.
 .PHONY: pytest
 pytest: setup ## the Python tests alone (PYTEST_ARGS=...)
 	@$(BIN)/python -m pytest -q -m 'not slow' $(or $(PYTEST_ARGS),$(WORKERS))
