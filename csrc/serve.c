@@ -95,6 +95,12 @@ static int copy_blocks(vfs *v, int file, uint64_t from, uint64_t to, uint64_t *d
  * After a failed sync the page cache may show what the disk does not have, and a later sync says that all is well.
  * So all accepted bytes at or above the watermark, which were read past the cache, are written past it once more and
  * forced, before any other write. They lie in the last segment: a header says that what is before it was durable.
+ *
+ * Worse, on ext4 the pages of a write that failed into blocks never written before stay with their file: what is later
+ * written through them is synced without an error, and is zeros after the power went. So nothing is written through
+ * pages that an earlier life may have left: the rest of that segment, and every file that is taken again, are written
+ * past the cache too, as they are on the disk, which drops the pages. Behind an orderly close only a later open can have
+ * failed: at a header, or having written one.
  */
 static int rewrite_tail(ls_store *store) {
     struct log *g = &store->log;
@@ -104,7 +110,7 @@ static int rewrite_tail(ls_store *store) {
     }
     uint64_t first_lsn = s->files[s->last].first_lsn;
     uint64_t from = s->watermark_lsn > first_lsn ? s->watermark_lsn - first_lsn : 0;
-    uint64_t to = round_up(s->end_lsn - first_lsn, BLOCK_BYTES);
+    uint64_t to = s->clean ? round_up(s->end_lsn - first_lsn, BLOCK_BYTES) : g->segment_size;
     char name[SEGMENT_NAME_BYTES];
     format_segment_name(name, first_lsn);
     int file = g->v->open(g->v, g->dir, name, VFS_WRITE | (s->direct ? VFS_DIRECT : 0));
@@ -123,6 +129,24 @@ static bool lies_about(const struct scan_file *f, uint64_t base_lsn) {
     return !f->in_log && (f->state != SCAN_VALID || f->first_lsn >= base_lsn);
 }
 
+/* The file's pages dropped and its blocks written to, past the cache; whether it may be used. */
+static bool renew(ls_store *store, const struct scan_file *f) {
+    struct log *g = &store->log;
+    char name[SEGMENT_NAME_BYTES];
+    format_segment_name(name, f->first_lsn);
+    bool header_only = store->scan.clean && f->state != SCAN_VALID;
+    uint64_t to = header_only ? SEGMENT_HEADER_BYTES : g->segment_size, done = 0;
+    int file = g->v->open(g->v, g->dir, name, VFS_WRITE | VFS_DIRECT);
+    if (file == -EINVAL) {
+        return true; /* a file system without VFS_DIRECT, in memory */
+    }
+    int rc = file < 0 ? file : copy_blocks(g->v, file, 0, to, &done);
+    if (file >= 0) {
+        (void)g->v->close(g->v, file);
+    }
+    return rc == 0;
+}
+
 /* Takes a file of full size that nobody needs under the name first_lsn, without syncing the directory; -1: none. */
 static int take_file(ls_store *store, uint64_t first_lsn) {
     struct log *g = &store->log;
@@ -138,7 +162,7 @@ static int take_file(ls_store *store, uint64_t first_lsn) {
             }
             format_segment_name(name, f->first_lsn);
             int file = g->v->open(g->v, g->dir, name, VFS_WRITE);
-            bool usable = file >= 0 && g->v->size(g->v, file) == (int64_t)g->segment_size;
+            bool usable = file >= 0 && g->v->size(g->v, file) == (int64_t)g->segment_size && renew(store, f);
             if (usable && f->first_lsn != first_lsn) {
                 usable = g->v->rename(g->v, g->dir, name, target) == 0;
             }

@@ -4,6 +4,7 @@ shows that the disk does not have.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import subprocess
@@ -32,6 +33,28 @@ def extents(path: Path) -> list[tuple[int, int]]:
             found.append((int(fields[3]), int(fields[4]) + 1))
     assert found, f"{path} is nowhere on the disk"
     return found
+
+
+def cached(path: Path) -> bytes:
+    """The file as the page cache has it, which is what nearly everybody reads."""
+    return path.read_bytes()
+
+
+def on_the_device(path: Path) -> bytes:
+    """The file as the device has it, whatever the page cache says."""
+    size = path.stat().st_size
+    file = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+    try:
+        with mmap.mmap(-1, size) as memory:
+            assert os.preadv(file, [memory], 0) == size
+            return memory[:]
+    finally:
+        os.close(file)
+
+
+def phantoms(store: Path) -> list[Path]:
+    """The segments of which the page cache shows something else than the disk has."""
+    return [segment for segment in segment_files(store) if cached(segment) != on_the_device(segment)]
 
 
 def begin_to_fail(control: Control, how: str, path: Path) -> None:
@@ -91,18 +114,78 @@ def write_while_it_fails(path: str, journal: str, control: str, how: str, kept: 
     return {"told": sorted(set(told)), "later": later, "again": again, "forced": forced, "failed": failed}
 
 
-def cached(path: Path) -> bytes:
-    """The file as the page cache has it, which is what nearly everybody reads."""
-    return path.read_bytes()
+# ---- files that are used again ----
+
+USED_AGAIN_STEPS = 400
+CHURN_BYTES = 30_000
 
 
-def on_the_device(path: Path) -> bytes:
-    """The file as the device has it, whatever the page cache says."""
-    size = path.stat().st_size
-    file = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
-    try:
-        with mmap.mmap(-1, size) as memory:
-            assert os.preadv(file, [memory], 0) == size
-            return memory[:]
-    finally:
-        os.close(file)
+def _allocate_anew(path: Path) -> None:
+    """Every segment but the first as the store allocates them when it has no time to fill them."""
+    for segment in segment_files(path)[1:]:
+        size = segment.stat().st_size
+        with segment.open("r+b") as file:
+            file.truncate(0)
+            os.posix_fallocate(file.fileno(), 0, size)
+            os.fsync(file.fileno())
+
+
+def _current(path: Path, store: logstore.MessageStore) -> Path:
+    """The segment that is being written."""
+    return max(segment for segment in segment_files(path) if int(segment.stem, 16) <= store.next_lsn)
+
+
+def use_again_what_failed(path: str, journal: str, control: str, fails: str, kept: list[Any]) -> dict[str, Any]:
+    """Writes into allocated blocks that nothing was ever written to fail; the file is used again in the same boot.
+
+    `fails`: the first batch of a life, a later one, or the header of its next segment with what comes along.
+    """
+    disk = control_of(control)
+    writer = JournalWriter(journal, disk)
+    directory = Path(path)
+    with logstore.open(path, segment_size=SMALL_SEGMENT) as store:
+        number = writer.begin(work(queue="a"))
+        store.declare_queue("a")
+        writer.back(number)
+    _allocate_anew(directory)
+    store = logstore.open(path)
+    subprocess.run(["sync", "-f", path], check=True)
+    current = _current(directory, store)
+    bad = [s for s in segment_files(directory) if s > current] if fails == "a header" else [current]
+    churned = 0
+
+    def churn(tag: str) -> str:
+        told = _told(writer, tag, store)
+        if told == "acknowledged":
+            message = next(iter(store.queue("a").browse()))
+            number = writer.begin(work(minus=[(tag, "a")]))
+            store.dequeue(message.id, "a")
+            writer.back(number)
+        return told
+
+    while fails == "a later batch" and churned < 5:
+        churned += 1
+        assert churn(f"churn-{churned}-{CHURN_BYTES}") == "acknowledged"
+    disk.fail_ranges([extent for segment in bad for extent in extents(segment)])
+    told = "acknowledged"
+    while told == "acknowledged":
+        churned += 1
+        told = churn(f"churn-{churned}-{CHURN_BYTES}")
+        assert churned < USED_AGAIN_STEPS, "the disk never failed"
+    assert told == "OutcomeUnknown"
+    (failed_in,) = (segment.stat().st_ino for segment in phantoms(directory))
+    disk.heal()
+    with contextlib.suppress(logstore.StoreError):
+        store.close()
+    store = logstore.open(path)
+    kept += [writer, store]
+    while _current(directory, store).stat().st_ino != failed_in and churned < USED_AGAIN_STEPS:
+        churned += 1
+        assert churn(f"churn-{churned}-{CHURN_BYTES}") == "acknowledged"
+    again = _current(directory, store)
+    used = again.stat().st_ino == failed_in
+    stays = 0
+    while _current(directory, store) == again:  # all of it, with what stays
+        stays += 1
+        assert _told(writer, f"stays-{stays}-{CHURN_BYTES}", store) == "acknowledged"
+    return {"used again": used, "stays": stays}
