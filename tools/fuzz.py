@@ -194,6 +194,8 @@ def replay_compiler() -> tuple[list[str], list[str]]:
 
 def make_seeds() -> None:
     """Write csrc/fuzz/seeds anew from real stores."""
+    for target in C_TARGETS:
+        shutil.rmtree(FUZZ / "seeds" / target, ignore_errors=True)
     program = build("seeds", FUZZ / "make_seeds.c", [os.environ.get("CC", "cc")], [], 2)
     done = run([str(program), str(FUZZ / "seeds")])
     if done.returncode != 0:

@@ -85,7 +85,7 @@ static void save_segments(const struct subject *s, const char *name) {
         told[0] = 1;
         n = tell(&s->files[i], NULL, told + 1);
         memset(told + 1 + 8, 0, 8);
-        (void)snprintf(full, sizeof full, "%s-%zu", name, i);
+        (void)snprintf(full, sizeof full, "%s-%llu", name, (unsigned long long)(s->files[i].first_lsn / SEGMENT));
         save("segment", full, told, 1 + n);
     }
 }

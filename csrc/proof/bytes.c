@@ -22,7 +22,7 @@ static struct {
     bool full;
 } asked = {.seed = 1};
 
-static uint64_t flips, live_flips;
+static uint64_t flips, live_flips, moves;
 
 /* ---- time ---- */
 
@@ -45,14 +45,15 @@ static void print_counts(void) {
     uint64_t undetected = tally.violations[CHECK_DETECTED];
 
     printf("{\"tool\":\"bytes\",\"tier\":\"%s\",\"seed\":%llu,\"flips\":%llu,\"undetected\":%llu,\"live_flips\":%llu,"
+           "\"moves\":%llu,"
            "\"truncations\":%llu,\"sectors\":%llu,\"files\":%llu,\"cases\":%llu,\"refused\":%llu,\"harmless\":%llu,"
            "\"cut\":%llu,\"cut_unreported\":%llu,\"largest_allocation\":%zu,\"cpu_seconds\":%.1f,\"violations\":%llu",
            asked.full ? "full" : "fast", (unsigned long long)asked.seed, (unsigned long long)flips,
-           (unsigned long long)undetected, (unsigned long long)live_flips, (unsigned long long)counts.truncations,
-           (unsigned long long)counts.sectors, (unsigned long long)counts.files, (unsigned long long)tally.cases,
-           (unsigned long long)tally.refused, (unsigned long long)tally.harmless, (unsigned long long)tally.cut,
-           (unsigned long long)tally.beyond, tally.largest, seconds_of(CLOCK_PROCESS_CPUTIME_ID),
-           (unsigned long long)tally.all);
+           (unsigned long long)undetected, (unsigned long long)live_flips, (unsigned long long)moves,
+           (unsigned long long)counts.truncations, (unsigned long long)counts.sectors, (unsigned long long)counts.files,
+           (unsigned long long)tally.cases, (unsigned long long)tally.refused, (unsigned long long)tally.harmless,
+           (unsigned long long)tally.cut, (unsigned long long)tally.beyond, tally.largest,
+           seconds_of(CLOCK_PROCESS_CPUTIME_ID), (unsigned long long)tally.all);
     if (tally.killed_by >= 0)
         printf(",\"killed_by\":\"%s\"", check_words[tally.killed_by]);
     printf("}\n");
@@ -139,11 +140,13 @@ static void damage_all(struct subject *const *subjects, const struct subject *ot
     for (int i = 0; i < 3 && !time_is_up(); i++) {
         (void)alarm(10 * CASE_SECONDS_MAX);
         live_flips += flip_under(subjects[i], asked.full ? 1 : 64);
+        moves += flip_under_moves(subjects[i]);
         damage_files(subjects[i], other);
         lengthen_all(subjects[i]);
     }
     for (int i = 0; i < 3 && !time_is_up(); i++) {
         (void)alarm(10 * CASE_SECONDS_MAX);
+        misdirect_all(subjects[i]);
         damage_sectors(subjects[i], SECTOR, asked.full ? 1 : 2, asked.seed);
         damage_sectors(subjects[i], BLOCK, 1, asked.seed);
         if (!asked.full)
@@ -209,8 +212,12 @@ int main(int argc, char **argv) {
     SAY("the making of the stores");
     for (int kind = 0; kind < STORES; kind++)
         subjects[kind] = subject_new(kind, asked.seed);
-    for (int kind = 0; kind < STORE_OTHER; kind++)
-        all_is_there(subjects[kind]);
+    for (int kind = 0; kind < STORES; kind++) {
+        if (subjects[kind]->wrong)
+            violated(CHECK_STATE, "an undamaged store is not what the model says");
+        if (kind != STORE_OTHER)
+            all_is_there(subjects[kind]);
+    }
     n = list_spots(subjects, STORE_OTHER, spots);
     damage_all(subjects, subjects[STORE_OTHER], spots, n);
     (void)alarm(0);

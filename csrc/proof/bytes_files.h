@@ -168,6 +168,37 @@ static inline void damage_sectors(struct subject *s, uint32_t bytes, uint32_t st
     }
 }
 
+/* ---- writes that went astray ---- */
+
+/* A batch's bytes where another one of its segment stands, or behind the last: whole, but not of that place. */
+static inline void misdirect(struct subject *s, size_t batch, uint32_t to) {
+    static uint8_t now[SEGMENT];
+    const struct place_of_batch *b = &s->batches[batch];
+    const struct image *f = &s->files[b->file];
+    struct damage d;
+
+    if (to == b->at || to + b->bytes > SEGMENT)
+        return;
+    d = damage_new(s);
+    SAY("%s store, the batch at %u of %s also at %u", store_words[s->kind], b->at, f->name, to);
+    memcpy(now, f->bytes, SEGMENT);
+    memcpy(now + to, f->bytes + b->at, b->bytes);
+    touch(&d, b->file, now, SEGMENT);
+    judge_and_free(&d);
+    counts.sectors++;
+}
+
+static inline void misdirect_all(struct subject *s) {
+    for (size_t i = 0; i < s->batch_count; i++) {
+        for (size_t k = 0; k < s->batch_count && !tally.stop; k++) {
+            if (s->batches[k].file == s->batches[i].file)
+                misdirect(s, i, s->batches[k].at);
+        }
+        if (!tally.stop)
+            misdirect(s, i, s->files[s->batches[i].file].end);
+    }
+}
+
 /* ---- whole files ---- */
 
 static inline void remove_all(struct subject *s) {

@@ -154,4 +154,92 @@ static inline uint64_t flip_under(struct subject *s, uint32_t step) {
     return done;
 }
 
+/* ---- under relocation ---- */
+
+/* Whatever a message that is still there reads as, it is what was stored, or refused. */
+static inline void contents_are_not_wrong(const struct subject *s, ls_store *store) {
+    static uint8_t expected[1 << 16], into[1 << 16];
+
+    for (size_t i = 0; i < s->r.told_count; i++) {
+        const struct told *t = &s->r.told[i];
+        ls_message_info info;
+        size_t done = 0;
+
+        if (ls_message(store, t->id, &info) != LS_OK)
+            continue;
+        fill(expected, t->seed + 1, t->content_bytes);
+        if (ls_load_content(store, t->id, 0, into, sizeof into, &done) == LS_OK &&
+            (done != t->content_bytes || memcmp(into, expected, done) != 0))
+            violated(CHECK_CONTENT, "a damaged record was moved and reads as whole");
+    }
+}
+
+static inline bool is_of_content(const struct subject *s, const struct record *r) {
+    return told_of(&s->r, r->id) != NULL && (r->type == MESSAGE_START || r->type == MESSAGE_CHUNK);
+}
+
+/* What comes and goes fills segments, and a segment that is full calls for a spare, and so for moves. */
+static inline void fill_a_little(ls_store *store) {
+    static const uint8_t content[3300];
+    const uint32_t queue = 1;
+    uint64_t id, lsn;
+
+    if (ls_publish(store, &queue, 1, NULL, 0, content, sizeof content, NULL, 0, &id) == LS_OK)
+        (void)ls_dequeue(store, id, queue, NULL, 0, 0, 0, &lsn);
+}
+
+/* One bit of the record turns while the store is open; then what is old is moved, and the store opened once more. */
+static inline bool move_with_flip(struct subject *s, const char *name, uint32_t at, uint8_t byte) {
+    vfs_sim *disk = vfs_sim_clone(s->past[s->before_move]);
+    ls_store *store = NULL;
+    ls_stats stats = {.segments_relocated = 0};
+
+    if (open_store(&s->r, vfs_sim_table(disk), s->r.catalog, QUEUES + 1, &store) != LS_OK)
+        abort();
+    turn(disk, name, at, byte);
+    for (int i = 0; i < 60 && stats.segments_relocated + stats.relocation_failures == 0; i++) {
+        fill_a_little(store);
+        ls_stats_get(store, &stats);
+    }
+    contents_are_not_wrong(s, store);
+    ls_free(store);
+    store = NULL;
+    if (open_store(&s->r, vfs_sim_table(disk), s->r.catalog, QUEUES + 1, &store) == LS_OK)
+        contents_are_not_wrong(s, store);
+    ls_free(store);
+    vfs_sim_free(disk);
+    return stats.segments_relocated + stats.relocation_failures > 0;
+}
+
+/* The middle of every record with content that was in the log before it moved; how many moves met one. */
+static inline uint64_t flip_under_moves(struct subject *s) {
+    static uint8_t bytes[SEGMENT];
+    ls_reader *reader = NULL;
+    ls_batch b;
+    uint64_t met = 0;
+
+    if (ls_reader_open(vfs_sim_table(s->past[s->before_move]), "/s", 0, &reader) != LS_OK)
+        abort();
+    while (ls_reader_next(reader, &b) == LS_OK && !tally.stop) {
+        struct record r;
+        char name[SEGMENT_NAME_BYTES];
+
+        memcpy(bytes, b.bytes, b.size);
+        format_segment_name(name, b.first_lsn);
+        for (uint32_t at = 0; at < b.size && !tally.stop; at += r.length) {
+            uint32_t hit;
+
+            format_read_verified(bytes + at, &r);
+            hit = at + r.length - r.length / 4;
+            if (!is_of_content(s, &r))
+                continue;
+            (void)snprintf(tally.what, sizeof tally.what, "%s store before a move, %s, LSN %llu", store_words[s->kind],
+                           name, (unsigned long long)r.lsn);
+            met += move_with_flip(s, name, (uint32_t)(b.lsn - b.first_lsn) + hit, bytes[hit] ^ 1);
+        }
+    }
+    ls_reader_close(reader);
+    return met;
+}
+
 #endif

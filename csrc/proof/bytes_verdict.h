@@ -6,8 +6,8 @@
  *   - The first batch that differs is followed by something that shows that it was durable once (an intact batch record,
  *     or the header of a later segment), or a file of the log was cut short, or META differs: it is refused, the error is
  *     of the right kind and names the damaged place, and nothing was written.
- *   - Nothing behind it is intact: no log can tell that from a crash. It may be refused; if it opens, it is what it was
- *     before that batch, and says that it was cut there. Behind CLOSE there is nothing: then it is what it was, unclean.
+ *   - Nothing behind it is intact: no log can tell that from a crash, which must never read as damage. It opens, is what
+ *     it was before that batch, and says that it was cut there. If the batch is that of CLOSE, it is what it was, unclean.
  */
 #ifndef LOGSTORE_BYTES_VERDICT_H
 #define LOGSTORE_BYTES_VERDICT_H
@@ -163,7 +163,8 @@ static inline bool was_durable(const struct damage *d, size_t cut) {
         if (d->s->files[i].in_log && d->s->files[i].prev_end_lsn > d->s->batches[cut].lsn && header_is_intact(d, i))
             return true;
     }
-    return false;
+    return d->s->kind == STORE_TORN && is_intact(d, d->s->torn_file, d->s->torn_at, BATCH_RECORD_BYTES) &&
+           header_is_intact(d, d->s->torn_file);
 }
 
 static inline struct wanted wanted_of(const struct damage *d) {
@@ -222,6 +223,8 @@ static inline void judge_refusal(const struct damage *d, const struct wanted *w,
         return;
     if (!hit)
         violated(CHECK_STATE, "what is not of the log makes the store refuse");
+    else if (!w->refuse && reference_of(d->s, w->cut)->opens)
+        violated(CHECK_STATE, "what a crash may have left makes the store refuse");
     else if (rc == LS_NOT_A_STORE ? !w->may_not_a_store : rc != LS_CORRUPT)
         violated(CHECK_REPORTS, "refused for the wrong reason");
     else if (!w->meta && (w->refuse || w->remains) && !names_the_place(d, e))
@@ -258,7 +261,7 @@ static inline void judge_report(const struct damage *d, const struct wanted *w, 
 
 static inline void judge_opened(const struct damage *d, const struct wanted *w, ls_store *store) {
     static struct state state;
-    const struct reference *ref = reference_of(d->s, w->cut);
+    const struct reference ref_then = *reference_of(d->s, w->cut), *ref = &ref_then;
     struct run *r = &d->s->r;
     ls_recovery report;
 
@@ -267,7 +270,10 @@ static inline void judge_opened(const struct damage *d, const struct wanted *w, 
         return;
     }
     ls_recovery_report(store, &report);
-    model_after(r, ref->found, r->catalog, &state);
+    if (d->s->kind == STORE_CLOSED && w->cut + 1 == d->s->batch_count) /* CLOSE stands alone */
+        model_after(r, reference_of(d->s, d->s->batch_count)->found, r->catalog, &state);
+    else
+        model_after(r, ref->found, r->catalog, &state);
     if (!store_is(store, &state, r->catalog))
         violated(CHECK_STATE, "the store is not what the model says");
     else if (!contents_are(r, store, &state))
