@@ -51,9 +51,9 @@ class Outcome:
 # ---- building ----
 
 
-def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+def run(command: list[str], env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command of the checkout, its output as text."""
-    return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False, **options)  # type: ignore[call-overload,no-any-return]
+    return subprocess.run(command, cwd=ROOT, env=env, text=True, capture_output=True, check=False)
 
 
 def has_libfuzzer() -> bool:
@@ -117,7 +117,6 @@ def build(name: str, source: Path, compiler: list[str], link: list[str], jobs: i
 
 def sanitizer_environment() -> dict[str, str]:
     """The sanitizers' options: leaks count, and a failed assertion is a find."""
-    # vfs_sim gives a limit to nothing: a huge allocation must fail, not be granted lazily.
     return os.environ | {
         "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=0",
         "UBSAN_OPTIONS": "halt_on_error=1",

@@ -3,9 +3,7 @@
  * encodes to the same bytes again. Checksums are put right first, for otherwise nothing gets beyond them; one input in
  * two also gets its header's length, place and links right, so that bodies are reached.
  *
- *   clang -std=c11 -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Icsrc/include \
- *       -Icsrc csrc/fuzz/fuzz_record.c csrc/format.c csrc/format_encode.c csrc/format_decode.c csrc/test_codec.c \
- *       csrc/xxh64.c -o build/fuzz_record && build/fuzz_record -max_len=8192 -max_total_time=60
+ * tools/fuzz.py builds and runs it; csrc/tests/test_fuzz_record.c replays what is kept.
  */
 #include <stdlib.h>
 #include <string.h>
