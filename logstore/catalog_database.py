@@ -268,6 +268,8 @@ class CatalogDatabase:
 
     def _reload(self) -> None:
         """Learn what became of a commit whose answer never came."""
+        with self._explained():
+            self._place.renew(self._engine)
         with self._transaction() as connection:
             if self._settled_revision(connection) not in (self._now.revision, self._now.revision + 1):
                 self._refuse_second_writer()

@@ -47,6 +47,9 @@ class Place(Protocol):
     def settle(self, engine: Engine) -> None:
         """Do what changes the place itself, and so waits until it is known to be ours."""
 
+    def renew(self, engine: Engine) -> None:
+        """Before a change: let nothing stand on what a write that failed, in this process or before, may have left."""
+
     def explain(self, error: Exception) -> CatalogError:
         """Say in one plain sentence what an exception of the driver means."""
 
@@ -150,6 +153,27 @@ class SqliteFile:
         for suffix in ("", "-wal", "-shm"):
             with suppress(OSError):  # absent, or another user's, who lets us write all the same
                 os.chmod(f"{self.path}{suffix}", 0o600)
+        self.renew(engine)
+
+    def renew(self, engine: Engine) -> None:
+        """The write-ahead log is written into the file, forced, and emptied.
+
+        After a sync that failed the page cache shows what the disk does not have, and on ext4 what is later written
+        through the same pages is synced without an error and gone with the power. What comes after would be read
+        only behind such a hole. An empty log begins in new blocks. After an orderly close there is none.
+        """
+        if self.read_only:
+            return
+        raw = engine.raw_connection()
+        try:
+            cursor: sqlite3.Cursor = raw.cursor()  # type: ignore[assignment] # the driver is known
+            cursor.execute("SELECT count(*) FROM sqlite_master").fetchall()  # else the mode, just set, is in the way
+            ((busy, _, _),) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            cursor.close()
+        finally:
+            raw.close()
+        if busy:
+            raise CatalogUnavailable(f"{self.where} is being read by another process; end that one, or try again")
 
     def verify(self, connection: Connection) -> None:
         """Pages and references; SQLite itself would notice only when it comes across them."""

@@ -100,6 +100,9 @@ class PostgresSchema:
     def settle(self, engine: Engine) -> None:
         """Nothing: a server's settings are its operator's."""
 
+    def renew(self, engine: Engine) -> None:
+        """Nothing: the server sees to its own files."""
+
     def explain(self, error: Exception) -> CatalogError:
         """By the SQLSTATE, if the server got to say one."""
         from sqlalchemy.exc import InterfaceError, OperationalError

@@ -87,9 +87,7 @@ def write_while_it_fails(path: str, journal: str, control: str, how: str, kept: 
     writer = JournalWriter(journal, disk)
     store = logstore.open(path, segment_size=SMALL_SEGMENT)
     kept += [writer, store]
-    number = writer.begin(work(queue="a"))
-    store.declare_queue("a")
-    writer.back(number)
+    declare(writer, store, "a")
     assert [_told(writer, tag, store) for tag in GOOD] == ["acknowledged"] * len(GOOD)
     subprocess.run(["sync", "-f", path], check=True)  # so that of the file system itself nothing is on its way
     begin_to_fail(disk, how, Path(path))
@@ -144,9 +142,7 @@ def use_again_what_failed(path: str, journal: str, control: str, fails: str, kep
     writer = JournalWriter(journal, disk)
     directory = Path(path)
     with logstore.open(path, segment_size=SMALL_SEGMENT) as store:
-        number = writer.begin(work(queue="a"))
-        store.declare_queue("a")
-        writer.back(number)
+        declare(writer, store, "a")
     _allocate_anew(directory)
     store = logstore.open(path)
     subprocess.run(["sync", "-f", path], check=True)
@@ -189,3 +185,47 @@ def use_again_what_failed(path: str, journal: str, control: str, fails: str, kep
         stays += 1
         assert _told(writer, f"stays-{stays}-{CHURN_BYTES}", store) == "acknowledged"
     return {"used again": used, "stays": stays}
+
+
+# ---- the catalog ----
+
+
+def fail_in_the_catalog(path: str, journal: str, control: str, goes_on: bool, kept: list[Any]) -> list[str]:
+    """A queue's declaration fails on the disk, which then is well again; the same store goes on, if asked."""
+    disk = control_of(control)
+    writer = JournalWriter(journal, disk)
+    store = logstore.open(path, segment_size=SMALL_SEGMENT)
+    kept += [writer, store]
+    declare(writer, store, "a")
+    subprocess.run(["sync", "-f", path], check=True)
+    disk.fail_writes = 1
+    try:
+        declare(writer, store, "unlucky")
+        told = "acknowledged"
+    except logstore.StoreError as error:
+        told = type(error).__name__
+    disk.heal()
+    return [told, *(fill_queues(writer, store, "later") if goes_on else [])]
+
+
+def go_on_after_the_catalog(path: str, journal: str, control: str, kept: list[Any]) -> list[str]:
+    """The store opened again in the same boot, and used."""
+    writer = JournalWriter(journal, control_of(control), first=1000)
+    kept += [writer, logstore.open(path)]
+    return fill_queues(writer, kept[-1], "again")
+
+
+def fill_queues(writer: JournalWriter, store: logstore.MessageStore, name: str) -> list[str]:
+    """New queues, a message in each."""
+    for n in range(6):
+        declare(writer, store, f"{name}{n}")
+        tag = f"{name}-{n}-100"
+        number = writer.begin(work([(tag, f"{name}{n}")]))
+        writer.back(number, ids={tag: store.publish(f"{name}{n}", body(tag), header=tag.encode())})
+    return [queue.name for queue in store.queues()]
+
+
+def declare(writer: JournalWriter, store: logstore.MessageStore, name: str) -> None:
+    number = writer.begin(work(queue=name))
+    store.declare_queue(name)
+    writer.back(number)

@@ -37,11 +37,11 @@ def work(plus: list[Place] = (), minus: list[Place] = (), **more: Any) -> dict[s
 class JournalWriter:
     """Written by the threads of one process, a line at a time."""
 
-    def __init__(self, path: Path | str, control: Control) -> None:
+    def __init__(self, path: Path | str, control: Control, first: int = 1) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.control = control
         self._lock = threading.Lock()
-        self._next = 0
+        self._next = first - 1
 
     def begin(self, *atoms: dict[str, Any]) -> int:
         with self._lock:

@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from killed import and_then_killed
-from real_disk_faults import use_again_what_failed, write_while_it_fails
+from real_disk_faults import (
+    fail_in_the_catalog,
+    go_on_after_the_catalog,
+    use_again_what_failed,
+    write_while_it_fails,
+)
 from real_disk_journal import JournalWriter, Place, body, work
 from real_disk_server import control_of, end_with_parent
 from stores import SMALL_SEGMENT
@@ -281,9 +286,8 @@ def work_hard(
 
 
 def host() -> None:
-    known: dict[str, Callable[..., Any]] = {
-        do.__name__: do for do in (look, go_on, work_hard, write_while_it_fails, use_again_what_failed)
-    }
+    faults = (write_while_it_fails, use_again_what_failed, fail_in_the_catalog, go_on_after_the_catalog)
+    known: dict[str, Callable[..., Any]] = {do.__name__: do for do in (look, go_on, work_hard, *faults)}
     for line in sys.stdin:
         request = json.loads(line)
         try:

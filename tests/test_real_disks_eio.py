@@ -156,6 +156,23 @@ def test_a_file_in_which_a_write_failed_loses_nothing_when_it_is_used_again(
         assert violations(History.of(disk), [Cut(disk.control.entries, Kept.NOTHING)], children) == []
 
 
+@pytest.mark.parametrize("goes_on", [True, False], ids=["the store goes on", "it is opened again"])
+@pytest.mark.parametrize("file_system", FILE_SYSTEMS)
+def test_a_change_of_the_catalog_that_failed_takes_no_later_one_with_it(
+    file_system: str, goes_on: bool, children: Host
+) -> None:
+    """SQLite's log is a file that grows, into blocks never written to before."""
+    with real_disk(file_system) as disk:
+        files = (disk.path / "store", disk.place / "journal", disk.control_path)
+        told, *queues = children.ask("fail_in_the_catalog", *files, goes_on)
+        assert told == "CatalogUnavailable"
+        assert disk.control.failed_writes > 0
+        if not goes_on:
+            queues = children.ask("go_on_after_the_catalog", *files)
+        assert len(queues) > 6
+        assert violations(History.of(disk), [Cut(disk.control.entries, Kept.NOTHING)], children) == []
+
+
 # ---- any one call ----
 
 
