@@ -267,6 +267,10 @@ static void remove_directory(const char *path) {
         abort();
 }
 
+static char real_path[120]; /* of this round's store */
+
+static void remove_real_path(void) { remove_directory(real_path); }
+
 static void live_until_killed(const char *path, const ls_options *options, uint64_t seed, uint32_t calls_each) {
     const uint32_t states[QUEUES_MAX_HERE] = {0, 1, 1, 1, 1};
     ls_store *store = open_with(NULL, path, options, states);
@@ -300,15 +304,16 @@ static void killed_round(const char *path, const ls_options *options, uint64_t s
 static void real_round(enum round_kind kind, uint64_t seed, uint32_t calls_each) {
     const uint32_t states[QUEUES_MAX_HERE] = {0, 1, 1, 1, 1};
     const char *base = getenv("TMPDIR");
-    char path[120];
+    char *path = real_path;
     ls_options options = any_options();
     struct view last;
     ls_store *store;
     int rc;
 
-    (void)snprintf(path, sizeof path, "%s/logstore-history-XXXXXX", base != NULL ? base : "/tmp");
+    (void)snprintf(path, sizeof real_path, "%s/logstore-history-XXXXXX", base != NULL ? base : "/tmp");
     if (mkdtemp(path) == NULL)
         abort();
+    judge.clean_up = remove_real_path;
     if (kind == REAL_KILLED) {
         killed_round(path, &options, seed, calls_each);
     } else {
@@ -327,6 +332,7 @@ static void real_round(enum round_kind kind, uint64_t seed, uint32_t calls_each)
         last = final_view(rc == LS_OK);
         look(NULL, path, &options, &last);
     }
+    judge.clean_up = NULL;
     remove_directory(path);
 }
 

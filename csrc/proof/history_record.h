@@ -206,6 +206,7 @@ struct judge {
     uint64_t told;
     const char *expected; /* a forgery: only whether this check notices it counts */
     bool noticed;
+    void (*clean_up)(void); /* before an end in the middle; or NULL */
 };
 
 static struct judge judge;
@@ -242,6 +243,8 @@ __attribute__((format(printf, 2, 3))) static inline void violated(const char *ch
     if (judge.stop_at_first) {
         printf("{\"tool\":\"history\",\"violations\":1,\"killed_by\":\"%s\"}\n", check);
         (void)fflush(stdout);
+        if (judge.clean_up != NULL)
+            judge.clean_up();
         _Exit(1);
     }
 }
