@@ -8,13 +8,12 @@
  * sectors. The last line is one JSON object; the exit status is 0 if nothing was violated.
  */
 #include <signal.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bytes_files.h"
 #include "bytes_flips.h"
 
-enum { FLIPS_FAST = 66560, SPOTS_MAX = 4 << 20, CASE_SECONDS_MAX = 120 };
+enum { FLIPS_FAST = 66560, SPOTS_MAX = 4 << 20 };
 
 static struct {
     uint64_t seed;
@@ -26,17 +25,9 @@ static uint64_t flips, live_flips, moves;
 
 /* ---- time ---- */
 
-static double seconds_of(clockid_t clock) {
-    struct timespec t;
-
-    (void)clock_gettime(clock, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-static double begun;
-
 static bool time_is_up(void) {
-    return tally.stop || (asked.seconds > 0 && seconds_of(CLOCK_MONOTONIC) - begun > asked.seconds);
+    tally.stop = tally.stop || (tally.until > 0 && seconds_of(CLOCK_MONOTONIC) > tally.until);
+    return tally.stop;
 }
 
 /* ---- the last line ---- */
@@ -80,7 +71,6 @@ static uint64_t flip_pass(struct subject *const *subjects, const struct spot *sp
 
         if (p->kind != kind || of_kind++ % step != asked.seed % step)
             continue;
-        (void)alarm(CASE_SECONDS_MAX);
         flip(subjects[p->store], p->file, p->at, (int)((p->at * 2654435761u >> 16) + (uint32_t)pass) & 7);
         done++;
     }
@@ -104,7 +94,7 @@ static void flip_all(struct subject *const *subjects, const struct spot *spots, 
     size_t structure = of_kind(spots, n, OF_STRUCTURE), rest = structure < FLIPS_FAST ? FLIPS_FAST - structure : 0;
 
     if (asked.full) {
-        for (int kind = 0; kind < BYTE_KINDS; kind++) {
+        for (int kind = OF_STRUCTURE; kind <= OF_CONTENT; kind++) {
             for (int pass = 0; pass < 8; pass++)
                 (void)flip_pass(subjects, spots, n, kind, pass, 1, UINT64_MAX);
         }
@@ -149,12 +139,13 @@ static void damage_all(struct subject *const *subjects, const struct subject *ot
         misdirect_all(subjects[i]);
         damage_sectors(subjects[i], SECTOR, asked.full ? 1 : 2, asked.seed);
         damage_sectors(subjects[i], BLOCK, 1, asked.seed);
-        if (!asked.full)
-            truncate_all(subjects[i], 4099);
+        truncate_all(subjects[i], 4099);
     }
     flip_all(subjects, spots, n);
     for (int i = 0; asked.full && i < 3 && !time_is_up(); i++)
         truncate_all(subjects[i], 1);
+    for (int pass = 0; asked.full && pass < 8; pass++)
+        (void)flip_pass(subjects, spots, n, OF_NOTHING, pass, 1, UINT64_MAX);
 }
 
 static void switch_off(char *names) {
@@ -206,7 +197,7 @@ int main(int argc, char **argv) {
     size_t n;
 
     read_arguments(argc, argv);
-    begun = seconds_of(CLOCK_MONOTONIC);
+    tally.until = asked.seconds > 0 ? seconds_of(CLOCK_MONOTONIC) + asked.seconds : 0;
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         (void)signal(signals[i], crashed);
     SAY("the making of the stores");

@@ -12,7 +12,12 @@
 #ifndef LOGSTORE_BYTES_VERDICT_H
 #define LOGSTORE_BYTES_VERDICT_H
 
+#include <time.h>
+#include <unistd.h>
+
 #include "bytes_store.h"
+
+enum { CASE_SECONDS_MAX = 120 };
 
 /* ---- the checks ---- */
 
@@ -35,6 +40,7 @@ static struct {
     bool off[CHECKS];
     bool first_only;
     bool stop;
+    double until; /* by the monotonic clock, in seconds; 0: no limit */
     uint64_t violations[CHECKS];
     uint64_t all;
     int killed_by;  /* the first check that was violated; -1: none */
@@ -46,6 +52,13 @@ static struct {
     uint64_t harmless; /* opened, and whole */
     size_t largest;    /* allocation while the core worked */
 } tally = {.killed_by = -1};
+
+static inline double seconds_of(clockid_t clock) {
+    struct timespec t;
+
+    (void)clock_gettime(clock, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
 
 static inline void violated(enum check_name check, const char *words) {
     if (tally.off[check])
@@ -342,6 +355,8 @@ static inline void judge(const struct damage *d) {
     struct wanted w = wanted_of(d);
 
     tally.cases++;
+    (void)alarm(CASE_SECONDS_MAX);
+    tally.stop = tally.stop || (tally.until > 0 && seconds_of(CLOCK_MONOTONIC) > tally.until);
     if (!tally.off[CHECK_READER])
         judge_reader(d, &w);
     judge_store(d, &w);
