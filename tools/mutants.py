@@ -1,0 +1,349 @@
+#!/usr/bin/env python3
+"""Shows that the proof would notice: every deliberate fault of csrc/mutants.h must make one of its programs fail.
+
+    tools/mutants.py [--tier fast|full] [--seconds S] [--only NAME,...] [--jobs N] [--limit S] [--find] [--list]
+
+Each mutant has a killer in tools/mutant_killers.json: a program and the arguments with which it sees the fault
+soon. One whose killer no longer sees it (a workload was changed) is searched for with the programs that could. A killer
+must also pass without the mutant, or it would prove nothing.
+
+fast: every mutant is killed. full: also, the check that saw it is switched off, and the next one, until the program
+passes on the same workload, cut everywhere: so it is these checks and no others that notice. Where a test saw it, the
+explorer is run without that test. Equivalent mutants (mutants.h has the proofs) must live.
+
+--find searches for all (or those of --only) and writes the killers down. The last line is one JSON object; exit status
+0 only if no mutant lives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+HEADER = ROOT / "csrc/mutants.h"
+KILLERS = ROOT / "tools/mutant_killers.json"
+BUILT = ROOT / "build/c/mutants"
+
+# In the order in which they are searched; the tests come last, for what neither a crash nor turned bytes can show.
+PROOFS = ("explorer", "sweeps", "bytes")
+TESTS = ("test_byte_rules", "test_id_rules", "test_durability_rules", "test_relocate")
+
+STARTED = time.monotonic()
+
+COUNTED = ("crash_states", "failures", "cases")  # in a program's last line: how much it looked at
+DIED = "survives"  # the name of the check that the process neither dies nor hangs
+
+_GROUP = re.compile(r"#define (\w*MUTANTS\w*)\(X\)((?:.*\\\n)*.*)")
+_MUTANT = re.compile(r'X\((\w+),\s*\\?\s*"([^"]*)",\s*\\?\s*"([^"]*)"\)')
+_AGAIN = re.compile(r"again: (?:crash_)?(explorer|sweeps) (.+)")
+_VIOLATED = re.compile(r"^VIOLATED (\w+):", re.MULTILINE)
+_FAILED_TEST = re.compile(r"^\S+:\d+: (\w+): ", re.MULTILINE)
+_COUNTS = re.compile(r"^(\d+) passed, (\d+) failed$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault, as csrc/mutants.h lists it."""
+
+    name: str
+    breaks: str
+    what: str
+    equivalent: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run of one program said."""
+
+    checks: tuple[str, ...]  # that were violated; none: it passed
+    looked_at: int
+    text: str
+    seconds: float
+
+
+@dataclass
+class Verdict:
+    """What became of a mutant."""
+
+    mutant: Mutant
+    killer: list[str] = field(default_factory=list)
+    checks: list[str] = field(default_factory=list)  # in the order in which they had to be switched off
+    looked_at: int = 0
+    lives_without: bool | None = None  # None: not asked
+    note: str = ""
+
+
+def mutants() -> list[Mutant]:
+    """All mutants, in the header's order."""
+    found = []
+    for group, body in _GROUP.findall(HEADER.read_text(encoding="utf-8")):
+        found += [Mutant(*fields, group.startswith("EQUIVALENT")) for fields in _MUTANT.findall(body)]
+    return found
+
+
+def build() -> None:
+    """Makes the programs with the faults compiled in."""
+    there = [name for name in PROOFS if (ROOT / f"csrc/proof/{name}.c").exists()]
+    targets = [f"build/c/mutants/{name}" for name in (*there, *TESTS)]
+    jobs = os.cpu_count() or 1
+    command = ["make", "--no-print-directory", f"-j{jobs}", "VARIANT=mutants", *targets]
+    if subprocess.run(command, cwd=ROOT, check=False, stdout=sys.stderr).returncode != 0:
+        raise SystemExit("mutants: the programs cannot be built")
+
+
+# ---- one run ---------------------------------------------------------------------------------------------------------
+
+
+def violated(program: str, status: int, text: str) -> tuple[str, ...]:
+    """The names of the checks that a program's end and output say were violated."""
+    if status == 0:
+        return ()
+    if status < 0:
+        return (DIED,)
+    if program.startswith("test_"):
+        failed = tuple(dict.fromkeys(_FAILED_TEST.findall(text)))
+        counted = _COUNTS.search(text)
+        return (failed or (program,)) if counted and int(counted[2]) > 0 else (DIED,)
+    named = tuple(dict.fromkeys(_VIOLATED.findall(text)))
+    return named or (str(last_line(text).get("killed_by") or DIED),)
+
+
+def last_line(text: str) -> dict[str, object]:
+    """The JSON object that ends a proof program's output; empty if it did not come so far."""
+    lines = text.strip().splitlines()
+    if not lines or not lines[-1].startswith("{"):
+        return {}
+    parsed = json.loads(lines[-1])
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def run(killer: list[str], mutant: str, limit: float) -> Outcome:
+    """Runs a program as that mutant; an empty name is the core as it should be."""
+    program, *arguments = killer
+    environment = {name: value for name, value in os.environ.items() if name != "LOGSTORE_MUTANT"}
+    if mutant:
+        environment["LOGSTORE_MUTANT"] = mutant
+    start = time.monotonic()
+    try:
+        done = subprocess.run(
+            [str(BUILT / program), *arguments],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            timeout=limit,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Outcome((), 0, "", time.monotonic() - start)  # slow is not dead: the programs know by themselves
+    if done.returncode == 2:
+        raise SystemExit(f"mutants: {' '.join(killer)} is misuse: {done.stdout.strip()[-300:]}")
+    last = last_line(done.stdout)
+    looked_at = next((int(str(last[name])) for name in COUNTED if name in last), 0)
+    checks = violated(program, done.returncode, done.stdout)
+    return Outcome(checks, looked_at, done.stdout, time.monotonic() - start)
+
+
+# ---- killing one -----------------------------------------------------------------------------------------------------
+
+
+def is_sound(killer: list[str], limit: float) -> bool:
+    """Whether the killer passes when there is no fault."""
+    return not run(killer, "", limit).checks
+
+
+def search(mutant: Mutant, limit: float) -> list[str] | None:
+    """A killer for the mutant among all programs, with the fewest things to look at."""
+    wide = ["--jobs", "1", "--seconds", str(int(limit)), "--first-violation"]
+    ways = [["explorer", "--per-family", "1", *wide], ["explorer", *wide]]
+    ways += [["sweeps", "--first-violation"], ["bytes", "--first-violation"], *([name] for name in TESTS)]
+    for killer in ways:
+        seen = run(killer, mutant.name, 4 * limit)
+        if seen.checks:
+            return narrow(mutant, killer, seen, limit)
+    return None
+
+
+def narrow(mutant: Mutant, killer: list[str], seen: Outcome, limit: float) -> list[str]:
+    """The one cut or the one failure at which it was seen, or at least the one workload, if these are enough."""
+    again = _AGAIN.search(seen.text)
+    if again is None:
+        return killer
+    words = again[2].split()
+    few = killer[1:3] if "--per-family" in killer else []
+    for part in (words, words[:2]):
+        less = [killer[0], *few, *part, "--first-violation"]
+        if run(less, mutant.name, 4 * limit).checks:
+            return less
+    return killer
+
+
+def widened(killer: list[str]) -> list[str]:
+    """All cuts of the explorer's workload instead of one; in place of a test, the explorer without it."""
+    if killer[0].startswith("test_"):
+        return ["explorer", "--per-family", "1", "--jobs", "1", "--seconds", "5", "--first-violation"]
+    if "--cut" in killer:
+        at = killer.index("--cut")
+        return killer[:at] + killer[at + 2 :]
+    return killer
+
+
+def switch_off(killer: list[str], mutant: Mutant, first: Outcome, limit: float) -> tuple[list[str], bool]:
+    """The checks that see it, switched off one after the other, and whether it then lives."""
+    known = [] if killer[0].startswith("test_") else list(first.checks)
+    seen_by = list(first.checks)
+    while True:
+        off = ["--without", ",".join(known)] if known else []
+        fresh = [check for check in run([*widened(killer), *off], mutant.name, limit).checks if check not in known]
+        if not fresh:
+            return seen_by, True
+        known += fresh
+        seen_by += fresh
+
+
+def judge(mutant: Mutant, killers: dict[str, list[str]], asked: argparse.Namespace) -> Verdict:
+    """Kills one mutant, if anything does."""
+    if mutant.equivalent:
+        return judge_equivalent(mutant, asked)
+    verdict = Verdict(mutant, list(killers.get(mutant.name, [])))
+    known = bool(verdict.killer)
+    seen = run(verdict.killer, mutant.name, 4 * asked.limit) if known else None
+    if seen is not None and not seen.checks and "--cut" in verdict.killer:  # another cut of the same workload may do
+        verdict.killer = widened(verdict.killer)
+        seen = run(verdict.killer, mutant.name, 4 * asked.limit)
+    if seen is None or not seen.checks:
+        verdict.note = "its killer no longer sees it: tools/mutants.py --find" if known else "it has no killer yet"
+        verdict.killer = search(mutant, asked.limit) or []
+        seen = run(verdict.killer, mutant.name, 4 * asked.limit) if verdict.killer else None
+    if seen is None or not seen.checks:
+        return verdict
+    sound = asked.tier == "fast" and verdict.killer[0] != "explorer"  # the fast tier runs these as they are anyway
+    if not sound and not is_sound(verdict.killer, 4 * asked.limit):
+        verdict.note = "its killer fails without it too"
+        return verdict
+    verdict.checks, verdict.looked_at = list(seen.checks), seen.looked_at
+    if asked.tier == "full" and not (asked.seconds and time.monotonic() - STARTED > asked.seconds):
+        verdict.checks, verdict.lives_without = switch_off(verdict.killer, mutant, seen, 4 * asked.limit)
+    return verdict
+
+
+def judge_equivalent(mutant: Mutant, asked: argparse.Namespace) -> Verdict:
+    """An equivalent mutant must live; whoever kills it refutes its proof."""
+    verdict = Verdict(mutant)
+    runs = [["explorer", "--per-family", "1", "--jobs", "1", "--seconds", "2", "--first-violation"]]
+    if asked.tier == "full":
+        runs = [[*runs[0][:-2], "20", "--first-violation"], ["bytes", "--first-violation"], *([name] for name in TESTS)]
+    for killer in runs:
+        seen = run(killer, mutant.name, 4 * asked.limit)
+        if seen.checks:
+            verdict.killer, verdict.checks = killer, list(seen.checks)
+            break
+    return verdict
+
+
+# ---- all of them -----------------------------------------------------------------------------------------------------
+
+
+def describe(verdict: Verdict) -> str:
+    """One line of the table."""
+    mutant = verdict.mutant
+    if mutant.equivalent:
+        said = f"NOT EQUIVALENT: {', '.join(verdict.checks)}" if verdict.checks else "equivalent, lives"
+        return f"{mutant.name:32} {said}"
+    if not verdict.checks:
+        return f"{mutant.name:32} LIVES: {mutant.what} ({mutant.breaks}){'; ' + verdict.note if verdict.note else ''}"
+    after = f" after {verdict.looked_at}" if verdict.looked_at else ""
+    without = {None: "", True: "; lives without", False: "; DIES WITHOUT THEM TOO"}[verdict.lives_without]
+    note = f" ({verdict.note})" if verdict.note else ""
+    arguments = " ".join(word for word in verdict.killer if word != "--first-violation")
+    return f"{mutant.name:32} {', '.join(verdict.checks)} | {arguments}{after}{without}{note}"
+
+
+def find(chosen: list[Mutant], killers: dict[str, list[str]], asked: argparse.Namespace) -> int:
+    """Searches anew, and writes down what was found."""
+    missing = 0
+    wanted = [mutant for mutant in chosen if not mutant.equivalent]
+    with ThreadPoolExecutor(max_workers=max(1, asked.jobs)) as pool:
+        for mutant, found in zip(wanted, pool.map(lambda one: search(one, asked.limit), wanted), strict=True):
+            if found is not None:
+                killers[mutant.name] = found
+            missing += found is None
+            print(f"{mutant.name:32} {' '.join(found) if found else 'nothing found'}", flush=True)
+            ordered = [m.name for m in mutants() if m.name in killers]
+            lines = [f"  {json.dumps(name)}: {json.dumps(killers[name])}" for name in ordered]
+            KILLERS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    return 1 if missing else 0
+
+
+def report(verdicts: list[Verdict]) -> int:
+    """The last line, and the exit status."""
+    counted = [verdict for verdict in verdicts if not verdict.mutant.equivalent]
+    wrong = [verdict for verdict in verdicts if verdict.mutant.equivalent and verdict.checks]
+    survivors = [verdict.mutant.name for verdict in counted if not verdict.checks or verdict.lives_without is False]
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    last = {
+        "tool": "mutants",
+        "killed": len(counted) - len(survivors),
+        "of": len(counted),
+        "equivalent": [verdict.mutant.name for verdict in verdicts if verdict.mutant.equivalent],
+        "not_equivalent": [verdict.mutant.name for verdict in wrong],
+        "survivors": survivors,
+        "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
+    }
+    print(json.dumps(last), flush=True)
+    return 1 if survivors or wrong else 0
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--tier", choices=("fast", "full"), default="fast")
+    parser.add_argument("--only", default="", help="these mutants, by name, with commas between")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    parser.add_argument("--limit", type=float, default=30, help="seconds to search for a killer with one program")
+    parser.add_argument("--seconds", type=float, default=0, help="after so long the full tier only kills")
+    parser.add_argument("--find", action="store_true", help="search for killers and write them down")
+    parser.add_argument("--list", action="store_true", help="what mutants there are")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Runs what the command line asks for."""
+    asked = arguments()
+    only = {name for name in asked.only.split(",") if name}
+    everyone = mutants()
+    unknown = sorted(only - {mutant.name for mutant in everyone})
+    if unknown:
+        print(f"mutants: {unknown[0]} is none of csrc/mutants.h", file=sys.stderr)
+        return 2
+    chosen = [mutant for mutant in everyone if not only or mutant.name in only]
+    if asked.list:
+        for mutant in chosen:
+            print(f"{mutant.name:32} {'equivalent: ' if mutant.equivalent else ''}{mutant.what} ({mutant.breaks})")
+        return 0
+    build()
+    killers: dict[str, list[str]] = json.loads(KILLERS.read_text(encoding="utf-8")) if KILLERS.exists() else {}
+    if asked.find:
+        return find(chosen, killers, asked)
+    verdicts = []
+    with ThreadPoolExecutor(max_workers=max(1, asked.jobs)) as pool:
+        for verdict in pool.map(lambda mutant: judge(mutant, killers, asked), chosen):
+            verdicts.append(verdict)
+            print(describe(verdict), flush=True)
+    return report(verdicts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
