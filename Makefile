@@ -124,13 +124,30 @@ setup: $(FULL) $(EXTENSION) ## the full environment in .venv: every extra in use
 test: ## set everything up and run every check (all but the slow tests)
 	+@$(SUBMAKE) --output-sync=line STAGE=checks lint strict ctest sanitize
 	+@$(SUBMAKE) pytest
-	@echo "logstore: everything passed"
+	+@$(SUBMAKE) proof
 
 # One worker more than there are cores, since the tests often wait; with arguments of one's own in one process, so that
 # they may be --pdb, -s or a single test.
 .PHONY: pytest
 pytest: setup ## the Python tests alone (PYTEST_ARGS=...)
 	@$(BIN)/python -m pytest -q -m 'not slow' $(or $(PYTEST_ARGS),$(WORKERS))
+
+# What the proof runs is built first, so that no build counts as its time.
+BUDGET_S ?= 600
+PROVING := explorer sweeps bytes history
+
+.PHONY: proof torture proof-programs
+proof-programs: setup
+	+@$(SUBMAKE) VARIANT=plain $(PROVING:%=build/c/plain/%)
+	@$(BIN)/python tools/mutants.py --build-only
+	@$(BIN)/python tools/fuzz.py --build-only
+
+proof: proof-programs ## what shows that nothing is lost: every crash, fault and hostile byte of the fast tier
+	@$(BIN)/python tools/torture.py --fast
+
+torture: proof-programs ## all of that and the long tests, for so many seconds (BUDGET_S=600)
+	+@$(SUBMAKE) VARIANT=tsan build/c/tsan/history || $(call LOUDLY,no thread sanitizer: concurrency is NOT checked with it)
+	@$(BIN)/python tools/torture.py --seconds $(BUDGET_S)
 
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes
@@ -255,12 +272,24 @@ $(OUT)/%.ok: csrc/%.c $(CORE_HEADERS) .clang-tidy
 
 # A test that says nothing has not passed: each must exit 0 and print "N passed, 0 failed".
 .PHONY: run-ctests
-run-ctests: $(CTESTS:csrc/tests/%.c=run-%)
+run-ctests: $(CTESTS:csrc/tests/%.c=run-%) $(PROVE_$(VARIANT):%=prove-%)
 	@[ -n '$(PROGRAMS)' ] || { echo "logstore: csrc/tests holds no test_*.c" >&2; exit 1; }
 
 run-%: $(OUT)/% FORCE
 	@if $(WRAP) $< > $<.log 2>&1 && grep -q '^[1-9][0-9]* passed, 0 failed$$' $<.log; \
 		then echo "$(VARIANT): $*: $$(tail -n 1 $<.log)"; \
+		else cat $<.log; echo "$(VARIANT): $* FAILED" >&2; exit 1; fi
+
+# The programs of the proof run long elsewhere; here, shortly, for what a sanitizer sees in them and in the core.
+PROVE_asan := explorer sweeps bytes history
+PROVE_tsan := history
+SHORT_explorer := --states 2500 --jobs 1
+SHORT_sweeps := --seconds 8
+SHORT_bytes := --seconds 8
+SHORT_history := --seconds 5
+
+prove-%: $(OUT)/% FORCE
+	@if $(WRAP) $< $(SHORT_$*) > $<.log 2>&1; then echo "$(VARIANT): $*: $$(tail -n 1 $<.log)"; \
 		else cat $<.log; echo "$(VARIANT): $* FAILED" >&2; exit 1; fi
 
 endif

@@ -1,0 +1,210 @@
+"""Everything that shows that nothing is lost, in a time of one's choice, and one line that says what came out.
+
+    python tools/torture.py --fast          what every commit goes through: fixed amounts, and minima that must be met
+    python tools/torture.py --seconds 600   everything for that long
+
+`make proof` and `make torture BUDGET_S=600` build what this runs, and run it. Each stage is a program of its own
+(docs/testing.md tells what it shows) whose last line is a JSON object; its output is kept in build/proof/STAGE.log. The
+last line is the summary. Exit status: 0 if nothing was violated, no mutant lived and the minima were met; 1 otherwise; 2
+for misuse.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+LOGS = ROOT / "build" / "proof"
+PROGRAMS = ROOT / "build" / "c"
+PYTHON = sys.executable
+
+#: Below these the fast tier shows less than it promises.
+STATES_MIN, FLIPS_MIN, FUZZ_SECONDS = 500_000, 65_536, 60
+
+#: Tests against real disks and real processes, which go on as long as they are told.
+LONG_TESTS = ("tests/test_real_disks.py", "tests/test_processes.py", "tests/test_processes_files.py", "tests/broker")
+LONG_TESTS_MARK = "real_disks or processes or storms or injection"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program to run, and the environment that it needs beside ours."""
+
+    name: str
+    command: Sequence[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Outcome:
+    """How a job ended, and what its last line said."""
+
+    name: str
+    status: int
+    seconds: float
+    said: dict[str, object]
+
+    def count(self, name: str) -> int:
+        value = self.said.get(name, 0)
+        return value if isinstance(value, int) else 0
+
+
+def last_object(log: Path) -> dict[str, object]:
+    """The JSON object in the last line that holds one; empty if there is none."""
+    for line in reversed(log.read_text(errors="replace").splitlines()):
+        if line.startswith("{"):
+            try:
+                said = json.loads(line)
+            except ValueError:
+                return {}
+            return said if isinstance(said, dict) else {}
+    return {}
+
+
+def run_together(jobs: Sequence[Job]) -> list[Outcome]:
+    """Runs them side by side, says how each ended, and shows what a failed one printed."""
+    started, running = time.monotonic(), []
+    for job in jobs:
+        with (LOGS / f"{job.name}.log").open("wb") as log:
+            running.append(
+                subprocess.Popen(
+                    job.command,
+                    cwd=ROOT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=os.environ | job.environment,
+                )
+            )
+    ended = []
+    for job, process in zip(jobs, running, strict=True):
+        status = process.wait()
+        log_path = LOGS / f"{job.name}.log"
+        outcome = Outcome(job.name, status, time.monotonic() - started, last_object(log_path))
+        ended.append(outcome)
+        figures = ", ".join(f"{k} {v}" for k, v in outcome.said.items() if isinstance(v, int) and k != "seed")
+        print(f"{job.name}: {'passed' if status == 0 else 'FAILED'} in {outcome.seconds:.0f} s; {figures}", flush=True)
+        if status != 0:
+            print("\n".join(log_path.read_text(errors="replace").splitlines()[-60:]), flush=True)
+    return ended
+
+
+def proof(name: str, *arguments: object) -> list[str]:
+    return [str(PROGRAMS / "plain" / name), *map(str, arguments)]
+
+
+def tool(name: str, *arguments: object) -> list[str]:
+    return [PYTHON, str(ROOT / "tools" / name), *map(str, arguments)]
+
+
+def under_thread_sanitizer(seconds: int) -> list[Job]:
+    """The concurrent history under it, where the compiler has one; loudly nothing otherwise."""
+    program = PROGRAMS / "tsan" / "history"
+    if not program.exists():
+        print("SKIPPED: there is no history built with the thread sanitizer", file=sys.stderr, flush=True)
+        return []
+    wrap = ["setarch", "-R"] if shutil.which("setarch") else []
+    return [Job("history-tsan", [*wrap, str(program), "--seconds", str(seconds)])]
+
+
+def fast_stages() -> list[list[Job]]:
+    return [
+        [Job("explorer", proof("explorer", "--states", STATES_MIN))],
+        [Job("mutants", tool("mutants.py", "--tier", "fast"))],
+        [Job("sweeps", proof("sweeps", "--tier", "fast")), Job("bytes", proof("bytes", "--tier", "fast"))],
+        [Job("fuzz", tool("fuzz.py", "--seconds", FUZZ_SECONDS, "--jobs", 2))],
+    ]
+
+
+def torture_stages(seconds: int) -> list[list[Job]]:
+    """Shares of the time on two cores; four fuzz targets run two at a time."""
+    short, pair = max(2, seconds // 25), max(4, seconds // 17)
+    long_tests = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile"]
+    return [
+        [Job("explorer", proof("explorer", "--seconds", max(4, seconds * 11 // 20), "--tier", "full"))],
+        [Job("mutants", tool("mutants.py", "--tier", "full", "--seconds", max(4, seconds * 2 // 25)))],
+        [
+            Job("sweeps", proof("sweeps", "--tier", "full", "--seconds", pair)),
+            Job("bytes", proof("bytes", "--tier", "full", "--seconds", pair)),
+        ],
+        [Job("history", proof("history", "--seconds", short)), *under_thread_sanitizer(short)],
+        [Job("fuzz", tool("fuzz.py", "--seconds", max(2, seconds // 10), "--jobs", 2))],
+        [
+            Job(
+                "long-tests",
+                [*long_tests, "-k", LONG_TESTS_MARK, *LONG_TESTS],
+                {"LOGSTORE_TORTURE_S": str(max(1, seconds // 150))},
+            )
+        ],
+    ]
+
+
+def summary(outcomes: Sequence[Outcome]) -> tuple[str, list[str]]:
+    """The last line, and what is wrong."""
+    by_name = {outcome.name: outcome for outcome in outcomes}
+    wrong = [f"{outcome.name} failed" for outcome in outcomes if outcome.status != 0]
+    wrong += [f"{o.name} said nothing" for o in outcomes if not o.said and o.name != "long-tests"]
+    explorer, mutants = by_name["explorer"], by_name["mutants"]
+    sweeps, flips, fuzz = by_name["sweeps"], by_name["bytes"], by_name["fuzz"]
+    violations = sum(outcome.count("violations") + outcome.count("crashes") for outcome in outcomes)
+    line = (
+        f"crash states: {explorer.count('crash_states')}, unique: {explorer.count('unique')}, "
+        f"violations: {violations}, mutants killed: {mutants.count('killed')} of {mutants.count('of')}, "
+        f"sweeps: {sweeps.count('sweeps')}, "
+        f"bit flips: {flips.count('undetected')} undetected of {flips.count('flips')}, "
+        f"fuzz executions: {fuzz.count('executions')}"
+    )
+    if violations:
+        wrong.append("something was violated")
+    if mutants.count("killed") != mutants.count("of"):
+        wrong.append("a mutant lives")
+    if flips.count("undetected"):
+        wrong.append("a flip went undetected")
+    return line, wrong
+
+
+def below_minimum(outcomes: Sequence[Outcome]) -> list[str]:
+    by_name = {outcome.name: outcome for outcome in outcomes}
+    short = []
+    if by_name["explorer"].count("unique") < STATES_MIN:
+        short.append(f"fewer than {STATES_MIN} different crash states")
+    if by_name["bytes"].count("flips") < FLIPS_MIN:
+        short.append(f"fewer than {FLIPS_MIN} bit flips")
+    return short
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    amount = parser.add_mutually_exclusive_group(required=True)
+    amount.add_argument("--fast", action="store_true", help="fixed amounts, with minima")
+    amount.add_argument("--seconds", type=int, metavar="S", help="everything for that many seconds, at least 20")
+    options = parser.parse_args()
+    if options.seconds is not None and options.seconds < 20:
+        parser.error("--seconds is at least 20")
+    LOGS.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    outcomes: list[Outcome] = []
+    for stage in fast_stages() if options.fast else torture_stages(options.seconds):
+        outcomes += run_together(stage)
+    line, wrong = summary(outcomes)
+    if options.fast:
+        wrong += below_minimum(outcomes)
+    print(f"{time.monotonic() - started:.0f} s" + "".join(f"; {what}" for what in wrong))
+    print(line, flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
