@@ -188,6 +188,29 @@ enum format_result format_get_hint(const uint8_t *from, size_t available, struct
     return judge(from, HINT_BYTES, 56, h->epoch > 0 && is_lsn(h->durable_lsn) && is_lsn(h->base_lsn));
 }
 
+void format_put_closed(uint8_t *into, const struct closed *c) {
+    put_preamble(into, "LSTRCLSD", CLOSED_BYTES, c->uuid);
+    put64(into + 32, c->epoch);
+    put64(into + 40, c->end_lsn);
+    put64(into + 48, c->closed_us);
+    put64(into + 56, xxh64(into, 56, 0));
+}
+
+enum format_result format_get_closed(const uint8_t *from, size_t available, struct closed *c) {
+    enum format_result result = get_preamble(from, available, "LSTRCLSD", CLOSED_BYTES);
+    if (result != FORMAT_OK) {
+        return result;
+    }
+    if (get64(from + 56) != xxh64(from, 56, 0)) {
+        return FORMAT_CHECK;
+    }
+    memcpy(c->uuid, from + 16, UUID_BYTES);
+    c->epoch = get64(from + 32);
+    c->end_lsn = get64(from + 40);
+    c->closed_us = get64(from + 48);
+    return judge(from, CLOSED_BYTES, 56, c->epoch > 0 && is_lsn(c->end_lsn));
+}
+
 void format_put_hold(uint8_t *into, const struct hold *h) {
     put_preamble(into, "LSTRHOLD", HOLD_BYTES, h->uuid);
     put64(into + 32, h->hold_lsn);

@@ -21,6 +21,7 @@ enum {
     SEGMENT_HEADER_BYTES = BLOCK_BYTES,
     META_BYTES = 4096,
     HINT_BYTES = 64,
+    CLOSED_BYTES = 64,
     HOLD_BYTES = 256,
     UUID_BYTES = 16,
     OPAQUE_BYTES = 16,
@@ -115,6 +116,14 @@ struct hint {
     uint64_t epoch;
     uint64_t durable_lsn;
     uint64_t base_lsn;
+};
+
+/* What an orderly close leaves beside the log. */
+struct closed {
+    uint8_t uuid[UUID_BYTES];
+    uint64_t epoch;
+    uint64_t end_lsn; /* where CLOSE stands: all below it was durable */
+    uint64_t closed_us;
 };
 
 struct hold {
@@ -256,6 +265,8 @@ void format_put_meta(uint8_t *into, const struct meta *m);
 enum format_result format_get_meta(const uint8_t *from, size_t available, struct meta *m);
 void format_put_hint(uint8_t *into, const struct hint *h);
 enum format_result format_get_hint(const uint8_t *from, size_t available, struct hint *h);
+void format_put_closed(uint8_t *into, const struct closed *c);
+enum format_result format_get_closed(const uint8_t *from, size_t available, struct closed *c);
 void format_put_hold(uint8_t *into, const struct hold *h);
 enum format_result format_get_hold(const uint8_t *from, size_t available, struct hold *h);
 

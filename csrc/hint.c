@@ -38,6 +38,24 @@ void hint_published(struct log *g, uint64_t base_lsn, uint64_t result) {
     }
 }
 
+/*
+ * A log that was closed in order and later ends before its CLOSE has lost what it ended with, whatever is left of it; so
+ * where it ended stands beside it, too. It can only say that something is missing: nothing becomes valid through it.
+ */
+bool closed_publish(struct log *g, uint64_t end_lsn) {
+    struct closed c = {.epoch = g->epoch, .end_lsn = end_lsn, .closed_us = g->v->now_us(g->v)};
+    uint8_t bytes[CLOSED_BYTES];
+    memcpy(c.uuid, g->uuid, UUID_BYTES);
+    format_put_closed(bytes, &c);
+    int file = g->v->open(g->v, g->dir, "CLOSED", VFS_WRITE | VFS_CREATE);
+    if (file < 0) {
+        return false;
+    }
+    bool fine = io_write(g->v, file, bytes, sizeof bytes, 0) == 0 && g->v->sync_data(g->v, file) == 0;
+    (void)g->v->close(g->v, file);
+    return g->v->sync_dir(g->v, g->dir) == 0 && fine;
+}
+
 struct hold_search {
     struct log *g;
     uint64_t lowest;

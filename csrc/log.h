@@ -232,6 +232,7 @@ enum { HINT_OLD = 0 };       /* an old one may be left */
 /* The base that readers now find, or one of those two; by one thread at a time, with the lock or without. */
 uint64_t hint_publish(struct log *g, uint64_t durable_lsn, uint64_t base_lsn);
 void hint_published(struct log *g, uint64_t base_lsn, uint64_t result); /* with the lock: notes what it gave */
+bool closed_publish(struct log *g, uint64_t end_lsn);
 uint64_t holds_lowest(struct log *g); /* the lowest LSN that a living hold wants kept; UINT64_MAX if none */
 
 /* Below it nothing is needed, and no reader expects anything. */

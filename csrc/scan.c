@@ -230,6 +230,10 @@ static int leave_last_out(struct scan *s, bool only_copies, struct scan_batch *l
     return rc;
 }
 
+static int cut_short(const struct scan *s, const struct scan_file *f) {
+    return corrupt(s, f->first_lsn, f->first_lsn + f->bytes, "a segment was cut short", FORMAT_SHORT);
+}
+
 /* End, watermark and base. The last accepted batch names the base. */
 static int find_ends(struct scan *s) {
     const struct scan_file *f = &s->files[s->last];
@@ -259,6 +263,14 @@ static int find_ends(struct scan *s) {
     }
     if (tear_lsn < s->watermark_lsn &&
         !MUTANT(WATERMARK_IGNORED)) { /* an epoch's first batch names its own place as durable, far beyond end_lsn */
+        if (f->bytes < s->meta.segment_size) {
+            return cut_short(s, f);
+        }
+        uint64_t closed_in = (s->closed_lsn - 1) / s->meta.segment_size * s->meta.segment_size;
+        if (s->closed_lsn == s->watermark_lsn && (why == FORMAT_OK || closed_in > f->first_lsn)) {
+            return corrupt(s, closed_in, tear_lsn > closed_in ? tear_lsn : closed_in,
+                           "the log ends before the place where it was closed", FORMAT_SHORT);
+        }
         return corrupt(s, f->first_lsn, tear_lsn, "a batch cannot be read", why);
     }
     s->base_lsn = last.lsn != 0 ? last.batch.base_lsn : f->first_lsn;
@@ -273,7 +285,7 @@ static int find_base(struct scan *s) {
         s->files[i].in_log = f->in_log && f->first_lsn >= s->base_lsn;
         if (f->in_log && f->bytes < s->meta.segment_size &&
             !MUTANT(CUT_SEGMENT_ACCEPTED)) { /* what it held cannot be told from a torn tail */
-            return corrupt(s, f->first_lsn, f->first_lsn + f->bytes, "a segment was cut short", FORMAT_SHORT);
+            return cut_short(s, f);
         }
     }
     s->first = find_file(s, s->base_lsn);
@@ -282,6 +294,26 @@ static int find_base(struct scan *s) {
         size_t index = find_file(s, lsn);
         return corrupt(s, lsn, lsn, index == SIZE_MAX ? "a segment is missing" : "a segment's header is not valid",
                        index == SIZE_MAX ? FORMAT_SHORT : s->files[index].why);
+    }
+    return LS_OK;
+}
+
+/* Where the log ended when it was last closed in order: what it held below that is missed. */
+static int look_at_closed(struct scan *s) {
+    uint8_t bytes[CLOSED_BYTES];
+    struct closed c;
+    int file = s->v->open(s->v, s->dir, "CLOSED", 0);
+    if (file < 0) {
+        return file == -ENOENT ? LS_OK : fail_errno(LS_IO, -file, "CLOSED cannot be opened");
+    }
+    int64_t got = io_read(s->v, file, bytes, sizeof bytes, 0);
+    (void)s->v->close(s->v, file);
+    if (got < 0) {
+        return fail_errno(LS_IO, (int)-got, "CLOSED cannot be read");
+    }
+    if (format_get_closed(bytes, (size_t)got, &c) == FORMAT_OK && memcmp(c.uuid, s->meta.uuid, UUID_BYTES) == 0) {
+        s->closed_lsn = c.end_lsn;
+        scan_raise_watermark(s, c.end_lsn);
     }
     return LS_OK;
 }
@@ -303,6 +335,7 @@ int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool wan
     s->want_direct = want_direct;
     s->limit_lsn = live != NULL ? live->durable_lsn : 0;
     rc = rc == LS_OK ? scan_list_files(s) : rc;
+    rc = rc == LS_OK && live == NULL ? look_at_closed(s) : rc;
     rc = rc == LS_OK ? find_last(s) : rc;
     if (rc != LS_OK) {
         return rc;

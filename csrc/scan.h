@@ -33,10 +33,11 @@ struct scan {
     vfs *v;
     int dir;
     struct meta meta;
-    bool want_direct;   /* read the last segment past the page cache */
-    bool direct;        /* ... and that was possible */
-    bool file_direct;   /* the open file is read past the page cache */
-    uint64_t limit_lsn; /* beside a writer: read below it only; 0: to the end */
+    uint64_t closed_lsn; /* where CLOSED says that it was closed in order; 0: unknown */
+    bool want_direct;    /* read the last segment past the page cache */
+    bool direct;         /* ... and that was possible */
+    bool file_direct;    /* the open file is read past the page cache */
+    uint64_t limit_lsn;  /* beside a writer: read below it only; 0: to the end */
 
     struct scan_file *files; /* by first_lsn */
     size_t count;

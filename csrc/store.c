@@ -307,8 +307,15 @@ static int write_close(ls_store *store) {
     rc = rc == LS_OK ? log_reserve(g, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) : rc;
     if (rc == LS_OK) {
         struct slot s = log_slot(g, 0, 0, 0);
+        uint64_t end_lsn = g->durable_lsn;
         log_append(g, &s, CLOSE, format_put_plain(&s, CLOSE));
         rc = log_force(g, g->end_lsn);
+        if (rc == LS_OK) {
+            log_unlock_for_io(g);
+            bool fine = closed_publish(g, end_lsn);
+            log_relock_after_io(g);
+            g->stats.hint_failures += fine ? 0 : 1;
+        }
     }
     return rc == LS_FULL ? LS_OK : rc; /* all is durable; a full log merely has no CLOSE */
 }

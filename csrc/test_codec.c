@@ -426,10 +426,12 @@ size_t ls_test_encode_file(int what, const uint8_t *uuid, const uint64_t *number
     struct meta meta = {{0}, n[0], n[1], n[2]};
     struct hint hint = {{0}, n[0], n[1], n[2]};
     struct hold hold = {{0}, n[0], n[1], n[2], n[3]};
+    struct closed closed = {{0}, n[0], n[1], n[2]};
     memcpy(segment.uuid, uuid, UUID_BYTES);
     memcpy(meta.uuid, uuid, UUID_BYTES);
     memcpy(hint.uuid, uuid, UUID_BYTES);
     memcpy(hold.uuid, uuid, UUID_BYTES);
+    memcpy(closed.uuid, uuid, UUID_BYTES);
     switch (what) {
     case LS_TEST_SEGMENT_HEADER:
         format_put_segment_header(into, &segment);
@@ -443,6 +445,9 @@ size_t ls_test_encode_file(int what, const uint8_t *uuid, const uint64_t *number
     case LS_TEST_HOLD:
         format_put_hold(into, &hold);
         return HOLD_BYTES;
+    case LS_TEST_CLOSED:
+        format_put_closed(into, &closed);
+        return CLOSED_BYTES;
     default:
         return 0;
     }
@@ -472,6 +477,10 @@ int ls_test_decode_file(int what, const uint8_t *from, size_t available, uint8_t
         struct hold h = {{0}, 0, 0, 0, 0};
         result = format_get_hold(from, available, &h);
         give_file(uuid, h.uuid, numbers, (uint64_t[5]){h.hold_lsn, h.limit_bytes, h.expires_us, h.created_us});
+    } else if (what == LS_TEST_CLOSED) {
+        struct closed c = {{0}, 0, 0, 0};
+        result = format_get_closed(from, available, &c);
+        give_file(uuid, c.uuid, numbers, (uint64_t[5]){c.epoch, c.end_lsn, c.closed_us});
     }
     return verdict_of(result);
 }

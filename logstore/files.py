@@ -210,6 +210,23 @@ class Hint(_Block):
 
 
 @dataclass(frozen=True, slots=True)
+class Closed(_Block):
+    """``CLOSED``: what an orderly close leaves, so that a log that later ends earlier is missed (section 8)."""
+
+    epoch: int
+    end_lsn: int  # where CLOSE stands: all below it was durable
+    closed_us: int
+
+    MAGIC: ClassVar[bytes] = b"LSTRCLSD"
+    BYTES: ClassVar[int] = 64
+
+    def _check(self) -> None:
+        if self.epoch == 0:
+            raise ValueError("epoch is zero")
+        _check_lsn(self.end_lsn, "end_lsn")
+
+
+@dataclass(frozen=True, slots=True)
 class Hold(_Block):
     """``holds/NAME.hold``: a reader's wish to keep segments (section 8)."""
 

@@ -13,15 +13,16 @@ from uuid import UUID
 
 from logstore import records
 from logstore._core import ffi, lib
-from logstore.files import Hint, Hold, Meta, SegmentHeader
+from logstore.files import Closed, Hint, Hold, Meta, SegmentHeader
 from logstore.records import BODIES, Body, Buffer, InvalidRecord, MalformedRecord, NewerVersion, Record, RecordFlag
 
-Fixed = SegmentHeader | Meta | Hint | Hold
+Fixed = SegmentHeader | Meta | Hint | Closed | Hold
 KINDS = {
     SegmentHeader: lib.LS_TEST_SEGMENT_HEADER,
     Meta: lib.LS_TEST_META,
     Hint: lib.LS_TEST_HINT,
     Hold: lib.LS_TEST_HOLD,
+    Closed: lib.LS_TEST_CLOSED,
 }
 REFUSALS = {
     lib.LS_TEST_REFUSED: InvalidRecord,

@@ -17,7 +17,7 @@ from c_codec import decode_by_c, decode_fixed_by_c, encode_by_c, encode_fixed_by
 import logstore
 from logstore.catalog import Catalog
 from logstore.commands.replay import Replay
-from logstore.files import Hint, Hold, Meta, SegmentHeader, decode_segment, iter_batches
+from logstore.files import Closed, Hint, Hold, Meta, SegmentHeader, decode_segment, iter_batches
 from logstore.inspect import BatchBytes, Reader
 from logstore.records import BODIES, Batch, InlineCopy, OrderedCopy, Record, RecordFlag, RecordType, encode_record
 
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "v1"
 SEGMENTS = sorted(str(path.relative_to(GOLDEN)) for path in GOLDEN.rglob("*.seg"))
-OTHERS: dict[str, type[Meta | Hint | Hold]] = {
+OTHERS: dict[str, type[Meta | Hint | Closed | Hold]] = {
     "store/META": Meta,
     "store/HINT": Hint,
+    "store/CLOSED": Closed,
     "store/holds/reader.hold": Hold,
 }
 

@@ -366,6 +366,16 @@ def hint(epoch: int, durable_lsn: int, base_lsn: int) -> tuple[bytes, Json]:
     return bytes(raw), {"uuid": UUID_TEXT, "epoch": epoch, "durable_lsn": durable_lsn, "base_lsn": base_lsn}
 
 
+def closed(epoch: int, end_lsn: int) -> tuple[bytes, Json]:
+    raw = bytearray(64)
+    struct.pack_into("<8sII16s", raw, 0, b"LSTRCLSD", 1, 64, UUID)
+    struct.pack_into("<Q", raw, 32, epoch)
+    struct.pack_into("<Q", raw, 40, end_lsn)
+    struct.pack_into("<Q", raw, 48, TIME_US)
+    struct.pack_into("<Q", raw, 56, xxh64_intdigest(raw[0:56], 0))
+    return bytes(raw), {"uuid": UUID_TEXT, "epoch": epoch, "end_lsn": end_lsn, "closed_us": TIME_US}
+
+
 def hold(hold_lsn: int, limit_bytes: int) -> tuple[bytes, Json]:
     raw = bytearray(256)
     struct.pack_into("<8sII16s", raw, 0, b"LSTRHOLD", 1, 256, UUID)

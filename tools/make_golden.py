@@ -30,6 +30,7 @@ from golden_layout import (
     TIME_US,
     Json,
     Segment,
+    closed,
     empty,
     filler,
     footer,
@@ -310,12 +311,14 @@ def store() -> dict[str, tuple[bytes, Json]]:
     last.begin(0x10000)
     last.add("MESSAGE_DEQUEUE", message_dequeue(1, "ACCEPTED", 2), first, prev=first, flags=DELETES)
     last.end()
+    close_lsn = last.lsn
     last.begin(0x10000)
     last.add("CLOSE", empty())
     last.end()
     return {
         "store/META": meta(),
         "store/HINT": hint(2, last.lsn, 0x10000),
+        "store/CLOSED": closed(2, close_lsn),
         "store/holds/reader.hold": hold(0x10000, 1 << 20),
         **{f"store/{s.first_lsn:016x}.seg": (bytes(s.raw), s.found) for s in (sealed, cut, last)},
     }

@@ -5,7 +5,7 @@
 
 `make proof` and `make torture BUDGET_S=600` build what this runs, and run it. Each stage is a program of its own
 (docs/testing.md tells what it shows) whose last line is a JSON object; its output is kept in build/proof/STAGE.log. The
-last line is the summary. Exit status: 0 if nothing was violated, no mutant lived and the minima were met; 1 otherwise; 2
+last line is the summary. Exit status: 0 if nothing was violated, no mutant lived and the minima were met; else 1, or 2
 for misuse.
 """
 

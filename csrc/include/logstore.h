@@ -382,6 +382,7 @@ typedef struct ls_test_record {
 #define LS_TEST_META           1
 #define LS_TEST_HINT           2
 #define LS_TEST_HOLD           3
+#define LS_TEST_CLOSED         4
 
 /* The record's length; 0 if it needs more than `room` bytes, or fields that its type has not. */
 uint32_t ls_test_encode(ls_test_record *record, uint64_t seed, uint8_t *into, size_t room);

@@ -167,6 +167,13 @@ struct wanted {
     bool remains; /* something of the batch is left, so that a cut can be reported */
 };
 
+static inline uint64_t closed_at(const struct image *f) {
+    struct closed c = {.end_lsn = 0};
+
+    (void)format_get_closed(f->bytes, (size_t)f->size, &c);
+    return c.end_lsn;
+}
+
 static inline bool was_durable(const struct damage *d, size_t cut) {
     for (size_t i = cut + 1; i < d->s->batch_count; i++) {
         if (is_intact(d, d->s->batches[i].file, d->s->batches[i].at, BATCH_RECORD_BYTES))
@@ -174,6 +181,9 @@ static inline bool was_durable(const struct damage *d, size_t cut) {
     }
     for (size_t i = 0; i < d->s->file_count; i++) {
         if (d->s->files[i].in_log && d->s->files[i].prev_end_lsn > d->s->batches[cut].lsn && header_is_intact(d, i))
+            return true;
+        if (strcmp(d->s->files[i].name, "CLOSED") == 0 && is_intact(d, i, 0, CLOSED_BYTES) &&
+            closed_at(&d->s->files[i]) > d->s->batches[cut].lsn)
             return true;
     }
     return d->s->kind == STORE_TORN && is_intact(d, d->s->torn_file, d->s->torn_at, BATCH_RECORD_BYTES) &&

@@ -3,6 +3,8 @@
  */
 #include "store_workload.h"
 
+enum { SEGMENT_HEADER = 4096 };
+
 static struct run r;
 
 /* Ten messages, the last in a batch of its own; closed in order, or cut off. */
@@ -86,9 +88,58 @@ static void a_cut_batch_is_reported_whichever_of_its_bits_was_hit(bool close) {
     vfs_sim_free(sim);
 }
 
+/* Nothing that is left in the segments tells of what the last one held. */
+static void what_an_orderly_close_ended_with_is_missed_when_it_is_gone(void) {
+    enum { GONE, SHORT, ZEROED, HARMLESS_FROM_HERE, CLOSED_GONE = HARMLESS_FROM_HERE, CLOSED_DAMAGED, HOW };
+
+    for (int how = 0; how < HOW; how++) {
+        static uint8_t image[SEGMENT];
+        vfs_sim *disk = made(true);
+        vfs *v = vfs_sim_table(disk);
+        ls_store *store = NULL;
+        struct last_batch last;
+        int dir = v->open_dir(v, "/s");
+        uint32_t q = 1;
+        uint64_t id, changes;
+
+        check(open_store(&r, v, r.catalog, QUEUES + 1, &store) == LS_OK); /* the last segment is not the only one */
+        check(ls_publish(store, &q, 1, NULL, 0, NULL, 0, NULL, LS_WAIT, &id) == LS_OK && ls_close(store) == LS_OK);
+        ls_free(store);
+        store = NULL;
+        last = find_last(disk);
+        check(vfs_sim_get(disk, VFS_SIM_STABLE, "/s", last.name, image, sizeof image) == SEGMENT);
+        if (how == GONE)
+            check(v->unlink(v, dir, last.name) == 0);
+        else if (how == SHORT)
+            check(vfs_sim_put(disk, "/s", last.name, image, 1000) == 0);
+        else if (how == CLOSED_GONE)
+            check(v->unlink(v, dir, "CLOSED") == 0);
+        else if (how == CLOSED_DAMAGED)
+            check(vfs_sim_put(disk, "/s", "CLOSED", image, 64) == 0);
+        memset(image + SEGMENT_HEADER, 0, sizeof image - SEGMENT_HEADER);
+        if (how == ZEROED) /* the last batches and CLOSE */
+            check(vfs_sim_put(disk, "/s", last.name, image, sizeof image) == 0);
+        check(v->close(v, dir) == 0);
+        changes = vfs_sim_changes(disk);
+        if (how < HARMLESS_FROM_HERE) {
+            check(open_store(&r, v, r.catalog, QUEUES + 1, &store) == LS_CORRUPT);
+            check(ls_last_error()->lsn != 0 && vfs_sim_changes(disk) == changes);
+        } else {
+            ls_recovery report = {.clean = 0};
+
+            check(open_store(&r, v, r.catalog, QUEUES + 1, &store) == LS_OK);
+            ls_recovery_report(store, &report);
+            check(report.clean && report.messages == 11);
+        }
+        ls_free(store);
+        vfs_sim_free(disk);
+    }
+}
+
 int main(void) {
+    what_an_orderly_close_ended_with_is_missed_when_it_is_gone();
     segments_without_META_are_never_made_a_new_store();
     a_cut_batch_is_reported_whichever_of_its_bits_was_hit(true);
     a_cut_batch_is_reported_whichever_of_its_bits_was_hit(false);
-    return verdict(3, failures_here);
+    return verdict(4, failures_here);
 }
