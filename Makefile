@@ -229,6 +229,7 @@ FLAGS_plain := -O2
 FLAGS_mutants := -O2 -DLOGSTORE_MUTANTS
 FLAGS_asan := $(SANITIZED) -fsanitize=address,undefined
 FLAGS_tsan := $(SANITIZED) -fsanitize=thread
+FLAGS_coverage := -O0 --coverage -fprofile-update=atomic
 FLAGS_strict-gcc := -O2 -Wconversion -Werror
 FLAGS_strict-clang := -O2 -Wconversion -Werror
 

@@ -109,7 +109,7 @@ int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_rea
     rc = rc == LS_OK ? scan_read_meta(made->v, made->dir, "META", &made->meta) : rc;
     if (rc == LS_OK) {
         rc = try_open(made);
-        for (int i = 0; rc == LS_CORRUPT && i < OPEN_TRIES; i++) {
+        for (int i = 0; (rc == LS_CORRUPT || rc == LS_IO) && i < OPEN_TRIES; i++) {
             ls_error kept = *ls_last_error();
             if (!worth_another_try(made)) {
                 (void)fail_again(&kept);
