@@ -9,6 +9,7 @@
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static ls_store *registry;
+static ls_store *left_behind; /* by a child: freed by nobody, and not lost sight of */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int atfork_result;
 
@@ -47,9 +48,6 @@ void fork_wait(void) { (void)pthread_mutex_lock(&registry_lock); }
 void fork_go_on(void) { (void)pthread_mutex_unlock(&registry_lock); }
 
 void fork_forget(ls_store *store) {
-    if (atomic_load(&store->log.foreign)) {
-        return;
-    }
     (void)pthread_mutex_lock(&registry_lock);
     for (ls_store **link = &registry; *link != NULL; link = &(*link)->next_open) {
         if (*link == store) {
@@ -57,5 +55,13 @@ void fork_forget(ls_store *store) {
             break;
         }
     }
+    (void)pthread_mutex_unlock(&registry_lock);
+}
+
+/* Another thread of the parent may have been in the middle of a change: in the child nothing of it may be walked. */
+void fork_leave_behind(ls_store *store) {
+    (void)pthread_mutex_lock(&registry_lock);
+    store->next_open = left_behind;
+    left_behind = store;
     (void)pthread_mutex_unlock(&registry_lock);
 }

@@ -26,7 +26,7 @@ void segment_free(struct log *g, struct segment *s) {
     if (s == NULL) {
         return;
     }
-    if (s->file >= 0 && !atomic_load(&g->foreign)) {
+    if (s->file >= 0) {
         (void)g->v->close(g->v, s->file);
         g->open_files--;
     }

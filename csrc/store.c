@@ -322,9 +322,6 @@ static int write_close(ls_store *store) {
 
 static void close_handles(ls_store *store) {
     struct log *g = &store->log;
-    if (atomic_load(&g->foreign)) {
-        return;
-    }
     int *handles[] = {&g->hint_file, &g->holds_dir, &g->dir, &g->lock_file}; /* the lock goes last */
     for (size_t i = 0; i < g->segment_count; i++) {
         if (g->segments[i]->file >= 0) {
@@ -403,8 +400,11 @@ void store_drop(ls_store *store) {
         return;
     }
     struct log *g = &store->log;
-    bool foreign = atomic_load(&g->foreign);
-    if (!foreign && g->event >= 0) {
+    if (atomic_load(&g->foreign)) {
+        fork_leave_behind(store);
+        return;
+    }
+    if (g->event >= 0) {
         (void)g->v->event_close(g->v, g->event);
     }
     scan_close(&store->scan);
@@ -412,12 +412,10 @@ void store_drop(ls_store *store) {
     table_free(&store->table);
     free(store->deaths);
     free(store->recovered.items);
-    if (!foreign) {
-        (void)pthread_mutex_destroy(&g->lock);
-        (void)pthread_cond_destroy(&g->maker_wake);
-        (void)pthread_cond_destroy(&g->maker_done);
-        (void)sem_destroy(&g->flusher_wake);
-    }
+    (void)pthread_mutex_destroy(&g->lock);
+    (void)pthread_cond_destroy(&g->maker_wake);
+    (void)pthread_cond_destroy(&g->maker_done);
+    (void)sem_destroy(&g->flusher_wake);
     free(store);
 }
 
@@ -441,7 +439,11 @@ void ls_recovery_report(const ls_store *store, ls_recovery *report) { *report = 
 
 uint64_t ls_segment_size(const ls_store *store) { return store->meta.segment_size; }
 
+/* 0 in a forked child, whose parent may have held the lock: nobody there will ever give it back. */
 static uint64_t read_locked(ls_store *store, uint64_t (*what)(const struct log *g)) {
+    if (atomic_load(&store->log.foreign)) {
+        return 0;
+    }
     (void)pthread_mutex_lock(&store->log.lock);
     uint64_t value = what(&store->log);
     (void)pthread_mutex_unlock(&store->log.lock);
@@ -508,6 +510,10 @@ int ls_move_base(ls_store *store) {
 
 void ls_stats_get(ls_store *store, ls_stats *stats) {
     struct log *g = &store->log;
+    *stats = (ls_stats){.relaxed = store->relaxed};
+    if (atomic_load(&g->foreign)) {
+        return;
+    }
     (void)pthread_mutex_lock(&g->lock);
     *stats = g->stats;
     stats->messages = store->table.message_count;

@@ -112,5 +112,6 @@ void fork_forget(ls_store *store);
 /* Between the two nobody forks. */
 void fork_wait(void);
 void fork_go_on(void);
+void fork_leave_behind(ls_store *store); /* in the child, in place of freeing it */
 
 #endif
