@@ -155,7 +155,7 @@ static int count_live(const struct replay *p) {
     for (uint32_t i = 0; i < p->t->tx_slots; i++) {
         const struct tx *tx = p->t->txs[i];
         r.id = tx != NULL ? tx->id : 0;
-        if (tx != NULL && !count_record(p, tx->start_lsn, 0)) {
+        if (tx != NULL && !count_record(p, tx->start_lsn, tx_start_bytes(tx))) {
             return replay_inconsistent(p, &r, "an open transaction has its start below the base");
         }
     }

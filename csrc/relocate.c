@@ -138,9 +138,9 @@ static int move_tx(struct mover *v, uint64_t id, uint64_t start_lsn) {
     };
     struct slot s = log_slot(g, id, tx->last_lsn, 0);
     chain_append(v, &s, TX_RELOCATED, format_put_tx_relocated(&s, &t));
-    chain_release_record(g, start_lsn, 0);
-    chain_live_record(g, s.lsn, 0);
+    chain_release_record(g, start_lsn, tx_start_bytes(tx));
     tx->start_lsn = tx->last_lsn = s.lsn;
+    chain_live_record(g, s.lsn, tx_start_bytes(tx));
     return LS_OK;
 }
 

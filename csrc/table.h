@@ -280,6 +280,7 @@ struct tx *table_find_xid(const struct table *t, const struct xid *x); /* an ope
 bool table_prepare_tx(struct table *t, struct tx **fresh);             /* memory for one more */
 void table_add_tx(struct table *t, struct tx *tx, uint64_t id);
 void table_remove_tx(struct table *t, struct tx *tx); /* its work must be gone */
+uint32_t tx_start_bytes(const struct tx *tx);         /* of the record at start_lsn */
 void tx_prepared(struct table *t, struct tx *tx, uint64_t time_us);
 void tx_add_work(struct table *t, struct tx *tx, struct work *w);
 void tx_drop_work(struct table *t, struct work *w);                         /* out of both lists; frees it */

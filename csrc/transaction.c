@@ -99,7 +99,7 @@ static int begin_locked(ls_store *store, const struct xid *x, ls_tx *handle) {
     enum record_type type = x != NULL ? DTX_START : TX_START;
     uint32_t bytes = x != NULL ? format_put_xid(&s, type, x) : format_put_plain(&s, type);
     log_append(g, &s, (uint16_t)type, bytes);
-    log_live(g->open->segment, 1, 0);
+    log_live(g->open->segment, 1, bytes);
     tx->state = LS_TX_ACTIVE;
     tx->started = true;
     tx->started_us = g->v->now_us(g->v);
@@ -228,9 +228,8 @@ static void append_plain(ls_store *store, struct tx *tx, enum record_type type) 
 /* After its outcome: its start is no longer needed once that outcome is durable. */
 static void forget_tx(ls_store *store, struct tx *tx) {
     struct segment *s = log_segment(&store->log, tx->start_lsn);
-    if (s != NULL) {
-        log_release(&store->log, s, 1, 0);
-    }
+    assert(s != NULL); /* it was pinned until now */
+    log_release(&store->log, s, 1, tx_start_bytes(tx));
     table_remove_tx(&store->table, tx);
 }
 

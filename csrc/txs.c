@@ -69,6 +69,13 @@ void table_remove_tx(struct table *t, struct tx *tx) {
     free(tx);
 }
 
+uint32_t tx_start_bytes(const struct tx *tx) {
+    if (tx->start_lsn != tx->id) {
+        return format_tx_relocated_bytes(&tx->xid);
+    }
+    return tx->distributed ? format_xid_record_bytes(&tx->xid) : PLAIN_RECORD_BYTES;
+}
+
 void tx_prepared(struct table *t, struct tx *tx, uint64_t time_us) {
     t->prepared_count += tx->state == LS_TX_PREPARED ? 0 : 1;
     tx->state = LS_TX_PREPARED;

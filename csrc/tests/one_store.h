@@ -4,6 +4,8 @@
 #ifndef LOGSTORE_ONE_STORE_H
 #define LOGSTORE_ONE_STORE_H
 
+#include <time.h>
+
 #include "store_workload.h"
 
 static struct run r;
@@ -86,6 +88,8 @@ static inline int run_tests(void (*const *tests)(void), size_t n) {
         int before = failures_here;
 
         tests[i]();
+        if (getenv("LOGSTORE_VERBOSE") != NULL)
+            printf("test %zu: %ld ms of CPU\n", i, (long)(clock() / (CLOCKS_PER_SEC / 1000)));
         if (failures_here == before)
             passed++;
         else
