@@ -268,6 +268,11 @@ $(OUT)/%.ok: csrc/%.c $(CORE_HEADERS) .clang-tidy
 	@clang-tidy --quiet $< -- $(C_FLAGS) > $@.log 2>&1 || { cat $@.log; exit 1; }
 	@touch $@
 
+# What only tests is measured as well, but need not be slow.
+ifeq ($(VARIANT),coverage)
+$(PROGRAMS) $(filter $(OUT)/core/vfs_sim%.o,$(CORE_OBJECTS)): FLAGS += -O2
+endif
+
 .SECONDARY: $(CORE_OBJECTS) $(PROGRAMS) $(PROOF_PROGRAMS)
 -include $(CORE_OBJECTS:.o=.d) $(PROGRAMS:=.d) $(PROOF_PROGRAMS:=.d)
 
