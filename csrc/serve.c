@@ -120,6 +120,9 @@ static int rewrite_tail(ls_store *store) {
     if (file >= 0) {
         (void)g->v->close(g->v, file);
     }
+    if (rc == -ENOMEM) {
+        return fail_memory();
+    }
     return rc == 0 ? LS_OK : fail_errno(LS_IO, -rc, "the tail of the log (%s) cannot be rewritten", name);
 }
 
