@@ -1,0 +1,77 @@
+"""Which lines and branches of the core the C tests took, file by file, as gcov counted; exit 1 below the floor.
+
+``make coverage`` builds the core with counters, runs the tests, and then this. The branches that an ``assert`` never
+takes are left out by rule: an assertion that failed would have ended the test. What only tests use (the simulated
+disk, the test's codec, the deliberate faults) is counted apart. ``build/coverage.txt`` names every line with a branch
+that was not taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+OBJECTS = Path("build/c/coverage/core")
+DETAILS = Path("build/coverage.txt")
+
+ASSERTIONS = r"\s*assert\(.*"
+SOURCES = r"csrc/[a-z0-9_]+\.[ch]$"
+FOR_TESTS = ("csrc/vfs_sim", "csrc/test_codec", "csrc/mutants")
+
+
+def measure() -> list[dict[str, object]]:
+    """gcovr's figures, one dictionary for each file."""
+    command = [
+        str(Path(sys.executable).parent / "gcovr"),
+        *("--root", str(ROOT), "--filter", SOURCES, "--exclude-branches-by-pattern", ASSERTIONS),
+        *("--txt-metric", "branch", "--txt", str(DETAILS), "--json-summary", "-", str(OBJECTS)),
+    ]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if found.returncode != 0:
+        raise SystemExit(f"gcovr failed:\n{found.stdout}{found.stderr}")
+    files: list[dict[str, object]] = json.loads(found.stdout)["files"]
+    return files
+
+
+def row(name: str, files: list[dict[str, object]]) -> tuple[str, float]:
+    """One line of the table, and the percentage of branches taken."""
+
+    def total(what: str) -> int:
+        return sum(int(str(file[what])) for file in files)
+
+    def percent(part: str, whole: str) -> float:
+        return 100 * total(part) / total(whole) if total(whole) else 100.0
+
+    lines, branches = percent("line_covered", "line_total"), percent("branch_covered", "branch_total")
+    text = (
+        f"{name:<26}{total('line_covered'):>6} of{total('line_total'):>6}{lines:>7.1f} %"
+        f"{total('branch_covered'):>8} of{total('branch_total'):>6}{branches:>7.1f} %"
+    )
+    return text, branches
+
+
+def main() -> int:
+    """Print the table and judge the core's branches."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--floor", type=float, default=0.0, help="percent of the core's branches that must be taken")
+    floor = parser.parse_args().floor
+    files = measure()
+    tests = [file for file in files if str(file["filename"]).startswith(FOR_TESTS)]
+    core = [file for file in files if file not in tests]
+    print(f"{'':<26}{'lines taken':^24}{'branches taken':^26}")
+    for title, group in (("the core", core), ("for tests only", tests)):
+        for file in group:
+            print(row(str(file["filename"]), [file])[0])
+        print(row(title.upper(), group)[0])
+    print(f"Branches of assert() are left out. {DETAILS} names the lines whose branches were not all taken.")
+    taken = row("", core)[1]
+    print(f"coverage: {taken:.2f} % of the core's branches, at least {floor:g} % wanted")
+    return taken < floor
+
+
+if __name__ == "__main__":
+    sys.exit(main())
