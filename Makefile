@@ -282,7 +282,7 @@ $(OUT)/%.ok: csrc/%.c $(CORE_HEADERS) .clang-tidy
 # What is there for tests only is counted as well, but need not be slow.
 ifeq ($(VARIANT),coverage)
 run-test_relocate: export LOGSTORE_CRASH := 0
-$(PROGRAMS) $(filter $(OUT)/core/vfs_sim%.o,$(CORE_OBJECTS)): FLAGS += -O2
+$(PROGRAMS) $(filter $(OUT)/core/vfs_sim%.o,$(CORE_OBJECTS)): private FLAGS += -O2
 endif
 
 .SECONDARY: $(CORE_OBJECTS) $(PROGRAMS) $(PROOF_PROGRAMS)

@@ -476,6 +476,7 @@ static void switch_segment(struct log *g, enum purpose purpose) {
     next->prev_end_lsn = old->end_lsn;
     g->segments[g->segment_count++] = next;
     g->append_lsn = next->first_lsn + SEGMENT_HEADER_BYTES;
+    log_close_idle_files(g);
     if (MUTANT(HEADER_TOO_EARLY)) {
         (void)write_header(g, next, 0);
     }

@@ -199,6 +199,7 @@ void log_release(struct log *g, struct segment *s, uint64_t records, uint64_t by
 /* Memory of a record not yet durable, or NULL if it is to be read from its file. */
 const uint8_t *log_buffered(struct log *g, uint64_t lsn);
 int log_segment_file(struct log *g, struct segment *s); /* an open handle or -errno */
+void log_close_idle_files(struct log *g);               /* those beyond OPEN_FILES_MAX that nobody needs now */
 
 /* segment.c: the array of segments and their memory. */
 struct segment *segment_new(const struct log *g, uint64_t first_lsn, uint64_t epoch);

@@ -92,9 +92,7 @@ static int place_message(const struct replay *p, const struct record *r, uint32_
     }
     for (uint32_t i = 0; i < count; i++) {
         uint32_t queue_id = format_queue_id(queues, i);
-        if (queue_id == 0 || queue_id > QUEUE_ID_MAX) {
-            return replay_malformed(p, r);
-        }
+        assert(queue_id > 0 && queue_id <= QUEUE_ID_MAX); /* the record was decoded */
         if (tx_id != 0) {
             struct work w = {.lsn = r->lsn, .queue_id = queue_id, .kind = WORK_ENQUEUE, .order_index = order_index + i};
             int rc = replay_add_work(p, r, number, tx_id, &w);
@@ -388,7 +386,7 @@ static int replay_tx_step(const struct replay *p, const struct record *r) {
 
 static int replay_queue_delete(const struct replay *p, const struct record *r) {
     uint32_t id;
-    if (format_get_queue_delete(r, &id) != FORMAT_OK || id == 0 || id > QUEUE_ID_MAX) {
+    if (format_get_queue_delete(r, &id) != FORMAT_OK) {
         return replay_malformed(p, r);
     }
     if (table_any_queue(p->t, id) == NULL && !table_add_queue(p->t, id)) {

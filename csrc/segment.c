@@ -125,7 +125,7 @@ void log_release(struct log *g, struct segment *s, uint64_t records, uint64_t by
 }
 
 /* Closes the handles of sealed segments that nobody reads, the oldest first, when there are too many. */
-static void close_idle_files(struct log *g) {
+void log_close_idle_files(struct log *g) {
     for (size_t i = 0; i + 1 < g->segment_count && g->open_files >= OPEN_FILES_MAX; i++) {
         struct segment *s = g->segments[i];
         if (s->file >= 0 && s->readers == 0 && s->end_lsn != 0 && s->end_lsn <= g->durable_lsn) {
@@ -138,7 +138,7 @@ static void close_idle_files(struct log *g) {
 
 int log_segment_file(struct log *g, struct segment *s) {
     if (s->file < 0) {
-        close_idle_files(g);
+        log_close_idle_files(g);
         char name[SEGMENT_NAME_BYTES];
         format_segment_name(name, s->first_lsn);
         s->file = g->v->open(g->v, g->dir, name, VFS_WRITE);

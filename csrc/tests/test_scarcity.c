@@ -146,7 +146,8 @@ static ls_tx *branch(const char *name) {
     return tx;
 }
 
-static void make_rich(void) {
+/* As it was written, or after so much that all of it was moved. */
+static void make_rich(bool moves) {
     const vfs_sim_loss loss = {.mode = VFS_SIM_ALL_KEPT, .dir_mode = VFS_SIM_DIRS_KEPT};
     uint64_t ids[24], staged, lsn;
     uint32_t both[] = {1, 3};
@@ -170,9 +171,12 @@ static void make_rich(void) {
     (void)put(2, "of a branch", doubt);
     check(ls_tx_end(doubt) == LS_OK && ls_prepare(doubt, LS_WAIT) == LS_OK);
     check(ls_stage(r.store, NULL, 0, large, 9000, LS_WAIT, &staged) == LS_OK);
-    churn(90);
+    if (moves)
+        churn(90);
     (void)put_bytes(2, 1, 2000, LS_WAIT);
     (void)put_bytes(2, 2, 2000, 0);
+    if (rich != NULL)
+        vfs_sim_free(rich);
     rich = vfs_sim_crash(sim, &loss);
     ls_tx_free(doubt);
     ls_tx_free(open);
@@ -332,6 +336,8 @@ static void an_open_without_memory_says_so_and_leaves_what_the_next_one_finds(vo
         check(fail_at_nth > 60);
     }
 }
+
+static void damage_that_a_read_or_a_move_meets_is_told_and_costs_nothing_else(void);
 
 /* ---- working ---- */
 
@@ -531,9 +537,42 @@ static void work_without_memory_is_refused_and_nothing_is_poisoned(void) {
 }
 
 /* Reads and moves over a disk that cannot be read: an error, never damage, and nothing is lost by it. */
+static void a_creation_that_fails_anywhere_can_be_tried_again(void) {
+    static const int errors[] = {EIO, ENOSPC, EACCES, EMFILE};
+
+    for (size_t e = 0; e < sizeof errors / sizeof *errors; e++) {
+        for (uint64_t nth = 1;; nth++) {
+            vfs_sim_plan p = {.nth = nth, .error = errors[e], .forever = nth % 2 == 0};
+            vfs_sim *disk = vfs_sim_new();
+            bool fired;
+            int rc;
+
+            r.v = vfs_sim_table(disk);
+            vfs_sim_fail(disk, &p);
+            rc = op_new_store(NULL);
+            fired = vfs_sim_fired(disk) > 0;
+            vfs_sim_fail(disk, NULL);
+            check(rc == LS_OK || rc == LS_IO || rc == LS_FULL || rc == LS_OUTCOME_UNKNOWN || rc == LS_POISONED);
+            check(vfs_sim_handles(disk) == 0 && (op_new_store(NULL) == LS_OK || complain("the second try")));
+            vfs_sim_free(disk);
+            if (!fired)
+                break;
+        }
+    }
+}
+
+/* As written, without any move: replay has every record to do with. */
+static void the_same_holds_where_nothing_was_moved_yet(void) {
+    make_rich(false);
+    an_open_without_memory_says_so_and_leaves_what_the_next_one_finds();
+    work_without_memory_is_refused_and_nothing_is_poisoned();
+    damage_that_a_read_or_a_move_meets_is_told_and_costs_nothing_else();
+}
+
 static void work_over_calls_that_fail_is_refused_or_survived(void) {
-    static const int kinds[] = {VFS_SIM_PREAD, VFS_SIM_OPEN, VFS_SIM_RENAME, VFS_SIM_ALLOCATE, VFS_SIM_UNLINK};
-    static const int errors[] = {EIO, EMFILE, EIO, ENOSPC, EIO};
+    static const int kinds[] = {VFS_SIM_PREAD,  VFS_SIM_OPEN,     VFS_SIM_RENAME,   VFS_SIM_ALLOCATE,
+                                VFS_SIM_UNLINK, VFS_SIM_ALLOCATE, VFS_SIM_ALLOCATE, VFS_SIM_ALLOCATE};
+    static const int errors[] = {EIO, EMFILE, EIO, ENOSPC, EIO, EDQUOT, EFBIG, EOPNOTSUPP};
 
     for (size_t w = WORKS - 5; w < WORKS; w++) { /* in doubt, read, reader, a new store, moves */
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
@@ -566,7 +605,7 @@ static void work_over_calls_that_fail_is_refused_or_survived(void) {
 
 /* Records that are to be moved, or read, and are no longer what was written. */
 static void damage_that_a_read_or_a_move_meets_is_told_and_costs_nothing_else(void) {
-    for (uint32_t at = BLOCK + 40; at < SEGMENT; at += 1777) {
+    for (uint32_t at = BLOCK + 40; at < SEGMENT; at += 379) {
         vfs_sim *disk = vfs_sim_clone(rich);
         ls_segment_info segments[64];
         static uint8_t image[SEGMENT];
@@ -601,12 +640,14 @@ int main(void) {
         work_without_memory_is_refused_and_nothing_is_poisoned,
         work_over_calls_that_fail_is_refused_or_survived,
         damage_that_a_read_or_a_move_meets_is_told_and_costs_nothing_else,
+        a_creation_that_fails_anywhere_can_be_tried_again,
+        the_same_holds_where_nothing_was_moved_yet,
     };
     static char buffer[4096];
     int result;
 
     (void)setvbuf(stdout, buffer, _IOLBF, sizeof buffer);
-    make_rich();
+    make_rich(true);
     result = run_tests(tests, sizeof tests / sizeof *tests);
     vfs_sim_free(rich);
     return result;
