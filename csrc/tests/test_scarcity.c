@@ -9,7 +9,7 @@
 #include "../store.h"
 #include "one_store.h"
 
-static bool watching, for_ever;
+static bool counting, for_ever;
 static uint64_t allocations, fail_at_nth, failed;
 
 #if !defined(UNDER_ASAN) && !defined(UNDER_TSAN) && defined(__GLIBC__)
@@ -20,7 +20,7 @@ void *__libc_realloc(void *old, size_t bytes);
 void *__libc_memalign(size_t alignment, size_t bytes);
 
 static bool refused(void) {
-    if (!watching)
+    if (!counting)
         return false;
     allocations++;
     if (fail_at_nth == 0 || allocations < fail_at_nth || (allocations > fail_at_nth && !for_ever))
@@ -44,12 +44,12 @@ static vfs *real;
 
 #define PASS_ON(type, name, parameters, ...)                  \
     static type quiet_##name parameters {                     \
-        bool was = watching;                                  \
+        bool was = counting;                                  \
         type result;                                          \
         (void)v;                                              \
-        watching = false;                                     \
+        counting = false;                                     \
         result = real->name(real __VA_OPT__(, ) __VA_ARGS__); \
-        watching = was;                                       \
+        counting = was;                                       \
         return result;                                        \
     }
 
@@ -80,21 +80,21 @@ static vfs_list_fn *list_each;
 static int quiet_each(void *context, const char *name) {
     int result;
 
-    watching = true;
+    counting = true;
     result = list_each(context, name);
-    watching = false;
+    counting = false;
     return result;
 }
 
 static int quiet_list(vfs *v, int dir, vfs_list_fn *each, void *context) {
-    bool was = watching;
+    bool was = counting;
     int result;
 
     (void)v;
     list_each = each;
-    watching = false;
+    counting = false;
     result = real->list(real, dir, was ? quiet_each : each, context);
-    watching = was;
+    counting = was;
     return result;
 }
 
@@ -312,9 +312,9 @@ static void an_open_without_memory_says_so_and_leaves_what_the_next_one_finds(vo
             allocations = failed = 0;
             fail_at_nth = nth;
             for_ever = forever != 0;
-            watching = true;
+            counting = true;
             rc = open_rich(quiet_table(disk));
-            watching = false;
+            counting = false;
             /* what merely is named in the report may be left out of it */
             if (rc != LS_OK && (failed == 0 || (rc != LS_NO_MEMORY && rc != LS_FULL))) {
                 printf("allocation %llu, for ever %d: %d %s\n", (unsigned long long)nth, forever, rc,
@@ -511,16 +511,16 @@ static void work_without_memory_is_refused_and_nothing_is_poisoned(void) {
             ls_tx *tx = NULL;
             int rc;
 
-            watching = false;
+            counting = false;
             r.v = quiet_table(disk);
             require(open_rich(r.v) == LS_OK);
             check(!works[w].in_transaction || ls_begin(r.store, NULL, &tx) == LS_OK);
             allocations = failed = 0;
             fail_at_nth = nth;
             for_ever = nth % 3 == 0;
-            watching = true;
+            counting = true;
             rc = works[w].run(tx);
-            watching = false;
+            counting = false;
             if ((failed == 0 && rc != LS_OK) || (failed > 0 && rc != LS_OK && rc != LS_NO_MEMORY && rc != LS_FULL) ||
                 ls_poisoned(r.store) != 0) {
                 printf("%s, allocation %llu: %d %s\n", works[w].name, (unsigned long long)nth, rc,
