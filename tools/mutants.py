@@ -68,7 +68,7 @@ class Outcome:
     checks: tuple[str, ...]  # that were violated; none: it passed
     looked_at: int
     text: str
-    seconds: float
+    over_time: bool = False
 
 
 @dataclass
@@ -133,7 +133,6 @@ def run(killer: list[str], mutant: str, limit: float) -> Outcome:
     environment = {name: value for name, value in os.environ.items() if name != "LOGSTORE_MUTANT"}
     if mutant:
         environment["LOGSTORE_MUTANT"] = mutant
-    start = time.monotonic()
     try:
         done = subprocess.run(
             [str(BUILT / program), *arguments],
@@ -147,13 +146,13 @@ def run(killer: list[str], mutant: str, limit: float) -> Outcome:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Outcome((), 0, "", time.monotonic() - start)  # slow is not dead: the programs know by themselves
+        return Outcome((), 0, "", over_time=True)  # slow is not dead: the programs notice hanging by themselves
     if done.returncode == 2:
         raise SystemExit(f"mutants: {' '.join(killer)} is misuse: {done.stdout.strip()[-300:]}")
     last = last_line(done.stdout)
     looked_at = next((int(str(last[name])) for name in COUNTED if name in last), 0)
     checks = violated(program, done.returncode, done.stdout)
-    return Outcome(checks, looked_at, done.stdout, time.monotonic() - start)
+    return Outcome(checks, looked_at, done.stdout)
 
 
 # ---- killing one -----------------------------------------------------------------------------------------------------
@@ -161,7 +160,8 @@ def run(killer: list[str], mutant: str, limit: float) -> Outcome:
 
 def is_sound(killer: list[str], limit: float) -> bool:
     """Whether the killer passes when there is no fault."""
-    return not run(killer, "", limit).checks
+    seen = run(killer, "", limit)
+    return not seen.checks and not seen.over_time
 
 
 def search(mutant: Mutant, limit: float) -> list[str] | None:
@@ -200,15 +200,16 @@ def widened(killer: list[str]) -> list[str]:
     return killer
 
 
-def switch_off(killer: list[str], mutant: Mutant, first: Outcome, limit: float) -> tuple[list[str], bool]:
-    """The checks that see it, switched off one after the other, and whether it then lives."""
+def switch_off(killer: list[str], mutant: Mutant, first: Outcome, limit: float) -> tuple[list[str], bool | None]:
+    """The checks that see it, switched off one after the other, and whether it then lives; None: not known in time."""
     known = [] if killer[0].startswith("test_") else list(first.checks)
     seen_by = list(first.checks)
     while True:
         off = ["--without", ",".join(known)] if known else []
-        fresh = [check for check in run([*widened(killer), *off], mutant.name, limit).checks if check not in known]
+        seen = run([*widened(killer), *off], mutant.name, limit)
+        fresh = [check for check in seen.checks if check not in known]
         if not fresh:
-            return seen_by, True
+            return seen_by, None if seen.over_time else True
         known += fresh
         seen_by += fresh
 
