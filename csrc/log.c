@@ -539,9 +539,28 @@ static bool maker_is_behind(const struct log *g) {
     return g->spare_count < g->spares_reserved || (g->spare_count == g->spares_reserved && half_way);
 }
 
-int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose) {
+/* Growing has to ask first: the maker for another spare, or where there is none, how much lives. */
+static bool must_ask(struct log *g, uint64_t bytes, uint64_t expansion) {
+    return !spares_suffice(g, bytes, expansion) || (g->cannot_grow ? spares_are_heavy(g) : maker_is_behind(g));
+}
+
+/* Twice round the log, nobody has found room meanwhile, and there is none. */
+struct patience {
+    uint64_t room_given;
+    uint64_t moved_max;
+};
+
+static bool is_in_vain(const struct log *g, struct patience *p, enum purpose purpose) {
+    if (p->room_given != g->room_given || p->moved_max == 0) {
+        p->room_given = g->room_given;
+        p->moved_max = g->stats.segments_relocated + 2 * g->segment_count + 16;
+    }
+    return g->cannot_grow && g->stats.segments_relocated > p->moved_max && !spares_allow(g, purpose);
+}
+
+static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose) {
     assert(bytes + BATCH_RECORD_BYTES + FOOTER_BYTES_MAX <= g->batch_bytes_max);
-    uint64_t patience = g->stats.segments_relocated + 2 * g->segment_count + 16;
+    struct patience patience = {.moved_max = 0};
     for (;;) {
         int rc = LS_OK;
         if (!takes_records(g)) {
@@ -559,9 +578,12 @@ int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose) {
             g->maker_wanted = false;
             (void)spares_keep(g);
         }
-        if (purpose == RESERVE_GROWS && (g->cannot_grow ? spares_are_heavy(g) : maker_is_behind(g)) &&
-            (rc = spares_grow(g)) != LS_OK) {
+        if (purpose == RESERVE_GROWS && must_ask(g, bytes, expansion) &&
+            (rc = spares_grow(g, bytes, expansion)) != LS_OK) {
             return rc;
+        }
+        if (purpose == RESERVE_GROWS && !spares_suffice(g, bytes, expansion)) {
+            continue; /* what was made has been taken meanwhile */
         }
         if (!takes_records(g) || (g->poison != 0 && !MUTANT(POISON_FORGOTTEN))) {
             continue; /* it happened while we waited to grow */
@@ -570,17 +592,24 @@ int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose) {
             !MUTANT(UNDURABLE_WITHOUT_LIMIT)) {
             rc = log_progress(g);
         } else if (g->open != NULL && segment_has_room(g, bytes) && buffer_has_room(g, bytes)) {
+            g->room_given += purpose != RESERVE_MOVES ? 1 : 0;
             return LS_OK;
         } else {
             rc = make_room(g, bytes, purpose);
         }
-        if (rc == LS_OK && g->cannot_grow && g->stats.segments_relocated > patience && !spares_allow(g, purpose)) {
-            rc = spares_fail_full(g); /* twice round the log, and no room for it */
+        if (rc == LS_OK && is_in_vain(g, &patience, purpose)) {
+            rc = spares_fail_full(g);
         }
         if (rc != LS_OK) {
             return rc;
         }
     }
+}
+
+int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose) { return reserve(g, bytes, 0, purpose); }
+
+int log_reserve_to_grow(struct log *g, uint64_t bytes, uint64_t expansion) {
+    return reserve(g, bytes, expansion, RESERVE_GROWS);
 }
 
 /* ---- threads ---- */

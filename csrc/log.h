@@ -28,9 +28,9 @@
 enum {
     /* A footer always fits, in a batch of its own if need be, and two empty batches that name a base before it. */
     SEGMENT_END_RESERVE = 3 * BATCH_RECORD_BYTES + FOOTER_BYTES_MAX,
-    SPARES_RESERVED = 2,    /* for relocation and for opening */
-    SEGMENTS_A_SPARE = 256, /* one more for so many: what a segment's end and its batches cost adds up */
-    LOG_SEGMENTS_MIN = 4,   /* below it nothing is moved to make the log smaller */
+    SPARES_RESERVED = 2,  /* for relocation and for opening */
+    ROOM_TO_WORK = 8,     /* of a segment, so large a part is kept free of life for what a drain appends */
+    LOG_SEGMENTS_MIN = 4, /* below it nothing is moved to make the log smaller */
     OPEN_FILES_MAX = 256,
     TYPES_COUNTED = 24, /* three streams of eight, see log_type_ordinal */
 };
@@ -48,6 +48,7 @@ struct segment {
     uint64_t end_lsn;      /* of the log's part in it; 0 while it is the current one */
     uint64_t live_records; /* that recovery would need; the base cannot pass them */
     uint64_t live_bytes;
+    uint64_t largest_bytes;   /* of what lived in it: so much may not fit at a segment's end */
     struct release *pending;  /* by buffer: what leaves when that buffer's batch is durable */
     int file;                 /* -1: not open */
     unsigned readers;         /* of content; a file is not recycled under them */
@@ -160,6 +161,13 @@ struct log {
     size_t spare_count;
     unsigned room_wanted;   /* how many wait to make room */
     size_t spares_reserved; /* not for what grows; reckoned anew with every segment and by the maker */
+    size_t spares_wanted;   /* before the log grows: with what lives packed anew there must be room to work */
+    uint64_t usable;        /* bytes of a segment that life can fill at worst; as of the last reckoning */
+    uint64_t gap_bytes;     /* the record that it allows for at a segment's end */
+    uint64_t weighed_bytes; /* what lived at weighed_lsn: since then it has grown by no more than was appended */
+    uint64_t weighed_lsn;
+    uint64_t growth_asked; /* by who waits to grow, for itself and for what it will take more when it is moved */
+    uint64_t room_given;   /* how often room was found for anything but a move: others make progress */
     uint64_t next_spare_lsn;
     uint64_t last_switch_us;
     uint64_t switch_interval_us; /* how long the last segment lasted */
@@ -177,6 +185,8 @@ void log_stop_threads(struct log *g); /* lock not held */
 
 /* (waits) Room for `bytes` of records in one batch. */
 int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose);
+/* (waits) The same to grow, for what will take so many bytes more when it is moved. */
+int log_reserve_to_grow(struct log *g, uint64_t bytes, uint64_t expansion);
 /* The next record's place. */
 struct slot log_slot(struct log *g, uint64_t id, uint64_t prev, uint16_t flags);
 /* The record encoded there counts. */
@@ -217,9 +227,12 @@ void spares_try(struct log *g);                 /* (waits) the maker has tried o
 void log_unlock_for_io(struct log *g);
 void log_relock_after_io(struct log *g);
 int spares_need(struct log *g, enum purpose purpose); /* (waits) one may be taken, or room was made, or LS_FULL */
-int spares_grow(struct log *g);                       /* (waits) the log can grow again, or LS_FULL */
-void spares_reckon(struct log *g);                    /* how many are kept from what grows */
-bool spares_are_heavy(const struct log *g);           /* too much lives for a log that cannot grow */
+/* (waits) The log can grow again, by so much and what it takes more when it is moved, or LS_FULL. */
+int spares_grow(struct log *g, uint64_t bytes, uint64_t expansion);
+void spares_reckon(struct log *g); /* how many are kept from what grows */
+/* With so much more, all that lives could still be moved, and a drain would have room to work. */
+bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion);
+bool spares_are_heavy(const struct log *g); /* too much lives for a log that cannot grow */
 int spares_fail_full(const struct log *g);
 bool spares_are_behind(const struct log *g); /* the log is larger than it need be, by more than a segment */
 bool spares_allow(const struct log *g, enum purpose purpose); /* one may be taken */

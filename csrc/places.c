@@ -102,6 +102,13 @@ static void take_places(ls_store *store, uint32_t number, const uint32_t *queue_
     }
 }
 
+/* What a message will take more when it is moved, with n more places or as many pending operations. */
+static uint64_t expansion_with(const ls_store *store, uint64_t id, size_t n) {
+    static const struct message none = {.id = 0};
+    uint32_t number = table_find(&store->table, id);
+    return message_grows_at_most(number != INDEX_NONE ? table_message(&store->table, number) : &none, n);
+}
+
 static int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *handle,
                           uint64_t *lsn) {
     struct log *g = &store->log;
@@ -114,7 +121,7 @@ static int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_id
         return n == 0 ? fail(LS_OPTION, "no queue is named")
                       : message_too_large("the list of queues", bytes, g->record_bytes_max);
     }
-    int rc = log_reserve(g, bytes, RESERVE_GROWS);
+    int rc = log_reserve_to_grow(g, bytes, expansion_with(store, id, n));
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? message_check_queues(store, queue_ids, n) : rc;
     rc = rc == LS_OK ? message_find(store, id, &number, &m) : rc;
@@ -159,7 +166,8 @@ static int publish_inline(ls_store *store, const struct message_start *given, co
     struct message none = {.id = 0};
     struct work *work = NULL;
     struct tx *tx;
-    int rc = log_reserve(g, format_start_bytes(m.header_bytes, m.content_bytes, m.queue_count), RESERVE_GROWS);
+    int rc = log_reserve_to_grow(g, format_start_bytes(m.header_bytes, m.content_bytes, m.queue_count),
+                                 handle != NULL ? message_grows_at_most(&none, m.queue_count) : 0);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? message_check_queues(store, queue_ids, m.queue_count) : rc;
     rc = rc == LS_OK ? check_work_limit(tx, m.queue_count) : rc;
@@ -314,7 +322,8 @@ static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d
     struct message *m = NULL;
     struct tx *tx;
     struct place *place = NULL;
-    int rc = log_reserve(g, DEQUEUE_RECORD_BYTES, handle != NULL ? RESERVE_GROWS : RESERVE_SHRINKS);
+    int rc = handle != NULL ? log_reserve_to_grow(g, DEQUEUE_RECORD_BYTES, expansion_with(store, id, 1))
+                            : log_reserve(g, DEQUEUE_RECORD_BYTES, RESERVE_SHRINKS);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? message_check_queues(store, &d.queue_id, 1) : rc;
     rc = rc == LS_OK ? message_find(store, id, &number, &m) : rc;

@@ -55,11 +55,6 @@ static void append_start_and_state(struct mover *v, struct message *m, const str
     message_moved(&v->store->table, m);
 }
 
-/* What log_reserve can give at once. */
-static bool fits_batch(const struct log *g, uint64_t bytes) {
-    return bytes + BATCH_RECORD_BYTES + FOOTER_BYTES_MAX <= g->batch_bytes_max;
-}
-
 /*
  * A message without chunks here; `from` points into the window. *moved is false if it needs the long way. After each
  * wait its form is looked at again.
@@ -81,7 +76,7 @@ static int move_small(struct mover *v, uint64_t id, uint64_t start_lsn, const st
             format_relocated_bytes(m->extra->chunk_count, chain_count_places(m), chain_count_pending(t, m));
         uint64_t bytes =
             in_line ? inline_bytes : format_start_bytes(from->header_bytes, from->content_bytes, 0) + state_bytes;
-        if (!in_line && (state_bytes > g->record_bytes_max || !fits_batch(g, bytes))) {
+        if (!in_line && bytes > g->record_bytes_max) { /* no more than a record may be lost at a segment's end */
             *moved = false;
             return LS_OK;
         }

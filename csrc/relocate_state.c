@@ -140,7 +140,8 @@ bool chain_has_inline_form(const struct table *t, struct message *m, struct inli
     if (!f->ordered) {
         return n > 0 && same_index && low == 0;
     }
-    return n > 0 && (n == 1 || !same_index) && high - low < 4 * n; /* a longer list of gaps would be no saving */
+    /* the shorter form: so what once stood in a list takes no more bytes, whatever was dequeued of it */
+    return n > 0 && (n == 1 || !same_index) && 4 * (uint64_t)f->queue_count <= format_relocated_bytes(0, n, 0);
 }
 
 /* False if two places have one number, which is no commit's doing but leaves them without a form in a list. */

@@ -141,7 +141,6 @@ static int apply_state(struct replay *p, const struct record *r, const struct st
     }
     m->record_bytes = s->start_record_bytes;
     m->content_bytes = s->start_content_bytes;
-    message_moved(p->t, m);
     x->content_bytes = s->content_bytes;
     x->start_lsn = s->start_lsn;
     x->last_lsn = r->lsn;
@@ -152,7 +151,9 @@ static int apply_state(struct replay *p, const struct record *r, const struct st
     v->parts = s->has_parts ? NULL : v->parts;
     int rc = take_chunks(p, r, s, x);
     rc = rc == LS_OK && !known ? add_places(p, r, m) : rc;
-    return rc == LS_OK ? replace_work(p, r, number) : rc;
+    rc = rc == LS_OK ? replace_work(p, r, number) : rc;
+    message_moved(p->t, m); /* with its places and its pending work */
+    return rc;
 }
 
 /* ---- copied starts ---- */

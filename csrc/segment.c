@@ -97,6 +97,7 @@ struct segment *log_segment(struct log *g, uint64_t lsn) {
 void log_live(struct segment *s, uint64_t records, uint64_t bytes) {
     s->live_records += records;
     s->live_bytes += bytes;
+    s->largest_bytes = bytes > s->largest_bytes ? bytes : s->largest_bytes;
 }
 
 static void release_now(struct segment *s, struct release *r) {

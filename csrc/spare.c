@@ -102,6 +102,11 @@ static int make_file(struct log *g, uint64_t first_lsn, bool zero_fill) {
 /* What a hold alone keeps is the reader's, and limited by the hold. */
 static size_t files_of_log(const struct log *g) { return g->segment_count - g->held_count + g->spare_count; }
 
+/* What life can fill of a segment at worst, if a record of `gap` bytes does not fit at its end. */
+static uint64_t usable_bytes(const struct log *g, uint64_t gap) {
+    return g->segment_size - SEGMENT_HEADER_BYTES - SEGMENT_END_RESERVE - 16 * BATCH_RECORD_BYTES - gap;
+}
+
 static bool within_limit(const struct log *g) {
     uint64_t files = files_of_log(g) + 1;
     return g->max_log_bytes == 0 || files * g->segment_size <= g->max_log_bytes;
@@ -135,14 +140,67 @@ int spares_make(struct log *g, bool zero_fill) {
     return LS_OK;
 }
 
+/*
+ * How many spares are kept, and for what. Whatever lives must be drainable although no other file is to be had: so with
+ * `grown`, all that lives as long as it is once it was moved (its records as they are, and the expansion), two things
+ * hold from the first message on:
+ *   - spares >= SPARES_RESERVED + expansion: while the oldest segments are moved, each as long as it may become, a file
+ *     is there for all of it, and one segment is in the making;
+ *   - (files - SPARES_RESERVED) * usable >= grown + segment / ROOM_TO_WORK: packed anew and as loosely as its records can
+ *     make it, all of it leaves room for what a drain appends. Those records are dead at once, so moving gets the room
+ *     back, and what was drained in it besides: the room only grows.
+ * What drains makes neither worse: it changes no record into a longer one, and it takes a spare only above the first.
+ */
+static uint64_t expansion_of(const struct log *g) {
+    return g->owner.expansion != NULL ? g->owner.expansion(g->owner.context) : 0;
+}
+
+static size_t segments_used(const struct log *g) { return g->segment_count - g->base_index; }
+
+static void reckon_usable(struct log *g) {
+    g->gap_bytes = 0;
+    for (size_t i = g->base_index; i < g->segment_count; i++) {
+        uint64_t bytes = g->segments[i]->largest_bytes;
+        g->gap_bytes = bytes > g->gap_bytes ? bytes : g->gap_bytes;
+    }
+    g->gap_bytes = g->gap_bytes < g->record_bytes_max ? g->gap_bytes : g->record_bytes_max;
+    g->usable = usable_bytes(g, g->gap_bytes);
+}
+
 void spares_reckon(struct log *g) {
-    uint64_t expansion = g->owner.expansion != NULL ? g->owner.expansion(g->owner.context) : 0;
-    g->spares_reserved = SPARES_RESERVED + g->segment_count / SEGMENTS_A_SPARE +
-                         (size_t)((expansion + g->segment_size / 2) / g->segment_size);
+    uint64_t expansion = expansion_of(g) + g->growth_asked, used = segments_used(g);
+    reckon_usable(g);
+    g->weighed_bytes = log_live_bytes(g);
+    g->weighed_lsn = g->append_lsn;
+    uint64_t grown = g->weighed_bytes + expansion + g->segment_size / ROOM_TO_WORK;
+    uint64_t packed = grown / g->usable + 1;
+    g->spares_reserved = SPARES_RESERVED + (size_t)((expansion + g->segment_size / 2) / g->segment_size);
+    g->spares_wanted = SPARES_RESERVED + (size_t)(packed > used ? packed - used : 0);
+    g->spares_wanted = g->spares_wanted > g->spares_reserved ? g->spares_wanted : g->spares_reserved;
+}
+
+static bool suffices(const struct log *g, uint64_t bytes, uint64_t expansion) {
+    uint64_t all = expansion_of(g) + expansion;
+    uint64_t grown = g->weighed_bytes + (g->append_lsn - g->weighed_lsn) + bytes + all;
+    size_t files = files_of_log(g);
+    return SPARES_RESERVED * g->segment_size + all <= g->spare_count * g->segment_size + g->segment_size / 2 &&
+           files > SPARES_RESERVED && grown + g->segment_size / ROOM_TO_WORK <= (files - SPARES_RESERVED) * g->usable;
+}
+
+bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion) {
+    if (bytes <= g->gap_bytes && suffices(g, bytes, expansion)) {
+        return true;
+    }
+    spares_reckon(g);
+    if (bytes > g->gap_bytes) {
+        g->gap_bytes = bytes;
+        g->usable = usable_bytes(g, bytes);
+    }
+    return suffices(g, bytes, expansion);
 }
 
 /* With one that is made ahead of need. */
-static size_t spares_target(const struct log *g) { return g->spares_reserved + 1; }
+static size_t spares_target(const struct log *g) { return g->spares_wanted + 1; }
 
 /* One dead segment becomes a spare under a new name, or goes. It is out of the array already. */
 static void recycle(struct log *g, struct segment *s) {
@@ -168,7 +226,7 @@ static void recycle(struct log *g, struct segment *s) {
             s->first_lsn = first_lsn;
             s->epoch = g->epoch;
             s->seed = format_segment_seed(g->uuid, first_lsn, g->epoch);
-            s->end_lsn = s->live_records = s->live_bytes = s->stuck_until_lsn = 0;
+            s->end_lsn = s->live_records = s->live_bytes = s->largest_bytes = s->stuck_until_lsn = 0;
             s->header_due = true;
             g->stats.segments_recycled++;
             spares_adopt(g, s);
@@ -239,8 +297,6 @@ bool spares_allow(const struct log *g, enum purpose purpose) {
     return g->spare_count > kept;
 }
 
-static size_t segments_used(const struct log *g) { return g->segment_count - g->base_index; }
-
 /* The size that the log is kept to: a function of what lives, not of the age of the oldest. */
 static size_t segments_wanted(const struct log *g) {
     uint64_t twice = 2 * log_live_bytes(g) / g->segment_size;
@@ -250,17 +306,6 @@ static size_t segments_wanted(const struct log *g) {
 static bool oldest_is_stuck(const struct log *g) { return g->append_lsn < g->segments[g->base_index]->stuck_until_lsn; }
 
 bool spares_are_behind(const struct log *g) { return segments_used(g) > segments_wanted(g) + 1 && !oldest_is_stuck(g); }
-
-/* What a segment can hold, but for a record or two that do not fit at its end. */
-static uint64_t usable_bytes(const struct log *g, uint64_t live_bytes) {
-    uint64_t records = 1;
-    for (size_t i = g->base_index; i < g->segment_count; i++) {
-        records += g->segments[i]->live_records;
-    }
-    uint64_t gap = 2 * (live_bytes / records);
-    gap = gap < g->segment_size / 16 ? gap : g->segment_size / 16;
-    return g->segment_size - SEGMENT_HEADER_BYTES - SEGMENT_END_RESERVE - 16 * BATCH_RECORD_BYTES - gap;
-}
 
 static bool can_relocate(const struct log *g) {
     const struct segment *oldest = g->segments[g->base_index];
@@ -272,15 +317,18 @@ static bool can_relocate(const struct log *g) {
  * A whole segment can be gained, and either the log is larger than it is kept to or no spare can be made; or somebody
  * waits to make room, the current segment is full, and there is some to be gained.
  */
-static bool should_relocate(const struct log *g, bool pressed) {
-    uint64_t live_bytes = log_live_bytes(g), usable = usable_bytes(g, live_bytes);
-    size_t used = segments_used(g);
-    if ((pressed || used > segments_wanted(g)) && used > live_bytes / usable + 1) {
+static bool should_relocate(struct log *g, bool pressed) {
+    spares_reckon(g);
+    size_t used = segments_used(g), files = used + g->spare_count;
+    if ((pressed || used > segments_wanted(g)) && used > g->weighed_bytes / g->usable + 1) {
         return true;
     }
     uint64_t end_lsn = g->segments[g->segment_count - 1]->first_lsn + g->segment_size;
     bool full = g->append_lsn + SEGMENT_END_RESERVE + g->segment_size / 64 > end_lsn;
-    return g->room_wanted > 0 && full && used * usable > live_bytes + g->segment_size / 8;
+    bool some = files > SPARES_RESERVED &&
+                (files - SPARES_RESERVED) * g->usable > g->weighed_bytes + expansion_of(g); /* once all was moved */
+    some = some || used * g->usable > g->weighed_bytes + g->segment_size / ROOM_TO_WORK;
+    return g->room_wanted > 0 && full && some;
 }
 
 /* The oldest segment's life goes to the head, and the base past it. Every way to fail leaves it as it was. */
@@ -377,35 +425,11 @@ static int need_for_move(struct log *g) {
     return spares_allow(g, RESERVE_MOVES) ? LS_OK : spares_make(g, false);
 }
 
-int spares_need(struct log *g, enum purpose purpose) {
-    g->stats.waits_for_spare++;
-    if (purpose == RESERVE_MOVES) {
-        return need_for_move(g);
-    }
-    uint64_t moved = g->stats.segments_relocated;
-    g->room_wanted += purpose == RESERVE_SHRINKS ? 1 : 0;
-    spares_try(g);
-    g->room_wanted -= purpose == RESERVE_SHRINKS ? 1 : 0;
-    if (spares_allow(g, purpose) || g->stats.segments_relocated != moved) {
-        return LS_OK; /* where a segment was moved there may be room behind it: the caller looks again */
-    }
-    int rc = spares_grow(g);
-    return spares_allow(g, purpose) ? LS_OK : rc != LS_OK ? rc : spares_fail_full(g);
-}
-
-/* Above it growing stops: the rest is what relocation and opening need to work with. */
-bool spares_are_heavy(const struct log *g) {
-    size_t reserved = g->spares_reserved, all = files_of_log(g);
-    uint64_t weight = log_live_bytes(g) + (g->owner.weight != NULL ? g->owner.weight(g->owner.context) : 0);
-    return all <= reserved || weight / 4 * 5 > (all - reserved) * g->segment_size;
-}
-
 /*
  * The base may have moved without a batch to name it; then what is behind it is free only after one more. Where that
- * is not enough, deaths on their way to the disk may move it further: they are forced before the answer is no. A log
- * that can have no more files still takes what grows while enough of it is dead for relocation.
+ * is not enough, deaths on their way to the disk may move it further: they are forced before the answer is no.
  */
-int spares_grow(struct log *g) {
+static int free_what_died(struct log *g) {
     for (int tries = 0; tries < 2; tries++) {
         int rc = tries == 0 ? LS_OK : log_force(g, g->end_lsn);
         log_advance_base(g);
@@ -420,7 +444,43 @@ int spares_grow(struct log *g) {
             return LS_OK;
         }
     }
-    return spares_are_heavy(g) ? spares_fail_full(g) : LS_OK;
+    return LS_OK;
+}
+
+int spares_need(struct log *g, enum purpose purpose) {
+    g->stats.waits_for_spare++;
+    if (purpose == RESERVE_MOVES) {
+        return need_for_move(g);
+    }
+    uint64_t moved = g->stats.segments_relocated;
+    g->room_wanted += purpose == RESERVE_SHRINKS ? 1 : 0;
+    spares_try(g);
+    g->room_wanted -= purpose == RESERVE_SHRINKS ? 1 : 0;
+    if (spares_allow(g, purpose) || g->stats.segments_relocated != moved) {
+        return LS_OK; /* where a segment was moved there may be room behind it: the caller looks again */
+    }
+    int rc = purpose == RESERVE_GROWS ? spares_grow(g, 0, 0) : free_what_died(g);
+    if (spares_allow(g, purpose) || (rc == LS_OK && !g->cannot_grow && !g->stopping)) {
+        return LS_OK; /* a spare was made, and somebody else may have taken it: the caller looks again */
+    }
+    return rc != LS_OK ? rc : spares_fail_full(g);
+}
+
+/* Above it growing stops: the rest is what relocation and opening need to work with. */
+bool spares_are_heavy(const struct log *g) {
+    size_t reserved = g->spares_reserved, all = files_of_log(g);
+    uint64_t weight = log_live_bytes(g) + (g->owner.weight != NULL ? g->owner.weight(g->owner.context) : 0);
+    return all <= reserved || weight / 4 * 5 > (all - reserved) * g->segment_size;
+}
+
+/* A log that can have no more files still takes what grows while enough of it is dead for relocation. */
+int spares_grow(struct log *g, uint64_t bytes, uint64_t expansion) {
+    g->growth_asked += bytes + expansion;
+    int rc = free_what_died(g);
+    g->growth_asked -= bytes + expansion;
+    spares_reckon(g);
+    bool full = g->cannot_grow && (!spares_suffice(g, bytes, expansion) || spares_are_heavy(g));
+    return rc == LS_OK && full ? spares_fail_full(g) : rc;
 }
 
 void *spares_thread(void *log) {

@@ -226,7 +226,7 @@ static uint64_t weight(const void *context) {
 /* Only an inline copy is never longer than before; states, work and transactions are, once. */
 static uint64_t expansion(const void *context) {
     const struct table *t = &((const ls_store *)context)->table;
-    return 112 * (t->loose_count + t->work_count) + t->growth + 32 * (uint64_t)t->tx_count;
+    return STATE_BYTES * t->loose_count + t->growth + 32 * (uint64_t)t->tx_count;
 }
 
 /* ---- open ---- */
@@ -524,7 +524,7 @@ void ls_stats_get(ls_store *store, ls_stats *stats) {
     stats->spares = g->spare_count;
     stats->log_bytes = (g->segment_count + g->spare_count) * g->segment_size;
     stats->relaxed = store->relaxed;
-    stats->full = g->cannot_grow && spares_are_heavy(g);
+    stats->full = g->cannot_grow && (spares_are_heavy(g) || !spares_suffice(g, 0, 0));
     (void)pthread_mutex_unlock(&g->lock);
 }
 

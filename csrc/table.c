@@ -169,25 +169,52 @@ void message_grows(struct table *t, struct message *m, uint64_t bytes) {
     t->loose_count += (m->flags & MESSAGE_LOOSE) == 0 ? 1 : 0;
     m->flags |= MESSAGE_LOOSE;
     if (m->extra != NULL) {
+        t->growth -= m->extra->work_state; /* one state for all */
+        m->extra->work_state = 0;
         bytes = bytes < UINT32_MAX - m->extra->growth ? bytes : UINT32_MAX - m->extra->growth;
         m->extra->growth += (uint32_t)bytes;
         t->growth += bytes;
     }
 }
 
-/* A row of a state where an id was in a list: of what there was before too, if that was in the start record. */
+/* Rows of a state: of what there was before too, if that was in a list in the start record. */
 void message_grows_places(struct table *t, struct message *m, uint32_t more) {
-    enum { ROW_FOR_ID = 28 };
     uint32_t before = (m->flags & MESSAGE_LOOSE) == 0 ? m->place_count : 0;
-    message_grows(t, m, (uint64_t)ROW_FOR_ID * ((uint64_t)before + more));
+    message_grows(t, m, (uint64_t)ROW_FOR_ID_BYTES * before + (uint64_t)ROW_BYTES * more);
+}
+
+/* No list in a start record can tell it, so there will be a state. */
+void message_grows_work(struct table *t, struct message *m) {
+    struct message_extra *x = m->extra;
+    if (x->pending == 1 && (m->flags & MESSAGE_LOOSE) == 0) {
+        x->work_state = (uint32_t)message_grows_at_most(m, 0);
+        t->growth += x->work_state;
+    }
+    x->work_rows += ROW_BYTES;
+    t->growth += ROW_BYTES;
+}
+
+void message_shrinks_work(struct table *t, struct message *m) {
+    struct message_extra *x = m->extra;
+    uint32_t less = x->pending == 0 ? x->work_state + x->work_rows : x->work_rows >= ROW_BYTES ? ROW_BYTES : 0;
+    t->growth -= less;
+    if (x->pending == 0) {
+        x->work_state = x->work_rows = 0;
+    } else {
+        x->work_rows -= less;
+    }
+}
+
+uint64_t message_grows_at_most(const struct message *m, uint64_t n) {
+    return STATE_BYTES + (uint64_t)ROW_FOR_ID_BYTES * m->place_count + ROW_BYTES * n;
 }
 
 void message_moved(struct table *t, struct message *m) {
     t->loose_count -= (m->flags & MESSAGE_LOOSE) != 0 ? 1 : 0;
     m->flags &= (uint16_t)~MESSAGE_LOOSE;
     if (m->extra != NULL) {
-        t->growth -= m->extra->growth;
-        m->extra->growth = 0;
+        t->growth -= (uint64_t)m->extra->growth + m->extra->work_state + m->extra->work_rows;
+        m->extra->growth = m->extra->work_state = m->extra->work_rows = 0;
     }
 }
 

@@ -45,7 +45,7 @@ void index_remove(struct index *x, uint64_t key);
 
 /* ---- places ---- */
 
-enum { CHUNK_PLACES = 126, CHUNK_ROW_BYTES = 24 /* of a state */ };
+enum { CHUNK_PLACES = 126, CHUNK_ROW_BYTES = 25 /* of a state, and its share of a part's head */ };
 
 enum entry_state {
     ENTRY_DEAD = 1,
@@ -129,6 +129,8 @@ struct message_extra {
     struct chunk_place *parts; /* the relocated state's records, unless one follows the start record at once */
     uint32_t part_count;
     uint32_t growth;      /* what its rows will take more than now */
+    uint32_t work_state;  /* of a state that only its pending work needs: it, and rows for the places in a list */
+    uint32_t work_rows;   /* of pending work that no state tells yet */
     uint32_t state_bytes; /* of the state's record, if it follows the start record at once */
 };
 
@@ -197,6 +199,12 @@ struct tx {
 
 /* ---- the table ---- */
 
+enum {
+    STATE_BYTES = 112,     /* of a state with one row */
+    ROW_BYTES = 33,        /* of a place or of pending work, and its share of a part's head */
+    ROW_FOR_ID_BYTES = 29, /* where there was an id in a list */
+};
+
 enum { SLAB_MESSAGES = 4096, TX_MAX = 65536, QUEUES_MAX = 1 << 20 };
 
 struct slab {
@@ -225,7 +233,7 @@ struct table {
     uint32_t tx_count;
     uint32_t prepared_count;
     uint64_t work_count;  /* pending operations of all */
-    uint64_t loose_count; /* messages that may grow when they are moved: by a state, and */
+    uint64_t loose_count; /* messages that may grow when they are moved: by a state and a place's row, and */
     uint64_t growth;      /* by so many bytes of its rows */
     struct index tx_index;
 };
@@ -248,6 +256,10 @@ uint32_t message_pending(const struct message *m);
 void message_changed(struct message *m); /* in what a relocation would write */
 /* A chunk, or places by a record of their own: by so much will it grow. Without an extra it grows by a state only. */
 void message_grows(struct table *t, struct message *m, uint64_t bytes);
+void message_grows_work(struct table *t, struct message *m);   /* by one more pending operation */
+void message_shrinks_work(struct table *t, struct message *m); /* one pends no more */
+/* At most, with n more places or as many pending operations. */
+uint64_t message_grows_at_most(const struct message *m, uint64_t n);
 void message_grows_places(struct table *t, struct message *m, uint32_t more); /* on top of those it has */
 void message_moved(struct table *t, struct message *m);                       /* it has grown */
 
@@ -280,7 +292,7 @@ struct tx *table_find_xid(const struct table *t, const struct xid *x); /* an ope
 bool table_prepare_tx(struct table *t, struct tx **fresh);             /* memory for one more */
 void table_add_tx(struct table *t, struct tx *tx, uint64_t id);
 void table_remove_tx(struct table *t, struct tx *tx); /* its work must be gone */
-uint32_t tx_start_bytes(const struct tx *tx);         /* of the record at start_lsn */
+uint32_t tx_start_bytes(const struct tx *tx);         /* of the record at start_lsn, once it was moved */
 void tx_prepared(struct table *t, struct tx *tx, uint64_t time_us);
 void tx_add_work(struct table *t, struct tx *tx, struct work *w);
 void tx_drop_work(struct table *t, struct work *w);                         /* out of both lists; frees it */

@@ -99,7 +99,6 @@ static int begin_locked(ls_store *store, const struct xid *x, ls_tx *handle) {
     enum record_type type = x != NULL ? DTX_START : TX_START;
     uint32_t bytes = x != NULL ? format_put_xid(&s, type, x) : format_put_plain(&s, type);
     log_append(g, &s, (uint16_t)type, bytes);
-    log_live(g->open->segment, 1, bytes);
     tx->state = LS_TX_ACTIVE;
     tx->started = true;
     tx->started_us = g->v->now_us(g->v);
@@ -108,6 +107,7 @@ static int begin_locked(ls_store *store, const struct xid *x, ls_tx *handle) {
         tx->distributed = true;
         tx->xid = *x;
     }
+    log_live(g->open->segment, 1, tx_start_bytes(tx));
     table_add_tx(&store->table, tx, s.lsn);
     handle->tx = tx;
     remember(handle, tx);

@@ -69,12 +69,7 @@ void table_remove_tx(struct table *t, struct tx *tx) {
     free(tx);
 }
 
-uint32_t tx_start_bytes(const struct tx *tx) {
-    if (tx->start_lsn != tx->id) {
-        return format_tx_relocated_bytes(&tx->xid);
-    }
-    return tx->distributed ? format_xid_record_bytes(&tx->xid) : PLAIN_RECORD_BYTES;
-}
+uint32_t tx_start_bytes(const struct tx *tx) { return format_tx_relocated_bytes(&tx->xid); }
 
 void tx_prepared(struct table *t, struct tx *tx, uint64_t time_us) {
     t->prepared_count += tx->state == LS_TX_PREPARED ? 0 : 1;
@@ -97,6 +92,7 @@ void tx_add_work(struct table *t, struct tx *tx, struct work *w) {
     w->next_of_message = m->extra->work;
     m->extra->work = w;
     m->extra->pending++;
+    message_grows_work(t, m);
     t->work_count++;
     message_changed(m);
 }
@@ -109,6 +105,7 @@ void tx_drop_work(struct table *t, struct work *w) {
     }
     *link = w->next_of_message;
     m->extra->pending--;
+    message_shrinks_work(t, m);
     t->work_count--;
     message_changed(m);
     struct tx *tx = w->tx;
