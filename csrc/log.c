@@ -578,12 +578,14 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
             g->maker_wanted = false;
             (void)spares_keep(g);
         }
-        if (purpose == RESERVE_GROWS && must_ask(g, bytes, expansion) &&
-            (rc = spares_grow(g, bytes, expansion)) != LS_OK) {
-            return rc;
-        }
-        if (purpose == RESERVE_GROWS && !spares_suffice(g, bytes, expansion)) {
-            continue; /* what was made has been taken meanwhile */
+        if (purpose == RESERVE_GROWS && must_ask(g, bytes, expansion)) {
+            rc = spares_grow(g, bytes, expansion);
+            if (rc != LS_OK) {
+                return rc;
+            }
+            if (!spares_suffice(g, bytes, expansion)) {
+                continue; /* what was made has been taken meanwhile */
+            }
         }
         if (!takes_records(g) || (g->poison != 0 && !MUTANT(POISON_FORGOTTEN))) {
             continue; /* it happened while we waited to grow */
