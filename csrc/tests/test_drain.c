@@ -2,8 +2,8 @@
  * A full store can always be drained: whatever filled it, whatever stopped it (max_log_bytes of any size, or the disk),
  * in any order, one by one or in transactions, with restarts on the way.
  *
- * LOGSTORE_CRASH=n drains every n-th of the rest too, up to all of them; the arguments, if any, are the kind, the limit
- * (0 max_log_bytes, 1 the disk), the segments, the order and whether in transactions of the one that is to run.
+ * A sample of the 1800 cases runs, all of them with LOGSTORE_CRASH set. The arguments, if any, are the kind, or kind, limit
+ * (0 max_log_bytes, 1 the disk), segments, order and whether in transactions of the one that is to run.
  */
 #include "../store.h"
 #include "store_verdict.h"
