@@ -138,7 +138,7 @@ PROVING := explorer sweeps bytes history
 
 .PHONY: proof torture proof-programs
 proof-programs: setup
-	+@$(SUBMAKE) VARIANT=plain $(PROVING:%=build/c/plain/%)
+	+@$(SUBMAKE) VARIANT=proof $(PROVING:%=build/c/proof/%)
 	@$(BIN)/python tools/mutants.py --build-only
 	@$(BIN)/python tools/fuzz.py --build-only
 
@@ -237,6 +237,7 @@ endef
 
 SANITIZED := -O1 -fno-omit-frame-pointer -fno-sanitize-recover=all
 FLAGS_plain := -O2
+FLAGS_proof := -O3 -march=native -flto=auto
 FLAGS_mutants := -O2 -DLOGSTORE_MUTANTS
 FLAGS_asan := $(SANITIZED) -fsanitize=address,undefined
 FLAGS_tsan := $(SANITIZED) -fsanitize=thread

@@ -74,14 +74,18 @@ static int cross_check(ls_store *store, const uint32_t *sorted, size_t n, uint32
 /* ---- the tail ---- */
 
 static int copy_blocks(vfs *v, int file, uint64_t from, uint64_t to, uint64_t *done) {
-    enum { STEP = 1 << 20 };
-    uint8_t *memory = aligned_alloc(BLOCK_BYTES, STEP);
+    enum { STEP_MAX = 1 << 20 };
+    if (from >= to) {
+        return 0;
+    }
+    size_t step = to - from < STEP_MAX ? (size_t)round_up(to - from, BLOCK_BYTES) : STEP_MAX;
+    uint8_t *memory = aligned_alloc(BLOCK_BYTES, step);
     if (memory == NULL) {
         return -ENOMEM;
     }
     int rc = 0;
     while (rc == 0 && from < to) {
-        size_t bytes = to - from < STEP ? (size_t)(to - from) : STEP;
+        size_t bytes = to - from < step ? (size_t)(to - from) : step;
         int64_t got = io_read(v, file, memory, bytes, from);
         rc = got < 0 ? (int)got : (size_t)got < bytes ? -EIO : io_write(v, file, memory, bytes, from);
         from += bytes;

@@ -102,7 +102,7 @@ def run_together(jobs: Sequence[Job]) -> list[Outcome]:
 
 
 def proof(name: str, *arguments: object) -> list[str]:
-    return [str(PROGRAMS / "plain" / name), *map(str, arguments)]
+    return [str(PROGRAMS / "proof" / name), *map(str, arguments)]
 
 
 def tool(name: str, *arguments: object) -> list[str]:

@@ -6,6 +6,7 @@
  * processes share the work; one that dies or hangs is a finding too.
  */
 #include <getopt.h>
+#include <malloc.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -388,6 +389,8 @@ int main(int argc, char **argv) {
 
     if (wrong != 0)
         return wrong;
+    (void)mallopt(M_MMAP_THRESHOLD, 1 << 28); /* what a store frees, the next one takes: no pages to and fro */
+    (void)mallopt(M_TRIM_THRESHOLD, 1 << 28);
     all = shared_new(o.states != 0 ? o.states : (uint64_t)8 << 20);
     if (all == NULL) {
         perror("no memory for the table of disks");
