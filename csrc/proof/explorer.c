@@ -29,7 +29,7 @@ static struct {
     long jobs;
     bool first_violation;
     bool verbose;
-} o = {.first = 0, .workload = UINT64_MAX, .cut = UINT64_MAX, .per_family = 6, .second_of = 3, .recovery_of = 400};
+} o = {.first = 0, .workload = UINT64_MAX, .cut = UINT64_MAX, .per_family = 6, .second_of = 5, .recovery_of = 400};
 
 static struct shared *all;
 
