@@ -2,6 +2,7 @@
 """Shows that the proof would notice: every deliberate fault of csrc/mutants.h must make one of its programs fail.
 
     tools/mutants.py [--tier fast|full] [--seconds S] [--only NAME,...] [--jobs N] [--limit S] [--find] [--list]
+                     [--build-only]
 
 Each mutant has a killer in tools/mutant_killers.json: a program and the arguments with which it sees the fault
 soon. One whose killer no longer sees it (a workload was changed) is searched for with the programs that could. A killer
@@ -317,6 +318,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0, help="after so long the full tier only kills")
     parser.add_argument("--find", action="store_true", help="search for killers and write them down")
     parser.add_argument("--list", action="store_true", help="what mutants there are")
+    parser.add_argument("--build-only", action="store_true", help="build the programs, and run none")
     return parser.parse_args()
 
 
@@ -335,6 +337,8 @@ def main() -> int:
             print(f"{mutant.name:32} {'equivalent: ' if mutant.equivalent else ''}{mutant.what} ({mutant.breaks})")
         return 0
     build()
+    if asked.build_only:
+        return 0
     killers: dict[str, list[str]] = json.loads(KILLERS.read_text(encoding="utf-8")) if KILLERS.exists() else {}
     if asked.find:
         return find(chosen, killers, asked)

@@ -84,6 +84,7 @@ struct run {
     bool lazy;         /* waits seldom, and fills and drains by turns */
     bool busy;         /* in transactions most of the time */
     bool hasty;        /* never waits, and publishes much */
+    bool doubts;       /* one prepared transaction is left in doubt */
 };
 
 /* ---- the model ---- */

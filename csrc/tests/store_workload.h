@@ -308,7 +308,7 @@ static inline void reopen(struct run *r) {
 }
 
 static inline void one_operation(struct run *r) {
-    int slot = (int)below(r, TXS), in = below(r, 3) == 0 ? slot : -1;
+    int slot = (int)below(r, r->doubts ? TXS - 1 : TXS), in = below(r, 3) == 0 ? slot : -1;
     bool wait = !r->hasty && (r->lazy ? below(r, 25) == 0 : below(r, 4) != 0);
     bool draining = r->lazy && r->op_count / 60 % 2 == 1;
     unsigned queues = 1u << any_queue(r);
@@ -350,9 +350,39 @@ static inline void run_some(struct run *r, size_t operations) {
         one_operation(r);
 }
 
+/* A prepared transaction that holds a place and a message of its own, and that nobody settles: moves take it along. */
+static inline void leave_in_doubt(struct run *r) {
+    int slot = TXS - 1, queue = 0;
+    uint64_t id = 0;
+
+    if (r->handles[slot] != NULL)
+        return;
+    do {
+        mark(r, MARK_STARTED, r->op_count + 1);
+        begin(r, slot);
+        if (!r->distributed[slot]) {
+            mark(r, MARK_STARTED, r->op_count + 1);
+            answered(r, ls_rollback(r->handles[slot], 0), false, (struct op){.kind = ROLLBACK, .tx = r->tx_ids[slot]});
+            tx_goes(r, slot);
+        }
+    } while (r->handles[slot] == NULL && !r->lost);
+    mark(r, MARK_STARTED, r->op_count + 1);
+    publish(r, PUBLISH, 2, slot, false, 100);
+    mark(r, MARK_STARTED, r->op_count + 1);
+    if (any_place(r, &queue, &id))
+        change_place(r, DEQUEUE, id, queue, slot, false);
+    mark(r, MARK_STARTED, r->op_count + 1);
+    answered(r, ls_tx_end(r->handles[slot]), false, (struct op){.kind = END});
+    r->ended[slot] = true;
+    mark(r, MARK_STARTED, r->op_count + 1);
+    answered(r, ls_prepare(r->handles[slot], LS_WAIT), true, (struct op){.kind = PREPARE, .tx = r->tx_ids[slot]});
+}
+
 /* A few of everything, and then so much that comes and goes that what stays is moved again and again. */
 static inline void run_with_moves(struct run *r, size_t operations) {
     run_some(r, 30);
+    if (r->doubts)
+        leave_in_doubt(r);
     for (size_t i = 0; i < operations && !r->lost && r->op_count + 2 < OPS_MAX; i++) {
         bool wait = below(r, 10) == 0;
 
