@@ -33,9 +33,13 @@ PYTHON = sys.executable
 #: Below these the fast tier shows less than it promises.
 STATES_MIN, FLIPS_MIN, FUZZ_SECONDS = 500_000, 65_536, 60
 
-#: Tests against real disks and real processes, which go on as long as they are told.
-LONG_TESTS = ("tests/test_real_disks.py", "tests/test_processes.py", "tests/test_processes_files.py", "tests/broker")
-LONG_TESTS_MARK = "real_disks or processes or storms or injection"
+#: Tests against real disks and real processes that go on as long as they are told.
+LONG_TESTS = (
+    "tests/test_real_disks.py",
+    "tests/test_processes.py",
+    "tests/broker/test_broker_storms.py",
+    "tests/broker/test_broker_storms_calls.py",
+)
 
 
 @dataclass(frozen=True)
@@ -129,26 +133,26 @@ def fast_stages() -> list[list[Job]]:
 
 
 def torture_stages(seconds: int) -> list[list[Job]]:
-    """Shares of the time on two cores; four fuzz targets run two at a time."""
-    short, pair = max(2, seconds // 25), max(4, seconds // 17)
-    long_tests = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile"]
+    """All but the explorer, which takes what they leave; four fuzz targets run two at a time."""
+    pair = max(4, seconds // 24)
+    long_tests = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "worksteal"]
     return [
-        [Job("explorer", proof("explorer", "--seconds", max(4, seconds * 11 // 20), "--tier", "full"))],
-        [Job("mutants", tool("mutants.py", "--tier", "full", "--seconds", max(4, seconds * 2 // 25)))],
+        [Job("long-tests", [*long_tests, *LONG_TESTS], {"LOGSTORE_TORTURE_S": str(max(1, seconds // 120))})],
+        [Job("mutants", tool("mutants.py", "--tier", "full", "--seconds", max(4, seconds // 24)))],
         [
             Job("sweeps", proof("sweeps", "--tier", "full", "--seconds", pair)),
             Job("bytes", proof("bytes", "--tier", "full", "--seconds", pair)),
         ],
-        [Job("history", proof("history", "--seconds", short)), *under_thread_sanitizer(short)],
-        [Job("fuzz", tool("fuzz.py", "--seconds", max(2, seconds // 10), "--jobs", 2))],
         [
-            Job(
-                "long-tests",
-                [*long_tests, "-k", LONG_TESTS_MARK, *LONG_TESTS],
-                {"LOGSTORE_TORTURE_S": str(max(1, seconds // 150))},
-            )
+            Job("history", proof("history", "--seconds", max(2, seconds // 60))),
+            *under_thread_sanitizer(max(2, seconds // 60)),
         ],
+        [Job("fuzz", tool("fuzz.py", "--seconds", max(2, seconds // 10), "--jobs", 2))],
     ]
+
+
+def explore(seconds: float) -> Job:
+    return Job("explorer", proof("explorer", "--seconds", max(4, round(seconds)), "--tier", "full"))
 
 
 def summary(outcomes: Sequence[Outcome]) -> tuple[str, list[str]]:
@@ -198,6 +202,8 @@ def main() -> int:
     outcomes: list[Outcome] = []
     for stage in fast_stages() if options.fast else torture_stages(options.seconds):
         outcomes += run_together(stage)
+    if not options.fast:
+        outcomes += run_together([explore(options.seconds - (time.monotonic() - started))])
     line, wrong = summary(outcomes)
     if options.fast:
         wrong += below_minimum(outcomes)
