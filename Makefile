@@ -237,7 +237,7 @@ endef
 
 SANITIZED := -O1 -fno-omit-frame-pointer -fno-sanitize-recover=all
 FLAGS_plain := -O2
-FLAGS_proof := -O3 -march=native -flto=auto
+FLAGS_proof := -O3 -march=native
 FLAGS_mutants := -O2 -DLOGSTORE_MUTANTS
 FLAGS_asan := $(SANITIZED) -fsanitize=address,undefined
 FLAGS_tsan := $(SANITIZED) -fsanitize=thread
