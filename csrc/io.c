@@ -45,6 +45,9 @@ int64_t io_read(vfs *v, int file, void *into, size_t bytes, uint64_t at) {
         if (moved == 0) {
             break;
         }
+        if ((uint64_t)moved > left) {
+            return -EIO;
+        }
         next += moved;
         at += (uint64_t)moved;
         left -= (size_t)moved;
