@@ -1,0 +1,328 @@
+/*
+ * The edges of what is kept in memory, and of the codec: an empty log, gaps between segments, more of something than a
+ * first allocation holds, cursors at the end of a queue that grows backwards, records given to the wrong decoder.
+ */
+#include "../format.h"
+#include "../log.h"
+#include "../store.h"
+#include "one_store.h"
+
+/* ---- segments ---- */
+
+static void a_log_finds_the_segment_of_an_lsn_and_none_in_gaps_or_beyond(void) {
+    static const uint64_t firsts[] = {2, 3, 7, 8};
+    struct buffer buffers[2] = {{.index = 0}, {.index = 1}};
+    struct log g = {.segment_size = SEGMENT, .buffers = buffers, .buffer_count = 2, .durable_lsn = UINT64_MAX};
+
+    check(log_base_lsn(&g) == 0 && log_segment(&g, SEGMENT) == NULL);
+    segment_free(&g, NULL);
+    for (int i = 0; i < 4; i++)
+        require(log_add_segment(&g, segment_new(&g, firsts[i] * SEGMENT, 1)) == LS_OK);
+    for (uint64_t n = 0; n < 12; n++) {
+        struct segment *first = log_segment(&g, n * SEGMENT), *last = log_segment(&g, (n + 1) * SEGMENT - 1);
+        bool there = n == 2 || n == 3 || n == 7 || n == 8;
+
+        check(first == last && (first != NULL) == there && (first == NULL || first->first_lsn == n * SEGMENT));
+    }
+    log_live(g.segments[1], 1, 8);
+    g.segments[0]->end_lsn = 3 * SEGMENT;
+    log_advance_base(&g);
+    check(log_base_lsn(&g) == 3 * (uint64_t)SEGMENT);
+    log_release(&g, g.segments[1], 1, 8); /* nothing is on its way: at once */
+    check(g.segments[1]->live_records == 0);
+    log_advance_base(&g);
+    check(log_base_lsn(&g) == 3 * (uint64_t)SEGMENT); /* it has no end yet */
+    for (int i = 0; i < 3; i++) {
+        struct segment *s = g.segments[0];
+
+        log_remove_segment(&g, 0); /* behind the base the base moves along, else the next is it */
+        segment_free(&g, s);
+        check(log_base_lsn(&g) == (i == 0 ? 3 : firsts[i + 1]) * SEGMENT);
+    }
+    for (uint32_t i = 0; i < g.segment_count; i++)
+        segment_free(&g, g.segments[i]);
+    free(g.segments);
+    free(buffers[0].released);
+    free(buffers[1].released);
+}
+
+/* ---- queues ---- */
+
+static uint64_t next_offered(ls_cursor *c) {
+    ls_place place;
+    size_t n = 0;
+
+    check(ls_cursor_next(c, &place, 1, &n) == LS_OK);
+    return n == 1 ? place.id : 0;
+}
+
+static void a_cursor_at_the_end_goes_back_to_what_is_unlocked_and_one_before_it_stays(void) {
+    static uint64_t ids[2 * CHUNK_PLACES];
+    ls_cursor *early, *late;
+    ls_tx *tx;
+
+    fresh();
+    for (int i = 0; i < 2 * CHUNK_PLACES; i++)
+        ids[i] = put_bytes(1, 1, 8, 0);
+    check(ls_force(r.store, 0) == LS_OK);
+    check(ls_begin(r.store, NULL, &tx) == LS_OK && take(ids[1], 1, tx) == LS_OK && take(ids[5], 1, tx) == LS_OK);
+    check(ls_cursor_open(r.store, 1, LS_CURSOR_OFFER, &early) == LS_OK);
+    check(ls_cursor_open(r.store, 1, LS_CURSOR_OFFER, &late) == LS_OK);
+    check(next_offered(early) == ids[0]);
+    for (int i = 0; i < 2 * CHUNK_PLACES - 2; i++)
+        check(next_offered(late) != 0);
+    check(next_offered(late) == 0);
+    for (int i = CHUNK_PLACES; i < 2 * CHUNK_PLACES; i++)
+        check(take(ids[i], 1, NULL) == LS_OK);
+    check(next_offered(late) == 0);
+    check(ls_rollback(tx, LS_WAIT) == LS_OK);
+    check(next_offered(late) == ids[1] && next_offered(late) == ids[2]);
+    check(next_offered(early) == ids[1]);
+    ls_tx_free(tx);
+    ls_cursor_close(early); /* the older of two */
+    check(next_offered(late) == ids[3]);
+    ls_cursor_close(late);
+    done();
+}
+
+static void a_queue_goes_with_the_memory_it_was_given_ahead_and_with_its_cursors(void) {
+    struct table t;
+    struct cursor c;
+    struct queue *q;
+
+    table_init(&t);
+    require(table_add_queue(&t, 7));
+    q = table_queue(&t, 7);
+    require(queue_prepare(q, 3 * CHUNK_PLACES) && queue_prepare(q, 3 * CHUNK_PLACES) && q->spare != NULL);
+    cursor_start(&c, q, LS_CURSOR_ALL);
+    table_remove_queue(&t, q);
+    check(c.queue == NULL && table_any_queue(&t, 7) == NULL && t.live_queues == 0);
+    cursor_stop(&c); /* once more does no harm */
+    table_free(&t);
+}
+
+static void a_queue_of_more_places_than_are_swept_at_once_is_deleted_whole(void) {
+    uint64_t id, places, locked;
+
+    fresh();
+    id = put(2, "stays", NULL);
+    for (int i = 0; i < 2100; i++)
+        (void)put_bytes(1, 1, 1, 0);
+    check(add(id, 1, NULL) == LS_OK);
+    check(ls_queue_delete(r.store, 1, LS_WAIT) == LS_OK && has(id));
+    check(ls_queue_depth(r.store, 1, &places, &locked) == LS_UNKNOWN_QUEUE);
+    r.catalog &= ~2u;
+    again();
+    check(has(id) && ls_queue_depth(r.store, 2, &places, &locked) == LS_OK && places == 1);
+    done();
+}
+
+/* ---- messages and transactions ---- */
+
+static void more_messages_than_a_first_table_holds_are_all_there(void) {
+    enum { ROWS = 17, AT_ONCE = SLAB_MESSAGES };
+    static uint64_t sizes[AT_ONCE], ids[AT_ONCE], first_ids[ROWS];
+    ls_options o = {.segment_size = 1 << 20, .create = 1, .initial_segments = 1, .max_write_buffers = 4};
+    uint64_t places, locked;
+    size_t n;
+
+    fresh_with(&o);
+    for (int i = 0; i < ROWS; i++) {
+        check(ls_publish_many(r.store, 1, AT_ONCE, (const uint8_t *)"", sizes, NULL, NULL, NULL, LS_WAIT, ids, &n) ==
+                  LS_OK &&
+              n == AT_ONCE);
+        first_ids[i] = ids[0];
+    }
+    for (int pass = 0; pass < 2; pass++) {
+        check(ls_queue_depth(r.store, 1, &places, &locked) == LS_OK && places == (uint64_t)ROWS * AT_ONCE);
+        for (int i = 0; i < ROWS; i++)
+            check(has(first_ids[i]));
+        again();
+    }
+    done();
+}
+
+static void a_commit_that_ends_very_many_messages_ends_them_all(void) {
+    static uint64_t ids[300];
+    ls_tx *tx;
+
+    fresh();
+    for (int i = 0; i < 300; i++)
+        ids[i] = put_bytes(1, 1, 8, 0);
+    check(ls_begin(r.store, NULL, &tx) == LS_OK);
+    for (int i = 0; i < 300; i++)
+        check(take(ids[i], 1, tx) == LS_OK);
+    check(ls_commit(tx, LS_WAIT) == LS_OK);
+    ls_tx_free(tx);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < 300; i++)
+            check(!has(ids[i]));
+        again();
+    }
+    done();
+}
+
+static void a_transaction_at_its_limit_takes_no_more(void) {
+    uint64_t id, other;
+    ls_tx *tx;
+    uint32_t work, enqueues;
+
+    fresh();
+    id = put(1, "one", NULL);
+    check(ls_begin(r.store, NULL, &tx) == LS_OK);
+    other = put(2, "in it", tx);
+    work = tx->tx->work_count;
+    enqueues = tx->tx->enqueue_count;
+    tx->tx->work_count = ORDER_INDEX_MAX; /* sixteen million calls later */
+    check(take(id, 1, tx) == LS_TRANSACTION_LIMIT);
+    tx->tx->work_count = work;
+    tx->tx->enqueue_count = ORDER_INDEX_MAX;
+    check(add(id, 3, tx) == LS_TRANSACTION_LIMIT);
+    tx->tx->enqueue_count = enqueues;
+    check(ls_commit(tx, LS_WAIT) == LS_OK && has(other));
+    ls_tx_free(tx);
+    done();
+}
+
+static void what_is_not_prepared_cannot_be_taken_as_in_doubt(void) {
+    const ls_xid xid = {.format_id = 1, .gtrid_bytes = 1};
+    ls_tx *tx, *taken;
+    ls_tx_info info;
+
+    fresh();
+    check(ls_begin(r.store, &xid, &tx) == LS_OK);
+    ls_tx_describe(tx, &info);
+    check(ls_in_doubt_take(r.store, info.id, &taken) == LS_UNKNOWN_XID);
+    check(ls_rollback(tx, LS_WAIT) == LS_OK);
+    ls_tx_describe(tx, &info);
+    check(info.state == LS_TX_ROLLED_BACK);
+    ls_tx_free(tx);
+    done();
+}
+
+static void a_header_of_absurd_length_is_refused_and_not_read(void) {
+    static const size_t absurd[] = {SIZE_MAX, SIZE_MAX - 7, SIZE_MAX - 80, SIZE_MAX / 2, 1 << 20};
+    uint64_t id;
+
+    fresh();
+    for (size_t i = 0; i < sizeof absurd / sizeof *absurd; i++) {
+        check(ls_stage(r.store, (const uint8_t *)"", absurd[i], NULL, 0, 0, &id) == LS_OPTION);
+        check(id == 0);
+    }
+    done();
+}
+
+/* ---- two stores, of which the older goes first ---- */
+
+static void stores_may_be_closed_in_the_order_they_were_opened(void) {
+    vfs_sim *disk = vfs_sim_new();
+    const ls_options o = {.segment_size = SEGMENT, .create = 1, .initial_segments = 1, .max_write_buffers = 2};
+    ls_store *first, *second, *third;
+
+    check(ls_open(vfs_sim_table(disk), "/a", &o, &first) == LS_OK);
+    check(ls_open(vfs_sim_table(disk), "/b", &o, &second) == LS_OK);
+    check(ls_open(vfs_sim_table(disk), "/a", &o, &third) == LS_LOCKED);
+    ls_free(first);
+    check(ls_open(vfs_sim_table(disk), "/a", &o, &third) == LS_OK);
+    ls_free(second);
+    ls_free(third);
+    check(vfs_sim_handles(disk) == 0);
+    vfs_sim_free(disk);
+}
+
+/* ---- the codec ---- */
+
+/* Every decoder of one type, given what is of its type and another length, or of its length and another type. */
+static void a_decoder_refuses_what_is_not_of_its_type_and_length(void) {
+    static const uint8_t bytes[256];
+    static const struct {
+        uint16_t type;
+        uint32_t length;
+    } its_own[] = {{BATCH, BATCH_RECORD_BYTES},
+                   {MESSAGE_DEQUEUE, DEQUEUE_RECORD_BYTES},
+                   {QUEUE_DELETE, QUEUE_DELETE_RECORD_BYTES},
+                   {MESSAGE_DELETE, PLAIN_RECORD_BYTES}};
+    struct batch b;
+    struct message_dequeue d;
+    uint32_t queue_id;
+
+    for (uint32_t i = 0; i < 4; i++) {
+        struct record r1 = {.bytes = bytes, .type = its_own[i].type, .length = its_own[i].length + 8, .lsn = 1 << 20};
+        struct record r2 = {.bytes = bytes, .type = FILLER, .length = its_own[i].length, .lsn = 1 << 20};
+
+        for (int way = 0; way < 2; way++) {
+            const struct record *x = way ? &r1 : &r2;
+
+            check((i != 0 || format_get_batch(x, &b) == FORMAT_MALFORMED) &&
+                  (i != 1 || format_get_dequeue(x, &d) == FORMAT_MALFORMED) &&
+                  (i != 2 || format_get_queue_delete(x, &queue_id) == FORMAT_MALFORMED) &&
+                  (i != 3 || format_get_plain(x) == FORMAT_MALFORMED));
+        }
+    }
+}
+
+static void a_note_of_the_close_names_an_epoch_and_a_place(void) {
+    static const struct closed good = {.epoch = 3, .end_lsn = 1 << 20, .closed_us = 5};
+    uint8_t bytes[CLOSED_BYTES];
+
+    for (int i = 0; i < 4; i++) {
+        struct closed c = good, found;
+
+        c.epoch = i == 1 ? 0 : c.epoch;
+        c.end_lsn = i == 2 ? 0 : i == 3 ? UINT64_MAX : c.end_lsn;
+        memset(bytes, 0, sizeof bytes);
+        format_put_closed(bytes, &c);
+        check(format_get_closed(bytes, sizeof bytes, &found) == (i == 0 ? FORMAT_OK : FORMAT_MALFORMED));
+        bytes[50] ^= 1;
+        check(format_get_closed(bytes, sizeof bytes, &found) == FORMAT_CHECK);
+    }
+}
+
+static void a_segment_that_would_reach_beyond_the_last_lsn_is_none(void) {
+    static uint8_t bytes[SEGMENT_HEADER_BYTES];
+    struct segment_header h = {.segment_size = SEGMENT, .epoch = 1}, found;
+    uint64_t last = LSN_MAX / SEGMENT * SEGMENT;
+
+    for (int i = 0; i < 3; i++) {
+        enum format_result result;
+
+        h.first_lsn = last - (uint64_t)i * SEGMENT;
+        memset(bytes, 0, sizeof bytes);
+        format_put_segment_header(bytes, &h);
+        result = format_get_segment_header(bytes, sizeof bytes, h.uuid, SEGMENT, h.first_lsn, &found);
+        check(result == (h.first_lsn - 1 <= LSN_MAX - SEGMENT ? FORMAT_OK : FORMAT_MALFORMED));
+    }
+}
+
+static void a_chunk_may_be_empty(void) {
+    static uint8_t bytes[256];
+    struct slot s = {.at = bytes, .seed = 5, .lsn = 1 << 20, .id = 1 << 19, .prev = 1 << 19};
+    uint32_t length = format_put_chunk(&s, 100, NULL, 0);
+    struct message_chunk m;
+    struct record found;
+
+    check(format_get_record(bytes, length, 5, 1 << 20, &found) == FORMAT_OK);
+    if (format_get_chunk(&found, &m) == FORMAT_OK)
+        check(m.offset == 100 && m.content_bytes == 0);
+}
+
+int main(void) {
+    static void (*const tests[])(void) = {
+        a_log_finds_the_segment_of_an_lsn_and_none_in_gaps_or_beyond,
+        a_cursor_at_the_end_goes_back_to_what_is_unlocked_and_one_before_it_stays,
+        a_queue_goes_with_the_memory_it_was_given_ahead_and_with_its_cursors,
+        a_queue_of_more_places_than_are_swept_at_once_is_deleted_whole,
+        more_messages_than_a_first_table_holds_are_all_there,
+        a_commit_that_ends_very_many_messages_ends_them_all,
+        a_transaction_at_its_limit_takes_no_more,
+        what_is_not_prepared_cannot_be_taken_as_in_doubt,
+        a_header_of_absurd_length_is_refused_and_not_read,
+        stores_may_be_closed_in_the_order_they_were_opened,
+        a_decoder_refuses_what_is_not_of_its_type_and_length,
+        a_note_of_the_close_names_an_epoch_and_a_place,
+        a_segment_that_would_reach_beyond_the_last_lsn_is_none,
+        a_chunk_may_be_empty,
+    };
+
+    return run_tests(tests, sizeof tests / sizeof *tests);
+}
