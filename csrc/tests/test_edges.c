@@ -5,7 +5,7 @@
 #include "../format.h"
 #include "../log.h"
 #include "../store.h"
-#include "one_store.h"
+#include "forged_log.h"
 
 /* ---- segments ---- */
 
@@ -44,6 +44,38 @@ static void a_log_finds_the_segment_of_an_lsn_and_none_in_gaps_or_beyond(void) {
     free(g.segments);
     free(buffers[0].released);
     free(buffers[1].released);
+}
+
+static int closed[6];
+
+static int note_closed(vfs *v, int handle) {
+    (void)v;
+    closed[handle]++;
+    return 0;
+}
+
+/* What is read, has no end yet, or is not durable keeps its handle, though there are too many. */
+static void only_handles_of_what_rests_are_closed_when_there_are_too_many(void) {
+    vfs v = {.close = note_closed};
+    struct segment s[6];
+    struct segment *row[6];
+    struct log g = {.v = &v, .segments = row, .segment_count = 6, .durable_lsn = 100, .open_files = OPEN_FILES_MAX + 1};
+
+    memset(closed, 0, sizeof closed);
+    for (int i = 0; i < 6; i++) {
+        s[i] = (struct segment){.file = i, .end_lsn = 100};
+        row[i] = &s[i];
+    }
+    s[0].readers = 1;
+    s[1].end_lsn = 0;
+    s[2].end_lsn = 101;
+    log_close_idle_files(&g);
+    check(g.open_files == OPEN_FILES_MAX - 1 && s[3].file == -1 && s[4].file == -1);
+    for (int i = 0; i < 6; i++)
+        check(closed[i] == (i == 3 || i == 4));
+    g.open_files = OPEN_FILES_MAX;
+    log_close_idle_files(&g); /* nothing rests any more: the rest stay open */
+    check(g.open_files == OPEN_FILES_MAX && closed[0] + closed[1] + closed[2] + closed[5] == 0);
 }
 
 /* ---- queues ---- */
@@ -115,6 +147,73 @@ static void a_queue_of_more_places_than_are_swept_at_once_is_deleted_whole(void)
     again();
     check(has(id) && ls_queue_depth(r.store, 2, &places, &locked) == LS_OK && places == 1);
     done();
+}
+
+/* ---- records in their place, with right checksums, that are not what the table remembers ---- */
+
+static uint64_t chunked_id, plain_id;
+
+/* Changes the record at an LSN of the open store's disk and seals it again. */
+static void replace_there(uint64_t lsn, uint32_t offset, int width, uint64_t value) {
+    static uint8_t image[SEGMENT];
+    struct segment *s = log_segment(&r.store->log, lsn);
+    char name[SEGMENT_NAME_BYTES];
+    struct slot slot;
+
+    require(s != NULL);
+    format_segment_name(name, s->first_lsn);
+    require(vfs_sim_get(sim, VFS_SIM_SEEN, "/s", name, image, sizeof image) == SEGMENT);
+    slot = (struct slot){.at = image + (lsn - s->first_lsn), .seed = s->seed};
+    forge_spoil(slot, get32(slot.at + 12), offset, width, value);
+    check(vfs_sim_put(sim, "/s", name, image, sizeof image) == 0);
+}
+
+static void a_sealed_record_that_is_another_s_is_damage_to_a_read_and_to_a_move(void) {
+    enum { TYPE = 16, ID = 32, BODY = 48, CHUNK_BYTES = 56, MAY_BE_SKIPPED = 0x8123 };
+    static const struct {
+        bool chunk, plain;
+        uint32_t offset;
+        int width;
+        uint64_t value;
+        bool reads; /* it may yet be read: a chunk's place in the content is the table's affair */
+    } ways[] = {
+        {false, true, TYPE, 2, MAY_BE_SKIPPED, false}, {false, false, TYPE, 2, MAY_BE_SKIPPED, false},
+        {false, true, BODY, 8, UINT64_MAX, false},     {false, false, BODY, 8, UINT64_MAX, false},
+        {true, false, TYPE, 2, MAY_BE_SKIPPED, false}, {true, false, ID, 8, 4096 + SEGMENT, false},
+        {true, false, CHUNK_BYTES, 4, 1 << 20, false}, {true, false, BODY, 8, 8, true},
+    };
+    static uint8_t content[30000], into[30000];
+
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        uint32_t queue = 1;
+        uint64_t id;
+        size_t n;
+        int rc;
+
+        fresh();
+        plain_id = put_bytes(1, 4, 900, 0);
+        check(ls_publish(r.store, &queue, 1, NULL, 0, content, sizeof content, NULL, LS_WAIT, &chunked_id) == LS_OK);
+        id = ways[i].plain ? plain_id : chunked_id;
+        if (ways[i].chunk) {
+            struct message *m = table_message(&r.store->table, table_find(&r.store->table, id));
+
+            require(m->extra != NULL && m->extra->chunk_count > 1);
+            replace_there(m->extra->chunks[1].lsn, ways[i].offset, ways[i].width, ways[i].value);
+        } else {
+            replace_there(id, ways[i].offset, ways[i].width, ways[i].value);
+        }
+        rc = ls_load_content(r.store, id, 0, into, sizeof into, &n);
+        check(rc == (ways[i].reads ? LS_OK : LS_CORRUPT) || complain("the read"));
+        for (int k = 0; k < 120; k++) {
+            uint64_t passing = put_bytes(2, 0, 3900, 0), lsn;
+
+            check(ls_dequeue(r.store, passing, 2, NULL, 1, 0, k % 4 == 3 ? LS_WAIT : 0, &lsn) == LS_OK);
+        }
+        rc = ls_move_base(r.store);
+        check(rc == LS_OK || rc == LS_CORRUPT || rc == LS_FULL);
+        check(ls_poisoned(r.store) == 0 && has(id)); /* and it stands where it stood, to be looked at */
+        done();
+    }
 }
 
 /* ---- messages and transactions ---- */
@@ -309,9 +408,11 @@ static void a_chunk_may_be_empty(void) {
 int main(void) {
     static void (*const tests[])(void) = {
         a_log_finds_the_segment_of_an_lsn_and_none_in_gaps_or_beyond,
+        only_handles_of_what_rests_are_closed_when_there_are_too_many,
         a_cursor_at_the_end_goes_back_to_what_is_unlocked_and_one_before_it_stays,
         a_queue_goes_with_the_memory_it_was_given_ahead_and_with_its_cursors,
         a_queue_of_more_places_than_are_swept_at_once_is_deleted_whole,
+        a_sealed_record_that_is_another_s_is_damage_to_a_read_and_to_a_move,
         more_messages_than_a_first_table_holds_are_all_there,
         a_commit_that_ends_very_many_messages_ends_them_all,
         a_transaction_at_its_limit_takes_no_more,

@@ -4,11 +4,13 @@
  *
  * Where no sanitizer does so itself, the C library's functions are taken over to make them fail.
  */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <limits.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,7 +20,8 @@
 /* ---- the C library, taken over ---- */
 
 static atomic_int threads_to_come = INT_MAX, semaphores_refused, waits_cut, semaphores_made;
-static atomic_bool no_handlers;
+static atomic_bool no_handlers, no_listings, no_states;
+static atomic_size_t memory_refused_from = SIZE_MAX;
 
 #if !defined(UNDER_ASAN) && !defined(UNDER_TSAN) && defined(__GLIBC__)
 enum { TAKEN_OVER = 1 };
@@ -66,6 +69,39 @@ int sem_wait(sem_t *semaphore) {
     return of_library(semaphore);
 }
 
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t n, size_t bytes);
+
+void *malloc(size_t bytes) { return bytes >= atomic_load(&memory_refused_from) ? NULL : __libc_malloc(bytes); }
+
+void *calloc(size_t n, size_t bytes) {
+    return bytes > 0 && n >= atomic_load(&memory_refused_from) / bytes ? NULL : __libc_calloc(n, bytes);
+}
+
+DIR *fdopendir(int fd) {
+    static DIR *(*of_library)(int);
+
+    if (of_library == NULL)
+        *(void **)&of_library = of_the_library("fdopendir");
+    if (atomic_load(&no_listings)) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    return of_library(fd);
+}
+
+int fstat(int fd, struct stat *into) {
+    static int (*of_library)(int, struct stat *);
+
+    if (of_library == NULL)
+        *(void **)&of_library = of_the_library("fstat");
+    if (atomic_load(&no_states)) {
+        errno = EIO;
+        return -1;
+    }
+    return of_library(fd, into);
+}
+
 int pthread_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void)) {
     return atomic_load(&no_handlers) ? ENOMEM : __register_atfork(prepare, parent, child, NULL);
 }
@@ -85,6 +121,7 @@ static struct {
     bool less;
     size_t piece; /* no read gives more than this; 0: no limit */
     bool size_fails;
+    bool no_direct;
     void (*in_sync)(void);
     int sync_error;
 } odd;
@@ -105,6 +142,11 @@ static int64_t odd_pwrite(vfs *v, int file, const void *from, size_t bytes, uint
     if (strikes(false))
         return odd.less ? odd.more : (int64_t)bytes + odd.more;
     return real->pwrite(real, file, from, bytes, at);
+}
+
+static int odd_open(vfs *v, int dir, const char *name, unsigned flags) {
+    (void)v;
+    return odd.no_direct && (flags & VFS_DIRECT) != 0 ? -EINVAL : real->open(real, dir, name, flags);
 }
 
 static int64_t odd_size(vfs *v, int file) {
@@ -133,6 +175,7 @@ static vfs *oddly(vfs_sim *disk) {
     table.pread = odd_pread;
     table.pwrite = odd_pwrite;
     table.size = odd_size;
+    table.open = odd_open;
     table.sync_data = odd_sync;
     return &table;
 }
@@ -239,6 +282,71 @@ static void pieces_of_blocks_are_put_together_and_given_up_where_nothing_comes_o
         vfs_sim_free(disk);
     }
     vfs_sim_free(before);
+}
+
+/* Where a file system knows nothing but its cache, what is in it is all that can be gone by. */
+static void a_file_system_without_a_way_past_the_cache_serves_as_well(void) {
+    vfs_sim *disk = crashed();
+
+    for (int life = 0; life < 3; life++) {
+        vfs *system = oddly(disk);
+
+        odd.no_direct = true;
+        check(open_on(system) == LS_OK && has(kept_id));
+        churn(40);
+        check(life != 0 || ls_close(r.store) == LS_OK);
+        ls_free(r.store);
+        r.store = NULL;
+    }
+    check(opens_whole(disk));
+    vfs_sim_free(disk);
+}
+
+/* ---- no memory for what is large, no directory stream, no state of a file ---- */
+
+static void a_record_that_memory_does_not_suffice_for_is_not_read_and_can_be_later(void) {
+    ls_options o = {.segment_size = 1 << 20, .create = 1, .initial_segments = 1, .max_write_buffers = 2};
+    static uint8_t into[50000];
+    uint64_t id;
+    size_t n;
+
+    if (!TAKEN_OVER)
+        return;
+    fresh_with(&o);
+    id = put_bytes(1, 5, sizeof into, LS_WAIT);
+    atomic_store(&memory_refused_from, sizeof into);
+    check(ls_load_content(r.store, id, 0, into, sizeof into, &n) == LS_NO_MEMORY && n == 0);
+    atomic_store(&memory_refused_from, SIZE_MAX);
+    check(ls_load_content(r.store, id, 0, into, sizeof into, &n) == LS_OK && n == sizeof into && into[n - 1] == 5);
+    atomic_store(&memory_refused_from, 1);
+    check(ls_sim_new() == NULL && ls_sim_crash(vfs_sim_table(sim), 0, 1) == NULL);
+    atomic_store(&memory_refused_from, SIZE_MAX);
+    done();
+}
+
+static void real_files_without_a_listing_or_a_state_are_an_error(void) {
+    char path[] = "/tmp/logstore-test-XXXXXX", command[80];
+    uint32_t queue = 1;
+    ls_store *store;
+    uint64_t id;
+
+    if (!TAKEN_OVER)
+        return;
+    require(mkdtemp(path) != NULL);
+    check(ls_open(NULL, path, &usual, &store) == LS_OK && ls_serve(store, &queue, 1, 2) == LS_OK);
+    check(ls_publish(store, &queue, 1, NULL, 0, NULL, 0, NULL, LS_WAIT, &id) == LS_OK);
+    atomic_store(&no_states, true); /* whether a name leads to the file is not known: it may be durable nowhere */
+    check(ls_publish(store, &queue, 1, NULL, 0, NULL, 0, NULL, LS_WAIT, &id) == LS_OUTCOME_UNKNOWN);
+    atomic_store(&no_states, false);
+    check(ls_poisoned(store) == EIO);
+    ls_free(store);
+    atomic_store(&no_listings, true);
+    check(ls_open(NULL, path, &usual, &store) == LS_IO && ls_last_error()->sys_errno == ENOMEM);
+    atomic_store(&no_listings, false);
+    check(ls_open(NULL, path, &usual, &store) == LS_OK && ls_serve(store, &queue, 1, 2) == LS_OK);
+    ls_free(store);
+    (void)snprintf(command, sizeof command, "rm -rf %s", path);
+    check(system(command) == 0);
 }
 
 /* ---- no threads, no semaphores ---- */
@@ -389,6 +497,9 @@ int main(void) {
         where_no_handler_for_fork_is_to_be_had_no_store_opens,
         a_transfer_of_what_was_not_asked_for_is_an_error_wherever_it_comes,
         pieces_of_blocks_are_put_together_and_given_up_where_nothing_comes_of_it,
+        a_file_system_without_a_way_past_the_cache_serves_as_well,
+        a_record_that_memory_does_not_suffice_for_is_not_read_and_can_be_later,
+        real_files_without_a_listing_or_a_state_are_an_error,
         a_store_whose_threads_cannot_start_does_not_open,
         who_has_nothing_to_wait_with_is_told,
         those_who_wait_for_another_s_batch_learn_what_came_of_it,
