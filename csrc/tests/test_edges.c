@@ -216,6 +216,53 @@ static void a_sealed_record_that_is_another_s_is_damage_to_a_read_and_to_a_move(
     }
 }
 
+static void a_file_that_became_shorter_is_damage_to_a_read(void) {
+    static uint8_t image[SEGMENT], into[4096];
+    char name[SEGMENT_NAME_BYTES];
+    uint64_t id;
+    size_t n;
+
+    fresh();
+    id = put_bytes(1, 4, 900, LS_WAIT);
+    check(ls_load_header(r.store, id + 8, into, sizeof into, &n) == LS_UNKNOWN_MESSAGE && n == 0);
+    format_segment_name(name, log_segment(&r.store->log, id)->first_lsn);
+    require(vfs_sim_get(sim, VFS_SIM_SEEN, "/s", name, image, sizeof image) == SEGMENT);
+    check(vfs_sim_put(sim, "/s", name, image, 4096 + 200) == 0);
+    check(ls_load_content(r.store, id, 0, into, sizeof into, &n) == LS_CORRUPT && n == 0);
+    check(vfs_sim_put(sim, "/s", name, image, sizeof image) == 0);
+    check(ls_load_content(r.store, id, 0, into, sizeof into, &n) == LS_OK && n == 900 && into[899] == 4);
+    done();
+}
+
+/* As where directories were mixed up. What they say of another log's LSNs is no claim on this one. */
+static void notes_of_another_store_say_nothing_of_this_one(void) {
+    struct closed c = {.epoch = 9, .end_lsn = 1 << 30};
+    struct hint h = {.epoch = 9, .durable_lsn = 1 << 30, .base_lsn = 1 << 29};
+    uint8_t bytes[64] = {0};
+    ls_reader_info info;
+    ls_reader *reader;
+    uint64_t id;
+
+    fresh();
+    id = put(1, "stays", NULL);
+    check(ls_close(r.store) == LS_OK);
+    memset(c.uuid, 0x77, UUID_BYTES);
+    memset(h.uuid, 0x77, UUID_BYTES);
+    format_put_closed(bytes, &c);
+    check(vfs_sim_put(sim, "/s", "CLOSED", bytes, CLOSED_BYTES) == 0);
+    format_put_hint(bytes, &h);
+    check(vfs_sim_put(sim, "/s", "HINT", bytes, HINT_BYTES) == 0);
+    check(ls_reader_open(r.v, "/s", 0, &reader) == LS_OK);
+    ls_reader_describe(reader, &info);
+    check(info.base_lsn <= id && info.end_lsn > id && info.end_lsn < 1 << 29);
+    ls_reader_close(reader);
+    ls_free(r.store);
+    check(open_again() == LS_OK && has(id));
+    again();
+    check(has(id));
+    done();
+}
+
 /* ---- messages and transactions ---- */
 
 static void more_messages_than_a_first_table_holds_are_all_there(void) {
@@ -413,6 +460,8 @@ int main(void) {
         a_queue_goes_with_the_memory_it_was_given_ahead_and_with_its_cursors,
         a_queue_of_more_places_than_are_swept_at_once_is_deleted_whole,
         a_sealed_record_that_is_another_s_is_damage_to_a_read_and_to_a_move,
+        a_file_that_became_shorter_is_damage_to_a_read,
+        notes_of_another_store_say_nothing_of_this_one,
         more_messages_than_a_first_table_holds_are_all_there,
         a_commit_that_ends_very_many_messages_ends_them_all,
         a_transaction_at_its_limit_takes_no_more,

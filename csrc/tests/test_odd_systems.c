@@ -456,8 +456,8 @@ static void a_flusher_that_is_woken_for_nothing_sleeps_again(void) {
     if (!TAKEN_OVER)
         return;
     background.background = 1;
-    fresh_with(&background);
     atomic_store(&waits_cut, 20);
+    fresh_with(&background);
     for (int i = 0; i < 20; i++)
         id = put_bytes(1, 3, 100, LS_WAIT);
     check(ls_flush_soon(r.store) == LS_OK);
