@@ -245,9 +245,12 @@ static void notes_of_another_store_say_nothing_of_this_one(void) {
 
     fresh();
     id = put(1, "stays", NULL);
-    check(ls_close(r.store) == LS_OK);
     memset(c.uuid, 0x77, UUID_BYTES);
     memset(h.uuid, 0x77, UUID_BYTES);
+    format_put_hint(bytes, &h);
+    check(vfs_sim_put(sim, "/s", "HINT", bytes, HINT_BYTES) == 0);
+    check(ls_reader_open(r.v, "/s", 0, &reader) == LS_LOCKED); /* beside a writer nothing else says what is durable */
+    check(ls_close(r.store) == LS_OK);
     format_put_closed(bytes, &c);
     check(vfs_sim_put(sim, "/s", "CLOSED", bytes, CLOSED_BYTES) == 0);
     format_put_hint(bytes, &h);
