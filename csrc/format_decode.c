@@ -127,13 +127,22 @@ bool format_peek_batch(const uint8_t *from, size_t available, uint64_t lsn, uint
 }
 
 bool format_find_batch(const uint8_t *from, size_t bytes, uint64_t lsn, size_t *at, uint64_t *epoch) {
+    const uint8_t *own = from + 24; /* a record's own LSN */
     size_t i = *at;
-    while (i + BATCH_RECORD_BYTES <= bytes &&
-           !(get64(from + i + 24) == lsn + i && format_peek_batch(from + i, bytes - i, lsn + i, epoch))) {
-        i += 8;
+    bool found = false;
+    while (!found && i + BATCH_RECORD_BYTES <= bytes) {
+        while (i + BATCH_RECORD_BYTES + 24 <= bytes &&
+               !((get64(own + i) == lsn + i) | (get64(own + i + 8) == lsn + i + 8) |
+                 (get64(own + i + 16) == lsn + i + 16) | (get64(own + i + 24) == lsn + i + 24))) {
+            i += 32;
+        }
+        if (i + BATCH_RECORD_BYTES <= bytes) {
+            found = format_peek_batch(from + i, bytes - i, lsn + i, epoch);
+            i += found ? 0 : 8;
+        }
     }
     *at = i;
-    return i + BATCH_RECORD_BYTES <= bytes;
+    return found;
 }
 
 bool format_names_place(const uint8_t header[RECORD_HEADER_BYTES], uint64_t lsn) { return get64(header + 24) == lsn; }

@@ -186,11 +186,15 @@ static int apply_sector(sim_node *n, unsigned layers, const sim_change *c, uint6
     if (fate == VFS_SIM_LOST || from >= to)
         return 0;
     page = &n->pages[from / SIM_PAGE]; /* a write made room for its pages */
+    data = c->data->data + (from - c->at);
+    (void)same_layers(page, layers, &first);
+    if (page->layer[first] != NULL &&
+        memcmp(page->layer[first]->data + from % SIM_PAGE, data, (size_t)(to - from)) == 0)
+        return 0; /* whatever its fate: it changes nothing */
     if (sim_page_own(page, layers) != 0)
         return -ENOMEM;
     (void)same_layers(page, layers, &first);
     into = page->layer[first]->data + from % SIM_PAGE;
-    data = c->data->data + (from - c->at);
     if (fate == VFS_SIM_KEPT)
         memcpy(into, data, (size_t)(to - from));
     else

@@ -156,12 +156,16 @@ static bool cut_is_explored(size_t k) {
     return for_each_loss(&c, &choices);
 }
 
-/* Only the last state before a call that changed the disk, or a promise, is another one than that before. */
+static bool is_promised(const struct bounds *b) {
+    return b->durable == x.promised.durable && b->begun == x.promised.begun && b->catalog == x.promised.catalog;
+}
+
+/* A cut is another one than that before if the disk changed in between, or what was promised. */
 static void explore(uint64_t number) {
     const vfs_sim_event *events;
     struct bounds b;
     size_t n, from = 0;
-    bool on = true;
+    bool on = true, changed = false;
 
     x.workload = number;
     x.salt = stir(number + 1);
@@ -182,16 +186,16 @@ static void explore(uint64_t number) {
         printf("workload %llu (%s): %zu operations, %zu calls\n", (unsigned long long)number,
                life_names[number % LIFE_KINDS], x.run.op_count, n);
     for (size_t k = 0; on && k <= n; k++) {
-        bool changed = k == 0 || (events[k - 1].flags & VFS_SIM_CHANGES) != 0;
-        bool promised = k < n && events[k].kind == VFS_SIM_MARK;
-
+        changed = changed || k == 0 || (events[k - 1].flags & VFS_SIM_CHANGES) != 0;
         b = bounds_at(&x.run, k, b, from);
         from = k;
-        x.promised = b;
-        if (promised || (!changed && (k == 0 || events[k - 1].kind != VFS_SIM_MARK)))
+        if (o.cut != UINT64_MAX ? o.cut != k : k < n && events[k].kind == VFS_SIM_MARK)
             continue;
-        if (o.cut == UINT64_MAX || o.cut == k)
-            on = cut_is_explored(k);
+        if (o.cut == UINT64_MAX && !changed && is_promised(&b))
+            continue;
+        x.promised = b;
+        changed = false;
+        on = cut_is_explored(k);
     }
     atomic_fetch_add(&all->workloads, on);
     atomic_fetch_add(&all->events, n);
