@@ -126,14 +126,18 @@ bool format_peek_batch(const uint8_t *from, size_t available, uint64_t lsn, uint
     return true;
 }
 
+/* Whether one of two places, 8 bytes apart, names its own LSN: asked together, since it is asked of every place. */
+static bool names_own(const uint8_t *at, uint64_t lsn) {
+    return ((int)(get64(at) == lsn) | (int)(get64(at + 8) == lsn + 8)) != 0;
+}
+
 bool format_find_batch(const uint8_t *from, size_t bytes, uint64_t lsn, size_t *at, uint64_t *epoch) {
     const uint8_t *own = from + 24; /* a record's own LSN */
     size_t i = *at;
     bool found = false;
     while (!found && i + BATCH_RECORD_BYTES <= bytes) {
-        while (i + BATCH_RECORD_BYTES + 24 <= bytes &&
-               !((get64(own + i) == lsn + i) | (get64(own + i + 8) == lsn + i + 8) |
-                 (get64(own + i + 16) == lsn + i + 16) | (get64(own + i + 24) == lsn + i + 24))) {
+        while (i + BATCH_RECORD_BYTES + 24 <= bytes && !names_own(own + i, lsn + i) &&
+               !names_own(own + i + 16, lsn + i + 16)) {
             i += 32;
         }
         if (i + BATCH_RECORD_BYTES <= bytes) {
