@@ -13,6 +13,7 @@ import random
 import struct
 import threading
 import time
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import pika
@@ -91,7 +92,7 @@ class Journal:
         return len(there)
 
 
-class Client(threading.Thread):
+class Client(threading.Thread, ABC):
     """Connects, works until the connection breaks, and connects again once it may."""
 
     def __init__(self, journal: Journal, port: int, number: int, seed: int, heartbeat: int = 30) -> None:
@@ -127,8 +128,9 @@ class Client(threading.Thread):
         finally:
             self.idle.set()
 
+    @abstractmethod
     def work(self, channel: BlockingChannel) -> None:
-        raise NotImplementedError
+        """What it does on one connection, until that breaks or it is over."""
 
 
 class Publisher(Client):
