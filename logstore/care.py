@@ -1,0 +1,85 @@
+"""The part of a store that an operator asks for: what was recovered, what is counted, what holds the tail; upkeep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from logstore import errors
+from logstore._core import ffi, lib
+from logstore._native import check
+from logstore.names import Names
+from logstore.reports import Recovery, SegmentLife, Tail, stats_from_c
+
+if TYPE_CHECKING:
+    from logstore.overdue import Overdue
+
+
+class Care(Names):
+    """What :class:`~logstore.store.MessageStore` tells of itself, and what keeps it small."""
+
+    _overdue: Overdue | None
+
+    @property
+    def base_lsn(self) -> int:
+        """The tail: the first LSN that is still needed."""
+        self._not_forked()
+        return int(lib.ls_base_lsn(self._c))
+
+    @property
+    def durable_lsn(self) -> int:
+        """Everything below it is on disk."""
+        self._not_forked()
+        return int(lib.ls_durable_lsn(self._c))
+
+    @property
+    def next_lsn(self) -> int:
+        """The end of what was appended: what to wait for after an operation with ``wait=False``."""
+        self._not_forked()
+        return int(lib.ls_next_lsn(self._c))
+
+    @property
+    def recovery(self) -> Recovery:
+        """What the open found and did."""
+        return Recovery.of(self._c)
+
+    def stats_native(self) -> Any:
+        """The core's counters, as it has them."""
+        self._not_forked()
+        stats = ffi.new("ls_stats *")
+        lib.ls_stats_get(self._c, stats)
+        return stats
+
+    def stats(self) -> dict[str, Any]:
+        """Counters by name, the ``durability`` in force, and per queue ``depth``, ``locked`` and ``acquired``."""
+        counters = stats_from_c(self.stats_native())
+        per_queue: dict[str, dict[str, int]] = {}
+        for queue in self.queues():
+            try:
+                depth, locked = self._depth(queue.id)
+            except errors.UnknownQueue:
+                continue  # deleted meanwhile
+            per_queue[queue.name] = {"depth": depth, "locked": locked, "acquired": queue._acquired_count()}
+        counters["queues"] = per_queue
+        counters["overdue_rolled_back"] = self._overdue.rolled_back if self._overdue is not None else 0
+        return counters
+
+    def tail(self) -> Tail:
+        """Where the base is and what of each segment is still needed."""
+        count = ffi.new("size_t *")
+        check(lib.ls_segments(self._c, ffi.NULL, 0, count))
+        room = int(count[0]) + 16
+        into = ffi.new("ls_segment_info[]", room)
+        check(lib.ls_segments(self._c, into, room, count))
+        base = self.base_lsn
+        segments = tuple(SegmentLife.from_c(into[i]) for i in range(min(int(count[0]), room)))
+        return Tail(base, self.durable_lsn, self.next_lsn, tuple(s for s in segments if s.first_lsn >= base))
+
+    def compact(self) -> None:
+        """Makes the base durable where it is, and recycles the segments behind it at once."""
+        check(lib.ls_move_base(self._c))
+
+    def _depth(self, queue_id: int) -> tuple[int, int]:
+        places = ffi.new("uint64_t *")
+        locked = ffi.new("uint64_t *")
+        check(lib.ls_queue_depth(self._c, queue_id, places, locked))
+        return int(places[0]), int(locked[0])
