@@ -75,7 +75,7 @@ int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags) {
 }
 
 int ls_queue_depth(ls_store *store, uint32_t queue_id, uint64_t *places, uint64_t *locked) {
-    int rc = store_enter(store);
+    int rc = store_look(store);
     if (rc != LS_OK) {
         return rc;
     }
@@ -92,7 +92,7 @@ int ls_queue_depth(ls_store *store, uint32_t queue_id, uint64_t *places, uint64_
 int ls_cursor_open(ls_store *store, uint32_t queue_id, int kind, ls_cursor **cursor) {
     *cursor = NULL;
     ls_cursor *made = calloc(1, sizeof *made);
-    int rc = made == NULL ? fail_memory() : store_enter(store);
+    int rc = made == NULL ? fail_memory() : store_look(store);
     if (rc != LS_OK) {
         free(made);
         return rc;
@@ -114,7 +114,7 @@ int ls_cursor_open(ls_store *store, uint32_t queue_id, int kind, ls_cursor **cur
 int ls_cursor_next(ls_cursor *cursor, ls_place *places, size_t n, size_t *done) {
     *done = 0;
     ls_store *store = cursor->store;
-    int rc = store_enter(store);
+    int rc = store_look(store);
     if (rc != LS_OK) {
         return rc;
     }
@@ -160,7 +160,7 @@ void ls_cursor_close(ls_cursor *cursor) {
 
 int ls_places_check(ls_store *store, uint32_t queue_id, const uint64_t *ids, const uint64_t *positions, size_t n,
                     uint8_t *states) {
-    int rc = store_enter(store);
+    int rc = store_look(store);
     if (rc != LS_OK) {
         return rc;
     }

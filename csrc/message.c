@@ -291,7 +291,7 @@ int ls_destroy(ls_store *store, uint64_t id, int flags) {
 }
 
 int ls_message(ls_store *store, uint64_t id, ls_message_info *info) {
-    int rc = store_enter(store);
+    int rc = store_look(store);
     if (rc != LS_OK) {
         return rc;
     }

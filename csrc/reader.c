@@ -13,18 +13,9 @@
 
 #include "error.h"
 #include "io.h"
-#include "scan.h"
+#include "reader.h"
 
 enum { OPEN_TRIES = 20, HINT_TRIES = 50, PAUSE_NS = 2 * 1000 * 1000 };
-
-struct ls_reader {
-    vfs *v;
-    int dir;
-    bool live;
-    struct meta meta;
-    struct hint hint;
-    struct scan scan;
-};
 
 static void pause_shortly(void) {
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
@@ -171,15 +162,9 @@ int ls_reader_segments(const ls_reader *reader, ls_segment_info *into, size_t n,
     return LS_OK;
 }
 
-int ls_reader_next(ls_reader *reader, ls_batch *batch) {
-    struct scan_batch b;
-    int rc = scan_next(&reader->scan, &b);
-    if (rc == LS_OK) {
-        *batch = (ls_batch){
-            .bytes = b.bytes, .size = b.batch.bytes, .lsn = b.lsn, .epoch = b.batch.epoch, .first_lsn = b.first_lsn};
-        return LS_OK;
-    }
-    if (rc == LS_END || !reader->live) {
+int reader_next(ls_reader *reader, struct scan_batch *b) {
+    int rc = scan_next(&reader->scan, b);
+    if (rc == LS_OK || rc == LS_END || !reader->live) {
         return rc;
     }
     ls_error kept = *ls_last_error();
@@ -198,6 +183,16 @@ int ls_reader_next(ls_reader *reader, ls_batch *batch) {
                     (unsigned long long)now.base_lsn);
     }
     return fail_again(&kept);
+}
+
+int ls_reader_next(ls_reader *reader, ls_batch *batch) {
+    struct scan_batch b;
+    int rc = reader_next(reader, &b);
+    if (rc == LS_OK) {
+        *batch = (ls_batch){
+            .bytes = b.bytes, .size = b.batch.bytes, .lsn = b.lsn, .epoch = b.batch.epoch, .first_lsn = b.first_lsn};
+    }
+    return rc;
 }
 
 void ls_reader_close(ls_reader *reader) {

@@ -17,8 +17,8 @@
 /* ---- the phases ---- */
 
 /* Every file of the log becomes a segment; those behind the base wait at the front to be recycled. */
-static int take_segments(struct replay *p) {
-    struct scan *s = &p->store->scan;
+int replay_take_segments(struct replay *p) {
+    struct scan *s = p->scan;
     for (size_t i = 0; i < s->count; i++) {
         struct scan_file *f = &s->files[i];
         bool behind = f->state == SCAN_VALID && f->first_lsn < s->base_lsn;
@@ -46,13 +46,17 @@ static int take_segments(struct replay *p) {
     return LS_OK;
 }
 
+void replay_begin_batch(struct replay *p, const struct scan_batch *b) {
+    p->report->batches++;
+    p->report->records += b->batch.count;
+    p->time_us = b->batch.time_us;
+}
+
 static int replay_log(struct replay *p) {
     struct scan_batch b;
     int rc;
-    while ((rc = scan_next(&p->store->scan, &b)) == LS_OK) {
-        p->report->batches++;
-        p->report->records += b.batch.count;
-        p->time_us = b.batch.time_us;
+    while ((rc = scan_next(p->scan, &b)) == LS_OK) {
+        replay_begin_batch(p, &b);
         uint32_t offset = BATCH_RECORD_BYTES;
         struct record r;
         while (rc == LS_OK && scan_record(&b, &offset, &r)) {
@@ -76,6 +80,12 @@ static int settle_transactions(struct replay *p) {
             struct record r = {.lsn = tx->first != NULL ? tx->first->lsn : p->base_lsn, .id = tx->id};
             return replay_inconsistent(p, &r, "an operation's transaction has neither start nor outcome");
         }
+        if (p->beside && tx->state != LS_TX_PREPARED) { /* the writer's own, or what its open rolled back */
+            if (tx->settled) {
+                table_remove_tx(p->t, tx);
+            }
+            continue;
+        }
         if (tx->state == LS_TX_ENDED && MUTANT(ENDED_KEPT)) {
             tx_prepared(p->t, tx, p->time_us);
         }
@@ -86,9 +96,25 @@ static int settle_transactions(struct replay *p) {
             p->report->operations_undone += tx->work_count;
             replay_undo(p, tx);
             p->report->transactions_abandoned++;
+            if (p->inspects) {
+                table_remove_tx(p->t, tx);
+            }
         }
     }
     return LS_OK;
+}
+
+/* Beside a writer, what its open dropped without a record of that may have lost some of its own since. */
+static bool is_whole(const struct replay *p, const struct message *m) {
+    const struct message_extra *x = m->extra;
+    uint64_t lowest = message_start_lsn(m);
+    for (uint32_t i = 0; x != NULL && i < x->chunk_count; i++) {
+        lowest = x->chunks[i].lsn < lowest ? x->chunks[i].lsn : lowest;
+    }
+    for (uint32_t i = 0; x != NULL && i < x->part_count; i++) {
+        lowest = x->parts[i].lsn < lowest ? x->parts[i].lsn : lowest;
+    }
+    return lowest >= p->base_lsn;
 }
 
 /* The dead and the never enqueued go; places are counted by queue. */
@@ -99,7 +125,7 @@ static int settle_messages(struct replay *p) {
             continue;
         }
         replay_drop_deleted(p, m);
-        if ((m->flags & MESSAGE_STAGED) != 0 && message_pending(m) == 0) {
+        if ((m->flags & MESSAGE_STAGED) != 0 && message_pending(m) == 0 && (!p->beside || !is_whole(p, m))) {
             m->flags &= (uint16_t)~MESSAGE_STAGED;
             p->report->staged_dropped++;
             p->report->staged_bytes += message_content_bytes(m);
@@ -289,7 +315,7 @@ static void lock_in_doubt(const struct replay *p) {
 }
 
 static void report_scan(struct replay *p) {
-    const struct scan *s = &p->store->scan;
+    const struct scan *s = p->scan;
     p->report->clean = s->clean;
     p->report->direct = s->direct;
     p->report->base_lsn = s->base_lsn;
@@ -300,33 +326,41 @@ static void report_scan(struct replay *p) {
     p->store->was_clean = s->clean;
 }
 
+/* From what the records say to what lives. */
+int replay_settle(struct replay *p) {
+    vfs *v = p->g->v;
+    ls_recovery *report = p->report;
+    report_scan(p);
+    uint64_t start_us = v->monotonic_us(v);
+    int rc = settle_transactions(p);
+    rc = rc == LS_OK ? sort_work(p) : rc;
+    uint64_t settled_us = v->monotonic_us(v);
+    rc = rc == LS_OK ? settle_messages(p) : rc;
+    rc = rc == LS_OK ? count_live(p) : rc;
+    rc = rc == LS_OK ? build_runs(p) : rc;
+    if (rc == LS_OK) {
+        lock_in_doubt(p);
+    }
+    report->messages = p->t->message_count;
+    report->places = p->t->place_count;
+    report->transactions_us = settled_us - start_us;
+    report->messages_us = v->monotonic_us(v) - settled_us;
+    return rc;
+}
+
 int recover_replay(ls_store *store) {
-    struct replay p = {.store = store, .t = &store->table, .g = &store->log, .report = &store->recovery};
+    struct replay p = {
+        .store = store, .scan = &store->scan, .t = &store->table, .g = &store->log, .report = &store->recovery};
     vfs *v = store->log.v;
     uint64_t start_us = v->monotonic_us(v);
     int rc = scan_open(&store->scan, v, store->log.dir, &store->meta, !MUTANT(PAGE_CACHE_BELIEVED), NULL);
     p.base_lsn = store->scan.base_lsn;
-    rc = rc == LS_OK ? take_segments(&p) : rc;
+    rc = rc == LS_OK ? replay_take_segments(&p) : rc;
     rc = rc == LS_OK ? replay_log(&p) : rc;
     replay_free(&p);
     if (rc != LS_OK) {
         return rc;
     }
-    report_scan(&p);
-    uint64_t scanned_us = v->monotonic_us(v);
-    rc = settle_transactions(&p);
-    rc = rc == LS_OK ? sort_work(&p) : rc;
-    uint64_t settled_us = v->monotonic_us(v);
-    rc = rc == LS_OK ? settle_messages(&p) : rc;
-    rc = rc == LS_OK ? count_live(&p) : rc;
-    rc = rc == LS_OK ? build_runs(&p) : rc;
-    if (rc == LS_OK) {
-        lock_in_doubt(&p);
-    }
-    store->recovery.messages = store->table.message_count;
-    store->recovery.places = store->table.place_count;
-    store->recovery.scan_us = scanned_us - start_us;
-    store->recovery.transactions_us = settled_us - scanned_us;
-    store->recovery.messages_us = v->monotonic_us(v) - settled_us;
-    return rc;
+    store->recovery.scan_us = v->monotonic_us(v) - start_us;
+    return replay_settle(&p);
 }

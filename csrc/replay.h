@@ -26,13 +26,21 @@ struct moving {
 
 struct replay {
     ls_store *store;
+    struct scan *scan;
     struct table *t;
     struct log *g;
     ls_recovery *report;
     uint64_t base_lsn;
     uint64_t time_us; /* of the batch */
+    bool inspects;    /* nothing will be served: what recovery ends is forgotten at once */
+    bool beside;      /* ... beside a writer: what it has open stays */
     struct moving moving;
 };
+
+/* recover.c: the phases, in this order; all of the log in between. */
+int replay_take_segments(struct replay *p);
+void replay_begin_batch(struct replay *p, const struct scan_batch *b); /* then replay_record for each of its records */
+int replay_settle(struct replay *p);
 
 int replay_record(struct replay *p, const struct record *r);
 void replay_free(struct replay *p);

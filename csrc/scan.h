@@ -36,6 +36,7 @@ struct scan {
     uint64_t closed_lsn; /* where CLOSED says that it was closed in order; 0: unknown */
     bool want_direct;    /* read the last segment past the page cache */
     bool direct;         /* ... and that was possible */
+    bool all_direct;     /* ... and every other, where that is possible */
     bool file_direct;    /* the open file is read past the page cache */
     uint64_t limit_lsn;  /* beside a writer: read below it only; 0: to the end */
 

@@ -41,7 +41,7 @@ int scan_open_segment(struct scan *s, size_t index) {
     if (s->file >= 0 && s->file_index == index) {
         return LS_OK;
     }
-    bool direct = s->want_direct && index == s->last;
+    bool direct = (s->want_direct && index == s->last) || s->all_direct;
     int error = open_file(s, index, direct);
     if (direct) {
         s->direct = error == 0;

@@ -18,15 +18,38 @@ uint64_t ls_xxh64(const uint8_t *data, size_t bytes, uint64_t seed) { return xxh
 
 /* ---- around every operation ---- */
 
+static int fail_phase(enum phase phase) {
+    if (phase == PHASE_READING) {
+        return fail(LS_CLOSED, "the log has not been read to its end yet");
+    }
+    return phase == PHASE_INSPECTING ? fail(LS_CLOSED, "the store is only inspected; open it to change it")
+                                     : fail(LS_CLOSED, "the store is closed; open it again");
+}
+
 int store_enter(ls_store *store) {
     if (atomic_load(&store->log.foreign)) {
         return fail(LS_FORKED, "this process is a fork of the one that opened the store; open it again after fork, in "
                                "one process only");
     }
     (void)pthread_mutex_lock(&store->log.lock);
-    if (store->phase != PHASE_SERVING) {
+    enum phase phase = store->phase;
+    if (phase != PHASE_SERVING) {
         (void)pthread_mutex_unlock(&store->log.lock);
-        return fail(LS_CLOSED, "the store is closed; open it again");
+        return fail_phase(phase);
+    }
+    return LS_OK;
+}
+
+int store_look(ls_store *store) {
+    if (atomic_load(&store->log.foreign)) {
+        return fail(LS_FORKED, "this process is a fork of the one that opened the store; open it again after fork, in "
+                               "one process only");
+    }
+    (void)pthread_mutex_lock(&store->log.lock);
+    enum phase phase = store->phase;
+    if (phase != PHASE_SERVING && phase != PHASE_INSPECTING) {
+        (void)pthread_mutex_unlock(&store->log.lock);
+        return fail_phase(phase);
     }
     return LS_OK;
 }
@@ -234,7 +257,6 @@ static uint64_t expansion(const void *context) {
 static int open_parts(ls_store *store, vfs *v, const char *path, const ls_options *o) {
     struct log *g = &store->log;
     g->v = v;
-    g->dir = g->holds_dir = g->lock_file = g->hint_file = g->event = -1;
     int rc = check_options(o);
     rc = rc == LS_OK ? fork_register(store) : rc;
     rc = rc == LS_OK ? open_directory(g, path, o->create != 0) : rc;
@@ -249,11 +271,10 @@ static int open_parts(ls_store *store, vfs *v, const char *path, const ls_option
     return rc;
 }
 
-int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_store **store) {
-    *store = NULL;
+ls_store *store_new(const ls_options *options) {
     ls_store *made = calloc(1, sizeof *made);
     if (made == NULL) {
-        return fail_memory();
+        return NULL;
     }
     atomic_init(&made->handles, 1);
     made->options = *options;
@@ -261,11 +282,21 @@ int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_st
     made->scan.file = -1;
     table_init(&made->table);
     struct log *g = &made->log;
+    g->dir = g->holds_dir = g->lock_file = g->hint_file = g->event = -1;
     g->owner = (struct log_owner){.context = made, .relocate = relocate, .weight = weight, .expansion = expansion};
     (void)pthread_mutex_init(&g->lock, NULL);
     (void)pthread_cond_init(&g->maker_wake, NULL);
     (void)pthread_cond_init(&g->maker_done, NULL);
     (void)sem_init(&g->flusher_wake, 0, 0);
+    return made;
+}
+
+int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_store **store) {
+    *store = NULL;
+    ls_store *made = store_new(options);
+    if (made == NULL) {
+        return fail_memory();
+    }
     uint64_t start_us = 0;
     system = system != NULL ? system : vfs_posix();
     start_us = system->monotonic_us(system);
@@ -412,6 +443,7 @@ void store_drop(ls_store *store) {
     table_free(&store->table);
     free(store->deaths);
     free(store->recovered.items);
+    inspection_free(store->inspection);
     (void)pthread_mutex_destroy(&g->lock);
     (void)pthread_cond_destroy(&g->maker_wake);
     (void)pthread_cond_destroy(&g->maker_done);
@@ -529,7 +561,7 @@ void ls_stats_get(ls_store *store, ls_stats *stats) {
 }
 
 int ls_segments(ls_store *store, ls_segment_info *into, size_t n, size_t *count) {
-    int rc = store_enter(store);
+    int rc = store_look(store);
     if (rc != LS_OK) {
         return rc;
     }

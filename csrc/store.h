@@ -12,7 +12,13 @@
 #include "scan.h"
 #include "table.h"
 
-enum phase { PHASE_OPENED, PHASE_SERVING, PHASE_CLOSED };
+enum phase {
+    PHASE_OPENED,
+    PHASE_SERVING,
+    PHASE_READING,    /* see inspect.c: a log replayed beside whoever has it, not to its end yet */
+    PHASE_INSPECTING, /* ... that is done: what only looks is answered, and nothing else */
+    PHASE_CLOSED,
+};
 
 enum {
     LEAVE_QUIETLY = 1 << 16, /* beside the public flags: nothing was appended that somebody waits for */
@@ -41,7 +47,8 @@ struct ls_store {
     struct death *deaths;     /* derived, their MESSAGE_DELETE not yet logged */
     size_t death_count;
     size_t death_capacity;
-    ls_store *next_open; /* the fork registry's */
+    ls_store *next_open;           /* the fork registry's */
+    struct inspection *inspection; /* of a store that is only inspected, else NULL */
     atomic_uint handles; /* this one, and every cursor and transaction on it: the last to go frees the memory */
 };
 
@@ -61,10 +68,14 @@ struct ls_cursor {
     struct cursor cursor;
 };
 
+/* Memory for one that is not open yet, or NULL. */
+ls_store *store_new(const ls_options *options);
 /* A handle on the store goes; with the last one its memory. A garbage collector frees in any order. */
 void store_drop(ls_store *store);
 /* LS_OK if the calling process may use it; takes the lock. */
 int store_enter(ls_store *store);
+/* The same for what only looks: one that is inspected will do. */
+int store_look(ls_store *store);
 /* Gives the lock back, first making durable what was appended if the flags say so. */
 int store_leave(ls_store *store, int rc, int flags);
 
@@ -103,6 +114,8 @@ int tx_log_rollback(ls_store *store, struct tx *tx);               /* (waits) an
 
 /* recover.c */
 int recover_replay(ls_store *store);
+/* inspect.c */
+void inspection_free(struct inspection *i);
 /* serve.c */
 int serve_new_epoch(ls_store *store);
 

@@ -187,7 +187,7 @@ struct tx {
     struct xid xid;
     bool distributed;
     bool handed_out; /* a ls_tx points here */
-    bool settled;    /* by recovery: committed or rolled back by its own record */
+    bool settled;    /* undone by an open whose record of that may be missing yet; see inspect.c */
     bool started;    /* replay saw its start */
     uint8_t state;
     uint32_t number; /* in the table */

@@ -372,7 +372,7 @@ void ls_tx_free(ls_tx *handle) {
 
 int ls_in_doubt(ls_store *store, uint64_t *ids, size_t n, size_t *count) {
     *count = 0;
-    int rc = store_enter(store);
+    int rc = store_look(store);
     if (rc != LS_OK) {
         return rc;
     }

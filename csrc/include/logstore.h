@@ -343,6 +343,64 @@ int ls_reader_segments(const ls_reader *reader, ls_segment_info *into, size_t n,
 int ls_reader_next(ls_reader *reader, ls_batch *batch);
 void ls_reader_close(ls_reader *reader);
 
+/* ---- inspection: the state that a log comes to, without opening it; takes no lock and writes nothing ---- */
+#define LS_INSPECT_CHECK  1 /* also hold back-links, batches and footers against each other */
+#define LS_INSPECT_DIRECT 2 /* read past the page cache where the file system can */
+
+typedef struct ls_inspection {
+    ls_reader_info log;
+    uint64_t next_lsn; /* how far it was read */
+    uint64_t bytes_read;
+    uint64_t footers;      /* checked */
+    uint32_t queue_id_max; /* of all that records name */
+} ls_inspection;
+
+typedef struct ls_queue_info {
+    uint32_t id;
+    int deleted; /* the log says so: nothing is on it */
+    uint64_t depth;
+    uint64_t locked;
+    uint64_t content_bytes;
+} ls_queue_info;
+
+typedef struct ls_open_tx {
+    uint64_t id;
+    uint64_t start_lsn;   /* of its start, or of its newest relocation */
+    uint64_t started_us;  /* wall clock, of the batch; 0: not known */
+    uint64_t prepared_us; /* 0: not prepared */
+    uint64_t operations;
+    int state;
+    int distributed;
+    ls_xid xid;
+} ls_open_tx;
+
+typedef struct ls_open_work {
+    uint64_t message_id;
+    uint64_t lsn; /* of its record */
+    uint32_t queue_id;
+    uint32_t order_index; /* of an enqueue, in its transaction */
+    int enqueues;         /* else it dequeues */
+    int locks;            /* a place that is there */
+} ls_open_work;
+
+/*
+ * A store that is only looked at: beside its writer as it was durable when this was opened, after a close or a crash as
+ * an open would recover it. It is read in steps, by one thread; when ls_inspect_step has said LS_END it answers
+ * the functions below, ls_queue_depth, ls_cursor_* (LS_CURSOR_ALL), ls_message, ls_segments, ls_in_doubt,
+ * ls_recovery_report and ls_recovery_items; whatever would change it gets LS_CLOSED. ls_free ends it.
+ * LS_RECYCLED: a writer was faster, begin again. LS_CORRUPT: the log is damaged, or contradicts itself.
+ */
+int ls_inspect_open(vfs *system, const char *store_dir, int flags, ls_store **store);
+/* Reads about so many bytes more; LS_OK: there is more. *lsn: up to where it was read. */
+int ls_inspect_step(ls_store *store, uint64_t bytes, uint64_t *lsn);
+void ls_inspect_describe(const ls_store *store, ls_inspection *into);
+/* Each fills up to n and says how many there are. */
+int ls_inspect_queues(ls_store *store, ls_queue_info *into, size_t n, size_t *count);
+int ls_inspect_transactions(ls_store *store, ls_open_tx *into, size_t n, size_t *count);
+int ls_inspect_work(ls_store *store, uint64_t tx_id, ls_open_work *into, size_t n, size_t *count);
+/* Messages that live, in no order: the next n, where *slot (0 at first) remembers how far it came; 0 done: no more. */
+int ls_inspect_messages(ls_store *store, uint32_t *slot, ls_message_info *into, size_t n, size_t *done);
+
 /* ---- for tests of the parts ---- */
 
 /* A file system in memory that loses power and fails on demand; `losses`: 0 all that was not synced is lost, 1 all is

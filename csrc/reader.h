@@ -1,0 +1,19 @@
+/* A log read without opening it, for whatever reads one record by record or as a whole. See reader.c. */
+#ifndef LOGSTORE_READER_H
+#define LOGSTORE_READER_H
+
+#include "scan.h"
+
+struct ls_reader {
+    vfs *v;
+    int dir;
+    bool live; /* a writer had it open when this reader was made */
+    struct meta meta;
+    struct hint hint; /* of that moment, if so */
+    struct scan scan;
+};
+
+/* The next accepted batch, as ls_reader_next has it. */
+int reader_next(ls_reader *reader, struct scan_batch *b);
+
+#endif
