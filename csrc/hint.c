@@ -1,6 +1,6 @@
 /*
- * What readers beside the writer go by: the hint (how far they may read, where the base is) and holds (what they
- * ask to keep). Recovery trusts neither. Failures here are counted and survived.
+ * What readers beside the writer go by: the hint, which says how far they may read and where the base is. Recovery
+ * does not trust it. Failures here are counted and survived. Holds, what readers ask to keep, are in hold_look.c.
  */
 #include <errno.h>
 #include <string.h>
@@ -54,46 +54,4 @@ bool closed_publish(struct log *g, uint64_t end_lsn) {
     bool fine = io_write(g->v, file, bytes, sizeof bytes, 0) == 0 && g->v->sync_data(g->v, file) == 0;
     (void)g->v->close(g->v, file);
     return g->v->sync_dir(g->v, g->dir) == 0 && fine;
-}
-
-struct hold_search {
-    struct log *g;
-    uint64_t lowest;
-};
-
-/* A hold whose flock can be had has lost its owner: it counts for nothing and is cleared away. */
-static int look_at_hold(void *context, const char *name) {
-    struct hold_search *search = context;
-    struct log *g = search->g;
-    size_t length = strlen(name);
-    if (length < 6 || strcmp(name + length - 5, ".hold") != 0) {
-        return 0;
-    }
-    int file = g->v->open(g->v, g->holds_dir, name, VFS_WRITE);
-    if (file < 0) {
-        return file == -ENOENT ? 0 : file;
-    }
-    uint8_t bytes[HOLD_BYTES];
-    struct hold h;
-    int locked = g->v->lock(g->v, file, 1);
-    int64_t got = locked == 0 ? 0 : io_read(g->v, file, bytes, sizeof bytes, 0);
-    if (locked == 0) {
-        (void)g->v->unlink(g->v, g->holds_dir, name);
-    } else if (got == HOLD_BYTES && format_get_hold(bytes, sizeof bytes, &h) == FORMAT_OK &&
-               memcmp(h.uuid, g->uuid, UUID_BYTES) == 0 && h.expires_us > g->v->now_us(g->v)) {
-        uint64_t kept = g->durable_lsn > h.hold_lsn ? g->durable_lsn - h.hold_lsn : 0;
-        if ((h.limit_bytes == 0 || kept <= h.limit_bytes) && h.hold_lsn < search->lowest) {
-            search->lowest = h.hold_lsn;
-        }
-    }
-    (void)g->v->close(g->v, file);
-    return got < 0 ? (int)got : 0;
-}
-
-uint64_t holds_lowest(struct log *g) {
-    struct hold_search search = {g, UINT64_MAX};
-    if (g->v->list(g->v, g->holds_dir, look_at_hold, &search) != 0) {
-        return 0; /* holds that cannot be read are honoured in full */
-    }
-    return search.lowest;
 }

@@ -247,7 +247,16 @@ enum { HINT_OLD = 0 };       /* an old one may be left */
 uint64_t hint_publish(struct log *g, uint64_t durable_lsn, uint64_t base_lsn);
 void hint_published(struct log *g, uint64_t base_lsn, uint64_t result); /* with the lock: notes what it gave */
 bool closed_publish(struct log *g, uint64_t end_lsn);
-uint64_t holds_lowest(struct log *g); /* the lowest LSN that a living hold wants kept; UINT64_MAX if none */
+
+/* hold_look.c: what readers ask to keep. */
+struct holds {
+    struct hold living[LS_HOLDS_MAX];
+    size_t count;
+    bool unread; /* some could not be looked at: all is kept until they can */
+};
+void holds_look(struct log *g, struct holds *holds); /* with the lock or without */
+/* With the lock: the lowest LSN that a hold within its limit wants kept of what lies below; UINT64_MAX if none. */
+uint64_t holds_lowest(const struct log *g, const struct holds *holds, uint64_t below_lsn);
 
 /* Below it nothing is needed, and no reader expects anything. */
 static inline uint64_t log_recyclable_lsn(const struct log *g) {

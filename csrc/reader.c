@@ -58,14 +58,40 @@ static bool read_hint(ls_reader *reader, struct hint *h) {
     return false;
 }
 
+/* A hold keeps what the base has passed since: the log then begins where the hold does. */
+static void begin_where_kept(const ls_reader *reader, struct hint *h) {
+    uint64_t size = reader->meta.segment_size;
+    if (reader->keep_lsn != 0 && reader->keep_lsn < h->base_lsn) {
+        h->base_lsn = reader->keep_lsn / size * size;
+    }
+}
+
+/* Without a writer nothing says so beside the log; once its end is known it is read as if beside one. */
+static int begin_again_where_kept(ls_reader *reader) {
+    struct scan *s = &reader->scan;
+    const struct scan found = *s;
+    struct hint h = {.base_lsn = found.base_lsn, .durable_lsn = found.end_lsn};
+    begin_where_kept(reader, &h);
+    scan_close(s);
+    int rc = scan_open(s, reader->v, reader->dir, &reader->meta, false, &h);
+    s->watermark_lsn = found.watermark_lsn;
+    s->torn_bytes = found.torn_bytes;
+    s->clean = found.clean;
+    return rc;
+}
+
 static int try_open(ls_reader *reader) {
     int rc = look_for_writer(reader);
     if (rc == LS_OK && reader->live && !read_hint(reader, &reader->hint)) {
         return fail(LS_LOCKED, "the store is being opened by its writer, and has no readable hint yet; try again");
     }
     if (rc == LS_OK) {
-        rc =
-            scan_open(&reader->scan, reader->v, reader->dir, &reader->meta, false, reader->live ? &reader->hint : NULL);
+        struct hint h = reader->hint;
+        begin_where_kept(reader, &h);
+        rc = scan_open(&reader->scan, reader->v, reader->dir, &reader->meta, false, reader->live ? &h : NULL);
+    }
+    if (rc == LS_OK && !reader->live && reader->keep_lsn != 0 && reader->keep_lsn < reader->scan.base_lsn) {
+        rc = begin_again_where_kept(reader);
     }
     return rc;
 }
@@ -83,13 +109,63 @@ static bool worth_another_try(ls_reader *reader) {
     return !read_hint(reader, &now) || now.base_lsn != before.base_lsn || now.epoch != before.epoch;
 }
 
-int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader) {
+/*
+ * A segment that the base has passed is gone with its name, or has become another: then what was to be read there is no
+ * longer part of the log. A hold keeps it past the base; what is not readable under its name and header is damaged.
+ */
+static bool was_recycled(const ls_reader *reader, uint64_t lsn, uint64_t base_lsn) {
+    if (base_lsn <= lsn || reader->keep_lsn == 0) {
+        return base_lsn > lsn;
+    }
+    char name[SEGMENT_NAME_BYTES];
+    uint8_t bytes[SEGMENT_HEADER_BYTES];
+    struct segment_header header;
+    uint64_t first_lsn = lsn / reader->meta.segment_size * reader->meta.segment_size;
+    format_segment_name(name, first_lsn);
+    int file = reader->v->open(reader->v, reader->dir, name, 0);
+    if (file < 0) {
+        return file == -ENOENT;
+    }
+    int64_t got = io_read(reader->v, file, bytes, sizeof bytes, 0);
+    (void)reader->v->close(reader->v, file);
+    return got >= 0 && format_get_segment_header(bytes, (size_t)got, reader->meta.uuid, reader->meta.segment_size,
+                                                 first_lsn, &header) != FORMAT_OK;
+}
+
+static int fail_recycled(const ls_reader *reader, uint64_t base_lsn) {
+    return fail(LS_RECYCLED, "the log below LSN %llu was recycled while it was read; begin again%s",
+                (unsigned long long)base_lsn,
+                reader->keep_lsn != 0 ? ": the hold had run out, by its time or its limit" : ", or take a hold first");
+}
+
+/* Tries again while a writer is at work on what it looks at; one that is always faster is no damage. */
+static int open_patiently(ls_reader *reader) {
+    int rc = try_open(reader);
+    for (int i = 0; rc == LS_CORRUPT || rc == LS_IO; i++) {
+        ls_error kept = *ls_last_error();
+        if (!worth_another_try(reader)) {
+            return reader->keep_lsn != 0 && rc == LS_CORRUPT && reader->live && kept.lsn < reader->hint.base_lsn &&
+                           was_recycled(reader, kept.lsn, reader->hint.base_lsn)
+                       ? fail_recycled(reader, reader->hint.base_lsn)
+                       : fail_again(&kept);
+        }
+        if (i == OPEN_TRIES) {
+            return fail_recycled(reader, reader->hint.base_lsn);
+        }
+        scan_close(&reader->scan);
+        rc = try_open(reader);
+    }
+    return rc;
+}
+
+int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, ls_reader **reader) {
     *reader = NULL;
     ls_reader *made = calloc(1, sizeof *made);
     if (made == NULL) {
         return fail_memory();
     }
-    made->v = system != NULL ? system : vfs_posix();
+    made->v = v;
+    made->keep_lsn = keep_lsn;
     made->scan.file = -1;
     made->dir = made->v->open_dir(made->v, store_dir);
     int rc = LS_OK;
@@ -98,18 +174,7 @@ int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_rea
                         "the store directory %s cannot be opened", store_dir);
     }
     rc = rc == LS_OK ? scan_read_meta(made->v, made->dir, "META", &made->meta) : rc;
-    if (rc == LS_OK) {
-        rc = try_open(made);
-        for (int i = 0; (rc == LS_CORRUPT || rc == LS_IO) && i < OPEN_TRIES; i++) {
-            ls_error kept = *ls_last_error();
-            if (!worth_another_try(made)) {
-                (void)fail_again(&kept);
-                break;
-            }
-            scan_close(&made->scan);
-            rc = try_open(made);
-        }
-    }
+    rc = rc == LS_OK ? open_patiently(made) : rc;
     if (rc != LS_OK) {
         ls_error kept = *ls_last_error();
         ls_reader_close(made);
@@ -118,6 +183,10 @@ int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_rea
     scan_seek(&made->scan, from_lsn);
     *reader = made;
     return LS_OK;
+}
+
+int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader) {
+    return reader_open_kept(system != NULL ? system : vfs_posix(), store_dir, 0, from_lsn, reader);
 }
 
 void ls_reader_describe(const ls_reader *reader, ls_reader_info *info) {
@@ -164,25 +233,22 @@ int ls_reader_segments(const ls_reader *reader, ls_segment_info *into, size_t n,
 
 int reader_next(ls_reader *reader, struct scan_batch *b) {
     int rc = scan_next(&reader->scan, b);
-    if (rc == LS_OK || rc == LS_END || !reader->live) {
+    if (rc != LS_CORRUPT && rc != LS_IO) {
         return rc;
     }
     ls_error kept = *ls_last_error();
     uint64_t at = reader->scan.next_lsn;
     struct hint now;
     bool hinted = read_hint(reader, &now);
-    if (rc == LS_CORRUPT && !hinted) {
+    if (!reader->live) { /* a writer of a later epoch has come since, or there was none to overtake us */
+        hinted = hinted && now.epoch > reader->scan.epoch_max;
+    } else if (rc == LS_CORRUPT && !hinted) {
         return fail(LS_LOCKED,
                     "the writer's hint cannot be read, so that damage at LSN %llu cannot be told from "
                     "recycling; try again",
                     (unsigned long long)at);
     }
-    if ((rc == LS_CORRUPT || rc == LS_IO) && hinted && now.base_lsn > at) {
-        return fail(LS_RECYCLED,
-                    "the log below LSN %llu was recycled while it was read; begin again, or take a hold first",
-                    (unsigned long long)now.base_lsn);
-    }
-    return fail_again(&kept);
+    return hinted && was_recycled(reader, at, now.base_lsn) ? fail_recycled(reader, now.base_lsn) : fail_again(&kept);
 }
 
 int ls_reader_next(ls_reader *reader, ls_batch *batch) {

@@ -11,9 +11,12 @@ struct ls_reader {
     struct meta meta;
     struct hint hint; /* of that moment, if so */
     struct scan scan;
+    uint64_t keep_lsn; /* the log from here on is kept by a hold; 0: there is none */
 };
 
 /* The next accepted batch, as ls_reader_next has it. */
 int reader_next(ls_reader *reader, struct scan_batch *b);
+/* One whose log begins at the segment of keep_lsn, which a hold keeps; 0: at the base. */
+int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, ls_reader **reader);
 
 #endif

@@ -245,39 +245,40 @@ static void recycle(struct log *g, struct segment *s) {
     g->stats.segments_removed++;
 }
 
-/* Whether the oldest segment is behind the base that a durable batch named and readers know, and nobody reads it. */
-static bool oldest_is_dead(const struct log *g, uint64_t kept_from) {
-    if (g->base_index == 0) {
-        return false;
-    }
-    const struct segment *s = g->segments[0];
-    return s->readers == 0 && (s->first_lsn < log_recyclable_lsn(g) || MUTANT(RECYCLED_TOO_EARLY)) &&
-           s->end_lsn <= kept_from;
+/* Whether the oldest segment is behind the base that a durable batch named and readers know. */
+static bool oldest_is_dead(const struct log *g, uint64_t below_lsn) {
+    return g->base_index > 0 && (g->segments[0]->first_lsn < below_lsn || MUTANT(RECYCLED_TOO_EARLY));
 }
 
-static size_t count_held(const struct log *g, uint64_t kept_from) {
+static size_t count_held(const struct log *g, uint64_t below_lsn, uint64_t kept_from) {
     size_t n = 0;
-    while (n < g->base_index && g->segments[n]->first_lsn < log_recyclable_lsn(g) &&
-           g->segments[n]->end_lsn > kept_from) {
-        n++;
+    for (size_t i = g->base_index; i-- > 0 && g->segments[i]->end_lsn > kept_from;) {
+        n += g->segments[i]->first_lsn < below_lsn ? 1 : 0;
     }
     return n;
 }
 
+/*
+ * Which segments may go is settled before the look at the holds: a reader that takes its hold while we look goes by the
+ * hint that it finds then, so whatever the base passes from here on is for the next look.
+ */
 void spares_recycle(struct log *g) {
-    g->held_count = 0;
-    if (!oldest_is_dead(g, UINT64_MAX)) {
+    uint64_t below_lsn = log_recyclable_lsn(g);
+    if (!oldest_is_dead(g, below_lsn)) {
+        g->held_count = 0;
         return;
     }
+    struct holds holds;
     log_unlock_for_io(g);
-    uint64_t kept_from = holds_lowest(g);
+    holds_look(g, &holds);
     log_relock_after_io(g);
-    while (oldest_is_dead(g, kept_from)) {
+    uint64_t kept_from = holds_lowest(g, &holds, below_lsn);
+    g->held_count = count_held(g, below_lsn, kept_from);
+    while (oldest_is_dead(g, below_lsn) && g->segments[0]->readers == 0 && g->segments[0]->end_lsn <= kept_from) {
         struct segment *s = g->segments[0];
         log_remove_segment(g, 0);
         recycle(g, s);
     }
-    g->held_count = count_held(g, kept_from);
 }
 
 /* ---- how many, and when to relocate ---- */

@@ -533,9 +533,9 @@ int ls_move_base(ls_store *store) {
     if (rc == LS_OK && log_base_lsn(g) > g->named_base_lsn) {
         rc = log_reserve(g, 0, RESERVE_SHRINKS);
         rc = rc == LS_OK ? log_force_batch(g) : rc;
-        if (rc == LS_OK) {
-            spares_try(g);
-        }
+    }
+    if (rc == LS_OK && g->base_index > 0) { /* also what a hold has kept until now */
+        spares_try(g);
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
@@ -555,6 +555,8 @@ void ls_stats_get(ls_store *store, ls_stats *stats) {
     stats->segments = g->segment_count;
     stats->spares = g->spare_count;
     stats->log_bytes = (g->segment_count + g->spare_count) * g->segment_size;
+    stats->held_segments = g->held_count;
+    stats->held_bytes = g->held_count * g->segment_size;
     stats->relaxed = store->relaxed;
     stats->full = g->cannot_grow && (spares_are_heavy(g) || !spares_suffice(g, 0, 0));
     (void)pthread_mutex_unlock(&g->lock);

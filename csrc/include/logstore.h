@@ -292,6 +292,8 @@ typedef struct ls_stats {
     uint64_t segments_relocated;
     uint64_t relocated_bytes;     /* appended to move what lives, in batch_bytes too */
     uint64_t relocation_failures; /* a segment that could not be read; survived */
+    uint64_t held_segments;       /* dead, kept for holds alone, as of the last look; part of `segments` */
+    uint64_t held_bytes;
     int relaxed;
     int full;
 } ls_stats;
@@ -400,6 +402,48 @@ int ls_inspect_transactions(ls_store *store, ls_open_tx *into, size_t n, size_t 
 int ls_inspect_work(ls_store *store, uint64_t tx_id, ls_open_work *into, size_t n, size_t *count);
 /* Messages that live, in no order: the next n, where *slot (0 at first) remembers how far it came; 0 done: no more. */
 int ls_inspect_messages(ls_store *store, uint32_t *slot, ls_message_info *into, size_t n, size_t *done);
+
+/* ---- holds: what a reader beside the writer asks to keep, for as long as it lives, within limits ---- */
+#define LS_HOLDS_MAX     64  /* at once; more are refused, or not honoured */
+#define LS_HOLD_NAME_MAX 64  /* bytes, of A-Z a-z 0-9 . _ - */
+#define LS_HOLD_DAYS_MAX 366 /* the longest that one may last without being renewed */
+
+#define LS_HOLD_HONOURED   1
+#define LS_HOLD_EXPIRED    2
+#define LS_HOLD_OVER_LIMIT 3
+#define LS_HOLD_ABANDONED  4 /* nobody owns it any more; the writer clears it away */
+#define LS_HOLD_DAMAGED    5
+#define LS_HOLD_FOREIGN    6 /* of another store */
+
+typedef struct ls_hold ls_hold;
+
+typedef struct ls_hold_info {
+    char name[256];       /* without .hold */
+    uint64_t lsn;         /* everything at or above it is kept */
+    uint64_t limit_bytes; /* the most that it may keep; 0 no limit */
+    uint64_t kept_bytes;  /* segments that the writer has no more need of */
+    uint64_t created_us;  /* wall clock */
+    uint64_t expires_us;
+    int state;
+} ls_hold_info;
+
+/*
+ * Everything at or above `lsn`, or the base if that is 0, stays readable while the hold is honoured: until it is
+ * released, its process ends, `lasts_us` have passed since it was taken or renewed, or it alone would keep more than
+ * `limit_bytes`. LS_RECYCLED if `lsn` is below the base already; LS_BUSY if the name is taken, or too many are.
+ */
+int ls_hold_take(vfs *system, const char *store_dir, const char *name, uint64_t lsn, uint64_t limit_bytes,
+                 uint64_t lasts_us, ls_hold **hold);
+/* Lets go of what is below `lsn` (0: of nothing), and begins its time anew. LS_RECYCLED if it had run out, and what it
+   was to keep is gone. */
+int ls_hold_advance(ls_hold *hold, uint64_t lsn, uint64_t lasts_us);
+void ls_hold_describe(const ls_hold *hold, ls_hold_info *info); /* as it was written last */
+/* In the process that took it. */
+void ls_hold_release(ls_hold *hold);
+/* A reader whose log begins at the hold's segment, though the base may have passed it; it may outlive the hold. */
+int ls_hold_read(const ls_hold *hold, uint64_t from_lsn, ls_reader **reader);
+/* All that are there, by name; fills up to n and says how many. Changes nothing. */
+int ls_holds(vfs *system, const char *store_dir, ls_hold_info *into, size_t n, size_t *count);
 
 /* ---- for tests of the parts ---- */
 
