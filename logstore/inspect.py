@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
+    from logstore.holds import Hold
+
 __all__ = [
     "BatchBytes",
     "CatalogView",
@@ -133,18 +135,28 @@ class Reader:
 
     Raises ``NotAStore``, ``VersionError``, ``CorruptLog``, ``StoreLocked`` while a writer is in the midst of
     opening the store for the first time, or ``StoreError`` for what the system refuses.
+
+    With ``hold``, a :class:`~logstore.holds.Hold` on this store, the log begins at the hold's segment, though the base
+    may have passed it, and no writer is faster while the hold lasts.
     """
 
-    def __init__(self, store_dir: str | os.PathLike[str], *, from_lsn: int = 0) -> None:
+    def __init__(self, store_dir: str | os.PathLike[str], *, from_lsn: int = 0, hold: Hold | None = None) -> None:
         if not 0 <= from_lsn < LSN_LIMIT:
             raise OptionError(f"from_lsn is {from_lsn}, and an LSN is 0 to {LSN_LIMIT - 1}")
         self.path = Path(store_dir)
         self._from_lsn = from_lsn
-        handle = ffi.new("ls_reader **")
-        check(lib.ls_reader_open(ffi.NULL, os.fsencode(self.path), from_lsn, handle))
-        self._c: Any = ffi.gc(handle[0], lib.ls_reader_close)
+        self._held = hold is not None
+        self._c: Any = ffi.gc(self._open() if hold is None else hold.open_reader(from_lsn), lib.ls_reader_close)
         self.info = self._describe()
         self._seeds: dict[tuple[int, int], int] = {}
+
+    def _open(self) -> Any:
+        handle = ffi.new("ls_reader **")
+        code = lib.ls_reader_open(ffi.NULL, os.fsencode(self.path), self._from_lsn, handle)
+        if code == lib.LS_RECYCLED:
+            raise LogRecycled(failure(code).message)
+        check(code)
+        return handle[0]
 
     def _describe(self) -> ReaderInfo:
         raw = ffi.new("ls_reader_info *")
@@ -221,21 +233,14 @@ class Reader:
                 return BatchBytes(bytes(ffi.buffer(raw.bytes, raw.size)), raw.lsn, raw.epoch, raw.first_lsn)
 
     def _explained(self, code: int) -> StoreError:
-        """Damage that a second look does not see was a writer's doing, which came after this reader."""
         failed = failure(code)
-        if code == lib.LS_RECYCLED or (not self.info.live and self._was_overtaken()):
+        if code == lib.LS_RECYCLED:
             return LogRecycled(
-                f"the writer of {self.path} reused a segment before it was read; "
-                "nothing is wrong with the log: run this again, or at a quieter time"
+                f"the writer of {self.path} reused a segment before it was read"
+                + (", since the hold had run out, by its time or its limit; " if self._held else "; ")
+                + "nothing is wrong with the log: run this again, or at a quieter time"
             )
         return failed
-
-    def _was_overtaken(self) -> bool:
-        try:
-            with Reader(self.path) as now:
-                return now.info.live or now.info.epoch != self.info.epoch
-        except StoreError:
-            return False
 
     def records(self) -> Iterator[Record]:
         """Every record of these batches in order, the BATCH records included, from ``from_lsn`` on.

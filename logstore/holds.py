@@ -1,0 +1,310 @@
+"""Holds: what a reader beside a writer asks to keep, so that nothing is reused before it was read.
+
+A writer reuses a segment as soon as nothing in it lives. Whoever wants to read what passes (an export, a backup) takes
+a hold first: from then on everything at or above its LSN stays, until it lets go, moves on, or runs out. A hold never
+keeps a log for ever: it ends with its process, with its time, and when it alone would keep more than its limit. What
+it keeps counts neither against ``max_log_bytes`` nor as a reason to relocate.
+
+What has run out is not silently lost: reading it raises :class:`~logstore.inspect.LogRecycled`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from logstore._core import ffi, lib
+from logstore._native import failure
+from logstore.errors import OptionError, StoreClosed, StoreError, StoreForked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+__all__ = ["LASTS_S", "LIMIT_BYTES", "Hold", "HoldInfo", "hold", "list_holds"]
+
+LIMIT_BYTES: Final = 1 << 30
+LASTS_S: Final = 3600.0
+LIMIT_BYTES_MAX: Final = 1 << 62
+_LASTS_S_MAX: Final = lib.LS_HOLD_DAYS_MAX * 86_400
+
+_STATES: Final = {
+    lib.LS_HOLD_HONOURED: "honoured",
+    lib.LS_HOLD_EXPIRED: "expired",
+    lib.LS_HOLD_OVER_LIMIT: "over its limit",
+    lib.LS_HOLD_ABANDONED: "abandoned",
+    lib.LS_HOLD_DAMAGED: "damaged",
+    lib.LS_HOLD_FOREIGN: "of another store",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HoldInfo:
+    """One hold, as it stands in the store directory."""
+
+    name: str
+    lsn: int
+    """Everything at or above it is kept."""
+    kept_bytes: int
+    """Segments that are there for holds alone, from this one's LSN on."""
+    limit_bytes: int
+    """The most that it may keep; 0 is no limit."""
+    created: datetime
+    age_s: float
+    """Seconds since it was taken."""
+    expires: datetime
+    left_s: float
+    """Seconds that it still lasts; 0 if it has expired."""
+    state: str
+    """``honoured``, or why not: ``expired``, ``over its limit``, ``abandoned`` (its owner is gone; the writer clears
+    it away), ``damaged``, ``of another store``."""
+    pid: int | None
+    """The process that owns it, where the system tells."""
+
+    @property
+    def honoured(self) -> bool:
+        """Whether a writer keeps anything for it."""
+        return self.state == "honoured"
+
+    @property
+    def alive(self) -> bool:
+        """Whether its owner lives."""
+        return self.state != "abandoned"
+
+
+class Hold:
+    """A hold that this process has taken; a context manager that releases it at its end. Made by :func:`hold`.
+
+    Usable from several threads. A forked child has no part in it.
+    """
+
+    def __init__(self, handle: Any, store_dir: Path, lasts_us: int) -> None:
+        self._c = handle
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._lasts_us = lasts_us
+        self.path = store_dir
+        """The store directory."""
+
+    def _described(self) -> Any:
+        info = ffi.new("ls_hold_info *")
+        with self._usable() as handle:
+            lib.ls_hold_describe(handle, info)
+        return info
+
+    @contextmanager
+    def _usable(self) -> Iterator[Any]:
+        if os.getpid() != self._pid:
+            raise StoreForked("this hold was taken by the parent process: take one in this process")
+        with self._lock:
+            if self._c is None:
+                raise StoreClosed("this hold was released: take another one")
+            yield self._c
+
+    @property
+    def name(self) -> str:
+        """As it was taken."""
+        return _text(self._described().name)
+
+    @property
+    def lsn(self) -> int:
+        """Everything at or above it is kept."""
+        return int(self._described().lsn)
+
+    @property
+    def limit_bytes(self) -> int:
+        """The most that it may keep."""
+        return int(self._described().limit_bytes)
+
+    @property
+    def expires(self) -> datetime:
+        """When it ends unless it is renewed."""
+        return _moment(self._described().expires_us)
+
+    def advance(self, lsn: int, *, expires_s: float | None = None) -> None:
+        """Let go of what is below ``lsn``, which has been read, and begin the hold's time anew.
+
+        Raises ``LogRecycled`` if the hold had run out and what it was to keep from ``lsn`` on is gone, ``OptionError``
+        for an ``lsn`` below the present one.
+        """
+        self._advance(_checked_lsn(lsn), expires_s)
+
+    def renew(self, expires_s: float | None = None) -> None:
+        """Begin the hold's time anew, the same as before if none is given. Raises as :meth:`advance` does."""
+        self._advance(0, expires_s)
+
+    def _advance(self, lsn: int, expires_s: float | None) -> None:
+        if expires_s is not None:
+            self._lasts_us = _lasts_us(expires_s)
+        with self._usable() as handle:
+            _check(lib.ls_hold_advance(handle, lsn, self._lasts_us))
+
+    def open_reader(self, from_lsn: int) -> Any:
+        """The core's reader of what is held; for :class:`~logstore.inspect.Reader`."""
+        made = ffi.new("ls_reader **")
+        with self._usable() as handle:
+            _check(lib.ls_hold_read(handle, from_lsn, made))
+        return made[0]
+
+    def release(self) -> None:
+        """Let go; a second call is harmless, and so is one in a forked child."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            handle, self._c = self._c, None
+        if handle is not None:
+            lib.ls_hold_release(handle)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        if getattr(self, "_c", None) is not None:
+            self.release()
+
+    def __repr__(self) -> str:
+        return f"<Hold on {str(self.path)!r}{' released' if self._c is None else ''}>"
+
+
+def hold(
+    store_dir: str | os.PathLike[str],
+    name: str,
+    *,
+    lsn: int | None = None,
+    limit_bytes: int = LIMIT_BYTES,
+    expires_s: float = LASTS_S,
+) -> Hold:
+    """Keep everything at or above ``lsn``, or from the base on, for as long as the hold lasts.
+
+    ``name`` is 1 to 64 of the characters ``A-Z a-z 0-9 . _ -``, and one living process has it. The hold lasts
+    ``expires_s`` seconds (an hour) unless it is renewed, and counts for nothing once it alone would keep more than
+    ``limit_bytes`` (1 GiB). Works beside a writer and without one.
+
+    Raises ``OptionError``, ``LogRecycled`` if the base has passed ``lsn``, ``StoreError`` if the name is taken or there
+    are 64 holds, and as opening a :class:`~logstore.inspect.Reader` does.
+    """
+    path = Path(store_dir)
+    wanted = 0 if lsn is None else _checked_lsn(lsn)
+    limit = _checked_limit(limit_bytes)
+    lasts_us = _lasts_us(expires_s)
+    made = ffi.new("ls_hold **")
+    told = name.encode("utf-8", "surrogateescape")
+    if b"\0" in told:
+        raise OptionError("a hold's name has no zero character; it is 1 to 64 of A-Z a-z 0-9 . _ -")
+    _check(lib.ls_hold_take(ffi.NULL, os.fsencode(path), told, wanted, limit, lasts_us, made))
+    return Hold(made[0], path, lasts_us)
+
+
+def list_holds(store_dir: str | os.PathLike[str]) -> list[HoldInfo]:
+    """All holds of the store, by name; nothing is changed.
+
+    Raises ``NotAStore`` or ``StoreError``.
+    """
+    path = Path(store_dir)
+    room, count = 2 * lib.LS_HOLDS_MAX, ffi.new("size_t *")
+    while True:
+        found = ffi.new("ls_hold_info[]", room)
+        _check(lib.ls_holds(ffi.NULL, os.fsencode(path), found, room, count))
+        if count[0] <= room:
+            break
+        room = 2 * count[0]
+    owners = _owners(path / "holds") if count[0] else {}
+    now = datetime.now(UTC)
+    return [_info(each, now, owners) for each in found[0 : count[0]]]
+
+
+def _info(raw: Any, now: datetime, owners: dict[str, int]) -> HoldInfo:
+    name = _text(raw.name)
+    created, expires = _moment(raw.created_us), _moment(raw.expires_us)
+    state = _STATES[raw.state]
+    return HoldInfo(
+        name=name,
+        lsn=raw.lsn,
+        kept_bytes=raw.kept_bytes,
+        limit_bytes=raw.limit_bytes,
+        created=created,
+        age_s=max(0.0, (now - created).total_seconds()),
+        expires=expires,
+        left_s=max(0.0, (expires - now).total_seconds()),
+        state=state,
+        pid=None if state == "abandoned" else owners.get(name),
+    )
+
+
+def _owners(directory: Path) -> dict[str, int]:
+    """Who has locked which hold, as the kernel lists it; nobody, where it does not."""
+    try:
+        locks = Path("/proc/locks").read_text(encoding="ascii", errors="replace")
+        inodes = {(os.major(s.st_dev), os.minor(s.st_dev), s.st_ino): name for name, s in _stats(directory)}
+    except OSError:
+        return {}
+    found: dict[str, int] = {}
+    for line in locks.splitlines():
+        words = line.split()  # 1: FLOCK ADVISORY WRITE 4711 08:01:1234 0 EOF
+        if len(words) < 6 or words[1] != "FLOCK" or words[3] != "WRITE":
+            continue
+        try:
+            major, minor, inode = words[5].split(":")
+            name = inodes.get((int(major, 16), int(minor, 16), int(inode)))
+            if name is not None and int(words[4]) > 0:
+                found[name] = int(words[4])
+        except ValueError:
+            continue
+    return found
+
+
+def _stats(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
+    for entry in os.scandir(directory):
+        if entry.name.endswith(".hold"):
+            yield entry.name.removesuffix(".hold"), entry.stat(follow_symlinks=False)
+
+
+def _moment(us: int) -> datetime:
+    try:
+        return datetime.fromtimestamp(us / 1_000_000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return datetime.max.replace(tzinfo=UTC)
+
+
+def _text(raw: Any) -> str:
+    return ffi.string(raw).decode("utf-8", "backslashreplace")  # type: ignore[no-any-return]
+
+
+def _checked_lsn(lsn: object) -> int:
+    if isinstance(lsn, bool) or not isinstance(lsn, int) or not 0 < lsn < 1 << 63:
+        raise OptionError(f"a hold's LSN is 1 to {(1 << 63) - 1}, not {lsn!r}")
+    return lsn
+
+
+def _checked_limit(limit_bytes: object) -> int:
+    if isinstance(limit_bytes, bool) or not isinstance(limit_bytes, int) or not 1 <= limit_bytes <= LIMIT_BYTES_MAX:
+        raise OptionError(f"limit_bytes is 1 to {LIMIT_BYTES_MAX}, not {limit_bytes!r}")
+    return limit_bytes
+
+
+def _lasts_us(expires_s: object) -> int:
+    number = isinstance(expires_s, int | float) and not isinstance(expires_s, bool)
+    if not number or not 0 < expires_s <= _LASTS_S_MAX:  # type: ignore[operator]
+        raise OptionError(f"expires_s is seconds above 0 and at most {_LASTS_S_MAX}, not {expires_s!r}")
+    return max(1, int(expires_s * 1_000_000))  # type: ignore[operator]
+
+
+def _check(code: int) -> None:
+    if code == 0:
+        return
+    failed: StoreError = failure(code)
+    if code == lib.LS_RECYCLED:
+        from logstore.inspect import LogRecycled
+
+        raise LogRecycled(failed.message)
+    raise failed
