@@ -11,13 +11,20 @@ from logstore.names import Names
 from logstore.reports import Recovery, SegmentLife, Tail, stats_from_c
 
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from logstore.backup import BackupReport
     from logstore.overdue import Overdue
 
 
 class Care(Names):
     """What :class:`~logstore.store.MessageStore` tells of itself, and what keeps it small."""
 
+    _path: Path
     _overdue: Overdue | None
+    _catalog_place: tuple[str | None, str | None]  # as it was opened
 
     @property
     def base_lsn(self) -> int:
@@ -60,6 +67,7 @@ class Care(Names):
                 continue  # deleted meanwhile
             per_queue[queue.name] = {"depth": depth, "locked": locked, "acquired": queue._acquired_count()}
         counters["queues"] = per_queue
+        counters["holds"] = self._count_holds()
         counters["overdue_rolled_back"] = self._overdue.rolled_back if self._overdue is not None else 0
         return counters
 
@@ -77,6 +85,41 @@ class Care(Names):
     def compact(self) -> None:
         """Makes the base durable where it is, and recycles the segments behind it at once."""
         check(lib.ls_move_base(self._c))
+
+    def backup(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        rate_bytes_s: float | None = None,
+        hold_limit_bytes: int | None = None,
+        progress: Callable[[int, int], None] = lambda *_: None,
+    ) -> BackupReport:
+        """A whole copy in ``target``, an absent or empty directory: of what is durable now, while work goes on.
+
+        Raises as :func:`logstore.backup.back_up` does; whatever is raised, nothing was made.
+        """
+        from logstore.backup import back_up
+
+        self._not_forked()
+        connect, schema = self._catalog_place
+        return back_up(
+            self._path,
+            target,
+            connect=connect,
+            catalog=schema,
+            rate_bytes_s=rate_bytes_s,
+            hold_limit_bytes=hold_limit_bytes,
+            progress=progress,
+        )
+
+    def _count_holds(self) -> int:
+        """Of those that are honoured; none where there are no files."""
+        from logstore.holds import list_holds
+
+        try:
+            return sum(each.honoured for each in list_holds(self._path))
+        except errors.StoreError:
+            return 0
 
     def _depth(self, queue_id: int) -> tuple[int, int]:
         places = ffi.new("uint64_t *")

@@ -36,6 +36,8 @@ if TYPE_CHECKING:  # imported where they are used: half of the time that "import
     from sqlalchemy import Connection
     from sqlalchemy.sql import Executable
 
+    from logstore.catalog_rows import Tables
+
 CATALOG_VERSION = 1
 
 
@@ -157,6 +159,13 @@ class CatalogDatabase:
     def _transaction(self) -> Iterator[Connection]:
         with self._explained(), self._engine.begin() as connection:
             yield connection
+
+    @contextmanager
+    def snapshot(self) -> Iterator[tuple[Connection, Tables]]:
+        """One transaction on the database itself and its tables; for whoever copies them."""
+        self._check_usable()
+        with self._transaction() as connection:
+            yield connection, self._tables
 
     def _table_names(self, connection: Connection) -> set[str]:
         import sqlalchemy as sa

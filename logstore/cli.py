@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from logstore import __version__
+from logstore.commands.backup import backup
 from logstore.commands.dump import chain, dump
+from logstore.commands.holds import holds
 from logstore.commands.in_doubt import in_doubt
 from logstore.commands.info import info, queues
 from logstore.commands.output import Failure, one_line
@@ -58,14 +60,14 @@ _PROBLEMS = (OutcomeUnknown, StorePoisoned, TransactionError, UnknownMessage, Un
 def command() -> None:
     """Look at, check, recover and serve a message store in a directory.
 
-    info, queues, dump, chain, verify and in-doubt list only read, and work beside a running broker. in-doubt commit
-    and rollback and purge go through the broker that has the store open, or open it themselves.
+    info, queues, dump, chain, verify, backup, holds and in-doubt list only read, and work beside a running broker.
+    in-doubt commit and rollback and purge go through the broker that has the store open, or open it themselves.
 
     Exit status: 0 fine, 1 problems found, 2 misuse, 3 the store cannot be opened.
     """
 
 
-for each in (info, queues, dump, chain, verify, recover, in_doubt, purge, serve):
+for each in (info, queues, dump, chain, verify, recover, backup, holds, in_doubt, purge, serve):
     command.add_command(each)
 
 

@@ -320,7 +320,7 @@ def read_catalog(
     # SQLite makes files beside a database that nobody has open, even to read it. So a copy is read.
     with tempfile.TemporaryDirectory(prefix="logstore-") as copy:
         try:
-            _copy_catalog(directory, Path(copy))
+            copy_catalog_files(directory, Path(copy))
             return _view(Path(copy), info, None, None)
         except StoreError as error:
             raise type(error)(error.message.replace(copy, str(directory))) from error
@@ -342,7 +342,7 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _copy_catalog(source: Path, target: Path) -> None:
+def copy_catalog_files(source: Path, target: Path) -> None:
     """The database and its write-ahead log, both of one moment even if a writer comes meanwhile."""
     for _ in range(COPY_TRIES):
         before = _stamps(source)

@@ -84,6 +84,7 @@ class MessageStore(Care):
         self._closed = False
         self._relaxed = bool(options.relaxed)
         self._catalog: Catalog | None = None
+        self._catalog_place = connect, catalog
         try:
             self._catalog = self._open_catalog(connect, catalog)
             self._serve(self._catalog)

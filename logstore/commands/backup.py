@@ -1,0 +1,104 @@
+"""``logstore backup``: a whole copy of a store, beside its writer or without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from logstore.commands.options import SIZE, catalog_options, dry_run_option, json_option, store_argument
+from logstore.commands.output import Failure, print_json, progress, size_text
+
+if TYPE_CHECKING:
+    from logstore.backup import BackupPlan, BackupReport
+
+MB = 1_000_000
+
+
+@click.command()
+@store_argument
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most so many MB per second.")
+@click.option(
+    "--hold-limit",
+    type=SIZE,
+    help="The most that may be kept for the backup while the writer goes on [default: 1G, or the log's size].",
+)
+@dry_run_option
+@json_option
+@catalog_options
+def backup(
+    store_dir: Path,
+    target: Path,
+    rate: float | None,
+    hold_limit: int | None,
+    dry_run: bool,
+    as_json: bool,
+    connect: str | None,
+    schema: str | None,
+) -> None:
+    """Copy the whole store to TARGET, an absent or empty directory, while its broker goes on.
+
+    TARGET is a store as of one moment: it opens by itself, catalog included, and has the same UUID. Whatever goes
+    wrong on the way, nothing is left there.
+    """
+    from logstore.backup import back_up, plan_backup
+
+    if dry_run:
+        _tell_plan(store_dir, target, plan_backup(store_dir, target), as_json=as_json)
+        return
+    planned = plan_backup(store_dir, target).bytes
+    with progress("copying", planned) as show:
+        report = back_up(
+            store_dir,
+            target,
+            connect=connect,
+            catalog=schema,
+            rate_bytes_s=None if rate is None else rate * MB,
+            hold_limit_bytes=hold_limit,
+            progress=lambda done, _total: show(done),
+        )
+    _tell(store_dir, report, as_json=as_json)
+
+
+def _tell_plan(store_dir: Path, target: Path, plan: BackupPlan, *, as_json: bool) -> None:
+    document: dict[str, Any] = {
+        "store": str(store_dir),
+        "target": str(target),
+        "dry_run": True,
+        "lsn": plan.lsn,
+        "bytes": plan.bytes,
+        "segments": plan.segments,
+        "free_bytes": plan.free_bytes,
+    }
+    if as_json:
+        print_json(document)
+    else:
+        click.echo(
+            f"would be copied: {size_text(plan.bytes)} in {plan.segments} segments, up to LSN {plan.lsn}; free there: "
+            f"{size_text(plan.free_bytes)}"
+        )
+    if plan.free_bytes < plan.bytes:
+        raise Failure(f"there is not enough room at {target}: {plan.bytes} bytes are needed, {plan.free_bytes} free")
+
+
+def _tell(store_dir: Path, report: BackupReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "store": str(store_dir),
+                "target": str(report.target),
+                "dry_run": False,
+                "lsn": report.lsn,
+                "base_lsn": report.base_lsn,
+                "bytes": report.bytes,
+                "segments": report.segments,
+                "seconds": round(report.seconds, 3),
+            }
+        )
+    else:
+        click.echo(
+            f"{report.target}: {size_text(report.bytes)} in {report.segments} segments, everything durable below LSN "
+            f"{report.lsn}, in {report.seconds:.1f} s"
+        )
