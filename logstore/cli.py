@@ -19,6 +19,7 @@ import click
 
 from logstore import __version__
 from logstore.commands.backup import backup
+from logstore.commands.bench import bench
 from logstore.commands.dump import chain, dump
 from logstore.commands.holds import holds
 from logstore.commands.in_doubt import in_doubt
@@ -67,7 +68,7 @@ def command() -> None:
     """
 
 
-for each in (info, queues, dump, chain, verify, recover, backup, holds, in_doubt, purge, serve):
+for each in (info, queues, dump, chain, verify, recover, backup, holds, in_doubt, purge, bench, serve):
     command.add_command(each)
 
 
