@@ -121,6 +121,7 @@ def back_up(
             return copy.make(connect, catalog, started)
     except CorruptLog as error:
         error.message += "; no backup was made: 'logstore salvage' copies what can still be read"
+        error.args = (error.message,)
         raise
     except LogRecycled as error:
         raise LogRecycled(f"{error.message}; no backup was made: give it a larger hold limit, or more speed") from error
@@ -169,24 +170,31 @@ def _building_place(target: Path) -> Iterator[Path]:
     target = target.absolute()
     prefix = f".{target.name[:100]}.backup-"
     parent = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    own = -1
     try:
         alone = _lock(parent)
         if alone:
             _clear_away(target.parent, prefix)
         made = _new_directory(target.parent, prefix)
-        own = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it lives
-        if alone:
-            fcntl.flock(parent, fcntl.LOCK_UN)
         try:
-            yield made
+            with _living(made):
+                if alone:
+                    fcntl.flock(parent, fcntl.LOCK_UN)
+                yield made
         finally:
             shutil.rmtree(made, ignore_errors=True)
     finally:
-        if own >= 0:
-            os.close(own)
         os.close(parent)
+
+
+@contextlib.contextmanager
+def _living(directory: Path) -> Iterator[None]:
+    """Locked, so that nobody takes it for a dead one's."""
+    own = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(own)
 
 
 def _lock(directory: int) -> bool:
