@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import random
@@ -25,6 +26,7 @@ from logstore import backup as module
 from logstore import errors
 from logstore.backup import back_up, plan_backup
 from logstore.catalog import Catalog
+from logstore.files import Hint, decode_segment
 from logstore.holds import hold, list_holds
 from logstore.inspect import LogRecycled, Reader
 
@@ -154,6 +156,39 @@ def test_a_backup_of_a_crashed_store_holds_what_its_recovery_would(tmp_path: Pat
     with logstore.open(tmp_path / "backup") as copy, logstore.open(path) as original:
         assert contents(copy.queue("q")) == contents(original.queue("q")) == [b"%d" % n for n in range(50)]
         assert copy.recovery.staged_dropped == original.recovery.staged_dropped == 1
+
+
+def test_a_last_segment_of_copies_that_nothing_relies_on_yet_is_no_loss(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with logstore.open(path, segment_size=SMALL_SEGMENT) as store, hold(path, "all") as held:
+        store.publish_many(store.declare_queue("old"), [b"%02d" % n * 10_000 for n in range(40)])
+        queue = store.declare_queue("q")
+        for _ in range(10):
+            store.dequeue_many(store.publish_many(queue, [bytes(20_000)] * 40), queue)
+        with Reader(path, hold=held) as reader:
+            parts = [part for part in reader.segments() if not part.current]
+            uuid = reader.info.uuid
+        cuts = []
+        for part in parts:
+            found = decode_segment((path / part.name).read_bytes(), part.end_lsn)
+            batch, records = found.batches[0]
+            end_lsn = batch.lsn + batch.body.bytes
+            before = [one for one in parts if one.end_lsn <= part.first_lsn]
+            if before and all(module._is_copy(record) for record in records):
+                cuts.append((part, batch, end_lsn, before[-1].end_lsn))
+        shutil.copytree(path, tmp_path / "cut", ignore=shutil.ignore_patterns("*.hold", "*.sock"))
+    assert cuts, "no move has begun a segment"
+    part, batch, end_lsn, before_lsn = cuts[-1]
+    cut = tmp_path / "cut"
+    with (cut / "LOCK").open("r+b") as lock:  # as if the writer were just there
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (cut / "HINT").write_bytes(Hint(uuid, part.epoch, end_lsn, batch.body.base_lsn).encode())
+        report = back_up(cut, tmp_path / "backup")
+    assert report.lsn == end_lsn
+    with Reader(tmp_path / "backup") as reader:
+        assert reader.info.end_lsn == before_lsn
+    with logstore.open(tmp_path / "backup") as copy:
+        assert contents(copy.queue("old")) == [b"%02d" % n * 10_000 for n in range(40)]
 
 
 def test_a_closed_store_is_not_changed_by_being_copied(tmp_path: Path, closed: Path) -> None:
