@@ -27,6 +27,7 @@ from logstore.commands.info import info, queues
 from logstore.commands.output import Failure, one_line
 from logstore.commands.purge import purge
 from logstore.commands.recover import recover
+from logstore.commands.salvage import salvage
 from logstore.commands.serve import serve
 from logstore.commands.verify import verify
 from logstore.errors import (
@@ -68,7 +69,7 @@ def command() -> None:
     """
 
 
-for each in (info, queues, dump, chain, verify, recover, backup, holds, in_doubt, purge, bench, serve):
+for each in (info, queues, dump, chain, verify, recover, salvage, backup, holds, in_doubt, purge, bench, serve):
     command.add_command(each)
 
 

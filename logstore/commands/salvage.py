@@ -1,0 +1,173 @@
+"""``logstore salvage``: copies everything readable of a damaged store into a new one, and lists what is lost.
+
+Nothing is ever repaired in place. The report is what an operator decides with, so it goes into a file, too, if asked
+for; people are shown the beginning of each list.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from logstore.commands.options import catalog_options, dry_run_option, json_option, store_argument
+from logstore.commands.output import one_line, print_facts, print_json, print_table, size_text
+from logstore.commands.working import working
+
+if TYPE_CHECKING:
+    from logstore.salvage import Salvaged
+
+SHOWN = 20  # of each list, to people
+LISTS = ("queues", "lost", "lost_ranges", "lost_records", "doubtful", "transactions", "queues_deleted", "notes")
+
+
+@click.command()
+@store_argument
+@click.argument("target", required=False, type=click.Path(readable=False, path_type=Path))
+@dry_run_option
+@click.option(
+    "--report",
+    "report_file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write the whole report there as well, as JSON.",
+)
+@json_option
+@catalog_options
+def salvage(
+    store_dir: Path,
+    target: Path | None,
+    dry_run: bool,
+    report_file: Path | None,
+    as_json: bool,
+    connect: str | None,
+    schema: str | None,
+) -> int:
+    """Copy everything readable of a damaged store into a new store TARGET.
+
+    DIR is only read: nothing is ever repaired in place. TARGET is absent or an empty directory, and its catalog is a
+    file in it. Ids, queues, contents, order and transactions in doubt stay as they were; what is lost, or may have
+    been consumed already, is listed by message and queue.
+
+    Exits 0 if nothing is lost, 1 if anything is lost or doubtful, 3 if nothing can be salvaged.
+    """
+    from logstore.salvage import salvage as run
+
+    if target is None and not dry_run:
+        raise click.UsageError("Name the directory for the new store, or say --dry-run.")
+    with working() as show:
+        report = run(store_dir, None if dry_run else target, connect=connect, catalog=schema, show=show)
+    document = describe(report)
+    if report_file is not None:
+        report_file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if as_json:
+        print_json(document)
+    else:
+        _print(document)
+    if report.whole:
+        return 0
+    sys.stdout.flush()
+    click.echo(f"logstore: {store_dir}: {_in_short(document)}", err=True)
+    return 1
+
+
+def describe(report: Salvaged) -> dict[str, Any]:
+    """The keys of ``salvage --json``."""
+    fields = {name: getattr(report, name) for name in report.__slots__}
+    return {"store": fields.pop("store"), "whole": report.whole, **fields}
+
+
+def _in_short(document: dict[str, Any]) -> str:
+    counts = {
+        "messages are lost": len(document["lost"]),
+        "ranges of the log cannot be read": sum(one["records"] != 0 for one in document["lost_ranges"]),
+        "messages are doubtful": len(document["doubtful"]),
+        "transactions have no known outcome": len(document["transactions"]),
+        "queues have lost their names": len(document["queues_unnamed"]),
+        "records are damaged": sum(one["costs"] for one in document["lost_records"]),
+    }
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+
+
+# ---- For people
+
+
+def _print(document: dict[str, Any]) -> None:
+    plain = {name: value for name, value in document.items() if name not in LISTS and value is not None}
+    for name in ("whole", "torn", "maybe_consumed", "queues_unnamed"):
+        plain.pop(name, None)
+    for name in [name for name in plain if "bytes" in name]:
+        plain[name] = size_text(plain[name])
+    for name in ("lost", "doubtful"):
+        plain[f"{name} messages"] = len(document[name]) or "none"
+    print_facts((name.replace("_", " "), value) for name, value in plain.items())
+    if document["queues"]:
+        columns = ("queue", "name", "recovered", "lost")
+        rows = [(one["id"], one["name"], one["recovered"], one["lost"]) for one in document["queues"]]
+        print_table(columns, rows, right=("queue", "recovered", "lost"))
+    for name, line in _LINES.items():
+        items = document[name]
+        for one in items[:SHOWN]:
+            click.echo(one_line(line(one)))
+        if len(items) > SHOWN:
+            click.echo(f"... and {len(items) - SHOWN} more; --json and --report have all of them")
+    _print_remarks(document)
+
+
+def _print_remarks(document: dict[str, Any]) -> None:
+    torn, maybe = document["torn"], document["maybe_consumed"]
+    if torn is not None:
+        click.echo(f"torn tail: {torn['bytes']} bytes at LSN {torn['lsn']} were never acknowledged, and are left out")
+    if maybe is not None:
+        click.echo(
+            f"may have been consumed: {maybe['messages']} messages that were last heard of below LSN "
+            f"{maybe['last_heard_of_below_lsn']}, where a range begins of which nothing is known, or before it"
+        )
+    if document["queues_unnamed"]:
+        ids = ", ".join(map(str, document["queues_unnamed"][:SHOWN]))
+        click.echo(f"queues whose names are lost are called by their ids: {ids}")
+    if document["target"] is None:
+        click.echo("nothing was written")
+
+
+def _lost_line(one: dict[str, Any]) -> str:
+    names = ", ".join(map(repr, one["queue_names"]))
+    where = f"on {names}" if names else "on queues that are not known"
+    probable = ", ".join(map(repr, one["queue_names_probable"]))
+    where += f" (probably {probable})" if probable and not names else ""
+    surely = "lost" if one["certain"] else "perhaps lost"
+    kept = "; it is whole, and is on the queue for what was found" if one["found"] else ""
+    return f"{surely}: message {one['id']} {where}: {one['why']}{kept}"
+
+
+def _range_line(one: dict[str, Any]) -> str:
+    unknown = one["records_unknown"]
+    held = "any number of records" if unknown is None else f"{unknown} records"
+    held = "perhaps nothing" if not one["certain"] else held
+    named = "".join(f", one of chain {record['id']} at {record['lsn']}" for record in one["records_named"])
+    return (
+        f"unreadable: {one['bytes']} bytes of segment {one['segment']} at offset {one['offset']}, LSN {one['lsn']} to "
+        f"{one['end_lsn']}: {held} of which nothing is known{named} ({one['why']})"
+    )
+
+
+_LINES: dict[str, Any] = {
+    "lost": _lost_line,
+    "lost_ranges": _range_line,
+    "lost_records": lambda one: (
+        f"damaged: {one['type']} of {one['bytes']} bytes at LSN {one['lsn']}, segment {one['segment']}, offset "
+        f"{one['offset']}" + (f", of chain {one['id']}" if one["id"] else "")
+    ),
+    "doubtful": lambda one: f"doubtful: message {one['id']}: {one['why']} (LSN {one['lsn']})",
+    "transactions": lambda one: (
+        f"transaction {one['id']}"
+        + (f", xid {one['xid']}" if one["xid"] else "")
+        + (", in doubt" if one["in_doubt"] else "")
+        + f": {one['why']}"
+    ),
+    "queues_deleted": lambda one: f"not made again: queue {one!r}, which the log says was deleted",
+    "notes": lambda one: f"note: {one}",
+}

@@ -1,0 +1,239 @@
+"""Salvage: everything that can be read of a damaged store, copied into a new one, and a list of what is lost.
+
+    report = logstore.salvage.salvage("damaged", "rescued")
+
+What it must never do: write anything in the damaged directory, drop a readable message without saying so, or call a
+store salvaged that the core has not opened and of which not every byte was compared.
+
+What always holds: the new store is another one, with a UUID of its own: the damaged one still exists, and neither its
+files nor a catalog on a server may be taken for those of the new one. Message ids, queue ids, contents, headers, the
+order on every queue and transactions in doubt are as they were. It appears under its name whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from xxhash import xxh64_intdigest
+
+from logstore.errors import CorruptLog, OptionError, StoreError
+from logstore.records import (
+    InlineCopy,
+    InvalidRecord,
+    MessageChunk,
+    MessageStart,
+    OrderedCopy,
+    Record,
+    decode_record,
+    segment_seed,
+)
+from logstore.salvage_catalog import Names, read_names, write_names
+from logstore.salvage_log import read_log
+from logstore.salvage_report import Salvaged
+from logstore.salvage_source import Source
+from logstore.salvage_write import LogWriter, first_lsn_beyond, force_directory, write_message, write_transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logstore.salvage_state import Message, State
+
+FOUND_QUEUE = "lost-and-found"  # for messages whose queues are not known
+
+__all__ = ["FOUND_QUEUE", "Salvaged", "salvage"]
+
+
+def salvage(
+    store_dir: str | os.PathLike[str],
+    target: str | os.PathLike[str] | None,
+    *,
+    connect: str | None = None,
+    catalog: str | None = None,
+    show: Callable[[str, int, int], None] = lambda *_: None,
+) -> Salvaged:
+    """Copy everything readable of the store in ``store_dir`` into a new store ``target``, and say what is lost.
+
+    Without a ``target`` nothing is written: the report says what would be. ``connect`` and ``catalog`` name the
+    server that has the damaged store's catalog; the new store's is in its directory. ``show`` is told what is being
+    done, and how many bytes or messages of how many.
+
+    Raises ``OptionError`` for a target that is not absent or empty, ``NotAStore`` where nothing says which store it
+    was, ``StoreLocked`` beside a writer, ``VersionError``, ``CatalogUnavailable``, ``StoreFull``, or ``StoreError``
+    for what the system refuses. Whatever is raised, there is no new store and the old one is as it was.
+    """
+    path = Path(store_dir)
+    place = None if target is None else _checked_target(path, Path(target))
+    with Source(path) as source:
+        log = read_log(source, lambda done, total: show("reading", done, total))
+        names = read_names(path, source.uuid, connect=connect, schema=catalog)
+        dropped = names.forget(log.replay.deleted_queues)
+        state = log.replay.finish(names.is_gone)
+        report = Salvaged.of(source, log, state, names, dropped)
+        found_queue = _complete(names, state, report)
+        if place is not None:
+            _write(source, state, names, place, report, found_queue, log.end_lsn, show)
+    return report
+
+
+def _checked_target(path: Path, target: Path) -> Path:
+    place, source = target.absolute(), path.absolute()
+    if place.resolve() == source.resolve() or source.resolve() in place.resolve().parents:
+        raise OptionError(f"the new store cannot be {target}, in the damaged one: nothing is written there")
+    if place.is_symlink() or (place.exists() and not place.is_dir()) or (place.is_dir() and any(place.iterdir())):
+        raise OptionError(f"{target} is there and not an empty directory; choose another one for the new store")
+    return place
+
+
+def _complete(names: Names, state: State, report: Salvaged) -> int:
+    """A row for every queue that is needed; the id of the queue for what was found, 0 if nothing was."""
+    needed = {place.queue_id for message in state.messages.values() for place in message.places}
+    needed |= {work.queue_id for message in state.messages.values() for work in message.pending or ()}
+    names.next_queue_id = max(names.next_queue_id, state.queue_id_max + 1)
+    names.complete(needed)
+    found_queue = names.add(FOUND_QUEUE) if state.found else 0
+    report.name_queues(names, found_queue)
+    return found_queue
+
+
+# ---- Writing
+
+
+def _write(
+    source: Source,
+    state: State,
+    names: Names,
+    place: Path,
+    report: Salvaged,
+    found_queue: int,
+    end_lsn: int,
+    show: Callable[[str, int, int], None],
+) -> None:
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=".salvage", dir=place.parent))
+    except OSError as error:
+        raise StoreError(f"no directory can be made beside {place}: {error.strerror}; choose another place") from error
+    try:
+        _write_into(made, source, state, names, report, found_queue, end_lsn, show)
+        force_directory(made)
+        with suppress(FileNotFoundError):
+            place.rmdir()
+        os.rename(made, place)
+        force_directory(place.parent)
+    except OSError as error:
+        raise StoreError(f"the new store {place} cannot be put into place: {error.strerror}") from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    report.target = str(place)
+
+
+def _write_into(
+    made: Path,
+    source: Source,
+    state: State,
+    names: Names,
+    report: Salvaged,
+    found_queue: int,
+    end_lsn: int,
+    show: Callable[[str, int, int], None],
+) -> None:
+    uuid = uuid4()
+    first_lsn = first_lsn_beyond(end_lsn, source.gap_bytes, source.segment_size)
+    contents = Contents(source)
+    for message_id, message in state.found.items():
+        message.places = (message.as_found(message_id, found_queue),)
+    everything = sorted((state.messages | state.found).items(), key=lambda one: one[1].start_lsn)
+    writer = LogWriter(made, uuid, source.segment_size, first_lsn)
+    try:
+        for transaction in state.transactions.values():
+            write_transaction(writer, transaction)
+        for done, (message_id, message) in enumerate(everything):
+            write_message(writer, message_id, message, contents.read)
+            if done % 1024 == 0:
+                show("writing", done, len(everything))
+        writer.close(source.max_undurable_bytes)
+    finally:
+        writer.abandon()
+    write_names(made, uuid, names)
+    report.uuid = str(uuid)
+    report.bytes_written = writer.bytes_written
+    _prove(made, state, everything, contents, show)
+
+
+class Contents:
+    """Records of the old log, read again and verified again; never more than one is in memory."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._files = {one.first_lsn: one for one in source.files}
+        self._seeds = {one.first_lsn: segment_seed(source.uuid, one.first_lsn, one.epoch) for one in source.files}
+
+    def read(self, lsn: int) -> Record:
+        """The record at this LSN, which was whole when the log was read."""
+        first_lsn = lsn - lsn % self._source.segment_size
+        file, offset = self._files[first_lsn], lsn - first_lsn
+        try:
+            head = self._source.read(file, offset, 4096)
+            length = int.from_bytes(head[12:16], "little")
+            raw = head if length <= len(head) else self._source.read(file, offset, length)
+            return decode_record(raw, 0, self._seeds[first_lsn], lsn)
+        except (InvalidRecord, OSError) as error:
+            raise CorruptLog(
+                f"a record could be read before, and now cannot ({error}): the disk is failing while it is read. "
+                "Copy the directory to another disk, and salvage the copy",
+                segment=file.name,
+                offset=offset,
+                lsn=lsn,
+            ) from error
+
+    def digest(self, message: Message) -> tuple[int, int]:
+        """Of a message's header, and of its content."""
+        start = self.read(message.start_lsn).body
+        assert isinstance(start, MessageStart | InlineCopy | OrderedCopy)
+        parts = [start.content]
+        for _, piece in sorted((message.chunks or {}).items()):
+            chunk = self.read(piece.lsn).body
+            assert isinstance(chunk, MessageChunk)
+            parts.append(chunk.content)
+        return xxh64_intdigest(start.header), xxh64_intdigest(b"".join(parts))
+
+
+def _prove(
+    made: Path,
+    state: State,
+    everything: list[tuple[int, Message]],
+    contents: Contents,
+    show: Callable[[str, int, int], None],
+) -> None:
+    """The core opens it, and every queue, content, header and transaction is held against what was salvaged."""
+    import logstore
+
+    places: dict[int, list[tuple[int, int, int]]] = {}
+    for message_id, message in everything:
+        for place in message.places:
+            places.setdefault(place.queue_id, []).append((place.order_lsn, place.order_index, message_id))
+    with logstore.open(made, create=False, max_prepared=65_536) as store:
+        for queue in store.queues():
+            wanted = [message_id for *_, message_id in sorted(places.pop(queue.id, []))]
+            shown = [message.id for message in store.messages(queue)]
+            _agree(shown == wanted, f"queue {queue.name!r} holds other messages, or in another order")
+        _agree(not places, "queues are missing")
+        for done, (message_id, message) in enumerate(everything):
+            header, content = contents.digest(message)
+            same = xxh64_intdigest(store.header(message_id)) == header
+            _agree(same and xxh64_intdigest(store.load_content(message_id)) == content, f"message {message_id} differs")
+            if done % 1024 == 0:
+                show("comparing", done, len(everything))
+        in_doubt = {one.id for one in store.in_doubt()}
+        _agree(in_doubt == set(state.transactions), "other transactions are in doubt")
+
+
+def _agree(same: bool, what: str) -> None:
+    if not same:
+        raise AssertionError(f"the new store is not what was written: {what}")
