@@ -34,7 +34,17 @@ from logstore.records import (
 )
 from logstore.salvage_scan import Damaged, Gap
 from logstore.salvage_settle import settle
-from logstore.salvage_state import CONTENT_IN_DOUBT, START_UNKNOWN, Message, Piece, Place, State, Transaction, Work
+from logstore.salvage_state import (
+    CONTENT_IN_DOUBT,
+    CONTENT_LOST,
+    START_UNKNOWN,
+    Message,
+    Piece,
+    Place,
+    State,
+    Transaction,
+    Work,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -490,7 +500,7 @@ class SalvageReplay:
         self.ended.add(record.id)
         if transaction is not None:  # it had an outcome, which is lost
             self.transactions[record.id] = transaction
-            transaction.suspended = True
+            transaction.outcome_lost = True
 
     def _tx_relocated(self, record: Record) -> None:
         body = record.body
@@ -532,7 +542,7 @@ class SalvageReplay:
             if message is None:
                 return
             if kind is RecordType.MESSAGE_CHUNK:
-                message.miss("a part of its content is lost")
+                message.miss(CONTENT_LOST)
             elif kind is RecordType.MESSAGE_ENQUEUE:
                 message.miss(ELSEWHERE)
             else:
@@ -561,17 +571,13 @@ class SalvageReplay:
     # ---- Epochs
 
     def _recover(self) -> None:
-        """What opening the store did: but whoever may have had an outcome that is lost waits for what comes later."""
-        for transaction in list(self.transactions.values()):
-            if transaction.state == "prepared":
-                continue
-            if self.lossy_since(transaction.last_lsn):
-                transaction.suspended = True
-            else:
-                self.rolled_back += 1
-                del self.transactions[transaction.id]
-                self.ended.add(transaction.id)
-                self.undo(transaction)
+        """What opening the store decided: records that say so follow, and would have been the same if they are lost.
+
+        A transaction of which only relocated work was seen so far may be prepared: its own state follows.
+        """
+        for transaction in self.transactions.values():
+            if transaction.started and transaction.state != "prepared" and not self.lossy_since(transaction.last_lsn):
+                transaction.doomed = True
         self.drop_staged()
 
     def drop_staged(self) -> None:

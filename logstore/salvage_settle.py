@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from logstore.records import PendingKind
 from logstore.salvage_state import (
     CONTENT_IN_DOUBT,
+    CONTENT_LOST,
     START_UNKNOWN,
     Doubtful,
     LostMessage,
@@ -59,8 +60,12 @@ def settle(replay: SalvageReplay, is_gone: Callable[[int], bool]) -> State:
 
 
 def _settle_transaction(replay: SalvageReplay, state: State, transaction: Transaction) -> None:
-    lossy = replay.lossy_since(transaction.last_lsn) or transaction.suspended
-    if transaction.state == "prepared" and transaction.xid is not None and not transaction.suspended:
+    lossy = replay.lossy_since(transaction.last_lsn) or transaction.outcome_lost
+    if transaction.state != "prepared" and (transaction.doomed or not lossy) and _began(replay, transaction):
+        state.rolled_back += 1
+        replay.undo(transaction)
+        return
+    if transaction.state == "prepared" and transaction.xid is not None and not transaction.outcome_lost:
         state.transactions[transaction.id] = transaction
         if lossy:
             why = "it may have had an outcome, which is lost: it is in doubt again"
@@ -73,6 +78,11 @@ def _settle_transaction(replay: SalvageReplay, state: State, transaction: Transa
         state.lost_transactions.append(LostTransaction(transaction.id, transaction.xid, why, in_doubt=False))
     for work in list(transaction.work):
         _keep(replay, transaction, work, why)
+
+
+def _began(replay: SalvageReplay, transaction: Transaction) -> bool:
+    """Whether all of it is known: its beginning, and that nothing was lost before."""
+    return transaction.started or replay.first_loss_lsn is None
 
 
 def _keep(replay: SalvageReplay, transaction: Transaction, work: Work, why: str) -> None:
@@ -100,7 +110,7 @@ def _settle_message(replay: SalvageReplay, state: State, message_id: int, is_gon
     message.places = tuple(place for place in message.places if not is_gone(place.queue_id))
     message.pending = [work for work in message.pending or () if not is_gone(work.queue_id)] or None
     lost = message.lost or []
-    if message.content_bytes is None or CONTENT_IN_DOUBT in lost:
+    if message.content_bytes is None or CONTENT_IN_DOUBT in lost or CONTENT_LOST in lost:
         if not _was_over(replay, message_id, message, had_places=had_places):
             _lose(replay, state, message_id, message)
         return
@@ -133,10 +143,10 @@ def _was_over(replay: SalvageReplay, message_id: int, message: Message, *, had_p
 def _lose(replay: SalvageReplay, state: State, message_id: int, message: Message) -> None:
     why = list(message.lost or ())
     if message.content_bytes is None and not why:
-        why.append("a part of its content is lost")
+        why.append(CONTENT_LOST)
     why += [doubt.why for doubt in message.doubts or ()]
     certain = message_id not in replay.strays and message.start_lsn == START_UNKNOWN
-    certain = certain or bool(message.places) or "a part of its content is lost" in why
+    certain = certain or bool(message.places) or CONTENT_LOST in why
     lost_lsn = message_id if message_id in replay.probable and message_id >= replay.base_lsn else None
     state.lost.append(
         LostMessage(

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from logstore.records import PendingKind, XidBody
 
 CONTENT_IN_DOUBT = "a record of it is lost that may have held content"
+CONTENT_LOST = "a part of its content is lost"
 START_UNKNOWN = 0  # as a start_lsn: no start record of the message can be read
 
 
@@ -126,7 +127,8 @@ class Transaction:
     started_us: int = 0
     prepared_us: int = 0
     work: list[Work] = field(default_factory=list)
-    suspended: bool = False  # its epoch is over, and its outcome may be among what is lost
+    doomed: bool = False  # its epoch ended without an outcome, and nothing of it is lost: it was rolled back
+    outcome_lost: bool = False  # it had one
 
 
 @dataclass(slots=True)
