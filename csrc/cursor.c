@@ -22,8 +22,7 @@ int ls_queue_add(ls_store *store, uint32_t queue_id) {
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
-/* A few places of a deleted queue; false when none is left. */
-static bool sweep_some(ls_store *store, struct queue *q) {
+bool queue_sweep(ls_store *store, struct queue *q) {
     for (int i = 0; i < SWEEP_PLACES; i++) {
         struct cursor c = {.chunk = q->first};
         uint64_t position;
@@ -65,7 +64,7 @@ int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags) {
         while (q->cursors != NULL) {
             cursor_stop(q->cursors);
         }
-        while (sweep_some(store, q)) {
+        while (queue_sweep(store, q)) {
             (void)pthread_mutex_unlock(&g->lock);
             (void)pthread_mutex_lock(&g->lock);
         }

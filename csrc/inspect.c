@@ -41,9 +41,8 @@ static void begin(ls_store *store, struct inspection *i) {
     g->epoch = s->epoch_max;
     g->append_lsn = g->end_lsn = s->end_lsn;
     g->durable_lsn = s->end_lsn; /* after a crash: as recovery will make it */
-    s->all_direct = (i->flags & LS_INSPECT_DIRECT) != 0;
-    if (s->all_direct) {
-        s->file_index = SIZE_MAX; /* what is open is read through the cache */
+    if ((i->flags & LS_INSPECT_DIRECT) != 0) {
+        ls_reader_past_cache(i->reader);
     }
 }
 
@@ -170,24 +169,13 @@ static int read_batch(struct inspection *i, const struct scan_batch *b) {
     return rc;
 }
 
-/* Damage that a second look does not see was the doing of a writer that came after this reader. */
-static int explain(const ls_store *store, int rc) {
-    const struct inspection *i = store->inspection;
-    if (i->reader->live || (rc != LS_CORRUPT && rc != LS_IO)) {
-        return rc;
+static uint64_t count_staged(const struct table *t) {
+    uint64_t staged = 0;
+    for (uint32_t number = 0; number < t->message_slots; number++) {
+        const struct message *m = table_message(t, number);
+        staged += (m->flags & (MESSAGE_FREE | MESSAGE_STAGED)) == MESSAGE_STAGED && message_pending(m) == 0 ? 1 : 0;
     }
-    ls_error kept = *ls_last_error();
-    uint64_t most = i->reader->scan.epoch_max;
-    bool overtaken = false;
-    struct scan now = {.file = -1};
-    if (scan_list(&now, store->log.v, i->reader->dir, &store->meta) == LS_OK) {
-        for (size_t n = 0; n < now.count; n++) {
-            overtaken = overtaken || (now.files[n].state == SCAN_VALID && now.files[n].header.epoch > most);
-        }
-    }
-    scan_close(&now);
-    return overtaken ? fail(LS_RECYCLED, "a writer came and reused a segment before it was read; begin again")
-                     : fail_again(&kept);
+    return staged;
 }
 
 static int finish(ls_store *store) {
@@ -200,6 +188,7 @@ static int finish(ls_store *store) {
     int rc = replay_settle(&i->replay);
     if (rc == LS_OK) {
         recovered_finish(store);
+        i->staged = count_staged(&store->table);
         store->recovery.total_us = v->monotonic_us(v) - i->start_us;
         (void)pthread_mutex_lock(&store->log.lock);
         log_advance_base(&store->log);
@@ -235,7 +224,6 @@ int ls_inspect_step(ls_store *store, uint64_t bytes, uint64_t *lsn) {
     }
     *lsn = i->reader->scan.next_lsn;
     if (rc != LS_OK && rc != LS_END) {
-        rc = explain(store, rc);
         i->failure = *ls_last_error();
         i->result = rc;
     }
@@ -259,6 +247,7 @@ void ls_inspect_describe(const ls_store *store, ls_inspection *into) {
     if (i != NULL) {
         ls_reader_describe(i->reader, &into->log);
         into->footers = i->checks.footers;
+        into->staged = i->staged;
         into->queue_id_max = i->queue_id_max;
         into->next_lsn = i->reader->scan.next_lsn;
         into->bytes_read = i->reader->scan.bytes_read;
@@ -299,6 +288,39 @@ int ls_inspect_queues(ls_store *store, ls_queue_info *into, size_t n, size_t *co
         }
         (*count)++;
     }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+/* As ls_serve does with what recovery found, but for the records that it would owe. */
+int ls_inspect_catalog(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id) {
+    uint32_t *sorted = serve_sorted_ids(queue_ids, n);
+    if (sorted == NULL) {
+        return fail_memory();
+    }
+    int rc = enter(store);
+    if (rc != LS_OK) {
+        free(sorted);
+        return rc;
+    }
+    struct table *t = &store->table;
+    rc = serve_cross_check(store, sorted, n, next_queue_id);
+    for (uint32_t k = 0; rc == LS_OK && k < t->queue_count; k++) {
+        struct queue *q = t->queues[k];
+        if (q == NULL || q->deleted || serve_has_queue(sorted, n, q->id)) {
+            continue;
+        }
+        store->recovery.queues_dropped++;
+        store->recovery.places_dropped += q->depth;
+        recovered_note(store, LS_RECOVERED_QUEUE, q->id, q->depth, NULL);
+        q->deleted = true;
+        while (queue_sweep(store, q)) {
+        }
+    }
+    recovered_finish(store);
+    log_advance_base(&store->log);
+    store->recovery.messages = t->message_count;
+    store->recovery.places = t->place_count;
+    free(sorted);
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
@@ -380,4 +402,22 @@ int ls_inspect_messages(ls_store *store, uint32_t *slot, ls_message_info *into, 
         }
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+/* ---- reading for its own sake ---- */
+
+void ls_reader_past_cache(ls_reader *reader) {
+    reader->scan.all_direct = true;
+    reader->scan.file_index = SIZE_MAX; /* what is open is read through the cache */
+}
+
+int ls_reader_skim(ls_reader *reader, uint64_t bytes, uint64_t *lsn) {
+    int rc = LS_OK;
+    for (uint64_t done = 0; rc == LS_OK && done < bytes;) {
+        struct scan_batch b;
+        rc = reader_next(reader, &b);
+        done += rc == LS_OK ? b.batch.bytes : 0;
+    }
+    *lsn = reader->scan.next_lsn;
+    return rc;
 }

@@ -26,6 +26,7 @@ struct inspection {
     bool taken_over; /* the writer beside has its own batches; what its open did to older work is done here, too */
     int result;      /* of the first failure, told again by every later step */
     ls_error failure;
+    uint64_t staged;
     uint32_t queue_id_max;
     uint64_t start_us;
 };

@@ -14,7 +14,7 @@
 
 /* ---- the catalog ---- */
 
-static bool contains(const uint32_t *sorted, size_t n, uint32_t id) {
+bool serve_has_queue(const uint32_t *sorted, size_t n, uint32_t id) {
     size_t low = 0, high = n;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
@@ -32,6 +32,15 @@ static int by_id(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+uint32_t *serve_sorted_ids(const uint32_t *queue_ids, size_t n) {
+    uint32_t *sorted = malloc((n + 1) * sizeof *sorted);
+    if (sorted != NULL && n > 0) {
+        memcpy(sorted, queue_ids, n * sizeof *sorted);
+        qsort(sorted, n, sizeof *sorted, by_id);
+    }
+    return sorted;
+}
+
 static int check_id(uint32_t id, uint32_t next_queue_id) {
     if (id < next_queue_id) {
         return LS_OK;
@@ -43,7 +52,7 @@ static int check_id(uint32_t id, uint32_t next_queue_id) {
 }
 
 /* A queue that the catalog no longer has was deleted; its record may be owed. One it never had is a mismatch. */
-static int cross_check(ls_store *store, const uint32_t *sorted, size_t n, uint32_t next_queue_id) {
+int serve_cross_check(ls_store *store, const uint32_t *sorted, size_t n, uint32_t next_queue_id) {
     struct table *t = &store->table;
     int rc = LS_OK;
     for (uint32_t i = 0; rc == LS_OK && i < t->queue_count; i++) {
@@ -392,7 +401,7 @@ static int log_owed(ls_store *store, const uint32_t *sorted, size_t n) {
     }
     for (uint32_t i = 0; rc == LS_OK && i < t->queue_count; i++) {
         struct queue *q = t->queues[i];
-        if (q == NULL || contains(sorted, n, q->id)) {
+        if (q == NULL || serve_has_queue(sorted, n, q->id)) {
             continue;
         }
         if (q->deleted) { /* the log says so already */
@@ -434,7 +443,7 @@ static int make_ready(struct log *g) {
 static int serve_locked(ls_store *store, const uint32_t *sorted, size_t n, uint32_t next_queue_id) {
     struct log *g = &store->log;
     vfs *v = g->v;
-    int rc = cross_check(store, sorted, n, next_queue_id);
+    int rc = serve_cross_check(store, sorted, n, next_queue_id);
     uint64_t start_us = v->monotonic_us(v);
     rc = rc == LS_OK ? (store->creating ? clear_creation(store) : rewrite_tail(store)) : rc;
     store->recovery.rewrite_us = v->monotonic_us(v) - start_us;
@@ -463,13 +472,9 @@ int ls_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next
     if (store->phase != PHASE_OPENED) {
         return fail(LS_CLOSED, "the store is serving already, or closed");
     }
-    uint32_t *sorted = malloc((n + 1) * sizeof *sorted);
+    uint32_t *sorted = serve_sorted_ids(queue_ids, n);
     if (sorted == NULL) {
         return fail_memory();
-    }
-    if (n > 0) {
-        memcpy(sorted, queue_ids, n * sizeof *sorted);
-        qsort(sorted, n, sizeof *sorted, by_id);
     }
     (void)pthread_mutex_lock(&g->lock);
     int rc = serve_locked(store, sorted, n, next_queue_id);

@@ -116,7 +116,12 @@ int tx_log_rollback(ls_store *store, struct tx *tx);               /* (waits) an
 int recover_replay(ls_store *store);
 /* inspect.c */
 void inspection_free(struct inspection *i);
-/* serve.c */
+/* cursor.c: a few places of a deleted queue; false when none is left. */
+bool queue_sweep(ls_store *store, struct queue *q);
+/* serve.c: the catalog's queue ids, a copy in order; NULL: no memory. Which of them the log contradicts. */
+uint32_t *serve_sorted_ids(const uint32_t *queue_ids, size_t n);
+bool serve_has_queue(const uint32_t *sorted, size_t n, uint32_t id);
+int serve_cross_check(ls_store *store, const uint32_t *sorted, size_t n, uint32_t next_queue_id);
 int serve_new_epoch(ls_store *store);
 
 /* fork.c */

@@ -76,6 +76,13 @@ class ReaderInfo:
     live: bool  # a writer has the store open
     clean: bool  # the log ends in an orderly close
 
+    @classmethod
+    def from_c(cls, raw: Any) -> Self:
+        """Of the core's ``ls_reader_info``."""
+        numbers: dict[str, Any] = {field.name: getattr(raw, field.name) for field in fields(cls)}
+        numbers["uuid"] = UUID(bytes=bytes(ffi.buffer(raw.uuid)))
+        return cls(**numbers | {"live": bool(raw.live), "clean": bool(raw.clean)})
+
     @property
     def state(self) -> str:
         """``live`` beside a writer, ``closed`` after an orderly close, else ``crashed``."""
@@ -161,9 +168,7 @@ class Reader:
     def _describe(self) -> ReaderInfo:
         raw = ffi.new("ls_reader_info *")
         lib.ls_reader_describe(self._c, raw)
-        numbers: dict[str, Any] = {field.name: getattr(raw, field.name) for field in fields(ReaderInfo)}
-        numbers["uuid"] = UUID(bytes=bytes(ffi.buffer(raw.uuid)))
-        return ReaderInfo(**numbers | {"live": bool(raw.live), "clean": bool(raw.clean)})
+        return ReaderInfo.from_c(raw)
 
     def __enter__(self) -> Self:
         return self

@@ -344,6 +344,10 @@ int ls_reader_segments(const ls_reader *reader, ls_segment_info *into, size_t n,
 /* The next accepted batch; LS_END after the last, LS_CORRUPT where the log is damaged. */
 int ls_reader_next(ls_reader *reader, ls_batch *batch);
 void ls_reader_close(ls_reader *reader);
+/* Verifies about so many bytes more and hands nothing out; *lsn: up to where. LS_OK: there is more, LS_END, LS_CORRUPT. */
+int ls_reader_skim(ls_reader *reader, uint64_t bytes, uint64_t *lsn);
+/* From here on segments are read past the page cache, where the file system can. */
+void ls_reader_past_cache(ls_reader *reader);
 
 /* ---- inspection: the state that a log comes to, without opening it; takes no lock and writes nothing ---- */
 #define LS_INSPECT_CHECK  1 /* also hold back-links, batches and footers against each other */
@@ -354,6 +358,7 @@ typedef struct ls_inspection {
     uint64_t next_lsn; /* how far it was read */
     uint64_t bytes_read;
     uint64_t footers;      /* checked */
+    uint64_t staged;       /* messages that were never enqueued, by a transaction neither */
     uint32_t queue_id_max; /* of all that records name */
 } ls_inspection;
 
@@ -396,6 +401,9 @@ int ls_inspect_open(vfs *system, const char *store_dir, int flags, ls_store **st
 /* Reads about so many bytes more; LS_OK: there is more. *lsn: up to where it was read. */
 int ls_inspect_step(ls_store *store, uint64_t bytes, uint64_t *lsn);
 void ls_inspect_describe(const ls_store *store, ls_inspection *into);
+/* Once, given the catalog's queues: refuses what ls_serve would, and drops the queues that it would; then the answers,
+   and ls_recovery, are as after an open. */
+int ls_inspect_catalog(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id);
 /* Each fills up to n and says how many there are. */
 int ls_inspect_queues(ls_store *store, ls_queue_info *into, size_t n, size_t *count);
 int ls_inspect_transactions(ls_store *store, ls_open_tx *into, size_t n, size_t *count);

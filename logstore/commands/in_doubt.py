@@ -16,17 +16,14 @@ import click
 from logstore.commands.changing import change, would_go_through
 from logstore.commands.options import XID, catalog_options, dry_run_option, json_option, naming, path_argument
 from logstore.commands.output import age_text, print_facts, print_json, print_table
-from logstore.commands.replay import xid_text
 from logstore.commands.state import State, read_state
 from logstore.outcomes import decide, unknown
-from logstore.records import PendingKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from logstore.commands.replay import OpenTransaction
-    from logstore.records import XidBody
+    from logstore.inspection import OpenTransaction
     from logstore.transactions import Xid
 
 DONE = {"commit": "committed", "rollback": "rolled back"}
@@ -82,7 +79,7 @@ def list_(store_dir: Path, as_json: bool, connect: str | None, schema: str | Non
 def in_doubt_rows(state: State, now_s: float) -> list[dict[str, Any]]:
     """The transactions of ``list --json``, oldest first."""
     names = {queue.id: queue.name for queue in state.catalog.queues}
-    prepared = [one for one in state.replayed.transactions if one.prepared]
+    prepared = [one for one in state.transactions if one.prepared]
     return [_row(one, names, now_s) for one in sorted(prepared, key=lambda one: (one.prepared_us, one.id))]
 
 
@@ -90,32 +87,32 @@ def _row(transaction: OpenTransaction, names: dict[int, str], now_s: float) -> d
     assert transaction.xid is not None  # a prepare carries it
     since_s = transaction.prepared_us / 1e6
     return {
-        "xid": xid_text(transaction.xid),
+        "xid": str(transaction.xid),
         "readable": readable(transaction.xid),
         "id": transaction.id,
         "state": transaction.state,
         "prepared_us": transaction.prepared_us,
         "prepared_at": datetime.fromtimestamp(since_s, UTC).isoformat(" ", "seconds") if since_s else None,
         "age_s": round(max(now_s - since_s, 0), 3) if since_s else None,
-        "operations": len(transaction.operations),
+        "operations": len(transaction.work),
         "queues": _queues(transaction, names),
     }
 
 
 def _queues(transaction: OpenTransaction, names: dict[int, str]) -> list[dict[str, Any]]:
-    counted = Counter((one.queue_id, one.kind) for one in transaction.operations)
+    counted = Counter((one.queue_id, one.enqueues) for one in transaction.work)
     return [
         {
             "id": queue_id,
             "name": names.get(queue_id),
-            "enqueues": counted[queue_id, PendingKind.ENQUEUE],
-            "dequeues": counted[queue_id, PendingKind.DEQUEUE],
+            "enqueues": counted[queue_id, True],
+            "dequeues": counted[queue_id, False],
         }
         for queue_id in sorted({queue_id for queue_id, _ in counted})
     ]
 
 
-def readable(xid: XidBody) -> str:
+def readable(xid: Xid) -> str:
     """The xid for people: parts that are text are shown as text."""
     parts = (part.decode("ascii") if part and _is_text(part) else part.hex() for part in (xid.gtrid, xid.bqual))
     return ":".join((str(xid.format_id), *parts))

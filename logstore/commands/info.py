@@ -9,9 +9,9 @@ import click
 
 from logstore.commands.options import catalog_options, json_option, store_argument
 from logstore.commands.output import print_facts, print_json, print_table, size_text
-from logstore.commands.replay import QueueCounts
 from logstore.commands.state import State, read_state
 from logstore.files import FORMAT_VERSION
+from logstore.inspection import QueueLife
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,7 @@ def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None
 
 def describe(store_dir: Path, state: State) -> dict[str, Any]:
     """The keys of ``info --json``, in the order in which people read them."""
-    found, replayed = state.info, state.replayed
+    found, recovery = state.info, state.recovery
     return {
         "store": str(store_dir),
         "uuid": str(found.uuid),
@@ -56,14 +56,14 @@ def describe(store_dir: Path, state: State) -> dict[str, Any]:
         "spares": found.spares,
         "log_bytes": found.log_bytes,
         "torn_bytes": found.torn_bytes,
-        "batches": state.replay.batches,
-        "records": state.replay.records,
+        "batches": recovery.batches,
+        "records": recovery.records,
         "queues": len(state.catalog.queues),
-        "messages": replayed.messages,
-        "staged": replayed.staged,
-        "places": replayed.places,
-        "transactions": len(replayed.transactions),
-        "in_doubt": sum(one.prepared for one in replayed.transactions),
+        "messages": recovery.messages,
+        "staged": state.staged,
+        "places": recovery.places,
+        "transactions": len(state.transactions),
+        "in_doubt": sum(one.prepared for one in state.transactions),
     }
 
 
@@ -103,10 +103,10 @@ def queues(store_dir: Path, as_json: bool, connect: str | None, schema: str | No
 def queue_rows(state: State) -> list[dict[str, Any]]:
     """The queues of ``queues --json``: those of the catalog, and those that still have places in the log."""
     known = {queue.id: queue for queue in state.catalog.queues}
-    counted = state.replayed.queues
+    counted = state.queues
     rows = []
     for queue_id in sorted(known.keys() | counted.keys()):
-        queue, counts = known.get(queue_id), counted.get(queue_id, QueueCounts())
+        queue, counts = known.get(queue_id), counted.get(queue_id, QueueLife(queue_id, False, 0, 0, 0))
         rows.append(
             {
                 "id": queue_id,

@@ -1,6 +1,6 @@
 """``logstore recover``: opens a store, so that it is recovered, and says what that took. Or says what it would.
 
-A dry run takes no lock and writes nothing: its figures come from a reader and from the replay in replay.py.
+A dry run takes no lock and writes nothing: its figures are those of the same replay, beside the store.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import click
 
 from logstore.commands.options import catalog_options, json_option, store_argument
 from logstore.commands.output import print_facts, print_json, size_text
-from logstore.commands.replay import half_deleted, xid_text
 from logstore.commands.state import read_state
 from logstore.errors import StoreLocked
 from logstore.inspect import Reader
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from logstore.records import XidBody
+    from logstore.reports import Recovery
 
 SIZES = frozenset({"bytes_read", "bytes_rewritten", "torn_bytes", "staged_bytes"})
-NAMED_MAX = 1000  # of each kind
+NOT_KNOWN = frozenset({"created", "direct", "bytes_rewritten"})  # before a store is opened; nor are times
 SHOWN = 20  # to people
 
 LISTS: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -84,9 +83,7 @@ def _recovered(store_dir: Path, *, connect: str | None, schema: str | None) -> d
     # A store that was copied without its LOCK file is still one; nothing else is ever made here.
     with logstore.open(store_dir, create=is_store, connect=connect, catalog=schema) as store:
         in_doubt = [{"id": one.id, "xid": str(one.xid)} for one in sorted(store.in_doubt(), key=lambda one: one.id)]
-        report = asdict(store.recovery)
-        for named, one in zip(report["abandoned"], store.recovery.abandoned, strict=True):
-            named["xid"] = None if one.xid is None else str(one.xid)
+        report = _told(store.recovery)
     return {"store": str(store_dir), "dry_run": False, **report, "in_doubt": in_doubt}
 
 
@@ -95,51 +92,19 @@ def would_find(store_dir: Path, *, connect: str | None, schema: str | None) -> d
 
     Raises ``StoreLocked`` beside a writer: what it has open needs no recovery and could not be opened.
     """
-    state = read_state(store_dir, connect=connect, schema=schema)
-    info, replay, replayed = state.info, state.replay, state.replayed
+    state = read_state(store_dir, connect=connect, schema=schema, as_opened=True)
+    info = state.info
     if info.live:
         raise StoreLocked(f"the store {store_dir} is open in another process or handle; close it there first")
-    kept = {queue.id for queue in state.catalog.queues} | replay.deleted_queues
-    dropped = half_deleted(replayed, kept)
-    replayed = replay.without_queues(dropped)
-    return {
-        "store": str(store_dir),
-        "dry_run": True,
-        "clean": info.clean,
-        "epoch": info.epoch + 1,
-        "base_lsn": info.base_lsn,
-        "end_lsn": info.end_lsn,
-        "watermark_lsn": info.watermark_lsn,
-        "segments": state.segments,
-        "batches": replay.batches,
-        "records": replay.records,
-        "bytes_read": state.bytes_read,
-        "torn_bytes": info.torn_bytes,
-        "messages": replayed.messages,
-        "places": replayed.places,
-        "transactions_committed": replay.committed,
-        "transactions_rolled_back": replay.rolled_back,
-        "transactions_abandoned": replay.abandoned,
-        "transactions_in_doubt": len(replayed.transactions),
-        "operations_undone": sum(one.operations for one in replay.undone),
-        "staged_dropped": replay.staged_dropped,
-        "staged_bytes": sum(one.content_bytes for one in replay.dropped),
-        "orphans": replay.orphans,
-        "orphan_messages": replay.orphan_messages,
-        "orphan_transactions": replay.orphan_transactions,
-        "places_dropped": sum(dropped.values()),
-        "queues_dropped": len(dropped),
-        "staged": [one._asdict() for one in sorted(replay.dropped)[:NAMED_MAX]],
-        "abandoned": [
-            {"id": one.id, "xid": _text(one.xid), "operations": one.operations}
-            for one in sorted(replay.undone, key=lambda one: one.id)[:NAMED_MAX]
-        ],
-        "dropped_queues": [{"id": one, "places": places} for one, places in dropped.items()][:NAMED_MAX],
-        "in_doubt": [
-            {"id": one.id, "xid": _text(one.xid)} for one in sorted(replayed.transactions, key=lambda one: one.id)
-        ],
-    }
+    told = _told(state.recovery)
+    report = {name: told[name] for name in told if name not in NOT_KNOWN and not name.endswith("_us")}
+    report["epoch"] = info.epoch + 1
+    in_doubt = [{"id": one.id, "xid": str(one.xid)} for one in state.transactions]
+    return {"store": str(store_dir), "dry_run": True, **report, "in_doubt": in_doubt}
 
 
-def _text(xid: XidBody | None) -> str | None:
-    return None if xid is None else xid_text(xid)
+def _told(recovery: Recovery) -> dict[str, Any]:
+    report = asdict(recovery)
+    for named, one in zip(report["abandoned"], recovery.abandoned, strict=True):
+        named["xid"] = None if one.xid is None else str(one.xid)
+    return report

@@ -1,4 +1,4 @@
-"""The state that a log comes to, for the commands that count: one pass of a reader, replayed in Python.
+"""The state that a log comes to, for the commands that count: replayed by the core, beside whoever has the store.
 
 What always holds: the catalog is read after the log, so a queue that the log names has its row, or had it.
 """
@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from logstore.commands.output import progress
-from logstore.commands.replay import Replay, Replayed
-from logstore.errors import CatalogMismatch, CorruptLog
-from logstore.inspect import CatalogView, LogRecycled, Reader, ReaderInfo, read_catalog, segment_name
+from logstore.errors import CatalogMismatch
+from logstore.inspect import CatalogView, LogRecycled, ReaderInfo, read_catalog
+from logstore.inspection import Inspection, OpenTransaction, QueueLife
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
     from pathlib import Path
+
+    from logstore.reports import Recovery
 
 T = TypeVar("T")
 
@@ -27,11 +29,11 @@ class State:
     """Everything that a command may want to say of a store."""
 
     info: ReaderInfo
-    replay: Replay
-    replayed: Replayed
+    recovery: Recovery  # as an open would report it, but for what it does to the files
+    queues: dict[int, QueueLife]  # by id; only those with places
+    transactions: list[OpenTransaction]
+    staged: int  # messages that were never enqueued, by a transaction neither
     catalog: CatalogView
-    segments: int  # that hold something of the log; the last may not
-    bytes_read: int
 
 
 def retried(read: Callable[[], T]) -> T:
@@ -44,50 +46,48 @@ def retried(read: Callable[[], T]) -> T:
     return read()
 
 
-def read_state(store_dir: Path, *, connect: str | None = None, schema: str | None = None) -> State:
+def read_state(
+    store_dir: Path, *, connect: str | None = None, schema: str | None = None, as_opened: bool = False
+) -> State:
     """The state as recovery would make it, or beside a writer as it is.
 
-    Raises as Reader and read_catalog do; ``CorruptLog`` also where the log contradicts itself,
+    Queues that the catalog no longer has are dropped only if asked for the state ``as_opened``.
+
+    Raises as Inspection and read_catalog do; ``CorruptLog`` also where the log contradicts itself,
     ``CatalogMismatch`` where the catalog contradicts the log.
     """
-    return retried(lambda: _read_once(store_dir, connect, schema))
+    return retried(lambda: _read_once(store_dir, connect, schema, as_opened))
 
 
-def _read_once(store_dir: Path, connect: str | None, schema: str | None) -> State:
-    with Reader(store_dir) as reader:
-        info = reader.info
-        segments = sum(segment.end_lsn > segment.first_lsn for segment in reader.segments())
-        replay = Replay(info.base_lsn)
-        bytes_read = 0
+def _read_once(store_dir: Path, connect: str | None, schema: str | None, as_opened: bool) -> State:
+    with Inspection(store_dir) as found:
+        info = found.info
         with progress("reading", max(info.end_lsn - info.base_lsn, 0)) as show:
-            for batch in reader.batches():
-                for record in reader.decode(batch):
-                    replay.apply(record)
-                bytes_read += len(batch.raw)
-                show(batch.end_lsn - info.base_lsn)
-        replayed = replay.finish(writer_epoch=info.writer_epoch)
+            found.read(show)
         catalog = read_catalog(store_dir, info, connect=connect, schema=schema)
-    if replay.problems:
-        first = replay.problems[0]
-        name = segment_name(first.lsn, info.segment_size)
-        offset = first.lsn % info.segment_size
-        reason = f"it contradicts itself: {first.reason}"
-        raise CorruptLog(reason, segment=name, offset=offset, lsn=first.lsn)
-    contradiction = catalog_contradiction(replay, catalog)
-    if contradiction is not None:
-        raise CatalogMismatch(f"{contradiction}: restore the catalog that belongs to the log")
-    return State(info, replay, replayed, catalog, segments, bytes_read)
+        queues = found.queues()
+        deleted = {one.id for one in queues if one.deleted}
+        contradiction = catalog_contradiction(found.queue_id_max, deleted, catalog)
+        if contradiction is not None:
+            raise CatalogMismatch(f"{contradiction}: restore the catalog that belongs to the log")
+        if as_opened:
+            found.drop_queues((queue.id for queue in catalog.queues), catalog.next_queue_id)
+        with_places = {one.id: one for one in found.queues() if one.depth > 0}
+        return State(info, found.recovery, with_places, found.transactions(), found.staged, catalog)
 
 
-def catalog_contradiction(replay: Replay, catalog: CatalogView) -> str | None:
-    """How the catalog shows that it is older than the log, or None if it does not."""
-    if replay.queue_id_max >= catalog.next_queue_id:
+def catalog_contradiction(queue_id_max: int, deleted: Container[int], catalog: CatalogView) -> str | None:
+    """How the catalog shows that it is older than the log, or None if it does not.
+
+    ``queue_id_max`` is the largest queue id that the log names, ``deleted`` are those that it says were deleted.
+    """
+    if queue_id_max >= catalog.next_queue_id:
         return (
-            f"the log names queue {replay.queue_id_max}, and the catalog has only given out ids below "
+            f"the log names queue {queue_id_max}, and the catalog has only given out ids below "
             f"{catalog.next_queue_id}, so it is older than the log"
         )
     for queue in catalog.queues:
-        if queue.id in replay.deleted_queues:
+        if queue.id in deleted:
             return (
                 f"the log says that queue {queue.id} was deleted, and the catalog has it as {queue.name!r}, "
                 "so it is older than the log"

@@ -1,7 +1,8 @@
 """``logstore verify``: reads the whole log and holds everything in it against everything else.
 
-What it checks: every checksum, by the core and again by the second decoder; that the two decoders agree byte for
-byte; batches, chains and footers; that replay contradicts nothing; that the catalog belongs to the log.
+What it checks: every checksum, batch, chain, reference and footer by the core, at the speed of the disk; the second
+decoder and the second replay against the core's, on all of a small log and a sample of a large one; the files beside
+the log; that the catalog belongs to it.
 
 A torn tail is no problem: it is what a crash leaves of a write that nobody was told had succeeded. Damage is one.
 Where a batch is damaged, what follows in that segment cannot be read; the segments after it are still checked,
@@ -11,11 +12,12 @@ so that the extent is known.
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.options import catalog_options, json_option, store_argument
+from logstore.commands.options import SIZE, catalog_options, json_option, store_argument
 from logstore.commands.output import one_line, print_facts, print_json, progress, size_text
 from logstore.commands.state import retried
 from logstore.commands.verification import Verification
@@ -23,26 +25,46 @@ from logstore.commands.verification import Verification
 if TYPE_CHECKING:
     from pathlib import Path
 
+RATE_MIN = 64 << 10
 SHOWN = 50  # problems that people are shown; machines get all that were kept
 
 
 @click.command()
 @store_argument
 @click.option(
-    "--thorough", is_flag=True, help="Hold the two decoders against each other on every record, not on a sample."
+    "--thorough",
+    is_flag=True,
+    help="Hold the second decoder and replay against the core on every record, not on a sample; slow.",
 )
+@click.option(
+    "--rate",
+    type=SIZE,
+    metavar="BYTES",
+    help="Read at most so much a second, such as 20M, to spare a live system; a hold keeps what is to be read.",
+)
+@click.option("--direct", is_flag=True, help="Read past the page cache: what the disk has, and nothing is driven out.")
 @json_option
 @catalog_options
-def verify(store_dir: Path, thorough: bool, as_json: bool, connect: str | None, schema: str | None) -> int:
-    """Check the whole log and its catalog; change nothing.
+def verify(
+    store_dir: Path,
+    thorough: bool,
+    rate: int | None,
+    direct: bool,
+    as_json: bool,
+    connect: str | None,
+    schema: str | None,
+) -> int:
+    """Check the whole log, the files beside it and the catalog; change nothing.
 
     Exits 0 if all is well, after a crash too, 1 if anything is damaged or wrong, 3 if it is no store or cannot be
     read.
     """
+    if rate is not None and rate < RATE_MIN:
+        raise click.UsageError(f"--rate is at least {RATE_MIN} bytes a second")
 
     def once() -> Verification:
-        made = Verification(store_dir, thorough=thorough)
-        with progress("verifying", made.bytes_expected) as show:
+        made = Verification(store_dir, thorough=thorough, rate=rate, direct=direct)
+        with closing(made), progress("verifying", made.bytes_expected) as show:
             made.run(show, connect=connect, schema=schema)
         return made
 
@@ -52,20 +74,21 @@ def verify(store_dir: Path, thorough: bool, as_json: bool, connect: str | None, 
         print_json(document)
     else:
         _print(document)
-    if found.problem_count == 0:
+    findings = found.findings
+    if findings.count == 0:
         return 0
     sys.stdout.flush()
-    more = f" (and {found.problem_count - 1} more)" if found.problem_count > 1 else ""
-    click.echo(f"logstore: {store_dir}: {one_line(found.problems[0].text)}{more}", err=True)
+    more = f" (and {findings.count - 1} more)" if findings.count > 1 else ""
+    click.echo(f"logstore: {store_dir}: {one_line(findings.problems[0].text)}{more}", err=True)
     return 1
 
 
 def describe(store_dir: Path, found: Verification) -> dict[str, Any]:
     """The keys of ``verify --json``."""
-    info, replay, replayed = found.info, found.replay, found.replayed
+    info, recovery, findings = found.info, found.recovery, found.findings
     document: dict[str, Any] = {
         "store": str(store_dir),
-        "ok": found.problem_count == 0,
+        "ok": findings.count == 0,
         "state": None if info is None else info.state,
         "uuid": None if info is None else str(info.uuid),
         "thorough": found.thorough,
@@ -76,24 +99,24 @@ def describe(store_dir: Path, found: Verification) -> dict[str, Any]:
         "segments": found.segments,
         "footers": found.footers,
         "batches": found.batches,
-        "records": None if replay is None else replay.records,
+        "records": found.records if info is not None else None,
         "bytes": found.bytes_read,
         "compared": found.compared,
     }
-    if replay is not None and replayed is not None:
+    if recovery is not None:
         document |= {
-            "messages": replayed.messages,
-            "places": replayed.places,
-            "in_doubt": sum(one.prepared for one in replayed.transactions),
-            "orphans": replay.orphans,
+            "messages": recovery.messages,
+            "places": recovery.places,
+            "in_doubt": found.in_doubt,
+            "orphans": recovery.orphans,
         }
-    problems = [one._asdict() for one in found.problems]
-    return document | {"problem_count": found.problem_count, "problems": problems}
+    problems = [one._asdict() for one in findings.problems]
+    return document | {"notes": findings.notes, "problem_count": findings.count, "problems": problems}
 
 
 def _print(document: dict[str, Any]) -> None:
     facts = dict(document)
-    problems = facts.pop("problems")
+    problems, notes = facts.pop("problems"), facts.pop("notes")
     torn_lsn, torn_bytes = facts.pop("torn_lsn"), facts.pop("torn_bytes")
     for name in ("ok", "store"):
         facts.pop(name)
@@ -109,6 +132,8 @@ def _print(document: dict[str, Any]) -> None:
         click.echo(f"the log ended in a crash: {tail}")
     elif document["state"] == "live":
         click.echo(f"a writer has it open: checked up to LSN {document['end_lsn']}, which was durable")
+    for note in notes:
+        click.echo(f"note: {one_line(note)}")
     for problem in problems[:SHOWN]:
         click.echo(f"{problem['kind']}: {one_line(problem['text'])}")
     if len(problems) > SHOWN:

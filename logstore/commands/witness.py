@@ -1,0 +1,180 @@
+"""The second witness of ``logstore verify``: a log read by the decoder in records.py and replayed in Python.
+
+It shares nothing with the core but the page that both were written from (docs/format.md). It is slow, forgets nothing
+and stops at nothing, so it also names every problem once the core has met one.
+
+What always holds: beside a writer, what it calls a problem is none of the writer's doing, since everything it looks at
+was durable before it began.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from logstore.commands.replay import Replay, Replayed
+from logstore.errors import CorruptLog
+from logstore.files import SEGMENT_HEADER_BYTES
+from logstore.inspect import BatchBytes, LogRecycled, Reader, ReaderInfo
+from logstore.records import Batch, Footer, InvalidRecord, Record, RecordType, encode_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from logstore.commands.findings import Findings
+
+SAMPLED_SEGMENTS = 8
+SAMPLED_BYTES = 64 << 10  # of each, in one batch
+
+
+class _SegmentCount:
+    """What a footer says of its segment, counted."""
+
+    def __init__(self, first_lsn: int) -> None:
+        self.first_lsn = first_lsn
+        self.types: Counter[int] = Counter()
+        self.last_lsn = 0  # of the newest record that is no BATCH
+        self.before_lsn = 0  # of the newest record
+
+
+class Witness:
+    """One look at a log. What is wrong goes into ``findings``."""
+
+    def __init__(self, store_dir: Path, findings: Findings) -> None:
+        self.store_dir = store_dir
+        self.compared = 0
+        self.footers = self.batches = self.bytes_read = 0
+        self.replay: Replay | None = None
+        self.replayed: Replayed | None = None  # only of a log that could be read to its end
+        self._findings = findings
+        self._count = _SegmentCount(-1)
+        self._batch_base_lsn = self._batch_durable_lsn = 0
+
+    def read(self, show: Callable[[int], None]) -> ReaderInfo:
+        """Read and replay all of it; ``show`` is told how far it is. Where it is damaged, what follows is only read.
+
+        Raises LogRecycled if a writer was faster, ``VersionError``, and ``StoreError`` for what cannot be read.
+        """
+        with Reader(self.store_dir) as reader:
+            info = reader.info
+            if self._walk(reader, info, show):
+                assert self.replay is not None
+                self.replayed = self.replay.finish(writer_epoch=info.writer_epoch)
+        assert self.replay is not None
+        for problem in self.replay.problems:
+            self._findings.note("chain", problem.reason, problem.lsn)
+        self._findings.count += self.replay.problem_count - len(self.replay.problems)
+        return info
+
+    def sample(self, info: ReaderInfo) -> None:
+        """Hold the two decoders against each other on a few batches from everywhere in the log."""
+        with Reader(self.store_dir) as reader:
+            segments = [one for one in reader.segments() if one.end_lsn > one.first_lsn]
+        step = max(len(segments) // SAMPLED_SEGMENTS, 1)
+        for segment in {*segments[::step], segments[-1]} if segments else ():
+            if segment.first_lsn < info.base_lsn:
+                continue
+            with Reader(self.store_dir, from_lsn=segment.first_lsn) as reader:
+                for batch in reader.batches():
+                    at = 0
+                    for record in reader.decode(batch):
+                        self._compare(record, batch, at, reader)
+                        at += record.length
+                        if at > SAMPLED_BYTES:
+                            break
+                    break
+
+    def _walk(self, reader: Reader, info: ReaderInfo, show: Callable[[int], None]) -> bool:
+        """Check every batch; False if damage ended it. Then only checksums are checked in what follows."""
+        self.replay = Replay(info.base_lsn)
+        try:
+            for batch in reader.batches():
+                self._check_batch(reader, info, batch)
+                show(batch.end_lsn - info.base_lsn)
+        except CorruptLog as error:
+            self._findings.damage(error)
+            self._walk_on(error.lsn, info, show)
+            return False
+        return True
+
+    def _walk_on(self, damaged_lsn: int, info: ReaderInfo, show: Callable[[int], None]) -> None:
+        size = info.segment_size
+        while (next_lsn := damaged_lsn - damaged_lsn % size + size) < info.end_lsn:
+            with Reader(self.store_dir, from_lsn=next_lsn) as reader:
+                if reader.info.base_lsn > damaged_lsn:
+                    raise LogRecycled(f"the writer of {self.store_dir} has reused what was damaged; run this again")
+                try:
+                    for batch in reader.batches():
+                        self.batches += 1
+                        self.bytes_read += len(batch.raw)
+                        show(batch.end_lsn - info.base_lsn)
+                    return
+                except CorruptLog as error:
+                    self._findings.damage(error)
+                    damaged_lsn = error.lsn
+
+    def _check_batch(self, reader: Reader, info: ReaderInfo, batch: BatchBytes) -> None:
+        assert self.replay is not None
+        if batch.first_lsn != self._count.first_lsn:
+            self._count = _SegmentCount(batch.first_lsn)
+        self.batches += 1
+        self.bytes_read += len(batch.raw)
+        at = 0
+        for record in reader.decode(batch):
+            if isinstance(record.body, Batch):
+                self._check_batch_record(record, record.body, batch, info)
+            elif isinstance(record.body, Footer):
+                self._check_footer(record, record.body)
+            self.replay.apply(record)
+            self._compare(record, batch, at, reader)
+            self._count.types[int(record.type)] += 1
+            self._count.before_lsn = record.lsn
+            if record.type is not RecordType.BATCH:
+                self._count.last_lsn = record.lsn
+            at += record.length
+
+    def _compare(self, record: Record, batch: BatchBytes, at: int, reader: Reader) -> None:
+        self.compared += 1
+        seed = reader.seed(batch.first_lsn, batch.epoch)
+        try:
+            same = encode_record(record, seed) == batch.raw[at : at + record.length]
+        except InvalidRecord:
+            same = False
+        if not same:
+            self._findings.note("decoder", "the second decoder does not write what it has read", record.lsn)
+
+    def _check_batch_record(self, record: Record, body: Batch, batch: BatchBytes, info: ReaderInfo) -> None:
+        """What a batch says of itself and of the log before it. The core has counted its records."""
+        note = self._findings.note
+        if body.epoch != batch.epoch or body.bytes != len(batch.raw):
+            note("batch", "the decoders disagree on the batch's epoch or size", record.lsn)
+        if body.durable_lsn > record.lsn:
+            note("batch", f"it says that LSN {body.durable_lsn}, above it, was durable before it", record.lsn)
+        opens_segment = record.lsn == batch.first_lsn + SEGMENT_HEADER_BYTES
+        if body.base_lsn > body.durable_lsn and not (opens_segment and body.base_lsn == batch.first_lsn):
+            note("batch", f"its base {body.base_lsn} lies above what was durable", record.lsn)
+        if body.base_lsn % info.segment_size != 0:
+            note("batch", f"its base {body.base_lsn} is not the first LSN of a segment", record.lsn)
+        if body.durable_lsn < self._batch_durable_lsn or body.base_lsn < self._batch_base_lsn:
+            note("batch", "its durable LSN or its base lies below that of a batch before it", record.lsn)
+        self._batch_durable_lsn = max(self._batch_durable_lsn, body.durable_lsn)
+        self._batch_base_lsn = max(self._batch_base_lsn, body.base_lsn)
+
+    def _check_footer(self, record: Record, body: Footer) -> None:
+        self.footers += 1
+        count = self._count
+        counted = sorted(count.types.items())
+        said = [(one.type, one.count) for one in body.counts]
+        log_bytes = record.lsn - count.first_lsn - SEGMENT_HEADER_BYTES
+        wrong = []
+        if said != counted:
+            wrong.append(f"counts {said}, and there are {counted}")
+        if body.last_lsn not in (count.last_lsn, count.before_lsn):
+            wrong.append(f"last LSN {body.last_lsn}, and it is {count.before_lsn}")
+        if body.bytes != log_bytes:
+            wrong.append(f"{body.bytes} bytes, and there are {log_bytes}")
+        if body.batches != count.types[RecordType.BATCH]:
+            wrong.append(f"{body.batches} batches, and there are {count.types[RecordType.BATCH]}")
+        if wrong:
+            self._findings.note("footer", f"the segment's footer says {'; '.join(wrong)}", record.lsn)
