@@ -109,7 +109,7 @@ static int read_piece(ls_store *store, struct piece *p, uint8_t *into, size_t *d
     p->segment->readers--;
     if (p->segment->readers == 0 && g->base_index > 0) {
         g->maker_wanted = true; /* it may have waited for us */
-        (void)pthread_cond_signal(&g->maker_wake);
+        (void)pthread_cond_broadcast(&g->maker_wake);
     }
     return rc;
 }

@@ -274,8 +274,16 @@ void spares_recycle(struct log *g) {
     log_relock_after_io(g);
     uint64_t kept_from = holds_lowest(g, &holds, below_lsn);
     g->held_count = count_held(g, below_lsn, kept_from);
-    while (oldest_is_dead(g, below_lsn) && g->segments[0]->readers == 0 && g->segments[0]->end_lsn <= kept_from) {
+    while (oldest_is_dead(g, below_lsn) && g->segments[0]->end_lsn <= kept_from) {
         struct segment *s = g->segments[0];
+        if (s->readers > 0) {
+            /* Of content that was there when they began; nobody comes after them. A move has pinned what it reads. */
+            if (g->moving || g->spare_count >= g->spares_reserved) {
+                break;
+            }
+            (void)pthread_cond_wait(&g->maker_wake, &g->lock);
+            continue;
+        }
         log_remove_segment(g, 0);
         recycle(g, s);
     }

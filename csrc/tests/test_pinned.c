@@ -1,0 +1,103 @@
+/*
+ * Reads of content pin their segment until they are done. Segments that died meanwhile are worth waiting for: whoever
+ * makes room is not refused it because somebody is just reading.
+ */
+#include <stdatomic.h>
+
+#include "../store.h"
+#include "one_store.h"
+
+enum { MOST = 6000, READERS = 3 };
+
+static vfs slow, *real;
+static atomic_int reading, drained;
+static atomic_bool go_on;
+static _Thread_local bool is_a_reader;
+
+static void nap(void) {
+    const struct timespec pause = {.tv_nsec = 2 * 1000 * 1000};
+
+    (void)nanosleep(&pause, NULL);
+}
+
+static int64_t slow_pread(vfs *w, int file, void *into, size_t bytes, uint64_t at) {
+    (void)w;
+    if (is_a_reader) {
+        (void)atomic_fetch_add(&reading, 1);
+        while (!atomic_load(&go_on))
+            nap();
+    }
+    return real->pread(real, file, into, bytes, at);
+}
+
+static void *read_one(void *id) {
+    uint8_t into[8];
+    size_t done_bytes = 0;
+
+    is_a_reader = true;
+    check(ls_load_content(r.store, *(uint64_t *)id, 0, into, sizeof into, &done_bytes) == LS_OK && done_bytes == 8);
+    return NULL;
+}
+
+/* Lets the readers go on once nobody else gets on. */
+static void *release_readers(void *nothing) {
+    int before = -1, now;
+
+    (void)nothing;
+    while ((now = atomic_load(&drained)) != before || now == 0) {
+        before = now;
+        for (int i = 0; i < 150; i++)
+            nap();
+    }
+    atomic_store(&go_on, true);
+    return NULL;
+}
+
+static void a_full_store_is_drained_although_dead_segments_are_being_read(void) {
+    static uint64_t ids[MOST];
+    ls_options o;
+    pthread_t readers[READERS], releaser;
+    int n = 0, refused = 0;
+    uint64_t lsn, pinned[READERS];
+    uint32_t q = 1;
+    static const uint8_t content[20];
+
+    ls_options_default(&o);
+    o.segment_size = SEGMENT;
+    o.max_log_bytes = (uint64_t)8 * SEGMENT;
+    sim = vfs_sim_new();
+    memset(&r, 0, sizeof r);
+    (void)vfs_sim_record(sim, 0);
+    real = vfs_sim_table(sim);
+    slow = *real;
+    slow.pread = slow_pread;
+    r.v = &slow;
+    r.options = o;
+    run_start(&r, sim, 1);
+    require(!r.lost);
+    while (n < MOST && ls_publish(r.store, &q, 1, NULL, 0, content, sizeof content, NULL, 0, &ids[n]) == LS_OK)
+        n++;
+    check(ls_last_error()->code == LS_FULL && ls_force(r.store, 0) == LS_OK);
+    for (int i = 0; i < READERS; i++) { /* one in each of the oldest segments */
+        pinned[i] = ids[i * (SEGMENT / 110)];
+        check(pthread_create(&readers[i], NULL, read_one, &pinned[i]) == 0);
+    }
+    while (atomic_load(&reading) < READERS)
+        nap();
+    check(pthread_create(&releaser, NULL, release_readers, NULL) == 0);
+    for (int i = 0; i < n; i++) {
+        refused += ls_dequeue(r.store, ids[i], q, NULL, 1, 0, 0, &lsn) != LS_OK ? 1 : 0;
+        (void)atomic_fetch_add(&drained, 1);
+    }
+    for (int i = 0; i < READERS; i++)
+        check(pthread_join(readers[i], NULL) == 0);
+    check(pthread_join(releaser, NULL) == 0);
+    check(refused == 0);
+    done();
+}
+
+int main(void) {
+    static void (*const tests[])(void) = {a_full_store_is_drained_although_dead_segments_are_being_read};
+
+    return run_tests(tests, sizeof tests / sizeof *tests);
+}
