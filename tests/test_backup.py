@@ -63,16 +63,16 @@ def bytes_of(directory: Path) -> dict[str, bytes]:
 # ---- what it is
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_backup_beside_a_writer_is_the_state_at_the_lsn_it_names(tmp_path: Path, seed: int) -> None:
     reports = []
     with running(tmp_path, seed) as writer:
         for number, rate in enumerate((None, 8e6, None)):
-            writer.wait_for(40_000 * (number + 1))
+            writer.wait_for(30_000 * (number + 1))
             target = tmp_path / f"backup{number}"
             reports.append(back_up(writer.store_dir, target, rate_bytes_s=rate))
         counted = writer.end()
-    assert counted["segments_recycled"] > 5
+    assert counted["segments_recycled"] > 3
     assert counted["relocated_bytes"] > 0
     assert list_holds(writer.store_dir) == []
     for report in reports:

@@ -116,12 +116,12 @@ def test_readers_in_other_processes_see_what_was_written_and_nothing_else(tmp_pa
         stop = tmp_path / "readers-stop"
         for name, options in (("free", ("free",)), ("slow", ("free", "no read ahead")), ("held", ("held",))):
             readers[name] = reader(writer.store_dir, stop, *options)
-        writer.wait_for(220_000)
+        writer.wait_for(150_000)
         stop.touch()
         said = {name: process.communicate(timeout=TIMEOUT_S) for name, process in readers.items()}
         counted = writer.end()
     truth = Truth(writer.journal)
-    assert counted["segments_recycled"] > 5
+    assert counted["segments_recycled"] > 3
     for name, process in readers.items():
         assert process.returncode == 0, said[name][1]
         rounds = [json.loads(line) for line in said[name][0].splitlines()]
@@ -138,10 +138,11 @@ def test_readers_in_other_processes_see_what_was_written_and_nothing_else(tmp_pa
     assert {one for one in truth.digests if low <= one < high} <= set(starts)
 
 
-@pytest.mark.parametrize("command", ["dump"])
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["dump", "verify", "info"])
 def test_commands_beside_a_fast_writer_end_well(tmp_path: Path, command: str) -> None:
     with running(tmp_path, seed=4) as writer:
-        writer.wait_for(30_000)
+        writer.wait_for(25_000)
         for _ in range(2):
             done = subprocess.run(
                 [sys.executable, "-m", "logstore", command, writer.store_dir],
