@@ -151,7 +151,7 @@ class MessageStart(Body):
         earlier(record.lsn, tx_id=self.tx_id)
         if self.tx_id and not self.queues:
             raise ValueError("a transaction without an enqueue")
-        if record.flags & RecordFlag.COPY and self.queues:
+        if self.queues and RecordFlag.COPY in record.flags:
             raise ValueError("a copy enqueues")
         numbered(self.tx_id, self.order_index, self.queues)
 
@@ -262,7 +262,7 @@ class MessageDequeue(Body):
     def check(self, record: Record) -> None:
         """Section 6: the transaction began before, and none carries the delete."""
         earlier(record.lsn, tx_id=self.tx_id)
-        if record.flags & RecordFlag.DELETES and self.tx_id:
+        if self.tx_id and RecordFlag.DELETES in record.flags:
             raise ValueError("a delete in a transaction")
 
 

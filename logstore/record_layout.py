@@ -24,15 +24,24 @@ XID_PART_BYTES_MAX = 64
 class Cursor:
     """Reads a body from its front and never past its end; what breaks a rule raises ValueError."""
 
+    __slots__ = ("_at", "_body", "_end")
+
     def __init__(self, body: memoryview) -> None:
-        self.rest = body
+        self._body, self._at, self._end = body, 0, len(body)
+
+    @property
+    def left(self) -> int:
+        """Bytes that were not taken yet."""
+        return self._end - self._at
 
     def take(self, bytes_wanted: int) -> bytes:
         """The next so many bytes."""
-        if bytes_wanted > len(self.rest):
+        at = self._at
+        self._at = end = at + bytes_wanted
+        if end > self._end:
+            self._at = at
             raise ValueError("does not fit the record")
-        taken, self.rest = self.rest[:bytes_wanted], self.rest[bytes_wanted:]
-        return bytes(taken)
+        return bytes(self._body[at:end])
 
     def take_zeros(self, bytes_wanted: int) -> int:
         """The number of the next so many bytes, which must be zero."""
@@ -108,12 +117,12 @@ def fixed_data(name: str, width: int) -> Part:
 
 def rest(name: str) -> Part:
     """Everything up to the record's end."""
-    return Part(name, lambda body: bytes(getattr(body, name)), lambda cursor, _: cursor.take(len(cursor.rest)))
+    return Part(name, lambda body: bytes(getattr(body, name)), lambda cursor, _: cursor.take(cursor.left))
 
 
 def zeros(name: str) -> Part:
     """Zero bytes up to the record's end; the field is their number."""
-    return Part(name, lambda body: bytes(getattr(body, name)), lambda cursor, _: cursor.take_zeros(len(cursor.rest)))
+    return Part(name, lambda body: bytes(getattr(body, name)), lambda cursor, _: cursor.take_zeros(cursor.left))
 
 
 def rows(name: str, row_class: type[Body], row_bytes: int) -> Part:

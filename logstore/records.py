@@ -225,11 +225,22 @@ FLAGS: dict[RecordType, RecordFlag] = {
 }
 
 
+# The same by plain numbers: an enumeration's own look-ups and operators are most of the time that a record takes.
+_TYPES: dict[int, RecordType] = {int(kind): kind for kind in RecordType}
+_BODY_CLASSES: dict[int, type[Body]] = {int(kind): made for kind, made in BODIES.items()}
+_FLAG_BITS: dict[int, int] = {int(kind): int(FLAGS.get(kind, 0)) for kind in RecordType}
+_FLAG_SETS = tuple(RecordFlag(bits) for bits in range(2 * max(RecordFlag)))
+_COPY, _INLINE, _ORDERED = int(RecordFlag.COPY), int(RecordFlag.INLINE), int(RecordFlag.ORDERED)
+_START = int(RecordType.MESSAGE_START)
+_HOUSEKEEPING = int(Stream.HOUSEKEEPING)
+_FIRST = frozenset(map(int, FIRST))
+
+
 def body_class(code: int, flags: int) -> type[Body]:
     """The class of the body of a record of this type and these flags; ``Unknown`` for a type not known."""
-    if code == RecordType.MESSAGE_START and flags & RecordFlag.INLINE:
-        return OrderedCopy if flags & RecordFlag.ORDERED else InlineCopy
-    return BODIES[RecordType(code)] if code in BODIES else Unknown
+    if code == _START and flags & _INLINE:
+        return OrderedCopy if flags & _ORDERED else InlineCopy
+    return _BODY_CLASSES.get(code, Unknown)
 
 
 # ---- The record, section 5.
@@ -316,22 +327,19 @@ def decode_record(buffer: Buffer, offset: int, seed: int, expected_lsn: int) -> 
         raise InvalidRecord(f"length {length} is more than there is", offset)
     if checksum != xxh64_intdigest(view[offset + 8 : offset + length], seed):
         raise InvalidRecord("checksum is wrong", offset)
-    if code not in BODIES and not code & SKIPPABLE and code != 0:
+    if code not in _TYPES and not code & SKIPPABLE and code != 0:
         raise NewerVersion(f"record type {code:#06x} belongs to a later version", offset)
     try:
         if spare or lsn % 8:
             raise ValueError("spare is not zero, or lsn is not aligned")
         body = _decode_body(code, flags, view[offset + RECORD_HEADER_BYTES : offset + length])
-        record = Record(lsn, _known(code), RecordFlag(flags), chain_id, prev, length, body)
-        _check_chain_and_flags(record)
+        known = _FLAG_SETS[flags] if flags < len(_FLAG_SETS) else RecordFlag(flags)
+        record = Record(lsn, _TYPES.get(code, code), known, chain_id, prev, length, body)
+        _check_chain_and_flags(record, code, flags)
         body.check(record)
     except ValueError as error:
         raise MalformedRecord(str(error), offset) from None
     return record
-
-
-def _known(code: int) -> RecordType | int:
-    return RecordType(code) if code in BODIES else code
 
 
 def _decode_body(code: int, flags: int, content: memoryview) -> Body:
@@ -339,29 +347,29 @@ def _decode_body(code: int, flags: int, content: memoryview) -> Body:
         raise ValueError("type is zero")
     cursor = Cursor(content)
     body = decode_parts(body_class(code, flags), cursor)
-    if len(cursor.rest) >= 8:
+    if cursor.left >= 8:
         raise ValueError("length is more than the body needs")
-    cursor.take_zeros(len(cursor.rest))
+    cursor.take_zeros(cursor.left)
     return body
 
 
-def _check_chain_and_flags(record: Record) -> None:
+def _check_chain_and_flags(record: Record, code: int, flags: int) -> None:
     """The rules of section 5 on lsn, id, prev and flags; raises ValueError."""
     an_lsn(record.lsn)
     if record.id > record.lsn or record.prev >= record.lsn:
         raise ValueError("id or prev lies above the record")
-    if not isinstance(record.type, RecordType):
+    if code not in _TYPES:
         return
-    kind = record.type
-    if int(record.flags) & ~int(FLAGS.get(kind, 0)):  # as ints: ~ of an IntFlag forgets the unnamed bits
-        raise ValueError(f"flags {int(record.flags):#06x} are not those of {kind.name}")
-    for flag, wanted in ((RecordFlag.INLINE, RecordFlag.COPY), (RecordFlag.ORDERED, RecordFlag.INLINE)):
-        if flag in record.flags and wanted not in record.flags:
-            raise ValueError(f"{flag.name} without {wanted.name}")
-    if kind.stream is Stream.HOUSEKEEPING:
+    if flags & ~_FLAG_BITS[code]:
+        raise ValueError(f"flags {flags:#06x} are not those of {_TYPES[code].name}")
+    if flags & _INLINE and not flags & _COPY:
+        raise ValueError("INLINE without COPY")
+    if flags & _ORDERED and not flags & _INLINE:
+        raise ValueError("ORDERED without INLINE")
+    if code >> 8 == _HOUSEKEEPING:
         if record.id or record.prev:
             raise ValueError("a housekeeping record names a chain")
-    elif kind in FIRST and not record.flags & RecordFlag.COPY:
+    elif code in _FIRST and not flags & _COPY:
         if record.id != record.lsn or record.prev:
             raise ValueError("the first record of a chain names another one")
     elif not 0 < record.id <= record.prev:

@@ -12,6 +12,7 @@ order on every queue and transactions in doubt are as they were. It appears unde
 
 from __future__ import annotations
 
+import array
 import os
 import shutil
 import tempfile
@@ -20,15 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from xxhash import xxh64_intdigest
-
 from logstore.errors import CorruptLog, OptionError, StoreError
 from logstore.records import (
-    InlineCopy,
     InvalidRecord,
-    MessageChunk,
-    MessageStart,
-    OrderedCopy,
     Record,
     decode_record,
     segment_seed,
@@ -37,13 +32,21 @@ from logstore.salvage_catalog import Names, read_names, write_names
 from logstore.salvage_log import read_log
 from logstore.salvage_report import Salvaged
 from logstore.salvage_source import Source
-from logstore.salvage_write import LogWriter, first_lsn_beyond, force_directory, write_message, write_transaction
+from logstore.salvage_write import (
+    Digest,
+    LogWriter,
+    first_lsn_beyond,
+    force_directory,
+    write_message,
+    write_transaction,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logstore.salvage_state import Message, State
 
+COMPARED_BYTES = 1 << 20  # of a content at once
 FOUND_QUEUE = "lost-and-found"  # for messages whose queues are not known
 
 __all__ = ["FOUND_QUEUE", "Salvaged", "salvage"]
@@ -149,12 +152,13 @@ def _write_into(
     for message_id, message in state.found.items():
         message.places = (message.as_found(message_id, found_queue),)
     everything = sorted((state.messages | state.found).items(), key=lambda one: one[1].start_lsn)
+    digests = array.array("Q")
     writer = LogWriter(made, uuid, source.segment_size, first_lsn)
     try:
         for transaction in state.transactions.values():
             write_transaction(writer, transaction)
         for done, (message_id, message) in enumerate(everything):
-            write_message(writer, message_id, message, contents.read)
+            digests.append(write_message(writer, message_id, message, contents.read))
             if done % 1024 == 0:
                 show("writing", done, len(everything))
         writer.close(source.max_undurable_bytes)
@@ -163,7 +167,7 @@ def _write_into(
     write_names(made, uuid, names)
     report.uuid = str(uuid)
     report.bytes_written = writer.bytes_written
-    _prove(made, state, everything, contents, show)
+    _prove(made, state, everything, digests, show)
 
 
 class Contents:
@@ -192,23 +196,12 @@ class Contents:
                 lsn=lsn,
             ) from error
 
-    def digest(self, message: Message) -> tuple[int, int]:
-        """Of a message's header, and of its content."""
-        start = self.read(message.start_lsn).body
-        assert isinstance(start, MessageStart | InlineCopy | OrderedCopy)
-        parts = [start.content]
-        for _, piece in sorted((message.chunks or {}).items()):
-            chunk = self.read(piece.lsn).body
-            assert isinstance(chunk, MessageChunk)
-            parts.append(chunk.content)
-        return xxh64_intdigest(start.header), xxh64_intdigest(b"".join(parts))
-
 
 def _prove(
     made: Path,
     state: State,
     everything: list[tuple[int, Message]],
-    contents: Contents,
+    digests: array.array[int],
     show: Callable[[str, int, int], None],
 ) -> None:
     """The core opens it, and every queue, content, header and transaction is held against what was salvaged."""
@@ -225,9 +218,10 @@ def _prove(
             _agree(shown == wanted, f"queue {queue.name!r} holds other messages, or in another order")
         _agree(not places, "queues are missing")
         for done, (message_id, message) in enumerate(everything):
-            header, content = contents.digest(message)
-            same = xxh64_intdigest(store.header(message_id)) == header
-            _agree(same and xxh64_intdigest(store.load_content(message_id)) == content, f"message {message_id} differs")
+            digest = Digest(store.header(message_id))
+            for offset in range(0, message.content_bytes or 0, COMPARED_BYTES):
+                digest.add(store.load_content(message_id, offset, COMPARED_BYTES))
+            _agree(digest.value() == digests[done], f"message {message_id} differs")
             if done % 1024 == 0:
                 show("comparing", done, len(everything))
         in_doubt = {one.id for one in store.in_doubt()}

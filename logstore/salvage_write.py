@@ -15,6 +15,8 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from xxhash import xxh64
+
 from logstore.errors import StoreError, StoreFull
 from logstore.files import (
     Closed,
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from logstore.salvage_state import Message, Transaction
 
 EPOCH = 1
+_COPY, _INLINE, _ORDERED = int(RecordFlag.COPY), int(RecordFlag.INLINE), int(RecordFlag.ORDERED)
 _FOOTER_BYTES_MAX = 72 + 8 * FOOTER_COUNTS_MAX
 _RESERVE_BYTES = _FOOTER_BYTES_MAX + 2 * BATCH_RECORD_BYTES + RECORD_HEADER_BYTES  # a footer, or CLOSE in its batch
 _NO_SPACE = frozenset({28, 122, 27})  # ENOSPC, EDQUOT, EFBIG
@@ -92,9 +95,9 @@ class LogWriter:
 
     # ---- Records
 
-    def append(self, kind: RecordType, flags: int, chain: int, prev: int, body: Body) -> int:
-        """One more record; its LSN."""
-        length = record_bytes(body)
+    def append(self, kind: RecordType, flags: int, chain: int, prev: int, body: Body, length: int = 0) -> int:
+        """One more record, whose length may be known already; its LSN."""
+        length = length or record_bytes(body)
         if length > self.record_bytes_max:
             raise AssertionError(f"a record of {length} bytes")
         if self._batch_bytes + length + _FOOTER_BYTES_MAX > self._batch_bytes_max:
@@ -242,22 +245,41 @@ def write_transaction(writer: LogWriter, transaction: Transaction) -> None:
     writer.append(RecordType.TX_RELOCATED, 0, transaction.id, transaction.id, body)
 
 
-def write_message(writer: LogWriter, message_id: int, message: Message, read: Callable[[int], Record]) -> None:
-    """A message under its old id; ``read`` gives the record at an LSN of the old log."""
+class Digest:
+    """Of a message's header and content, whatever pieces the content comes in."""
+
+    def __init__(self, header: bytes) -> None:
+        self._hash = xxh64(len(header).to_bytes(8, "little") + header)
+
+    def add(self, content: bytes) -> None:
+        """More of the content."""
+        self._hash.update(content)
+
+    def value(self) -> int:
+        """64 bits."""
+        return self._hash.intdigest()
+
+
+def write_message(writer: LogWriter, message_id: int, message: Message, read: Callable[[int], Record]) -> int:
+    """A message under its old id; ``read`` gives the record at an LSN of the old log. Its digest."""
     start = read(message.start_lsn).body
     assert isinstance(start, MessageStart | InlineCopy | OrderedCopy)
-    published = RecordFlag.PUBLISHED if message.published else 0
+    digest = Digest(start.header)
+    digest.add(start.content)
+    published = int(RecordFlag.PUBLISHED) if message.published else 0
     if _write_inline(writer, message_id, message, start, published):
-        return
+        return digest.value()
     copy = MessageStart(0, (), start.header, start.content)
-    start_lsn = writer.append(RecordType.MESSAGE_START, RecordFlag.COPY | published, message_id, message_id, copy)
+    start_lsn = writer.append(RecordType.MESSAGE_START, _COPY | published, message_id, message_id, copy)
     prev, chunks = start_lsn, []
     for offset, piece in sorted((message.chunks or {}).items()):
         chunk = read(piece.lsn).body
         assert isinstance(chunk, MessageChunk)
-        prev = writer.append(RecordType.MESSAGE_CHUNK, RecordFlag.COPY, message_id, prev, chunk)
+        digest.add(chunk.content)
+        prev = writer.append(RecordType.MESSAGE_CHUNK, _COPY, message_id, prev, chunk)
         chunks.append(ChunkPlace(prev, offset, len(chunk.content)))
     _write_state(writer, message_id, message, start_lsn, prev, chunks)
+    return digest.value()
 
 
 def _write_inline(
@@ -272,7 +294,7 @@ def _write_inline(
     simple = bool(places) and not message.chunks and not message.pending and not message.staged
     if not simple or len({place.order_lsn for place in places}) > 1 or any(one.delivery_count for one in places):
         return False
-    order_lsn, flags = places[0].order_lsn, RecordFlag.COPY | RecordFlag.INLINE | published
+    order_lsn, flags = places[0].order_lsn, _COPY | _INLINE | published
     body: InlineCopy | OrderedCopy
     if order_lsn == message_id:
         if any(place.order_index for place in places):
@@ -286,10 +308,11 @@ def _write_inline(
         if order_lsn < message_id or len(by_index) < len(places) or 4 * count > 80 + 32 * len(places):
             return False
         queues = tuple(by_index.get(low + i, 0) for i in range(count))
-        body, flags = OrderedCopy(order_lsn, queues, start.header, start.content, low), flags | RecordFlag.ORDERED
-    if record_bytes(body) > writer.record_bytes_max:
+        body, flags = OrderedCopy(order_lsn, queues, start.header, start.content, low), flags | _ORDERED
+    length = record_bytes(body)
+    if length > writer.record_bytes_max:
         return False
-    writer.append(RecordType.MESSAGE_START, flags, message_id, message_id, body)
+    writer.append(RecordType.MESSAGE_START, flags, message_id, message_id, body, length)
     return True
 
 
