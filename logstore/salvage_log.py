@@ -14,6 +14,7 @@ from logstore.files import SEGMENT_HEADER_BYTES
 from logstore.records import Record, RecordType
 from logstore.salvage_replay import SalvageReplay
 from logstore.salvage_scan import NOTHING_READABLE, BatchRun, Damaged, Gap, batches
+from logstore.salvage_write import first_lsn_beyond
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,7 +67,7 @@ class _Reading:
         self.files = [one for one in self.files if one.first_lsn >= base_lsn]
         self.log = Log(SalvageReplay(base_lsn), base_lsn, watermark_lsn, watermark_lsn)
         self._reached_lsn = base_lsn + SEGMENT_HEADER_BYTES  # all before it is accounted for
-        self._sealed = False  # and nothing of that segment follows
+        self._seal: RecordType | None = None  # the record that ended that segment, if nothing of it follows
         self._epoch = 0
 
     def _ends(self) -> tuple[int, int]:
@@ -115,12 +116,16 @@ class _Reading:
             if end_lsn > reached:
                 self._gap(Gap(reached, end_lsn, "a segment, or the end of one, is missing"))
             return
-        if self._sealed and reached <= one.first_lsn <= self._limit(reached) and one.epoch == self._epoch:
-            return
-        if self._sealed and one.epoch != self._epoch:
-            return
-        why = "where the log before this segment ended is not known: its header is damaged"
-        self._gap(Gap(reached, one.first_lsn, why, certain=False))
+        if not self._follows(one):
+            why = "where the log before this segment ended is not known: its header is damaged"
+            self._gap(Gap(reached, one.first_lsn, why, certain=False))
+
+    def _follows(self, one: SegmentFile) -> bool:
+        """Whether a segment without a valid header is surely the one that came next."""
+        if self._seal is RecordType.FOOTER:
+            return one.first_lsn == self._limit(self._reached_lsn) and one.epoch == self._epoch
+        begins = first_lsn_beyond(self._reached_lsn, self.source.gap_bytes, self.size)
+        return self._seal is RecordType.CLOSE and one.first_lsn == begins and one.epoch == self._epoch + 1
 
     def _limit(self, lsn: int) -> int:
         """The first LSN behind the segment in which the record before this LSN lies."""
@@ -146,7 +151,7 @@ class _Reading:
 
     def _segment(self, one: SegmentFile, *, last: bool) -> None:
         self._reached_lsn = one.first_lsn + SEGMENT_HEADER_BYTES
-        self._sealed = False
+        self._seal = None
         torn = False
         for run in self._runs(one):
             self.log.bytes_read += run.end_lsn - run.lsn
@@ -158,7 +163,7 @@ class _Reading:
                 self._take(item, one)
         if one.cut_lsn is not None:
             self._gap(self._rest(one, self._reached_lsn, one.cut_lsn))
-            self._reached_lsn, self._sealed = max(self._reached_lsn, one.cut_lsn), True
+            self._reached_lsn = max(self._reached_lsn, one.cut_lsn)
 
     def _rest(self, one: SegmentFile, lsn: int, end_lsn: int) -> Gap:
         why = "a segment was cut short" if lsn >= one.first_lsn + one.size else NOTHING_READABLE
@@ -178,21 +183,20 @@ class _Reading:
         if isinstance(item, Gap):
             if item.end_lsn < one.first_lsn + min(one.size, self.size) or one.cut_lsn is not None:
                 self._gap(item)
-                self._reached_lsn, self._sealed = item.end_lsn, False
+                self._reached_lsn, self._seal = item.end_lsn, None
             return
         self._reached_lsn = item.lsn + item.length
+        self._seal = RecordType(item.type) if item.type in _SEALS else None
         if isinstance(item, Damaged):
             self.log.damaged.append(item._replace(raw=b""))
-            self._sealed = item.type in _SEALS
         else:
             self.log.records += 1
-            self._sealed = item.type in _SEALS
         self.log.replay.apply(item)
 
     def _end(self) -> None:
         """What is missing behind the last readable record although it was durable once."""
         log, reached = self.log, self._reached_lsn
-        if log.watermark_lsn > reached and not (self._sealed and log.watermark_lsn <= self._limit(reached)):
+        if log.watermark_lsn > reached:
             self._gap(Gap(reached, log.watermark_lsn, "the log ends before what was durable once"))
         elif self.files and self.files[-1].size < self.size and log.torn is None:
             one = self.files[-1]

@@ -346,6 +346,7 @@ class SalvageReplay:
         if copies.parts_lost:
             if known is not None and known.start_lsn != START_UNKNOWN:
                 self._follow(record, known)  # the state as it was known is the one that was moved
+                self._merge(known, copies)
                 return
             if self.first_loss_lsn is None and record.id < self.base_lsn:
                 return  # its first parts lie below the base: superseded
@@ -354,6 +355,8 @@ class SalvageReplay:
     def _take_state(self, record: Record, copies: _Copies) -> None:
         last = copies.parts[-1]
         if self._is_superseded(record, last, copies):
+            copies.parts = []
+            self._copies[record.id] = copies  # a later state may name chunks that were copied for this one
             return
         message = self._replaced(record, copies.published)
         self._take_content(message, last, copies)
@@ -398,6 +401,13 @@ class SalvageReplay:
         else:
             message.chunks = {offset: piece for offset, piece in pieces.items() if offset in rows} or None
         message.size = state.content_bytes
+
+    def _merge(self, message: Message, copies: _Copies) -> None:
+        """Copies that no state names hold what was copied, all the same."""
+        if message.start_lsn == START_UNKNOWN:
+            message.start_lsn, message.start_bytes = copies.start_lsn, copies.start_bytes
+        if copies.chunks and message.size is not None:
+            message.chunks = copies.chunks | (message.chunks or {})
 
     def _replace_work(self, message: Message, said: list[Work]) -> None:
         for work in [one for one in message.pending or () if one not in said]:
@@ -561,6 +571,7 @@ class SalvageReplay:
         copies = self._copies.pop(lost.id, _Copies())
         if message is not None:
             message.last_lsn = lost.lsn
+            self._merge(message, copies)
         elif lost.id not in self.ended:
             message = self._ghost(lost)
             message.start_lsn, message.start_bytes, message.chunks = copies.start_lsn, copies.start_bytes, copies.chunks
@@ -587,6 +598,8 @@ class SalvageReplay:
                 continue
             if self.lossy_since(message.last_lsn):
                 message.miss("whether and where it was enqueued is lost")
+                if message.size is None:
+                    message.miss(CONTENT_IN_DOUBT)
             else:
                 self.staged_dropped += 1
                 self._end_message(message_id)
