@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from logstore.backup import BackupReport
     from logstore.overdue import Overdue
+    from logstore.scrub import Scrub
 
 
 class Care(Names):
@@ -24,6 +25,7 @@ class Care(Names):
 
     _path: Path
     _overdue: Overdue | None
+    _scrub: Scrub | None
     _catalog_place: tuple[str | None, str | None]  # as it was opened
 
     @property
@@ -69,6 +71,8 @@ class Care(Names):
         counters["queues"] = per_queue
         counters["holds"] = self._count_holds()
         counters["overdue_rolled_back"] = self._overdue.rolled_back if self._overdue is not None else 0
+        if self._scrub is not None:
+            counters |= self._scrub.stats()
         return counters
 
     def tail(self) -> Tail:

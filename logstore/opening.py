@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from logstore import errors
 from logstore._core import ffi, lib
+from logstore.scrub import RATE_MIN
 from logstore.store import MessageStore
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ SEGMENT_SIZE_MAX: Final = 1 << 30
 SECTOR: Final = 4096
 PREPARED_MAX: Final = 65_536
 TIMEOUT_S_MAX: Final = 100 * 365 * 86_400
+SCRUB_RATE_MAX: Final = 1 << 50
 
 
 def _whole(name: str, value: object, low: int, high: int) -> int:
@@ -32,6 +34,12 @@ def _check_timeout(value: object) -> None:
         raise errors.OptionError(f"prepared_timeout is seconds above 0, not {value!r}")
 
 
+def _check_scrub_rate(value: object) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if value is not None and not (number and RATE_MIN <= value <= SCRUB_RATE_MAX):  # type: ignore[operator]
+        raise errors.OptionError(f"scrub_rate is {RATE_MIN} bytes a second or more, not {value!r}")
+
+
 def open(  # noqa: A001 - the name that section 10 of the design gives it, as in gzip.open
     store_dir: str | os.PathLike[str],
     *,
@@ -43,6 +51,7 @@ def open(  # noqa: A001 - the name that section 10 of the design gives it, as in
     max_log_bytes: int | None = None,
     max_prepared: int = 10_000,
     prepared_timeout: float | None = None,
+    scrub_rate: float | None = None,
     durability: str = "strict",
     connect: str | None = None,
     catalog: str | None = None,
@@ -59,6 +68,8 @@ def open(  # noqa: A001 - the name that section 10 of the design gives it, as in
     disk, spares included. At most ``max_prepared`` distributed transactions are prepared at once. With a
     ``prepared_timeout`` (seconds, wall clock) what has been prepared for longer is rolled back although its coordinator
     was promised otherwise, with a warning in the log; without one nothing prepared is ever ended by time.
+    With a ``scrub_rate`` (bytes a second) a thread reads the log from the disk, round and round; what it finds damaged
+    is logged as a warning and counted in ``stats()``.
     ``durability="relaxed"`` returns before the disk has it: a crash then loses the last moments.
     ``connect`` is an SQLAlchemy URL of a shared catalog and ``catalog`` the schema in it; without them it is an SQLite
     file in the directory.
@@ -84,4 +95,12 @@ def open(  # noqa: A001 - the name that section 10 of the design gives it, as in
         options.max_log_bytes = _whole("max_log_bytes", max_log_bytes, 1, 1 << 62)
     options.max_prepared = _whole("max_prepared", max_prepared, 1, PREPARED_MAX)
     _check_timeout(prepared_timeout)
-    return MessageStore(store_dir, options, connect=connect, catalog=catalog, prepared_timeout=prepared_timeout)
+    _check_scrub_rate(scrub_rate)
+    return MessageStore(
+        store_dir,
+        options,
+        connect=connect,
+        catalog=catalog,
+        prepared_timeout=prepared_timeout,
+        scrub_rate=scrub_rate,
+    )

@@ -25,6 +25,7 @@ from logstore.content import batches, is_parts, split
 from logstore.directory import make_parents, refuse_other_things
 from logstore.overdue import Overdue
 from logstore.queues import Message, Queue
+from logstore.scrub import Scrub
 from logstore.transactions import Transaction, Xid, handle_of
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class MessageStore(Care):
         connect: str | None = None,
         catalog: str | None = None,
         prepared_timeout: float | None = None,
+        scrub_rate: float | None = None,
         system: Any = ffi.NULL,
     ) -> None:
         self._path = Path(store_dir)
@@ -93,6 +95,7 @@ class MessageStore(Care):
             raise
         self._completions = Completions(self._c)
         self._overdue = Overdue(self, prepared_timeout) if prepared_timeout is not None else None
+        self._scrub = Scrub(self._path, scrub_rate) if scrub_rate is not None else None
         size = lib.ls_segment_size(self._c)
         if options.segment_size not in (0, size):
             warnings.warn(
@@ -137,6 +140,8 @@ class MessageStore(Care):
             self._closed = True
         if self._overdue is not None:
             self._overdue.stop()
+        if self._scrub is not None:
+            self._scrub.stop()
         code = lib.ls_close(self._c)
         problem = failure(code) if code != 0 else None
         self._completions.close()

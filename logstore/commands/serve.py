@@ -45,6 +45,13 @@ class _Stopped(BaseException):
     help="Seconds after which a prepared transaction is rolled back without its coordinator [default: never].",
 )
 @click.option(
+    "--scrub",
+    "scrub_rate",
+    type=SIZE,
+    metavar="BYTES",
+    help="Read so much of the log a second, such as 10M, round and round, and warn of damage [default: do not].",
+)
+@click.option(
     "--durability",
     type=click.Choice(["strict", "relaxed"]),
     help="relaxed: confirm before the disk has it; a crash loses the last moments [default: strict].",
