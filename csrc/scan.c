@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,12 +78,17 @@ static void link_chain(struct scan *s) {
     }
 }
 
+/* A batch is named by where it stands, and the record in it that is not valid beside that. */
 static int corrupt(const struct scan *s, uint64_t first_lsn, uint64_t lsn, const char *what, enum format_result why) {
+    char where[48] = "";
+    if (s->broken_lsn > lsn && s->broken_lsn - lsn < format_batch_bytes_max(s->meta.segment_size)) {
+        (void)snprintf(where, sizeof where, " in its record at LSN %llu", (unsigned long long)s->broken_lsn);
+    }
     return fail_at(
         LS_CORRUPT, first_lsn, lsn,
-        "the log is damaged: %s (%s), although everything below LSN %llu was once durable. Nothing was changed; "
+        "the log is damaged: %s (%s%s), although everything below LSN %llu was once durable. Nothing was changed; "
         "keep a copy of the directory and use `logstore verify`",
-        what, format_result_text(why), (unsigned long long)s->watermark_lsn);
+        what, format_result_text(why), where, (unsigned long long)s->watermark_lsn);
 }
 
 /* A record that gives nothing new: what it was copied from is there as long as no durable base relies on the copy. */

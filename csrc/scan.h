@@ -53,6 +53,7 @@ struct scan {
     uint64_t epoch_max;
     uint64_t torn_bytes;
     uint64_t missing_lsn; /* first LSN of the segment at which the chain breaks; 0: it does not */
+    uint64_t broken_lsn;  /* of the last record that made a batch unacceptable; 0: none but batch records */
     bool clean;
 
     /* the window onto one file */

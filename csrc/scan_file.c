@@ -137,7 +137,8 @@ enum format_result scan_batch_record(const uint8_t *at, size_t available, uint64
 }
 
 /* All of a batch: its record, and every record inside its count and bytes. */
-static enum format_result verify_batch(const uint8_t *at, uint64_t lsn, uint64_t seed, struct batch *b) {
+static enum format_result verify_batch(const uint8_t *at, uint64_t lsn, uint64_t seed, struct batch *b,
+                                       uint64_t *broken_lsn) {
     uint32_t offset = BATCH_RECORD_BYTES, count = 0;
     while (offset < b->bytes) {
         struct record r;
@@ -147,6 +148,7 @@ static enum format_result verify_batch(const uint8_t *at, uint64_t lsn, uint64_t
             return FORMAT_OK;
         }
         if (result != FORMAT_OK) {
+            *broken_lsn = lsn + offset;
             return result;
         }
         bool known = (r.type & TYPE_SKIPPABLE) != 0 || (r.type >= MESSAGE_START && r.type <= MESSAGE_RELOCATED) ||
@@ -187,7 +189,7 @@ int scan_accept_batch(struct scan *s, size_t index, uint64_t lsn, uint64_t end_l
     if (rc != LS_OK) {
         return rc;
     }
-    *why = available < b->batch.bytes ? FORMAT_SHORT : verify_batch(at, lsn, b->seed, &b->batch);
+    *why = available < b->batch.bytes ? FORMAT_SHORT : verify_batch(at, lsn, b->seed, &b->batch, &s->broken_lsn);
     b->bytes = at;
     b->lsn = lsn;
     b->first_lsn = f->first_lsn;

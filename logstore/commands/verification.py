@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from logstore.commands.affected import affected
 from logstore.commands.findings import Findings, Found
 from logstore.commands.side_files import check_side_files
 from logstore.commands.state import catalog_contradiction
@@ -49,6 +50,7 @@ class Verification:
         self.recovery: Recovery | None = None  # only of a log that the core could read to its end
         self.queues: list[QueueLife] = []
         self.in_doubt = 0
+        self.affected: dict[str, Any] | None = None  # what damage costs
         self.torn_lsn: int | None = None
         self.segments = self.footers = self.batches = self.records = self.bytes_read = self.compared = 0
         self._queue_id_max = 0
@@ -101,6 +103,7 @@ class Verification:
         """
         if self._inspection is None or self.info is None:
             check_side_files(self.store_dir, None, self.findings)
+            self._tell_affected(connect, schema)
             return
         with self._inspection as log:
             met = self._read(log, show)
@@ -111,6 +114,11 @@ class Verification:
                 self._sample(self.info)
         check_side_files(self.store_dir, self.info, self.findings)
         self._check_catalog(connect, schema)
+        self._tell_affected(connect, schema)
+
+    def _tell_affected(self, connect: str | None, schema: str | None) -> None:
+        if any(one.kind in ("damage", "chain") for one in self.findings.problems):
+            self.affected = affected(self.store_dir, self.info, self.findings, connect=connect, schema=schema)
 
     # ---- The log
 

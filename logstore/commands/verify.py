@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from logstore.commands.affected import lines
 from logstore.commands.options import SIZE, catalog_options, json_option, store_argument
 from logstore.commands.output import one_line, print_facts, print_json, progress, size_text
 from logstore.commands.state import retried
@@ -111,12 +112,17 @@ def describe(store_dir: Path, found: Verification) -> dict[str, Any]:
             "orphans": recovery.orphans,
         }
     problems = [one._asdict() for one in findings.problems]
-    return document | {"notes": findings.notes, "problem_count": findings.count, "problems": problems}
+    return document | {
+        "notes": findings.notes,
+        "problem_count": findings.count,
+        "problems": problems,
+        "affected": found.affected,
+    }
 
 
 def _print(document: dict[str, Any]) -> None:
     facts = dict(document)
-    problems, notes = facts.pop("problems"), facts.pop("notes")
+    problems, notes, told = facts.pop("problems"), facts.pop("notes"), facts.pop("affected")
     torn_lsn, torn_bytes = facts.pop("torn_lsn"), facts.pop("torn_bytes")
     for name in ("ok", "store"):
         facts.pop(name)
@@ -138,3 +144,6 @@ def _print(document: dict[str, Any]) -> None:
         click.echo(f"{problem['kind']}: {one_line(problem['text'])}")
     if len(problems) > SHOWN:
         click.echo(f"... and {document['problem_count'] - SHOWN} more (--json has {len(problems)} of them)")
+    if told is not None:
+        for line in lines(told, SHOWN):
+            click.echo(one_line(line))

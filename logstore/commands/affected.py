@@ -1,0 +1,114 @@
+"""Which messages and queues damage costs, for ``logstore verify``.
+
+Where nobody has the store open, what a salvage would have to leave behind; beside a writer, the records of the damaged
+segments whose headers can still be read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from logstore.errors import StoreError
+from logstore.files import SEGMENT_HEADER_BYTES, SegmentHeader
+from logstore.records import InvalidRecord, RecordType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from logstore.commands.findings import Findings
+    from logstore.inspect import ReaderInfo
+
+KEPT = 1000
+
+
+def affected(
+    store_dir: Path, info: ReaderInfo | None, findings: Findings, *, connect: str | None, schema: str | None
+) -> dict[str, Any] | None:
+    """The keys of ``affected`` in ``verify --json``; None if it cannot be told."""
+    if info is not None and info.live:
+        names = sorted({one.segment for one in findings.problems if one.kind == "damage" and one.segment is not None})
+        return _beside(store_dir, info, names)
+    from logstore.salvage import salvage
+
+    try:
+        report = salvage(store_dir, None, connect=connect, catalog=schema)
+    except StoreError as error:
+        findings.notes.append(f"which messages are affected cannot be told: {error.message}")
+        return None
+    messages = [
+        {
+            "id": one["id"],
+            "queues": one["queue_names"],
+            "queues_probable": [] if one["queue_names"] else one["queue_names_probable"],
+            "lsn": one["lsn"],
+            "certain": one["certain"],
+            "why": one["why"],
+        }
+        for one in report.lost
+    ]
+    queues = Counter(name for one in messages for name in one["queues"])
+    unknown = sum(one["records_unknown"] or 0 for one in report.lost_ranges)
+    return {
+        "messages": messages[:KEPT],
+        "message_count": len(messages),
+        "queues": [{"name": name, "lost": lost} for name, lost in sorted(queues.items())],
+        "transactions": [one["xid"] or one["id"] for one in report.transactions],
+        "doubtful_count": len(report.doubtful),
+        "records_unknown": unknown,
+        "bytes_unreadable": sum(one["bytes"] for one in report.lost_ranges),
+    }
+
+
+def _beside(store_dir: Path, info: ReaderInfo, names: Iterable[str]) -> dict[str, Any]:
+    """Queues are not told: the writer still has them, and knows."""
+    from logstore.salvage_scan import Damaged, Gap, walk
+
+    messages: list[dict[str, Any]] = []
+    transactions: list[int] = []
+    unreadable = 0
+    for name in names:
+        try:
+            raw = (store_dir / name).read_bytes()
+            header = SegmentHeader.decode(raw)
+        except (OSError, InvalidRecord):
+            continue
+        end = min(len(raw), max(info.end_lsn - header.first_lsn, SEGMENT_HEADER_BYTES))
+        for found in walk(raw, SEGMENT_HEADER_BYTES, end, header.first_lsn, header.seed):
+            if isinstance(found, Gap):
+                unreadable += found.bytes
+            elif isinstance(found, Damaged) and RecordType(found.type).name.startswith("MESSAGE_"):
+                why = f"its {RecordType(found.type).name} is damaged"
+                told = {"id": found.id, "queues": [], "queues_probable": []}
+                messages.append(told | {"lsn": found.lsn, "certain": False, "why": why})
+            elif isinstance(found, Damaged) and found.id:
+                transactions.append(found.id)
+    return {
+        "messages": messages[:KEPT],
+        "message_count": len(messages),
+        "queues": [],
+        "transactions": transactions,
+        "doubtful_count": 0,
+        "records_unknown": 0,
+        "bytes_unreadable": unreadable,
+    }
+
+
+def lines(told: dict[str, Any], shown: int) -> Iterable[str]:
+    """For people."""
+    for one in told["messages"][:shown]:
+        names, surely = one["queues"] or one["queues_probable"], "" if one["queues"] else "perhaps "
+        on = f" {surely}on {', '.join(names)}" if names else ""
+        yield f"affected: message {one['id']}{on}{'' if one['certain'] else ', perhaps'}: {one['why']}"
+    if told["message_count"] > shown:
+        yield f"... and {told['message_count'] - shown} messages more"
+    for one in told["queues"]:
+        yield f"affected: queue {one['name']}, {one['lost']} messages"
+    for xid in told["transactions"][:shown]:
+        yield f"affected: transaction {xid}"
+    if told["records_unknown"]:
+        records, size = told["records_unknown"], told["bytes_unreadable"]
+        yield f"affected: {records} records of which nothing is known, in {size} bytes"
+    if not any(told[name] for name in ("message_count", "transactions", "records_unknown", "doubtful_count")):
+        yield "affected: no message; a salvage would keep all of them"

@@ -1,0 +1,284 @@
+"""``logstore verify``: every flipped bit below the log's end is found, with its place and what it costs."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+import logstore
+from logstore import Xid, errors
+from logstore.commands import verification, witness
+from logstore.commands.verification import Verification
+from logstore.commands.verify import describe
+from logstore.holds import hold, list_holds
+from logstore.inspect import Reader
+from logstore.records import RecordType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SEGMENT = 512 << 10
+HEADER = 4096
+
+
+def verify(path: Path, **options: Any) -> dict[str, Any]:
+    """What ``verify --json`` says."""
+    found = Verification(path, **options)
+    try:
+        found.run(lambda _: None, connect=None, schema=None)
+    finally:
+        found.close()
+    return describe(path, found)
+
+
+class Whole(NamedTuple):
+    """A closed store with a little of everything, and where it stands."""
+
+    path: Path
+    segments: dict[str, int]  # bytes of the log in each
+    records: list[tuple[int, int, RecordType | int, int]]  # LSN, length, type, id
+    queues: dict[int, set[str]]  # of the messages that live
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    path = tmp_path_factory.mktemp("verify") / "store"
+    queues: dict[int, set[str]] = {}
+    with logstore.open(path, segment_size=SEGMENT) as store:
+        first, second = store.declare_queue("first"), store.declare_queue("second")
+        for n in range(4):
+            queues[store.publish(first, bytes([n]) * 150, header=b"h")] = {"first"}
+        queues[store.publish([first, second], b"both")] = {"first", "second"}
+        gone = store.publish(first, b"gone")
+        store.dequeue(gone, first)
+        staged = store.stage(b"head", b"part")
+        store.append_content(staged, b"more" * 100)
+        store.enqueue(staged, second)
+        queues[staged] = {"second"}
+        with store.transaction() as local:
+            queues[store.publish(second, b"committed", transaction=local)] = {"second"}
+    with logstore.open(path) as store:
+        doubtful = store.begin(Xid(5, b"branch"))
+        store.publish("first", b"waits", transaction=doubtful)
+        doubtful.end()
+        doubtful.prepare()
+    with Reader(path) as reader:
+        segments = {one.name: one.end_lsn - one.first_lsn for one in reader.segments() if one.end_lsn > one.first_lsn}
+        records = [(one.lsn, one.length, one.type, one.id) for one in reader.records()]
+    return Whole(path, segments, records, queues)
+
+
+@pytest.fixture
+def store(whole: Whole, tmp_path: Path) -> Path:
+    """A copy to be spoilt."""
+    shutil.copytree(whole.path, tmp_path / "store")
+    return tmp_path / "store"
+
+
+def flip(path: Path, offset: int, bit: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ (1 << bit)]))
+
+
+def costs(whole: Whole, said: dict[str, Any], lsn: int) -> None:
+    """What is told of the record in which the flipped byte is."""
+    told = said["affected"]
+    start, _, kind, chain = next(one for one in whole.records if one[0] <= lsn < one[0] + one[1])
+    named = {one["id"]: set(one["queues"]) for one in told["messages"]}
+    if kind in (RecordType.BATCH, RecordType.FOOTER, RecordType.CLOSE):
+        assert named == {}, (start, kind)
+    elif kind is RecordType.MESSAGE_START and chain in whole.queues:
+        assert chain in named or told["records_unknown"], (start, kind)
+        if chain in named:
+            assert named.keys() == {chain}
+            assert named[chain] <= whole.queues[chain]
+
+
+def flips(whole: Whole, every: int) -> Iterator[tuple[str, int]]:
+    """Bytes of the log and its headers; all kinds of records are met."""
+    for name, size in whole.segments.items():
+        yield from ((name, offset) for offset in (*range(0, 96, 11), 1000, 4088, HEADER - 1))
+        yield from ((name, offset) for offset in range(HEADER, size, every))
+
+
+def every_flip_is_found(whole: Whole, store: Path, every: int) -> int:
+    chance = random.Random(every)
+    count = 0
+    for name, offset in flips(whole, every):
+        bit = chance.randrange(8)
+        flip(store / name, offset, bit)
+        try:
+            said = verify(store)
+        except errors.VersionError:  # the version is judged before any checksum
+            assert offset in range(8, 12)
+            continue
+        finally:
+            flip(store / name, offset, bit)
+        problem = said["problems"][0]
+        assert not said["ok"], (name, offset, bit)
+        assert problem["kind"] == "damage"
+        assert problem["segment"] == name
+        assert problem["offset"] <= offset, (name, offset, bit)
+        assert problem["lsn"] == int(name[:16], 16) + problem["offset"]
+        if offset >= HEADER:
+            costs(whole, said, int(name[:16], 16) + offset)
+        count += 1
+    return count
+
+
+def test_a_store_with_a_little_of_everything_is_sound(whole: Whole) -> None:
+    said = verify(whole.path)
+    assert (said["ok"], said["problems"], said["notes"], said["affected"]) == (True, [], [], None)
+    assert said["compared"] == len(whole.records)
+    assert (said["messages"], said["in_doubt"]) == (len(whole.queues) + 1, 1)
+
+
+def test_flipped_bits_below_the_end_are_found_with_their_place_and_what_they_cost(whole: Whole, store: Path) -> None:
+    assert every_flip_is_found(whole, store, 59) > 60
+    assert verify(store)["ok"]
+
+
+@pytest.mark.slow
+def test_one_flipped_byte_in_five_below_the_end_is_found_with_its_place_and_what_it_costs(whole: Whole, store: Path) -> None:
+    assert every_flip_is_found(whole, store, 5) > 700
+    assert verify(store)["ok"]
+
+
+@pytest.mark.parametrize("name", ["META", "CLOSED", "HINT", "holds/reader.hold"])
+def test_a_flipped_bit_in_a_file_beside_the_log_is_found(store: Path, name: str) -> None:
+    if name.startswith("holds/"):
+        with logstore.open(store), hold(store, "reader"):
+            raw = (store / name).read_bytes()
+        (store / name).write_bytes(raw)
+    assert verify(store)["ok"]
+    size = (store / name).stat().st_size
+    for offset in range(0, size, 7 if size < 4096 else 101):
+        flip(store / name, offset, offset % 8)
+        try:
+            said = verify(store)
+            assert not said["ok"], offset
+            assert any(name.rsplit("/", maxsplit=1)[-1] in one["text"] for one in said["problems"]), offset
+        except (errors.NotAStore, errors.VersionError):
+            assert name == "META"
+        finally:
+            flip(store / name, offset, offset % 8)
+    assert verify(store)["ok"]
+
+
+@pytest.mark.parametrize("name", ["CLOSED", "HINT"])
+def test_a_file_of_another_store_is_found(store: Path, tmp_path: Path, name: str) -> None:
+    with logstore.open(tmp_path / "another"):
+        pass
+    shutil.copy(tmp_path / "another" / name, store / name)
+    assert [one["text"] for one in verify(store)["problems"]] == [f"{name} is another store's"]
+
+
+def test_a_hint_that_a_power_cut_left_empty_is_no_problem(store: Path) -> None:
+    (store / "HINT").write_bytes(b"")
+    assert verify(store)["ok"]
+    (store / "HINT").write_bytes(bytes(64))
+    assert verify(store)["ok"]
+
+
+def test_what_the_disk_lost_after_confirming_it_is_said_though_no_log_can_tell_it_from_tearing(
+    store: Path, whole: Whole
+) -> None:
+    name = max(whole.segments)
+    with (store / name).open("r+b") as file:  # as if the last batches had never come
+        last = max(lsn for lsn, _, kind, _ in whole.records if kind is RecordType.BATCH)
+        before = max(lsn for lsn, _, kind, _ in whole.records if kind is RecordType.BATCH and lsn < last)
+        file.seek(before % SEGMENT)
+        file.write(bytes(last - before + 300))
+    (store / "CLOSED").unlink()
+    said = verify(store)
+    assert said["ok"]
+    assert "were lost after the disk had confirmed them" in said["notes"][0]
+
+
+def test_a_chain_that_contradicts_itself_is_named_by_the_second_witness(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = witness.Replay.finish
+
+    def otherwise(self: Any, **options: Any) -> Any:
+        made = finish(self, **options)
+        made.messages += 1
+        return made
+
+    monkeypatch.setattr(witness.Replay, "finish", otherwise)
+    problem = verify(store)["problems"][0]
+    assert problem["kind"] == "replay"
+    assert "the core's replay comes to messages 8, the second to 9" in problem["text"]
+
+
+def test_a_large_log_is_sampled_and_all_of_it_compared_only_if_asked(
+    store: Path, whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "SMALL_BYTES", 0)
+    said = verify(store)
+    assert said["ok"]
+    assert 0 < said["compared"] < len(whole.records)
+    assert verify(store, thorough=True)["compared"] == len(whole.records)
+    monkeypatch.setattr(witness, "encode_record", lambda *_: b"")
+    said = verify(store)
+    assert {one["kind"] for one in said["problems"]} == {"decoder"}
+
+
+def test_a_slow_look_beside_a_writer_holds_what_it_reads_and_lets_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    seen: list[tuple[int, int]] = []
+    with logstore.open(path, segment_size=SEGMENT) as store:
+        queue = store.declare_queue("q")
+        ids = store.publish_many(queue, [bytes(20_000)] * 120)
+        read = verification.Inspection.read
+
+        def watched(self: Any, show: Any, **options: Any) -> None:
+            (one,) = list_holds(path)
+            assert one.honoured
+            store.dequeue_many(ids, queue)
+            for _ in range(5):
+                store.dequeue_many(store.publish_many(queue, [bytes(20_000)] * 40), queue)
+            assert store.base_lsn > self.info.base_lsn + 2 * SEGMENT  # it is overtaken, and keeps what it reads
+
+            def noted(done: int) -> None:
+                show(done)
+                seen.append((done, list_holds(path)[0].lsn))
+
+            read(self, noted, **options)
+
+        monkeypatch.setattr(verification.Inspection, "read", watched)
+        said = verify(path, rate=4 << 20)
+        assert (said["ok"], said["state"]) == (True, "live")
+        assert said["bytes"] > 120 * 20_000
+        assert list_holds(path) == []
+    assert seen[-1][1] > seen[0][1]  # what was read was let go of
+
+
+def test_reading_past_the_page_cache_finds_the_same(store: Path, whole: Whole) -> None:
+    assert verify(store, direct=True)["ok"]
+    name = next(iter(whole.segments))
+    flip(store / name, HEADER + 500, 3)
+    said = verify(store, direct=True)
+    assert [one["segment"] for one in said["problems"]] == [name]
+
+
+def test_damage_beside_a_writer_is_told_with_the_messages_whose_records_it_met(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with logstore.open(path, segment_size=SEGMENT) as store:
+        queue = store.declare_queue("q")
+        key = store.publish(queue, b"x" * 1000)
+        store.publish(queue, b"y" * 1000)
+        flip(path / f"{key - key % SEGMENT:016x}.seg", key % SEGMENT + 500, 1)
+        said = verify(path)
+        assert (said["ok"], said["state"]) == (False, "live")
+        assert [(one["id"], one["lsn"]) for one in said["affected"]["messages"]] == [(key, key)]
+        assert f"in its record at LSN {key}" in said["problems"][0]["text"]
