@@ -73,6 +73,8 @@ bool format_parse_segment_name(const char *name, uint64_t *first_lsn) {
 
 /* ---- whole files and blocks ------------------------------------------------------------------------------ */
 
+uint64_t format_record_checksum(const uint8_t header[RECORD_HEADER_BYTES]) { return get64(header); }
+
 /* The preamble that all of them share: magic, version, size, UUID. */
 static void put_preamble(uint8_t *into, const char *magic, uint32_t bytes, const uint8_t uuid[UUID_BYTES]) {
     memset(into, 0, bytes);

@@ -335,6 +335,8 @@ struct chunk_row format_chunk_row(const uint8_t *chunks, uint32_t index);
 struct place_row format_place_row(const uint8_t *places, uint32_t index);
 struct pending_row format_pending_row(const uint8_t *pending, uint32_t index);
 
+/* The checksum that stands in a record's header. */
+uint64_t format_record_checksum(const uint8_t header[RECORD_HEADER_BYTES]);
 /* Whether the bytes look like the batch record of this LSN, and its epoch, without believing them yet. */
 bool format_peek_batch(const uint8_t *from, size_t available, uint64_t lsn, uint64_t *epoch);
 /* The next place that looks so, from *at on, of bytes that begin at lsn; false: none, and *at is where to go on. */
