@@ -34,6 +34,7 @@ bool queue_sweep(ls_store *store, struct queue *q) {
         struct message *m = table_message(&store->table, number);
         struct place *p = message_place(m, q->id);
         assert(p != NULL && place_entry(p) == e);
+        table_touch(&store->table, m);
         queue_kill(p);
         message_drop_place(&store->table, m, q->id);
         if (message_is_dead(m)) {
@@ -55,8 +56,12 @@ int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags) {
     if (rc == LS_OK && (q = table_queue(&store->table, queue_id)) == NULL) {
         rc = fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u", (unsigned)queue_id);
     }
+    if (rc == LS_OK && !checkpoint_prepare_deletion(store)) {
+        rc = fail_memory();
+    }
     if (rc == LS_OK) {
         struct slot s = log_slot(g, 0, 0, 0);
+        checkpoint_note_deletion(store, queue_id, s.lsn);
         if (!MUTANT(QUEUE_DELETE_NOT_LOGGED)) {
             log_append(g, &s, QUEUE_DELETE, format_put_queue_delete(&s, queue_id));
         }

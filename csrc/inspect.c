@@ -58,6 +58,11 @@ static int open_parts(ls_store *store, vfs *v, const char *path) {
         begin(store, i);
         rc = replay_take_segments(&i->replay);
     }
+    if (rc == LS_OK && (i->flags & (LS_INSPECT_CHECK | LS_INSPECT_NO_CHECKPOINT)) == 0) {
+        bool used;
+        rc = checkpoint_load(&i->replay, i->reader->dir, &used);
+        i->taken_over = used && i->reader->live && store->checkpoints.epoch == i->reader->hint.epoch;
+    }
     return rc;
 }
 

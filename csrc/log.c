@@ -283,6 +283,19 @@ static void write_batch(struct log *g, struct outgoing *out) {
     }
 }
 
+/* A checkpoint names the batch at whose end it was taken. */
+static void note_batch(struct log *g, const struct buffer *b) {
+    g->last_batch = (struct named_batch){
+        .end_lsn = b->end_lsn,
+        .lsn = b->start_lsn,
+        .checksum = format_record_checksum(buffer_at(g, b, b->start_lsn)),
+        .epoch = b->segment->epoch,
+    };
+    if (g->named_batch.end_lsn == b->end_lsn) {
+        g->named_batch = g->last_batch;
+    }
+}
+
 static void batch_is_durable(struct log *g, const struct outgoing *out) {
     struct buffer *b = out->buffer;
     g->durable_lsn = b->end_lsn;
@@ -297,6 +310,7 @@ static void batch_is_durable(struct log *g, const struct outgoing *out) {
         *r = (struct release){0, 0};
     }
     b->released_count = 0;
+    note_batch(g, b);
     b->state = BUFFER_FREE;
     g->oldest = (g->oldest + 1) % g->buffer_count;
     g->busy--;
@@ -419,6 +433,18 @@ int log_force_batch(struct log *g) {
     return log_force(g, end_lsn);
 }
 
+bool log_can_name_batch(const struct log *g) {
+    return g->open != NULL || g->busy > 0 || g->last_batch.end_lsn == g->end_lsn;
+}
+
+void log_name_batch(struct log *g) {
+    assert(log_can_name_batch(g));
+    if (g->open != NULL) {
+        seal_open(g);
+    }
+    g->named_batch = g->busy == 0 ? g->last_batch : (struct named_batch){.end_lsn = g->end_lsn};
+}
+
 /* ---- making room ---- */
 
 static void count_types(struct log *g, struct footer *f) {
@@ -479,6 +505,9 @@ static void switch_segment(struct log *g, enum purpose purpose) {
     log_close_idle_files(g);
     if (MUTANT(HEADER_TOO_EARLY)) {
         (void)write_header(g, next, 0);
+    }
+    if (g->owner.segment_begun != NULL) {
+        g->owner.segment_begun(g->owner.context);
     }
     log_flush_soon(g);
 }

@@ -57,6 +57,14 @@ struct segment {
     struct segment *next_spare;
 };
 
+/* One batch, by which a checkpoint says what it stands on. */
+struct named_batch {
+    uint64_t end_lsn;  /* 0: none */
+    uint64_t lsn;      /* 0: not written yet */
+    uint64_t checksum; /* of its batch record */
+    uint64_t epoch;
+};
+
 enum buffer_state { BUFFER_FREE, BUFFER_OPEN, BUFFER_SEALED, BUFFER_WRITING };
 
 struct buffer {
@@ -87,6 +95,8 @@ struct log_owner {
     int (*relocate)(void *context, struct segment *s); /* (waits) moves what lives in it to the head */
     uint64_t (*weight)(const void *context);           /* bytes that places and transactions count for admission */
     uint64_t (*expansion)(const void *context);        /* at most so many bytes is relocated state longer than before */
+    void (*segment_begun)(void *context);              /* the log goes on in another one */
+    bool (*give_up_space)(void *context);              /* (waits) of what can be done without; whether there was any */
 };
 
 struct log {
@@ -132,6 +142,9 @@ struct log {
     uint8_t *tail_block;   /* the leader's: the written part of the last block of the last batch */
     uint8_t *header_block; /* the leader's */
 
+    struct named_batch last_batch;  /* the newest durable one of this epoch */
+    struct named_batch named_batch; /* that a checkpoint asked for */
+
     uint32_t type_counts[TYPES_COUNTED]; /* of the current segment, for its footer */
     uint32_t segment_batches;
     uint64_t last_lsn;
@@ -155,6 +168,7 @@ struct log {
     uint64_t maker_tries;
     bool maker_trying;
     bool moving;            /* one thread is relocating */
+    bool mid_chain;         /* ... a chain of which some copies are in the log, and its state is not */
     bool cannot_grow;       /* the last try failed: disk full, or max_log_bytes */
     struct segment *spares; /* first_lsn is the name it has; ascending */
     int grow_error;         /* errno of that try; 0: max_log_bytes */
@@ -197,6 +211,10 @@ int log_force(struct log *g, uint64_t lsn);
 int log_progress(struct log *g);
 /* (waits) A batch although there may be nothing to write, so that the base is named. */
 int log_force_batch(struct log *g);
+/* Ends the newest batch at what was appended so far, and has it named in g->named_batch once it is durable. */
+void log_name_batch(struct log *g);
+/* Whether that can be done: not before there is a batch in this epoch. */
+bool log_can_name_batch(const struct log *g);
 /* Wakes the flusher for all that was appended. */
 void log_flush_soon(struct log *g);
 void log_advance_base(struct log *g);

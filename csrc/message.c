@@ -165,6 +165,7 @@ static int append_chunk(ls_store *store, uint64_t id, const uint8_t *content, ui
         x->chunks = chunks;
         x->chunk_capacity = capacity;
     }
+    table_touch(&store->table, m);
     struct slot s = log_slot(g, id, x->last_lsn, 0);
     uint32_t record_bytes = format_put_chunk(&s, x->content_bytes, content, bytes);
     log_append(g, &s, MESSAGE_CHUNK, record_bytes);
@@ -228,6 +229,7 @@ static void unstage(ls_store *store, uint64_t id) {
     if (m != NULL && m->place_count == 0 && message_pending(m) == 0) {
         struct slot s = log_slot(&store->log, id, message_last_lsn(m), 0);
         log_append(&store->log, &s, MESSAGE_DELETE, format_put_plain(&s, MESSAGE_DELETE));
+        table_touch(&store->table, m);
         m->flags &= (uint16_t)~MESSAGE_STAGED;
         message_die(store, number);
     }

@@ -140,6 +140,7 @@ static int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_id
     log_append(
         g, &s, MESSAGE_ENQUEUE,
         format_put_enqueue(&s, tx != NULL ? tx->id : 0, tx != NULL ? tx->enqueue_count : 0, queue_ids, (uint32_t)n));
+    table_touch(&store->table, m);
     message_appended(m, s.lsn);
     take_places(store, number, queue_ids, n, tx, work, s.lsn);
     *lsn = s.lsn;
@@ -302,6 +303,7 @@ static int dequeue_in_tx(ls_store *store, uint32_t number, struct place *place, 
     d->tx_id = tx->id;
     struct slot s = log_slot(g, m->id, message_last_lsn(m), 0);
     log_append(g, &s, MESSAGE_DEQUEUE, format_put_dequeue(&s, d));
+    table_touch(&store->table, m);
     message_appended(m, s.lsn);
     w->kind = WORK_DEQUEUE;
     w->message = number;
@@ -342,6 +344,7 @@ static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d
     if (!(last && MUTANT(DEQUEUE_DROPPED_WITH_DEATH))) {
         log_append(g, &s, MESSAGE_DEQUEUE, format_put_dequeue(&s, &d));
     }
+    table_touch(&store->table, m);
     message_appended(m, s.lsn);
     *lsn = s.lsn;
     queue_kill(place);

@@ -13,6 +13,7 @@
 
 #include "mutants.h"
 #include "replay.h"
+#include "scan_parts.h"
 
 /* ---- the phases ---- */
 
@@ -348,6 +349,31 @@ int replay_settle(struct replay *p) {
     return rc;
 }
 
+static int replay_and_settle(struct replay *p, uint64_t start_us) {
+    vfs *v = p->g->v;
+    int rc = replay_log(p);
+    replay_free(p);
+    p->report->scan_us = v->monotonic_us(v) - start_us;
+    return rc == LS_OK ? replay_settle(p) : rc;
+}
+
+/* As before the checkpoint was read; that there was one stays in the report. */
+static void begin_anew(struct replay *p, const ls_recovery *before) {
+    ls_recovery now = *p->report;
+    *p->report = *before;
+    p->report->checkpoint_state = LS_CHECKPOINT_CONTRADICTS;
+    p->report->checkpoint_lsn = now.checkpoint_lsn;
+    p->report->checkpoint_bytes = now.checkpoint_bytes;
+    p->report->checkpoint_us = now.checkpoint_us;
+    checkpoint_forget(p);
+    p->store->recovered.count = 0;
+    memset(p->store->recovered.kept, 0, sizeof p->store->recovered.kept);
+    for (size_t i = 0; i < p->g->segment_count; i++) {
+        struct segment *s = p->g->segments[i];
+        s->live_records = s->live_bytes = s->largest_bytes = 0;
+    }
+}
+
 int recover_replay(ls_store *store) {
     struct replay p = {
         .store = store, .scan = &store->scan, .t = &store->table, .g = &store->log, .report = &store->recovery};
@@ -356,11 +382,17 @@ int recover_replay(ls_store *store) {
     int rc = scan_open(&store->scan, v, store->log.dir, &store->meta, !MUTANT(PAGE_CACHE_BELIEVED), NULL);
     p.base_lsn = store->scan.base_lsn;
     rc = rc == LS_OK ? replay_take_segments(&p) : rc;
-    rc = rc == LS_OK ? replay_log(&p) : rc;
-    replay_free(&p);
-    if (rc != LS_OK) {
-        return rc;
+    bool used = false;
+    const ls_recovery before = store->recovery;
+    rc = rc == LS_OK && store->options.no_checkpoint == 0 ? checkpoint_load(&p, store->log.dir, &used) : rc;
+    rc = rc == LS_OK ? replay_and_settle(&p, start_us) : rc;
+    if (rc == LS_CORRUPT && used) { /* perhaps the checkpoint's fault: the log alone decides */
+        begin_anew(&p, &before);
+        rc = replay_and_settle(&p, start_us);
     }
-    store->recovery.scan_us = v->monotonic_us(v) - start_us;
-    return replay_settle(&p);
+    if (rc == LS_OK && store->recovery.checkpoint_used) {
+        scan_raise_watermark(p.scan, store->recovery.checkpoint_lsn);
+        store->recovery.watermark_lsn = p.scan->watermark_lsn;
+    }
+    return rc;
 }

@@ -26,6 +26,7 @@ enum { RECORDS_AT_ONCE = 64 };
 
 static void append_inline(struct mover *v, struct message *m, const struct message_start *from,
                           const struct inline_form *f, const uint32_t *queue_ids) {
+    table_touch(&v->store->table, m);
     uint16_t flags = chain_start_flags(m) | FLAG_INLINE | (f->ordered ? FLAG_ORDERED : 0);
     struct slot s = chain_slot(v, m, flags);
     uint64_t key = f->ordered ? f->order_lsn : from->enqueue_time_us;
@@ -40,6 +41,7 @@ static void append_inline(struct mover *v, struct message *m, const struct messa
 
 static void append_start_and_state(struct mover *v, struct message *m, const struct message_start *from,
                                    struct chain_state *s) {
+    table_touch(&v->store->table, m);
     struct slot at = chain_slot(v, m, chain_start_flags(m));
     uint32_t bytes =
         format_put_start(&at, 0, 0, NULL, 0, from->header, from->header_bytes, from->content, from->content_bytes);
@@ -299,7 +301,10 @@ int relocate_segment(ls_store *store, struct segment *victim) {
     victim->readers++; /* its file stays open, and the segment where it is */
     int rc = read_and_move(&v);
     for (size_t i = 0; rc == LS_OK && i < v.later_count; i++) {
+        g->mid_chain = true;
         rc = move_long(&v, v.later[i]);
+        g->mid_chain = false;
+        (void)pthread_cond_broadcast(&g->maker_done);
     }
     victim->readers--;
     free(v.window);

@@ -206,6 +206,7 @@ static void switch_over(struct mover *v, struct message *m, const struct long_mo
                         uint32_t part_count) {
     struct log *g = v->g;
     uint64_t last_lsn = parts[part_count - 1].lsn;
+    table_touch(&v->store->table, m);
     if (l->new_start_lsn != 0) {
         chain_switch_start(g, m, l->new_start_lsn, l->new_start_bytes);
     }

@@ -392,7 +392,14 @@ static int replay_queue_delete(const struct replay *p, const struct record *r) {
     if (table_any_queue(p->t, id) == NULL && !table_add_queue(p->t, id)) {
         return fail_memory();
     }
-    table_any_queue(p->t, id)->deleted = true;
+    struct queue *q = table_any_queue(p->t, id);
+    if (!q->deleted && !checkpoint_prepare_deletion(p->store)) {
+        return fail_memory();
+    }
+    if (!q->deleted) {
+        checkpoint_note_deletion(p->store, id, r->lsn);
+    }
+    q->deleted = true;
     return LS_OK;
 }
 

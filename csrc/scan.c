@@ -363,14 +363,18 @@ int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool wan
         rc = find_base(s);
     }
     if (rc == LS_OK) {
-        s->next_file = s->first;
-        s->next_lsn = s->base_lsn + SEGMENT_HEADER_BYTES;
+        scan_rewind(s);
         s->bytes_read = 0;
     }
     return rc;
 }
 
 /* ---- every batch ---- */
+
+void scan_rewind(struct scan *s) {
+    s->next_file = s->first;
+    s->next_lsn = s->base_lsn + SEGMENT_HEADER_BYTES;
+}
 
 static uint64_t log_part_end(const struct scan *s, size_t index) {
     return s->files[index].end_lsn != 0 ? s->files[index].end_lsn : s->end_lsn;
@@ -416,6 +420,23 @@ void scan_seek(struct scan *s, uint64_t lsn) {
             s->next_file = s->last + 1;
         }
     }
+}
+
+int scan_from_batch(struct scan *s, uint64_t lsn, struct scan_batch *b, bool *found) {
+    size_t index = find_file(s, lsn / s->meta.segment_size * s->meta.segment_size);
+    enum format_result why = FORMAT_OK;
+    *found = false;
+    if (index == SIZE_MAX || !s->files[index].in_log || lsn < s->files[index].first_lsn + SEGMENT_HEADER_BYTES ||
+        lsn >= log_part_end(s, index)) {
+        return LS_OK;
+    }
+    int rc = scan_accept_batch(s, index, lsn, log_part_end(s, index), b, &why);
+    if (rc == LS_OK && why == FORMAT_OK) {
+        *found = true;
+        s->next_file = index;
+        s->next_lsn = lsn + b->batch.bytes;
+    }
+    return rc;
 }
 
 void scan_close(struct scan *s) {

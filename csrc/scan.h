@@ -87,6 +87,10 @@ int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool wan
 int scan_next(struct scan *s, struct scan_batch *b);
 /* From the first batch that ends beyond this LSN instead of from the base. */
 void scan_seek(struct scan *s, uint64_t lsn);
+/* Back to the base. */
+void scan_rewind(struct scan *s);
+/* The accepted batch that stands at `lsn`, and goes on behind it; *found says whether there is one. */
+int scan_from_batch(struct scan *s, uint64_t lsn, struct scan_batch *b, bool *found);
 void scan_close(struct scan *s);
 
 /* META, as LS_NOT_A_STORE, LS_VERSION or LS_CORRUPT where it is not one. `name`: META or META.new. */

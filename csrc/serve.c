@@ -348,6 +348,7 @@ static int gather_spares(ls_store *store) {
         spares_adopt(g, made);
     }
     clear_away(store);
+    (void)g->v->unlink(g->v, g->dir, "CHECKPOINT.new"); /* of a life that was cut */
     s->last = last;
     int rc = MUTANT(NO_DIR_SYNC_AT_OPEN) ? 0 : g->v->sync_dir(g->v, g->dir);
     if (rc != 0) {
@@ -482,6 +483,9 @@ int ls_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next
     free(sorted);
     if (rc == LS_OK) {
         rc = log_start_threads(g);
+    }
+    if (rc == LS_OK) {
+        rc = checkpoint_start_thread(store);
     }
     scan_close(&store->scan);
     recovered_finish(store);

@@ -112,7 +112,7 @@ static bool within_limit(const struct log *g) {
     return g->max_log_bytes == 0 || files * g->segment_size <= g->max_log_bytes;
 }
 
-int spares_make(struct log *g, bool zero_fill) {
+static int make_spare(struct log *g, bool zero_fill) {
     if (!within_limit(g)) {
         g->grow_error = 0;
         return fail(LS_FULL, "the log may not grow beyond max_log_bytes (%llu)", (unsigned long long)g->max_log_bytes);
@@ -138,6 +138,16 @@ int spares_make(struct log *g, bool zero_fill) {
     g->stats.segments_created++;
     spares_adopt(g, s);
     return LS_OK;
+}
+
+/* On a full disk a checkpoint is given up before the log is: it only saves time. */
+int spares_make(struct log *g, bool zero_fill) {
+    int rc = make_spare(g, zero_fill);
+    bool disk_full = rc == LS_FULL && (g->grow_error == ENOSPC || g->grow_error == EDQUOT);
+    if (disk_full && g->owner.give_up_space != NULL && g->owner.give_up_space(g->owner.context)) {
+        rc = make_spare(g, zero_fill);
+    }
+    return rc;
 }
 
 /*

@@ -246,6 +246,10 @@ static uint64_t weight(const void *context) {
     return BYTES_PER_PLACE * (store->table.place_count + store->table.tx_count);
 }
 
+static void segment_begun(void *context) { checkpoint_consider(context); }
+
+static bool give_up_space(void *context) { return checkpoint_give_up(context); }
+
 /* Only an inline copy is never longer than before; states, work and transactions are, once. */
 static uint64_t expansion(const void *context) {
     const struct table *t = &((const ls_store *)context)->table;
@@ -283,7 +287,15 @@ ls_store *store_new(const ls_options *options) {
     table_init(&made->table);
     struct log *g = &made->log;
     g->dir = g->holds_dir = g->lock_file = g->hint_file = g->event = -1;
-    g->owner = (struct log_owner){.context = made, .relocate = relocate, .weight = weight, .expansion = expansion};
+    g->owner = (struct log_owner){
+        .context = made,
+        .relocate = relocate,
+        .weight = weight,
+        .expansion = expansion,
+        .segment_begun = segment_begun,
+        .give_up_space = give_up_space,
+    };
+    checkpoints_init(made);
     (void)pthread_mutex_init(&g->lock, NULL);
     (void)pthread_cond_init(&g->maker_wake, NULL);
     (void)pthread_cond_init(&g->maker_done, NULL);
@@ -412,9 +424,13 @@ int ls_close(ls_store *store) {
         (void)pthread_mutex_lock(&g->lock);
     }
     (void)pthread_mutex_unlock(&g->lock);
+    checkpoint_stop_thread(store);
     log_stop_threads(g);
     scan_close(&store->scan);
     (void)pthread_mutex_lock(&g->lock);
+    if (was_serving && rc == LS_OK) {
+        checkpoint_at_close(store);
+    }
     if (g->event >= 0) {
         (void)g->v->event_signal(g->v, g->event);
     }
@@ -442,6 +458,7 @@ void store_drop(ls_store *store) {
     log_free(g);
     table_free(&store->table);
     free(store->deaths);
+    checkpoints_free(store);
     free(store->recovered.items);
     inspection_free(store->inspection);
     (void)pthread_mutex_destroy(&g->lock);
@@ -558,6 +575,8 @@ void ls_stats_get(ls_store *store, ls_stats *stats) {
     stats->held_segments = g->held_count;
     stats->held_bytes = g->held_count * g->segment_size;
     stats->relaxed = store->relaxed;
+    stats->checkpoint_lsn = store->checkpoints.lsn;
+    stats->checkpoint_bytes = store->checkpoints.bytes;
     stats->full = g->cannot_grow && (spares_are_heavy(g) || !spares_suffice(g, 0, 0));
     (void)pthread_mutex_unlock(&g->lock);
 }

@@ -8,6 +8,7 @@
 #ifndef LOGSTORE_STORE_H
 #define LOGSTORE_STORE_H
 
+#include "checkpoint.h"
 #include "log.h"
 #include "scan.h"
 #include "table.h"
@@ -43,10 +44,10 @@ struct ls_store {
     bool creating;            /* META is still META.new */
     bool was_clean;           /* the log ended in CLOSE, and nothing was written since */
     struct scan scan;         /* between open and serve: which files there are, and where the log ends */
-    uint64_t named_queue_max; /* the largest queue id in the log */
     struct death *deaths;     /* derived, their MESSAGE_DELETE not yet logged */
     size_t death_count;
     size_t death_capacity;
+    struct checkpoints checkpoints;
     ls_store *next_open;           /* the fork registry's */
     struct inspection *inspection; /* of a store that is only inspected, else NULL */
     atomic_uint handles; /* this one, and every cursor and transaction on it: the last to go frees the memory */

@@ -113,7 +113,7 @@ uint32_t table_add(struct table *t, uint64_t id, uint16_t flags) {
         t->message_slots++;
     }
     t->free_slots--;
-    *m = (struct message){.id = id, .flags = flags};
+    *m = (struct message){.id = id, .flags = flags | t->copied};
     if ((flags & MESSAGE_PUBLISHED) == 0) {
         message_grows(t, m, 0);
     }
@@ -125,6 +125,7 @@ uint32_t table_add(struct table *t, uint64_t id, uint16_t flags) {
 void table_remove(struct table *t, uint32_t number) {
     struct message *m = table_message(t, number);
     assert(m->place_count == 0 && message_pending(m) == 0);
+    assert(t->copy == NULL || (m->flags & MESSAGE_COPIED) == t->copied); /* too late now */
     index_remove(&t->messages, m->id);
     message_moved(t, m);
     free_extra(m);
@@ -166,6 +167,7 @@ void message_changed(struct message *m) {
 }
 
 void message_grows(struct table *t, struct message *m, uint64_t bytes) {
+    table_touch(t, m);
     t->loose_count += (m->flags & MESSAGE_LOOSE) == 0 ? 1 : 0;
     m->flags |= MESSAGE_LOOSE;
     if (m->extra != NULL) {
@@ -210,6 +212,7 @@ uint64_t message_grows_at_most(const struct message *m, uint64_t n) {
 }
 
 void message_moved(struct table *t, struct message *m) {
+    table_touch(t, m);
     t->loose_count -= (m->flags & MESSAGE_LOOSE) != 0 ? 1 : 0;
     m->flags &= (uint16_t)~MESSAGE_LOOSE;
     if (m->extra != NULL) {
@@ -257,6 +260,7 @@ bool message_prepare_places(struct message *m, uint32_t more) {
 
 void message_add_place(struct table *t, struct message *m, struct place place) {
     assert(m->many != 0 ? m->place_count < m->places.list.capacity : m->place_count == 0);
+    table_touch(t, m);
     message_places(m)[m->place_count++] = place;
     message_changed(m);
     t->place_count++;
@@ -265,6 +269,7 @@ void message_add_place(struct table *t, struct message *m, struct place place) {
 void message_drop_place(struct table *t, struct message *m, uint32_t queue_id) {
     struct place *p = message_place(m, queue_id);
     assert(p != NULL);
+    table_touch(t, m);
     *p = message_places(m)[--m->place_count];
     message_changed(m);
     t->place_count--;

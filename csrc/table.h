@@ -139,7 +139,8 @@ enum message_flag {
     MESSAGE_PUBLISHED = 2, /* goes with a rollback of its enqueue */
     MESSAGE_FREE = 4,      /* a slot without a message */
     MESSAGE_RECOVERED = 8,
-    MESSAGE_LOOSE = 16, /* as it stands in the log it may be shorter than when it is moved */
+    MESSAGE_LOOSE = 16,  /* as it stands in the log it may be shorter than when it is moved */
+    MESSAGE_COPIED = 32, /* as table.copied: the checkpoint that is being taken has it, or need not have it */
 };
 
 struct message {
@@ -236,7 +237,19 @@ struct table {
     uint64_t loose_count; /* messages that may grow when they are moved: by a state and a place's row, and */
     uint64_t growth;      /* by so many bytes of its rows */
     struct index tx_index;
+
+    /* While a checkpoint is being taken: it gets each message as it was before its first change since. */
+    void (*copy)(void *context, struct message *m); /* NULL: none is */
+    void *copy_context;
+    uint16_t copied; /* MESSAGE_COPIED or 0, in turns: so that nothing has to be reset between two checkpoints */
 };
+
+/* Before anything of the message changes that recovery would give back; its places still stand in their runs. */
+static inline void table_touch(const struct table *t, struct message *m) {
+    if (t->copy != NULL && (m->flags & MESSAGE_COPIED) != t->copied) {
+        t->copy(t->copy_context, m);
+    }
+}
 
 void table_init(struct table *t);
 void table_free(struct table *t);

@@ -80,6 +80,7 @@ void tx_prepared(struct table *t, struct tx *tx, uint64_t time_us) {
 /* The message's extra is there already. */
 void tx_add_work(struct table *t, struct tx *tx, struct work *w) {
     struct message *m = table_message(t, w->message);
+    table_touch(t, m);
     w->tx = tx;
     w->next = NULL;
     if (tx->last != NULL) {
@@ -99,6 +100,7 @@ void tx_add_work(struct table *t, struct tx *tx, struct work *w) {
 
 void tx_drop_work(struct table *t, struct work *w) {
     struct message *m = table_message(t, w->message);
+    table_touch(t, m);
     struct work **link = &m->extra->work;
     while (*link != w) {
         link = &(*link)->next_of_message;

@@ -8,7 +8,7 @@ from logstore import errors
 from logstore._core import ffi, lib
 from logstore._native import check
 from logstore.names import Names
-from logstore.reports import Recovery, SegmentLife, Tail, stats_from_c
+from logstore.reports import Checkpoint, Recovery, SegmentLife, Tail, stats_from_c
 
 if TYPE_CHECKING:
     import os
@@ -124,6 +124,22 @@ class Care(Names):
             return sum(each.honoured for each in list_holds(self._path))
         except errors.StoreError:
             return 0
+
+    def checkpoint(self) -> Checkpoint:
+        """Writes a checkpoint now, while others go on working: the next open replays only the log behind it.
+
+        It is in place and durable on return. Nothing ever needs one: a failure (``StoreFull`` for want of disk, an
+        ``OSError`` from it) leaves the store and an earlier checkpoint as they were.
+        """
+        info = ffi.new("ls_checkpoint_info *")
+        check(lib.ls_checkpoint(self._c, info))
+        return Checkpoint(info.lsn, info.bytes, info.messages, info.transactions, info.took_us / 1e6)
+
+    def checkpoint_size(self) -> Checkpoint:
+        """What :meth:`checkpoint` would write now, without writing it."""
+        info = ffi.new("ls_checkpoint_info *")
+        check(lib.ls_checkpoint_size(self._c, info))
+        return Checkpoint(self.next_lsn, info.bytes, info.messages, info.transactions, 0.0)
 
     def _depth(self, queue_id: int) -> tuple[int, int]:
         places = ffi.new("uint64_t *")

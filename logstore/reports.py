@@ -83,7 +83,17 @@ class Recovery:
     places_dropped: int
     """On queues that the catalog no longer has."""
     queues_dropped: int
+    checkpoint_used: bool
+    """Only the log behind a checkpoint was replayed; the counts of records above are of that part."""
+    checkpoint_ignored: str
+    """Why one that is there was not used; empty if it was, or if there is none."""
+    checkpoint_lsn: int
+    """Of the one that was used or ignored; 0 if it does not say."""
+    checkpoint_bytes: int
+    """Read of it."""
+    checkpoint_us: int
     scan_us: int
+    """With the checkpoint's reading."""
     transactions_us: int
     messages_us: int
     rewrite_us: int
@@ -98,11 +108,21 @@ class Recovery:
         """Of the core's ``ls_store``."""
         report = ffi.new("ls_recovery *")
         lib.ls_recovery_report(store, report)
-        names = _names_from_c(store)
+        names = _names_from_c(store) | {"checkpoint_ignored": _ignored(report.checkpoint_state)}
         counts: dict[str, Any] = {
             field.name: int(getattr(report, field.name)) for field in fields(cls) if field.name not in names
         }
-        return cls(**counts | {name: bool(counts[name]) for name in ("created", "clean", "direct")} | names)
+        return cls(**counts | {name: bool(counts[name]) for name in _YES_OR_NO} | names)
+
+
+_YES_OR_NO = ("created", "clean", "direct", "checkpoint_used")
+
+
+def _ignored(state: int) -> str:
+    if state in (lib.LS_CHECKPOINT_NONE, lib.LS_CHECKPOINT_USED):
+        return ""
+    text: bytes = ffi.string(lib.ls_checkpoint_state_text(state))
+    return text.decode()
 
 
 def _names_from_c(store: Any) -> dict[str, Any]:
@@ -121,6 +141,20 @@ def _names_from_c(store: Any) -> dict[str, Any]:
         ),
         "dropped_queues": tuple(DroppedQueue(one.id, one.count) for one in by_kind.get(lib.LS_RECOVERED_QUEUE, [])),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that was written, or what one would take."""
+
+    lsn: int
+    """Everything below it need not be replayed any more; of an estimate, where one would begin now."""
+    bytes: int
+    messages: int
+    transactions: int
+    """Open ones, those in doubt among them."""
+    seconds: float
+    """What writing it took; 0 of an estimate."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,8 @@ typedef struct ls_options {
     uint32_t max_prepared;        /* transactions; 0: no limit but that on open ones */
     int create;                   /* make the store if there is none */
     int relaxed;                  /* LS_WAIT does not wait */
-    int background;               /* threads for flushing and for making spares; without, callers do both */
+    int background;               /* threads for flushing, spares and checkpoints; without, callers do the first two */
+    int no_checkpoint;            /* none is used, none is written unless ls_checkpoint is called */
 } ls_options;
 
 #define LS_BUFFERS_MAX 64
@@ -123,12 +124,31 @@ typedef struct ls_recovery {
     uint64_t orphan_transactions;
     uint64_t places_dropped; /* on queues that the catalog no longer has */
     uint64_t queues_dropped;
-    uint64_t scan_us;
+    int checkpoint_used;       /* 1: only the log behind it was replayed; then counts of records are of that part */
+    int checkpoint_state;      /* LS_CHECKPOINT_USED, or why there was none to use */
+    uint64_t checkpoint_lsn;   /* of the one that was used or ignored; 0: unknown */
+    uint64_t checkpoint_bytes; /* read of it */
+    uint64_t checkpoint_us;
+    uint64_t scan_us; /* with the checkpoint's reading */
     uint64_t transactions_us;
     uint64_t messages_us;
     uint64_t rewrite_us;
     uint64_t total_us;
 } ls_recovery;
+
+#define LS_CHECKPOINT_NONE        0 /* there is none, or ls_options.no_checkpoint says not to look */
+#define LS_CHECKPOINT_USED        1
+#define LS_CHECKPOINT_DAMAGED     2 /* a checksum differs, it is cut short, or its contents are impossible */
+#define LS_CHECKPOINT_NEWER       3 /* of a later version of the format */
+#define LS_CHECKPOINT_FOREIGN     4 /* another store's */
+#define LS_CHECKPOINT_BEYOND      5 /* the log ends before it */
+#define LS_CHECKPOINT_BELOW       6 /* the base has passed it */
+#define LS_CHECKPOINT_NOT_IN_LOG  7 /* the batch that it names is not in the log */
+#define LS_CHECKPOINT_CONTRADICTS 8 /* the log behind it cannot follow from it */
+#define LS_CHECKPOINT_UNREADABLE  9 /* a system call failed */
+
+/* In words, for people. */
+const char *ls_checkpoint_state_text(int state);
 
 /*
  * Opening happens in two steps, so that the catalog can be checked between log and service:
@@ -294,6 +314,10 @@ typedef struct ls_stats {
     uint64_t relocation_failures; /* a segment that could not be read; survived */
     uint64_t held_segments;       /* dead, kept for holds alone, as of the last look; part of `segments` */
     uint64_t held_bytes;
+    uint64_t checkpoints;
+    uint64_t checkpoint_failures; /* survived */
+    uint64_t checkpoint_lsn;      /* of the one in place; 0: none */
+    uint64_t checkpoint_bytes;    /* its size */
     int relaxed;
     int full;
 } ls_stats;
@@ -312,6 +336,34 @@ typedef struct ls_segment_info {
 int ls_segments(ls_store *store, ls_segment_info *into, size_t n, size_t *count);
 /* Makes an empty batch durable, so that the base which the last one gave is named, and recycles. */
 int ls_move_base(ls_store *store);
+
+/* ---- checkpoint: what the log gives up to an LSN, in a file, so that an open need not replay it ---- */
+typedef struct ls_checkpoint_info {
+    uint64_t lsn; /* everything below it is in the checkpoint */
+    uint64_t bytes;
+    uint64_t messages;
+    uint64_t places;
+    uint64_t operations; /* pending */
+    uint64_t transactions;
+    uint64_t took_us;
+} ls_checkpoint_info;
+
+/* Writes one now, while others go on working; on LS_OK it is in place and durable. `info` may be NULL. A failure leaves
+   the store and an earlier checkpoint as they were. */
+int ls_checkpoint(ls_store *store, ls_checkpoint_info *info);
+/* What one would take now; all but `lsn` and `took_us`. */
+int ls_checkpoint_size(ls_store *store, ls_checkpoint_info *info);
+
+typedef struct ls_checkpoint_difference {
+    int differs;
+    uint64_t id;       /* of the message or transaction, 0 if it is neither */
+    uint32_t queue_id; /* of the queue, or 0 */
+    char text[120];    /* what of it */
+} ls_checkpoint_difference;
+
+/* Whether a store that was read from a checkpoint is what the log alone gives: both opened and not yet served, or inspected
+   to the end, the one with the checkpoint and the other without, and not changed in between. Times are not compared. */
+int ls_checkpoint_compare(ls_store *with, ls_store *without, ls_checkpoint_difference *difference);
 
 /* ---- reading beside a writer, or a closed store; takes no lock and writes nothing ---- */
 typedef struct ls_batch {
@@ -350,8 +402,9 @@ int ls_reader_skim(ls_reader *reader, uint64_t bytes, uint64_t *lsn);
 void ls_reader_past_cache(ls_reader *reader);
 
 /* ---- inspection: the state that a log comes to, without opening it; takes no lock and writes nothing ---- */
-#define LS_INSPECT_CHECK  1 /* also hold back-links, batches and footers against each other */
-#define LS_INSPECT_DIRECT 2 /* read past the page cache where the file system can */
+#define LS_INSPECT_CHECK         1 /* also hold back-links, batches and footers against each other */
+#define LS_INSPECT_DIRECT        2 /* read past the page cache where the file system can */
+#define LS_INSPECT_NO_CHECKPOINT 4 /* replay all of the log; so does LS_INSPECT_CHECK */
 
 typedef struct ls_inspection {
     ls_reader_info log;

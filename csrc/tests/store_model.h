@@ -85,6 +85,7 @@ struct run {
     bool busy;         /* in transactions most of the time */
     bool hasty;        /* never waits, and publishes much */
     bool doubts;       /* one prepared transaction is left in doubt */
+    bool stays;        /* it is not closed meanwhile */
 };
 
 /* ---- the model ---- */

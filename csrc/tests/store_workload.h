@@ -341,7 +341,7 @@ static inline void one_operation(struct run *r) {
         delete_queue(r, r->next_queue - 1, wait);
     else if (choice == 98)
         add_queue(r);
-    else if (choice == 99)
+    else if (choice == 99 && !r->stays)
         reopen(r);
 }
 
