@@ -71,6 +71,7 @@ static bool is_due(const ls_store *store) {
         return false;
     }
     uint64_t much = CHECKPOINT_SEGMENTS * g->segment_size;
+    much = much > CHECKPOINT_LOG_MIN ? much : CHECKPOINT_LOG_MIN;
     uint64_t size = CHECKPOINT_TIMES_ITS_SIZE * about_its_size(store);
     return log_since(store) > (size > much ? size : much);
 }
@@ -336,7 +337,7 @@ void checkpoint_at_close(ls_store *store) {
     const struct log *g = &store->log;
     bool written = g->last_batch.end_lsn != 0 && g->last_batch.end_lsn == g->end_lsn;
     if (written && store->options.no_checkpoint == 0 && g->poison == 0 && !g->cannot_grow &&
-        log_since(store) >= CHECKPOINT_AT_CLOSE_MIN) {
+        log_since(store) >= CHECKPOINT_LOG_MIN) {
         (void)checkpoint_take(store, NULL);
     }
 }

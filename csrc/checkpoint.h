@@ -23,9 +23,9 @@
 #include "logstore.h"
 
 enum {
-    CHECKPOINT_SEGMENTS = 8,          /* of log since the last one, before another is written in the background, and */
-    CHECKPOINT_TIMES_ITS_SIZE = 4,    /* so many times as much log as it is long itself */
-    CHECKPOINT_AT_CLOSE_MIN = 1 << 20 /* bytes of log: what replays in a millisecond needs none */
+    CHECKPOINT_SEGMENTS = 8,       /* of log since the last one, before another is written in the background, and */
+    CHECKPOINT_TIMES_ITS_SIZE = 4, /* so many times as much log as it is long itself */
+    CHECKPOINT_LOG_MIN = 8 << 20,  /* bytes, which replay in 10 ms: less of log is worth none, at close neither */
 };
 
 /* A QUEUE_DELETE in the log: what names the queue below it is without effect. */
