@@ -34,6 +34,7 @@ int log_init(struct log *g, vfs *v, const ls_options *options, const struct meta
     memcpy(g->uuid, meta->uuid, UUID_BYTES);
     g->v = v;
     g->hint_file = g->event = -1;
+    g->pace_until = g->live_low = g->live_low_before = UINT64_MAX;
     g->segment_size = meta->segment_size;
     g->max_undurable_bytes = meta->max_undurable_bytes;
     g->max_log_bytes = options->max_log_bytes;
@@ -307,6 +308,7 @@ static void batch_is_durable(struct log *g, const struct outgoing *out) {
         assert(s->live_records >= r->records && s->live_bytes >= r->bytes);
         s->live_records -= r->records;
         s->live_bytes -= r->bytes;
+        g->released_bytes += r->bytes;
         *r = (struct release){0, 0};
     }
     b->released_count = 0;
@@ -318,6 +320,7 @@ static void batch_is_durable(struct log *g, const struct outgoing *out) {
     g->stats.batches++;
     g->stats.syncs++;
     g->stats.batch_bytes += b->end_lsn - b->start_lsn;
+    spares_appended(g);
 }
 
 static void wake_helpers(struct log *g) {
@@ -328,7 +331,9 @@ static void wake_helpers(struct log *g) {
         g->flusher_sleeping = false;
         (void)sem_post(&g->flusher_wake);
     }
-    if (g->base_index > 0 && g->segments[0]->first_lsn < log_recyclable_lsn(g)) {
+    bool dead = g->base_index > 0 && g->segments[0]->first_lsn < log_recyclable_lsn(g);
+    bool unnamed = g->threads_running && g->busy == 0 && log_base_lsn(g) > g->named_base_lsn;
+    if (dead || unnamed) {
         g->maker_wanted = true;
         (void)pthread_cond_signal(&g->maker_wake);
     }
@@ -518,8 +523,12 @@ static int prepare_switch(struct log *g, enum purpose purpose, bool *ready) {
     if (!spares_allow(g, purpose)) {
         return spares_need(g, purpose);
     }
-    if (purpose == RESERVE_GROWS && !g->moving && spares_are_behind(g)) {
+    if (purpose == RESERVE_GROWS && spares_are_behind(g)) {
+        const struct segment *full = g->segments[g->segment_count - 1];
         spares_try(g); /* relocation has fallen behind: who makes the log longer waits for it */
+        if (full != g->segments[g->segment_count - 1]) {
+            return LS_OK; /* the move, or somebody else, has begun another */
+        }
     }
     if (!spares_allow(g, purpose)) {
         return LS_OK;
@@ -560,12 +569,13 @@ static int make_room(struct log *g, uint64_t bytes, enum purpose purpose) {
 }
 
 /*
- * Whether the log may grow is known only when the maker has tried for one more spare. Until then growing stops half
- * way through the current segment: the rest is for the dequeues that make room again.
+ * Whether the log may grow is known only when the maker has tried for one more spare, or has moved what there was to be
+ * moved. Until then growing stops half way through the current segment: the rest is for the dequeues that make room.
  */
 static bool maker_is_behind(const struct log *g) {
     bool half_way = g->append_lsn + g->segment_size / 2 > segment_end(g);
-    return g->spare_count < g->spares_reserved || (g->spare_count == g->spares_reserved && half_way);
+    bool asked = g->asked_lsn == g->segments[g->segment_count - 1]->first_lsn;
+    return g->spare_count < g->spares_reserved || (g->spare_count == g->spares_reserved && half_way && !asked);
 }
 
 /* Growing has to ask first: the maker for another spare, or where there is none, how much lives. */

@@ -30,7 +30,12 @@ enum {
     SEGMENT_END_RESERVE = 3 * BATCH_RECORD_BYTES + FOOTER_BYTES_MAX,
     SPARES_RESERVED = 2,  /* for relocation and for opening */
     ROOM_TO_WORK = 8,     /* of a segment, so large a part is kept free of life for what a drain appends */
-    LOG_SEGMENTS_MIN = 4, /* below it nothing is moved to make the log smaller */
+    LOG_SEGMENTS_MIN = 4, /* files, and one more: below it nothing is moved to make the log smaller */
+    PACE_HEAD_START = 8,  /* of a segment, so large a part is appended before moving begins: much may die by itself */
+    PACE_SHARE = 4,       /* then so many bytes of the oldest segment are looked through for each byte appended */
+    WEIGHED_TIMES = 64,   /* so often in a segment is what lives summed up */
+    RELEASED_TIMES = 16,  /* or when so large a part of one has died since */
+    GAIN_MIN = 4,         /* of a segment, so large a part must be dead in full segments for moves to be worth it */
     OPEN_FILES_MAX = 256,
     TYPES_COUNTED = 24, /* three streams of eight, see log_type_ordinal */
 };
@@ -167,21 +172,32 @@ struct log {
     bool maker_wanted;
     uint64_t maker_tries;
     bool maker_trying;
-    bool moving;            /* one thread is relocating */
-    bool mid_chain;         /* ... a chain of which some copies are in the log, and its state is not */
-    bool cannot_grow;       /* the last try failed: disk full, or max_log_bytes */
-    struct segment *spares; /* first_lsn is the name it has; ascending */
-    int grow_error;         /* errno of that try; 0: max_log_bytes */
+    unsigned spares_awaited; /* by how many, who need one more than are reserved */
+    uint64_t asked_lsn;      /* the current segment when somebody last asked whether the log can grow */
+    unsigned tries_awaited;  /* by how many threads: moving keeps no pace then */
+    uint64_t pace_from;      /* what others had appended when the move began */
+    uint64_t pace_until;     /* the maker wants to be woken when they have appended so much */
+    uint64_t compact_to_lsn; /* what lives below it is moved whatever the policy; 0: none asked */
+    bool moving;             /* one thread is relocating */
+    bool mid_chain;          /* ... a chain of which some copies are in the log, and its state is not */
+    bool cannot_grow;        /* the last try failed: disk full, or max_log_bytes */
+    struct segment *spares;  /* first_lsn is the name it has; ascending */
+    int grow_error;          /* errno of that try; 0: max_log_bytes */
     size_t spare_count;
     unsigned room_wanted;   /* how many wait to make room */
     size_t spares_reserved; /* not for what grows; reckoned anew with every segment and by the maker */
+    size_t files_wanted;    /* that the log is kept to, spares counted; reckoned with them */
     size_t spares_wanted;   /* before the log grows: with what lives packed anew there must be room to work */
     uint64_t usable;        /* bytes of a segment that life can fill at worst; as of the last reckoning */
     uint64_t gap_bytes;     /* the record that it allows for at a segment's end */
     uint64_t weighed_bytes; /* what lived at weighed_lsn: since then it has grown by no more than was appended */
     uint64_t weighed_lsn;
-    uint64_t growth_asked; /* by who waits to grow, for itself and for what it will take more when it is moved */
-    uint64_t room_given;   /* how often room was found for anything but a move: others make progress */
+    uint64_t live_low;        /* the least that lived since the current segment began */
+    uint64_t live_low_before; /* and in the one before it */
+    uint64_t live_low_lsn;    /* where that was looked at */
+    uint64_t released_bytes;  /* since then */
+    uint64_t growth_asked;    /* by who waits to grow, for itself and for what it will take more when it is moved */
+    uint64_t room_given;      /* how often room was found for anything but a move: others make progress */
     uint64_t next_spare_lsn;
     uint64_t last_switch_us;
     uint64_t switch_interval_us; /* how long the last segment lasted */
@@ -247,7 +263,8 @@ void log_relock_after_io(struct log *g);
 int spares_need(struct log *g, enum purpose purpose); /* (waits) one may be taken, or room was made, or LS_FULL */
 /* (waits) The log can grow again, by so much and what it takes more when it is moved, or LS_FULL. */
 int spares_grow(struct log *g, uint64_t bytes, uint64_t expansion);
-void spares_reckon(struct log *g); /* how many are kept from what grows */
+void spares_reckon(struct log *g);         /* how many are kept from what grows */
+size_t spares_target(const struct log *g); /* how many are made ahead of need; as of the last reckoning */
 /* With so much more, all that lives could still be moved, and a drain would have room to work. */
 bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion);
 bool spares_are_heavy(const struct log *g); /* too much lives for a log that cannot grow */
@@ -257,6 +274,10 @@ bool spares_allow(const struct log *g, enum purpose purpose); /* one may be take
 struct segment *spares_take(struct log *g);
 void spares_adopt(struct log *g, struct segment *s);
 void *spares_thread(void *log);
+/* (waits) Moving goes on once others have appended enough for so many bytes of the oldest segment, or it is urgent. */
+void spares_pace(struct log *g, uint64_t bytes);
+void spares_weigh(struct log *g);
+void spares_appended(struct log *g); /* a batch became durable: who paces may go on */
 
 /* hint.c: what readers beside the writer go by. */
 enum { HINT_OLD = 0 };       /* an old one may be left */

@@ -259,11 +259,28 @@ static int move_window(struct mover *v, uint64_t lsn, size_t bytes, size_t *used
     return LS_OK;
 }
 
+/* Records of it that no batch on its way lets go: what is moved counts there until its copy is durable. */
+static uint64_t staying_records(const struct log *g, const struct segment *s) {
+    uint64_t leaving = 0;
+    for (uint32_t i = 0; i < g->buffer_count; i++) {
+        leaving += s->pending[i].records;
+    }
+    assert(s->live_records >= leaving);
+    return s->live_records - leaving;
+}
+
 static int read_and_move(struct mover *v) {
     struct log *g = v->g;
     struct segment *s = v->victim;
     uint64_t lsn = s->first_lsn + SEGMENT_HEADER_BYTES;
-    while (lsn < s->end_lsn && s->live_records > 0) {
+    for (;;) {
+        spares_pace(g, lsn - s->first_lsn);
+        if (lsn >= s->end_lsn || staying_records(g, s) == 0) {
+            return LS_OK;
+        }
+        if (g->stopping || !g->serving) {
+            return fail(LS_CLOSED, "the store is being closed");
+        }
         size_t want = s->end_lsn - lsn < v->window_bytes ? (size_t)(s->end_lsn - lsn) : v->window_bytes;
         int file = log_segment_file(g, s);
         log_unlock_for_io(g);
@@ -282,7 +299,6 @@ static int read_and_move(struct mover *v) {
         }
         lsn += used;
     }
-    return LS_OK;
 }
 
 int relocate_segment(ls_store *store, struct segment *victim) {

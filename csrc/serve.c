@@ -333,7 +333,7 @@ static int gather_spares(ls_store *store) {
     size_t last = s->last;
     s->last = SIZE_MAX;
     spares_reckon(g);
-    size_t wanted = store->creating ? store->options.initial_segments - 1 : g->spares_wanted + 1;
+    size_t wanted = store->creating ? store->options.initial_segments - 1 : spares_target(g);
     int file = 0;
     while (g->spare_count < wanted && (file = take_file(store, g->next_spare_lsn)) >= 0) {
         struct segment *made = segment_new(g, g->next_spare_lsn, g->epoch);

@@ -13,12 +13,13 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "io.h"
 #include "log.h"
 #include "mutants.h"
 
-enum { FAST_SWITCH_US = 500 * 1000, ZERO_CHUNK_BYTES = 1 << 20 };
+enum { FAST_SWITCH_US = 500 * 1000, ZERO_CHUNK_BYTES = 1 << 20, HELD_AGAIN_S = 1 };
 
 /* A thread stays what it is; whether there is a maker changes while one of these two waits for the other. */
 static _Thread_local bool this_is_the_maker;
@@ -51,6 +52,9 @@ struct segment *spares_take(struct log *g) {
     assert(s != NULL);
     g->spares = s->next_spare;
     g->spare_count--;
+    spares_weigh(g);
+    g->live_low_before = g->live_low;
+    g->live_low = UINT64_MAX;
     spares_reckon(g);
     uint64_t now = g->v->monotonic_us(g->v);
     g->switch_interval_us = now - g->last_switch_us;
@@ -99,8 +103,10 @@ static int make_file(struct log *g, uint64_t first_lsn, bool zero_fill) {
     return file;
 }
 
-/* What a hold alone keeps is the reader's, and limited by the hold. */
-static size_t files_of_log(const struct log *g) { return g->segment_count - g->held_count + g->spare_count; }
+/* What a hold alone keeps is the reader's, and limited by the hold; what is dead but not recycled yet has its file. */
+static size_t segments_kept(const struct log *g) { return g->segment_count - g->held_count; }
+
+static size_t files_of_log(const struct log *g) { return segments_kept(g) + g->spare_count; }
 
 /* What life can fill of a segment at worst, if a record of `gap` bytes does not fit at its end. */
 static uint64_t usable_bytes(const struct log *g, uint64_t gap) {
@@ -167,6 +173,14 @@ static uint64_t expansion_of(const struct log *g) {
 
 static size_t segments_used(const struct log *g) { return g->segment_count - g->base_index; }
 
+/* What came and went within a segment or two does not make the log longer. */
+void spares_weigh(struct log *g) {
+    uint64_t live = log_live_bytes(g);
+    g->live_low = live < g->live_low ? live : g->live_low;
+    g->live_low_lsn = g->append_lsn;
+    g->released_bytes = 0;
+}
+
 static void reckon_usable(struct log *g) {
     g->gap_bytes = 0;
     for (size_t i = g->base_index; i < g->segment_count; i++) {
@@ -187,6 +201,11 @@ void spares_reckon(struct log *g) {
     g->spares_reserved = SPARES_RESERVED + (size_t)((expansion + g->segment_size / 2) / g->segment_size);
     g->spares_wanted = SPARES_RESERVED + (size_t)(packed > used ? packed - used : 0);
     g->spares_wanted = g->spares_wanted > g->spares_reserved ? g->spares_wanted : g->spares_reserved;
+    uint64_t lasting = g->weighed_bytes < g->live_low ? g->weighed_bytes : g->live_low;
+    lasting = g->live_low_before < lasting ? g->live_low_before : lasting;
+    uint64_t twice = (2 * lasting + g->segment_size - 1) / g->segment_size;
+    g->files_wanted =
+        (size_t)(twice > LOG_SEGMENTS_MIN ? twice : LOG_SEGMENTS_MIN) + 1 + g->spares_reserved - SPARES_RESERVED;
 }
 
 static bool suffices(const struct log *g, uint64_t bytes, uint64_t expansion) {
@@ -209,14 +228,27 @@ bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion) {
     return suffices(g, bytes, expansion);
 }
 
-/* With one that is made ahead of need. */
-static size_t spares_target(const struct log *g) { return g->spares_wanted + 1; }
+/*
+ * A log of so many segments has at most so many spares beside it: what must be, and two more as long as all files together
+ * are no more than the log is kept to. One of these is made ahead of need; the other may stay when a segment dies, since
+ * with fewer, making would always be quicker than dying.
+ */
+static size_t spares_beside(const struct log *g, size_t segments, size_t ahead) {
+    size_t room = g->files_wanted > segments ? g->files_wanted - segments : 0;
+    size_t most = g->spares_wanted + ahead;
+    most = most < room ? most : room;
+    return most > g->spares_wanted ? most : g->spares_wanted;
+}
+
+size_t spares_target(const struct log *g) { return spares_beside(g, segments_kept(g), 1); }
+
+static size_t spares_most(const struct log *g) { return spares_beside(g, segments_kept(g), 2); }
 
 /* One dead segment becomes a spare under a new name, or goes. It is out of the array already. */
 static void recycle(struct log *g, struct segment *s) {
     char from[SEGMENT_NAME_BYTES], to[SEGMENT_NAME_BYTES];
     format_segment_name(from, s->first_lsn);
-    bool keep = g->spare_count < spares_target(g) + 1; /* with fewer, making would always be quicker than dying */
+    bool keep = g->spare_count < spares_most(g);
     int rc = -1;
     if (keep) {
         uint64_t first_lsn = g->next_spare_lsn;
@@ -269,6 +301,40 @@ static size_t count_held(const struct log *g, uint64_t below_lsn, uint64_t kept_
 }
 
 /*
+ * The newest spare goes back to the disk. Its name is free again, so that there is no gap: ids stay within
+ * max_undurable_bytes of what is durable.
+ */
+static bool give_back(struct log *g) {
+    struct segment **end = &g->spares;
+    while (*end != NULL && (*end)->next_spare != NULL) {
+        end = &(*end)->next_spare;
+    }
+    struct segment *s = *end;
+    if (s == NULL || s->first_lsn + g->segment_size != g->next_spare_lsn) {
+        return false;
+    }
+    char name[SEGMENT_NAME_BYTES];
+    format_segment_name(name, s->first_lsn);
+    *end = NULL;
+    g->spare_count--;
+    g->next_spare_lsn = s->first_lsn;
+    segment_free(g, s);
+    log_unlock_for_io(g);
+    int rc = g->v->unlink(g->v, g->dir, name);
+    rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc; /* should it come back, it is a spare */
+    log_relock_after_io(g);
+    g->stats.segments_removed++;
+    g->stats.spare_failures += rc != 0 ? 1 : 0;
+    return rc == 0;
+}
+
+/* After a peak the disk has back what is not needed any more; before anything died, what was made ahead stays. */
+static void give_back_beyond(struct log *g, size_t most) {
+    while (g->spare_count > most && give_back(g)) {
+    }
+}
+
+/*
  * Which segments may go is settled before the look at the holds: a reader that takes its hold while we look goes by the
  * hint that it finds then, so whatever the base passes from here on is for the next look.
  */
@@ -297,6 +363,8 @@ void spares_recycle(struct log *g) {
         log_remove_segment(g, 0);
         recycle(g, s);
     }
+    spares_reckon(g);
+    give_back_beyond(g, spares_most(g));
 }
 
 /* ---- how many, and when to relocate ---- */
@@ -316,15 +384,28 @@ bool spares_allow(const struct log *g, enum purpose purpose) {
     return g->spare_count > kept;
 }
 
-/* The size that the log is kept to: a function of what lives, not of the age of the oldest. */
-static size_t segments_wanted(const struct log *g) {
-    uint64_t twice = 2 * log_live_bytes(g) / g->segment_size;
-    return twice > LOG_SEGMENTS_MIN ? (size_t)twice : LOG_SEGMENTS_MIN;
-}
-
 static bool oldest_is_stuck(const struct log *g) { return g->append_lsn < g->segments[g->base_index]->stuck_until_lsn; }
 
-bool spares_are_behind(const struct log *g) { return segments_used(g) > segments_wanted(g) + 1 && !oldest_is_stuck(g); }
+/*
+ * The log, every file counted, is kept to max(LOG_SEGMENTS_MIN segments, twice what lives) and one more, and what moving
+ * takes more on top: a function of what lives, not of the age of the oldest. It is long when the next segment would be
+ * one too many beside the spares that are kept.
+ */
+static bool is_long(const struct log *g) { return segments_used(g) + 1 + g->spares_reserved > g->files_wanted; }
+
+/*
+ * And what is dead in full segments is worth a round of moves: that round copies no more than what lives, so the bytes
+ * copied for each byte gained are bounded (docs/decisions.md says by how much).
+ */
+static bool is_worth_moving(const struct log *g) {
+    uint64_t full = (segments_used(g) - 1) * g->usable, live = 0;
+    for (size_t i = g->base_index; i + 1 < g->segment_count; i++) {
+        live += g->segments[i]->live_bytes;
+    }
+    return full > live + g->segment_size / GAIN_MIN;
+}
+
+bool spares_are_behind(const struct log *g) { return is_long(g) && is_worth_moving(g) && !oldest_is_stuck(g); }
 
 static bool can_relocate(const struct log *g) {
     const struct segment *oldest = g->segments[g->base_index];
@@ -333,13 +414,13 @@ static bool can_relocate(const struct log *g) {
 }
 
 /*
- * A whole segment can be gained, and either the log is larger than it is kept to or no spare can be made; or somebody
+ * The log is long, and it is worth it; or no spare can be made and a whole segment can be gained; or somebody
  * waits to make room, the current segment is full, and there is some to be gained.
  */
 static bool should_relocate(struct log *g, bool pressed) {
     spares_reckon(g);
     size_t used = segments_used(g), files = used + g->spare_count;
-    if ((pressed || used > segments_wanted(g)) && used > g->weighed_bytes / g->usable + 1) {
+    if ((pressed && used > g->weighed_bytes / g->usable + 1) || (is_long(g) && is_worth_moving(g))) {
         return true;
     }
     uint64_t end_lsn = g->segments[g->segment_count - 1]->first_lsn + g->segment_size;
@@ -350,12 +431,58 @@ static bool should_relocate(struct log *g, bool pressed) {
     return g->room_wanted > 0 && full && some;
 }
 
+/* ---- pace ---- */
+
+/* What others than the mover have appended. */
+static uint64_t appended_by_others(const struct log *g) { return g->stats.appended_bytes - g->stats.relocated_bytes; }
+
+/* Somebody waits for what moving gains, or the log has more files than it is kept to. */
+static bool is_urgent(const struct log *g) {
+    return !g->serving || g->stopping || g->tries_awaited > 0 || g->cannot_grow || g->compact_to_lsn != 0 ||
+           g->spare_count < g->spares_reserved || segments_used(g) + g->spare_count > g->files_wanted;
+}
+
+void spares_pace(struct log *g, uint64_t bytes) {
+    if (!this_is_the_maker || !g->threads_running) {
+        return;
+    }
+    uint64_t due = g->pace_from + g->segment_size / PACE_HEAD_START + bytes / PACE_SHARE;
+    while (!is_urgent(g) && appended_by_others(g) < due) {
+        g->pace_until = due;
+        (void)pthread_cond_wait(&g->maker_wake, &g->lock);
+    }
+    g->pace_until = UINT64_MAX;
+}
+
+/* So much died that the log has more files than it need have: they go without waiting for the next segment. */
+static bool has_shrunk(struct log *g) {
+    size_t before = g->files_wanted;
+    spares_reckon(g);
+    return g->files_wanted < before && segments_kept(g) + g->spare_count > g->files_wanted;
+}
+
+void spares_appended(struct log *g) {
+    bool released = g->released_bytes >= g->segment_size / RELEASED_TIMES;
+    if (released || g->append_lsn - g->live_low_lsn >= g->segment_size / WEIGHED_TIMES) {
+        spares_weigh(g);
+        if (released && g->threads_running && has_shrunk(g)) {
+            g->maker_wanted = true;
+            (void)pthread_cond_signal(&g->maker_wake);
+        }
+    }
+    if (appended_by_others(g) >= g->pace_until) {
+        g->pace_until = UINT64_MAX;
+        (void)pthread_cond_signal(&g->maker_wake);
+    }
+}
+
 /* The oldest segment's life goes to the head, and the base past it. Every way to fail leaves it as it was. */
 static int relocate_oldest(struct log *g) {
     struct segment *oldest = g->segments[g->base_index];
     uint64_t first_lsn = oldest->first_lsn;
     assert(!g->moving); /* replay takes one chain after the other */
     g->moving = true;
+    g->pace_from = appended_by_others(g);
     int rc = log_force(g, g->end_lsn);
     log_advance_base(g);
     if (rc == LS_OK && g->segments[g->base_index] == oldest) {
@@ -378,29 +505,61 @@ static int relocate_oldest(struct log *g) {
     return rc;
 }
 
+static int make_one(struct log *g) {
+    int rc = spares_make(g, g->switch_interval_us >= FAST_SWITCH_US);
+    g->stats.spare_failures += rc != LS_OK ? 1 : 0;
+    return rc;
+}
+
+/* With one for who waits for it, unless moving gains it. */
 static int make_missing(struct log *g) {
     int rc = LS_OK;
-    while (rc == LS_OK && g->spare_count < spares_target(g)) {
-        rc = spares_make(g, g->switch_interval_us >= FAST_SWITCH_US);
-        g->stats.spare_failures += rc != LS_OK ? 1 : 0;
+    while (rc == LS_OK) {
+        bool due = g->spares_awaited > 0 && !(can_relocate(g) && spares_are_behind(g));
+        size_t target = spares_target(g);
+        target = due && target <= g->spares_reserved ? g->spares_reserved + 1 : target;
+        if (g->spare_count >= target) {
+            return LS_OK;
+        }
+        rc = make_one(g);
     }
     return rc;
 }
 
+/* What died last is behind the base only once a batch says so; with no traffic none would come. */
+static void name_base(struct log *g) {
+    log_advance_base(g);
+    if (g->serving && g->poison == 0 && g->busy == 0 && !g->leading && log_base_lsn(g) > g->named_base_lsn) {
+        (void)log_force_batch(g);
+    }
+}
+
+static bool is_to_be_compacted(const struct log *g) { return log_base_lsn(g) < g->compact_to_lsn; }
+
 /* At most once round the log: a log that is dense all over gains nothing from more. */
 int spares_keep(struct log *g) {
+    if (g->threads_running) {
+        name_base(g);
+    }
     spares_reckon(g);
     spares_recycle(g);
     int rc = make_missing(g);
     size_t rounds = segments_used(g);
-    while (rounds-- > 0 && can_relocate(g) && should_relocate(g, rc != LS_OK)) {
+    while (rounds-- > 0 && can_relocate(g) && (is_to_be_compacted(g) || should_relocate(g, rc != LS_OK))) {
         if (relocate_oldest(g) != LS_OK) {
             break;
         }
         rc = make_missing(g);
         (void)pthread_cond_broadcast(&g->maker_done);
     }
+    if (rc == LS_OK && g->spares_awaited > 0 && g->spare_count <= g->spares_reserved) {
+        rc = make_one(g); /* nothing could be moved */
+    }
     g->cannot_grow = rc != LS_OK;
+    if (g->compact_to_lsn != 0) {
+        spares_reckon(g);
+        give_back_beyond(g, spares_target(g));
+    }
     g->maker_tries++;
     return rc;
 }
@@ -418,10 +577,12 @@ void spares_try(struct log *g) {
     }
     uint64_t until = g->maker_tries + (g->maker_trying ? 2 : 1); /* a try that begins after this moment */
     g->maker_wanted = true;
+    g->tries_awaited++;
     (void)pthread_cond_signal(&g->maker_wake);
     while (g->maker_tries < until && !g->stopping) {
         (void)pthread_cond_wait(&g->maker_done, &g->lock);
     }
+    g->tries_awaited--;
 }
 
 int spares_fail_full(const struct log *g) {
@@ -473,7 +634,9 @@ int spares_need(struct log *g, enum purpose purpose) {
     }
     uint64_t moved = g->stats.segments_relocated;
     g->room_wanted += purpose == RESERVE_SHRINKS ? 1 : 0;
+    g->spares_awaited++;
     spares_try(g);
+    g->spares_awaited--;
     g->room_wanted -= purpose == RESERVE_SHRINKS ? 1 : 0;
     if (spares_allow(g, purpose) || g->stats.segments_relocated != moved) {
         return LS_OK; /* where a segment was moved there may be room behind it: the caller looks again */
@@ -499,7 +662,20 @@ int spares_grow(struct log *g, uint64_t bytes, uint64_t expansion) {
     g->growth_asked -= bytes + expansion;
     spares_reckon(g);
     bool full = g->cannot_grow && (!spares_suffice(g, bytes, expansion) || spares_are_heavy(g));
+    g->asked_lsn = g->segments[g->segment_count - 1]->first_lsn;
     return rc == LS_OK && full ? spares_fail_full(g) : rc;
+}
+
+/* A hold says nothing when it goes, so what it kept is looked at now and then. */
+static void wait_to_be_wanted(struct log *g) {
+    if (g->held_count == 0) {
+        (void)pthread_cond_wait(&g->maker_wake, &g->lock);
+        return;
+    }
+    struct timespec until;
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += HELD_AGAIN_S;
+    g->maker_wanted = pthread_cond_timedwait(&g->maker_wake, &g->lock, &until) == ETIMEDOUT || g->maker_wanted;
 }
 
 void *spares_thread(void *log) {
@@ -508,7 +684,7 @@ void *spares_thread(void *log) {
     pthread_mutex_lock(&g->lock);
     while (!g->stopping) {
         if (!g->maker_wanted) {
-            (void)pthread_cond_wait(&g->maker_wake, &g->lock);
+            wait_to_be_wanted(g);
             continue;
         }
         g->maker_wanted = false;
