@@ -511,11 +511,14 @@ static int make_one(struct log *g) {
     return rc;
 }
 
-/* With one for who waits for it, unless moving gains it. */
+/* Somebody waits for one more than are reserved; or the last try failed, and whether that is over must be tried. */
+static bool is_one_due(const struct log *g) { return g->spares_awaited > 0 || g->cannot_grow; }
+
+/* With one that is due, unless moving gains it. */
 static int make_missing(struct log *g) {
     int rc = LS_OK;
     while (rc == LS_OK) {
-        bool due = g->spares_awaited > 0 && !(can_relocate(g) && spares_are_behind(g));
+        bool due = is_one_due(g) && !(can_relocate(g) && spares_are_behind(g));
         size_t target = spares_target(g);
         target = due && target <= g->spares_reserved ? g->spares_reserved + 1 : target;
         if (g->spare_count >= target) {
@@ -552,7 +555,7 @@ int spares_keep(struct log *g) {
         rc = make_missing(g);
         (void)pthread_cond_broadcast(&g->maker_done);
     }
-    if (rc == LS_OK && g->spares_awaited > 0 && g->spare_count <= g->spares_reserved) {
+    if (rc == LS_OK && is_one_due(g) && g->spare_count <= g->spares_reserved) {
         rc = make_one(g); /* nothing could be moved */
     }
     g->cannot_grow = rc != LS_OK;
@@ -633,16 +636,21 @@ int spares_need(struct log *g, enum purpose purpose) {
         return need_for_move(g);
     }
     uint64_t moved = g->stats.segments_relocated;
-    g->room_wanted += purpose == RESERVE_SHRINKS ? 1 : 0;
     g->spares_awaited++;
+    g->room_wanted += purpose == RESERVE_SHRINKS ? 1 : 0;
     spares_try(g);
-    g->spares_awaited--;
     g->room_wanted -= purpose == RESERVE_SHRINKS ? 1 : 0;
-    if (spares_allow(g, purpose) || g->stats.segments_relocated != moved) {
-        return LS_OK; /* where a segment was moved there may be room behind it: the caller looks again */
+    /* where a segment was moved there may be room behind it: the caller looks again */
+    bool again = spares_allow(g, purpose) || g->stats.segments_relocated != moved;
+    int rc = LS_OK;
+    if (!again) {
+        rc = purpose == RESERVE_GROWS ? spares_grow(g, 0, 0) : free_what_died(g);
     }
-    int rc = purpose == RESERVE_GROWS ? spares_grow(g, 0, 0) : free_what_died(g);
-    if (spares_allow(g, purpose) || (rc == LS_OK && !g->cannot_grow && !g->stopping)) {
+    g->spares_awaited--;
+    if (g->stopping) {
+        return LS_OK; /* it was closed meanwhile, and the caller says so */
+    }
+    if (again || spares_allow(g, purpose) || (rc == LS_OK && !g->cannot_grow)) {
         return LS_OK; /* a spare was made, and somebody else may have taken it: the caller looks again */
     }
     return rc != LS_OK ? rc : spares_fail_full(g);
