@@ -411,6 +411,7 @@ int ls_close(ls_store *store) {
     }
     g->serving = false;
     g->closing = true;
+    (void)pthread_cond_broadcast(&g->maker_wake); /* a move that keeps pace with others waits no longer */
     g->closer = pthread_self();
     int rc = was_serving && g->poison == 0 ? write_close(store) : LS_OK;
     ls_error kept = *ls_last_error();
