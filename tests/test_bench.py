@@ -160,6 +160,22 @@ def test_a_store_that_is_full_of_what_nobody_consumes_ends_the_run(tmp_path: Pat
 # ---- The tail
 
 
+def test_half_a_gigabyte_in_small_extends_the_log_and_the_log_comes_back(tmp_path: Path) -> None:
+    """What ``--profile tail`` does with 0.5 GB, here with 24 MB and what fits to that."""
+    flags = ("--bytes", "24M", "--depth", 6000, "--survivors-max", 200)
+    said = measured(tmp_path / "store", "--profile", "tail", *flags)
+    made = said["plan"]
+    assert (made["segment_size"], made["initial_segments"], made["verify"]) == (MIB, 2, True)
+    assert said["log"]["bytes_max"] > 6 * MIB  # 6 000 messages of 1 KiB wait: it was extended
+    assert said["segments"]["recycled"] > 0
+    assert said["segments"]["relocated"] > 0  # the stuck message stood in the way
+    assert said["compared_after_restart"] == 201 == said["survivors"] + made["stuck"]
+    assert [one["when"] for one in said["returns"]] == ["with what stayed", "empty"]
+    for one in said["returns"]:
+        assert one["bytes"] <= one["bound"] == 5 * MIB
+    assert said["log"]["base_lsn_end"] > said["log"]["base_lsn_before"]
+
+
 def test_the_profile_of_the_tail_is_half_a_gigabyte_through_two_segments_of_a_mebibyte() -> None:
     made = plan("tail")
     assert made.message_limit == -(-500_000_000 // 1024)

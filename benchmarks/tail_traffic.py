@@ -1,0 +1,274 @@
+"""One old thing stays while everything else passes: the traffic of tail_bound.py and of tests/test_tail_bound.py.
+
+A scenario puts something into the log that nobody takes away, then messages of 1 KiB pass: ``publish_many`` and
+``dequeue_many``, and one wait for each batch. Another process adds up the segment files the whole time. The promise:
+at every moment after the first relocation they take at most max(4 segments, 2 x live) + one segment, spares and all,
+and what stays can be read and is what it was. *Live* is what the store itself says lives, when a batch is consumed: the
+batch on its way is not counted, which makes the bound the stricter.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+import random
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import logstore
+from logstore.bench import bound_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+CONTENT_BYTES = 1024
+DISTINCT = 61
+SHARE = 0.01  # of random survivors
+LOOKS = 3  # at survivors, for each batch
+
+
+class Mark(NamedTuple):
+    """The store's own account, at a moment when a batch was consumed."""
+
+    at_s: float
+    live_bytes: int
+    relocated: int  # segments, ever
+    appended: int  # bytes, ever, without what was moved
+    content_bytes: int  # published, ever
+    first: int  # id of the batch's first message
+    oldest: int  # of all that stays; 0 if nothing does
+
+
+class Wrong(Exception):
+    """What stays is not what it was."""
+
+
+class Scenario:
+    """What stays, and what it is worth: ids and contents. This one leaves nothing, for comparison."""
+
+    name = "nothing stays"
+
+    def __init__(self, store: logstore.MessageStore) -> None:
+        self.store = store
+        self.kept: dict[int, bytes] = {}
+        self.dice = random.Random(7)
+
+    def begin(self) -> None:
+        """Before the traffic."""
+
+    def leave(self, batch: Sequence[tuple[int, bytes]]) -> Sequence[int]:
+        """Of a batch, and of what was left earlier: which are consumed now."""
+        return [message_id for message_id, _ in batch]
+
+    def look(self) -> None:
+        """A few of those that stay, byte by byte."""
+        for message_id, content in self.kept.items():
+            self._compare(message_id, content)
+
+    def look_at_all(self) -> None:
+        """Every one of them."""
+        for message_id, content in self.kept.items():
+            self._compare(message_id, content)
+
+    def check(self, store: logstore.MessageStore) -> None:
+        """Where they are, and nothing else: now, or after a restart."""
+
+    def _compare(self, message_id: int, content: bytes) -> None:
+        if self.store.load_content(message_id) != content:
+            raise Wrong(f"{self.name}: message {message_id} is not what was published")
+
+    def _on_queue(self, store: logstore.MessageStore, name: str, expected: Iterable[int]) -> None:
+        found = [message.id for message in store.messages(name)]
+        if found != list(expected):
+            raise Wrong(f"{self.name}: {len(found)} messages on {name!r}, not the {len(self.kept)} that were left")
+
+
+class StuckMessage(Scenario):
+    """One message that nobody reads."""
+
+    name = "one stuck message"
+
+    def begin(self) -> None:
+        self.kept = {
+            self.store.publish(self.store.declare_queue("stuck"), content): content for content in [b"old" * 99]
+        }
+
+    def check(self, store: logstore.MessageStore) -> None:
+        self._on_queue(store, "stuck", self.kept)
+
+
+class StuckTransaction(Scenario):
+    """A prepared transaction whose coordinator never comes back: it published one message and takes another."""
+
+    name = "a stuck prepared transaction"
+    xid = logstore.Xid(1, b"coordinator", b"branch")
+
+    def begin(self) -> None:
+        queue = self.store.declare_queue("stuck")
+        waiting = self.store.publish(queue, b"taken" * 50)
+        transaction = self.store.begin(self.xid)
+        made = self.store.publish(queue, b"made" * 50, transaction=transaction)
+        self.store.dequeue(waiting, queue, transaction)
+        transaction.end()
+        transaction.prepare()
+        self.kept = {waiting: b"taken" * 50, made: b"made" * 50}
+
+    def check(self, store: logstore.MessageStore) -> None:
+        found = store.in_doubt()
+        if [(one.xid, one.operations) for one in found] != [(self.xid, 2)]:
+            raise Wrong(f"{self.name}: in doubt are {found}")
+        taken = next(iter(self.kept))
+        if [(one.id, one.locked) for one in store.messages("stuck")] != [(taken, True)]:
+            raise Wrong(f"{self.name}: what it takes is not locked, or what it made is seen")
+
+
+class StuckFanOut(Scenario):
+    """A message on ten queues, of which one is never read."""
+
+    name = "a fan-out with one queue of ten unread"
+
+    def begin(self) -> None:
+        queues = [self.store.declare_queue(f"fan {number}") for number in range(10)]
+        message_id = self.store.publish(queues, b"fan" * 99)
+        for queue in queues[1:]:
+            self.store.dequeue(message_id, queue)
+        self.kept = {message_id: b"fan" * 99}
+
+    def check(self, store: logstore.MessageStore) -> None:
+        self._on_queue(store, "fan 0", self.kept)
+        for number in range(1, 10):
+            self._on_queue(store, f"fan {number}", [])
+
+
+class RandomSurvivors(Scenario):
+    """One message of a hundred, by chance, is left. They add up to ``most``; from then on the oldest is consumed for
+    each new one, so that what lives stays the same and every one of them lives through the same traffic.
+    """
+
+    name = "1 % random survivors"
+    most = 0  # no limit: they add up until the end
+
+    def __init__(self, store: logstore.MessageStore) -> None:
+        super().__init__(store)
+        self._oldest: deque[int] = deque()
+
+    def leave(self, batch: Sequence[tuple[int, bytes]]) -> Sequence[int]:
+        consumed = []
+        for message_id, content in batch:
+            if self.dice.random() < SHARE:
+                self.kept[message_id] = content
+                self._oldest.append(message_id)
+            else:
+                consumed.append(message_id)
+        while self.most and len(self._oldest) > self.most:
+            oldest = self._oldest.popleft()
+            del self.kept[oldest]
+            consumed.append(oldest)
+        return consumed
+
+    def look(self) -> None:
+        for _ in range(LOOKS if self._oldest else 0):
+            message_id = self._oldest[self.dice.randrange(len(self._oldest))]
+            self._compare(message_id, self.kept[message_id])
+
+    def check(self, store: logstore.MessageStore) -> None:
+        self._on_queue(store, "traffic", self.kept)
+
+
+SCENARIOS = (StuckMessage, StuckTransaction, StuckFanOut, RandomSurvivors)
+
+
+@dataclass
+class Traffic:
+    """The messages that pass, and the account of what they did."""
+
+    store: logstore.MessageStore
+    scenario: Scenario
+    batch: int = 500  # messages
+    marks: list[Mark] = field(default_factory=list)
+    published: int = 0  # bytes of content
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._queue = self.store.declare_queue("traffic")
+        self._contents = [os.urandom(CONTENT_BYTES) for _ in range(DISTINCT)]
+        self.scenario.begin()
+
+    def pass_by(self, content_bytes: int, *, pause: Callable[[], object] | None = None) -> float:
+        """So much content, batch after batch; the seconds it took. Survivors are looked at meanwhile."""
+        started = time.perf_counter()
+        until = self.published + content_bytes
+        while self.published < until:
+            first = self.published // CONTENT_BYTES % DISTINCT
+            contents = [self._contents[(first + i) % DISTINCT] for i in range(self.batch)]
+            ids = self.store.publish_many(self._queue, contents, wait=False)
+            self.store.dequeue_many(self.scenario.leave(list(zip(ids, contents, strict=True))), self._queue)
+            self.published += self.batch * CONTENT_BYTES
+            self.scenario.look()
+            self._mark(ids[0])
+            if pause is not None:
+                pause()
+        took = time.perf_counter() - started
+        self.seconds += took
+        return took
+
+    def _mark(self, first: int) -> None:
+        native = self.store.stats_native()
+        self.marks.append(
+            Mark(
+                at_s=time.monotonic(),
+                live_bytes=int(native.live_bytes),
+                relocated=int(native.segments_relocated),
+                appended=int(native.appended_bytes - native.relocated_bytes),
+                content_bytes=self.published,
+                first=first,
+                oldest=next(iter(self.scenario.kept), 0),
+            )
+        )
+
+
+def unmoved_bytes(marks: Sequence[Mark]) -> list[int]:
+    """What the log would have to keep at each mark if nothing was ever moved: all since the oldest that stays.
+
+    Computed from what was appended, not measured: it is how a log behaves whose tail only acknowledgements move.
+    """
+    firsts = [mark.first for mark in marks]
+    kept = []
+    for mark in marks:
+        batch = bisect.bisect_right(firsts, mark.oldest) - 1  # -1: before all traffic
+        before = marks[batch - 1].appended if batch > 0 else 0
+        kept.append(mark.appended - before if mark.oldest else 0)
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the samples from outside come to."""
+
+    samples: int  # after the first relocation
+    over: int  # of these, above the bound
+    worst: float  # the largest share of its bound that one had
+    largest: int  # bytes
+    bound: int  # bytes, of the worst
+
+
+def judge(samples: Sequence[tuple[float, int]], marks: Sequence[Mark], segment_size: int) -> Judged:
+    """Every sample since the first relocation against the bound of that moment: the smaller of the marks beside it."""
+    moments = [mark.at_s for mark in marks]
+    first = next((mark.at_s for mark in marks if mark.relocated), None)
+    count = over = largest = 0
+    worst, bound_of_worst = 0.0, bound_bytes(segment_size, 0)
+    for at_s, size in samples:
+        if first is None or at_s < first:
+            continue
+        after = min(bisect.bisect_left(moments, at_s), len(marks) - 1)
+        live = min(marks[after].live_bytes, marks[max(after - 1, 0)].live_bytes)
+        bound = bound_bytes(segment_size, live)
+        count += 1
+        over += size > bound
+        largest = max(largest, size)
+        if size / bound > worst:
+            worst, bound_of_worst = size / bound, bound
+    return Judged(count, over, worst, largest, bound_of_worst)
