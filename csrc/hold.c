@@ -18,8 +18,10 @@ static const uint64_t DAY_US = (uint64_t)86400 * 1000 * 1000;
 struct ls_hold {
     vfs *v;
     char *store_dir;
-    int dir; /* holds/ */
+    int dir;   /* holds/ */
+    int store; /* the directory above it */
     int file;
+    struct meta meta;
     char entry[LS_HOLD_NAME_MAX + 6];
     struct hold hold;
 };
@@ -182,19 +184,55 @@ static int fail_passed(const ls_hold *h, uint64_t lsn, uint64_t base_lsn, const 
                 h->entry, h->store_dir, (unsigned long long)lsn, why, (unsigned long long)base_lsn);
 }
 
-/* Only what lies at or above the base that is found with the hold in its place is sure to be kept by it. */
+struct oldest {
+    uint64_t first_lsn;
+};
+
+static int note_oldest(void *context, const char *name) {
+    struct oldest *oldest = context;
+    uint64_t first_lsn;
+    if (format_parse_segment_name(name, &first_lsn) && first_lsn < oldest->first_lsn) {
+        oldest->first_lsn = first_lsn;
+    }
+    return 0;
+}
+
+/* Where the log ended before the oldest segment that is there: all of it below is gone. 0 where nothing tells. */
+static uint64_t find_gone(vfs *v, int store, const struct meta *meta) {
+    struct oldest oldest = {.first_lsn = UINT64_MAX};
+    if (v->list(v, store, note_oldest, &oldest) != 0 || oldest.first_lsn == UINT64_MAX) {
+        return 0;
+    }
+    char name[SEGMENT_NAME_BYTES];
+    uint8_t bytes[SEGMENT_HEADER_BYTES];
+    struct segment_header header;
+    format_segment_name(name, oldest.first_lsn);
+    int file = v->open(v, store, name, 0);
+    int64_t got = file < 0 ? file : io_read(v, file, bytes, sizeof bytes, 0);
+    if (file >= 0) {
+        (void)v->close(v, file);
+    }
+    bool told = got >= 0 && format_get_segment_header(bytes, (size_t)got, meta->uuid, meta->segment_size,
+                                                      oldest.first_lsn, &header) == FORMAT_OK;
+    return told ? header.prev_end_lsn : 0;
+}
+
+/*
+ * Only what lies at or above a base that is found with the hold in its place is sure to be kept by it. A hold that was
+ * too low counted for nothing meanwhile: having been raised, it is confirmed anew.
+ */
 static int confirm(ls_hold *h, bool from_base) {
     ls_reader_info info;
     int rc = look_at_base(h, &info);
-    if (rc != LS_OK || info.base_lsn <= h->hold.hold_lsn) {
-        return rc;
+    for (int i = 0; rc == LS_OK && info.base_lsn > h->hold.hold_lsn; i++) {
+        if (!from_base || i == TAKE_TRIES) {
+            return fail_passed(h, h->hold.hold_lsn, info.base_lsn, "the base had passed it");
+        }
+        h->hold.hold_lsn = info.base_lsn;
+        rc = write_hold(h, h->file, &h->hold);
+        rc = rc == 0 ? look_at_base(h, &info) : fail_hold(h, -rc, "written");
     }
-    if (!from_base) {
-        return fail_passed(h, h->hold.hold_lsn, info.base_lsn, "the base had passed it");
-    }
-    h->hold.hold_lsn = info.base_lsn;
-    rc = write_hold(h, h->file, &h->hold);
-    return rc == 0 ? LS_OK : fail_hold(h, -rc, "written");
+    return rc;
 }
 
 static int take(ls_hold *h, uint64_t lsn, uint64_t limit_bytes, uint64_t lasts_us) {
@@ -204,12 +242,15 @@ static int take(ls_hold *h, uint64_t lsn, uint64_t limit_bytes, uint64_t lasts_u
     if (rc != LS_OK) {
         return rc;
     }
-    int dir = v->open_dir(v, h->store_dir);
-    if (dir < 0) {
-        return fail_errno(LS_IO, -dir, "the store directory %s cannot be opened", h->store_dir);
+    h->store = v->open_dir(v, h->store_dir);
+    if (h->store < 0) {
+        return fail_errno(LS_IO, -h->store, "the store directory %s cannot be opened", h->store_dir);
     }
-    h->dir = v->open_subdir(v, dir, "holds", 1);
-    (void)v->close(v, dir);
+    rc = scan_read_meta(v, h->store, "META", &h->meta);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    h->dir = v->open_subdir(v, h->store, "holds", 1);
     if (h->dir < 0) {
         return fail_hold(h, -h->dir, "made");
     }
@@ -242,7 +283,7 @@ int ls_hold_take(vfs *system, const char *store_dir, const char *name, uint64_t 
     }
     made->v = system != NULL ? system : vfs_posix();
     made->store_dir = path;
-    made->dir = made->file = -1;
+    made->dir = made->store = made->file = -1;
     (void)snprintf(made->entry, sizeof made->entry, "%s.hold", name);
     rc = take(made, lsn, limit_bytes, lasts_us);
     if (rc != LS_OK) {
@@ -288,8 +329,10 @@ int ls_hold_advance(ls_hold *h, uint64_t lsn, uint64_t lasts_us) {
         if (rc == LS_OK && (removed || info.base_lsn > wanted.hold_lsn)) {
             rc = fail_passed(h, wanted.hold_lsn, info.base_lsn, removed ? "it was removed" : "its time had run out");
         }
+        return rc;
     }
-    return rc;
+    uint64_t gone_lsn = find_gone(h->v, h->store, &h->meta);
+    return gone_lsn <= wanted.hold_lsn ? LS_OK : fail_passed(h, wanted.hold_lsn, gone_lsn, "it had reached its limit");
 }
 
 void ls_hold_describe(const ls_hold *h, ls_hold_info *info) {
@@ -317,6 +360,9 @@ void ls_hold_release(ls_hold *h) {
     if (h->dir >= 0) {
         (void)h->v->close(h->v, h->dir);
     }
+    if (h->store >= 0) {
+        (void)h->v->close(h->v, h->store);
+    }
     free(h->store_dir);
     free(h);
 }
@@ -333,6 +379,7 @@ struct list_of_holds {
     int dir;
     struct meta meta;
     uint64_t base_lsn; /* 0: not known */
+    uint64_t gone_lsn;
     ls_hold_info *into;
     size_t room;
     size_t count;
@@ -377,7 +424,9 @@ static int read_entry(const struct list_of_holds *list, int file, ls_hold_info *
         info->limit_bytes = h.limit_bytes;
         info->created_us = h.created_us;
         info->expires_us = h.expires_us;
-        info->state = abandoned ? info->state : hold_judge(&h, list->meta.uuid, v->now_us(v), tally.bytes);
+        struct hold_facts facts = {.now_us = v->now_us(v), .kept_bytes = tally.bytes, .gone_lsn = list->gone_lsn};
+        memcpy(facts.uuid, list->meta.uuid, UUID_BYTES);
+        info->state = abandoned ? info->state : hold_judge(&h, &facts);
         info->kept_bytes = info->state == LS_HOLD_HONOURED ? tally.bytes : 0;
     }
     return rc < 0 ? rc : 0;
@@ -436,6 +485,7 @@ int ls_holds(vfs *system, const char *store_dir, ls_hold_info *into, size_t n, s
     int rc = scan_read_meta(v, list.store, "META", &list.meta);
     if (rc == LS_OK) {
         read_base(&list);
+        list.gone_lsn = find_gone(v, list.store, &list.meta);
         list.dir = v->open_subdir(v, list.store, "holds", 0);
         int result = list.dir >= 0 ? v->list(v, list.dir, list_one, &list) : list.dir == -ENOENT ? 0 : list.dir;
         rc = result == 0 ? LS_OK : fail_errno(LS_IO, -result, "the holds of %s cannot be read", store_dir);

@@ -27,7 +27,14 @@ bool hold_is_name(const char *entry);
 int hold_look(vfs *v, int holds_dir, const char *entry, struct hold *h, enum format_result *why);
 /* The hold in an open file, read again while it is torn: its size, or -errno. */
 int hold_read(vfs *v, int file, struct hold *h, enum format_result *why);
-/* Whether a living hold is honoured that alone keeps so many bytes: LS_HOLD_HONOURED, or why not. */
-int hold_judge(const struct hold *h, const uint8_t uuid[UUID_BYTES], uint64_t now_us, uint64_t kept_bytes);
+/* What a hold is judged by. */
+struct hold_facts {
+    uint8_t uuid[UUID_BYTES];
+    uint64_t now_us;
+    uint64_t kept_bytes; /* by it alone */
+    uint64_t gone_lsn;   /* everything of the log below it is gone */
+};
+/* Whether a living hold is honoured: LS_HOLD_HONOURED, or why not. What has lost something keeps nothing any more. */
+int hold_judge(const struct hold *h, const struct hold_facts *facts);
 
 #endif

@@ -54,14 +54,17 @@ int hold_look(vfs *v, int holds_dir, const char *entry, struct hold *h, enum for
     return -EAGAIN;
 }
 
-int hold_judge(const struct hold *h, const uint8_t uuid[UUID_BYTES], uint64_t now_us, uint64_t kept_bytes) {
-    if (memcmp(h->uuid, uuid, UUID_BYTES) != 0) {
+int hold_judge(const struct hold *h, const struct hold_facts *facts) {
+    if (memcmp(h->uuid, facts->uuid, UUID_BYTES) != 0) {
         return LS_HOLD_FOREIGN;
     }
-    if (h->expires_us <= now_us) {
+    if (h->expires_us <= facts->now_us) {
         return LS_HOLD_EXPIRED;
     }
-    return h->limit_bytes != 0 && kept_bytes > h->limit_bytes ? LS_HOLD_OVER_LIMIT : LS_HOLD_HONOURED;
+    if (h->hold_lsn < facts->gone_lsn) {
+        return LS_HOLD_OVERTAKEN;
+    }
+    return h->limit_bytes != 0 && facts->kept_bytes > h->limit_bytes ? LS_HOLD_OVER_LIMIT : LS_HOLD_HONOURED;
 }
 
 /* ---- the writer's look ---- */
@@ -81,8 +84,9 @@ static int look_at_one(void *context, const char *entry) {
     struct hold h;
     enum format_result why = FORMAT_SHORT;
     int rc = hold_look(g->v, g->holds_dir, entry, &h, &why);
-    if (rc == 1 && why == FORMAT_OK && holds->count < LS_HOLDS_MAX &&
-        hold_judge(&h, g->uuid, g->v->now_us(g->v), 0) == LS_HOLD_HONOURED) {
+    struct hold_facts facts = {.now_us = g->v->now_us(g->v)};
+    memcpy(facts.uuid, g->uuid, UUID_BYTES);
+    if (rc == 1 && why == FORMAT_OK && holds->count < LS_HOLDS_MAX && hold_judge(&h, &facts) == LS_HOLD_HONOURED) {
         holds->living[holds->count++] = h;
     }
     return rc < 0 ? rc : 0;
@@ -105,10 +109,12 @@ static uint64_t kept_by(const struct log *g, uint64_t hold_lsn, uint64_t below_l
 
 uint64_t holds_lowest(const struct log *g, const struct holds *holds, uint64_t below_lsn) {
     uint64_t lowest = UINT64_MAX;
+    struct hold_facts facts = {.gone_lsn = g->segments[0]->prev_end_lsn};
+    memcpy(facts.uuid, g->uuid, UUID_BYTES);
     for (size_t i = 0; i < holds->count; i++) {
         const struct hold *h = &holds->living[i];
-        uint64_t kept = kept_by(g, h->hold_lsn, below_lsn);
-        if (hold_judge(h, g->uuid, 0, kept) == LS_HOLD_HONOURED && h->hold_lsn < lowest) {
+        facts.kept_bytes = kept_by(g, h->hold_lsn, below_lsn);
+        if (hold_judge(h, &facts) == LS_HOLD_HONOURED && h->hold_lsn < lowest) {
             lowest = h->hold_lsn;
         }
     }

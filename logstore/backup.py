@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
-import shutil
 import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from logstore.backup_place import building_place
 from logstore.catalog_copy import copy_catalog
 from logstore.catalog_places import FILE_NAME
 from logstore.errors import CorruptLog, NotAStore, OptionError, StoreError
@@ -41,7 +40,6 @@ __all__ = ["BackupPlan", "BackupReport", "back_up", "plan_backup"]
 HOLD_S: Final = 3600.0  # it ends with this process; a machine that sleeps keeps it
 RENEWED_AFTER_S: Final = 60.0
 PIECE_BYTES: Final = 1 << 20
-NAME_TRIES: Final = 100
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _COPIES: Final = frozenset({RecordType.MESSAGE_RELOCATED, RecordType.TX_RELOCATED, RecordType.FILLER})
 _ZEROS: Final = bytes(PIECE_BYTES)
@@ -165,71 +163,6 @@ def _other_bytes(source: Path) -> int:
     return Meta.BYTES + Closed.BYTES
 
 
-@contextlib.contextmanager
-def _building_place(target: Path) -> Iterator[Path]:
-    """A new directory beside the target, which goes unless it was renamed away; what dead ones left goes too."""
-    target = target.absolute()
-    prefix = f".{target.name[:100]}.backup-"
-    parent = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        alone = _lock(parent)
-        if alone:
-            _clear_away(target.parent, prefix)
-        made = _new_directory(target.parent, prefix)
-        try:
-            with _living(made):
-                if alone:
-                    fcntl.flock(parent, fcntl.LOCK_UN)
-                yield made
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
-    finally:
-        os.close(parent)
-
-
-@contextlib.contextmanager
-def _living(directory: Path) -> Iterator[None]:
-    """Locked, so that nobody takes it for a dead one's."""
-    own = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(own)
-
-
-def _lock(directory: int) -> bool:
-    """Whether no other backup makes its directory there now; if one takes long, nothing is cleared away."""
-    for _ in range(NAME_TRIES):
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        time.sleep(0.01)
-    return False
-
-
-def _clear_away(parent: Path, prefix: str) -> None:
-    for entry in os.scandir(parent):
-        if not entry.name.startswith(prefix) or not entry.is_dir(follow_symlinks=False):
-            continue
-        with contextlib.suppress(OSError):
-            left = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(entry.path)
-            finally:
-                os.close(left)
-
-
-def _new_directory(parent: Path, prefix: str) -> Path:
-    for _ in range(NAME_TRIES):
-        made = parent / f"{prefix}{secrets.token_hex(4)}"
-        with contextlib.suppress(FileExistsError):
-            made.mkdir(mode=0o700)
-            return made
-    raise StoreError(f"no directory can be made beside the target in {parent}: all names are taken")
-
-
 # ---- What it reads
 
 
@@ -304,7 +237,7 @@ class _Copy:
                 f"the backup takes {self._total} bytes, and {self._target.absolute().parent} has {free}: "
                 "make room, or choose another target"
             )
-        with self._explained(), _building_place(self._target) as place:
+        with self._explained(), building_place(self._target) as place:
             self._copy_log(place)
             kept = self._drop_what_is_dead(place)
             others = self._copy_other_files(place)

@@ -66,19 +66,24 @@ def copy_catalog(
 
 
 def _copy_file(store_dir: Path, target_dir: Path, store_uuid: bytes, *, live: bool, tick: Callable[[], None]) -> None:
-    if live:
-        # Its identity is looked at before it is read as a whole.
-        Catalog.open(store_dir, store_uuid=store_uuid, read_only=True).close()
-        _by_pages(store_dir, target_dir, tick)
+    if not live and _copy_at_rest(store_dir, target_dir, store_uuid, tick):
         return
-    with tempfile.TemporaryDirectory(prefix=".catalog-", dir=target_dir) as between:  # see read_catalog
-        copy_catalog_files(store_dir.absolute(), Path(between))
+    Catalog.open(store_dir, store_uuid=store_uuid, read_only=True).close()  # its identity first
+    _by_pages(store_dir, target_dir, tick)
+
+
+def _copy_at_rest(store_dir: Path, target_dir: Path, store_uuid: bytes, tick: Callable[[], None]) -> bool:
+    """Without making a file beside a database that nobody has open; whether nobody came meanwhile."""
+    with tempfile.TemporaryDirectory(prefix=".catalog-", dir=target_dir) as between:
+        if not copy_catalog_files(store_dir.absolute(), Path(between)):
+            return False
         if not (Path(between) / FILE_NAME).exists():
             Catalog.open(store_dir, store_uuid=store_uuid, read_only=True).close()  # says what is wrong with it
         try:
             _by_pages(Path(between), target_dir, tick)
         except StoreError as error:
             raise type(error)(error.message.replace(between, str(store_dir))) from error
+        return True
 
 
 def _by_pages(source_dir: Path, target_dir: Path, tick: Callable[[], None]) -> None:

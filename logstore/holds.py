@@ -40,6 +40,7 @@ _STATES: Final = {
     lib.LS_HOLD_ABANDONED: "abandoned",
     lib.LS_HOLD_DAMAGED: "damaged",
     lib.LS_HOLD_FOREIGN: "of another store",
+    lib.LS_HOLD_OVERTAKEN: "overtaken",
 }
 
 
@@ -61,8 +62,9 @@ class HoldInfo:
     left_s: float
     """Seconds that it still lasts; 0 if it has expired."""
     state: str
-    """``honoured``, or why not: ``expired``, ``over its limit``, ``abandoned`` (its owner is gone; the writer clears
-    it away), ``damaged``, ``of another store``."""
+    """``honoured``, or why not: ``expired``, ``over its limit``, ``overtaken`` (it had run out, and something that it
+    was to keep is gone), ``abandoned`` (its owner is gone; the writer clears it away), ``damaged``, ``of another
+    store``."""
     pid: int | None
     """The process that owns it, where the system tells."""
 

@@ -153,6 +153,8 @@ class Reader:
         self.path = Path(store_dir)
         self._from_lsn = from_lsn
         self._held = hold is not None
+        if hold is not None and hold.path.absolute() != self.path.absolute():
+            raise OptionError(f"the hold {hold.name} is on {hold.path}, and not on {self.path}: take one there")
         self._c: Any = ffi.gc(self._open() if hold is None else hold.open_reader(from_lsn), lib.ls_reader_close)
         self.info = self._describe()
         self._seeds: dict[tuple[int, int], int] = {}
@@ -347,14 +349,15 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def copy_catalog_files(source: Path, target: Path) -> None:
-    """The database and its write-ahead log, both of one moment even if a writer comes meanwhile."""
+def copy_catalog_files(source: Path, target: Path) -> bool:
+    """The database and its write-ahead log, whether both of one moment: a writer that comes meanwhile changes them."""
     for _ in range(COPY_TRIES):
         before = _stamps(source)
         for name in before:
             shutil.copyfile(source / name, target / name)
         if _stamps(source) == before:
-            return
+            return True
+    return False
 
 
 def _stamps(directory: Path) -> dict[str, tuple[int, int]]:

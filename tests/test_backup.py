@@ -330,6 +330,15 @@ def test_a_kill_at_any_moment_leaves_nothing_or_a_whole_backup(tmp_path: Path, c
         assert [one.name for one in list_holds(closed)] == ["last"]  # those of the dead are cleared away
 
 
+def test_a_directory_of_such_a_name_that_is_no_backups_is_left_alone(tmp_path: Path, closed: Path) -> None:
+    theirs = [tmp_path / ".b.backup-0123abcd", tmp_path / ".b.backup-old", tmp_path / ".b.backup-01234567"]
+    for path in theirs:
+        path.mkdir()
+    (theirs[0] / "thesis.tex").write_bytes(b"mine")
+    back_up(closed, tmp_path / "b")
+    assert [path.exists() for path in theirs] == [True, True, False]  # the last is empty, as a dead one may leave it
+
+
 @pytest.mark.parametrize("call", ["write", "fsync", "rename", "open", "mkdir"])
 def test_whatever_call_fails_nothing_is_left_or_it_is_whole(
     tmp_path: Path, closed: Path, monkeypatch: pytest.MonkeyPatch, call: str

@@ -155,6 +155,7 @@ def test_a_hold_whose_time_has_run_out_keeps_nothing_and_says_so(store: MessageS
             list(reader.records())
         with pytest.raises(LogRecycled, match="run out"):
             held.renew()
+        assert list_holds(store.path)[0].state == "overtaken"
 
 
 def test_a_hold_over_its_limit_is_dropped_and_starves_nobody(store_dir: Path, open_store: Callable[..., Any]) -> None:
@@ -238,6 +239,11 @@ def test_a_released_hold_says_so(store: MessageStore) -> None:
         held.advance(1 << 40)
     with pytest.raises(errors.StoreClosed):
         Reader(store.path, hold=held)
+
+
+def test_a_hold_on_another_store_is_refused(store: MessageStore, tmp_path: Path) -> None:
+    with hold(store.path, "a") as held, pytest.raises(errors.OptionError, match="not on"):
+        Reader(tmp_path / "elsewhere", hold=held)
 
 
 def test_a_forked_child_has_no_part_in_a_hold(store_dir: Path) -> None:

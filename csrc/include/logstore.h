@@ -475,6 +475,7 @@ int ls_inspect_messages(ls_store *store, uint32_t *slot, ls_message_info *into, 
 #define LS_HOLD_ABANDONED  4 /* nobody owns it any more; the writer clears it away */
 #define LS_HOLD_DAMAGED    5
 #define LS_HOLD_FOREIGN    6 /* of another store */
+#define LS_HOLD_OVERTAKEN  7 /* it had run out, and something that it was to keep is gone */
 
 typedef struct ls_hold ls_hold;
 
@@ -495,8 +496,8 @@ typedef struct ls_hold_info {
  */
 int ls_hold_take(vfs *system, const char *store_dir, const char *name, uint64_t lsn, uint64_t limit_bytes,
                  uint64_t lasts_us, ls_hold **hold);
-/* Lets go of what is below `lsn` (0: of nothing), and begins its time anew. LS_RECYCLED if it had run out, and what it
-   was to keep is gone. */
+/* Lets go of what is below `lsn` (0: of nothing), and begins its time anew. LS_RECYCLED if it had run out, by time or
+   limit, and something from there on is gone. */
 int ls_hold_advance(ls_hold *hold, uint64_t lsn, uint64_t lasts_us);
 void ls_hold_describe(const ls_hold *hold, ls_hold_info *info); /* as it was written last */
 /* In the process that took it. */

@@ -14,7 +14,7 @@ static const uint64_t HOUR_US = (uint64_t)3600 * SECOND_US, PLENTY = (uint64_t)1
 
 static vfs meddling, *real;
 static void (*between)(void);
-static int at_locks, at_lists, at_reads, at_renames;
+static int at_locks, at_lists, at_reads, at_renames, at_writes;
 
 static void come_between(int *at) {
     if (*at > 0 && --*at == 0)
@@ -55,15 +55,23 @@ static int64_t meddled_pread(vfs *w, int file, void *into, size_t bytes, uint64_
     return got;
 }
 
+static int64_t meddled_pwrite(vfs *w, int file, const void *from, size_t bytes, uint64_t at) {
+    (void)w;
+    if (bytes == HOLD_BYTES)
+        come_between(&at_writes);
+    return real->pwrite(real, file, from, bytes, at);
+}
+
 static vfs *meddle(void (*what)(void)) {
     real = vfs_sim_table(sim);
     meddling = *real;
     meddling.lock = meddled_lock;
     meddling.list = meddled_list;
     meddling.pread = meddled_pread;
+    meddling.pwrite = meddled_pwrite;
     meddling.rename = meddled_rename;
     between = what;
-    at_locks = at_lists = at_reads = at_renames = 0;
+    at_locks = at_lists = at_reads = at_renames = at_writes = 0;
     return &meddling;
 }
 
@@ -302,6 +310,13 @@ static void a_hold_that_has_run_out_says_so_and_keeps_nothing(void) {
     check(!there(first));
     check(ls_hold_advance(by_time, 0, HOUR_US) == LS_RECYCLED);
     check(read_held(by_time).rc == LS_RECYCLED && read_held(by_limit).rc == LS_RECYCLED);
+    check(told("time").state == LS_HOLD_OVERTAKEN && told("limit").state == LS_HOLD_OVERTAKEN);
+    check(ls_hold_advance(by_limit, first + 1000, HOUR_US) == LS_RECYCLED);
+    check(ls_hold_advance(by_limit, ls_base_lsn(r.store), HOUR_US) == LS_OK); /* from there on it keeps again */
+    check(told("limit").state == LS_HOLD_HONOURED);
+    first = ls_base_lsn(r.store);
+    churn(18); /* a segment and a half */
+    check(ls_base_lsn(r.store) == first || there(first));
     ls_hold_release(by_time);
     ls_hold_release(by_limit);
     done();
@@ -490,6 +505,39 @@ static void what_the_base_passes_after_the_look_is_not_recycled_by_it(void) {
     done();
 }
 
+static int moves_left;
+
+/* The base goes on and everything below it is recycled, each time that it is about to be written into the hold. */
+static void move_the_base(void) {
+    if (moves_left-- > 0) {
+        churn(40);
+        at_writes = 1;
+    }
+}
+
+/* However often the base goes on while the hold is taken: in the end it is at or above a base that it was there before. */
+static void a_hold_from_the_base_is_at_a_base_that_it_was_there_to_keep(void) {
+    for (int moves = 1; moves < 5; moves++) {
+        ls_hold *hold = NULL;
+        uint64_t first;
+
+        fresh();
+        churn(40);
+        (void)meddle(move_the_base);
+        moves_left = moves;
+        at_writes = 1;
+        check(ls_hold_take(&meddling, "/s", "a", 0, PLENTY, HOUR_US, &hold) == LS_OK);
+        check(moves_left < 0);
+        require(hold != NULL);
+        first = lsn_of(hold);
+        check(there(first) && told("a").state == LS_HOLD_HONOURED);
+        churn(80);
+        check(there(first) && ls_base_lsn(r.store) > first && read_held(hold).first_lsn == first + BLOCK);
+        ls_hold_release(hold);
+        done();
+    }
+}
+
 static void a_hold_that_is_just_being_written_counts(void) {
     struct holds holds;
     ls_hold *hold;
@@ -632,6 +680,7 @@ int main(void) {
         a_writer_that_clears_a_dead_hold_away_leaves_the_one_that_took_its_place,
         a_writer_that_looks_while_a_hold_is_taken_does_not_harm_it,
         what_the_base_passes_after_the_look_is_not_recycled_by_it,
+        a_hold_from_the_base_is_at_a_base_that_it_was_there_to_keep,
         a_hold_that_is_just_being_written_counts,
         a_hold_on_a_closed_store_binds_the_writer_that_comes,
         a_reader_without_a_writer_is_told_when_one_came_and_was_faster,
