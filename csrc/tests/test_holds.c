@@ -2,6 +2,8 @@
  * Holds from the side of who takes them: what a hold keeps is there for its reader, whoever comes between two steps;
  * what has run out is said to have; nothing keeps a log for ever.
  */
+#include <stdatomic.h>
+
 #include "../hold.h"
 #include "../store.h"
 #include "one_store.h"
@@ -14,10 +16,11 @@ static const uint64_t HOUR_US = (uint64_t)3600 * SECOND_US, PLENTY = (uint64_t)1
 
 static vfs meddling, *real;
 static void (*between)(void);
-static int at_locks, at_lists, at_reads, at_renames, at_writes;
+static atomic_int at_locks, at_lists, at_reads, at_renames, at_writes;
+static atomic_bool arrived;
 
-static void come_between(int *at) {
-    if (*at > 0 && --*at == 0)
+static void come_between(atomic_int *at) {
+    if (atomic_load(at) > 0 && atomic_fetch_sub(at, 1) == 1)
         between();
 }
 
@@ -461,6 +464,7 @@ static void take_it_and_go_on(void) {
     }
     check(ls_force(r.store, 0) == LS_OK);
     check(ls_base_lsn(r.store) > came_first);
+    atomic_store(&arrived, true);
 }
 
 /* The maker has looked, with somebody in between, and recycled what it could. */
@@ -468,7 +472,7 @@ static bool is_over(void) {
     struct log *g = &r.store->log;
 
     (void)pthread_mutex_lock(&g->lock);
-    bool over = at_lists == 0 && came_first != 0 && !g->maker_trying && !g->maker_wanted;
+    bool over = atomic_load(&arrived) && !g->maker_trying && !g->maker_wanted;
     (void)pthread_mutex_unlock(&g->lock);
     return over;
 }
@@ -487,7 +491,7 @@ static void what_the_base_passes_after_the_look_is_not_recycled_by_it(void) {
     run_start(&r, sim, 1);
     require(!r.lost);
     came = NULL;
-    came_first = 0;
+    atomic_store(&arrived, false);
     fill_up();
     at_lists = 1;
     for (int i = 0; i < 20; i++) /* so that a segment is dead, and the holds are looked at */
