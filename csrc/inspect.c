@@ -387,6 +387,33 @@ int ls_inspect_work(ls_store *store, uint64_t tx_id, ls_open_work *into, size_t 
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
+int ls_inspect_places(ls_store *store, uint64_t id, uint64_t *start_lsn, ls_message_place *into, size_t n,
+                      size_t *count) {
+    *count = 0;
+    int rc = enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    uint32_t number = 0;
+    struct message *m = NULL;
+    rc = message_find(store, id, &number, &m);
+    for (uint32_t i = 0; rc == LS_OK && i < m->place_count; i++) {
+        const struct place *place = &message_places(m)[i];
+        const struct entry *e = place_entry(place);
+        if (*count < n) {
+            into[*count] = (ls_message_place){
+                .order_lsn = e->order_lsn,
+                .queue_id = place->queue_id,
+                .order_index = e->order_index,
+                .locked = (e->state & ENTRY_LOCKED) != 0,
+            };
+        }
+        (*count)++;
+    }
+    *start_lsn = rc == LS_OK ? message_start_lsn(m) : 0;
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
 int ls_inspect_messages(ls_store *store, uint32_t *slot, ls_message_info *into, size_t n, size_t *done) {
     *done = 0;
     int rc = enter(store);

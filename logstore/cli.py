@@ -20,7 +20,8 @@ import click
 from logstore import __version__
 from logstore.commands.backup import backup
 from logstore.commands.bench import bench
-from logstore.commands.dump import chain, dump
+from logstore.commands.chain import chain
+from logstore.commands.dump import dump
 from logstore.commands.holds import holds
 from logstore.commands.in_doubt import in_doubt
 from logstore.commands.info import info, queues

@@ -295,7 +295,21 @@ class Reader:
         Its copies and relocated states are among them, those too that never counted; what stands before the last
         complete relocation is superseded by it. A reader made with ``from_lsn=id`` skips what cannot be part of it.
         """
-        return (record for record in self.records() if record.id == id and id != 0)
+        return (record for record in self.naming(id) if record.id == id)
+
+    def naming(self, id: int) -> Iterator[Record]:  # noqa: A002 - the design's own word
+        """All records of one message or transaction, and of a transaction those of its operations as well, in order."""
+        wanted = id.to_bytes(8, "little")
+        for batch in self.batches() if id != 0 else ():
+            if wanted in batch.raw:  # a batch that has it nowhere need not be decoded
+                for record in self.decode(batch):
+                    if record.lsn >= self._from_lsn and (record.id == id or _is_work_of(record, id)):
+                        yield record
+
+
+def _is_work_of(record: Record, tx_id: int) -> bool:
+    body = record.body
+    return getattr(body, "tx_id", 0) == tx_id or any(one.tx_id == tx_id for one in getattr(body, "pending", ()))
 
 
 # ---- The catalog, read only

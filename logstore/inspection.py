@@ -247,6 +247,17 @@ class Inspection:
             for one in found
         )
 
+    def whereabouts(self, message_id: int) -> tuple[int, list[tuple[int, bool]]]:
+        """The LSN of a message's start record or its newest copy, and its queues: id, and whether it is locked there.
+
+        Raises ``UnknownMessage`` for one that does not live.
+        """
+        count, lsn = ffi.new("size_t *"), ffi.new("uint64_t *")
+        check(lib.ls_inspect_places(self._c, message_id, lsn, ffi.NULL, 0, count))
+        rows = ffi.new("ls_message_place[]", count[0] + 1)
+        check(lib.ls_inspect_places(self._c, message_id, lsn, rows, count[0], count))
+        return int(lsn[0]), [(one.queue_id, bool(one.locked)) for one in rows[0 : count[0]]]
+
     def places(self, queue_id: int) -> Iterator[tuple[int, bool]]:
         """The messages on a queue in order: id, and whether a transaction locks it. Raises ``UnknownQueue``."""
         handle = ffi.new("ls_cursor **")

@@ -443,6 +443,13 @@ typedef struct ls_open_work {
     int locks;            /* a place that is there */
 } ls_open_work;
 
+typedef struct ls_message_place {
+    uint64_t order_lsn; /* of the record that made it visible */
+    uint32_t queue_id;
+    uint32_t order_index;
+    int locked;
+} ls_message_place;
+
 /*
  * A store that is only looked at: beside its writer as it was durable when this was opened, after a close or a crash as
  * an open would recover it. It is read in steps, by one thread; when ls_inspect_step has said LS_END it answers
@@ -461,6 +468,9 @@ int ls_inspect_catalog(ls_store *store, const uint32_t *queue_ids, size_t n, uin
 int ls_inspect_queues(ls_store *store, ls_queue_info *into, size_t n, size_t *count);
 int ls_inspect_transactions(ls_store *store, ls_open_tx *into, size_t n, size_t *count);
 int ls_inspect_work(ls_store *store, uint64_t tx_id, ls_open_work *into, size_t n, size_t *count);
+/* Where a message stands: on which queues, and in the log its start record or the newest copy of that. */
+int ls_inspect_places(ls_store *store, uint64_t id, uint64_t *start_lsn, ls_message_place *into, size_t n,
+                      size_t *count);
 /* Messages that live, in no order: the next n, where *slot (0 at first) remembers how far it came; 0 done: no more. */
 int ls_inspect_messages(ls_store *store, uint32_t *slot, ls_message_info *into, size_t n, size_t *done);
 

@@ -386,7 +386,8 @@ static void it_changes_nothing_and_what_would_is_refused(void) {
 }
 
 static void it_answers_only_when_it_has_read_to_the_end(void) {
-    uint64_t lsn, places, locked;
+    uint64_t lsn, places, locked, first;
+    ls_message_place where[2];
     ls_inspection found;
     ls_queue_info queues[4];
     ls_open_work work[1];
@@ -395,7 +396,8 @@ static void it_answers_only_when_it_has_read_to_the_end(void) {
     size_t n;
 
     fresh();
-    for (int i = 0; i < 50; i++)
+    first = put_bytes(1, 1, 1000, 0);
+    for (int i = 1; i < 50; i++)
         (void)put_bytes(1, 1, 1000, 0);
     check(ls_force(r.store, 0) == LS_OK);
     check(ls_inspect_open(r.v, "/s", 0, &seen) == LS_OK);
@@ -409,6 +411,10 @@ static void it_answers_only_when_it_has_read_to_the_end(void) {
     check(ls_inspect_queues(seen, queues, 4, &n) == LS_OK && n == 1 && queues[0].id == 1 && queues[0].depth == 50);
     check(queues[0].content_bytes == 50000 && queues[0].locked == 0 && !queues[0].deleted);
     check(ls_inspect_work(seen, 12345, work, 1, &n) == LS_UNKNOWN_XID);
+    check(ls_inspect_places(seen, first, &lsn, where, 2, &n) == LS_OK && n == 1 && lsn == first);
+    check(where[0].queue_id == 1 && where[0].order_lsn == first && !where[0].locked);
+    check(ls_inspect_places(seen, first, &lsn, where, 0, &n) == LS_OK && n == 1);
+    check(ls_inspect_places(seen, first + 8, &lsn, where, 2, &n) == LS_UNKNOWN_MESSAGE && n == 0 && lsn == 0);
     ls_inspect_describe(seen, &found);
     check(found.queue_id_max == 1 && found.bytes_read > 50000 && found.log.segments >= 1);
     ls_free(seen);

@@ -1,6 +1,6 @@
-"""``logstore dump`` and ``logstore chain``: the log's records, one a line.
+"""``logstore dump``: the log's records, one a line.
 
-What they print is what the format says, field by field, under the names of docs/format.md. Contents are left out
+What it prints is what the format says, field by field, under the names of docs/format.md. Contents are left out
 unless asked for: they are what a log is mostly made of.
 """
 
@@ -8,23 +8,31 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
+import time
+from contextlib import ExitStack, suppress
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.options import LSN, json_option, store_argument
-from logstore.commands.output import Failure, print_json, printable
+from logstore.commands.options import LSN, catalog_options, json_option, store_argument
+from logstore.commands.output import printable
 from logstore.commands.state import TRIES
-from logstore.inspect import LogRecycled, Reader
-from logstore.records import LSN_LIMIT, Record, RecordFlag, RecordType
+from logstore.errors import StoreError, UnknownQueue
+from logstore.files import Hint
+from logstore.holds import Hold, hold
+from logstore.inspect import LogRecycled, Reader, read_catalog
+from logstore.records import LSN_LIMIT, InvalidRecord, Record, RecordFlag, RecordType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+LOOK_S = 0.2
+RENEWED_S = 600.0
 CONTENTS = frozenset({"header", "content", "raw"})  # the only fields that can be long
 
 
@@ -50,57 +58,100 @@ bodies_option = click.option(
     callback=_type,
     help="Only records of this type, such as MESSAGE_START; may be given again.",
 )
+@click.option("--id", "ids", multiple=True, type=LSN, help="Only records of this chain; may be given again.")
+@click.option("--queue", "queue_name", metavar="QUEUE", help="Only records that name this queue, by its name or id.")
 @click.option("--limit", type=click.IntRange(min=0), help="Stop after so many records.")
+@click.option("--follow", "-f", is_flag=True, help="At the end wait for more, until interrupted; a hold keeps it.")
 @bodies_option
 @json_option
+@catalog_options
 def dump(
     store_dir: Path,
     from_lsn: int,
     to_lsn: int,
     types: frozenset[RecordType],
+    ids: tuple[int, ...],
+    queue_name: str | None,
     limit: int | None,
+    follow: bool,
     bodies: bool,
     as_json: bool,
+    connect: str | None,
+    schema: str | None,
 ) -> None:
     """Print the log's records in order, one a line.
 
-    With --json a line is a JSON object.
+    With --json a line is a JSON object. Several kinds of filters must all agree.
     """
-    show = _json_line if as_json else _line
+    show = _json_line if as_json else line
     left = limit
-    for record in _records(store_dir, from_lsn, lambda reader: reader.records()):
+    queue_id = None if queue_name is None else _queue_id(store_dir, queue_name, connect, schema)
+    read = _followed(store_dir, from_lsn) if follow else log_records(store_dir, from_lsn, lambda one: one.records())
+    for record in read:
         if left == 0 or record.lsn >= to_lsn:
             break
         if types and record.type not in types:
             continue
+        if (ids and record.id not in ids) or (queue_id is not None and queue_id not in _named(record)):
+            continue
         left = None if left is None else left - 1
         sys.stdout.write(show(record, bodies) + "\n")
+        if follow:
+            sys.stdout.flush()
+        if left == 0:
+            break
 
 
-@click.command()
-@store_argument
-@click.argument("id", type=LSN)
-@bodies_option
-@json_option
-def chain(store_dir: Path, id: int, bodies: bool, as_json: bool) -> None:  # noqa: A002 - the design's own word
-    """Print all records of one message or transaction in order.
-
-    ID is its persistence ID, decimal, or hexadecimal with 0x.
-    """
-    found = []
-    for record in _records(store_dir, id, lambda reader: reader.chain(id)):
-        if as_json:
-            found.append(document(record, bodies))
-        else:
-            found.append({})
-            sys.stdout.write(_line(record, bodies) + "\n")
-    if not found:
-        raise Failure(f"{store_dir}: no record in the log belongs to {id}: no message or transaction, or one long gone")
-    if as_json:
-        print_json({"store": str(store_dir), "id": id, "records": found})
+def _queue_id(store_dir: Path, name: str, connect: str | None, schema: str | None) -> int:
+    with Reader(store_dir) as reader:
+        view = read_catalog(store_dir, reader.info, connect=connect, schema=schema)
+    for queue in view.queues:
+        if queue.name == name:
+            return queue.id
+    if name.isdecimal() and 0 < int(name) < view.next_queue_id:
+        return int(name)  # one that is gone, or that has no such name
+    raise UnknownQueue(f"there is no queue {name!r}; 'logstore queues' lists those that are")
 
 
-def _records(store_dir: Path, from_lsn: int, read: Callable[[Reader], Iterator[Record]]) -> Iterator[Record]:
+def _named(record: Record) -> Iterator[int]:
+    """The ids of the queues that a record names."""
+    body = record.body
+    yield from getattr(body, "queues", ())
+    if hasattr(body, "queue_id"):
+        yield body.queue_id
+    for row in (*getattr(body, "places", ()), *getattr(body, "pending", ())):
+        yield row.queue_id
+
+
+def _followed(store_dir: Path, from_lsn: int) -> Iterator[Record]:
+    """All records, and those that come; what is not printed yet is held, if the directory may be written to."""
+    with ExitStack() as held:
+        kept: Hold | None = None
+        with suppress(StoreError):
+            kept = held.enter_context(hold(store_dir, f"dump-{os.getpid()}"))
+        while True:
+            with Reader(store_dir, from_lsn=from_lsn) as reader:
+                yield from reader.records()
+                from_lsn = max(from_lsn, reader.info.end_lsn)
+            _wait_for_more(store_dir, from_lsn, kept)
+
+
+def _wait_for_more(store_dir: Path, from_lsn: int, kept: Hold | None) -> None:
+    """Until the writer's hint says that more is durable."""
+    renewed = time.monotonic()
+    if kept is not None and from_lsn > kept.lsn:
+        kept.advance(from_lsn)
+    while True:
+        time.sleep(LOOK_S)
+        with suppress(OSError, InvalidRecord):
+            if Hint.decode((store_dir / "HINT").read_bytes()).durable_lsn > from_lsn:
+                return
+        if kept is not None and time.monotonic() > renewed + RENEWED_S:
+            kept.renew()
+            renewed = time.monotonic()
+
+
+def log_records(store_dir: Path, from_lsn: int, read: Callable[[Reader], Iterator[Record]]) -> Iterator[Record]:
     """What ``read`` gives; begun again if a writer overtakes it before anything was given out."""
     for tried in range(1, TRIES + 1):
         given = False
@@ -158,7 +209,8 @@ def _json_line(record: Record, bodies: bool) -> str:
     return json.dumps(document(record, bodies))
 
 
-def _line(record: Record, bodies: bool) -> str:
+def line(record: Record, bodies: bool) -> str:
+    """The record for people."""
     words = [f"{record.lsn:<12} {_type_name(record):<17}"]
     if record.id != 0:
         words.append(f"id={record.id} prev={record.prev}")

@@ -11,6 +11,7 @@ from logstore.commands.options import catalog_options, json_option, store_argume
 from logstore.commands.output import print_facts, print_json, print_table, size_text
 from logstore.commands.state import State, read_state
 from logstore.files import FORMAT_VERSION
+from logstore.holds import list_holds
 from logstore.inspection import QueueLife
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None
         print_json(document)
         return
     shown: dict[str, Any] = document | {"state": STATES[document["state"]]}
-    for name in ("segment_size", "log_bytes"):
+    for name in ("segment_size", "log_bytes", "held_bytes"):
         shown[name] = size_text(shown[name])
     print_facts((name.replace("_", " "), value) for name, value in shown.items())
 
@@ -42,6 +43,7 @@ def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None
 def describe(store_dir: Path, state: State) -> dict[str, Any]:
     """The keys of ``info --json``, in the order in which people read them."""
     found, recovery = state.info, state.recovery
+    holds = [one for one in list_holds(store_dir) if one.honoured]
     return {
         "store": str(store_dir),
         "uuid": str(found.uuid),
@@ -64,6 +66,8 @@ def describe(store_dir: Path, state: State) -> dict[str, Any]:
         "places": recovery.places,
         "transactions": len(state.transactions),
         "in_doubt": sum(one.prepared for one in state.transactions),
+        "holds": len(holds),
+        "held_bytes": max((one.kept_bytes for one in holds), default=0),
     }
 
 

@@ -1,0 +1,95 @@
+"""What a record means, in words, for whoever reads a chain: section 7 of docs/format.md, said of one record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from logstore.records import (
+    InlineCopy,
+    MessageChunk,
+    MessageDequeue,
+    MessageEnqueue,
+    MessageRelocated,
+    MessageStart,
+    OrderedCopy,
+    PendingKind,
+    Record,
+    RecordFlag,
+    RecordType,
+    TxRelocated,
+    XidBody,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PLAIN = {
+    RecordType.TX_START: "a local transaction begins",
+    RecordType.TX_END: "it takes no more work",
+    RecordType.TX_COMMIT: "it is committed: its work takes effect here, in the order in which it was done",
+    RecordType.TX_ROLLBACK: "it is rolled back: its work never was",
+    RecordType.TX_DELETE: "a note that it is over; nothing follows",
+    RecordType.MESSAGE_DELETE: "a note that the message is dead; nothing follows",
+}
+
+
+def meaning(record: Record) -> str:
+    """One line, of the record alone: a reference is told as the number that stands there."""
+    body = record.body
+    if isinstance(body, InlineCopy | OrderedCopy):
+        return f"moved: the whole message is here now, on {_queues(one for one in body.queues if one)}"
+    if isinstance(body, MessageStart):
+        return _start(record, body)
+    if isinstance(body, MessageChunk):
+        part = f"bytes {body.offset} to {body.offset + len(body.content)} of its content"
+        copied = f"{part}, copied; counts once a state names it"
+        return copied if RecordFlag.COPY in record.flags else f"{part} are added"
+    if isinstance(body, MessageEnqueue):
+        return f"enqueued on {_queues(body.queues)}{_within(body.tx_id)}"
+    if isinstance(body, MessageDequeue):
+        return _dequeue(record, body)
+    if isinstance(body, MessageRelocated):
+        return _relocated(record, body)
+    if isinstance(body, TxRelocated):
+        return f"moved: a {body.kind.name.lower()} transaction that is {body.state.name.lower()}"
+    if isinstance(body, XidBody):
+        name = f"{body.format_id}:{body.gtrid.hex()}:{body.bqual.hex()}"
+        begins = record.type is RecordType.DTX_START
+        return f"a distributed transaction begins, xid {name}" if begins else "it is prepared: only its outcome ends it"
+    return PLAIN.get(record.type, "") if isinstance(record.type, RecordType) else ""
+
+
+def _queues(ids: Iterable[int]) -> str:
+    told = [str(one) for one in ids]
+    return f"queue {told[0]}" if len(told) == 1 else f"queues {', '.join(told)}" if told else "no queue"
+
+
+def _within(tx_id: int) -> str:
+    return f" by transaction {tx_id}: takes effect when that commits" if tx_id else ""
+
+
+def _start(record: Record, body: MessageStart) -> str:
+    if RecordFlag.COPY in record.flags:
+        return "header and first content, copied; counts once a state names it"
+    if body.queues:
+        return f"published to {_queues(body.queues)}{_within(body.tx_id)}"
+    return "the first part of a publish" if RecordFlag.PUBLISHED in record.flags else "staged: on no queue yet"
+
+
+def _dequeue(record: Record, body: MessageDequeue) -> str:
+    reason = "" if body.reason == 0 else f" ({body.reason.name.lower().replace('_', '-')})"
+    died = ", and with that it is dead" if RecordFlag.DELETES in record.flags else ""
+    return f"dequeued from queue {body.queue_id}{reason}{died}{_within(body.tx_id)}"
+
+
+def _relocated(record: Record, body: MessageRelocated) -> str:
+    if RecordFlag.PART in record.flags:
+        return f"part {body.part} of its state, moved; counts through the last one"
+    places = f"on {_queues(place.queue_id for place in body.places)}"
+    staged = ", never enqueued yet" if RecordFlag.STAGED in record.flags else ""
+    pending = "".join(
+        f", {'enqueued on' if work.kind is PendingKind.ENQUEUE else 'dequeued from'} queue {work.queue_id} by "
+        f"transaction {work.tx_id} without an outcome"
+        for work in body.pending
+    )
+    return f"moved: its whole state, {body.content_bytes} bytes of content, {places}{staged}{pending}"
