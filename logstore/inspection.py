@@ -32,6 +32,15 @@ STEP_BYTES: Final = 4 << 20  # read between two looks at the clock, and for Ctrl
 STEP_BYTES_MIN: Final = 64 << 10
 STEPS_PER_S: Final = 8
 PLACES_AT_ONCE: Final = 4096
+BAD_CHECKPOINTS: Final = frozenset(
+    {
+        lib.LS_CHECKPOINT_DAMAGED,
+        lib.LS_CHECKPOINT_NEWER,
+        lib.LS_CHECKPOINT_FOREIGN,
+        lib.LS_CHECKPOINT_CONTRADICTS,
+        lib.LS_CHECKPOINT_UNREADABLE,
+    }
+)
 STATES: Final = {lib.LS_TX_ACTIVE: "active", lib.LS_TX_ENDED: "ended", lib.LS_TX_PREPARED: "prepared"}
 
 
@@ -119,19 +128,31 @@ class OpenTransaction:
 class Inspection:
     """The store in ``store_dir``, looked at. A context manager; one thread at a time uses it.
 
-    :meth:`read` reads the log; all else tells what came of it. With ``checked``, what no replay needs is held against
-    the rest as well: back-links, what batches say of those before them, footers. ``direct`` reads past the page cache,
+    :meth:`read` reads the log; all else tells what came of it. A checkpoint is used as an open would use it, unless it
+    is to be left aside. With ``checked`` it is, and what no replay needs is held against the rest as well: back-links,
+    what batches say of those before them, footers. ``direct`` reads past the page cache,
     where the file system can: what the disk holds, and without driving other pages out.
 
     Raises as :class:`~logstore.inspect.Reader` does.
     """
 
-    def __init__(self, store_dir: str | os.PathLike[str], *, checked: bool = False, direct: bool = False) -> None:
+    def __init__(
+        self,
+        store_dir: str | os.PathLike[str],
+        *,
+        checked: bool = False,
+        checkpoint: bool = True,
+        direct: bool = False,
+    ) -> None:
         self.path = Path(store_dir)
-        flags = (lib.LS_INSPECT_CHECK if checked else 0) | (lib.LS_INSPECT_DIRECT if direct else 0)
+        self._flags = (lib.LS_INSPECT_CHECK if checked else 0) | (lib.LS_INSPECT_DIRECT if direct else 0)
+        self._handle: Any = None
+        self._open(0 if checkpoint else lib.LS_INSPECT_NO_CHECKPOINT)
+
+    def _open(self, flags: int) -> None:
         handle = ffi.new("ls_store **")
-        self._check(lib.ls_inspect_open(ffi.NULL, os.fsencode(self.path), flags, handle))
-        self._handle: Any = ffi.gc(handle[0], lib.ls_free)
+        self._check(lib.ls_inspect_open(ffi.NULL, os.fsencode(self.path), self._flags | flags, handle))
+        self._handle = ffi.gc(handle[0], lib.ls_free)
         self.info = ReaderInfo.from_c(self._describe().log)
 
     def __enter__(self) -> Self:
@@ -173,17 +194,43 @@ class Inspection:
         Raises ``CorruptLog`` where the log is damaged or contradicts itself, ``VersionError``,
         :class:`~logstore.inspect.LogRecycled` if a writer was faster.
         """
-        lsn = ffi.new("uint64_t *")
-        pace, before, base = Pace(rate), self.info.base_lsn, self.info.base_lsn
-        while (code := lib.ls_inspect_step(self._c, pace.step_bytes, lsn)) == 0:
-            show(lsn[0] - base)
-            pace.spend(lsn[0] - before)
-            before = lsn[0]
+        code = self._read(show, Pace(rate))
+        if code == lib.LS_CORRUPT and self.recovery.checkpoint_used:
+            self.close()
+            self._open(lib.LS_INSPECT_NO_CHECKPOINT)  # perhaps its fault: as for an open, the log alone decides
+            code = self._read(show, Pace(rate))
         if code != lib.LS_END:
             if code == lib.LS_RECYCLED:
                 self._check(code)
             raise failure(code)
+
+    def _read(self, show: Callable[[int], object], pace: Pace) -> int:
+        lsn, before, base = ffi.new("uint64_t *"), self._describe().next_lsn, self.info.base_lsn
+        while (code := int(lib.ls_inspect_step(self._c, pace.step_bytes, lsn))) == 0:
+            show(lsn[0] - base)
+            pace.spend(lsn[0] - before)
+            before = lsn[0]
         show(lsn[0] - base)
+        return code
+
+    @property
+    def checkpoint_is_bad(self) -> bool:
+        """There is one that could not be used, for a reason that lies in itself: it is damaged, or another store's.
+
+        One that the base has passed, or that is newer than what is looked at, is none of these.
+        """
+        report = ffi.new("ls_recovery *")
+        lib.ls_recovery_report(self._c, report)
+        return report.checkpoint_state in BAD_CHECKPOINTS
+
+    def differs_from(self, other: Inspection) -> str | None:
+        """How what this one, by a checkpoint, came to differs from what the log alone gives; both read to their end."""
+        found = ffi.new("ls_checkpoint_difference *")
+        check(lib.ls_checkpoint_compare(self._c, other._c, found))
+        if not found.differs:
+            return None
+        of = f" of {found.id}" if found.id else f" of queue {found.queue_id}" if found.queue_id else ""
+        return f"{ffi.string(found.text).decode('utf-8', 'replace')}{of}"
 
     # ---- What came of it
 

@@ -66,6 +66,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
         store.publish("first", b"waits", transaction=doubtful)
         doubtful.end()
         doubtful.prepare()
+        store.checkpoint()  # an open goes by it, and does not read what is below
     with Reader(path) as reader:
         segments = {one.name: one.end_lsn - one.first_lsn for one in reader.segments() if one.end_lsn > one.first_lsn}
         records = [(one.lsn, one.length, one.type, one.id) for one in reader.records()]
@@ -138,20 +139,41 @@ def test_a_store_with_a_little_of_everything_is_sound(whole: Whole) -> None:
     assert (said["ok"], said["problems"], said["notes"], said["affected"]) == (True, [], [], None)
     assert said["compared"] == len(whole.records)
     assert (said["messages"], said["in_doubt"]) == (len(whole.queues) + 1, 1)
+    assert said["checkpoint_lsn"] is not None
+
+
+def test_what_an_open_by_a_checkpoint_does_not_meet_verify_finds(whole: Whole, store: Path) -> None:
+    name = min(whole.segments)
+    flip(store / name, HEADER + 400, 2)
+    with logstore.open(store) as opened:
+        assert opened.recovery.checkpoint_used
+    said = verify(store)
+    assert [(one["kind"], one["segment"]) for one in said["problems"]] == [("damage", name)]
+
+
+def test_a_checkpoint_that_does_not_give_what_the_log_does_is_found(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification.Inspection, "differs_from", lambda *_: "the number of places of 7")
+    (problem,) = verify(store)["problems"]
+    assert problem["kind"] == "checkpoint"
+    assert "does not give what the log does: the number of places of 7" in problem["text"]
+    monkeypatch.undo()
+    assert verify(store)["ok"]
 
 
 def test_flipped_bits_below_the_end_are_found_with_their_place_and_what_they_cost(whole: Whole, store: Path) -> None:
-    assert every_flip_is_found(whole, store, 59) > 60
+    assert every_flip_is_found(whole, store, 89) > 60
     assert verify(store)["ok"]
 
 
 @pytest.mark.slow
-def test_one_flipped_byte_in_five_below_the_end_is_found_with_its_place_and_what_it_costs(whole: Whole, store: Path) -> None:
+def test_one_flipped_byte_in_five_is_found_with_its_place_and_what_it_costs(whole: Whole, store: Path) -> None:
     assert every_flip_is_found(whole, store, 5) > 700
     assert verify(store)["ok"]
 
 
-@pytest.mark.parametrize("name", ["META", "CLOSED", "HINT", "holds/reader.hold"])
+@pytest.mark.parametrize("name", ["META", "CLOSED", "HINT", "CHECKPOINT", "holds/reader.hold"])
 def test_a_flipped_bit_in_a_file_beside_the_log_is_found(store: Path, name: str) -> None:
     if name.startswith("holds/"):
         with logstore.open(store), hold(store, "reader"):
@@ -197,6 +219,7 @@ def test_what_the_disk_lost_after_confirming_it_is_said_though_no_log_can_tell_i
         file.seek(before % SEGMENT)
         file.write(bytes(last - before + 300))
     (store / "CLOSED").unlink()
+    (store / "CHECKPOINT").unlink()
     said = verify(store)
     assert said["ok"]
     assert "were lost after the disk had confirmed them" in said["notes"][0]

@@ -266,6 +266,7 @@ static bool is_as_written(int flags, bool deletes) {
 static void beside_a_writer_it_is_what_the_writer_has(void) {
     for (uint64_t seed = 1; seed <= 40 / ONE_IN + 2; seed++) {
         bool deletes = seed % 4 == 0;
+        ls_checkpoint_info made;
 
         fresh();
         r.chance = seed * 77;
@@ -277,7 +278,10 @@ static void beside_a_writer_it_is_what_the_writer_has(void) {
                 run_with_moves(&r, 20);
             else
                 run_some(&r, 25);
+            if (i % 3 == 1)
+                check(ls_checkpoint(r.store, &made) == LS_OK || complain("checkpoint"));
             check(is_as_written(LS_INSPECT_CHECK, deletes));
+            check(is_as_written(0, deletes)); /* by the checkpoint, where the base has not passed it */
         }
         check(!r.lost);
         run_end(&r);

@@ -35,6 +35,10 @@ def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None
         print_json(document)
         return
     shown: dict[str, Any] = document | {"state": STATES[document["state"]]}
+    if shown["checkpoint_lsn"] is None:
+        shown["checkpoint_lsn"] = "none is used"
+    else:  # what lies below it was not read
+        shown = {f"{name} since it" if name in ("batches", "records") else name: shown[name] for name in shown}
     for name in ("segment_size", "log_bytes", "held_bytes"):
         shown[name] = size_text(shown[name])
     print_facts((name.replace("_", " "), value) for name, value in shown.items())
@@ -58,6 +62,7 @@ def describe(store_dir: Path, state: State) -> dict[str, Any]:
         "spares": found.spares,
         "log_bytes": found.log_bytes,
         "torn_bytes": found.torn_bytes,
+        "checkpoint_lsn": recovery.checkpoint_lsn if recovery.checkpoint_used else None,
         "batches": recovery.batches,
         "records": recovery.records,
         "queues": len(state.catalog.queues),

@@ -67,7 +67,8 @@ def _read_once(store_dir: Path, connect: str | None, schema: str | None, as_open
         catalog = read_catalog(store_dir, info, connect=connect, schema=schema)
         queues = found.queues()
         deleted = {one.id for one in queues if one.deleted}
-        contradiction = catalog_contradiction(found.queue_id_max, deleted, catalog)
+        queue_id_max = max(found.queue_id_max, *(one.id for one in queues), 0)
+        contradiction = catalog_contradiction(queue_id_max, deleted, catalog)
         if contradiction is not None:
             raise CatalogMismatch(f"{contradiction}: restore the catalog that belongs to the log")
         if as_opened:

@@ -51,6 +51,7 @@ class Verification:
         self.queues: list[QueueLife] = []
         self.in_doubt = 0
         self.affected: dict[str, Any] | None = None  # what damage costs
+        self.checkpoint_lsn: int | None = None  # of one that was held against the log
         self.torn_lsn: int | None = None
         self.segments = self.footers = self.batches = self.records = self.bytes_read = self.compared = 0
         self._queue_id_max = 0
@@ -107,6 +108,8 @@ class Verification:
             return
         with self._inspection as log:
             met = self._read(log, show)
+            if met is None and (self.store_dir / "CHECKPOINT").exists():
+                self._check_checkpoint(log)
             small = self.bytes_expected <= SMALL_BYTES
             if met is not None or self.thorough or small:
                 self._ask_the_witness(log, met, show)
@@ -161,6 +164,26 @@ class Verification:
             self.queues = [QueueLife(one, True, 0, 0, 0) for one in sorted(witness.replay.deleted_queues)]
         elif witness.replayed is not None and info.end_lsn == log.info.end_lsn:
             self._compare(log, witness.replayed)
+
+    def _check_checkpoint(self, log: Inspection) -> None:
+        """It gives what the log alone gives. Beside a writer that goes on, or beyond it, nothing can be compared."""
+        with Inspection(self.store_dir) as other:
+            other.read()
+            recovery = other.recovery
+            if recovery.checkpoint_ignored:
+                text = f"CHECKPOINT is not used: {recovery.checkpoint_ignored}; an open replays the whole log instead"
+                if other.checkpoint_is_bad:
+                    self.findings.add(Found("checkpoint", text))
+                else:
+                    self.findings.notes.append(text)
+            elif recovery.checkpoint_used and other.info.end_lsn == log.info.end_lsn:
+                self.checkpoint_lsn = recovery.checkpoint_lsn
+                difference = other.differs_from(log)
+                if difference is not None:
+                    text = f"CHECKPOINT of LSN {recovery.checkpoint_lsn} does not give what the log does: {difference}"
+                    self.findings.add(Found("checkpoint", f"{text}; remove it, and an open replays the log"))
+            elif recovery.checkpoint_used:
+                self.findings.notes.append("the writer went on: its checkpoint was not held against the log")
 
     def _compare(self, log: Inspection, replayed: Replayed) -> None:
         """The two replays come to the same."""

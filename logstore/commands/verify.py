@@ -103,6 +103,7 @@ def describe(store_dir: Path, found: Verification) -> dict[str, Any]:
         "records": found.records if info is not None else None,
         "bytes": found.bytes_read,
         "compared": found.compared,
+        "checkpoint_lsn": found.checkpoint_lsn,
     }
     if recovery is not None:
         document |= {
