@@ -16,7 +16,6 @@ import array
 import os
 import shutil
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -125,9 +124,7 @@ def _write(
     try:
         _write_into(made, source, state, names, report, found_queue, end_lsn, show)
         force_directory(made)
-        with suppress(FileNotFoundError):
-            place.rmdir()
-        os.rename(made, place)
+        os.rename(made, place)  # an empty directory of that name makes way
         force_directory(place.parent)
     except OSError as error:
         raise StoreError(f"the new store {place} cannot be put into place: {error.strerror}") from error
@@ -151,23 +148,24 @@ def _write_into(
     contents = Contents(source)
     for message_id, message in state.found.items():
         message.places = (message.as_found(message_id, found_queue),)
-    everything = sorted((state.messages | state.found).items(), key=lambda one: one[1].start_lsn)
+    everything = state.messages if not state.found else state.messages | state.found
+    ids = sorted(everything, key=lambda one: everything[one].start_lsn)  # so that the old log is read in order
     digests = array.array("Q")
     writer = LogWriter(made, uuid, source.segment_size, first_lsn)
     try:
         for transaction in state.transactions.values():
             write_transaction(writer, transaction)
-        for done, (message_id, message) in enumerate(everything):
-            digests.append(write_message(writer, message_id, message, contents.read))
+        for done, message_id in enumerate(ids):
+            digests.append(write_message(writer, message_id, everything[message_id], contents.read))
             if done % 1024 == 0:
-                show("writing", done, len(everything))
+                show("writing", done, len(ids))
         writer.close(source.max_undurable_bytes)
     finally:
         writer.abandon()
     write_names(made, uuid, names)
     report.uuid = str(uuid)
     report.bytes_written = writer.bytes_written
-    _prove(made, state, everything, digests, show)
+    _prove(made, state, everything, ids, digests, show)
 
 
 class Contents:
@@ -200,7 +198,8 @@ class Contents:
 def _prove(
     made: Path,
     state: State,
-    everything: list[tuple[int, Message]],
+    everything: dict[int, Message],
+    ids: list[int],
     digests: array.array[int],
     show: Callable[[str, int, int], None],
 ) -> None:
@@ -208,7 +207,7 @@ def _prove(
     import logstore
 
     places: dict[int, list[tuple[int, int, int]]] = {}
-    for message_id, message in everything:
+    for message_id, message in everything.items():
         for place in message.places:
             places.setdefault(place.queue_id, []).append((place.order_lsn, place.order_index, message_id))
     with logstore.open(made, create=False, max_prepared=65_536) as store:
@@ -217,13 +216,13 @@ def _prove(
             shown = [message.id for message in store.messages(queue)]
             _agree(shown == wanted, f"queue {queue.name!r} holds other messages, or in another order")
         _agree(not places, "queues are missing")
-        for done, (message_id, message) in enumerate(everything):
+        for done, message_id in enumerate(ids):
             digest = Digest(store.header(message_id))
-            for offset in range(0, message.content_bytes or 0, COMPARED_BYTES):
+            for offset in range(0, everything[message_id].content_bytes or 0, COMPARED_BYTES):
                 digest.add(store.load_content(message_id, offset, COMPARED_BYTES))
             _agree(digest.value() == digests[done], f"message {message_id} differs")
             if done % 1024 == 0:
-                show("comparing", done, len(everything))
+                show("comparing", done, len(ids))
         in_doubt = {one.id for one in store.in_doubt()}
         _agree(in_doubt == set(state.transactions), "other transactions are in doubt")
 

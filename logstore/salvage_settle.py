@@ -25,6 +25,7 @@ from logstore.salvage_state import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from logstore.records import XidBody
     from logstore.salvage_replay import SalvageReplay
 
 
@@ -43,7 +44,10 @@ def settle(replay: SalvageReplay, is_gone: Callable[[int], bool]) -> State:
         doubt_lsn=replay.last_gap_lsn,
         maybe_consumed=0,
     )
-    for transaction in sorted(replay.transactions.values(), key=lambda one: one.id):
+    open_xids: set[XidBody | None] = set()
+    for transaction in sorted(replay.transactions.values(), key=lambda one: one.id, reverse=True):
+        transaction.outcome_lost |= transaction.xid in open_xids  # a name is only given again after the outcome
+        open_xids |= {transaction.xid} - {None}
         _settle_transaction(replay, state, transaction)
     for message_id in sorted(replay.messages):
         _settle_message(replay, state, message_id, is_gone)

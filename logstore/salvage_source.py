@@ -243,13 +243,14 @@ class Source:
 
     def _find_cuts(self) -> None:
         """What each header says of the log before it: nothing at or above that is part of it."""
-        for later in self.files:
+        for i, later in enumerate(self.files):
             if later.header is None or later.header.prev_end_lsn == 0:
                 continue
             end = later.header.prev_end_lsn
-            for one in self.files:
-                if end < one.first_lsn + self.segment_size and one.first_lsn < later.first_lsn:
-                    one.cut_lsn = end if one.cut_lsn is None else min(one.cut_lsn, end)
+            for one in (self.files[k] for k in range(i - 1, -1, -1)):
+                if one.first_lsn + self.segment_size <= end:
+                    break
+                one.cut_lsn = end if one.cut_lsn is None else min(one.cut_lsn, end)
         for one in self.files:
             if one.cut_lsn is not None and one.cut_lsn <= one.first_lsn + SEGMENT_HEADER_BYTES:
                 one.in_log = False  # a crash came before its first batch, or it was left out

@@ -17,7 +17,7 @@ from logstore._core import ffi, lib
 from logstore.inspect import Reader
 from logstore.records import Record
 from logstore.salvage import Contents
-from logstore.salvage_catalog import read_names
+from logstore.salvage_catalog import Names, read_names
 from logstore.salvage_log import Log, read_log
 from logstore.salvage_source import Source
 from logstore.salvage_state import Message, State
@@ -48,7 +48,7 @@ class Live(NamedTuple):
     queues: frozenset[str]
 
 
-@dataclass
+@dataclass(repr=False)
 class Truth:
     """Everything that a store holds, and where its records stand."""
 
@@ -315,11 +315,11 @@ class Examined:
         return [*ranges, (self.log.torn.lsn, self.log.torn.end_lsn)] if self.log.torn is not None else ranges
 
 
-def examine(path: Path) -> Examined:
-    """Everything that a salvage of this directory would recover, and lose."""
+def examine(path: Path, names: Names | None = None) -> Examined:
+    """Everything that a salvage of this directory would recover, and lose; with the catalog if it was read before."""
     with Source(path) as source:
         log = read_log(source, lambda *_: None)
-        names = read_names(path, source.uuid, connect=None, schema=None)
+        names = names or read_names(path, source.uuid, connect=None, schema=None)
         names.forget(log.replay.deleted_queues)
         state = log.replay.finish(names.is_gone)
         contents = Contents(source)
