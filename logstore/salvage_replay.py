@@ -406,7 +406,9 @@ class SalvageReplay:
         """Copies that no state names hold what was copied, all the same."""
         if message.start_lsn == START_UNKNOWN:
             message.start_lsn, message.start_bytes = copies.start_lsn, copies.start_bytes
-        if copies.chunks and message.size is not None:
+            if message.size is None:
+                message.miss(CONTENT_IN_DOUBT)  # how much there was, only the state said
+        if copies.chunks:
             message.chunks = copies.chunks | (message.chunks or {})
 
     def _replace_work(self, message: Message, said: list[Work]) -> None:
@@ -574,7 +576,7 @@ class SalvageReplay:
             self._merge(message, copies)
         elif lost.id not in self.ended:
             message = self._ghost(lost)
-            message.start_lsn, message.start_bytes, message.chunks = copies.start_lsn, copies.start_bytes, copies.chunks
+            self._merge(message, copies)
             message.miss("its relocated state is lost")
             if kind is RecordType.MESSAGE_START:
                 self.probable[lost.id] = probable_queues(lost.raw)

@@ -342,6 +342,8 @@ def wrong(truth: Truth, found: Examined, harm: list[Harm]) -> Iterator[str]:
     state, names = found.state, found.names
     lost = {one.id for one in state.lost}
     doubtful = {one.id for one in state.doubtful}
+    again = {one.id for one in state.lost_transactions if one.in_doubt}  # their work may be decided already
+    doubtful |= {work.message_id for one in again for work in state.transactions[one].work}
     covered = found.covered()
     recovered = {
         message_id: frozenset(names.get(place.queue_id, "?") for place in message.places)
