@@ -182,7 +182,7 @@ def test_chain_prints_the_records_of_one_message_or_transaction_by_decimal_or_he
     types = [record["type"] for record in said["records"]]
     assert (said["id"], types) == (message_id, ["MESSAGE_START", "MESSAGE_DEQUEUE", "MESSAGE_DELETE"])
     assert said["records"][1]["body"]["tx_id"] == transaction.id
-    assert fine("chain", path, hex(message_id)).count("\n") == 3
+    assert fine("chain", path, hex(message_id)).count("\n") == 7  # each with what it means, and where it is now
     types = [record["type"] for record in told("chain", path, transaction.id)["records"]]
     assert types == ["TX_START", "TX_COMMIT", "TX_DELETE"]
     assert str(message_id + 8) in fails(run("chain", path, message_id + 8), 1)
