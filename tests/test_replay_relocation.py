@@ -267,6 +267,30 @@ def test_a_relocated_prepared_transaction_is_in_doubt_with_its_name_and_time(tx_
     assert (log.finish(), log.replay.committed, log.reasons) == (({}, 0), 1, [])
 
 
+def test_work_that_is_known_before_its_transaction_outlives_a_recovery_in_between() -> None:
+    log = MovingLog()
+    log.batch(epoch=1)
+    log.state(OLD, log.copy(OLD), 1, pending=(pending(OLD_TX, OLD_TX + 8, 1),))
+    log.batch(epoch=2)
+    log.move_tx(OLD_TX, TxState.PREPARED, prepare_us=77)
+    found = log.replay.finish()
+    assert (found.queues[1].locked, [one.id for one in found.transactions]) == (1, [OLD_TX])
+    assert log.reasons == []
+
+
+def test_a_state_may_name_a_chunk_that_was_not_moved_though_its_start_lies_below_the_base() -> None:
+    log = MovingLog()
+    stayed = log.chunk(OLD, 2, b"345")
+    log.state(OLD, log.copy(OLD, b"12"), 1, chunks=(ChunkPlace(stayed, 2, 3),))
+    found = log.replay.finish()
+    assert (found.queues[1].content_bytes, log.reasons) == (5, [])
+    again = MovingLog()
+    stayed = again.chunk(OLD, 3, b"45")  # it is held against what the state says of it
+    again.state(OLD, again.copy(OLD, b"12"), 1, chunks=(ChunkPlace(stayed, 2, 3),))
+    again.finish()
+    assert len(again.reasons) == 1
+
+
 def test_an_unprepared_relocated_transaction_is_undone_by_recovery() -> None:
     log = MovingLog()
     log.move_tx(OLD_TX, TxState.ACTIVE, xid=None)

@@ -33,7 +33,6 @@ from logstore.commands.replay_state import (
     QueueCounts,
     Replayed,
     Staged,
-    half_deleted,
     xid_text,
 )
 from logstore.records import (
@@ -62,7 +61,6 @@ __all__ = [
     "QueueCounts",
     "Replay",
     "Replayed",
-    "half_deleted",
     "xid_text",
 ]
 
@@ -95,6 +93,7 @@ class Replay:
         self._transactions: dict[int, OpenTransaction] = {}
         self._pending: dict[int, list[Operation]] = {}  # by message; what open transactions did to it
         self._chains = Chains(base_lsn)
+        self._seen_chunks: dict[int, dict[int, Piece]] = {}  # of messages whose start lies below the base
         self._ended: set[int] = set()  # chains that began below the base and are known to be over
         self._places: dict[tuple[int, ...], tuple[int, ...]] = {}  # equal ones kept once
         self._handlers: dict[RecordType | int, Callable[[Record], None]] = {
@@ -189,6 +188,8 @@ class Replay:
             return
         if message is None:
             self._missing(record)
+            if record.id < self._base_lsn:  # a relocated state may name it where it is
+                self._seen_chunks.setdefault(record.id, {})[record.lsn] = Piece(body.offset, len(body.content))
             return
         if body.offset != message.content_bytes:
             self._problem(
@@ -427,6 +428,7 @@ class Replay:
         known = None if message is None else message.content
         if message is not None and known is None:
             known = Content(record.id, message.content_bytes, {})
+        copies.chunks = self._seen_chunks.pop(record.id, {}) | copies.chunks
         state, wrong = completed_state(record, copies, known, self._base_lsn)
         for reason in wrong:
             self._problem(record.lsn, f"message {record.id} is relocated: {reason}")
@@ -491,7 +493,7 @@ class Replay:
     def _recover(self) -> None:
         """What opening the store does: transactions that are not prepared are undone, staged messages dropped."""
         for transaction in self._transactions.values():
-            if not transaction.prepared:
+            if transaction.started and not transaction.prepared:  # of others the state or the outcome follows
                 self._undo(transaction)
         for message_id in [one for one in self._staged if one not in self._pending]:
             self.dropped.append(Staged(message_id, self._messages[message_id].content_bytes))
@@ -516,11 +518,6 @@ class Replay:
             ]
             self._recover()
         return self._replayed(recovering=recovering)
-
-    def without_queues(self, queue_ids: Iterable[int]) -> Replayed:
-        """The state as recovery will make it if these queues are gone from the catalog; after :meth:`finish`."""
-        self.deleted_queues.update(queue_ids)
-        return self._replayed(recovering=True)
 
     def _replayed(self, *, recovering: bool) -> Replayed:
         queues: dict[int, QueueCounts] = {}

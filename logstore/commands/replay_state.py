@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
     from logstore.commands.relocation import Content
     from logstore.records import PendingKind, XidBody
 
@@ -95,16 +93,6 @@ class Replayed:
     places: int
     queues: dict[int, QueueCounts]  # by id; only those with places
     transactions: list[OpenTransaction]
-
-
-def half_deleted(replayed: Replayed, kept: Container[int]) -> dict[int, int]:
-    """The queues whose deletion recovery finishes, and how many places on each it drops.
-
-    They have places, or work of transactions in doubt, and the catalog no longer has them.
-    """
-    worked_on = {operation.queue_id: 0 for one in replayed.transactions for operation in one.operations}
-    places = worked_on | {queue_id: counts.depth for queue_id, counts in replayed.queues.items()}
-    return {queue_id: places[queue_id] for queue_id in sorted(places) if queue_id not in kept}
 
 
 def xid_text(xid: XidBody) -> str:
