@@ -178,6 +178,7 @@ struct log {
     uint64_t pace_from;      /* what others had appended when the move began */
     uint64_t pace_until;     /* the maker wants to be woken when they have appended so much */
     uint64_t compact_to_lsn; /* what lives below it is moved whatever the policy; 0: none asked */
+    unsigned compacting;     /* how many have asked for that */
     bool moving;             /* one thread is relocating */
     bool mid_chain;          /* ... a chain of which some copies are in the log, and its state is not */
     bool cannot_grow;        /* the last try failed: disk full, or max_log_bytes */
@@ -263,8 +264,9 @@ void log_relock_after_io(struct log *g);
 int spares_need(struct log *g, enum purpose purpose); /* (waits) one may be taken, or room was made, or LS_FULL */
 /* (waits) The log can grow again, by so much and what it takes more when it is moved, or LS_FULL. */
 int spares_grow(struct log *g, uint64_t bytes, uint64_t expansion);
-void spares_reckon(struct log *g);         /* how many are kept from what grows */
-size_t spares_target(const struct log *g); /* how many are made ahead of need; as of the last reckoning */
+void spares_reckon(struct log *g);                       /* how many are kept from what grows */
+size_t spares_for(const struct log *g, size_t segments); /* the same beside so many segments */
+size_t spares_target(const struct log *g);               /* how many are made ahead of need; as of the last reckoning */
 /* With so much more, all that lives could still be moved, and a drain would have room to work. */
 bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion);
 bool spares_are_heavy(const struct log *g); /* too much lives for a log that cannot grow */

@@ -240,7 +240,9 @@ static size_t spares_beside(const struct log *g, size_t segments, size_t ahead) 
     return most > g->spares_wanted ? most : g->spares_wanted;
 }
 
-size_t spares_target(const struct log *g) { return spares_beside(g, segments_kept(g), 1); }
+size_t spares_for(const struct log *g, size_t segments) { return spares_beside(g, segments, 1); }
+
+size_t spares_target(const struct log *g) { return spares_for(g, segments_kept(g)); }
 
 static size_t spares_most(const struct log *g) { return spares_beside(g, segments_kept(g), 2); }
 

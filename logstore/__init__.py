@@ -37,8 +37,9 @@ from logstore.errors import (
 )
 from logstore.opening import open  # noqa: A004 - as in gzip.open
 from logstore.queues import Delivery, Message, Queue
-from logstore.reports import Recovery, SegmentLife, Tail
+from logstore.reports import Recovery, SegmentLife
 from logstore.store import MessageStore
+from logstore.tail import Compaction, Tail
 from logstore.transactions import Transaction, Xid
 
 __version__ = "0.1.0"
@@ -52,6 +53,7 @@ __all__ = [
     "Transaction",
     "Xid",
     "Recovery",
+    "Compaction",
     "Tail",
     "SegmentLife",
     "StoreError",

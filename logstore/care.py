@@ -8,7 +8,8 @@ from logstore import errors
 from logstore._core import ffi, lib
 from logstore._native import check
 from logstore.names import Names
-from logstore.reports import Checkpoint, Recovery, SegmentLife, Tail, stats_from_c
+from logstore.reports import Checkpoint, Recovery, stats_from_c
+from logstore.tail import HOLDERS, Compaction, Tail, compaction_of, read_tail
 
 if TYPE_CHECKING:
     import os
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from logstore.backup import BackupReport
+    from logstore.holds import HoldInfo
     from logstore.overdue import Overdue
     from logstore.scrub import Scrub
 
@@ -69,26 +71,30 @@ class Care(Names):
                 continue  # deleted meanwhile
             per_queue[queue.name] = {"depth": depth, "locked": locked, "acquired": queue._acquired_count()}
         counters["queues"] = per_queue
-        counters["holds"] = self._count_holds()
+        counters["holds"] = sum(each.honoured for each in self._list_holds())
         counters["overdue_rolled_back"] = self._overdue.rolled_back if self._overdue is not None else 0
         if self._scrub is not None:
             counters |= self._scrub.stats()
         return counters
 
-    def tail(self) -> Tail:
-        """Where the base is and what of each segment is still needed."""
-        count = ffi.new("size_t *")
-        check(lib.ls_segments(self._c, ffi.NULL, 0, count))
-        room = int(count[0]) + 16
-        into = ffi.new("ls_segment_info[]", room)
-        check(lib.ls_segments(self._c, into, room, count))
-        base = self.base_lsn
-        segments = tuple(SegmentLife.from_c(into[i]) for i in range(min(int(count[0]), room)))
-        return Tail(base, self.durable_lsn, self.next_lsn, tuple(s for s in segments if s.first_lsn >= base))
+    def tail(self, limit: int = HOLDERS) -> Tail:
+        """What holds the base, whose it is, what would free it, and what of each segment is still needed.
 
-    def compact(self) -> None:
-        """Makes the base durable where it is, and recycles the segments behind it at once."""
-        check(lib.ls_move_base(self._c))
+        At most ``limit`` holders are told (and 1000), the lowest first; all are counted.
+        """
+        self._not_forked()
+        names = {queue.id: queue.name for queue in self.queues()}
+        return read_tail(self._c, names, self._list_holds(), limit)
+
+    def compact(self, *, dry_run: bool = False) -> Compaction:
+        """Makes the log as small as it can be now, while others go on working: moves what lives in the oldest segments,
+        recycles what is behind the base, and gives surplus files back to the disk.
+
+        With ``dry_run`` it says what would come of it and changes nothing. Raises ``CorruptLog`` if a segment cannot be
+        moved, ``StoreFull`` if there is no room to move; what was gained until then stays gained.
+        """
+        self._not_forked()
+        return compaction_of(self._c, dry_run=dry_run)
 
     def backup(
         self,
@@ -116,14 +122,14 @@ class Care(Names):
             progress=progress,
         )
 
-    def _count_holds(self) -> int:
-        """Of those that are honoured; none where there are no files."""
+    def _list_holds(self) -> list[HoldInfo]:
+        """Those there are; none where there are no files."""
         from logstore.holds import list_holds
 
         try:
-            return sum(each.honoured for each in list_holds(self._path))
+            return list_holds(self._path)
         except errors.StoreError:
-            return 0
+            return []
 
     def checkpoint(self) -> Checkpoint:
         """Writes a checkpoint now, while others go on working: the next open replays only the log behind it.

@@ -181,20 +181,12 @@ class SegmentLife:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """Where the base is, and how much of each segment holds it there."""
-
-    base_lsn: int
-    durable_lsn: int
-    next_lsn: int
-    segments: tuple[SegmentLife, ...]
-
-
 def stats_from_c(stats: Any) -> dict[str, Any]:
     """The counters of the core's ``ls_stats`` by name."""
     names = [name for name, _ in ffi.typeof("ls_stats").fields]
     counters: dict[str, Any] = {name: int(getattr(stats, name)) for name in names}
     counters["durability"] = "relaxed" if counters.pop("relaxed") else "strict"
     counters["full"] = bool(counters["full"])
+    own = counters["appended_bytes"] - counters["relocated_bytes"]
+    counters["write_amplification"] = counters["appended_bytes"] / own if own > 0 else 1.0
     return counters

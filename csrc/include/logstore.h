@@ -365,6 +365,100 @@ typedef struct ls_checkpoint_difference {
    to the end, the one with the checkpoint and the other without, and not changed in between. Times are not compared. */
 int ls_checkpoint_compare(ls_store *with, ls_store *without, ls_checkpoint_difference *difference);
 
+/* ---- the tail: what holds the base, and making the log as small as it can be ---- */
+#define LS_SEGMENT_DEAD    1 /* behind the base: about to be recycled, or kept by a hold */
+#define LS_SEGMENT_NEEDED  2
+#define LS_SEGMENT_CURRENT 3
+#define LS_SEGMENT_SPARE   4
+
+typedef struct ls_tail_segment {
+    uint64_t first_lsn; /* of a spare: the name it has */
+    uint64_t epoch;
+    uint64_t end_lsn;
+    uint64_t live_bytes;
+    uint64_t live_records;
+    uint64_t moved_bytes; /* of what lives: of chains that were relocated before */
+    int state;
+} ls_tail_segment;
+
+typedef struct ls_tail {
+    uint64_t segment_size;
+    uint64_t base_lsn;
+    uint64_t needed_lsn; /* the lowest record that is needed; the end if none is */
+    uint64_t durable_lsn;
+    uint64_t next_lsn;
+    uint64_t live_bytes;
+    uint64_t segments; /* in the log, dead ones too */
+    uint64_t spares;
+    uint64_t held_segments;
+    uint64_t files_wanted;     /* that the log is kept to, spares counted */
+    uint64_t holding_messages; /* with something in the oldest segment */
+    uint64_t holding_transactions;
+    uint64_t holding_bytes; /* of these, in the oldest segment */
+    int will_move;          /* the log is longer than it is kept to, and is being made shorter */
+} ls_tail;
+
+#define LS_HOLDER_MESSAGE     1
+#define LS_HOLDER_TRANSACTION 2
+
+#define LS_HOLDS_PLACE   1 /* waits on a queue */
+#define LS_HOLDS_LOCKED  2 /* there, dequeued by a transaction without an outcome */
+#define LS_HOLDS_ENQUEUE 3 /* will be there if the transaction commits */
+#define LS_HOLDS_DEQUEUE 4 /* that enqueue, taken back in the same transaction */
+
+typedef struct ls_holder_item {
+    uint64_t tx_id;    /* 0: none */
+    uint64_t position; /* on its queue */
+    uint32_t queue_id;
+    int kind;
+    int tx_state;
+    int distributed;
+    ls_xid xid;
+} ls_holder_item;
+
+#define LS_HOLDER_ITEMS_MAX 16
+
+typedef struct ls_holder {
+    uint64_t id;
+    uint64_t lsn;       /* of its lowest record */
+    uint64_t start_lsn; /* of its start, or the newest copy of it */
+    uint64_t bytes;     /* of all its records that are needed */
+    uint64_t content_bytes;
+    uint64_t time_us;     /* since when: wall clock; 0: not known */
+    uint64_t prepared_us; /* of a transaction; 0: it is not */
+    uint64_t operations;  /* of a transaction */
+    uint64_t item_count;  /* all of them; the first are told */
+    uint32_t record_bytes;
+    int kind;
+    int at_least; /* time_us is when it was moved: it is older */
+    int staged;   /* a message that was never enqueued */
+    int moved;
+    int state; /* of a transaction */
+    int distributed;
+    ls_xid xid;
+    ls_holder_item items[16];
+} ls_holder;
+
+/* Fills up to n segments (then the spares) and says how many there are, and up to holders_max of those that need something
+   in the oldest segment, the lowest first. Works on an inspected store too. */
+int ls_tail_read(ls_store *store, ls_tail *tail, ls_tail_segment *segments, size_t n, size_t *count, ls_holder *holders,
+                 size_t holders_max, size_t *done);
+
+typedef struct ls_compaction {
+    uint64_t bytes_before; /* of all files of the log */
+    uint64_t bytes_after;
+    uint64_t segments_before; /* without spares */
+    uint64_t segments_after;
+    uint64_t segments_moved;
+    uint64_t copied_bytes;
+    uint64_t live_bytes;
+    uint64_t held_bytes; /* of these files: kept by holds */
+} ls_compaction;
+
+/* Moves the oldest segments until the log is as short as moving can make it, and gives back the spares beyond need. With
+   dry_run it says what would come of it and changes nothing. */
+int ls_compact(ls_store *store, int dry_run, ls_compaction *report);
+
 /* ---- reading beside a writer, or a closed store; takes no lock and writes nothing ---- */
 typedef struct ls_batch {
     const uint8_t *bytes; /* the whole batch; verified; valid until the next call */
