@@ -355,7 +355,7 @@ int ls_checkpoint(ls_store *store, ls_checkpoint_info *info) {
 /* In steps, so that nobody waits long for the lock. */
 int ls_checkpoint_size(ls_store *store, ls_checkpoint_info *info) {
     enum { STEP_MESSAGES = 4096 };
-    int rc = store_enter(store);
+    int rc = store_look(store);
     if (rc != LS_OK) {
         return rc;
     }

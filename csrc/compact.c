@@ -26,9 +26,19 @@ static size_t segments_for(const struct log *g, uint64_t copy_bytes) {
 /* A store that is only looked at will have one more once it is opened. */
 static size_t segments_in_service(const struct log *g) { return g->segment_count + (g->serving ? 0 : 1); }
 
+/* What stays in it once all that was appended is durable. */
+static struct release staying(const struct log *g, const struct segment *s) {
+    struct release r = {s->live_records, s->live_bytes};
+    for (uint32_t i = 0; i < g->buffer_count; i++) {
+        r.records -= s->pending[i].records;
+        r.bytes -= s->pending[i].bytes;
+    }
+    return r;
+}
+
 /* The first from `from` on that holds something; the current one at the latest. */
 static size_t first_needed(const struct log *g, size_t from) {
-    while (from + 1 < segments_in_service(g) && g->segments[from]->live_records == 0) {
+    while (from + 1 < segments_in_service(g) && staying(g, g->segments[from]).records == 0) {
         from++;
     }
     return from;
@@ -44,7 +54,7 @@ static struct plan plan_compaction(struct log *g) {
         if (g->append_lsn < s->stuck_until_lsn) {
             break;
         }
-        copy_bytes += s->live_bytes;
+        copy_bytes += staying(g, s).bytes;
         size_t left = n - first_needed(g, k + 1) + segments_for(g, copy_bytes + expansion);
         if (left < best.left) {
             best = (struct plan){.moved = k + 1 - base, .left = left, .copy_bytes = copy_bytes};

@@ -25,6 +25,8 @@ void inspection_free(struct inspection *i) {
     }
 }
 
+int inspection_dir(const struct inspection *i) { return i->reader->dir; }
+
 /* ---- opening ---- */
 
 static void begin(ls_store *store, struct inspection *i) {

@@ -117,6 +117,7 @@ int tx_log_rollback(ls_store *store, struct tx *tx);               /* (waits) an
 int recover_replay(ls_store *store);
 /* inspect.c */
 void inspection_free(struct inspection *i);
+int inspection_dir(const struct inspection *i); /* of the store that it looks at */
 /* cursor.c: a few places of a deleted queue; false when none is left. */
 bool queue_sweep(ls_store *store, struct queue *q);
 /* serve.c: the catalog's queue ids, a copy in order; NULL: no memory. Which of them the log contradicts. */

@@ -338,7 +338,8 @@ static void add_times(struct look *k, ls_holder *holders, size_t n) {
     }
     w.seed = format_segment_seed(g->uuid, w.first_lsn, s->epoch);
     format_segment_name(name, w.first_lsn);
-    w.file = g->v->open(g->v, g->dir, name, 0);
+    const struct inspection *looked_at = k->store->inspection;
+    w.file = g->v->open(g->v, looked_at != NULL ? inspection_dir(looked_at) : g->dir, name, 0);
     if (w.file >= 0) {
         tell_times(&w, holders, n);
         (void)g->v->close(g->v, w.file);

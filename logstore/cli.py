@@ -21,6 +21,7 @@ from logstore import __version__
 from logstore.commands.backup import backup
 from logstore.commands.bench import bench
 from logstore.commands.chain import chain
+from logstore.commands.compact import checkpoint, compact
 from logstore.commands.dump import dump
 from logstore.commands.holds import holds
 from logstore.commands.in_doubt import in_doubt
@@ -30,6 +31,7 @@ from logstore.commands.purge import purge
 from logstore.commands.recover import recover
 from logstore.commands.salvage import salvage
 from logstore.commands.serve import serve
+from logstore.commands.tail import tail
 from logstore.commands.verify import verify
 from logstore.errors import (
     OptionError,
@@ -70,7 +72,24 @@ def command() -> None:
     """
 
 
-for each in (info, queues, dump, chain, verify, recover, salvage, backup, holds, in_doubt, purge, bench, serve):
+for each in (
+    info,
+    queues,
+    dump,
+    chain,
+    verify,
+    recover,
+    salvage,
+    backup,
+    holds,
+    in_doubt,
+    purge,
+    bench,
+    serve,
+    tail,
+    compact,
+    checkpoint,
+):
     command.add_command(each)
 
 

@@ -175,6 +175,11 @@ class Inspection:
             raise StoreClosed("this inspection is closed: make another one")
         return self._handle
 
+    @property
+    def handle(self) -> Any:
+        """The core's ``ls_store``, for what reads it."""
+        return self._c
+
     def _check(self, code: int) -> None:
         if code == lib.LS_RECYCLED:
             raise LogRecycled(

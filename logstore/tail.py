@@ -1,6 +1,6 @@
 """The tail of a log: what keeps the base where it is, whose that is, what would free it, and what moving would gain.
 
-It reads an open store, or one that is only looked at, in slices, so that nobody waits for it; what changes meanwhile may
+It reads an open store, or one that is only looked at, in slices, so that nobody waits; what changes meanwhile may
 be told as it was or as it is. Sizes are bytes, positions LSNs.
 """
 
@@ -214,9 +214,7 @@ class Tail:
         """The same with who has what unacknowledged, by queue and message id."""
 
         def told(holder: Holder) -> Holder:
-            places = (
-                replace(place, consumer=consumers.get((place.queue or "", holder.id))) for place in holder.places
-            )
+            places = (replace(place, consumer=consumers.get((place.queue or "", holder.id))) for place in holder.places)
             return replace(holder, places=tuple(places))
 
         return replace(self, holders=tuple(map(told, self.holders)))
@@ -259,7 +257,7 @@ def read_tail(store: Any, names: Mapping[int, str], holds: Sequence[HoldInfo], l
         if count[0] <= room:
             break
         room = int(count[0]) + 64
-    segments = [_segment(into[i], tail) for i in range(count[0])]
+    segments = [_segment(into[i]) for i in range(count[0])]
     now_us = time.time() * 1e6
     return Tail(
         base_lsn=tail.base_lsn,
@@ -283,7 +281,7 @@ def read_tail(store: Any, names: Mapping[int, str], holds: Sequence[HoldInfo], l
     )
 
 
-def _segment(one: Any, tail: Any) -> SegmentUse:
+def _segment(one: Any) -> SegmentUse:
     written = max(one.end_lsn - one.first_lsn, 0) if one.state != lib.LS_SEGMENT_SPARE else 0
     return SegmentUse(
         first_lsn=one.first_lsn,

@@ -28,7 +28,7 @@ from logstore.broker.transactions import Verdict
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable, Iterator
 
     from logstore.broker.channel import Channel
     from logstore.broker.queues import BrokerQueue
@@ -237,6 +237,13 @@ class Consuming:
         else:
             self._unacked[self._last_tag] = acquired
         return None
+
+    def unacknowledged(self, message_ids: Container[int]) -> Iterator[tuple[str, int, str]]:
+        """Those of these messages that clients of the channel have: queue, id, consumer's tag ('' for a get)."""
+        for acquired in self._unacked.values():
+            if acquired.queue.durable and acquired.place.id in message_ids:
+                consumer = acquired.consumer
+                yield acquired.queue.name, acquired.place.id, "" if consumer is None else consumer.tag
 
     # Acknowledgement.
 

@@ -6,6 +6,7 @@ the broker notice nothing.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from logstore.broker.durable_queue import DurableQueue
@@ -13,10 +14,12 @@ from logstore.broker.memory_queue import MemoryQueue
 from logstore.control import ControlServer
 from logstore.errors import OptionError, UnknownQueue
 from logstore.outcomes import decide
+from logstore.tail import HOLDERS
 from logstore.transactions import Xid
 
 if TYPE_CHECKING:
     from logstore.broker.server import Server
+    from logstore.tail import Tail
 
 
 class BrokerControl:
@@ -30,6 +33,9 @@ class BrokerControl:
                 "in-doubt.commit": lambda arguments: self._decide(arguments, "commit"),
                 "in-doubt.rollback": lambda arguments: self._decide(arguments, "rollback"),
                 "purge": self._purge,
+                "tail": self._tail,
+                "compact": self._compact,
+                "checkpoint": self._checkpoint,
             },
         )
 
@@ -63,6 +69,35 @@ class BrokerControl:
         messages = await self._socket.in_thread(queue.handle.purge)
         queue.was_purged()
         return {"messages": messages}
+
+    async def _tail(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        limit = arguments.get("limit", HOLDERS)
+        if not isinstance(limit, int) or limit < 0:
+            raise OptionError(f"limit is a number from 0 on, not {limit!r}")
+        tail = await self._socket.in_thread(lambda: self._server.store.tail(limit))
+        return tail.with_consumers(self._unacknowledged(tail)).as_dict()
+
+    def _unacknowledged(self, tail: Tail) -> dict[tuple[str, int], str]:
+        """Who has the messages that hold the base, by queue and id."""
+        wanted = {holder.id for holder in tail.holders}
+        found = {}
+        for connection in self._server.connections:
+            peer = connection.transport.get_extra_info("peername")
+            place = f"{peer[0]}:{peer[1]}" if peer else "an unknown address"
+            for number, channel in connection.channels.items():
+                for queue, message, tag in channel.consuming.unacknowledged(wanted):
+                    found[queue, message] = f"consumer {tag!r} of {place} (channel {number})"
+        return found
+
+    async def _compact(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        is_dry_run = arguments.get("dry_run") is True
+        done = await self._socket.in_thread(lambda: self._server.store.compact(dry_run=is_dry_run))
+        return done.as_dict()
+
+    async def _checkpoint(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        store = self._server.store
+        work = store.checkpoint_size if arguments.get("dry_run") is True else store.checkpoint
+        return asdict(await self._socket.in_thread(work))
 
 
 def _text(arguments: dict[str, Any], name: str) -> str:

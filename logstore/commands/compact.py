@@ -1,0 +1,109 @@
+"""``logstore compact`` and ``logstore checkpoint``: upkeep on demand, by the broker that has the store or by itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from logstore.commands.changing import BROKER, STORE, ask, change
+from logstore.commands.options import catalog_options, dry_run_option, json_option, store_argument
+from logstore.commands.output import print_json, size_text
+from logstore.commands.state import retried
+from logstore.inspect import Reader
+from logstore.inspection import Inspection
+from logstore.tail import compaction_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command()
+@store_argument
+@dry_run_option
+@json_option
+@catalog_options
+def compact(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, schema: str | None) -> None:
+    """Make the log as small as it can be now.
+
+    Moves what lives in the oldest segments, recycles what is behind the base and gives surplus files back to the disk.
+    A log is kept small without this; it is for making room at once.
+    """
+    document: dict[str, Any] = {"store": str(store_dir), "dry_run": dry_run}
+    if dry_run:
+        document |= would_compact(store_dir)
+    else:
+        document |= change(
+            store_dir, "compact", {}, lambda store: store.compact().as_dict(), connect=connect, schema=schema
+        )
+    if as_json:
+        print_json(document)
+        return
+    becomes, moves = ("would become", "moving") if dry_run else ("is", "moved")
+    click.echo(f"the log was {size_text(document['bytes_before'])} and {becomes} {size_text(document['bytes_after'])}")
+    click.echo(f"{moves} {document['segments_moved']} segments, copying {size_text(document['copied_bytes'])}")
+    if document["held_bytes"]:
+        click.echo(f"{size_text(document['held_bytes'])} of it are kept by holds: see 'logstore holds'")
+
+
+def would_compact(store_dir: Path) -> dict[str, Any]:
+    """What a compaction would come to. Raises ``StoreLocked`` as the compaction would."""
+
+    def look() -> dict[str, Any]:
+        with Inspection(store_dir) as found:
+            if found.info.live:
+                return {"through": BROKER, **ask(store_dir, "compact", {"dry_run": True})}
+            found.read()
+            would = compaction_of(found.handle, dry_run=True).as_dict()
+            return {"through": STORE, **would, "bytes_before": found.info.log_bytes}
+
+    return retried(look)
+
+
+@click.command()
+@store_argument
+@dry_run_option
+@json_option
+@catalog_options
+def checkpoint(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, schema: str | None) -> None:
+    """Write a checkpoint, so that the next open reads only the log behind it.
+
+    One is written in the background now and then and at an orderly close; nothing ever needs one.
+    """
+    document: dict[str, Any] = {"store": str(store_dir), "dry_run": dry_run}
+    if dry_run:
+        document |= would_checkpoint(store_dir)
+    else:
+        document |= change(
+            store_dir, "checkpoint", {}, lambda store: asdict(store.checkpoint()), connect=connect, schema=schema
+        )
+    if as_json:
+        print_json(document)
+        return
+    said = "a checkpoint would take" if dry_run else "a checkpoint was written, of"
+    click.echo(
+        f"{said} {size_text(document['bytes'])}, with {document['messages']} messages and "
+        f"{document['transactions']} open transactions, at LSN {document['lsn']}"
+    )
+
+
+def would_checkpoint(store_dir: Path) -> dict[str, Any]:
+    """What a checkpoint would take. Raises ``StoreLocked`` as writing one would."""
+    from logstore._core import ffi, lib
+    from logstore._native import check
+
+    with Reader(store_dir) as reader:
+        live = reader.info.live
+    if live:
+        return {"through": BROKER, **ask(store_dir, "checkpoint", {"dry_run": True})}
+
+    def look() -> dict[str, Any]:
+        with Inspection(store_dir) as found:
+            found.read()
+            info = ffi.new("ls_checkpoint_info *")
+            check(lib.ls_checkpoint_size(found.handle, info))
+            would = {"lsn": found.info.end_lsn, "bytes": int(info.bytes), "messages": int(info.messages)}
+            return {"through": STORE, **would, "transactions": int(info.transactions), "seconds": 0.0}
+
+    return retried(look)

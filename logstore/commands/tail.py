@@ -1,0 +1,218 @@
+"""``logstore tail``: what holds the base of a log, whose that is, what would free it, and a picture of all segments."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from logstore import control
+from logstore.commands.changing import ask
+from logstore.commands.options import catalog_options, json_option, store_argument
+from logstore.commands.output import age_text, print_json, print_table, printable, size_text
+from logstore.commands.state import retried
+from logstore.holds import list_holds
+from logstore.inspect import read_catalog
+from logstore.inspection import Inspection
+from logstore.tail import HOLDERS, HOLDERS_MAX, read_tail
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CELLS_MAX = 72 * 6  # of the picture; longer logs are folded
+ROW_CELLS = 72
+LETTERS = {"held": "h", "dead": ".", "mixed": "-", "live": "#", "moved": "r", "current": ">", "spare": "_"}
+BLOCKS = {"held": "▒", "dead": "·", "mixed": "▄", "live": "█", "moved": "▓", "current": "▶", "spare": "○"}
+COLOURS = {"held": 35, "dead": 90, "mixed": 33, "live": 32, "moved": 36, "current": 1, "spare": 34}  # ANSI
+MEANING = {
+    "held": "kept by a hold", "dead": "dead", "mixed": "live in part", "live": "live (half or more)",
+    "moved": "relocated (most of what lives)", "current": "current", "spare": "spare",
+}
+
+
+@click.command()
+@store_argument
+@click.option(
+    "--watch",
+    type=click.FloatRange(0.1, 86_400),
+    is_flag=False,
+    flag_value=2.0,
+    default=None,
+    metavar="[SECONDS]",
+    help="Look again every SECONDS (2), until Ctrl-C; with --json one line each time.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(0, HOLDERS_MAX),
+    default=HOLDERS,
+    show_default=True,
+    help="How many of those that hold the base are told.",
+)
+@json_option
+@catalog_options
+def tail(
+    store_dir: Path, watch: float | None, limit: int, as_json: bool, connect: str | None, schema: str | None
+) -> None:
+    """Say what holds the tail of the log, and what would free it.
+
+    Beside a broker it is the broker that tells, with consumers; otherwise the log is read, beside its writer too.
+    """
+
+    def look() -> dict[str, Any]:
+        return {"store": str(store_dir), **read(store_dir, limit, connect, schema)}
+
+    if watch is None:
+        show(look(), as_json=as_json)
+        return
+    try:
+        if as_json or not sys.stdout.isatty():
+            while True:
+                show(look(), as_json=as_json)
+                sys.stdout.flush()
+                time.sleep(watch)
+        redraw(look, watch)
+    except KeyboardInterrupt:
+        return
+
+
+def read(store_dir: Path, limit: int, connect: str | None, schema: str | None) -> dict[str, Any]:
+    """The tail as the broker tells it, or as the log does."""
+    if control.is_served(store_dir):
+        return {"through": "broker", **ask(store_dir, "tail", {"limit": limit})}
+
+    def look() -> dict[str, Any]:
+        with Inspection(store_dir) as found:
+            found.read()
+            catalog = read_catalog(store_dir, found.info, connect=connect, schema=schema)
+            names = {queue.id: queue.name for queue in catalog.queues}
+            told = read_tail(found.handle, names, list_holds(store_dir), limit)
+            document = told.as_dict() | {"log_bytes": found.info.log_bytes, "spares": found.info.spares}
+            document["compaction"]["bytes_before"] = found.info.log_bytes
+            return {"through": "log", **document}
+
+    return retried(look)
+
+
+def redraw(look: Any, seconds: float) -> None:
+    """Draw it again and again in place."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(highlight=False, emoji=False), auto_refresh=False, screen=False) as live:
+        while True:
+            document = look()
+            lines = [*facts(document), "", *(line for line, _ in picture(document, fancy=is_fancy())), ""]
+            lines += [f"{said[0]} {said[1]}: {said[-1]}" for said in holder_rows(document)]
+            live.update(Text("\n".join(lines)), refresh=True)
+            time.sleep(seconds)
+
+
+def show(document: dict[str, Any], *, as_json: bool) -> None:
+    """Print it once."""
+    if as_json:
+        print_json(document)
+        return
+    for line in facts(document):
+        click.echo(line)
+    click.echo("")
+    fancy = is_fancy()
+    for line, styles in picture(document, fancy=fancy):
+        click.echo(coloured(line, styles) if fancy else line)
+    click.echo("")
+    rows = holder_rows(document)
+    if rows:
+        print_table(("holder", "id", "LSN", "needs", "age", "what would free it"), rows, right=("id", "LSN"))
+    for hold in document["holds"]:
+        process = "" if hold["pid"] is None else f" of process {hold['pid']}"
+        click.echo(
+            f"hold '{printable(hold['name'])}'{process} ({hold['state']}): keeps {size_text(hold['kept_bytes'])}"
+        )
+
+
+def facts(document: dict[str, Any]) -> list[str]:
+    """What is said above the picture."""
+    after = document["compaction"]["bytes_after"]
+    holding = document["holding_messages"] + document["holding_transactions"]
+    lines = [
+        f"base {document['base_lsn']}, lowest LSN in need {document['needed_lsn']}, end {document['next_lsn']}",
+        f"log {size_text(document['log_bytes'])}, of which {size_text(document['live_bytes'])} live",
+        f"the oldest segment is needed by {document['holding_messages']} messages and "
+        f"{document['holding_transactions']} transactions, {size_text(document['holding_bytes'])} in it"
+        if holding
+        else "nothing holds the base",
+        f"compacting would leave {size_text(after)}, copying {size_text(document['compaction']['copied_bytes'])}",
+    ]
+    if document["will_move"]:
+        lines.append("the log is longer than it is kept to: what holds the base will be moved by itself")
+    return lines
+
+
+def holder_rows(document: dict[str, Any]) -> list[tuple[object, ...]]:
+    """Those that hold the base, one row each."""
+    rows: list[tuple[object, ...]] = []
+    for holder in document["holders"]:
+        age = "not known" if holder["age_s"] is None else age_text(holder["age_s"])
+        age = f"{age} or more" if holder["at_least"] else age
+        rows.append(
+            (holder["kind"], holder["id"], holder["lsn"], f"{holder['bytes']} bytes", age, printable(holder["remedy"]))
+        )
+    return rows
+
+
+# ---- The picture
+
+
+def is_fancy() -> bool:
+    """Whether the output is a terminal that shows more than ASCII."""
+    return sys.stdout.isatty() and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def kind_of(segments: list[dict[str, Any]], segment_size: int, lowest_hold: int | None) -> str:
+    """What one cell stands for: several segments if the log is long."""
+    states = {segment["state"] for segment in segments}
+    if "current" in states:
+        return "current"
+    if states == {"spare"}:
+        return "spare"
+    if states == {"dead"}:
+        is_held = lowest_hold is not None and any(segment["end_lsn"] > lowest_hold for segment in segments)
+        return "held" if is_held else "dead"
+    live = sum(segment["live_bytes"] for segment in segments)
+    moved = sum(segment["relocated_bytes"] for segment in segments)
+    if live == 0:
+        return "dead"
+    if 2 * moved > live:
+        return "moved"
+    return "live" if 2 * live >= segment_size * len(segments) else "mixed"
+
+
+def picture(document: dict[str, Any], *, fancy: bool) -> list[tuple[str, list[str]]]:
+    """Lines of cells, the oldest first, each with the kinds of its cells; then the legend."""
+    spare = {"state": "spare", "live_bytes": 0, "relocated_bytes": 0, "end_lsn": 0}
+    segments = [*document["segments"], *([spare] * document["spares"])]
+    signs = BLOCKS if fancy else LETTERS
+    holds = [hold["lsn"] for hold in document["holds"] if hold["state"] == "honoured"]
+    lowest = min(holds, default=None)
+    fold = -(-len(segments) // CELLS_MAX) if segments else 1
+    groups = [segments[at : at + fold] for at in range(0, len(segments), fold)]
+    kinds = [kind_of(group, document["segment_size"], lowest) for group in groups]
+    behind = sum(segment["state"] == "dead" for segment in segments)
+    lines: list[tuple[str, list[str]]] = []
+    for at in range(0, len(kinds), ROW_CELLS):
+        row = kinds[at : at + ROW_CELLS]
+        lines.append(("".join(signs[kind] for kind in row), row))
+        if at <= behind // fold < at + ROW_CELLS:
+            lines.append((" " * (behind // fold - at) + "^ base", []))
+    legend = "  ".join(f"{signs[kind]} {MEANING[kind]}" for kind in signs if kind in kinds)
+    cell = f"{size_text(document['segment_size'])} each" if fold == 1 else f"{fold} segments each"
+    return [*lines, (legend, []), (cell, [])]
+
+
+def coloured(line: str, kinds: list[str]) -> str:
+    """The cells of a line in their colours."""
+    if not kinds:
+        return line
+    return "".join(f"\x1b[{COLOURS[kind]}m{sign}\x1b[0m" for sign, kind in zip(line, kinds, strict=True))
