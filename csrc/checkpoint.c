@@ -359,6 +359,9 @@ int ls_checkpoint_size(ls_store *store, ls_checkpoint_info *info) {
     if (rc != LS_OK) {
         return rc;
     }
+    if (!store->checkpoints.running) {
+        rows_forget_old_deletions(store);
+    }
     const struct table *t = &store->table;
     uint64_t rows = (uint64_t)DELETION_ROW_BYTES * store->checkpoints.deletion_count +
                     (uint64_t)TRANSACTION_ROW_BYTES * t->tx_count;

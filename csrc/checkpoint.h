@@ -103,6 +103,8 @@ struct row_block *rows_take_full(struct rows *r); /* a list */
 /* Nothing more is copied. The block that was begun is full now. */
 void rows_end(struct rows *r);
 void rows_free(struct rows *r);
+/* Leaves those out that no checkpoint tells any more; while none is being taken. */
+void rows_forget_old_deletions(ls_store *store);
 /* How many bytes the rows of this message take. */
 uint64_t rows_bytes_of(struct message *m);
 

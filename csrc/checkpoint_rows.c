@@ -250,7 +250,7 @@ static void copy_message(void *context, struct message *m) {
 /* ---- deletions and transactions, all at once ---- */
 
 /* Those below the base are told by nothing in the log any more, unless places on the queue are still being swept. */
-static void forget_old_deletions(ls_store *store) {
+void rows_forget_old_deletions(ls_store *store) {
     struct checkpoints *c = &store->checkpoints;
     uint64_t base_lsn = log_base_lsn(&store->log);
     size_t kept = 0;
@@ -324,7 +324,7 @@ int rows_begin(struct rows *r, ls_store *store, struct checkpoint_header *header
     *r = (struct rows){.store = store, .header = header};
     r->full_end = &r->full;
     r->walk = calloc(1, sizeof *r->walk);
-    forget_old_deletions(store);
+    rows_forget_old_deletions(store);
     if (r->walk == NULL || !copy_deletions(r) || !copy_transactions(r)) {
         rows_free(r);
         return fail_memory();

@@ -6,6 +6,8 @@
 #include "format_bytes.h"
 #include "xxh64.h"
 
+static const uint8_t magic[8] = {'L', 'S', 'T', 'R', 'C', 'K', 'P', 'T'};
+
 /* ---- the header ------------------------------------------------------------------------------------------ */
 
 void format_put_checkpoint(uint8_t *into, const struct checkpoint_header *h) {
@@ -13,7 +15,7 @@ void format_put_checkpoint(uint8_t *into, const struct checkpoint_header *h) {
                                 h->file_bytes, h->salt,         h->created_us, h->messages,       h->places,
                                 h->operations, h->transactions, h->deletions};
     memset(into, 0, CHECKPOINT_HEADER_BYTES);
-    memcpy(into, "LSTRCKPT", 8);
+    memcpy(into, magic, sizeof magic);
     put32(into + 8, FORMAT_VERSION);
     put32(into + 12, CHECKPOINT_HEADER_BYTES);
     memcpy(into + 16, h->uuid, UUID_BYTES);
@@ -43,7 +45,7 @@ enum format_result format_get_checkpoint(const uint8_t *from, size_t available, 
     if (available < 12) {
         return FORMAT_SHORT;
     }
-    if (memcmp(from, "LSTRCKPT", 8) != 0) {
+    if (memcmp(from, magic, sizeof magic) != 0) {
         return FORMAT_MAGIC;
     }
     if (get32(from + 8) > FORMAT_VERSION) {

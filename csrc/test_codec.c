@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "format.h"
+#include "format_checkpoint.h"
 #include "logstore.h"
 
 static int verdict_of(enum format_result result) {
@@ -420,6 +420,12 @@ int ls_test_decode(const uint8_t *from, size_t available, uint64_t seed, uint64_
 
 /* ---- what is no record ---- */
 
+static void put_checkpoint(const uint8_t *uuid, const uint64_t *n, uint8_t *into) {
+    struct checkpoint_header h = {{0}, n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9], n[10], n[11], n[12]};
+    memcpy(h.uuid, uuid, UUID_BYTES);
+    format_put_checkpoint(into, &h);
+}
+
 size_t ls_test_encode_file(int what, const uint8_t *uuid, const uint64_t *numbers, uint8_t *into) {
     const uint64_t *n = numbers;
     struct segment_header segment = {{0}, n[0], n[1], n[2], n[3], n[4]};
@@ -448,6 +454,9 @@ size_t ls_test_encode_file(int what, const uint8_t *uuid, const uint64_t *number
     case LS_TEST_CLOSED:
         format_put_closed(into, &closed);
         return CLOSED_BYTES;
+    case LS_TEST_CHECKPOINT:
+        put_checkpoint(uuid, numbers, into);
+        return CHECKPOINT_HEADER_BYTES;
     default:
         return 0;
     }
@@ -481,6 +490,14 @@ int ls_test_decode_file(int what, const uint8_t *from, size_t available, uint8_t
         struct closed c = {{0}, 0, 0, 0};
         result = format_get_closed(from, available, &c);
         give_file(uuid, c.uuid, numbers, (uint64_t[5]){c.epoch, c.end_lsn, c.closed_us});
+    } else if (what == LS_TEST_CHECKPOINT) {
+        struct checkpoint_header h = {{0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+        result = format_get_checkpoint(from, available, &h);
+        give_file(uuid, h.uuid, numbers, (uint64_t[]){h.epoch, h.lsn, h.batch_lsn, h.batch_checksum, h.base_lsn});
+        memcpy(numbers + 5,
+               (uint64_t[]){h.file_bytes, h.salt, h.created_us, h.messages, h.places, h.operations, h.transactions,
+                            h.deletions},
+               8 * sizeof *numbers);
     }
     return verdict_of(result);
 }

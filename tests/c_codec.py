@@ -13,16 +13,18 @@ from uuid import UUID
 
 from logstore import records
 from logstore._core import ffi, lib
+from logstore.checkpoints import CheckpointHeader
 from logstore.files import Closed, Hint, Hold, Meta, SegmentHeader
 from logstore.records import BODIES, Body, Buffer, InvalidRecord, MalformedRecord, NewerVersion, Record, RecordFlag
 
-Fixed = SegmentHeader | Meta | Hint | Closed | Hold
+Fixed = SegmentHeader | Meta | Hint | Closed | Hold | CheckpointHeader
 KINDS = {
     SegmentHeader: lib.LS_TEST_SEGMENT_HEADER,
     Meta: lib.LS_TEST_META,
     Hint: lib.LS_TEST_HINT,
     Hold: lib.LS_TEST_HOLD,
     Closed: lib.LS_TEST_CLOSED,
+    CheckpointHeader: lib.LS_TEST_CHECKPOINT,
 }
 REFUSALS = {
     lib.LS_TEST_REFUSED: InvalidRecord,
@@ -70,14 +72,14 @@ def encode_fixed_by_c(fixed: Fixed) -> bytes:
     """As the structure's encode, by the core; without its checks."""
     numbers = [getattr(fixed, field.name) for field in fields(fixed)[1:]]
     room = ffi.new("uint8_t[]", fixed.BYTES)
-    written = lib.ls_test_encode_file(KINDS[type(fixed)], fixed.uuid.bytes, [*numbers, 0, 0][:5], room)
+    written = lib.ls_test_encode_file(KINDS[type(fixed)], fixed.uuid.bytes, [*numbers, 0, 0], room)
     return bytes(ffi.buffer(room, written))
 
 
 def decode_fixed_by_c(kind: type[Fixed], buffer: Buffer) -> Fixed:
     """As the class's decode, by the core. A segment header is expected to be that of the place which it names."""
     raw = bytes(buffer)
-    uuid, numbers = ffi.new("uint8_t[16]"), ffi.new("uint64_t[5]")
+    uuid, numbers = ffi.new("uint8_t[16]"), ffi.new("uint64_t[13]")
     if kind is SegmentHeader and len(raw) >= 48:
         ffi.memmove(uuid, raw[16:32], 16)
         numbers[0], numbers[1] = struct.unpack_from("<QQ", raw, 32)

@@ -16,6 +16,7 @@ from xxhash import xxh64_intdigest
 
 from logstore import files, records
 from logstore._core import ffi, lib
+from logstore.checkpoints import CheckpointHeader
 from logstore.files import Closed, Hint, Hold, Meta, SegmentHeader, decode_segment, iter_batches
 from logstore.records import (
     FIRST,
@@ -209,7 +210,9 @@ FIXED = [
     Hint(UUID_1, 1, 0x11000, 0x10000),
     Closed(UUID_1, 1, 0x11000, 1_700_000_000_000_000),
     Hold(UUID_1, 0x10000, 0, 1_700_000_000_000_000, 0),
+    CheckpointHeader(UUID_1, 1, 0x12000, 0x11000, 7, 0x10000, 4096 + 40, 9, 1_700_000_000_000_000, 1, 1, 0, 0, 0),
 ]
+USED = {SegmentHeader: 72, Meta: 56, Hint: 56, Closed: 56, Hold: 64, CheckpointHeader: 136}
 each_fixed = pytest.mark.parametrize("fixed", FIXED, ids=lambda fixed: type(fixed).__name__)
 
 
@@ -272,7 +275,7 @@ def test_a_fixed_structure_comes_back_as_it_was_given(data: st.DataObject) -> No
 def test_both_codecs_refuse_and_accept_the_same_sealed_nonsense_in_a_fixed_structure(
     fixed: Fixed, data: st.DataObject
 ) -> None:
-    used = {SegmentHeader: 72, Meta: 56, Hint: 56, Closed: 56, Hold: 64}[type(fixed)]
+    used = USED[type(fixed)]
     at = data.draw(st.integers(0, used) | st.integers(0, fixed.BYTES - 16))
     numbers = st.sampled_from([0, 1, 2, 4096, SEGMENT, 2 * SEGMENT, 2**30, 2**61, 2**63 - SEGMENT, 2**63]) | u64
     raw = resealed(fixed, min(at // 4 * 4, fixed.BYTES - 16), "<Q", data.draw(numbers))
@@ -327,7 +330,7 @@ def test_version_zero_another_size_and_used_reserved_space_are_malformed(
     for offset, value in ((8, 0), (12, fixed.BYTES + 8), (12, 0)):
         with pytest.raises(MalformedRecord):
             decode(type(fixed), resealed(fixed, offset, "<I", value))
-    used = {SegmentHeader: 72, Meta: 56, Hint: 56, Closed: 56, Hold: 64}[type(fixed)]
+    used = USED[type(fixed)]
     for offset in range(used, fixed.BYTES - 8):
         with pytest.raises(MalformedRecord):
             decode(type(fixed), resealed(fixed, offset, "<B", 1))

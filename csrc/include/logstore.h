@@ -651,13 +651,14 @@ typedef struct ls_test_record {
 #define LS_TEST_HINT           2
 #define LS_TEST_HOLD           3
 #define LS_TEST_CLOSED         4
+#define LS_TEST_CHECKPOINT     5 /* its header: thirteen numbers */
 
 /* The record's length; 0 if it needs more than `room` bytes, or fields that its type has not. */
 uint32_t ls_test_encode(ls_test_record *record, uint64_t seed, uint8_t *into, size_t room);
 /* Strings and tables point into `from` and `cells`, of which `available` / 4 are enough. */
 int ls_test_decode(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn, uint64_t *cells,
                    ls_test_record *record);
-/* What is no record: its UUID and up to five numbers; the size that was written. */
+/* What is no record: its UUID and up to five numbers, where it says no more; the size that was written. */
 size_t ls_test_encode_file(int what, const uint8_t *uuid, const uint64_t *numbers, uint8_t *into);
 /* For a segment header `uuid`, numbers[0] and numbers[1] say which store, segment size and first LSN are expected. */
 int ls_test_decode_file(int what, const uint8_t *from, size_t available, uint8_t *uuid, uint64_t *numbers);

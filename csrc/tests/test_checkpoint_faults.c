@@ -44,6 +44,12 @@ static int seen_with_header(size_t at, uint64_t value) {
     return seen_with(copy, file_bytes);
 }
 
+/* With the transactions that the run has left open. */
+static void over(void) {
+    run_end(&r);
+    done();
+}
+
 /* ---- power cuts ---- */
 
 static void a_power_cut_at_any_moment_of_its_making_loses_nothing(void) {
@@ -75,7 +81,9 @@ static void a_power_cut_at_any_moment_of_its_making_loses_nothing(void) {
             if ((k < n && events[k].kind == VFS_SIM_MARK) || (!of_it && k % (CUTS_EVERY * 11) != seed))
                 continue;
             for (int mode = 0; mode < 4; mode++) {
-                vfs_sim_loss loss = {.mode = mode == 0 ? VFS_SIM_ALL_LOST : mode == 1 ? VFS_SIM_ALL_KEPT : VFS_SIM_RANDOM,
+                vfs_sim_loss loss = {.mode = mode == 0   ? VFS_SIM_ALL_LOST
+                                             : mode == 1 ? VFS_SIM_ALL_KEPT
+                                                         : VFS_SIM_RANDOM,
                                      .dir_mode = mode == 0   ? VFS_SIM_DIRS_LOST
                                                  : mode == 1 ? VFS_SIM_DIRS_KEPT
                                                              : VFS_SIM_DIRS_RANDOM_SUBSET,
@@ -127,7 +135,7 @@ static void a_call_that_fails_costs_that_checkpoint_only(void) {
             check(same_both_ways(sim, r.catalog) == 1);
         }
         check(vfs_sim_get(sim, VFS_SIM_SEEN, "/s", "CHECKPOINT.new", file, 1) < 0);
-        done();
+        over();
     }
 }
 
@@ -161,7 +169,7 @@ static void one_that_cannot_be_read_is_passed_over(void) {
         vfs_sim_free(disk);
     }
     check(unreadable == 2 || complain("the header's read, and the one of the rows"));
-    done();
+    over();
 }
 
 /* ---- files that are not what they should be ---- */
@@ -177,7 +185,8 @@ static void one_flipped_bit_anywhere_makes_it_none(void) {
 
         file[at] ^= (uint8_t)(1 << at % 8);
         state = seen_with(file, file_bytes);
-        check(state == (at >= 8 && at < 12 && state == LS_CHECKPOINT_NEWER ? LS_CHECKPOINT_NEWER : LS_CHECKPOINT_DAMAGED) ||
+        check(state ==
+                  (at >= 8 && at < 12 && state == LS_CHECKPOINT_NEWER ? LS_CHECKPOINT_NEWER : LS_CHECKPOINT_DAMAGED) ||
               complain("a flipped bit"));
         file[at] ^= (uint8_t)(1 << at % 8);
     }
@@ -186,7 +195,7 @@ static void one_flipped_bit_anywhere_makes_it_none(void) {
         check(seen_with(file, n) == LS_CHECKPOINT_DAMAGED);
     memset(file + file_bytes, 0, 8);
     check(seen_with(file, file_bytes + 8) == LS_CHECKPOINT_DAMAGED);
-    done();
+    over();
 }
 
 static void it_is_used_only_if_its_batch_is_in_the_log_at_or_above_the_base(void) {
@@ -202,8 +211,7 @@ static void it_is_used_only_if_its_batch_is_in_the_log_at_or_above_the_base(void
     check(seen_with_header(16, 1) == LS_CHECKPOINT_FOREIGN);
     check(seen_with_header(32, h.epoch + 1) == LS_CHECKPOINT_NOT_IN_LOG);
     check(seen_with_header(40, h.lsn + 8) == LS_CHECKPOINT_NOT_IN_LOG);
-    check(seen_with_header(48, h.batch_lsn + 8) == LS_CHECKPOINT_NOT_IN_LOG ||
-          h.lsn - h.batch_lsn < 112);
+    check(seen_with_header(48, h.batch_lsn + 8) == LS_CHECKPOINT_NOT_IN_LOG || h.lsn - h.batch_lsn < 112);
     check(seen_with_header(56, h.batch_checksum ^ 1) == LS_CHECKPOINT_NOT_IN_LOG);
     check(seen_with_header(40, UINT64_C(1) << 60) == LS_CHECKPOINT_BEYOND);
     check(seen_with_header(72, h.file_bytes + 65536) == LS_CHECKPOINT_DAMAGED);
@@ -216,7 +224,7 @@ static void it_is_used_only_if_its_batch_is_in_the_log_at_or_above_the_base(void
     churn(400); /* the base passes it */
     check(ls_base_lsn(r.store) > h.lsn || complain("the base did not move"));
     check(seen_with(file, file_bytes) == LS_CHECKPOINT_BELOW);
-    done();
+    over();
 }
 
 /* Its checksums are right, and it is a lie. */
@@ -246,7 +254,7 @@ static void one_that_the_log_contradicts_is_forgotten_and_the_log_replayed(void)
         ls_free(with);
         vfs_sim_free(disk);
     }
-    done();
+    over();
 }
 
 /* ---- a full disk ---- */
@@ -277,7 +285,7 @@ static void a_full_disk_gets_its_blocks_back(void) {
     check(ls_dequeue(r.store, first, 1, NULL, 1, 0, LS_WAIT, &lsn) == LS_OK);
     check(same_both_ways(sim, r.catalog) >= 0);
     again();
-    done();
+    over();
 }
 
 int main(void) {

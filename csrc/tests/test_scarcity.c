@@ -146,6 +146,8 @@ static ls_tx *branch(const char *name) {
     return tx;
 }
 
+static bool checkpointed; /* with a little more behind it */
+
 /* As it was written, or after so much that all of it was moved. */
 static void make_rich(bool moves) {
     const vfs_sim_loss loss = {.mode = VFS_SIM_ALL_KEPT, .dir_mode = VFS_SIM_DIRS_KEPT};
@@ -174,6 +176,10 @@ static void make_rich(bool moves) {
     if (moves)
         churn(90);
     (void)put_bytes(2, 1, 2000, LS_WAIT);
+    if (checkpointed) {
+        check(ls_checkpoint(r.store, NULL) == LS_OK);
+        check(take(ids[20], 3, NULL) == LS_OK && add(ids[21], 4, NULL) == LS_OK);
+    }
     (void)put_bytes(2, 2, 2000, 0);
     if (rich != NULL)
         vfs_sim_free(rich);
@@ -459,6 +465,16 @@ static int op_churn(ls_tx *tx) {
     return ls_move_base(r.store);
 }
 
+static int op_checkpoint(ls_tx *tx) {
+    ls_recovery report;
+    int rc = ls_checkpoint(r.store, NULL);
+
+    (void)tx;
+    ls_recovery_report(r.store, &report);
+    check((report.checkpoint_state == LS_CHECKPOINT_USED) == checkpointed);
+    return rc;
+}
+
 static const struct {
     const char *name;
     int (*run)(ls_tx *tx);
@@ -483,6 +499,7 @@ static const struct {
     {"reader", op_reader, false, 1},
     {"a new store", op_new_store, false, 1},
     {"moves", op_churn, false, 1},
+    {"checkpoint", op_checkpoint, false, 1},
 };
 enum { WORKS = sizeof works / sizeof *works };
 
@@ -569,12 +586,21 @@ static void the_same_holds_where_nothing_was_moved_yet(void) {
     damage_that_a_read_or_a_move_meets_is_told_and_costs_nothing_else();
 }
 
+static void the_same_holds_behind_a_checkpoint(void) {
+    checkpointed = true;
+    make_rich(true);
+    an_open_that_fails_anywhere_leaves_what_the_next_one_finds();
+    an_open_without_memory_says_so_and_leaves_what_the_next_one_finds();
+    work_without_memory_is_refused_and_nothing_is_poisoned();
+    checkpointed = false;
+}
+
 static void work_over_calls_that_fail_is_refused_or_survived(void) {
     static const int kinds[] = {VFS_SIM_PREAD,  VFS_SIM_OPEN,     VFS_SIM_RENAME,   VFS_SIM_ALLOCATE,
                                 VFS_SIM_UNLINK, VFS_SIM_ALLOCATE, VFS_SIM_ALLOCATE, VFS_SIM_ALLOCATE};
     static const int errors[] = {EIO, EMFILE, EIO, ENOSPC, EIO, EDQUOT, EFBIG, EOPNOTSUPP};
 
-    for (size_t w = WORKS - 5; w < WORKS; w++) { /* in doubt, read, reader, a new store, moves */
+    for (size_t w = WORKS - 6; w < WORKS; w++) { /* in doubt, read, reader, a new store, moves, checkpoint */
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
             for (uint64_t nth = 1;; nth += 1 + nth / 16) {
                 vfs_sim_plan p = {.kind = kinds[k], .nth = nth, .error = errors[k], .forever = nth % 4 == 0};
@@ -642,6 +668,7 @@ int main(void) {
         damage_that_a_read_or_a_move_meets_is_told_and_costs_nothing_else,
         a_creation_that_fails_anywhere_can_be_tried_again,
         the_same_holds_where_nothing_was_moved_yet,
+        the_same_holds_behind_a_checkpoint,
     };
     static char buffer[4096];
     int result;
