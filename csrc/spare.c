@@ -541,7 +541,10 @@ static void name_base(struct log *g) {
 
 static bool is_to_be_compacted(const struct log *g) { return log_base_lsn(g) < g->compact_to_lsn; }
 
-/* At most once round the log: a log that is dense all over gains nothing from more. */
+/*
+ * At most once round the log: a log that is dense all over gains nothing from more. Without background threads another
+ * caller may have begun a move while this one waited for a read.
+ */
 int spares_keep(struct log *g) {
     if (g->threads_running) {
         name_base(g);
@@ -550,7 +553,8 @@ int spares_keep(struct log *g) {
     spares_recycle(g);
     int rc = make_missing(g);
     size_t rounds = segments_used(g);
-    while (rounds-- > 0 && can_relocate(g) && (is_to_be_compacted(g) || should_relocate(g, rc != LS_OK))) {
+    while (rounds-- > 0 && !g->moving && can_relocate(g) &&
+           (is_to_be_compacted(g) || should_relocate(g, rc != LS_OK))) {
         if (relocate_oldest(g) != LS_OK) {
             break;
         }
