@@ -6,13 +6,14 @@ The file system is a small tmpfs with the log and the catalog on it, and a balla
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logstore import Xid, errors
+from logstore import Xid, cli, errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,14 +34,14 @@ def small_disk(mounted_disk: Callable[[int], Path]) -> Path:
     return mounted_disk(64)
 
 
-def take_the_rest(disk: Path) -> None:
-    """Not a block is left."""
+def take_the_rest(disk: Path, but: int = 0) -> None:
+    """Not a block is left; or so many bytes."""
     with (disk / "ballast").open("ab", buffering=0) as file:
         for size in (MIB, 4096):
             with contextlib.suppress(OSError):
-                while True:
+                while os.statvfs(disk).f_bavail * 4096 > but:
                     file.write(bytes(size))
-    assert os.statvfs(disk).f_bavail == 0
+    assert os.statvfs(disk).f_bavail * 4096 <= but
 
 
 def publish_until_full(store: MessageStore, queue: Any, ids: list[int]) -> None:
@@ -133,3 +134,89 @@ def test_on_a_full_disk_every_outcome_and_every_dequeue_succeeds_through_restart
     fresh: list[int] = []
     publish_until_full(store, "in", fresh)
     assert len(fresh) > LIVE
+
+
+# ---- With all that a store may have beside its log
+
+
+def verified(path: Path) -> None:
+    """Every checksum, chain and reference, and the checkpoint against the log."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        status = cli.run(["verify", str(path)])
+    assert status == 0, out.getvalue() + err.getvalue()
+
+
+def content_of(number: int) -> bytes:
+    return b"%09d" % number * 40
+
+
+def grow_until_full(store: MessageStore, expected: dict[int, bytes], number: int) -> int:
+    """Messages by the hundred until not one more is taken; the next one's number."""
+    for batch in (100, 1):
+        while True:
+            contents = [content_of(number + i) for i in range(batch)]
+            try:
+                ids = store.publish_many("in", contents)
+            except errors.StoreFull as problem:
+                ids = getattr(problem, "published", [])
+            expected.update(zip(ids, contents, strict=False))
+            number += len(ids)
+            if len(ids) < batch:
+                break
+    return number
+
+
+def is_whole(store: MessageStore, expected: dict[int, bytes]) -> None:
+    assert [(message.id, message.content) for message in store.messages("in")] == list(expected.items())
+
+
+@pytest.mark.parametrize("limited_by", ["the disk", "max_log_bytes"])
+def test_filled_drained_reopened_and_grown_again_with_checkpoints_and_backups_there_nothing_is_lost(
+    small_disk: Path, open_store: Open, tmp_path: Path, limited_by: str
+) -> None:
+    """Twice round, and nothing is deleted by hand: no ballast, no backup, no checkpoint."""
+    options: dict[str, Any] = {"segment_size": MIB}
+    if limited_by == "max_log_bytes":
+        options["max_log_bytes"] = 12 * MIB
+    path = small_disk / "store"
+    store = open_store(path, **options)
+    store.declare_queue("in")
+    expected: dict[int, bytes] = {}
+    ids = store.publish_many("in", [content_of(number) for number in range(2000)])
+    expected.update(zip(ids, map(content_of, range(2000)), strict=True))
+    store.checkpoint()
+    backups = [(small_disk / "backup", dict(expected))]
+    store.backup(backups[0][0])
+    if limited_by == "the disk":
+        take_the_rest(small_disk, but=12 * MIB)
+    taken: list[int] = []
+    number = 2000
+    for cycle in range(2):
+        before = number
+        number = grow_until_full(store, expected, number)
+        taken.append(len(expected))
+        assert number > before
+        with contextlib.suppress(errors.StoreFull, OSError):
+            store.checkpoint()  # for which there may be no room; then it was refused, and nothing else happened
+        backups.append((tmp_path / f"backup-{cycle}", dict(expected)))
+        store.backup(backups[-1][0])
+        is_whole(store, expected)
+        store.close()
+        verified(path)
+        store = open_store(path, **options)
+        is_whole(store, expected)
+        waiting = list(expected)
+        for gone in (waiting[1::2], waiting[::2][: len(waiting) // 2 - 7]):  # every other one, then nearly all
+            store.dequeue_many(gone, "in")
+            for key in gone:
+                del expected[key]
+            is_whole(store, expected)
+            store.close()
+            verified(path)
+            store = open_store(path, **options)
+            is_whole(store, expected)
+        assert 0 < len(expected) <= 8
+    assert min(taken[1:]) > 0.8 * taken[0]  # what is full of dead messages takes as many new ones
+    for place, kept in backups:
+        verified(place)
+        is_whole(open_store(place), kept)
