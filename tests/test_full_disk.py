@@ -147,7 +147,7 @@ def verified(path: Path) -> None:
 
 
 def content_of(number: int) -> bytes:
-    return b"%09d" % number * 40
+    return b"%09d" % number * 400
 
 
 def grow_until_full(store: MessageStore, expected: dict[int, bytes], number: int) -> int:
@@ -182,15 +182,15 @@ def test_filled_drained_reopened_and_grown_again_with_checkpoints_and_backups_th
     store = open_store(path, **options)
     store.declare_queue("in")
     expected: dict[int, bytes] = {}
-    ids = store.publish_many("in", [content_of(number) for number in range(2000)])
-    expected.update(zip(ids, map(content_of, range(2000)), strict=True))
+    ids = store.publish_many("in", [content_of(number) for number in range(500)])
+    expected.update(zip(ids, map(content_of, range(500)), strict=True))
     store.checkpoint()
     backups = [(small_disk / "backup", dict(expected))]
     store.backup(backups[0][0])
     if limited_by == "the disk":
         take_the_rest(small_disk, but=12 * MIB)
     taken: list[int] = []
-    number = 2000
+    number = 500
     for cycle in range(2):
         before = number
         number = grow_until_full(store, expected, number)

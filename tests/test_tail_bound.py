@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 PATIENCE_S = 60
 EVERY_S = 0.001  # between samples: as often as the other process gets to it
-TRAFFIC = {512 << 10: 24 * MIB, 4 * MIB: 64 * MIB}  # bytes of content, by segment size: dozens of times the bound
+TRAFFIC = {512 << 10: 16 * MIB, 4 * MIB: 48 * MIB}  # bytes of content, by segment size: dozens of times the bound
 
 
 def watched(path: Path, kind: type[Scenario], segment_size: int, content_bytes: int) -> tuple[Traffic, Judged]:
@@ -68,7 +68,7 @@ def test_survivors_that_are_consumed_in_the_end_leave_the_log_as_small_as_what_l
     class Steady(RandomSurvivors):
         most = 500
 
-    traffic, judged = watched(tmp_path / "store", Steady, 512 << 10, 80 * MIB)
+    traffic, judged = watched(tmp_path / "store", Steady, 512 << 10, 60 * MIB)
     assert len(traffic.scenario.kept) == 500
     assert judged.samples > 0
     assert judged.over == 0, judged
