@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from logstore import errors
 from logstore._core import ffi, lib
-from logstore.scrub import RATE_MIN
 from logstore.store import MessageStore
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ SEGMENT_SIZE_MAX: Final = 1 << 30
 SECTOR: Final = 4096
 PREPARED_MAX: Final = 65_536
 TIMEOUT_S_MAX: Final = 100 * 365 * 86_400
+SCRUB_RATE_MIN: Final = 4096
 SCRUB_RATE_MAX: Final = 1 << 50
 
 
@@ -36,8 +36,8 @@ def _check_timeout(value: object) -> None:
 
 def _check_scrub_rate(value: object) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if value is not None and not (number and RATE_MIN <= value <= SCRUB_RATE_MAX):  # type: ignore[operator]
-        raise errors.OptionError(f"scrub_rate is {RATE_MIN} bytes a second or more, not {value!r}")
+    if value is not None and not (number and SCRUB_RATE_MIN <= value <= SCRUB_RATE_MAX):  # type: ignore[operator]
+        raise errors.OptionError(f"scrub_rate is {SCRUB_RATE_MIN} bytes a second or more, not {value!r}")
 
 
 def open(  # noqa: A001 - the name that section 10 of the design gives it, as in gzip.open

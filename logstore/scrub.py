@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RATE_MIN: Final = 4096
 ROUND_S_MIN: Final = 1.0  # a log that is read at once is not read all the time
 _KNOWN_MAX: Final = 1000  # damaged places that are remembered; more are counted again in every round
 

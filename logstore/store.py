@@ -25,7 +25,6 @@ from logstore.content import batches, is_parts, split
 from logstore.directory import make_parents, refuse_other_things
 from logstore.overdue import Overdue
 from logstore.queues import Message, Queue
-from logstore.scrub import Scrub
 from logstore.transactions import Transaction, Xid, handle_of
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from logstore.catalog import Catalog
+    from logstore.scrub import Scrub
 
 _PLACES_AT_ONCE: Final = 256
 
@@ -95,7 +95,7 @@ class MessageStore(Care):
             raise
         self._completions = Completions(self._c)
         self._overdue = Overdue(self, prepared_timeout) if prepared_timeout is not None else None
-        self._scrub = Scrub(self._path, scrub_rate) if scrub_rate is not None else None
+        self._scrub = self._start_scrub(scrub_rate) if scrub_rate is not None else None
         size = lib.ls_segment_size(self._c)
         if options.segment_size not in (0, size):
             warnings.warn(
@@ -117,6 +117,11 @@ class MessageStore(Care):
         check(lib.ls_serve(self._c, [row.id for row in rows], len(rows), catalog.next_queue_id))
         for row in rows:
             self._remember(row)
+
+    def _start_scrub(self, rate: float) -> Scrub:
+        from logstore.scrub import Scrub  # with the decoder, which a store needs for nothing else
+
+        return Scrub(self._path, rate)
 
     def _abandon(self) -> None:
         if self._catalog is not None:

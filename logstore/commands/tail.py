@@ -27,8 +27,13 @@ LETTERS = {"held": "h", "dead": ".", "mixed": "-", "live": "#", "moved": "r", "c
 BLOCKS = {"held": "▒", "dead": "·", "mixed": "▄", "live": "█", "moved": "▓", "current": "▶", "spare": "○"}
 COLOURS = {"held": 35, "dead": 90, "mixed": 33, "live": 32, "moved": 36, "current": 1, "spare": 34}  # ANSI
 MEANING = {
-    "held": "kept by a hold", "dead": "dead", "mixed": "live in part", "live": "live (half or more)",
-    "moved": "relocated (most of what lives)", "current": "current", "spare": "spare",
+    "held": "kept by a hold",
+    "dead": "dead",
+    "mixed": "live in part",
+    "live": "live (half or more)",
+    "moved": "relocated (most of what lives)",
+    "current": "current",
+    "spare": "spare",
 }
 
 
