@@ -257,6 +257,8 @@ enum format_result format_get_transaction_row(const uint8_t *from, uint64_t lsn,
     return sorted && placed && clean ? FORMAT_OK : FORMAT_MALFORMED;
 }
 
+uint64_t format_checkpoint_row_id(const uint8_t *from) { return get64(from + 8); }
+
 static void get_chain(const uint8_t *from, struct message_row *m) {
     m->place_count = get32(from + 4);
     m->queue_id = 0;

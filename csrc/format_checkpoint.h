@@ -145,6 +145,8 @@ uint32_t format_put_chain_operation(uint8_t *into, const struct chain_operation 
 /* From a whole row of a verified block; `lsn` is the checkpoint's, `id` the chain's. */
 enum format_result format_get_deletion_row(const uint8_t *from, uint64_t lsn, struct deletion_row *d);
 enum format_result format_get_transaction_row(const uint8_t *from, uint64_t lsn, struct transaction_row *t);
+/* The id where a message's row would have it. */
+uint64_t format_checkpoint_row_id(const uint8_t *from);
 enum format_result format_get_message_row(const uint8_t *from, uint64_t lsn, struct message_row *m);
 enum format_result format_get_chain_chunk(const uint8_t *from, uint64_t lsn, uint64_t id, struct chain_chunk *c);
 enum format_result format_get_chain_part(const uint8_t *from, uint64_t lsn, uint64_t id, struct chain_part *p);

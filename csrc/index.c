@@ -75,6 +75,12 @@ bool index_prepare(struct index *x, uint64_t more) {
     return (x->slots != NULL && slots == x->mask + 1) || grow(x, slots);
 }
 
+void index_prefetch(const struct index *x, uint64_t key) {
+    if (x->slots != NULL) {
+        __builtin_prefetch(&x->slots[hash(key) & x->mask], 1);
+    }
+}
+
 void index_insert(struct index *x, uint64_t key, uint32_t number) {
     assert(x->slots != NULL && (x->count + 1) * 4 <= (x->mask + 1) * 3 && number < GONE - 1);
     move_some(x, MOVES_PER_INSERTION);

@@ -40,6 +40,7 @@ void index_init(struct index *x, index_key_fn *key_of, const void *context);
 void index_free(struct index *x);
 bool index_prepare(struct index *x, uint64_t more); /* memory for that many insertions; false: none left */
 void index_insert(struct index *x, uint64_t key, uint32_t number);
+void index_prefetch(const struct index *x, uint64_t key); /* this key will soon be inserted: memory is slow */
 uint32_t index_find(const struct index *x, uint64_t key);
 void index_remove(struct index *x, uint64_t key);
 
