@@ -75,7 +75,8 @@ typedef struct {
     uint64_t node;
     uint64_t at; /* or the new size */
     uint64_t bytes;
-    sim_blob *data; /* `bytes` from its start */
+    sim_blob *data; /* `bytes` from `skip` on */
+    uint64_t skip;
 } sim_change;
 
 enum { SIM_LINK = 1, SIM_RENAME, SIM_UNLINK };

@@ -23,8 +23,60 @@ static unsigned written_together(const sim_page *page) {
 
 static void push_change(sim_disk *d, int kind, const sim_node *n, uint64_t at, uint64_t bytes, sim_blob *data) {
     assert(d->change_count < d->change_room); /* the caller reserved it */
-    d->changes[d->change_count++] = (sim_change){kind, n->id, at, bytes, sim_blob_take(data, 1)};
+    d->changes[d->change_count++] = (sim_change){kind, n->id, at, bytes, sim_blob_take(data, 1), 0};
     d->generation++;
+}
+
+/* Whether these bytes are what a power cut leaves there in any case: nothing that is pending touches them. */
+static bool is_settled(const sim_disk *d, const sim_node *n, uint64_t at, uint64_t bytes) {
+    if (at + bytes > n->stable_size)
+        return false;
+    for (size_t i = 0; i < d->change_count; i++) {
+        const sim_change *c = &d->changes[i];
+
+        if (c->node == n->id && (c->kind != SIM_WRITE || (c->at < at + bytes && at < c->at + c->bytes)))
+            return false;
+    }
+    for (uint64_t page = at / SIM_PAGE; page <= (at + bytes - 1) / SIM_PAGE; page++) {
+        if (n->pages[page].layer[VFS_SIM_SEEN] != n->pages[page].layer[VFS_SIM_DEVICE])
+            return false;
+    }
+    return true;
+}
+
+static bool is_stable(const sim_node *n, const sim_change *c, uint64_t unit) {
+    unsigned char there[SIM_SECTOR];
+    uint64_t from, to;
+
+    sim_change_unit(c, unit, &from, &to);
+    sim_read(n, VFS_SIM_STABLE, there, (size_t)(to - from), from);
+    return memcmp(there, c->data->data + c->skip + (from - c->at), (size_t)(to - from)) == 0;
+}
+
+/*
+ * A write; sectors at its ends that rewrite what is there for certain are no units: whatever becomes of them is the
+ * same. One unit stays.
+ */
+static void push_write(sim_disk *d, const sim_node *n, uint64_t at, uint64_t bytes, sim_blob *data) {
+    bool settled = is_settled(d, n, at, bytes);
+    sim_change *c;
+
+    push_change(d, SIM_WRITE, n, at, bytes, data);
+    c = &d->changes[d->change_count - 1];
+    while (settled && sim_change_units(c) > 1 && is_stable(n, c, 0)) {
+        uint64_t from, to;
+
+        sim_change_unit(c, 0, &from, &to);
+        c->skip += to - from;
+        c->bytes -= to - from;
+        c->at = to;
+    }
+    while (settled && sim_change_units(c) > 1 && is_stable(n, c, sim_change_units(c) - 1)) {
+        uint64_t from, to;
+
+        sim_change_unit(c, sim_change_units(c) - 1, &from, &to);
+        c->bytes -= to - from;
+    }
 }
 
 static bool all_zero(const unsigned char *data) { return data[0] == 0 && memcmp(data, data + 1, SIM_PAGE - 1) == 0; }
@@ -142,7 +194,7 @@ int sim_write(sim_disk *d, sim_node *n, sim_blob *data, uint64_t bytes, uint64_t
             push_change(d, SIM_GROW, n, at + bytes, 0, NULL);
             n->size = at + bytes;
         }
-        push_change(d, SIM_WRITE, n, at, bytes, data);
+        push_write(d, n, at, bytes, data);
         for (uint64_t done = 0; done < bytes;) {
             span s = span_at(n, data, bytes, at, done);
 
@@ -241,7 +293,7 @@ static int surviving_changes(const sim_disk *d, uint64_t id, uint64_t survive, s
         if (sim_reserve(into, &room, *count, (size_t)units, sizeof **into) != 0)
             return -ENOMEM;
         if (!lossy) {
-            (*into)[(*count)++] = (sim_change){c->kind, c->node, c->at, c->bytes, sim_blob_take(c->data, 1)};
+            (*into)[(*count)++] = (sim_change){c->kind, c->node, c->at, c->bytes, sim_blob_take(c->data, 1), c->skip};
             continue;
         }
         for (uint64_t k = 0; k < units; k++, unit++) {
@@ -251,10 +303,10 @@ static int surviving_changes(const sim_disk *d, uint64_t id, uint64_t survive, s
             if (survive == 0 || !(sim_mix(survive ^ sim_mix(unit)) & 1))
                 continue;
             sim_change_unit(c, k, &from, &to);
-            data = sim_blob_new((size_t)(to - from), c->data->data + (from - c->at), 1);
+            data = sim_blob_new((size_t)(to - from), c->data->data + c->skip + (from - c->at), 1);
             if (data == NULL)
                 return -ENOMEM;
-            (*into)[(*count)++] = (sim_change){SIM_WRITE, id, from, to - from, data};
+            (*into)[(*count)++] = (sim_change){SIM_WRITE, id, from, to - from, data, 0};
         }
     }
     return 0;

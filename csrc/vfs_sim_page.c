@@ -186,7 +186,7 @@ static int apply_sector(sim_node *n, unsigned layers, const sim_change *c, uint6
     if (fate == VFS_SIM_LOST || from >= to)
         return 0;
     page = &n->pages[from / SIM_PAGE]; /* a write made room for its pages */
-    data = c->data->data + (from - c->at);
+    data = c->data->data + c->skip + (from - c->at);
     (void)same_layers(page, layers, &first);
     if (page->layer[first] != NULL &&
         memcmp(page->layer[first]->data + from % SIM_PAGE, data, (size_t)(to - from)) == 0)
