@@ -9,6 +9,7 @@
 
 #include "error.h"
 #include "io.h"
+#include "mutants.h"
 #include "reader.h"
 
 enum { LOCK_TRIES = 250, TAKE_TRIES = 16, PAUSE_NS = 2 * 1000 * 1000 };
@@ -132,7 +133,7 @@ static int make_file(ls_hold *h) {
     vfs *v = h->v;
     int rc = v->unlink(v, h->dir, "new");
     h->file = rc == 0 || rc == -ENOENT ? v->open(v, h->dir, "new", VFS_WRITE | VFS_CREATE | VFS_EXCLUSIVE) : rc;
-    rc = h->file < 0 ? h->file : v->lock(v, h->file, 1);
+    rc = h->file < 0 ? h->file : MUTANT(HOLD_NOT_LOCKED) ? 0 : v->lock(v, h->file, 1);
     rc = rc == 0 ? write_hold(h, h->file, &h->hold) : rc;
     rc = rc == 0 ? v->rename(v, h->dir, "new", h->entry) : rc;
     if (rc == 0) {
@@ -224,7 +225,7 @@ static uint64_t find_gone(vfs *v, int store, const struct meta *meta) {
 static int confirm(ls_hold *h, bool from_base) {
     ls_reader_info info;
     int rc = look_at_base(h, &info);
-    for (int i = 0; rc == LS_OK && info.base_lsn > h->hold.hold_lsn; i++) {
+    for (int i = 0; rc == LS_OK && info.base_lsn > h->hold.hold_lsn && !MUTANT(HOLD_NOT_CONFIRMED); i++) {
         if (!from_base || i == TAKE_TRIES) {
             return fail_passed(h, h->hold.hold_lsn, info.base_lsn, "the base had passed it");
         }

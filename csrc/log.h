@@ -23,6 +23,7 @@
 #include "error.h"
 #include "format.h"
 #include "logstore.h"
+#include "mutants.h"
 #include "vfs.h"
 
 enum {
@@ -301,7 +302,8 @@ uint64_t holds_lowest(const struct log *g, const struct holds *holds, uint64_t b
 
 /* Below it nothing is needed, and no reader expects anything. */
 static inline uint64_t log_recyclable_lsn(const struct log *g) {
-    return g->named_base_lsn < g->hinted_base_lsn ? g->named_base_lsn : g->hinted_base_lsn;
+    return g->named_base_lsn < g->hinted_base_lsn || MUTANT(HINT_NOT_WAITED_FOR) ? g->named_base_lsn
+                                                                                 : g->hinted_base_lsn;
 }
 
 static inline uint32_t log_type_ordinal(uint16_t type) { return ((type >> 8) - 1u) * 8u + (type & 0xffu) - 1u; }

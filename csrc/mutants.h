@@ -78,6 +78,43 @@
     X(MOVED_TO_ITS_FIRST_PLACE, "order survives relocation", "a place of its own order is moved without it")       \
     X(COPIES_COUNTED, "copies count only through their state", "a copied chunk is replayed as a chunk")
 
+#define MUTANTS_OF_RELOCATION(X)                                                                                  \
+    X(MOVED_WITHOUT_A_CHUNK, "a relocation holds the whole state", "the last of the chunks is left out")          \
+    X(MOVED_WITHOUT_ENQUEUES, "a relocation holds the whole state", "pending enqueues are left out")              \
+    X(MOVED_AS_NOT_STAGED, "a relocation holds the whole state", "a staged message is moved as one that is not")  \
+    X(MOVED_WITHOUT_ITS_INDEX, "order survives relocation", "places of one commit are moved without their order") \
+    X(MOVED_WITHOUT_ITS_XID, "a relocation holds the whole state", "a transaction is moved without its xid")      \
+    X(MOVED_STALE, "the state is that of this moment", "a chain that changed between two parts is not looked at") \
+    X(MOVED_STATE_NOT_COUNTED, "what lives is counted", "the records of a long state count for nothing")          \
+    X(COPY_NOT_NAMED, "the old place counts no longer", "a state names a copied chunk where it was before")       \
+    X(MOVED_WORK_ADDED, "a relocation replaces the chain", "its pending work is added to what was replayed")      \
+    X(SUPERSEDED_REFUSED, "what a relocation replaces is no error", "a state whose start is gone is corruption")
+
+#define MUTANTS_OF_RECYCLING(X)                                                                                    \
+    X(RECYCLED_WITH_ITS_SEED, "old bytes of a recycled file never validate", "it keeps its old seed")              \
+    X(RECYCLED_WITH_ITS_HEADER, "a segment belongs to one epoch", "a recycled file keeps its old header")          \
+    X(RECYCLED_UNDER_ONE_NAME, "a name is one file's", "two recycled files get one name")                          \
+    X(RECYCLED_AS_STUCK, "a recycled file is as good as new", "what held damage once is never moved again")        \
+    X(RECYCLED_UNDER_A_READ, "a read pins its segment", "a segment is recycled while content is read from it")     \
+    X(HINT_NOT_WAITED_FOR, "the hint names the base first", "a base that no reader was told of is recycled below") \
+    X(HINT_LATE, "the hint names the base first", "the hint names the base that was named before")
+
+#define MUTANTS_OF_HOLDS(X)                                                                                       \
+    X(HELD_IS_OF_THE_LOG, "what a hold keeps is the reader's", "segments that only a hold keeps fill up the log") \
+    X(HOLD_IGNORED, "a hold keeps its segments", "nobody looks at the holds")                                     \
+    X(HOLD_LIMIT_IGNORED, "a hold is limited", "a hold keeps more than its limit")                                \
+    X(HOLD_TIME_IGNORED, "a hold ends", "a hold is honoured after its time")                                      \
+    X(HOLD_OF_ANOTHER_STORE, "a hold is one store's", "another store's hold is honoured")                         \
+    X(HOLD_WITHOUT_OWNER, "a hold ends with its owner", "a hold that nobody has locked is honoured")              \
+    X(HOLD_CLEARED_THOUGH_OWNED, "a hold ends with its owner", "the file of a hold in use is taken away")         \
+    X(LAST_HOLD_COUNTS, "every hold keeps its segments", "of several holds the one listed last counts")           \
+    X(UNREAD_HOLDS_IGNORED, "what may be held is kept", "holds that cannot be looked at count for nothing")       \
+    X(HELD_FROM_THE_NEXT_ON, "a hold keeps its segments", "the segment that the hold begins in goes")             \
+    X(HOLD_NOT_CONFIRMED, "the base in the hint counts", "a hold below the base is taken as good")                \
+    X(HOLD_NOT_LOCKED, "a hold has its name when it is locked", "a hold is made without its lock")                \
+    X(OVERTAKEN_IS_DAMAGE, "below the base nothing is corrupt", "a reader that is overtaken calls it damage")     \
+    X(DAMAGE_IS_OVERTAKEN, "damage is never recycling", "a reader takes damage for recycling")
+
 #define MUTANTS_OF_OPERATIONS(X)                                                                                   \
     X(OUTCOME_FORGOTTEN, "an outcome follows its operations", "the commit of a transaction begun below the base")  \
     X(COMMIT_BEFORE_ITS_RECORD, "order is that of becoming visible", "places of a commit stand where it began")    \
@@ -110,6 +147,9 @@
     MUTANTS_OF_READING(X)    \
     MUTANTS_OF_OPENING(X)    \
     MUTANTS_OF_THE_BASE(X)   \
+    MUTANTS_OF_RELOCATION(X) \
+    MUTANTS_OF_RECYCLING(X)  \
+    MUTANTS_OF_HOLDS(X)      \
     MUTANTS_OF_OPERATIONS(X) \
     EQUIVALENT_MUTANTS(X)
 

@@ -13,6 +13,7 @@
 
 #include "error.h"
 #include "io.h"
+#include "mutants.h"
 #include "reader.h"
 
 enum { OPEN_TRIES = 20, HINT_TRIES = 50, PAUSE_NS = 2 * 1000 * 1000 };
@@ -248,7 +249,10 @@ int reader_next(ls_reader *reader, struct scan_batch *b) {
                     "recycling; try again",
                     (unsigned long long)at);
     }
-    return hinted && was_recycled(reader, at, now.base_lsn) ? fail_recycled(reader, now.base_lsn) : fail_again(&kept);
+    hinted = hinted && !MUTANT(OVERTAKEN_IS_DAMAGE);
+    return hinted && (was_recycled(reader, at, now.base_lsn) || MUTANT(DAMAGE_IS_OVERTAKEN))
+               ? fail_recycled(reader, now.base_lsn)
+               : fail_again(&kept);
 }
 
 int ls_reader_next(ls_reader *reader, ls_batch *batch) {

@@ -125,7 +125,7 @@ static int move_tx(struct mover *v, uint64_t id, uint64_t start_lsn) {
         return rc;
     }
     struct tx_relocated t = {
-        .xid = tx->xid,
+        .xid = MUTANT(MOVED_WITHOUT_ITS_XID) ? (struct xid){.format_id = 0} : tx->xid,
         .kind = tx->distributed ? TX_KIND_DISTRIBUTED : TX_KIND_LOCAL,
         .state = tx->state == LS_TX_PREPARED ? (MUTANT(MOVED_AS_UNPREPARED) ? TX_STATE_ENDED : TX_STATE_PREPARED)
                  : tx->state == LS_TX_ENDED  ? TX_STATE_ENDED

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "io.h"
+#include "mutants.h"
 
 enum {
     ATTEMPTS_MAX = 100,
@@ -239,7 +240,7 @@ static int append_long_state(struct mover *v, uint64_t id, const struct long_mov
         if (!chain_take_state(&v->store->table, m, l->new_start_lsn != 0 ? l->new_start_lsn : l->old_start_lsn, &s)) {
             return fail_memory();
         }
-        for (uint32_t i = 0; i < l->chunk_count; i++) {
+        for (uint32_t i = 0; i < l->chunk_count && !MUTANT(COPY_NOT_NAMED); i++) {
             s.chunks[l->chunks[i].index].lsn = l->chunks[i].lsn;
         }
         rc = append_state(v, id, l->old_start_lsn, l->prev, &s, &parts, &count);

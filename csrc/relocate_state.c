@@ -20,7 +20,8 @@ void chain_free_state(struct chain_state *s) {
 static bool counts(const struct place *p) { return !p->at.chunk->queue->deleted; }
 
 static bool work_counts(const struct table *t, const struct work *w) {
-    if (w->kind == WORK_DEQUEUE && MUTANT(MOVED_WITHOUT_WORK)) {
+    if ((w->kind == WORK_DEQUEUE && MUTANT(MOVED_WITHOUT_WORK)) ||
+        (w->kind == WORK_ENQUEUE && MUTANT(MOVED_WITHOUT_ENQUEUES))) {
         return false;
     }
     return table_queue(t, w->queue_id) != NULL;
@@ -52,8 +53,9 @@ static void put_places(struct message *m, struct place_row *rows) {
         const struct place *p = &message_places(m)[i];
         if (counts(p)) {
             const struct entry *e = place_entry(p);
-            *rows++ =
-                (struct place_row){.order_lsn = e->order_lsn, .queue_id = p->queue_id, .order_index = e->order_index};
+            *rows++ = (struct place_row){.order_lsn = e->order_lsn,
+                                         .queue_id = p->queue_id,
+                                         .order_index = MUTANT(MOVED_WITHOUT_ITS_INDEX) ? 0 : e->order_index};
         }
     }
 }
@@ -80,12 +82,12 @@ bool chain_take_state(const struct table *t, struct message *m, uint64_t start_l
     s->counts = (struct message_relocated){
         .content_bytes = message_content_bytes(m),
         .start_lsn = start_lsn,
-        .chunk_count = x->chunk_count,
+        .chunk_count = x->chunk_count - (x->chunk_count > 0 && MUTANT(MOVED_WITHOUT_A_CHUNK) ? 1 : 0),
         .place_count = chain_count_places(m),
         .pending_count = chain_count_pending(t, m),
     };
     s->version = x->version;
-    s->staged = (m->flags & MESSAGE_STAGED) != 0;
+    s->staged = (m->flags & MESSAGE_STAGED) != 0 && !MUTANT(MOVED_AS_NOT_STAGED);
     s->chunks = calloc(s->counts.chunk_count + 1u, sizeof *s->chunks);
     s->places = calloc(s->counts.place_count + 1u, sizeof *s->places);
     s->pending = calloc(s->counts.pending_count + 1u, sizeof *s->pending);
@@ -104,6 +106,9 @@ bool chain_take_state(const struct table *t, struct message *m, uint64_t start_l
 
 /* A queue's deletion alone leaves the version as it is: it ends places and work of many messages at once. */
 bool chain_is_still(const struct table *t, struct message *m, const struct chain_state *s) {
+    if (MUTANT(MOVED_STALE)) {
+        return true;
+    }
     return m->extra->version == s->version && chain_count_places(m) == s->counts.place_count &&
            chain_count_pending(t, m) == s->counts.pending_count;
 }
@@ -205,7 +210,7 @@ void chain_switch_parts(struct log *g, struct message *m, struct chunk_place *pa
     for (uint32_t i = 0; i < x->part_count; i++) {
         chain_release_record(g, x->parts[i].lsn, x->parts[i].record_bytes);
     }
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count && !MUTANT(MOVED_STATE_NOT_COUNTED); i++) {
         chain_live_record(g, parts[i].lsn, parts[i].record_bytes);
     }
     free(x->parts);

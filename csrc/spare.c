@@ -104,7 +104,9 @@ static int make_file(struct log *g, uint64_t first_lsn, bool zero_fill) {
 }
 
 /* What a hold alone keeps is the reader's, and limited by the hold; what is dead but not recycled yet has its file. */
-static size_t segments_kept(const struct log *g) { return g->segment_count - g->held_count; }
+static size_t segments_kept(const struct log *g) {
+    return g->segment_count - (MUTANT(HELD_IS_OF_THE_LOG) ? 0 : g->held_count);
+}
 
 static size_t files_of_log(const struct log *g) { return segments_kept(g) + g->spare_count; }
 
@@ -254,7 +256,7 @@ static void recycle(struct log *g, struct segment *s) {
     int rc = -1;
     if (keep) {
         uint64_t first_lsn = g->next_spare_lsn;
-        g->next_spare_lsn += g->segment_size;
+        g->next_spare_lsn += MUTANT(RECYCLED_UNDER_ONE_NAME) ? 0 : g->segment_size;
         format_segment_name(to, first_lsn);
         log_unlock_for_io(g);
         rc = s->file >= 0 ? 0 : g->v->open(g->v, g->dir, from, VFS_WRITE);
@@ -269,9 +271,10 @@ static void recycle(struct log *g, struct segment *s) {
         if (rc == 0) {
             s->first_lsn = first_lsn;
             s->epoch = g->epoch;
-            s->seed = format_segment_seed(g->uuid, first_lsn, g->epoch);
-            s->end_lsn = s->live_records = s->live_bytes = s->largest_bytes = s->stuck_until_lsn = 0;
-            s->header_due = true;
+            s->seed = MUTANT(RECYCLED_WITH_ITS_SEED) ? s->seed : format_segment_seed(g->uuid, first_lsn, g->epoch);
+            s->end_lsn = s->live_records = s->live_bytes = s->largest_bytes = 0;
+            s->stuck_until_lsn = MUTANT(RECYCLED_AS_STUCK) ? s->stuck_until_lsn : 0;
+            s->header_due = !MUTANT(RECYCLED_WITH_ITS_HEADER);
             g->stats.segments_recycled++;
             spares_adopt(g, s);
             return;
@@ -352,9 +355,10 @@ void spares_recycle(struct log *g) {
     log_relock_after_io(g);
     uint64_t kept_from = holds_lowest(g, &holds, below_lsn);
     g->held_count = count_held(g, below_lsn, kept_from);
-    while (oldest_is_dead(g, below_lsn) && g->segments[0]->end_lsn <= kept_from) {
+    while (oldest_is_dead(g, below_lsn) &&
+           (MUTANT(HELD_FROM_THE_NEXT_ON) ? g->segments[0]->first_lsn : g->segments[0]->end_lsn) <= kept_from) {
         struct segment *s = g->segments[0];
-        if (s->readers > 0) {
+        if (s->readers > 0 && !MUTANT(RECYCLED_UNDER_A_READ)) {
             /* Of content that was there when they began; nobody comes after them. A move has pinned what it reads. */
             if (g->moving || g->spare_count >= g->spares_reserved) {
                 break;
