@@ -164,6 +164,7 @@ static bool is_promised(const struct bounds *b) {
 static void explore(uint64_t number) {
     const vfs_sim_event *events;
     struct bounds b;
+    const char *broken;
     size_t n, from = 0;
     bool on = true, changed = false;
 
@@ -173,18 +174,26 @@ static void explore(uint64_t number) {
     x.judge = (struct judge){.run = &x.run};
     atomic_store(&x.at->workload, number);
     atomic_store(&x.at->disk, 0);
-    if (!live(&x.run, number, &b)) {
+    if (!live(&x.run, number, &b, &broken) || broken != NULL) {
         static const vfs_sim_loss none;
+        enum check c = broken != NULL ? BESIDE : SURVIVES;
 
-        if (!is_off(SURVIVES))
-            tell(SURVIVES, &none, "the workload itself went wrong");
-        vfs_sim_free(x.run.sim);
-        return;
+        if (!is_off(c))
+            tell(c, &none, broken != NULL ? broken : "the workload itself went wrong");
+        if (broken == NULL || !is_off(c)) {
+            vfs_sim_free(x.run.sim);
+            return;
+        }
     }
     n = vfs_sim_journal(x.run.sim, &events);
     if (o.verbose)
         printf("workload %llu (%s): %zu operations, %zu calls\n", (unsigned long long)number,
                life_names[number % LIFE_KINDS], x.run.op_count, n);
+    if (o.verbose && number % LIFE_KINDS == READERS_BESIDE)
+        printf("readers were given %llu batches and overtaken %llu times; recycling looked at holds %llu times, %llu "
+               "segments were kept by one\n",
+               (unsigned long long)beside.given, (unsigned long long)beside.overtaken, (unsigned long long)beside.looks,
+               (unsigned long long)beside.kept);
     for (size_t k = 0; on && k <= n; k++) {
         changed = changed || k == 0 || (events[k - 1].flags & VFS_SIM_CHANGES) != 0;
         b = bounds_at(&x.run, k, b, from);

@@ -28,6 +28,7 @@ enum check {
     AGAIN,        /* recovering again changes nothing */
     GOES_ON,      /* the store takes new work, which survives the next crash */
     HANDLES,      /* a closed store holds nothing open */
+    BESIDE,       /* a reader beside the writer sees what was written, and with a hold all of it */
     SURVIVES,     /* the process neither dies nor hangs */
     DAMAGE,       /* a failed call never reads as damage */
     POISONED,     /* a poisoned store takes no more work */
@@ -37,8 +38,8 @@ enum check {
 };
 
 static const char *const check_names[CHECKS] = {
-    "",      "opens", "acknowledged", "whole",   "order",    "in_doubt", "content",  "alone",  "prepared", "ids",
-    "epoch", "again", "goes_on",      "handles", "survives", "damage",   "poisoned", "memory", "sites",
+    "",      "opens", "acknowledged", "whole",   "order",  "in_doubt", "content", "alone",    "prepared", "ids",
+    "epoch", "again", "goes_on",      "handles", "beside", "survives", "damage",  "poisoned", "memory",   "sites",
 };
 
 /* Names with commas between them; false: there is no such check. */
@@ -299,8 +300,8 @@ static inline enum check judge_first(struct judge *j, ls_store *store, struct bo
     return c == NOTHING_BROKEN && !content ? broken(j, CONTENT, "a header or a content is not what was given") : c;
 }
 
-/* Every prepared transaction gets an outcome, and the places must then be what its operations make of them. */
-static inline bool settles(ls_store *store, struct state *s, unsigned catalog, uint64_t seed) {
+/* Every prepared transaction has the xid that it was given and gets an outcome, and the places must then be what its operations make of them. */
+static inline bool settles(const struct run *r, ls_store *store, struct state *s, unsigned catalog, uint64_t seed) {
     for (; s->tx_count > 0; seed /= 2) {
         struct model_tx *t = &s->txs[0];
         ls_tx *handle;
@@ -308,7 +309,9 @@ static inline bool settles(ls_store *store, struct state *s, unsigned catalog, u
 
         if (rc != LS_OK)
             return false;
-        rc = seed % 2 ? ls_commit(handle, LS_WAIT) : ls_rollback(handle, LS_WAIT);
+        rc = !xid_is_right(r, handle, t->id) ? LS_UNKNOWN_XID
+             : seed % 2                      ? ls_commit(handle, LS_WAIT)
+                                             : ls_rollback(handle, LS_WAIT);
         ls_tx_free(handle);
         if (rc != LS_OK)
             return false;
@@ -323,8 +326,8 @@ static inline enum check work_on(struct judge *j, ls_store *store, struct bounds
     enum check c = NOTHING_BROKEN;
 
     model_after(j->run, found, b.catalog, s);
-    if (s->tx_count > 0 && !settles(store, s, b.catalog, seed))
-        c = broken(j, PREPARED, "a prepared transaction did not have exactly its operations");
+    if (s->tx_count > 0 && !settles(j->run, store, s, b.catalog, seed))
+        c = broken(j, PREPARED, "a prepared transaction did not have exactly its operations, or not its xid");
     if (c == NOTHING_BROKEN) {
         uint64_t id = 0;
 

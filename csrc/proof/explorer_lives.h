@@ -5,7 +5,7 @@
 #ifndef LOGSTORE_EXPLORER_LIVES_H
 #define LOGSTORE_EXPLORER_LIVES_H
 
-#include "../tests/store_workload.h"
+#include "explorer_beside.h"
 
 enum life {
     EVERYTHING,
@@ -19,6 +19,7 @@ enum life {
     NEVER_WAITING,
     UPON_A_DRAINED_LOG,
     FULL_NOW_AND_THEN,
+    READERS_BESIDE,
     LIFE_KINDS,
 };
 
@@ -34,6 +35,7 @@ static const char *const life_names[LIFE_KINDS] = {
     "never waiting",
     "upon a drained log",
     "a disk that is full now and then",
+    "readers beside moves",
 };
 
 static inline void life_options(struct run *r, uint64_t number, enum life kind) {
@@ -86,19 +88,38 @@ static inline void run_short_of_room(struct run *r) {
     vfs_sim_capacity(r->sim, 0);
 }
 
-/* Runs workload `number` to its end. *b is what was promised before the first recorded event. */
-static inline bool live(struct run *r, uint64_t number, struct bounds *b) {
+static inline int lives_of(uint64_t number, enum life kind) {
+    switch (kind) {
+    case TWO_LIVES:
+    case MOVES_UPON_A_LIFE:
+    case UPON_A_DRAINED_LOG:
+        return 2;
+    case THREE_LIVES:
+        return 3;
+    case READERS_BESIDE:
+        return 1 + (int)(number / LIFE_KINDS % 2);
+    default:
+        return 1;
+    }
+}
+
+/*
+ * Runs workload `number` to its end. *b is what was promised before the first recorded event; *broken what was promised
+ * to readers beside it and broken, or NULL.
+ */
+static inline bool live(struct run *r, uint64_t number, struct bounds *b, const char **broken) {
     vfs_sim *sim = vfs_sim_new();
     enum life kind = (enum life)(number % LIFE_KINDS);
-    int lives = kind == TWO_LIVES || kind == MOVES_UPON_A_LIFE || kind == UPON_A_DRAINED_LOG ? 2
-                : kind == THREE_LIVES                                                        ? 3
-                                                                                             : 1;
-    bool right = true;
+    int lives = lives_of(number, kind);
+    bool right = true, moves = kind == MOVES || kind == MOVES_IN_A_SMALL_LOG || kind == MOVES_UPON_A_LIFE;
 
     memset(r, 0, sizeof *r);
     *b = (struct bounds){0};
     r->sim = sim;
+    r->chance = number + 1;
+    r->watch_more = kind == READERS_BESIDE && lives == 1 ? beside_comes : NULL;
     run_watch(r);
+    r->hint_settles = number % 7 != 6;
     r->lazy = kind == FILLED_AND_DRAINED || (lives > 1 && number / LIFE_KINDS % 2 == 0);
     r->busy = kind == TRANSACTIONS;
     r->hasty = kind == NEVER_WAITING;
@@ -113,16 +134,18 @@ static inline bool live(struct run *r, uint64_t number, struct bounds *b) {
             run_with_moves(r, 60);
         else
             run_some(r, 45);
+        r->watch_more = kind == READERS_BESIDE && i + 1 == lives ? beside_comes : NULL;
         right = cut_and_go_on(r, b, kind == UPON_A_DRAINED_LOG);
     }
-    if (kind == MOVES || kind == MOVES_IN_A_SMALL_LOG || kind == MOVES_UPON_A_LIFE)
-        run_with_moves(r, 90);
+    if (moves || kind == READERS_BESIDE)
+        run_with_moves(r, moves ? 90 : 130);
     else if (kind == UPON_A_DRAINED_LOG)
         run_with_moves(r, 40);
     else if (kind == FULL_NOW_AND_THEN)
         run_short_of_room(r);
     else
         run_some(r, kind == FILLED_AND_DRAINED ? 200 : kind == TRANSACTIONS ? 90 : 60);
+    *broken = beside_goes(r);
     run_end(r);
     return right && (!r->lost || kind == FULL_NOW_AND_THEN);
 }

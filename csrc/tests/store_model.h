@@ -31,6 +31,12 @@ struct told {
     uint32_t content_bytes;
 };
 
+/* The xid that a transaction was begun under. */
+struct told_xid {
+    uint64_t tx;
+    uint32_t unique;
+};
+
 struct model_place {
     uint64_t id;
     uint64_t locked_by;
@@ -70,6 +76,8 @@ struct run {
     size_t durable;  /* promised */
     struct told told[OPS_MAX];
     size_t told_count;
+    struct told_xid xids[OPS_MAX];
+    size_t xid_count;
     ls_tx *handles[TXS];
     uint64_t tx_ids[TXS];
     bool distributed[TXS];
@@ -77,15 +85,18 @@ struct run {
     uint64_t staged[OPS_MAX];
     int staged_count;
     struct state now;
-    vfs watched;       /* the simulator's table, which marks what the store says is durable whenever it writes */
-    uint64_t id_floor; /* the largest id that a life before this one gave out */
-    bool lost;         /* the store is poisoned, or could not be opened again */
-    bool gentle;       /* no refusal is expected */
-    bool lazy;         /* waits seldom, and fills and drains by turns */
-    bool busy;         /* in transactions most of the time */
-    bool hasty;        /* never waits, and publishes much */
-    bool doubts;       /* one prepared transaction is left in doubt */
-    bool stays;        /* it is not closed meanwhile */
+    vfs watched; /* the simulator's table, which marks what the store says is durable whenever it writes */
+    void (*watch_more)(struct run *r); /* puts more between the store and the simulator's table, or NULL */
+    int hint_file;                     /* the writer's handle of HINT; -1: none */
+    bool hint_settles;                 /* what is written to it is on the disk at once */
+    uint64_t id_floor;                 /* the largest id that a life before this one gave out */
+    bool lost;                         /* the store is poisoned, or could not be opened again */
+    bool gentle;                       /* no refusal is expected */
+    bool lazy;                         /* waits seldom, and fills and drains by turns */
+    bool busy;                         /* in transactions most of the time */
+    bool hasty;                        /* never waits, and publishes much */
+    bool doubts;                       /* one prepared transaction is left in doubt */
+    bool stays;                        /* it is not closed meanwhile */
 };
 
 /* ---- the model ---- */

@@ -119,6 +119,31 @@ static inline bool contents_are(const struct run *r, ls_store *store, const stru
     return stats.messages == live;
 }
 
+static inline ls_xid xid_of(uint32_t unique) {
+    ls_xid xid = {.format_id = 7, .gtrid_bytes = 4, .bqual_bytes = 1};
+
+    memcpy(xid.data, &unique, sizeof unique);
+    return xid;
+}
+
+/* Whether a transaction in doubt still has the xid that it was begun under. */
+static inline bool xid_is_right(const struct run *r, ls_tx *handle, uint64_t tx) {
+    ls_tx_info info;
+    size_t i = 0;
+
+    ls_tx_describe(handle, &info);
+    while (i < r->xid_count && r->xids[i].tx != tx)
+        i++;
+    if (i < r->xid_count) {
+        ls_xid told = xid_of(r->xids[i].unique);
+
+        return info.distributed && info.xid.format_id == told.format_id && info.xid.gtrid_bytes == told.gtrid_bytes &&
+               info.xid.bqual_bytes == told.bqual_bytes &&
+               memcmp(info.xid.data, told.data, told.gtrid_bytes + told.bqual_bytes) == 0;
+    }
+    return false;
+}
+
 /* ---- opening ---- */
 
 static inline int open_store(const struct run *r, vfs *v, unsigned catalog, int next_queue, ls_store **store) {

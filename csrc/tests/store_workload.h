@@ -22,12 +22,39 @@ static inline void note_durable(void) {
         mark(watching, MARK_DURABLE_LSN, ls_durable_lsn(watching->store));
 }
 
+/*
+ * The core never syncs its hint, so that each one ever written would be one more thing that a cut may lose, and most
+ * disks would differ in nothing else. In most lives it reaches the disk soon after it is written, as it may.
+ */
 static inline int64_t watched_pwrite(vfs *v, int file, const void *from, size_t bytes, uint64_t at) {
     vfs *real = vfs_sim_table(watching->sim);
+    int64_t done;
 
     (void)v;
     note_durable();
-    return real->pwrite(real, file, from, bytes, at);
+    done = real->pwrite(real, file, from, bytes, at);
+    if (watching->hint_settles && file == watching->hint_file)
+        (void)real->sync_data(real, file);
+    return done;
+}
+
+static inline int watched_open(vfs *v, int dir, const char *name, unsigned flags) {
+    vfs *real = vfs_sim_table(watching->sim);
+    int file = real->open(real, dir, name, flags);
+
+    (void)v;
+    if (file >= 0 && (flags & VFS_WRITE) != 0 && strcmp(name, "HINT") == 0)
+        watching->hint_file = file;
+    return file;
+}
+
+static inline int watched_close(vfs *v, int handle) {
+    vfs *real = vfs_sim_table(watching->sim);
+
+    (void)v;
+    if (handle == watching->hint_file)
+        watching->hint_file = -1;
+    return real->close(real, handle);
 }
 
 static inline int watched_sync_data(vfs *v, int file) {
@@ -44,7 +71,12 @@ static inline void run_watch(struct run *r) {
     r->watched = *vfs_sim_table(r->sim);
     r->watched.pwrite = watched_pwrite;
     r->watched.sync_data = watched_sync_data;
+    r->watched.open = watched_open;
+    r->watched.close = watched_close;
+    r->hint_file = -1;
     r->v = &r->watched;
+    if (r->watch_more != NULL)
+        r->watch_more(r);
 }
 
 static inline void run_start(struct run *r, vfs_sim *sim, uint64_t seed) {
@@ -223,18 +255,19 @@ static inline void use_staged(struct run *r, int slot, bool wait) {
 /* ---- transactions ---- */
 
 static inline void begin(struct run *r, int slot) {
-    ls_xid xid = {.format_id = 7, .gtrid_bytes = 4, .bqual_bytes = 1};
     uint64_t unique = chance(&r->chance);
+    ls_xid xid = xid_of((uint32_t)unique);
     ls_tx_info info = {0};
     int rc;
 
     r->distributed[slot] = below(r, 2) != 0;
     r->ended[slot] = false;
-    memcpy(xid.data, &unique, 4);
     rc = ls_begin(r->store, r->distributed[slot] ? &xid : NULL, &r->handles[slot]);
     if (rc == LS_OK) {
         ls_tx_describe(r->handles[slot], &info);
         r->tx_ids[slot] = info.id;
+        if (r->distributed[slot] && r->xid_count < OPS_MAX)
+            r->xids[r->xid_count++] = (struct told_xid){info.id, (uint32_t)unique};
     }
     answered(r, rc, false, (struct op){.kind = BEGIN, .tx = info.id});
 }
