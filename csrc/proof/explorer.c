@@ -166,7 +166,7 @@ static void explore(uint64_t number) {
     struct bounds b;
     const char *broken;
     size_t n, from = 0;
-    bool on = true, changed = false;
+    bool on = true, changed = false, somebody = false;
 
     x.workload = number;
     x.salt = stir(number + 1);
@@ -195,12 +195,14 @@ static void explore(uint64_t number) {
                (unsigned long long)beside.given, (unsigned long long)beside.overtaken, (unsigned long long)beside.looks,
                (unsigned long long)beside.kept);
     for (size_t k = 0; on && k <= n; k++) {
+        if (k > 0 && events[k - 1].kind == VFS_SIM_MARK && events[k - 1].mark == MARK_BESIDE)
+            somebody = events[k - 1].value != 0;
         changed = changed || k == 0 || (events[k - 1].flags & VFS_SIM_CHANGES) != 0;
         b = bounds_at(&x.run, k, b, from);
         from = k;
         if (o.cut != UINT64_MAX ? o.cut != k : k < n && events[k].kind == VFS_SIM_MARK)
             continue;
-        if (o.cut == UINT64_MAX && !changed && is_promised(&b))
+        if (o.cut == UINT64_MAX && (somebody || (!changed && is_promised(&b))))
             continue;
         x.promised = b;
         changed = false;

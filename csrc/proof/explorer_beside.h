@@ -3,7 +3,7 @@
  * the writer makes. What is promised to it:
  *
  *   - a batch that it is given is the one that the writer wrote there, none is left out, and none is not yet durable;
- *   - while a hold of its own stands and is within its limit, everything that it trusts stays readable;
+ *   - while a hold of its own stands and is within its limit, everything from its LSN on stays readable;
  *   - without one it may be overtaken, and is told so: never corruption, never other bytes;
  *   - a hold that has an owner is not cleared away;
  *   - whoever recycles recycles what no hold keeps, and nothing else: holds that are over their limit, out of their time,
@@ -20,7 +20,7 @@
 enum { BATCHES_MAX = 8192, FILES_MAX = 512, SEGMENTS_MAX = 512, HOLDS = 2 };
 
 enum hold_kind {
-    HOLD_GOOD,      /* without a limit, for long */
+    HOLD_GOOD,      /* with no limit that is ever reached */
     HOLD_LIMITED,   /* to a few segments */
     HOLD_EXPIRED,   /* its time is over */
     HOLD_OWNERLESS, /* nobody has it locked */
@@ -30,8 +30,9 @@ enum hold_kind {
 
 struct one_hold {
     bool there;
+    bool ran_out; /* it did not count once: nothing is promised any more */
     enum hold_kind kind;
-    int file; /* -1: nobody has it open */
+    int file; /* -1: it is not open here */
     uint64_t lsn;
     uint64_t limit_bytes;
 };
@@ -39,8 +40,8 @@ struct one_hold {
 struct beside {
     struct run *run;
     bool here;   /* from its coming to its going; the writer may outlast it */
-    vfs below;   /* what the writer called before somebody came */
     bool inside; /* the step in progress makes calls of its own */
+    vfs below;   /* what the writer called before somebody came */
     uint64_t chance;
     struct {
         int file;
@@ -60,14 +61,17 @@ struct beside {
         bool gone;
     } segments[SEGMENTS_MAX]; /* that these are in */
     size_t segment_count;
-    int holds_dir; /* the writer's */
-    struct one_hold holds[HOLDS];
+    int holds_dir;                /* the writer's */
+    struct one_hold holds[HOLDS]; /* the reader's own, taken as readers do, and another of any kind */
+    ls_hold *hold;                /* the first of them */
+    bool all_known;               /* no segment is of an earlier life */
     ls_reader *reader;
-    bool held;         /* by holds[0] */
     uint64_t from_lsn; /* what it trusts */
     uint64_t until_lsn;
     size_t next;  /* the batch that it must be given */
-    bool judging; /* somebody recycled: what it could, and what not */
+    bool looking; /* the writer is listing the holds */
+    bool judging; /* the writer recycled: what it could, and what not */
+    bool opening; /* while it opened the store, by a base that no hint names yet */
     uint64_t recyclable_lsn;
     uint64_t kept_from_lsn;
     uint64_t given, overtaken, looks, kept; /* counts: a life in which nothing happened shows nothing */
@@ -136,6 +140,10 @@ static inline void segment_is_written(uint64_t first_lsn, const uint8_t *from, u
 
 /* ---- holds ---- */
 
+static const char *const hold_names[HOLDS] = {"reader.hold", "other.hold"};
+
+static const uint64_t HOLD_LASTS_US = UINT64_C(86400) * 1000 * 1000;
+
 static inline int holds_dir_of(vfs *v) {
     int dir = v->open_dir(v, "/s/holds");
 
@@ -144,82 +152,108 @@ static inline int holds_dir_of(vfs *v) {
     return dir;
 }
 
-static const char *const hold_names[HOLDS] = {"reader.hold", "other.hold"};
-
-/* Its bytes; in most lives settled at once, since otherwise most disks would differ in nothing but holds. */
-static inline void hold_write(vfs *v, int number) {
-    const struct one_hold *o = &beside.holds[number];
+/* What a reader does not do: a hold of any kind, which nobody relies on. */
+static inline void other_hold_comes(vfs *v, enum hold_kind kind) {
+    struct one_hold *o = &beside.holds[1];
     uint8_t bytes[HOLD_BYTES];
-    struct hold h = {.hold_lsn = o->lsn, .limit_bytes = o->limit_bytes, .created_us = 1};
-    bool written;
+    struct hold h = {.hold_lsn = SEGMENT, .created_us = 1};
+    int dir = holds_dir_of(v);
 
     ls_uuid(beside.run->store, h.uuid);
-    h.uuid[0] ^= o->kind == HOLD_FOREIGN;
-    h.expires_us = o->kind == HOLD_EXPIRED ? 1 : UINT64_MAX / 4;
+    h.uuid[0] ^= kind == HOLD_FOREIGN;
+    h.expires_us = kind == HOLD_EXPIRED ? 1 : UINT64_MAX / 4;
+    h.limit_bytes = kind == HOLD_LIMITED ? 1 : 0;
     format_put_hold(bytes, &h);
-    if (beside.run->hint_settles)
-        written = vfs_sim_put(beside.run->sim, "/s/holds", hold_names[number], bytes, sizeof bytes) == 0;
-    else
-        written = write_all(v, o->file, bytes, sizeof bytes, 0);
-    if (!written)
+    *o = (struct one_hold){.there = true, .kind = kind, .lsn = h.hold_lsn, .limit_bytes = h.limit_bytes, .file = -1};
+    if (vfs_sim_put(beside.run->sim, "/s/holds", hold_names[1], bytes, sizeof bytes) != 0)
         abort();
-}
-
-static inline void hold_take(vfs *v, int number, enum hold_kind kind, uint64_t lsn) {
-    struct one_hold *o = &beside.holds[number];
-    int dir = holds_dir_of(v);
-
-    *o = (struct one_hold){.there = true, .kind = kind, .lsn = lsn};
-    o->limit_bytes = kind == HOLD_LIMITED ? (2 + beside_chance(3)) * SEGMENT : 0;
-    if (beside.run->hint_settles)
-        hold_write(v, number);
-    o->file = v->open(v, dir, hold_names[number], VFS_WRITE | VFS_CREATE);
-    if (o->file < 0 || v->lock(v, o->file, 1) != 0)
-        abort();
-    if (!beside.run->hint_settles)
-        hold_write(v, number);
-    if (kind == HOLD_OWNERLESS) {
-        (void)v->close(v, o->file);
-        o->file = -1;
+    if (kind != HOLD_OWNERLESS) {
+        o->file = v->open(v, dir, hold_names[1], VFS_WRITE);
+        if (o->file < 0 || v->lock(v, o->file, 1) != 0)
+            abort();
     }
     (void)v->close(v, dir);
 }
 
-static inline void hold_let_go(vfs *v, int number) {
-    struct one_hold *o = &beside.holds[number];
+static inline void other_hold_goes(vfs *v) {
     int dir = holds_dir_of(v);
 
-    if (o->file >= 0) {
+    if (beside.holds[1].file >= 0) {
         if (beside_chance(2) != 0) /* an owner that dies leaves it */
-            (void)v->unlink(v, dir, hold_names[number]);
-        (void)v->close(v, o->file);
+            (void)v->unlink(v, dir, hold_names[1]);
+        (void)v->close(v, beside.holds[1].file);
     }
-    if (beside.run->hint_settles)
-        (void)v->sync_dir(v, dir);
     (void)v->close(v, dir);
-    *o = (struct one_hold){.file = -1};
+    beside.holds[1] = (struct one_hold){.file = -1};
 }
 
-static inline bool hold_is_within(const struct one_hold *o, uint64_t durable_lsn) {
-    return o->limit_bytes == 0 || durable_lsn <= o->lsn || durable_lsn - o->lsn <= o->limit_bytes;
+static inline bool reader_takes_a_hold(vfs *v, bool limited) {
+    struct one_hold *o = &beside.holds[0];
+    ls_hold_info info;
+
+    *o = (struct one_hold){.kind = limited ? HOLD_LIMITED : HOLD_GOOD, .file = -1};
+    o->limit_bytes = limited ? (1 + beside_chance(4)) * SEGMENT : (uint64_t)1 << 40;
+    if (ls_hold_take(v, "/s", "reader", 0, o->limit_bytes, HOLD_LASTS_US, &beside.hold) != LS_OK) {
+        beside_broken("no hold can be taken");
+        return false;
+    }
+    ls_hold_describe(beside.hold, &info);
+    o->there = true;
+    o->lsn = info.lsn;
+    if (beside.holds[1].kind == HOLD_OWNERLESS) /* who takes one clears these away */
+        beside.holds[1].there = false;
+    return true;
 }
 
-static inline bool hold_counts(const struct one_hold *o, uint64_t durable_lsn) {
-    return o->there && (o->kind == HOLD_GOOD || (o->kind == HOLD_LIMITED && hold_is_within(o, durable_lsn)));
+static inline void reader_lets_go(void) {
+    ls_hold_release(beside.hold);
+    beside.hold = NULL;
+    beside.holds[0] = (struct one_hold){.file = -1};
+}
+
+/* Of the segments that the base has passed, what would go without it. */
+static inline uint64_t kept_by_hold(const struct one_hold *o, uint64_t base_lsn) {
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < beside.segment_count; i++) {
+        if (!beside.segments[i].gone && beside.segments[i].first_lsn < base_lsn && beside.segments[i].end_lsn > o->lsn)
+            bytes += SEGMENT;
+    }
+    return bytes;
+}
+
+static inline bool hold_counts(const struct one_hold *o, uint64_t base_lsn) {
+    return o->there &&
+           (o->kind == HOLD_GOOD || (o->kind == HOLD_LIMITED && kept_by_hold(o, base_lsn) <= o->limit_bytes));
 }
 
 static inline void holds_are_there(vfs *v) {
     int dir = holds_dir_of(v);
 
     for (int i = 0; i < HOLDS; i++) {
-        int file = beside.holds[i].file >= 0 ? v->open(v, dir, hold_names[i], 0) : -1;
+        bool owned = i == 0 ? beside.hold != NULL : beside.holds[i].file >= 0;
+        int file = owned ? v->open(v, dir, hold_names[i], 0) : -1;
 
-        if (beside.holds[i].file >= 0 && file < 0)
+        if (owned && file < 0)
             beside_broken("a hold that has an owner was cleared away");
         if (file >= 0)
             (void)v->close(v, file);
     }
     (void)v->close(v, dir);
+}
+
+/* What was done to holds is on the disk, all at once: it is not what a cut is to take apart. See MARK_BESIDE. */
+static inline void holds_settle(vfs *v) {
+    int dir = holds_dir_of(v);
+    int file = beside.hold != NULL ? v->open(v, dir, hold_names[0], VFS_WRITE) : -1;
+
+    if (file >= 0) {
+        (void)v->sync_file(v, file);
+        (void)v->close(v, file);
+    }
+    (void)v->sync_dir(v, dir);
+    (void)v->close(v, dir);
+    mark(beside.run, MARK_BESIDE, 0);
 }
 
 /* ---- what is recycled ---- */
@@ -242,16 +276,19 @@ static inline void holds_are_listed(vfs *v) {
     struct hint h;
 
     beside.looks++;
-    beside.judging = hint_is(v, &h);
+    beside.opening = beside.run->store == NULL;
+    beside.judging = hint_is(v, &h) || beside.opening;
     if (!beside.judging)
         return;
-    beside.recyclable_lsn = h.base_lsn;
+    beside.recyclable_lsn = beside.opening ? UINT64_MAX : h.base_lsn;
     beside.kept_from_lsn = UINT64_MAX;
     for (int i = 0; i < HOLDS; i++) {
         struct one_hold *o = &beside.holds[i];
+        bool counts = hold_counts(o, beside.recyclable_lsn);
 
-        if (hold_counts(o, h.durable_lsn) && o->lsn < beside.kept_from_lsn)
+        if (counts && o->lsn < beside.kept_from_lsn)
             beside.kept_from_lsn = o->lsn;
+        o->ran_out = o->ran_out || (o->there && !counts);
         if (o->kind == HOLD_OWNERLESS) /* and clears these away */
             o->there = false;
     }
@@ -274,53 +311,57 @@ static inline void recycling_is_judged(vfs *v) {
 
     beside.judging = false;
     for (size_t i = 0; i + 1 < beside.segment_count; i++) {
-        bool needless =
-            beside.segments[i].first_lsn < beside.recyclable_lsn && beside.segments[i].end_lsn <= beside.kept_from_lsn;
+        bool held = beside.segments[i].end_lsn > beside.kept_from_lsn;
+        bool needless = beside.segments[i].first_lsn < beside.recyclable_lsn && !held;
         bool there = !beside.segments[i].gone && segment_is_there(v, dir, beside.segments[i].first_lsn);
 
-        if (needless && there)
+        if (needless && there && !beside.opening)
             beside_broken("a segment that nobody needs and no hold keeps was not recycled");
         if (!needless && !there && !beside.segments[i].gone)
             beside_broken("a segment was recycled that is needed or held");
         beside.segments[i].gone = !there;
-        beside.kept += there && beside.segments[i].first_lsn < beside.recyclable_lsn;
+        beside.kept += there && beside.segments[i].first_lsn < beside.recyclable_lsn && !beside.opening;
     }
     (void)v->close(v, dir);
 }
 
 /* ---- reading ---- */
 
-static inline bool reading_is_kept(void) {
-    return beside.held && hold_counts(&beside.holds[0], ls_durable_lsn(beside.run->store));
+static inline bool reading_is_kept(void) { return beside.hold != NULL && !beside.holds[0].ran_out; }
+
+static inline void reader_ends(void) {
+    ls_reader_close(beside.reader);
+    beside.reader = NULL;
+    if (beside.hold != NULL)
+        reader_lets_go();
 }
 
-static inline void reader_begins(vfs *v, uint64_t from_lsn) {
+/* With a hold everything from its LSN on, though the base may have passed it since. */
+static inline void reader_begins(vfs *v) {
     struct beside *b = &beside;
     struct hint h = {.durable_lsn = 0};
     ls_reader_info info;
+    int rc;
 
     if (!hint_is(v, &h))
         return;
-    if (ls_reader_open(v, "/s", from_lsn, &b->reader) != LS_OK) {
-        beside_broken("a reader beside the writer cannot begin");
+    b->from_lsn = b->hold != NULL ? b->holds[0].lsn : h.base_lsn;
+    rc = b->hold != NULL ? ls_hold_read(b->hold, b->from_lsn, &b->reader)
+                         : ls_reader_open(v, "/s", b->from_lsn, &b->reader);
+    if (rc != LS_OK) {
+        b->reader = NULL;
+        if (rc != LS_RECYCLED || b->hold == NULL || reading_is_kept())
+            beside_broken("a reader beside the writer cannot begin");
+        reader_ends();
         return;
     }
     ls_reader_describe(b->reader, &info);
-    b->from_lsn = from_lsn > h.base_lsn ? from_lsn : h.base_lsn;
     b->until_lsn = info.live ? h.durable_lsn : info.end_lsn;
     if (info.live && info.end_lsn > h.durable_lsn)
         beside_broken("a reader goes beyond what is durable");
     b->next = 0;
     while (b->next < b->batch_count && b->batches[b->next].lsn < b->from_lsn)
         b->next++;
-}
-
-static inline void reader_ends(vfs *v) {
-    ls_reader_close(beside.reader);
-    beside.reader = NULL;
-    if (beside.held)
-        hold_let_go(v, 0);
-    beside.held = false;
 }
 
 static inline void batch_is_given(const ls_batch *batch) {
@@ -346,18 +387,19 @@ static inline void end_is_reached(vfs *v) {
     if (b->next < b->batch_count && b->batches[b->next].lsn < b->until_lsn)
         beside_broken("a reader ends before what is durable does");
     if (!reading_is_kept() || beside_chance(3) == 0) {
-        reader_ends(v);
+        reader_ends();
         return;
     }
     ls_reader_close(b->reader);
     b->reader = NULL;
+    if (ls_hold_advance(b->hold, b->until_lsn, HOLD_LASTS_US) != LS_OK)
+        beside_broken("a hold that stands cannot be advanced");
     b->holds[0].lsn = b->until_lsn;
-    hold_write(v, 0);
-    reader_begins(v, b->until_lsn);
+    reader_begins(v);
 }
 
 static inline void reader_goes_on(vfs *v) {
-    for (uint64_t n = 1 + beside_chance(4); n > 0 && beside.reader != NULL; n--) {
+    for (uint64_t n = beside.hold != NULL ? 1 + beside_chance(6) : 1; n > 0 && beside.reader != NULL; n--) {
         ls_batch batch;
         int rc = ls_reader_next(beside.reader, &batch);
 
@@ -371,25 +413,25 @@ static inline void reader_goes_on(vfs *v) {
             else if (reading_is_kept())
                 beside_broken("a reader is overtaken although its hold stands");
             beside.overtaken++;
-            reader_ends(v);
+            reader_ends();
         }
     }
 }
 
+/* A hold, and at once or later the reading; or only the reading. */
 static inline void somebody_begins(vfs *v) {
     struct hint h;
     uint64_t choice = beside_chance(8);
 
     if (!hint_is(v, &h))
         return;
-    if (choice < 5) {
-        hold_take(v, 0, choice < 3 ? HOLD_GOOD : HOLD_LIMITED, h.base_lsn);
-        beside.held = true;
-    }
-    if (hint_is(v, &h))
-        reader_begins(v, h.base_lsn);
+    if (choice < 6 && !reader_takes_a_hold(v, choice < 2 && beside.all_known))
+        return;
+    if (choice % 3 != 0)
+        reader_begins(v);
 }
 
+/* While the holds are being listed nothing is done that would leave open what the writer sees. */
 static inline void beside_step(void) {
     vfs *v = vfs_sim_table(beside.run->sim);
     ls_error kept = *ls_last_error();
@@ -397,15 +439,21 @@ static inline void beside_step(void) {
     if (beside.inside || beside.run->store == NULL)
         return;
     beside.inside = true;
+    if (beside.run->hint_settles)
+        mark(beside.run, MARK_BESIDE, 1);
     holds_are_there(v);
-    if (beside.reader != NULL)
+    if (beside.reader != NULL && !beside.looking)
         reader_goes_on(v);
-    else if (beside_chance(4) == 0)
+    else if (beside.reader == NULL && beside.hold != NULL)
+        reader_begins(v);
+    else if (beside.reader == NULL && beside_chance(4) == 0)
         somebody_begins(v);
-    if (beside.holds[1].there && beside_chance(24) == 0)
-        hold_let_go(v, 1);
-    else if (!beside.holds[1].there && beside_chance(12) == 0)
-        hold_take(v, 1, (enum hold_kind)beside_chance(HOLD_KINDS), SEGMENT);
+    if (!beside.looking && beside.holds[1].there && beside_chance(24) == 0)
+        other_hold_goes(v);
+    else if (!beside.looking && !beside.holds[1].there && beside_chance(12) == 0)
+        other_hold_comes(v, (enum hold_kind)beside_chance(HOLD_KINDS));
+    if (beside.run->hint_settles)
+        holds_settle(v);
     beside.inside = false;
     memcpy((void *)(uintptr_t)ls_last_error(), &kept, sizeof kept);
 }
@@ -488,11 +536,16 @@ static inline int beside_open_subdir(vfs *v, int dir, const char *name, int crea
 }
 
 static inline int beside_list(vfs *v, int dir, vfs_list_fn *each, void *context) {
-    if (dir == beside.holds_dir && beside.here && beside.run->store != NULL) {
+    int rc;
+
+    if (dir == beside.holds_dir && beside.here && !beside.inside) {
         now_and_then();
         holds_are_listed(vfs_sim_table(beside.run->sim));
+        beside.looking = true;
     }
-    return beside.below.list(v, dir, each, context);
+    rc = beside.below.list(v, dir, each, context);
+    beside.looking = false;
+    return rc;
 }
 
 /* Comes to the store that is opened over r->watched next. */
@@ -500,6 +553,7 @@ static inline void beside_comes(struct run *r) {
     memset(&beside, 0, sizeof beside);
     beside.run = r;
     beside.here = true;
+    beside.all_known = r->op_count == 0;
     beside.below = r->watched;
     beside.chance = r->chance + 1;
     beside.holds_dir = -1;
@@ -523,11 +577,9 @@ static inline const char *beside_goes(struct run *r) {
         return NULL;
     beside.here = beside.judging = false;
     beside.inside = true;
-    ls_reader_close(beside.reader);
-    for (int i = 0; i < HOLDS; i++) {
-        if (beside.holds[i].there || beside.holds[i].file >= 0)
-            hold_let_go(v, i);
-    }
+    reader_ends();
+    if (beside.holds[1].there || beside.holds[1].file >= 0)
+        other_hold_goes(v);
     return beside.broken[0] != '\0' ? beside.broken : NULL;
 }
 

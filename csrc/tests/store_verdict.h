@@ -197,7 +197,7 @@ static inline struct bounds bounds_at(const struct run *r, size_t k, struct boun
             from.durable = from.durable > events[i].value ? from.durable : (size_t)events[i].value;
         else if (events[i].mark == MARK_DURABLE_LSN)
             from.durable = durable_at(r, events[i].value, from.durable);
-        else
+        else if (events[i].mark == MARK_CATALOG)
             from.catalog = (unsigned)events[i].value;
     }
     return from;
