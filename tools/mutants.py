@@ -37,7 +37,17 @@ BUILT = ROOT / "build/c/mutants"
 
 # In the order in which they are searched; the tests come last, for what neither a crash nor turned bytes can show.
 PROOFS = ("explorer", "sweeps", "bytes")
-TESTS = ("test_byte_rules", "test_id_rules", "test_durability_rules", "test_relocate")
+TESTS = (
+    "test_byte_rules",
+    "test_id_rules",
+    "test_durability_rules",
+    "test_relocate",
+    "test_recycle_rules",
+    "test_reader",
+    "test_holds",
+    "test_beside",
+    "test_moves",
+)
 
 STARTED = time.monotonic()
 

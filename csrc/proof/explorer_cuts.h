@@ -18,7 +18,7 @@ typedef struct {
     uint64_t turn;                                         /* which ones, if not all: differs from cut to cut */
 } cuts;
 
-enum { UNITS_FEW = 3, UNITS_SEVERAL = 6, NAMES_FEW = 3, COMBINATIONS_MAX = 256 };
+enum { UNITS_FEW = 3, UNITS_SEVERAL = 6, NAMES_FEW = 3, COMBINATIONS_MAX = 256, COMBINATIONS_OF_ONE = 24 };
 
 /* With each combination of names, or a few of them. */
 static inline bool with_names(const cuts *c, const vfs_sim_choices *choices, vfs_sim_loss loss) {
@@ -109,13 +109,14 @@ static inline bool for_each_loss(const cuts *c, const vfs_sim_choices *choices) 
     static const int families[] = {VFS_SIM_PREFIX, VFS_SIM_ONE_LOST, VFS_SIM_ONLY_ONE, VFS_SIM_ONE_GARBAGE,
                                    VFS_SIM_LAST_GARBAGE};
     uint64_t names = choices->dir_prefixes <= 4 ? choices->dir_prefixes : 3;
+    uint64_t most = c->per_family > 1 ? COMBINATIONS_MAX : COMBINATIONS_OF_ONE;
     vfs_sim_loss all = {.mode = VFS_SIM_ALL_LOST};
 
     if (!any_names(c, choices))
         return false;
-    if (choices->units <= UNITS_FEW && (names << 2 * choices->units) <= COMBINATIONS_MAX)
+    if (choices->units <= UNITS_FEW && (names << 2 * choices->units) <= most)
         return all_masks(c, choices, 4);
-    if (choices->units <= UNITS_SEVERAL && (names << choices->units) <= COMBINATIONS_MAX) {
+    if (choices->units <= UNITS_SEVERAL && (names << choices->units) <= most) {
         if (!all_masks(c, choices, 2))
             return false;
     } else {

@@ -123,7 +123,7 @@ static inline bool live(struct run *r, uint64_t number, struct bounds *b, const 
     r->lazy = kind == FILLED_AND_DRAINED || (lives > 1 && number / LIFE_KINDS % 2 == 0);
     r->busy = kind == TRANSACTIONS;
     r->hasty = kind == NEVER_WAITING;
-    r->doubts = kind == MOVES && number / LIFE_KINDS % 2 != 0;
+    r->doubts = kind == MOVES || (moves && number / LIFE_KINDS % 2 != 0);
     life_options(r, number, kind);
     vfs_sim_seed(sim, number);
     run_start(r, sim, number + 1);

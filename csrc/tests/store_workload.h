@@ -411,11 +411,38 @@ static inline void leave_in_doubt(struct run *r) {
     answered(r, ls_prepare(r->handles[slot], LS_WAIT), true, (struct op){.kind = PREPARE, .tx = r->tx_ids[slot]});
 }
 
+/*
+ * What a move has most to tell of, and what nobody takes away: a message that stays staged, and two of one commit on one
+ * queue, of several records each.
+ */
+static inline void leave_behind(struct run *r) {
+    int slot = TXS - 2;
+
+    mark(r, MARK_STARTED, r->op_count + 1);
+    publish(r, STAGE, 0, -1, true, 5000);
+    if (r->staged_count > 0)
+        r->staged_count--;
+    if (r->handles[slot] != NULL)
+        return;
+    mark(r, MARK_STARTED, r->op_count + 1);
+    begin(r, slot);
+    for (uint32_t i = 0; i < 2; i++) {
+        mark(r, MARK_STARTED, r->op_count + 1);
+        publish(r, PUBLISH, 4, slot, false, 6000 + i);
+    }
+    while (r->handles[slot] != NULL && !r->lost) {
+        mark(r, MARK_STARTED, r->op_count + 1);
+        step_tx(r, slot, true);
+    }
+}
+
 /* A few of everything, and then so much that comes and goes that what stays is moved again and again. */
 static inline void run_with_moves(struct run *r, size_t operations) {
     run_some(r, 30);
-    if (r->doubts)
+    if (r->doubts) {
+        leave_behind(r);
         leave_in_doubt(r);
+    }
     for (size_t i = 0; i < operations && !r->lost && r->op_count + 2 < OPS_MAX; i++) {
         bool wait = below(r, 10) == 0;
 
