@@ -95,11 +95,13 @@ static bool disk_is_judged(void *context, const vfs_sim_loss *loss) {
     } else if (found == 0 || found - 1 < x.promised.durable || found - 1 > x.promised.begun) {
         bool cut = x.recovery == NULL && stir(hash + 1) % o.recovery_of == 0;
         vfs_sim *kept = cut ? vfs_sim_clone(disk) : NULL;
+        uint64_t used = x.judge.checkpoints_used;
 
         c = judge_disk(&x.judge, disk, x.promised, deep, stir(hash + 2), &is);
         seen_found(slot, first && c == NOTHING_BROKEN && is != SIZE_MAX ? is : UINT64_MAX);
         atomic_fetch_add_explicit(&all->unique, first, memory_order_relaxed);
         atomic_fetch_add_explicit(&all->second, first && deep, memory_order_relaxed);
+        atomic_fetch_add_explicit(&all->pointed, first && x.judge.checkpoints_used != used, memory_order_relaxed);
         if (c != NOTHING_BROKEN)
             tell(c, loss, x.judge.why);
         else if (cut)
@@ -389,10 +391,11 @@ static int report(double took) {
     for (int c = 1; c < CHECKS; c++)
         killer = all->by_check[c] != 0 ? check_names[c] : killer;
     printf("{\"tool\": \"crash_explorer\", \"crash_states\": %llu, \"unique\": %llu, \"violations\": %llu, "
-           "\"with_second_crash\": %llu, \"recoveries_cut\": %llu, \"in_recovery\": %llu, \"workloads\": %llu, "
+           "\"with_second_crash\": %llu, \"by_checkpoint\": %llu, \"recoveries_cut\": %llu, \"in_recovery\": %llu, "
+           "\"workloads\": %llu, "
            "\"calls\": %llu, \"seconds\": %.1f, \"killed_by\": \"%s\"}\n",
            (unsigned long long)all->states, (unsigned long long)all->unique, (unsigned long long)all->violations,
-           (unsigned long long)all->second, (unsigned long long)all->recoveries,
+           (unsigned long long)all->second, (unsigned long long)all->pointed, (unsigned long long)all->recoveries,
            (unsigned long long)all->recovery_states, (unsigned long long)all->workloads,
            (unsigned long long)all->events, took, killer);
     return all->violations != 0;

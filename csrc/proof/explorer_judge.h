@@ -28,6 +28,7 @@ enum check {
     AGAIN,        /* recovering again changes nothing */
     GOES_ON,      /* the store takes new work, which survives the next crash */
     HANDLES,      /* a closed store holds nothing open */
+    CHECKPOINT,   /* a crash leaves a checkpoint that can be used or none, and with it all is as without it */
     BESIDE,       /* a reader beside the writer sees what was written, and with a hold all of it */
     SURVIVES,     /* the process neither dies nor hangs */
     DAMAGE,       /* a failed call never reads as damage */
@@ -38,8 +39,9 @@ enum check {
 };
 
 static const char *const check_names[CHECKS] = {
-    "",      "opens", "acknowledged", "whole",   "order",  "in_doubt", "content", "alone",    "prepared", "ids",
-    "epoch", "again", "goes_on",      "handles", "beside", "survives", "damage",  "poisoned", "memory",   "sites",
+    "",           "opens",    "acknowledged", "whole",  "order",    "in_doubt", "content",
+    "alone",      "prepared", "ids",          "epoch",  "again",    "goes_on",  "handles",
+    "checkpoint", "beside",   "survives",     "damage", "poisoned", "memory",   "sites",
 };
 
 /* Names with commas between them; false: there is no such check. */
@@ -79,6 +81,7 @@ struct judge {
     uint64_t id_max[OPS_MAX + 1]; /* that the first operations gave out, earlier lives included */
     uint32_t content_seen[OPS_MAX];
     uint32_t serial;
+    uint64_t checkpoints_used; /* by the opens that were judged */
     char why[512];
 };
 
@@ -378,17 +381,53 @@ static inline enum check judge_second(struct judge *j, vfs_sim *disk, ls_store *
     return c;
 }
 
+/* What a crash may have left of checkpoints, and that one changes nothing: `twin` is the same disk. */
+static inline enum check judge_checkpoint(struct judge *j, ls_store *store, vfs_sim *twin, struct bounds b) {
+    ls_options without = j->run->options;
+    ls_store *other = NULL;
+    ls_recovery report;
+    struct look with, bare;
+    ls_stats stats, stats_without;
+    enum check c = NOTHING_BROKEN;
+
+    ls_recovery_report(store, &report);
+    j->checkpoints_used += report.checkpoint_used != 0;
+    if (report.checkpoint_state != LS_CHECKPOINT_NONE && report.checkpoint_state != LS_CHECKPOINT_USED &&
+        report.checkpoint_state != LS_CHECKPOINT_BELOW)
+        return broken(j, CHECKPOINT, ls_checkpoint_state_text(report.checkpoint_state));
+    if (!report.checkpoint_used || twin == NULL)
+        return NOTHING_BROKEN;
+    without.no_checkpoint = 1;
+    if (open_store_with(j->run, vfs_sim_table(twin), &without, b.catalog, QUEUES + 1, &other) != LS_OK)
+        return broken(j, CHECKPOINT, "without the checkpoint it does not open");
+    if (!look_at_store(j, store, b.catalog, &with, NULL) || !look_at_store(j, other, b.catalog, &bare, NULL) ||
+        compare(&with, &bare) != SAME || with.alive_min != bare.alive_min)
+        c = broken(j, CHECKPOINT, "without the checkpoint the state is another one");
+    ls_stats_get(store, &stats);
+    ls_stats_get(other, &stats_without);
+    if (c == NOTHING_BROKEN && (stats.live_bytes != stats_without.live_bytes || stats.places != stats_without.places ||
+                                stats.transactions != stats_without.transactions))
+        c = broken(j, CHECKPOINT, "without the checkpoint other bytes count as live");
+    ls_free(other);
+    return c;
+}
+
 /* Opens the disk and judges it. deep: with a second crash. *found is the state it was recognised as, or SIZE_MAX. */
 static inline enum check judge_disk(struct judge *j, vfs_sim *disk, struct bounds b, bool deep, uint64_t seed,
                                     size_t *found) {
+    vfs_sim *twin = j->run->checkpoints && (deep || seed % 4 == 0) ? vfs_sim_clone(disk) : NULL;
     ls_store *store = NULL;
     enum check c;
 
     *found = SIZE_MAX;
     j->why[0] = '\0';
-    if (open_store(j->run, vfs_sim_table(disk), b.catalog, QUEUES + 1, &store) != LS_OK)
+    if (open_store(j->run, vfs_sim_table(disk), b.catalog, QUEUES + 1, &store) != LS_OK) {
+        vfs_sim_free(twin);
         return broken(j, OPENS, "a crash reads as a refusal to open");
+    }
     c = judge_first(j, store, b, found);
+    c = c == NOTHING_BROKEN ? judge_checkpoint(j, store, twin, b) : c;
+    vfs_sim_free(twin);
     if (c == NOTHING_BROKEN && deep && *found != SIZE_MAX)
         c = judge_second(j, disk, store, b, *found, seed);
     ls_free(store);

@@ -122,6 +122,8 @@ static inline bool live(struct run *r, uint64_t number, struct bounds *b, const 
     r->hint_settles = number % 7 != 6;
     r->lazy = kind == FILLED_AND_DRAINED || (lives > 1 && number / LIFE_KINDS % 2 == 0);
     r->busy = kind == TRANSACTIONS;
+    r->checkpoints = (number + number / LIFE_KINDS) % 2 != 0;
+    r->short_of_room = kind == FULL_NOW_AND_THEN;
     r->hasty = kind == NEVER_WAITING;
     r->doubts = kind == MOVES || (moves && number / LIFE_KINDS % 2 != 0);
     life_options(r, number, kind);

@@ -25,6 +25,7 @@ struct shared {
     _Atomic uint64_t states;          /* cuts and what they lost, looked at */
     _Atomic uint64_t unique;          /* disks opened and judged that no other cut of the workload had left */
     _Atomic uint64_t second;          /* of them, with a second crash after the recovery */
+    _Atomic uint64_t pointed;         /* of them, opened by a checkpoint */
     _Atomic uint64_t recoveries;      /* whose own calls were all cut in turn */
     _Atomic uint64_t recovery_states; /* of `states`, after a cut in a recovery */
     _Atomic uint64_t workloads;

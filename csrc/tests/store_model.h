@@ -95,8 +95,12 @@ struct run {
     bool lazy;                         /* waits seldom, and fills and drains by turns */
     bool busy;                         /* in transactions most of the time */
     bool hasty;                        /* never waits, and publishes much */
-    bool doubts;                       /* one prepared transaction is left in doubt */
-    bool stays;                        /* it is not closed meanwhile */
+    bool checkpoints;                  /* takes one now and then */
+    bool short_of_room; /* the disk is full now and then: who needs room waits for the checkpoint to end */
+    int meanwhile;      /* so many operations are done in the middle of the checkpoint that is being taken */
+    bool nested;        /* one of these is being done */
+    bool doubts;        /* one prepared transaction is left in doubt */
+    bool stays;         /* it is not closed meanwhile */
 };
 
 /* ---- the model ---- */

@@ -146,10 +146,11 @@ static inline bool xid_is_right(const struct run *r, ls_tx *handle, uint64_t tx)
 
 /* ---- opening ---- */
 
-static inline int open_store(const struct run *r, vfs *v, unsigned catalog, int next_queue, ls_store **store) {
+static inline int open_store_with(const struct run *r, vfs *v, const ls_options *options, unsigned catalog,
+                                  int next_queue, ls_store **store) {
     uint32_t ids[QUEUES];
     size_t n = 0;
-    int rc = ls_open(v, r->path, &r->options, store);
+    int rc = ls_open(v, r->path, options, store);
 
     for (uint32_t q = 1; q <= QUEUES; q++) {
         if (catalog & 1u << q)
@@ -166,6 +167,10 @@ static inline int open_store(const struct run *r, vfs *v, unsigned catalog, int 
         }
     }
     return rc;
+}
+
+static inline int open_store(const struct run *r, vfs *v, unsigned catalog, int next_queue, ls_store **store) {
+    return open_store_with(r, v, &r->options, catalog, next_queue, store);
 }
 
 /* ---- the verdict over one disk ---- */
