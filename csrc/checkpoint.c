@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mutants.h"
 #include "store.h"
 
 void checkpoints_init(ls_store *store) {
@@ -199,6 +200,11 @@ static int finish(struct taking *k) {
     rc = rc == LS_OK && k->error == 0 ? log_force(g, k->header.lsn) : rc;
     if (rc != LS_OK) {
         return rc;
+    }
+    if (MUTANT(CHECKPOINT_LSN_TOO_LATE)) {
+        (void)log_force(g, g->end_lsn);
+        g->named_batch = g->last_batch;
+        k->header.lsn = g->last_batch.end_lsn;
     }
     k->header.batch_lsn = g->named_batch.lsn;
     k->header.batch_checksum = g->named_batch.checksum;

@@ -447,6 +447,10 @@ void log_name_batch(struct log *g) {
     if (g->open != NULL) {
         seal_open(g);
     }
+    if (g->busy > 0 && g->last_batch.end_lsn != 0 && MUTANT(CHECKPOINT_LSN_TOO_EARLY)) {
+        g->named_batch = g->last_batch;
+        return;
+    }
     g->named_batch = g->busy == 0 ? g->last_batch : (struct named_batch){.end_lsn = g->end_lsn};
 }
 

@@ -165,7 +165,9 @@ static int append_chunk(ls_store *store, uint64_t id, const uint8_t *content, ui
         x->chunks = chunks;
         x->chunk_capacity = capacity;
     }
-    table_touch(&store->table, m);
+    if (!MUTANT(UNTOUCHED_BY_A_CHUNK)) {
+        table_touch(&store->table, m);
+    }
     struct slot s = log_slot(g, id, x->last_lsn, 0);
     uint32_t record_bytes = format_put_chunk(&s, x->content_bytes, content, bytes);
     log_append(g, &s, MESSAGE_CHUNK, record_bytes);

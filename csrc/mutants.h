@@ -115,6 +115,35 @@
     X(OVERTAKEN_IS_DAMAGE, "below the base nothing is corrupt", "a reader that is overtaken calls it damage")     \
     X(DAMAGE_IS_OVERTAKEN, "damage is never recycling", "a reader takes damage for recycling")
 
+#define MUTANTS_OF_CHECKPOINTS(X)                                                                                  \
+    X(CHECKPOINT_NOT_FORCED, "a file is forced before its rename", "CHECKPOINT.new is not synced")                 \
+    X(CHECKPOINT_RENAMED_FIRST, "a file is forced before its rename", "it has its name before it is whole")        \
+    X(CHECKPOINT_LSN_TOO_LATE, "a checkpoint is the state at its LSN", "it names the last batch at its end")       \
+    X(CHECKPOINT_LSN_TOO_EARLY, "a checkpoint is the state at its LSN", "it names the batch before what waits")    \
+    X(CHECKPOINT_NOT_TOUCHED, "a checkpoint is the state at its LSN",                                              \
+      "what changes meanwhile is copied as it is then")                                                            \
+    X(CHECKPOINT_TAKES_NEW_ONES, "a checkpoint is the state at its LSN", "messages that come meanwhile are in it") \
+    X(UNTOUCHED_BY_A_DEQUEUE, "a checkpoint is the state at its LSN", "a dequeue hands nothing over")              \
+    X(UNTOUCHED_BY_A_CHUNK, "a checkpoint is the state at its LSN", "content that is added hands nothing over")    \
+    X(UNTOUCHED_BY_A_COMMIT, "a checkpoint is the state at its LSN", "a commit hands nothing over")                \
+    X(UNTOUCHED_BY_A_MOVE, "a checkpoint is the state at its LSN", "a move hands nothing over")                    \
+    X(CHECKPOINT_WITHOUT_WORK, "a checkpoint is the whole state", "pending work is left out")                      \
+    X(CHECKPOINT_WITHOUT_TRANSACTIONS, "a checkpoint is the whole state", "transactions are left out")             \
+    X(CHECKPOINT_UNPREPARED, "a checkpoint is the whole state", "a prepared transaction is told as an open one")   \
+    X(CHECKPOINT_WITHOUT_XID, "a checkpoint is the whole state", "a transaction is told without its xid")          \
+    X(CHECKPOINT_WITHOUT_DELETIONS, "a checkpoint is the whole state", "deleted queues are left out")              \
+    X(CHECKPOINT_UNSTAGED, "a checkpoint is the whole state", "a staged message is told as one that is not")       \
+    X(CHECKPOINT_WITHOUT_ORDER, "a checkpoint is the whole state", "places stand where their message began")       \
+    X(CHECKPOINT_WITHOUT_PARTS, "a checkpoint is the whole state", "the records of a long state are left out")     \
+    X(CHECKPOINT_STATE_NOT_COUNTED, "what lives is counted", "a state behind its start counts for nothing")        \
+    X(CHECKPOINT_WITHOUT_GROWTH, "what lives can be drained", "what a message takes more when moved is left out")  \
+    X(CHECKPOINT_HEADER_NOT_CHECKED, "an invalid one is ignored", "its header's checksum is not looked at")        \
+    X(CHECKPOINT_BLOCK_NOT_CHECKED, "an invalid one is ignored", "its blocks' checksums are not looked at")        \
+    X(CHECKPOINT_NOT_COUNTED, "an invalid one is ignored", "what it holds is not compared with its header")        \
+    X(CHECKPOINT_BATCH_NOT_COMPARED, "its batch is in the log", "any batch that ends there will do")               \
+    X(CHECKPOINT_OF_ANOTHER_STORE, "its batch is in the log", "another store's is looked for in the log")          \
+    X(CHECKPOINT_BELIEVED, "the log decides", "a log that contradicts its checkpoint is called corrupt")
+
 #define MUTANTS_OF_OPERATIONS(X)                                                                                   \
     X(OUTCOME_FORGOTTEN, "an outcome follows its operations", "the commit of a transaction begun below the base")  \
     X(COMMIT_BEFORE_ITS_RECORD, "order is that of becoming visible", "places of a commit stand where it began")    \
@@ -137,20 +166,25 @@
  *   COUNT_NOT_CHECKED  The batch record's checksum was right, so the count is what lead_one wrote: that of the records
  *                      that fill `bytes`. verify_batch has just read exactly the records that fill `bytes`, each with
  *                      its own checksum and LSN, so it has counted the same.
+ *   CHECKPOINT_NAME_NOT_FORCED  Without the sync a power cut may leave the old name, or the old file under it, or none.
+ *                      Each of these is a whole checkpoint of this log, or none at all, and the log is kept from the
+ *                      base on whatever there is: nothing is given up because a checkpoint exists.
  */
 #define EQUIVALENT_MUTANTS(X)                                                                       \
     X(EPOCH_NOT_CHECKED, "section 6 of the format", "the epoch in a batch record is not looked at") \
+    X(CHECKPOINT_NAME_NOT_FORCED, "never needed", "the rename of a checkpoint is not synced")       \
     X(COUNT_NOT_CHECKED, "section 6 of the format", "the count in a batch record is not looked at")
 
-#define MUTANTS(X)           \
-    MUTANTS_OF_WRITING(X)    \
-    MUTANTS_OF_READING(X)    \
-    MUTANTS_OF_OPENING(X)    \
-    MUTANTS_OF_THE_BASE(X)   \
-    MUTANTS_OF_RELOCATION(X) \
-    MUTANTS_OF_RECYCLING(X)  \
-    MUTANTS_OF_HOLDS(X)      \
-    MUTANTS_OF_OPERATIONS(X) \
+#define MUTANTS(X)            \
+    MUTANTS_OF_WRITING(X)     \
+    MUTANTS_OF_READING(X)     \
+    MUTANTS_OF_OPENING(X)     \
+    MUTANTS_OF_THE_BASE(X)    \
+    MUTANTS_OF_RELOCATION(X)  \
+    MUTANTS_OF_RECYCLING(X)   \
+    MUTANTS_OF_HOLDS(X)       \
+    MUTANTS_OF_CHECKPOINTS(X) \
+    MUTANTS_OF_OPERATIONS(X)  \
     EQUIVALENT_MUTANTS(X)
 
 #define MUTANT_NUMBER(name, breaks, what) MUTANT_##name,

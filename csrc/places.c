@@ -344,7 +344,9 @@ static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d
     if (!(last && MUTANT(DEQUEUE_DROPPED_WITH_DEATH))) {
         log_append(g, &s, MESSAGE_DEQUEUE, format_put_dequeue(&s, &d));
     }
-    table_touch(&store->table, m);
+    if (!MUTANT(UNTOUCHED_BY_A_DEQUEUE)) {
+        table_touch(&store->table, m);
+    }
     message_appended(m, s.lsn);
     *lsn = s.lsn;
     queue_kill(place);

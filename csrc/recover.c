@@ -386,7 +386,8 @@ int recover_replay(ls_store *store) {
     const ls_recovery before = store->recovery;
     rc = rc == LS_OK && store->options.no_checkpoint == 0 ? checkpoint_load(&p, store->log.dir, &used) : rc;
     rc = rc == LS_OK ? replay_and_settle(&p, start_us) : rc;
-    if (rc == LS_CORRUPT && used) { /* perhaps the checkpoint's fault: the log alone decides */
+    if (rc == LS_CORRUPT && used &&
+        !MUTANT(CHECKPOINT_BELIEVED)) { /* perhaps the checkpoint's fault: the log alone decides */
         begin_anew(&p, &before);
         rc = replay_and_settle(&p, start_us);
     }

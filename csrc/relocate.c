@@ -26,7 +26,9 @@ enum { RECORDS_AT_ONCE = 64 };
 
 static void append_inline(struct mover *v, struct message *m, const struct message_start *from,
                           const struct inline_form *f, const uint32_t *queue_ids) {
-    table_touch(&v->store->table, m);
+    if (!MUTANT(UNTOUCHED_BY_A_MOVE)) {
+        table_touch(&v->store->table, m);
+    }
     uint16_t flags = chain_start_flags(m) | FLAG_INLINE | (f->ordered ? FLAG_ORDERED : 0);
     struct slot s = chain_slot(v, m, flags);
     uint64_t key = f->ordered ? f->order_lsn : from->enqueue_time_us;

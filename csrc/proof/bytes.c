@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "bytes_checkpoint.h"
 #include "bytes_files.h"
 #include "bytes_flips.h"
 
@@ -38,11 +39,15 @@ static void print_counts(void) {
     printf("{\"tool\":\"bytes\",\"tier\":\"%s\",\"seed\":%llu,\"flips\":%llu,\"undetected\":%llu,\"live_flips\":%llu,"
            "\"moves\":%llu,"
            "\"truncations\":%llu,\"sectors\":%llu,\"files\":%llu,\"cases\":%llu,\"refused\":%llu,\"harmless\":%llu,"
-           "\"cut\":%llu,\"cut_unreported\":%llu,\"largest_allocation\":%zu,\"cpu_seconds\":%.1f,\"violations\":%llu",
+           "\"checkpoint_flips\":%llu,\"checkpoints\":%llu,\"below_checkpoint\":%llu,\"unmet\":%llu,"
+           "\"refused_reads\":%llu,\"behind_checkpoint\":%llu,\"cut\":%llu,\"cut_unreported\":%llu,\"largest_"
+           "allocation\":%zu,\"cpu_seconds\":%.1f,\"violations\":%llu",
            asked.full ? "full" : "fast", (unsigned long long)asked.seed, (unsigned long long)flips,
            (unsigned long long)undetected, (unsigned long long)live_flips, (unsigned long long)moves,
            (unsigned long long)counts.truncations, (unsigned long long)counts.sectors, (unsigned long long)counts.files,
            (unsigned long long)tally.cases, (unsigned long long)tally.refused, (unsigned long long)tally.harmless,
+           (unsigned long long)pointed.flips, (unsigned long long)pointed.damaged, (unsigned long long)pointed.below,
+           (unsigned long long)pointed.unmet, (unsigned long long)pointed.refused, (unsigned long long)pointed.behind,
            (unsigned long long)tally.cut, (unsigned long long)tally.beyond, tally.largest,
            seconds_of(CLOCK_PROCESS_CPUTIME_ID), (unsigned long long)tally.all);
     if (tally.killed_by >= 0)
@@ -210,6 +215,8 @@ int main(int argc, char **argv) {
             all_is_there(subjects[kind]);
     }
     n = list_spots(subjects, STORE_OTHER, spots);
+    (void)alarm(10 * CASE_SECONDS_MAX);
+    damage_checkpoints(subjects[STORE_POINTED], subjects[STORE_OTHER], asked.seed, asked.full);
     damage_all(subjects, subjects[STORE_OTHER], spots, n);
     (void)alarm(0);
     for (int kind = 0; kind < STORES; kind++)

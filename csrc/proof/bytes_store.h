@@ -11,9 +11,9 @@
 #include "../tests/store_workload.h"
 
 enum { FILES_MAX = 48, BATCHES_MAX = 1200, PAST_MAX = 24, SMALL = 120 };
-enum { STORE_CLOSED, STORE_CRASHED, STORE_TORN, STORE_OTHER, STORES };
+enum { STORE_CLOSED, STORE_CRASHED, STORE_TORN, STORE_OTHER, STORE_POINTED, STORES };
 
-static const char *const store_words[STORES] = {"closed", "crashed", "torn", "other"};
+static const char *const store_words[STORES] = {"closed", "crashed", "torn", "other", "checkpointed"};
 
 struct image {
     char name[24];
@@ -128,6 +128,11 @@ static inline void fill_a_segment(struct run *r) {
         abort();
 }
 
+static inline void note_checkpoint(struct subject *s) {
+    if ((s->kind == STORE_POINTED || s->kind == STORE_OTHER) && ls_checkpoint(s->r.store, NULL) != LS_OK)
+        abort();
+}
+
 static inline void next_epoch(struct subject *s) {
     reopen(&s->r);
     remember(s);
@@ -157,6 +162,7 @@ static inline void write_everything(struct subject *s) {
     publish(r, PUBLISH, 1u << 5 | 1u << 2, -1, true, 60);
     some_of_all(r);
     next_epoch(s);
+    note_checkpoint(s);
     if (s->kind == STORE_OTHER)
         return;
     delete_queue(r, 5, true);
@@ -168,8 +174,10 @@ static inline void write_everything(struct subject *s) {
     some_of_all(r);
     fill_a_segment(r);
     some_of_all(r);
+    note_checkpoint(s);
     next_epoch(s);
     some_of_all(r);
+    note_checkpoint(s);
     remember(s);
     publish(r, PUBLISH, 1u << 1, -1, true, 5000);
     some_of_all(r);
@@ -324,7 +332,7 @@ static inline vfs_sim *ended(struct subject *s) {
     const vfs_sim_event *events;
     size_t n;
 
-    if (s->kind == STORE_CLOSED || s->kind == STORE_OTHER) {
+    if (s->kind == STORE_CLOSED || s->kind == STORE_OTHER || s->kind == STORE_POINTED) {
         publish(&s->r, PUBLISH, 1u << 2, -1, false, 50); /* nobody has waited for it but the close */
         answered(&s->r, ls_close(s->r.store), true, (struct op){.kind = REOPEN});
         return vfs_sim_clone(s->r.sim);
