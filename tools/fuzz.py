@@ -1,11 +1,11 @@
-"""Fuzzing: the record decoder, a segment, a whole store directory, and the AMQP frame reader.
+"""Fuzzing: the record decoder, a segment, a whole store directory, its checkpoint, and the AMQP frame reader.
 
 With clang and its libFuzzer each C target is built under the address and undefined-behaviour sanitizers and run for
 --seconds; what it finds is kept in csrc/fuzz/found/TARGET, where plain C tests replay it ever after. Without libFuzzer
 that is said aloud, and seeds and found cases are replayed under whatever sanitizer there is. The frame reader is
 fuzzed by tools/fuzz_frames.py. The last line is one JSON object; the exit status is 0 if nothing was found.
 
-    python tools/fuzz.py [--seconds S] [--jobs N] [--target NAME] [--seed N] [--make-seeds]
+    python tools/fuzz.py [--seconds S] [--jobs N] [--target NAME] [--seed N] [--halve NAME] [--make-seeds]
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FUZZ = ROOT / "csrc" / "fuzz"
 BUILD = ROOT / "build" / "fuzz"
 
 #: The longest input of each target: what it has to tell fits.
-C_TARGETS = {"record": 8192, "segment": 12000, "store": 24576}
+C_TARGETS = {"record": 8192, "segment": 12000, "store": 24576, "checkpoint": 12000}
 FRAMES = "frames"
 
 #: One allocation, and everything. Segments are at most 128 KiB here, and the largest allocation of an open is 1 MiB.
@@ -195,18 +195,20 @@ def make_seeds() -> None:
     """Write csrc/fuzz/seeds anew from real stores."""
     for target in C_TARGETS:
         shutil.rmtree(FUZZ / "seeds" / target, ignore_errors=True)
-    program = build("seeds", FUZZ / "make_seeds.c", [os.environ.get("CC", "cc")], [], 2)
-    done = run([str(program), str(FUZZ / "seeds")])
-    if done.returncode != 0:
-        raise SystemExit(f"logstore: no seeds could be made:\n{done.stdout}{done.stderr}")
+    for maker in ("make_seeds", "make_checkpoint_seeds"):
+        program = build("seeds", FUZZ / f"{maker}.c", [os.environ.get("CC", "cc")], [], 2)
+        done = run([str(program), str(FUZZ / "seeds")])
+        if done.returncode != 0:
+            raise SystemExit(f"logstore: no seeds could be made:\n{done.stdout}{done.stderr}")
 
 
 def work_of(target: str, options: argparse.Namespace, libfuzzer: bool) -> Outcome:
     """What --target does: fuzz, or replay."""
+    seconds = max(1, options.seconds // 2) if target in options.halve else options.seconds
     if target == FRAMES:
-        return fuzz_frames(options.seconds, options.seed)
+        return fuzz_frames(seconds, options.seed)
     if libfuzzer:
-        return fuzz(target, BUILD / "targets" / f"fuzz_{target}.out", options.seconds, options.seed)
+        return fuzz(target, BUILD / "targets" / f"fuzz_{target}.out", seconds, options.seed)
     return replay(BUILD / "replay" / f"test_fuzz_{target}.out")
 
 
@@ -217,6 +219,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="targets at a time")
     parser.add_argument("--target", action="append", choices=[*C_TARGETS, FRAMES], help="one of them; else all")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--halve", action="append", default=[], choices=[*C_TARGETS, FRAMES], help="half the time for this one"
+    )
     parser.add_argument("--build-only", action="store_true")
     parser.add_argument("--make-seeds", action="store_true", help="write csrc/fuzz/seeds anew, and nothing else")
     options = parser.parse_args()

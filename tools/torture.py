@@ -32,6 +32,8 @@ PYTHON = sys.executable
 
 #: Below these the fast tier shows less than it promises.
 STATES_MIN, FLIPS_MIN, FUZZ_SECONDS = 500_000, 65_536, 60
+#: These have half of it there: one runs millions of inputs in it, the other has few bytes to tell.
+HALVED = ("--halve", "record", "--halve", "checkpoint")
 
 #: Tests against real disks and real processes that go on as long as they are told.
 LONG_TESTS = (
@@ -128,12 +130,12 @@ def fast_stages() -> list[list[Job]]:
         [Job("explorer", proof("explorer", "--states", STATES_MIN))],
         [Job("mutants", tool("mutants.py", "--tier", "fast"))],
         [Job("sweeps", proof("sweeps", "--tier", "fast")), Job("bytes", proof("bytes", "--tier", "fast"))],
-        [Job("fuzz", tool("fuzz.py", "--seconds", FUZZ_SECONDS, "--jobs", 2))],
+        [Job("fuzz", tool("fuzz.py", "--seconds", FUZZ_SECONDS, "--jobs", 2, *HALVED))],
     ]
 
 
 def torture_stages(seconds: int) -> list[list[Job]]:
-    """All but the explorer, which takes what they leave; four fuzz targets run two at a time."""
+    """All but the explorer, which takes what they leave; five fuzz targets run two at a time."""
     pair = max(4, seconds // 24)
     long_tests = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "worksteal"]
     return [
