@@ -12,7 +12,7 @@ fast: every mutant is killed. full: also, the check that saw it is switched off,
 passes on the same workload, cut everywhere: so it is these checks and no others that notice. Where a test saw it, the
 explorer is run without that test. Equivalent mutants (mutants.h has the proofs) must live.
 
---find searches for all (or those of --only) and writes the killers down. The last line is one JSON object; exit status
+--find searches for all (or those of --only) whose killer no longer sees them, and writes the killers down. The last line is one JSON object; exit status
 0 only if no mutant lives.
 """
 
@@ -47,6 +47,7 @@ TESTS = (
     "test_holds",
     "test_beside",
     "test_moves",
+    "test_checkpoint",
 )
 
 STARTED = time.monotonic()
@@ -283,12 +284,22 @@ def describe(verdict: Verdict) -> str:
     return f"{mutant.name:32} {', '.join(verdict.checks)} | {arguments}{after}{without}{note}"
 
 
+def refreshed(mutant: Mutant, killers: dict[str, list[str]], limit: float) -> list[str] | None:
+    """Its killer, if that still sees it; else one that is searched for, first in the same workload."""
+    known = list(killers.get(mutant.name, []))
+    for killer in [known, widened(known)] if known else []:
+        seen = run(killer, mutant.name, 4 * limit)
+        if seen.checks and is_sound(killer, 4 * limit):
+            return killer if killer == known else narrow(mutant, killer, seen, limit)
+    return search(mutant, limit)
+
+
 def find(chosen: list[Mutant], killers: dict[str, list[str]], asked: argparse.Namespace) -> int:
-    """Searches anew, and writes down what was found."""
+    """Searches where the killer that is known no longer sees the mutant, and writes down what was found."""
     missing = 0
     wanted = [mutant for mutant in chosen if not mutant.equivalent]
     with ThreadPoolExecutor(max_workers=max(1, asked.jobs)) as pool:
-        for mutant, found in zip(wanted, pool.map(lambda one: search(one, asked.limit), wanted), strict=True):
+        for mutant, found in zip(wanted, pool.map(lambda one: refreshed(one, killers, asked.limit), wanted), strict=True):
             if found is not None:
                 killers[mutant.name] = found
             missing += found is None

@@ -415,7 +415,7 @@ static inline enum check judge_checkpoint(struct judge *j, ls_store *store, vfs_
 /* Opens the disk and judges it. deep: with a second crash. *found is the state it was recognised as, or SIZE_MAX. */
 static inline enum check judge_disk(struct judge *j, vfs_sim *disk, struct bounds b, bool deep, uint64_t seed,
                                     size_t *found) {
-    vfs_sim *twin = j->run->checkpoints && (deep || seed % 4 == 0) ? vfs_sim_clone(disk) : NULL;
+    vfs_sim *twin = j->run->checkpoints && seed % 4 == 0 ? vfs_sim_clone(disk) : NULL;
     ls_store *store = NULL;
     enum check c;
 

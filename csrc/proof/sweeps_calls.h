@@ -9,6 +9,7 @@
 #ifndef LOGSTORE_SWEEPS_CALLS_H
 #define LOGSTORE_SWEEPS_CALLS_H
 
+#include "../format.h"
 #include "sweeps.h"
 
 /* EINTR for ever is no failure but an endless wait, and left out. */
@@ -175,15 +176,39 @@ static vfs seen_table = {
 
 /* ---- one failure ---- */
 
-/* A hold whose owner died, an event to signal, and later a reader beside the writer: they make calls, too. */
-static void visitors_come(struct run *r) {
-    int event;
+static int held_file; /* of the hold whose owner we are; below 0: there is none */
 
+/*
+ * A hold whose owner died and one whose owner lives, an event to signal, and later a reader beside the writer: they make
+ * calls, too.
+ */
+static void visitors_come(struct run *r) {
+    struct hold h = {.limit_bytes = 2 * SEGMENT, .expires_us = UINT64_MAX / 4, .created_us = 1};
+    uint8_t bytes[HOLD_BYTES];
+    int event, dir;
+
+    held_file = -1;
     if (r->store == NULL)
         return;
-    if (vfs_sim_put(r->sim, "/s/holds", "left.hold", "?", 1) != 0)
+    ls_uuid(r->store, h.uuid);
+    h.hold_lsn = ls_base_lsn(r->store);
+    format_put_hold(bytes, &h);
+    if (vfs_sim_put(r->sim, "/s/holds", "left.hold", "?", 1) != 0 ||
+        vfs_sim_put(r->sim, "/s/holds", "kept.hold", bytes, sizeof bytes) != 0)
         abort();
     (void)ls_event_fd(r->store, &event);
+    dir = real->open_dir(real, "/s/holds");
+    held_file = dir >= 0 ? real->open(real, dir, "kept.hold", VFS_WRITE) : -1;
+    if (held_file >= 0)
+        (void)real->lock(real, held_file, 1); /* without it, it is one more whose owner died */
+    if (dir >= 0)
+        (void)real->close(real, dir);
+}
+
+static void visitors_go(void) {
+    if (held_file >= 0)
+        (void)real->close(real, held_file);
+    held_file = -1;
 }
 
 static bool reader_sees_no_damage(const struct run *r) {
@@ -268,6 +293,7 @@ static enum check call_failure_broke(const struct workload *w, size_t failure, u
     if (r.store != NULL)
         ls_stats_get(r.store, &stats);
     run_end(&r);
+    visitors_go();
     *out = (struct outcome){vfs_sim_calls(sim, p.kind) >= nth, vfs_sim_fired(sim) > 0};
     if (c == NOTHING_BROKEN && vfs_sim_handles(sim) != 0)
         c = broken_here(HANDLES, "a handle was left open");
