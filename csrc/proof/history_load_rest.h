@@ -199,6 +199,13 @@ static inline void do_read(struct worker *w) {
     (void)call_end(w, c, rc);
 }
 
+/* While all the others go on. One that fails is no more than that, but by a store that is closed or poisoned. */
+static inline int take_checkpoint(ls_store *store) {
+    int rc = ls_checkpoint(store, NULL);
+
+    return rc == LS_CLOSED || rc == LS_POISONED ? rc : rc == LS_OUTCOME_UNKNOWN ? LS_POISONED : LS_OK;
+}
+
 static inline void do_care(struct worker *w, bool waited) {
     uint32_t choice = below(w, 8);
     struct call *c = call_new(w, choice < 4 ? FORCE : choice < 6 ? MOVE_BASE : LOOK, NULL, true);
@@ -219,6 +226,7 @@ static inline void do_care(struct worker *w, bool waited) {
         rc = ls_segments(w->store, segments, 16, &n);
         rc = rc == LS_OK ? ls_in_doubt(w->store, ids, 16, &n) : rc;
         rc = rc == LS_OK && waited ? ls_flush_soon(w->store) : rc;
+        rc = rc == LS_OK && !waited ? take_checkpoint(w->store) : rc;
     }
     (void)call_end(w, c, rc);
 }
