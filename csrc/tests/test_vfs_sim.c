@@ -101,6 +101,26 @@ static void a_sector_is_garbled_only_where_the_write_changes_it(void) {
     world_free(&w);
 }
 
+static void a_sector_that_is_written_as_it_was_is_no_choice_unless_something_is_pending_there(void) {
+    world w = world_new();
+    unsigned char bytes[SECTORS * SECTOR];
+    const uint8_t last[] = {VFS_SIM_KEPT, VFS_SIM_LOST, VFS_SIM_KEPT};
+
+    memset(bytes, 1, sizeof bytes);
+    memset(bytes + SECTOR, 2, SECTOR);
+    check(write_all(w.v, w.file, bytes, sizeof bytes, 0) && units(&w) == 1); /* 1 2 1 1 over 1 1 1 1 */
+    check(crash_gives(&w, (vfs_sim_loss){.mode = VFS_SIM_ALL_LOST}, "f", "1111"));
+    check(crash_gives(&w, (vfs_sim_loss){.mode = VFS_SIM_ALL_KEPT}, "f", "1211"));
+    check(crash_gives(&w, (vfs_sim_loss){.mode = VFS_SIM_ONE_GARBAGE}, "f", "1#11"));
+    check(fill(&w, w.file, 1, 2, 1) && units(&w) == 3); /* back, while the change is pending */
+    check(crash_gives(&w, (vfs_sim_loss){.mode = VFS_SIM_MASK, .mask = last, .mask_count = 3}, "f", "1211"));
+    check(crash_gives(&w, (vfs_sim_loss){.mode = VFS_SIM_ALL_KEPT}, "f", "1111"));
+    check(w.v->sync_data(w.v, w.file) == 0 && units(&w) == 0);
+    check(fill(&w, w.file, 1, 4, 0) && units(&w) == 1); /* one stays of a write that changes nothing */
+    check(crash_gives(&w, (vfs_sim_loss){.mode = VFS_SIM_ONE_GARBAGE}, "f", "1111"));
+    world_free(&w);
+}
+
 static void a_change_of_size_is_a_choice_of_its_own(void) {
     world w = world_new();
     const uint8_t size_only[] = {VFS_SIM_KEPT, VFS_SIM_LOST, VFS_SIM_LOST};
@@ -382,6 +402,7 @@ static const struct {
     { #name, name }
     TEST(what_was_synced_survives_and_the_rest_as_told),
     TEST(a_sector_is_garbled_only_where_the_write_changes_it),
+    TEST(a_sector_that_is_written_as_it_was_is_no_choice_unless_something_is_pending_there),
     TEST(a_change_of_size_is_a_choice_of_its_own),
     TEST(a_lost_shrinking_takes_along_what_came_above_it),
     TEST(every_subset_of_sectors_is_another_disk),
