@@ -12,8 +12,8 @@ fast: every mutant is killed. full: also, the check that saw it is switched off,
 passes on the same workload, cut everywhere: so it is these checks and no others that notice. Where a test saw it, the
 explorer is run without that test. Equivalent mutants (mutants.h has the proofs) must live.
 
---find searches for all (or those of --only) whose killer no longer sees them, and writes the killers down. The last line is one JSON object; exit status
-0 only if no mutant lives.
+--find searches for all (or those of --only) whose killer no longer sees them, and writes the killers down. The last
+line is one JSON object; exit status 0 only if no mutant lives.
 """
 
 from __future__ import annotations
@@ -299,7 +299,9 @@ def find(chosen: list[Mutant], killers: dict[str, list[str]], asked: argparse.Na
     missing = 0
     wanted = [mutant for mutant in chosen if not mutant.equivalent]
     with ThreadPoolExecutor(max_workers=max(1, asked.jobs)) as pool:
-        for mutant, found in zip(wanted, pool.map(lambda one: refreshed(one, killers, asked.limit), wanted), strict=True):
+        for mutant, found in zip(
+            wanted, pool.map(lambda one: refreshed(one, killers, asked.limit), wanted), strict=True
+        ):
             if found is not None:
                 killers[mutant.name] = found
             missing += found is None
