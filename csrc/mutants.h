@@ -125,7 +125,6 @@
     X(CHECKPOINT_TAKES_NEW_ONES, "a checkpoint is the state at its LSN", "messages that come meanwhile are in it") \
     X(UNTOUCHED_BY_A_DEQUEUE, "a checkpoint is the state at its LSN", "a dequeue hands nothing over")              \
     X(UNTOUCHED_BY_A_CHUNK, "a checkpoint is the state at its LSN", "content that is added hands nothing over")    \
-    X(UNTOUCHED_BY_A_COMMIT, "a checkpoint is the state at its LSN", "a commit hands nothing over")                \
     X(UNTOUCHED_BY_A_MOVE, "a checkpoint is the state at its LSN", "a move hands nothing over")                    \
     X(CHECKPOINT_WITHOUT_WORK, "a checkpoint is the whole state", "pending work is left out")                      \
     X(CHECKPOINT_WITHOUT_TRANSACTIONS, "a checkpoint is the whole state", "transactions are left out")             \

@@ -200,9 +200,7 @@ static void apply_work(ls_store *store, struct tx *tx, uint64_t commit_lsn) {
         struct message *m = table_message(t, number);
         struct queue *q = table_queue(t, w->queue_id);
         struct place *p = message_place(m, w->queue_id);
-        if (!MUTANT(UNTOUCHED_BY_A_COMMIT)) {
-            table_touch(t, m);
-        }
+        table_touch(t, m);
         if (w->kind == WORK_ENQUEUE) {
             m->flags &= (uint16_t)~MESSAGE_STAGED;
             if (q != NULL) {

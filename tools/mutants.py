@@ -47,7 +47,10 @@ TESTS = (
     "test_holds",
     "test_beside",
     "test_moves",
+    "test_between",
     "test_checkpoint",
+    "test_checkpoint_rules",
+    "test_checkpoint_faults",
 )
 
 STARTED = time.monotonic()
