@@ -138,6 +138,21 @@ static inline void segment_is_written(uint64_t first_lsn, const uint8_t *from, u
     }
 }
 
+/* ---- what everybody finds ---- */
+
+static inline bool hint_is(vfs *v, struct hint *h) {
+    int dir = v->open_dir(v, "/s"), file = dir >= 0 ? v->open(v, dir, "HINT", 0) : -1;
+    uint8_t bytes[HINT_BYTES];
+    bool there = file >= 0 && v->pread(v, file, bytes, sizeof bytes, 0) == HINT_BYTES &&
+                 format_get_hint(bytes, sizeof bytes, h) == FORMAT_OK;
+
+    if (file >= 0)
+        (void)v->close(v, file);
+    if (dir >= 0)
+        (void)v->close(v, dir);
+    return there;
+}
+
 /* ---- holds ---- */
 
 static const char *const hold_names[HOLDS] = {"reader.hold", "other.hold"};
@@ -156,8 +171,14 @@ static inline int holds_dir_of(vfs *v) {
 static inline void other_hold_comes(vfs *v, enum hold_kind kind) {
     struct one_hold *o = &beside.holds[1];
     uint8_t bytes[HOLD_BYTES];
-    struct hold h = {.hold_lsn = SEGMENT, .created_us = 1};
-    int dir = holds_dir_of(v);
+    struct hold h = {.created_us = 1};
+    struct hint hint;
+    int dir;
+
+    if (!hint_is(v, &hint))
+        return;
+    h.hold_lsn = hint.base_lsn; /* one from where the log is gone already would count for nothing */
+    dir = holds_dir_of(v);
 
     ls_uuid(beside.run->store, h.uuid);
     h.uuid[0] ^= kind == HOLD_FOREIGN;
@@ -257,19 +278,6 @@ static inline void holds_settle(vfs *v) {
 }
 
 /* ---- what is recycled ---- */
-
-static inline bool hint_is(vfs *v, struct hint *h) {
-    int dir = v->open_dir(v, "/s"), file = dir >= 0 ? v->open(v, dir, "HINT", 0) : -1;
-    uint8_t bytes[HINT_BYTES];
-    bool there = file >= 0 && v->pread(v, file, bytes, sizeof bytes, 0) == HINT_BYTES &&
-                 format_get_hint(bytes, sizeof bytes, h) == FORMAT_OK;
-
-    if (file >= 0)
-        (void)v->close(v, file);
-    if (dir >= 0)
-        (void)v->close(v, dir);
-    return there;
-}
 
 /* The writer looks at the holds in order to recycle. */
 static inline void holds_are_listed(vfs *v) {
