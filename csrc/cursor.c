@@ -74,6 +74,7 @@ int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags) {
             (void)pthread_mutex_lock(&g->lock);
         }
         table_remove_queue(&store->table, q);
+        spares_swept(g);
     }
     return store_leave(store, rc, flags);
 }

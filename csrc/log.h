@@ -281,6 +281,7 @@ void *spares_thread(void *log);
 void spares_pace(struct log *g, uint64_t bytes);
 void spares_weigh(struct log *g);
 void spares_appended(struct log *g); /* a batch became durable: who paces may go on */
+void spares_swept(struct log *g);    /* the last place of a deleted queue is gone */
 
 /* hint.c: what readers beside the writer go by. */
 enum { HINT_OLD = 0 };       /* an old one may be left */

@@ -442,10 +442,10 @@ static bool should_relocate(struct log *g, bool pressed) {
 /* What others than the mover have appended. */
 static uint64_t appended_by_others(const struct log *g) { return g->stats.appended_bytes - g->stats.relocated_bytes; }
 
-/* Somebody waits for what moving gains, or the log has more files than it is kept to. */
+/* Somebody waits for what moving gains, or the log has more files than it is kept to, those that died meanwhile too. */
 static bool is_urgent(const struct log *g) {
     return !g->serving || g->stopping || g->tries_awaited > 0 || g->cannot_grow || g->compact_to_lsn != 0 ||
-           g->spare_count < g->spares_reserved || segments_used(g) + g->spare_count > g->files_wanted;
+           g->spare_count < g->spares_reserved || files_of_log(g) > g->files_wanted;
 }
 
 void spares_pace(struct log *g, uint64_t bytes) {
@@ -478,6 +478,17 @@ void spares_appended(struct log *g) {
     }
     if (appended_by_others(g) >= g->pace_until) {
         g->pace_until = UINT64_MAX;
+        (void)pthread_cond_signal(&g->maker_wake);
+    }
+}
+
+/* A sweep goes on after the batch with its record was written: no other may come that would have the maker look. */
+void spares_swept(struct log *g) {
+    spares_weigh(g);
+    log_advance_base(g);
+    bool shrunk = has_shrunk(g);
+    if (g->threads_running && (shrunk || log_base_lsn(g) > g->named_base_lsn)) {
+        g->maker_wanted = true;
         (void)pthread_cond_signal(&g->maker_wake);
     }
 }
