@@ -271,8 +271,8 @@ static int take_chain(struct loading *l, const struct message_row *r, uint32_t n
     rc = rc == LS_OK ? take_parts(l, r, x) : rc;
     rc = rc == LS_OK ? take_places(l, r, m) : rc;
     rc = rc == LS_OK ? take_operations(l, r, number) : rc;
-    set_growth(l->t, m, r);
-    return rc == LS_OK && message_is_dead(m) ? LOAD_DAMAGED : rc;
+    set_growth(l->t, m, r); /* and nothing may be left of it but work on a deleted queue, which no row tells */
+    return rc;
 }
 
 static int take_single(struct loading *l, const struct message_row *r, uint32_t number) {

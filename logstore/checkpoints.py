@@ -279,8 +279,6 @@ class _Rules:
             self.index(work.order_index)
             self.queue(work.queue_id)
             _require(work.kind in (1, 2) and 0 < work.tx_id < work.lsn, "no operation of a transaction")
-        alive = one.places or one.operations or one.flags & MessageFlags.STAGED
-        _require(bool(alive), "a message that is dead")
 
 
 class _Rows:

@@ -106,11 +106,36 @@ static void a_second_one_replaces_the_first(void) {
     done();
 }
 
+/* Its relocated state tells neither place nor work; the message stays until the transaction's outcome. */
+static void a_message_that_only_work_on_a_deleted_queue_keeps(void) {
+    ls_xid xid = {.format_id = 1, .gtrid_bytes = 1};
+    ls_message_info info;
+    ls_stats stats;
+    ls_tx *tx;
+
+    fresh();
+    uint64_t id = put_bytes(2, 1, 100, LS_WAIT);
+    check(ls_begin(r.store, &xid, &tx) == LS_OK && take(id, 2, tx) == LS_OK);
+    check(ls_tx_end(tx) == LS_OK && ls_prepare(tx, LS_WAIT) == LS_OK);
+    check(ls_queue_delete(r.store, 2, LS_WAIT) == LS_OK);
+    r.catalog &= ~(1u << 2);
+    for (int i = 0; i < 5; i++)
+        churn(50);
+    ls_stats_get(r.store, &stats);
+    check(stats.segments_relocated > 0);
+    check(ls_message(r.store, id, &info) == LS_OK && info.places == 0 && info.pending == 1);
+    check(ls_checkpoint(r.store, NULL) == LS_OK);
+    check(same_both_ways(sim, r.catalog) == 1);
+    check(ls_commit(tx, LS_WAIT) == LS_OK && !has(id));
+    check(same_both_ways(sim, r.catalog) == 1);
+    ls_tx_free(tx);
+    done();
+}
+
 int main(void) {
     static void (*const tests[])(void) = {
-        an_empty_store_has_one_too,
-        what_it_would_take_is_known_before,
-        a_second_one_replaces_the_first,
+        an_empty_store_has_one_too,      what_it_would_take_is_known_before,
+        a_second_one_replaces_the_first, a_message_that_only_work_on_a_deleted_queue_keeps,
         any_state_comes_back_the_same,
     };
 
