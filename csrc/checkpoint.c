@@ -284,6 +284,7 @@ bool checkpoint_give_up(ls_store *store) {
     }
     any = g->v->unlink(g->v, g->dir, "CHECKPOINT") == 0 || any;
     c->lsn = c->bytes = 0;
+    c->retry_lsn = g->append_lsn + CHECKPOINT_SEGMENTS * g->segment_size; /* else it would take the blocks at once */
     return any;
 }
 
