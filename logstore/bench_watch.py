@@ -58,10 +58,21 @@ class Watch:
         self._command = [sys.executable, "-I", __file__, os.fspath(directory), str(every_s)]
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the benchmark, which ends this in its own time
+        )
         self._reader = threading.Thread(target=self._read, name="logstore-watch", daemon=True)
         self._reader.start()
-        self._begun.wait()
+        try:
+            self._begun.wait()
+        except BaseException:  # Ctrl-C: there is no block whose end could end it
+            self._process.kill()
+            self._process.wait()
+            raise
         return self
 
     def _read(self) -> None:
@@ -110,9 +121,12 @@ def _samples(directory: str, every_s: float) -> Iterator[tuple[int, int]]:
 
 
 def main() -> None:
-    """What the process runs."""
-    for at_ns, size in _samples(sys.argv[1], float(sys.argv[2])):
-        print(at_ns, size, flush=True)
+    """What the process runs. Should whoever asked be gone, there is nobody to tell, and nothing to say."""
+    try:
+        for at_ns, size in _samples(sys.argv[1], float(sys.argv[2])):
+            print(at_ns, size, flush=True)
+    except BrokenPipeError:
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
+import signal
+import subprocess
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from test_cli import Result, fails, run
 from test_inspect import snapshot
 
@@ -20,7 +26,9 @@ from logstore import bench, bench_workers
 from logstore.bench_counts import Tally, Times, sum_of
 from logstore.bench_load import DISTINCT, Backlog, Contents
 from logstore.bench_plan import PROFILES, Plan, plan
+from logstore.bench_report import Moment
 from logstore.bench_watch import Watch, log_bytes
+from logstore.commands.bench import _moment_table
 
 if TYPE_CHECKING:
     pass
@@ -237,6 +245,37 @@ def test_what_is_missing_after_a_restart_is_a_failure(tmp_path: Path, monkeypatc
     said = run("bench", tmp_path / "store", "--messages", 300, "--stuck", 2, "--verify")
     assert "after a restart" in fails(said, 1)
     assert "1 are on queue 'logstore-bench.stuck', not 2" in said.stderr
+
+
+# ---- While it runs
+
+
+def test_control_c_ends_a_run_quietly_and_the_store_opens_again(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    command = [sys.executable, "-m", "logstore", "bench", str(path), "--seconds", "600", "--segment-size", "1M"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    until = time.monotonic() + 60
+    while max((int(each.stem, 16) for each in path.glob("*.seg")), default=0) < 12 * MIB:  # it is under way
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal does: whatever belongs to it
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, out, err) == (130, b"", b"")
+    with logstore.open(path, create=False) as store:
+        assert [queue.name for queue in store.queues()] == ["logstore-bench.0"]
+
+
+def test_what_is_shown_while_it_runs_says_how_far_and_how_fast() -> None:
+    before = Moment(1.0, 1000, 900, 1_024_000, 100, MIB, 2 * MIB, 5000, 2, 3, 4, 5, 6)
+    now = replace(before, seconds=2.0, published=3000, consumed=2400)
+    with io.StringIO() as drawn:
+        Console(file=drawn, width=80).print(_moment_table(Plan(messages=6000), now, before))
+        said = " ".join(drawn.getvalue().split())
+    assert "2.0 s 50%" in said
+    assert "published 3,000 (2,000/s)" in said
+    assert "consumed 2,400 (1,500/s)" in said
+    assert "at most 2097152 bytes (2 MiB)" in said
+    assert "4 made, 5 recycled, 6 relocated" in said
 
 
 # ---- Other people's stores
