@@ -160,12 +160,13 @@ def tell(console: Console, known: dict[str, Any], outcomes: Sequence[Outcome]) -
     for name, value in known.items():
         console.print(f"[dim]{name.replace('_', ' ')}:[/dim] {value}", highlight=False)
     for one in outcomes:
-        judged = one.judged or Judged(0, 0, 0.0, 0, 0)
+        judged = one.judged or Judged(0, 0, 0.0, 0, 0, 0.0)
         verdict = "met" if statistics.median(one.ratios) >= RATIO_TARGET else "missed"
         table = Table(title=one.name, title_justify="left", show_header=False)
         for name, value in (
             ("passed", f"{one.content_bytes / GIB:.2f} GiB of content"),
             ("samples since the first move", f"{judged.samples}, of them {judged.over} above the bound"),
+            ("longest time between two", f"{judged.blind_s * 1e3:.0f} ms"),
             ("the worst", f"{judged.worst:.3f} of its bound, {judged.bound / MIB:.1f} MiB"),
             ("log at most", f"{judged.largest / MIB:.1f} MiB"),
             ("stays at the end", f"{one.survivors} messages; {one.live_bytes / MIB:.3f} MiB live"),

@@ -252,6 +252,7 @@ class Judged:
     worst: float  # the largest share of its bound that one had
     largest: int  # bytes
     bound: int  # bytes, of the worst
+    blind_s: float  # the longest time between two of them
 
 
 def judge(samples: Sequence[tuple[float, int]], marks: Sequence[Mark], segment_size: int) -> Judged:
@@ -259,10 +260,13 @@ def judge(samples: Sequence[tuple[float, int]], marks: Sequence[Mark], segment_s
     moments = [mark.at_s for mark in marks]
     first = next((mark.at_s for mark in marks if mark.relocated), None)
     count = over = largest = 0
+    before, blind_s = first, 0.0
     worst, bound_of_worst = 0.0, bound_bytes(segment_size, 0)
     for at_s, size in samples:
         if first is None or at_s < first:
             continue
+        blind_s = max(blind_s, at_s - (before or at_s))
+        before = at_s
         after = min(bisect.bisect_left(moments, at_s), len(marks) - 1)
         live = min(marks[after].live_bytes, marks[max(after - 1, 0)].live_bytes)
         bound = bound_bytes(segment_size, live)
@@ -271,4 +275,4 @@ def judge(samples: Sequence[tuple[float, int]], marks: Sequence[Mark], segment_s
         largest = max(largest, size)
         if size / bound > worst:
             worst, bound_of_worst = size / bound, bound
-    return Judged(count, over, worst, largest, bound_of_worst)
+    return Judged(count, over, worst, largest, bound_of_worst, blind_s)

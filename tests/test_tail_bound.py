@@ -82,7 +82,7 @@ def test_a_sample_above_its_bound_is_seen_and_one_before_the_first_relocation_is
     marks = [Mark(at_s, live, relocated, 0, 0, 0, 0) for at_s, live, relocated in story]
     five = 5 * MIB
     assert judge([(1.5, 99 * MIB)], marks, MIB).samples == 0
-    assert judge([(2.0, five), (2.5, five)], marks, MIB) == Judged(2, 0, 1.0, five, five)
+    assert judge([(2.0, five), (2.5, five)], marks, MIB) == Judged(2, 0, 1.0, five, five, 0.5)
     assert judge([(2.5, five + 1)], marks, MIB).over == 1  # what lives only from 3.0 on does not count yet
     assert judge([(3.5, 11 * MIB)], marks, MIB).over == 0
     assert judge([(3.5, 11 * MIB), (9.0, 11 * MIB + 4096)], marks, MIB).over == 1
