@@ -254,7 +254,7 @@ int log_add_segment(struct log *g, struct segment *s); /* at the end; may fail f
 void log_remove_segment(struct log *g, size_t index);
 int log_reserve_segment(struct log *g); /* memory for one more segment, so that adding it cannot fail */
 
-/* spare.c: making, taking and recycling files. */
+/* spare.c: making, taking and recycling files; spare_policy.c: when, and when to relocate. */
 int spares_make(struct log *g, bool zero_fill); /* (waits) one more spare */
 void spares_recycle(struct log *g);             /* (waits) what is dead becomes a spare, or goes */
 int spares_keep(struct log *g);                 /* (waits) recycle, make what is missing, relocate if need be */
