@@ -29,11 +29,19 @@ EVERY_S = 0.001  # between samples: as often as the other process gets to it
 TRAFFIC = {512 << 10: 16 * MIB, 4 * MIB: 48 * MIB}  # bytes of content, by segment size: dozens of times the bound
 
 
+def wait_for_a_look(watch: Watch) -> None:
+    """Nothing goes on before the other process has looked, however busy the machine is."""
+    since = time.monotonic()
+    while watch.samples[-1][0] <= since:
+        assert time.monotonic() < since + PATIENCE_S, "the process that watches does not"
+        time.sleep(EVERY_S / 4)
+
+
 def watched(path: Path, kind: type[Scenario], segment_size: int, content_bytes: int) -> tuple[Traffic, Judged]:
     """The traffic passes while what stays is looked at; then all of it is compared, before and after a restart."""
     with Watch(path, EVERY_S) as watch, logstore.open(path, segment_size=segment_size) as store:
         traffic = Traffic(store, kind(store), batch=200)
-        traffic.pass_by(content_bytes)
+        traffic.pass_by(content_bytes, pause=lambda: wait_for_a_look(watch))
         traffic.scenario.look_at_all()
         traffic.scenario.check(store)
     with logstore.open(path, create=False) as store:
@@ -57,7 +65,8 @@ def test_what_stays_never_makes_the_log_larger_than_its_bound(
     traffic, judged = watched(tmp_path / "store", kind, segment_size, TRAFFIC[segment_size])
     relocated = traffic.marks[-1].relocated
     assert relocated > TRAFFIC[segment_size] // segment_size // 10  # it stood in the way again and again
-    assert judged.samples > relocated  # and somebody was looking
+    batches = sum(mark.relocated > 0 for mark in traffic.marks)
+    assert judged.samples >= batches > len(traffic.marks) / 2  # and somebody was looking
     assert judged.over == 0, judged
     assert unmoved_bytes(traffic.marks)[-1] > 0.9 * traffic.published  # what stood in the way
 
