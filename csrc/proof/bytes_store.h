@@ -181,6 +181,11 @@ static inline void write_everything(struct subject *s) {
     remember(s);
     publish(r, PUBLISH, 1u << 1, -1, true, 5000);
     some_of_all(r);
+    fill_a_segment(r); /* with a footer, and near enough to the head to stay */
+    add_queue(r);
+    publish(r, PUBLISH, 1u << 6, -1, true, 60);
+    delete_queue(r, 6, true);
+    some_of_all(r);
 }
 
 /* ---- what is then on the disk ---- */

@@ -235,6 +235,15 @@ static inline bool names_the_place(const struct damage *d, const ls_error *e) {
     return false;
 }
 
+/* Where none is, there is no log to name a place of. */
+static inline bool any_header_is_intact(const struct damage *d) {
+    for (size_t i = 0; i < d->s->file_count; i++) {
+        if (d->s->files[i].in_log && size_now(d, i) >= SEGMENT_HEADER_BYTES && header_is_intact(d, i))
+            return true;
+    }
+    return false;
+}
+
 static inline void judge_refusal(const struct damage *d, const struct wanted *w, int rc, uint64_t changes) {
     const ls_error *e = ls_last_error();
     bool hit = w->refuse || w->cut < d->s->batch_count;
@@ -250,7 +259,7 @@ static inline void judge_refusal(const struct damage *d, const struct wanted *w,
         violated(CHECK_STATE, "what a crash may have left makes the store refuse");
     else if (rc == LS_NOT_A_STORE ? !w->may_not_a_store : rc != LS_CORRUPT)
         violated(CHECK_REPORTS, "refused for the wrong reason");
-    else if (!w->meta && (w->refuse || w->remains) && !names_the_place(d, e))
+    else if (!w->meta && (w->refuse || w->remains) && any_header_is_intact(d) && !names_the_place(d, e))
         violated(CHECK_REPORTS, "the error names another place than the damaged one");
 }
 
