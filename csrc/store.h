@@ -41,10 +41,10 @@ struct ls_store {
     } recovered;
     enum phase phase;
     bool relaxed;
-    bool creating;            /* META is still META.new */
-    bool was_clean;           /* the log ended in CLOSE, and nothing was written since */
-    struct scan scan;         /* between open and serve: which files there are, and where the log ends */
-    struct death *deaths;     /* derived, their MESSAGE_DELETE not yet logged */
+    bool creating;        /* META is still META.new */
+    bool was_clean;       /* the log ended in CLOSE, and nothing was written since */
+    struct scan scan;     /* between open and serve: which files there are, and where the log ends */
+    struct death *deaths; /* derived, their MESSAGE_DELETE not yet logged */
     size_t death_count;
     size_t death_capacity;
     struct checkpoints checkpoints;
