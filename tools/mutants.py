@@ -48,6 +48,7 @@ TESTS = (
     "test_beside",
     "test_moves",
     "test_between",
+    "test_scarcity",
     "test_checkpoint",
     "test_checkpoint_rules",
     "test_checkpoint_faults",
