@@ -106,7 +106,7 @@ void holds_look(struct log *g, struct holds *holds) {
 /* What a hold keeps is what would be recycled without it: the dead segments from its LSN on. */
 static uint64_t kept_by(const struct log *g, uint64_t hold_lsn, uint64_t below_lsn) {
     uint64_t bytes = 0;
-    for (size_t i = g->base_index; i-- > 0 && g->segments[i]->end_lsn > hold_lsn;) {
+    for (size_t i = g->base_index; i-- > 0 && g->segments[i]->first_lsn + g->segment_size > hold_lsn;) {
         bytes += g->segments[i]->first_lsn < below_lsn ? g->segment_size : 0;
     }
     return bytes;

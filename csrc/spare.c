@@ -283,9 +283,12 @@ static bool oldest_is_dead(const struct log *g, uint64_t below_lsn) {
     return g->base_index > 0 && (g->segments[0]->first_lsn < below_lsn || MUTANT(RECYCLED_TOO_EARLY));
 }
 
+/* A reader that stands at the end of a segment's part of the log goes on from that segment. */
+static uint64_t first_above(const struct log *g, const struct segment *s) { return s->first_lsn + g->segment_size; }
+
 static size_t count_held(const struct log *g, uint64_t below_lsn, uint64_t kept_from) {
     size_t n = 0;
-    for (size_t i = g->base_index; i-- > 0 && g->segments[i]->end_lsn > kept_from;) {
+    for (size_t i = g->base_index; i-- > 0 && first_above(g, g->segments[i]) > kept_from;) {
         n += g->segments[i]->first_lsn < below_lsn ? 1 : 0;
     }
     return n;
@@ -342,7 +345,7 @@ void spares_recycle(struct log *g) {
     uint64_t kept_from = holds_lowest(g, &holds, below_lsn);
     g->held_count = count_held(g, below_lsn, kept_from);
     while (oldest_is_dead(g, below_lsn) &&
-           (MUTANT(HELD_FROM_THE_NEXT_ON) ? g->segments[0]->first_lsn : g->segments[0]->end_lsn) <= kept_from) {
+           (MUTANT(HELD_FROM_THE_NEXT_ON) ? g->segments[0]->first_lsn : first_above(g, g->segments[0])) <= kept_from) {
         struct segment *s = g->segments[0];
         if (s->readers > 0 && !MUTANT(RECYCLED_UNDER_A_READ)) {
             /* Of content that was there when they began; nobody comes after them. A move has pinned what it reads. */

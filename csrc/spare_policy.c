@@ -4,7 +4,6 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <time.h>
 
 #include "log.h"
 #include "mutants.h"
@@ -355,10 +354,8 @@ static void wait_to_be_wanted(struct log *g) {
         (void)pthread_cond_wait(&g->maker_wake, &g->lock);
         return;
     }
-    struct timespec until;
-    (void)clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += HELD_AGAIN_S;
-    g->maker_wanted = pthread_cond_timedwait(&g->maker_wake, &g->lock, &until) == ETIMEDOUT || g->maker_wanted;
+    int rc = g->v->wait_s(g->v, &g->maker_wake, &g->lock, HELD_AGAIN_S);
+    g->maker_wanted = g->maker_wanted || rc == -ETIMEDOUT;
 }
 
 void *spares_thread(void *log) {

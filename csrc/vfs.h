@@ -15,6 +15,7 @@
 #ifndef LOGSTORE_VFS_H
 #define LOGSTORE_VFS_H
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -56,8 +57,10 @@ struct vfs {
     int (*unlink)(vfs *v, int dir, const char *name);
     int (*lock)(vfs *v, int file, int exclusive); /* flock without waiting: -EWOULDBLOCK if held by another */
 
-    uint64_t (*now_us)(vfs *v);                      /* wall clock, µs since 1970; analysis only */
-    uint64_t (*monotonic_us)(vfs *v);                /* for durations */
+    uint64_t (*now_us)(vfs *v);       /* wall clock, µs since 1970; analysis only */
+    uint64_t (*monotonic_us)(vfs *v); /* for durations */
+    /* Waits for a signal, or for about so long if the time goes on by itself: -ETIMEDOUT. */
+    int (*wait_s)(vfs *v, pthread_cond_t *signal, pthread_mutex_t *held, unsigned seconds);
     int (*random)(vfs *v, void *into, size_t bytes); /* for the store's UUID */
     int (*event_new)(vfs *v);                        /* an eventfd, non-blocking, close-on-exec */
     int (*event_signal)(vfs *v, int event);          /* adds one; a full counter is not an error */

@@ -341,6 +341,14 @@ static uint64_t clock_us(clockid_t which) {
     return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
 }
 
+static int posix_wait_s(vfs *v, pthread_cond_t *signal, pthread_mutex_t *held, unsigned seconds) {
+    (void)v;
+    struct timespec until;
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += seconds;
+    return -pthread_cond_timedwait(signal, held, &until);
+}
+
 static uint64_t posix_now_us(vfs *v) {
     (void)v;
     return clock_us(CLOCK_REALTIME);
@@ -412,6 +420,7 @@ vfs *vfs_posix(void) {
         .unlink = posix_unlink,
         .lock = posix_lock,
         .now_us = posix_now_us,
+        .wait_s = posix_wait_s,
         .monotonic_us = posix_monotonic_us,
         .random = posix_random,
         .event_new = posix_event_new,

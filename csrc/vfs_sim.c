@@ -418,6 +418,13 @@ static int sim_table_lock(vfs *v, int file, int exclusive) {
 
 /* ---- clocks, randomness, events ---- */
 
+/* Nobody turns its clock while a thread waits. */
+static int sim_table_wait_s(vfs *v, pthread_cond_t *signal, pthread_mutex_t *held, unsigned seconds) {
+    (void)v;
+    (void)seconds;
+    return -pthread_cond_wait(signal, held);
+}
+
 static uint64_t sim_table_now_us(vfs *v) {
     vfs_sim *s = sim_lock(v->context);
     uint64_t now = ++s->disk.now_us;
@@ -500,6 +507,7 @@ const vfs sim_table = {
     .unlink = sim_table_unlink,
     .lock = sim_table_lock,
     .now_us = sim_table_now_us,
+    .wait_s = sim_table_wait_s,
     .monotonic_us = sim_table_monotonic_us,
     .random = sim_table_random,
     .event_new = sim_table_event_new,

@@ -36,9 +36,10 @@ store_dir, stop, held = sys.argv[1], sys.argv[2], sys.argv[3] == "held"
 inspect.READ_AHEAD_BYTES = 0 if len(sys.argv) > 4 else inspect.READ_AHEAD_BYTES
 keeper = hold(store_dir, f"reader-{os.getpid()}", limit_bytes=1 << 34) if held else None
 from_lsn = keeper.lsn if held else 0
-more = True
-while more:
-    more = not os.path.exists(stop)
+rounds = 0
+while rounds < 2 or not over:
+    rounds += 1
+    over = os.path.exists(stop)
     told = {"ended": "whole", "starts": [], "dequeues": [], "last_lsn": 0, "from_lsn": from_lsn}
     try:
         with Reader(store_dir, hold=keeper, from_lsn=from_lsn) as reader:

@@ -138,6 +138,11 @@ static int seen_event_close(vfs *v, int event) {
     (void)v;
     SEEN(VFS_SIM_EVENT_CLOSE, real->event_close(real, event));
 }
+static int seen_wait_s(vfs *v, pthread_cond_t *signal, pthread_mutex_t *held, unsigned seconds) {
+    (void)v;
+    return real->wait_s(real, signal, held, seconds);
+}
+
 static uint64_t seen_now_us(vfs *v) {
     (void)v;
     return real->now_us(real);
@@ -167,6 +172,7 @@ static vfs seen_table = {
     .unlink = seen_unlink,
     .lock = seen_lock,
     .now_us = seen_now_us,
+    .wait_s = seen_wait_s,
     .monotonic_us = seen_monotonic_us,
     .random = seen_random,
     .event_new = seen_event_new,
