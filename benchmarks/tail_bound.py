@@ -212,19 +212,19 @@ def draw(path: Path, series: Sequence[Sequence[Point]]) -> None:
 
     columns = 2 if len(series) > 1 else 1
     rows = -(-len(series) // columns)
-    figure, panels = plt.subplots(rows, columns, figsize=(5 * columns, 3 * rows), squeeze=False, sharex=True)
+    figure, panels = plt.subplots(rows, columns, figsize=(5 * columns, 3 * rows), squeeze=False)
     for panel, points in zip(panels.flat, series, strict=False):
         passed = [point.content_bytes / GIB for point in points]
         panel.set_title(points[0].scenario)
         for name, what, style in (
             ("unmoved_bytes", "without relocation (computed)", {"color": "#b03030", "linestyle": "--"}),
-            ("bound_bytes", "bound: max(4 segments, 2 × live) + 1", {"color": "#808080", "linewidth": 1}),
-            ("log_bytes", "on the disk, spares and all", {"color": "#205090"}),
-            ("live_bytes", "live", {"color": "#308030", "linewidth": 1}),
+            ("log_bytes", "on the disk, spares and all", {"color": "#4080c0", "linewidth": 2}),
+            ("bound_bytes", "bound: max(4 segments, 2 × live) + 1 segment", {"color": "black", "linestyle": ":"}),
+            ("live_bytes", "live", {"color": "#308030"}),
         ):
             panel.plot(passed, [max(getattr(point, name), 1) / MIB for point in points], label=what, **style)
         panel.set_yscale("log")
-        panel.set_ylim(bottom=0.0005)
+        panel.set_ylim(bottom=0.1)
         panel.grid(visible=True, alpha=0.3)
     for panel in panels[-1]:
         panel.set_xlabel("GiB of messages that passed")
