@@ -2,13 +2,17 @@
  * A hash from 64-bit keys to 32-bit numbers. Open addressing with linear probing; only the number is stored, the
  * key is asked of its owner. When it fills, a table of twice the size takes over and every later insertion moves a
  * few old slots, so that no single operation pays for the growth.
+ *
+ * Behind the slots stands a byte for each: how far it is from where its key hashes to. Among millions, asking an owner
+ * means waiting for memory; with the byte only those are asked whose keys hash to the same slot, and nobody when a gap
+ * is closed. FAR stands for any longer way, which only the key tells.
  */
 #include <assert.h>
 #include <stdlib.h>
 
 #include "table.h"
 
-enum { INDEX_SLOTS_MIN = 64, MOVES_PER_INSERTION = 8 };
+enum { INDEX_SLOTS_MIN = 64, MOVES_PER_INSERTION = 8, FAR = UINT8_MAX };
 static const uint32_t GONE = UINT32_MAX;
 
 static uint64_t hash(uint64_t key) {
@@ -27,12 +31,17 @@ void index_free(struct index *x) {
     x->slots = x->old = NULL;
 }
 
+static uint8_t *ways_of(uint32_t *slots, uint64_t mask) { return (uint8_t *)(slots + mask + 1); }
+
+static uint8_t as_way(uint64_t distance) { return distance < FAR ? (uint8_t)distance : (uint8_t)FAR; }
+
 static void put(struct index *x, uint64_t key, uint32_t stored) {
-    uint64_t at = hash(key) & x->mask;
+    uint64_t home = hash(key) & x->mask, at = home;
     while (x->slots[at] != 0) {
         at = (at + 1) & x->mask;
     }
     x->slots[at] = stored;
+    ways_of(x->slots, x->mask)[at] = as_way((at - home) & x->mask);
 }
 
 static void move_some(struct index *x, uint64_t slots) {
@@ -51,7 +60,7 @@ static void move_some(struct index *x, uint64_t slots) {
 
 /* The new table is at most 3/4 full when the old one has moved in. */
 static bool grow(struct index *x, uint64_t slots) {
-    uint32_t *fresh = calloc(slots, sizeof *fresh);
+    uint32_t *fresh = calloc(slots, sizeof *fresh + sizeof(uint8_t));
     if (fresh == NULL) {
         return false;
     }
@@ -77,7 +86,9 @@ bool index_prepare(struct index *x, uint64_t more) {
 
 void index_prefetch(const struct index *x, uint64_t key) {
     if (x->slots != NULL) {
-        __builtin_prefetch(&x->slots[hash(key) & x->mask], 1);
+        uint64_t home = hash(key) & x->mask;
+        __builtin_prefetch(&x->slots[home], 1);
+        __builtin_prefetch(&ways_of(x->slots, x->mask)[home], 1);
     }
 }
 
@@ -90,8 +101,10 @@ void index_insert(struct index *x, uint64_t key, uint32_t number) {
 
 /* The slot of the key, in slots or in old; NULL if it is in neither. */
 static uint32_t *locate(const struct index *x, uint64_t key, uint32_t *slots, uint64_t mask) {
+    const uint8_t *ways = ways_of(slots, mask);
+    uint64_t distance = 0;
     for (uint64_t at = hash(key) & mask; slots[at] != 0; at = (at + 1) & mask) {
-        if (slots[at] != GONE && x->key_of(x->context, slots[at] - 1) == key) {
+        if (ways[at] == as_way(distance++) && slots[at] != GONE && x->key_of(x->context, slots[at] - 1) == key) {
             return &slots[at];
         }
     }
@@ -109,6 +122,11 @@ uint32_t index_find(const struct index *x, uint64_t key) {
     return slot == NULL ? INDEX_NONE : *slot - 1;
 }
 
+static uint64_t way_of(const struct index *x, uint64_t at) {
+    uint8_t way = ways_of(x->slots, x->mask)[at];
+    return way < FAR ? way : (at - hash(x->key_of(x->context, x->slots[at] - 1))) & x->mask;
+}
+
 /* Closes the gap: whatever follows and would no longer be found from its home slot moves into it. */
 static void close_gap(struct index *x, uint64_t gap) {
     uint64_t at = gap;
@@ -117,9 +135,10 @@ static void close_gap(struct index *x, uint64_t gap) {
         if (x->slots[at] == 0) {
             break;
         }
-        uint64_t home = hash(x->key_of(x->context, x->slots[at] - 1)) & x->mask;
-        if (((at - home) & x->mask) >= ((at - gap) & x->mask)) {
+        uint64_t way = way_of(x, at), back = (at - gap) & x->mask;
+        if (way >= back) {
             x->slots[gap] = x->slots[at];
+            ways_of(x->slots, x->mask)[gap] = as_way(way - back);
             gap = at;
         }
     }

@@ -8,7 +8,7 @@
  *     the run for ever, so what is unlocked again is in its old place;
  *   - nothing here allocates in the middle of a change: the *_prepare functions do, before the record is appended.
  *
- * It knows nothing of files. About 72 bytes for a message with one place: 48 here, 16 in the run, the rest index.
+ * It knows nothing of files. 71 to 78 bytes for a message with one place: 48 here, 16 in the run, the rest index.
  */
 #ifndef LOGSTORE_TABLE_H
 #define LOGSTORE_TABLE_H

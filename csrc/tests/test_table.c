@@ -56,6 +56,68 @@ static void the_index_finds_what_is_in_it_and_nothing_else(void) {
     index_free(&x);
 }
 
+/* What a key hashes to, as index.c has it: to find keys that all want the same slot. */
+static uint64_t hash_of(uint64_t key) {
+    key ^= key >> 32;
+    key *= UINT64_C(0x9E3779B97F4A7C15);
+    return key ^ (key >> 29);
+}
+
+/* Crowds of keys want the same few slots, so that most stand far from where they should, and wrap round the end. */
+static void the_index_finds_keys_that_stand_far_from_their_slot(void) {
+    enum { CROWD = 700, SLOTS = 1024 };
+    static bool in[CROWD];
+    struct index x;
+    uint64_t c = 3, key = 0, count = 0;
+
+    for (uint32_t i = 0; i < CROWD; i++) {
+        do
+            key += 8;
+        while (hash_of(key) % SLOTS < SLOTS - 2 - i % 2 * 400 || hash_of(key) % SLOTS > SLOTS - 1 - i % 2 * 400);
+        keys[i] = key;
+    }
+    memset(in, 0, sizeof in);
+    index_init(&x, key_of, NULL);
+    require(index_prepare(&x, CROWD));
+    require(x.mask == SLOTS - 1);
+    for (int step = 0; step < 20000; step++) {
+        uint32_t i = (uint32_t)(chance(&c) % CROWD), other = (uint32_t)(chance(&c) % CROWD);
+
+        if (in[i] && chance(&c) % 100 < (step / 2000 % 2 == 0 ? 20 : 80)) {
+            index_remove(&x, keys[i]);
+            in[i] = false;
+            count--;
+        } else if (!in[i]) {
+            require(index_prepare(&x, 1));
+            index_insert(&x, keys[i], i);
+            in[i] = true;
+            count++;
+        }
+        check(index_find(&x, keys[i]) == (in[i] ? i : INDEX_NONE));
+        check(index_find(&x, keys[other]) == (in[other] ? other : INDEX_NONE));
+        check(index_find(&x, keys[other] + 1) == INDEX_NONE);
+        if (step % 500 == 0) {
+            for (uint32_t j = 0; j < CROWD; j++)
+                check(index_find(&x, keys[j]) == (in[j] ? j : INDEX_NONE));
+        }
+    }
+    check(x.count == count);
+    require(index_prepare(&x, SLOTS)); /* grown in the middle: half of it is found in the old slots, half in the new */
+    for (uint32_t i = 0; i < CROWD; i++) {
+        if (!in[i])
+            index_insert(&x, keys[i], i);
+        check(index_find(&x, keys[i]) == i &&
+              index_find(&x, keys[CROWD - 1 - i]) ==
+                  (in[CROWD - 1 - i] || i >= CROWD - 1 - i ? CROWD - 1 - i : INDEX_NONE));
+    }
+    for (uint32_t i = 0; i < CROWD; i++) {
+        index_remove(&x, keys[i]);
+        check(index_find(&x, keys[i]) == INDEX_NONE);
+    }
+    check(x.count == 0);
+    index_free(&x);
+}
+
 /* A cursor sees every place that is there when it comes by, in order, whatever goes under it. */
 static void a_cursor_misses_nothing_and_repeats_nothing(void) {
     static struct place places[RUN];
@@ -126,6 +188,7 @@ int main(void) {
     int failed = 0;
 
     the_index_finds_what_is_in_it_and_nothing_else();
+    the_index_finds_keys_that_stand_far_from_their_slot();
     failed += failures_here > 0;
     failures_here = 0;
     a_cursor_misses_nothing_and_repeats_nothing();
