@@ -40,6 +40,13 @@ static int look_for_writer(ls_reader *reader) {
     return LS_OK;
 }
 
+/* Since there was none. */
+static bool writer_has_come(ls_reader *reader) {
+    bool come = look_for_writer(reader) != LS_OK || reader->live;
+    reader->live = false;
+    return come;
+}
+
 /* The writer rewrites it in place, so a torn one is read again. */
 static bool read_hint(ls_reader *reader, struct hint *h) {
     vfs *v = reader->v;
@@ -53,6 +60,9 @@ static bool read_hint(ls_reader *reader, struct hint *h) {
                 memcmp(h->uuid, reader->meta.uuid, UUID_BYTES) == 0) {
                 return true;
             }
+        }
+        if (!reader->live && !writer_has_come(reader)) {
+            return false; /* nobody is about to write it */
         }
         pause_shortly();
     }
