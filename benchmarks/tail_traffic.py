@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 CONTENT_BYTES = 1024
 DISTINCT = 61
+BATCH_BYTES = 500 * 1104  # of log: what a batch adds to what lives while it is on its way, at most
 SHARE = 0.01  # of random survivors
 LOOKS = 3  # at survivors, for each batch
 
@@ -149,6 +150,7 @@ class RandomSurvivors(Scenario):
 
     name = "1 % random survivors"
     most = 0  # no limit: they add up until the end
+    share = SHARE
 
     def __init__(self, store: logstore.MessageStore) -> None:
         super().__init__(store)
@@ -157,7 +159,7 @@ class RandomSurvivors(Scenario):
     def leave(self, batch: Sequence[tuple[int, bytes]]) -> Sequence[int]:
         consumed = []
         for message_id, content in batch:
-            if self.dice.random() < SHARE:
+            if self.dice.random() < self.share:
                 self.kept[message_id] = content
                 self._oldest.append(message_id)
             else:
@@ -249,6 +251,7 @@ class Judged:
 
     samples: int  # after the first relocation
     over: int  # of these, above the bound
+    over_whole: int  # of these, above the bound in whole segments, with the batch on its way counted as alive
     worst: float  # the largest share of its bound that one had
     largest: int  # bytes
     bound: int  # bytes, of the worst
@@ -259,7 +262,7 @@ def judge(samples: Sequence[tuple[float, int]], marks: Sequence[Mark], segment_s
     """Every sample since the first relocation against the bound of that moment: the smaller of the marks beside it."""
     moments = [mark.at_s for mark in marks]
     first = next((mark.at_s for mark in marks if mark.relocated), None)
-    count = over = largest = 0
+    count = over = over_whole = largest = 0
     before, blind_s = first, 0.0
     worst, bound_of_worst = 0.0, bound_bytes(segment_size, 0)
     for at_s, size in samples:
@@ -272,7 +275,9 @@ def judge(samples: Sequence[tuple[float, int]], marks: Sequence[Mark], segment_s
         bound = bound_bytes(segment_size, live)
         count += 1
         over += size > bound
+        busy = max(marks[after].live_bytes, marks[max(after - 1, 0)].live_bytes) + BATCH_BYTES
+        over_whole += size > -(-bound_bytes(segment_size, busy) // segment_size) * segment_size
         largest = max(largest, size)
         if size / bound > worst:
             worst, bound_of_worst = size / bound, bound
-    return Judged(count, over, worst, largest, bound_of_worst, blind_s)
+    return Judged(count, over, over_whole, worst, largest, bound_of_worst, blind_s)

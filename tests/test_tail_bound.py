@@ -83,6 +83,18 @@ def test_survivors_that_are_consumed_in_the_end_leave_the_log_as_small_as_what_l
     assert judged.over == 0, judged
 
 
+def test_where_twice_what_lives_is_no_whole_number_of_segments_the_log_has_less_than_one_more(tmp_path: Path) -> None:
+    """Survivors add up to 3 segments; the bound is then 7, and on the way there a file is whole or not there."""
+
+    class AddUp(RandomSurvivors):
+        share = 0.04
+
+    traffic, judged = watched(tmp_path / "store", AddUp, 512 << 10, 36 * MIB)
+    assert traffic.marks[-1].live_bytes > 2.5 * (512 << 10)
+    assert judged.samples > 0
+    assert judged.over_whole == 0, judged
+
+
 # ---- What judges
 
 
@@ -91,7 +103,7 @@ def test_a_sample_above_its_bound_is_seen_and_one_before_the_first_relocation_is
     marks = [Mark(at_s, live, relocated, 0, 0, 0, 0) for at_s, live, relocated in story]
     five = 5 * MIB
     assert judge([(1.5, 99 * MIB)], marks, MIB).samples == 0
-    assert judge([(2.0, five), (2.5, five)], marks, MIB) == Judged(2, 0, 1.0, five, five, 0.5)
+    assert judge([(2.0, five), (2.5, five)], marks, MIB) == Judged(2, 0, 0, 1.0, five, five, 0.5)
     assert judge([(2.5, five + 1)], marks, MIB).over == 1  # what lives only from 3.0 on does not count yet
     assert judge([(3.5, 11 * MIB)], marks, MIB).over == 0
     assert judge([(3.5, 11 * MIB), (9.0, 11 * MIB + 4096)], marks, MIB).over == 1
