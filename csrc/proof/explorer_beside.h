@@ -237,7 +237,8 @@ static inline uint64_t kept_by_hold(const struct one_hold *o, uint64_t base_lsn)
     uint64_t bytes = 0;
 
     for (size_t i = 0; i < beside.segment_count; i++) {
-        if (!beside.segments[i].gone && beside.segments[i].first_lsn < base_lsn && beside.segments[i].end_lsn > o->lsn)
+        if (!beside.segments[i].gone && beside.segments[i].first_lsn < base_lsn &&
+            beside.segments[i].first_lsn + SEGMENT > o->lsn)
             bytes += SEGMENT;
     }
     return bytes;
@@ -319,7 +320,7 @@ static inline void recycling_is_judged(vfs *v) {
 
     beside.judging = false;
     for (size_t i = 0; i + 1 < beside.segment_count; i++) {
-        bool held = beside.segments[i].end_lsn > beside.kept_from_lsn;
+        bool held = beside.segments[i].first_lsn + SEGMENT > beside.kept_from_lsn;
         bool needless = beside.segments[i].first_lsn < beside.recyclable_lsn && !held;
         bool there = !beside.segments[i].gone && segment_is_there(v, dir, beside.segments[i].first_lsn);
 

@@ -12,6 +12,7 @@
 #define LOGSTORE_EXPLORER_JUDGE_H
 
 #include "../tests/store_workload.h"
+#include "store.h"
 
 enum check {
     NOTHING_BROKEN,
@@ -381,6 +382,14 @@ static inline enum check judge_second(struct judge *j, vfs_sim *disk, ls_store *
     return c;
 }
 
+/* A last segment with only copies that nothing relies on is no part of the log, and what a checkpoint names in it neither. */
+static inline bool names_what_was_left_out(ls_store *store, const ls_recovery *report) {
+    if (report->checkpoint_state == LS_CHECKPOINT_BEYOND)
+        return store->scan.seen_lsn >= report->checkpoint_lsn;
+    return report->checkpoint_state == LS_CHECKPOINT_NOT_IN_LOG &&
+           log_segment(&store->log, report->checkpoint_lsn - 1) == NULL;
+}
+
 /* What a crash may have left of checkpoints, and that one changes nothing: `twin` is the same disk. */
 static inline enum check judge_checkpoint(struct judge *j, ls_store *store, vfs_sim *twin, struct bounds b) {
     ls_options without = j->run->options;
@@ -393,7 +402,7 @@ static inline enum check judge_checkpoint(struct judge *j, ls_store *store, vfs_
     ls_recovery_report(store, &report);
     j->checkpoints_used += report.checkpoint_used != 0;
     if (report.checkpoint_state != LS_CHECKPOINT_NONE && report.checkpoint_state != LS_CHECKPOINT_USED &&
-        report.checkpoint_state != LS_CHECKPOINT_BELOW)
+        report.checkpoint_state != LS_CHECKPOINT_BELOW && !names_what_was_left_out(store, &report))
         return broken(j, CHECKPOINT, ls_checkpoint_state_text(report.checkpoint_state));
     if (!report.checkpoint_used || twin == NULL)
         return NOTHING_BROKEN;
