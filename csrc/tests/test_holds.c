@@ -372,6 +372,45 @@ static void what_a_hold_has_advanced_beyond_is_recycled(void) {
     done();
 }
 
+/* Where the first segment's part of the log ends, which is below where the next segment begins. */
+static uint64_t end_of_first_segment(const ls_hold *hold) {
+    ls_reader *reader = NULL;
+    ls_batch b;
+    uint64_t first = 0, end = 0;
+
+    if (ls_hold_read(hold, 0, &reader) != LS_OK)
+        return 0;
+    while (ls_reader_next(reader, &b) == LS_OK && (first == 0 || b.first_lsn == first)) {
+        first = b.first_lsn;
+        end = b.lsn + b.size;
+    }
+    ls_reader_close(reader);
+    return end;
+}
+
+static void whoever_stands_at_the_end_of_a_segment_goes_on_from_there(void) {
+    ls_hold *hold;
+    ls_reader *reader = NULL;
+    uint64_t first, end;
+
+    fresh();
+    fill_up();
+    hold = take_hold("a");
+    first = lsn_of(hold);
+    end = end_of_first_segment(hold);
+    require(end > first && end < first + SEGMENT);
+    use_up();
+    check(ls_hold_advance(hold, end, HOUR_US) == LS_OK);
+    churn(10);
+    check(ls_hold_read(hold, end, &reader) == LS_OK || complain("read"));
+    check(reader != NULL && read_out(reader).rc == LS_END);
+    check(ls_hold_advance(hold, first + SEGMENT, HOUR_US) == LS_OK);
+    churn(10);
+    check(!there(first));
+    ls_hold_release(hold);
+    done();
+}
+
 static void a_hold_that_was_removed_by_hand_says_so_when_it_advances(void) {
     ls_hold *hold, *other;
     int dir;
@@ -682,6 +721,7 @@ int main(void) {
         over_its_limit_a_hold_is_dropped_and_listed_as_such_while_others_go_on,
         a_large_log_that_lives_is_within_any_limit,
         what_a_hold_has_advanced_beyond_is_recycled,
+        whoever_stands_at_the_end_of_a_segment_goes_on_from_there,
         a_hold_that_was_removed_by_hand_says_so_when_it_advances,
         a_writer_that_clears_a_dead_hold_away_leaves_the_one_that_took_its_place,
         a_writer_that_looks_while_a_hold_is_taken_does_not_harm_it,
