@@ -39,12 +39,12 @@ static void *read_one(void *id) {
     return NULL;
 }
 
-/* Lets the readers go on once nobody else gets on. */
+/* Lets the readers go on once nobody else gets on: that may be before the first, who then waits for room. */
 static void *release_readers(void *nothing) {
     int before = -1, now;
 
     (void)nothing;
-    while ((now = atomic_load(&drained)) != before || now == 0) {
+    while ((now = atomic_load(&drained)) != before) {
         before = now;
         for (int i = 0; i < 150; i++)
             nap();
