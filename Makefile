@@ -21,7 +21,7 @@ CORE := $(sort $(wildcard csrc/*.c))
 CORE_HEADERS := $(sort $(wildcard csrc/*.h csrc/include/*.h))
 CTESTS := $(sort $(wildcard csrc/tests/test_*.c))
 PROOFS := $(sort $(wildcard csrc/proof/*.c))
-ALL_C := $(sort $(CORE) $(CORE_HEADERS) $(wildcard csrc/tests/*.[ch] csrc/proof/*.[ch] csrc/fuzz/*.[ch] benchmarks/*.[ch]))
+ALL_C := $(sort $(CORE) $(CORE_HEADERS) $(wildcard csrc/tests/*.[ch] csrc/proof/*.[ch] csrc/guard/*.[ch] csrc/fuzz/*.[ch] benchmarks/*.[ch]))
 
 C_FLAGS := -std=c11 -g -D_GNU_SOURCE -Wall -Wextra -pthread -Icsrc/include -Icsrc
 
@@ -197,6 +197,14 @@ sanitize-tsan:
 # gcov counts what each branch did; the longest rows of power cuts add nothing to that and are left out.
 COVERAGE_FLOOR := 94
 
+# Counts of another compiler or C library have a section of their own in the file.
+.PHONY: instructions instructions-baseline
+instructions: ## what the core's hot paths cost in instructions, held against tools/instructions.json
+	@$(PYTHON) tools/instructions.py
+
+instructions-baseline: ## write that file anew (WHY="what made the counts change")
+	@$(PYTHON) tools/instructions.py --write '$(WHY)'
+
 .PHONY: coverage
 coverage: $(FULL) ## lines and branches of the core that the C tests take (fails below its floor)
 	+@if command -v gcc >/dev/null 2>&1 && command -v gcov >/dev/null 2>&1; then \
@@ -274,6 +282,13 @@ $(OUT)/%: csrc/tests/%.c $(CORE_OBJECTS) $(OUT)/.compiled-with
 
 $(OUT)/%: csrc/proof/%.c $(CORE_OBJECTS) $(OUT)/.compiled-with
 	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(CORE_OBJECTS)
+
+# PLANTED adds so many instructions to every message that comes into the table: the guard must see them.
+$(OUT)/instructions: csrc/guard/instructions.c $(CORE_OBJECTS) $(OUT)/.compiled-with
+	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(CORE_OBJECTS)
+
+$(OUT)/instructions-planted: csrc/guard/instructions.c $(CORE_OBJECTS) $(OUT)/.compiled-with FORCE
+	@$(CC) $(FLAGS) -DPLANTED_INSTRUCTIONS=$(PLANTED) -Wl,--wrap=table_add -o $@ $< $(CORE_OBJECTS)
 
 $(OUT)/%.ok: csrc/%.c $(CORE_HEADERS) .clang-tidy
 	@mkdir -p $(OUT)
