@@ -110,7 +110,10 @@ def spread(samples: Sequence[float]) -> str:
 
 
 def size_name(content_bytes: int) -> str:
-    return f"{content_bytes} B" if content_bytes < 1024 else f"{content_bytes // 1024} KiB"
+    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if content_bytes >= unit and content_bytes % unit == 0:
+            return f"{content_bytes // unit} {name}"
+    return f"{content_bytes} B"
 
 
 def tell(console: Console, known: dict[str, Any], figures: list[Figure], ratios: list[Ratio]) -> None:

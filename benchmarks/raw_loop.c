@@ -1,14 +1,19 @@
 /*
- * The limit every figure is compared with: a C loop that does nothing but put the same bytes on the same disk
- * at the same durability (pwrite, then fdatasync).
+ * The limit every figure is compared with: a C loop that does nothing but put the same bytes on the same disk at the
+ * same durability (pwrite, then fdatasync).
  *
- *   raw_loop FILE SIZE COUNT GROUP MODE [ALIGN]
+ *   raw_loop FILE BYTES MODE
  *
- * SIZE bytes a message, COUNT messages, one pwrite + fdatasync for every GROUP messages. MODE is the state of the
- * file before the clock starts: zeros (written and synced), cold (the same, dropped from the page cache), falloc
- * (fallocated), grow (empty). With ALIGN (a power of two) every write starts at the block that holds its first
- * byte and ends at a block's end, rewriting what the block already held.
- * Prints one line of JSON.
+ * MODE is the state of the file before the clock starts: zeros (BYTES of them, written and synced; the loop goes round
+ * and round in it, as a log does in recycled segments), falloc (BYTES fallocated), grow (empty before every command and
+ * never longer than BYTES). Commands come on standard input, a line each, and are answered by a line of JSON:
+ *
+ *   SIZE GROUP SECONDS MAX_BYTES              one pwrite + fdatasync for every GROUP messages of SIZE bytes
+ *   SIZE GROUP SECONDS MAX_BYTES OUTCOME LOGS  the same and an outcome of OUTCOME bytes for each group: with LOGS 1
+ *                                              behind it in the same write, with LOGS 2 in a second file (FILE.2), that
+ *                                              is written and synced once the first is
+ *
+ * A command ends after SECONDS or MAX_BYTES of content, whichever comes first. The files are removed at the end.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -17,6 +22,21 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { OUTCOME_MAX = 4096 };
+
+struct file {
+    char path[4096];
+    int fd;
+    size_t bytes; /* where it starts again */
+    size_t at;
+    int grows;
+};
+
+struct command {
+    size_t size, group, max_bytes, outcome, logs;
+    double seconds;
+};
 
 static void die(const char *what) {
     perror(what);
@@ -29,71 +49,113 @@ static double now_s(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void write_all(int fd, const unsigned char *from, size_t bytes, off_t at) {
+static void write_all(int fd, const unsigned char *from, size_t bytes, size_t at) {
     while (bytes > 0) {
-        ssize_t n = pwrite(fd, from, bytes, at);
+        ssize_t n = pwrite(fd, from, bytes, (off_t)at);
         if (n <= 0) {
             die("pwrite");
         }
         from += n;
-        at += n;
+        at += (size_t)n;
         bytes -= (size_t)n;
     }
 }
 
-static int prepare(const char *path, const char *mode, size_t total) {
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
-    if (fd < 0) {
-        die(path);
+static void prepare(struct file *f, const char *mode) {
+    f->fd = open(f->path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    if (f->fd < 0) {
+        die(f->path);
     }
-    if (strcmp(mode, "falloc") == 0 && fallocate(fd, 0, 0, (off_t)total) != 0) {
+    f->grows = strcmp(mode, "grow") == 0;
+    if (strcmp(mode, "falloc") == 0 && fallocate(f->fd, 0, 0, (off_t)f->bytes) != 0) {
         die("fallocate");
     }
-    if (strcmp(mode, "zeros") == 0 || strcmp(mode, "cold") == 0) {
+    if (strcmp(mode, "zeros") == 0) {
         static unsigned char zeros[1 << 20];
-        for (size_t at = 0; at < total; at += sizeof zeros) {
-            write_all(fd, zeros, sizeof zeros, (off_t)at);
+        for (size_t at = 0; at < f->bytes; at += sizeof zeros) {
+            write_all(f->fd, zeros, sizeof zeros, at);
         }
     }
-    if (fsync(fd) != 0) {
+    if (fsync(f->fd) != 0) {
         die("fsync");
     }
-    if (strcmp(mode, "cold") == 0 && posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) != 0) {
-        die("fadvise");
+}
+
+static void start(struct file *f) {
+    if (f->grows) {
+        f->at = 0;
+        if (ftruncate(f->fd, 0) != 0 || fsync(f->fd) != 0) {
+            die("ftruncate");
+        }
     }
-    return fd;
+}
+
+static void put(struct file *f, const unsigned char *from, size_t bytes) {
+    if (f->at + bytes > f->bytes) {
+        f->at = 0;
+    }
+    write_all(f->fd, from, bytes, f->at);
+    f->at += bytes;
+    if (fdatasync(f->fd) != 0) {
+        die("fdatasync");
+    }
+}
+
+static void run(const struct command *c, struct file *first, struct file *second) {
+    size_t chunk = c->size * c->group, units = 0;
+    if (chunk == 0 || chunk + OUTCOME_MAX > first->bytes || c->outcome > OUTCOME_MAX) {
+        fprintf(stderr, "raw_loop: a group of %zu messages of %zu bytes does not fit into the file\n", c->group,
+                c->size);
+        exit(2);
+    }
+    unsigned char *buffer = malloc(chunk + OUTCOME_MAX);
+    if (buffer == NULL) {
+        die("malloc");
+    }
+    memset(buffer, 'x', chunk + OUTCOME_MAX);
+    start(first);
+    start(second);
+    double begin = now_s(), seconds = 0;
+    do {
+        if (c->logs == 2) {
+            put(first, buffer, chunk);
+            put(second, buffer, c->outcome);
+        } else {
+            put(first, buffer, chunk + c->outcome);
+        }
+        units++;
+        seconds = now_s() - begin;
+    } while (seconds < c->seconds && (units + 1) * chunk <= c->max_bytes);
+    free(buffer);
+    printf("{\"units\": %zu, \"seconds\": %.9f, \"messages_per_s\": %.3f}\n", units, seconds,
+           (double)(units * c->group) / seconds);
+    fflush(stdout);
 }
 
 int main(int argc, char **argv) {
-    if (argc < 6) {
-        fprintf(stderr, "usage: raw_loop FILE SIZE COUNT GROUP zeros|cold|falloc|grow [ALIGN]\n");
+    if (argc != 4 || strlen(argv[1]) + 3 > sizeof(((struct file *)0)->path)) {
+        fprintf(stderr, "usage: raw_loop FILE BYTES zeros|falloc|grow\n");
         return 2;
     }
-    size_t size = strtoull(argv[2], NULL, 10), count = strtoull(argv[3], NULL, 10);
-    size_t group = strtoull(argv[4], NULL, 10), align = argc > 6 ? strtoull(argv[6], NULL, 10) : 1;
-    size_t chunk = size * group, total = size * count + (2u << 20);
-    int fd = prepare(argv[1], argv[5], total);
-    unsigned char *buffer = aligned_alloc(4096, (chunk + 3 * 4096) & ~(size_t)4095);
-    if (buffer == NULL) {
-        die("aligned_alloc");
-    }
-    memset(buffer, 'x', chunk + 4096);
-    double start = now_s();
-    off_t at = 0;
-    for (size_t done = 0; done < count; done += group, at += (off_t)chunk) {
-        size_t lead = (size_t)at & (align - 1);
-        size_t bytes = (lead + chunk + align - 1) & ~(align - 1);
-        write_all(fd, buffer, bytes, at - (off_t)lead);
-        if (fdatasync(fd) != 0) {
-            die("fdatasync");
+    struct file files[2] = {{.bytes = strtoull(argv[2], NULL, 10)}, {.bytes = 8u << 20}};
+    snprintf(files[0].path, sizeof files[0].path, "%s", argv[1]);
+    snprintf(files[1].path, sizeof files[1].path, "%s.2", argv[1]);
+    prepare(&files[0], argv[3]);
+    prepare(&files[1], argv[3]);
+    char line[256];
+    while (fgets(line, sizeof line, stdin) != NULL) {
+        struct command c = {.logs = 1};
+        int read =
+            sscanf(line, "%zu %zu %lf %zu %zu %zu", &c.size, &c.group, &c.seconds, &c.max_bytes, &c.outcome, &c.logs);
+        if (read != 4 && read != 6) {
+            fprintf(stderr, "raw_loop: not a command: %s", line);
+            return 2;
         }
+        run(&c, &files[0], &files[1]);
     }
-    double seconds = now_s() - start;
-    printf("{\"size\": %zu, \"count\": %zu, \"group\": %zu, \"mode\": \"%s\", \"align\": %zu, \"seconds\": %.6f, "
-           "\"messages_per_s\": %.1f, \"mb_per_s\": %.1f}\n",
-           size, count, group, argv[5], align, seconds, (double)count / seconds,
-           (double)(size * count) / seconds / 1e6);
-    close(fd);
-    unlink(argv[1]);
+    for (int i = 0; i < 2; i++) {
+        close(files[i].fd);
+        unlink(files[i].path);
+    }
     return 0;
 }

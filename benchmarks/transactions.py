@@ -1,4 +1,4 @@
-"""Local transactions against SQLite: the same work, on the same disk, in one run.
+"""Local transactions against SQLite: the same work, on the same disk, side by side.
 
 Transactions of 1, 10 and 100 operations, from one thread and from 16. Operations alternate: put a message of 1 KiB on a
 queue, take the oldest off it by its id. Every thread has a queue of its own, and enough messages on it to begin with.
@@ -8,58 +8,46 @@ queue, take the oldest off it by its id. Every thread has a queue of its own, an
   connection for each thread. It has one writer at a time, so the threads wait for each other in front of it, at a lock:
   that is faster than its busy handler, which sleeps.
 
-The two take turns in slices of a fifth of a second or so, every second time backwards; a ratio is that of two slices
-which stood beside each other, and the median of the ratios is what counts. How many transactions share a sync depends
-on their speed, so the store's syncs are those that it counted while the clock ran; strace counts SQLite's in a short
-run of its own, and the store's with one thread beside them. What is on the queues is compared at the end, body by
+How many transactions share a sync depends on their speed, so the store's syncs are those that it counted while the
+clock ran; ``syncs.py`` has strace count both in a short run. What is on the queues is compared at the end, body by
 body, after both were opened again.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import os
-import re
 import shutil
 import sqlite3
-import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections import deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from figures import Figure, Ratio, conditions, readable
-from rich.console import Console
-from rich.table import Table
+from peers.base import Wrong
+from slices import settle
 
 import logstore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROOT = Path(__file__).resolve().parent.parent
+    from plan import Context
 
+SUITE = "transactions"
+WORK = "put and take"
 BODY_BYTES = 1024
 DISTINCT = 251
 OPERATIONS = (1, 10, 100)
 THREADS = (1, 16)
 WAITING = 200  # messages on each queue to begin with
-SLICE_S = 0.2
 SEGMENT_BYTES = 16 << 20
 SEGMENTS = 8
 
 BODIES = [os.urandom(BODY_BYTES) for _ in range(DISTINCT)]
-
-
-class Wrong(Exception):
-    """What is stored is not what was put there."""
 
 
 class Worker:
@@ -262,25 +250,7 @@ def verify(engine: Engine) -> None:
         raise Wrong(f"what is on the queues of {engine.name} is not what was put there")
 
 
-# ---- the run ----
-
-
-@dataclass
-class Case:
-    """One row of the table."""
-
-    threads: int
-    operations: int
-    sqlite: Figure
-    store: Figure
-    store_syncs: int = 0  # while the clock ran
-    store_transactions: int = 0
-    strace_syncs: dict[str, float] = field(default_factory=dict)  # a transaction, by engine
-
-    @property
-    def ratio(self) -> Ratio:
-        """Slice by slice."""
-        return Ratio(f"{self.threads} threads, {self.operations}", BODY_BYTES, self.store, self.sqlite, None)
+# ---- the suite ----
 
 
 def syncs_of(run: Run) -> int:
@@ -289,139 +259,37 @@ def syncs_of(run: Run) -> int:
     return int(run.engine.store.stats()["syncs"])
 
 
-def measure(cases: list[Case], directory: Path, rounds: int, slices: int, console: Console) -> None:
-    """Fills the cases' samples."""
-    for round_number in range(rounds):
-        for threads in THREADS:
-            with console.status(f"round {round_number + 1} of {rounds}: {threads} threads"):
-                made = Path(tempfile.mkdtemp(dir=directory))
-                runs = {kind.name: opened(kind, made, threads) for kind in (Sqlite, Logstore)}
-                os.sync()  # what was written and removed before is not to be paid for here
-                gc.collect()
-                for number in range(slices):
-                    for case in cases:
-                        if case.threads != threads:
-                            continue
-                        turns = [(case.sqlite, runs["SQLite"]), (case.store, runs["logstore"])]
-                        before = syncs_of(runs["logstore"])
-                        for figure, run in turns if number % 2 == 0 else reversed(turns):
-                            figure.samples.append(run.rate(case.operations, SLICE_S))
-                        case.store_syncs += syncs_of(runs["logstore"]) - before
-                        case.store_transactions += runs["logstore"].done
-                for run in runs.values():
-                    run.engine.close()
-                    verify(run.engine)
-                shutil.rmtree(made)
+def _step(context: Context, run: Run, threads: int, operations: int) -> Callable[[], None]:
+    """A slice of one engine."""
+    name, how = run.engine.name, f"{threads} thread{'s' if threads > 1 else ''}, {operations}"
+    sync = "strict: fdatasync a group" if name == "logstore" else "WAL, synchronous=FULL"
+    row = context.results.row(SUITE, name, WORK, how, BODY_BYTES, unit="transactions/s", sync=sync)
+
+    def measure() -> None:
+        before = syncs_of(run) if name == "logstore" else 0
+        row.samples.append(run.rate(operations, context.plan.seconds))
+        if name == "logstore":
+            row.notes.setdefault("syncs a transaction", []).append((syncs_of(run) - before) / run.done)
+        settle()
+
+    return measure
 
 
-COUNTED = 40  # transactions of each thread
-
-
-def count_syncs(cases: list[Case], directory: Path) -> str:
-    """Has strace count; how, or why not."""
-    strace = shutil.which("strace")
-    if strace is None:
-        return "not counted: there is no strace here"
-    for case in cases:
-        for name in ("SQLite", "logstore") if case.threads == 1 else ("SQLite",):
-            made = Path(tempfile.mkdtemp(dir=directory))
-            trace = made / "trace"
-            what = ["--count-once", name, str(case.threads), str(case.operations), "--dir", str(made)]
-            calls = "getsid,fsync,fdatasync,msync,sync_file_range"
-            subprocess.run(
-                [strace, "-f", "-qq", "-o", trace, "-e", f"trace={calls}", sys.executable, __file__, *what], check=True
-            )
-            inside = found = 0
-            for line in trace.read_text().splitlines():
-                inside ^= "getsid(" in line
-                found += bool(inside) and bool(re.search(r"\b(fsync|fdatasync|msync|sync_file_range)\(", line))
-            case.strace_syncs[name] = found / (COUNTED * case.threads)
-            shutil.rmtree(made)
-    return f"strace, {COUNTED} transactions of each thread"
-
-
-def count_once(name: str, threads: int, operations: int, directory: Path) -> None:
-    """In a process of its own, under strace."""
-    run = opened(Logstore if name == "logstore" else Sqlite, directory, threads)
-    os.getsid(0)  # a mark
-    run.times(operations, COUNTED)
-    os.getsid(0)
-    run.engine.close()
-
-
-# ---- telling ----
-
-
-def quartiles(samples: list[float]) -> str:
-    """The middle half of them."""
-    lower, _, upper = statistics.quantiles(samples, n=4) if len(samples) > 1 else samples * 3
-    return f"{readable(lower)}–{readable(upper)}"
-
-
-def tell(console: Console, known: dict[str, Any], cases: list[Case]) -> None:
-    """Conditions and one table."""
-    for name, value in known.items():
-        console.print(f"[dim]{name.replace('_', ' ')}:[/dim] {value}", highlight=False)
-    table = Table(title="Transactions a second (median, quartiles)")
-    for heading in ("threads", "operations", "SQLite", "logstore", "ratio", "syncs a transaction"):
-        table.add_column(heading, justify="right")
-    for case in cases:
-        ratio = case.ratio
-        counted = f"{case.strace_syncs['SQLite']:.2f}" if "SQLite" in case.strace_syncs else "?"
-        syncs = f"{counted} / {case.store_syncs / case.store_transactions:.2f}"
-        table.add_row(
-            str(case.threads),
-            str(case.operations),
-            f"{readable(case.sqlite.median)} ({quartiles(case.sqlite.samples)})",
-            f"{readable(case.store.median)} ({quartiles(case.store.samples)})",
-            f"{ratio.median:.2f} ({quartiles(ratio.samples)})",
-            syncs,
-        )
-    console.print(table)
-
-
-def as_json(known: dict[str, Any], cases: list[Case]) -> str:
-    """Everything."""
-    rows = [asdict(case) | {"ratio_median": case.ratio.median, "ratios": case.ratio.samples} for case in cases]
-    return json.dumps({"conditions": known, "cases": rows}, indent=2)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--dir", type=Path, default=ROOT / "build" / "benchmarks", help="the disk that is measured")
-    parser.add_argument("--repeat", type=int, default=5, help="rounds (5)")
-    parser.add_argument("--slices", type=int, default=10, help="of each figure in a round (10)")
-    parser.add_argument("--json", type=Path, help="also write everything into this file")
-    parser.add_argument("--count-once", nargs=3, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.count_once is not None:
-        name, threads, operations = options.count_once
-        count_once(name, int(threads), int(operations), options.dir)
-        return
-    if options.repeat < 1 or options.slices < 1:
-        parser.error("--repeat and --slices are at least 1")
-    options.dir.mkdir(parents=True, exist_ok=True)
-    console = Console(width=max(Console().width, 120))
-    known = conditions(options.dir.resolve()) | {
-        "sqlite": f"{sqlite3.sqlite_version}, WAL, synchronous=FULL",
-        "logstore": f'segments of {SEGMENT_BYTES >> 20} MiB, durability="strict": pwrite and fdatasync a batch',
-        "bodies": f"{BODY_BYTES} bytes; operations alternate between put and take",
-        "rounds": f"{options.repeat} of {options.slices} slices",
-    }
-    cases = [
-        Case(t, n, Figure(f"SQLite {t} {n}", BODY_BYTES, "/s"), Figure(f"logstore {t} {n}", BODY_BYTES, "/s"))
-        for t in THREADS
-        for n in OPERATIONS
-    ]
-    with tempfile.TemporaryDirectory(prefix="transactions-", dir=options.dir) as made:
-        measure(cases, Path(made), options.repeat, options.slices, console)
-        known["load_at_end"] = os.getloadavg()[0]
-        with console.status("counting syncs"):
-            known["syncs_counted_by"] = count_syncs(cases, Path(made))
-    tell(console, known, cases)
-    if options.json is not None:
-        options.json.write_text(as_json(known, cases) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+def run(context: Context) -> None:
+    """One round."""
+    for threads in THREADS:
+        context.say(f"transactions, {threads} threads")
+        made = Path(tempfile.mkdtemp(prefix="transactions-", dir=context.directory))
+        runs = [opened(kind, made, threads) for kind in (Sqlite, Logstore)]
+        os.sync()  # what was written and removed before is not to be paid for here
+        gc.collect()
+        for operations in OPERATIONS:
+            steps = [_step(context, each, threads, operations) for each in runs]
+            turns = context.plan.turns_of_targets if operations == 10 else context.plan.turns
+            for turn in range(turns):
+                for step in context.turned(steps, turn):
+                    step()
+        for each in runs:
+            each.engine.close()
+            verify(each.engine)
+        shutil.rmtree(made)

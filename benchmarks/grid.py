@@ -1,0 +1,147 @@
+"""The grid: 100 B to 1 MiB, each durable or in batches, from one thread, many or an event loop, by every store.
+
+For each content size all stores are open side by side. A turn is one slice of each, the C loop and the store under test
+next to each other, every second turn backwards; the samples of a turn are compared with each other. First everything is
+published in every way, then consumed in every way from what waits, then published and consumed in turns. Nothing of a
+store's first use counts: every store passes one slice of its own before the first turn. After a round each store is
+closed, opened again and compared with the book.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from figures import size_name
+from limits import RawLoop
+from slices import BOTH, CONSUME, PUBLISH, Mode, Slices, Span, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from plan import Context, Plan
+    from results import Row
+
+SUITE = "grid"
+UNIT_MAX_BYTES = 32 << 20  # of content at once
+RAW_BYTES = 96 << 20
+DISTINCT = 251
+DISTINCT_BYTES = 32 << 20
+
+# Messages a second that no store here exceeds: how much may come, so that there is room for it, or enough of it.
+FASTEST = {"1 thread": 20e3, "8 threads": 80e3, "64 threads": 200e3, "asyncio, 1000 in flight": 400e3}
+
+
+def most(mode: Mode, size: int, span: Span) -> int:
+    """Messages of a slice at most."""
+    fastest = FASTEST.get(mode.name, mode.batch * 15e3)
+    return int(min(fastest * span.seconds, span.max_bytes // size)) + mode.batch
+
+
+def make_bodies(size: int) -> list[bytes]:
+    """Random, and different."""
+    return [os.urandom(size) for _ in range(max(8, min(DISTINCT, DISTINCT_BYTES // size)))]
+
+
+def room(plan: Plan, size: int) -> int:
+    """Bytes of content that are published in a round before anything is consumed."""
+    span = plan.span()
+    return sum(
+        (plan.turns_for(size, mode, PUBLISH) + 1) * most(mode, size, span) * size
+        for mode in plan.modes
+        if size * mode.batch <= UNIT_MAX_BYTES
+    )
+
+
+class OfSize:
+    """One round of one content size: everything open, then closed, compared and removed."""
+
+    def __init__(self, context: Context, size: int, directory: Path) -> None:
+        self.context = context
+        self.plan = context.plan
+        self.size = size
+        self.stack = ExitStack()
+        bodies = make_bodies(size)
+        self.raw = self.stack.enter_context(RawLoop(directory / "raw", RAW_BYTES, "zeros"))
+        needed = room(self.plan, size)
+        self.peers = {kind.name: Slices(kind(directory / kind.name, needed), bodies) for kind in context.kinds}
+
+    def run(self) -> None:
+        """All works, all modes."""
+        os.sync()  # what was written and removed before is not to be paid for here
+        gc.collect()
+        for slices in self.peers.values():  # warm, and discarded
+            slices.rate(BOTH, Mode("warm"), Span(0.02, 1 << 20))
+        for work in self.plan.works:
+            for mode in self.plan.modes:
+                self.context.say(f"{size_name(self.size)}, {work}, {mode.name}")
+                steps = self._steps(work, mode)
+                for turn in range(self.plan.turns_for(self.size, mode, work)):
+                    for step in self.context.turned(steps, turn):
+                        step()
+
+    def finish(self) -> None:
+        """Closes, compares what is left of each."""
+        self.stack.close()
+        for slices in self.peers.values():
+            slices.peer.close()
+        for slices in self.peers.values():
+            slices.book.verify(slices.peer)
+
+    def _row(self, engine: str, work: str, mode: Mode, sync: str, lacks: str | None) -> Row:
+        if self.size * mode.batch > UNIT_MAX_BYTES:
+            lacks = f"more than {UNIT_MAX_BYTES >> 20} MiB at once"
+        return self.context.results.row(SUITE, engine, work, mode.name, self.size, sync=sync, reason=lacks)
+
+    def _steps(self, work: str, mode: Mode) -> list[Callable[[], None]]:
+        """Who is measured, the limit first."""
+        steps: list[Callable[[], None]] = []
+        lacks = None
+        if work != PUBLISH or mode.threads > 1 or mode.in_flight:
+            lacks = "the limit of one thread that publishes"
+        row = self._row(RawLoop.name, work, mode, self.raw.sync, lacks)
+        if row.reason is None:
+            steps.append(lambda: row.samples.append(self.raw.rate(self.size, mode, self.plan.span())))
+        for slices in self.peers.values():
+            puts, takes = work != CONSUME, work != PUBLISH
+            lacks = slices.peer.lacks(mode.threads, mode.batch, mode.in_flight, puts=puts, takes=takes)
+            of_peer = self._row(slices.peer.name, work, mode, slices.peer.sync, lacks)
+            if of_peer.reason is None:
+                steps.append(self._measured(of_peer, slices, work, mode))
+        return steps
+
+    def _measured(self, row: Row, slices: Slices, work: str, mode: Mode) -> Callable[[], None]:
+        def measure() -> None:
+            peer: Any = slices.peer
+            span = self.plan.span()
+            if work == CONSUME:
+                slices.fill(most(mode, self.size, span))
+                settle()
+            made = getattr(peer, "segments_created", 0)
+            row.samples.append(slices.rate(work, mode, span))
+            made = getattr(peer, "segments_created", 0) - made
+            if hasattr(peer, "segments_created"):  # else than in the steady state
+                row.notes["segments made while the clock ran"] = made + row.notes.get(
+                    "segments made while the clock ran", 0
+                )
+            settle()
+
+        return measure
+
+
+def run(context: Context) -> None:
+    """One round."""
+    for size in context.plan.sizes:
+        with tempfile.TemporaryDirectory(prefix="grid-", dir=context.directory) as made:
+            of_size = OfSize(context, size, Path(made))
+            of_size.run()
+            context.say(f"{size_name(size)}: comparing")
+            of_size.finish()
+            for slices in of_size.peers.values():
+                shutil.rmtree(slices.peer.path)
+        os.sync()

@@ -1,0 +1,200 @@
+"""Opening a store: one whose owner was killed, beside reading and hashing the same files; and one that was closed.
+
+Every open is a process of its own, which never closes. Both begin equally cold (every file is dropped from the page
+cache) or equally warm. Without its checkpoint a log is replayed whole. Every open counts the messages and compares the
+last one; after the last round contents all over the log are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from figures import size_name
+from limits import compiled
+from peers.base import Wrong
+
+import logstore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from plan import Context
+
+RECOVERY, START = "recovery", "start"
+SEGMENT_BYTES = 16 << 20
+QUEUE = "measured"
+BATCH = 1000
+LOG_BYTES = {100: 184, 1024: 1104}  # of a message
+COMPARED = 20_000
+
+
+def content_of(number: int, size: int) -> bytes:
+    """Different for each message."""
+    return number.to_bytes(8, "little") + bytes(size - 8)
+
+
+@dataclass
+class Log:
+    """So many messages of one size, as their owner left them."""
+
+    path: Path
+    size: int
+    count: int
+    files: list[Path]
+    bytes: int
+
+    @classmethod
+    def write(cls, path: Path, size: int, count: int, how: str) -> Log:
+        """By a process that closes the store or is killed (and has no checkpoint then)."""
+        call = [sys.executable, __file__, "write", path, str(size), str(count), how]
+        done = subprocess.run(call, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode != (-signal.SIGKILL if how == "killed" else 0):
+            raise Wrong(f"the log was not written: status {done.returncode}")
+        told = json.loads(done.stdout)
+        return cls(path, size, count, [path / name for name in told["files"]], told["bytes"])
+
+    def cache(self, *, cold: bool) -> None:
+        """Takes every file out of the page cache, or reads every one into it."""
+        for file in [*self.path.glob("*.seg"), *self.path.glob("CHECKPOINT")]:
+            with file.open("rb") as opened:
+                os.fdatasync(opened.fileno())
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                while not cold and opened.read(1 << 20):
+                    pass
+
+    def read_and_hash(self, *, cold: bool) -> float:
+        """MB a second."""
+        program = compiled("read_and_hash", ("csrc/xxh64.c",))
+        self.cache(cold=cold)
+        done = subprocess.run([program, *self.files], check=True, capture_output=True, text=True)
+        return float(json.loads(done.stdout)["mb_per_s"])
+
+    def open(self, *, cold: bool, checkpoint: bool) -> float:
+        """Seconds."""
+        if not checkpoint:  # the last open may have made one
+            (self.path / "CHECKPOINT").unlink(missing_ok=True)
+        self.cache(cold=cold)
+        done = subprocess.run([sys.executable, __file__, "open", self.path], check=True, capture_output=True, text=True)
+        told = json.loads(done.stdout)
+        found = told["messages"], bytes.fromhex(told["last"]), told["checkpoint"]
+        if found != (self.count, content_of(self.count - 1, self.size), checkpoint):
+            raise Wrong(f"opening {self.path} found something else: {told}")
+        return float(told["seconds"])
+
+    def verify(self) -> None:
+        """Contents, spread evenly."""
+        step = max(1, self.count // COMPARED)
+        with logstore.open(self.path, create=False) as store:
+            for number, message in enumerate(itertools.islice(store.messages(QUEUE), 0, None, step)):
+                if message.content != content_of(number * step, self.size):
+                    raise Wrong(f"message {number * step} was not recovered as it was published")
+
+
+def write(path: Path, size: int, count: int, how: str) -> None:
+    """In a process of its own: publishes, tells which files the log has, and goes as it was told."""
+    segments = count * LOG_BYTES.get(size, size + 84) // SEGMENT_BYTES + 5
+    store = logstore.open(path, segment_size=SEGMENT_BYTES, initial_segments=segments)
+    queue = store.declare_queue(QUEUE)
+    for first in range(0, count, BATCH):
+        contents = [content_of(number, size) for number in range(first, min(first + BATCH, count))]
+        store.publish_many(queue, contents)
+    segments_used = store.tail().segments
+    files = [f"{segment.first_lsn:016x}.seg" for segment in segments_used]
+    used = sum((segment.end_lsn or store.next_lsn) - segment.first_lsn for segment in segments_used)
+    print(json.dumps({"files": files, "bytes": used}), flush=True)
+    if how == "closed":
+        store.checkpoint()  # which close makes by itself only where it pays
+        store.close()
+        return
+    (path / "CHECKPOINT").unlink(missing_ok=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def open_once(path: Path) -> None:
+    """In a process of its own: opens, says how long it took and what was found, and goes without closing."""
+    with tempfile.TemporaryDirectory() as other:
+        logstore.open(other).close()  # what Python imports for a first open is no part of opening
+    start = time.perf_counter()
+    store = logstore.open(path, create=False)
+    seconds = time.perf_counter() - start
+    *_, last = store.messages(QUEUE)
+    told: dict[str, Any] = {"seconds": seconds, "messages": store.queue(QUEUE).depth, "last": last.content.hex()}
+    told["checkpoint"] = store.recovery.checkpoint_used
+    print(json.dumps(told), flush=True)
+    os._exit(0)
+
+
+# ---- the suites ----
+
+
+def _recovery_steps(context: Context, log: Log, *, cold: bool) -> list[Callable[[], None]]:
+    """Reading beside opening."""
+    state, results = "cold" if cold else "warm", context.results
+    read = results.row(RECOVERY, "read and hash", state, "log", log.size, unit="MB/s", sync="reads")
+    rate = results.row(RECOVERY, "logstore", state, "log", log.size, unit="MB/s", sync="log replayed")
+    messages = results.row(RECOVERY, "logstore", f"{state}, messages", "log", log.size, sync="log replayed")
+
+    def opened() -> None:
+        seconds = log.open(cold=cold, checkpoint=False)
+        rate.samples.append(log.bytes / seconds / 1e6)
+        messages.samples.append(log.count / seconds)
+        rate.notes |= {"messages": log.count, "log_bytes": log.bytes}
+
+    return [lambda: read.samples.append(log.read_and_hash(cold=cold)), opened]
+
+
+def run(context: Context) -> None:
+    """One round of recovery: logs are written in the first and compared in the last."""
+    plan = context.plan
+    of_kib = plan.recovery_bytes // LOG_BYTES[1024]
+    for size, count in ((100, plan.recovery_messages), (1024, of_kib)):
+        context.say(f"recovery of {count:,} messages of {size_name(size)}")
+        log = context.kept(f"recovery {size}", lambda path, s=size, n=count: Log.write(path, s, n, "killed"))
+        for cold in (True, False):
+            for step in context.turned(_recovery_steps(context, log, cold=cold), 0):
+                step()
+        if context.is_last_round:
+            log.verify()
+
+
+def run_start(context: Context) -> None:
+    """One round of opening what was closed in good order."""
+    count = context.plan.start_messages
+    context.say(f"opening with {count:,} live messages")
+    log = context.kept("start", lambda path: Log.write(path, 100, count, "closed"))
+    for cold in (True, False):
+        how = f"closed, {count:,} live, checkpoint"
+        state = "cold" if cold else "warm"
+        row = context.results.row(START, "logstore", state, how, 100, unit="seconds", sync="checkpoint read")
+        row.samples.append(log.open(cold=cold, checkpoint=True))
+    if context.is_last_round:
+        log.verify()
+
+
+def main() -> None:
+    """What the suites start."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=("write", "open"))
+    parser.add_argument("path", type=Path)
+    parser.add_argument("numbers", nargs="*")
+    options = parser.parse_args()
+    if options.what == "open":
+        open_once(options.path)
+    else:
+        size, count, how = options.numbers
+        write(options.path, int(size), int(count), how)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""The stores that are measured, each behind the same few calls; who comes first is who is measured."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from peers.base import Peer
+
+# The module here, its class, what it imports.
+KNOWN = {
+    "logstore": ("peers.own", "Logstore", "logstore"),
+    "sqlite": ("peers.sqlite", "Sqlite", "sqlite3"),
+    "rocksdb": ("peers.rocksdb", "RocksDb", "rocksdict"),
+    "lmdb": ("peers.lightning", "Lmdb", "lmdb"),
+    "persist-queue": ("peers.persist", "PersistQueue", "persistqueue"),
+    "litequeue": ("peers.lite", "LiteQueuePeer", "litequeue"),
+}
+
+
+def available(names: list[str]) -> tuple[list[type[Peer]], list[str]]:
+    """The classes of those that are installed, and what to say of those that are not."""
+    classes, missing = [], []
+    for name in names:
+        module, kind, needs = KNOWN[name]
+        if importlib.util.find_spec(needs) is None:
+            missing.append(f"{name} is NOT measured: it is not installed (pip install 'logstore[bench]')")
+        else:
+            classes.append(getattr(importlib.import_module(module), kind))
+    return classes, missing

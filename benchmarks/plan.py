@@ -1,0 +1,94 @@
+"""How much of everything a run takes: the whole, which ends within a quarter of an hour, or a little of everything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from slices import CONSUME, MODES, PUBLISH, WORKS, Mode, Span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from peers.base import Peer
+    from results import Results
+
+Made = TypeVar("Made")
+
+SIZES = (100, 1024, 16 << 10, 1 << 20)
+
+
+@dataclass
+class Plan:
+    """The whole."""
+
+    sizes: Sequence[int] = SIZES
+    modes: Sequence[Mode] = MODES
+    works: Sequence[str] = WORKS
+    rounds: int = 3
+    seconds: float = 0.15  # a slice
+    max_bytes: int = 48 << 20  # of content, a slice
+    turns: int = 1  # a round
+    turns_of_targets: int = 4  # where a target depends on it
+    pairs: int = 20_000  # of one publish and one dequeue, a slice
+    read_messages: int = 50_000
+    recovery_messages: int = 2_000_000  # of 100 bytes
+    recovery_bytes: int = 1 << 30  # of log with messages of 1 KiB
+    start_messages: int = 1_000_000
+    is_quick: bool = False
+
+    def span(self) -> Span:
+        return Span(self.seconds, self.max_bytes)
+
+    def turns_for(self, size: int, mode: Mode, work: str) -> int:
+        """More where it matters."""
+        single = mode.batch == 1 and mode.in_flight == 0 and size <= 1024 and work == PUBLISH
+        batches = mode.batch == 1000 and size <= 16 << 10 and work == PUBLISH
+        consumed = mode.batch == 100 and work == CONSUME and size <= 16 << 10
+        return self.turns_of_targets if single or batches or consumed else self.turns
+
+
+def quick() -> Plan:
+    """Little of everything: it shows that everything works; no figure of it is to be quoted."""
+    return Plan(
+        rounds=1,
+        seconds=0.03,
+        max_bytes=4 << 20,
+        turns_of_targets=1,
+        pairs=2000,
+        read_messages=2000,
+        recovery_messages=50_000,
+        recovery_bytes=32 << 20,
+        start_messages=20_000,
+        is_quick=True,
+    )
+
+
+@dataclass
+class Context:
+    """What every suite is given, each round."""
+
+    plan: Plan
+    kinds: list[type[Peer]]
+    results: Results
+    directory: Path
+    say: Callable[[str], None]
+    round_number: int = 0
+    known: dict[str, Any] = field(default_factory=dict)  # conditions that a suite adds
+    _kept: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_last_round(self) -> bool:
+        return self.round_number == self.plan.rounds - 1
+
+    def kept(self, name: str, make: Callable[[Path], Made]) -> Made:
+        """What the first round makes and all use, in a place of its own."""
+        if name not in self._kept:
+            self._kept[name] = make(self.directory / name.replace(" ", "-"))
+        made: Made = self._kept[name]
+        return made
+
+    def turned(self, steps: list[Callable[[], None]], turn: int) -> list[Callable[[], None]]:
+        """Every second turn backwards."""
+        return steps if (turn + self.round_number) % 2 == 0 else steps[::-1]

@@ -1,0 +1,278 @@
+"""One slice: a store does one kind of work, in one way, for a fraction of a second; and the book of what went in."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import threading
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from peers.base import Peer, Wrong
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+IDLE_S = 0.004
+SETTLED_AFTER_S = 0.25
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How many do it at a time, and how much is one durable unit."""
+
+    name: str
+    threads: int = 1
+    batch: int = 1
+    in_flight: int = 0
+
+
+MODES = (
+    Mode("1 thread"),
+    Mode("8 threads", threads=8),
+    Mode("64 threads", threads=64),
+    Mode("batches of 10", batch=10),
+    Mode("batches of 100", batch=100),
+    Mode("batches of 1000", batch=1000),
+    Mode("asyncio, 1000 in flight", in_flight=1000),
+)
+PUBLISH, CONSUME, BOTH = "publish", "consume + ack", "publish, consume + ack"
+WORKS = (PUBLISH, CONSUME, BOTH)
+
+
+@dataclass
+class Span:
+    """How long a slice may last and how much content it may take."""
+
+    seconds: float
+    max_bytes: int
+
+
+class Book:
+    """What was published and not yet consumed, in order where the order is known (of one publisher)."""
+
+    def __init__(self) -> None:
+        self.runs: deque[deque[bytes] | Counter[bytes]] = deque()
+        self.waiting = 0
+
+    def published(self, bodies: Sequence[bytes], *, ordered: bool) -> None:
+        self.runs.append(deque(bodies) if ordered else Counter(bodies))
+        self.waiting += len(bodies)
+
+    def consumed(self, bodies: Sequence[bytes], *, ordered: bool) -> None:
+        """Raises Wrong if these are not the oldest."""
+        position = 0
+        self.waiting -= len(bodies)
+        rest = None if ordered else Counter(bodies)
+        while position < len(bodies):
+            if not self.runs:
+                raise Wrong(f"{len(bodies) - position} messages came that nobody had put there")
+            run = self.runs[0]
+            size = len(run) if isinstance(run, deque) else run.total()
+            count = min(size, len(bodies) - position)
+            if rest is not None:
+                self._take_unordered(rest, run, count, last=count < size)
+            elif isinstance(run, deque):
+                if any(run.popleft() != body for body in bodies[position : position + count]):
+                    raise Wrong("messages came in another order, or changed")
+            else:
+                self._take(Counter(bodies[position : position + count]), run)
+            if count == size:
+                self.runs.popleft()
+            position += count
+
+    @staticmethod
+    def _take(some: Counter[bytes], run: Counter[bytes]) -> None:
+        run.subtract(some)
+        if min(run.values()) < 0:
+            raise Wrong("a message came twice, or changed")
+
+    def _take_unordered(
+        self, rest: Counter[bytes], run: deque[bytes] | Counter[bytes], count: int, *, last: bool
+    ) -> None:
+        """All of the run, or from the last one just what is left."""
+        if not last:
+            self._take(Counter(run), rest)
+        elif isinstance(run, deque):
+            self._take(Counter(run.popleft() for _ in range(count)), rest)
+        else:
+            self._take(rest, run)
+
+    def verify(self, peer: Peer) -> None:
+        """What is left, opened again, is what the peer holds."""
+        left = list(peer.remaining())
+        if len(left) != self.waiting:
+            raise Wrong(f"{peer.name} holds {len(left)} messages, not {self.waiting}")
+        try:
+            self.consumed(left, ordered=True)
+        except Wrong as problem:
+            raise Wrong(f"{peer.name}, opened again: {problem}") from None
+
+
+@dataclass
+class Worker:
+    """What one thread, or one task, has done."""
+
+    units: int = 0
+    taken: list[list[bytes]] = field(default_factory=list)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it is installed, as the broker has it."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    import uvloop
+
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def settle() -> None:
+    """Waits until what a slice has left behind (compaction, spare files) no longer takes processor time here."""
+    end = time.perf_counter() + SETTLED_AFTER_S
+    while time.perf_counter() < end:
+        before = time.process_time()
+        time.sleep(IDLE_S)
+        if time.process_time() - before < IDLE_S / 10:
+            return
+
+
+class Slices:
+    """Of one open store."""
+
+    def __init__(self, peer: Peer, bodies: Sequence[bytes]) -> None:
+        self.peer = peer
+        self.bodies = bodies
+        self.size = len(bodies[0])
+        self.book = Book()
+        self._groups: dict[int, list[list[bytes]]] = {}
+
+    def groups(self, batch: int) -> list[list[bytes]]:
+        """Batches, made before the clock starts."""
+        if batch not in self._groups:
+            count = len(self.bodies)
+            self._groups[batch] = [[self.bodies[(n * batch + i) % count] for i in range(batch)] for n in range(count)]
+        return self._groups[batch]
+
+    def fill(self, count: int) -> None:
+        """So many wait, or more; no clock runs."""
+        publish = self.peer.publisher()
+        while self.book.waiting < min(count, self.peer.prefill_max):
+            batch = self.groups(min(100, max(1, (8 << 20) // self.size)))[0]
+            publish(batch)
+            self.book.published(batch, ordered=True)
+
+    def rate(self, work: str, mode: Mode, span: Span) -> float:
+        """Messages a second."""
+        if mode.in_flight:
+            return self._in_flight(work, mode, span)
+        groups = self.groups(mode.batch)
+        limit = max(1, span.max_bytes // (self.size * mode.batch * mode.threads))
+        workers = [Worker() for _ in range(mode.threads)]
+        if mode.threads == 1:
+            seconds = self._loop(work, mode.batch, groups, limit, workers[0])(time.perf_counter() + span.seconds)
+        else:
+            seconds = self._threads(work, mode, groups, limit, workers, span)
+        self._enter(work, mode, workers)
+        messages = sum(worker.units for worker in workers) * mode.batch
+        if work == CONSUME:
+            messages = sum(len(taken) for worker in workers for taken in worker.taken)
+        return messages / seconds
+
+    def _loop(
+        self, work: str, batch: int, groups: list[list[bytes]], limit: int, worker: Worker
+    ) -> Callable[[float], float]:
+        """One thread's work until a moment; it says how long it took."""
+        publish = self.peer.publisher() if work != CONSUME else None
+        consume = self.peer.consumer() if work != PUBLISH else None
+        count, clock, taken = len(groups), time.perf_counter, worker.taken
+
+        def run(end: float) -> float:
+            units, now = 0, clock()
+            start = now
+            while units < limit and now < end:
+                if publish is not None:
+                    publish(groups[units % count])
+                if consume is not None:
+                    bodies = consume(batch)
+                    if not bodies and publish is None:
+                        break
+                    taken.append(bodies)
+                units += 1
+                now = clock()
+            worker.units = units
+            return now - start
+
+        return run
+
+    def _threads(
+        self, work: str, mode: Mode, groups: list[list[bytes]], limit: int, workers: list[Worker], span: Span
+    ) -> float:
+        ready = threading.Barrier(mode.threads + 1)
+        problems: list[BaseException] = []
+
+        def run(worker: Worker) -> None:
+            loop = self._loop(work, mode.batch, groups, limit, worker)
+            ready.wait()
+            try:
+                loop(time.perf_counter() + span.seconds)
+            except BaseException as problem:  # noqa: BLE001 - told by the thread that started this one
+                problems.append(problem)
+
+        threads = [threading.Thread(target=run, args=(worker,)) for worker in workers]
+        for thread in threads:
+            thread.start()
+        ready.wait()
+        start = time.perf_counter()
+        for thread in threads:
+            thread.join()
+        seconds = time.perf_counter() - start
+        if problems:
+            raise problems[0]
+        return seconds
+
+    def _in_flight(self, work: str, mode: Mode, span: Span) -> float:
+        """So many tasks of one event loop, each at its next message once the last is durable."""
+        peer: Any = self.peer
+        bodies, count = self.bodies, len(self.bodies)
+        limit = max(1, span.max_bytes // (self.size * mode.in_flight))
+        workers = [Worker() for _ in range(mode.in_flight)]
+        got: list[bytes] = []
+
+        async def run(worker: Worker, end: float) -> None:
+            while worker.units < limit and time.perf_counter() < end:
+                if work != CONSUME:
+                    await peer.publish_in_flight(bodies[worker.units % count])
+                if work != PUBLISH:
+                    body = await peer.consume_in_flight()
+                    if body is None and work == CONSUME:
+                        return
+                    if body is not None:
+                        got.append(body)
+                worker.units += 1
+
+        async def every() -> float:
+            start = time.perf_counter()
+            await asyncio.gather(*(run(worker, start + span.seconds) for worker in workers))
+            return time.perf_counter() - start
+
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            seconds = runner.run(every())
+        for worker in workers:
+            worker.taken = []
+        workers[0].taken = [got]
+        self._enter(work, mode, workers)
+        return sum(worker.units for worker in workers) / seconds
+
+    def _enter(self, work: str, mode: Mode, workers: list[Worker]) -> None:
+        """Into the book, now that the clock has stopped."""
+        groups = self.groups(mode.batch)
+        lone = len(workers) == 1
+        if work != CONSUME:
+            bodies = [body for worker in workers for n in range(worker.units) for body in groups[n % len(groups)]]
+            self.book.published(bodies, ordered=lone)
+        if work != PUBLISH:
+            bodies = [body for worker in workers for taken in worker.taken for body in taken]
+            self.book.consumed(bodies, ordered=lone)

@@ -1,0 +1,136 @@
+"""Whether each store is as durable as it says: strace counts its calls that force the disk, for each durable unit.
+
+Every store does a little of its work in a process of its own under strace, from one thread; marks (``getsid``) in the
+trace say where which work begins and ends. One unit needs one call at least; a store with fewer is told, and nothing of
+it is quoted. LMDB's second write of a commit, of its meta page, goes through a descriptor opened with O_DSYNC, and is
+no call of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import peers
+from limits import RawLoop
+from slices import Span, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from plan import Context
+
+UNITS = 20
+SIZE = 1024
+CALLS = re.compile(r"\b(?:fsync|fdatasync|msync)\(")
+TRACED = "getsid,fsync,fdatasync,msync"
+TRANSACTIONS = "transaction of 10"
+RAW = "c-loop"
+
+
+def counted(name: str, directory: Path) -> dict[str, float]:
+    """Calls for each unit, by work."""
+    with tempfile.TemporaryDirectory(prefix="syncs-", dir=directory) as made:
+        trace = Path(made) / "trace"
+        command = [sys.executable, __file__, name, made]
+        done = subprocess.run(
+            ["strace", "-f", "-qq", "-o", trace, "-e", f"trace={TRACED}", *command],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise OSError(done.stderr.strip()[-500:])
+        works = done.stdout.splitlines()
+        found, inside = [0] * len(works), -1
+        marks = 0
+        for line in trace.read_text().splitlines():
+            if "getsid(" in line:
+                inside = marks // 2 if marks % 2 == 0 else -1
+                marks += 1
+            elif inside >= 0 and CALLS.search(line) and "resumed" not in line:
+                found[inside] += 1
+    if marks != 2 * len(works):
+        raise OSError(f"the trace has {marks} marks, not {2 * len(works)}")
+    return {work: count / UNITS for work, count in zip(works, found, strict=True)}
+
+
+def run(context: Context) -> None:
+    """Once, in the first round."""
+    if context.round_number:
+        return
+    if shutil.which("strace") is None:
+        context.known["syncs_not_counted"] = "there is no strace here: that the stores sync as they say is NOT shown"
+        return
+    names = [name for name, (_, kind, _) in peers.KNOWN.items() if kind in [k.__name__ for k in context.kinds]]
+    shown = {kind.__name__: kind.name for kind in context.kinds}
+    counts = context.known.setdefault("syncs", {})
+    for name in [RAW, *names]:
+        context.say(f"counting syncs: {name}")
+        try:
+            counts[RawLoop.name if name == RAW else shown[peers.KNOWN[name][1]]] = counted(name, context.directory)
+        except OSError as problem:
+            context.known["syncs_not_counted"] = f"strace does not work here: {problem}"
+            counts.clear()
+            return
+
+
+# ---- the process that is traced ----
+
+
+def _works(name: str, directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+    """What is counted, and one unit of it."""
+    if name == RAW:
+        with RawLoop(directory / "raw", 1 << 20, "zeros") as raw:
+            yield "publish 1", lambda: raw.ask(SIZE, 1, Span(0, SIZE))
+        return
+    kind = peers.available([name])[0][0]
+    peer = kind(directory / name, 4 << 20)
+    publish, consume = peer.publisher(), peer.consumer()
+    body = os.urandom(SIZE)
+    group = [body] * 100
+    for _ in range(UNITS + 1):
+        publish(group)
+    yield "publish 1", lambda: publish([body])
+    if kind.lacks(1, 100, 0, puts=True, takes=False) is None:
+        yield "publish 100", lambda: publish(group)
+    yield "consume + ack 1", lambda: consume(1)
+    if kind.lacks(1, 100, 0, puts=False, takes=True) is None:
+        yield "consume + ack 100", lambda: consume(100)
+    peer.close()
+    if name in ("logstore", "sqlite"):
+        import transactions
+
+        engine = transactions.opened(
+            transactions.Logstore if name == "logstore" else transactions.Sqlite, directory / "engine", 1
+        )
+        yield TRANSACTIONS, lambda: engine.sessions[0](10)
+        engine.engine.close()
+
+
+def main() -> None:
+    """In a process of its own, under strace."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name")
+    parser.add_argument("directory", type=Path)
+    options = parser.parse_args()
+    (options.directory / "engine").mkdir()
+    for work, unit in _works(options.name, options.directory):
+        unit()
+        settle()
+        os.getsid(0)
+        for _ in range(UNITS):
+            unit()
+        os.getsid(0)
+        print(work, flush=True)
+
+
+if __name__ == "__main__":
+    main()
