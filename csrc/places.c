@@ -392,8 +392,8 @@ static int check_all(ls_store *store, const uint64_t *ids, size_t n, uint32_t qu
     return rc;
 }
 
-int ls_dequeue_many(ls_store *store, const uint64_t *ids, size_t n, uint32_t queue_id, ls_tx *tx, int reason, int flags,
-                    size_t *done) {
+static int dequeue_all(ls_store *store, const uint64_t *ids, const uint16_t *delivery_counts, size_t n,
+                       uint32_t queue_id, ls_tx *tx, int reason, int flags, size_t *done) {
     *done = 0;
     int rc = check_reason(reason);
     rc = rc == LS_OK ? store_enter(store) : rc;
@@ -405,8 +405,19 @@ int ls_dequeue_many(ls_store *store, const uint64_t *ids, size_t n, uint32_t que
     struct message_dequeue d = {.queue_id = queue_id, .reason = (uint16_t)reason};
     while (rc == LS_OK && *done < n) {
         uint64_t lsn;
+        d.delivery_count = delivery_counts != NULL ? delivery_counts[*done] : 0;
         rc = dequeue_locked(store, ids[*done], d, tx, &lsn);
         *done += rc == LS_OK ? 1 : 0;
     }
     return store_leave(store, rc, tx != NULL ? LEAVE_QUIETLY : flags);
+}
+
+int ls_dequeue_many(ls_store *store, const uint64_t *ids, size_t n, uint32_t queue_id, ls_tx *tx, int reason, int flags,
+                    size_t *done) {
+    return dequeue_all(store, ids, NULL, n, queue_id, tx, reason, flags, done);
+}
+
+int ls_settle_many(ls_store *store, const uint64_t *ids, const uint16_t *delivery_counts, size_t n, uint32_t queue_id,
+                   int reason, int flags, size_t *done) {
+    return dequeue_all(store, ids, delivery_counts, n, queue_id, NULL, reason, flags, done);
 }

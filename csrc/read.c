@@ -21,13 +21,28 @@ struct piece {
     int file;
     uint32_t record_bytes;
     uint16_t type;
-    bool header; /* the message's header is wanted, not content */
+    bool header;           /* the message's header is wanted, not content */
+    bool whole;            /* both are, one behind the other; `bytes` is at least the record's size */
+    uint32_t header_bytes; /* then: how much of what came is header */
     uint64_t skip;
     size_t bytes; /* at most; what is there counts */
 };
 
+/* Both lie in a record that is no longer than `bytes`, so they fit. */
+static int64_t copy_whole(struct piece *p, const struct message_start *m, uint8_t *into) {
+    assert((uint64_t)m->header_bytes + m->content_bytes <= p->bytes);
+    if (m->header_bytes > 0) {
+        memcpy(into, m->header, m->header_bytes);
+    }
+    if (m->content_bytes > 0) {
+        memcpy(into + m->header_bytes, m->content, m->content_bytes);
+    }
+    p->header_bytes = m->header_bytes;
+    return (int64_t)m->header_bytes + (int64_t)m->content_bytes;
+}
+
 /* From a whole, verified record; how many bytes, or -1 if the record is not what the table says. */
-static int64_t copy_out(const struct piece *p, const uint8_t *record, uint64_t seed, uint8_t *into) {
+static int64_t copy_out(struct piece *p, const uint8_t *record, uint64_t seed, uint8_t *into) {
     struct record r;
     bool sound = format_get_record(record, p->record_bytes, seed, p->lsn, &r) == FORMAT_OK;
     if (!sound && MUTANT(READ_UNVERIFIED)) {
@@ -43,6 +58,9 @@ static int64_t copy_out(const struct piece *p, const uint8_t *record, uint64_t s
         struct message_start m;
         if (format_get_start(&r, &m) != FORMAT_OK) {
             return -1;
+        }
+        if (p->whole) {
+            return copy_whole(p, &m, into);
         }
         from = p->header ? m.header : m.content;
         available = p->header ? m.header_bytes : m.content_bytes;
@@ -181,13 +199,10 @@ static int next_piece(ls_store *store, uint64_t id, uint64_t at, size_t bytes, s
     return LS_OK;
 }
 
-int ls_load_content(ls_store *store, uint64_t id, uint64_t offset, uint8_t *into, size_t bytes, size_t *done) {
-    *done = 0;
-    int rc = store_enter(store);
-    if (rc != LS_OK) {
-        return rc;
-    }
+/* As ls_load_content, the lock held at both ends. */
+static int load_content(ls_store *store, uint64_t id, uint64_t offset, uint8_t *into, size_t bytes, size_t *done) {
     bool end = false;
+    int rc = LS_OK;
     while (rc == LS_OK && !end && *done < bytes) {
         struct piece p;
         size_t got = 0;
@@ -199,6 +214,75 @@ int ls_load_content(ls_store *store, uint64_t id, uint64_t offset, uint8_t *into
                 rc = damaged(&p); /* the record says less than the table: it is not the one we wrote */
             }
         }
+    }
+    return rc;
+}
+
+int ls_load_content(ls_store *store, uint64_t id, uint64_t offset, uint8_t *into, size_t bytes, size_t *done) {
+    *done = 0;
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    rc = load_content(store, id, offset, into, bytes, done);
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+/* Header and content of one message, if `room` surely suffices. Its start is read once for both. */
+static int load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room, uint64_t sizes[2], bool *fits) {
+    uint32_t number = table_find(&store->table, id);
+    if (number == INDEX_NONE) {
+        return gone(id);
+    }
+    const struct message *m = table_message(&store->table, number);
+    uint64_t content_bytes = message_content_bytes(m);
+    uint64_t behind = content_bytes - m->content_bytes; /* in chunks */
+    *fits = m->record_bytes <= room && behind <= room - m->record_bytes;
+    if (!*fits) {
+        return LS_OK;
+    }
+    struct piece p = {
+        .lsn = message_start_lsn(m),
+        .id = id,
+        .record_bytes = m->record_bytes,
+        .type = MESSAGE_START,
+        .whole = true,
+        .bytes = room,
+    };
+    size_t got = 0;
+    int rc = read_piece(store, &p, into, &got);
+    if (rc == LS_OK && got - p.header_bytes + behind != content_bytes) {
+        rc = damaged(&p);
+    }
+    size_t more = 0;
+    if (rc == LS_OK && behind > 0) {
+        rc = load_content(store, id, content_bytes - behind, into + got, (size_t)behind, &more);
+    }
+    if (rc == LS_OK && more < behind) {
+        rc = damaged(&p);
+    }
+    sizes[0] = p.header_bytes;
+    sizes[1] = content_bytes;
+    return rc;
+}
+
+int ls_load_many(ls_store *store, const uint64_t *ids, size_t n, uint8_t *into, size_t bytes, uint64_t *sizes,
+                 size_t *done) {
+    *done = 0;
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    bool fits = true;
+    size_t used = 0;
+    while (*done < n) {
+        uint64_t *both = &sizes[2 * *done];
+        rc = load_whole(store, ids[*done], into + used, bytes - used, both, &fits);
+        if (rc != LS_OK || !fits) {
+            break;
+        }
+        used += (size_t)(both[0] + both[1]);
+        (*done)++;
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }

@@ -13,6 +13,7 @@ from __future__ import annotations
 import array
 import contextlib
 import itertools
+import struct
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -21,10 +22,10 @@ from sortedcontainers import SortedDict
 
 from logstore import errors
 from logstore._core import ffi, lib
-from logstore._native import check
+from logstore._native import check, failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from logstore.store import MessageStore
     from logstore.transactions import Transaction
@@ -35,9 +36,16 @@ REASON_PURGED: Final = 4
 REASON_DEAD_LETTERED: Final = 5
 
 _FETCH_MAX: Final = 1024
+_LOAD_BYTES: Final = 1 << 20  # of one crossing
+_HEADER_BYTES: Final = 512  # room for a message's header and what its record has besides; one that needs more waits
+_COUNT_MAX: Final = (1 << 16) - 1
+_CORE_PLACE: Final = struct.Struct("@QQQII")  # ls_place
 _PURGE_STEP: Final = 1000
 _GONE: Final = 0
 _THERE: Final = 1
+_ONE_MESSAGE: Final = (lib.LS_UNKNOWN_MESSAGE, lib.LS_CORRUPT, lib.LS_IO)  # what can be wrong with one and not the next
+
+_new_unset = ffi.new_allocator(should_clear_after_alloc=False)
 
 
 @dataclass(slots=True)
@@ -45,6 +53,7 @@ class _Place:
     position: int
     id: int
     recovered: bool
+    content_bytes: int
     deliveries: int = 0
 
 
@@ -81,12 +90,13 @@ class Delivery:
     commit on; until then, and after a rollback, the message stays acquired.
     """
 
-    __slots__ = ("_place", "_queue", "_settled", "delivery_count", "id", "redelivered")
+    __slots__ = ("_loaded", "_place", "_queue", "_settled", "delivery_count", "id", "redelivered")
 
     def __init__(self, queue: Queue, place: _Place) -> None:
         self._queue = queue
         self._place = place
         self._settled = False
+        self._loaded: tuple[bytes, bytes] | None = None  # header and content
         self.id: int = place.id
         """The message's persistence ID."""
         self.delivery_count: int = place.deliveries
@@ -96,12 +106,16 @@ class Delivery:
 
     @property
     def content(self) -> bytes:
-        """The whole content, read from the log at each access."""
+        """The whole content, read from the log at each access unless it was acquired with ``load``."""
+        if self._loaded is not None:
+            return self._loaded[1]
         return self._queue._store.load_content(self.id)
 
     @property
     def header(self) -> bytes:
-        """The message's header, read from the log at each access."""
+        """The message's header, read from the log at each access unless it was acquired with ``load``."""
+        if self._loaded is not None:
+            return self._loaded[0]
         return self._queue._store.header(self.id)
 
     def accept(self, *, transaction: Transaction | None = None, wait: bool = True) -> None:
@@ -172,8 +186,11 @@ class Queue:
 
     # ---- acquiring ----
 
-    def acquire(self, n: int = 1) -> list[Delivery]:
+    def acquire(self, n: int = 1, *, load: bool = False) -> list[Delivery]:
         """Up to ``n`` messages from the front, in order; fewer if fewer are durable, unlocked and not acquired.
+
+        With ``load`` their headers and contents are read at once, as far as they fit into 1 MiB, which is much cheaper
+        than one by one; whatever could not be read is tried again, and says why, when it is asked for.
 
         Raises :class:`~logstore.errors.UnknownQueue` after the queue was deleted.
         """
@@ -182,11 +199,64 @@ class Queue:
         taken: list[Delivery] = []
         with self._lock:
             while len(taken) < n:
+                if not self._window:  # nothing came back: what the core has next is what goes out
+                    if not self._hand_out_next(n - len(taken), taken):
+                        break
+                    continue
                 self._fill(n - len(taken))
-                if not self._window:
-                    break
                 self._hand_out(n - len(taken), taken)
+        if load and taken:
+            self._load(taken)
         return taken
+
+    def _hand_out_next(self, n: int, taken: list[Delivery]) -> bool:
+        """What the core offers at this moment goes out without waiting in the window; False if it offers nothing."""
+        self._seen_rollbacks = self._store._rollbacks
+        rows = self._next_rows(min(n, _FETCH_MAX))
+        for position, message_id, content_bytes, _, recovered in rows:
+            if position in self._acquired:
+                continue
+            place = self._locked.pop(position, None) if self._locked else None
+            if place is None:
+                place = _Place(position, message_id, recovered != 0, content_bytes)
+            place.deliveries += 1
+            self._acquired[position] = place
+            taken.append(Delivery(self, place))
+        return bool(rows)
+
+    def _load(self, deliveries: list[Delivery]) -> None:
+        """Reads headers and contents, many in one crossing; leaves alone what does not fit or cannot be read."""
+        first = 0
+        while first < len(deliveries):
+            room, last = 0, first
+            while last < len(deliveries) and (room == 0 or room < _LOAD_BYTES):
+                room += deliveries[last]._place.content_bytes + _HEADER_BYTES
+                last += 1
+            if last - first == 1 and room > _LOAD_BYTES:
+                return  # the first of those that are left is longer than all together may be
+            done, code = self._load_some(deliveries[first:last], room)
+            first += done
+            if code not in (0, *_ONE_MESSAGE):
+                return
+            if code or not done:
+                first += 1
+
+    def _load_some(self, deliveries: list[Delivery], room: int) -> tuple[int, int]:
+        """How many were loaded, and why no more if that was a failure."""
+        count = len(deliveries)
+        into = _new_unset("uint8_t[]", room)
+        sizes = _new_unset("uint64_t[]", 2 * count)
+        done = ffi.new("size_t *")
+        ids = ffi.from_buffer("uint64_t[]", array.array("Q", [delivery.id for delivery in deliveries]))
+        code = lib.ls_load_many(self._store._c, ids, count, into, room, sizes, done)
+        data = ffi.buffer(into)
+        at = 0
+        loaded = iter(ffi.unpack(sizes, 2 * done[0]))
+        for delivery, header_bytes, content_bytes in zip(deliveries, loaded, loaded, strict=False):
+            end = at + header_bytes
+            delivery._loaded = data[at:end], data[end : end + content_bytes]
+            at = end + content_bytes
+        return done[0], code
 
     def _hand_out(self, n: int, taken: list[Delivery]) -> None:
         count = min(n, len(self._window))
@@ -238,6 +308,15 @@ class Queue:
 
     def _fetch(self, n: int) -> int | None:
         """The next ``n`` places into the window; the last one's position, or None if there was none."""
+        rows = self._next_rows(n)
+        for position, message_id, content_bytes, _, recovered in rows:
+            if position not in self._acquired and position not in self._window:
+                known = self._locked.pop(position, None)
+                self._window[position] = known or _Place(position, message_id, recovered != 0, content_bytes)
+        return rows[-1][0] if rows else None
+
+    def _next_rows(self, n: int) -> list[tuple[int, int, int, int, int]]:
+        """The next places that the core offers: position, id, bytes of content, locked, recovered."""
         if self._cursor is None:
             made = ffi.new("ls_cursor **")
             check(lib.ls_cursor_open(self._store._c, self._id, lib.LS_CURSOR_OFFER, made))
@@ -245,13 +324,7 @@ class Queue:
             self._places = ffi.new("ls_place[]", _FETCH_MAX)
         done = ffi.new("size_t *")
         check(lib.ls_cursor_next(self._cursor, self._places, n, done))
-        for i in range(done[0]):
-            place = self._places[i]
-            position = place.position
-            if position not in self._acquired and position not in self._window:
-                known = self._locked.pop(position, None)
-                self._window[position] = known or _Place(position, place.id, bool(place.recovered))
-        return int(self._places[done[0] - 1].position) if done[0] else None
+        return list(_CORE_PLACE.iter_unpack(ffi.buffer(self._places, done[0] * _CORE_PLACE.size)))
 
     # ---- settling ----
 
@@ -290,6 +363,47 @@ class Queue:
             return
         with self._settling(delivery):
             self._store._dequeue(delivery.id, self._id, None, REASON_ACCEPTED, delivery.delivery_count, wait=wait)
+
+    def accept_many(self, deliveries: Iterable[Delivery], *, wait: bool = True) -> None:
+        """Accepts all of them, with one force. All are checked before the first is dequeued.
+
+        Raises as :meth:`Delivery.accept` does; then the first ``dequeued`` of them (an attribute of the exception) are
+        accepted and the others are acquired as before.
+        """
+        batch = list(deliveries)
+        with self._lock:
+            marked = 0
+            try:
+                for delivery in batch:
+                    self._check_acquired(delivery)
+                    delivery._settled = True
+                    marked += 1
+            except errors.NotEnqueued as refusal:
+                for delivery in batch[:marked]:
+                    delivery._settled = False
+                refusal.dequeued = 0  # type: ignore[attr-defined]
+                raise
+        done = ffi.new("size_t *")
+        code = lib.ls_settle_many(
+            self._store._c,
+            ffi.from_buffer("uint64_t[]", array.array("Q", [delivery.id for delivery in batch])),
+            ffi.from_buffer("uint16_t[]", array.array("H", [min(each.delivery_count, _COUNT_MAX) for each in batch])),
+            len(batch),
+            self._id,
+            REASON_ACCEPTED,
+            lib.LS_WAIT if wait else 0,
+            done,
+        )
+        problem = None if code == 0 else failure(code)
+        dequeued = int(done[0])
+        with self._lock:
+            for delivery in batch[:dequeued]:
+                self._acquired.pop(delivery._place.position, None)
+            for delivery in batch[dequeued:]:
+                delivery._settled = False
+        if problem is not None:
+            problem.dequeued = dequeued  # type: ignore[attr-defined]
+            raise problem
 
     def _settle_within(self, transaction: Transaction, delivery: Delivery, reason: int) -> None:
         """Dequeues in the transaction; the place stays acquired until the commit."""

@@ -96,18 +96,15 @@ def acquire_ignores_what_was_released(patches: pytest.MonkeyPatch) -> None:
 
 
 def a_rollback_forgets_to_bring_back_what_consumers_passed(patches: pytest.MonkeyPatch) -> None:
-    real = logstore.queues.Queue._fetch
+    real = logstore.queues.Queue._next_rows
 
-    def fetch(self: Any, n: int) -> Any:
+    def next_rows(self: Any, n: int) -> Any:
         seen = getattr(self, "_furthest", -1)
-        last = real(self, n)
-        for position in [position for position in self._window if position < seen]:
-            if self._window[position].deliveries == 0:
-                del self._window[position]
-        self._furthest = max([seen, *self._window, *self._acquired])
-        return last
+        rows = real(self, n)
+        self._furthest = max([seen, *(row[0] for row in rows)])
+        return [row for row in rows if row[0] > seen or row[0] in self._locked]
 
-    patches.setattr(logstore.queues.Queue, "_fetch", fetch)
+    patches.setattr(logstore.queues.Queue, "_next_rows", next_rows)
 
 
 def a_prepare_does_not_wait_but_says_that_it_is_durable(patches: pytest.MonkeyPatch) -> None:

@@ -224,6 +224,9 @@ int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int r
 /* All ids are checked before the first is dequeued. On failure *done are dequeued, and *done is the culprit. */
 int ls_dequeue_many(ls_store *store, const uint64_t *ids, size_t n, uint32_t queue_id, ls_tx *tx, int reason, int flags,
                     size_t *done);
+/* As ls_dequeue_many outside transactions, with how often each was delivered. */
+int ls_settle_many(ls_store *store, const uint64_t *ids, const uint16_t *delivery_counts, size_t n, uint32_t queue_id,
+                   int reason, int flags, size_t *done);
 int ls_destroy(ls_store *store, uint64_t id, int flags);
 
 typedef struct ls_message_info {
@@ -238,6 +241,10 @@ typedef struct ls_message_info {
 int ls_message(ls_store *store, uint64_t id, ls_message_info *info);
 int ls_load_header(ls_store *store, uint64_t id, uint8_t *into, size_t bytes, size_t *done);
 int ls_load_content(ls_store *store, uint64_t id, uint64_t offset, uint8_t *into, size_t bytes, size_t *done);
+/* Headers and contents of several, each header before its content: sizes[2i] and sizes[2i + 1] bytes of message i.
+   Stops, with *done of them, at the first that may not fit into what is left of `bytes`, or cannot be loaded. */
+int ls_load_many(ls_store *store, const uint64_t *ids, size_t n, uint8_t *into, size_t bytes, uint64_t *sizes,
+                 size_t *done);
 
 /* ---- a queue's places in order ---- */
 typedef struct ls_place {

@@ -234,6 +234,48 @@ static void a_file_that_became_shorter_is_damage_to_a_read(void) {
     done();
 }
 
+/* Of messages that lie in the write buffers and on the disk, in one record and in chunks. */
+static void many_are_read_as_far_as_there_is_room_and_all_is_well(void) {
+    static uint8_t content[30000], into[40000];
+    static const uint8_t head[5] = "head";
+    uint32_t queue = 1;
+    uint64_t ids[4], sizes[8];
+    size_t n;
+
+    fresh();
+    for (size_t i = 0; i < sizeof content; i++) {
+        content[i] = (uint8_t)(i * 7 + i / 256);
+    }
+    for (int i = 0; i < 4; i++) {
+        size_t bytes = i == 2 ? sizeof content : 900;
+        check(ls_publish(r.store, &queue, 1, head, i == 1 ? 0 : sizeof head, content + i, bytes - (size_t)i, NULL,
+                         i < 3 ? LS_WAIT : 0, &ids[i]) == LS_OK);
+    }
+    check(ls_load_many(r.store, ids, 4, into, sizeof into, sizes, &n) == LS_OK && n == 4);
+    uint64_t at = 0;
+    for (int i = 0; i < 4; i++) {
+        size_t bytes = (i == 2 ? sizeof content : 900) - (size_t)i;
+        check(sizes[2 * i] == (i == 1 ? 0 : sizeof head) && sizes[2 * i + 1] == bytes);
+        check(memcmp(into + at, head, (size_t)sizes[2 * i]) == 0);
+        check(memcmp(into + at + sizes[2 * i], content + i, bytes) == 0);
+        at += sizes[2 * i] + sizes[2 * i + 1];
+    }
+    for (size_t room = 0; room < 2200; room += 37) {
+        memset(into, 0xEE, sizeof into);
+        check(ls_load_many(r.store, ids, 2, into, room, sizes, &n) == LS_OK && n <= room / 900);
+        for (size_t i = room; i < room + 100; i++) {
+            check(into[i] == 0xEE);
+        }
+    }
+    check(n == 2);
+    ids[1]++;
+    check(ls_load_many(r.store, ids, 4, into, sizeof into, sizes, &n) == LS_UNKNOWN_MESSAGE && n == 1);
+    check(ls_load_many(r.store, ids, 0, into, sizeof into, sizes, &n) == LS_OK && n == 0);
+    replace_there(ids[2], 48, 8, UINT64_MAX); /* of its body, which the checksum covers */
+    check(ls_load_many(r.store, &ids[2], 2, into, sizeof into, sizes, &n) == LS_CORRUPT && n == 0);
+    done();
+}
+
 /* As where directories were mixed up. What they say of another log's LSNs is no claim on this one. */
 static void notes_of_another_store_say_nothing_of_this_one(void) {
     struct closed c = {.epoch = 9, .end_lsn = 1 << 30};
@@ -464,6 +506,7 @@ int main(void) {
         a_queue_of_more_places_than_are_swept_at_once_is_deleted_whole,
         a_sealed_record_that_is_another_s_is_damage_to_a_read_and_to_a_move,
         a_file_that_became_shorter_is_damage_to_a_read,
+        many_are_read_as_far_as_there_is_room_and_all_is_well,
         notes_of_another_store_say_nothing_of_this_one,
         more_messages_than_a_first_table_holds_are_all_there,
         a_commit_that_ends_very_many_messages_ends_them_all,
