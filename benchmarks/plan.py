@@ -30,7 +30,7 @@ class Plan:
     seconds: float = 0.15  # a slice
     max_bytes: int = 48 << 20  # of content, a slice
     turns: int = 1  # a round
-    turns_of_targets: int = 4  # where a target depends on it
+    turns_of_targets: int = 3  # where a target depends on it
     pairs: int = 20_000  # of one publish and one dequeue, a slice
     read_messages: int = 50_000
     recovery_messages: int = 2_000_000  # of 100 bytes

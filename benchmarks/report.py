@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from typing import TYPE_CHECKING
 
-from plots import draw
 from tables import every_table
 
 if TYPE_CHECKING:
@@ -19,12 +19,16 @@ def write_page(page: Path, results: Path) -> None:
     """Tables between the marks, pictures into ``img`` beside the page."""
     if not results.is_file():
         raise SystemExit(f"run.py: there is no {results}: run `make bench` first, or name a run with --results")
-    told = json.loads(results.read_text(encoding="utf-8"))
     text = page.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise SystemExit(f"run.py: {page} has no place for figures: it needs the lines\n{BEGIN}\n{END}")
+    told = json.loads(results.read_text(encoding="utf-8"))
+    if importlib.util.find_spec("matplotlib") is None:
+        raise SystemExit("run.py: matplotlib draws the page's pictures, and is not here: pip install 'logstore[bench]'")
+    from plots import draw
+
     lines = ["", *_conditions(told["conditions"]), ""]
     for picture in draw(told, page.parent / "img"):
         lines += [f"![{picture.stem.replace('_', ' ')}](img/{picture.name})", ""]

@@ -71,6 +71,15 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
         if unknown := [one for one in chosen if one not in known]:
             parser.error(f"--{name}: there is no {', '.join(unknown)}; there are {', '.join(known)}")
         setattr(options, name, chosen)
+    if options.sizes:
+        try:
+            options.sizes = [int(size) for size in options.sizes.split(",")]
+        except ValueError:
+            parser.error(f"--sizes: {options.sizes} is no list of whole numbers")
+    if options.modes:
+        options.modes = [mode for mode in MODES if mode.name.startswith(tuple(options.modes.split(",")))]
+    if options.modes == [] or (options.sizes and min(options.sizes) < 1):
+        parser.error("nothing is left to measure: look at --modes and --sizes")
     if "logstore" not in options.peers:
         parser.error("--peers: logstore is what is measured; name it too")
     if options.rounds is not None and options.rounds < 1:
@@ -83,15 +92,13 @@ def planned(options: argparse.Namespace) -> plan.Plan:
     made = plan.quick() if options.quick else plan.Plan()
     made.rounds = options.rounds or made.rounds
     if options.sizes:
-        made.sizes = [int(size) for size in options.sizes.split(",")]
+        made.sizes = options.sizes
     if options.modes:
-        made.modes = [mode for mode in MODES if mode.name.startswith(tuple(options.modes.split(",")))]
+        made.modes = options.modes
     made.recovery_messages = options.recovery_messages or made.recovery_messages
     made.start_messages = options.start_messages or made.start_messages
     if options.recovery_gib:
         made.recovery_bytes = int(options.recovery_gib * (1 << 30))
-    if not made.modes or min(made.sizes) < 1:
-        raise SystemExit("run.py: nothing is left to measure: look at --modes and --sizes")
     return made
 
 

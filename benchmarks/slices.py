@@ -192,7 +192,7 @@ class Slices:
         def run(end: float) -> float:
             units, now = 0, clock()
             start = now
-            while units < limit and now < end:
+            while units == 0 or (units < limit and now < end):
                 if publish is not None:
                     publish(groups[units % count])
                 if consume is not None:
@@ -242,7 +242,7 @@ class Slices:
         got: list[bytes] = []
 
         async def run(worker: Worker, end: float) -> None:
-            while worker.units < limit and time.perf_counter() < end:
+            while worker.units == 0 or (worker.units < limit and time.perf_counter() < end):
                 if work != CONSUME:
                     await peer.publish_in_flight(bodies[worker.units % count])
                 if work != PUBLISH:

@@ -51,7 +51,7 @@ class Lmdb(ReadablePeer):
                 there = cursor.first()
                 while there and len(bodies) < count:
                     bodies.append(cursor.value())
-                    there = cursor.delete()
+                    there = cursor.delete() and cursor.key() != b""  # behind the last one, too, it says True
             return bodies
 
         return consume

@@ -32,8 +32,11 @@ class Sqlite(ReadablePeer):
     def version(cls) -> str:
         return sqlite3.sqlite_version
 
+    def _file(self) -> str:
+        return str(self.path / "messages")
+
     def _connect(self) -> sqlite3.Connection:
-        made = sqlite3.connect(self.path / "messages", isolation_level=None, check_same_thread=False, timeout=60)
+        made = sqlite3.connect(self._file(), isolation_level=None, check_same_thread=False, timeout=60)
         mode = made.execute("PRAGMA journal_mode=WAL").fetchone()
         made.execute("PRAGMA synchronous=FULL")
         made.execute("PRAGMA cache_size=-65536")
