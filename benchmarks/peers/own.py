@@ -57,17 +57,15 @@ class Logstore(ReadablePeer):
         return publish
 
     def consumer(self) -> Callable[[int], list[bytes]]:
-        store, queue = self.store, self.queue
+        queue = self.queue
 
         def consume(count: int) -> list[bytes]:
-            deliveries = queue.acquire(count)
+            deliveries = queue.acquire(count, load=True)
             contents = [delivery.content for delivery in deliveries]
-            if count == 1 and deliveries:
+            if len(deliveries) == 1:
                 deliveries[0].accept()
             else:
-                for delivery in deliveries:
-                    delivery.accept(wait=False)
-                store.force()
+                queue.accept_many(deliveries)
             return contents
 
         return consume
@@ -79,7 +77,7 @@ class Logstore(ReadablePeer):
 
     async def consume_in_flight(self) -> bytes | None:
         """The same for the oldest message; None if there is none."""
-        deliveries = self.queue.acquire(1)
+        deliveries = self.queue.acquire(1, load=True)
         if not deliveries:
             return None
         content = deliveries[0].content
