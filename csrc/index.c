@@ -3,6 +3,11 @@
  * key is asked of its owner. When it fills, a table of twice the size takes over and every later insertion moves a
  * few old slots, so that no single operation pays for the growth.
  *
+ * The keys of messages and transactions are LSNs, and neighbours in the log are asked for together: they are published,
+ * taken from a queue's front and recovered in that order. So what is hashed is which 512 bytes of the log a key
+ * lies in, and the keys of these lie side by side: a line of the processor's cache serves several. A record that makes a
+ * message has 80 bytes or more, so there are at most seven of them.
+ *
  * Behind the slots stands a byte for each: how far it is from where its key hashes to. Among millions, asking an owner
  * means waiting for memory; with the byte only those are asked whose keys hash to the same slot, and nobody when a gap
  * is closed. FAR stands for any longer way, which only the key tells.
@@ -11,8 +16,15 @@
 #include <stdlib.h>
 
 #include "table.h"
+#include "vfs.h"
 
-enum { INDEX_SLOTS_MIN = 64, MOVES_PER_INSERTION = 8, FAR = UINT8_MAX };
+enum {
+    INDEX_SLOTS_MIN = 64,
+    MOVES_PER_INSERTION = 8,
+    FAR = UINT8_MAX,
+    GROUP_BITS = 9, /* 512 bytes of the log: the keys in them stand side by side */
+    NEAR_BITS = 6,  /* ... a slot for each 64 bytes */
+};
 static const uint32_t GONE = UINT32_MAX;
 
 static uint64_t hash(uint64_t key) {
@@ -21,8 +33,19 @@ static uint64_t hash(uint64_t key) {
     return key ^ (key >> 29);
 }
 
+/* Where a key wants to stand. */
+static uint64_t home_of(const struct index *x, uint64_t key, uint64_t mask) {
+    uint64_t group = hash(key >> x->group_bits) << (x->group_bits - x->near_bits);
+    uint64_t near = (key & ((UINT64_C(1) << x->group_bits) - 1)) >> x->near_bits;
+    return (group | near) & mask;
+}
+
 void index_init(struct index *x, index_key_fn *key_of, const void *context) {
     *x = (struct index){.key_of = key_of, .context = context};
+}
+
+void index_init_by_lsn(struct index *x, index_key_fn *key_of, const void *context) {
+    *x = (struct index){.key_of = key_of, .context = context, .group_bits = GROUP_BITS, .near_bits = NEAR_BITS};
 }
 
 void index_free(struct index *x) {
@@ -36,7 +59,7 @@ static uint8_t *ways_of(uint32_t *slots, uint64_t mask) { return (uint8_t *)(slo
 static uint8_t as_way(uint64_t distance) { return distance < FAR ? (uint8_t)distance : (uint8_t)FAR; }
 
 static void put(struct index *x, uint64_t key, uint32_t stored) {
-    uint64_t home = hash(key) & x->mask, at = home;
+    uint64_t home = home_of(x, key, x->mask), at = home;
     while (x->slots[at] != 0) {
         at = (at + 1) & x->mask;
     }
@@ -64,6 +87,7 @@ static bool grow(struct index *x, uint64_t slots) {
     if (fresh == NULL) {
         return false;
     }
+    vfs_advise_large_pages(fresh, slots * (sizeof *fresh + sizeof(uint8_t)));
     move_some(x, UINT64_MAX);
     x->old = x->count > 0 ? x->slots : NULL;
     if (x->count == 0) {
@@ -86,10 +110,25 @@ bool index_prepare(struct index *x, uint64_t more) {
 
 void index_prefetch(const struct index *x, uint64_t key) {
     if (x->slots != NULL) {
-        uint64_t home = hash(key) & x->mask;
+        uint64_t home = home_of(x, key, x->mask);
         __builtin_prefetch(&x->slots[home], 1);
         __builtin_prefetch(&ways_of(x->slots, x->mask)[home], 1);
     }
+}
+
+uint32_t index_likely(const struct index *x, uint64_t key) {
+    if (x->slots == NULL) {
+        return INDEX_NONE;
+    }
+    const uint8_t *ways = ways_of(x->slots, x->mask);
+    uint64_t at = home_of(x, key, x->mask);
+    for (unsigned distance = 0; distance < FAR && x->slots[at] != 0; distance++) {
+        if (ways[at] == distance) {
+            return x->slots[at] - 1;
+        }
+        at = (at + 1) & x->mask;
+    }
+    return INDEX_NONE;
 }
 
 void index_insert(struct index *x, uint64_t key, uint32_t number) {
@@ -103,7 +142,7 @@ void index_insert(struct index *x, uint64_t key, uint32_t number) {
 static uint32_t *locate(const struct index *x, uint64_t key, uint32_t *slots, uint64_t mask) {
     const uint8_t *ways = ways_of(slots, mask);
     uint64_t distance = 0;
-    for (uint64_t at = hash(key) & mask; slots[at] != 0; at = (at + 1) & mask) {
+    for (uint64_t at = home_of(x, key, mask); slots[at] != 0; at = (at + 1) & mask) {
         if (ways[at] == as_way(distance++) && slots[at] != GONE && x->key_of(x->context, slots[at] - 1) == key) {
             return &slots[at];
         }
@@ -124,7 +163,7 @@ uint32_t index_find(const struct index *x, uint64_t key) {
 
 static uint64_t way_of(const struct index *x, uint64_t at) {
     uint8_t way = ways_of(x->slots, x->mask)[at];
-    return way < FAR ? way : (at - hash(x->key_of(x->context, x->slots[at] - 1))) & x->mask;
+    return way < FAR ? way : (at - home_of(x, x->key_of(x->context, x->slots[at] - 1), x->mask)) & x->mask;
 }
 
 /* Closes the gap: whatever follows and would no longer be found from its home slot moves into it. */

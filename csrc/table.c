@@ -1,5 +1,6 @@
 /* Messages in slabs, and their places. See table.h. */
 #include "table.h"
+#include "vfs.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -19,9 +20,9 @@ static uint64_t tx_key(const void *context, uint32_t number) {
 
 void table_init(struct table *t) {
     *t = (struct table){.free_message = INDEX_NONE};
-    index_init(&t->messages, message_key, t);
+    index_init_by_lsn(&t->messages, message_key, t);
     index_init(&t->queue_index, queue_key, t);
-    index_init(&t->tx_index, tx_key, t);
+    index_init_by_lsn(&t->tx_index, tx_key, t);
 }
 
 struct message *table_message(const struct table *t, uint32_t number) {
@@ -29,6 +30,36 @@ struct message *table_message(const struct table *t, uint32_t number) {
 }
 
 uint32_t table_find(const struct table *t, uint64_t id) { return index_find(&t->messages, id); }
+
+static void prefetch_message(const struct table *t, uint64_t id) {
+    uint32_t number = index_likely(&t->messages, id);
+    if (number != INDEX_NONE) {
+        const char *m = (const char *)table_message(t, number);
+        __builtin_prefetch(m, 1);
+        __builtin_prefetch(m + sizeof(struct message) - 1, 1); /* it may stand on two lines */
+    }
+}
+
+static void prefetch_place(const struct table *t, uint64_t id) {
+    uint32_t number = index_likely(&t->messages, id);
+    struct message *m = number != INDEX_NONE ? table_message(t, number) : NULL;
+    if (m != NULL && m->id == id && m->place_count > 0 && m->many == 0) {
+        __builtin_prefetch(m->places.one.at.chunk, 1);
+        __builtin_prefetch(place_entry(&m->places.one), 1);
+    }
+}
+
+void table_prefetch(const struct table *t, const uint64_t *ids, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        index_prefetch(&t->messages, ids[i]);
+    }
+    for (size_t i = 0; i < n; i++) {
+        prefetch_message(t, ids[i]);
+    }
+    for (size_t i = 0; i < n; i++) {
+        prefetch_place(t, ids[i]);
+    }
+}
 
 static void free_extra(struct message *m) {
     if (m->extra != NULL) {
@@ -43,11 +74,16 @@ static void free_extra(struct message *m) {
     }
 }
 
+/* A few are had one by one; of many, so many in one piece that they fill large pages. */
+_Static_assert(SLABS_AT_ONCE * sizeof(struct slab) % LARGE_PAGE_BYTES == 0, "slabs fill large pages");
+
+static uint32_t slabs_from(uint32_t number) { return number < SLABS_AT_ONCE ? 1 : SLABS_AT_ONCE; }
+
 void table_free(struct table *t) {
     for (uint32_t number = 0; number < t->message_slots; number++) {
         free_extra(table_message(t, number));
     }
-    for (uint32_t i = 0; i < t->slab_count; i++) {
+    for (uint32_t i = 0; i < t->slab_count; i += slabs_from(i)) {
         free(t->slabs[i]);
     }
     free(t->slabs);
@@ -72,9 +108,10 @@ void table_free(struct table *t) {
     index_free(&t->tx_index);
 }
 
-static bool add_slab(struct table *t) {
-    if (t->slab_count == t->slab_capacity) {
-        uint32_t capacity = t->slab_capacity == 0 ? 16 : 2 * t->slab_capacity;
+static bool add_slabs(struct table *t) {
+    uint32_t more = slabs_from(t->slab_count);
+    if (t->slab_count + more > t->slab_capacity) {
+        uint32_t capacity = t->slab_capacity == 0 ? SLABS_AT_ONCE : 2 * t->slab_capacity;
         struct slab **slabs = realloc(t->slabs, capacity * sizeof *slabs);
         if (slabs == NULL) {
             return false;
@@ -82,21 +119,26 @@ static bool add_slab(struct table *t) {
         t->slabs = slabs;
         t->slab_capacity = capacity;
     }
-    if (t->slab_count >= INDEX_NONE / SLAB_MESSAGES - 1) {
+    if (t->slab_count >= INDEX_NONE / SLAB_MESSAGES - more) {
         return false;
     }
-    struct slab *slab = malloc(sizeof *slab);
-    if (slab == NULL) {
+    struct slab *made = more == 1 ? malloc(sizeof *made) : aligned_alloc(LARGE_PAGE_BYTES, more * sizeof *made);
+    if (made == NULL) {
         return false;
     }
-    t->slabs[t->slab_count++] = slab;
-    t->free_slots += SLAB_MESSAGES;
+    if (more > 1) {
+        vfs_advise_large_pages(made, more * sizeof *made);
+    }
+    for (uint32_t i = 0; i < more; i++) {
+        t->slabs[t->slab_count++] = made + i;
+    }
+    t->free_slots += (uint64_t)more * SLAB_MESSAGES;
     return true;
 }
 
 bool table_prepare(struct table *t, uint32_t more) {
     while (t->free_slots < more) {
-        if (!add_slab(t)) {
+        if (!add_slabs(t)) {
             return false;
         }
     }

@@ -33,15 +33,19 @@ struct index {
     uint64_t count;
     index_key_fn *key_of;
     const void *context;
+    uint8_t group_bits; /* keys that differ only in these low bits stand side by side, */
+    uint8_t near_bits;  /* and in the same slot if only in these; both 0: keys are scattered one by one */
 };
 
 #define INDEX_NONE UINT32_MAX
 
 void index_init(struct index *x, index_key_fn *key_of, const void *context);
+void index_init_by_lsn(struct index *x, index_key_fn *key_of, const void *context); /* neighbours in the log are near */
 void index_free(struct index *x);
 bool index_prepare(struct index *x, uint64_t more); /* memory for that many insertions; false: none left */
 void index_insert(struct index *x, uint64_t key, uint32_t number);
-void index_prefetch(const struct index *x, uint64_t key); /* this key will soon be inserted: memory is slow */
+void index_prefetch(const struct index *x, uint64_t key);   /* this key will soon be asked for: memory is slow */
+uint32_t index_likely(const struct index *x, uint64_t key); /* perhaps the key's, without asking its owner; or NONE */
 uint32_t index_find(const struct index *x, uint64_t key);
 void index_remove(struct index *x, uint64_t key);
 
@@ -208,7 +212,7 @@ enum {
     ROW_FOR_ID_BYTES = 29, /* where there was an id in a list */
 };
 
-enum { SLAB_MESSAGES = 4096, TX_MAX = 65536, QUEUES_MAX = 1 << 20 };
+enum { SLAB_MESSAGES = 4096, SLABS_AT_ONCE = 32 /* once there are so many */, TX_MAX = 65536, QUEUES_MAX = 1 << 20 };
 
 struct slab {
     struct message messages[SLAB_MESSAGES];
@@ -258,6 +262,11 @@ void table_free(struct table *t);
 
 struct message *table_message(const struct table *t, uint32_t number);
 uint32_t table_find(const struct table *t, uint64_t id); /* or INDEX_NONE */
+/*
+ * Many messages will be asked for at once, each of which would be waited for alone: where its slot, itself and its first
+ * place are is fetched for all of them before the first is looked at. Changes nothing; any ids will do.
+ */
+void table_prefetch(const struct table *t, const uint64_t *ids, size_t n);
 /* Memory for `more` messages; then table_add cannot fail. */
 bool table_prepare(struct table *t, uint32_t more);
 uint32_t table_add(struct table *t, uint64_t id, uint16_t flags);

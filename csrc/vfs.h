@@ -26,7 +26,7 @@ enum {
     VFS_DIRECT = 8,    /* bypass the page cache; -EINVAL where the file system cannot */
 };
 
-enum { VFS_NAME_MAX = 255 };
+enum { VFS_NAME_MAX = 255, LARGE_PAGE_BYTES = 2 << 20 };
 
 typedef struct vfs vfs;
 
@@ -69,5 +69,8 @@ struct vfs {
 
 /* The Linux implementation; one static table, never freed. */
 vfs *vfs_posix(void);
+/* Advice on memory, which no table needs to know of: all of it will be used, at random; large pages serve it better. What
+   it holds stays. */
+void vfs_advise_large_pages(void *memory, size_t bytes);
 
 #endif

@@ -29,6 +29,7 @@
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/random.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -396,6 +397,14 @@ static int posix_event_signal(vfs *v, int event) {
     if (moved < 0)
         return errno == EAGAIN ? 0 : error_now(); /* a full counter: the reader will wake all the same */
     return moved == (ssize_t)sizeof one ? 0 : -EIO;
+}
+
+void vfs_advise_large_pages(void *memory, size_t bytes) {
+    const uintptr_t page = LARGE_PAGE_BYTES;
+    uintptr_t from = ((uintptr_t)memory + page - 1) / page * page, to = ((uintptr_t)memory + bytes) / page * page;
+
+    if (from < to)
+        (void)madvise((char *)memory + (from - (uintptr_t)memory), to - from, MADV_HUGEPAGE);
 }
 
 vfs *vfs_posix(void) {

@@ -14,12 +14,15 @@ static uint64_t key_of(const void *context, uint32_t number) {
 }
 
 /* Keys as LSNs are: multiples of 8, rising. Some removals leave the old slots behind, some the new ones. */
-static void the_index_finds_what_is_in_it_and_nothing_else(void) {
+static void the_index_finds_what_is_in_it_and_nothing_else(bool by_lsn) {
     static bool in[KEYS];
     struct index x;
     uint64_t c = 1, count = 0;
 
-    index_init(&x, key_of, NULL);
+    if (by_lsn)
+        index_init_by_lsn(&x, key_of, NULL);
+    else
+        index_init(&x, key_of, NULL);
     for (uint32_t i = 0; i < KEYS; i++)
         keys[i] = 65536 + i * UINT64_C(8) * (1 + i % 3 * 0) + (uint64_t)(i / 1000) * 65536 * 7;
     memset(in, 0, sizeof in);
@@ -42,6 +45,8 @@ static void the_index_finds_what_is_in_it_and_nothing_else(void) {
             if (i % 64 == 0) {
                 check(index_find(&x, keys[other]) == (in[other] ? other : INDEX_NONE));
                 check(index_find(&x, keys[i] + 1) == INDEX_NONE);
+                index_prefetch(&x, keys[other]);
+                check(index_likely(&x, keys[other]) == INDEX_NONE || index_likely(&x, keys[other]) < KEYS);
             }
         }
         check(x.count == count);
@@ -184,10 +189,49 @@ static void a_cursor_misses_nothing_and_repeats_nothing(void) {
     table_free(&t);
 }
 
+/* Ids that were never there, that are there and that are gone; with many more than one piece of memory holds. */
+static void a_message_among_many_is_fetched_ahead_only_as_advice(void) {
+    enum { MANY = (SLABS_AT_ONCE + 1) * SLAB_MESSAGES };
+    struct table t;
+    uint64_t ids[3];
+
+    table_init(&t);
+    ids[0] = 8;
+    table_prefetch(&t, ids, 1);
+    require(table_add_queue(&t, 1));
+    for (uint32_t i = 0; i < MANY; i++) {
+        uint64_t id = 4096 + UINT64_C(96) * i;
+
+        require(table_prepare(&t, 1) && queue_prepare(table_queue(&t, 1), 1));
+        uint32_t number = table_add(&t, id, MESSAGE_PUBLISHED);
+        message_add_place(&t, table_message(&t, number), queue_append(table_queue(&t, 1), number, id, 0));
+    }
+    require(t.slab_count == 2 * SLABS_AT_ONCE);
+    for (uint32_t i = 0; i < MANY; i++) {
+        ids[0] = 4096 + UINT64_C(96) * i;
+        ids[1] = ids[0] + 8;
+        ids[2] = 4096 + UINT64_C(96) * (MANY - 1 - i);
+        if (i % 1000 == 0)
+            table_prefetch(&t, ids, 3);
+        uint32_t number = table_find(&t, ids[0]);
+        struct message *m = table_message(&t, number);
+        require(m->id == ids[0] && table_find(&t, ids[1]) == INDEX_NONE);
+        queue_kill(message_place(m, 1));
+        message_drop_place(&t, m, 1);
+        table_remove(&t, number);
+        if (i % 1000 == 0)
+            table_prefetch(&t, ids, 3);
+    }
+    check(t.message_count == 0 && t.place_count == 0 && table_queue(&t, 1)->depth == 0);
+    table_free(&t);
+}
+
 int main(void) {
     int failed = 0;
 
-    the_index_finds_what_is_in_it_and_nothing_else();
+    the_index_finds_what_is_in_it_and_nothing_else(false);
+    the_index_finds_what_is_in_it_and_nothing_else(true);
+    a_message_among_many_is_fetched_ahead_only_as_advice();
     the_index_finds_keys_that_stand_far_from_their_slot();
     failed += failures_here > 0;
     failures_here = 0;
