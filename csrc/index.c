@@ -100,6 +100,10 @@ static bool grow(struct index *x, uint64_t slots) {
     return true;
 }
 
+bool index_has_room(const struct index *x, uint64_t more) {
+    return x->slots != NULL && (x->count + more) * 4 <= (x->mask + 1) * 3;
+}
+
 bool index_prepare(struct index *x, uint64_t more) {
     uint64_t slots = x->slots == NULL ? INDEX_SLOTS_MIN : x->mask + 1;
     while ((x->count + more) * 4 > slots * 3) {

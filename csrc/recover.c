@@ -14,6 +14,14 @@
 #include "mutants.h"
 #include "replay.h"
 #include "scan_parts.h"
+#include "vfs.h"
+
+enum {
+    RECORDS_AHEAD = 16,
+    BYTES_AHEAD = 2048, /* another thread has read them: they come from its cache */
+    FORESEEN_FROM = 1 << 16,
+    FORESEEN_TIMES = 7,
+};
 
 /* ---- the phases ---- */
 
@@ -53,16 +61,50 @@ void replay_begin_batch(struct replay *p, const struct scan_batch *b) {
     p->time_us = b->batch.time_us;
 }
 
+/*
+ * The index grows in few steps: to what there will be in the end if it goes on like this. What is guessed too high is
+ * memory that lies idle, and so the guess is at most so many times what there is.
+ */
+static void foresee(const struct replay *p, const struct scan_batch *b) {
+    struct index *x = &p->t->messages;
+    uint64_t behind = b->lsn - p->base_lsn, before = p->scan->end_lsn - b->lsn;
+    if (x->count < FORESEEN_FROM || index_has_room(x, b->batch.count)) {
+        return;
+    }
+    uint64_t times = before / behind < FORESEEN_TIMES ? before / behind + 1 : FORESEEN_TIMES;
+    (void)index_prepare(x, x->count * times); /* without so much memory it grows as ever */
+}
+
+/* Its chain will soon be looked for, or made: what the index has there comes nearer meanwhile. */
+static void fetch_chain(const struct replay *p, const struct scan_batch *b, uint32_t *offset) {
+    struct record r;
+    __builtin_prefetch(b->bytes + (*offset + BYTES_AHEAD < b->batch.bytes ? *offset + BYTES_AHEAD : *offset));
+    if (scan_record(b, offset, &r) && r.type <= MESSAGE_RELOCATED) {
+        index_prefetch(&p->t->messages, r.id);
+    }
+}
+
+static int replay_batch(struct replay *p, const struct scan_batch *b) {
+    uint32_t offset = BATCH_RECORD_BYTES, ahead = BATCH_RECORD_BYTES;
+    struct record r;
+    int rc = LS_OK;
+    foresee(p, b);
+    for (int i = 0; i < RECORDS_AHEAD; i++) {
+        fetch_chain(p, b, &ahead);
+    }
+    while (rc == LS_OK && scan_record(b, &offset, &r)) {
+        fetch_chain(p, b, &ahead);
+        rc = replay_record(p, &r);
+    }
+    return rc;
+}
+
 static int replay_log(struct replay *p) {
     struct scan_batch b;
     int rc;
     while ((rc = scan_next(p->scan, &b)) == LS_OK) {
         replay_begin_batch(p, &b);
-        uint32_t offset = BATCH_RECORD_BYTES;
-        struct record r;
-        while (rc == LS_OK && scan_record(&b, &offset, &r)) {
-            rc = replay_record(p, &r);
-        }
+        rc = replay_batch(p, &b);
         if (rc != LS_OK) {
             return rc;
         }
@@ -118,8 +160,20 @@ static bool is_whole(const struct replay *p, const struct message *m) {
     return lowest >= p->base_lsn;
 }
 
+/* The queue with this id, made if it is not there yet; NULL: no memory. `near` is the last one: mostly it is that again. */
+static struct queue *queue_of(const struct replay *p, struct queue *near, uint32_t id) {
+    if (near != NULL && near->id == id) {
+        return near;
+    }
+    if (table_any_queue(p->t, id) == NULL && !table_add_queue(p->t, id)) {
+        return NULL;
+    }
+    return table_any_queue(p->t, id);
+}
+
 /* The dead and the never enqueued go; places are counted by queue. */
 static int settle_messages(struct replay *p) {
+    struct queue *q = NULL;
     for (uint32_t number = 0; number < p->t->message_slots; number++) {
         struct message *m = table_message(p->t, number);
         if ((m->flags & MESSAGE_FREE) != 0) {
@@ -137,11 +191,11 @@ static int settle_messages(struct replay *p) {
             continue;
         }
         for (uint32_t i = 0; i < m->place_count; i++) {
-            uint32_t id = message_places(m)[i].queue_id;
-            if (table_any_queue(p->t, id) == NULL && !table_add_queue(p->t, id)) {
+            q = queue_of(p, q, message_places(m)[i].queue_id);
+            if (q == NULL) {
                 return fail_memory();
             }
-            table_any_queue(p->t, id)->wanted++;
+            q->wanted++;
         }
     }
     return LS_OK;
@@ -149,40 +203,44 @@ static int settle_messages(struct replay *p) {
 
 /* ---- what lives where ---- */
 
-/* One record that the table needs; false if it is not in the log. */
-static bool count_record(const struct replay *p, uint64_t lsn, uint64_t bytes) {
-    struct segment *s = lsn >= p->base_lsn ? log_segment(p->g, lsn) : NULL;
+/* One record that the table needs; false if it is not in the log. *near: where the last one was, as mostly the next. */
+static bool count_record(const struct replay *p, struct segment **near, uint64_t lsn, uint64_t bytes) {
+    struct segment *s = *near;
+    if (s == NULL || lsn < s->first_lsn || lsn - s->first_lsn >= p->g->segment_size) {
+        s = *near = lsn >= p->base_lsn ? log_segment(p->g, lsn) : NULL;
+    }
     if (s != NULL) {
         log_live(s, 1, bytes);
     }
     return s != NULL;
 }
 
-static bool count_message(const struct replay *p, const struct message *m) {
-    bool there = count_record(p, message_start_lsn(m), message_start_weight(m));
+static bool count_message(const struct replay *p, struct segment **near, const struct message *m) {
+    bool there = count_record(p, near, message_start_lsn(m), message_start_weight(m));
     const struct message_extra *x = m->extra;
     for (uint32_t i = 0; x != NULL && i < x->chunk_count; i++) {
-        there = count_record(p, x->chunks[i].lsn, x->chunks[i].record_bytes) && there;
+        there = count_record(p, near, x->chunks[i].lsn, x->chunks[i].record_bytes) && there;
     }
     for (uint32_t i = 0; x != NULL && i < x->part_count; i++) {
-        there = count_record(p, x->parts[i].lsn, x->parts[i].record_bytes) && there;
+        there = count_record(p, near, x->parts[i].lsn, x->parts[i].record_bytes) && there;
     }
     return there;
 }
 
 static int count_live(const struct replay *p) {
     struct record r = {.lsn = p->base_lsn};
+    struct segment *near = NULL;
     for (uint32_t number = 0; number < p->t->message_slots; number++) {
         const struct message *m = table_message(p->t, number);
         r.id = m->id;
-        if ((m->flags & MESSAGE_FREE) == 0 && !count_message(p, m)) {
+        if ((m->flags & MESSAGE_FREE) == 0 && !count_message(p, &near, m)) {
             return replay_inconsistent(p, &r, "a message that lives has records below the base");
         }
     }
     for (uint32_t i = 0; i < p->t->tx_slots; i++) {
         const struct tx *tx = p->t->txs[i];
         r.id = tx != NULL ? tx->id : 0;
-        if (tx != NULL && !count_record(p, tx->start_lsn, tx_start_bytes(tx))) {
+        if (tx != NULL && !count_record(p, &near, tx->start_lsn, tx_start_bytes(tx))) {
             return replay_inconsistent(p, &r, "an open transaction has its start below the base");
         }
     }
@@ -233,6 +291,9 @@ static int build_runs(struct replay *p) {
     }
     struct ordered *all = calloc(t->place_count, sizeof *all);
     size_t *ends = calloc(t->queue_count + 1, sizeof *ends);
+    if (all != NULL) {
+        vfs_advise_large_pages(all, t->place_count * sizeof *all);
+    }
     int rc = all == NULL || ends == NULL ? fail_memory() : LS_OK;
     size_t at = 0;
     for (uint32_t i = 0; rc == LS_OK && i < t->queue_count; i++) {
@@ -242,12 +303,15 @@ static int build_runs(struct replay *p) {
             t->queues[i]->wanted = i; /* from here on: where its stretch is in `ends` */
         }
     }
+    const struct queue *near = NULL;
     for (uint32_t number = 0; rc == LS_OK && number < t->message_slots; number++) {
         struct message *m = table_message(t, number);
         for (uint32_t i = 0; (m->flags & MESSAGE_FREE) == 0 && i < m->place_count; i++) {
             const struct place *place = &message_places(m)[i];
-            uint32_t q = table_any_queue(t, place->queue_id)->wanted;
-            all[ends[q]++] = (struct ordered){place->at.order_lsn, place->slot, number};
+            if (near == NULL || near->id != place->queue_id) {
+                near = table_any_queue(t, place->queue_id);
+            }
+            all[ends[near->wanted]++] = (struct ordered){place->at.order_lsn, place->slot, number};
         }
     }
     size_t from = 0;
@@ -351,7 +415,11 @@ int replay_settle(struct replay *p) {
 
 static int replay_and_settle(struct replay *p, uint64_t start_us) {
     vfs *v = p->g->v;
+    if (p->g->background) {
+        scan_ahead_start(p->scan);
+    }
     int rc = replay_log(p);
+    scan_ahead_stop(p->scan);
     replay_free(p);
     p->report->scan_us = v->monotonic_us(v) - start_us;
     return rc == LS_OK ? replay_settle(p) : rc;

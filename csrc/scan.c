@@ -390,17 +390,34 @@ static bool next_segment(struct scan *s) {
     return false;
 }
 
-int scan_next(struct scan *s, struct scan_batch *b) {
+bool scan_goes_on(struct scan *s) {
     if (s->next_file > s->last) {
-        return LS_END;
+        return false;
     }
     while (s->next_lsn >= log_part_end(s, s->next_file)) {
         if (!next_segment(s)) {
-            return LS_END;
+            return false;
         }
     }
+    return true;
+}
+
+int scan_accept_next(struct scan *s, struct scan_batch *b, enum format_result *why) {
+    int rc = scan_accept_batch(s, s->next_file, s->next_lsn, log_part_end(s, s->next_file), b, why);
+    s->next_lsn += rc == LS_OK && *why == FORMAT_OK ? b->batch.bytes : 0;
+    return rc;
+}
+
+int scan_next(struct scan *s, struct scan_batch *b) {
+    if (!scan_goes_on(s)) {
+        return LS_END;
+    }
+    if (s->ahead != NULL && scan_ahead_take(s, b)) {
+        s->next_lsn += b->batch.bytes;
+        return LS_OK;
+    }
     enum format_result why = FORMAT_OK;
-    int rc = scan_accept_batch(s, s->next_file, s->next_lsn, log_part_end(s, s->next_file), b, &why);
+    int rc = scan_accept_next(s, b, &why);
     if (rc != LS_OK) {
         return rc;
     }
@@ -410,7 +427,6 @@ int scan_next(struct scan *s, struct scan_batch *b) {
     if (why != FORMAT_OK) {
         return corrupt(s, s->files[s->next_file].first_lsn, s->next_lsn, "a batch cannot be read", why);
     }
-    s->next_lsn += b->batch.bytes;
     return LS_OK;
 }
 

@@ -19,6 +19,8 @@ enum scan_state {
     SCAN_VALID,
 };
 
+struct scan_ahead;
+
 struct scan_file {
     uint64_t first_lsn;
     enum scan_state state;
@@ -68,6 +70,7 @@ struct scan {
     size_t next_file;
     uint64_t next_lsn;
     uint64_t bytes_read;
+    struct scan_ahead *ahead; /* another thread reads what scan_next gives; NULL: none does */
 };
 
 struct scan_batch {
@@ -85,6 +88,12 @@ int scan_list(struct scan *s, vfs *v, int dir, const struct meta *meta);
 int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool want_direct, const struct hint *live);
 /* From the base on. LS_END after the last accepted batch. Records inside are verified already. */
 int scan_next(struct scan *s, struct scan_batch *b);
+/*
+ * From here on another thread reads and verifies what scan_next will give: only scan_next may be called until that is
+ * stopped, which scan_close does not do. It changes nothing but who waits; what cannot be had is done without.
+ */
+void scan_ahead_start(struct scan *s);
+void scan_ahead_stop(struct scan *s);
 /* From the first batch that ends beyond this LSN instead of from the base. */
 void scan_seek(struct scan *s, uint64_t lsn);
 /* Back to the base. */

@@ -61,11 +61,11 @@ int scan_open_segment(struct scan *s, size_t index) {
  * As many bytes as there are. Past the page cache only whole blocks may be asked for: a transfer that ended within one
  * goes on from its beginning, unless the file ends there.
  */
-static int64_t read_blocks(struct scan *s, size_t want, uint64_t from) {
+static int64_t read_blocks(struct scan *s, uint8_t *into, size_t want, uint64_t from) {
     size_t got = 0;
     int tries = 0;
     while (got < want) {
-        int64_t moved = s->v->pread(s->v, s->file, s->window + got, want - got, from + got);
+        int64_t moved = s->v->pread(s->v, s->file, into + got, want - got, from + got);
         if (moved == -EINTR) {
             continue;
         }
@@ -96,7 +96,7 @@ int scan_look(struct scan *s, uint64_t offset, size_t bytes, const uint8_t **at,
         uint64_t from = offset / BLOCK_BYTES * BLOCK_BYTES;
         uint64_t left = s->meta.segment_size > from ? s->meta.segment_size - from : 0;
         size_t want = left < s->window_capacity ? (size_t)left : s->window_capacity;
-        int64_t got = read_blocks(s, want, from);
+        int64_t got = read_blocks(s, s->window, want, from);
         if (got < 0) {
             return fail_at(LS_IO, s->files[s->file_index].first_lsn, s->files[s->file_index].first_lsn + offset,
                            "a segment cannot be read: %s", strerror((int)-got));
@@ -109,6 +109,20 @@ int scan_look(struct scan *s, uint64_t offset, size_t bytes, const uint8_t **at,
     *available = skip < s->window_bytes ? s->window_bytes - (size_t)skip : 0;
     *at = s->window + (skip < s->window_bytes ? skip : 0);
     return LS_OK;
+}
+
+bool scan_read_on(struct scan *s, size_t bytes) {
+    uint64_t from = s->window_at + s->window_bytes;
+    uint64_t left = s->meta.segment_size > from ? s->meta.segment_size - from : 0;
+    size_t room = s->window_capacity - s->window_bytes, want = bytes < room ? bytes : room;
+    want = (left < want ? (size_t)left : want) / BLOCK_BYTES * BLOCK_BYTES;
+    int64_t got = want > 0 && from % BLOCK_BYTES == 0 ? read_blocks(s, s->window + s->window_bytes, want, from) : 0;
+    if (got <= 0) {
+        return false;
+    }
+    s->window_bytes += (size_t)got;
+    s->bytes_read += (uint64_t)got;
+    return true;
 }
 
 /* ---- one batch ---- */
@@ -244,7 +258,7 @@ int scan_fail_newer(uint64_t first_lsn) {
 /* Reads the header of the open file into its entry. */
 int scan_read_header(struct scan *s, size_t index) {
     struct scan_file *f = &s->files[index];
-    int64_t got = read_blocks(s, SEGMENT_HEADER_BYTES, 0);
+    int64_t got = read_blocks(s, s->window, SEGMENT_HEADER_BYTES, 0);
     s->window_bytes = 0;
     if (got < 0) {
         return fail_at(LS_IO, f->first_lsn, f->first_lsn, "a segment cannot be read: %s", strerror((int)-got));

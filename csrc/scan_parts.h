@@ -22,6 +22,14 @@ int scan_accept_batch(struct scan *s, size_t index, uint64_t lsn, uint64_t end_l
 /* The watermark is at least what any batch record of the file says was durable; *found counts them. */
 int scan_search_batches(struct scan *s, size_t index, uint64_t offset, uint64_t epoch, uint64_t *found);
 void scan_raise_watermark(struct scan *s, uint64_t lsn);
+/* To the segment that the next batch is in; false after the last batch of the log. */
+bool scan_goes_on(struct scan *s);
+/* The batch at next_lsn; *why says whether it was accepted, and if so the next one is behind it. */
+int scan_accept_next(struct scan *s, struct scan_batch *b, enum format_result *why);
+/* At most so many bytes more behind those in the window; false if there are none, or it is not possible. */
+bool scan_read_on(struct scan *s, size_t bytes);
+/* scan_ahead.c: the next batch, if another thread has it or will have it. */
+bool scan_ahead_take(struct scan *s, struct scan_batch *b);
 int scan_fail_newer(uint64_t first_lsn);
 
 #endif

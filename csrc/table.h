@@ -42,7 +42,8 @@ struct index {
 void index_init(struct index *x, index_key_fn *key_of, const void *context);
 void index_init_by_lsn(struct index *x, index_key_fn *key_of, const void *context); /* neighbours in the log are near */
 void index_free(struct index *x);
-bool index_prepare(struct index *x, uint64_t more); /* memory for that many insertions; false: none left */
+bool index_prepare(struct index *x, uint64_t more);        /* memory for that many insertions; false: none left */
+bool index_has_room(const struct index *x, uint64_t more); /* for so many it need not grow */
 void index_insert(struct index *x, uint64_t key, uint32_t number);
 void index_prefetch(const struct index *x, uint64_t key);   /* this key will soon be asked for: memory is slow */
 uint32_t index_likely(const struct index *x, uint64_t key); /* perhaps the key's, without asking its owner; or NONE */
