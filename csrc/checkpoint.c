@@ -173,7 +173,7 @@ static void copy_all(struct taking *k) {
     struct log *g = &k->store->log;
     bool more = true;
     (void)pthread_mutex_unlock(&g->lock);
-    k->error = -checkpoint_file_begin(&k->file, g->v, g->dir, &k->header);
+    k->error = -checkpoint_file_begin(&k->file, g->v, g->dir, &k->header, &g->written);
     while (more) {
         (void)pthread_mutex_lock(&g->lock);
         if (k->error != 0 || must_end(k->store)) {

@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "format_checkpoint.h"
+#include "io.h"
 #include "logstore.h"
 
 enum {
@@ -115,10 +116,12 @@ struct checkpoint_file {
     int dir;
     int file; /* -1: none is open */
     const struct checkpoint_header *header;
+    struct io_written *written; /* counts what is written */
 };
 
 /* All: 0 or -errno. */
-int checkpoint_file_begin(struct checkpoint_file *f, vfs *v, int dir, const struct checkpoint_header *header);
+int checkpoint_file_begin(struct checkpoint_file *f, vfs *v, int dir, const struct checkpoint_header *header,
+                          struct io_written *written);
 int checkpoint_file_write(struct checkpoint_file *f, struct row_block *block, bool last);
 int checkpoint_file_finish(struct checkpoint_file *f); /* forces it, and renames it into place */
 void checkpoint_file_abandon(struct checkpoint_file *f);

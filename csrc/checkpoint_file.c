@@ -9,8 +9,9 @@
 
 static uint64_t offset_of(uint64_t index) { return CHECKPOINT_HEADER_BYTES + index * CHECKPOINT_BLOCK_BYTES; }
 
-int checkpoint_file_begin(struct checkpoint_file *f, vfs *v, int dir, const struct checkpoint_header *header) {
-    *f = (struct checkpoint_file){.v = v, .dir = dir, .header = header, .file = -1};
+int checkpoint_file_begin(struct checkpoint_file *f, vfs *v, int dir, const struct checkpoint_header *header,
+                          struct io_written *written) {
+    *f = (struct checkpoint_file){.v = v, .dir = dir, .header = header, .file = -1, .written = written};
     int file = v->open(v, dir, "CHECKPOINT.new", VFS_WRITE | VFS_CREATE);
     if (file < 0) {
         return file;
@@ -23,7 +24,7 @@ int checkpoint_file_begin(struct checkpoint_file *f, vfs *v, int dir, const stru
 int checkpoint_file_write(struct checkpoint_file *f, struct row_block *block, bool last) {
     uint32_t extent = last ? block->used : CHECKPOINT_BLOCK_BYTES;
     format_put_checkpoint_block(block->bytes, f->header, block->index, block->used, extent);
-    return io_write(f->v, f->file, block->bytes, extent, offset_of(block->index));
+    return io_write(f->v, f->file, block->bytes, extent, offset_of(block->index), f->written);
 }
 
 int checkpoint_file_finish(struct checkpoint_file *f) {
@@ -31,7 +32,7 @@ int checkpoint_file_finish(struct checkpoint_file *f) {
     vfs *v = f->v;
     format_put_checkpoint(header, f->header);
     int rc = MUTANT(CHECKPOINT_RENAMED_FIRST) ? v->rename(v, f->dir, "CHECKPOINT.new", "CHECKPOINT") : 0;
-    rc = rc == 0 ? io_write(v, f->file, header, sizeof header, 0) : rc;
+    rc = rc == 0 ? io_write(v, f->file, header, sizeof header, 0, f->written) : rc;
     rc = rc == 0 && !MUTANT(CHECKPOINT_NOT_FORCED) ? v->sync_file(v, f->file) : rc;
     if (rc == 0) {
         rc = v->close(v, f->file);

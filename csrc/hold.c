@@ -74,7 +74,7 @@ static int lock_patiently(vfs *v, int file) {
 static int write_hold(ls_hold *h, int file, const struct hold *hold) {
     uint8_t bytes[HOLD_BYTES];
     format_put_hold(bytes, hold);
-    return io_write(h->v, file, bytes, sizeof bytes, 0);
+    return io_write(h->v, file, bytes, sizeof bytes, 0, NULL);
 }
 
 static int fail_hold(const ls_hold *h, int error, const char *what) {

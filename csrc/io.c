@@ -5,7 +5,7 @@
 
 #include "mutants.h"
 
-int io_write(vfs *v, int file, const void *from, size_t bytes, uint64_t at) {
+int io_write(vfs *v, int file, const void *from, size_t bytes, uint64_t at, struct io_written *written) {
     const unsigned char *next = from;
     while (bytes > 0) {
         int64_t moved = v->pwrite(v, file, next, bytes, at);
@@ -23,6 +23,10 @@ int io_write(vfs *v, int file, const void *from, size_t bytes, uint64_t at) {
         }
         if (moved == 0 || (uint64_t)moved > bytes) {
             return -EIO;
+        }
+        if (written != NULL) {
+            atomic_fetch_add_explicit(&written->bytes, (uint64_t)moved, memory_order_relaxed);
+            atomic_fetch_add_explicit(&written->calls, 1, memory_order_relaxed);
         }
         next += moved;
         at += (uint64_t)moved;

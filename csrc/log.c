@@ -234,7 +234,7 @@ static int write_header(struct log *g, const struct segment *s, uint64_t time_us
     };
     memcpy(h.uuid, g->uuid, UUID_BYTES);
     format_put_segment_header(g->header_block, &h);
-    return io_write(g->v, s->file, g->header_block, SEGMENT_HEADER_BYTES, 0);
+    return io_write(g->v, s->file, g->header_block, SEGMENT_HEADER_BYTES, 0, &g->written);
 }
 
 static int sync_batch(struct log *g, int file) {
@@ -270,7 +270,7 @@ static void write_batch(struct log *g, struct outgoing *out) {
         out->error = write_header(g, s, out->batch.time_us);
     }
     if (out->error == 0) {
-        out->error = io_write(g->v, s->file, b->memory, whole, b->start_lsn - s->first_lsn - lead);
+        out->error = io_write(g->v, s->file, b->memory, whole, b->start_lsn - s->first_lsn - lead, &g->written);
     }
     if (out->error == 0) {
         out->error = sync_batch(g, s->file);

@@ -22,6 +22,7 @@
 
 #include "error.h"
 #include "format.h"
+#include "io.h"
 #include "logstore.h"
 #include "mutants.h"
 #include "vfs.h"
@@ -204,6 +205,7 @@ struct log {
     uint64_t last_switch_us;
     uint64_t switch_interval_us; /* how long the last segment lasted */
 
+    struct io_written written; /* to every file of the store, also without the lock */
     ls_stats stats;
 };
 

@@ -82,7 +82,7 @@ int serve_cross_check(ls_store *store, const uint32_t *sorted, size_t n, uint32_
 
 /* ---- the tail ---- */
 
-static int copy_blocks(vfs *v, int file, uint64_t from, uint64_t to, uint64_t *done) {
+static int copy_blocks(vfs *v, int file, uint64_t from, uint64_t to, struct io_written *written, uint64_t *done) {
     enum { STEP_MAX = 1 << 20 };
     if (from >= to) {
         return 0;
@@ -96,7 +96,7 @@ static int copy_blocks(vfs *v, int file, uint64_t from, uint64_t to, uint64_t *d
     while (rc == 0 && from < to) {
         size_t bytes = to - from < step ? (size_t)(to - from) : step;
         int64_t got = io_read(v, file, memory, bytes, from);
-        rc = got < 0 ? (int)got : (size_t)got < bytes ? -EIO : io_write(v, file, memory, bytes, from);
+        rc = got < 0 ? (int)got : (size_t)got < bytes ? -EIO : io_write(v, file, memory, bytes, from, written);
         from += bytes;
         *done += bytes;
     }
@@ -128,7 +128,8 @@ static int rewrite_tail(ls_store *store) {
     format_segment_name(name, first_lsn);
     int file = g->v->open(g->v, g->dir, name, VFS_WRITE | (s->direct ? VFS_DIRECT : 0));
     int rc = file < 0 ? file
-                      : copy_blocks(g->v, file, from / BLOCK_BYTES * BLOCK_BYTES, to, &store->recovery.bytes_rewritten);
+                      : copy_blocks(g->v, file, from / BLOCK_BYTES * BLOCK_BYTES, to, &g->written,
+                                    &store->recovery.bytes_rewritten);
     rc = rc == 0 && !MUTANT(REWRITE_NOT_FORCED) ? g->v->sync_data(g->v, file) : rc;
     if (file >= 0) {
         (void)g->v->close(g->v, file);
@@ -156,7 +157,7 @@ static bool renew(ls_store *store, const struct scan_file *f) {
     if (file == -EINVAL) {
         return true; /* a file system without VFS_DIRECT, in memory */
     }
-    int rc = file < 0 ? file : copy_blocks(g->v, file, 0, to, &done);
+    int rc = file < 0 ? file : copy_blocks(g->v, file, 0, to, &g->written, &done);
     if (file >= 0) {
         (void)g->v->close(g->v, file);
     }
@@ -221,7 +222,7 @@ static int write_first_header(ls_store *store, struct segment *made) {
     };
     memcpy(h.uuid, g->uuid, UUID_BYTES);
     format_put_segment_header(g->header_block, &h);
-    int rc = io_write(g->v, made->file, g->header_block, SEGMENT_HEADER_BYTES, 0);
+    int rc = io_write(g->v, made->file, g->header_block, SEGMENT_HEADER_BYTES, 0, &g->written);
     rc = rc == 0 && !MUTANT(EPOCH_NOT_FORCED) ? g->v->sync_file(g->v, made->file) : rc;
     rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc;
     return rc == 0 ? LS_OK

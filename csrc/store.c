@@ -175,7 +175,7 @@ static int write_new_meta(struct log *g, const struct meta *m) {
     if (file < 0) {
         return fail_errno(LS_IO, -file, "META.new cannot be made");
     }
-    int rc = io_write(g->v, file, bytes, sizeof bytes, 0);
+    int rc = io_write(g->v, file, bytes, sizeof bytes, 0, &g->written);
     rc = rc == 0 && !MUTANT(META_NOT_FORCED) ? g->v->sync_file(g->v, file) : rc;
     (void)g->v->close(g->v, file);
     rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc;
@@ -575,6 +575,8 @@ void ls_stats_get(ls_store *store, ls_stats *stats) {
     stats->log_bytes = (g->segment_count + g->spare_count) * g->segment_size;
     stats->held_segments = g->held_count;
     stats->held_bytes = g->held_count * g->segment_size;
+    stats->device_bytes = atomic_load(&g->written.bytes);
+    stats->device_writes = atomic_load(&g->written.calls);
     stats->relaxed = store->relaxed;
     stats->checkpoint_lsn = store->checkpoints.lsn;
     stats->checkpoint_bytes = store->checkpoints.bytes;

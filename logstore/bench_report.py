@@ -31,6 +31,8 @@ _GROWING: Final = (
     "forced_by_full_buffers",
     "waits_for_spare",
     "spare_failures",
+    "device_bytes",
+    "device_writes",
 )
 
 
@@ -157,12 +159,13 @@ class Report:
         return {"messages_per_s": tally.messages / seconds, "mb_per_s": tally.content_bytes / seconds / 1e6}
 
     def amplification(self) -> dict[str, float | None]:
-        """Bytes written to the log for each byte of content; bytes moved for each that was appended anew."""
+        """For each byte of content: bytes of the log, and of all files. Bytes moved for each that was anew."""
         written, moved = self.counters["batch_bytes"], self.counters["relocated_bytes"]
         content = self.published.content_bytes
         anew = self.counters["appended_bytes"] - moved
         return {
             "written_per_content_byte": written / content if content else None,
+            "device_per_content_byte": self.counters["device_bytes"] / content if content else None,
             "relocated_per_appended_byte": moved / anew if anew else None,
         }
 

@@ -325,6 +325,10 @@ typedef struct ls_stats {
     uint64_t checkpoint_failures; /* survived */
     uint64_t checkpoint_lsn;      /* of the one in place; 0: none */
     uint64_t checkpoint_bytes;    /* its size */
+    uint64_t
+        device_bytes; /* written to all files of the store since it was opened: whole blocks, headers, the hint, zeros
+                              of new segments, checkpoints and what recovery rewrote */
+    uint64_t device_writes; /* pwrite calls that did it */
     int relaxed;
     int full;
 } ls_stats;

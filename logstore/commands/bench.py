@@ -182,6 +182,7 @@ def _number(value: float | None) -> str:
 def _facts(said: dict[str, Any]) -> Iterator[tuple[str, str]]:
     log, segments, cpu, commits = said["log"], said["segments"], said["cpu"], said["commits"]
     written = _number(said["amplification"]["written_per_content_byte"])
+    device = _number(said["amplification"]["device_per_content_byte"])
     moved = _number(said["amplification"]["relocated_per_appended_byte"])
     each = f"{_number(commits['bytes_per_batch'])} bytes and {_number(commits['records_per_batch'])} records"
     files = f"{log['segments_end']} segments and {log['spares_end']} spares"
@@ -194,6 +195,7 @@ def _facts(said: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "base", f"{log['base_lsn_before']} to {log['base_lsn_end']}"
     yield "segments", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in segments.items())
     yield "written", f"{written} bytes for each byte of content, {moved} moved for each appended"
+    yield "to the device", f"{device} bytes for each byte of content: whole blocks, new segments, checkpoints and all"
     yield (
         "processor",
         f"{cpu['user_s']:.3g} s user, {cpu['system_s']:.3g} s system; {cpu['cpus']} CPUs, load {cpu['load']:.2f}",
