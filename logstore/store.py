@@ -40,6 +40,9 @@ _PLACES_AT_ONCE: Final = 256
 _BUFFERS: Final = (bytes, bytearray, memoryview)
 _NULL: Final = ffi.NULL
 _WAIT: Final = lib.LS_WAIT
+_ID_END: Final = 1 << 63
+_publish_one: Final = lib.ls_publish_one
+_dequeue_one: Final = lib.ls_dequeue_one
 
 
 class MessageStore(Care):
@@ -267,6 +270,19 @@ class MessageStore(Care):
         ``content`` is any buffer, or an iterable of buffers, of which only one is held at a time. Raises
         ``UnknownQueue``, ``StoreFull``, ``OptionError``; a publish that fails leaves nothing behind.
         """
+        if (
+            type(content) is bytes
+            and type(queue) is Queue
+            and type(header) is bytes
+            and transaction is None
+            and self._queues.get(queue._id) is queue
+        ):  # nearly always, and then in one step
+            message_id: int = _publish_one(
+                self._c, queue._id, header, len(header), content, len(content), _WAIT if wait else 0
+            )
+            if message_id:
+                return message_id
+            raise failure(lib.ls_last_error().code)
         ids, count = self._queue_ids(queue)
         if not isinstance(content, _BUFFERS) and is_parts(content):
             return self._publish_parts(ids, count, content, header, transaction, wait=wait)
@@ -278,8 +294,7 @@ class MessageStore(Care):
         code = lib.ls_publish(self._c, ids, count, h, header_bytes, c, content_bytes, tx, flags, made)
         if code != 0:
             raise failure(code)
-        message_id: int = made[0]
-        return message_id
+        return int(made[0])
 
     def _publish_parts(
         self,
@@ -385,6 +400,17 @@ class MessageStore(Care):
         In a transaction it is locked until the outcome. Raises ``UnknownMessage``, ``UnknownQueue``, ``NotEnqueued``,
         ``MessageLocked``.
         """
+        if (
+            type(message_id) is int
+            and 0 < message_id < _ID_END
+            and type(queue) is Queue
+            and transaction is None
+            and self._queues.get(queue._id) is queue
+        ):  # nearly always, and then in one step
+            lsn: int = _dequeue_one(self._c, message_id, queue._id, _WAIT if wait else 0)
+            if lsn:
+                return lsn
+            raise failure(lib.ls_last_error().code)
         return self._dequeue(message_id, self._known(queue).id, transaction, 0, 0, wait=wait)
 
     def _dequeue(
@@ -579,7 +605,7 @@ class MessageStore(Care):
 
 
 def _id(message_id: object) -> int:
-    if type(message_id) is int and 0 < message_id < 1 << 63:
+    if type(message_id) is int and 0 < message_id < _ID_END:
         return message_id  # nearly always
     if isinstance(message_id, bool) or not isinstance(message_id, int):
         raise TypeError(f"a message id is an int, not {message_id!r}")

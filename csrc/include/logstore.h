@@ -227,6 +227,11 @@ int ls_dequeue_many(ls_store *store, const uint64_t *ids, size_t n, uint32_t que
 /* As ls_dequeue_many outside transactions, with how often each was delivered. */
 int ls_settle_many(ls_store *store, const uint64_t *ids, const uint16_t *delivery_counts, size_t n, uint32_t queue_id,
                    int reason, int flags, size_t *done);
+/* ls_publish and ls_dequeue in the form that most calls have: one queue, no transaction, and what was made is returned,
+   the id and the record's LSN; 0: ls_last_error() says why not. For callers to whom every argument is a cost. */
+uint64_t ls_publish_one(ls_store *store, uint32_t queue_id, const uint8_t *header, size_t header_bytes,
+                        const uint8_t *content, size_t content_bytes, int flags);
+uint64_t ls_dequeue_one(ls_store *store, uint64_t id, uint32_t queue_id, int flags);
 int ls_destroy(ls_store *store, uint64_t id, int flags);
 
 typedef struct ls_message_info {
