@@ -113,6 +113,18 @@ static int sync_batch(struct log *g, int file) {
     return rc != 0 && MUTANT(SYNC_ERROR_IGNORED) ? 0 : rc;
 }
 
+/* The blocks of the batch, but for those that were written early. */
+static int write_blocks(struct log *g, const struct buffer *b, size_t whole) {
+    uint64_t from = b->start_lsn / BLOCK_BYTES * BLOCK_BYTES, at = from - b->segment->first_lsn;
+    if (b->early_lsn == 0) {
+        return io_write(g->v, b->segment->file, b->memory, whole, at, &g->written);
+    }
+    size_t head = (size_t)(round_up(b->start_lsn + BATCH_RECORD_BYTES, BLOCK_BYTES) - from);
+    size_t early = (size_t)(b->early_lsn - from);
+    int rc = whole > early ? io_write(g->v, b->segment->file, b->memory + early, whole - early, at + early, &g->written) : 0;
+    return rc == 0 ? io_write(g->v, b->segment->file, b->memory, head, at, &g->written) : rc;
+}
+
 /*
  * Without the lock: nobody else touches a sealed buffer, the tail block or the header block. Whole blocks are
  * written, so that the page cache never has to read one first; the bytes before the batch in its first block are
@@ -135,7 +147,7 @@ static void write_batch(struct log *g, struct outgoing *out) {
         out->error = log_write_header(g, s, out->batch.time_us);
     }
     if (out->error == 0) {
-        out->error = io_write(g->v, s->file, b->memory, whole, b->start_lsn - s->first_lsn - lead, &g->written);
+        out->error = write_blocks(g, b, whole);
     }
     if (out->error == 0) {
         out->error = sync_batch(g, s->file);
@@ -188,13 +200,23 @@ static void batch_is_durable(struct log *g, const struct outgoing *out) {
     spares_appended(g);
 }
 
-static void wake_helpers(struct log *g) {
-    if (g->event >= 0) {
-        (void)g->v->event_signal(g->v, g->event);
-    }
+/* The next to lead, if anybody wants that, and those who need not wait any longer. */
+static void pass_on(struct log *g) {
+    struct waiter *served = take_waiters(g);
     if (g->flusher_sleeping && g->flush_wanted_lsn > g->durable_lsn && g->poison == 0) {
         g->flusher_sleeping = false;
         (void)sem_post(&g->flusher_wake);
+    }
+    if (served != NULL) {
+        pthread_mutex_unlock(&g->lock);
+        wake_all(served);
+        pthread_mutex_lock(&g->lock);
+    }
+}
+
+static void wake_helpers(struct log *g) {
+    if (g->event >= 0) {
+        (void)g->v->event_signal(g->v, g->event);
     }
     bool dead = g->base_index > 0 && g->segments[0]->first_lsn < log_recyclable_lsn(g);
     bool unnamed = g->threads_running && g->busy == 0 && log_base_lsn(g) > g->named_base_lsn;
@@ -237,13 +259,42 @@ static void lead_one(struct log *g) {
         batch_is_durable(g, &out);
         log_advance_base(g);
     }
-    struct waiter *served = take_waiters(g);
     wake_helpers(g);
-    if (served != NULL) {
-        pthread_mutex_unlock(&g->lock);
-        wake_all(served);
-        pthread_mutex_lock(&g->lock);
+    pass_on(g);
+}
+
+/* The first block that holds nothing of the batch record, without which nothing behind it counts. */
+static uint64_t early_from(const struct buffer *b) {
+    return b->early_lsn != 0 ? b->early_lsn : round_up(b->start_lsn + BATCH_RECORD_BYTES, BLOCK_BYTES);
+}
+
+bool log_can_write_early(const struct log *g) {
+    const struct buffer *b = g->open;
+    if (b == NULL || g->busy != 1 || g->leading || g->waiters != NULL || g->flush_wanted_lsn > g->durable_lsn) {
+        return false; /* one batch at a time; or it is about to go out whole */
     }
+    uint64_t from = early_from(b);
+    return b->end_lsn > from && b->end_lsn - from >= g->early_bytes;
+}
+
+void log_write_early(struct log *g) {
+    struct buffer *b = g->open;
+    assert(log_can_write_early(g) && g->poison == 0);
+    struct segment *s = b->segment;
+    uint64_t from = early_from(b), to = b->end_lsn / BLOCK_BYTES * BLOCK_BYTES;
+    g->leading = true;
+    pthread_mutex_unlock(&g->lock);
+    int rc = io_write(g->v, s->file, log_buffer_at(b, from), (size_t)(to - from), from - s->first_lsn, &g->written);
+    rc = rc == 0 ? g->v->start_writeback(g->v, s->file, from - s->first_lsn, to - from) : rc;
+    pthread_mutex_lock(&g->lock);
+    g->leading = false;
+    if (rc != 0) {
+        g->poison = -rc;
+    } else {
+        b->early_lsn = to;
+        g->stats.early_writes++;
+    }
+    pass_on(g);
 }
 
 int log_progress(struct log *g) {

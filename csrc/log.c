@@ -40,6 +40,7 @@ int log_init(struct log *g, vfs *v, const ls_options *options, const struct meta
     g->max_log_bytes = options->max_log_bytes;
     g->record_bytes_max = format_record_bytes_max(meta->segment_size);
     g->batch_bytes_max = format_batch_bytes_max(meta->segment_size);
+    g->early_bytes = (uint32_t)round_up(g->batch_bytes_max / EARLY_SHARE, BLOCK_BYTES);
     g->background = options->background != 0;
     g->buffer_count = options->max_write_buffers;
     g->waiters_end = &g->waiters;
@@ -80,6 +81,7 @@ void log_open_buffer(struct log *g) {
     b->segment = g->segments[g->segment_count - 1];
     b->start_lsn = g->append_lsn;
     b->end_lsn = b->start_lsn + BATCH_RECORD_BYTES;
+    b->early_lsn = 0;
     b->count = 0;
     g->append_lsn = b->end_lsn;
     g->open = b;
@@ -322,6 +324,8 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
         if (g->busy > 0 && g->append_lsn + BATCH_RECORD_BYTES + bytes - g->durable_lsn > g->max_undurable_bytes &&
             !MUTANT(UNDURABLE_WITHOUT_LIMIT)) {
             rc = log_progress(g);
+        } else if (purpose == RESERVE_GROWS && log_can_write_early(g)) {
+            log_write_early(g);
         } else if (g->open != NULL && segment_has_room(g, bytes) && buffer_has_room(g, bytes)) {
             g->room_given += purpose != RESERVE_MOVES ? 1 : 0;
             return LS_OK;

@@ -5,6 +5,7 @@
  *   - records are appended in LSN order, and whatever an operation changes in memory it changes under the same hold
  *     of the lock as its append: so the base can never pass an append in flight;
  *   - at most one thread writes and syncs (`leading`), one batch at a time, the next only after that sync returned;
+ *     what of a batch is written early lacks its batch record, and is nothing until that is there;
  *   - a buffer is one batch, in one segment;
  *   - durable_lsn <= end_lsn <= append_lsn, and append_lsn - durable_lsn <= max_undurable_bytes;
  *   - what a batch releases (deaths, outcomes) leaves its segment's life only when that batch is durable, so the
@@ -38,6 +39,7 @@ enum {
     WEIGHED_TIMES = 64,   /* so often in a segment is what lives summed up */
     RELEASED_TIMES = 16,  /* or when so large a part of one has died since */
     GAIN_MIN = 4,         /* of a segment, so large a part must be dead in full segments for moves to be worth it */
+    EARLY_SHARE = 16,     /* of the largest batch: so large a part is written while the rest is still being filled in */
     OPEN_FILES_MAX = 256,
     TYPES_COUNTED = 24, /* three streams of eight, see log_type_ordinal */
 };
@@ -79,6 +81,7 @@ struct buffer {
     struct segment *segment;
     uint64_t start_lsn; /* of the batch record */
     uint64_t end_lsn;
+    uint64_t early_lsn; /* up to here its blocks, but the first, are with the file already; 0: none is */
     uint32_t count;
     uint32_t index;
     enum buffer_state state;
@@ -121,6 +124,7 @@ struct log {
     uint64_t max_log_bytes;
     uint32_t record_bytes_max;
     uint32_t batch_bytes_max;
+    uint32_t early_bytes; /* of a batch that is still being filled: so much is worth a write of its own */
     uint64_t epoch;
     bool background;
     bool serving; /* between ls_serve and ls_close */

@@ -59,7 +59,7 @@ int store_leave(ls_store *store, int rc, int flags) {
     if ((flags & LEAVE_QUIETLY) == 0) {
         if (rc == LS_OK && (flags & LS_WAIT) != 0 && !store->relaxed && !MUTANT(ACK_WITHOUT_FORCE)) {
             rc = log_force(g, g->end_lsn);
-        } else {
+        } else if ((flags & LS_MORE) == 0) {
             log_flush_soon(g);
         }
     }

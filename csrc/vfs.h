@@ -51,6 +51,8 @@ struct vfs {
     int (*truncate)(vfs *v, int file, uint64_t bytes);
     int (*sync_data)(vfs *v, int file); /* fdatasync; -ESTALE if no name leads to the file any more */
     int (*sync_file)(vfs *v, int file); /* fsync, likewise */
+    /* The device may begin with what was written there; nothing is durable by it. 0 where that cannot be asked for. */
+    int (*start_writeback)(vfs *v, int file, uint64_t at, uint64_t bytes);
     int (*advise_sequential)(vfs *v, int file, uint64_t at, uint64_t bytes); /* start reading ahead; advice only */
 
     int (*rename)(vfs *v, int dir, const char *from, const char *to); /* replaces `to` */

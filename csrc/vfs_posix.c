@@ -288,6 +288,15 @@ static int posix_sync_file(vfs *v, int file) {
     return fsync(file) != 0 ? error_now() : still_has_a_name(file);
 }
 
+static int posix_start_writeback(vfs *v, int file, uint64_t at, uint64_t bytes) {
+    (void)v;
+    if (at > INT64_MAX || bytes > INT64_MAX)
+        return -EINVAL;
+    if (sync_file_range(file, (off_t)at, (off_t)bytes, SYNC_FILE_RANGE_WRITE) == 0)
+        return 0;
+    return errno == ENOSYS || errno == EOPNOTSUPP || errno == ESPIPE || errno == EPERM ? 0 : -errno;
+}
+
 static int posix_advise_sequential(vfs *v, int file, uint64_t at, uint64_t bytes) {
     int error;
 
@@ -424,6 +433,7 @@ vfs *vfs_posix(void) {
         .truncate = posix_truncate,
         .sync_data = posix_sync_data,
         .sync_file = posix_sync_file,
+        .start_writeback = posix_start_writeback,
         .advise_sequential = posix_advise_sequential,
         .rename = posix_rename,
         .unlink = posix_unlink,

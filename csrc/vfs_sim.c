@@ -344,11 +344,12 @@ static int sim_table_sync_data(vfs *v, int file) { return sync_file(v, VFS_SIM_S
 
 static int sim_table_sync_file(vfs *v, int file) { return sync_file(v, VFS_SIM_SYNC_FILE, file); }
 
-static int sim_table_advise(vfs *v, int file, uint64_t at, uint64_t bytes) {
+/* What changes nothing that can be seen. */
+static int of_range(vfs *v, int kind, int file, uint64_t at, uint64_t bytes) {
     sim_call c;
     sim_handle *h;
     sim_node *n;
-    int result = sim_begin(&c, v, VFS_SIM_ADVISE, file);
+    int result = sim_begin(&c, v, kind, file);
 
     c.event.offset = at;
     c.event.bytes = bytes;
@@ -357,6 +358,14 @@ static int sim_table_advise(vfs *v, int file, uint64_t at, uint64_t bytes) {
     if (result == 0 && (at > INT64_MAX || bytes > INT64_MAX))
         result = -EINVAL;
     return (int)sim_finish(&c, result);
+}
+
+static int sim_table_start_writeback(vfs *v, int file, uint64_t at, uint64_t bytes) {
+    return of_range(v, VFS_SIM_WRITEBACK, file, at, bytes);
+}
+
+static int sim_table_advise(vfs *v, int file, uint64_t at, uint64_t bytes) {
+    return of_range(v, VFS_SIM_ADVISE, file, at, bytes);
 }
 
 /* ---- names and locks ---- */
@@ -502,6 +511,7 @@ const vfs sim_table = {
     .truncate = sim_table_truncate,
     .sync_data = sim_table_sync_data,
     .sync_file = sim_table_sync_file,
+    .start_writeback = sim_table_start_writeback,
     .advise_sequential = sim_table_advise,
     .rename = sim_table_rename,
     .unlink = sim_table_unlink,

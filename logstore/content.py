@@ -18,10 +18,10 @@ from logstore._native import as_buffer, check
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-# Of one call of the core: what fills a batch of the log. More at once is no faster there, and a copy that outgrows the
-# processor's cache and the allocator's free lists is slower to make than the log is to write it.
-_MANY_AT_ONCE: Final = 4096
-_MANY_BYTES: Final = 2 << 20
+# Of one call of the core. The device works on one piece while the next is being put together, so pieces are small beside
+# a batch of the log; and a copy that outgrows the processor's cache is slower to make than the log is to write it.
+_MANY_AT_ONCE: Final = 1024
+_MANY_BYTES: Final = 256 << 10
 
 
 def is_parts(content: object) -> bool:

@@ -40,6 +40,7 @@ _PLACES_AT_ONCE: Final = 256
 _BUFFERS: Final = (bytes, bytearray, memoryview)
 _NULL: Final = ffi.NULL
 _WAIT: Final = lib.LS_WAIT
+_MORE: Final = lib.LS_MORE
 _ID_END: Final = 1 << 63
 _publish_one: Final = lib.ls_publish_one
 _dequeue_one: Final = lib.ls_dequeue_one
@@ -335,11 +336,11 @@ class MessageStore(Care):
         tx = handle_of(self, transaction)
         ids = array.array("Q")
         total = len(contents) if isinstance(contents, Sized) else -1
-        waiting = wait and transaction is None
+        waiting = wait and transaction is None and not self._relaxed
         try:
             for content, sizes, header, header_sizes in batches(contents, headers):
                 last = len(ids) + len(sizes) == total  # saves handing the force over to another thread
-                flags = _WAIT if waiting and last else 0
+                flags = (_WAIT if last else _MORE) if waiting else 0
                 self._publish_batch(queue_id, content, sizes, header, header_sizes, tx, flags, ids)
                 waiting = waiting and not last
         except Exception as problem:
@@ -347,7 +348,7 @@ class MessageStore(Care):
             raise
         finally:  # what is stored is durable, whatever became of the rest
             if waiting and ids:
-                self.force_unless_relaxed()
+                self.force()
         return ids
 
     def _publish_batch(

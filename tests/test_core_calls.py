@@ -22,7 +22,7 @@ FLAGS = ["-std=c11", "-O1", "-g", "-D_GNU_SOURCE", "-pthread", f"-I{ROOT / 'csrc
 FILE_CALLS = re.compile(
     r"^_*(?:open|openat|creat|close|read|pread|preadv2?|readv|write|pwrite|pwritev2?|writev|lseek|fsync|fdatasync|sync|"
     r"syncfs|sync_file_range|rename|renameat2?|unlink|unlinkat|remove|link|linkat|symlink|symlinkat|readlink|readlinkat|"
-    r"mkdir|mkdirat|rmdir|mmap|munmap|msync|mremap|truncate|ftruncate|fallocate|posix_fallocate|posix_fadvise|fadvise|"
+    r"mkdir|mkdirat|rmdir|mmap|munmap|msync|mremap|truncate|ftruncate|fallocate|posix_fallocate|posix_fadvise|fadvise|sync_file_range|"
     r"readahead|flock|lockf|fcntl|ioctl|dup[23]?|opendir|fdopendir|readdir|readdir_r|scandir|closedir|f?stat|lstat|"
     r"fstatat|statx|f?xstat|fxstatat|statfs|access|faccessat|chmod|fchmod|fchmodat|chown|umask|mkstemp|mkdtemp|tmpfile|"
     r"fopen|fdopen|freopen|fclose|fread|fwrite|fputs|fgets|fflush|f?printf|puts|sendfile|splice|copy_file_range|"

@@ -207,6 +207,7 @@ int ls_queue_depth(ls_store *store, uint32_t queue_id, uint64_t *places, uint64_
 /* ---- messages ---- */
 #define LS_WAIT      1
 #define LS_PUBLISHED 2 /* ls_stage: part of a publish; goes with a rollback of its enqueue */
+#define LS_MORE      4 /* the caller adds more at once: the flusher is not woken for this part; see ls_flush_soon */
 
 int ls_stage(ls_store *store, const uint8_t *header, size_t header_bytes, const uint8_t *content, size_t content_bytes,
              int flags, uint64_t *id);
@@ -320,6 +321,7 @@ typedef struct ls_stats {
     uint64_t spare_failures; /* survived */
     uint64_t hint_failures;
     uint64_t forced_by_full_buffers;
+    uint64_t early_writes; /* of parts of a batch while the rest was still being filled in */
     uint64_t waits_for_spare;
     uint64_t segments_relocated;
     uint64_t relocated_bytes;     /* appended to move what lives, in batch_bytes too */

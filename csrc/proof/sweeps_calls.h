@@ -106,6 +106,10 @@ static int seen_sync_file(vfs *v, int file) {
     (void)v;
     SEEN(VFS_SIM_SYNC_FILE, real->sync_file(real, file));
 }
+static int seen_start_writeback(vfs *v, int file, uint64_t at, uint64_t bytes) {
+    (void)v;
+    SEEN(VFS_SIM_WRITEBACK, real->start_writeback(real, file, at, bytes));
+}
 static int seen_advise(vfs *v, int file, uint64_t at, uint64_t bytes) {
     (void)v;
     SEEN(VFS_SIM_ADVISE, real->advise_sequential(real, file, at, bytes));
@@ -167,6 +171,7 @@ static vfs seen_table = {
     .truncate = seen_truncate,
     .sync_data = seen_sync_data,
     .sync_file = seen_sync_file,
+    .start_writeback = seen_start_writeback,
     .advise_sequential = seen_advise,
     .rename = seen_rename,
     .unlink = seen_unlink,

@@ -66,6 +66,7 @@ PASS_ON(int, allocate, (vfs * v, int file, uint64_t bytes), file, bytes)
 PASS_ON(int, truncate, (vfs * v, int file, uint64_t bytes), file, bytes)
 PASS_ON(int, sync_data, (vfs * v, int file), file)
 PASS_ON(int, sync_file, (vfs * v, int file), file)
+PASS_ON(int, start_writeback, (vfs * v, int file, uint64_t at, uint64_t bytes), file, at, bytes)
 PASS_ON(int, advise_sequential, (vfs * v, int file, uint64_t at, uint64_t bytes), file, at, bytes)
 PASS_ON(int, rename, (vfs * v, int dir, const char *from, const char *to), dir, from, to)
 PASS_ON(int, unlink, (vfs * v, int dir, const char *name), dir, name)
@@ -117,6 +118,7 @@ static vfs *quiet_table(vfs_sim *disk) {
     table.truncate = quiet_truncate;
     table.sync_data = quiet_sync_data;
     table.sync_file = quiet_sync_file;
+    table.start_writeback = quiet_start_writeback;
     table.advise_sequential = quiet_advise_sequential;
     table.rename = quiet_rename;
     table.unlink = quiet_unlink;
