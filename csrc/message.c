@@ -88,7 +88,7 @@ int message_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
     int rc = LS_OK;
     size_t seen = 0;
     for (; rc == LS_OK && seen < n; seen++) {
-        struct queue *q = table_queue(&store->table, queue_ids[seen]);
+        struct queue *q = table_queue_again(&store->table, queue_ids[seen]);
         if (q == NULL) {
             rc = unknown_queue(queue_ids[seen]);
         } else if (q->wanted != 0) {
@@ -98,7 +98,7 @@ int message_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
         }
     }
     for (size_t i = 0; i < seen; i++) {
-        struct queue *q = table_queue(&store->table, queue_ids[i]);
+        struct queue *q = table_queue_again(&store->table, queue_ids[i]);
         if (q != NULL) {
             q->wanted = 0;
         }

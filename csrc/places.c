@@ -64,7 +64,7 @@ static int prepare_places(ls_store *store, struct message *m, const uint32_t *qu
     } else {
         ready = message_prepare_places(m, (uint32_t)n);
         for (size_t i = 0; ready && i < n; i++) {
-            ready = queue_prepare(table_queue(&store->table, queue_ids[i]), 1);
+            ready = queue_prepare(table_queue_again(&store->table, queue_ids[i]), 1);
         }
     }
     if (!ready) {
@@ -84,7 +84,7 @@ static void take_places(ls_store *store, uint32_t number, const uint32_t *queue_
     }
     for (size_t i = 0; i < n; i++) {
         if (tx == NULL) {
-            struct queue *q = table_queue(&store->table, queue_ids[i]);
+            struct queue *q = table_queue_again(&store->table, queue_ids[i]);
             message_add_place(&store->table, m, queue_append(q, number, lsn, 0));
         } else {
             struct work *w = work;

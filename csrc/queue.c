@@ -17,6 +17,13 @@ struct queue *table_queue(const struct table *t, uint32_t id) {
     return q == NULL || q->deleted ? NULL : q;
 }
 
+struct queue *table_queue_again(struct table *t, uint32_t id) {
+    if (t->found == NULL || t->found->id != id || t->found->deleted) {
+        t->found = table_queue(t, id);
+    }
+    return t->found;
+}
+
 static uint32_t free_queue_slot(const struct table *t) {
     if (t->live_queues == t->queue_count) {
         return t->queue_count;
@@ -69,6 +76,7 @@ void table_remove_queue(struct table *t, struct queue *q) {
     uint32_t number = index_find(&t->queue_index, q->id);
     assert(number != INDEX_NONE);
     index_remove(&t->queue_index, q->id);
+    t->found = t->found == q ? NULL : t->found;
     t->queues[number] = NULL;
     t->live_queues--;
     free(q);

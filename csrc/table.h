@@ -234,6 +234,7 @@ struct table {
     uint32_t queue_count; /* slots in the array; some may be NULL */
     uint32_t queue_capacity;
     uint32_t live_queues;
+    struct queue *found; /* the last one asked for: most often the next one, too; NULL: none, or it is gone */
     struct index queue_index;
 
     struct tx **txs;
@@ -297,6 +298,7 @@ void message_drop_place(struct table *t, struct message *m, uint32_t queue_id); 
 
 /* queue.c */
 struct queue *table_queue(const struct table *t, uint32_t id); /* not a deleted one; or NULL */
+struct queue *table_queue_again(struct table *t, uint32_t id); /* the same, quicker for the one asked for before */
 struct queue *table_any_queue(const struct table *t, uint32_t id);
 bool table_add_queue(struct table *t, uint32_t id);        /* false: no memory */
 void table_remove_queue(struct table *t, struct queue *q); /* with its run; the messages know already */

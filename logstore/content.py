@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # a batch of the log; and a copy that outgrows the processor's cache is slower to make than the log is to write it.
 _MANY_AT_ONCE: Final = 1024
 _MANY_BYTES: Final = 256 << 10
+_LARGE_BYTES: Final = 8 << 10
 
 
 def is_parts(content: object) -> bool:
@@ -67,15 +68,17 @@ def _sizes_of_offsets(chunk: Any) -> tuple[Any, array.array[int]]:
     return ffi.from_buffer("uint8_t[]", memoryview(data)[first:]), sizes
 
 
-def _joined(items: Sequence[Any]) -> tuple[Any, array.array[int]]:
-    """One buffer with all items, and their sizes; of one item, itself."""
-    if set(map(type, items)) == {bytes}:
-        sizes = array.array("Q", list(map(len, items)))
-    else:
-        sizes = array.array("Q", [memoryview(item).nbytes for item in items])
+def _joined(items: Sequence[Any], lengths: list[int]) -> tuple[Any, Sequence[int]]:
+    """One buffer with all items, and their sizes; of one item, itself. ``lengths`` are what ``len`` says of them."""
     if len(items) == 1:
-        return as_buffer(items[0])[0], sizes
-    return b"".join(items), sizes
+        buffer, size = as_buffer(items[0])
+        return buffer, [size]
+    joined = b"".join(items)
+    if len(joined) != sum(lengths):  # of some, an item is more than a byte
+        lengths = [memoryview(item).nbytes for item in items]
+        if len(joined) != sum(lengths):
+            raise errors.OptionError("the list of contents changed while it was read; let nobody change it meanwhile")
+    return joined, array.array("Q", lengths)
 
 
 def _is_arrow(items: object) -> bool:
@@ -111,18 +114,20 @@ def batches(contents: Iterable[Any], headers: Iterable[Any] | None) -> Iterator[
     if not is_parts(contents):
         raise TypeError("contents is an iterable of buffers, not one buffer: use publish for one message")
     heads = iter(headers) if headers is not None else None
-    for items in _pieces(contents):
-        content, sizes = _joined(items)
+    for items, lengths in _pieces(contents):
+        content, sizes = _joined(items, lengths)
         if heads is None:
             yield content, sizes, ffi.NULL, None
             continue
-        header, header_sizes = _joined(list(itertools.islice(heads, len(items))))
-        _same_number(len(items), len(header_sizes))
+        some = list(itertools.islice(heads, len(items)))
+        _same_number(len(items), len(some))
+        header, header_sizes = _joined(some, list(map(len, some)))
         yield content, sizes, header, header_sizes
 
 
-def _pieces(contents: Iterable[Any]) -> Iterator[Sequence[Any]]:
-    """As many items at a time as are worth one call, by number and by bytes.
+def _pieces(contents: Iterable[Any]) -> Iterator[tuple[Sequence[Any], list[int]]]:
+    """As many items at a time as are worth one call, by number and by bytes, with their lengths; a large one by itself,
+    since a copy of it costs more than a call.
 
     What is a list or a tuple already is cut with the least work for each item. Of anything else no more than that is
     held at a time.
@@ -130,17 +135,21 @@ def _pieces(contents: Iterable[Any]) -> Iterator[Sequence[Any]]:
     if not isinstance(contents, list | tuple):
         rows = iter(contents)
         while items := _some(rows):
-            yield items
+            yield items, list(map(len, items))
         return
-    start, at_once = 0, _MANY_AT_ONCE
+    start = 0
     while start < len(contents):
-        piece = contents[start : start + at_once]
-        ends = list(itertools.accumulate(map(len, piece)))
-        if ends[-1] > _MANY_BYTES:
-            piece = piece[: max(1, bisect.bisect_right(ends, _MANY_BYTES))]
-        at_once = min(_MANY_AT_ONCE, 2 * len(piece))
+        if len(contents[start]) >= _LARGE_BYTES:
+            yield contents[start : start + 1], []
+            start += 1
+            continue
+        piece = contents[start : start + _MANY_AT_ONCE] if len(contents) > _MANY_AT_ONCE else contents
+        lengths = list(map(len, piece))
+        if sum(lengths) > _MANY_BYTES:
+            some = max(1, bisect.bisect_right(list(itertools.accumulate(lengths)), _MANY_BYTES))
+            piece, lengths = piece[:some], lengths[:some]
         start += len(piece)
-        yield piece
+        yield piece, lengths
 
 
 def _some(rows: Iterator[Any]) -> list[Any]:

@@ -355,28 +355,25 @@ class MessageStore(Care):
         self,
         queue_id: int,
         content: Any,
-        sizes: Any,
+        sizes: Sequence[int],
         header: Any,
-        header_sizes: Any,
+        header_sizes: Sequence[int] | None,
         tx: Any,
         flags: int,
         ids: array.array[int],
     ) -> None:
         count = len(sizes)
+        if count == 1 and tx == _NULL:
+            header_size = 0 if header_sizes is None else header_sizes[0]
+            message_id = _publish_one(self._c, queue_id, header, header_size, content, sizes[0], flags)
+            if not message_id:
+                raise failure(lib.ls_last_error().code)
+            ids.append(message_id)
+            return
         made = ffi.new("uint64_t[]", count)
         done = ffi.new("size_t *")
         code = lib.ls_publish_many(
-            self._c,
-            queue_id,
-            count,
-            content,
-            ffi.from_buffer("uint64_t[]", sizes),
-            header,
-            ffi.NULL if header_sizes is None else ffi.from_buffer("uint64_t[]", header_sizes),
-            tx,
-            flags,
-            made,
-            done,
+            self._c, queue_id, count, content, _c_sizes(sizes), header, _c_sizes(header_sizes), tx, flags, made, done
         )
         ids.frombytes(ffi.buffer(made, done[0] * 8))
         check(code)
@@ -603,6 +600,14 @@ class MessageStore(Care):
         exception if the log fails. It stays registered.
         """
         self._completions.add_callback(callback)
+
+
+def _c_sizes(sizes: Sequence[int] | None) -> Any:
+    if sizes is None:
+        return _NULL
+    if type(sizes) is list:
+        return ffi.new("uint64_t[]", sizes)
+    return ffi.from_buffer("uint64_t[]", sizes)
 
 
 def _id(message_id: object) -> int:
