@@ -214,10 +214,14 @@ static void pass_on(struct log *g) {
     }
 }
 
-static void wake_helpers(struct log *g) {
-    if (g->event >= 0) {
-        (void)g->v->event_signal(g->v, g->event);
+void log_signal(struct log *g) {
+    for (int i = 0; i < g->event_count; i++) {
+        (void)g->v->event_signal(g->v, g->events[i]);
     }
+}
+
+static void wake_helpers(struct log *g) {
+    log_signal(g);
     bool dead = g->base_index > 0 && g->segments[0]->first_lsn < log_recyclable_lsn(g);
     bool unnamed = g->threads_running && g->busy == 0 && log_base_lsn(g) > g->named_base_lsn;
     if (dead || unnamed) {

@@ -33,7 +33,7 @@ static int init_buffers(struct log *g) {
 int log_init(struct log *g, vfs *v, const ls_options *options, const struct meta *meta) {
     memcpy(g->uuid, meta->uuid, UUID_BYTES);
     g->v = v;
-    g->hint_file = g->event = -1;
+    g->hint_file = -1;
     g->pace_until = g->live_low = g->live_low_before = UINT64_MAX;
     g->segment_size = meta->segment_size;
     g->max_undurable_bytes = meta->max_undurable_bytes;

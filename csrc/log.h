@@ -117,7 +117,8 @@ struct log {
     int holds_dir;
     int lock_file;
     int hint_file;
-    int event;
+    int events[LS_EVENTS_MAX]; /* who wants to hear of group commits */
+    int event_count;
     uint8_t uuid[UUID_BYTES];
     uint64_t segment_size;
     uint64_t max_undurable_bytes;
@@ -239,6 +240,8 @@ int log_force_batch(struct log *g);
 void log_name_batch(struct log *g);
 /* Whether that can be done: not before there is a batch in this epoch. */
 bool log_can_name_batch(const struct log *g);
+/* Something of the kind happened that events tell. */
+void log_signal(struct log *g);
 /* Wakes the flusher for all that was appended. */
 void log_flush_soon(struct log *g);
 void log_advance_base(struct log *g);

@@ -107,6 +107,8 @@ void spares_pace(struct log *g, uint64_t bytes) {
     }
     uint64_t due = g->pace_from + g->segment_size / PACE_HEAD_START + bytes / PACE_SHARE;
     while (!is_urgent(g) && appended_by_others(g) < due) {
+        log_flush_soon(
+            g); /* nobody else may want what was moved to be durable, and it may be long until this goes on */
         g->pace_until = due;
         (void)pthread_cond_wait(&g->maker_wake, &g->lock);
     }

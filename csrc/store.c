@@ -286,7 +286,7 @@ ls_store *store_new(const ls_options *options) {
     made->scan.file = -1;
     table_init(&made->table);
     struct log *g = &made->log;
-    g->dir = g->holds_dir = g->lock_file = g->hint_file = g->event = -1;
+    g->dir = g->holds_dir = g->lock_file = g->hint_file = -1;
     g->owner = (struct log_owner){
         .context = made,
         .relocate = relocate,
@@ -432,9 +432,7 @@ int ls_close(ls_store *store) {
     if (was_serving && rc == LS_OK) {
         checkpoint_at_close(store);
     }
-    if (g->event >= 0) {
-        (void)g->v->event_signal(g->v, g->event);
-    }
+    log_signal(g);
     fork_wait();
     close_handles(store);
     fork_go_on();
@@ -452,8 +450,8 @@ void store_drop(ls_store *store) {
         fork_leave_behind(store);
         return;
     }
-    if (g->event >= 0) {
-        (void)g->v->event_close(g->v, g->event);
+    for (int i = 0; i < g->event_count; i++) {
+        (void)g->v->event_close(g->v, g->events[i]);
     }
     scan_close(&store->scan);
     log_free(g);
@@ -500,15 +498,29 @@ static uint64_t read_locked(ls_store *store, uint64_t (*what)(const struct log *
     return value;
 }
 
-static uint64_t end_lsn_of(const struct log *g) { return g->end_lsn; }
-
 static uint64_t poison_of(const struct log *g) { return (uint64_t)g->poison; }
 
 uint64_t ls_base_lsn(const ls_store *store) { return read_locked((ls_store *)(uintptr_t)store, log_base_lsn); }
 
 uint64_t ls_durable_lsn(const ls_store *store) { return store->log.durable_lsn; }
 
-uint64_t ls_next_lsn(const ls_store *store) { return read_locked((ls_store *)(uintptr_t)store, end_lsn_of); }
+/*
+ * Whoever asks means to wait for it, and what was appended last may be a move's or a transaction's, who want nothing
+ * flushed yet.
+ */
+uint64_t ls_next_lsn(ls_store *store) {
+    struct log *g = &store->log;
+    if (atomic_load(&g->foreign)) {
+        return 0;
+    }
+    (void)pthread_mutex_lock(&g->lock);
+    uint64_t lsn = g->end_lsn;
+    if (g->serving && lsn > g->flush_wanted_lsn && lsn > g->durable_lsn) {
+        log_flush_soon(g);
+    }
+    (void)pthread_mutex_unlock(&g->lock);
+    return lsn;
+}
 
 int ls_poisoned(const ls_store *store) { return (int)read_locked((ls_store *)(uintptr_t)store, poison_of); }
 
@@ -519,6 +531,20 @@ int ls_force(ls_store *store, uint64_t lsn) {
     }
     rc = log_force(&store->log, lsn == 0 ? store->log.end_lsn : lsn);
     return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+int ls_durable_soon(ls_store *store, uint64_t lsn) {
+    struct log *g = &store->log;
+    if (g->durable_lsn >= lsn) {
+        return 1;
+    }
+    if (store_enter(store) == LS_OK) {
+        if (g->flush_wanted_lsn < lsn) {
+            log_flush_soon(g);
+        }
+        (void)store_leave(store, LS_OK, LEAVE_QUIETLY);
+    }
+    return 0;
 }
 
 int ls_flush_soon(ls_store *store) {
@@ -532,12 +558,32 @@ int ls_event_fd(ls_store *store, int *fd) {
         return rc;
     }
     struct log *g = &store->log;
-    if (g->event < 0) {
-        g->event = g->v->event_new(g->v);
+    if (g->event_count == LS_EVENTS_MAX) {
+        rc = fail(LS_OPTION, "%d wait for group commits already; end one that nobody needs", LS_EVENTS_MAX);
+        return store_leave(store, rc, LEAVE_QUIETLY);
     }
-    *fd = g->event;
-    rc = g->event < 0 ? fail_errno(LS_IO, -g->event, "no eventfd can be made") : LS_OK;
-    return store_leave(store, rc, LEAVE_QUIETLY);
+    int made = g->v->event_new(g->v);
+    if (made < 0) {
+        return store_leave(store, fail_errno(LS_IO, -made, "no eventfd can be made"), LEAVE_QUIETLY);
+    }
+    g->events[g->event_count++] = *fd = made;
+    return store_leave(store, LS_OK, LEAVE_QUIETLY);
+}
+
+void ls_event_end(ls_store *store, int fd) {
+    struct log *g = &store->log;
+    if (atomic_load(&g->foreign)) {
+        return;
+    }
+    (void)pthread_mutex_lock(&g->lock);
+    for (int i = 0; i < g->event_count; i++) {
+        if (g->events[i] == fd) {
+            g->events[i] = g->events[--g->event_count];
+            (void)g->v->event_close(g->v, fd);
+            break;
+        }
+    }
+    (void)pthread_mutex_unlock(&g->lock);
 }
 
 int ls_move_base(ls_store *store) {

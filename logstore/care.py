@@ -45,8 +45,10 @@ class Care(Names):
     @property
     def next_lsn(self) -> int:
         """The end of what was appended: what to wait for after an operation with ``wait=False``."""
-        self._not_forked()
-        return int(lib.ls_next_lsn(self._c))
+        lsn: int = lib.ls_next_lsn(self._c)
+        if lsn == 0:
+            self._not_forked()
+        return lsn
 
     @property
     def recovery(self) -> Recovery:

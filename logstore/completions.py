@@ -1,16 +1,16 @@
 """Telling Python that the log has become durable: callbacks and awaitables, fed by the core's eventfd.
 
-The core never calls Python. It counts group commits into an eventfd; one thread here waits for it and passes the new
-durable LSN on: to every callback once per group commit, and to the event loops of those who await an LSN, all of a
-loop's in one call. After a failed write or sync everybody is told once, with the exception.
+The core never calls Python. It counts group commits into eventfds. Each event loop in which somebody awaits an LSN
+watches one of its own; another feeds the thread that calls the callbacks, once per group commit. After a failed write
+or sync everybody is told once, with the exception.
 """
 
 from __future__ import annotations
 
 import asyncio
+import bisect
+import collections
 import contextlib
-import heapq
-import itertools
 import logging
 import os
 import select
@@ -29,55 +29,141 @@ _log = logging.getLogger("logstore")
 _STOP_POLL_MS = 1000  # a thread that missed its last event still ends
 
 
+class _Loop:
+    """Who waits in one event loop. The loop itself watches an event of its own: no thread stands between it and the
+    core. Used in that loop's thread only; ``lsns`` ascends.
+    """
+
+    def __init__(self, handle: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.failure: Exception | None = None
+        self._c = handle
+        self._told = 0
+        self._lsns: collections.deque[int] = collections.deque()
+        self._futures: collections.deque[asyncio.Future[None]] = collections.deque()
+        self._callbacks: list[Callable[[int | Exception], object]] = []
+        fd = ffi.new("int *")
+        check(lib.ls_event_fd(handle, fd))
+        self._fd = int(fd[0])
+        loop.add_reader(self._fd, self._ready)
+        loop.call_soon(self._ready)  # of what came before there was an event
+
+    def wait(self, lsn: int) -> asyncio.Future[None]:
+        future = self.loop.create_future()
+        if not self._lsns or lsn >= self._lsns[-1]:
+            self._lsns.append(lsn)
+            self._futures.append(future)
+        else:  # hardly ever: LSNs grow
+            at = bisect.bisect_right(self._lsns, lsn)
+            self._lsns.insert(at, lsn)
+            self._futures.insert(at, future)
+        return future
+
+    def add_callback(self, callback: Callable[[int | Exception], object]) -> None:
+        self._callbacks.append(callback)
+
+    def _ready(self) -> None:
+        with contextlib.suppress(OSError):
+            os.eventfd_read(self._fd)
+        durable = int(lib.ls_durable_lsn(self._c))
+        if durable > self._told:
+            self._told = durable
+            lsns, futures = self._lsns, self._futures
+            while lsns and lsns[0] <= durable:
+                lsns.popleft()
+                future = futures.popleft()
+                if not future.done():
+                    future.set_result(None)
+            _call(self._callbacks, durable)
+        if lib.ls_poisoned(self._c):
+            self.fail(_unknown_outcome())
+
+    def fail(self, failure: Exception, *, callbacks: bool = True) -> None:
+        """Everybody hears it once; the loop is done with this store."""
+        if self.failure is not None:
+            return
+        self.failure = failure
+        self.loop.remove_reader(self._fd)
+        lib.ls_event_end(self._c, self._fd)
+        self._lsns.clear()
+        while self._futures:
+            future = self._futures.popleft()
+            if not future.done():
+                future.set_exception(failure)
+        if callbacks:
+            _call(self._callbacks, failure)
+
+    def close(self) -> None:
+        """After the core's close: the last group is told, then that there will be no other."""
+        if self.failure is None:
+            self._ready()
+        self.fail(_closed(), callbacks=False)
+
+    def forget(self) -> None:
+        """The loop was closed before the store."""
+        lib.ls_event_end(self._c, self._fd)
+
+
 class Completions:
-    """The waiting thread of one store, started when somebody first asks."""
+    """Who waits for one store: event loops, each by itself, and callbacks, called from a thread that is started when
+    somebody first asks.
+    """
 
     def __init__(self, handle: Any) -> None:
         self._c = handle
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[int | Exception], object]] = []
-        self._waiting: list[tuple[int, int, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-        self._numbers = itertools.count()
+        self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
         self._thread: threading.Thread | None = None
         self._fd = -1
         self._failure: Exception | None = None
         self._closed = False
-        self._fd = -1
 
-    def add_callback(self, callback: Callable[[int | Exception], object]) -> None:
-        """Calls it with the new durable LSN after every group commit from now on."""
+    def add_callback(
+        self, callback: Callable[[int | Exception], object], loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        """Calls it with the new durable LSN after every group commit from now on: from a thread of its own, or in the
+        loop, whose thread this is.
+        """
+        if loop is not None:
+            self._of(loop).add_callback(callback)
+            return
         with self._lock:
             self._callbacks.append(callback)
             failure = self._failure
             self._start()
         if failure is not None:
-            self._call([callback], failure)
+            _call([callback], failure)
 
-    async def wait(self, lsn: int) -> None:
-        """Returns once everything below ``lsn`` is durable; raises ``OutcomeUnknown`` if it never will be."""
-        if lib.ls_durable_lsn(self._c) >= lsn:
-            return
+    def wait(self, lsn: int) -> asyncio.Future[None]:
+        """Done in the running loop once everything below ``lsn`` is durable; ``OutcomeUnknown`` if it never will be."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
+        mine = self._loops.get(loop)
+        if mine is None or mine.failure is not None:
+            mine = self._of(loop)
+        return mine.wait(lsn)
+
+    def _of(self, loop: asyncio.AbstractEventLoop) -> _Loop:
         with self._lock:
-            if self._failure is not None:
-                raise self._failure
+            mine = self._loops.get(loop)
+            if mine is not None and mine.failure is not None:
+                raise mine.failure
             if self._closed:
-                raise errors.StoreClosed("the store was closed; open it again")
-            heapq.heappush(self._waiting, (lsn, next(self._numbers), loop, future))
-            self._start()
-        check(lib.ls_flush_soon(self._c))
-        if lib.ls_durable_lsn(self._c) >= lsn:
-            return
-        await future
+                raise _closed()
+            if mine is None:
+                for other in [other for other in self._loops if other.is_closed()]:
+                    self._loops.pop(other).forget()
+                mine = self._loops[loop] = _Loop(self._c, loop)
+            return mine
 
     def close(self) -> None:
         """After the core's close: the last group is told, who still waits learns that the store is closed."""
         with self._lock:
             self._closed = True
-            thread = self._thread
-            if self._fd >= 0:
-                os.eventfd_write(self._fd, 1)  # so that it need not wait to see it
+            thread, loops = self._thread, list(self._loops.values())
+        for mine in loops:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+                mine.loop.call_soon_threadsafe(mine.close)
         if thread is not None and thread is not threading.current_thread():
             os.eventfd_write(self._fd, 1)  # it may have taken the core's last event before it could see _closed
             thread.join()
@@ -89,76 +175,50 @@ class Completions:
             fd = ffi.new("int *")
             check(lib.ls_event_fd(self._c, fd))
             self._fd = int(fd[0])
-            self._fd = fd[0]
-            self._thread = threading.Thread(
-                target=self._run, args=(self._fd,), name="logstore-completions", daemon=True
-            )
+            self._thread = threading.Thread(target=self._run, name="logstore-completions", daemon=True)
             self._thread.start()
 
-    def _run(self, fd: int) -> None:
+    def _run(self) -> None:
         poll = select.poll()
-        poll.register(fd, select.POLLIN)
+        poll.register(self._fd, select.POLLIN)
         told = lib.ls_durable_lsn(self._c)
         while True:
             if poll.poll(_STOP_POLL_MS):
                 with contextlib.suppress(BlockingIOError):
-                    os.read(fd, 8)
+                    os.read(self._fd, 8)
             closed = self._closed
             durable = lib.ls_durable_lsn(self._c)
             if durable > told:
                 told = durable
                 self._tell(durable)
             if self._failure is None and lib.ls_poisoned(self._c):
-                self._fail(
-                    errors.OutcomeUnknown(
-                        "a write or sync of the log failed, so what was not yet durable may or may not be on disk; "
-                        "close the store, look at the disk, and open it again to see"
-                    )
-                )
+                failure = _unknown_outcome()
+                with self._lock:
+                    self._failure = failure
+                self._tell(failure)
             if closed:
-                self._fail(errors.StoreClosed("the store was closed; open it again"), callbacks=False)
                 return
 
-    def _tell(self, durable: int) -> None:
-        by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    def _tell(self, what: int | Exception) -> None:
         with self._lock:
             callbacks = list(self._callbacks)
-            while self._waiting and self._waiting[0][0] <= durable:
-                _, _, loop, future = heapq.heappop(self._waiting)
-                by_loop.setdefault(loop, []).append(future)
-        for loop, futures in by_loop.items():
-            self._settle(loop, futures, None)
-        self._call(callbacks, durable)
+        _call(callbacks, what)
 
-    def _fail(self, failure: Exception, *, callbacks: bool = True) -> None:
-        with self._lock:
-            self._failure = failure
-            waiting, self._waiting = self._waiting, []
-            told = list(self._callbacks) if callbacks else []
-        for _, _, loop, future in waiting:
-            self._settle(loop, [future], failure)
-        self._call(told, failure)
 
-    @staticmethod
-    def _settle(
-        loop: asyncio.AbstractEventLoop, futures: list[asyncio.Future[None]], failure: Exception | None
-    ) -> None:
-        def settle() -> None:
-            for future in futures:
-                if future.done():
-                    continue
-                if failure is None:
-                    future.set_result(None)
-                else:
-                    future.set_exception(failure)
+def _unknown_outcome() -> errors.OutcomeUnknown:
+    return errors.OutcomeUnknown(
+        "a write or sync of the log failed, so what was not yet durable may or may not be on disk; "
+        "close the store, look at the disk, and open it again to see"
+    )
 
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
-            loop.call_soon_threadsafe(settle)
 
-    @staticmethod
-    def _call(callbacks: list[Callable[[int | Exception], object]], what: int | Exception) -> None:
-        for callback in callbacks:
-            try:
-                callback(what)
-            except Exception:  # noqa: BLE001 - a stranger's code must not end this thread
-                _log.exception("a completion callback failed")
+def _closed() -> errors.StoreClosed:
+    return errors.StoreClosed("the store was closed; open it again")
+
+
+def _call(callbacks: list[Callable[[int | Exception], object]], what: int | Exception) -> None:
+    for callback in callbacks:
+        try:
+            callback(what)
+        except Exception:  # noqa: BLE001 - a stranger's code must not end who calls it
+            _log.exception("a completion callback failed")

@@ -18,8 +18,9 @@ from logstore._native import as_buffer, check
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-# Of one call of the core. The device works on one piece while the next is being put together, so pieces are small beside
-# a batch of the log; and a copy that outgrows the processor's cache is slower to make than the log is to write it.
+# Of one call of the core. The device works on one piece while the next is being put together, so pieces are small
+# beside a batch of the log; and a copy that outgrows the processor's cache is slower to make than the log is to write
+# it.
 _MANY_AT_ONCE: Final = 1024
 _MANY_BYTES: Final = 256 << 10
 _LARGE_BYTES: Final = 8 << 10
@@ -108,11 +109,11 @@ def batches(contents: Iterable[Any], headers: Iterable[Any] | None) -> Iterator[
             contents = _arrow_items(contents)
         else:
             for chunk in getattr(contents, "chunks", [contents]):
-                data, sizes = _sizes_of_offsets(chunk)
-                yield data, sizes, ffi.NULL, None
+                yield *_sizes_of_offsets(chunk), ffi.NULL, None
             return
     if not is_parts(contents):
         raise TypeError("contents is an iterable of buffers, not one buffer: use publish for one message")
+    sizes: Sequence[int]
     heads = iter(headers) if headers is not None else None
     for items, lengths in _pieces(contents):
         content, sizes = _joined(items, lengths)
@@ -143,7 +144,8 @@ def _pieces(contents: Iterable[Any]) -> Iterator[tuple[Sequence[Any], list[int]]
             yield contents[start : start + 1], []
             start += 1
             continue
-        piece = contents[start : start + _MANY_AT_ONCE] if len(contents) > _MANY_AT_ONCE else contents
+        whole = start == 0 and len(contents) <= _MANY_AT_ONCE
+        piece = contents if whole else contents[start : start + _MANY_AT_ONCE]
         lengths = list(map(len, piece))
         if sum(lengths) > _MANY_BYTES:
             some = max(1, bisect.bisect_right(list(itertools.accumulate(lengths)), _MANY_BYTES))

@@ -28,6 +28,7 @@ from logstore.queues import Message, Queue
 from logstore.transactions import Transaction, Xid, handle_of
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
@@ -42,8 +43,6 @@ _NULL: Final = ffi.NULL
 _WAIT: Final = lib.LS_WAIT
 _MORE: Final = lib.LS_MORE
 _ID_END: Final = 1 << 63
-_publish_one: Final = lib.ls_publish_one
-_dequeue_one: Final = lib.ls_dequeue_one
 
 
 class MessageStore(Care):
@@ -278,7 +277,7 @@ class MessageStore(Care):
             and transaction is None
             and self._queues.get(queue._id) is queue
         ):  # nearly always, and then in one step
-            message_id: int = _publish_one(
+            message_id: int = lib.ls_publish_one(
                 self._c, queue._id, header, len(header), content, len(content), _WAIT if wait else 0
             )
             if message_id:
@@ -365,7 +364,7 @@ class MessageStore(Care):
         count = len(sizes)
         if count == 1 and tx == _NULL:
             header_size = 0 if header_sizes is None else header_sizes[0]
-            message_id = _publish_one(self._c, queue_id, header, header_size, content, sizes[0], flags)
+            message_id = lib.ls_publish_one(self._c, queue_id, header, header_size, content, sizes[0], flags)
             if not message_id:
                 raise failure(lib.ls_last_error().code)
             ids.append(message_id)
@@ -405,7 +404,7 @@ class MessageStore(Care):
             and transaction is None
             and self._queues.get(queue._id) is queue
         ):  # nearly always, and then in one step
-            lsn: int = _dequeue_one(self._c, message_id, queue._id, _WAIT if wait else 0)
+            lsn: int = lib.ls_dequeue_one(self._c, message_id, queue._id, _WAIT if wait else 0)
             if lsn:
                 return lsn
             raise failure(lib.ls_last_error().code)
@@ -593,13 +592,16 @@ class MessageStore(Care):
 
     async def durable(self, lsn: int) -> None:
         """Returns once :attr:`durable_lsn` has reached ``lsn``. Raises ``OutcomeUnknown`` if it never will."""
-        await self._completions.wait(lsn)
+        if not lib.ls_durable_soon(self._c, lsn):
+            await self._completions.wait(lsn)
 
-    def on_durable(self, callback: Callable[[int | Exception], object]) -> None:
-        """Calls it from a thread of the store's, once per group commit, with the new durable LSN; once with the
-        exception if the log fails. It stays registered.
+    def on_durable(
+        self, callback: Callable[[int | Exception], object], *, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        """Calls it once per group commit with the new durable LSN, and once with the exception if the log fails: from a
+        thread of the store's, or in ``loop``, from which it must then be called. It stays registered.
         """
-        self._completions.add_callback(callback)
+        self._completions.add_callback(callback, loop)
 
 
 def _c_sizes(sizes: Sequence[int] | None) -> Any:

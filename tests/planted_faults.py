@@ -37,12 +37,16 @@ def planted(patches: pytest.MonkeyPatch, **replaced: Any) -> None:
 def a_dequeue_is_dropped_now_and_then(patches: pytest.MonkeyPatch) -> None:
     calls = 0
 
-    def dequeue(*arguments: Any) -> int:
+    def is_dropped() -> bool:
         nonlocal calls
         calls += 1
-        return 0 if calls % 3 == 0 else int(lib.ls_dequeue(*arguments))
+        return calls % 3 == 0
 
-    planted(patches, ls_dequeue=dequeue)
+    planted(
+        patches,
+        ls_dequeue=lambda *arguments: 0 if is_dropped() else lib.ls_dequeue(*arguments),
+        ls_dequeue_one=lambda *arguments: 1 if is_dropped() else lib.ls_dequeue_one(*arguments),
+    )
 
 
 def a_force_does_nothing_and_says_that_all_is_durable(patches: pytest.MonkeyPatch) -> None:
@@ -50,9 +54,14 @@ def a_force_does_nothing_and_says_that_all_is_durable(patches: pytest.MonkeyPatc
         *others, flags, made = arguments
         return int(lib.ls_publish(*others, flags & ~lib.LS_WAIT, made))
 
+    def publish_one(*arguments: Any) -> int:
+        *others, flags = arguments
+        return int(lib.ls_publish_one(*others, flags & ~lib.LS_WAIT))
+
     planted(
         patches,
         ls_publish=publish,
+        ls_publish_one=publish_one,
         ls_force=lambda *_: 0,
         ls_durable_lsn=lambda store: max(lib.ls_durable_lsn(store), lib.ls_next_lsn(store)),
     )

@@ -23,7 +23,7 @@ Open = Any
 
 
 def until(condition: Any, what: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.001)
@@ -79,6 +79,61 @@ def test_a_callback_may_use_the_store(store: MessageStore) -> None:
     store.on_durable(callback)
     store.publish(queue, b"first")
     until(lambda: queue.depth == 3, "the callback did not publish")
+
+
+def test_what_was_appended_last_becomes_durable_even_if_nobody_else_waits_for_it(store: MessageStore) -> None:
+    """A transaction's operation wants no flush; who reads ``next_lsn`` does, and who hears of group commits is told."""
+    queue = store.declare_queue("q")
+    heard: list[Any] = []
+    store.on_durable(heard.append)
+    with store.transaction() as transaction:
+        store.publish(queue, b"x", transaction=transaction)
+        wanted = store.next_lsn
+        until(lambda: heard and heard[-1] >= wanted, "nobody flushed it")
+
+
+def test_a_callback_in_a_loop_is_called_there_and_hears_of_the_failure_once(open_store: Open) -> None:
+    store = open_store()
+    queue = store.declare_queue("q")
+    heard: list[Any] = []
+    threads: set[threading.Thread] = set()
+
+    def callback(what: Any) -> None:
+        heard.append(what)
+        threads.add(threading.current_thread())
+
+    async def main() -> None:
+        store.on_durable(callback, loop=asyncio.get_running_loop())
+        async with asyncio.timeout(60):
+            for number in range(5):
+                store.publish(queue, b"%d" % number, wait=False)
+                await store.durable(store.next_lsn)
+            break_the_log(store)
+            store.publish(queue, b"lost", wait=False)
+            with pytest.raises(errors.OutcomeUnknown):
+                await store.durable(store.next_lsn)
+            with pytest.raises(errors.OutcomeUnknown):
+                await store.durable(store.next_lsn)
+
+    asyncio.run(main())
+    *lsns, failure = heard
+    assert lsns == sorted(set(lsns))
+    assert lsns[-1] == store.durable_lsn
+    assert isinstance(failure, errors.OutcomeUnknown)
+    assert threads == {threading.main_thread()}
+
+
+def test_loops_that_came_and_went_leave_room_for_others(store: MessageStore) -> None:
+    queue = store.declare_queue("q")
+
+    async def once() -> None:
+        store.publish(queue, b"x", wait=False)
+        async with asyncio.timeout(60):
+            await store.durable(store.next_lsn)
+
+    for _ in range(100):
+        asyncio.run(once())
+    assert queue.depth == 100
 
 
 def test_awaiting_an_lsn_returns_once_it_is_durable(store: MessageStore) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logstore import errors
@@ -105,3 +105,27 @@ def test_offsets_beyond_the_data_are_refused() -> None:
     broken = pa.Array.from_buffers(pa.binary(), 3, [None, offsets, pa.py_buffer(b"abcdef")])
     with pytest.raises(errors.OptionError, match="outside its data"):
         unpacked(broken.slice(0, 2))
+
+
+@given(sizes=st.lists(st.sampled_from([0, 1, 300, 9000, 70_000]), max_size=1100))
+@settings(max_examples=30)
+def test_large_contents_among_small_ones_go_down_once_each_and_in_order(sizes: list[int]) -> None:
+    items = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
+    assert unpacked(items) == [(item, None) for item in items]
+    assert unpacked(tuple(items), headers=items) == [(item, item) for item in items]
+
+
+def test_items_of_several_bytes_each_count_as_bytes() -> None:
+    wide = array.array("I", [1, 2, 3])
+    assert unpacked([b"x", wide, memoryview(wide)]) == [(b"x", None), (wide.tobytes(), None), (wide.tobytes(), None)]
+
+
+def test_a_list_that_changes_while_it_is_read_is_refused() -> None:
+    looks = iter([[b"x", b"y"], [b"x", b"yy"], [b"x"]])
+
+    class Changing(list[bytes]):
+        def __iter__(self) -> Any:
+            return iter(next(looks))
+
+    with pytest.raises(errors.OptionError, match="changed while it was read"):
+        unpacked(Changing([b"x", b"y"]))

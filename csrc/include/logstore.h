@@ -190,14 +190,19 @@ uint64_t ls_segment_size(const ls_store *store);
 
 uint64_t ls_base_lsn(const ls_store *store);
 uint64_t ls_durable_lsn(const ls_store *store);
-uint64_t ls_next_lsn(const ls_store *store);
+uint64_t ls_next_lsn(ls_store *store); /* and the flusher is asked for what is below it */
 int ls_poisoned(const ls_store *store);
 /* Everything up to `lsn` durable; 0: everything appended so far. */
 int ls_force(ls_store *store, uint64_t lsn);
 /* Asks the background flusher for everything appended so far; returns at once. */
 int ls_flush_soon(ls_store *store);
-/* An eventfd that counts group commits, and fires when the store is poisoned or closed. Owned by the store. */
+#define LS_EVENTS_MAX 64
+/* An eventfd of the caller's own, which counts group commits, and fires when the store is poisoned or closed. The store
+   closes it when it is freed, or when told that nobody waits there any more. */
 int ls_event_fd(ls_store *store, int *fd);
+void ls_event_end(ls_store *store, int fd);
+/* 1: everything below `lsn` is durable. 0: not yet, and the flusher is asked for what was appended so far. */
+int ls_durable_soon(ls_store *store, uint64_t lsn);
 
 /* ---- queues ---- */
 int ls_queue_add(ls_store *store, uint32_t queue_id); /* after the catalog has committed it */

@@ -453,17 +453,27 @@ static void many_open_transactions_do_not_move_each_other_for_ever(void) {
 
 /* ---- figures and events ---- */
 
-static void the_event_is_one_for_a_store_and_its_lack_is_told(void) {
+static void each_who_waits_has_an_event_of_its_own_and_a_lack_of_them_is_told(void) {
     vfs_sim_plan p = {.kind = VFS_SIM_EVENT_NEW, .nth = 1, .error = EMFILE};
-    int fd = -1, same = -1;
+    int fd = -1, other = -1, more = -1, made = 2;
 
     fresh();
     vfs_sim_fail(sim, &p);
     check(ls_event_fd(r.store, &fd) == LS_IO && ls_last_error()->sys_errno == EMFILE);
     vfs_sim_fail(sim, NULL);
-    check(ls_event_fd(r.store, &fd) == LS_OK && fd >= 0 && ls_event_fd(r.store, &same) == LS_OK && same == fd);
+    check(ls_event_fd(r.store, &fd) == LS_OK && fd >= 0 && ls_event_fd(r.store, &other) == LS_OK && other != fd);
     (void)put(1, "x", NULL);
-    check(vfs_sim_event_count(sim, fd) > 0);
+    check(vfs_sim_event_count(sim, fd) > 0 && vfs_sim_event_count(sim, other) > 0);
+    ls_event_end(r.store, fd);
+    ls_event_end(r.store, fd); /* which is not there any more */
+    check(ls_event_fd(r.store, &more) == LS_OK);
+    while (made < LS_EVENTS_MAX && ls_event_fd(r.store, &more) == LS_OK)
+        made++;
+    check(made == LS_EVENTS_MAX && ls_event_fd(r.store, &more) == LS_OPTION);
+    ls_event_end(r.store, other);
+    check(ls_event_fd(r.store, &more) == LS_OK);
+    (void)put(1, "y", NULL);
+    check(vfs_sim_event_count(sim, more) > 0);
     done();
 }
 
@@ -542,7 +552,7 @@ int main(void) {
         no_more_are_prepared_than_the_option_allows,
         so_many_transactions_are_open_and_no_more,
         many_open_transactions_do_not_move_each_other_for_ever,
-        the_event_is_one_for_a_store_and_its_lack_is_told,
+        each_who_waits_has_an_event_of_its_own_and_a_lack_of_them_is_told,
         a_force_beyond_the_end_is_a_force_to_the_end,
         a_relaxed_store_does_not_wait_unless_it_is_forced,
         sizes_follow_from_offsets_of_either_width_if_they_ascend,
