@@ -121,7 +121,8 @@ static int write_blocks(struct log *g, const struct buffer *b, size_t whole) {
     }
     size_t head = (size_t)(round_up(b->start_lsn + BATCH_RECORD_BYTES, BLOCK_BYTES) - from);
     size_t early = (size_t)(b->early_lsn - from);
-    int rc = whole > early ? io_write(g->v, b->segment->file, b->memory + early, whole - early, at + early, &g->written) : 0;
+    int rc =
+        whole > early ? io_write(g->v, b->segment->file, b->memory + early, whole - early, at + early, &g->written) : 0;
     return rc == 0 ? io_write(g->v, b->segment->file, b->memory, head, at, &g->written) : rc;
 }
 
