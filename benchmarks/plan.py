@@ -27,7 +27,7 @@ class Plan:
     modes: Sequence[Mode] = MODES
     works: Sequence[str] = WORKS
     rounds: int = 3
-    seconds: float = 0.15  # a slice
+    seconds: float = 0.1  # a slice
     max_bytes: int = 48 << 20  # of content, a slice
     turns: int = 1  # a round
     turns_of_targets: int = 3  # where a target depends on it

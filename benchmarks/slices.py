@@ -164,6 +164,17 @@ class Slices:
             publish(batch)
             self.book.published(batch, ordered=True)
 
+    def make_reusable(self, max_messages: int, max_bytes: int) -> None:
+        """Publishes and consumes so much that there is freed space to use again, where a store does that."""
+        count = min(max_messages, max_bytes // self.size, self.peer.prefill_max)
+        batch = self.groups(min(1000, max(1, (4 << 20) // self.size)))[0]
+        publish, consume = self.peer.publisher(), self.peer.consumer()
+        while self.book.waiting < count:
+            publish(batch)
+            self.book.published(batch, ordered=True)
+        while self.book.waiting:
+            self.book.consumed(consume(len(batch)), ordered=True)
+
     def rate(self, work: str, mode: Mode, span: Span) -> float:
         """Messages a second."""
         if mode.in_flight:

@@ -19,6 +19,7 @@ class Peer(abc.ABC):
 
     name: ClassVar[str]
     sync: ClassVar[str]  # what was set so that a unit is durable when its call returns; who opens it makes sure
+    reuses: ClassVar[bool] = True  # it has pages or logs to use again, once it was used for long enough
     prefill_max: ClassVar[int] = 1 << 30  # messages that it is given at once where only the taking is measured
 
     def __init__(self, path: Path, room_bytes: int) -> None:

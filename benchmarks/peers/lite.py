@@ -20,7 +20,8 @@ class LiteQueuePeer(Peer):
 
     name: ClassVar[str] = "litequeue"
     sync: ClassVar[str] = "WAL, synchronous=FULL (it sets NORMAL)"
-    prefill_max: ClassVar[int] = 2000
+    reuses: ClassVar[bool] = False
+    prefill_max: ClassVar[int] = 1000
 
     def __init__(self, path: Path, room_bytes: int) -> None:
         super().__init__(path, room_bytes)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 SEGMENT_BYTES = 16 << 20
 RECORD_EXTRA = 1.2  # log bytes for each byte of content, and what a group commit adds, generously
 QUEUE = "measured"
+BATCH = 1000  # read at once
 
 
 class Logstore(ReadablePeer):
@@ -22,6 +23,7 @@ class Logstore(ReadablePeer):
 
     name: ClassVar[str] = "logstore"
     sync: ClassVar[str] = "strict: fdatasync a group"
+    reuses: ClassVar[bool] = False
 
     def __init__(self, path: Path, room_bytes: int) -> None:
         super().__init__(path, room_bytes)
@@ -99,5 +101,6 @@ class Logstore(ReadablePeer):
 
     def remaining(self) -> Iterator[bytes]:
         with logstore.open(self.path, create=False) as store:
-            for message in store.messages(QUEUE):
-                yield message.content
+            queue = store.queue(QUEUE)
+            while deliveries := queue.acquire(BATCH, load=True):
+                yield from (delivery.content for delivery in deliveries)

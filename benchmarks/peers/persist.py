@@ -20,7 +20,8 @@ class PersistQueue(Peer):
 
     name: ClassVar[str] = "persist-queue"
     sync: ClassVar[str] = "WAL, synchronous=FULL (set for it)"
-    prefill_max: ClassVar[int] = 2000
+    reuses: ClassVar[bool] = False
+    prefill_max: ClassVar[int] = 1000
 
     def __init__(self, path: Path, room_bytes: int) -> None:
         super().__init__(path, room_bytes)
