@@ -33,7 +33,7 @@ class Plan:
     turns_of_targets: int = 3  # where a target depends on it
     pairs: int = 20_000  # of one publish and one dequeue, a slice
     read_messages: int = 50_000
-    recovery_messages: int = 2_000_000  # of 100 bytes
+    recovery_messages: int = 4_000_000  # of 100 bytes
     recovery_bytes: int = 1 << 30  # of log with messages of 1 KiB
     start_messages: int = 1_000_000
     is_quick: bool = False

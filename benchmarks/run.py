@@ -59,7 +59,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--modes", help="some ways of the grid, by comma, as far as they begin so: " + "; ".join(m.name for m in MODES)
     )
-    parser.add_argument("--recovery-messages", type=int, help="of 100 bytes, that are recovered (2 million)")
+    parser.add_argument("--recovery-messages", type=int, help="of 100 bytes, that are recovered (4 million)")
     parser.add_argument("--recovery-gib", type=float, help="of log with messages of 1 KiB, that is recovered (1)")
     parser.add_argument("--start-messages", type=int, help="live ones, with which a store is opened (1 million)")
     parser.add_argument("--report", type=Path, help="write a run's tables into this page and measure nothing")
@@ -131,7 +131,9 @@ def measure(options: argparse.Namespace, console: Console) -> dict[str, Any]:
                 start = time.perf_counter()
                 module, function = SUITES[suite]
                 getattr(importlib.import_module(module), function)(context)
-                took[suite] = took.get(suite, 0.0) + time.perf_counter() - start
+                seconds = time.perf_counter() - start
+                took[suite] = took.get(suite, 0.0) + seconds
+                console.print(f"[dim]round {context.round_number + 1}: {suite}, {seconds:.0f} s[/dim]", highlight=False)
     known |= {"load_at_end": os.getloadavg()[0], "not_measured": missing}
     known["seconds"] = {suite: round(seconds, 1) for suite, seconds in took.items()}
     counts: dict[str, dict[str, float]] = known.get("syncs", {})
