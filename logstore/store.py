@@ -43,6 +43,22 @@ _NULL: Final = ffi.NULL
 _WAIT: Final = lib.LS_WAIT
 _MORE: Final = lib.LS_MORE
 _ID_END: Final = 1 << 63
+_publish_one: Final = lib.ls_publish_one
+_dequeue_one: Final = lib.ls_dequeue_one
+_durable_soon: Final = lib.ls_durable_soon
+
+
+class _Small(threading.local):
+    """Where a thread reads contents that fit, so that nothing is made for each of them but its bytes."""
+
+    def __init__(self) -> None:
+        self.into: Final = ffi.new("uint8_t[]", _SMALL_BYTES)
+        self.done: Final = ffi.new("size_t *")
+        self.view: Final = ffi.buffer(self.into)
+
+
+_SMALL_BYTES: Final = 64 << 10
+_small: Final = _Small()
 
 
 class MessageStore(Care):
@@ -277,7 +293,7 @@ class MessageStore(Care):
             and transaction is None
             and self._queues.get(queue._id) is queue
         ):  # nearly always, and then in one step
-            message_id: int = lib.ls_publish_one(
+            message_id: int = _publish_one(
                 self._c, queue._id, header, len(header), content, len(content), _WAIT if wait else 0
             )
             if message_id:
@@ -364,7 +380,7 @@ class MessageStore(Care):
         count = len(sizes)
         if count == 1 and tx == _NULL:
             header_size = 0 if header_sizes is None else header_sizes[0]
-            message_id = lib.ls_publish_one(self._c, queue_id, header, header_size, content, sizes[0], flags)
+            message_id = _publish_one(self._c, queue_id, header, header_size, content, sizes[0], flags)
             if not message_id:
                 raise failure(lib.ls_last_error().code)
             ids.append(message_id)
@@ -404,7 +420,7 @@ class MessageStore(Care):
             and transaction is None
             and self._queues.get(queue._id) is queue
         ):  # nearly always, and then in one step
-            lsn: int = lib.ls_dequeue_one(self._c, message_id, queue._id, _WAIT if wait else 0)
+            lsn: int = _dequeue_one(self._c, message_id, queue._id, _WAIT if wait else 0)
             if lsn:
                 return lsn
             raise failure(lib.ls_last_error().code)
@@ -474,6 +490,12 @@ class MessageStore(Care):
 
         Every record that is read is verified first. Raises ``UnknownMessage``, ``CorruptLog``.
         """
+        if offset == 0 and length is None:
+            small = _small
+            check(lib.ls_load_content(self._c, _id(message_id), 0, small.into, _SMALL_BYTES, small.done))
+            if small.done[0] < _SMALL_BYTES:
+                content: bytes = small.view[: small.done[0]]
+                return content
         size = self._info(message_id).content_bytes
         start, stop, _ = slice(offset, None).indices(size)
         if length is not None:
@@ -592,7 +614,7 @@ class MessageStore(Care):
 
     async def durable(self, lsn: int) -> None:
         """Returns once :attr:`durable_lsn` has reached ``lsn``. Raises ``OutcomeUnknown`` if it never will."""
-        if not lib.ls_durable_soon(self._c, lsn):
+        if not _durable_soon(self._c, lsn):
             await self._completions.wait(lsn)
 
     def on_durable(

@@ -32,6 +32,9 @@ def planted(patches: pytest.MonkeyPatch, **replaced: Any) -> None:
     faulty = Faulty(**replaced)
     for module in (logstore.store, logstore.queues, logstore.transactions):
         patches.setattr(module, "lib", faulty)
+        for name, function in replaced.items():  # what the module has looked up once, too
+            if hasattr(module, name.removeprefix("ls")):
+                patches.setattr(module, name.removeprefix("ls"), function)
 
 
 def a_dequeue_is_dropped_now_and_then(patches: pytest.MonkeyPatch) -> None:
