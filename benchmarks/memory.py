@@ -3,11 +3,12 @@
 * Memory: a process of its own publishes messages of 8 bytes on one queue, and its resident memory is read at 1, 2, 5
   and 10 million (and at the start, after as many were published and consumed as warm everything up). What grows is the
   core's table: Python keeps nothing of a message.
-* Flatness: stores with 10^4, 10^5, 10^6 and 10^7 live messages are open side by side, and take turns in short slices:
-  publishes and dequeues that nobody waits for, singly and in batches of 1000; from the front, as queues are consumed,
-  and at random, which is the worst that memory can be asked for. What counts is the caller's processor time for one
-  message; the flusher's writing is measured beside it (of the whole process). What is published in a slice is as much
-  as is dequeued, so the stores stay as full as they are.
+* Flatness: stores with 10^4, 10^6 and 10^7 live messages (``--levels`` takes others) are open side by side, and take
+  turns in short slices: publishes and dequeues that nobody waits for, singly, in batches of 1000, in transactions of 10
+  (published, staged and enqueued, dequeued), and acquired and accepted by the hundred; from the front, as queues are
+  consumed, and at random, which is the worst that memory can be asked for. What counts is the caller's processor time
+  for one message; the flusher's writing is measured beside it (of the whole process). What is published in a slice is
+  as much as is dequeued, so the stores stay as full as they are.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from figures import conditions
+from figures import Figure, conditions
 from rich.console import Console
 from rich.table import Table
 
@@ -45,6 +47,9 @@ CONTENT = b"8 bytes."
 BATCH = 1000
 SINGLES = 500  # of a slice
 BATCHES = 2
+TX_OPERATIONS = 10
+TXS = 20
+ACQUIRED = 100
 BYTES_TARGET = 80
 FLAT_TARGET = 1.3
 
@@ -61,6 +66,15 @@ def fill(store: logstore.MessageStore, count: int) -> array.array[int]:
 
 
 # ---- memory ----
+
+
+def fill_and_forget(store: logstore.MessageStore, count: int) -> None:
+    """So many more, of which this process keeps nothing: a list of their ids would leave holes in its heap."""
+    queue = store.queue(QUEUE)
+    contents = [CONTENT] * BATCH
+    for _ in range(count // BATCH):
+        store.publish_many(queue, contents, wait=False)
+    store.force()
 
 
 def resident() -> int:
@@ -81,8 +95,7 @@ def memory_once(path: Path, steps: list[int]) -> None:
         store.checkpoint()
         said = [(0, resident())]
         for count in steps:
-            made = fill(store, count - said[-1][0])
-            del made
+            fill_and_forget(store, count - said[-1][0])
             said.append((count, resident()))
         print(json.dumps(said), flush=True)
         os._exit(0)
@@ -112,22 +125,34 @@ class Level:
         self.ids = fill(self.store, live)
         self._front = 0
         self.dice = random.Random(live)
+        self.accepted: set[int] = set()  # of those whose ids are still in the list
         self.caller: dict[str, list[float]] = {}
         self.process: dict[str, list[float]] = {}
 
     def from_front(self, count: int) -> array.array[int]:
         """The oldest of those that are still there."""
-        self._front += count
-        return self.ids[self._front - count : self._front]
+        taken = array.array("Q")
+        while len(taken) < count:
+            message_id = self.ids[self._front]
+            self._front += 1
+            if message_id in self.accepted:
+                self.accepted.discard(message_id)
+            else:
+                taken.append(message_id)
+        return taken
 
     def at_random(self, count: int) -> array.array[int]:
         """Any of the younger half."""
         ids, half = self.ids, (self._front + len(self.ids)) // 2
         taken = array.array("Q")
-        for _ in range(count):
+        while len(taken) < count:
             at = self.dice.randrange(half, len(ids))
             ids[at], ids[-1] = ids[-1], ids[at]
-            taken.append(ids.pop())
+            message_id = ids.pop()
+            if message_id in self.accepted:
+                self.accepted.discard(message_id)
+            else:
+                taken.append(message_id)
         return taken
 
     def time(self, what: str, count: int, work: Callable[[], object]) -> None:
@@ -165,7 +190,59 @@ class Level:
 
             self.time(f"dequeue, {name}", SINGLES, dequeue)
             self.time(f"dequeue_many, {name}", BATCHES * BATCH, dequeue_many)
+        self.slice_of_transactions(new)
+        self.slice_of_deliveries(new)
         self.ids.extend(new)
+
+    def slice_of_transactions(self, new: array.array[int]) -> None:
+        """As many messages as are dequeued come, half of them published, half staged and enqueued."""
+        store, queue = self.store, self.queue
+        chosen = {"front": self.from_front(TXS * TX_OPERATIONS), "random": self.at_random(TXS * TX_OPERATIONS)}
+
+        def publish() -> None:
+            for _ in range(TXS):
+                transaction = store.begin()
+                for _ in range(TX_OPERATIONS):
+                    new.append(store.publish(queue, CONTENT, transaction=transaction))
+                transaction.commit(wait=False)
+
+        def enqueue() -> None:
+            for _ in range(TXS):
+                staged = [store.stage(content=CONTENT, wait=False) for _ in range(TX_OPERATIONS)]
+                transaction = store.begin()
+                for message_id in staged:
+                    store.enqueue(message_id, queue, transaction=transaction)
+                transaction.commit(wait=False)
+                new.extend(staged)
+
+        self.time("publish, tx of 10", TXS * TX_OPERATIONS, publish)
+        self.time("stage and enqueue, tx of 10", TXS * TX_OPERATIONS, enqueue)
+        for name, ids in chosen.items():
+
+            def dequeue(ids: array.array[int] = ids) -> None:
+                for first in range(0, len(ids), TX_OPERATIONS):
+                    transaction = store.begin()
+                    for message_id in ids[first : first + TX_OPERATIONS]:
+                        store.dequeue(message_id, queue, transaction=transaction)
+                    transaction.commit(wait=False)
+
+            self.time(f"dequeue, tx of 10, {name}", TXS * TX_OPERATIONS, dequeue)
+
+    def slice_of_deliveries(self, new: array.array[int]) -> None:
+        """Acquired at the front and accepted; as many come."""
+        for _ in range(2):
+            new.extend(self.store.publish_many(self.queue, [CONTENT] * ACQUIRED, wait=False))
+        self.store.force()
+        accepted: list[int] = []
+
+        def work() -> None:
+            deliveries = self.queue.acquire(ACQUIRED)
+            accepted.extend(delivery.id for delivery in deliveries)
+            self.queue.accept_many(deliveries, wait=False)
+
+        self.time("acquire and accept_many, 100", ACQUIRED, work)
+        self.time("acquire and accept_many, 100", ACQUIRED, work)
+        self.accepted.update(accepted)
 
 
 def measure_flatness(directory: Path, lives: list[int], rounds: int) -> list[Level]:
@@ -198,6 +275,29 @@ def tell_memory(console: Console, said: list[tuple[int, int]]) -> None:
     console.print(f"at most {worst:.1f} bytes for each more; {BYTES_TARGET}: {verdict}", highlight=False)
 
 
+def ratio_of(levels: list[Level], what: str) -> float:
+    """Of the dearest level to the cheapest, in the medians of the caller."""
+    medians = [statistics.median(level.caller[what]) for level in levels]
+    return max(medians) / min(medians)
+
+
+def as_figures(levels: list[Level]) -> dict[str, Any]:
+    """For machines: a figure for each operation and level, and how flat each operation is."""
+    figures = [
+        asdict(figure) | {"median": figure.median}
+        for level in levels
+        for whose, times in (("caller", level.caller), ("process", level.process))
+        for what, samples in times.items()
+        for figure in [Figure(f"{what}, {level.live} live, {whose}", len(CONTENT), "ns of processor time", samples)]
+    ]
+    flat = {what: ratio_of(levels, what) for what in levels[0].caller}
+    verdicts = [
+        {"name": what, "ratio": ratio, "target": FLAT_TARGET, "met": ratio <= FLAT_TARGET}
+        for what, ratio in flat.items()
+    ]
+    return {"levels": [level.live for level in levels], "figures": figures, "flatness": verdicts}
+
+
 def tell_flatness(console: Console, levels: list[Level]) -> None:
     table = Table(title="Processor time of one message, ns: the caller (the whole process)", title_justify="left")
     table.add_column("")
@@ -210,7 +310,7 @@ def tell_flatness(console: Console, levels: list[Level]) -> None:
             f"{median:.0f} ({statistics.median(level.process[what]):.0f})"
             for median, level in zip(medians, levels, strict=True)
         ]
-        ratio = max(medians) / min(medians)
+        ratio = ratio_of(levels, what)
         table.add_row(what, *cells, f"{ratio:.2f} {'met' if ratio <= FLAT_TARGET else 'missed'}")
     console.print(table)
 
@@ -219,6 +319,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dir", type=Path, default=BUILD, help="where to write")
     parser.add_argument("--most", type=int, default=10_000_000, help="live messages (10 million)")
+    parser.add_argument("--levels", default="10000,1000000,10000000", help="live messages side by side, by comma")
     parser.add_argument("--rounds", type=int, default=40, help="slices on each store (40)")
     parser.add_argument("--only", choices=("memory", "flatness"), help="one of the two")
     parser.add_argument("--json", type=Path, help="also write everything into this file")
@@ -234,9 +335,9 @@ def main() -> None:
             tell_memory(console, said)
         if options.only != "memory":
             with console.status("flatness"):
-                lives = [live for live in (10**4, 10**5, 10**6, 10**7) if live <= options.most]
+                lives = [live for live in map(int, options.levels.split(",")) if live <= options.most]
                 levels = measure_flatness(Path(made), lives, options.rounds)
-            document["flatness"] = {level.live: {"caller": level.caller, "process": level.process} for level in levels}
+            document |= as_figures(levels)
             tell_flatness(console, levels)
     for key, value in document["conditions"].items():
         console.print(f"[dim]{key.replace('_', ' ')}:[/dim] {value}", highlight=False)
