@@ -24,6 +24,7 @@ enum {
     FAR = UINT8_MAX,
     GROUP_BITS = 9, /* 512 bytes of the log: the keys in them stand side by side */
     NEAR_BITS = 6,  /* ... a slot for each 64 bytes */
+    NEAR_SLOTS = 1 << (GROUP_BITS - NEAR_BITS),
 };
 static const uint32_t GONE = UINT32_MAX;
 
@@ -116,6 +117,7 @@ void index_prefetch(const struct index *x, uint64_t key) {
     if (x->slots != NULL) {
         uint64_t home = home_of(x, key, x->mask);
         __builtin_prefetch(&x->slots[home], 1);
+        __builtin_prefetch(&x->slots[(home + NEAR_SLOTS) & x->mask], 1); /* it may stand on the next line */
         __builtin_prefetch(&ways_of(x->slots, x->mask)[home], 1);
     }
 }
