@@ -18,9 +18,11 @@
 
 enum {
     RECORDS_AHEAD = 16,
-    BYTES_AHEAD = 2048, /* another thread has read them: they come from its cache */
+    BYTES_AHEAD = 2048, /* another thread has read them: they come from its cache, */
+    LINES_AHEAD = 3,    /* as many lines as a small record has */
+    LINE_BYTES = 64,
     FORESEEN_FROM = 1 << 16,
-    FORESEEN_TIMES = 7,
+    FORESEEN_TIMES = 3,
 };
 
 /* ---- the phases ---- */
@@ -78,7 +80,11 @@ static void foresee(const struct replay *p, const struct scan_batch *b) {
 /* Its chain will soon be looked for, or made: what the index has there comes nearer meanwhile. */
 static void fetch_chain(const struct replay *p, const struct scan_batch *b, uint32_t *offset) {
     struct record r;
-    __builtin_prefetch(b->bytes + (*offset + BYTES_AHEAD < b->batch.bytes ? *offset + BYTES_AHEAD : *offset));
+    if (*offset + BYTES_AHEAD + LINES_AHEAD * LINE_BYTES < b->batch.bytes) {
+        for (int i = 0; i < LINES_AHEAD; i++) {
+            __builtin_prefetch(b->bytes + *offset + BYTES_AHEAD + i * LINE_BYTES);
+        }
+    }
     if (scan_record(b, offset, &r) && r.type <= MESSAGE_RELOCATED) {
         index_prefetch(&p->t->messages, r.id);
     }
@@ -174,12 +180,18 @@ static struct queue *queue_of(const struct replay *p, struct queue *near, uint32
 /* The dead and the never enqueued go; places are counted by queue. */
 static int settle_messages(struct replay *p) {
     struct queue *q = NULL;
+    bool some_deleted = false;
+    for (uint32_t i = 0; i < p->t->queue_count; i++) {
+        some_deleted = some_deleted || (p->t->queues[i] != NULL && p->t->queues[i]->deleted);
+    }
     for (uint32_t number = 0; number < p->t->message_slots; number++) {
         struct message *m = table_message(p->t, number);
         if ((m->flags & MESSAGE_FREE) != 0) {
             continue;
         }
-        replay_drop_deleted(p, m);
+        if (some_deleted) {
+            replay_drop_deleted(p, m);
+        }
         if ((m->flags & MESSAGE_STAGED) != 0 && message_pending(m) == 0 && (!p->beside || !is_whole(p, m))) {
             m->flags &= (uint16_t)~MESSAGE_STAGED;
             p->report->staged_dropped++;
