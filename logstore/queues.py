@@ -118,6 +118,10 @@ class Delivery:
             return self._loaded[0]
         return self._queue._store.header(self.id)
 
+    def unload(self) -> None:
+        """Keeps in memory no longer what was read with ``load``; it is read from the log again when asked for."""
+        self._loaded = None
+
     def accept(self, *, transaction: Transaction | None = None, wait: bool = True) -> None:
         """Done with it: the message leaves the queue and is never seen there again."""
         self._queue.accept(self, transaction=transaction, wait=wait)

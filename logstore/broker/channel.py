@@ -50,7 +50,8 @@ class Channel:
         self._gate_lsn = 0
         self._changed = False  # something was changed since the gate was last set
         # What waits at the gate: encoded replies, calls that make one, and tags to confirm.
-        self._waiting: collections.deque[tuple[int, bytes | int | Callable[[], int | None]]] = collections.deque()
+        # A confirm of several at once has their number.
+        self._waiting: collections.deque[tuple[int, bytes | int | Callable[[], int | None], int]] = collections.deque()
         self._replies_held = 0
 
     # The gate.
@@ -92,13 +93,13 @@ class Channel:
         self._hold(call)
         self.connection.touch(self)
 
-    def confirm(self, tag: int) -> None:
-        """Confirm a publish when the gate opens."""
-        self._waiting.append((self.gate_lsn, tag))
+    def confirm(self, tag: int, count: int = 1) -> None:
+        """Confirm a publish, and those right before it up to `count`, when the gate opens."""
+        self._waiting.append((self.gate_lsn, tag, count))
         self.connection.touch(self)
 
     def _hold(self, item: bytes | Callable[[], int | None]) -> None:
-        self._waiting.append((self.gate_lsn, item))
+        self._waiting.append((self.gate_lsn, item, 0))
         self._replies_held += 1
         self.wakeups.await_commit(self)
 
@@ -110,10 +111,10 @@ class Channel:
         held_before = self._replies_held
         tag = count = 0
         while waiting and waiting[0][0] <= durable_lsn:
-            item = waiting.popleft()[1]
+            _, item, confirmed = waiting.popleft()
             if isinstance(item, int):
                 tag = item
-                count += 1
+                count += confirmed
                 continue
             if count:
                 self._send_ack(tag, count)
@@ -126,7 +127,7 @@ class Channel:
                 continue  # nobody is there to take what it would give
             later_lsn = self.connection.guarded(self, commands.Basic.Get.index, item)
             if later_lsn is not None and self.is_open:
-                waiting.appendleft((later_lsn, item))
+                waiting.appendleft((later_lsn, item, 0))
                 self._replies_held += 1
         if count:
             self._send_ack(tag, count)
@@ -135,11 +136,11 @@ class Channel:
         return bool(waiting)
 
     def _send_ack(self, tag: int, count: int) -> None:
-        self.connection.send(frames.method(self.number, commands.Basic.Ack(tag, multiple=count > 1)))
+        self.connection.send(frames.basic_ack(self.number, tag, multiple=count > 1))
 
     def refuse_unconfirmed(self) -> None:
         """The store cannot write any more: no publish that still waits will ever be confirmed."""
-        tags = [item for _, item in self._waiting if isinstance(item, int)]
+        tags = [item for _, item, _ in self._waiting if isinstance(item, int)]
         self.forget_replies()
         if tags:
             nack = commands.Basic.Nack(tags[-1], multiple=True, requeue=False)

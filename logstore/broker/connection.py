@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from pamqp import commands
 
 from logstore.broker import basic, frames, topology
+from logstore.broker.batches import Batches
 from logstore.broker.channel import Channel
 from logstore.broker.errors import (
     CHANNEL_ERROR,
@@ -100,7 +101,8 @@ class Connection(asyncio.Protocol):
         self._backlog: list[frames.RawFrame] = []
         self._pauses = Pause(0)
         self._reading = True
-        self._published = False  # since the disk was last looked at
+        self.published = False  # since the disk was last looked at
+        self.batches = Batches(self)
         self._task: asyncio.Task[None] | None = None
         self.outbox = Outbox(self.loop, self.flush, self.limits.unsent_bytes_high)
         self._touched: dict[Channel, None] = {}
@@ -164,13 +166,21 @@ class Connection(asyncio.Protocol):
     # In.
 
     def _handle_all(self, received: Sequence[frames.RawFrame]) -> None:
-        for at, (kind, number, payload) in enumerate(received):
+        at, count = 0, len(received)
+        while at < count:
             if self._pauses:
                 self._backlog += received[at:]
                 break
-            self._handle(kind, number, payload)
+            taken = self.batches.collect(received, at) if self.state is State.OPEN else 0
+            if taken:
+                at += taken
+                continue
+            self.batches.flush()
+            self._handle(*received[at])
+            at += 1
             if self.outbox.size_bytes > self.limits.unsent_bytes_max:
                 self.flush()
+        self.batches.flush()
         if not self._backlog and not self._pauses and self.reader.error is not None:
             self.fail(self.reader.error, 0)
         self.flush()
@@ -184,17 +194,19 @@ class Connection(asyncio.Protocol):
         try:
             self._dispatch(channel, kind, number, index, payload)
         except Exception as error:  # noqa: BLE001 - every kind is told apart there
-            self._on_error(channel, index, error)
+            self.on_error(channel, index, error)
 
     def guarded(self, channel: Channel | None, index: int, call: Callable[[], T]) -> T | None:
         """Make a call for a client; whatever it raises ends the channel or the connection, cleanly."""
         try:
             return call()
         except Exception as error:  # noqa: BLE001 - every kind is told apart there
-            self._on_error(channel, index, error)
+            self.on_error(channel, index, error)
             return None
 
-    def _on_error(self, channel: Channel | None, index: int, error: Exception) -> None:
+    def on_error(self, channel: Channel | None, index: int, error: Exception) -> None:
+        """End what an exception is to end: the channel, the connection, or the broker's work on the store."""
+        self.batches.flush()  # what came before counts
         if isinstance(error, ChannelException) and channel is not None:
             channel.fail(error, index)
         elif isinstance(error, ChannelException | ConnectionException):
@@ -237,14 +249,14 @@ class Connection(asyncio.Protocol):
             raise ConnectionException(UNEXPECTED_FRAME, "expected content frames, got a method instead")
         if index == _PUBLISH:
             publishing.on_publish(payload)
-            self._published = True
+            self.published = True
             return None
         if index >> 16 == _CONNECTION_CLASS:
             raise ConnectionException(COMMAND_INVALID, "connection methods belong to channel 0")
         method = frames.decode_method(frames.method_index(payload), payload)
         handler = _HANDLERS.get(index)
         if handler is not None:
-            self._published = self._published or index == _TX_COMMIT
+            self.published = self.published or index == _TX_COMMIT
             return handler(channel, method)
         if index == _CHANNEL_CLOSE:
             channel.give_up()
@@ -313,7 +325,7 @@ class Connection(asyncio.Protocol):
         try:
             await work
         except Exception as error:  # noqa: BLE001 - every kind is told apart there
-            self._on_error(channel, index, error)
+            self.on_error(channel, index, error)
         finally:
             self._task = None
             self.resume(Pause.TASK)
@@ -349,7 +361,7 @@ class Connection(asyncio.Protocol):
 
     def _pause_while_undurable(self) -> None:
         # Only who adds to the backlog has to wait for the disk to work it off.
-        published, self._published = self._published, False
+        published, self.published = self.published, False
         store = self.server.store
         if published and store.next_lsn - store.durable_lsn > self.limits.undurable_bytes_max:
             self._pause(Pause.UNDURABLE)
@@ -461,6 +473,7 @@ class Connection(asyncio.Protocol):
         self.transport.close()
 
     def _give_up(self) -> None:
+        self.batches.flush()
         channels = list(self.channels.values())
         for channel in channels:
             self.guarded(None, 0, channel.give_up)

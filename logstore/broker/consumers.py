@@ -6,7 +6,9 @@ until it is acknowledged, rejected or given back; giving up the channel gives al
 
 from __future__ import annotations
 
+import itertools
 import logging
+import operator
 import secrets
 from typing import TYPE_CHECKING, Final
 
@@ -25,12 +27,13 @@ from logstore.broker.errors import (
 from logstore.broker.limits import FRAME_OVERHEAD_BYTES
 from logstore.broker.queues import Acquired
 from logstore.broker.transactions import Verdict
-from logstore.errors import StoreError
+from logstore.errors import StoreError, StorePoisoned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
 
     from logstore.broker.channel import Channel
+    from logstore.broker.headers import Envelope
     from logstore.broker.queues import BrokerQueue
 
 logger = logging.getLogger(__name__)
@@ -43,7 +46,20 @@ GET_INDEX: Final = commands.Basic.Get.index
 class Consumer:
     """One subscription."""
 
-    __slots__ = ("_prefix", "channel", "exclusive", "no_ack", "prefetch", "queue", "tag", "unacked")
+    __slots__ = (
+        "_after",
+        "_before",
+        "_body_bytes",
+        "_envelope",
+        "_prefix",
+        "channel",
+        "exclusive",
+        "no_ack",
+        "prefetch",
+        "queue",
+        "tag",
+        "unacked",
+    )
 
     def __init__(
         self, channel: Channel, tag: str, queue: BrokerQueue, *, no_ack: bool, exclusive: bool, prefetch: int
@@ -56,6 +72,10 @@ class Consumer:
         self.prefetch = prefetch  # 0: no limit
         self.unacked = 0
         self._prefix = frames.deliver_prefix(tag)
+        # Of the last delivery: what the next one has again if envelope and length are the same.
+        self._envelope: Envelope | None = None
+        self._body_bytes = 0
+        self._before = self._after = b""
 
     def credit(self) -> int:
         """How many messages may be delivered now."""
@@ -71,21 +91,92 @@ class Consumer:
         """Send a message; the size of its body. Raises `StoreError` if it cannot be read."""
         body = acquired.place.content
         channel = self.channel
-        connection = channel.connection
-        header = acquired.header
-        if not _fits(header.properties, connection.frame_bytes_max):
+        parts = self._encode(acquired, channel.consuming.last_tag + 1, body)
+        if parts is None:
             acquired.release()
-            channel.fail(_too_large(header.properties), commands.Basic.Deliver.index)
+            channel.fail(_too_large(acquired.envelope.properties), commands.Basic.Deliver.index)
             return len(body)
-        tag = channel.consuming.delivered(acquired, None if self.no_ack else self)
-        method = frames.basic_deliver(channel.number, self._prefix, tag, acquired.place.redelivered, header.routing)
-        connection.send_all(
-            frames.with_content(channel.number, method, header.properties, body, connection.frame_bytes_max)
-        )
+        channel.consuming.delivered(acquired, None if self.no_ack else self)
+        channel.connection.send_all(parts)
+        acquired.place.unload()
         if self.no_ack:
             acquired.accept()
             channel.changed()
         return len(body)
+
+    def deliver_all(self, batch: list[Acquired]) -> tuple[int, int]:
+        """Send as many as there is room for; how many are dealt with, and the bytes of their bodies.
+
+        For the only consumer of a queue. The rest stays taken. Raises `StorePoisoned`; a message that cannot be read
+        is told to the queue.
+        """
+        channel = self.channel
+        outbox = channel.connection.outbox
+        room_bytes = outbox.room_bytes()
+        sent: list[Acquired] = []
+        parts: list[bytes | memoryview] = []
+        tag = channel.consuming.last_tag
+        dealt = size_bytes = body_bytes = 0
+        too_large = False
+        try:
+            for acquired in batch:
+                if size_bytes >= room_bytes:
+                    outbox.starve()
+                    break
+                place = acquired.place
+                try:
+                    body = place.content
+                except StorePoisoned:
+                    raise
+                except StoreError as error:
+                    self.queue.unreadable(place, error)
+                    dealt += 1
+                    continue
+                encoded = self._encode(acquired, tag + 1, body)
+                if encoded is None:
+                    too_large = True
+                    break
+                tag += 1
+                acquired.tag = tag
+                place.unload()
+                sent.append(acquired)
+                dealt += 1
+                body_bytes += len(body)
+                for part in encoded:
+                    size_bytes += len(part)
+                parts += encoded
+        finally:
+            outbox.add_sized(parts, size_bytes)
+            channel.consuming.delivered_all(sent, None if self.no_ack else self)
+        if sent and self.no_ack:
+            channel.changed()
+            self.queue.accept_all(sent)
+        if too_large:
+            properties = batch[dealt].envelope.properties
+            for late in reversed(batch[dealt:]):
+                late.release()
+            channel.fail(_too_large(properties), commands.Basic.Deliver.index)
+            dealt = len(batch)
+        return dealt, body_bytes
+
+    def _encode(self, acquired: Acquired, tag: int, body: bytes | memoryview) -> list[bytes | memoryview] | None:
+        """The frames of a delivery; None if its properties do not fit into one."""
+        channel = self.channel
+        envelope = acquired.envelope
+        body_bytes = len(body)
+        if envelope is not self._envelope or body_bytes != self._body_bytes:
+            frame_bytes_max = channel.connection.frame_bytes_max
+            if not _fits(envelope.properties, frame_bytes_max):
+                return None
+            if not 0 < body_bytes <= frame_bytes_max - FRAME_OVERHEAD_BYTES:
+                method = frames.basic_deliver(
+                    channel.number, self._prefix, tag, acquired.place.redelivered, envelope.routing
+                )
+                return frames.with_content(channel.number, method, envelope.properties, body, frame_bytes_max)
+            self._before, self._after = frames.delivery_template(channel.number, self._prefix, *envelope, body_bytes)
+            self._envelope, self._body_bytes = envelope, body_bytes
+        tag_and_flag = frames.pack_tag(tag, acquired.place.redelivered)
+        return [b"".join((self._before, tag_and_flag, self._after, body, frames.END_OCTET))]
 
     def queue_is_gone(self) -> None:
         """The queue was deleted under the consumer; tell a client that asked to be told."""
@@ -95,6 +186,8 @@ class Consumer:
         if self.channel.is_open and self.channel.connection.wants_cancel_notice:
             self.channel.reply(commands.Basic.Cancel(self.tag, nowait=True))
 
+
+_queue_of: Final = operator.attrgetter("queue")
 
 _SETTLE: Final = {
     Verdict.ACCEPT: Acquired.accept,
@@ -136,7 +229,8 @@ class Consuming:
         self._prefetch_shared = 0  # for all consumers of the channel together
         self._unacked: dict[int, Acquired] = {}  # by delivery tag, ascending
         self._unacked_of_consumers = 0
-        self._last_tag = 0
+        self._accepted: list[Acquired] = []  # acknowledged in this turn
+        self.last_tag = 0
 
     # Credit.
 
@@ -195,14 +289,24 @@ class Consuming:
 
     def delivered(self, acquired: Acquired, consumer: Consumer | None) -> int:
         """Take note of a delivery to a consumer; its tag. Without one, nothing is to be acknowledged."""
-        self._last_tag += 1
-        acquired.tag = self._last_tag
+        self.last_tag += 1
+        acquired.tag = self.last_tag
         if consumer is not None:
             acquired.consumer = consumer
             consumer.unacked += 1
             self._unacked_of_consumers += 1
-            self._unacked[self._last_tag] = acquired
-        return self._last_tag
+            self._unacked[self.last_tag] = acquired
+        return self.last_tag
+
+    def delivered_all(self, sent: list[Acquired], consumer: Consumer | None) -> None:
+        """As `delivered`, of several whose tags follow one another and were set already."""
+        self.last_tag += len(sent)
+        if consumer is not None:
+            for acquired in sent:
+                acquired.consumer = consumer
+            consumer.unacked += len(sent)
+            self._unacked_of_consumers += len(sent)
+            self._unacked.update([(acquired.tag, acquired) for acquired in sent])
 
     def get(self, queue: BrokerQueue, *, no_ack: bool) -> int | None:
         """basic.get, when its turn at the gate has come; an LSN to wait for if it comes too early."""
@@ -218,15 +322,15 @@ class Consuming:
                 connection.send(frames.method(channel.number, commands.Basic.GetEmpty()))
             return undurable_lsn
         acquired = taken[0]
-        header = acquired.header
+        header = acquired.envelope
         if not _fits(header.properties, connection.frame_bytes_max):
             acquired.release()
             raise _too_large(header.properties)
         body = acquired.place.content
-        self._last_tag += 1
-        acquired.tag = self._last_tag
+        self.last_tag += 1
+        acquired.tag = self.last_tag
         method = frames.basic_get_ok(
-            channel.number, self._last_tag, acquired.place.redelivered, header.routing, queue.ready_count
+            channel.number, self.last_tag, acquired.place.redelivered, header.routing, queue.ready_count
         )
         connection.send_all(
             frames.with_content(channel.number, method, header.properties, body, connection.frame_bytes_max)
@@ -235,7 +339,7 @@ class Consuming:
             acquired.accept()
             channel.changed()
         else:
-            self._unacked[self._last_tag] = acquired
+            self._unacked[self.last_tag] = acquired
         return None
 
     def unacknowledged(self, message_ids: Container[int]) -> Iterator[tuple[str, int, str]]:
@@ -248,8 +352,38 @@ class Consuming:
     # Acknowledgement.
 
     def ack(self, tag: int, *, multiple: bool) -> None:
-        """basic.ack."""
-        self._settle(tag, multiple, Verdict.ACCEPT)
+        """basic.ack; settled with what else the connection acknowledges in this turn."""
+        if self.channel.tx is not None:
+            self._settle(tag, multiple, Verdict.ACCEPT)
+            return
+        if multiple:
+            self._accepted += self._taken_back(tag, multiple=True)
+        else:
+            acquired = self._unacked.pop(tag, None)
+            if acquired is None:
+                raise precondition_failed(f"unknown delivery tag {tag}")
+            self._accepted.append(acquired)
+        self.channel.connection.batches.acknowledged(self)
+
+    def settle_accepted(self) -> None:
+        """Accept everything that was acknowledged. Raises `StoreError`; what could not be accepted is given back."""
+        taken, self._accepted = self._accepted, []
+        if not taken:
+            return
+        self.return_credit(taken)
+        self.channel.changed()
+        problem: StoreError | None = None
+        for queue, run in itertools.groupby(taken, _queue_of):
+            if problem is not None:
+                for late in run:
+                    late.release()
+                continue
+            try:
+                queue.accept_all(list(run))
+            except StoreError as error:
+                problem = error
+        if problem is not None:
+            raise problem
 
     def reject(self, tag: int, *, multiple: bool, requeue: bool) -> None:
         """basic.nack and basic.reject."""
@@ -310,6 +444,10 @@ class Consuming:
 
     def close(self) -> None:
         """The channel is gone: its consumers leave, and what they had goes back in order."""
+        try:
+            self.settle_accepted()
+        except StoreError as error:
+            logger.warning("what was acknowledged cannot be settled: %s", error)
         consumers = list(self.consumers.values())
         self.consumers.clear()
         for consumer in consumers:

@@ -10,8 +10,8 @@ import contextlib
 from typing import TYPE_CHECKING, cast
 
 from logstore.broker.exchanges import Route
-from logstore.broker.queues import BrokerQueue, Place
-from logstore.errors import UnknownMessage
+from logstore.broker.queues import Acquired, BrokerQueue, Place
+from logstore.errors import StoreError, StorePoisoned, UnknownMessage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,6 +91,27 @@ class DurableQueue(BrokerQueue):
         if isinstance(dead_letters, DurableQueue):
             dead_letters.enqueued(self._store.next_lsn, expires=False)
 
+    def accept_all(self, taken: list[Acquired]) -> None:
+        """As for any queue, but by one call of the store."""
+        if len(taken) < 2 or self.deleted:
+            super().accept_all(taken)
+            return
+        places = [acquired.place for acquired in taken]
+        try:
+            self.handle.accept_many(cast("list[Delivery]", places), wait=False)
+        except StoreError as error:
+            done: int = getattr(error, "dequeued", 0)
+            self._out.difference_update([place.id for place in places[:done]])
+            if isinstance(error, StorePoisoned):
+                for late in taken[done:]:
+                    late.release()
+                raise
+            super().accept_all(
+                taken[done:]
+            )  # one of them is gone, or the like: which one, and what to do, is seen there
+        else:
+            self._out.difference_update([place.id for place in places])
+
     def settle_within(self, transaction: Transaction, place: Place, *, rejects: bool) -> None:
         """Accept or reject a taken place when the transaction commits; it stays taken until then.
 
@@ -104,7 +125,7 @@ class DurableQueue(BrokerQueue):
         self._head_is_lasting = False
 
     def _take(self, n: int) -> list[Place]:
-        deliveries = self.handle.acquire(n)
+        deliveries = self.handle.acquire(n, load=True)
         self._out.update(delivery.id for delivery in deliveries)
         return cast("list[Place]", deliveries)
 

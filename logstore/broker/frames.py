@@ -36,6 +36,11 @@ _BODY: Final = struct.Struct(">BBHI")  # type, channel, size
 _METHOD_ID: Final = struct.Struct(">I")
 _BASIC: Final = commands.Basic.frame_id
 
+PUBLISH_START: Final = _METHOD_ID.pack(commands.Basic.Publish.index)
+ACK_START: Final = _METHOD_ID.pack(commands.Basic.Ack.index)
+ACK_BYTES: Final = 13  # of the payload of a basic.ack
+unpack_ack: Final = struct.Struct(">QB").unpack_from  # tag and bits, the first of which says multiple
+
 RawFrame = tuple[int, int, bytes]
 """Type, channel and payload."""
 
@@ -168,12 +173,35 @@ def deliver_prefix(consumer_tag: str) -> bytes:
 
 
 _TAG: Final = struct.Struct(">QB")
+pack_tag: Final = _TAG.pack  # and redelivered flag
+END_OCTET: Final = _END_OCTET
 
 
 def basic_deliver(channel: int, prefix: bytes, tag: int, redelivered: bool, routing: bytes) -> bytes:
     """basic.deliver without its content."""
     size = len(prefix) + _TAG.size + len(routing)
     return b"".join((_PREFIX.pack(METHOD, channel, size), prefix, _TAG.pack(tag, redelivered), routing, _END_OCTET))
+
+
+_ACK: Final = struct.Struct(">BHIIQBB")  # a whole frame
+
+
+def basic_ack(channel: int, tag: int, *, multiple: bool) -> bytes:
+    """basic.ack, as a publisher gets it for a confirm."""
+    return _ACK.pack(METHOD, channel, 13, commands.Basic.Ack.index, tag, multiple, _END)
+
+
+def delivery_template(
+    channel: int, prefix: bytes, routing: bytes, properties: bytes, body_size: int
+) -> tuple[bytes, bytes]:
+    """What stands before and after tag and redelivered flag in a delivery whose body fits one frame.
+
+    The body and an end octet follow the second.
+    """
+    method_size = len(prefix) + _TAG.size + len(routing)
+    before = _PREFIX.pack(METHOD, channel, method_size) + prefix
+    head = _CONTENT.pack(_END, HEADER, channel, 12 + len(properties), _BASIC, 0, body_size)
+    return before, b"".join((routing, head, properties, _BODY.pack(_END, BODY, channel, body_size)))
 
 
 def with_content(

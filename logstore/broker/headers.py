@@ -29,6 +29,17 @@ _PLAIN: Final = struct.Struct(">BBQ")
 _EXPIRING: Final = struct.Struct(">BBQI")
 
 
+PLAIN_START: Final = bytes((VERSION, 0))  # of a header without an expiration
+PLAIN_BYTES: Final = _PLAIN.size  # what stands before routing and properties in one
+
+
+class Envelope(NamedTuple):
+    """What a delivery shows of a message besides its body; the same object for messages that follow one another."""
+
+    routing: bytes  # exchange and routing key, two short strings in wire form
+    properties: bytes  # flags and list in wire form
+
+
 class MessageHeader(NamedTuple):
     """What a delivery needs to know of a message besides its body."""
 

@@ -67,6 +67,9 @@ class MemoryPlace:
         """Memory queues have no dead-letter queue: the message is gone."""
         self._queue.drop(self)
 
+    def unload(self) -> None:
+        """It is nowhere else."""
+
     def release(self) -> None:
         """Back to its old position."""
         self.redelivered = True

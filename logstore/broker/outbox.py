@@ -39,6 +39,20 @@ class Outbox:
             self.size_bytes += len(part)
         self.schedule()
 
+    def room_bytes(self) -> int:
+        """How much may be added; 0 if nothing."""
+        return 0 if self.socket_is_full else max(0, self._unsent_bytes_high - self.size_bytes)
+
+    def starve(self) -> None:
+        """Somebody who had more to send is to be woken when there is room."""
+        self._starved = True
+
+    def add_sized(self, parts: list[bytes | memoryview], size_bytes: int) -> None:
+        """Send pieces whose bytes were counted already."""
+        self._parts += parts
+        self.size_bytes += size_bytes
+        self.schedule()
+
     def schedule(self) -> None:
         """Have the connection flush at the end of this turn."""
         if not self._flush_scheduled:

@@ -51,6 +51,7 @@ _IMMEDIATE: Final = 2
 _ROUTING_AT: Final = 6  # behind the method id and a reserved short
 _BASIC: Final = commands.Basic.frame_id
 PUBLISH_INDEX: Final = commands.Basic.Publish.index
+_NOTHING_WANTED: Final = Properties(None, None)
 
 
 class Content:
@@ -84,7 +85,13 @@ class Publishing:
         self._content: Content | None = None
         # Publishers repeat themselves: the last routing and properties need no second look.
         self._routing: tuple[bytes, str, str] = (b"", "", "")
-        self._properties: tuple[bytes, Properties] = (b"\x00\x00", Properties(None, None))
+        self._properties: tuple[bytes, Properties] = (b"\x00\x00", _NOTHING_WANTED)
+        # Of the last one that could be taken whole: method, content header, and what follows from them.
+        self._method = b""
+        self._head = b""
+        self._head_properties = b""
+        self._head_body_size = 0
+        self._header: tuple[int, bytes] = (0, b"")  # when it was made, and the header for these
 
     @property
     def expects_content(self) -> bool:
@@ -110,6 +117,65 @@ class Publishing:
                 raise ConnectionException(SYNTAX_ERROR, "Basic.Publish has a name not in UTF-8") from None
             self._routing = (routing, exchange, key)
         self._content = Content(routing, flags)
+        if not flags & _IMMEDIATE:
+            self._method = payload
+            self._header = (0, b"")
+
+    def take(self, method: bytes, head: bytes, body: bytes) -> bool:
+        """Collect a publish whose frames came together, if it is of the plain sort: another one like the last.
+
+        False, and nothing done, if it has to be looked at frame by frame: the first of its kind, one for several queues
+        or none, one that expires, is larger than most, or is wrong in any way.
+        """
+        channel = self.channel
+        if method != self._method or self._content is not None or channel.tx is not None:
+            return False
+        if head != self._head and not self._accept_head(head):
+            return False
+        if len(body) != self._head_body_size:
+            return False
+        routing, exchange_name, key = self._routing
+        exchange = channel.vhost.exchanges.get(exchange_name)
+        if exchange is None or exchange.internal:
+            return False
+        route = exchange.route(key)
+        if route.memory or len(route.durable) != 1:
+            return False
+        made_ms, header = self._header
+        at_ms = now_ms()
+        if at_ms != made_ms:
+            header = encode_header(routing, self._head_properties, at_ms, None)
+            self._header = (at_ms, header)
+        tag = 0
+        if self.confirming:
+            tag = self._next_tag
+            self._next_tag = tag + 1
+        channel.connection.batches.publish(self, route.durable[0], header, body, tag)
+        return True
+
+    def _accept_head(self, head: bytes) -> bool:
+        """Whether messages with this content header can be taken whole."""
+        if len(head) < _CONTENT.size:
+            return False
+        class_id, weight, body_size = _CONTENT.unpack_from(head)
+        limits = self.channel.limits
+        if (
+            class_id != _BASIC
+            or weight
+            or not 0 < body_size <= min(limits.inline_body_bytes_max, limits.body_bytes_max)
+        ):
+            return False
+        properties = head[_CONTENT.size :]
+        if properties != self._properties[0]:
+            try:
+                self._properties = (properties, check_properties(properties, 0))
+            except MalformedFields:
+                return False
+        if self._properties[1] != _NOTHING_WANTED:
+            return False
+        self._head, self._head_properties, self._head_body_size = head, properties, body_size
+        self._header = (0, b"")
+        return True
 
     def on_header(self, payload: bytes) -> Coroutine[Any, Any, None] | None:
         """A content header."""
@@ -195,7 +261,7 @@ class Publishing:
         try:
             self._store(route, header, body)
         except StoreError as error:
-            self._refuse(tag, error)
+            self.refuse(tag, error)
             return None
         lsn = self.channel.store.next_lsn if route.durable else 0
         self._enqueued(tag, route, header, body, lsn, expires)
@@ -267,7 +333,7 @@ class Publishing:
         try:
             body, lsn = await self.channel.wakeups.loop.run_in_executor(None, store)
         except StoreError as error:
-            self._refuse(tag, error)
+            self.refuse(tag, error)
         else:
             self._enqueued(tag, route, header, body, lsn, expires)
 
@@ -275,7 +341,8 @@ class Publishing:
         if tag:
             self.channel.confirm(tag)
 
-    def _refuse(self, tag: int, error: StoreError) -> None:
+    def refuse(self, tag: int, error: StoreError) -> None:
+        """The store did not take a message. Raises what ends the channel, or the error if nothing can go on."""
         logger.info("publish on %s refused: %s", self.channel.connection, error)
         if tag:
             self.channel.reply(commands.Basic.Nack(tag, requeue=False))

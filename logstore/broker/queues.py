@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from logstore.broker.exchanges import NOWHERE, Binding, Route
 from logstore.broker.frames import short_string
-from logstore.broker.headers import MessageHeader, decode_header
+from logstore.broker.headers import PLAIN_BYTES, PLAIN_START, Envelope, MessageHeader, decode_header
 from logstore.errors import NotEnqueued, StoreError, StorePoisoned, UnknownMessage, UnknownQueue
 
 if TYPE_CHECKING:
@@ -68,19 +68,22 @@ class Place(Protocol):
     def release(self) -> object:
         """Back to its old position."""
 
+    def unload(self) -> None:
+        """Keep header and content in memory no longer, if they are in the log as well."""
+
 
 class Acquired:
-    """A place taken by one consumer (or a get), with its decoded header.
+    """A place taken by one consumer (or a get), with what its header says.
 
     If `accept` or `reject` raises `StoreError`, the place is still taken and can be released.
     """
 
-    __slots__ = ("consumer", "header", "place", "queue", "tag")
+    __slots__ = ("consumer", "envelope", "place", "queue", "tag")
 
-    def __init__(self, queue: BrokerQueue, place: Place, header: MessageHeader) -> None:
+    def __init__(self, queue: BrokerQueue, place: Place, envelope: Envelope) -> None:
         self.queue = queue
         self.place = place
-        self.header = header
+        self.envelope = envelope
         self.consumer: Consumer | None = None
         self.tag = 0  # the delivery's, once there is one
 
@@ -140,6 +143,9 @@ class BrokerQueue(abc.ABC):
         self.used_at = wakeups.loop.time()
         self.route: Route = NOWHERE
         self._default_routing = b"\x00" + short_string(name)
+        # Messages that follow one another mostly have the same routing and properties: the last ones, as stored.
+        self._last_tail = b""
+        self._last_envelope = Envelope(b"", b"")
         self._body_bytes_mean = 1024.0
         self._may_expire = ttl_ms is not None
         self._head_is_lasting = False  # the first message never expires; forgotten when it goes
@@ -160,6 +166,16 @@ class BrokerQueue(abc.ABC):
     @abc.abstractmethod
     def _take(self, n: int) -> list[Place]:
         """Up to `n` places from the front, in order."""
+
+    def accept_all(self, taken: list[Acquired]) -> None:
+        """Accept all of them, in order; if the store refuses one, it and those behind it go back. Raises that error."""
+        for at, acquired in enumerate(taken):
+            try:
+                acquired.accept()
+            except StoreError:
+                for late in taken[at:]:
+                    late.release()
+                raise
 
     @abc.abstractmethod
     def _head_header(self) -> bytes | None:
@@ -229,22 +245,34 @@ class BrokerQueue(abc.ABC):
             if not batch:
                 return
             left -= len(batch)
-            for at, acquired in enumerate(batch):
-                taker = self._next_consumer()
-                if taker is None:
-                    # Bodies were longer than those before them, and filled the sockets early.
-                    for late in reversed(batch[at:]):
-                        late.release()
-                    return
-                try:
-                    size = taker.deliver(acquired)
-                except StorePoisoned:
-                    raise
-                except StoreError as error:
-                    self._unreadable(acquired.place, error)
-                    continue
-                self._body_bytes_mean += (size - self._body_bytes_mean) / 8
+            if len(self.consumers) == 1:
+                dealt, size_bytes = self.consumers[0].deliver_all(batch)
+                if dealt:
+                    self._body_bytes_mean += (size_bytes / dealt - self._body_bytes_mean) / 2
+            else:
+                dealt = self._deliver_in_turn(batch)
+            if dealt < len(batch):
+                # Bodies were longer than those before them, and filled the sockets early.
+                for late in reversed(batch[dealt:]):
+                    late.release()
+                return
         self.wakeups.wake(self)
+
+    def _deliver_in_turn(self, batch: list[Acquired]) -> int:
+        """To several consumers; how many messages are dealt with."""
+        for at, acquired in enumerate(batch):
+            taker = self._next_consumer()
+            if taker is None:
+                return at
+            try:
+                size_bytes = taker.deliver(acquired)
+            except StorePoisoned:
+                raise
+            except StoreError as error:
+                self.unreadable(acquired.place, error)
+                continue
+            self._body_bytes_mean += (size_bytes - self._body_bytes_mean) / 8
+        return len(batch)
 
     def _next_consumer(self) -> Consumer | None:
         consumers = self.consumers
@@ -255,7 +283,8 @@ class BrokerQueue(abc.ABC):
                 return consumer
         return None
 
-    def _unreadable(self, place: Place, error: StoreError) -> None:
+    def unreadable(self, place: Place, error: StoreError) -> None:
+        """A message that was taken cannot be delivered: it is gone, or the log is damaged there."""
         if isinstance(error, _GONE):
             self.settled(place)
             return
@@ -276,17 +305,25 @@ class BrokerQueue(abc.ABC):
                 self.wakeups.wake(self)  # to look at the new head
             for place in places:
                 try:
-                    header = decode_header(place.header, self._default_routing)
+                    data = place.header
                 except StorePoisoned:
                     raise
                 except StoreError as error:
-                    self._unreadable(place, error)
+                    self.unreadable(place, error)
                     continue
+                plain = self.ttl_ms is None and data.startswith(PLAIN_START)  # then it does not expire
+                if plain and data[PLAIN_BYTES:] == self._last_tail:
+                    acquired.append(Acquired(self, place, self._last_envelope))
+                    continue
+                header = decode_header(data, self._default_routing)
                 if self._is_overdue(header, for_consumer):
                     self.settled(place)
                     place.accept(wait=False)
-                else:
-                    acquired.append(Acquired(self, place, header))
+                    continue
+                envelope = Envelope(header.routing, header.properties)
+                if plain and header.published_ms is not None:
+                    self._last_tail, self._last_envelope = data[PLAIN_BYTES:], envelope
+                acquired.append(Acquired(self, place, envelope))
         return acquired
 
     def came_back(self) -> None:

@@ -65,6 +65,31 @@ class FullStore(Proxy):
             raise StoreFull("the store is full: consume messages or make room on the disk")
         return self._store.publish(*args, **options)
 
+    def publish_many(self, *args: Any, **options: Any) -> Any:
+        if self.full:
+            raise StoreFull("the store is full: consume messages or make room on the disk")
+        return self._store.publish_many(*args, **options)
+
+
+class PickyStore(Proxy):
+    """Has no room for a message that contains `unwanted`; of many it takes those before the first such one."""
+
+    unwanted = b"unwanted"
+
+    def publish(self, queue: Any, content: Any, **options: Any) -> Any:
+        if self.unwanted in content:
+            raise StoreFull("the store is full: consume messages or make room on the disk")
+        return self._store.publish(queue, content, **options)
+
+    def publish_many(self, queue: Any, contents: Any, *, headers: Any, **options: Any) -> Any:
+        taken = next((at for at, content in enumerate(contents) if self.unwanted in content), len(contents))
+        published = self._store.publish_many(queue, contents[:taken], headers=headers[:taken], **options)
+        if taken < len(contents):
+            problem = StoreFull("the store is full: consume messages or make room on the disk")
+            problem.published = published  # type: ignore[attr-defined]
+            raise problem
+        return published
+
 
 class BrokenStore(HeldDisk):
     """Fails for good when told to: no write works, and everybody who waits is told so."""
@@ -80,3 +105,8 @@ class BrokenStore(HeldDisk):
         if self.broken:
             raise StorePoisoned("an earlier sync failed: close the store and open it again")
         return self._store.publish(*args, **options)
+
+    def publish_many(self, *args: Any, **options: Any) -> Any:
+        if self.broken:
+            raise StorePoisoned("an earlier sync failed: close the store and open it again")
+        return self._store.publish_many(*args, **options)

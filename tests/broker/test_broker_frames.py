@@ -208,6 +208,33 @@ def test_a_message_header_from_elsewhere_never_fails(data: bytes) -> None:
 # Encoders.
 
 
+@given(st.integers(1, 65535), st.integers(1, (1 << 63) - 1), st.booleans())
+def test_a_confirm_is_what_pamqp_makes(channel: int, tag: int, multiple: bool) -> None:
+    assert frames.basic_ack(channel, tag, multiple=multiple) == frames.method(
+        channel, commands.Basic.Ack(tag, multiple=multiple)
+    )
+
+
+@given(
+    st.binary(min_size=1, max_size=3000),
+    st.text(max_size=60),
+    st.integers(0, (1 << 63) - 1),
+    st.booleans(),
+    st.binary(max_size=40),
+    st.integers(1, 65535),
+)
+def test_a_delivery_from_a_template_is_the_one_made_afresh(
+    content: bytes, consumer_tag: str, tag: int, redelivered: bool, key: bytes, channel: int
+) -> None:
+    properties = commands.Basic.Properties(content_type="text/plain").marshal()
+    routing = b"\x02ex" + bytes((len(key),)) + key
+    prefix = frames.deliver_prefix(consumer_tag)
+    before, after = frames.delivery_template(channel, prefix, routing, properties, len(content))
+    made = before + frames.pack_tag(tag, redelivered) + after + content + frames.END_OCTET
+    method = frames.basic_deliver(channel, prefix, tag, redelivered, routing)
+    assert made == b"".join(frames.with_content(channel, method, properties, content, 4096))
+
+
 @given(
     st.binary(max_size=30_000),
     st.integers(4096, 20_000),
