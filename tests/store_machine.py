@@ -407,6 +407,30 @@ class StoreMachine(RuleBasedStateMachine):
         with pytest.raises(errors.TransactionEnded):
             handle.commit()
 
+    @precondition(lambda self: len(self.live.txs) < 3 and any(self.live.queues.values()))
+    @rule(pick=PICK, n=st.integers(1, 3))
+    def pass_by(self, pick: int, n: int) -> None:
+        """A transaction has the front, a consumer takes what is behind it, a rollback brings the front back."""
+        queue = self.some_queue(pick)
+        free = [
+            place.key
+            for place in self.live.queues[queue]
+            if not self.live.locked(place.key, queue) and (queue, place.key) not in self.held
+        ]
+        if not free or self.live.refusal(DEQUEUE, free[0], queue, None) is not None:
+            return
+        transaction = self.store.begin()
+        self.txs[transaction.id] = transaction
+        self.did("begin", transaction.id, None)
+        self.store.dequeue(free[0], self.handle(queue), transaction)
+        self.did("dequeue", free[0], queue, transaction.id)
+        at = sorted(self.live.queues).index(queue)
+        self.acquire(at, n, False)
+        del self.txs[transaction.id]
+        transaction.rollback(wait=False)
+        self.did("rollback", transaction.id)
+        self.acquire(at, n, False)
+
     # ---- rules: durability ----
 
     @rule()

@@ -1,0 +1,145 @@
+"""The brokers under load, each a process of its own, and what they do for durability: syncs counted by a tracer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+START_S: Final = 60.0
+STOP_S: Final = 30.0
+_TICKS_S: Final = os.sysconf("SC_CLK_TCK")
+_SYNCS: Final = ("fsync", "fdatasync", "msync")
+
+
+class LogstoreServer:
+    """`logstore serve` with its defaults on a store in a directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        """Starts it and waits until it listens. Raises `RuntimeError` with what it said."""
+        directory.mkdir(parents=True)
+        self._errors = directory / "errors"
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "logstore", "serve", str(directory / "store"), "--port", "0"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            )
+        self.pids = (self._process.pid,)
+        try:
+            self.port = self._listening_port()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _listening_port(self) -> int:
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + START_S
+        line = b""
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            data = os.read(self._process.stdout.fileno(), 200) if ready else b""
+            if not data:
+                raise RuntimeError(f"logstore serve did not start: {self._errors.read_text()[-2000:]}")
+            line += data
+        return int(line.decode().rpartition(":")[2])
+
+    def version(self) -> str:
+        """Of the package that serves."""
+        import logstore
+
+        return logstore.__version__
+
+    def stop(self) -> None:
+        """In good order, or by force."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def wait_until_idle(pids: Iterable[int], timeout_s: float = 2.0) -> None:
+    """Until these processes do next to nothing, so that what one left over is not charged to the next."""
+    deadline = time.monotonic() + timeout_s
+    before = _ticks(pids)
+    while time.monotonic() < deadline:
+        time.sleep(0.1)
+        now = _ticks(pids)
+        if now - before < 0.02 * _TICKS_S:
+            return
+        before = now
+
+
+def _ticks(pids: Iterable[int]) -> int:
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks
+
+
+def count_syncs(pids: Iterable[int], work: Callable[[], dict[str, Any]], directory: Path) -> dict[str, Any]:
+    """Does the work under a tracer: its messages, the syncs meanwhile, and files opened so that every write is one.
+
+    A dict with `missing` instead if there is no tracer, or it may not trace.
+    """
+    tracer = shutil.which("strace")
+    if tracer is None:
+        return {"missing": "syncs were not counted: apt-get install strace"}
+    told = directory / "syncs"
+    attached = [argument for pid in pids for argument in ("-p", str(pid))]
+    strace = subprocess.Popen(
+        [tracer, "-f", "-c", "-e", f"trace={','.join(_SYNCS)}", "-o", str(told), *attached],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert strace.stderr is not None
+    try:
+        ready, _, _ = select.select([strace.stderr], [], [], 10)
+        line = strace.stderr.readline() if ready else ""
+        if "attached" not in line:
+            return {"missing": f"syncs were not counted: {line.strip() or 'strace does not answer'}"}
+        time.sleep(0.3)  # until it has every thread
+        done = work()
+    finally:
+        strace.send_signal(signal.SIGINT)
+        strace.communicate(timeout=30)
+    counts = dict.fromkeys(_SYNCS, 0)
+    for line in told.read_text().splitlines():
+        fields = line.split()
+        if len(fields) >= 5 and fields[-1] in counts:
+            counts[fields[-1]] = int(fields[3])
+    synchronous = sorted({path for pid in pids for path in _synchronous_files(pid)})
+    return {"messages": done["messages"], "syncs": counts, "files_opened_synchronous": synchronous}
+
+
+def _synchronous_files(pid: int) -> Iterable[str]:
+    for info in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with contextlib.suppress(OSError):
+            flags = re.search(r"^flags:\s*(\d+)", info.read_text(), re.MULTILINE)
+            path = os.readlink(f"/proc/{pid}/fd/{info.name}")
+            if flags and path.startswith("/") and int(flags[1], 8) & os.O_DSYNC:
+                yield Path(path).name

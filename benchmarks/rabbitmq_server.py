@@ -1,0 +1,185 @@
+"""RabbitMQ, as the distribution packages it, as a node of this program alone.
+
+It has a name, ports, a cookie, a data directory, a log and a port mapper (epmd) of its own, all on the loopback
+interface, touches nothing of a node that may be installed, and ends with the program, by process id. The package's
+own wrapper insists on the system's directories, so the script behind it is run, as the user `rabbitmq` if this
+program runs as root and as the caller otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Final, Self
+
+SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+USER: Final = "rabbitmq"
+START_S: Final = 90.0
+STOP_S: Final = 30.0
+
+
+class Missing(Exception):
+    """What is not installed, and how to get it."""
+
+
+def need() -> None:
+    """Raises `Missing` if the package is not there."""
+    if not SERVER.exists():
+        raise Missing(f"RabbitMQ is not installed ({SERVER} is missing): apt-get install rabbitmq-server")
+    for program in ("epmd", "erl"):
+        if shutil.which(program) is None:
+            raise Missing(f"{program} is not installed: apt-get install rabbitmq-server")
+
+
+def free_port() -> int:
+    """A port on the loopback interface that nobody listens on."""
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return int(made.getsockname()[1])
+
+
+class RabbitServer:
+    """One running node. `port` takes clients, `pids` are the processes that do its work."""
+
+    def __init__(self, directory: Path) -> None:
+        """Starts it and waits until it can be connected to. Raises `Missing`, or `RuntimeError` with its log."""
+        need()
+        self.directory = directory
+        self.port = free_port()
+        self._make_directory()
+        epmd_port = free_port()
+        environment = self._environment(epmd_port)
+        user = {"user": USER, "group": USER, "extra_groups": []} if os.geteuid() == 0 else {}
+        self._epmd = subprocess.Popen(
+            ["epmd", "-port", str(epmd_port), "-address", "127.0.0.1"],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            **user,  # type: ignore[call-overload]
+        )
+        with (directory / "output").open("wb") as output:
+            self._process = subprocess.Popen(
+                [SERVER],
+                env=environment,
+                cwd=directory,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                **user,  # type: ignore[call-overload]
+            )
+        try:
+            self._wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _make_directory(self) -> None:
+        """What the node needs, readable for its user alone."""
+        for name in ("mnesia", "log", "home"):
+            (self.directory / name).mkdir(parents=True)
+        (self.directory / "enabled_plugins").write_text("[].\n")
+        (self.directory / "rabbitmq.conf").write_text(
+            f"listeners.tcp.1 = 127.0.0.1:{self.port}\nlog.file.level = warning\n"
+        )
+        cookie = self.directory / "home" / ".erlang.cookie"
+        cookie.write_text(secrets.token_hex(20))
+        cookie.chmod(0o400)
+        if os.geteuid() == 0:
+            for path in (self.directory, *self.directory.rglob("*")):
+                shutil.chown(path, USER, USER)
+        self.directory.chmod(0o700)
+
+    def _environment(self, epmd_port: int) -> dict[str, str]:
+        here = self.directory
+        return {
+            "PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
+            "LANG": "C.UTF-8",
+            "HOME": str(here / "home"),
+            "ERL_EPMD_PORT": str(epmd_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_CRASH_DUMP": str(here / "log" / "erl_crash.dump"),
+            "RABBITMQ_NODENAME": f"load{os.getpid()}@localhost",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_MNESIA_BASE": str(here / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(here / "log"),
+            "RABBITMQ_PID_FILE": str(here / "pid"),
+            "RABBITMQ_CONFIG_FILE": str(here / "rabbitmq.conf"),
+            "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(here / "enabled_plugins"),
+        }
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                break
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+            except OSError:
+                time.sleep(0.2)
+            else:
+                self.pids = tuple(self._beams())
+                if self.pids:
+                    return
+        raise RuntimeError(f"RabbitMQ did not start:\n{self.output()[-2000:]}")
+
+    def output(self) -> str:
+        """What it has said."""
+        return (self.directory / "output").read_text(errors="replace")
+
+    def _beams(self) -> list[int]:
+        """The Erlang virtual machine among the descendants of what was started."""
+        parents: dict[int, int] = {}
+        names: dict[int, str] = {}
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                head, _, tail = stat.read_text().rpartition(")")
+            except OSError:
+                continue
+            pid = int(stat.parent.name)
+            parents[pid] = int(tail.split()[1])
+            names[pid] = head.partition("(")[2]
+        found = []
+        for pid, name in names.items():
+            each = pid
+            while each not in (0, self._process.pid):
+                each = parents.get(each, 0)
+            if each and name.startswith("beam"):
+                found.append(pid)
+        return found
+
+    def version(self) -> str:
+        """Of the package's server, from where it lies."""
+        found = sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*"))
+        return found[-1].name.partition("-")[2] if found else "unknown"
+
+    def stop(self) -> None:
+        """Ends the node in good order, or by force, and the port mapper."""
+        for pid in getattr(self, "pids", ()):
+            try:
+                os.kill(pid, signal.SIGTERM)
+            except ProcessLookupError:
+                continue
+        try:
+            self._process.wait(STOP_S if getattr(self, "pids", ()) else 0.1)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)  # a session of its own: nobody else is in it
+            self._process.wait()
+        self._epmd.terminate()
+        self._epmd.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
