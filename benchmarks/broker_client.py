@@ -3,8 +3,9 @@
 `rates`: connections publish to a queue each for some time, persistent messages with publisher confirms, never more than
 `window` unconfirmed (0: no limit); then as many connections consume them, with `window` as prefetch, every message
 acknowledged on its own. A publish counts when its confirm has come. Consuming ends when each connection has had the
-answer to a call made after its last acknowledgement. Confirms are counted one by one, contents checked when the clock
-has stopped, and the queues must be empty in the end.
+answer to the `basic.cancel` that followed its last acknowledgement. Confirms are counted one by one and contents are
+checked when the clock has stopped. Whatever is on the queues in the end was acknowledged, and came back all the same
+when the consumers took leave: `came_back` says how many.
 
 `latency`: messages fall due at a fixed rate, whatever the server does meanwhile, and each is timed from the moment it
 was due until its confirm came: so a server that stands still is charged for all that should have been sent meanwhile.
@@ -27,8 +28,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import broker_wire as wire
 from pamqp import commands
 
+TAG: Final = "load"
+LEAVE_S: Final = 0.2  # between the last answer and the end of the connection: what is under way in the server arrives
 STALL_S: Final = 60.0  # without any news from the server
-EMPTY_S: Final = 20.0  # for acknowledgements to arrive where messages are counted
+EMPTY_S: Final = 5.0  # for acknowledgements to arrive where messages are counted
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -176,7 +179,8 @@ class Consumer:
         self._rest = b""
 
     def start(self) -> None:
-        self.link.send(wire.pamqp_frame.marshal(commands.Basic.Consume(queue=self.queue), wire.CHANNEL))
+        consume = commands.Basic.Consume(queue=self.queue, consumer_tag=TAG)
+        self.link.send(wire.pamqp_frame.marshal(consume, wire.CHANNEL))
 
     def push(self) -> None:
         """Acknowledges what has come, and after the last one asks for an answer."""
@@ -190,7 +194,7 @@ class Consumer:
             self.acked = self.came
         if self.acked == self.wanted and not self._asked and not self.link.is_full:
             self._asked = True
-            self.link.send(wire.pamqp_frame.marshal(commands.Basic.Qos(), wire.CHANNEL))
+            self.link.send(wire.pamqp_frame.marshal(commands.Basic.Cancel(consumer_tag=TAG), wire.CHANNEL))
 
     def take(self) -> None:
         """Counts what has come, and keeps it."""
@@ -214,7 +218,7 @@ class Consumer:
         index = int.from_bytes(data[at + 7 : at + 11], "big")
         if index == wire.DELIVER_INDEX:
             return
-        if index == wire.QOS_OK_INDEX:
+        if index == wire.CANCEL_OK_INDEX:
             self.done = True
         elif index != wire.CONSUME_OK_INDEX:
             raise wire.WireError(f"instead of a delivery came {wire.explain(data[at:])}")
@@ -261,8 +265,8 @@ def rates(order: Order) -> dict[str, Any]:
     published = clock.stop(sum(each.confirmed for each in publishers))
     close(publishers)
     consumed = None if order.keep else consume(order, publishers)
-    clean_up(order, publishers)
-    return {"publish": published, "consume": consumed}
+    came_back = clean_up(order, publishers)
+    return {"publish": published, "consume": consumed, "came_back": came_back}
 
 
 def open_publishers(order: Order) -> list[Publisher]:
@@ -294,24 +298,28 @@ def consume(order: Order, publishers: list[Publisher]) -> dict[str, Any]:
         consumer.start()
     until(consumers, lambda: all(each.done for each in consumers))
     consumed = clock.stop(sum(each.came for each in consumers))
+    time.sleep(LEAVE_S)
     close(consumers)
     for consumer in consumers:
         wire.check_deliveries(consumer.chunks, consumer.messages, consumer.wanted)
     return consumed
 
 
-def clean_up(order: Order, publishers: list[Publisher]) -> None:
-    """The queues hold what they should, and go."""
+def clean_up(order: Order, publishers: list[Publisher]) -> int:
+    """The queues go; how many messages too many were on them. Raises `WireError` if there were too few."""
     link = order.link()
+    surplus = 0
     for publisher in publishers:
         wanted = publisher.confirmed if order.keep else 0
         end = time.monotonic() + EMPTY_S
-        while (ready := link.ready(publisher.queue)) != wanted:
-            if time.monotonic() > end:
-                raise wire.WireError(f"{ready} messages are on {publisher.queue}, and {wanted} should be")
+        while (ready := link.ready(publisher.queue)) != wanted and time.monotonic() < end:
             time.sleep(0.02)
+        if ready < wanted:
+            raise wire.WireError(f"{ready} messages are on {publisher.queue}, but {wanted} were confirmed")
+        surplus += ready - wanted
         link.call(wire.CHANNEL, commands.Queue.Delete(queue=publisher.queue), commands.Queue.DeleteOk)
     link.close()
+    return surplus
 
 
 def latency(order: Order) -> dict[str, Any]:
@@ -342,7 +350,8 @@ def latency(order: Order) -> dict[str, Any]:
     told = clock.stop(total)
     close(publishers)
     order.keep = True
-    clean_up(order, publishers)
+    if clean_up(order, publishers):
+        raise wire.WireError("there are more messages than were published")
     return told | {"latencies_us": [each for publisher in publishers for each in publisher.latencies_us]}
 
 

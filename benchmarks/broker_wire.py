@@ -31,7 +31,7 @@ CHANNEL: Final = 1
 ACK_INDEX: Final = commands.Basic.Ack.index
 NACK_INDEX: Final = commands.Basic.Nack.index
 DELIVER_INDEX: Final = commands.Basic.Deliver.index
-QOS_OK_INDEX: Final = commands.Basic.QosOk.index
+CANCEL_OK_INDEX: Final = commands.Basic.CancelOk.index
 CONSUME_OK_INDEX: Final = commands.Basic.ConsumeOk.index
 
 PERSISTENT: Final = commands.Basic.Properties(delivery_mode=2)

@@ -4,7 +4,8 @@ RabbitMQ comes from the distribution (apt-get install rabbitmq-server) and runs 
 its defaults but for the paths and ports. Every system gets persistent messages with publisher confirms into durable
 queues, one for each connection, and consumers that acknowledge every message on its own. All of them run the whole
 time; in every round each cell is measured on each in turn, the order turning too, and a system is measured once the
-others have come to rest. What a confirm stands for is counted under a tracer: syncs for each message, one message at a time.
+others have come to rest. What a confirm stands for is counted under a tracer: syncs for each message, one message at a
+time.
 
 `make` needs nothing of this. Run it by hand, on a machine that does nothing else:
 
@@ -138,7 +139,14 @@ def measure_rates(
     rows: dict[tuple[Cell, str], dict[str, Any]] = {}
     for cell, target in itertools.product(options.cells, targets):
         shape = {"body_bytes": cell.body_bytes, "connections": cell.connections, "window": cell.window}
-        rows[cell, target.name] = {"system": target.name, **shape, "publish": [], "consume": [], "errors": []}
+        rows[cell, target.name] = {
+            "system": target.name,
+            **shape,
+            "publish": [],
+            "consume": [],
+            "came_back": 0,
+            "errors": [],
+        }
     for number in range(options.rounds):
         for at, cell in enumerate(options.cells):
             turned = (number + at) % len(targets)
@@ -152,6 +160,7 @@ def measure_rates(
                     continue
                 row["publish"].append(told["publish"])
                 row["consume"].append(told["consume"])
+                row["came_back"] += told["came_back"]
             console.print(f"[dim]round {number + 1} of {options.rounds}: {cell}[/dim]", highlight=False)
     return list(rows.values())
 

@@ -147,12 +147,23 @@ def sync_lines(told: dict[str, Any]) -> Iterator[str]:
         yield f"{system}: {calls} for {found['messages']} messages, one unconfirmed at a time: {each:.2f} each{also}"
 
 
+def came_back_lines(told: dict[str, Any]) -> Iterator[str]:
+    """Acknowledged messages that were on a queue again when the consumers had taken leave."""
+    for system in systems(told):
+        rows = [row for row in told["rates"] if row["system"] == system]
+        consumed = sum(each["messages"] for row in rows for each in row["consume"])
+        came_back = sum(row["came_back"] for row in rows)
+        yield f"{system}: of {consumed} messages that were acknowledged, {came_back} came back"
+
+
 def tell(told: dict[str, Any], console: Console) -> None:
     """On the terminal."""
     for name, value in told["conditions"].items():
         console.print(f"[dim]{name.replace('_', ' ')}:[/dim] {value}", highlight=False)
     for line in sync_lines(told):
         console.print(f"[dim]syncs:[/dim] {line}", highlight=False)
+    for line in came_back_lines(told):
+        console.print(f"[dim]checked:[/dim] {line}", highlight=False)
     for work, name in WORKS.items():
         _show(console, f"{name}: median (min–max)", rate_headings(told), rate_rows(told, work))
     if told.get("latency"):
@@ -176,7 +187,7 @@ def _show(console: Console, title: str, headings: Sequence[str], lines: Iterator
 def markdown(told: dict[str, Any]) -> str:
     """For a page."""
     lines = [f"{name.replace('_', ' ')}: {value}  " for name, value in told["conditions"].items()]
-    lines += ["", *[f"- {line}" for line in sync_lines(told)]]
+    lines += ["", *[f"- {line}" for line in (*sync_lines(told), *came_back_lines(told))]]
     for work, name in WORKS.items():
         lines += ["", f"**{name}**", "", *_table(rate_headings(told), rate_rows(told, work))]
     if told.get("latency"):

@@ -2,8 +2,8 @@
 
 Nothing in the broker polls. Whatever may let a queue deliver (an enqueue, an acknowledgement, room in
 a socket, a group commit) calls `wake`; all queues woken in one turn of the event loop are served
-together in its next one. The store reports each group commit from a thread of its own; reports that
-pile up before the loop sees them count as one.
+together in its next one. The store reports group commits to the loop itself; those that pile up before
+it looks count as one.
 
 The broker is not the store's only user: a tool may settle a transaction, a program may publish. Their
 work ends in a group commit too, so some time after a commit every queue with consumers is looked at.
@@ -14,9 +14,7 @@ the same turn of the loop.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import threading
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -51,15 +49,12 @@ class WakeUps:
         self._serving = False
         self._waiters: dict[Waiter, None] = {}
         self._undurable: dict[BrokerQueue, int] = {}
-        self._reported = False  # a report is on its way to the loop; guarded by the lock
-        self._lock = threading.Lock()
-        self._poison: Exception | None = None
         self.stopped = False
         self._watched: set[BrokerQueue] = set()
         self._sweep_timer: asyncio.TimerHandle | None = None
         # Opened relaxed, the store promises nothing about the disk, and neither does the broker.
         self._relaxed = store.stats()["durability"] == "relaxed"
-        store.on_durable(self._from_store_thread)
+        store.on_durable(self._committed, loop=loop)
 
     def stop(self) -> None:
         """Ignore every later report; the store keeps the callback for its whole life."""
@@ -104,25 +99,11 @@ class WakeUps:
         self._queues.pop(queue, None)
         self._undurable.pop(queue, None)
 
-    def _from_store_thread(self, report: int | Exception) -> None:
-        with self._lock:
-            if isinstance(report, Exception):
-                self._poison = report
-            if self._reported or self.stopped:
-                return
-            self._reported = True
-        # A loop that was closed meanwhile has nobody left who waits.
-        with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._committed)
-
-    def _committed(self) -> None:
-        with self._lock:
-            self._reported = False
-            poison = self._poison
+    def _committed(self, report: int | Exception) -> None:
         if self.stopped:
             return
-        if poison is not None:
-            self._on_poison(poison)
+        if isinstance(report, Exception):
+            self._on_poison(report)
             return
         durable_lsn = self.store.durable_lsn
         if self._watched and self._sweep_timer is None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
 from logstore.errors import OutcomeUnknown, StoreFull, StorePoisoned
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
 
@@ -21,6 +23,11 @@ class Proxy:
         return getattr(self._store, name)
 
 
+def _in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[Any], None], report: Any) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop may be closed by now
+        loop.call_soon_threadsafe(callback, report)
+
+
 class HeldDisk(Proxy):
     """Between `hold` and `let_go`, nothing new seems to become durable."""
 
@@ -31,8 +38,8 @@ class HeldDisk(Proxy):
         self._lock = threading.Lock()
         store.on_durable(self._report)
 
-    def on_durable(self, callback: Callable[[Any], None]) -> None:
-        self._callbacks.append(callback)
+    def on_durable(self, callback: Callable[[Any], None], *, loop: asyncio.AbstractEventLoop) -> None:
+        self._callbacks.append(lambda report: _in_loop(loop, callback, report))
 
     @property
     def durable_lsn(self) -> int:
