@@ -21,11 +21,11 @@ from typing import Any
 import peers
 import plan
 from figures import conditions
-from limits import BUILD
+from limits import BUILD, RawLoop
 from report import write_page
 from results import Results
 from rich.console import Console
-from slices import MODES, loop_factory
+from slices import MODES, Span, loop_factory
 from tables import every_table
 from targets import Judge
 
@@ -115,6 +115,12 @@ def known_of(options: argparse.Namespace, made: plan.Plan, kinds: list[Any]) -> 
     }
 
 
+def syncs_a_second(directory: Path) -> int:
+    """Of a C loop that rewrites 4 KiB: a machine with other work to do shows here."""
+    with RawLoop(directory / "probe", 8 << 20, "zeros") as raw:
+        return round(raw.ask(4096, 1, Span(0.2, 1 << 30))["messages_per_s"])
+
+
 def measure(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     """All that was asked for, as it is written down."""
     made = planned(options)
@@ -125,6 +131,7 @@ def measure(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     known = known_of(options, made, kinds)
     results, took = Results(), {}
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as directory, console.status("") as status:
+        known["syncs_a_second_at_start"] = syncs_a_second(Path(directory))
         context = plan.Context(made, kinds, results, Path(directory), status.update, known=known)
         for context.round_number in range(made.rounds):
             for suite in options.only:
@@ -134,6 +141,7 @@ def measure(options: argparse.Namespace, console: Console) -> dict[str, Any]:
                 seconds = time.perf_counter() - start
                 took[suite] = took.get(suite, 0.0) + seconds
                 console.print(f"[dim]round {context.round_number + 1}: {suite}, {seconds:.0f} s[/dim]", highlight=False)
+        known["syncs_a_second_at_end"] = syncs_a_second(Path(directory))
     known |= {"load_at_end": os.getloadavg()[0], "not_measured": missing}
     known["seconds"] = {suite: round(seconds, 1) for suite, seconds in took.items()}
     counts: dict[str, dict[str, float]] = known.get("syncs", {})
