@@ -40,6 +40,8 @@ def write_page(page: Path, results: Path) -> None:
 def _conditions(known: dict[str, object]) -> list[str]:
     lines = []
     for name, value in known.items():
+        if name == "syncs":  # a table of its own
+            continue
         told = "; ".join(f"{k}: {v}" for k, v in value.items()) if isinstance(value, dict) else value
         lines.append(f"* {name.replace('_', ' ')}: {told if told not in ('', []) else 'nothing'}")
     return lines

@@ -155,6 +155,8 @@ def tell(told: dict[str, Any], out: Path, console: Console) -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     for name, value in told["conditions"].items():
+        if name == "syncs":  # a table of its own
+            continue
         console.print(f"[dim]{name.replace('_', ' ')}:[/dim] {value}", highlight=False)
     with (out / "tables.txt").open("w", encoding="utf-8") as text:
         for each in (console, Console(file=text, width=TABLE_WIDTH)):
