@@ -234,11 +234,11 @@ static void wake_helpers(struct log *g) {
 /* The oldest batch, by this thread. The lock is held at both ends and let go in between. */
 static void lead_one(struct log *g) {
     assert(!g->leading && g->poison == 0 && g->busy > 0);
-    struct outgoing out = {.buffer = &g->buffers[g->oldest]};
-    if (out.buffer == g->open) {
+    struct buffer *b = &g->buffers[g->oldest];
+    struct outgoing out = {.buffer = b};
+    if (b->state == BUFFER_OPEN) {
         log_seal_open(g);
     }
-    struct buffer *b = out.buffer;
     b->state = BUFFER_WRITING;
     g->leading = true;
     log_advance_base(g);
