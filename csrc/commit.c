@@ -287,13 +287,16 @@ void log_write_early(struct log *g) {
     assert(log_can_write_early(g) && g->poison == 0);
     struct segment *s = b->segment;
     uint64_t from = early_from(b), to = b->end_lsn / BLOCK_BYTES * BLOCK_BYTES;
+    if (MUTANT(EARLY_BLOCK_CUT_SHORT)) {
+        to = round_up(b->end_lsn, BLOCK_BYTES);
+    }
     g->leading = true;
     pthread_mutex_unlock(&g->lock);
     int rc = io_write(g->v, s->file, log_buffer_at(b, from), (size_t)(to - from), from - s->first_lsn, &g->written);
     rc = rc == 0 ? g->v->start_writeback(g->v, s->file, from - s->first_lsn, to - from) : rc;
     pthread_mutex_lock(&g->lock);
     g->leading = false;
-    if (rc != 0) {
+    if (rc != 0 && !MUTANT(EARLY_ERROR_IGNORED)) {
         g->poison = -rc;
     } else {
         b->early_lsn = to;

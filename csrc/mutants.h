@@ -26,6 +26,9 @@
     X(HEADER_UNSYNCED, "a header is durable before its batches count", "a header goes out after its batch's sync")     \
     X(HEADER_TOO_EARLY, "below prev_end_lsn all is durable", "a header is written before the last batch below it")     \
     X(TAIL_BLOCK_FORGOTTEN, "what is durable is not touched again", "a batch overwrites what shares its first block")  \
+    X(EARLY_BLOCK_CUT_SHORT, "acknowledged is durable",                                                                \
+      "a block that was written early half full is not written again")                                                 \
+    X(EARLY_ERROR_IGNORED, "a failed write poisons", "an early write that failed is taken as done")                    \
     X(DURABLE_LSN_UNDERSTATED, "the watermark", "a batch names only its segment's beginning as durable")               \
     X(SHORT_WRITE_IS_WHOLE, "a short write goes on", "what a short write left out is left out")                        \
     X(INTERRUPTED_WRITE_IS_WHOLE, "EINTR means that nothing happened", "an interrupted write is taken as done")        \
