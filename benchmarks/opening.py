@@ -170,12 +170,12 @@ def run(context: Context) -> None:
 
 
 def run_start(context: Context) -> None:
-    """One round of opening what was closed in good order."""
+    """One round of opening a store that was closed with a checkpoint, and later left by whoever opened it."""
     count = context.plan.start_messages
     context.say(f"opening with {count:,} live messages")
     log = context.kept("start", lambda path: Log.write(path, 100, count, "closed"))
     for cold in (True, False):
-        how = f"closed, {count:,} live, checkpoint"
+        how = f"{count:,} live, checkpoint"
         state = "cold" if cold else "warm"
         row = context.results.row(START, "logstore", state, how, 100, unit="seconds", sync="checkpoint read")
         row.samples.append(log.open(cold=cold, checkpoint=True))

@@ -129,7 +129,8 @@ def measure(options: argparse.Namespace, console: Console) -> dict[str, Any]:
         console.print(f"[bold red]benchmarks: {line}[/bold red]", highlight=False)
     options.dir.mkdir(parents=True, exist_ok=True)
     known = known_of(options, made, kinds)
-    results, took = Results(), {}
+    results = Results()
+    took: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as directory, console.status("") as status:
         known["syncs_a_second_at_start"] = syncs_a_second(Path(directory))
         context = plan.Context(made, kinds, results, Path(directory), status.update, known=known)

@@ -187,10 +187,14 @@ class Slices:
         else:
             seconds = self._threads(work, mode, groups, limit, workers, span)
         self._enter(work, mode, workers)
-        messages = sum(worker.units for worker in workers) * mode.batch
-        if work == CONSUME:
-            messages = sum(len(taken) for worker in workers for taken in worker.taken)
-        return messages / seconds
+        return self._messages(work, mode, workers) / seconds
+
+    @staticmethod
+    def _messages(work: str, mode: Mode, workers: list[Worker]) -> int:
+        """That went all the way."""
+        published = sum(worker.units for worker in workers) * mode.batch
+        taken = sum(len(bodies) for worker in workers for bodies in worker.taken)
+        return {PUBLISH: published, CONSUME: taken, BOTH: min(published, taken)}[work]
 
     def _loop(
         self, work: str, batch: int, groups: list[list[bytes]], limit: int, worker: Worker
@@ -275,7 +279,7 @@ class Slices:
             worker.taken = []
         workers[0].taken = [got]
         self._enter(work, mode, workers)
-        return sum(worker.units for worker in workers) / seconds
+        return self._messages(work, mode, workers) / seconds
 
     def _enter(self, work: str, mode: Mode, workers: list[Worker]) -> None:
         """Into the book, now that the clock has stopped."""

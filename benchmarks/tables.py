@@ -139,7 +139,7 @@ TITLES = {
     "one by one": "Calls that nobody waits for, one by one from Python",
     "reads": "Contents read, from the page cache",
     "recovery": "Opening after a kill, beside reading and hashing the same files",
-    "start": "Opening",
+    "start": "Opening with a checkpoint",
     "logs": "One log against two: messages and their outcome, written in C",
 }
 
