@@ -141,10 +141,6 @@ struct place queue_append(struct queue *q, uint32_t message, uint64_t order_lsn,
     return p;
 }
 
-struct entry *place_entry(const struct place *p) {
-    return &p->at.chunk->entries[p->slot];
-}
-
 /* An empty chunk goes, unless it is the last and can still be filled. */
 static void drop_chunk(struct place_chunk *c) {
     struct queue *q = c->queue;

@@ -25,10 +25,6 @@ void table_init(struct table *t) {
     index_init_by_lsn(&t->tx_index, tx_key, t);
 }
 
-struct message *table_message(const struct table *t, uint32_t number) {
-    return &t->slabs[number / SLAB_MESSAGES]->messages[number % SLAB_MESSAGES];
-}
-
 uint32_t table_find(const struct table *t, uint64_t id) { return index_find(&t->messages, id); }
 
 static void prefetch_message(const struct table *t, uint64_t id) {
@@ -190,10 +186,6 @@ struct message_extra *message_extra(struct message *m) {
     return m->extra;
 }
 
-uint64_t message_last_lsn(const struct message *m) { return m->extra != NULL ? m->extra->last_lsn : m->id; }
-
-uint64_t message_start_lsn(const struct message *m) { return m->extra != NULL ? m->extra->start_lsn : m->id; }
-
 uint64_t message_start_weight(const struct message *m) {
     return (uint64_t)m->record_bytes + (m->extra != NULL ? m->extra->state_bytes : 0);
 }
@@ -261,12 +253,6 @@ void message_moved(struct table *t, struct message *m) {
         t->growth -= (uint64_t)m->extra->growth + m->extra->work_state + m->extra->work_rows;
         m->extra->growth = m->extra->work_state = m->extra->work_rows = 0;
     }
-}
-
-uint32_t message_pending(const struct message *m) { return m->extra != NULL ? m->extra->pending : 0; }
-
-struct place *message_places(struct message *m) {
-    return m->many != 0 ? m->places.list.many : &m->places.one;
 }
 
 struct place *message_place(struct message *m, uint32_t queue_id) {

@@ -262,7 +262,10 @@ static inline void table_touch(const struct table *t, struct message *m) {
 void table_init(struct table *t);
 void table_free(struct table *t);
 
-struct message *table_message(const struct table *t, uint32_t number);
+static inline struct message *table_message(const struct table *t, uint32_t number) {
+    return &t->slabs[number / SLAB_MESSAGES]->messages[number % SLAB_MESSAGES];
+}
+
 uint32_t table_find(const struct table *t, uint64_t id); /* or INDEX_NONE */
 /*
  * Many messages will be asked for at once, each of which would be waited for alone: where its slot, itself and its first
@@ -274,11 +277,20 @@ bool table_prepare(struct table *t, uint32_t more);
 uint32_t table_add(struct table *t, uint64_t id, uint16_t flags);
 void table_remove(struct table *t, uint32_t number);    /* frees what the message has */
 struct message_extra *message_extra(struct message *m); /* makes one if need be; NULL: no memory */
-uint64_t message_last_lsn(const struct message *m);
-uint64_t message_start_lsn(const struct message *m);
+
+static inline uint64_t message_last_lsn(const struct message *m) {
+    return m->extra != NULL ? m->extra->last_lsn : m->id;
+}
+
+static inline uint64_t message_start_lsn(const struct message *m) {
+    return m->extra != NULL ? m->extra->start_lsn : m->id;
+}
+
 uint64_t message_start_weight(const struct message *m); /* bytes that live where the start record is */
 uint64_t message_content_bytes(const struct message *m);
-uint32_t message_pending(const struct message *m);
+
+static inline uint32_t message_pending(const struct message *m) { return m->extra != NULL ? m->extra->pending : 0; }
+
 void message_changed(struct message *m); /* in what a relocation would write */
 /* A chunk, or places by a record of their own: by so much will it grow. Without an extra it grows by a state only. */
 void message_grows(struct table *t, struct message *m, uint64_t bytes);
@@ -290,7 +302,10 @@ void message_grows_places(struct table *t, struct message *m, uint32_t more); /*
 void message_moved(struct table *t, struct message *m);                       /* it has grown */
 
 /* Places of a message, whatever the form. */
-struct place *message_places(struct message *m);
+static inline struct place *message_places(struct message *m) {
+    return m->many != 0 ? m->places.list.many : &m->places.one;
+}
+
 struct place *message_place(struct message *m, uint32_t queue_id); /* or NULL */
 bool message_prepare_places(struct message *m, uint32_t more);
 void message_add_place(struct table *t, struct message *m, struct place place);
@@ -304,7 +319,9 @@ bool table_add_queue(struct table *t, uint32_t id);        /* false: no memory *
 void table_remove_queue(struct table *t, struct queue *q); /* with its run; the messages know already */
 bool queue_prepare(struct queue *q, uint64_t more);        /* memory for that many places */
 struct place queue_append(struct queue *q, uint32_t message, uint64_t order_lsn, uint32_t order_index);
-struct entry *place_entry(const struct place *p);
+
+static inline struct entry *place_entry(const struct place *p) { return &p->at.chunk->entries[p->slot]; }
+
 void queue_lock(struct place *p);
 void queue_unlock(struct place *p); /* cursors that offer go back to it */
 void queue_kill(struct place *p);   /* the place is gone; its chunk too if it was the last */
