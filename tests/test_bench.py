@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import random
@@ -202,11 +203,11 @@ def test_a_log_that_does_not_come_back_is_a_failure(tmp_path: Path, monkeypatch:
 
 
 def test_a_content_that_is_not_what_was_published_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = logstore.MessageStore.load_content
+    real, loads = logstore.MessageStore.load_content, itertools.count()
 
     def bad(store: Any, message_id: int, *rest: Any) -> bytes:
         content = real(store, message_id, *rest)
-        return content if message_id % 32 else content[:-1] + bytes([content[-1] ^ 1])
+        return content if next(loads) % 32 else content[:-1] + bytes([content[-1] ^ 1])
 
     monkeypatch.setattr(logstore.MessageStore, "load_content", bad)
     for flags in ((), ("--acquire",)):
