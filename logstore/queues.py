@@ -230,15 +230,19 @@ class Queue:
 
     def _load(self, deliveries: list[Delivery]) -> None:
         """Reads headers and contents, many in one crossing; leaves alone what does not fit or cannot be read."""
-        first = 0
+        first, left = 0, _LOAD_BYTES
         while first < len(deliveries):
             room, last = 0, first
-            while last < len(deliveries) and (room == 0 or room < _LOAD_BYTES):
-                room += deliveries[last]._place.content_bytes + _HEADER_BYTES
+            while last < len(deliveries):
+                needed = deliveries[last]._place.content_bytes + _HEADER_BYTES
+                if room + needed > left:
+                    break
+                room += needed
                 last += 1
-            if last - first == 1 and room > _LOAD_BYTES:
-                return  # the first of those that are left is longer than all together may be
+            if last == first:
+                return
             done, code = self._load_some(deliveries[first:last], room)
+            left -= room
             first += done
             if code not in (0, *_ONE_MESSAGE):
                 return

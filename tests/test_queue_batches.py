@@ -93,6 +93,17 @@ def test_longer_contents_than_fit_together_are_read_when_asked_for(store: Messag
     assert [each.content for each in queue.acquire(5, load=True)] == [b"a", big, b"b", big[:-1], b"c"]
 
 
+def test_no_more_than_a_mebibyte_is_read_ahead(store: MessageStore, queue: Queue) -> None:
+    store.publish_many(queue, [bytes(100_000)] * 30)
+    deliveries = queue.acquire(30, load=True)
+    read = [each for each in deliveries if each._loaded is not None]
+    assert 8 <= len(read) <= 10
+    assert read == deliveries[: len(read)]
+    read[0].unload()
+    assert {len(each.content) for each in deliveries} == {100_000}
+    assert read[0]._loaded is None
+
+
 # ---- accepting together ----
 
 

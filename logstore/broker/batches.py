@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from logstore import MessageStore
+    from logstore.broker.channel import Channel
     from logstore.broker.connection import Connection
     from logstore.broker.consumers import Consuming
     from logstore.broker.durable_queue import DurableQueue
@@ -75,12 +76,25 @@ class Batches:
         channel = self._connection.channels.get(number)
         if channel is None or not channel.is_open or channel.publishing.expects_content:
             return 0
-        tag, bits = frames.unpack_ack(payload, 4)
-        try:
-            channel.consuming.ack(tag, multiple=bool(bits & 1))
-        except ChannelException as error:
-            self._connection.on_error(channel, _ACK, error)
-        return 1
+        return self._collect_acks(received, at, channel)
+
+    def _collect_acks(self, received: Sequence[frames.RawFrame], at: int, channel: Channel) -> int:
+        """All that follow one another; how many there are."""
+        start, count, number, ack = at, len(received), channel.number, channel.consuming.ack
+        while at < count:
+            kind, frame_number, payload = received[at]
+            if kind != frames.METHOD or frame_number != number or payload[:4] != frames.ACK_START:
+                break
+            if len(payload) != frames.ACK_BYTES:
+                break
+            tag, bits = frames.unpack_ack(payload, 4)
+            at += 1
+            try:
+                ack(tag, multiple=bool(bits & 1))
+            except ChannelException as error:
+                self._connection.on_error(channel, _ACK, error)
+                break
+        return at - start
 
     def _collect_publish(self, received: Sequence[frames.RawFrame], at: int, number: int, method: bytes) -> int:
         if at + 2 >= len(received):
@@ -122,11 +136,23 @@ class Batches:
         if self._bodies:
             self._store()
         if self._consuming:
-            consuming, self._consuming = self._consuming, {}
-            for each in consuming:
-                self._connection.guarded(each.channel, _ACK, each.settle_accepted)
-        if self._confirms:
+            problems = self._settle()
             self._confirm()
+            for channel, error in problems:
+                self._connection.on_error(channel, _ACK, error)
+        elif self._confirms:
+            self._confirm()
+
+    def _settle(self) -> list[tuple[Channel, StoreError]]:
+        """Settle what was acknowledged; what the store refused, by channel."""
+        consuming, self._consuming = self._consuming, {}
+        problems = []
+        for each in consuming:
+            try:
+                each.settle_accepted()
+            except StoreError as error:
+                problems.append((each.channel, error))
+        return problems
 
     def _confirm(self) -> None:
         confirms, self._confirms = self._confirms, []

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 UNLIMITED: Final = 1 << 30
+OVERSHOOT_BYTES: Final = 256 * 1024  # of deliveries, beyond the room that an outbox has
 CONTENT_HEADER_BYTES: Final = 12  # class, weight and body size, before the properties
 GET_INDEX: Final = commands.Basic.Get.index
 
@@ -112,7 +113,7 @@ class Consumer:
         """
         channel = self.channel
         outbox = channel.connection.outbox
-        room_bytes = outbox.room_bytes()
+        room_bytes = outbox.room_bytes() + OVERSHOOT_BYTES
         sent: list[Acquired] = []
         parts: list[bytes | memoryview] = []
         tag = channel.consuming.last_tag
@@ -120,7 +121,7 @@ class Consumer:
         too_large = False
         try:
             for acquired in batch:
-                if size_bytes >= room_bytes:
+                if size_bytes >= room_bytes:  # the last ones may exceed it: what goes back counts as redelivered
                     outbox.starve()
                     break
                 place = acquired.place
@@ -339,6 +340,7 @@ class Consuming:
             acquired.accept()
             channel.changed()
         else:
+            acquired.place.unload()
             self._unacked[self.last_tag] = acquired
         return None
 

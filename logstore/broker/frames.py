@@ -30,6 +30,7 @@ _END: Final = constants.FRAME_END
 _END_OCTET: Final = constants.FRAME_END_CHAR
 _KINDS: Final = frozenset((METHOD, HEADER, BODY, HEARTBEAT))
 _PREFIX: Final = struct.Struct(">BHI")  # type, channel, size
+_PREFIX_BYTES: Final = _PREFIX.size
 # Both begin with the end octet of the frame before: they are never first.
 _CONTENT: Final = struct.Struct(">BBHIHHQ")  # type, channel, size, class, weight, body size
 _BODY: Final = struct.Struct(">BBHI")  # type, channel, size
@@ -73,10 +74,11 @@ class FrameReader:
         at = 0
         size = len(data)
         payload_bytes_max = self.frame_bytes_max - FRAME_OVERHEAD_BYTES
+        unpack, append, kinds = _PREFIX.unpack_from, frames.append, _KINDS
         self._wanted = _PREFIX.size
-        while size - at >= _PREFIX.size:
-            kind, channel, length = _PREFIX.unpack_from(data, at)
-            if kind not in _KINDS:
+        while size - at >= _PREFIX_BYTES:
+            kind, channel, length = unpack(data, at)
+            if kind not in kinds:
                 self.error = ConnectionException(FRAME_ERROR, f"frame type {kind} is unknown")
                 return frames
             if length > payload_bytes_max:
@@ -85,14 +87,15 @@ class FrameReader:
                     f"a frame of {length} bytes on channel {channel} exceeds the negotiated {self.frame_bytes_max}",
                 )
                 return frames
-            end = at + _PREFIX.size + length
+            start = at + _PREFIX_BYTES
+            end = start + length
             if end >= size:
                 self._wanted = end + 1 - at
                 break
             if data[end] != _END:
                 self.error = ConnectionException(FRAME_ERROR, "a frame does not end with its end octet")
                 return frames
-            frames.append((kind, channel, data[at + _PREFIX.size : end]))
+            append((kind, channel, data[start:end]))
             at = end + 1
         if at < size:
             self._buffer += memoryview(data)[at:]

@@ -327,6 +327,23 @@ def test_what_was_delivered_is_kept_in_the_log_and_not_in_memory(broker: Broker)
     assert broker.call(loaded) == [None] * 20
 
 
+def test_large_bodies_are_delivered_for_the_first_time_however_full_the_socket_is(broker: Broker) -> None:
+    """Outcome: nothing is taken, given back for want of room, and then called redelivered."""
+    setup = confirming(broker)
+    setup.declare("q", durable=True)
+    bodies = [b"%03d" % number * 6000 for number in range(200)]
+    for body_ in bodies:
+        setup.publish("q", body_)
+    outcomes(setup, 200)
+    client = broker.raw(receive_buffer=4096).open()
+    client.send(1, commands.Basic.Consume(queue="q"))
+    client.expect(commands.Basic.ConsumeOk)
+    for body_ in bodies:
+        deliver, content = client.delivery()
+        assert not deliver.redelivered
+        assert content == body_
+
+
 # ---- any mixture ----
 
 STEPS = st.lists(
