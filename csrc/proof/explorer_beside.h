@@ -120,6 +120,18 @@ static inline void batch_is_written(uint64_t first_lsn, uint64_t lsn, const uint
     b->batches[b->batch_count++].hash = hash_of_bytes(bytes, size);
 }
 
+/* Of a batch of which parts were written early, its record comes last: now all of it is there. */
+static inline const uint8_t *all_of_it(uint64_t first_lsn, uint64_t offset, uint32_t size) {
+    static uint8_t segment[SEGMENT];
+    char name[SEGMENT_NAME_BYTES];
+
+    format_segment_name(name, first_lsn);
+    if (offset + size > SEGMENT ||
+        vfs_sim_get(beside.run->sim, VFS_SIM_SEEN, "/s", name, segment, sizeof segment) != (int64_t)sizeof segment)
+        return NULL;
+    return segment + offset;
+}
+
 /* A write of whole blocks: what stands in them already, the next batch, and zeros. */
 static inline void segment_is_written(uint64_t first_lsn, const uint8_t *from, uint64_t bytes, uint64_t at) {
     uint64_t lsn = batches_end(first_lsn);
@@ -130,8 +142,11 @@ static inline void segment_is_written(uint64_t first_lsn, const uint8_t *from, u
         struct batch batch;
 
         format_read_verified(here, &r);
-        if (r.type != BATCH || r.lsn != lsn || format_get_batch(&r, &batch) != FORMAT_OK ||
-            batch.bytes > bytes - (lsn - first_lsn - at))
+        if (r.type != BATCH || r.lsn != lsn || format_get_batch(&r, &batch) != FORMAT_OK)
+            return;
+        if (batch.bytes > bytes - (lsn - first_lsn - at))
+            here = all_of_it(first_lsn, lsn - first_lsn, batch.bytes);
+        if (here == NULL)
             return;
         batch_is_written(first_lsn, lsn, here, batch.bytes);
         lsn += batch.bytes;
