@@ -90,16 +90,16 @@ DIR *fdopendir(int fd) {
     return of_library(fd);
 }
 
-int fstat(int fd, struct stat *into) {
-    static int (*of_library)(int, struct stat *);
+int statx(int dir, const char *restrict name, int flags, unsigned mask, struct statx *restrict into) {
+    static int (*of_library)(int, const char *, int, unsigned, struct statx *);
 
     if (of_library == NULL)
-        *(void **)&of_library = of_the_library("fstat");
+        *(void **)&of_library = of_the_library("statx");
     if (atomic_load(&no_states)) {
         errno = EIO;
         return -1;
     }
-    return of_library(fd, into);
+    return of_library(dir, name, flags, mask, into);
 }
 
 int pthread_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void)) {

@@ -27,6 +27,7 @@ enum call {
     LOOKING, /* openat that makes nothing */
     FSTAT,
     FSTATAT,
+    STATX,
     FCHMOD,
     FCHMODAT,
     PREAD,
@@ -78,6 +79,10 @@ int openat(int dir, const char *name, int flags, ...) {
 
 int fstatat(int dir, const char *restrict name, struct stat *restrict st, int flags) {
     return strikes(FSTATAT) ? -1 : (int)syscall(SYS_newfstatat, dir, name, st, flags);
+}
+
+int statx(int dir, const char *restrict name, int flags, unsigned mask, struct statx *restrict st) {
+    return strikes(STATX) ? -1 : (int)syscall(SYS_statx, dir, name, flags, mask, st);
 }
 
 int fstat(int fd, struct stat *st) {
@@ -223,6 +228,10 @@ static void a_sync_that_fails_is_reported_and_never_repeated(void) {
         check(v->sync_file(v, file) == -errors[i] && called == 1);
         plan(FSYNC, errors[i], 1);
         check(v->sync_dir(v, dir) == -errors[i] && called == 1);
+        plan(STATX, errors[i], 1); /* whether its name is still there cannot be told */
+        check(v->sync_data(v, file) == -errors[i]);
+        plan(STATX, errors[i], 1);
+        check(v->sync_file(v, file) == -errors[i]);
     }
     check(v->close(v, file) == 0);
     leave();
