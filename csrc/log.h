@@ -40,6 +40,7 @@ enum {
     RELEASED_TIMES = 16,  /* or when so large a part of one has died since */
     GAIN_MIN = 4,         /* of a segment, so large a part must be dead in full segments for moves to be worth it */
     EARLY_SHARE = 16,     /* of the largest batch: so large a part is written while the rest is still being filled in */
+    FLUSHER_RESTS_NS = 1000 * 1000, /* after a small batch for which nobody waited */
     OPEN_FILES_MAX = 256,
     TYPES_COUNTED = 24, /* three streams of eight, see log_type_ordinal */
 };
