@@ -162,6 +162,10 @@ test-slow: setup ## the tests that take minutes
 bench: $(BENCH) $(EXTENSION) ## measure the store beside others (BENCH_ARGS=--quick, --help ...)
 	@$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
 
+.PHONY: bench-broker
+bench-broker: $(BENCH) $(EXTENSION) ## the broker beside RabbitMQ, which must be installed (BENCH_ARGS=...)
+	@$(BIN)/python benchmarks/rabbitmq.py $(BENCH_ARGS)
+
 .PHONY: lint
 lint: tidy layout types ## ruff, mypy --strict, clang-format and clang-tidy
 
