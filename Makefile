@@ -163,7 +163,7 @@ bench: $(BENCH) $(EXTENSION) ## measure the store beside others (BENCH_ARGS=--qu
 	@$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
 
 .PHONY: bench-broker
-bench-broker: $(BENCH) $(EXTENSION) ## the broker beside RabbitMQ, which must be installed (BENCH_ARGS=...)
+bench-broker: $(BROKER) $(BENCH) $(EXTENSION) ## the broker beside RabbitMQ, which must be installed (BENCH_ARGS=...)
 	@$(BIN)/python benchmarks/rabbitmq.py $(BENCH_ARGS)
 
 .PHONY: lint
