@@ -31,6 +31,13 @@ static int init_buffers(struct log *g) {
     return LS_OK;
 }
 
+/* A sixteenth of the largest batch; of a small one half, since small writes of their own cost more than they hide. */
+static uint32_t early_bytes_of(uint32_t batch_bytes_max) {
+    uint32_t share = batch_bytes_max / EARLY_SHARE, half = batch_bytes_max / 2;
+    uint32_t least = half < EARLY_BYTES_MIN ? half : EARLY_BYTES_MIN;
+    return (uint32_t)round_up(share > least ? share : least, BLOCK_BYTES);
+}
+
 int log_init(struct log *g, vfs *v, const ls_options *options, const struct meta *meta) {
     memcpy(g->uuid, meta->uuid, UUID_BYTES);
     g->v = v;
@@ -41,7 +48,7 @@ int log_init(struct log *g, vfs *v, const ls_options *options, const struct meta
     g->max_log_bytes = options->max_log_bytes;
     g->record_bytes_max = format_record_bytes_max(meta->segment_size);
     g->batch_bytes_max = format_batch_bytes_max(meta->segment_size);
-    g->early_bytes = (uint32_t)round_up(g->batch_bytes_max / EARLY_SHARE, BLOCK_BYTES);
+    g->early_bytes = early_bytes_of(g->batch_bytes_max);
     g->background = options->background != 0;
     g->buffer_count = options->max_write_buffers;
     g->waiters_end = &g->waiters;

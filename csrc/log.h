@@ -41,6 +41,7 @@ enum {
     GAIN_MIN = 4,         /* of a segment, so large a part must be dead in full segments for moves to be worth it */
     EARLY_SHARE = 16,     /* of the largest batch: so large a part is written while the rest is still being filled in */
     FLUSHER_RESTS_NS = 1000 * 1000, /* after a small batch for which nobody waited */
+    EARLY_BYTES_MIN = 64 << 10,
     OPEN_FILES_MAX = 256,
     TYPES_COUNTED = 24, /* three streams of eight, see log_type_ordinal */
 };

@@ -30,7 +30,11 @@ BLOCK_BYTES = 512  # what st_blocks counts in, whatever the file system's own ar
 
 
 def log_bytes(directory: str | os.PathLike[str]) -> int:
-    """Bytes of all segment files in the directory, now. 0 for a directory that is not there."""
+    """Bytes of all segment files in the directory, now. 0 for a directory that is not there.
+
+    A sparse file counts as full. What the file system itself needs for one that was written in pieces (up to a block of
+    it, for the list of the pieces) does not count.
+    """
     sizes: dict[int, int] = {}
     try:
         for entry in os.scandir(directory):
@@ -39,7 +43,9 @@ def log_bytes(directory: str | os.PathLike[str]) -> int:
                     found = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue  # renamed or removed since the directory was read
-                sizes[found.st_ino] = max(found.st_size, found.st_blocks * BLOCK_BYTES)
+                allocated = found.st_blocks * BLOCK_BYTES
+                own = found.st_blksize  # of the file system's: where a file in many pieces has them written down
+                sizes[found.st_ino] = allocated if allocated > found.st_size + own else found.st_size
     except FileNotFoundError:
         return 0
     return sum(sizes.values())
