@@ -53,6 +53,8 @@ class _Small(threading.local):
 
     def __init__(self) -> None:
         self.into: Final = ffi.new("uint8_t[]", _SMALL_BYTES)
+        self.ids: Final = ffi.new("uint64_t[1]")
+        self.sizes: Final = ffi.new("uint64_t[2]")  # of header and content
         self.done: Final = ffi.new("size_t *")
         self.view: Final = ffi.buffer(self.into)
 
@@ -492,9 +494,11 @@ class MessageStore(Care):
         """
         if offset == 0 and length is None:
             small = _small
-            check(lib.ls_load_content(self._c, _id(message_id), 0, small.into, _SMALL_BYTES, small.done))
-            if small.done[0] < _SMALL_BYTES:
-                content: bytes = small.view[: small.done[0]]
+            small.ids[0] = _id(message_id)
+            check(lib.ls_load_many(self._c, small.ids, 1, small.into, _SMALL_BYTES, small.sizes, small.done))
+            if small.done[0] == 1:  # else it does not fit, and nothing was read
+                start, size = small.sizes[0], small.sizes[1]
+                content: bytes = small.view[start : start + size]
                 return content
         size = self._info(message_id).content_bytes
         start, stop, _ = slice(offset, None).indices(size)
