@@ -389,7 +389,7 @@ class Queue:
             except errors.NotEnqueued as refusal:
                 for delivery in batch[:marked]:
                     delivery._settled = False
-                refusal.dequeued = 0  # type: ignore[attr-defined]
+                refusal.dequeued = 0  # type: ignore[attr-defined] # told only here
                 raise
         done = ffi.new("size_t *")
         code = lib.ls_settle_many(
@@ -410,7 +410,7 @@ class Queue:
             for delivery in batch[dequeued:]:
                 delivery._settled = False
         if problem is not None:
-            problem.dequeued = dequeued  # type: ignore[attr-defined]
+            problem.dequeued = dequeued  # type: ignore[attr-defined] # told only here
             raise problem
 
     def _settle_within(self, transaction: Transaction, delivery: Delivery, reason: int) -> None:

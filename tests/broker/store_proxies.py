@@ -93,7 +93,7 @@ class PickyStore(Proxy):
         published = self._store.publish_many(queue, contents[:taken], headers=headers[:taken], **options)
         if taken < len(contents):
             problem = StoreFull("the store is full: consume messages or make room on the disk")
-            problem.published = published  # type: ignore[attr-defined]
+            problem.published = published  # type: ignore[attr-defined] # as the store does
             raise problem
         return published
 

@@ -259,7 +259,7 @@ def test_an_unknown_tag_closes_the_channel_and_what_was_acknowledged_before_it_c
 def setup_get(client: Any) -> bytes | None:
     client.send(1, commands.Basic.Get(queue="q", no_ack=True))
     _, value = client.receive()
-    return client.content()[1] if isinstance(value, commands.Basic.GetOk) else None  # type: ignore[no-any-return]
+    return client.content()[1] if isinstance(value, commands.Basic.GetOk) else None  # type: ignore[no-any-return] # untyped client
 
 
 def test_one_that_a_tool_took_away_does_not_keep_the_others_from_being_accepted(broker: Broker) -> None:
