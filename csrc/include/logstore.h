@@ -518,6 +518,22 @@ int ls_reader_skim(ls_reader *reader, uint64_t bytes, uint64_t *lsn);
 /* From here on segments are read past the page cache, where the file system can. */
 void ls_reader_past_cache(ls_reader *reader);
 
+/* ---- rows as columns: what the scanners below fill, in Arrow's layout ---- */
+typedef struct ls_columns ls_columns; /* a batch of rows */
+
+typedef struct ls_column {
+    const uint8_t *values;
+    uint64_t value_bytes;
+    const uint8_t *offsets; /* int32, one more than rows; NULL: items are of fixed width */
+    const uint8_t *valid;   /* a bitmap; NULL: nothing is null */
+    uint64_t rows;          /* of a list's items: how many of them */
+    uint64_t nulls;
+} ls_column;
+
+/* Fills up to n of the batch's columns and says how many it has; what was not asked for is all zero. Valid until freed. */
+size_t ls_columns_get(const ls_columns *columns, ls_column *into, size_t n, uint64_t *rows);
+void ls_columns_free(ls_columns *columns);
+
 /* ---- inspection: the state that a log comes to, without opening it; takes no lock and writes nothing ---- */
 #define LS_INSPECT_CHECK         1 /* also hold back-links, batches and footers against each other */
 #define LS_INSPECT_DIRECT        2 /* read past the page cache where the file system can */

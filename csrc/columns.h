@@ -1,0 +1,117 @@
+/*
+ * Rows as columns, in the memory layout that Arrow's specification gives them: the machine's own numbers one after another,
+ * a bitmap of what is not null (bit i of byte i / 8, the lowest first), and int32 offsets where items are of any length.
+ *
+ * A batch is made with room for a number of rows. Values of fixed width go straight to their row, without a check: the
+ * caller keeps below that number. What is of any length grows, and says so if it cannot. Whatever a batch holds is its
+ * own, until it is freed.
+ */
+#ifndef LOGSTORE_COLUMNS_H
+#define LOGSTORE_COLUMNS_H
+
+#include <assert.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "logstore.h"
+
+enum column_kind {
+    COLUMN_ABSENT = 0, /* not asked for: nothing may be put there */
+    COLUMN_8,          /* one byte a row */
+    COLUMN_32,
+    COLUMN_64,
+    COLUMN_BITS,
+    COLUMN_BYTES, /* any number of bytes a row */
+    COLUMN_LIST,  /* offsets only: the items stand in columns of their own, which grow as these do */
+};
+
+#define COLUMN_BYTES_MAX ((uint64_t)INT32_MAX - 64) /* offsets are int32 */
+#define COLUMN_ROWS_MAX  ((uint64_t)1 << 24)
+
+struct column {
+    enum column_kind kind;
+    uint64_t rows;     /* put so far */
+    uint64_t capacity; /* rows */
+    uint64_t nulls;
+    uint8_t *values;
+    uint64_t value_bytes; /* of a COLUMN_BYTES: used */
+    uint64_t value_capacity;
+    uint8_t *offsets; /* capacity + 1 of them, of a COLUMN_BYTES or _LIST */
+    uint8_t *valid;   /* all ones where nothing was put yet */
+};
+
+struct ls_columns {
+    uint64_t rows; /* of the rows; items of lists have their own count */
+    size_t count;
+    struct column *at;
+};
+
+/* With room for so many rows; items of a list begin with that too, and grow. NULL: no memory. */
+ls_columns *columns_new(const enum column_kind *kinds, size_t count, uint64_t rows_max);
+/* Room for one row more in a column that holds the items of a list. False: no memory, or more than it may hold. */
+bool column_grow(struct column *c);
+/* The next row of a COLUMN_BYTES. False: no memory, or more than one batch may hold. */
+bool column_put_bytes(struct column *c, const void *bytes, uint64_t n);
+bool column_has_room_for(struct column *c, uint64_t bytes);
+
+static inline bool column_asked(const struct column *c) { return c->kind != COLUMN_ABSENT; }
+
+static inline void column_put8(struct column *c, uint8_t value) {
+    assert(c->rows < c->capacity);
+    c->values[c->rows++] = value;
+}
+
+static inline void column_put32(struct column *c, uint32_t value) {
+    assert(c->rows < c->capacity);
+    memcpy(c->values + 4 * c->rows++, &value, sizeof value);
+}
+
+static inline void column_put64(struct column *c, uint64_t value) {
+    assert(c->rows < c->capacity);
+    memcpy(c->values + 8 * c->rows++, &value, sizeof value);
+}
+
+/* Bits are zero where nothing was put yet. */
+static inline void column_put_bit(struct column *c, bool value) {
+    assert(c->rows < c->capacity);
+    c->values[c->rows / 8] = (uint8_t)(c->values[c->rows / 8] | (unsigned)value << (c->rows % 8));
+    c->rows++;
+}
+
+/* The row that was put last is null, whatever its value is. */
+static inline void column_make_null(struct column *c) {
+    uint64_t row = c->rows - 1;
+    c->valid[row / 8] = (uint8_t)(c->valid[row / 8] & ~(1U << (row % 8)));
+    c->nulls++;
+}
+
+static inline void column_put64_or_null(struct column *c, uint64_t value, bool is_null) {
+    uint64_t row = c->rows;
+    column_put64(c, is_null ? 0 : value);
+    c->valid[row / 8] = (uint8_t)(c->valid[row / 8] & ~((unsigned)is_null << (row % 8)));
+    c->nulls += is_null ? 1 : 0;
+}
+
+static inline void column_put32_or_null(struct column *c, uint32_t value, bool is_null) {
+    uint64_t row = c->rows;
+    column_put32(c, is_null ? 0 : value);
+    c->valid[row / 8] = (uint8_t)(c->valid[row / 8] & ~((unsigned)is_null << (row % 8)));
+    c->nulls += is_null ? 1 : 0;
+}
+
+static inline void column_put8_or_null(struct column *c, uint8_t value, bool is_null) {
+    uint64_t row = c->rows;
+    column_put8(c, is_null ? 0 : value);
+    c->valid[row / 8] = (uint8_t)(c->valid[row / 8] & ~((unsigned)is_null << (row % 8)));
+    c->nulls += is_null ? 1 : 0;
+}
+
+/* Ends the row's list where its items end, which is how many were put so far. */
+static inline void column_end_list(struct column *c, uint64_t items) {
+    assert(c->rows < c->capacity && items <= COLUMN_ROWS_MAX);
+    const uint32_t end = (uint32_t)items;
+    c->rows++;
+    memcpy(c->offsets + 4 * c->rows, &end, sizeof end);
+}
+
+#endif
