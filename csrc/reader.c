@@ -69,12 +69,81 @@ static bool read_hint(ls_reader *reader, struct hint *h) {
     return false;
 }
 
+/* Reads the header of the segment with this first LSN: its size, or -errno; *why says whether it is one. */
+static int64_t read_header(const ls_reader *reader, uint64_t first_lsn, struct segment_header *header,
+                           enum format_result *why) {
+    char name[SEGMENT_NAME_BYTES];
+    uint8_t bytes[SEGMENT_HEADER_BYTES];
+    format_segment_name(name, first_lsn);
+    int file = reader->v->open(reader->v, reader->dir, name, 0);
+    if (file < 0) {
+        return file;
+    }
+    int64_t got = io_read(reader->v, file, bytes, sizeof bytes, 0);
+    (void)reader->v->close(reader->v, file);
+    if (got >= 0) {
+        *why = format_get_segment_header(bytes, (size_t)got, reader->meta.uuid, reader->meta.segment_size, first_lsn,
+                                         header);
+    }
+    return got;
+}
+
+struct next_segment {
+    uint64_t from_lsn;
+    uint64_t first_lsn;
+};
+
+static int note_next(void *context, const char *name) {
+    struct next_segment *next = context;
+    uint64_t first_lsn;
+    if (format_parse_segment_name(name, &first_lsn) && first_lsn >= next->from_lsn && first_lsn < next->first_lsn) {
+        next->first_lsn = first_lsn;
+    }
+    return 0;
+}
+
+/*
+ * The segment in which the kept LSN lies. Where the log ended at or below it, and went on further up with another
+ * epoch, there need be no such segment: then it is the next one.
+ */
+static uint64_t find_kept(const ls_reader *reader) {
+    uint64_t from_lsn = reader->keep_lsn / reader->meta.segment_size * reader->meta.segment_size;
+    struct next_segment next = {from_lsn, UINT64_MAX};
+    if (reader->v->list(reader->v, reader->dir, note_next, &next) != 0 || next.first_lsn == UINT64_MAX) {
+        return from_lsn;
+    }
+    struct segment_header header;
+    enum format_result why = FORMAT_SHORT;
+    bool told = next.first_lsn > from_lsn && read_header(reader, next.first_lsn, &header, &why) >= 0 &&
+                why == FORMAT_OK && header.prev_end_lsn <= reader->keep_lsn;
+    return told ? next.first_lsn : from_lsn;
+}
+
 /* A hold keeps what the base has passed since: the log then begins where the hold does. */
 static void begin_where_kept(const ls_reader *reader, struct hint *h) {
-    uint64_t size = reader->meta.segment_size;
     if (reader->keep_lsn != 0 && reader->keep_lsn < h->base_lsn) {
-        h->base_lsn = reader->keep_lsn / size * size;
+        h->base_lsn = find_kept(reader);
     }
+}
+
+/*
+ * A segment that the base has passed is gone with its name, or has become another: then what was to be read there is no
+ * longer part of the log. A hold keeps it past the base; what is not readable under its name and header is damaged.
+ */
+static bool was_recycled(const ls_reader *reader, uint64_t lsn, uint64_t base_lsn) {
+    if (base_lsn <= lsn || reader->keep_lsn == 0) {
+        return base_lsn > lsn;
+    }
+    struct segment_header header;
+    enum format_result why = FORMAT_SHORT;
+    int64_t got = read_header(reader, lsn / reader->meta.segment_size * reader->meta.segment_size, &header, &why);
+    return got < 0 ? got == -ENOENT : why != FORMAT_OK;
+}
+
+static int fail_recycled(const ls_reader *reader, uint64_t base_lsn) {
+    return fail(LS_RECYCLED, "the log below LSN %llu was recycled while it was read; begin again%s",
+                (unsigned long long)base_lsn,
+                reader->keep_lsn != 0 ? ": the hold had run out, by its time or its limit" : ", or take a hold first");
 }
 
 /* Without a writer nothing says so beside the log; once its end is known it is read as if beside one. */
@@ -88,6 +157,12 @@ static int begin_again_where_kept(ls_reader *reader) {
     s->watermark_lsn = found.watermark_lsn;
     s->torn_bytes = found.torn_bytes;
     s->clean = found.clean;
+    if (rc == LS_CORRUPT) {
+        ls_error kept = *ls_last_error();
+        rc = kept.lsn < found.base_lsn && was_recycled(reader, kept.lsn, found.base_lsn)
+                 ? fail_recycled(reader, found.base_lsn)
+                 : fail_again(&kept);
+    }
     return rc;
 }
 
@@ -118,35 +193,6 @@ static bool worth_another_try(ls_reader *reader) {
         return true;
     }
     return !read_hint(reader, &now) || now.base_lsn != before.base_lsn || now.epoch != before.epoch;
-}
-
-/*
- * A segment that the base has passed is gone with its name, or has become another: then what was to be read there is no
- * longer part of the log. A hold keeps it past the base; what is not readable under its name and header is damaged.
- */
-static bool was_recycled(const ls_reader *reader, uint64_t lsn, uint64_t base_lsn) {
-    if (base_lsn <= lsn || reader->keep_lsn == 0) {
-        return base_lsn > lsn;
-    }
-    char name[SEGMENT_NAME_BYTES];
-    uint8_t bytes[SEGMENT_HEADER_BYTES];
-    struct segment_header header;
-    uint64_t first_lsn = lsn / reader->meta.segment_size * reader->meta.segment_size;
-    format_segment_name(name, first_lsn);
-    int file = reader->v->open(reader->v, reader->dir, name, 0);
-    if (file < 0) {
-        return file == -ENOENT;
-    }
-    int64_t got = io_read(reader->v, file, bytes, sizeof bytes, 0);
-    (void)reader->v->close(reader->v, file);
-    return got >= 0 && format_get_segment_header(bytes, (size_t)got, reader->meta.uuid, reader->meta.segment_size,
-                                                 first_lsn, &header) != FORMAT_OK;
-}
-
-static int fail_recycled(const ls_reader *reader, uint64_t base_lsn) {
-    return fail(LS_RECYCLED, "the log below LSN %llu was recycled while it was read; begin again%s",
-                (unsigned long long)base_lsn,
-                reader->keep_lsn != 0 ? ": the hold had run out, by its time or its limit" : ", or take a hold first");
 }
 
 /* Tries again while a writer is at work on what it looks at; one that is always faster is no damage. */
@@ -198,6 +244,14 @@ int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t 
 
 int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader) {
     return reader_open_kept(system != NULL ? system : vfs_posix(), store_dir, 0, from_lsn, reader);
+}
+
+int ls_reader_open_kept(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, ls_reader **reader) {
+    *reader = NULL;
+    if (keep_lsn == 0 || keep_lsn > LSN_MAX) {
+        return fail(LS_OPTION, "what is kept begins at an LSN from 1 to %llu", (unsigned long long)LSN_MAX);
+    }
+    return reader_open_kept(system != NULL ? system : vfs_posix(), store_dir, keep_lsn, from_lsn, reader);
 }
 
 void ls_reader_describe(const ls_reader *reader, ls_reader_info *info) {

@@ -144,15 +144,27 @@ class Reader:
     opening the store for the first time, or ``StoreError`` for what the system refuses.
 
     With ``hold``, a :class:`~logstore.holds.Hold` on this store, the log begins at the hold's segment, though the base
-    may have passed it, and no writer is faster while the hold lasts.
+    may have passed it, and no writer is faster while the hold lasts. Where another process has the hold, ``keep_lsn``
+    stands in for it: the log begins at the segment of that LSN, and :class:`LogRecycled` is raised if something at or
+    above it is gone.
     """
 
-    def __init__(self, store_dir: str | os.PathLike[str], *, from_lsn: int = 0, hold: Hold | None = None) -> None:
+    def __init__(
+        self,
+        store_dir: str | os.PathLike[str],
+        *,
+        from_lsn: int = 0,
+        hold: Hold | None = None,
+        keep_lsn: int | None = None,
+    ) -> None:
         if not 0 <= from_lsn < LSN_LIMIT:
             raise OptionError(f"from_lsn is {from_lsn}, and an LSN is 0 to {LSN_LIMIT - 1}")
+        if keep_lsn is not None and (hold is not None or not 0 < keep_lsn < LSN_LIMIT):
+            raise OptionError(f"keep_lsn is {keep_lsn}: it is an LSN from 1 to {LSN_LIMIT - 1}, and stands for a hold")
         self.path = Path(store_dir)
         self._from_lsn = from_lsn
-        self._held = hold is not None
+        self._keep_lsn = keep_lsn
+        self._held = hold is not None or keep_lsn is not None
         if hold is not None and hold.path.absolute() != self.path.absolute():
             raise OptionError(f"the hold {hold.name} is on {hold.path}, and not on {self.path}: take one there")
         self._c: Any = ffi.gc(self._open() if hold is None else hold.open_reader(from_lsn), lib.ls_reader_close)
@@ -161,7 +173,11 @@ class Reader:
 
     def _open(self) -> Any:
         handle = ffi.new("ls_reader **")
-        code = lib.ls_reader_open(ffi.NULL, os.fsencode(self.path), self._from_lsn, handle)
+        path = os.fsencode(self.path)
+        if self._keep_lsn is None:
+            code = lib.ls_reader_open(ffi.NULL, path, self._from_lsn, handle)
+        else:
+            code = lib.ls_reader_open_kept(ffi.NULL, path, self._keep_lsn, self._from_lsn, handle)
         if code == lib.LS_RECYCLED:
             raise LogRecycled(failure(code).message)
         check(code)

@@ -70,6 +70,43 @@ def test_what_is_held_is_read_from_its_beginning_however_far_the_base_has_gone(s
         hold(store.path, "late", lsn=first)
 
 
+def test_another_process_reads_what_is_held_by_naming_the_lsn_that_is_kept(open_store: Callable[..., Any]) -> None:
+    store = open_store()
+    first = store.base_lsn
+    with hold(store.path, "planner", limit_bytes=1 << 40):
+        churn(store, 3)
+        assert store.base_lsn > first
+        with Reader(store.path, keep_lsn=first) as reader:
+            assert reader.info.base_lsn == first
+            assert next(reader.records()).lsn == first + 4096
+        store.close()
+        assert first_of(store.path, keep_lsn=first) == first + 4096
+    store = open_store()
+    churn(store, 4)
+    for _ in range(2):
+        with pytest.raises(LogRecycled):
+            first_of(store.path, keep_lsn=first)
+        store.close()
+
+
+def test_what_is_kept_from_the_end_of_an_epoch_on_begins_with_the_next_one(open_store: Callable[..., Any]) -> None:
+    store = open_store()
+    store.publish(store.declare_queue("q"), b"")
+    store.close()
+    with Reader(store.path) as reader:
+        end = reader.info.end_lsn
+    kept = end + 3 * SMALL_SEGMENT  # between the two epochs no file has a name
+    with hold(store.path, "follower", lsn=kept, limit_bytes=1 << 40) as held:
+        store = open_store()
+        store.dequeue_many([message.id for message in store.queue("q").browse()], "q")
+        churn(store, 4)
+        assert store.base_lsn > kept
+        with Reader(store.path, hold=held) as reader, Reader(store.path, keep_lsn=kept) as other:
+            records = list(reader.records())
+            assert [one.lsn for one in records] == [one.lsn for one in other.records()]
+            assert kept < records[0].lsn < store.base_lsn
+
+
 def test_a_hold_is_listed_with_its_owner_and_what_it_keeps(store: MessageStore) -> None:
     assert list_holds(store.path) == []
     before = datetime.now(UTC)

@@ -508,6 +508,9 @@ typedef struct ls_reader_info {
 } ls_reader_info;
 
 int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader);
+/* One whose log begins at the segment of keep_lsn, though the base may have passed it, since another process holds it
+   (see ls_hold_take); LS_RECYCLED once that is gone. What is below a base of now is thus read, or refused. */
+int ls_reader_open_kept(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, ls_reader **reader);
 void ls_reader_describe(const ls_reader *reader, ls_reader_info *info);
 int ls_reader_segments(const ls_reader *reader, ls_segment_info *into, size_t n, size_t *count);
 /* The next accepted batch; LS_END after the last, LS_CORRUPT where the log is damaged. */
