@@ -95,7 +95,7 @@ def test_what_is_kept_from_the_end_of_an_epoch_on_begins_with_the_next_one(open_
     store.close()
     with Reader(store.path) as reader:
         end = reader.info.end_lsn
-    kept = end + 3 * SMALL_SEGMENT  # between the two epochs no file has a name
+    kept = end + SMALL_SEGMENT  # between the two epochs no file has a name
     with hold(store.path, "follower", lsn=kept, limit_bytes=1 << 40) as held:
         store = open_store()
         store.dequeue_many([message.id for message in store.queue("q").browse()], "q")
