@@ -1,0 +1,656 @@
+"""The rows that a log comes to as a table, worked out slowly in plain Python: the second witness of the C scanners.
+
+:func:`record_rows` and :func:`message_rows` read the records with the pure-Python decoder and follow the rules of the
+tables one after another, in lists and dictionaries. No speed, no Arrow, nothing shared with the scanners but the
+page that says what a record is. Rows are dicts by column, in the columns' order; times are datetimes in UTC, ids and
+LSNs plain ints, a missing value None.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from logstore.inspect import Reader, read_catalog
+from logstore.records import (
+    Batch,
+    DequeueReason,
+    InlineCopy,
+    MessageChunk,
+    MessageDequeue,
+    MessageEnqueue,
+    MessageRelocated,
+    MessageStart,
+    OrderedCopy,
+    PendingKind,
+    QueueDelete,
+    Record,
+    RecordFlag,
+    RecordType,
+    TxKind,
+    TxRelocated,
+    TxState,
+    XidBody,
+)
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    from logstore.holds import Hold
+
+Row = dict[str, Any]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+STREAMS = {1: "message", 2: "transaction"}
+STARTS = (MessageStart, InlineCopy, OrderedCopy)
+
+
+def moment(us: int) -> datetime:
+    """µs since 1970 as a datetime."""
+    return EPOCH + timedelta(microseconds=us)
+
+
+@dataclass(frozen=True)
+class Stood:
+    """A record, and where it stands."""
+
+    record: Record
+    batch_lsn: int
+    segment: int
+    epoch: int
+    time_us: int
+
+
+@dataclass
+class Log:
+    """All that can be read of a log, in memory."""
+
+    stood: list[Stood]
+    end_lsn: int  # what is durable
+    queue_names: Mapping[int, str]
+    batches: list[tuple[int, int]] = field(default_factory=list)  # LSN, time in µs
+    ends: list[int] = field(default_factory=list)  # of the batches
+
+    @classmethod
+    def read(cls, store_dir: str | os.PathLike[str], hold: Hold | None, queue_names: Mapping[int, str] | None) -> Log:
+        log = cls([], 0, {})
+        with Reader(store_dir, hold=hold) as reader:
+            for batch in reader.batches():
+                time_us = 0
+                for record in reader.decode(batch):
+                    if isinstance(record.body, Batch):
+                        time_us = record.body.time_us
+                        log.batches.append((batch.lsn, time_us))
+                        log.ends.append(batch.end_lsn)
+                    log.stood.append(Stood(record, batch.lsn, batch.first_lsn, batch.epoch, time_us))
+            log.end_lsn = reader.info.durable_lsn
+            if queue_names is None:
+                queue_names = {queue.id: queue.name for queue in read_catalog(store_dir, reader.info).queues}
+        log.queue_names = queue_names
+        return log
+
+    def time_us(self, lsn: int) -> int | None:
+        """Of the batch in which this LSN lies; None if it cannot be read."""
+        at = bisect.bisect_right(self.batches, (lsn, 1 << 64)) - 1
+        return self.batches[at][1] if at >= 0 and lsn < self.ends[at] else None
+
+
+# ---- records
+
+
+def record_rows(
+    store_dir: str | os.PathLike[str],
+    start_lsn: int | None = None,
+    stop_lsn: int | None = None,
+    hold: Hold | None = None,
+    as_of_lsn: int | None = None,
+    *,
+    body: int | None = None,
+    queue_names: Mapping[int, str] | None = None,
+) -> list[Row]:
+    """One row per record from ``start_lsn`` to before ``stop_lsn`` (what is durable).
+
+    Outcomes are those known below ``as_of_lsn``.
+    With ``body`` there is that column, cut to so many bytes.
+    """
+    log = Log.read(store_dir, hold, queue_names)
+    start = 0 if start_lsn is None else start_lsn
+    stop = log.end_lsn if stop_lsn is None else min(stop_lsn, log.end_lsn)
+    work = _RecordRows(log, log.end_lsn if as_of_lsn is None else as_of_lsn)
+    rows = []
+    for stood in log.stood:
+        if start <= stood.record.lsn < stop:
+            row = work.row(stood)
+            if body is not None:
+                content = getattr(stood.record.body, "content", None)
+                row["body"] = None if content is None else content[:body]
+            rows.append(row)
+    return rows
+
+
+class _RecordRows:
+    def __init__(self, log: Log, as_of_lsn: int) -> None:
+        self.log = log
+        self.by_lsn = {stood.record.lsn: stood for stood in log.stood}
+        self.outcomes: dict[int, tuple[str, int]] = {}  # of a transaction: outcome, LSN
+        self.prepared: set[int] = set()
+        for stood in log.stood:
+            record = stood.record
+            if record.lsn >= as_of_lsn:
+                break
+            if record.type == RecordType.TX_COMMIT:
+                self.outcomes[record.id] = "committed", record.lsn
+            elif record.type == RecordType.TX_ROLLBACK:
+                self.outcomes[record.id] = "rolled_back", record.lsn
+            elif record.type == RecordType.TX_PREPARE or (
+                isinstance(record.body, TxRelocated) and record.body.state == TxState.PREPARED
+            ):
+                self.prepared.add(record.id)
+
+    def outcome(self, tx_id: int) -> str:
+        if tx_id in self.outcomes:
+            return self.outcomes[tx_id][0]
+        return "prepared" if tx_id in self.prepared else "open"
+
+    def effect(self, lsn: int, tx_id: int) -> int | None:
+        """Where an operation took effect."""
+        if tx_id == 0:
+            return lsn
+        outcome, at = self.outcomes.get(tx_id, ("", 0))
+        return at if outcome == "committed" else None
+
+    def row(self, stood: Stood) -> Row:
+        record, body = stood.record, stood.record.body
+        code = int(record.type)
+        stream = STREAMS.get((code & 0x7FFF) >> 8, "log")
+        known = isinstance(record.type, RecordType)
+        queues = _queues(body)
+        tx_id = record.id if known and stream == "transaction" else getattr(body, "tx_id", 0)
+        operation = isinstance(body, MessageStart | MessageEnqueue | MessageDequeue)
+        effect_lsn = self.effect(record.lsn, tx_id) if operation else record.lsn
+        outcome = self.outcome(tx_id) if tx_id else None
+        if record.type == RecordType.TX_DELETE and outcome in ("open", "prepared"):
+            outcome = None  # it has ended, and the log no longer tells how
+        dequeue = body if isinstance(body, MessageDequeue) else None
+        told = dequeue.delivery_count if dequeue is not None else 0
+        enqueue_lsn, enqueue_us = self.place(record, dequeue) if dequeue is not None else (None, None)
+        content = getattr(body, "content", None)
+        return {
+            "lsn": record.lsn,
+            "type": record.type.name if isinstance(record.type, RecordType) else f"{code:#06x}",
+            "stream": stream,
+            "id": record.id or None,
+            "prev": record.prev or None,
+            "epoch": stood.epoch,
+            "time": moment(stood.time_us),
+            "batch_lsn": stood.batch_lsn,
+            "segment": stood.segment,
+            "queue_id": queues[0] if queues else None,
+            "queue": self.log.queue_names.get(queues[0]) if queues else None,
+            "queue_count": len(queues),
+            "queue_ids": queues or None,
+            "tx_id": tx_id or None,
+            "outcome": outcome,
+            "effect_lsn": effect_lsn,
+            "effect_time": None if effect_lsn is None else _moment_or_none(self.log.time_us(effect_lsn)),
+            "enqueue_lsn": enqueue_lsn,
+            "enqueue_time": _moment_or_none(enqueue_us),
+            "xid": _xid(body),
+            "record_bytes": record.length,
+            "header_bytes": len(body.header) if isinstance(body, STARTS) else None,
+            "content_bytes": body.content_bytes if isinstance(body, MessageRelocated) else _size(content),
+            "content_offset": 0 if isinstance(body, STARTS) else getattr(body, "offset", None),
+            "flags": int(record.flags),
+            "relocated": RecordFlag.COPY in record.flags or isinstance(body, MessageRelocated | TxRelocated),
+            "inline_enqueue": isinstance(body, STARTS) and bool(queues),
+            "deletes": record.type == RecordType.MESSAGE_DELETE or RecordFlag.DELETES in record.flags,
+            "delivery_count": told or None,
+            "redelivered": told > 1 if told else None,
+            "reason": _reason(dequeue),
+            "header": body.header if isinstance(body, STARTS) else None,
+        }
+
+    # ---- which place a dequeue ends, found along the back-links
+
+    def place(self, dequeue: Record, body: MessageDequeue) -> tuple[int | None, int | None]:
+        """LSN at which the place that this dequeue ends became visible, and when, in µs."""
+        at = self.by_lsn.get(dequeue.prev)
+        while at is not None and at.record.id == dequeue.id:
+            found = self.enqueued(at.record, dequeue, body)
+            if found is not None:
+                return found
+            at = self.by_lsn.get(at.record.prev)
+        return None, None
+
+    def enqueued(self, record: Record, dequeue: Record, wanted: MessageDequeue) -> tuple[int | None, int | None] | None:
+        """What this record says of the place; None: the search goes on before it."""
+        body = record.body
+        if isinstance(body, InlineCopy | OrderedCopy):
+            if wanted.queue_id not in body.queues:
+                return None, None
+            if isinstance(body, OrderedCopy):
+                return body.order_lsn, self.log.time_us(body.order_lsn)
+            return record.id, body.enqueue_time_us or self.log.time_us(record.id)
+        if isinstance(body, MessageStart | MessageEnqueue) and wanted.queue_id in body.queues:
+            return self.enqueued_by(record.lsn, body.tx_id, dequeue, wanted)
+        if isinstance(body, MessageRelocated):
+            for place in body.places:
+                if place.queue_id == wanted.queue_id:
+                    return place.order_lsn, place.enqueue_time_us or self.log.time_us(place.order_lsn)
+            for work in reversed(body.pending):
+                if work.queue_id == wanted.queue_id and work.kind == PendingKind.ENQUEUE:
+                    found = self.enqueued_by(work.lsn, work.tx_id, dequeue, wanted)
+                    if found is not None:
+                        return found
+            return (None, None) if body.part == 0 else None
+        return None
+
+    def enqueued_by(
+        self, lsn: int, tx_id: int, dequeue: Record, wanted: MessageDequeue
+    ) -> tuple[int | None, int | None] | None:
+        effect = self.effect(lsn, tx_id)
+        if tx_id and tx_id == wanted.tx_id:
+            return effect, None if effect is None else self.log.time_us(effect)
+        return None if effect is None or effect > dequeue.lsn else (effect, self.log.time_us(effect))
+
+
+def _queues(body: Any) -> list[int]:
+    """Every queue that a record names, in order."""
+    if isinstance(body, MessageDequeue | QueueDelete):
+        return [body.queue_id]
+    if isinstance(body, MessageRelocated):
+        return [place.queue_id for place in body.places] + [work.queue_id for work in body.pending]
+    return [queue_id for queue_id in getattr(body, "queues", ()) if queue_id]
+
+
+def _xid(body: Any) -> str | None:
+    if isinstance(body, XidBody) or (isinstance(body, TxRelocated) and body.kind == TxKind.DISTRIBUTED):
+        return f"{body.format_id}:{body.gtrid.hex()}:{body.bqual.hex()}"
+    return None
+
+
+def _reason(dequeue: MessageDequeue | None) -> str | None:
+    if dequeue is None or dequeue.reason == DequeueReason.NOT_TOLD:
+        return None
+    return dequeue.reason.name.lower()
+
+
+def _size(content: bytes | None) -> int | None:
+    return None if content is None else len(content)
+
+
+def _moment_or_none(us: int | None) -> datetime | None:
+    return None if us is None else moment(us)
+
+
+# ---- messages
+
+
+@dataclass
+class Place:
+    """A message's place on a queue, there or gone."""
+
+    queue_id: int
+    enqueue_lsn: int
+    order_index: int
+    enqueue_us: int | None
+    enqueue_tx: int | None
+    dequeue_lsn: int | None = None
+    dequeue_us: int | None = None
+    dequeue_tx: int | None = None
+    reason: str | None = None
+    delivery_count: int | None = None
+    queue_deleted: bool = False
+
+
+@dataclass
+class Pending:
+    """What a transaction without an outcome has done to a message."""
+
+    tx_id: int
+    lsn: int
+    queue_id: int
+    enqueues: bool
+    order_index: int
+    epoch: int
+    reason: str | None = None
+    delivery_count: int | None = None
+
+
+@dataclass
+class Message:
+    """All that is known of an open message."""
+
+    id: int
+    whole: bool
+    published: bool
+    enqueued: bool = False  # some enqueue took effect
+    start_us: int | None = None
+    header_bytes: int | None = None
+    content_bytes: int = 0
+    record_count: int = 0
+    record_bytes: int = 0
+    copy_count: int = 0
+    copied_bytes: int = 0
+    places: list[Place] = field(default_factory=list)
+    pending: list[Pending] = field(default_factory=list)
+    ended: Place | None = None  # the one that ended last
+
+    def open_place(self, queue_id: int) -> Place | None:
+        return next((one for one in self.places if one.queue_id == queue_id and one.dequeue_lsn is None), None)
+
+    @property
+    def held(self) -> bool:
+        return bool(self.pending) or any(place.dequeue_lsn is None for place in self.places)
+
+
+def message_rows(
+    store_dir: str | os.PathLike[str],
+    start_lsn: int | None = None,
+    stop_lsn: int | None = None,
+    hold: Hold | None = None,
+    *,
+    queue_names: Mapping[int, str] | None = None,
+) -> tuple[list[Row], list[Row]]:
+    """The messages that closed from ``start_lsn`` to before ``stop_lsn``, and those open there (without ``state``).
+
+    Nothing is known of what happened before ``start_lsn``.
+    """
+    log = Log.read(store_dir, hold, queue_names)
+    start = 0 if start_lsn is None else start_lsn
+    stop = log.end_lsn if stop_lsn is None else min(stop_lsn, log.end_lsn)
+    work = _MessageRows(log.queue_names)
+    for stood in log.stood:
+        if start <= stood.record.lsn < stop:
+            work.take(stood)
+    work.closed.sort(key=lambda row: (row["end_lsn"], row["id"]))
+    return work.closed, [work.open_row(work.open[message_id]) for message_id in sorted(work.open)]
+
+
+class _MessageRows:
+    def __init__(self, queue_names: Mapping[int, str]) -> None:
+        self.queue_names = queue_names
+        self.open: dict[int, Message] = {}
+        self.closed: list[Row] = []
+        self.epoch = 0
+        self.deleted: set[int] = set()  # queues
+        self.prepared: set[int] = set()  # transactions
+        self.copies: dict[int, list[tuple[Record, int]]] = {}  # of a chain since its last relocation: COPY records
+        self.parts: list[Record] = []  # of a state that is not complete yet
+
+    def take(self, stood: Stood) -> None:
+        record, body = stood.record, stood.record.body
+        if stood.epoch != self.epoch:
+            self.new_epoch(stood)
+        message = self.open.get(record.id)
+        copy = RecordFlag.COPY in record.flags
+        if isinstance(body, InlineCopy | OrderedCopy):
+            self.inline_copy(stood, body)
+        elif isinstance(body, MessageRelocated):
+            self.relocated(stood, body)
+        elif copy and isinstance(body, MessageStart | MessageChunk):
+            self.copies.setdefault(record.id, []).append((record, len(getattr(body, "header", b""))))
+        elif isinstance(body, MessageStart):
+            self.start(stood, body)
+        elif message is not None and record.type in _OPERATIONS:
+            message.record_count += 1
+            message.record_bytes += record.length
+            _OPERATIONS[RecordType(record.type)](self, message, stood)
+        elif record.type in (RecordType.TX_COMMIT, RecordType.TX_ROLLBACK):
+            self.outcome(stood)
+        elif isinstance(body, QueueDelete):
+            self.queue_delete(stood, body.queue_id)
+        elif record.type == RecordType.TX_PREPARE or getattr(body, "state", None) == TxState.PREPARED:
+            self.prepared.add(record.id)
+
+    def new_epoch(self, stood: Stood) -> None:
+        """An open drops what was staged and never enqueued."""
+        seen_before, self.epoch = self.epoch != 0, stood.epoch
+        if seen_before:
+            for message in list(self.open.values()):
+                if not message.enqueued and not message.pending:
+                    self.close(message, stood, "dropped")
+
+    # ---- a chain's own records
+
+    def start(self, stood: Stood, body: MessageStart) -> None:
+        record = stood.record
+        message = Message(record.id, whole=True, published=RecordFlag.PUBLISHED in record.flags)
+        message.start_us, message.header_bytes = stood.time_us, len(body.header)
+        message.content_bytes, message.record_count, message.record_bytes = len(body.content), 1, record.length
+        self.open[record.id] = message
+        self.enqueue_on(message, stood, body)
+
+    def chunk(self, message: Message, stood: Stood) -> None:
+        message.content_bytes += len(stood.record.body.content)  # type: ignore[attr-defined]  # a MessageChunk
+
+    def enqueue(self, message: Message, stood: Stood) -> None:
+        body = stood.record.body
+        assert isinstance(body, MessageEnqueue)
+        self.enqueue_on(message, stood, body)
+
+    def enqueue_on(self, message: Message, stood: Stood, body: MessageStart | MessageEnqueue) -> None:
+        for number, queue_id in enumerate(body.queues):
+            if body.tx_id:
+                index = body.order_index + number
+                message.pending.append(Pending(body.tx_id, stood.record.lsn, queue_id, True, index, stood.epoch))
+            else:
+                self.place(message, stood, queue_id, 0, None)
+
+    def place(self, message: Message, stood: Stood, queue_id: int, order_index: int, tx_id: int | None) -> None:
+        if message.open_place(queue_id) is None and queue_id not in self.deleted:
+            message.places.append(Place(queue_id, stood.record.lsn, order_index, stood.time_us, tx_id))
+        message.enqueued = True
+
+    def dequeue(self, message: Message, stood: Stood) -> None:
+        body = stood.record.body
+        assert isinstance(body, MessageDequeue)
+        told, reason = body.delivery_count or None, _reason(body)
+        if body.tx_id:
+            lsn = stood.record.lsn
+            message.pending.append(Pending(body.tx_id, lsn, body.queue_id, False, 0, stood.epoch, reason, told))
+            return
+        self.end_place(message, stood, body.queue_id, None, reason, told)
+        if RecordFlag.DELETES in stood.record.flags:
+            self.close(message, stood, None)
+        else:
+            self.close_if_over(message, stood)
+
+    def end_place(
+        self,
+        message: Message,
+        stood: Stood,
+        queue_id: int,
+        tx_id: int | None,
+        reason: str | None = None,
+        delivery_count: int | None = None,
+    ) -> None:
+        place = message.open_place(queue_id)
+        if place is not None:
+            place.dequeue_lsn, place.dequeue_us, place.dequeue_tx = stood.record.lsn, stood.time_us, tx_id
+            place.reason, place.delivery_count = reason, delivery_count
+            message.ended = place
+
+    def delete(self, message: Message, stood: Stood) -> None:
+        self.close(message, stood, None if message.enqueued else "destroyed")
+
+    # ---- what ends work and places from outside
+
+    def outcome(self, stood: Stood) -> None:
+        tx_id = stood.record.id
+        for message in list(self.open.values()):
+            mine = [work for work in message.pending if work.tx_id == tx_id]
+            message.pending = [work for work in message.pending if work.tx_id != tx_id]
+            if not mine:
+                continue
+            if stood.record.type == RecordType.TX_COMMIT:
+                for work in sorted(mine, key=lambda one: (one.lsn, one.order_index)):
+                    if work.enqueues:
+                        self.place(message, stood, work.queue_id, work.order_index, tx_id)
+                    else:
+                        self.end_place(message, stood, work.queue_id, tx_id, work.reason, work.delivery_count)
+            elif not message.enqueued and not message.pending:
+                if message.published:
+                    self.close(message, stood, "rolled_back")
+                elif tx_id not in self.prepared and mine[-1].epoch < stood.epoch:
+                    self.close(message, stood, "dropped")  # recovery rolled back, and did not keep it
+            self.close_if_over(message, stood)
+
+    def queue_delete(self, stood: Stood, queue_id: int) -> None:
+        """Places end; work there waits for its transaction's outcome, and comes to nothing."""
+        self.deleted.add(queue_id)
+        for message in list(self.open.values()):
+            place = message.open_place(queue_id)
+            if place is not None:
+                self.end_place(message, stood, queue_id, None)
+                place.queue_deleted = True
+                self.close_if_over(message, stood)
+
+    def close_if_over(self, message: Message, stood: Stood) -> None:
+        if message.id in self.open and message.enqueued and not message.held:
+            self.close(message, stood, None)
+
+    # ---- relocations: a chain's whole state
+
+    def inline_copy(self, stood: Stood, body: InlineCopy | OrderedCopy) -> None:
+        record = stood.record
+        ordered = isinstance(body, OrderedCopy)
+        order_lsn = body.order_lsn if isinstance(body, OrderedCopy) else record.id
+        first = body.order_index if isinstance(body, OrderedCopy) else 0
+        us = None if isinstance(body, OrderedCopy) else body.enqueue_time_us or None
+        places = [
+            Place(queue_id, order_lsn, first + (number if ordered else 0), us, None)
+            for number, queue_id in enumerate(body.queues)
+            if queue_id
+        ]
+        self.parts = []
+        self.copies.pop(record.id, None)
+        message = self.moved(record, RecordFlag.PUBLISHED in record.flags, False, places, [])
+        if message is not None:
+            message.header_bytes, message.content_bytes = len(body.header), len(body.content)
+            message.copied_bytes += record.length
+
+    def relocated(self, stood: Stood, body: MessageRelocated) -> None:
+        record = stood.record
+        if body.part == 0:
+            self.parts = []
+        if body.part != len(self.parts) or (self.parts and self.parts[0].id != record.id):
+            return
+        self.parts.append(record)
+        if RecordFlag.PART in record.flags:
+            return
+        parts, self.parts = self.parts, []
+        bodies = [part.body for part in parts if isinstance(part.body, MessageRelocated)]
+        places = [
+            Place(one.queue_id, one.order_lsn, one.order_index, one.enqueue_time_us or None, None)
+            for each in bodies
+            for one in each.places
+        ]
+        pending = [
+            Pending(one.tx_id, one.lsn, one.queue_id, one.kind == PendingKind.ENQUEUE, one.order_index, stood.epoch)
+            for each in bodies
+            for one in each.pending
+        ]
+        named = {body.start_lsn} | {chunk.lsn for each in bodies for chunk in each.chunks}
+        copies = [(copy, size) for copy, size in self.copies.pop(record.id, []) if copy.lsn in named]
+        starts = [(copy, size) for copy, size in copies if copy.type == RecordType.MESSAGE_START]
+        published = any(RecordFlag.PUBLISHED in copy.flags for copy, _ in starts)
+        message = self.moved(record, published, RecordFlag.STAGED in record.flags, places, pending)
+        if message is not None:
+            message.content_bytes = body.content_bytes
+            for _, header_bytes in starts:
+                message.header_bytes = header_bytes
+            message.copied_bytes += sum(one.length for one, _ in copies) + sum(part.length for part in parts)
+
+    def moved(
+        self, record: Record, published: bool, staged: bool, places: list[Place], pending: list[Pending]
+    ) -> Message | None:
+        """The message that was relocated, now if it was not known before; None if its state is no life.
+
+        One that is known keeps its history: the state says the same again.
+        """
+        message = self.open.get(record.id)
+        if message is None:
+            if not staged and not places and not pending:
+                return None
+            message = Message(record.id, whole=False, published=published, enqueued=not staged, places=places)
+            message.pending = pending
+            self.open[record.id] = message
+        message.copy_count += 1
+        return message
+
+    # ---- rows
+
+    def close(self, message: Message, stood: Stood, outcome: str | None) -> None:
+        del self.open[message.id]
+        if outcome is None:
+            ended = message.ended
+            outcome = "queue_deleted" if ended is None or ended.queue_deleted else "dequeued"
+        row = self.row(message)
+        end = {"end_lsn": stood.record.lsn, "end_time": moment(stood.time_us), "outcome": outcome}
+        self.closed.append({name: end[name] if name in end else row[name] for name in MESSAGE_COLUMNS})
+
+    def open_row(self, message: Message) -> Row:
+        row = self.row(message)
+        row |= {"pending": len(message.pending), "staged": not message.enqueued}
+        return {name: row[name] for name in OPEN_COLUMNS}
+
+    def row(self, message: Message) -> Row:
+        places = sorted(message.places, key=lambda place: (place.enqueue_lsn, place.order_index))  # stable
+        first = places[0] if places else None
+        told = [place.delivery_count for place in places if place.delivery_count is not None]
+        over = all(place.dequeue_lsn is not None for place in places)
+        last = message.ended if over else None
+        return {
+            "id": message.id,
+            "queue_id": first and first.queue_id,
+            "queue": first and self.queue_names.get(first.queue_id),
+            "start_time": _moment_or_none(message.start_us),
+            "enqueue_lsn": first and first.enqueue_lsn,
+            "enqueue_time": first and _moment_or_none(first.enqueue_us),
+            "dequeue_lsn": last and last.dequeue_lsn,
+            "dequeue_time": last and _moment_or_none(last.dequeue_us),
+            "reason": last and last.reason,
+            "delivery_count": max(told, default=None),
+            "place_count": len(places),
+            "header_bytes": message.header_bytes,
+            "content_bytes": message.content_bytes,
+            "record_count": message.record_count,
+            "record_bytes": message.record_bytes,
+            "copy_count": message.copy_count,
+            "copied_bytes": message.copied_bytes,
+            "enqueue_tx": first and first.enqueue_tx,
+            "dequeue_tx": last and last.dequeue_tx,
+            "whole": message.whole,
+            "places": [self.place_row(place) for place in places],
+        }
+
+    def place_row(self, place: Place) -> Row:
+        return {
+            "queue_id": place.queue_id,
+            "queue": self.queue_names.get(place.queue_id),
+            "enqueue_lsn": place.enqueue_lsn,
+            "enqueue_time": _moment_or_none(place.enqueue_us),
+            "enqueue_tx": place.enqueue_tx,
+            "dequeue_lsn": place.dequeue_lsn,
+            "dequeue_time": _moment_or_none(place.dequeue_us),
+            "dequeue_tx": place.dequeue_tx,
+            "reason": place.reason,
+            "delivery_count": place.delivery_count,
+        }
+
+
+_OPERATIONS: dict[RecordType, Callable[[_MessageRows, Message, Stood], None]] = {
+    RecordType.MESSAGE_CHUNK: _MessageRows.chunk,
+    RecordType.MESSAGE_ENQUEUE: _MessageRows.enqueue,
+    RecordType.MESSAGE_DEQUEUE: _MessageRows.dequeue,
+    RecordType.MESSAGE_DELETE: _MessageRows.delete,
+}
+
+_TIMES = ["id", "queue_id", "queue", "start_time", "enqueue_lsn", "enqueue_time", "dequeue_lsn", "dequeue_time"]
+_SIZES = ["header_bytes", "content_bytes", "record_count", "record_bytes", "copy_count", "copied_bytes"]
+_COMMON = ["reason", "delivery_count", "place_count", *_SIZES, "enqueue_tx", "dequeue_tx", "whole", "places"]
+MESSAGE_COLUMNS = [*_TIMES, "end_lsn", "end_time", "outcome", *_COMMON]
+OPEN_COLUMNS = [*_TIMES, *_COMMON, "pending", "staged"]
