@@ -601,8 +601,7 @@ class _MessageRows:
         places = sorted(message.places, key=lambda place: (place.enqueue_lsn, place.order_index))  # stable
         first = places[0] if places else None
         told = [place.delivery_count for place in places if place.delivery_count is not None]
-        over = all(place.dequeue_lsn is not None for place in places)
-        last = message.ended if over else None
+        last = message.ended
         return {
             "id": message.id,
             "queue_id": first and first.queue_id,
