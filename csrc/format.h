@@ -316,6 +316,9 @@ uint32_t format_put_batch(const struct slot *s, const struct batch *b);
    keeps the rules of its type, and the type is known or to be skipped. Its body is judged by the functions below. */
 enum format_result format_get_record(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn,
                                      struct record *r);
+/* Its header alone, judged by the header check and its place: enough to step over it, not to believe its body. */
+enum format_result format_get_header(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn,
+                                     struct record *r);
 /* The header of a record that format_get_record found valid before; checks nothing. */
 void format_read_verified(const uint8_t *from, struct record *r);
 enum format_result format_get_batch(const struct record *r, struct batch *b);

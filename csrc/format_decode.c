@@ -92,12 +92,12 @@ void format_read_verified(const uint8_t *from, struct record *r) {
     r->prev = get64(from + 40);
 }
 
-enum format_result format_get_record(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn,
-                                     struct record *r) {
+static inline enum format_result get_header(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn,
+                                            struct record *r) {
     if (available < RECORD_HEADER_BYTES) {
         return FORMAT_SHORT;
     }
-    if (get32(from + 8) != (uint32_t)xxh64(from + 12, 36, seed) && !MUTANT(RECORD_HEADER_NOT_CHECKED)) {
+    if (get32(from + 8) != (uint32_t)xxh64_inline(from + 12, 36, seed) && !MUTANT(RECORD_HEADER_NOT_CHECKED)) {
         return FORMAT_CHECK;
     }
     format_read_verified(from, r);
@@ -107,8 +107,19 @@ enum format_result format_get_record(const uint8_t *from, size_t available, uint
     if (r->length < RECORD_HEADER_BYTES || r->length % 8 != 0) {
         return FORMAT_MALFORMED;
     }
-    if (r->length > available) {
-        return FORMAT_SHORT;
+    return r->length > available ? FORMAT_SHORT : FORMAT_OK;
+}
+
+enum format_result format_get_header(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn,
+                                     struct record *r) {
+    return get_header(from, available, seed, lsn, r);
+}
+
+enum format_result format_get_record(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn,
+                                     struct record *r) {
+    enum format_result result = get_header(from, available, seed, lsn, r);
+    if (result != FORMAT_OK) {
+        return result;
     }
     if (get64(from) != xxh64(from + 8, r->length - 8, seed) && !MUTANT(RECORD_CHECKSUM_NOT_CHECKED) &&
         !(r->type == BATCH && MUTANT(BATCH_CHECKSUM_NOT_CHECKED))) {

@@ -296,13 +296,8 @@ int ls_reader_segments(const ls_reader *reader, ls_segment_info *into, size_t n,
     return LS_OK;
 }
 
-int reader_next(ls_reader *reader, struct scan_batch *b) {
-    int rc = scan_next(&reader->scan, b);
-    if (rc != LS_CORRUPT && rc != LS_IO) {
-        return rc;
-    }
+int reader_judge(ls_reader *reader, int rc, uint64_t lsn) {
     ls_error kept = *ls_last_error();
-    uint64_t at = reader->scan.next_lsn;
     struct hint now;
     bool hinted = read_hint(reader, &now);
     if (!reader->live) { /* a writer of a later epoch has come since, or there was none to overtake us */
@@ -311,12 +306,17 @@ int reader_next(ls_reader *reader, struct scan_batch *b) {
         return fail(LS_LOCKED,
                     "the writer's hint cannot be read, so that damage at LSN %llu cannot be told from "
                     "recycling; try again",
-                    (unsigned long long)at);
+                    (unsigned long long)lsn);
     }
     hinted = hinted && !MUTANT(OVERTAKEN_IS_DAMAGE);
-    return hinted && (was_recycled(reader, at, now.base_lsn) || MUTANT(DAMAGE_IS_OVERTAKEN))
+    return hinted && (was_recycled(reader, lsn, now.base_lsn) || MUTANT(DAMAGE_IS_OVERTAKEN))
                ? fail_recycled(reader, now.base_lsn)
                : fail_again(&kept);
+}
+
+int reader_next(ls_reader *reader, struct scan_batch *b) {
+    int rc = scan_next(&reader->scan, b);
+    return rc == LS_CORRUPT || rc == LS_IO ? reader_judge(reader, rc, reader->scan.next_lsn) : rc;
 }
 
 int ls_reader_next(ls_reader *reader, ls_batch *batch) {

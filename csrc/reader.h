@@ -16,6 +16,9 @@ struct ls_reader {
 
 /* The next accepted batch, as ls_reader_next has it. */
 int reader_next(ls_reader *reader, struct scan_batch *b);
+/* What a failure (LS_CORRUPT or LS_IO, whose error is this thread's last) at this LSN means: damage, or that it was
+   recycled while it was read. */
+int reader_judge(ls_reader *reader, int rc, uint64_t lsn);
 /* One whose log begins at the segment of keep_lsn, which a hold keeps; 0: at the base. */
 int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, ls_reader **reader);
 

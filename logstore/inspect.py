@@ -243,19 +243,25 @@ class Reader:
             raise error
 
     def _next(self) -> BatchBytes | None:
-        if self._c is None:
-            raise StoreClosed("this reader is closed: make another one")
         raw = ffi.new("ls_batch *")
         while True:
-            code = lib.ls_reader_next(self._c, raw)
+            code = lib.ls_reader_next(self.handle, raw)
             if code == lib.LS_END:
                 return None
             if code != 0:
-                raise self._explained(code)
+                raise self.explained(code)
             if raw.lsn + raw.size > self._from_lsn:
                 return BatchBytes(bytes(ffi.buffer(raw.bytes, raw.size)), raw.lsn, raw.epoch, raw.first_lsn)
 
-    def _explained(self, code: int) -> StoreError:
+    @property
+    def handle(self) -> Any:
+        """The core's reader, for whatever else of the core reads with it."""
+        if self._c is None:
+            raise StoreClosed("this reader is closed: make another one")
+        return self._c
+
+    def explained(self, code: int) -> StoreError:
+        """What a code of the core means here."""
         failed = failure(code)
         if code == lib.LS_RECYCLED:
             return LogRecycled(

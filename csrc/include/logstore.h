@@ -537,6 +537,87 @@ typedef struct ls_column {
 size_t ls_columns_get(const ls_columns *columns, ls_column *into, size_t n, uint64_t *rows);
 void ls_columns_free(ls_columns *columns);
 
+/* The columns of records, by number; kinds and meanings stand in docs/spark.md. Of a column that is a dictionary's there is
+   the index: type (as ls_rows_type counts), stream (message, transaction, log), queue (into ls_rows_options.named), outcome
+   (LS_OUTCOME_...), reason (as in the format, from 0 for accepted). */
+#define LS_ROWS_LSN            0
+#define LS_ROWS_TYPE           1
+#define LS_ROWS_STREAM         2
+#define LS_ROWS_ID             3
+#define LS_ROWS_PREV           4
+#define LS_ROWS_EPOCH          5
+#define LS_ROWS_TIME           6
+#define LS_ROWS_BATCH_LSN      7
+#define LS_ROWS_SEGMENT        8
+#define LS_ROWS_QUEUE_ID       9
+#define LS_ROWS_QUEUE          10
+#define LS_ROWS_QUEUE_COUNT    11
+#define LS_ROWS_QUEUE_IDS      12
+#define LS_ROWS_TX_ID          13
+#define LS_ROWS_OUTCOME        14
+#define LS_ROWS_EFFECT_LSN     15
+#define LS_ROWS_EFFECT_TIME    16
+#define LS_ROWS_ENQUEUE_LSN    17
+#define LS_ROWS_ENQUEUE_TIME   18
+#define LS_ROWS_XID            19
+#define LS_ROWS_RECORD_BYTES   20
+#define LS_ROWS_HEADER_BYTES   21
+#define LS_ROWS_CONTENT_BYTES  22
+#define LS_ROWS_CONTENT_OFFSET 23
+#define LS_ROWS_FLAGS          24
+#define LS_ROWS_RELOCATED      25
+#define LS_ROWS_INLINE_ENQUEUE 26
+#define LS_ROWS_DELETES        27
+#define LS_ROWS_DELIVERY_COUNT 28
+#define LS_ROWS_REDELIVERED    29
+#define LS_ROWS_REASON         30
+#define LS_ROWS_HEADER         31
+#define LS_ROWS_BODY           32
+#define LS_ROWS_QUEUE_IDS_ITEM 33 /* the items of LS_ROWS_QUEUE_IDS */
+#define LS_ROWS_COLUMNS        34
+
+#define LS_OUTCOME_COMMITTED   0
+#define LS_OUTCOME_ROLLED_BACK 1
+#define LS_OUTCOME_PREPARED    2
+#define LS_OUTCOME_OPEN        3
+
+#define LS_ROWS_MOST 1048576 /* rows in one batch */
+
+typedef struct ls_rows_options {
+    uint64_t columns;   /* bit n: column n is asked for */
+    uint64_t start_lsn; /* rows from here on ... */
+    uint64_t stop_lsn;  /* ... and below this; 0: to the end */
+    uint64_t as_of_lsn; /* outcomes as known below it; 0: at the end */
+    uint64_t rows_max;  /* of one batch */
+    uint64_t body_max;  /* bytes of a body that are given */
+    uint32_t types; /* bit n: records of type n as ls_rows_type counts, the highest for all that are unknown; 0: all */
+    int timed;      /* only of batches whose time is in the range: */
+    uint64_t start_us;
+    uint64_t stop_us;          /* not included */
+    const uint64_t *queue_ids; /* ascending; only rows with one of these as their queue id; NULL: all */
+    size_t queue_id_count;
+    const uint64_t *ids; /* ascending; only these chains; NULL: all */
+    size_t id_count;
+    const uint64_t *named; /* ascending: queues that have a name */
+    size_t named_count;
+} ls_rows_options;
+
+typedef struct ls_rows ls_rows;
+
+/*
+ * The records that a reader gives, as rows. The reader, of which nothing was read yet, stays the caller's: nobody else uses
+ * it until the scan is freed. What the options point to is copied.
+ */
+int ls_rows_open(ls_reader *reader, const ls_rows_options *options, ls_rows **rows);
+/* The next batch, of at least one row, which is the caller's to free; NULL with LS_OK: much of the log was passed and nothing
+   in it was asked for, call again. LS_END after the last; LS_CORRUPT where the log is damaged, after all rows before that
+   place; LS_RECYCLED. */
+int ls_rows_next(ls_rows *rows, ls_columns **batch);
+/* The type that has this number in the type column: 0 if none has (yet: types that this version does not know get theirs
+   as they are met). */
+uint16_t ls_rows_type(const ls_rows *rows, unsigned number);
+void ls_rows_free(ls_rows *rows);
+
 /* ---- inspection: the state that a log comes to, without opening it; takes no lock and writes nothing ---- */
 #define LS_INSPECT_CHECK         1 /* also hold back-links, batches and footers against each other */
 #define LS_INSPECT_DIRECT        2 /* read past the page cache where the file system can */

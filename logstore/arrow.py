@@ -1,0 +1,190 @@
+"""The log as Arrow record batches, for whatever reads those: DuckDB, Polars, pandas, Parquet, Spark.
+
+A row is a record of the log, verified by the core, which fills the columns itself; docs/spark.md has the schema.
+Nothing here takes the store's lock or writes to it: it works beside a live writer (up to what is durable), after a
+close and after a crash. Needs ``pip install 'logstore[arrow]'``.
+
+LSNs and ids are int64, sizes are bytes, times are microseconds in UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from logstore._core import lib
+from logstore.errors import OptionError
+from logstore.extras import require
+from logstore.inspect import Reader, read_catalog
+from logstore.records import LSN_LIMIT, RecordType
+from logstore.row_scan import COLUMNS, RowScan, type_bits
+from logstore.row_schema import message_schema, open_schema, schema
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from logstore.holds import Hold
+
+    # Made when they are asked for, so that importing this does not import pyarrow.
+    RECORDS: pa.Schema
+    MESSAGES: pa.Schema
+    OPEN: pa.Schema
+
+__all__ = ["BODY_BYTES", "COLUMNS", "MESSAGES", "OPEN", "RECORDS", "Where", "queue_names", "read", "schema"]
+
+BODY_BYTES: Final = 64 << 10
+"""What a body is cut to unless it is said otherwise."""
+
+BATCH_ROWS: Final = 1 << 15
+_BATCH_ROWS_MAX: Final = lib.LS_ROWS_MOST
+_BODY_BYTES_MAX: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which records are wanted; all that is given must agree. Most of the rest is then not even looked at."""
+
+    types: Sequence[str] | None = None
+    """Names of record types, such as ``MESSAGE_START``."""
+    queue_ids: Sequence[int] | None = None
+    """Only records whose ``queue_id`` is one of these."""
+    ids: Sequence[int] | None = None
+    """Only records of these chains."""
+    start_time: datetime | None = None
+    """The first time that is wanted, with a time zone."""
+    stop_time: datetime | None = None
+    """The first time that is wanted no more."""
+
+
+def read(
+    store_dir: str | os.PathLike[str],
+    *,
+    start_lsn: int | None = None,
+    stop_lsn: int | None = None,
+    columns: Sequence[str] | None = None,
+    body: int | None = None,
+    where: Where | None = None,
+    hold: Hold | None = None,
+    as_of_lsn: int | None = None,
+    connect: str | None = None,
+    catalog: str | None = None,
+    queue_names: Mapping[int, str] | None = None,
+    batch_rows: int = BATCH_ROWS,
+    strings: str = "dictionary",
+) -> pa.RecordBatchReader:
+    """The records with ``start_lsn`` ≤ LSN < ``stop_lsn`` (the whole log) as a stream of record batches.
+
+    ``columns``: which, in this order; all but ``body`` by default. ``body``: bytes that a body is cut to (64 KiB);
+    giving it adds the column to the default ones. Outcomes of transactions are told as they are known below
+    ``as_of_lsn`` (the end of the log). ``hold``: reads what it keeps; without one a live writer may be faster.
+    ``queue_names``: the names of the queues by id, instead of the catalog's (``connect`` and ``catalog`` say where that
+    is, as in ``logstore.open``). ``strings``: ``dictionary`` or ``plain``, of the columns with few different ones.
+
+    The stream is read once; each batch has at most ``batch_rows`` rows. Reading it raises ``CorruptLog`` where the log
+    is damaged, after all rows before that place, and ``LogRecycled`` if the writer was faster. Calling this raises
+    ``OptionError``, ``MissingExtra``, and what opening a :class:`~logstore.inspect.Reader` and its catalog raises.
+    """
+    arrow = require("arrow", "pyarrow")
+    made = schema(columns, body=body is not None, strings=strings)
+    where = Where() if where is None else where
+    start, stop, as_of = (_lsn(name, value) for name, value in _lsns(start_lsn, stop_lsn, as_of_lsn))
+    size = _within("body", BODY_BYTES if body is None else body, 0, _BODY_BYTES_MAX)
+    rows = _within("batch_rows", batch_rows, 1, _BATCH_ROWS_MAX)
+    ids = _id_list("ids", where.ids)
+    queue_ids = _id_list("queue_ids", where.queue_ids)
+    reader = Reader(store_dir, from_lsn=start, hold=hold)
+    try:
+        if queue_names is None:
+            names = _names(store_dir, reader, connect, catalog) if "queue" in made.names else {}
+        else:
+            names = dict(queue_names)
+        scan = RowScan(
+            reader,
+            made,
+            start_lsn=start,
+            stop_lsn=stop,
+            as_of_lsn=as_of,
+            body_bytes=size,
+            batch_rows=rows,
+            queue_names=names,
+            types=_types(where.types),
+            queue_ids=queue_ids,
+            ids=ids,
+            start_time=_moment("start_time", where.start_time),
+            stop_time=_moment("stop_time", where.stop_time),
+        )
+    except BaseException:
+        reader.close()
+        raise
+    if (stop_lsn is not None and stop <= start) or (where.types is not None and not where.types):
+        scan.close()
+    return arrow.RecordBatchReader.from_batches(made, _batches(scan))
+
+
+def _batches(scan: RowScan) -> Iterator[pa.RecordBatch]:
+    with scan:
+        yield from scan
+
+
+def queue_names(
+    store_dir: str | os.PathLike[str], *, connect: str | None = None, catalog: str | None = None
+) -> dict[int, str]:
+    """The names of the store's queues by their ids, as the catalog has them. Raises what :func:`read` does."""
+    with Reader(store_dir) as reader:
+        return _names(store_dir, reader, connect, catalog)
+
+
+def _names(
+    store_dir: str | os.PathLike[str], reader: Reader, connect: str | None, catalog: str | None
+) -> dict[int, str]:
+    view = read_catalog(store_dir, reader.info, connect=connect, schema=catalog)
+    return {queue.id: queue.name for queue in view.queues}
+
+
+# ---- What was asked for
+
+
+def _lsns(start: int | None, stop: int | None, as_of: int | None) -> list[tuple[str, int | None]]:
+    return [("start_lsn", start), ("stop_lsn", stop), ("as_of_lsn", as_of)]
+
+
+def _lsn(name: str, value: int | None) -> int:
+    return 0 if value is None else _within(name, value, 0, LSN_LIMIT - 1)
+
+
+def _within(name: str, value: object, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise OptionError(f"{name} is a number from {least} to {most}, not {value!r}")
+    return value
+
+
+def _id_list(name: str, values: Sequence[int] | None) -> list[int] | None:
+    return None if values is None else sorted({_within(name, each, 0, LSN_LIMIT - 1) for each in values})
+
+
+def _types(names: Sequence[str] | None) -> int:
+    if names is None:
+        return 0
+    known = set(RecordType.__members__)
+    for name in names:
+        if name not in known:
+            raise OptionError(f"there is no record type {name!r}; there are {', '.join(RecordType.__members__)}")
+    return type_bits(names)
+
+
+def _moment(name: str, value: datetime | None) -> datetime | None:
+    given: object = value  # whatever was passed, in spite of the annotation
+    if given is not None and (not isinstance(given, datetime) or given.utcoffset() is None):
+        raise OptionError(f"{name} is a datetime with a time zone, not {value!r}")
+    return value
+
+
+def __getattr__(name: str) -> Any:
+    made = {"RECORDS": schema, "MESSAGES": message_schema, "OPEN": open_schema}.get(name)
+    if made is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return made()
