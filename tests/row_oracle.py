@@ -68,7 +68,7 @@ class Log:
     """All that can be read of a log, in memory."""
 
     stood: list[Stood]
-    end_lsn: int  # what is durable
+    end_lsn: int  # beside a writer what is durable, after a crash what recovery will accept
     queue_names: Mapping[int, str]
     batches: list[tuple[int, int]] = field(default_factory=list)  # LSN, time in µs
     ends: list[int] = field(default_factory=list)  # of the batches
@@ -85,7 +85,7 @@ class Log:
                         log.batches.append((batch.lsn, time_us))
                         log.ends.append(batch.end_lsn)
                     log.stood.append(Stood(record, batch.lsn, batch.first_lsn, batch.epoch, time_us))
-            log.end_lsn = reader.info.durable_lsn
+            log.end_lsn = reader.info.end_lsn
             if queue_names is None:
                 queue_names = {queue.id: queue.name for queue in read_catalog(store_dir, reader.info).queues}
         log.queue_names = queue_names

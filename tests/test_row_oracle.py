@@ -118,7 +118,7 @@ def test_work_of_a_transaction_takes_effect_at_its_outcome_and_not_at_all_withou
     assert (still["dequeue_lsn"], still["pending"], still["staged"]) == (None, 0, False)
 
 
-def doubt_and_drafts(path: Path, kept: list[Any]) -> tuple[int, int, int]:
+def doubt_and_drafts(path: Path, kept: list[Any]) -> tuple[int, int, int, int]:
     """A prepared transaction, one without an outcome, and a staged message."""
     store = logstore.open(path, segment_size=SEGMENT)
     queue = store.declare_queue("orders")
@@ -132,17 +132,17 @@ def doubt_and_drafts(path: Path, kept: list[Any]) -> tuple[int, int, int]:
     lost = store.publish(queue, b"lost", transaction=undecided)
     draft = store.stage(b"h", b"draft")
     store.force()
-    store.publish(queue, b"last")  # its batch says that all before it is durable; of itself no batch does
-    return doubtful, lost, draft
+    last = store.publish(queue, b"last")  # acknowledged, and so among what recovery accepts
+    return doubtful, lost, draft, last
 
 
 def test_a_crash_leaves_doubt_undoes_the_undecided_and_drops_drafts(store_dir: Path) -> None:
-    doubtful, lost, draft = and_then_killed(doubt_and_drafts, store_dir)
+    doubtful, lost, draft, last = and_then_killed(doubt_and_drafts, store_dir)
     rows = record_rows(store_dir)
     assert only(rows, id=doubtful, type="MESSAGE_START")["outcome"] == "prepared"
     assert only(rows, id=lost, type="MESSAGE_START")["outcome"] == "open"
     assert {row["xid"] for row in rows if row["xid"]} == {"7:01:02"}
-    assert [row["id"] for row in message_rows(store_dir)[1]] == sorted([doubtful, lost, draft])
+    assert [row["id"] for row in message_rows(store_dir)[1]] == sorted([doubtful, lost, draft, last])
     with hold(store_dir, "reader") as held:
         logstore.open(store_dir).close()
         rows = record_rows(store_dir, hold=held)
