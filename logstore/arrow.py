@@ -69,6 +69,7 @@ def read(
     body: int | None = None,
     where: Where | None = None,
     hold: Hold | None = None,
+    keep_lsn: int | None = None,
     as_of_lsn: int | None = None,
     connect: str | None = None,
     catalog: str | None = None,
@@ -81,6 +82,7 @@ def read(
     ``columns``: which, in this order; all but ``body`` by default. ``body``: bytes that a body is cut to (64 KiB);
     giving it adds the column to the default ones. Outcomes of transactions are told as they are known below
     ``as_of_lsn`` (the end of the log). ``hold``: reads what it keeps; without one a live writer may be faster.
+    ``keep_lsn`` stands for a hold that another process has: all from there on is there, or ``LogRecycled`` is raised.
     ``queue_names``: the names of the queues by id, instead of the catalog's (``connect`` and ``catalog`` say where that
     is, as in ``logstore.open``). ``strings``: ``dictionary`` or ``plain``, of the columns with few different ones.
 
@@ -96,7 +98,7 @@ def read(
     rows = _within("batch_rows", batch_rows, 1, _BATCH_ROWS_MAX)
     ids = _id_list("ids", where.ids)
     queue_ids = _id_list("queue_ids", where.queue_ids)
-    reader = Reader(store_dir, from_lsn=start, hold=hold)
+    reader = Reader(store_dir, from_lsn=start, hold=hold, keep_lsn=keep_lsn)
     try:
         if queue_names is None:
             names = _names(store_dir, reader, connect, catalog) if "queue" in made.names else {}

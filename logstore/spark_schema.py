@@ -1,0 +1,90 @@
+"""The columns of the source as Spark has them, and what a reader's own ``.schema(...)`` makes of them.
+
+Spark prunes no columns of a Python source, but a schema that the user gives reaches it: only those columns are read.
+Arrow's types and Spark's must agree to the letter, nullability included, or a row would be another one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from logstore.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import DataType, StructType
+
+__all__ = ["STORE", "checked_columns", "spark_schema", "target_schema"]
+
+STORE: Final = "store"
+"""The UUID of the store that a row is from; there if several are read, or if it is asked for."""
+
+
+def spark_schema(columns: Sequence[str] | None = None, *, body: bool = False, store: bool = False) -> StructType:
+    """The source's schema: all columns but ``body``, or those named, in their order.
+
+    Raises ``OptionError`` for a name that is none of them.
+    """
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    known = _known(StructField(STORE, StringType(), False))
+    if columns is None:
+        columns = [name for name in known if (name != STORE or store) and (name != "body" or body)]
+    for name in columns:
+        if name not in known:
+            raise _unknown(name, known)
+    return StructType([known[name] for name in columns])
+
+
+def checked_columns(asked: StructType) -> list[str]:
+    """The names of what is to be read, in the order asked.
+
+    Raises ``OptionError`` for a column that the log does not have, or has in another type.
+    """
+    from pyspark.sql.types import StringType, StructField
+
+    known = _known(StructField(STORE, StringType(), False))
+    for field in asked.fields:
+        ours = known.get(field.name)
+        if ours is None:
+            raise _unknown(field.name, known)
+        if _nullable(field.dataType) != _nullable(ours.dataType):
+            raise OptionError(
+                f"the schema asks for {field.name} {field.dataType.simpleString()}, and it is "
+                f"{ours.dataType.simpleString()}: read it so, and cast it in the query"
+            )
+        if ours.nullable and not field.nullable:
+            raise OptionError(f"the schema asks for {field.name} NOT NULL, and it is null where a record has none")
+    names = [field.name for field in asked.fields]
+    if len(set(names)) < len(names):
+        raise OptionError(f"the schema names a column twice: {', '.join(names)}")
+    return names
+
+
+def target_schema(asked: StructType) -> pa.Schema:
+    """What Spark wants each batch's schema to be, to the letter."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(asked, timezone="UTC")
+
+
+def _known(store: Any) -> dict[str, Any]:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    import logstore.arrow
+
+    fields = from_arrow_schema(logstore.arrow.schema(body=True, strings="plain"), prefer_timestamp_ntz=False).fields
+    return {field.name: field for field in (store, *fields)}
+
+
+def _unknown(name: str, known: dict[str, Any]) -> OptionError:
+    return OptionError(f"the log has no column {name}; it has {', '.join(known)}")
+
+
+def _nullable(kind: DataType) -> DataType:
+    """A type without what it says of its elements' nullability, in which what Spark hands over may differ."""
+    from pyspark.sql.types import ArrayType
+
+    return ArrayType(_nullable(kind.elementType), True) if isinstance(kind, ArrayType) else kind

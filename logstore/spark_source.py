@@ -1,0 +1,227 @@
+"""The log as a source of Spark's: ``spark.read.format("logstore").load(path)``.
+
+A task is given a range of whole segments and hands Arrow batches from the core's scanner to Spark; no record ever
+becomes a Python object. Each query sees its stores as they stood when it was planned. Beside a live store a query that
+is slower than its writer fails with :class:`~logstore.inspect.LogRecycled` and never skips; :func:`logstore.spark.held`
+keeps that from happening.
+
+Files are opened while a range is read, and at no other time: what is made here is pickled and sent elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from logstore.errors import CorruptLog
+from logstore.spark_filters import Conditions
+from logstore.spark_options import BODY_BYTES, Options, StreamOptions, paths_of
+from logstore.spark_plan import Range, cut, look, used_names
+from logstore.spark_schema import STORE, checked_columns, spark_schema, target_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceStreamReader, Filter
+    from pyspark.sql.types import StructType
+
+    from logstore.spark_plan import View
+
+__all__ = ["LogSource", "PushingLogSource", "RangePartition", "read_range"]
+
+logger = logging.getLogger("logstore.spark")
+
+TOLD_BY_ENQUEUES = frozenset({"enqueue_lsn", "enqueue_time"})
+"""Columns for which the scanner looks further back than a range begins."""
+
+
+class RangePartition(InputPartition):
+    """One task's range."""
+
+    def __init__(self, wanted: Range) -> None:
+        super().__init__(wanted)
+
+
+class LogSource(DataSource):
+    """The format ``logstore``. Spark applies all conditions itself."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Of the format."""
+        return "logstore"
+
+    def schema(self) -> StructType:
+        """All columns; ``body`` if the option is given, ``store`` if there is more than one."""
+        given = {key.lower(): value for key, value in self.options.items()}
+        return spark_schema(body="body" in given, store=len(paths_of(given)) > 1)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Of one query."""
+        return LogReader(schema, Options.read(dict(self.options)))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's own name
+        """Of one streaming query."""
+        from logstore.spark_stream import LogStream
+
+        return LogStream(schema, StreamOptions.read(dict(self.options)))
+
+
+class PushingLogSource(LogSource):
+    """The same, where ``spark.sql.python.filterPushdown.enabled`` is true: the scanner applies what it can.
+
+    Spark refuses a reader that takes conditions while that setting is false, so there are two classes.
+    """
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Of one query."""
+        return PushingLogReader(schema, Options.read(dict(self.options)))
+
+
+class LogReader(DataSourceReader):
+    """Plans one query, and reads its ranges elsewhere."""
+
+    def __init__(self, schema: StructType, options: Options) -> None:
+        self._schema = schema
+        self._options = options
+        self._columns = checked_columns(schema)
+        self._conditions = Conditions()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Ranges of whole segments, of each store as it stands now."""
+        if self._conditions.impossible:
+            return []
+        views = [self._look(path) for path in self._options.paths]
+        return [RangePartition(one) for view in views for one in self._ranges(view, len(views))]
+
+    def _look(self, path: str) -> View:
+        options = self._options
+        held = options.snapshot.get(path)
+        named = "queue" in self._columns or "queue" in self._conditions.wanted
+        return look(
+            path,
+            names=named,
+            keep_lsn=None if held is None else held[0],
+            connect=options.connect,
+            catalog=options.catalog,
+        )
+
+    def _ranges(self, view: View, stores: int) -> Iterator[Range]:
+        options, conditions = self._options, self._conditions
+        held = options.snapshot.get(view.path)
+        end_lsn = view.stop_lsn if held is None else held[1]
+        stop_lsn = min(end_lsn, conditions.stop_lsn, *([] if options.stop_lsn is None else [options.stop_lsn]))
+        start_lsn = max(options.start_lsn or 0, conditions.start_lsn, 0 if held is None else held[0])
+        queue_ids = self._queue_ids(view)
+        if queue_ids == ():
+            return
+        base_lsn = view.base_lsn if held is None else held[0]
+        for parts in cut(view.clipped(start_lsn, stop_lsn), options.partition_bytes, stores):
+            first = parts[0][0]
+            yield Range(
+                path=view.path,
+                uuid=str(view.uuid),
+                starts=tuple(start for start, _ in parts),
+                stop_lsn=parts[-1][1],
+                keep_lsn=max(1, base_lsn if TOLD_BY_ENQUEUES.intersection(self._columns) else first),
+                as_of_lsn=end_lsn if options.as_of_lsn is None else options.as_of_lsn,
+                names=used_names(view.names, self._columns),
+                types=_listed(conditions.wanted.get("type")),
+                queue_ids=queue_ids,
+                ids=_listed(conditions.wanted.get("id")),
+                start_time=conditions.start_time,
+                stop_time=conditions.stop_time,
+            )
+
+    def _queue_ids(self, view: View) -> tuple[int, ...] | None:
+        """Those of which a row names one; None: of any."""
+        ids, names = self._conditions.wanted.get("queue_id"), self._conditions.wanted.get("queue")
+        if names is not None:
+            named = frozenset(id for id, name in view.names.items() if name in names)  # noqa: A001 - a queue's id
+            ids = named if ids is None else ids & named
+        return _listed(ids)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range, in LSN order; elsewhere."""
+        if partition.value is not None:  # Spark makes one such where there is nothing to read
+            yield from read_range(partition.value, self._schema, self._options)
+
+
+class PushingLogReader(LogReader):
+    """Also decides what of the conditions the scanner can decide."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's own name
+        """Those that Spark is left to decide."""
+        return self._conditions.take(filters)
+
+
+def _listed(values: frozenset[Any] | None) -> tuple[Any, ...] | None:
+    return None if values is None else tuple(sorted(values))
+
+
+# ---- Elsewhere
+
+
+def read_range(wanted: Range, schema: StructType, options: Options | StreamOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of one range, with exactly this schema.
+
+    Raises ``CorruptLog`` at damage; permissive options go on with the next segment, and log what they left out. Raises
+    ``LogRecycled`` where a writer was faster.
+    """
+    columns = checked_columns(schema)
+    target = target_schema(schema)
+    permissive = isinstance(options, Options) and options.permissive
+    at: int | None = wanted.starts[0]
+    while at is not None:
+        done = at
+        try:
+            for batch in _batches(wanted, at, columns, options):
+                yield _shaped(batch, columns, target, wanted.uuid)
+            return
+        except CorruptLog as damage:
+            if not permissive:
+                raise
+            after = max(damage.lsn, done)
+            at = next((first for first in wanted.starts if first > after), None)
+            logger.warning(
+                "%s: %s; from LSN %d up to LSN %d what is not readable was left out, since the mode is permissive",
+                wanted.path,
+                damage.message,
+                after,
+                wanted.stop_lsn if at is None else at,
+            )
+
+
+def _batches(
+    wanted: Range, start_lsn: int, columns: Sequence[str], options: Options | StreamOptions
+) -> Iterator[pa.RecordBatch]:
+    import logstore.arrow
+
+    # A column at least is needed to know how many rows there are.
+    ours = [name for name in columns if name != STORE] or ["lsn"]
+    body = (BODY_BYTES if options.body is None else options.body) if "body" in ours else None
+    with logstore.arrow.read(
+        wanted.path,
+        start_lsn=start_lsn,
+        stop_lsn=wanted.stop_lsn,
+        columns=ours,
+        body=body,
+        where=wanted.where(),
+        keep_lsn=wanted.keep_lsn,
+        as_of_lsn=wanted.as_of_lsn,
+        queue_names=dict(wanted.names),
+        batch_rows=options.batch_rows,
+        strings="plain",
+    ) as reader:
+        yield from reader
+
+
+def _shaped(batch: pa.RecordBatch, columns: Sequence[str], target: pa.Schema, uuid: str) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    arrays = [pa.repeat(pa.scalar(uuid), batch.num_rows) if name == STORE else batch.column(name) for name in columns]
+    if not arrays:
+        return batch.select([])
+    return pa.RecordBatch.from_arrays(arrays, schema=target)

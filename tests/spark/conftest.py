@@ -1,0 +1,74 @@
+"""One Spark session for all tests here, started fast and saying little, and logs with something of everything.
+
+Without pyspark or Java these tests skip and say what is missing; where CI is set they fail instead.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from spark_logs import mixed_log
+from stores import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "spark.master": "local[2]",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.sql.warehouse.dir": "build/spark-warehouse",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+
+def require_spark() -> None:
+    """Skips, or fails in CI, without what Spark needs."""
+    from logstore.extras import MissingExtra
+    from logstore.spark_java import find_java, need_pyspark
+
+    try:
+        need_pyspark()
+        find_java()
+    except MissingExtra as missing:
+        why = f"SPARK IS NOT TESTED: {missing.message}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(why)
+        pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with two cores, in UTC, that pushes conditions down."""
+    require_spark()
+    import logstore.spark
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
+        made = logstore.spark.session(quick=True, log_level="FATAL", conf=SETTINGS | warehouse)
+    logstore.spark.register(made, pushdown=True)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed store with something of everything in its log; not to be changed."""
+    path = tmp_path_factory.mktemp("mixed") / "store"
+    mixed_log(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def mixed_rows(mixed: Path) -> list[dict[str, Any]]:
+    """Its rows, worked out in plain Python."""
+    from row_oracle import record_rows
+
+    return record_rows(mixed)
