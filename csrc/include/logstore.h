@@ -600,12 +600,6 @@ typedef struct ls_rows_options {
     size_t id_count;
     const uint64_t *named; /* ascending: queues that have a name */
     size_t named_count;
-    /* Places that are known from elsewhere, for what the log no longer tells: ascending by id, then queue. */
-    const uint64_t *place_ids;
-    const uint64_t *place_queue_ids;
-    const uint64_t *place_lsns;  /* where each became visible */
-    const uint64_t *place_times; /* µs; 0: not known */
-    size_t place_count;
 } ls_rows_options;
 
 typedef struct ls_rows ls_rows;
@@ -623,6 +617,41 @@ int ls_rows_next(ls_rows *rows, ls_columns **batch);
    as they are met). */
 uint16_t ls_rows_type(const ls_rows *rows, unsigned number);
 void ls_rows_free(ls_rows *rows);
+
+/*
+ * Messages as rows: one for each whose life has ended, by (end_lsn, id). The columns, in order: id, queue_id, queue, start_time,
+ * enqueue_lsn, enqueue_time, dequeue_lsn, dequeue_time, end_lsn, end_time, outcome, reason, delivery_count, place_count,
+ * header_bytes, content_bytes, record_count, record_bytes, copy_count, copied_bytes, enqueue_tx, dequeue_tx, whole, places;
+ * pending, staged, state (of open ones, which have no end and no outcome); then the items of places: queue_id, queue,
+ * enqueue_lsn, enqueue_time, enqueue_tx, dequeue_lsn, dequeue_time, dequeue_tx, reason, delivery_count. A queue is told as its
+ * index in `queue_ids`, an outcome as LS_LIFE_*, a reason as the log's code less one.
+ */
+#define LS_MESSAGE_COLUMNS   37
+#define LS_MESSAGE_ROWS_MAX  1048576
+#define LS_MESSAGE_NAMES_MAX 16777216
+
+#define LS_LIFE_DEQUEUED      0
+#define LS_LIFE_QUEUE_DELETED 1
+#define LS_LIFE_DESTROYED     2
+#define LS_LIFE_ROLLED_BACK   3
+#define LS_LIFE_DROPPED       4
+
+typedef struct ls_message_rows ls_message_rows; /* one pass over the log */
+
+/* Of the records from start_lsn up to, and without, stop_lsn. */
+int ls_message_rows_new(uint64_t start_lsn, uint64_t stop_lsn, const uint32_t *queue_ids, size_t n, uint64_t batch_rows,
+                        ls_message_rows **rows);
+/* Before the first rows: what an earlier pass left open where this one begins. LS_OPTION: that is not such a state. */
+int ls_message_rows_seed(ls_message_rows *rows, uint64_t id, const uint8_t *state, size_t bytes);
+/* ... and what it left that is no message's. */
+int ls_message_rows_seed_rest(ls_message_rows *rows, const uint8_t *rest, size_t bytes);
+/* The next rows, by a reader made for start_lsn that nobody else uses. LS_END: no more. The caller frees them. */
+int ls_message_rows_next(ls_message_rows *rows, ls_reader *reader, ls_columns **batch);
+/* After the last: those that are open, by id. */
+int ls_message_rows_open(ls_message_rows *rows, ls_columns **batch);
+/* Valid until the next call; of no bytes if there is nothing to tell. */
+int ls_message_rows_rest(ls_message_rows *rows, const uint8_t **rest, size_t *bytes);
+void ls_message_rows_free(ls_message_rows *rows);
 
 /* ---- inspection: the state that a log comes to, without opening it; takes no lock and writes nothing ---- */
 #define LS_INSPECT_CHECK         1 /* also hold back-links, batches and footers against each other */
