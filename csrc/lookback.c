@@ -371,6 +371,26 @@ static int follow_chain(struct lookback *l, const struct record *dequeue, uint32
     return LS_OK;
 }
 
+void lookback_know(struct lookback *l, const ls_rows_options *options) { l->known = options; }
+
+/* What the log does not tell (any more) may be known from elsewhere. */
+static void ask_known(const struct lookback *l, uint64_t id, uint32_t queue_id, struct place_found *found) {
+    const ls_rows_options *o = l->known;
+    size_t low = 0, high = o != NULL ? o->place_count : 0;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (o->place_ids[middle] < id || (o->place_ids[middle] == id && o->place_queue_ids[middle] < queue_id)) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    bool there = o != NULL && low < o->place_count && o->place_ids[low] == id && o->place_queue_ids[low] == queue_id;
+    if (there && (found->lsn == 0 || found->lsn == o->place_lsns[low])) {
+        *found = (struct place_found){.lsn = o->place_lsns[low], .time_us = o->place_times[low]};
+    }
+}
+
 int lookback_enqueue(struct lookback *l, const struct record *dequeue, uint32_t queue_id, struct place_found *found) {
     const struct recent_start *start = &l->starts[look_slot(dequeue->id, LOOK_STARTS)];
     *found = (struct place_found){.lsn = 0};
@@ -378,7 +398,11 @@ int lookback_enqueue(struct lookback *l, const struct record *dequeue, uint32_t 
         *found = (struct place_found){.lsn = start->id, .time_us = start->time_us};
         return LS_OK;
     }
-    return follow_chain(l, dequeue, queue_id, found);
+    int rc = follow_chain(l, dequeue, queue_id, found);
+    if (rc == LS_OK && found->time_us == 0) {
+        ask_known(l, dequeue->id, queue_id, found);
+    }
+    return rc;
 }
 
 /* ---- the whole ---- */

@@ -37,6 +37,9 @@ struct lookback;
 struct lookback *lookback_new(ls_reader *reader, uint64_t as_of_lsn);
 void lookback_free(struct lookback *l);
 
+/* Places that are known from elsewhere: what the options point to is used as long as this is. */
+void lookback_know(struct lookback *l, const ls_rows_options *options);
+
 /* A start record with inline enqueues went by: its dequeue is likely to follow soon. */
 void lookback_passed(struct lookback *l, const struct recent_start *start);
 

@@ -58,6 +58,7 @@ struct lookback {
     struct recent_start *starts;
     struct outcome *outcomes;
     struct dequeues_only *chains;
+    const ls_rows_options *known; /* its places; NULL: none */
 };
 
 static inline size_t look_slot(uint64_t id, size_t slots) {

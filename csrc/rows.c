@@ -86,6 +86,16 @@ static bool ascends(const uint64_t *list, size_t count) {
     return true;
 }
 
+static bool places_ascend(const ls_rows_options *o) {
+    for (size_t i = 1; i < o->place_count; i++) {
+        if (o->place_ids[i - 1] > o->place_ids[i] ||
+            (o->place_ids[i - 1] == o->place_ids[i] && o->place_queue_ids[i - 1] >= o->place_queue_ids[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static int check_options(const ls_rows_options *o) {
     if (o->columns >> LS_ROWS_COLUMNS != 0) {
         return fail(LS_OPTION, "there are %d columns, and one that is none of them is asked for", LS_ROWS_COLUMNS);
@@ -97,7 +107,30 @@ static int check_options(const ls_rows_options *o) {
         !ascends(o->named, o->named_count)) {
         return fail(LS_OPTION, "a list of ids is to ascend, each once");
     }
+    bool all = o->place_ids != NULL && o->place_queue_ids != NULL && o->place_lsns != NULL && o->place_times != NULL;
+    if (o->place_count > 0 && (!all || !places_ascend(o))) {
+        return fail(LS_OPTION, "known places are to ascend by id and queue, each once, with LSN and time");
+    }
     return LS_OK;
+}
+
+/* All lists of our own; what was not copied for want of memory is NULL. */
+static bool copy_lists(ls_rows_options *o) {
+    bool copied = copy_list(&o->queue_ids, o->queue_id_count);
+    copied = copy_list(&o->ids, o->id_count) && copied;
+    copied = copy_list(&o->named, o->named_count) && copied;
+    copied = copy_list(&o->place_ids, o->place_count) && copied;
+    copied = copy_list(&o->place_queue_ids, o->place_count) && copied;
+    copied = copy_list(&o->place_lsns, o->place_count) && copied;
+    return copy_list(&o->place_times, o->place_count) && copied;
+}
+
+static void free_lists(ls_rows_options *o) {
+    const uint64_t *lists[] = {o->queue_ids,       o->ids,        o->named,      o->place_ids,
+                               o->place_queue_ids, o->place_lsns, o->place_times};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        free((void *)(uintptr_t)lists[i]);
+    }
 }
 
 int ls_rows_open(ls_reader *reader, const ls_rows_options *options, ls_rows **rows) {
@@ -113,14 +146,13 @@ int ls_rows_open(ls_reader *reader, const ls_rows_options *options, ls_rows **ro
     made->reader = reader;
     made->options = *options;
     choose_columns(made);
-    bool copied = copy_list(&made->options.queue_ids, options->queue_id_count);
-    copied = copy_list(&made->options.ids, options->id_count) && copied;
-    copied = copy_list(&made->options.named, options->named_count) && copied;
+    bool copied = copy_lists(&made->options);
     made->look = lookback_new(reader, options->as_of_lsn);
     if (!copied || made->look == NULL) {
         ls_rows_free(made);
         return fail_memory();
     }
+    lookback_know(made->look, &made->options);
     scan_seek(&reader->scan, options->start_lsn);
     *rows = made;
     return LS_OK;
@@ -131,9 +163,7 @@ void ls_rows_free(ls_rows *rows) {
         return;
     }
     lookback_free(rows->look);
-    free((void *)(uintptr_t)rows->options.queue_ids);
-    free((void *)(uintptr_t)rows->options.ids);
-    free((void *)(uintptr_t)rows->options.named);
+    free_lists(&rows->options);
     free(rows);
 }
 

@@ -34,7 +34,18 @@ if TYPE_CHECKING:
     MESSAGES: pa.Schema
     OPEN: pa.Schema
 
-__all__ = ["BODY_BYTES", "COLUMNS", "MESSAGES", "OPEN", "RECORDS", "Where", "queue_names", "read", "schema"]
+__all__ = [
+    "BODY_BYTES",
+    "COLUMNS",
+    "MESSAGES",
+    "OPEN",
+    "RECORDS",
+    "Where",
+    "open_places",
+    "queue_names",
+    "read",
+    "schema",
+]
 
 BODY_BYTES: Final = 64 << 10
 """What a body is cut to unless it is said otherwise."""
@@ -76,6 +87,7 @@ def read(
     queue_names: Mapping[int, str] | None = None,
     batch_rows: int = BATCH_ROWS,
     strings: str = "dictionary",
+    known: pa.Table | None = None,
 ) -> pa.RecordBatchReader:
     """The records with ``start_lsn`` ≤ LSN < ``stop_lsn`` (the whole log) as a stream of record batches.
 
@@ -85,6 +97,8 @@ def read(
     ``keep_lsn`` stands for a hold that another process has: all from there on is there, or ``LogRecycled`` is raised.
     ``queue_names``: the names of the queues by id, instead of the catalog's (``connect`` and ``catalog`` say where that
     is, as in ``logstore.open``). ``strings``: ``dictionary`` or ``plain``, of the columns with few different ones.
+    ``known``: places (``id``, ``queue_id``, ``enqueue_lsn``, ``enqueue_time``; each once) whose enqueues the log may no
+    longer tell, as an export knows them from its open messages: see :func:`open_places`.
 
     The stream is read once; each batch has at most ``batch_rows`` rows. Reading it raises ``CorruptLog`` where the log
     is damaged, after all rows before that place, and ``LogRecycled`` if the writer was faster. Calling this raises
@@ -118,6 +132,7 @@ def read(
             ids=ids,
             start_time=_moment("start_time", where.start_time),
             stop_time=_moment("stop_time", where.stop_time),
+            known=known,
         )
     except BaseException:
         reader.close()
@@ -138,6 +153,20 @@ def queue_names(
     """The names of the store's queues by their ids, as the catalog has them. Raises what :func:`read` does."""
     with Reader(store_dir) as reader:
         return _names(store_dir, reader, connect, catalog)
+
+
+def open_places(messages: pa.Table) -> pa.Table:
+    """The places that open messages (a table like ``OPEN``) still have, as ``known`` takes them in :func:`read`."""
+    arrow = require("arrow", "pyarrow")
+    compute = require("arrow", "pyarrow.compute")
+    lists = messages["places"].combine_chunks()
+    lists = arrow.concat_arrays(lists.chunks) if isinstance(lists, arrow.ChunkedArray) else lists
+    ids = compute.take(messages["id"], compute.list_parent_indices(lists))
+    places = arrow.Table.from_struct_array(compute.list_flatten(lists))
+    places = places.append_column("id", ids)
+    return places.filter(compute.is_null(places["dequeue_lsn"])).select(
+        ["id", "queue_id", "enqueue_lsn", "enqueue_time"]
+    )
 
 
 def _names(

@@ -88,6 +88,7 @@ class RowScan:
         ids: Sequence[int] | None = None,
         start_time: datetime | None = None,
         stop_time: datetime | None = None,
+        known: pa.Table | None = None,
     ) -> None:
         self._reader = reader
         self._schema = schema
@@ -107,6 +108,8 @@ class RowScan:
         for name, array in kept.items():
             setattr(options, name, array)
             setattr(options, counts[name], len(array))
+        if known is not None and known.num_rows > 0:
+            kept |= _known_places(options, known)
         made = ffi.new("ls_rows **")
         check(lib.ls_rows_open(reader.handle, options, made))
         self._c: Any = ffi.gc(made[0], lib.ls_rows_free)
@@ -178,6 +181,27 @@ class RowScan:
         if len(self._unknown) > met:
             more = arrow.array([_type_name(code) for code in self._unknown[met:]], arrow.string())
             self._dictionaries["type"] = arrow.concat_arrays([self._dictionaries["type"], more])
+
+
+def _known_places(options: Any, known: pa.Table) -> dict[str, Any]:
+    """The core's lists of a table of places; what is returned keeps their memory."""
+    arrow = require("arrow", "pyarrow")
+    compute = require("arrow", "pyarrow.compute")
+    names = {
+        "place_ids": "id",
+        "place_queue_ids": "queue_id",
+        "place_lsns": "enqueue_lsn",
+        "place_times": "enqueue_time",
+    }
+    ordered = known.sort_by([("id", "ascending"), ("queue_id", "ascending")])
+    kept = {}
+    for name, column in names.items():
+        values = compute.fill_null(ordered[column].cast(arrow.int64()), 0).combine_chunks()
+        chunk = values.chunk(0) if isinstance(values, arrow.ChunkedArray) else values
+        kept[name] = ffi.from_buffer("uint64_t[]", chunk.buffers()[1], require_writable=False)
+        setattr(options, name, kept[name] + chunk.offset)
+    options.place_count = ordered.num_rows
+    return kept
 
 
 def type_bits(types: Sequence[str]) -> int:

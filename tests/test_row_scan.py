@@ -1,4 +1,4 @@
-"""The record scanner gives the very rows that the slow one in plain Python does, of every kind of log, whole or in part."""
+"""The record scanner gives the very rows that the slow one in Python does, of every kind of log and of parts of one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from logstore.errors import OptionError
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'logstore[arrow]'")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'logstore[arrow]'")
 
 SEEDS = range(8)
 
@@ -91,6 +91,25 @@ def test_what_is_asked_of_records_is_what_passes(history: tuple[Path, int]) -> N
         same(rows_of(path, where=arrow.Where(queue_ids=few)), [row for row in wanted if row["queue_id"] in few])
         found = rows_of(path, where=arrow.Where(start_time=start, stop_time=stop, types=types))
         same(found, [row for row in wanted if row["type"] in types and start <= row["time"] < stop])
+
+
+def test_what_the_log_no_longer_tells_of_a_place_is_taken_from_what_is_known(history: tuple[Path, int]) -> None:
+    path, _ = history
+    wanted = record_rows(path)
+    known: dict[tuple[int, int], tuple[int, Any]] = {}
+    for row in wanted:
+        if row["type"] == "MESSAGE_DEQUEUE":
+            known[row["id"], row["queue_id"]] = row["id"] + 1, wanted[0]["time"]
+    for row in wanted:
+        if row["type"] == "MESSAGE_DEQUEUE" and row["enqueue_lsn"] is None:
+            row["enqueue_lsn"], row["enqueue_time"] = known[row["id"], row["queue_id"]]
+    columns = ["id", "queue_id", "enqueue_lsn", "enqueue_time"]
+    table = pa.Table.from_pylist(
+        [dict(zip(columns, (*place, *said), strict=True)) for place, said in known.items()],
+        pa.schema([(name, pa.timestamp("us", "UTC") if name == "enqueue_time" else pa.int64()) for name in columns]),
+    )
+    same(rows_of(path, known=table), wanted)
+    same(rows_of(path, known=table.slice(0, 0)), record_rows(path))
 
 
 def test_nothing_passes_an_empty_list_or_an_empty_range(history: tuple[Path, int]) -> None:

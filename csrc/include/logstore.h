@@ -600,6 +600,12 @@ typedef struct ls_rows_options {
     size_t id_count;
     const uint64_t *named; /* ascending: queues that have a name */
     size_t named_count;
+    /* Places that are known from elsewhere, for what the log no longer tells: ascending by id, then queue. */
+    const uint64_t *place_ids;
+    const uint64_t *place_queue_ids;
+    const uint64_t *place_lsns;  /* where each became visible */
+    const uint64_t *place_times; /* µs; 0: not known */
+    size_t place_count;
 } ls_rows_options;
 
 typedef struct ls_rows ls_rows;
