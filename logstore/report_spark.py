@@ -1,0 +1,166 @@
+"""Counting for a report with Spark: the analyses of :mod:`logstore.spark_analyses`, of which only counts come back.
+
+What comes to the driver is what the report shows, at most a row for each queue and interval, or queue and step of a
+histogram; never a row for each message.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from logstore import spark_analyses
+from logstore.report_counts import OLDEST, WRITTEN, Counts, Deliveries, Doubt, Held, Latency, QueueBytes, micros, moment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import timedelta
+
+    from pyspark.sql import Column, DataFrame
+
+    from logstore.report_counts import Grid, Scope
+
+__all__ = ["count", "time_range"]
+
+
+def time_range(records: DataFrame) -> tuple[int, int] | None:
+    """The first and the last time of the records, in µs; None if there are none."""
+    from pyspark.sql import functions as f
+
+    micros_of = f.unix_micros("time")
+    (row,) = records.agg(f.min(micros_of).alias("first"), f.max(micros_of).alias("last")).collect()
+    return None if row["first"] is None else (row["first"], row["last"])
+
+
+def count(records: DataFrame, messages: DataFrame, open_rows: DataFrame, grid: Grid, scope: Scope) -> Counts:
+    """The counts of a report from the three tables."""
+    from pyspark.sql import functions as f
+
+    counts = Counts(grid)
+    everything = spark_analyses.everything(messages, open_rows)
+    chosen = _of_queues(everything, scope)
+    step = _step(grid)
+    for row in _rows(spark_analyses.queue_depth(chosen, step)):
+        _flow(counts, grid, row)
+    for row in _rows(spark_analyses.throughput(records.where(_within("time", scope)), step)):
+        _written(counts, grid, row)
+    ended = _ended_within(chosen, scope)
+    for row in _rows(spark_analyses.latency_histogram(ended)):
+        one = counts.latency.setdefault(row["queue_id"], Latency())
+        one.add({row["step"]: row["count"]}, row["total_us"], row["min_us"], row["max_us"])
+    for row in _rows(spark_analyses.redeliveries(ended)):
+        counts.deliveries[row["queue_id"]] = Deliveries(
+            row["settled"], row["told"], row["redelivered"], row["deliveries"], row["most"]
+        )
+    for row in _rows(spark_analyses.dead_lettered(ended).drop("day")):
+        one_queue = counts.deliveries[row["queue_id"]]
+        one_queue.dead += row["count"]
+        one_queue.last_dead_us = max(micros(row["last_time"]), one_queue.last_dead_us or 0)
+    first = everything.where(_first_queue(scope))
+    began = first.where(_within(f.coalesce("start_time", "enqueue_time"), scope))
+    for row in _rows(spark_analyses.bytes_by_queue(began)):
+        names = ("messages", "places", "content_bytes", "record_bytes", "copied_bytes")
+        counts.bytes[row["queue_id"]] = QueueBytes(*(row[name] for name in names))
+    closed = messages.where(_first_queue(scope)).where(_within("end_time", scope))
+    counts.outcomes = {row["outcome"]: row["count"] for row in _rows(closed.groupBy("outcome").count())}
+    _open(counts, open_rows.where(_first_queue(scope)))
+    for row in _rows(spark_analyses.in_doubt(records).orderBy("tx_id")):
+        counts.doubts.append(
+            Doubt(row["tx_id"], row["xid"], micros(row["since"]), row["operations"], tuple(row["queue_ids"]))
+        )
+    counts.written = {name: counts.written.get(name, [0] * grid.buckets) for name in WRITTEN}
+    return counts
+
+
+def _rows(table: DataFrame) -> Iterator[dict[str, Any]]:
+    """A counted table, with times that know their zone."""
+    for batch in table.toArrow().to_batches():
+        yield from batch.to_pylist()
+
+
+def _step(grid: Grid) -> timedelta:
+    return moment(grid.step_us) - moment(0)
+
+
+def _flow(counts: Counts, grid: Grid, row: dict[str, Any]) -> None:
+    queue_id = row["queue_id"]
+    if row["queue"] is not None:
+        counts.names[queue_id] = max(counts.names.get(queue_id, row["queue"]), row["queue"])
+    counts.opening.setdefault(queue_id, 0)
+    came = counts.came.setdefault(queue_id, [0] * grid.buckets)
+    went = counts.went.setdefault(queue_id, [0] * grid.buckets)
+    index = -1 if row["start"] is None else grid.index(micros(row["start"]))
+    if index < 0:
+        counts.opening[queue_id] += row["enqueued"] - row["ended"]
+    elif index < grid.buckets:
+        came[index] += row["enqueued"]
+        went[index] += row["ended"]
+
+
+def _written(counts: Counts, grid: Grid, row: dict[str, Any]) -> None:
+    index = grid.index(micros(row["start"]))
+    if 0 <= index < grid.buckets:
+        for name in WRITTEN:
+            counts.written.setdefault(name, [0] * grid.buckets)[index] += row[name]
+
+
+def _open(counts: Counts, rows: DataFrame) -> None:
+    from pyspark.sql import functions as f
+
+    waiting = f.size(f.filter("places", lambda place: place["dequeue_lsn"].isNull()))
+    (total,) = _rows(
+        rows.agg(
+            f.count("id").alias("messages"),
+            f.coalesce(f.sum(waiting), f.lit(0)).alias("places"),
+            f.coalesce(f.sum("content_bytes"), f.lit(0)).alias("bytes"),
+            f.count(f.when(f.col("pending") > 0, 1)).alias("pending"),
+            f.count(f.when(f.col("staged"), 1)).alias("staged"),
+        )
+    )
+    counts.open_messages, counts.open_places, counts.open_bytes = total["messages"], total["places"], total["bytes"]
+    counts.open_pending, counts.open_staged = total["pending"], total["staged"]
+    for row in _rows(spark_analyses.pinning(rows, OLDEST)):
+        since = None if row["since"] is None else micros(row["since"])
+        numbers = {name: row[name] for name in ("content_bytes", "places", "pending", "staged", "moved")}
+        counts.oldest.append(Held(row["id"], row["queue_id"], since, **numbers))
+
+
+# ---- What is asked for
+
+
+def _within(time: Column | str, scope: Scope) -> Column:
+    """Where a time is asked for; everything, known or not, if no time is."""
+    from pyspark.sql import functions as f
+
+    us = f.unix_micros(time)
+    found = f.lit(True)
+    if scope.start_us is not None:
+        found = found & (us >= scope.start_us)
+    if scope.stop_us is not None:
+        found = found & (us < scope.stop_us)
+    return found
+
+
+def _first_queue(scope: Scope) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.lit(True) if scope.queues is None else f.col("queue_id").isin(*sorted(scope.queues))
+
+
+def _of_queues(messages: DataFrame, scope: Scope) -> DataFrame:
+    """Only places on these queues; a message may have others."""
+    from pyspark.sql import functions as f
+
+    if scope.queues is None:
+        return messages
+    wanted = sorted(scope.queues)
+    return messages.withColumn("places", f.filter("places", lambda place: place["queue_id"].isin(*wanted)))
+
+
+def _ended_within(messages: DataFrame, scope: Scope) -> DataFrame:
+    """Only places that ended in the time asked for."""
+    from pyspark.sql import functions as f
+
+    def ended(place: Column) -> Column:
+        return place["dequeue_time"].isNotNull() & _within(place["dequeue_time"], scope)
+
+    return messages.withColumn("places", f.filter("places", ended))
