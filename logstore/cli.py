@@ -29,6 +29,7 @@ from logstore.commands.info import info, queues
 from logstore.commands.output import Failure, one_line
 from logstore.commands.purge import purge
 from logstore.commands.recover import recover
+from logstore.commands.report import report
 from logstore.commands.salvage import salvage
 from logstore.commands.serve import serve
 from logstore.commands.tail import tail
@@ -65,7 +66,8 @@ _PROBLEMS = (OutcomeUnknown, StorePoisoned, TransactionError, UnknownMessage, Un
 def command() -> None:
     """Look at, check, recover and serve a message store in a directory.
 
-    info, queues, dump, chain, verify, backup, holds and in-doubt list only read, and work beside a running broker.
+    info, queues, dump, chain, verify, backup, holds, report and in-doubt list only read, and work beside a running
+    broker.
     in-doubt commit and rollback and purge go through the broker that has the store open, or open it themselves.
 
     Exit status: 0 fine, 1 problems found, 2 misuse, 3 the store cannot be opened.
@@ -89,6 +91,7 @@ for each in (
     tail,
     compact,
     checkpoint,
+    report,
 ):
     command.add_command(each)
 

@@ -95,7 +95,7 @@ def _depth(counts: Counts, top: int) -> dict[str, Any]:
                 "enqueued": sum(came),
                 "ended": sum(went),
                 "deepest": max([counts.opening.get(queue_id, 0), *depths]),
-                "depth": depths[-1] if depths else 0,
+                "depth": depths[-1] if depths else counts.opening.get(queue_id, 0),
                 "values": depths,
             }
         )

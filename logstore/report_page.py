@@ -128,7 +128,7 @@ def _table(
     """``columns``: a name that begins with ``#`` is of numbers, with ``*`` of long words, else of short ones."""
     kinds = {"#": "n", "*": "words"}
     named = [
-        {"name": name.lstrip("#*"), "right": name[0] == "#", "kind": kinds.get(name[0], "name")} for name in columns
+        {"name": name.lstrip("#*"), "right": name[:1] == "#", "kind": kinds.get(name[:1], "name")} for name in columns
     ]
     made = [{"cells": list(map(str, row)), "sum": False} for row in rows]
     if last is not None:
@@ -282,8 +282,8 @@ def _tail(found: dict[str, Any], drawn: Any) -> _Section:
         )
         compaction = tail["compaction"]
         texts.append(
-            f"{size_short(tail['log_bytes'])} on disk, {size_short(tail['live_bytes'])} of it live. Compacting would leave "
-            f"{size_short(compaction['bytes_after'])} and copy {size_short(compaction['copied_bytes'])}."
+            f"{size_short(tail['log_bytes'])} on disk, {size_short(tail['live_bytes'])} of it live. Compacting would "
+            f"leave {size_short(compaction['bytes_after'])} and copy {size_short(compaction['copied_bytes'])}."
         )
         rows = [
             (
@@ -364,8 +364,8 @@ def _bytes(found: dict[str, Any], drawn: Any) -> _Section:
         ("queue", "#messages", "#places", "#content", "#records", "#copies", "#written per byte"),
         rows,
         last=cells(cost["total"], "all"),
-        note="A message on several queues is counted once, where it came first. Written per byte: records as first written "
-        "and their copies, for each byte of records as first written.",
+        note="A message on several queues is counted once, where it came first. Written per byte: records as first "
+        "written and their copies, for each byte of records as first written.",
     )
     return _Section("bytes", "Bytes by queue and write amplification", drawn, tables=[shown])
 

@@ -31,6 +31,7 @@ _VARIABLES: Final = {_INK: "var(--ink)", _FAINT: "var(--line)", _REST: "var(--re
 }
 _ONE: Final = timedelta(seconds=1)
 _NAME_LENGTH: Final = {"wide": 60, "narrow": 34}
+_BYTE_STEPS: Final = [step << shift for shift in (0, 10, 20, 30, 40) for step in (1, 2, 5, 10, 20, 50, 100, 200, 500)]
 _STRIP_CELLS: Final = {"wide": 120, "narrow": 48}
 
 
@@ -42,8 +43,8 @@ class Picture:
     unit: str
     wide: str
     narrow: str
-    legend: tuple[tuple[str, str], ...]
-    """CSS colour and what it stands for."""
+    legend: tuple[tuple[str, str, str], ...]
+    """CSS colour, what it stands for, and the mark if it is not a patch of that colour."""
 
 
 def size_short(size: float, _: object = None) -> str:
@@ -106,7 +107,8 @@ def _draw(
     made = {}
     for kind, width in WIDTHS.items():
         made[kind] = _svg(f"{name}-{kind}", title, width, height(kind) if callable(height) else height, kind, paint)
-    return Picture(title, unit, made["wide"], made["narrow"], tuple(legend))
+    marked = tuple((colour, name, mark[0] if mark else "") for colour, name, *mark in legend)
+    return Picture(title, unit, made["wide"], made["narrow"], marked)
 
 
 def _svg(name: str, title: str, width: int, height: int, kind: str, paint: Callable[[Any, Any, str], None]) -> str:
@@ -116,7 +118,7 @@ def _svg(name: str, title: str, width: int, height: int, kind: str, paint: Calla
     settings = {
         "svg.fonttype": "none",
         "svg.hashsalt": name,  # two pictures of a page never share a name, and equal figures are equal bytes
-        "font.size": 11.0,
+        "font.size": 12.0,
         "text.color": _INK,
         "axes.labelcolor": _INK,
         "xtick.color": _INK,
@@ -136,7 +138,7 @@ def _svg(name: str, title: str, width: int, height: int, kind: str, paint: Calla
         axes.patch.set_alpha(0)
         for side in ("top", "right", "left"):
             axes.spines[side].set_visible(False)
-        axes.tick_params(length=0)
+        axes.tick_params(length=0, pad=7)
         axes.set_axisbelow(True)
         paint(figure, axes, kind)
         text = io.StringIO()
@@ -188,6 +190,14 @@ def _whole(axes: Any, text: Callable[..., str]) -> None:
 
     axes.yaxis.set_major_locator(ticker.MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
     axes.yaxis.set_major_formatter(text)
+
+
+def _of_bytes(axis: Any, most: float, count: int) -> None:
+    """At most so many marks, of sizes that people know."""
+    ticker = require("report", "matplotlib.ticker")
+    step = next((one for one in _BYTE_STEPS if most / one <= count), most / count)
+    axis.set_major_locator(ticker.MultipleLocator(step or 1))
+    axis.set_major_formatter(size_short)
 
 
 # ---- The pictures
@@ -242,7 +252,7 @@ def _written(found: dict[str, Any], times: list[datetime]) -> Picture:
             above, below = [*values, values[-1]], [*base, base[-1]]
             axes.fill_between(edges, below, above, step="post", color=colour, linewidth=0)
         _over_time(axes, times, kind)
-        axes.yaxis.set_major_formatter(size_short)
+        _of_bytes(axes.yaxis, max(both, default=0), 5)
 
     legend = [(_VARIABLES[_SERIES[0]], "records as first written"), (_VARIABLES[_SERIES[3]], "copies: relocation")]
     return _draw("written", "What the log takes", "bytes of records per second, whole log", 220, legend, paint)
@@ -277,8 +287,8 @@ def _latency(found: dict[str, Any]) -> Picture:
     marks = (("p50_us", "o", 0), ("p90_us", "D", 2), ("p99_us", "s", 3), ("p999_us", "|", 1))
 
     def paint(_: Any, axes: Any, kind: str) -> None:
-        ticker = require("report", "matplotlib.ticker")
 
+        ticker = require("report", "matplotlib.ticker")
         axes.set_xscale("log")
         for index, (_, one) in enumerate(rows):
             low, high = max(one["p50_us"], 1), max(one["p999_us"], 1)
@@ -294,8 +304,8 @@ def _latency(found: dict[str, Any]) -> Picture:
         axes.xaxis.set_minor_locator(ticker.NullLocator())
         axes.xaxis.set_major_formatter(span_text)
 
-    names = {"p50_us": "● half", "p90_us": "◆ 90 %", "p99_us": "■ 99 %", "p999_us": "| 99.9 %"}
-    legend = [(_VARIABLES[_SERIES[colour]], names[name]) for name, _, colour in marks]
+    names = {"p50_us": ("half", "●"), "p90_us": ("90 %", "◆"), "p99_us": ("99 %", "■"), "p999_us": ("99.9 %", "|")}
+    legend = [(_VARIABLES[_SERIES[colour]], *names[name]) for name, _, colour in marks]
     return _draw(
         "latency",
         "From enqueue to dequeue",
@@ -322,8 +332,6 @@ def _bytes(found: dict[str, Any]) -> Picture:
         rows.append((f"{found['bytes']['rest']['queues']} others together", found["bytes"]["rest"]))
 
     def paint(_: Any, axes: Any, kind: str) -> None:
-        ticker = require("report", "matplotlib.ticker")
-
         first = [one["record_bytes"] for _, one in rows]
         copies = [one["copied_bytes"] for _, one in rows]
         at = range(len(rows))
@@ -331,8 +339,8 @@ def _bytes(found: dict[str, Any]) -> Picture:
         axes.barh(at, copies, left=first, height=0.3, color=_SERIES[3])
         _rows(axes, [name for name, _ in rows], kind)
         axes.set_xlim(left=0)
-        axes.xaxis.set_major_locator(ticker.MaxNLocator(nbins=6 if kind == "wide" else 3, steps=[1, 2, 4, 5, 8, 10]))
-        axes.xaxis.set_major_formatter(size_short)
+        most = max(one + other for one, other in zip(first, copies, strict=True))
+        _of_bytes(axes.xaxis, most, 6 if kind == "wide" else 3)
 
     legend = [(_VARIABLES[_SERIES[0]], "records as first written"), (_VARIABLES[_SERIES[3]], "copies: relocation")]
     unit = "bytes of the log, by the queue on which a message came first"
@@ -356,7 +364,7 @@ def _tail(tail: dict[str, Any]) -> Picture:
         for label, side in zip(axes.get_xticklabels(), ("left", "right"), strict=False):
             label.set_horizontalalignment(side if len(groups) > 12 else "left")
         axes.grid(axis="y", linewidth=0.8)
-        axes.yaxis.set_major_formatter(size_short)
+        _of_bytes(axes.yaxis, max(one + other for one, other in zip(live, dead, strict=True)), 4)
 
     legend = [(_VARIABLES[_SERIES[2]], "needed"), (_VARIABLES[_REST], "needed by nothing")]
     unit = "bytes in each segment of the log, from the base (left) to the head; beyond 120 (48) several share a bar"
