@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Show = Callable[[str, int, int], None]
 
-__all__ = ["report", "write_page"]
+__all__ = ["need_page", "report", "write_page"]
 
 TOP: Final = 10
 TOP_MAX: Final = 50
@@ -209,6 +209,12 @@ def _document(
         "queues_asked": list(queues),
     }
     return {**figures(counts, told, top), "tail": source.tail()}
+
+
+def need_page() -> None:
+    """Raises ``MissingExtra`` without what :func:`write_page` needs: better known before a long log is read."""
+    require("report", "matplotlib")
+    require("report", "jinja2")
 
 
 def write_page(found: dict[str, Any], target: str | os.PathLike[str]) -> None:

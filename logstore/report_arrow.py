@@ -208,11 +208,14 @@ class _Messages:
         import numpy as np
 
         self._rows(batch)
-        chosen = batch.filter(_mask(self._on(_ints(batch.column("queue_id")))))
-        counts = self._counts
-        places = chosen.column("places")
-        waits = _ints(places.flatten().field("dequeue_lsn")) == NONE
-        waiting = np.bincount(_parents(places)[waits], minlength=chosen.num_rows)
+        counts, places = self._counts, batch.column("places")
+        flat, parents = places.flatten(), _parents(places)
+        here = self._on(_ints(flat.field("queue_id")))
+        on_these = self._on(_ints(batch.column("queue_id")))
+        on_these[parents[here]] = True
+        waits = here & (_ints(flat.field("dequeue_lsn")) == NONE)
+        waiting = np.bincount(parents[waits], minlength=batch.num_rows)[on_these]
+        chosen = batch.filter(_mask(on_these))
         counts.open_messages += chosen.num_rows
         counts.open_places += int(waiting.sum())
         content, pending, staged = (_ints(chosen.column(name)) for name in ("content_bytes", "pending", "staged"))
@@ -358,6 +361,8 @@ def _groups(keys: Any) -> Iterator[tuple[int, Any]]:
     """Each key with the rows that have it."""
     import numpy as np
 
+    if not len(keys):
+        return
     order = np.argsort(keys, kind="stable")
     found, first = np.unique(keys[order], return_index=True)
     for key, rows in zip(found, np.split(order, first[1:]), strict=True):

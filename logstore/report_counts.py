@@ -74,7 +74,7 @@ class Grid:
             if buckets <= BUCKETS_MAX:
                 return cls(start, step, buckets)
         start = first_us - first_us % NICE_US[-1]
-        step = NICE_US[-1] * -(-((last_us - start) // NICE_US[-1] + 1) // BUCKETS_MAX)
+        step = NICE_US[-1] * -(-((last_us - start) // NICE_US[-1] + 1) // (BUCKETS_MAX - 1))  # one more by cutting
         start = first_us - first_us % step
         return cls(start, step, (last_us - start) // step + 1)
 

@@ -155,8 +155,9 @@ def _inlined(svg: str, name: str, title: str, width: int, height: int) -> str:
     body = body[body.index(">") + 1 :]
     body = re.sub(r"#0000[ef][0-9f]", lambda found: _VARIABLES.get(found[0], found[0]), body)
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    # matplotlib's own numbering (figure_1, axes_1, line2d_3) begins anew with each picture, and nothing refers to it.
-    body = re.sub(r'<g id="[a-zA-Z0-9]+_[0-9]+">', "<g>", body)
+    # matplotlib's own numbering (figure_1, line2d_3) begins anew with each picture; most of it nothing refers to.
+    wanted = set(re.findall(r"#([\w.-]+)", body))
+    body = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in wanted else "", body)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" id="{name}" '
         f'role="img" aria-label="{escape(title)}" width="{width}" height="{height}" viewBox="0 0 {width} {height}">'

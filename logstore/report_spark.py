@@ -62,7 +62,8 @@ def count(records: DataFrame, messages: DataFrame, open_rows: DataFrame, grid: G
         counts.bytes[row["queue_id"]] = QueueBytes(*(row[name] for name in names))
     closed = messages.where(_first_queue(scope)).where(_within("end_time", scope))
     counts.outcomes = {row["outcome"]: row["count"] for row in _rows(closed.groupBy("outcome").count())}
-    _open(counts, open_rows.where(_first_queue(scope)))
+    mine = _of_queues(open_rows, scope)
+    _open(counts, mine.where(_first_queue(scope) | (f.size("places") > 0)))
     for row in _rows(spark_analyses.in_doubt(records).orderBy("tx_id")):
         counts.doubts.append(
             Doubt(row["tx_id"], row["xid"], micros(row["since"]), row["operations"], tuple(row["queue_ids"]))

@@ -13,7 +13,7 @@ import click
 from logstore.commands.options import catalog_options, json_option, store_argument
 from logstore.commands.output import print_json
 from logstore.commands.working import working
-from logstore.report import TOP, TOP_MAX, write_page
+from logstore.report import TOP, TOP_MAX, need_page, write_page
 from logstore.report import report as make_report
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ def report(
     """
     if start is not None and stop is not None and start >= stop:
         raise click.UsageError("--from must lie before --to")
+    if target is not None or not as_json:
+        need_page()
     session = _session() if by_spark else None
     try:
         with working() as show:
