@@ -16,6 +16,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logstore.errors import OptionError
 from logstore.extras import MissingExtra
+from logstore.spark_analyses import (
+    bytes_by_queue,
+    dead_lettered,
+    everything,
+    in_doubt,
+    latency,
+    latency_histogram,
+    latency_sketches,
+    merge_latency,
+    pinning,
+    pinning_by_queue,
+    places,
+    queue_depth,
+    redeliveries,
+    settled,
+    throughput,
+)
 from logstore.spark_java import Java, find_java, need_pyspark, session
 
 if TYPE_CHECKING:
@@ -32,6 +49,22 @@ __all__ = [
     "read_stream",
     "register",
     "session",
+    # The analyses: tables in, tables out.
+    "bytes_by_queue",
+    "dead_lettered",
+    "everything",
+    "in_doubt",
+    "latency",
+    "latency_histogram",
+    "latency_sketches",
+    "merge_latency",
+    "pinning",
+    "pinning_by_queue",
+    "places",
+    "queue_depth",
+    "redeliveries",
+    "settled",
+    "throughput",
 ]
 
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"

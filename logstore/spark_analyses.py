@@ -36,6 +36,7 @@ __all__ = [
     "places",
     "queue_depth",
     "redeliveries",
+    "settled",
     "throughput",
 ]
 
@@ -61,7 +62,7 @@ def interval_us(interval: str | timedelta) -> int:
         found = int(match[1]) * unit if match and unit else 0
     if not 0 < found <= 366 * DAY_US:
         raise OptionError(
-            f"{interval!r} is no interval: give a timedelta, or a number and a unit ({', '.join(_UNITS_US)}), up to a year"
+            f"{interval!r} is no interval: give a timedelta, or a number of {', '.join(_UNITS_US)}, up to a year"
         )
     return found
 
@@ -293,7 +294,8 @@ def merge_latency(sketches: DataFrame, *by: str) -> DataFrame:
 
     The columns ``by``, ``queue`` if it is by queue, ``count, min_us, mean_us, p50_us, p90_us, p99_us, p999_us,
     max_us``. ``count``, ``min_us``, ``mean_us`` and ``max_us`` are exact; a percentile has a rank that is right to
-    1.33 % (99 % of the time). A sketch per queue and day is all that has to be kept of a year to ask for any part of it.
+    1.33 % (99 % of the time). A sketch per queue and day is all that has to be kept of a year to ask for any part of
+    it.
     """
     from pyspark.sql import functions as f
 
@@ -405,8 +407,8 @@ def in_doubt(records: DataFrame) -> DataFrame:
     """Prepared transactions without an outcome: ``tx_id, xid, since, prepare_lsn, operations, queue_ids``.
 
     ``since`` is the time of its TX_PREPARE, or, if the log has only what was relocated of it, of its oldest record
-    here; ``operations`` counts those whose records are in the rows. Only rows of undecided transactions are grouped, and of
-    all outcomes only those that meet one of them are looked at further.
+    here; ``operations`` counts those whose records are in the rows. Only rows of undecided transactions are grouped,
+    and of all outcomes only those that meet one of them are looked at further.
     """
     from pyspark.sql import functions as f
 
