@@ -1,7 +1,7 @@
 """The log in Spark: reading it where it lies, following it, and exporting it as a distributed job.
 
-``spark.read.format("logstore").load(DIR)`` works once :func:`register` has been called; :func:`read` does both and lets
-the scanner apply what it can of a query's conditions. ``docs/spark.md`` has the columns, the options and examples.
+``spark.read.format("logstore").load(DIR)`` works once :func:`register` has been called; :func:`read` does both.
+``docs/spark.md`` has the columns, the options and examples.
 
 Importing this module loads neither pyspark nor pyarrow. Without them, or without Java, what needs them raises
 :class:`MissingExtra`, which names the extra to install.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.errors import OptionError
@@ -36,7 +37,7 @@ from logstore.spark_analyses import (
 from logstore.spark_java import Java, find_java, need_pyspark, session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -45,6 +46,7 @@ __all__ = [
     "MissingExtra",
     "find_java",
     "held",
+    "pushdown_is_sound",
     "read",
     "read_stream",
     "register",
@@ -74,7 +76,8 @@ def register(spark: SparkSession, *, pushdown: bool = False) -> None:
     """Make the format ``logstore`` known to this session, for DataFrames, streams and ``USING logstore`` in SQL.
 
     With ``pushdown`` the scanner applies what it can of each query's conditions; the session's setting
-    ``spark.sql.python.filterPushdown.enabled`` is then set to true, and must stay so. A second call replaces the first.
+    ``spark.sql.python.filterPushdown.enabled`` is then set to true, and must stay so. Mind what
+    :func:`pushdown_is_sound` says. A second call replaces the first.
 
     Raises :class:`MissingExtra`.
     """
@@ -86,24 +89,71 @@ def register(spark: SparkSession, *, pushdown: bool = False) -> None:
     spark.dataSource.register(PushingLogSource if pushdown else LogSource)
 
 
+def pushdown_is_sound(spark: SparkSession) -> bool:
+    """Whether this Spark keeps the conditions of one query apart from the next query on the same DataFrame.
+
+    Spark 4.1 to 4.3 does not: a scan with conditions that were pushed into a Python source leaves its plan to every
+    other scan of that DataFrame. So ``frame.where(...).count()`` changes what ``frame.count()`` says after it, and a
+    frame that is joined with itself is read with one side's conditions on both. Later versions keep them apart.
+    """
+    jvm: Any = spark._jvm
+    try:
+        find = jvm.java.lang.Class.forName
+        builder = find("org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder")
+        return any(field.getName() == "readInfo" for field in builder.getDeclaredFields())
+    except Exception:  # noqa: BLE001 - a session of Spark Connect has no JVM to ask, and the answer is then no
+        return False
+
+
 def read(
     spark: SparkSession,
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     columns: Sequence[str] | None = None,
+    pushdown: bool | None = None,
     **options: object,
 ) -> DataFrame:
-    """The records of one store or of several, as a DataFrame; conditions are pushed down to the scanner.
+    """The records of one store or of several, as a DataFrame; all its queries see the stores as they stand now.
 
     ``columns`` are those to read, in their order: Spark cannot tell a source which ones a query uses, so naming them
-    here is what saves work. ``options`` are the source's: ``start_lsn``, ``stop_lsn``, ``body``, ``mode`` ... Each
-    action reads the store as it stands then; see :func:`held`.
+    here is what saves work. ``options`` are the source's; of these ``start_lsn``, ``stop_lsn``, ``types``, ``queues``,
+    ``queue_ids``, ``ids``, ``start_time`` and ``stop_time`` say which records the scanner hands out at all.
 
-    Raises :class:`MissingExtra`, ``OptionError`` for an unknown column or option.
+    ``pushdown``: the scanner also applies what it can of each query's own conditions. By default where
+    :func:`pushdown_is_sound`; ``True`` where it is not is safe only for a frame that is used in one query, once.
+
+    Nothing is held: where a live writer has recycled what the frame is to read, a query raises ``LogRecycled``; see
+    :func:`held`. Raises :class:`MissingExtra`, ``OptionError`` for an unknown column or option, and what opening a
+    :class:`~logstore.inspect.Reader` raises.
     """
-    register(spark, pushdown=True)
-    frame: DataFrame = _loaded(spark.read, path, columns, options)
-    return frame
+    from logstore.inspect import Reader
+
+    def look(one: str) -> tuple[int, int]:
+        with Reader(one) as reader:
+            return reader.info.base_lsn, reader.info.end_lsn
+
+    return _read(spark, path, columns, pushdown, options, look)
+
+
+def _read(
+    spark: SparkSession,
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    columns: Sequence[str] | None,
+    pushdown: bool | None,
+    options: dict[str, object],
+    look: Callable[[str], tuple[int, int]],
+) -> DataFrame:
+    need_pyspark()
+    from logstore.spark_options import Options
+    from logstore.spark_schema import spark_schema
+
+    paths = list(Options.read(_texts(options, path)).paths)  # checked here, where our own exceptions can be raised
+    schema = None if columns is None else spark_schema(_columns(columns))
+    register(spark, pushdown=pushdown_is_sound(spark) if pushdown is None else pushdown)
+    snapshot = json.dumps({one: look(one) for one in paths})
+    reader = spark.read.format("logstore").options(**_texts(options | {"snapshot": snapshot}))
+    reader = reader if schema is None else reader.schema(schema)
+    return reader.load(paths[0] if len(paths) == 1 else paths)
 
 
 def read_stream(
@@ -115,9 +165,15 @@ def read_stream(
 
     Raises :class:`MissingExtra`, ``OptionError`` for an unknown column or option.
     """
-    register(spark, pushdown=spark.conf.get(PUSHDOWN, "false") == "true")
-    frame: DataFrame = _loaded(spark.readStream, path, columns, options, streaming=True)
-    return frame
+    need_pyspark()
+    from logstore.spark_options import StreamOptions
+    from logstore.spark_schema import spark_schema
+
+    (one,) = StreamOptions.read(_texts(options, path)).paths
+    schema = None if columns is None else spark_schema(_columns(columns))
+    register(spark, pushdown=pushdown_is_sound(spark))
+    reader = spark.readStream.format("logstore").options(**_texts(options))
+    return (reader if schema is None else reader.schema(schema)).load(one)
 
 
 @contextmanager
@@ -126,11 +182,12 @@ def held(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     columns: Sequence[str] | None = None,
+    pushdown: bool | None = None,
     hold_limit_bytes: int = 1 << 40,
     hold_expires_s: float = 86_400,
     **options: object,
 ) -> Iterator[DataFrame]:
-    """As :func:`read`, but one state of the log for all actions: a hold keeps it until the ``with`` block ends.
+    """As :func:`read`, and a hold keeps what is to be read until the ``with`` block ends.
 
     No writer is faster then, unless the hold runs out, by ``hold_limit_bytes`` kept or ``hold_expires_s``.
 
@@ -138,45 +195,42 @@ def held(
     """
     import secrets
     from contextlib import ExitStack
-    from pathlib import Path
 
     from logstore.holds import hold
     from logstore.inspect import Reader
 
     with ExitStack() as stack:
-        seen = {}
-        for one in _listed(path):
+
+        def look(one: str) -> tuple[int, int]:
             name = f"spark-{os.getpid()}-{secrets.token_hex(4)}"
-            kept = stack.enter_context(
-                hold(one, name, limit_bytes=hold_limit_bytes, expires_s=hold_expires_s)  # before the end is looked at
-            )
+            kept = stack.enter_context(hold(one, name, limit_bytes=hold_limit_bytes, expires_s=hold_expires_s))
             with Reader(one, hold=kept) as reader:
-                seen[str(Path(one).absolute())] = kept.lsn, reader.info.end_lsn
-        yield read(spark, path, columns=columns, **(options | {"snapshot": json.dumps(seen)}))
+                return kept.lsn, reader.info.end_lsn
+
+        yield _read(spark, path, columns, pushdown, options, look)
 
 
-def _listed(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    return [os.fspath(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
-
-
-def _loaded(
-    reader: Any,
-    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    columns: Sequence[str] | None,
-    options: dict[str, object],
-    *,
-    streaming: bool = False,
-) -> Any:
-    from logstore.spark_options import Options, StreamOptions
-    from logstore.spark_schema import spark_schema
-
-    paths = _listed(path)
-    given = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in options.items()}
-    # Checked here as well: what a worker raises comes back through two other languages.
-    (StreamOptions if streaming else Options).read(given | {"paths": json.dumps(paths)})
-    reader = reader.format("logstore").options(**given)
+def _columns(columns: Sequence[str]) -> Sequence[str]:
     if isinstance(columns, str):
         raise OptionError(f"columns is {columns!r}; it is a list of columns")
-    if columns is not None:
-        reader = reader.schema(spark_schema(columns))
-    return reader.load(paths[0] if streaming or len(paths) == 1 else paths)
+    return columns
+
+
+def _texts(
+    options: dict[str, object], path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None
+) -> dict[str, str]:
+    """Options as Spark takes them."""
+    made = {key: _text(value) for key, value in options.items() if value is not None}
+    if path is not None:
+        made["paths"] = json.dumps(
+            [os.fspath(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
+        )
+    return made
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return json.dumps(list(value)) if isinstance(value, list | tuple | set | frozenset) else str(value)

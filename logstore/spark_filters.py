@@ -65,11 +65,11 @@ class Conditions:
         if isinstance(one, spark.In):
             values = tuple(value) if isinstance(value, list | tuple) else ()
             if column == "lsn" and values and all(_is(each, int) for each in values):
-                self._range(min(values), max(values) + 1)  # and Spark decides which of those between
+                self.limit(min(values), max(values) + 1)  # and Spark decides which of those between
                 return False
-            return column in SETS and bool(values) and self._one_of(column, values)
+            return column in SETS and bool(values) and self.want(column, values)
         if isinstance(one, spark.EqualTo) and column in SETS:
-            return self._one_of(column, (value,))
+            return self.want(column, (value,))
         if column == "lsn" and _is(value, int):
             return self._takes_lsn(one, value)
         if column == "time" and isinstance(value, datetime) and value.tzinfo is not None:
@@ -89,10 +89,11 @@ class Conditions:
         found = ranges.get(type(one))
         if found is None:
             return False
-        self._range(*found)
+        self.limit(*found)
         return True
 
-    def _range(self, start: int, stop: int) -> None:
+    def limit(self, start: int, stop: int) -> None:
+        """Only start ≤ LSN < stop."""
         self.start_lsn = max(self.start_lsn, start)
         self.stop_lsn = max(0, min(self.stop_lsn, stop))
 
@@ -120,7 +121,9 @@ class Conditions:
             self.stop_time = stop
         return True
 
-    def _one_of(self, column: str, values: tuple[Any, ...]) -> bool:
+    def want(self, column: str, values: Iterable[Any]) -> bool:
+        """Only rows with one of these values in a column of :data:`SETS`; false: that cannot be decided here."""
+        values = tuple(values)
         if not all(_is(each, SETS[column]) for each in values):
             return False
         if column == "type" and not RecordType.__members__.keys() >= set(values):
@@ -130,7 +133,7 @@ class Conditions:
             found = frozenset(each for each in found if 0 < each < LSN_LIMIT)  # no other is in any log
         self.wanted[column] = self.wanted.get(column, found) & found
         if column == "id" and self.wanted[column]:
-            self._range(min(self.wanted[column]), LSN_LIMIT)  # a chain's id is its first record's LSN
+            self.limit(min(self.wanted[column]), LSN_LIMIT)  # a chain's id is its first record's LSN
         return True
 
 

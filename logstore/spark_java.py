@@ -195,7 +195,6 @@ def _settings(quick: bool, log_level: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": log_level,
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.driver.extraJavaOptions": f"{flags} {QUICK_FLAGS}" if quick else flags,
     }
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from logstore.errors import OptionError
-from logstore.records import LSN_LIMIT
+from logstore.records import LSN_LIMIT, RecordType
+from logstore.spark_filters import Conditions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +43,13 @@ BATCH_OPTIONS: Final = READ_OPTIONS | {
     "stop_lsn": "the LSN at which to stop, itself not read",
     "as_of_lsn": "outcomes of transactions as they were known at this LSN",
     "mode": "strict: damage fails the query; permissive: what is readable, and the rest is logged",
-    "snapshot": "what logstore.spark.held() sets: up to where each store is read",
+    "types": "record types; the scanner passes over all others. A list: with commas, or in JSON",
+    "queues": "names of queues, of which a record's first is one",
+    "queue_ids": "the same by id",
+    "ids": "chains: ids of messages and transactions",
+    "start_time": "the first time, in ISO 8601 with its zone",
+    "stop_time": "the time at which to stop",
+    "snapshot": "what logstore.spark.read() sets: from where and up to where each store is read",
 }
 STREAM_OPTIONS: Final = READ_OPTIONS | {
     "start": "earliest, latest or an LSN: where a new query begins",
@@ -67,12 +75,12 @@ class _Common:
 class Options(_Common):
     """Of a batch read."""
 
-    start_lsn: int | None
-    stop_lsn: int | None
     as_of_lsn: int | None
     permissive: bool
+    conditions: Conditions
+    """What every row must meet, whatever the query says."""
     snapshot: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """By absolute path: from where on the log is held, and where it ends."""
+    """By absolute path: where the log began and where it ended when it was looked at."""
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Options:
@@ -86,10 +94,9 @@ class Options(_Common):
             raise OptionError(f"start_lsn is {start_lsn}, and that is beyond stop_lsn, {stop_lsn}")
         return cls(
             *_common(text),
-            start_lsn=start_lsn,
-            stop_lsn=stop_lsn,
             as_of_lsn=text.lsn("as_of_lsn"),
             permissive=mode == "permissive",
+            conditions=_conditions(text, start_lsn, stop_lsn),
             snapshot=_snapshot(text.get("snapshot")),
         )
 
@@ -157,6 +164,33 @@ class _Text:
             raise OptionError(f"the option {key} is {text!r}, which is no LSN; write it in decimal, or with 0x")
         return number
 
+    def values(self, key: str, *, number: bool) -> list[Any] | None:
+        """A list: in JSON, or with commas between."""
+        text = self.get(key)
+        if text is None:
+            return None
+        try:
+            found = json.loads(text) if text.startswith("[") else [part.strip() for part in text.split(",")]
+            if number:
+                return [int(each) for each in found]
+        except (TypeError, ValueError):
+            found = [None]
+        if not found or not all(isinstance(each, str) and each for each in found):
+            raise OptionError(f"the option {key} is {text!r}; it is a list, with commas or in JSON")
+        return found
+
+    def moment(self, key: str) -> datetime | None:
+        text = self.get(key)
+        if text is None:
+            return None
+        try:
+            found = datetime.fromisoformat(text)
+        except ValueError:
+            found = None
+        if found is None or found.tzinfo is None:
+            raise OptionError(f"the option {key} is {text!r}; write it as 2026-01-31T12:00:00Z, with its zone")
+        return found.astimezone(UTC)
+
     def number(self, key: str, *, least: int = 1) -> int | None:
         text = self.get(key)
         if text is None:
@@ -206,6 +240,19 @@ def _paths(text: _Text) -> tuple[str, ...]:
     if len(set(found)) < len(found):
         raise OptionError(f"a store is named twice in {', '.join(found)}: each row would come twice")
     return tuple(found)
+
+
+def _conditions(text: _Text, start_lsn: int | None, stop_lsn: int | None) -> Conditions:
+    made = Conditions()
+    made.limit(start_lsn or 0, LSN_LIMIT if stop_lsn is None else stop_lsn)
+    for option, column in (("types", "type"), ("queues", "queue"), ("queue_ids", "queue_id"), ("ids", "id")):
+        values = text.values(option, number=column in ("queue_id", "id"))
+        if values is not None and not made.want(column, values):
+            raise OptionError(
+                f"the option types is {text.get(option)!r}; there are {', '.join(RecordType.__members__)}"
+            )
+    made.start_time, made.stop_time = text.moment("start_time"), text.moment("stop_time")
+    return made
 
 
 def _snapshot(text: str | None) -> dict[str, tuple[int, int]]:

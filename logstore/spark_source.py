@@ -1,9 +1,9 @@
 """The log as a source of Spark's: ``spark.read.format("logstore").load(path)``.
 
 A task is given a range of whole segments and hands Arrow batches from the core's scanner to Spark; no record ever
-becomes a Python object. Each query sees its stores as they stood when it was planned. Beside a live store a query that
-is slower than its writer fails with :class:`~logstore.inspect.LogRecycled` and never skips; :func:`logstore.spark.held`
-keeps that from happening.
+becomes a Python object. A DataFrame sees its stores as they stood when it was first planned, or, made by
+:func:`logstore.spark.read`, when it was made. Beside a live store a query that is slower than its writer fails with
+:class:`~logstore.inspect.LogRecycled` and never skips; :func:`logstore.spark.held` keeps that from happening.
 
 Files are opened while a range is read, and at no other time: what is made here is pickled and sent elsewhere.
 """
@@ -11,12 +11,12 @@ Files are opened while a range is read, and at no other time: what is made here 
 from __future__ import annotations
 
 import logging
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from logstore.errors import CorruptLog
-from logstore.spark_filters import Conditions
 from logstore.spark_options import BODY_BYTES, Options, StreamOptions, paths_of
 from logstore.spark_plan import Range, cut, look, used_names
 from logstore.spark_schema import STORE, checked_columns, spark_schema, target_schema
@@ -72,7 +72,9 @@ class LogSource(DataSource):
 class PushingLogSource(LogSource):
     """The same, where ``spark.sql.python.filterPushdown.enabled`` is true: the scanner applies what it can.
 
-    Spark refuses a reader that takes conditions while that setting is false, so there are two classes.
+    Spark refuses a reader that takes conditions while that setting is false, so there are two classes. And Spark 4
+    keeps what was planned with a query's conditions for all queries of the same DataFrame: one that has no conditions,
+    or that joins the frame with itself, is then answered with another's. See :func:`logstore.spark.pushdown_is_sound`.
     """
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -87,7 +89,7 @@ class LogReader(DataSourceReader):
         self._schema = schema
         self._options = options
         self._columns = checked_columns(schema)
-        self._conditions = Conditions()
+        self._conditions = deepcopy(options.conditions)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Ranges of whole segments, of each store as it stands now."""
@@ -112,8 +114,8 @@ class LogReader(DataSourceReader):
         options, conditions = self._options, self._conditions
         held = options.snapshot.get(view.path)
         end_lsn = view.stop_lsn if held is None else held[1]
-        stop_lsn = min(end_lsn, conditions.stop_lsn, *([] if options.stop_lsn is None else [options.stop_lsn]))
-        start_lsn = max(options.start_lsn or 0, conditions.start_lsn, 0 if held is None else held[0])
+        stop_lsn = min(end_lsn, conditions.stop_lsn)
+        start_lsn = max(conditions.start_lsn, 0 if held is None else held[0])
         queue_ids = self._queue_ids(view)
         if queue_ids == ():
             return

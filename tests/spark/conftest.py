@@ -45,7 +45,7 @@ def require_spark() -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two cores, in UTC, that pushes conditions down."""
+    """A session with two cores, in UTC, that knows the format."""
     require_spark()
     import logstore.spark
 
@@ -53,7 +53,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
         warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
         made = logstore.spark.session(quick=True, log_level="FATAL", conf=SETTINGS | warehouse)
-    logstore.spark.register(made, pushdown=True)
+    logstore.spark.register(made)
     yield made
     made.stop()
 
