@@ -157,11 +157,22 @@ static void put_end(struct column *at, const struct ending *e, int lsn, int time
     column_put8_or_null(&at[reason], (uint8_t)(e->reason - (e->reason > 0 ? 1 : 0)), e->reason == 0);
 }
 
-static bool put_place(pass *p, struct column *at, const struct life_place *place) {
+/* The items' columns have the same number of rows, so that one is asked for all. */
+static bool grow_places(struct column *at) {
+    if (at[P_QUEUE_ID].rows < at[P_DELIVERY_COUNT].capacity) {
+        return true;
+    }
     for (int i = P_QUEUE_ID; i < COLUMNS_IN_ALL; i++) {
         if (!column_grow(&at[i])) {
             return false;
         }
+    }
+    return true;
+}
+
+static bool put_place(pass *p, struct column *at, const struct life_place *place) {
+    if (!grow_places(at)) {
+        return false;
     }
     put_queue(p, &at[P_QUEUE_ID], &at[P_QUEUE], place->queue_id);
     column_put64(&at[P_ENQUEUE_LSN], place->enqueue_lsn);
