@@ -232,6 +232,7 @@ static int delete_queue(pass *p, const struct record *r) {
         return pass_malformed(p, r);
     }
     p->end.how = PLACE_QUEUE_DELETED;
+    p->end.reason = DEQUEUE_REASON_MAX; /* queue deleted */
     int rc = lives_delete_queue(p, queue_id, &p->end);
     return rc == LS_OK ? sort_closing(p) : rc;
 }

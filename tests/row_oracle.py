@@ -504,7 +504,7 @@ class _MessageRows:
         for message in list(self.open.values()):
             place = message.open_place(queue_id)
             if place is not None:
-                self.end_place(message, stood, queue_id, None)
+                self.end_place(message, stood, queue_id, None, "queue_deleted")
                 place.queue_deleted = True
                 self.close_if_over(message, stood)
 

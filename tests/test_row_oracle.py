@@ -172,7 +172,7 @@ def test_fan_out_chunks_and_a_deleted_queue_all_end_in_one_row(store_dir: Path) 
     row = by_id(closed)[long]
     assert (row["content_bytes"], row["place_count"], row["outcome"], row["reason"]) == (18, 3, "dequeued", "rejected")
     assert [place["queue"] for place in row["places"]] == [None, "b", "c"]  # the first has no name any more
-    assert row["places"][0]["reason"] is None
+    assert row["places"][0]["reason"] == "queue_deleted"
     assert row["places"][0]["dequeue_lsn"] == only(record_rows(store_dir), type="QUEUE_DELETE")["lsn"]
     assert row["record_count"] == 6
     assert by_id(closed)[gone]["outcome"] == "destroyed"
