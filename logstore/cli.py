@@ -23,6 +23,7 @@ from logstore.commands.bench import bench
 from logstore.commands.chain import chain
 from logstore.commands.compact import checkpoint, compact
 from logstore.commands.dump import dump
+from logstore.commands.export import export
 from logstore.commands.holds import holds
 from logstore.commands.in_doubt import in_doubt
 from logstore.commands.info import info, queues
@@ -66,9 +67,9 @@ _PROBLEMS = (OutcomeUnknown, StorePoisoned, TransactionError, UnknownMessage, Un
 def command() -> None:
     """Look at, check, recover and serve a message store in a directory.
 
-    info, queues, dump, chain, verify, backup, holds, report and in-doubt list only read, and work beside a running
-    broker.
-    in-doubt commit and rollback and purge go through the broker that has the store open, or open it themselves.
+    info, queues, dump, chain, verify, backup, export, holds, report and in-doubt list only read, and work beside a
+    running broker. in-doubt commit and rollback and purge go through the broker that has the store open, or open it
+    themselves.
 
     Exit status: 0 fine, 1 problems found, 2 misuse, 3 the store cannot be opened.
     """
@@ -83,6 +84,7 @@ for each in (
     recover,
     salvage,
     backup,
+    export,
     holds,
     in_doubt,
     purge,

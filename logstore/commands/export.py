@@ -1,0 +1,216 @@
+"""``logstore export``: the log as Parquet files that are kept, once or again and again."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from logstore.commands.options import SIZE, catalog_options, dry_run_option, json_option, naming, path_argument
+from logstore.commands.output import Failure, one_line, print_json, size_text
+from logstore.commands.working import working
+
+if TYPE_CHECKING:
+    from logstore.export import ExportReport
+    from logstore.export_manifest import Span
+    from logstore.export_plan import ExportPlan
+    from logstore.export_verify import VerifyReport
+    from logstore.holds import Hold
+
+RENEWED_EVERY_S = 60.0
+
+
+@click.command()
+@path_argument
+@click.argument("target", type=click.Path(path_type=Path), required=False)
+@click.option("--body", type=SIZE, help="Keep so many bytes of each record's content [default: none].")
+@click.option("--compression", metavar="NAME", help="none, snappy, lz4, zstd, or zstd:1 to zstd:22 [default: zstd:1].")
+@click.option(
+    "--every", type=click.FloatRange(min=0, min_open=True), help="Stay, and export again so many seconds later."
+)
+@click.option(
+    "--iceberg", type=click.Path(path_type=Path), help="Register the files in the Iceberg catalog in this directory."
+)
+@click.option("--allow-gap", is_flag=True, help="Go on though records were lost that were not exported yet.")
+@click.option(
+    "--hold-limit",
+    type=SIZE,
+    help="The most that may be kept for the export while the writer goes on [default: 1G, or the log's size].",
+)
+@click.option("--verify", "verify_only", is_flag=True, help="Check the export in DIR against its manifest instead.")
+@dry_run_option
+@json_option
+@catalog_options
+def export(
+    store_dir: Path,
+    target: Path | None,
+    verify_only: bool,
+    **options: Any,
+) -> None:
+    """Write what the log has beyond the last export to TARGET, as Parquet files by day.
+
+    TARGET has the datasets records, messages and open; it may be absent. Beside a live broker the log is held until it
+    was read. However it ends, what was exported is whole, and the next run goes on from there.
+
+    logstore export --verify TARGET reads all files of an export and tells what is damaged.
+    """
+    if verify_only:
+        if target is not None:
+            raise click.UsageError("--verify takes the export's directory alone")
+        _verify(store_dir, as_json=options["as_json"])
+        return
+    if target is None:
+        raise click.UsageError("missing argument TARGET")
+    with naming(store_dir):
+        _export(store_dir, target, **options)
+
+
+def _export(
+    store_dir: Path,
+    target: Path,
+    *,
+    body: int | None,
+    compression: str | None,
+    every: float | None,
+    iceberg: Path | None,
+    allow_gap: bool,
+    hold_limit: int | None,
+    dry_run: bool,
+    as_json: bool,
+    connect: str | None,
+    schema: str | None,
+) -> None:
+    from logstore.export import export as run
+    from logstore.export import hold_for, plan_export
+    from logstore.export_manifest import ExportGap
+
+    given: dict[str, Any] = {"body": body, "compression": compression, "allow_gap": allow_gap}
+    try:
+        if dry_run:
+            _tell_plan(store_dir, target, plan_export(store_dir, target, **given), as_json=as_json)
+            return
+        given |= {"iceberg": iceberg, "hold_limit_bytes": hold_limit, "connect": connect, "catalog": schema}
+        with ExitStack() as stack:
+            if every is not None:
+                given["hold"] = stack.enter_context(hold_for(store_dir, target, limit_bytes=hold_limit))
+            while True:
+                with working() as show:
+                    report = run(store_dir, target, progress=partial(show, "exporting"), **given)
+                _tell(store_dir, report, as_json=as_json)
+                if every is None:
+                    return
+                _rest(every, given["hold"])
+    except ExportGap as error:
+        raise Failure(error.message) from error
+
+
+def _rest(seconds: float, held: Hold) -> None:
+    """Until the next export, without the hold running out meanwhile."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        held.renew()
+        time.sleep(min(left, RENEWED_EVERY_S))
+    held.renew()
+
+
+def _span(gap: Span | None) -> list[int] | None:
+    return None if gap is None else [gap.start_lsn, gap.stop_lsn]
+
+
+def _tell_plan(store_dir: Path, target: Path, planned: ExportPlan, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "store": str(store_dir),
+                "target": str(target),
+                "dry_run": True,
+                "start_lsn": planned.start_lsn,
+                "last_lsn": planned.stop_lsn,
+                "log_bytes": planned.log_bytes,
+                "units": len(planned.units),
+                "gap": _span(planned.gap),
+            }
+        )
+        return
+    click.echo(
+        f"would be exported: {size_text(planned.log_bytes)} of the log, from LSN {planned.start_lsn} to "
+        f"{planned.stop_lsn}, in {len(planned.units)} units"
+    )
+    if planned.gap is not None:
+        click.echo(f"lost before it was exported: LSN {planned.gap.start_lsn} to {planned.gap.stop_lsn}")
+
+
+def _tell(store_dir: Path, report: ExportReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "store": str(store_dir),
+                "target": str(report.target),
+                "dry_run": False,
+                "start_lsn": report.start_lsn,
+                "last_lsn": report.last_lsn,
+                "records": report.records,
+                "messages": report.messages,
+                "open": report.open,
+                "files": report.files,
+                "bytes": report.bytes,
+                "log_bytes": report.log_bytes,
+                "gap": _span(report.gap),
+                "seconds": round(report.seconds, 3),
+            }
+        )
+    elif report.files == 0:
+        click.echo(f"{report.target}: nothing new below LSN {report.last_lsn}")
+    else:
+        click.echo(
+            f"{report.target}: {report.records} records and {report.messages} messages in {report.files} files "
+            f"({size_text(report.bytes)}), everything below LSN {report.last_lsn}, {report.open} messages open; "
+            f"{size_text(report.log_bytes)} of the log in {report.seconds:.1f} s"
+        )
+    if report.gap is not None and not as_json:
+        click.echo(f"lost before it was exported: LSN {report.gap.start_lsn} to {report.gap.stop_lsn}")
+    sys.stdout.flush()  # whoever follows a run that stays sees each one
+
+
+def _verify(target: Path, *, as_json: bool) -> None:
+    from logstore.export_verify import verify
+
+    with working() as show:
+        report = verify(target, progress=partial(show, "reading"))
+    _tell_verified(target, report, as_json=as_json)
+    if report.problems:
+        many = len(report.problems)
+        raise Failure(f"{many} {'problem was' if many == 1 else 'problems were'} found in the export {target}")
+
+
+def _tell_verified(target: Path, report: VerifyReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "target": str(target),
+                "store": str(report.manifest.store),
+                "ok": not report.problems,
+                "first_lsn": report.manifest.first_lsn,
+                "last_lsn": report.manifest.last_lsn,
+                "files": report.files,
+                "bytes": report.bytes,
+                "records": report.records,
+                "messages": report.messages,
+                "gaps": [_span(gap) for gap in report.manifest.gaps],
+                "problems": list(report.problems),
+            }
+        )
+        return
+    for problem in report.problems:
+        click.echo(one_line(problem))
+    for gap in report.manifest.gaps:
+        click.echo(f"lost before it was exported: LSN {gap.start_lsn} to {gap.stop_lsn}")
+    click.echo(
+        f"{target}: {report.files} files ({size_text(report.bytes)}) with {report.records} records and "
+        f"{report.messages} messages, LSN {report.manifest.first_lsn} to {report.manifest.last_lsn}"
+    )

@@ -1,0 +1,334 @@
+"""``logstore.arrow.export`` and ``logstore export``: the log as Parquet files that are kept.
+
+A target has the datasets ``records`` (every record) and ``messages`` (a row for each message whose life has ended),
+both by UTC day, and ``open`` (the messages that live at the last exported LSN, which the next run carries on). A run
+goes on where the last one ended, up to what is durable; export_target.py says how it is made to count.
+
+What always holds: the same log in the same state gives the same bytes; no record is in two files, and none is left
+out but for a gap that the manifest names. A run reads beside a live writer, which it asks to keep what it has not
+read yet. LSNs are positions in the log, sizes bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from xxhash import xxh32_hexdigest
+
+from logstore.arrow import queue_names
+from logstore.errors import OptionError, StoreError
+from logstore.export_files import Job, write_messages, write_records
+from logstore.export_manifest import OPEN_FILE, FileInfo, Manifest, Span
+from logstore.export_plan import CHUNK_BYTES, FILE_BYTES, ExportPlan, chunks, log_bytes, plan_run
+from logstore.export_target import Target, explained, read_manifest
+from logstore.extras import require
+from logstore.files import FORMAT_VERSION
+from logstore.holds import LIMIT_BYTES, Hold, hold
+from logstore.inspect import LogRecycled, Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from uuid import UUID
+
+    from logstore.inspect import ReaderInfo
+
+__all__ = ["ExportReport", "export", "hold_for", "plan_export"]
+
+HOLD_S: Final = 3600.0
+RENEWED_AFTER_S: Final = 60.0
+THREADS: Final = 2
+_TRIES: Final = 3  # against a writer that comes while nothing holds the log
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """What one run has come to."""
+
+    target: Path
+    store: UUID
+    start_lsn: int
+    """Where it went on."""
+    last_lsn: int
+    """Everything below it is exported."""
+    records: int
+    messages: int
+    """That ended in this range of the log."""
+    open: int
+    """Messages that live at its end."""
+    files: int
+    bytes: int
+    """Of the new files."""
+    log_bytes: int
+    """That were read."""
+    gap: Span | None
+    """What the store had let go of before."""
+    seconds: float
+
+
+def export(
+    store_dir: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    start_lsn: int | None = None,
+    body: int | None = None,
+    compression: str | None = None,
+    file_bytes: int = FILE_BYTES,
+    iceberg: str | os.PathLike[str] | None = None,
+    allow_gap: bool = False,
+    hold: Hold | None = None,
+    hold_limit_bytes: int | None = None,
+    connect: str | None = None,
+    catalog: str | None = None,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> ExportReport:
+    """Export to ``target`` what the log has beyond the last run, up to what is durable now.
+
+    ``start_lsn``: where a new target begins (the base). ``body``: bytes of each record's content to keep (none).
+    ``compression``: ``zstd:1``, or as given before. ``file_bytes``: of the log, for one file. ``iceberg``: a directory
+    with an Apache Iceberg catalog, in which the files are registered. ``allow_gap``: goes on where records were lost.
+    ``hold``: one that the caller has (:func:`hold_for`), which moves on with the export; otherwise a run beside a
+    live writer takes its own, of at most ``hold_limit_bytes`` (1 GiB, or the log's size). ``connect`` and ``catalog``
+    name the catalog as in ``logstore.open``. ``progress`` is told bytes of the log that are done, and in all.
+
+    Raises ``OptionError``; ``ExportGap``, ``ExportLocked``, ``ExportMismatch``, ``ExportDamaged`` and ``ExportError``
+    of :mod:`logstore.export_manifest`; ``MissingExtra``; and what reading the log does. Whatever it raises, the target
+    holds what it held before, or some of the run, whole; the next run goes on from there.
+    """
+    if not 1 <= file_bytes <= 1 << 40:
+        raise OptionError(f"file_bytes is a number from 1 to {1 << 40}, not {file_bytes!r}")
+    require("arrow", "pyarrow.parquet")
+    source = Path(store_dir)
+    with Reader(source) as reader:
+        info = reader.info  # and it says so if this is no store
+    with Target(target, source) as place:
+        for attempt in range(1, 1 + _TRIES):
+            try:
+                with _held(source, place, info, hold, hold_limit_bytes) as held, _reader(source, held) as reader:
+                    planned = plan_run(
+                        reader,
+                        place.manifest,
+                        start_lsn=start_lsn,
+                        body=body,
+                        compression=compression,
+                        file_bytes=file_bytes,
+                        allow_gap=allow_gap,
+                    )
+                    names = queue_names(source, connect=connect, catalog=catalog)
+                    run = _Run(place, reader, held, planned, names, progress)
+                    report = run.make()
+                    break
+            except LogRecycled:
+                with Reader(source) as again:
+                    info = again.info
+                if attempt == _TRIES or hold is not None:
+                    raise
+        if iceberg is not None and place.manifest is not None:
+            from logstore.export_iceberg import register
+
+            register(place.path, place.manifest, Path(iceberg))
+        return report
+
+
+def plan_export(
+    store_dir: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    start_lsn: int | None = None,
+    body: int | None = None,
+    compression: str | None = None,
+    allow_gap: bool = False,
+) -> ExportPlan:
+    """What :func:`export` would do now; nothing is made or changed. Raises as it does."""
+    path = Path(target)
+    with explained(path):
+        manifest = read_manifest(path)
+    with Reader(store_dir) as reader:
+        return plan_run(reader, manifest, start_lsn=start_lsn, body=body, compression=compression, allow_gap=allow_gap)
+
+
+# ---- What keeps the log meanwhile
+
+
+def hold_for(
+    store_dir: str | os.PathLike[str], target: str | os.PathLike[str], *, limit_bytes: int | None = None
+) -> Hold:
+    """A hold on what ``target`` has not got yet, for an export that is run again and again.
+
+    Where the log has let go of that already, on all that is left of it. Raises as :func:`logstore.holds.hold` does.
+    """
+    source, path = Path(store_dir), Path(target)
+    with explained(path):
+        manifest = read_manifest(path)
+    return _take_hold(source, path, manifest, limit_bytes)
+
+
+def _take_hold(source: Path, target: Path, manifest: Manifest | None, limit_bytes: int | None) -> Hold:
+    if limit_bytes is None:
+        with Reader(source, from_lsn=(1 << 63) - 1) as reader:
+            limit_bytes = max(LIMIT_BYTES, reader.info.log_bytes)
+    name = f"export-{xxh32_hexdigest(os.fsencode(target.resolve()))}"
+    if manifest is not None:
+        try:
+            return hold(source, name, lsn=manifest.last_lsn, limit_bytes=limit_bytes, expires_s=HOLD_S)
+        except LogRecycled:
+            pass  # whether anything is lost, the plan says
+    return hold(source, name, limit_bytes=limit_bytes, expires_s=HOLD_S)
+
+
+def _held(
+    source: Path, place: Target, info: ReaderInfo, given: Hold | None, limit_bytes: int | None
+) -> AbstractContextManager[Hold | None]:
+    """The hold that the run reads with. What no writer changes needs none, and its directory is left as it is."""
+    if given is not None:
+        return nullcontext(given)
+    return _take_hold(source, place.path, place.manifest, limit_bytes) if info.live else nullcontext()
+
+
+@contextmanager
+def _reader(source: Path, held: Hold | None) -> Iterator[Reader]:
+    with Reader(source, hold=held) as reader:
+        yield reader
+
+
+# ---- One run
+
+
+class _Run:
+    """From where the export stands to what is durable, chunk by chunk."""
+
+    def __init__(
+        self,
+        place: Target,
+        reader: Reader,
+        held: Hold | None,
+        planned: ExportPlan,
+        names: dict[int, str],
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self._place = place
+        self._source = reader.path
+        self._info = reader.info
+        self._segments = reader.segments()
+        self._held = held
+        self._plan = planned
+        self._names = names
+        self._progress = progress
+        self._made: list[FileInfo] = []
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._done = self._seen = 0
+        self._renewed = time.monotonic()
+
+    def make(self) -> ExportReport:
+        """All of it."""
+        started = time.monotonic()
+        if self._plan.units:
+            self._force_tail()
+        gap = self._plan.gap
+        for chunk in chunks(self._plan.units, self._segments, CHUNK_BYTES):
+            self._make_chunk(chunk, gap)
+            gap = None
+            if self._held is not None:
+                self._held.advance(chunk[-1].stop_lsn)
+        rows = {name: sum(one.rows for one in self._made if one.dataset == name) for name in ("records", "messages")}
+        manifest = self._place.manifest
+        return ExportReport(
+            target=self._place.path,
+            store=self._info.uuid,
+            start_lsn=self._plan.start_lsn,
+            last_lsn=self._plan.stop_lsn if manifest is None else manifest.last_lsn,
+            records=rows["records"],
+            messages=rows["messages"],
+            open=0 if manifest is None or manifest.open is None else manifest.open.rows,
+            files=len(self._made),
+            bytes=sum(one.bytes for one in self._made),
+            log_bytes=self._plan.log_bytes,
+            gap=self._plan.gap,
+            seconds=time.monotonic() - started,
+        )
+
+    def _force_tail(self) -> None:
+        """After a crash the end of the log may be in memory only, and what is exported must not be lost to the log."""
+        if self._info.state != "crashed":
+            return
+        for segment in self._segments:
+            if segment.end_lsn > self._info.watermark_lsn:
+                try:
+                    fd = os.open(self._source / segment.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                    try:
+                        os.fdatasync(fd)
+                    finally:
+                        os.close(fd)
+                except OSError as error:
+                    said = f"{self._source / segment.name} cannot be forced to the disk: {error.strerror}; see to it"
+                    raise StoreError(said) from error
+
+    def _make_chunk(self, units: list[Span], gap: Span | None) -> None:
+        before = self._place.manifest
+        span = Span(units[0].start_lsn, units[-1].stop_lsn)
+        staging = self._place.begin()
+        job = Job(
+            store_dir=str(self._source),
+            store=self._info.uuid,
+            as_of_lsn=self._plan.stop_lsn,
+            queue_names=self._names,
+            body=self._plan.options.body,
+            compression=self._plan.options.compression,
+            # What was open before a gap may have ended in it: only what the log still tells is carried on.
+            open_set=str(self._place.path / OPEN_FILE) if before is not None and gap is None else None,
+        )
+        with explained(self._place.path):
+            files, opened = self._write(job, units, span, staging)
+        if before is None:
+            before = Manifest(self._info.uuid, FORMAT_VERSION, span.start_lsn, span.start_lsn, self._plan.options)
+        manifest = replace(before, options=self._plan.options).with_run(span.stop_lsn, files, opened, gap)
+        self._place.commit(manifest, [*files, opened])
+        self._made += files
+        self._done += log_bytes(self._segments, span.start_lsn, span.stop_lsn)
+        self._seen = self._done  # gaps between epochs came by as well
+
+    def _write(self, job: Job, units: list[Span], span: Span, staging: Path) -> tuple[list[FileInfo], FileInfo]:
+        """The messages, which are one scan, beside the records, unit by unit: two threads have work throughout."""
+        self._stopped = False
+        with ThreadPoolExecutor(THREADS, "logstore-export") as pool:
+            messages: Future[tuple[list[FileInfo], FileInfo]] = pool.submit(
+                write_messages, job, span, staging, hold=self._held, watch=self._look
+            )
+            records = [
+                pool.submit(write_records, job, unit, staging, hold=self._held, watch=self._watch) for unit in units
+            ]
+            try:
+                waiting: list[Future[Any]] = [messages, *records]
+                for done in as_completed(waiting):
+                    done.result()
+            except BaseException:
+                self._stopped = True
+                pool.shutdown(cancel_futures=True)
+                raise
+            files, opened = messages.result()
+            return [file for each in records for file in each.result()] + files, opened
+
+    def _watch(self, read_bytes: int) -> None:
+        """So much of the log's records came by."""
+        self._look(0)
+        with self._lock:
+            self._seen = min(self._seen + read_bytes, self._plan.log_bytes)
+            self._progress(self._seen, self._plan.log_bytes)
+
+    def _look(self, _: int) -> None:
+        """Called by the writing threads now and then: the hold must not run out, and an end must be noticed."""
+        if self._stopped:
+            raise StoreError("the export was stopped")
+        if self._held is not None and time.monotonic() - self._renewed > RENEWED_AFTER_S:
+            with self._lock:
+                if time.monotonic() - self._renewed > RENEWED_AFTER_S:
+                    self._held.renew()
+                    self._renewed = time.monotonic()
