@@ -1,0 +1,174 @@
+"""How fast a log is exported: megabytes of the log per second, records and messages together.
+
+A log is written under a hold, so that all of it stays, then exported again and again to new targets, in turn with
+reading the same files and nothing else (which bounds it). Two logs: contents of 1 KiB, and of 24 bytes; each message
+is published and consumed. ``--columns`` instead writes one row group by each choice of encoding for each column,
+and tells its size and time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.table import Table
+
+import logstore
+from logstore.arrow import read
+from logstore.export import export
+from logstore.holds import Hold, hold
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MIB = 1 << 20
+BATCH = 5000
+LIVE = 5000
+CONTENTS = {"1 KiB contents": 1024, "24 byte contents": 24}
+ENCODINGS: dict[str, dict[str, object]] = {
+    "plain": {},
+    "dictionary": {"use_dictionary": True},
+    "delta": {"column_encoding": "DELTA_BINARY_PACKED"},
+    "byte stream split": {"column_encoding": "BYTE_STREAM_SPLIT"},
+}
+
+
+class Kept(Hold):
+    """A hold that an export does not move on, so that the same log is exported again."""
+
+    def advance(self, lsn: int, *, expires_s: float | None = None) -> None:  # noqa: ARG002 - it stays where it is
+        """Begin the hold's time anew."""
+        self.renew(expires_s)
+
+
+def write_log(path: Path, content_bytes: int, log_bytes: int) -> None:
+    """Messages of about this size, published and consumed in turns on eight queues, not quite in their order."""
+    chance = random.Random(content_bytes)
+    contents = [bytes(chance.randint(content_bytes // 2, content_bytes * 3 // 2)) for _ in range(BATCH)]
+    with logstore.open(path, durability="relaxed") as store:
+        queues = [store.declare_queue(f"queue {number}") for number in range(8)]
+        alive: list[tuple[int, logstore.Queue]] = []
+        first = store.durable_lsn
+        number = 0
+        while store.durable_lsn - first < log_bytes:
+            for content in contents:
+                number += 1
+                queue = queues[chance.randrange(len(queues))]
+                header = b"text/plain; key=%d" % number
+                alive.append((store.publish(queue, content, header=header, wait=False), queue))
+                if len(alive) > LIVE:
+                    at = chance.randrange(100)
+                    alive[at], alive[0] = alive[0], alive[at]
+                    store.dequeue(*alive.pop(0), wait=False)
+            store.force()
+
+
+def plain_read(path: Path) -> float:
+    """Seconds to read all segments."""
+    started = time.perf_counter()
+    for segment in sorted(path.glob("*.seg")):
+        with segment.open("rb", buffering=0) as file:
+            while file.read(4 * MIB):
+                pass
+    return time.perf_counter() - started
+
+
+def measure(path: Path, held: Hold, target: Path, compression: str) -> Iterator[tuple[float, float, int, int]]:
+    """MB of log per second, bytes of Parquet per byte of log, rows of both datasets."""
+    while True:
+        report = export(path, target, hold=held, compression=compression)
+        shutil.rmtree(target)
+        yield report.log_bytes / report.seconds / 1e6, report.bytes / report.log_bytes, report.records, report.messages
+
+
+def run(directory: Path, log_bytes: int, rounds: int, compressions: list[str]) -> Table:
+    """The figures of all logs."""
+    table = Table(
+        "log", "compression", "export, MB/s of log", "least and most", "read alone, MB/s", "Parquet/log", "rows"
+    )
+    for name, content_bytes in CONTENTS.items():
+        path = directory / f"log-{content_bytes}"
+        logstore.open(path).close()
+        with hold(path, "all", limit_bytes=1 << 40) as held:
+            held.__class__ = Kept
+            write_log(path, content_bytes, log_bytes)
+            runs = {each: measure(path, held, directory / "target", each) for each in compressions}
+            found: dict[str, list[tuple[float, float, int, int]]] = {each: [] for each in compressions}
+            reads = []
+            for _ in range(rounds):
+                reads.append(sum(each.stat().st_size for each in path.glob("*.seg")) / plain_read(path) / 1e6)
+                for each, step in runs.items():
+                    found[each].append(next(step))
+        for each, rows in found.items():
+            rates = [row[0] for row in rows]
+            table.add_row(
+                name,
+                each,
+                f"{statistics.median(rates):.0f}",
+                f"{min(rates):.0f} to {max(rates):.0f}",
+                f"{statistics.median(reads):.0f}",
+                f"{rows[0][1]:.3f}",
+                f"{rows[0][2]:,} records, {rows[0][3]:,} messages",
+            )
+        shutil.rmtree(path)
+    return table
+
+
+def columns(directory: Path, log_bytes: int) -> Table:
+    """Bytes per row and nanoseconds per row of every column by every encoding that fits it."""
+    path = directory / "log"
+    logstore.open(path).close()
+    table = Table("column", *[f"{name} {level}" for name in ENCODINGS for level in ("zstd:1", "zstd:3")])
+    with hold(path, "all", limit_bytes=1 << 40) as held:
+        write_log(path, 24, log_bytes)
+        rows = pa.Table.from_batches(list(read(path, hold=held))).unify_dictionaries().combine_chunks()
+    for name in rows.column_names:
+        cells = []
+        for options in ENCODINGS.values():
+            cells += [_written(directory / "one.parquet", rows.select([name]), dict(options), at) for at in (1, 3)]
+        table.add_row(name, *cells)
+    return table
+
+
+def _written(path: Path, rows: pa.Table, options: dict[str, object], level: int) -> str:
+    if "column_encoding" in options:
+        options |= {"column_encoding": {rows.column_names[0]: options["column_encoding"]}}
+    started = time.perf_counter()
+    try:
+        pq.write_table(rows, path, compression="zstd", compression_level=level, **({"use_dictionary": False} | options))
+    except (pa.ArrowException, OSError):
+        return "-"
+    spent = time.perf_counter() - started
+    return f"{path.stat().st_size / rows.num_rows:.2f} B {spent / rows.num_rows * 1e9:.0f} ns"
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=512, help="of log")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--compression", default="zstd:1", help="several are given with commas")
+    parser.add_argument("--columns", action="store_true")
+    parser.add_argument("--dir", type=Path)
+    options = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="exports-", dir=options.dir))
+    try:
+        if options.columns:
+            Console(width=220).print(columns(directory, options.mib * MIB))
+        else:
+            Console(width=160).print(run(directory, options.mib * MIB, options.rounds, options.compression.split(",")))
+    finally:
+        shutil.rmtree(directory)
+
+
+if __name__ == "__main__":
+    main()
