@@ -193,7 +193,7 @@ def test_rows_are_cut_into_files_by_day_and_number_and_never_within_an_lsn(tmp_p
         day + 1,
         3,
         1 << 62,
-    ]  # a clock that goes back, and one that is out of its mind
+    ]  # two clocks go wrong
     batch = pa.record_batch({"lsn": keys, "time": pa.array(times, pa.timestamp("us", tz="UTC"))})
     job = export_files.Job("", manifest_uuid(), 99, {}, None, "zstd:1", file_rows=2)
     for rows in (1, 2, 3, 10):
