@@ -22,8 +22,10 @@ static uint64_t value_bytes(enum column_kind kind, uint64_t rows) {
     }
 }
 
-/* Never of no bytes, so that NULL means that there was no memory. */
-static uint8_t *new_buffer(uint64_t bytes) { return aligned_alloc(ALIGNED_BYTES, round_up(bytes + 1, ALIGNED_BYTES)); }
+/* With some bytes more than are asked for, so that NULL means no memory and a bitmap can be changed in words. */
+static uint8_t *new_buffer(uint64_t bytes) {
+    return aligned_alloc(ALIGNED_BYTES, round_up(bytes + COLUMN_SLACK_BYTES, ALIGNED_BYTES));
+}
 
 static bool has_offsets(enum column_kind kind) { return kind == COLUMN_BYTES || kind == COLUMN_LIST; }
 

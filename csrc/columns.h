@@ -28,6 +28,8 @@ enum column_kind {
 #define COLUMN_BYTES_MAX ((uint64_t)INT32_MAX - 64) /* offsets are int32 */
 #define COLUMN_ROWS_MAX  ((uint64_t)1 << 24)
 
+enum { COLUMN_SLACK_BYTES = 16 }; /* behind every buffer */
+
 struct column {
     enum column_kind kind;
     uint64_t rows;     /* put so far */

@@ -30,7 +30,7 @@ static void make_room(struct lookback *l, const struct digest *kept) {
         struct digest *oldest = NULL;
         for (size_t i = 0; i < l->reader->scan.count; i++) {
             struct digest *d = &l->digests[i];
-            if (d != kept && bytes_of(d) > 0 && (oldest == NULL || d->used < oldest->used)) {
+            if (d != kept && (d->has_times || d->has_outcomes) && (oldest == NULL || d->used < oldest->used)) {
                 oldest = d;
             }
         }

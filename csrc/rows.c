@@ -60,6 +60,8 @@ static void choose_columns(struct ls_rows *rows) {
     for (unsigned i = 0; i < LS_ROWS_COLUMNS; i++) {
         rows->kinds[i] = (columns >> i & 1) != 0 ? (enum column_kind)column_kinds[i] : COLUMN_ABSENT;
     }
+    rows->any = asked(rows, LS_ROWS_QUEUE_IDS) || asked(rows, LS_ROWS_XID) || asked(rows, LS_ROWS_HEADER) ||
+                asked(rows, LS_ROWS_BODY);
     rows->moved = asked(rows, LS_ROWS_OUTCOME) || asked(rows, LS_ROWS_EFFECT_LSN) || asked(rows, LS_ROWS_EFFECT_TIME);
     rows->placed = asked(rows, LS_ROWS_ENQUEUE_LSN) || asked(rows, LS_ROWS_ENQUEUE_TIME);
 }
@@ -148,7 +150,8 @@ int ls_rows_open(ls_reader *reader, const ls_rows_options *options, ls_rows **ro
     choose_columns(made);
     bool copied = copy_lists(&made->options);
     made->look = lookback_new(reader, options->as_of_lsn);
-    if (!copied || made->look == NULL) {
+    made->block = calloc(ROWS_AT_ONCE, sizeof *made->block);
+    if (!copied || made->look == NULL || made->block == NULL) {
         ls_rows_free(made);
         return fail_memory();
     }
@@ -164,6 +167,7 @@ void ls_rows_free(ls_rows *rows) {
     }
     lookback_free(rows->look);
     free_lists(&rows->options);
+    free(rows->block);
     free(rows);
 }
 
@@ -204,7 +208,8 @@ static bool passes_header(const ls_rows_options *o, const struct record *r) {
 }
 
 static bool passes_queue(const ls_rows_options *o, const struct row *row) {
-    return o->queue_ids == NULL || (row->queue_id != 0 && is_in(o->queue_ids, o->queue_id_count, row->queue_id));
+    return o->queue_ids == NULL ||
+           (row->at[LS_ROWS_QUEUE_COUNT] > 0 && is_in(o->queue_ids, o->queue_id_count, row->at[LS_ROWS_QUEUE_ID]));
 }
 
 /* ---- batches ---- */
@@ -242,29 +247,46 @@ static bool next_record(struct ls_rows *rows, struct record *r) {
 
 /* So that a dequeue that follows finds it without looking back. */
 static void note_start(struct ls_rows *rows, const struct row *row) {
-    if (row->r.type == MESSAGE_START && (row->r.flags & FLAG_COPY) == 0 && row->queue_count > 0) {
-        const struct recent_start start = {row->r.id, row->tx_id, rows->batch.batch.time_us};
+    if (row->r.type == MESSAGE_START && row->operates) {
+        const struct recent_start start = {row->r.id, row->at[LS_ROWS_TX_ID], rows->batch.batch.time_us};
         lookback_passed(rows->look, &start);
     }
 }
 
-/* The record at hand, if it passes; LS_BUSY: the batch of rows is full. */
-static int take(struct ls_rows *rows, ls_columns *columns, const struct record *r) {
-    struct row row;
+/* The record at hand joins the block, if it passes. */
+static int take(struct ls_rows *rows, const struct record *r) {
+    struct row *row = &rows->block[rows->block_count];
     bool wanted = passes_header(&rows->options, r);
     if (!wanted && !(rows->placed && r->type == MESSAGE_START)) {
         return LS_OK;
     }
-    enum format_result why = row_read(r, &row);
+    enum format_result why = row_read(rows, r, row);
     if (why != FORMAT_OK) {
         return fail_at(LS_CORRUPT, rows->batch.first_lsn, r->lsn,
                        "the log is damaged: a record's checksums are right, but its contents are %s",
                        format_result_text(why));
     }
     if (rows->placed) {
-        note_start(rows, &row);
+        note_start(rows, row);
     }
-    return wanted && passes_queue(&rows->options, &row) ? row_put(rows, columns, &row) : LS_OK;
+    int rc = LS_OK;
+    if (wanted && passes_queue(&rows->options, row)) {
+        rc = row_resolve(rows, row);
+        rows->block_count += rc == LS_OK ? 1 : 0;
+    }
+    return rc;
+}
+
+/* Rows point into the batch at hand, so they are put before the next one is read. */
+static int put_block(struct ls_rows *rows, ls_columns *columns) {
+    size_t put = 0, left = rows->block_count - rows->block_at;
+    uint64_t room = rows->options.rows_max - columns->rows;
+    int rc = rows_put(rows, columns, rows->block + rows->block_at, left < room ? left : (size_t)room, &put);
+    rows->block_at += put;
+    if (rows->block_at == rows->block_count) {
+        rows->block_at = rows->block_count = 0;
+    }
+    return rc;
 }
 
 static int fill(struct ls_rows *rows, ls_columns *columns) {
@@ -273,10 +295,14 @@ static int fill(struct ls_rows *rows, ls_columns *columns) {
     while (rc == LS_OK && columns->rows < rows->options.rows_max &&
            (columns->rows > 0 || rows->passed < PASSED_BYTES_MAX)) {
         struct record r;
-        if (next_record(rows, &r)) {
-            rc = take(rows, columns, &r);
+        bool more = rows->block_at == 0 && rows->block_count < ROWS_AT_ONCE && next_record(rows, &r);
+        if (more) {
+            rc = take(rows, &r);
             rows->offset += rc == LS_OK ? r.length : 0;
-        } else {
+        }
+        if (rows->block_count > 0 && (!more || rc != LS_OK)) {
+            rc = put_block(rows, columns); /* a record that failed is taken again, and fails with nothing before it */
+        } else if (!more) {
             rc = next_batch(rows);
         }
     }

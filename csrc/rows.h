@@ -19,44 +19,50 @@ struct ls_rows {
     struct scan_batch batch; /* at hand: bytes NULL: none */
     uint32_t offset;         /* in it, of the next record */
     uint64_t passed;         /* bytes of the log since the caller had a turn */
+    bool any;                /* a row is asked for something of any length */
     bool moved;              /* about effects and outcomes */
     bool placed;             /* about the enqueue of a dequeue */
     uint32_t unknown_count;
     uint16_t unknown[ROWS_TYPES_UNKNOWN];
     size_t named_last; /* where the last queue's name was found */
-    int result;        /* what ended it, if not LS_OK */
+    struct row *block; /* read and not put yet: */
+    size_t block_count;
+    size_t block_at;
+    int result; /* what ended it, if not LS_OK */
     ls_error failure;
 };
 
-/* What one record says, as far as it was asked for. */
+/*
+ * What one record says. Of columns of fixed width the value stands in `at`, by the column's number, and nulls has its bit if
+ * there is none; the rest is where it is in the record.
+ */
 struct row {
     struct record r;
-    uint64_t tx_id;
-    uint64_t content_bytes;
-    uint64_t content_offset;
-    uint32_t header_bytes;
-    uint32_t queue_id; /* the first; 0: none */
-    uint32_t queue_count;
+    uint64_t nulls;
+    uint64_t at[LS_ROWS_HEADER];
     const uint8_t *queues; /* little-endian ids, `queue_rows` of them, `queue_step` bytes apart */
     const uint8_t *more;   /* likewise, after these */
     uint32_t queue_rows;
     uint32_t more_rows;
     uint32_t queue_step;
-    uint16_t delivery_count;
-    uint16_t reason;
-    const uint8_t *header;
-    const uint8_t *body;
+    uint32_t header_bytes;
     uint32_t body_bytes;
+    const uint8_t *header; /* NULL: none */
+    const uint8_t *body;
     bool operates; /* an enqueue or a dequeue */
-    bool has_content;
-    bool has_offset;
-    bool has_header;
-    bool has_xid; /* in the record */
+    bool has_xid;
+    struct xid xid;
 };
 
-/* What a verified record says; else its checksums are right and its contents impossible. */
-enum format_result row_read(const struct record *r, struct row *row);
-/* One row more, of a batch with room for it. LS_BUSY: it does not fit any more, begin another batch. */
-int row_put(struct ls_rows *rows, ls_columns *columns, const struct row *row);
+/* What a verified record says, and the batch that it is in; else its checksums are right and its contents impossible. */
+enum format_result row_read(struct ls_rows *rows, const struct record *r, struct row *row);
+/* And what the rest of the log says of it. */
+int row_resolve(struct ls_rows *rows, struct row *row);
+
+/* Rows that are read and not yet put. */
+enum { ROWS_AT_ONCE = 64 };
+
+/* So many rows more, in a batch with room for them. LS_BUSY: no room for the next row, of *put that are; begin another batch. */
+int rows_put(const struct ls_rows *rows, ls_columns *columns, const struct row *block, size_t n, size_t *put);
 
 #endif
