@@ -12,10 +12,12 @@ static uint64_t bytes_of(const struct digest *d) {
 }
 
 static void forget(struct lookback *l, struct digest *d) {
+    struct batch_time *times = d->times;
+    struct outcome *outcomes = d->outcomes;
     l->digest_bytes -= bytes_of(d);
-    free(d->times);
-    free(d->outcomes);
-    *d = (struct digest){.times = NULL};
+    *d = (struct digest){.times = NULL, .outcomes = NULL};
+    free(times);
+    free(outcomes);
 }
 
 void look_digests_free(struct lookback *l) {
@@ -24,20 +26,24 @@ void look_digests_free(struct lookback *l) {
     }
 }
 
-/* The one that was not asked for the longest goes, but never the one at hand. */
+static struct digest *oldest_but(struct lookback *l, const struct digest *kept) {
+    struct digest *oldest = NULL;
+    for (size_t i = 0; i < l->reader->scan.count; i++) {
+        struct digest *d = &l->digests[i];
+        if (d != kept && bytes_of(d) > 0 && (oldest == NULL || d->used < oldest->used)) {
+            oldest = d;
+        }
+    }
+    return oldest;
+}
+
+/* Those that were not asked for the longest go, but never the one at hand. */
 static void make_room(struct lookback *l, const struct digest *kept) {
-    while (l->digest_bytes > DIGESTS_BYTES_MAX) {
-        struct digest *oldest = NULL;
-        for (size_t i = 0; i < l->reader->scan.count; i++) {
-            struct digest *d = &l->digests[i];
-            if (d != kept && (d->has_times || d->has_outcomes) && (oldest == NULL || d->used < oldest->used)) {
-                oldest = d;
-            }
+    for (size_t i = 0; i < l->reader->scan.count && l->digest_bytes > DIGESTS_BYTES_MAX; i++) {
+        struct digest *oldest = oldest_but(l, kept);
+        if (oldest != NULL) {
+            forget(l, oldest);
         }
-        if (oldest == NULL) {
-            return;
-        }
-        forget(l, oldest);
     }
 }
 
