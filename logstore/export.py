@@ -25,9 +25,9 @@ from xxhash import xxh32_hexdigest
 from logstore.arrow import queue_names
 from logstore.errors import OptionError, StoreError
 from logstore.export_files import Job, write_messages, write_records
-from logstore.export_manifest import OPEN_FILE, FileInfo, Manifest, Span
+from logstore.export_manifest import OPEN_FILE, ExportDamaged, FileInfo, Manifest, Span
 from logstore.export_plan import CHUNK_BYTES, FILE_BYTES, ExportPlan, chunks, log_bytes, plan_run
-from logstore.export_target import Target, explained, read_manifest
+from logstore.export_target import Target, explained, file_hash, read_manifest
 from logstore.extras import require
 from logstore.files import FORMAT_VERSION
 from logstore.holds import LIMIT_BYTES, Hold, hold
@@ -232,6 +232,7 @@ class _Run:
         started = time.monotonic()
         if self._plan.units:
             self._force_tail()
+            self._check_open_set()
         gap = self._plan.gap
         for chunk in chunks(self._plan.units, self._segments, CHUNK_BYTES):
             self._make_chunk(chunk, gap)
@@ -270,6 +271,23 @@ class _Run:
                 except OSError as error:
                     said = f"{self._source / segment.name} cannot be forced to the disk: {error.strerror}; see to it"
                     raise StoreError(said) from error
+
+    def _check_open_set(self) -> None:
+        """What the run before left open is carried on, so it must be what that run wrote."""
+        manifest = self._place.manifest
+        if manifest is None or manifest.open is None:
+            return
+        path = self._place.path / manifest.open.path
+        with explained(self._place.path):
+            try:
+                found = file_hash(path)
+            except FileNotFoundError:
+                found = 0, ""
+        if found != (manifest.open.bytes, manifest.open.xxh64):
+            raise ExportDamaged(
+                f"{path} is missing or damaged, and without it nothing can be carried on: restore it, or export to a "
+                "new target"
+            )
 
     def _make_chunk(self, units: list[Span], gap: Span | None) -> None:
         before = self._place.manifest

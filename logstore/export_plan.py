@@ -50,7 +50,7 @@ def plan(segments: Sequence[SegmentInfo], start_lsn: int, stop_lsn: int, file_by
     """The units of this range of the log: whole segments, together about ``file_bytes`` each."""
     units: list[Span] = []
     begun, size = start_lsn, 0
-    parts = [one for one in segments if one.first_lsn < stop_lsn and one.end_lsn > start_lsn]
+    parts = [one for one in segments if _overlap(one, start_lsn, stop_lsn)]
     for i, segment in enumerate(parts):
         size += _overlap(segment, start_lsn, stop_lsn)
         last = i + 1 == len(parts)

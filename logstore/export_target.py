@@ -56,6 +56,8 @@ class StagedFile:
         self.path = path
         self.bytes = 0
         self._hash = xxh64()
+        self._kept: list[bytes] = []  # not written yet: writers come with many small pieces
+        self._kept_bytes = 0
         self._fd = os.open(path, _NEW, 0o666)
         self._abandoned = False
 
@@ -73,22 +75,30 @@ class StagedFile:
         return self.bytes
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """What writers may call; :meth:`finish` says when it is all there."""
 
     def write(self, data: bytes) -> int:
-        """All of it, or ``OSError``."""
-        view = memoryview(data).cast("B")
-        size = len(view)
+        """Take these bytes; ``OSError`` if those taken before cannot be written."""
+        size = len(data)
         if self._abandoned:
             return size  # a writer that is thrown away may still want to say something
-        self._hash.update(view)
+        self._kept.append(bytes(data))
+        self._kept_bytes += size
         self.bytes += size
-        while view:
-            view = view[os.write(self._fd, view[: 16 * _PIECE]) :]
+        if self._kept_bytes >= _PIECE:
+            self._write_out()
         return size
 
+    def _write_out(self) -> None:
+        content, self._kept, self._kept_bytes = b"".join(self._kept), [], 0
+        self._hash.update(content)
+        view = memoryview(content)
+        while view:
+            view = view[os.write(self._fd, view) :]
+
     def finish(self) -> str:
-        """Force it to the disk; its hash."""
+        """Write what is left, and force it to the disk; its hash."""
+        self._write_out()
         fd, self._fd = self._fd, -1
         try:
             os.fsync(fd)

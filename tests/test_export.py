@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 import pytest
 from killed import and_then_killed
@@ -11,23 +16,26 @@ from row_histories import epoch
 from row_oracle import message_rows, record_rows
 
 import logstore
-from logstore import export_files
+from logstore import export as module
+from logstore import export_files, export_plan
 from logstore.arrow import message_schema, open_schema, schema
-from logstore.errors import OptionError
-from logstore.export import export, hold_for
+from logstore.errors import NotAStore, OptionError, VersionError
+from logstore.export import export, hold_for, plan_export
 from logstore.export_manifest import (
+    ExportDamaged,
+    ExportGap,
+    ExportLocked,
+    ExportMismatch,
+    FileInfo,
     Manifest,
     Span,
 )
-from logstore.export_target import read_manifest
+from logstore.export_target import Target, read_manifest
 from logstore.export_verify import verify
-from logstore.holds import hold
-from logstore.inspect import Reader
+from logstore.holds import hold, list_holds
+from logstore.inspect import Reader, SegmentInfo
 
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: pip install 'logstore[arrow]'")
-
-if TYPE_CHECKING:
-    pass
 
 SEGMENT = 512 << 10
 Rows = list[dict[str, Any]]
@@ -195,7 +203,7 @@ def test_rows_are_cut_into_files_by_day_and_number_and_never_within_an_lsn(tmp_p
         1 << 62,
     ]  # two clocks go wrong
     batch = pa.record_batch({"lsn": keys, "time": pa.array(times, pa.timestamp("us", tz="UTC"))})
-    job = export_files.Job("", manifest_uuid(), 99, {}, None, "zstd:1", file_rows=2)
+    job = export_files.Job("", UUID(int=7), 99, {}, None, "zstd:1", file_rows=2)
     for rows in (1, 2, 3, 10):
         staging = tmp_path / str(rows)
         staging.mkdir()
@@ -211,7 +219,258 @@ def test_rows_are_cut_into_files_by_day_and_number_and_never_within_an_lsn(tmp_p
         assert sorted(path.name for path in staging.iterdir()) == sorted(file.staged for file in made)
 
 
-def manifest_uuid() -> Any:
-    from uuid import UUID
+# ---- Beside a writer
 
-    return UUID("00112233-4455-6677-8899-aabbccddeeff")
+
+def test_beside_a_writer_what_was_not_exported_yet_is_held_and_let_go_of_when_it_was(tmp_path: Path) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    wanted = 0
+    with logstore.open(path, segment_size=SEGMENT) as store, hold_for(path, target) as held:
+        queue = store.declare_queue("orders")
+        for _ in range(3):
+            for _ in range(4):
+                ids = store.publish_many(queue, [bytes(20_000)] * 40)
+                store.dequeue_many(list(ids), queue)
+                wanted += 40
+            store.compact()
+            report = export(path, target, hold=held)
+            assert held.lsn == report.last_lsn
+    assert sum(row["type"] == "MESSAGE_START" for row in rows_of(target, "records")) == wanted
+    assert len(rows_of(target, "messages")) == wanted
+    assert list_holds(path) == []
+
+
+def test_one_run_beside_a_writer_takes_a_hold_of_its_own_and_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    seen: list[list[str]] = []
+    real = module.write_messages
+
+    def spied(*arguments: Any, **options: Any) -> Any:
+        seen.append([one.state for one in list_holds(path)])
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(module, "write_messages", spied)
+    with logstore.open(path, segment_size=SEGMENT) as store:
+        store.publish(store.declare_queue("orders"), b"x")
+        export(path, target)
+        assert list_holds(path) == []
+        assert export(path, target).last_lsn == store.durable_lsn
+    assert seen == [["honoured"]]
+
+
+def recycle(path: Path, times: int) -> None:
+    with logstore.open(path) as store:
+        queue = store.declare_queue("orders")
+        for _ in range(times):
+            ids = store.publish_many(queue, [bytes(20_000)] * 40)
+            store.dequeue_many(list(ids), queue)
+        store.compact()
+
+
+def test_what_was_lost_before_it_was_exported_is_told_and_a_gap_is_gone_on_behind_only_if_allowed(
+    tmp_path: Path,
+) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    with logstore.open(path, segment_size=SEGMENT) as store:
+        stays = store.publish(store.declare_queue("other"), b"stays")
+        goes = store.publish("other", b"goes")
+    last = export(path, target).last_lsn
+    recycle(path, 20)
+    with logstore.open(path) as store:
+        store.dequeue(goes, "other")
+        before = store.tail().base_lsn
+    recycle(path, 20)
+    with Reader(path) as reader:
+        base = reader.segments()[0].first_lsn
+        end = reader.info.end_lsn
+    assert last < before <= base
+    with pytest.raises(ExportGap, match="--allow-gap") as raised:
+        export(path, target)
+    assert (raised.value.start_lsn, raised.value.stop_lsn) == (last, base)
+    with pytest.raises(ExportGap):
+        plan_export(path, target)
+    untouched = everything(target)
+    assert plan_export(path, target, allow_gap=True).gap == Span(last, base)
+    assert everything(target) == untouched
+    report = export(path, target, allow_gap=True)
+    assert (report.gap, report.start_lsn, report.last_lsn) == (Span(last, base), base, end)
+    assert manifest_of(target).gaps == (Span(last, base),)
+    assert [row["id"] for row in rows_of(target, "open")] == [stays]  # and not the one that ended in the gap
+    assert verify(target).problems == ()
+    assert export(path, target).files == 0
+
+
+def test_a_restart_and_recycling_of_what_was_exported_are_no_gap(tmp_path: Path) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    with logstore.open(path, segment_size=SEGMENT) as store:
+        store.publish(store.declare_queue("other"), b"stays")
+    last = export(path, target).last_lsn
+    with logstore.open(path) as store:
+        store.compact()
+    with Reader(path) as reader:
+        assert reader.segments()[0].first_lsn > last
+    report = export(path, target)
+    assert (report.gap, report.start_lsn) == (None, last)
+    assert [row["queue"] for row in rows_of(target, "open")] == ["other"]
+    assert len({row["lsn"] for row in rows_of(target, "records")}) == len(rows_of(target, "records"))
+
+
+# ---- What is refused
+
+
+def test_what_cannot_be_exported_or_exported_to_is_told_before_anything_is_made(
+    store_dir: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "target"
+    with pytest.raises(NotAStore):
+        export(tmp_path, target)
+    for inside in (store_dir, store_dir / "export", store_dir / ".." / "store" / "x"):
+        with pytest.raises(OptionError, match="in the store"):
+            export(store_dir, inside)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "file").write_text("something")
+    with pytest.raises(OptionError, match="no export"):
+        export(store_dir, other)
+    assert everything(other) == {"file": b"something"}
+    with pytest.raises(OptionError, match="compression"):
+        export(store_dir, target, compression="zip")
+    with pytest.raises(OptionError, match="body"):
+        export(store_dir, target, body=0)
+    with pytest.raises(OptionError, match="file_bytes"):
+        export(store_dir, target, file_bytes=0)
+    with pytest.raises(OptionError, match="start_lsn"):
+        export(store_dir, target, start_lsn=8)
+    assert not (target / "records").exists()
+
+
+def test_a_new_target_may_begin_later_and_then_goes_on_from_there(store_dir: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    lsns = [row["lsn"] for row in record_rows(store_dir)]
+    export(store_dir, target, start_lsn=lsns[7])
+    assert [row["lsn"] for row in rows_of(target, "records")] == lsns[7:]
+    assert export(store_dir, target).files == 0
+    with pytest.raises(OptionError, match="leave start_lsn away"):
+        export(store_dir, target, start_lsn=lsns[8])
+
+
+def test_a_target_of_another_store_or_of_a_later_moment_is_refused(store_dir: Path, tmp_path: Path) -> None:
+    target, older = tmp_path / "target", tmp_path / "older"
+    shutil.copytree(store_dir, older)
+    recycle(store_dir, 1)
+    export(store_dir, target)
+    with pytest.raises(ExportMismatch, match="older copy"):
+        export(older, target)
+    another = tmp_path / "another"
+    logstore.open(another, segment_size=SEGMENT).close()
+    with pytest.raises(ExportMismatch, match="another target"):
+        export(another, target)
+
+
+def test_two_exports_to_one_target_are_one_too_many(store_dir: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    with Target(target), pytest.raises(ExportLocked, match="wait"):
+        export(store_dir, target)
+    export(store_dir, target)
+    with Target(target), pytest.raises(ExportLocked):
+        verify(target)
+
+
+def damage(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+
+
+def test_a_damaged_manifest_or_open_set_is_refused_and_nothing_is_written(store_dir: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    export(store_dir, target)
+    with logstore.open(store_dir) as store:
+        store.publish("orders", b"more")
+    whole = everything(target)
+    for name in ("_manifest.json", "open/open.parquet"):
+        damage(target / name)
+        broken = everything(target)
+        with pytest.raises(ExportDamaged, match=name):
+            export(store_dir, target)
+        assert everything(target) == broken
+        (target / name).write_bytes(whole[name])
+    (target / "open/open.parquet").unlink()
+    with pytest.raises(ExportDamaged, match="missing"):
+        export(store_dir, target)
+
+
+def test_any_byte_of_a_manifest_that_is_wrong_is_noticed_and_what_it_says_leads_nowhere_else(
+    store_dir: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "target"
+    export(store_dir, target)
+    raw = (target / "_manifest.json").read_bytes()
+    for at in range(0, len(raw), 7):
+        try:
+            assert Manifest.decode(raw[:at] + bytes([raw[at] ^ 4]) + raw[at + 1 :], "here") == manifest_of(target)
+        except (ExportDamaged, VersionError) as error:
+            assert "here" in error.message
+        with pytest.raises(ExportDamaged):
+            Manifest.decode(raw[:at], "here")
+    for path in ("../x", "/etc/passwd", "records/day=2026-01-01/../../x", "records/x.parquet", "messages"):
+        with pytest.raises(ValueError, match="path"):
+            FileInfo("records", path, 0, 8, 1, 1, "0" * 16).check()
+
+
+def test_a_newer_manifest_is_refused_as_newer(store_dir: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    export(store_dir, target)
+    path = target / "_manifest.json"
+    path.write_bytes(path.read_bytes().replace(b'"logstore_manifest": 1', b'"logstore_manifest": 2'))
+    with pytest.raises(VersionError, match="newer logstore"):
+        export(store_dir, target)
+
+
+# ---- Pieces
+
+
+def test_units_are_whole_segments_and_the_same_from_any_border_between_them() -> None:
+    segments = [
+        SegmentInfo(first, 1, first + size, False) for first, size in [(100, 90), (200, 100), (400, 20), (500, 70)]
+    ]
+    units = export_plan.plan(segments, 130, 550, 100)
+    assert units == [Span(130, 400), Span(400, 550)]
+    assert export_plan.plan(segments, 400, 550, 100) == units[1:]
+    assert export_plan.plan(segments, 130, 550, 1) == [Span(130, 200), Span(200, 400), Span(400, 500), Span(500, 550)]
+    assert export_plan.plan(segments, 550, 550) == export_plan.plan(segments, 190, 200) == []
+    assert export_plan.chunks(units, segments, 1) == [[units[0]], [units[1]]]
+    assert export_plan.chunks(units, segments, 10_000) == [units]
+    assert export_plan.chunks([], segments) == []
+
+
+def test_a_long_run_is_made_to_count_in_chunks_and_comes_to_the_same_rows(
+    store_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export(store_dir, tmp_path / "one", file_bytes=SEGMENT)
+    monkeypatch.setattr(module, "CHUNK_BYTES", SEGMENT)
+    commits = []
+    real = Target.commit
+    monkeypatch.setattr(Target, "commit", lambda *given: (commits.append(given), real(*given)))
+    report = export(store_dir, tmp_path / "two", file_bytes=SEGMENT)
+    for dataset in ("records", "messages", "open"):
+        assert rows_of(tmp_path / "one", dataset)
+        assert nameless(rows_of(tmp_path / "one", dataset)) == nameless(rows_of(tmp_path / "two", dataset))
+    assert len(commits) == len(manifest_of(tmp_path / "two").of("records")) > 2
+    assert report.messages == len(rows_of(tmp_path / "two", "messages"))
+
+
+def test_without_pyarrow_it_says_which_extra_to_install(store_dir: Path, tmp_path: Path) -> None:
+    code = "import sys; sys.modules['pyarrow'] = None; from logstore.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "export", store_dir, tmp_path / "target"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(logstore.__file__).parent.parent)},
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, "pip install 'logstore[arrow]'" in done.stderr) == (3, True)
+    assert not (tmp_path / "target").exists()
