@@ -235,7 +235,8 @@ def test_beside_a_writer_what_was_not_exported_yet_is_held_and_let_go_of_when_it
             store.compact()
             report = export(path, target, hold=held)
             assert held.lsn == report.last_lsn
-    assert sum(row["type"] == "MESSAGE_START" for row in rows_of(target, "records")) == wanted
+    starts = [row for row in rows_of(target, "records") if row["type"] == "MESSAGE_START" and not row["relocated"]]
+    assert len(starts) == wanted
     assert len(rows_of(target, "messages")) == wanted
     assert list_holds(path) == []
 
@@ -458,7 +459,7 @@ def test_a_long_run_is_made_to_count_in_chunks_and_comes_to_the_same_rows(
     for dataset in ("records", "messages", "open"):
         assert rows_of(tmp_path / "one", dataset)
         assert nameless(rows_of(tmp_path / "one", dataset)) == nameless(rows_of(tmp_path / "two", dataset))
-    assert len(commits) == len(manifest_of(tmp_path / "two").of("records")) > 2
+    assert len(commits) == len(manifest_of(tmp_path / "two").of("records")) > 1
     assert report.messages == len(rows_of(tmp_path / "two", "messages"))
 
 
