@@ -26,7 +26,7 @@ from logstore.arrow import queue_names
 from logstore.errors import OptionError, StoreError
 from logstore.export_files import Job, write_messages, write_records
 from logstore.export_manifest import OPEN_FILE, ExportDamaged, FileInfo, Manifest, Span
-from logstore.export_plan import CHUNK_BYTES, FILE_BYTES, ExportPlan, chunks, log_bytes, plan_run
+from logstore.export_plan import CHUNK_BYTES, FILE_BYTES, ExportPlan, checked_options, chunks, log_bytes, plan_run
 from logstore.export_target import Target, explained, file_hash, read_manifest
 from logstore.extras import require
 from logstore.files import FORMAT_VERSION
@@ -104,6 +104,7 @@ def export(
     """
     if not 1 <= file_bytes <= 1 << 40:
         raise OptionError(f"file_bytes is a number from 1 to {1 << 40}, not {file_bytes!r}")
+    checked_options(None, body, compression)
     require("arrow", "pyarrow.parquet")
     source = Path(store_dir)
     with Reader(source) as reader:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from logstore.holds import Hold
 
-__all__ = ["FILE_ROWS", "Job", "write_messages", "write_records"]
+__all__ = ["BOUNDED", "FILE_ROWS", "Job", "write_messages", "write_records"]
 
 FILE_ROWS: Final = 4 << 20
 GROUP_ROWS: Final = 1 << 20
@@ -46,7 +46,7 @@ _DICTIONARIES: Final = frozenset(
     | {"content_bytes", "content_offset"}
 )
 # Columns that are asked for by range or value; bounds of the others would cost more than they spare.
-_BOUNDED: Final = frozenset(
+BOUNDED: Final = frozenset(  # of all datasets
     {"lsn", "type", "id", "time", "batch_lsn", "queue_id", "queue", "tx_id", "outcome", "effect_lsn", "effect_time"}
     | {"enqueue_lsn", "enqueue_time", "reason", "end_lsn", "end_time", "start_time", "dequeue_lsn", "dequeue_time"}
 )
@@ -225,7 +225,7 @@ def _encodings(made: pa.Schema) -> dict[str, Any]:
     """LSNs, ids and times grow by little from row to row, so differences are what is kept; names repeat."""
     arrow = require("arrow", "pyarrow")
     dictionaries: list[str] = []
-    bounded = [name for name in made.names if name in _BOUNDED]
+    bounded = [name for name in made.names if name in BOUNDED]
     deltas: list[str] = []
 
     def sort(path: str, kind: pa.DataType) -> None:

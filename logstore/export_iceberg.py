@@ -7,14 +7,17 @@ the manifest and the catalog is caught up with by the next one, and nothing is r
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from logstore.export_files import BOUNDED
 from logstore.export_manifest import ExportError, ExportMismatch, Manifest
 from logstore.extras import require
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterator
 
     from logstore.export_manifest import FileInfo
 
@@ -46,9 +49,25 @@ def register(target: Path, manifest: Manifest, directory: Path) -> int:
 
     Raises :class:`~logstore.export_manifest.ExportMismatch` for a catalog that has another export's tables.
     """
-    catalog = open_catalog(directory)
-    catalog.create_namespace_if_not_exists(NAMESPACE)
-    return sum(_register(catalog, dataset, target.absolute(), manifest) for dataset in _DAYS)
+    with _explained(directory):
+        catalog = open_catalog(directory)
+        catalog.create_namespace_if_not_exists(NAMESPACE)
+        return sum(_register(catalog, dataset, target.absolute(), manifest) for dataset in _DAYS)
+
+
+@contextmanager
+def _explained(directory: Path) -> Iterator[None]:
+    """What the database, pyiceberg or the system refuse, as an error that says what to do."""
+    sql, iceberg = require("iceberg", "sqlalchemy.exc"), require("iceberg", "pyiceberg.exceptions")
+    own = [one for one in vars(iceberg).values() if isinstance(one, type) and issubclass(one, Exception)]
+    try:
+        yield
+    except (sql.SQLAlchemyError, OSError, *own) as error:
+        what = str(error).partition("\n")[0]
+        raise ExportError(
+            f"the export is whole, but the Iceberg catalog in {directory} could not be changed ({what}): see to it and "
+            "run this again, which registers what is missing"
+        ) from error
 
 
 def _register(catalog: Any, dataset: str, target: Path, manifest: Manifest) -> int:
@@ -77,7 +96,11 @@ def _table(catalog: Any, dataset: str, target: Path, first: FileInfo, manifest: 
                 )
         return table
     parquet, transforms = require("arrow", "pyarrow.parquet"), require("iceberg", "pyiceberg.transforms")
-    table = catalog.create_table(name, schema=parquet.read_schema(target / first.path), properties=told)
+    made = parquet.read_schema(target / first.path)
+    # Only of these do the files tell bounds, and of nothing else should they be looked for.
+    told |= {"write.metadata.metrics.default": "none"}
+    told |= {f"write.metadata.metrics.column.{name}": "full" for name in made.names if name in BOUNDED}
+    table = catalog.create_table(name, schema=made, properties=told)
     with table.update_spec() as spec:
         spec.add_field(_DAYS[dataset], transforms.DayTransform(), "day")
     return table

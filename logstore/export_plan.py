@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from logstore.inspect import Reader
 
-__all__ = ["CHUNK_BYTES", "FILE_BYTES", "ExportPlan", "chunks", "plan", "plan_run"]
+__all__ = ["CHUNK_BYTES", "FILE_BYTES", "ExportPlan", "checked_options", "chunks", "plan", "plan_run"]
 
 FILE_BYTES: Final = 128 << 20
 """Of the log, that go into one file if a day and the number of rows allow."""
@@ -99,7 +99,7 @@ def plan_run(
     ``ExportGap`` unless it is allowed.
     """
     info, segments = reader.info, reader.segments()
-    options = _options(manifest, body, compression)
+    options = checked_options(manifest, body, compression)
     stop = info.end_lsn
     first = segments[0].first_lsn if segments else info.base_lsn
     gap = None
@@ -124,7 +124,8 @@ def plan_run(
     return ExportPlan(start, max(start, stop), tuple(units), log_bytes(segments, start, stop), gap, options)
 
 
-def _options(manifest: Manifest | None, body: int | None, compression: str | None) -> ExportOptions:
+def checked_options(manifest: Manifest | None, body: int | None, compression: str | None) -> ExportOptions:
+    """What all files have in common. Raises ``OptionError`` for what cannot be, or differs from before."""
     if body is not None and not 0 < body <= 1 << 30:
         raise OptionError(f"body is a number of bytes from 1 to {1 << 30}, not {body!r}")
     given = ExportOptions() if manifest is None else manifest.options

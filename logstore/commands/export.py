@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,11 @@ import click
 from logstore.commands.options import SIZE, catalog_options, dry_run_option, json_option, naming, path_argument
 from logstore.commands.output import Failure, one_line, print_json, size_text
 from logstore.commands.working import working
+from logstore.inspect import LogRecycled
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from logstore.export import ExportReport
     from logstore.export_manifest import Span
     from logstore.export_plan import ExportPlan
@@ -85,7 +87,6 @@ def _export(
     connect: str | None,
     schema: str | None,
 ) -> None:
-    from logstore.export import export as run
     from logstore.export import hold_for, plan_export
     from logstore.export_manifest import ExportGap
 
@@ -95,18 +96,33 @@ def _export(
             _tell_plan(store_dir, target, plan_export(store_dir, target, **given), as_json=as_json)
             return
         given |= {"iceberg": iceberg, "hold_limit_bytes": hold_limit, "connect": connect, "catalog": schema}
-        with ExitStack() as stack:
-            if every is not None:
-                given["hold"] = stack.enter_context(hold_for(store_dir, target, limit_bytes=hold_limit))
-            while True:
-                with working() as show:
-                    report = run(store_dir, target, progress=partial(show, "exporting"), **given)
-                _tell(store_dir, report, as_json=as_json)
-                if every is None:
-                    return
-                _rest(every, given["hold"])
+        run = partial(_run, store_dir, target, as_json=as_json, **given)
+        if every is None:
+            run()
+        else:
+            _stay(run, partial(hold_for, store_dir, target, limit_bytes=hold_limit), every)
     except ExportGap as error:
         raise Failure(error.message) from error
+
+
+def _run(store_dir: Path, target: Path, *, as_json: bool, **given: Any) -> None:
+    from logstore.export import export as run
+
+    with working() as show:
+        report = run(store_dir, target, progress=partial(show, "exporting"), **given)
+    _tell(store_dir, report, as_json=as_json)
+
+
+def _stay(run: Callable[..., None], take_hold: Callable[[], Hold], seconds: float) -> None:
+    """Export again and again, and hold meanwhile what was not exported yet."""
+    while True:
+        with take_hold() as held:
+            try:
+                while True:
+                    run(hold=held)
+                    _rest(seconds, held)
+            except LogRecycled:
+                time.sleep(seconds)  # the hold had reached its limit; whether anything is lost, the next run tells
 
 
 def _rest(seconds: float, held: Hold) -> None:
