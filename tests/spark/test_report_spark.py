@@ -1,0 +1,49 @@
+"""A report that Spark counted is the report that Arrow counted, of a store and of an export."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logstore.report import report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def compared(found: dict[str, Any]) -> dict[str, Any]:
+    """What was counted; how old a holder is depends on when one asks."""
+    return {name: value for name, value in found.items() if name != "tail"}
+
+
+@pytest.fixture(scope="module")
+def by_arrow(mixed: Path) -> dict[str, Any]:
+    return report(mixed)
+
+
+def test_of_a_store_both_count_the_same(spark: SparkSession, mixed: Path, by_arrow: dict[str, Any]) -> None:
+    by_spark = report(mixed, spark=spark)
+    assert compared(by_spark) == compared(by_arrow)
+    assert by_arrow["summary"]["closed"] > 100
+    assert len(by_arrow["in_doubt"]) == 2
+
+
+def test_of_some_queues_and_a_part_of_the_time_both_count_the_same(
+    spark: SparkSession, mixed: Path, by_arrow: dict[str, Any]
+) -> None:
+    first, last = (datetime.fromisoformat(by_arrow[name]) for name in ("first_time", "last_time"))
+    asked: dict[str, Any] = {
+        "queues": ["audit"],
+        "start": first + (last - first) / 4,
+        "stop": last - timedelta(milliseconds=1),
+        "top": 1,
+    }
+    narrow = report(mixed, **asked)
+    assert compared(report(mixed, spark=spark, **asked)) == compared(narrow)
+    assert 0 < narrow["summary"]["records"] < by_arrow["summary"]["records"]
