@@ -1,0 +1,332 @@
+"""`make demo`: a broker, real clients, a kill in the middle, and then the log as a table.
+
+It ends within three minutes on two cores. What it starts it ends, also on Ctrl-C. DEMO_MESSAGES says how many messages
+(200000), DEMO_DIR where the export and the page are left (build/demo); the store itself is in a directory that goes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MESSAGES = int(os.environ.get("DEMO_MESSAGES", "200000"))
+PLACE = Path(os.environ.get("DEMO_DIR", "build/demo"))
+PUBLISHERS = 2
+CONSUMERS = (("orders", "documents", "payments"), ("audit", "telemetry", "billing"))
+DOWN_S = 1.0  # between the kill and the restart
+STARTS_S = 60.0
+ENDS_S = 150.0  # for clients that get nowhere
+HOLD_BYTES = 8 << 30  # of log, at most, that is kept for the export
+QUIET_S = 2.0  # nothing was consumed for so long: it is done
+
+
+class Missing(Exception):
+    """Something that the demo needs is not installed."""
+
+
+def check() -> None:
+    """Raises Missing, which says what to install."""
+    from logstore.errors import StoreError
+    from logstore.extras import require
+    from logstore.report import need_page
+    from logstore.spark_java import find_java, need_pyspark
+
+    try:
+        require("test", "pika")
+        need_page()
+        need_pyspark()
+        find_java()
+    except StoreError as missing:
+        raise Missing(f"{missing}; 'make demo' installs what the demo needs") from None
+
+
+class Broker:
+    """`logstore serve` as a process of its own."""
+
+    def __init__(self, store_dir: Path) -> None:
+        self.store_dir, self.port = store_dir, 0
+        self.process: subprocess.Popen[str] | None = None
+
+    def prepare(self) -> None:
+        """The store, with a queue whose rejected messages go to another one."""
+        import logstore
+
+        with logstore.open(self.store_dir) as store:
+            store.declare_queue("rejected")
+            store.declare_queue("orders", dead_letter="rejected")
+
+    def start(self) -> None:
+        """Until clients can connect; on the port that it had."""
+        command = [sys.executable, "-m", "logstore", "serve", str(self.store_dir), "--port", str(self.port)]
+        # A session of its own: Ctrl-C is for this program, which then ends it in good order.
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+        )
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        if not said.startswith("listening on "):
+            raise RuntimeError(f"the broker did not start: {said.strip() or 'see logstore serve --verbose'}")
+        self.port = int(said.rsplit(":", 1)[1])
+
+    def kill(self) -> None:
+        """As a power cut would."""
+        assert self.process is not None
+        self.process.kill()
+        self._wait()
+
+    def stop(self) -> None:
+        """In good order; a second call is harmless."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STARTS_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        if self.process is not None:
+            self._wait()
+
+    def _wait(self) -> None:
+        assert self.process is not None
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@contextmanager
+def clients(shared: Any) -> Iterator[list[Any]]:
+    """All of them at work; none is left behind."""
+    import demo_clients
+
+    context = multiprocessing.get_context("spawn")
+    payer = PUBLISHERS
+    works = [(demo_clients.publish, (shared, index, PUBLISHERS)) for index in range(PUBLISHERS)]
+    works.append((demo_clients.publish_in_transactions, (shared, payer)))
+    works += [(demo_clients.consume, (shared, index, queues)) for index, queues in enumerate(CONSUMERS)]
+    processes = [context.Process(target=target, args=arguments, daemon=True) for target, arguments in works]
+    try:
+        for process in processes:
+            process.start()
+        yield processes
+    finally:
+        for process in processes:
+            if process.pid is not None:
+                process.terminate()
+                process.join()
+
+
+def shared_of(port: int) -> Any:
+    """What the clients have in common."""
+    import demo_clients
+
+    context = multiprocessing.get_context("spawn")
+    payments = max(MESSAGES // 50, 20)
+    total = MESSAGES + payments
+    return demo_clients.Shared(
+        port=port,
+        messages=MESSAGES,
+        payments=payments,
+        stop=context.Value("b", 0, lock=False),
+        billing=context.Value("b", 0, lock=False),
+        published=context.Array("q", PUBLISHERS + 1, lock=False),
+        consumed=context.Array("q", len(CONSUMERS), lock=False),
+        confirmed=context.Array("b", total, lock=False),
+        seen={name: context.Array("b", total, lock=False) for name in demo_clients.QUEUES},
+    )
+
+
+def run_clients(broker: Broker, console: Any) -> str:
+    """Publish and consume all of it, with a kill in the middle. What came of it in words; raises if one was lost."""
+    import demo_clients
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    shared = shared_of(broker.port)
+    connection = demo_clients.connect(shared, lambda: True)
+    demo_clients.declare(connection.channel())
+    connection.close()
+    expected = sum(len(demo_clients.queues_of(shared, number)) for number in range(shared.total))
+    columns = TextColumn("  {task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with clients(shared) as processes, Progress(*columns, console=console) as bars:
+        published = bars.add_task("published", total=shared.total)
+        consumed = bars.add_task("consumed", total=expected)
+        killed, last, moved, began = False, -1, time.monotonic(), time.monotonic()
+        while True:
+            time.sleep(0.1)
+            done, taken = sum(shared.published), sum(shared.consumed)
+            bars.update(published, completed=done)
+            bars.update(consumed, completed=min(taken, expected))
+            if done >= shared.total // 3:
+                shared.billing.value = 1
+            if not killed and done >= shared.total // 2:
+                broker.kill()
+                console.print(
+                    f"  [bold]kill -9[/] of the broker after {done} confirmed messages; again in {DOWN_S:g} s"
+                )
+                time.sleep(DOWN_S)
+                broker.start()
+                console.print("  it is back: what was confirmed is there, and the clients go on")
+                killed = True
+            if taken != last:
+                last, moved = taken, time.monotonic()
+            publishing = any(process.is_alive() for process in processes[: PUBLISHERS + 1])
+            if not publishing and done == shared.total and time.monotonic() - moved > QUIET_S:
+                break
+            if time.monotonic() - max(moved, began) > ENDS_S:
+                raise RuntimeError("the clients get nowhere: see 'logstore serve --verbose'")
+        shared.stop.value = 1
+        for process in processes[PUBLISHERS + 1 :]:
+            process.join(STARTS_S)
+    rest = demo_clients.look_at_rest(shared)
+    lost = [
+        number
+        for number in range(shared.total)
+        if shared.confirmed[number]
+        and not all(shared.seen[name][number] for name in demo_clients.queues_of(shared, number))
+    ]
+    if lost:
+        raise RuntimeError(f"{len(lost)} confirmed messages are lost, the first of them {lost[0]}")
+    waiting = ", ".join(f"{number} on {name}" for name, number in rest.items() if number)
+    return f"{sum(shared.confirmed)} messages confirmed, 0 lost; {waiting or 'nothing'} waits"
+
+
+# ---- The log as a table
+
+
+def show(console: Any, title: str, table: Any, limit: int = 8) -> None:
+    """The first rows of a Spark table."""
+    from rich import box
+    from rich.table import Table
+
+    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, kind in table.dtypes:
+        drawn.add_column(name, justify="left" if kind in ("string", "date", "timestamp") else "right", no_wrap=True)
+    for row in table.limit(limit).collect():
+        drawn.add_row(
+            *("" if value is None else f"{value:,.3g}" if isinstance(value, float) else str(value) for value in row)
+        )
+    console.print(drawn)
+
+
+def ask_live(spark: Any, store_dir: Path, console: Any) -> None:
+    """The log where it lies, beside the broker that has it open."""
+    from pyspark.sql import functions as f
+
+    import logstore.spark
+
+    columns = ("type", "queue_id", "queue", "relocated", "record_bytes", "content_bytes", "queue_count")
+    with logstore.spark.held(spark, store_dir, columns=columns) as records:
+        types = records.groupBy("type").agg(f.count("type").alias("records"), f.sum("record_bytes").alias("bytes"))
+        show(console, "Live: records by type", types.orderBy(f.desc("records")))
+        cost = logstore.spark.bytes_by_queue(records).drop("queue_id").orderBy(f.desc("record_bytes"))
+        show(console, "Live: bytes by queue (records that name none: outcomes, chunks, housekeeping)", cost)
+
+
+def ask_export(spark: Any, target: Path, console: Any) -> None:
+    """The same log as Parquet."""
+    from pyspark.sql import functions as f
+
+    import logstore.spark
+
+    messages = spark.read.parquet(str(target / "messages"))
+    opened = spark.read.parquet(str(target / "open"))
+    both = logstore.spark.everything(messages, opened)
+    latency = logstore.spark.merge_latency(logstore.spark.latency_sketches(messages)).drop("queue_id")
+    milliseconds = [
+        (f.col(name) / 1000).alias(name.replace("_us", "_ms")) for name in latency.columns if name[-3:] == "_us"
+    ]
+    show(console, "Exported: from enqueue to dequeue", latency.select("queue", "count", *milliseconds).orderBy("queue"))
+    depth = logstore.spark.queue_depth(both, "1 second").groupBy("queue").agg(f.max("depth").alias("deepest"))
+    show(console, "Exported: how deep the queues were", depth.orderBy(f.desc("deepest")))
+    again = logstore.spark.redeliveries(both).drop("queue_id").where("redelivered > 0")
+    show(console, "Exported: redeliveries", again.orderBy("queue"))
+    show(console, "Exported: dead letters", logstore.spark.dead_lettered(both).select("queue", "day", "count"))
+    pins = logstore.spark.pinning_by_queue(opened).select("queue", "messages", "content_bytes", "oldest_id")
+    show(console, "Exported: what lives, and what pins the tail", pins.orderBy("oldest_id"))
+
+
+def step(console: Any, text: str) -> None:
+    """What comes next."""
+    console.print(f"\n[bold]{text}[/]")
+
+
+def tour(stack: ExitStack, console: Any) -> Path:
+    """All of it. The path of the page."""
+    from logstore.export import export, hold_for
+
+    import logstore.spark
+    from logstore.report import report, write_page
+
+    began = time.monotonic()
+    work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="logstore-demo-")))
+    store_dir, target, page = work / "store", PLACE / "export", PLACE / "report.html"
+    shutil.rmtree(target, ignore_errors=True)
+    PLACE.mkdir(parents=True, exist_ok=True)
+    broker = Broker(store_dir)
+    stack.callback(broker.stop)
+    step(
+        console,
+        f"1. A broker on a new store; {PUBLISHERS + 1} publishers and {len(CONSUMERS)} consumers, all of them pika",
+    )
+    broker.prepare()
+    broker.start()
+    held = stack.enter_context(hold_for(store_dir, target, limit_bytes=HOLD_BYTES))  # or the log would be recycled
+    console.print(f"  {run_clients(broker, console)}")
+    step(console, "2. Spark reads the log beside the broker")
+    spark = logstore.spark.session(quick=True, log_level="ERROR", conf={"spark.sql.shuffle.partitions": "4"})
+    stack.callback(spark.stop)
+    ask_live(spark, store_dir, console)
+    step(console, "3. The log is exported to Parquet, and Spark reads that")
+    made = export(store_dir, target, hold=held)
+    speed = made.log_bytes / max(made.seconds, 1e-3) / 1e6
+    console.print(
+        f"  {made.records} records and {made.messages} messages of {made.log_bytes / 1e6:.0f} MB of log in "
+        f"{made.bytes / 1e6:.1f} MB of Parquet, {made.seconds:.1f} s ({speed:.0f} MB/s)"
+    )
+    ask_export(spark, target, console)
+    step(console, "4. The page")
+    write_page(report(target, title="make demo: everything that was exported"), page)
+    live = PLACE / "live.html"
+    write_page(report(store_dir, title="make demo: the store beside its broker"), live)
+    console.print(f"  the export, for DuckDB, Polars or Spark: {target}")
+    console.print(f"  the store beside its broker, and what holds its tail: {live.resolve()}", soft_wrap=True)
+    console.print(f"  the report: {page.resolve()}", soft_wrap=True)
+    console.print(f"\nIt took {time.monotonic() - began:.0f} s. docs/spark.md goes on from here.")
+    return page
+
+
+def main() -> int:
+    """Exit status: 0 fine, 1 if something was lost or went wrong, 3 if something is not installed."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    try:
+        check()
+    except Missing as missing:
+        print(f"logstore: {missing}", file=sys.stderr)
+        return 3
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        with ExitStack() as stack:
+            tour(stack, console)
+    except KeyboardInterrupt:
+        print("logstore: interrupted; what was started is ended", file=sys.stderr)
+        return 130
+    except (RuntimeError, OSError) as error:
+        print(f"logstore: the demo failed: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
