@@ -222,14 +222,14 @@ class _Messages:
         counts.open_bytes += int(content.sum())
         counts.open_pending += int(np.count_nonzero(pending))
         counts.open_staged += int(np.count_nonzero(staged))
-        ids, queues = _ints(chosen.column("id")), _ints(chosen.column("queue_id"))
+        ids = _ints(chosen.column("id"))
         since, started = _ints(chosen.column("enqueue_time")), _ints(chosen.column("start_time"))
         moved = _ints(chosen.column("copy_count")) > 0
         for at in np.lexsort((ids, moved))[:OLDEST]:
             us = since[at] if since[at] != NONE else started[at]
             held = Held(
                 id=int(ids[at]),
-                queue_id=None if queues[at] == NONE else int(queues[at]),
+                queue_id=self._waits_on(chosen.column("places")[int(at)].as_py()),
                 since_us=None if us == NONE else int(us),
                 content_bytes=int(content[at]),
                 places=int(waiting[at]),
@@ -239,6 +239,12 @@ class _Messages:
             )
             self._oldest.append((held.order, held))
         self._oldest = heapq.nsmallest(OLDEST, self._oldest)
+
+    def _waits_on(self, places: list[dict[str, Any]]) -> int | None:
+        """The first queue that is asked for on which it waits."""
+        wanted = self._scope.queues
+        waits = (one["queue_id"] for one in places if one["dequeue_lsn"] is None)
+        return next((one for one in waits if wanted is None or one in wanted), None)
 
     def _on(self, queue_ids: Any) -> Any:
         """Where a queue is asked for."""

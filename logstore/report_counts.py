@@ -166,6 +166,7 @@ class Held:
 
     id: int
     queue_id: int | None
+    """The first on which it waits."""
     since_us: int | None
     """Its enqueue, else its start; None: the log no longer tells."""
     content_bytes: int

@@ -188,22 +188,25 @@ class ExportSource(Source):
 
         super().__init__()
         self.path = Path(target)
-        for last in (False,) * (TRIES - 1) + (True,):
+        self.manifest, self._opened = self._state(read_manifest)
+        manifest = self.manifest
+        size = sum(file.bytes for file in (*manifest.files, *manifest.of("open")))
+        self.facts = Facts("export", str(manifest.store), "exported", manifest.first_lsn, manifest.last_lsn, size)
+
+    def _state(self, read_manifest: Callable[[Path], Manifest | None]) -> tuple[Manifest, bytes]:
+        """A manifest and the open set of its moment; another export may be between two renames."""
+        for _ in range(TRIES):
             manifest = read_manifest(self.path)
             if manifest is None:
                 raise StoreError(f"{self.path} has no {MANIFEST} any more: give the target of an export")
             opened = self._open_bytes(manifest)
             if opened is not None:
-                break
-            if last:
-                raise StoreError(
-                    f"{self.path}: the open set is not the manifest's: an export is writing it, or was interrupted; "
-                    "run the export again, then this"
-                )
-            time.sleep(0.2)  # another export is between two renames
-        self.manifest, self._opened = manifest, opened
-        size = sum(file.bytes for file in (*manifest.files, *manifest.of("open")))
-        self.facts = Facts("export", str(manifest.store), "exported", manifest.first_lsn, manifest.last_lsn, size)
+                return manifest, opened
+            time.sleep(0.2)
+        raise StoreError(
+            f"{self.path}: the open set is not the manifest's: an export is writing it, or was interrupted; "
+            "run the export again, then this"
+        )
 
     def _open_bytes(self, manifest: Manifest) -> bytes | None:
         """The open set if it is the one that this manifest names; the file is replaced by each export."""

@@ -358,20 +358,22 @@ def latency_histogram(messages: DataFrame, *, reasons: Sequence[str] = TAKEN) ->
 def pinning(open: DataFrame, limit: int = 10) -> DataFrame:  # noqa: A002 - the set's own name
     """What holds the tail and since when: the oldest messages that live, oldest first, at most ``limit``.
 
-    ``id`` (the LSN at which it began), ``queue_id, queue, since`` (its enqueue, else its start), ``content_bytes,
-    places`` (on which it waits), ``pending, staged, moved`` (it was relocated: what it needs lies further up now).
+    ``id`` (the LSN at which it began), ``queue_id, queue`` (the first on which it waits), ``since`` (its first enqueue,
+    else its start), ``content_bytes, places`` (on which it waits), ``pending, staged, moved`` (it was relocated: what
+    it needs lies further up now).
     Not moved ones come first: they need the log from ``id`` on. Nothing is shuffled but the best of each task.
     """
     from pyspark.sql import functions as f
 
+    first = f.get(_waiting(), f.lit(0))
     return (
         open.select(
             "id",
-            "queue_id",
-            "queue",
+            first["queue_id"].alias("queue_id"),
+            first["queue"].alias("queue"),
             f.coalesce("enqueue_time", "start_time").alias("since"),
             "content_bytes",
-            _waiting().alias("places"),
+            f.size(_waiting()).alias("places"),
             "pending",
             "staged",
             (f.col("copy_count") > 0).alias("moved"),
@@ -384,23 +386,26 @@ def pinning(open: DataFrame, limit: int = 10) -> DataFrame:  # noqa: A002 - the 
 def _waiting() -> Column:
     from pyspark.sql import functions as f
 
-    return f.size(f.filter("places", lambda place: place["dequeue_lsn"].isNull()))
+    return f.filter("places", lambda place: place["dequeue_lsn"].isNull())
 
 
 def pinning_by_queue(open: DataFrame) -> DataFrame:  # noqa: A002 - the set's own name
-    """What lives by the queue on which it came first: ``queue_id, queue, messages, places, content_bytes, oldest_id,
-    since``. ``queue_id`` is null for what was never on any.
+    """What lives, by each queue on which it waits: ``queue_id, queue, messages, content_bytes, oldest_id, since``.
+
+    ``queue_id`` is null for what waits on none: it is staged, or a transaction without an outcome has it.
     """
     from pyspark.sql import functions as f
 
+    since = f.coalesce("enqueue_time", "start_time").alias("since")
+    waiting = open.select("id", "content_bytes", since, f.explode_outer(_waiting()).alias("place"))
     totals = {
         "messages": ("count", f.col("id")),
-        "places": ("sum", _waiting()),
         "content_bytes": ("sum", f.col("content_bytes")),
         "oldest_id": ("min", f.col("id")),
-        "since": ("min", f.coalesce("enqueue_time", "start_time")),
+        "since": ("min", f.col("since")),
     }
-    return _by_queue(open, [], totals).select("queue_id", "queue", *totals)
+    rows = waiting.select("id", "content_bytes", "since", "place.queue_id", "place.queue")
+    return _by_queue(rows, [], totals).select("queue_id", "queue", *totals)
 
 
 def in_doubt(records: DataFrame) -> DataFrame:

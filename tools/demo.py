@@ -213,7 +213,7 @@ def show(console: Any, title: str, table: Any, limit: int = 8) -> None:
         drawn.add_column(name, justify="left" if kind in ("string", "date", "timestamp") else "right", no_wrap=True)
     for row in table.limit(limit).collect():
         drawn.add_row(
-            *("" if value is None else f"{value:,.3g}" if isinstance(value, float) else str(value) for value in row)
+            *("" if value is None else f"{value:,.1f}" if isinstance(value, float) else str(value) for value in row)
         )
     console.print(drawn)
 
@@ -251,7 +251,7 @@ def ask_export(spark: Any, target: Path, console: Any) -> None:
     again = logstore.spark.redeliveries(both).drop("queue_id").where("redelivered > 0")
     show(console, "Exported: redeliveries", again.orderBy("queue"))
     show(console, "Exported: dead letters", logstore.spark.dead_lettered(both).select("queue", "day", "count"))
-    pins = logstore.spark.pinning_by_queue(opened).select("queue", "messages", "content_bytes", "oldest_id")
+    pins = logstore.spark.pinning_by_queue(opened).drop("queue_id")
     show(console, "Exported: what lives, and what pins the tail", pins.orderBy("oldest_id"))
 
 
@@ -262,9 +262,8 @@ def step(console: Any, text: str) -> None:
 
 def tour(stack: ExitStack, console: Any) -> Path:
     """All of it. The path of the page."""
-    from logstore.export import export, hold_for
-
     import logstore.spark
+    from logstore.export import export, hold_for
     from logstore.report import report, write_page
 
     began = time.monotonic()
@@ -309,7 +308,7 @@ def main() -> int:
     """Exit status: 0 fine, 1 if something was lost or went wrong, 3 if something is not installed."""
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     try:
         check()
     except Missing as missing:
