@@ -65,6 +65,7 @@ endef
 FULL := $(VENV)/.installed-everything
 BROKER := $(VENV)/.installed-broker
 BENCH := $(VENV)/.installed-bench
+DEMO := $(VENV)/.installed-demo
 PINS := pyproject.toml setup.py constraints.txt
 # The extra spark, half of all that could be fetched, is for programs that do not exist yet; the other stores that
 # `make bench` measures are fetched by it alone.
@@ -90,6 +91,10 @@ $(BROKER): $(PINS)
 
 $(BENCH): $(PINS)
 	$(call INSTALL,bench)
+
+# Spark needs a Java: where the machine has none, a package brings one.
+$(DEMO): $(PINS)
+	$(call INSTALL,broker$(COMMA)demo$(COMMA)report$(COMMA)spark$(if $(shell command -v java),,$(COMMA)java))
 
 # ---- The extension module -----------------------------------------------------------------------------------------
 
@@ -120,6 +125,10 @@ FORCE:
 .PHONY: run
 run: $(if $(wildcard $(FULL)),$(FULL),$(BROKER)) $(EXTENSION) ## start the broker on 127.0.0.1 (PORT=5672 DATA=./data)
 	@$(BIN)/logstore serve '$(DATA)' --host 127.0.0.1 --port '$(PORT)'
+
+.PHONY: demo
+demo: $(if $(wildcard $(FULL)),$(FULL),$(DEMO)) $(EXTENSION) ## the tour: broker, clients, kill -9, export, Spark, a page (DEMO_MESSAGES=200000)
+	@$(BIN)/python tools/demo.py
 
 .PHONY: setup
 setup: $(FULL) $(EXTENSION) ## the full environment in .venv: every extra in use and every test tool

@@ -44,7 +44,7 @@ def check() -> None:
     from logstore.spark_java import find_java, need_pyspark
 
     try:
-        require("test", "pika")
+        require("demo", "pika")
         need_page()
         need_pyspark()
         find_java()
