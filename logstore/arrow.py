@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from logstore.export import export
     from logstore.holds import Hold
 
     # Made when they are asked for, so that importing this does not import pyarrow.
@@ -41,6 +42,7 @@ __all__ = [
     "OPEN",
     "RECORDS",
     "Where",
+    "export",
     "open_places",
     "queue_names",
     "read",
@@ -215,6 +217,10 @@ def _moment(name: str, value: datetime | None) -> datetime | None:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "export":  # which imports this module
+        from logstore.export import export
+
+        return export
     made = {"RECORDS": schema, "MESSAGES": message_schema, "OPEN": open_schema}.get(name)
     if made is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
