@@ -263,10 +263,13 @@ void life_settle_down(pass *p, uint32_t number) {
 }
 
 static struct life_place *open_place(struct life_more *x, uint32_t queue_id) {
-    for (uint32_t i = x->place_count; i-- > 0;) {
-        if (x->places[i].queue_id == queue_id && x->places[i].end.how == PLACE_OPEN) {
+    uint32_t left = x->open_places; /* mostly the newest: a long history need not be gone through */
+    for (uint32_t i = x->place_count; left > 0 && i-- > 0;) {
+        bool open = x->places[i].end.how == PLACE_OPEN;
+        if (open && x->places[i].queue_id == queue_id) {
             return &x->places[i];
         }
+        left -= open ? 1 : 0;
     }
     return NULL;
 }

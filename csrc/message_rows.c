@@ -309,10 +309,25 @@ static int put_closing(pass *p, ls_columns *c) {
     return rc;
 }
 
+/* What a pass goes on from must still be there, or what ended in between would be missing. */
+static int begin(pass *p, const ls_reader *reader) {
+    const struct scan *s = &reader->scan;
+    p->began = true;
+    if (s->last == SIZE_MAX || p->start_lsn == 0) {
+        return LS_OK;
+    }
+    const struct scan_file *f = &s->files[s->first];
+    return f->first_lsn <= p->start_lsn || f->header.prev_end_lsn <= p->start_lsn
+               ? LS_OK
+               : fail(LS_RECYCLED, "the log from LSN %llu to %llu is gone: rows of messages cannot begin there",
+                      (unsigned long long)p->start_lsn, (unsigned long long)f->header.prev_end_lsn);
+}
+
 /* LS_END: nothing of the log is left below stop_lsn. */
 static int next_batch(pass *p, ls_reader *reader) {
     do {
-        int rc = reader_next(reader, &p->batch);
+        int rc = p->began ? LS_OK : begin(p, reader);
+        rc = rc == LS_OK ? reader_next(reader, &p->batch) : rc;
         if (rc != LS_OK) {
             return rc;
         }
@@ -325,15 +340,19 @@ static int next_batch(pass *p, ls_reader *reader) {
     }
     p->in_batch = true;
     p->offset = 0;
+    p->budget -= p->budget < p->batch.batch.bytes ? p->budget : p->batch.batch.bytes;
     return begin_epoch(p);
 }
 
-/* LS_OK: the batch of rows is full. LS_END: everything was read. */
-static int fill(pass *p, ls_reader *reader, ls_columns *c) {
+/* LS_OK: the batch of rows is full, or enough was read; *full says which. LS_END: everything was read. */
+static int fill(pass *p, ls_reader *reader, ls_columns *c, bool *full) {
     int rc = LS_OK;
+    *full = false;
+    p->budget = p->read_at_once;
     while (rc == LS_OK) {
         rc = p->closing_count > 0 ? put_closing(p, c) : LS_OK;
-        if (rc == LS_END) {
+        *full = rc == LS_END;
+        if (*full || (!p->in_batch && p->budget == 0)) {
             return LS_OK;
         }
         struct record r;
@@ -369,21 +388,23 @@ int ls_message_rows_next(ls_message_rows *rows, ls_reader *reader, ls_columns **
     if (rows->ended) {
         return LS_END;
     }
-    ls_columns *c = message_columns_new(false, rows->batch_rows);
+    ls_columns *c = rows->filling != NULL ? rows->filling : message_columns_new(false, rows->batch_rows);
     if (c == NULL) {
         return pass_stick(rows, fail_memory());
     }
-    int rc = pass_stick(rows, fill(rows, reader, c));
+    bool full;
+    rows->filling = c;
+    int rc = pass_stick(rows, fill(rows, reader, c, &full));
     if (rc == LS_END) {
         rows->ended = true;
-        rc = c->rows > 0 ? LS_OK : LS_END;
+        full = c->rows > 0;
+        rc = full ? LS_OK : LS_END;
     }
-    if (rc != LS_OK) {
-        ls_columns_free(c);
-        return rc;
+    if (rc == LS_OK && full) {
+        *batch = c;
+        rows->filling = NULL;
     }
-    *batch = c;
-    return LS_OK;
+    return rc;
 }
 
 static int sort_open(pass *p) {
@@ -460,6 +481,7 @@ int ls_message_rows_new(uint64_t start_lsn, uint64_t stop_lsn, const uint32_t *q
     p->start_lsn = start_lsn;
     p->stop_lsn = stop_lsn;
     p->batch_rows = batch_rows;
+    p->read_at_once = READ_AT_ONCE;
     p->names = names;
     p->name_count = n;
     lives_init(p);
@@ -471,6 +493,7 @@ void ls_message_rows_free(ls_message_rows *rows) {
     if (rows == NULL) {
         return;
     }
+    ls_columns_free(rows->filling);
     moves_forget(rows);
     lives_free(rows);
     free(rows->names);

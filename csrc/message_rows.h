@@ -24,6 +24,7 @@ enum {
     LIFE_WORK_MAX = 1 << 22,   /* undecided operations on one message */
     BATCH_ITEMS_MAX = 1 << 23, /* places in one batch of rows */
     LIVES_IN_SLAB = 4096,
+    READ_AT_ONCE = 64 << 20,
 };
 
 #define LIFE_NONE UINT32_MAX
@@ -167,6 +168,7 @@ struct ls_message_rows {
     uint64_t stop_lsn;
     uint64_t from_lsn; /* where the log was first read */
     uint64_t batch_rows;
+    uint64_t read_at_once; /* bytes of the log, by one call */
     struct name_of *names; /* sorted by queue id */
     size_t name_count;
     struct name_of named; /* the last one asked for */
@@ -195,8 +197,11 @@ struct ls_message_rows {
     struct scan_batch batch;
     uint32_t offset; /* of the next record in the batch */
     bool in_batch;
+    bool began;
     bool ended;
-    int failure; /* sticks */
+    ls_columns *filling; /* rows that nobody has yet */
+    uint64_t budget;     /* bytes of the log that this call may still read */
+    int failure;         /* sticks */
     ls_error error;
 
     /* ---- lives that have ended together, and have no row yet ---- */

@@ -407,3 +407,16 @@ int ls_message_rows_seed(ls_message_rows *rows, uint64_t id, const uint8_t *stat
     }
     return pass_stick(rows, life_state_get(rows, id, state, bytes));
 }
+
+int ls_message_rows_seed_all(ls_message_rows *rows, const int64_t *ids, const uint8_t *states, const int32_t *offsets,
+                             size_t n) {
+    int rc = LS_OK;
+    for (size_t i = 0; rc == LS_OK && i < n; i++) {
+        if (ids[i] <= 0 || offsets[i] < 0 || offsets[i + 1] < offsets[i]) {
+            return pass_stick(
+                rows, fail(LS_OPTION, "row %llu of the open set has an impossible id or state", (unsigned long long)i));
+        }
+        rc = ls_message_rows_seed(rows, (uint64_t)ids[i], states + offsets[i], (size_t)(offsets[i + 1] - offsets[i]));
+    }
+    return rc;
+}

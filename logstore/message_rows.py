@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from logstore._core import ffi, lib
-from logstore._native import check
+from logstore._native import check, failure
 from logstore.errors import OptionError, StoreClosed
 from logstore.extras import require
-from logstore.inspect import Reader
+from logstore.inspect import LogRecycled, Reader
 from logstore.records import LSN_LIMIT
 from logstore.row_scan import REASONS, column_array
 from logstore.row_schema import message_schema, open_schema
@@ -89,6 +89,7 @@ class MessageScan:
             ids = ffi.new("uint32_t[]", named)
             check(lib.ls_message_rows_new(start, self.stop_lsn, ids, len(named), batch_rows, made))
             self._c: Any = ffi.gc(made[0], lib.ls_message_rows_free)
+            self._began = False
             if seed is not None:
                 self._seed(seed)
         except BaseException:
@@ -115,9 +116,13 @@ class MessageScan:
             code, owner = self._next(lambda into: lib.ls_message_rows_next(self._handle(), self._reader.handle, into))
             if code == lib.LS_END:
                 return
+            if code == lib.LS_RECYCLED and not self._began:
+                raise LogRecycled(failure(code).message)
             if code != 0:
                 raise self._reader.explained(code)
-            yield self._batch(owner, self.schema)
+            self._began = True
+            if owner is not None:  # else enough was read for one call
+                yield self._batch(owner, self.schema)
 
     def open_rows(self) -> pa.Table:
         """The messages that are open where the rows end, by id; once all batches were read.
@@ -150,7 +155,7 @@ class MessageScan:
     def _next(self, call: Any) -> tuple[int, Any]:
         into = ffi.new("ls_columns **")
         code = call(into)
-        return code, ffi.gc(into[0], lib.ls_columns_free) if code == 0 else None
+        return code, ffi.gc(into[0], lib.ls_columns_free) if into[0] != ffi.NULL else None
 
     def _batch(self, owner: Any, schema: pa.Schema) -> pa.RecordBatch:
         arrow = require("arrow", "pyarrow")
@@ -192,12 +197,20 @@ class MessageScan:
             raise OptionError(f"the open set's {REST_KEY.decode()} is not what a pass left") from None
         if told:
             check(lib.ls_message_rows_seed_rest(self._c, told, len(told)))
-        for batch in table.select(["id", "state"]).to_batches():
-            for message_id, state in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
-                blob = state.as_buffer()
-                if message_id is None or message_id < 0 or blob is None:
-                    raise OptionError("a row of the open set has no id or no state: take it as a pass left it")
-                check(lib.ls_message_rows_seed(self._c, message_id, ffi.from_buffer("uint8_t[]", blob), blob.size))
+        arrow = require("arrow", "pyarrow")
+        wanted = arrow.schema([("id", arrow.int64()), ("state", arrow.binary())])
+        for batch in table.select(["id", "state"]).cast(wanted).to_batches():
+            ids, states = batch.columns
+            if ids.null_count or states.null_count:
+                raise OptionError("a row of the open set has no id or no state: take it as a pass left it")
+            at, offsets = _address(ids.buffers()[1], "int64_t *"), _address(states.buffers()[1], "int32_t *")
+            values = _address(states.buffers()[2], "uint8_t *")
+            rows = batch.num_rows
+            check(lib.ls_message_rows_seed_all(self._c, at + ids.offset, values, offsets + states.offset, rows))
+
+
+def _address(buffer: pa.Buffer | None, kind: str) -> Any:
+    return ffi.cast(kind, 0 if buffer is None else buffer.address)
 
 
 def _names() -> list[str]:

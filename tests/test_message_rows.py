@@ -12,7 +12,7 @@ from row_oracle import message_rows
 
 from logstore import arrow
 from logstore.errors import OptionError, StoreError
-from logstore.inspect import Reader
+from logstore.inspect import LogRecycled, Reader
 from logstore.message_rows import MessageScan
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'logstore[arrow]'")
@@ -178,6 +178,16 @@ def test_a_seed_that_is_none_is_refused(tmp_path: Path) -> None:
     for options, words in refused:
         with pytest.raises(OptionError, match=words):
             MessageScan(tmp_path / "store", queue_names={}, **options)
+
+
+def test_a_pass_does_not_begin_where_the_log_is_gone(tmp_path: Path) -> None:
+    make_history(tmp_path / "store", 8, epochs=2, steps=200, weight=12)
+    with Reader(tmp_path / "store") as reader:
+        first_lsn = reader.segments()[0].first_lsn
+    assert first_lsn > 2 * (512 << 10)  # something was recycled
+    with pytest.raises(LogRecycled, match="the log from LSN 524288 to .* is gone"):
+        scan(tmp_path / "store", start_lsn=512 << 10)
+    assert scan(tmp_path / "store", start_lsn=first_lsn)[0] == scan(tmp_path / "store")[0]
 
 
 def test_what_is_open_is_told_only_at_the_end(tmp_path: Path) -> None:

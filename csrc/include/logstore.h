@@ -649,9 +649,13 @@ int ls_message_rows_new(uint64_t start_lsn, uint64_t stop_lsn, const uint32_t *q
                         ls_message_rows **rows);
 /* Before the first rows: what an earlier pass left open where this one begins. LS_OPTION: that is not such a state. */
 int ls_message_rows_seed(ls_message_rows *rows, uint64_t id, const uint8_t *state, size_t bytes);
+/* Many at once, as Arrow has them: the state of ids[i] stands from offsets[i] to offsets[i + 1]. */
+int ls_message_rows_seed_all(ls_message_rows *rows, const int64_t *ids, const uint8_t *states, const int32_t *offsets,
+                             size_t n);
 /* ... and what it left that is no message's. */
 int ls_message_rows_seed_rest(ls_message_rows *rows, const uint8_t *rest, size_t bytes);
-/* The next rows, by a reader made for start_lsn that nobody else uses. LS_END: no more. The caller frees them. */
+/* The next rows, by a reader made for start_lsn that nobody else uses; the caller frees them. LS_OK without any: enough was
+   read for one call, and there is more. LS_END: no more. LS_RECYCLED also if the log at start_lsn is gone. */
 int ls_message_rows_next(ls_message_rows *rows, ls_reader *reader, ls_columns **batch);
 /* After the last: those that are open, by id. */
 int ls_message_rows_open(ls_message_rows *rows, ls_columns **batch);
