@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -37,6 +38,7 @@ __all__ = ["BOUNDED", "FILE_ROWS", "Job", "write_messages", "write_records"]
 
 FILE_ROWS: Final = 4 << 20
 GROUP_ROWS: Final = 1 << 20
+GROUP_BYTES: Final = 256 << 20  # of rows in memory: with long headers or bodies a row group ends sooner
 _DAY_US: Final = 86_400_000_000
 _LAST_DAY: Final = (date.max - date(1970, 1, 1)).days  # a clock that told more is not believed
 
@@ -89,6 +91,7 @@ class _Files:
         self._last_key = -1
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
+        self._waiting_bytes = 0
         self._writer: _Writer | None = None
         self._made: list[FileInfo] = []
 
@@ -131,8 +134,11 @@ class _Files:
         self._last_key = batch.column(self._key)[-1].as_py()
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
+        self._waiting_bytes += batch.nbytes
         while self._waiting_rows >= GROUP_ROWS:
             self._flush(GROUP_ROWS)
+        if self._waiting_bytes >= GROUP_BYTES:
+            self._flush(self._waiting_rows)
 
     def _flush(self, rows: int) -> None:
         """The first of the waiting rows as one row group."""
@@ -145,6 +151,9 @@ class _Files:
             group.append(batch)
             rows -= batch.num_rows
             self._waiting_rows -= batch.num_rows
+        self._waiting_bytes = sum(batch.nbytes for batch in self._waiting)
+        if not group:
+            return
         if self._writer is None:
             name = f".{self._dataset}-{self._start:016x}{self._attempt}.part"
             self._writer = _Writer(self._job, self._staging / name, group[0].schema)
@@ -339,8 +348,14 @@ def _known_places(job: Job) -> pa.Table | None:
     """
     if job.open_set is None:
         return None
+    found = os.stat(job.open_set)
+    return _places_in(job.open_set, found.st_ino, found.st_mtime_ns)
+
+
+@lru_cache(maxsize=1)  # for all units of a chunk
+def _places_in(open_set: str, _inode: int, _changed_ns: int) -> pa.Table:
     parquet = require("arrow", "pyarrow.parquet")
-    return open_places(parquet.read_table(job.open_set, columns=["id", "places"]))
+    return open_places(parquet.read_table(open_set, columns=["id", "places"]))
 
 
 # ---- Messages
