@@ -52,6 +52,13 @@ static const uint8_t column_kinds[LS_ROWS_COLUMNS] = {
 
 static bool asked(const struct ls_rows *rows, unsigned column) { return rows->kinds[column] != COLUMN_ABSENT; }
 
+/* What a record's header and its batch say. */
+#define HEADER_COLUMNS                                                                                 \
+    (UINT64_C(1) << LS_ROWS_LSN | UINT64_C(1) << LS_ROWS_TYPE | UINT64_C(1) << LS_ROWS_STREAM |        \
+     UINT64_C(1) << LS_ROWS_ID | UINT64_C(1) << LS_ROWS_PREV | UINT64_C(1) << LS_ROWS_EPOCH |          \
+     UINT64_C(1) << LS_ROWS_TIME | UINT64_C(1) << LS_ROWS_BATCH_LSN | UINT64_C(1) << LS_ROWS_SEGMENT | \
+     UINT64_C(1) << LS_ROWS_RECORD_BYTES | UINT64_C(1) << LS_ROWS_FLAGS)
+
 static void choose_columns(struct ls_rows *rows) {
     uint64_t columns = rows->options.columns & ~(UINT64_C(1) << LS_ROWS_QUEUE_IDS_ITEM);
     if ((columns >> LS_ROWS_QUEUE_IDS & 1) != 0) {
@@ -60,6 +67,7 @@ static void choose_columns(struct ls_rows *rows) {
     for (unsigned i = 0; i < LS_ROWS_COLUMNS; i++) {
         rows->kinds[i] = (columns >> i & 1) != 0 ? (enum column_kind)column_kinds[i] : COLUMN_ABSENT;
     }
+    rows->bodied = (columns & ~HEADER_COLUMNS) != 0 || rows->options.queue_ids != NULL;
     rows->any = asked(rows, LS_ROWS_QUEUE_IDS) || asked(rows, LS_ROWS_XID) || asked(rows, LS_ROWS_HEADER) ||
                 asked(rows, LS_ROWS_BODY);
     rows->moved = asked(rows, LS_ROWS_OUTCOME) || asked(rows, LS_ROWS_EFFECT_LSN) || asked(rows, LS_ROWS_EFFECT_TIME);

@@ -19,6 +19,7 @@ struct ls_rows {
     struct scan_batch batch; /* at hand: bytes NULL: none */
     uint32_t offset;         /* in it, of the next record */
     uint64_t passed;         /* bytes of the log since the caller had a turn */
+    bool bodied;             /* a row is asked for what its record's body says */
     bool any;                /* a row is asked for something of any length */
     bool moved;              /* about effects and outcomes */
     bool placed;             /* about the enqueue of a dequeue */

@@ -265,7 +265,7 @@ enum format_result row_read(struct ls_rows *rows, const struct record *r, struct
     row->at[LS_ROWS_FLAGS] = r->flags;
     row->at[LS_ROWS_EFFECT_LSN] = r->lsn;
     row->at[LS_ROWS_EFFECT_TIME] = b->batch.time_us;
-    return read_body(rows, row);
+    return rows->bodied ? read_body(rows, row) : FORMAT_OK;
 }
 
 /* ---- the rest of the log ---- */
