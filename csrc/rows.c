@@ -159,9 +159,13 @@ int ls_rows_open(ls_reader *reader, const ls_rows_options *options, ls_rows **ro
     bool copied = copy_lists(&made->options);
     made->look = lookback_new(reader, options->as_of_lsn);
     made->block = calloc(ROWS_AT_ONCE, sizeof *made->block);
-    if (!copied || made->look == NULL || made->block == NULL) {
+    made->values = calloc((size_t)LS_ROWS_HEADER * ROWS_AT_ONCE, sizeof *made->values);
+    if (!copied || made->look == NULL || made->block == NULL || made->values == NULL) {
         ls_rows_free(made);
         return fail_memory();
+    }
+    for (size_t i = 0; i < ROWS_AT_ONCE; i++) {
+        made->block[i].values = made->values + i;
     }
     lookback_know(made->look, &made->options);
     scan_seek(&reader->scan, options->start_lsn);
@@ -176,6 +180,7 @@ void ls_rows_free(ls_rows *rows) {
     lookback_free(rows->look);
     free_lists(&rows->options);
     free(rows->block);
+    free(rows->values);
     free(rows);
 }
 
@@ -216,8 +221,8 @@ static bool passes_header(const ls_rows_options *o, const struct record *r) {
 }
 
 static bool passes_queue(const ls_rows_options *o, const struct row *row) {
-    return o->queue_ids == NULL ||
-           (row->at[LS_ROWS_QUEUE_COUNT] > 0 && is_in(o->queue_ids, o->queue_id_count, row->at[LS_ROWS_QUEUE_ID]));
+    return o->queue_ids == NULL || (row_value(row, LS_ROWS_QUEUE_COUNT) > 0 &&
+                                    is_in(o->queue_ids, o->queue_id_count, row_value(row, LS_ROWS_QUEUE_ID)));
 }
 
 /* ---- batches ---- */
@@ -256,7 +261,7 @@ static bool next_record(struct ls_rows *rows, struct record *r) {
 /* So that a dequeue that follows finds it without looking back. */
 static void note_start(struct ls_rows *rows, const struct row *row) {
     if (row->r.type == MESSAGE_START && row->operates) {
-        const struct recent_start start = {row->r.id, row->at[LS_ROWS_TX_ID], rows->batch.batch.time_us};
+        const struct recent_start start = {row->r.id, row_value(row, LS_ROWS_TX_ID), rows->batch.batch.time_us};
         lookback_passed(rows->look, &start);
     }
 }
@@ -281,6 +286,7 @@ static int take(struct ls_rows *rows, const struct record *r) {
     if (wanted && passes_queue(&rows->options, row)) {
         rc = row_resolve(rows, row);
         rows->block_count += rc == LS_OK ? 1 : 0;
+        rows->dirty = rc != LS_OK;
     }
     return rc;
 }
@@ -289,10 +295,12 @@ static int take(struct ls_rows *rows, const struct record *r) {
 static int put_block(struct ls_rows *rows, ls_columns *columns) {
     size_t put = 0, left = rows->block_count - rows->block_at;
     uint64_t room = rows->options.rows_max - columns->rows;
-    int rc = rows_put(rows, columns, rows->block + rows->block_at, left < room ? left : (size_t)room, &put);
+    int rc = rows_put(rows, columns, rows->block_at, left < room ? left : (size_t)room, &put);
     rows->block_at += put;
     if (rows->block_at == rows->block_count) {
         rows->block_at = rows->block_count = 0;
+        memset(rows->values, 0, (size_t)LS_ROWS_HEADER * ROWS_AT_ONCE * sizeof *rows->values);
+        rows->dirty = false;
     }
     return rc;
 }

@@ -26,21 +26,25 @@ struct ls_rows {
     uint32_t unknown_count;
     uint16_t unknown[ROWS_TYPES_UNKNOWN];
     size_t named_last; /* where the last queue's name was found */
-    struct row *block; /* read and not put yet: */
+    struct row *block; /* ROWS_AT_ONCE of them: read and not put yet */
+    uint64_t *values;  /* of all of them: ROWS_AT_ONCE for each column of fixed width */
+    bool dirty;        /* values of the next row are not 0: one that was read was not wanted */
     size_t block_count;
     size_t block_at;
     int result; /* what ended it, if not LS_OK */
     ls_error failure;
 };
 
+enum { ROWS_AT_ONCE = 64 }; /* that are read and not yet put */
+
 /*
- * What one record says. Of columns of fixed width the value stands in `at`, by the column's number, and nulls has its bit if
- * there is none; the rest is where it is in the record.
+ * What one record says. Of columns of fixed width the values stand in rows->values, column by column, and nulls has a bit
+ * where there is none; the rest is where it is in the record.
  */
 struct row {
     struct record r;
     uint64_t nulls;
-    uint64_t at[LS_ROWS_HEADER];
+    uint64_t *values;      /* of column n: values[n * ROWS_AT_ONCE]; 0 where a record does not say */
     const uint8_t *queues; /* little-endian ids, `queue_rows` of them, `queue_step` bytes apart */
     const uint8_t *more;   /* likewise, after these */
     uint32_t queue_rows;
@@ -60,10 +64,11 @@ enum format_result row_read(struct ls_rows *rows, const struct record *r, struct
 /* And what the rest of the log says of it. */
 int row_resolve(struct ls_rows *rows, struct row *row);
 
-/* Rows that are read and not yet put. */
-enum { ROWS_AT_ONCE = 64 };
+/* So many rows of the block, in a batch with room for them. LS_BUSY: no room for the next row, of *put that are; begin another batch. */
+int rows_put(const struct ls_rows *rows, ls_columns *columns, size_t from, size_t n, size_t *put);
 
-/* So many rows more, in a batch with room for them. LS_BUSY: no room for the next row, of *put that are; begin another batch. */
-int rows_put(const struct ls_rows *rows, ls_columns *columns, const struct row *block, size_t n, size_t *put);
+static inline uint64_t row_value(const struct row *row, unsigned column) {
+    return row->values[(size_t)column * ROWS_AT_ONCE];
+}
 
 #endif

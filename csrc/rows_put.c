@@ -15,32 +15,25 @@ static uint64_t little(uint64_t bits) {
     return bits;
 }
 
-static void put_bits(struct column *c, const struct row *block, size_t n, unsigned column) {
+static void put_bits(struct column *c, const uint64_t *values, size_t n) {
     for (size_t i = 0; i < n; i++) {
         uint64_t row = c->rows + i;
-        c->values[row / 8] = (uint8_t)(c->values[row / 8] | (unsigned)block[i].at[column] << (row % 8));
+        c->values[row / 8] = (uint8_t)(c->values[row / 8] | (unsigned)values[i] << (row % 8));
     }
 }
 
-static void put_8(struct column *c, const struct row *block, size_t n, unsigned column) {
+static void put_8(struct column *c, const uint64_t *values, size_t n) {
     uint8_t *into = c->values + c->rows;
     for (size_t i = 0; i < n; i++) {
-        into[i] = (uint8_t)block[i].at[column];
+        into[i] = (uint8_t)values[i];
     }
 }
 
-static void put_32(struct column *c, const struct row *block, size_t n, unsigned column) {
+static void put_32(struct column *c, const uint64_t *values, size_t n) {
     uint8_t *into = c->values + 4 * c->rows;
     for (size_t i = 0; i < n; i++) {
-        uint32_t value = (uint32_t)block[i].at[column];
+        uint32_t value = (uint32_t)values[i];
         memcpy(into + 4 * i, &value, sizeof value);
-    }
-}
-
-static void put_64(struct column *c, const struct row *block, size_t n, unsigned column) {
-    uint8_t *into = c->values + 8 * c->rows;
-    for (size_t i = 0; i < n; i++) {
-        memcpy(into + 8 * i, &block[i].at[column], 8);
     }
 }
 
@@ -74,19 +67,19 @@ static void put_nulls(struct column *c, uint64_t nulls) {
     c->nulls += (uint64_t)__builtin_popcountll(nulls);
 }
 
-static void put_fixed(struct column *c, const struct row *block, size_t n, unsigned column) {
+static void put_fixed(struct column *c, const uint64_t *values, size_t n) {
     switch (c->kind) {
     case COLUMN_BITS:
-        put_bits(c, block, n, column);
+        put_bits(c, values, n);
         break;
     case COLUMN_8:
-        put_8(c, block, n, column);
+        put_8(c, values, n);
         break;
     case COLUMN_32:
-        put_32(c, block, n, column);
+        put_32(c, values, n);
         break;
     default:
-        put_64(c, block, n, column);
+        memcpy(c->values + 8 * c->rows, values, 8 * n);
         break;
     }
 }
@@ -120,11 +113,11 @@ static bool put_xid(struct column *c, const struct row *row) {
 static bool put_queue_ids(struct column *lists, struct column *items, const struct row *row) {
     const uint8_t *of[] = {row->queues, row->more};
     const uint32_t counts[] = {row->queue_rows, row->more_rows};
-    if (row->queues == NULL && row->at[LS_ROWS_QUEUE_COUNT] > 0) {
+    if (row->queues == NULL && row_value(row, LS_ROWS_QUEUE_COUNT) > 0) {
         if (!column_grow(items)) {
             return false;
         }
-        column_put64(items, row->at[LS_ROWS_QUEUE_ID]);
+        column_put64(items, row_value(row, LS_ROWS_QUEUE_ID));
     }
     for (int k = 0; k < 2; k++) {
         for (uint32_t i = 0; i < counts[k]; i++) {
@@ -169,7 +162,8 @@ static bool is_fixed(enum column_kind kind) {
     return kind == COLUMN_8 || kind == COLUMN_32 || kind == COLUMN_64 || kind == COLUMN_BITS;
 }
 
-int rows_put(const struct ls_rows *rows, ls_columns *columns, const struct row *block, size_t n, size_t *put) {
+int rows_put(const struct ls_rows *rows, ls_columns *columns, size_t from, size_t n, size_t *put) {
+    const struct row *block = rows->block + from;
     struct column *at = columns->at;
     uint64_t before = columns->rows;
     int rc = LS_OK;
@@ -196,7 +190,7 @@ int rows_put(const struct ls_rows *rows, ls_columns *columns, const struct row *
         assert(before + *put <= c->capacity);
         c->rows = before; /* what is of any length is there already */
         if (is_fixed(c->kind)) {
-            put_fixed(c, block, *put, i);
+            put_fixed(c, rows->values + (size_t)i * ROWS_AT_ONCE + from, *put);
         }
         put_nulls(c, nulls[i]);
         c->rows = before + *put;

@@ -13,8 +13,13 @@
      BIT(LS_ROWS_CONTENT_BYTES) | BIT(LS_ROWS_CONTENT_OFFSET) | BIT(LS_ROWS_DELIVERY_COUNT) |                          \
      BIT(LS_ROWS_REDELIVERED) | BIT(LS_ROWS_REASON) | BIT(LS_ROWS_HEADER) | BIT(LS_ROWS_BODY))
 
+/* Of a column that is never null, or is not here. */
+static void set(struct row *row, unsigned column, uint64_t value) {
+    row->values[(size_t)column * ROWS_AT_ONCE] = value;
+}
+
 static void say(struct row *row, unsigned column, uint64_t value) {
-    row->at[column] = value;
+    set(row, column, value);
     row->nulls &= ~BIT(column);
 }
 
@@ -24,7 +29,7 @@ static void say_tx(struct row *row, uint64_t tx_id) {
     }
 }
 
-static uint64_t tx_of(const struct row *row) { return row->at[LS_ROWS_TX_ID]; }
+static uint64_t tx_of(const struct row *row) { return row_value(row, LS_ROWS_TX_ID); }
 
 /* ---- queues ---- */
 
@@ -53,7 +58,7 @@ static size_t name_number(struct ls_rows *rows, uint32_t queue_id) {
 static void say_queue(struct ls_rows *rows, struct row *row, uint32_t queue_id, uint32_t count) {
     if (count > 0) {
         say(row, LS_ROWS_QUEUE_ID, queue_id);
-        row->at[LS_ROWS_QUEUE_COUNT] = count;
+        set(row, LS_ROWS_QUEUE_COUNT, count);
         row->nulls &= ~BIT(LS_ROWS_QUEUE_IDS);
         size_t number = name_number(rows, queue_id);
         if (number < rows->options.named_count) {
@@ -103,8 +108,8 @@ static enum format_result read_start(struct ls_rows *rows, struct row *row) {
     row->nulls &= ~(BIT(LS_ROWS_HEADER) | BIT(LS_ROWS_BODY));
     take_queues(rows, row, m.queues, m.queue_count);
     row->operates = m.queue_count > 0 && (row->r.flags & FLAG_COPY) == 0;
-    row->at[LS_ROWS_INLINE_ENQUEUE] = m.queue_count > 0;
-    row->at[LS_ROWS_RELOCATED] = (row->r.flags & FLAG_COPY) != 0;
+    set(row, LS_ROWS_INLINE_ENQUEUE, m.queue_count > 0);
+    set(row, LS_ROWS_RELOCATED, (row->r.flags & FLAG_COPY) != 0);
     return FORMAT_OK;
 }
 
@@ -117,7 +122,7 @@ static enum format_result read_chunk(struct row *row) {
         row->body = m.content;
         row->body_bytes = m.content_bytes;
         row->nulls &= ~BIT(LS_ROWS_BODY);
-        row->at[LS_ROWS_RELOCATED] = (row->r.flags & FLAG_COPY) != 0;
+        set(row, LS_ROWS_RELOCATED, (row->r.flags & FLAG_COPY) != 0);
     }
     return why;
 }
@@ -142,7 +147,7 @@ static enum format_result read_dequeue(struct ls_rows *rows, struct row *row) {
     say_tx(row, m.tx_id);
     row->operates = true;
     say_queue(rows, row, m.queue_id, 1);
-    row->at[LS_ROWS_DELETES] = (row->r.flags & FLAG_DELETES) != 0;
+    set(row, LS_ROWS_DELETES, (row->r.flags & FLAG_DELETES) != 0);
     if (m.delivery_count != 0) {
         say(row, LS_ROWS_DELIVERY_COUNT, m.delivery_count);
         say(row, LS_ROWS_REDELIVERED, m.delivery_count > 1);
@@ -160,7 +165,7 @@ static enum format_result read_relocated(struct ls_rows *rows, struct row *row) 
     enum format_result why = format_get_relocated(&row->r, &m);
     if (why == FORMAT_OK) {
         say(row, LS_ROWS_CONTENT_BYTES, m.content_bytes);
-        row->at[LS_ROWS_RELOCATED] = 1;
+        set(row, LS_ROWS_RELOCATED, 1);
         row->queues = m.places + RELOCATED_ROW_QUEUE;
         row->queue_rows = m.place_count;
         row->queue_step = RELOCATED_ROW_BYTES;
@@ -186,7 +191,7 @@ static enum format_result read_xid(struct row *row) {
     bool moved = row->r.type == TX_RELOCATED;
     enum format_result why = moved ? format_get_tx_relocated(&row->r, &t) : format_get_xid(&row->r, &t.xid);
     say_tx(row, row->r.id);
-    row->at[LS_ROWS_RELOCATED] = moved;
+    set(row, LS_ROWS_RELOCATED, moved);
     row->has_xid = why == FORMAT_OK && t.kind == TX_KIND_DISTRIBUTED;
     if (row->has_xid) {
         row->xid = t.xid;
@@ -206,7 +211,7 @@ static enum format_result read_body(struct ls_rows *rows, struct row *row) {
     case MESSAGE_DEQUEUE:
         return read_dequeue(rows, row);
     case MESSAGE_DELETE:
-        row->at[LS_ROWS_DELETES] = 1;
+        set(row, LS_ROWS_DELETES, 1);
         return FORMAT_OK;
     case MESSAGE_RELOCATED:
         return read_relocated(rows, row);
@@ -248,23 +253,28 @@ enum format_result row_read(struct ls_rows *rows, const struct record *r, struct
     const struct scan_batch *b = &rows->batch;
     row->r = *r;
     row->nulls = NULL_AT_FIRST | (r->id == 0 ? BIT(LS_ROWS_ID) : 0) | (r->prev == 0 ? BIT(LS_ROWS_PREV) : 0);
-    memset(row->at, 0, sizeof row->at);
+    if (rows->dirty) {
+        for (unsigned column = 0; column < LS_ROWS_HEADER; column++) {
+            set(row, column, 0);
+        }
+    }
+    rows->dirty = true;
     row->queues = row->more = row->header = row->body = NULL;
     row->queue_rows = row->more_rows = row->header_bytes = row->body_bytes = 0;
     row->operates = row->has_xid = false;
-    row->at[LS_ROWS_LSN] = r->lsn;
-    row->at[LS_ROWS_TYPE] = type_number(rows, r->type);
-    row->at[LS_ROWS_STREAM] = stream_number(r->type);
-    row->at[LS_ROWS_ID] = r->id;
-    row->at[LS_ROWS_PREV] = r->prev;
-    row->at[LS_ROWS_EPOCH] = b->batch.epoch;
-    row->at[LS_ROWS_TIME] = b->batch.time_us;
-    row->at[LS_ROWS_BATCH_LSN] = b->lsn;
-    row->at[LS_ROWS_SEGMENT] = b->first_lsn;
-    row->at[LS_ROWS_RECORD_BYTES] = r->length;
-    row->at[LS_ROWS_FLAGS] = r->flags;
-    row->at[LS_ROWS_EFFECT_LSN] = r->lsn;
-    row->at[LS_ROWS_EFFECT_TIME] = b->batch.time_us;
+    set(row, LS_ROWS_LSN, r->lsn);
+    set(row, LS_ROWS_TYPE, type_number(rows, r->type));
+    set(row, LS_ROWS_STREAM, stream_number(r->type));
+    set(row, LS_ROWS_ID, r->id);
+    set(row, LS_ROWS_PREV, r->prev);
+    set(row, LS_ROWS_EPOCH, b->batch.epoch);
+    set(row, LS_ROWS_TIME, b->batch.time_us);
+    set(row, LS_ROWS_BATCH_LSN, b->lsn);
+    set(row, LS_ROWS_SEGMENT, b->first_lsn);
+    set(row, LS_ROWS_RECORD_BYTES, r->length);
+    set(row, LS_ROWS_FLAGS, r->flags);
+    set(row, LS_ROWS_EFFECT_LSN, r->lsn);
+    set(row, LS_ROWS_EFFECT_TIME, b->batch.time_us);
     return rows->bodied ? read_body(rows, row) : FORMAT_OK;
 }
 
@@ -294,8 +304,8 @@ static int resolve_outcome(struct ls_rows *rows, struct row *row) {
     say(row, LS_ROWS_OUTCOME, (uint64_t)o.what);
     if (row->operates) {
         bool took = o.what == LOOK_COMMITTED;
-        row->at[LS_ROWS_EFFECT_LSN] = took ? o.lsn : 0;
-        row->at[LS_ROWS_EFFECT_TIME] = took ? o.time_us : 0;
+        set(row, LS_ROWS_EFFECT_LSN, took ? o.lsn : 0);
+        set(row, LS_ROWS_EFFECT_TIME, took ? o.time_us : 0);
         row->nulls |= took ? 0 : BIT(LS_ROWS_EFFECT_LSN) | BIT(LS_ROWS_EFFECT_TIME);
     }
     return LS_OK;
@@ -303,7 +313,7 @@ static int resolve_outcome(struct ls_rows *rows, struct row *row) {
 
 static int resolve_place(struct ls_rows *rows, struct row *row) {
     struct place_found place;
-    int rc = lookback_enqueue(rows->look, &row->r, (uint32_t)row->at[LS_ROWS_QUEUE_ID], &place);
+    int rc = lookback_enqueue(rows->look, &row->r, (uint32_t)row_value(row, LS_ROWS_QUEUE_ID), &place);
     if (rc == LS_OK && place.lsn != 0) {
         say(row, LS_ROWS_ENQUEUE_LSN, place.lsn);
     }
