@@ -110,10 +110,10 @@ def _say(text: str) -> None:
     print(f"logstore: {one_line(text)}", file=sys.stderr)
 
 
-def run(arguments: Sequence[str]) -> int:
-    """What :func:`main` does, for a program that goes on: the status instead of an exit."""
+def run(arguments: Sequence[str], program: click.Command = command) -> int:
+    """What :func:`main` does, for a program that goes on, or for another command: the status instead of an exit."""
     try:
-        status = _invoke(list(arguments))
+        status = _invoke(list(arguments), program)
         sys.stdout.flush()
     except click.UsageError as error:
         context = error.ctx.command_path if error.ctx is not None else "logstore"
@@ -144,11 +144,11 @@ def run(arguments: Sequence[str]) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _invoke(arguments: list[str]) -> object:
+def _invoke(arguments: list[str], program: click.Command) -> object:
     """What the command returns. Not click's own main: it would take a broken pipe for itself."""
     try:
-        with command.make_context("logstore", arguments) as context:
-            return command.invoke(context)
+        with program.make_context("logstore" if program is command else program.name, arguments) as context:
+            return program.invoke(context)
     except click.exceptions.Exit as done:  # --help and --version
         return done.exit_code
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from logstore.inspect import ReaderInfo
 
-__all__ = ["ExportReport", "export", "hold_for", "plan_export"]
+__all__ = ["ExportReport", "Run", "export", "held_for", "hold_for", "plan_export"]
 
 HOLD_S: Final = 3600.0
 RENEWED_AFTER_S: Final = 60.0
@@ -112,7 +112,7 @@ def export(
     with Target(target, source) as place:
         for attempt in range(1, 1 + _TRIES):
             try:
-                with _held(source, place, info, hold, hold_limit_bytes) as held, _reader(source, held) as reader:
+                with held_for(source, place, info, hold, hold_limit_bytes) as held, _reader(source, held) as reader:
                     planned = plan_run(
                         reader,
                         place.manifest,
@@ -123,7 +123,7 @@ def export(
                         allow_gap=allow_gap,
                     )
                     names = queue_names(source, connect=connect, catalog=catalog)
-                    run = _Run(place, reader, held, planned, names, progress)
+                    run = Run(place, reader, held, planned, names, progress)
                     report = run.make()
                     break
             except LogRecycled:
@@ -184,7 +184,7 @@ def _take_hold(source: Path, target: Path, manifest: Manifest | None, limit_byte
     return hold(source, name, limit_bytes=limit_bytes, expires_s=HOLD_S)
 
 
-def _held(
+def held_for(
     source: Path, place: Target, info: ReaderInfo, given: Hold | None, limit_bytes: int | None
 ) -> AbstractContextManager[Hold | None]:
     """The hold that the run reads with. What no writer changes needs none, and its directory is left as it is."""
@@ -202,8 +202,10 @@ def _reader(source: Path, held: Hold | None) -> Iterator[Reader]:
 # ---- One run
 
 
-class _Run:
+class Run:
     """From where the export stands to what is durable, chunk by chunk."""
+
+    chunk_bytes = CHUNK_BYTES
 
     def __init__(
         self,
@@ -235,7 +237,7 @@ class _Run:
             self._force_tail()
             self._check_open_set()
         gap = self._plan.gap
-        for chunk in chunks(self._plan.units, self._segments, CHUNK_BYTES):
+        for chunk in chunks(self._plan.units, self._segments, self.chunk_bytes):
             self._make_chunk(chunk, gap)
             gap = None
             if self._held is not None:
@@ -305,7 +307,7 @@ class _Run:
             open_set=str(self._place.path / OPEN_FILE) if before is not None and gap is None else None,
         )
         with explained(self._place.path):
-            files, opened = self._write(job, units, span, staging)
+            files, opened = self.write(job, units, span, staging)
         if before is None:
             before = Manifest(self._info.uuid, FORMAT_VERSION, span.start_lsn, span.start_lsn, self._plan.options)
         manifest = replace(before, options=self._plan.options).with_run(span.stop_lsn, files, opened, gap)
@@ -314,7 +316,7 @@ class _Run:
         self._done += log_bytes(self._segments, span.start_lsn, span.stop_lsn)
         self._seen = self._done  # gaps between epochs came by as well
 
-    def _write(self, job: Job, units: list[Span], span: Span, staging: Path) -> tuple[list[FileInfo], FileInfo]:
+    def write(self, job: Job, units: list[Span], span: Span, staging: Path) -> tuple[list[FileInfo], FileInfo]:
         """The messages, which are one scan, beside the records, unit by unit: two threads have work throughout."""
         self._stopped = False
         with ThreadPoolExecutor(THREADS, "logstore-export") as pool:

@@ -88,19 +88,20 @@ def plan_run(
     manifest: Manifest | None,
     *,
     start_lsn: int | None = None,
+    stop_lsn: int | None = None,
     body: int | None = None,
     compression: str | None = None,
     file_bytes: int = FILE_BYTES,
     allow_gap: bool = False,
 ) -> ExportPlan:
-    """What a run would do that reads the log through this reader, and goes on from this manifest.
+    """What a run would do that reads the log through this reader, and goes on from this manifest; up to ``stop_lsn``.
 
     Raises ``OptionError``, :class:`~logstore.export_manifest.ExportMismatch` for another store's export,
     ``ExportGap`` unless it is allowed.
     """
     info, segments = reader.info, reader.segments()
     options = checked_options(manifest, body, compression)
-    stop = info.end_lsn
+    stop = info.end_lsn if stop_lsn is None else min(stop_lsn, info.end_lsn)
     first = segments[0].first_lsn if segments else info.base_lsn
     gap = None
     if manifest is None:

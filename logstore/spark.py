@@ -34,6 +34,7 @@ from logstore.spark_analyses import (
     settled,
     throughput,
 )
+from logstore.spark_export import export, stream_export
 from logstore.spark_java import Java, find_java, need_pyspark, session
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Java",
     "MissingExtra",
+    "export",
     "find_java",
     "held",
     "pushdown_is_sound",
@@ -51,6 +53,7 @@ __all__ = [
     "read_stream",
     "register",
     "session",
+    "stream_export",
     # The analyses: tables in, tables out.
     "bytes_by_queue",
     "dead_lettered",

@@ -162,6 +162,8 @@ def _wrapped(program: Path) -> Path:
 def session(*, quick: bool = False, log_level: str = "ERROR", conf: Mapping[str, Any] | None = None) -> Any:
     """A ``SparkSession``: the one that is active, or a new local one with logs of ``log_level`` and without a web page.
 
+    Under ``spark-submit`` it is the one that was submitted to.
+
     ``quick`` trades a JVM's later speed for a start in half the time. ``conf`` are settings of Spark's
     (``{"spark.master": "local[4]"}``); they win over everything that is set here.
 
@@ -175,10 +177,14 @@ def session(*, quick: bool = False, log_level: str = "ERROR", conf: Mapping[str,
         for key, value in (conf or {}).items():
             active.conf.set(key, value)
         return active
-    java = find_java()
-    settings = _settings(quick, log_level) | {key: str(value) for key, value in (conf or {}).items()}
+    given = {key: str(value) for key, value in (conf or {}).items()}
     builder = SparkSession.builder
-    for key, value in settings.items():
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java, and has settings of its own
+        for key, value in given.items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
+    java = find_java()
+    for key, value in (_settings(quick, log_level) | given).items():
         builder = builder.config(key, value)
     with _environment(JAVA_HOME=str(java.home), PYSPARK_PYTHON=sys.executable, PYTHONPATH=_python_path()):
         return builder.getOrCreate()

@@ -8,7 +8,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +15,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from row_oracle import record_rows
-from spark_logs import churn, everything, kept_whole, open_small
+from spark_logs import churn, everything, kept_whole, open_small, wait_until
 from stores import ROOT
 
 import logstore.spark
@@ -28,7 +27,6 @@ from logstore.spark_schema import spark_schema
 from logstore.spark_stream import LogStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -49,14 +47,6 @@ for _ in sys.stdin:
     store.dequeue_many(ids[:36], queue)
     print(store.next_lsn, flush=True)
 """
-
-
-def wait_until(happened: Callable[[], Any], what: str) -> Any:
-    end = time.monotonic() + TIMEOUT_S
-    while not (found := happened()):
-        assert time.monotonic() < end, f"waited {TIMEOUT_S} s in vain: {what}"
-        time.sleep(0.05)
-    return found
 
 
 def stream(path: Path, columns: list[str] | None = None, **options: object) -> LogStream:
