@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-TIMEOUT_S = 120
+TIMEOUT_S = 240  # of a busy machine
 
 DYING = """
 import os, signal, sys, logstore

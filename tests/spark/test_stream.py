@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-TIMEOUT_S = 120
+TIMEOUT_S = 240  # of a busy machine
 COLUMNS = ["lsn", "type", "queue", "id"]
 
 WRITER = """
