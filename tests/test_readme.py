@@ -43,7 +43,7 @@ def test_the_pika_lines_print_the_message_they_published(port: int, tmp_path: Pa
 
 
 def test_the_library_lines_print_what_the_transaction_left(tmp_path: Path) -> None:
-    (code,) = [block for block in BLOCKS if "import logstore" in block]
+    (code,) = [block for block in BLOCKS if "import logstore\n" in block]
     assert run(code, tmp_path) == "b'two'\n"
 
 
