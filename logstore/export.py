@@ -26,6 +26,7 @@ from logstore.arrow import queue_names
 from logstore.errors import OptionError, StoreError
 from logstore.export_files import Job, write_messages, write_records
 from logstore.export_manifest import OPEN_FILE, ExportDamaged, FileInfo, Manifest, Span
+from logstore.export_mark import check_mark, find_mark
 from logstore.export_plan import CHUNK_BYTES, FILE_BYTES, ExportPlan, checked_options, chunks, log_bytes, plan_run
 from logstore.export_target import Target, explained, file_hash, read_manifest
 from logstore.extras import require
@@ -233,6 +234,8 @@ class Run:
     def make(self) -> ExportReport:
         """All of it."""
         started = time.monotonic()
+        if self._place.manifest is not None:
+            check_mark(self._source, self._held, self._segments, self._place.manifest.mark)
         if self._plan.units:
             self._force_tail()
             self._check_open_set()
@@ -310,7 +313,8 @@ class Run:
             files, opened = self.write(job, units, span, staging)
         if before is None:
             before = Manifest(self._info.uuid, FORMAT_VERSION, span.start_lsn, span.start_lsn, self._plan.options)
-        manifest = replace(before, options=self._plan.options).with_run(span.stop_lsn, files, opened, gap)
+        mark = find_mark(self._source, self._held, self._segments, span)
+        manifest = replace(before, options=self._plan.options).with_run(span.stop_lsn, files, opened, gap, mark)
         self._place.commit(manifest, [*files, opened])
         self._made += files
         self._done += log_bytes(self._segments, span.start_lsn, span.stop_lsn)

@@ -35,6 +35,7 @@ __all__ = [
     "FileInfo",
     "Intent",
     "Manifest",
+    "Mark",
     "Span",
     "staged_name",
 ]
@@ -97,6 +98,15 @@ class Span:
     start_lsn: int
     stop_lsn: int
     """The first LSN that is not in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A batch that was exported, by which the log is known again."""
+
+    lsn: int
+    xxh64: str
+    """Of its bytes, in hexadecimal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +180,8 @@ class Manifest:
     """Of records and messages, in the order of the log."""
     open: FileInfo | None = None
     """The messages that are open at ``last_lsn``."""
+    mark: Mark | None = None
+    """None if the log had no batch that is there for good."""
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def of(self, dataset: str) -> list[FileInfo]:
@@ -178,13 +190,16 @@ class Manifest:
             return [] if self.open is None else [self.open]
         return [file for file in self.files if file.dataset == dataset]
 
-    def with_run(self, stop_lsn: int, files: list[FileInfo], opened: FileInfo, gap: Span | None) -> Manifest:
-        """What it says after one more run."""
+    def with_run(
+        self, stop_lsn: int, files: list[FileInfo], opened: FileInfo, gap: Span | None, mark: Mark | None = None
+    ) -> Manifest:
+        """What it says after one more run; the mark of before stays unless there is a new one."""
         return replace(
             self,
             last_lsn=stop_lsn,
             files=self.files + tuple(sorted(files, key=lambda file: (file.start_lsn, file.dataset != "records"))),
             open=opened,
+            mark=self.mark if mark is None else mark,
             gaps=self.gaps if gap is None else (*self.gaps, gap),
         )
 
@@ -209,6 +224,7 @@ class Manifest:
                 gaps=tuple(Span(**each) for each in content["gaps"]),
                 files=tuple(_file(each) for each in content["files"]),
                 open=None if content["open"] is None else _file(content["open"]),
+                mark=None if content["mark"] is None else _mark(content["mark"]),
                 schema_version=schema_version,
             )
             made.check()
@@ -261,6 +277,14 @@ def _file(content: dict[str, Any]) -> FileInfo:
         _number(content[name])
     made = FileInfo(**content)
     made.check()
+    return made
+
+
+def _mark(content: dict[str, Any]) -> Mark:
+    made = Mark(**content)
+    _number(made.lsn)
+    if _HASH.fullmatch(made.xxh64) is None:
+        raise ValueError("the hash of the mark is none")
     return made
 
 

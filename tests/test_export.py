@@ -370,6 +370,32 @@ def test_a_target_of_another_store_or_of_a_later_moment_is_refused(store_dir: Pa
         export(another, target)
 
 
+def test_a_backup_that_took_the_place_of_its_store_and_went_on_is_noticed(tmp_path: Path) -> None:
+    path, target, backup = tmp_path / "store", tmp_path / "target", tmp_path / "backup"
+    with logstore.open(path, segment_size=SEGMENT) as store:
+        store.publish(store.declare_queue("orders"), b"before")
+    shutil.copytree(path, backup)
+
+    def go_on(directory: Path, content: bytes, count: int) -> int:
+        with logstore.open(directory) as store:
+            for _ in range(count):
+                store.publish("orders", content * 20_000)
+            return store.durable_lsn
+
+    first = go_on(path, b"a", 60)
+    export(path, target)
+    mark = manifest_of(target).mark
+    assert mark is not None
+    assert mark.lsn < first
+    assert go_on(backup, b"b", 70) > first
+    before = everything(target)
+    with pytest.raises(ExportMismatch, match="says something else"):
+        export(backup, target)
+    assert everything(target) == before
+    go_on(path, b"a", 60)
+    assert export(path, target).records > 60  # and the store itself goes on
+
+
 def test_two_exports_to_one_target_are_one_too_many(store_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     with Target(target), pytest.raises(ExportLocked, match="wait"):
@@ -451,7 +477,7 @@ def test_a_long_run_is_made_to_count_in_chunks_and_comes_to_the_same_rows(
     store_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export(store_dir, tmp_path / "one", file_bytes=SEGMENT)
-    monkeypatch.setattr(module, "CHUNK_BYTES", SEGMENT)
+    monkeypatch.setattr(module.Run, "chunk_bytes", SEGMENT)
     commits = []
     real = Target.commit
     monkeypatch.setattr(Target, "commit", lambda *given: (commits.append(given), real(*given)))
