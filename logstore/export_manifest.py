@@ -160,8 +160,8 @@ class FileInfo:
 
 
 def staged_name(path: str) -> str:
-    """Where a file of the export waits for its place, in the staging directory."""
-    return path.replace("/", "!")
+    """Where a file of the export waits for its place, in the staging directory: under no name that a pattern finds."""
+    return path.replace("/", "!") + ".staged"
 
 
 @dataclass(frozen=True, slots=True)
