@@ -96,7 +96,11 @@ def _tiles(found: dict[str, Any]) -> list[dict[str, Any]]:
             "more": "prepared transactions",
             "bad": said["in_doubt"] > 0,
         },
-        {"name": "Log", "value": size_short(found["log_bytes"]), "more": f"{whole(said['records'])} records"},
+        {
+            "name": "Log" if found["kind"] == "store" else "Exported files",
+            "value": size_short(found["log_bytes"]),
+            "more": f"{whole(said['records'])} records",
+        },
         {"name": "Queues", "value": whole(said["queues"]), "more": "on which anything was"},
         {
             "name": "Written per byte",
@@ -233,7 +237,9 @@ def _written(found: dict[str, Any], drawn: Any) -> _Section | None:
     shown = _table(
         ("what", "#size", "#bytes"),
         rows,
-        note="Of the records that are in the log now; what was recycled is not counted.",
+        note="Of the records that are in the log now; what was recycled is not counted."
+        if found["kind"] == "store"
+        else "Of all records that were ever exported.",
     )
     columns = ("begin of the interval (UTC)", "#records", "#bytes", "#of them copies")
     moments = zip(

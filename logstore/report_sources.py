@@ -37,7 +37,7 @@ __all__ = ["ExportSource", "Source", "StoreSource", "open_source"]
 MANIFEST: Final = "_manifest.json"
 HOLD_S: Final = 6 * 3600.0
 HOLDERS: Final = 10
-TRIES: Final = 25
+TRIES: Final = 10
 BATCH_ROWS: Final = 1 << 16
 
 

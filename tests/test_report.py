@@ -17,6 +17,7 @@ from stores import ROOT, SMALL_SEGMENT
 
 import logstore
 from logstore import holds
+from logstore.arrow import export
 from logstore.cli import run
 from logstore.errors import OptionError, StoreError, UnknownQueue
 from logstore.extras import MissingExtra
@@ -169,6 +170,58 @@ def test_one_queue_and_a_time_that_is_over_narrow_it(known: Path, figures_of_kno
     before = report(known, stop=later)
     same = {name: before[name] for name in ("depth", "written", "latency", "bytes", "deliveries", "times")}
     assert same == {name: whole[name] for name in same}
+
+
+COUNTED = ("interval_s", "times", "summary", "depth", "written", "latency", "bytes", "deliveries", "oldest")
+
+
+def counted(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: found[name] for name in COUNTED}
+
+
+def test_an_export_tells_what_its_store_tells(known: Path, figures_of_known: dict[str, Any], tmp_path: Path) -> None:
+    export(known, tmp_path / "target")
+    found = report(tmp_path / "target")
+    assert counted(found) == counted(figures_of_known)
+    assert [doubt["xid"] for doubt in found["in_doubt"]] == ["7:67:62"]
+    assert (found["kind"], found["tail"]) == ("export", None)
+    check_page(page(found))
+    audit = report(tmp_path / "target", queues=["audit"])
+    assert [one["queue"] for one in audit["depth"]["queues"]] == ["audit"]
+    with pytest.raises(UnknownQueue, match="there are: 'audit', 'dead', 'orders'"):
+        report(tmp_path / "target", queues=["nobody"])
+
+
+def test_what_a_later_export_decides_is_neither_in_doubt_nor_forgotten(
+    open_store: Callable[..., MessageStore], store_dir: Path, tmp_path: Path
+) -> None:
+    store, target = open_store(), tmp_path / "target"
+    queue = store.declare_queue("queue")
+    ids = store.publish_many(queue, [b"x"] * 10)
+    doubts = [store.begin(xid=logstore.Xid(1, b"%d" % number, b"")) for number in range(3)]
+    for number, doubt in enumerate(doubts):
+        store.dequeue(ids[number], queue, transaction=doubt)
+        store.publish(queue, b"y", transaction=doubt)
+        doubt.end()
+        doubt.prepare()
+    export(store_dir, target)
+    between = report(target)
+    assert (len(between["in_doubt"]), between["depth"]["total"][-1]) == (3, 10)
+    doubts[0].commit()
+    doubts[1].rollback()
+    export(store_dir, target)
+    after = report(target)
+    assert [doubt["xid"] for doubt in after["in_doubt"]] == ["1:32:"]
+    assert (after["depth"]["total"][-1], sum(after["depth"]["enqueued"])) == (10, 11)
+    assert after["summary"]["outcomes"] == {"dequeued": 1, "rolled_back": 1}
+
+
+def test_an_open_set_of_another_moment_is_not_believed(known: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    export(known, target)
+    (target / "open" / "open.parquet").unlink()
+    with pytest.raises(StoreError, match="run the export again"):
+        report(target)
 
 
 # ---- The page

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from logstore.arrow import export
 from logstore.report import report
 
 if TYPE_CHECKING:
@@ -32,6 +33,16 @@ def test_of_a_store_both_count_the_same(spark: SparkSession, mixed: Path, by_arr
     assert compared(by_spark) == compared(by_arrow)
     assert by_arrow["summary"]["closed"] > 100
     assert len(by_arrow["in_doubt"]) == 2
+
+
+def test_of_an_export_both_count_the_same(
+    spark: SparkSession, mixed: Path, by_arrow: dict[str, Any], tmp_path: Path
+) -> None:
+    export(mixed, tmp_path / "target")
+    found = report(tmp_path / "target")
+    assert compared(report(tmp_path / "target", spark=spark)) == compared(found)
+    same = ("summary", "depth", "written", "latency", "bytes", "deliveries", "times", "oldest")
+    assert {name: found[name] for name in same} == {name: by_arrow[name] for name in same}
 
 
 def test_of_some_queues_and_a_part_of_the_time_both_count_the_same(
