@@ -125,7 +125,8 @@ def _by_spark(source: Source, scope: Scope, spark: Any, _: Show) -> tuple[Counts
     with ExitStack() as stack:
         records, messages, opened = _tables(source, spark, stack)
         span = report_spark.time_range(records)
-        return report_spark.count(records, messages, opened, _grid(span, scope), scope), span
+        doubts = source.doubts() is None
+        return report_spark.count(records, messages, opened, _grid(span, scope), scope, doubts=doubts), span
 
 
 def _tables(source: Source, spark: SparkSession, stack: ExitStack) -> tuple[DataFrame, DataFrame, DataFrame]:

@@ -31,8 +31,10 @@ def time_range(records: DataFrame) -> tuple[int, int] | None:
     return None if row["first"] is None else (row["first"], row["last"])
 
 
-def count(records: DataFrame, messages: DataFrame, open_rows: DataFrame, grid: Grid, scope: Scope) -> Counts:
-    """The counts of a report from the three tables."""
+def count(
+    records: DataFrame, messages: DataFrame, open_rows: DataFrame, grid: Grid, scope: Scope, *, doubts: bool
+) -> Counts:
+    """The counts of a report from the three tables; transactions in doubt only if the records must tell of them."""
     from pyspark.sql import functions as f
 
     counts = Counts(grid)
@@ -64,7 +66,7 @@ def count(records: DataFrame, messages: DataFrame, open_rows: DataFrame, grid: G
     counts.outcomes = {row["outcome"]: row["count"] for row in _rows(closed.groupBy("outcome").count())}
     mine = _of_queues(open_rows, scope)
     _open(counts, mine.where(_first_queue(scope) | (f.size("places") > 0)))
-    for row in _rows(spark_analyses.in_doubt(records).orderBy("tx_id")):
+    for row in _rows(spark_analyses.in_doubt(records).orderBy("tx_id")) if doubts else ():
         counts.doubts.append(
             Doubt(row["tx_id"], row["xid"], micros(row["since"]), row["operations"], tuple(row["queue_ids"]))
         )
