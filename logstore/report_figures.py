@@ -71,6 +71,7 @@ def _summary(counts: Counts) -> dict[str, Any]:
         "staged": counts.open_staged,
         "queues": len(counts.queue_ids()),
         "in_doubt": len(counts.doubts),
+        "oldest_is_known": all(one.since_us is not None for one in counts.oldest),
         "oldest_since": _iso(min((one.since_us for one in counts.oldest if one.since_us is not None), default=None)),
     }
 

@@ -71,7 +71,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
 
 def _tiles(found: dict[str, Any]) -> list[dict[str, Any]]:
     said = found["summary"]
-    since = said["oldest_since"]
+    since, known = said["oldest_since"], said["oldest_is_known"]
     outcomes = ", ".join(f"{whole(number)} {name.replace('_', ' ')}" for name, number in said["outcomes"].items())
     return [
         {
@@ -87,8 +87,8 @@ def _tiles(found: dict[str, Any]) -> list[dict[str, Any]]:
         },
         {
             "name": "Oldest that lives",
-            "value": _age(since, found["last_time"]),
-            "more": f"since {time_text(since)}" if since else "nothing waits",
+            "value": ("" if known or since is None else "≥ ") + _age(since, found["last_time"]),
+            "more": _oldest(since, known, said["open"]),
         },
         {
             "name": "In doubt",
@@ -108,6 +108,12 @@ def _tiles(found: dict[str, Any]) -> list[dict[str, Any]]:
             "more": "copies included",
         },
     ]
+
+
+def _oldest(since: str | None, known: bool, open_messages: int) -> str:
+    if since is None:
+        return "the log no longer tells since when" if open_messages else "nothing lives"
+    return f"since {time_text(since)}" + ("" if known else " or longer")
 
 
 def _age(since: str | None, now: str | None) -> str:

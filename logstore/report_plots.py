@@ -324,6 +324,8 @@ def _span_ticks(low: float, high: float, most: int) -> list[float]:
     more = {"min": (1, 3, 10, 30), "h": (1, 3, 12), "d": (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)}
     known = [size * step for unit, size in units for step in (steps | more)[unit]]
     inside = [one for one in known if low <= one <= high]
+    if len(inside) < 3:  # they lie close together
+        inside = [size * step for _, size in units for step in range(1, 60) if low <= size * step <= high]
     return inside[:: -(-len(inside) // most)] if inside else []
 
 
@@ -360,10 +362,10 @@ def _tail(tail: dict[str, Any]) -> Picture:
         axes.bar(at, live, width=0.8, color=_SERIES[2])
         axes.bar(at, dead, bottom=live, width=0.8, color=_REST)
         axes.set_xlim(-0.6, max(len(groups), 12) - 0.4)
-        ends = [0, len(groups) - 1] if len(groups) > 1 else [0]
+        ends = [0, len(groups) - 1] if len(groups) > 12 else [0]  # where there is room for both
         axes.set_xticks(ends, [_lsn_text(groups[index][0]["first_lsn"]) for index in ends])
         for label, side in zip(axes.get_xticklabels(), ("left", "right"), strict=False):
-            label.set_horizontalalignment(side if len(groups) > 12 else "left")
+            label.set_horizontalalignment(side)
         axes.grid(axis="y", linewidth=0.8)
         _of_bytes(axes.yaxis, max(one + other for one, other in zip(live, dead, strict=True)), 4)
 
