@@ -69,7 +69,7 @@ def report(
         scope = Scope(ids, None if start is None else micros(start), None if stop is None else micros(stop))
         count = _by_arrow if spark is None else _by_spark
         counts, span = count(source, scope, spark, show)
-        counts.names = {**counts.names, **source.names()} if isinstance(source, StoreSource) else counts.names
+        counts.names = source.names()
         told = source.doubts()
         if told is not None:
             counts.doubts = told
@@ -111,12 +111,12 @@ def _by_arrow(source: Source, scope: Scope, _: object, show: Show) -> tuple[Coun
                 show(what, min(max(batch.column(column)[-1].as_py() - facts.base_lsn, 0), length), length)
             yield batch
 
-    times = watched("looking at times", source.records(("lsn", "time")), "lsn")
-    span = report_arrow.time_range(times)
+    times = watched("looking at times", source.records(report_arrow.FIRST_COLUMNS), "lsn")
+    span, deletions = report_arrow.time_range(times)
     records = watched("reading records", source.records(report_arrow.RECORD_COLUMNS), "lsn")
     messages, open_rows = source.messages()
     counted = watched("following messages", messages, "end_lsn")
-    return report_arrow.count(records, counted, open_rows, _grid(span, scope), scope), span
+    return report_arrow.count(records, counted, open_rows, _grid(span, scope), scope, deletions), span
 
 
 def _by_spark(source: Source, scope: Scope, spark: Any, _: Show) -> tuple[Counts, tuple[int, int] | None]:
@@ -125,8 +125,9 @@ def _by_spark(source: Source, scope: Scope, spark: Any, _: Show) -> tuple[Counts
     with ExitStack() as stack:
         records, messages, opened = _tables(source, spark, stack)
         span = report_spark.time_range(records)
-        doubts = source.doubts() is None
-        return report_spark.count(records, messages, opened, _grid(span, scope), scope, doubts=doubts), span
+        # Of a store all was read at one moment, and the core tells what is in doubt.
+        parts = source.doubts() is None
+        return report_spark.count(records, messages, opened, _grid(span, scope), scope, parts=parts), span
 
 
 def _tables(source: Source, spark: SparkSession, stack: ExitStack) -> tuple[DataFrame, DataFrame, DataFrame]:

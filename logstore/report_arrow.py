@@ -16,42 +16,63 @@ __all__ = ["RECORD_COLUMNS", "count", "time_range"]
 
 # Of the records: for what is written, and for transactions without an outcome.
 RECORD_COLUMNS: Final = (
-    *("lsn", "type", "id", "time", "queue_id", "tx_id", "outcome", "xid", "record_bytes", "content_bytes", "relocated"),
+    *("lsn", "type", "id", "time", "queue_id", "queue_ids", "tx_id", "outcome", "effect_lsn", "effect_time", "xid"),
+    *("record_bytes", "content_bytes", "relocated"),
 )
-_OPERATIONS: Final = frozenset({"MESSAGE_START", "MESSAGE_ENQUEUE", "MESSAGE_DEQUEUE"})
+FIRST_COLUMNS: Final = ("lsn", "time", "type", "queue_id")
+_PUBLISHING: Final = frozenset({"MESSAGE_START", "MESSAGE_ENQUEUE"})
+_OPERATIONS: Final = _PUBLISHING | {"MESSAGE_DEQUEUE"}
 _OUTCOMES: Final = frozenset({"TX_COMMIT", "TX_ROLLBACK"})
 _UNDECIDED: Final = frozenset({"open", "prepared"})
 _TAKEN: Final = frozenset({"accepted", "rejected"})
 NONE: Final = -1  # for null where arrays hold ids and times; no id and no time of a log is negative
 
 
-def time_range(batches: Iterable[Any]) -> tuple[int, int] | None:
-    """The first and the last time in record batches with a column ``time``, in µs; None if there are no rows."""
+def time_range(batches: Iterable[Any]) -> tuple[tuple[int, int] | None, dict[int, int]]:
+    """The first and the last time in record batches with FIRST_COLUMNS, in µs (None if there are no rows).
+
+    And by queue the LSN at which it was deleted.
+    """
     import pyarrow.compute as pc
 
     first: int | None = None
     last = 0
+    deletions: dict[int, int] = {}
     for batch in batches:
         if batch.num_rows:
             found = pc.min_max(batch.column("time").cast("int64")).as_py()
             first = found["min"] if first is None else min(first, found["min"])
             last = max(last, found["max"])
-    return None if first is None else (first, last)
+            gone = _one_of(batch.column("type"), ("QUEUE_DELETE",))
+            if gone.any():
+                rows = zip(_ints(batch.column("queue_id"))[gone], _ints(batch.column("lsn"))[gone], strict=True)
+                deletions |= {int(queue_id): int(lsn) for queue_id, lsn in rows}
+    return (None if first is None else (first, last)), deletions
 
 
-def count(records: Iterable[Any], messages: Iterable[Any], open_rows: Any, grid: Grid, scope: Scope) -> Counts:
+def count(
+    records: Iterable[Any],
+    messages: Iterable[Any],
+    open_rows: Any,
+    grid: Grid,
+    scope: Scope,
+    deletions: dict[int, int],
+) -> Counts:
     """Count record batches with RECORD_COLUMNS, batches of closed messages, and the table of open ones.
 
+    ``deletions`` are LSNs of queues' deletions: what took effect there later has made no place and ended none.
     ``open_rows`` is called once the messages are exhausted: only then is it known what is left.
     """
     counts = Counts(grid)
-    _Written(counts, grid, scope).count(records)
-    tally = _Messages(counts, grid, scope)
+    flows = _Flows(grid, scope, deletions)
+    _Written(counts, grid, scope, flows).count(records)
+    tally = _Messages(counts, grid, scope, flows)
     for batch in messages:
         tally.closed(batch)
     for batch in open_rows().to_batches():
         tally.open(batch)
     tally.finish()
+    flows.finish(counts)
     return counts
 
 
@@ -84,13 +105,48 @@ def _one_of(column: Any, texts: Iterable[str]) -> Any:
     return np.append(found, False)[codes]
 
 
+class _Flows:
+    """Places that came and went, by queue and interval."""
+
+    def __init__(self, grid: Grid, scope: Scope, deletions: dict[int, int]) -> None:
+        self._grid, self._scope, self._deletions = grid, scope, deletions
+        self._sums: dict[int, dict[int, Any]] = {}
+        self._later: dict[int, int] = {}
+        self.waiting: dict[int, int] = {}
+
+    def add(self, sign: int, queue_ids: Any, times: Any, lsns: Any = None) -> None:
+        """So many places came (1) or went (-1), each at its time; with LSNs only if its queue still was."""
+        import numpy as np
+
+        grid, wanted = self._grid, self._scope.queues
+        for queue_id, rows in _groups(queue_ids):
+            if queue_id == NONE or (wanted is not None and queue_id not in wanted):
+                continue
+            mine = times[rows]
+            if lsns is not None and queue_id in self._deletions:
+                mine = mine[lsns[rows] < self._deletions[queue_id]]
+            if queue_id not in self._sums:
+                self._sums[queue_id] = {one: np.zeros(grid.buckets, np.int64) for one in (1, -1)}
+            inside = mine[(mine >= grid.start_us) & (mine < grid.stop_us)]
+            _sum_at(self._sums[queue_id][sign], (inside - grid.start_us) // grid.step_us, None)
+            later = sign * int(np.count_nonzero(mine >= grid.stop_us))
+            self._later[queue_id] = self._later.get(queue_id, 0) + later
+
+    def finish(self, counts: Counts) -> None:
+        """Into what others read."""
+        for queue_id, sums in self._sums.items():
+            counts.came[queue_id] = [int(one) for one in sums[1]]
+            counts.went[queue_id] = [int(one) for one in sums[-1]]
+        counts.anchor(self.waiting, self._later)
+
+
 class _Written:
     """What the log took, interval by interval, and which transactions it leaves undecided."""
 
-    def __init__(self, counts: Counts, grid: Grid, scope: Scope) -> None:
+    def __init__(self, counts: Counts, grid: Grid, scope: Scope, flows: _Flows) -> None:
         import numpy as np
 
-        self._counts, self._grid, self._scope = counts, grid, scope
+        self._counts, self._grid, self._scope, self._flows = counts, grid, scope, flows
         self._sums = {name: np.zeros(grid.buckets, np.int64) for name in WRITTEN}
         self._waiting: dict[int, dict[str, Any]] = {}
         self._decided: set[int] = set()
@@ -100,6 +156,7 @@ class _Written:
         for batch in records:
             if batch.num_rows:
                 self._add(batch)
+                self._operations(batch)
                 self._undecided(batch)
         self._counts.written = {name: [int(one) for one in sums] for name, sums in self._sums.items()}
         self._counts.doubts = [
@@ -129,13 +186,25 @@ class _Written:
         for name, (where, values) in wanted.items():
             _sum_at(self._sums[name], at[where], None if values is None else values[where])
 
+    def _operations(self, batch: Any) -> None:
+        """Those that took effect, as far as their own rows tell."""
+        done = ~_flags(batch.column("relocated")) & (_ints(batch.column("effect_lsn")) != NONE)
+        for sign, types in ((1, _PUBLISHING), (-1, ("MESSAGE_DEQUEUE",))):
+            chosen = batch.filter(_mask(done & _one_of(batch.column("type"), types)))
+            if chosen.num_rows:
+                lists = chosen.column("queue_ids")
+                rows = _parents(lists)
+                times, lsns = (_ints(chosen.column(name))[rows] for name in ("effect_time", "effect_lsn"))
+                self._flows.add(sign, _ints(lists.flatten()), times, lsns)
+
     def _undecided(self, batch: Any) -> None:
         """As many as there are transactions without an outcome, and outcomes of such."""
         waits = _one_of(batch.column("outcome"), _UNDECIDED) & (_ints(batch.column("tx_id")) != NONE)
         for row in batch.filter(_mask(waits)).to_pylist() if waits.any() else ():
             one = self._waiting.setdefault(
                 row["tx_id"],
-                {"xid": None, "prepared_us": None, "first_us": None, "operations": 0, "on": set(), "prepared": False},
+                {"xid": None, "prepared_us": None, "first_us": None, "operations": 0, "on": set(), "prepared": False}
+                | {"work": []},
             )
             us = _us(row["time"])
             one["first_us"] = us if one["first_us"] is None else min(one["first_us"], us)
@@ -146,10 +215,23 @@ class _Written:
             if row["type"] in _OPERATIONS:
                 one["operations"] += 1
                 one["on"] |= set() if row["queue_id"] is None else {row["queue_id"]}
+                if not row["relocated"]:
+                    one["work"].append((1 if row["type"] in _PUBLISHING else -1, row["queue_ids"] or []))
         if self._waiting:
-            ends = _one_of(batch.column("type"), _OUTCOMES)
-            ended = _ints(batch.column("id"))[ends]
-            self._decided.update(int(one) for one in ended if int(one) in self._waiting)
+            self._decide(batch)
+
+    def _decide(self, batch: Any) -> None:
+        """Outcomes of what was written down as undecided: a log that was read in parts has them."""
+        import numpy as np
+
+        ends = _one_of(batch.column("type"), _OUTCOMES)
+        ends &= np.isin(_ints(batch.column("id")), list(self._waiting))
+        for row in batch.filter(_mask(ends)).to_pylist() if ends.any() else ():
+            self._decided.add(row["id"])
+            work = self._waiting[row["id"]].pop("work", [])
+            for sign, queue_ids in work if row["type"] == "TX_COMMIT" else ():
+                ids = np.array(queue_ids, np.int64)
+                self._flows.add(sign, ids, np.full(len(ids), _us(row["time"])), np.full(len(ids), row["lsn"]))
 
 
 def _us(time: Any) -> int:
@@ -184,16 +266,12 @@ def _sum_at(sums: Any, at: Any, values: Any) -> None:
 class _Messages:
     """Messages, closed and open ones, and every place that they had."""
 
-    def __init__(self, counts: Counts, grid: Grid, scope: Scope) -> None:
-        self._counts, self._grid, self._scope = counts, grid, scope
-        self._flows: dict[int, tuple[Any, Any]] = {}
+    def __init__(self, counts: Counts, grid: Grid, scope: Scope, flows: _Flows) -> None:
+        self._counts, self._grid, self._scope, self._flows = counts, grid, scope, flows
         self._oldest: list[tuple[tuple[bool, int], Held]] = []
 
     def finish(self) -> None:
         """Into what others read."""
-        for queue_id, (came, went) in self._flows.items():
-            self._counts.came[queue_id] = [int(one) for one in came]
-            self._counts.went[queue_id] = [int(one) for one in went]
         self._counts.oldest = [held for _, held in heapq.nsmallest(OLDEST, self._oldest)]
 
     def closed(self, batch: Any) -> None:
@@ -215,6 +293,8 @@ class _Messages:
         on_these[parents[here]] = True
         waits = here & (_ints(flat.field("dequeue_lsn")) == NONE)
         waiting = np.bincount(parents[waits], minlength=batch.num_rows)[on_these]
+        for queue_id, rows in _groups(_ints(flat.field("queue_id"))[waits]):
+            self._flows.waiting[queue_id] = self._flows.waiting.get(queue_id, 0) + len(rows)
         chosen = batch.filter(_mask(on_these))
         counts.open_messages += chosen.num_rows
         counts.open_places += int(waiting.sum())
@@ -261,23 +341,11 @@ class _Messages:
         self._bytes(batch)
         flat = batch.column("places").flatten()
         if len(flat):
-            self._names(flat)
             queues = _ints(flat.field("queue_id"))
             chosen = self._on(queues) & (queues != NONE)
             flat, queues = flat.filter(_mask(chosen)), queues[chosen]
             for queue_id, rows in _groups(queues):
                 self._places(queue_id, flat.take(rows))
-
-    def _names(self, flat: Any) -> None:
-        import numpy as np
-
-        names = flat.field("queue")
-        known = names.is_valid()
-        ids, first = np.unique(_ints(flat.field("queue_id").filter(known)), return_index=True)
-        rows = np.flatnonzero(known.to_numpy(zero_copy_only=False))[first]
-        for queue_id, row in zip(ids, rows, strict=True):
-            name = names[int(row)].as_py()
-            self._counts.names[int(queue_id)] = max(self._counts.names.get(int(queue_id), name), name)
 
     def _bytes(self, batch: Any) -> None:
         began = _ints(batch.column("start_time"))
@@ -300,14 +368,8 @@ class _Messages:
 
         came, went = _ints(flat.field("enqueue_time")), _ints(flat.field("dequeue_time"))
         ended = _ints(flat.field("dequeue_lsn")) != NONE
-        grid, counts = self._grid, self._counts
-        if queue_id not in self._flows:
-            self._flows[queue_id] = (np.zeros(grid.buckets, np.int64), np.zeros(grid.buckets, np.int64))
-        for times, sums, sign in ((came, self._flows[queue_id][0], 1), (went[ended], self._flows[queue_id][1], -1)):
-            inside = (times >= grid.start_us) & (times < grid.stop_us)
-            _sum_at(sums, (times[inside] - grid.start_us) // grid.step_us, None)
-            before = int(np.count_nonzero(times < grid.start_us))  # a time that nobody knows lies before, too
-            counts.opening[queue_id] = counts.opening.get(queue_id, 0) + sign * before
+        dropped = went[_one_of(flat.field("reason"), ("queue_deleted",))]  # one record ended all of these
+        self._flows.add(-1, np.full(len(dropped), queue_id), dropped)
         settled = ended & _within(went, self._scope)
         if settled.any():
             self._deliveries(queue_id, flat.filter(_mask(settled)), went[settled])

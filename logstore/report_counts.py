@@ -203,7 +203,7 @@ class Counts:
     names: dict[int, str] = field(default_factory=dict)
     """Of queues; one that is not here has none any more."""
     opening: dict[int, int] = field(default_factory=dict)
-    """Places that were there before the first interval."""
+    """Places that were there before the first interval: see :meth:`anchor`."""
     came: dict[int, list[int]] = field(default_factory=dict)
     went: dict[int, list[int]] = field(default_factory=dict)
     written: dict[str, list[int]] = field(default_factory=dict)
@@ -221,6 +221,17 @@ class Counts:
     open_staged: int = 0
     oldest: list[Held] = field(default_factory=list)
     doubts: list[Doubt] = field(default_factory=list)
+
+    def anchor(self, waiting: dict[int, int], later: dict[int, int]) -> None:
+        """Work out what was there at the beginning from what is there at the end.
+
+        ``waiting``: places on each queue at the end of the log; ``later``: by how much it grew after the last interval.
+        Not counted from the beginning on: of a message that began and ended where the log was recycled since, the
+        log tells the dequeue only.
+        """
+        for queue_id in sorted({*self.came, *self.went, *waiting, *later}):
+            grew = sum(self.came.get(queue_id, ())) - sum(self.went.get(queue_id, ())) + later.get(queue_id, 0)
+            self.opening[queue_id] = waiting.get(queue_id, 0) - grew
 
     def depths(self, queue_id: int) -> list[int]:
         """How deep it is at the end of each interval."""

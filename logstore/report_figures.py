@@ -71,9 +71,16 @@ def _summary(counts: Counts) -> dict[str, Any]:
         "staged": counts.open_staged,
         "queues": len(counts.queue_ids()),
         "in_doubt": len(counts.doubts),
+        "unseen": _unseen(counts),
         "oldest_is_known": all(one.since_us is not None for one in counts.oldest),
         "oldest_since": _iso(min((one.since_us for one in counts.oldest if one.since_us is not None), default=None)),
     }
+
+
+def _unseen(counts: Counts) -> int:
+    """Places that ended, of messages whose beginning the log has let go of, and that were never moved."""
+    ended = sum(map(sum, counts.went.values()))
+    return max(ended - sum(one.settled for one in counts.deliveries.values()), 0)
 
 
 def _sum(rows: Iterable[list[int]], length: int) -> list[int]:

@@ -60,6 +60,12 @@ def _lines(found: dict[str, Any]) -> list[str]:
     if found["first_time"] is not None:
         told += f" · {time_text(found['first_time'])} to {time_text(found['last_time'])} UTC"
     asked = []
+    unseen = found["summary"]["unseen"]
+    if unseen:
+        asked.append(
+            f"{whole(unseen)} of the {whole(sum(found['depth']['ended']))} places that ended were of messages that began "
+            "where the log was recycled since: depth, throughput and bytes written count them, nothing else does"
+        )
     if found["queues_asked"]:
         asked.append("only of " + ", ".join(found["queues_asked"]))
     if found["from"] or found["to"]:

@@ -32,17 +32,20 @@ def time_range(records: DataFrame) -> tuple[int, int] | None:
 
 
 def count(
-    records: DataFrame, messages: DataFrame, open_rows: DataFrame, grid: Grid, scope: Scope, *, doubts: bool
+    records: DataFrame, messages: DataFrame, open_rows: DataFrame, grid: Grid, scope: Scope, *, parts: bool
 ) -> Counts:
-    """The counts of a report from the three tables; transactions in doubt only if the records must tell of them."""
+    """The counts of a report from the three tables.
+
+    ``parts``: the records were written down at several moments, so that a later part may decide what an earlier one
+    says is undecided; then they also tell what is in doubt.
+    """
     from pyspark.sql import functions as f
 
     counts = Counts(grid)
     everything = spark_analyses.everything(messages, open_rows)
     chosen = _of_queues(everything, scope)
     step = _step(grid)
-    for row in _rows(spark_analyses.queue_depth(chosen, step)):
-        _flow(counts, grid, row)
+    _flows(counts, records, everything, open_rows, scope, parts=parts)
     for row in _rows(spark_analyses.throughput(records.where(_within("time", scope)), step)):
         _written(counts, grid, row)
     ended = _ended_within(chosen, scope)
@@ -57,16 +60,16 @@ def count(
         one_queue = counts.deliveries[row["queue_id"]]
         one_queue.dead += row["count"]
         one_queue.last_dead_us = max(micros(row["last_time"]), one_queue.last_dead_us or 0)
-    first = everything.where(_first_queue(scope))
+    first = everything.where(_on("queue_id", scope))
     began = first.where(_within(f.coalesce("start_time", "enqueue_time"), scope))
     for row in _rows(spark_analyses.bytes_by_queue(began)):
         names = ("messages", "places", "content_bytes", "record_bytes", "copied_bytes")
         counts.bytes[row["queue_id"]] = QueueBytes(*(row[name] for name in names))
-    closed = messages.where(_first_queue(scope)).where(_within("end_time", scope))
+    closed = messages.where(_on("queue_id", scope)).where(_within("end_time", scope))
     counts.outcomes = {row["outcome"]: row["count"] for row in _rows(closed.groupBy("outcome").count())}
     mine = _of_queues(open_rows, scope)
-    _open(counts, mine.where(_first_queue(scope) | (f.size("places") > 0)))
-    for row in _rows(spark_analyses.in_doubt(records).orderBy("tx_id")) if doubts else ():
+    _open(counts, mine.where(_on("queue_id", scope) | (f.size("places") > 0)))
+    for row in _rows(spark_analyses.in_doubt(records).orderBy("tx_id")) if parts else ():
         counts.doubts.append(
             Doubt(row["tx_id"], row["xid"], micros(row["since"]), row["operations"], tuple(row["queue_ids"]))
         )
@@ -84,19 +87,43 @@ def _step(grid: Grid) -> timedelta:
     return moment(grid.step_us) - moment(0)
 
 
-def _flow(counts: Counts, grid: Grid, row: dict[str, Any]) -> None:
-    queue_id = row["queue_id"]
-    if row["queue"] is not None:
-        counts.names[queue_id] = max(counts.names.get(queue_id, row["queue"]), row["queue"])
-    counts.opening.setdefault(queue_id, 0)
-    came = counts.came.setdefault(queue_id, [0] * grid.buckets)
-    went = counts.went.setdefault(queue_id, [0] * grid.buckets)
-    index = -1 if row["start"] is None else grid.index(micros(row["start"]))
-    if index < 0:
-        counts.opening[queue_id] += row["enqueued"] - row["ended"]
-    elif index < grid.buckets:
-        came[index] += row["enqueued"]
-        went[index] += row["ended"]
+def _flows(
+    counts: Counts, records: DataFrame, messages: DataFrame, open_rows: DataFrame, scope: Scope, *, parts: bool
+) -> None:
+    """Places that came and went, by queue and interval."""
+    from pyspark.sql import functions as f
+
+    grid, one, none = counts.grid, f.lit(1).cast("long"), f.lit(0).cast("long")
+    done = spark_analyses.settled(records, snapshot=not parts)
+    ends = f.col("type") == "MESSAGE_DEQUEUE"
+    works = done.select(
+        f.explode("queue_ids").alias("queue_id"),
+        f.col("effect_lsn").alias("lsn"),
+        f.col("effect_time").alias("time"),
+        f.when(ends, none).otherwise(one).alias("came"),
+        f.when(ends, one).otherwise(none).alias("went"),
+    )
+    gone = records.where(f.col("type") == "QUEUE_DELETE").select("queue_id", f.col("lsn").alias("gone_lsn"))
+    works = works.join(f.broadcast(gone), "queue_id", "left")
+    works = works.where(f.col("gone_lsn").isNull() | (f.col("lsn") < f.col("gone_lsn")))
+    places = spark_analyses.places(messages)
+    dropped = places.where(f.col("reason") == "queue_deleted").select(
+        "queue_id", f.col("dequeue_time").alias("time"), none.alias("came"), one.alias("went")
+    )
+    changes = works.select("queue_id", "time", "came", "went").unionByName(dropped)
+    index = f.floor((f.unix_micros("time") - f.lit(grid.start_us)) / f.lit(grid.step_us)).cast("long")
+    clipped = f.greatest(f.least(index, f.lit(grid.buckets)), f.lit(-1)).alias("index")
+    counted = changes.where(_on("queue_id", scope)).groupBy("queue_id", clipped)
+    later: dict[int, int] = {}
+    for row in _rows(counted.agg(f.sum("came").alias("came"), f.sum("went").alias("went"))):
+        came = counts.came.setdefault(row["queue_id"], [0] * grid.buckets)
+        went = counts.went.setdefault(row["queue_id"], [0] * grid.buckets)
+        if row["index"] == grid.buckets:
+            later[row["queue_id"]] = row["came"] - row["went"]
+        elif row["index"] >= 0:
+            came[row["index"]], went[row["index"]] = row["came"], row["went"]
+    waiting = spark_analyses.places(open_rows).where(f.col("dequeue_lsn").isNull() & _on("queue_id", scope))
+    counts.anchor({row["queue_id"]: row["count"] for row in _rows(waiting.groupBy("queue_id").count())}, later)
 
 
 def _written(counts: Counts, grid: Grid, row: dict[str, Any]) -> None:
@@ -143,10 +170,11 @@ def _within(time: Column | str, scope: Scope) -> Column:
     return found
 
 
-def _first_queue(scope: Scope) -> Column:
+def _on(column: str, scope: Scope) -> Column:
+    """Where a queue is asked for."""
     from pyspark.sql import functions as f
 
-    return f.lit(True) if scope.queues is None else f.col("queue_id").isin(*sorted(scope.queues))
+    return f.lit(True) if scope.queues is None else f.col(column).isin(*sorted(scope.queues))
 
 
 def _of_queues(messages: DataFrame, scope: Scope) -> DataFrame:

@@ -139,29 +139,25 @@ def _by_queue(rows: DataFrame, keys: Sequence[str | Column], totals: dict[str, t
     )
 
 
-def settled(records: DataFrame) -> DataFrame:
+def settled(records: DataFrame, *, snapshot: bool = False) -> DataFrame:
     """The operations of ``records`` that took effect: also those of transactions whose outcome came later.
 
     A file of an export is never rewritten: it says ``open`` or ``prepared`` of a transaction that was decided after it
-    was written. Such operations, few as they are, are joined with the TX_COMMIT that a later file has.
+    was written. Such operations, few as they are, are joined with the TX_COMMIT that a later file has. ``snapshot``
+    spares the join: the records were read from a store in one go, so that every outcome in them is final.
     """
     from pyspark.sql import functions as f
 
     operations = records.where(f.col("type").isin(*_OPERATIONS) & ~f.col("relocated"))
-    columns = ("type", "queue_id", "queue", "queue_ids", "enqueue_lsn")
+    columns = [name for name in ("type", "queue_id", "queue", "queue_ids", "enqueue_lsn") if name in records.columns]
     told = operations.where(f.col("effect_lsn").isNotNull()).select(*columns, "effect_lsn", "effect_time")
+    if snapshot:
+        return told
     waiting = operations.where(f.col("outcome").isin(*_UNDECIDED)).select(*columns, "tx_id")
     commits = records.where(f.col("type") == "TX_COMMIT").select(
         f.col("id").alias("tx_id"), f.col("lsn").alias("effect_lsn"), f.col("time").alias("effect_time")
     )
     return told.unionByName(waiting.join(commits, "tx_id").drop("tx_id"))
-
-
-def _effective(records: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as f
-
-    operations = records.where(f.col("type").isin(*_OPERATIONS) & ~f.col("relocated"))
-    return operations.where(f.col("effect_lsn").isNotNull())
 
 
 # ---- Depth
@@ -235,7 +231,7 @@ def _record_changes(
 ) -> DataFrame:
     from pyspark.sql import functions as f
 
-    operations = _effective(records) if snapshot else settled(records)
+    operations = settled(records, snapshot=snapshot)
     publishing = f.col("type").isin(*_PUBLISHING)
     # A record of several queues has the name of the first one only; the others get theirs from where they are it.
     named = f.when(f.col("each") == f.col("queue_id"), f.col("queue"))

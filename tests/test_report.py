@@ -111,21 +111,28 @@ def test_the_figures_are_those_of_what_was_done(figures_of_known: dict[str, Any]
 
 
 def expected_depths(path: Path, times: list[str], step: timedelta) -> dict[int, list[int]]:
+    """From what waits at the end, back through what took effect."""
     closed, opened = message_rows(path)
     places = [place for row in [*closed, *opened] for place in row["places"]]
+    rows = record_rows(path)
+    gone = {row["queue_id"]: row["lsn"] for row in rows if row["type"] == "QUEUE_DELETE"}
+    signs = {"MESSAGE_START": 1, "MESSAGE_ENQUEUE": 1, "MESSAGE_DEQUEUE": -1}
+    changes = [
+        (queue_id, row["effect_time"], signs[row["type"]])
+        for row in rows
+        if row["type"] in signs and not row["relocated"] and row["effect_lsn"] is not None
+        for queue_id in row["queue_ids"] or ()
+        if row["effect_lsn"] < gone.get(queue_id, 1 << 63)
+    ]
+    changes += [(one["queue_id"], one["dequeue_time"], -1) for one in places if one["reason"] == "queue_deleted"]
+    waiting = Counter(one["queue_id"] for row in opened for one in row["places"] if one["dequeue_lsn"] is None)
     ends = [datetime.fromisoformat(time) + step for time in times]
-
-    def until(time: datetime | None, end: datetime) -> bool:
-        return time is None or time < end
-
     return {
         queue_id: [
-            sum(until(one["enqueue_time"], end) for one in mine)
-            - sum(one["dequeue_lsn"] is not None and until(one["dequeue_time"], end) for one in mine)
+            waiting[queue_id] - sum(sign for one, time, sign in changes if one == queue_id and time >= end)
             for end in ends
         ]
-        for queue_id in {one["queue_id"] for one in places}
-        for mine in [[one for one in places if one["queue_id"] == queue_id]]
+        for queue_id in {one for one, _, _ in changes} | set(waiting)
     }
 
 
@@ -155,6 +162,46 @@ def test_of_random_histories_it_counts_what_plain_python_counts(tmp_path: Path, 
     assert sum(found["written"]["records"]) == len(records)
     assert sum(found["written"]["record_bytes"]) == sum(row["record_bytes"] for row in records)
     assert sum(found["written"]["copied_bytes"]) == sum(row["record_bytes"] for row in records if row["relocated"])
+
+
+def test_depth_is_true_of_messages_too_whose_beginning_was_recycled(
+    open_store: Callable[..., MessageStore], store_dir: Path
+) -> None:
+    store = open_store()
+    queue = store.declare_queue("queue")
+    ids: list[int] = []
+    done: list[tuple[int, int]] = []  # where the log was after each step, and how many waited then
+    for number in range(700):
+        ids += [store.publish(queue, bytes(4000)) for _ in range(3 if number < 300 else 1)]
+        for _ in range(1 if number < 300 else 3):
+            if len(ids) > 1:
+                store.dequeue(ids.pop(1), queue)  # the first one stays, and is moved
+        done.append((store.next_lsn, len(ids)))
+    store.close()
+    rows = record_rows(store_dir)
+    assert done[100][0] < rows[0]["lsn"], "the beginning is gone"
+    found = report(store_dir)
+    step = timedelta(seconds=found["interval_s"])
+    # An interval may end within a step, which changes the depth by three at most on its way.
+    last = {}
+    for row in rows:
+        if row["type"] in ("MESSAGE_START", "MESSAGE_DEQUEUE") and not row["relocated"]:
+            last[row["lsn"]] = row["time"]
+    checked = 0
+    for index, time in enumerate(found["times"]):
+        end = datetime.fromisoformat(time) + step
+        before = [lsn for lsn, moment in last.items() if moment < end]
+        steps = [depth for lsn, depth in done if before and lsn <= max(before)]
+        following = [depth for lsn, depth in done if before and lsn > max(before)][:1]
+        if steps:
+            depth = found["depth"]["total"][index]
+            assert min(steps[-1:] + following) - 3 <= depth <= max(steps[-1:] + following) + 3, time
+            checked += 1
+    assert checked > 1
+    assert found["depth"]["total"][-1] == len(ids)
+    assert found["summary"]["unseen"] > 0
+    assert "where the log was recycled since" in page(found)
+    assert max(found["depth"]["total"]) > 100 + len(ids)
 
 
 def test_one_queue_and_a_time_that_is_over_narrow_it(known: Path, figures_of_known: dict[str, Any]) -> None:
