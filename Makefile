@@ -67,9 +67,8 @@ BROKER := $(VENV)/.installed-broker
 BENCH := $(VENV)/.installed-bench
 DEMO := $(VENV)/.installed-demo
 PINS := pyproject.toml setup.py constraints.txt
-# The extra spark, half of all that could be fetched, is for programs that do not exist yet; the other stores that
-# `make bench` measures are fetched by it alone.
-EVERY_EXTRA := arrow,broker,coilmq,lint,postgres,test,tpc
+# The other stores that `make bench` measures are fetched by it alone.
+EVERY_EXTRA := arrow,broker,coilmq,iceberg,lint,postgres,report,spark,test,tpc
 
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
 PIP_INSTALL = $(PIP) install --no-compile -c constraints.txt
@@ -140,11 +139,16 @@ test: ## set everything up and run every check (all but the slow tests)
 	+@$(SUBMAKE) pytest
 	+@$(SUBMAKE) proof
 
-# One worker more than there are cores, since the tests often wait; with arguments of one's own in one process, so that
-# they may be --pdb, -s or a single test.
+# One worker more than there are cores, since the tests often wait; those with Spark after them in one process, since a
+# session takes all cores. With arguments of one's own all in one process, so that they may be --pdb, -s or a single test.
 .PHONY: pytest
 pytest: setup ## the Python tests alone (PYTEST_ARGS=...)
-	@$(BIN)/python -m pytest -q -m 'not slow' $(or $(PYTEST_ARGS),$(WORKERS))
+ifeq ($(PYTEST_ARGS),)
+	@$(BIN)/python -m pytest -q -m 'not slow and not spark' $(WORKERS)
+	@$(BIN)/python -m pytest -q -m 'not slow and spark' tests
+else
+	@$(BIN)/python -m pytest -q -m 'not slow' $(PYTEST_ARGS)
+endif
 
 # What the proof runs is built first, so that no build counts as its time.
 BUDGET_S ?= 600

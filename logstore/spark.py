@@ -99,8 +99,8 @@ def pushdown_is_sound(spark: SparkSession) -> bool:
     other scan of that DataFrame. So ``frame.where(...).count()`` changes what ``frame.count()`` says after it, and a
     frame that is joined with itself is read with one side's conditions on both. Later versions keep them apart.
     """
-    jvm: Any = spark._jvm
     try:
+        jvm: Any = spark._jvm
         find = jvm.java.lang.Class.forName
         builder = find("org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder")
         return any(field.getName() == "readInfo" for field in builder.getDeclaredFields())
