@@ -107,6 +107,7 @@ def export(
         raise OptionError(f"file_bytes is a number from 1 to {1 << 40}, not {file_bytes!r}")
     checked_options(None, body, compression)
     require("arrow", "pyarrow.parquet")
+    started = time.monotonic()
     source = Path(store_dir)
     with Reader(source) as reader:
         info = reader.info  # and it says so if this is no store
@@ -136,7 +137,7 @@ def export(
             from logstore.export_iceberg import register
 
             register(place.path, place.manifest, Path(iceberg))
-        return report
+        return replace(report, seconds=time.monotonic() - started)
 
 
 def plan_export(
@@ -306,6 +307,8 @@ class Run:
             queue_names=self._names,
             body=self._plan.options.body,
             compression=self._plan.options.compression,
+            # Without a hold a writer may come at any moment, and must not be able to take away what is to be read.
+            keep_lsn=None if self._held is not None else max(span.start_lsn, self._segments[0].first_lsn),
             # What was open before a gap may have ended in it: only what the log still tells is carried on.
             open_set=str(self._place.path / OPEN_FILE) if before is not None and gap is None else None,
         )

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -316,6 +317,48 @@ def test_a_restart_and_recycling_of_what_was_exported_are_no_gap(tmp_path: Path)
     assert (report.gap, report.start_lsn) == (None, last)
     assert [row["queue"] for row in rows_of(target, "open")] == ["other"]
     assert len({row["lsn"] for row in rows_of(target, "records")}) == len(rows_of(target, "records"))
+
+
+def test_a_writer_that_comes_while_a_closed_store_is_exported_takes_no_row_away_unnoticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    with logstore.open(path, segment_size=SEGMENT) as store:
+        store.publish(store.declare_queue("orders"), b"first")
+    export(path, target)
+    with logstore.open(path) as store:
+        store.publish("orders", b"second")
+    assert plan_export(path, target).gap is None
+    with Reader(path) as reader:
+        end = reader.info.end_lsn
+    real = {"write_records": module.write_records, "write_messages": module.write_messages}
+    for name, other in (("write_records", "write_messages"), ("write_messages", "write_records")):
+        over = threading.Event()
+
+        def early(*arguments: Any, function: Any = real[other], over: Any = over, **options: Any) -> Any:
+            made = function(*arguments, **options)
+            over.set()
+            return made
+
+        def late(*arguments: Any, function: Any = real[name], over: Any = over, **options: Any) -> Any:
+            assert over.wait(60)
+            with Reader(path) as reader:
+                last = reader.segments()[0].first_lsn
+            while last < end:  # all that was planned is gone before it is read
+                recycle(path, 20)
+                with Reader(path) as reader:
+                    last = reader.segments()[0].first_lsn
+            return function(*arguments, **options)
+
+        case = tmp_path / name
+        shutil.copytree(target, case)
+        untouched = manifest_of(case)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, late)
+            patch.setattr(module, other, early)
+            with pytest.raises(ExportGap):
+                export(path, case)
+        assert manifest_of(case) == untouched
 
 
 # ---- What is refused
