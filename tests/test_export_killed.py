@@ -213,3 +213,61 @@ def test_refused_at_any_step_it_says_so_and_the_next_run_comes_to_the_same_bytes
             break
         case.check()
     assert number > 40
+
+
+class Journal(Steps):
+    """Writes down every call that changes the disk, and what it was about, within the target."""
+
+    def __init__(self, target: Path) -> None:
+        super().__init__(target, 0, die)
+        self.calls: list[tuple[str, str]] = []
+
+    def wrapped(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            about = arguments[0]
+            if name in ("write", "fsync"):
+                about = os.readlink(f"/proc/self/fd/{about}")
+            if str(about).startswith(self.target) and self.changes(name, arguments):
+                shown = [
+                    os.path.relpath(one, self.target) for one in (about, *arguments[1:]) if isinstance(one, Path | str)
+                ]
+                self.calls.append((name, " ".join(shown)))
+            return self.real[name](*arguments, **options)
+
+        return call
+
+    def last(self, name: str, about: str, before: int) -> int:
+        """Where such a call was last made before that one; -1 if nowhere."""
+        return max((at for at in range(before) if self.calls[at] == (name, about)), default=-1)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_everything_is_forced_in_the_order_in_which_a_power_failure_asks_for_it(case: Case, first: bool) -> None:
+    case.begin()
+    if first:
+        shutil.rmtree(case.target)
+    with Journal(case.target) as journal:
+        case.export()
+    calls = journal.calls
+    renames = {about.split()[1]: at for at, (name, about) in enumerate(calls) if name == "rename"}
+    sources = {about.split()[1]: about.split()[0] for name, about in calls if name == "rename"}
+    intended = renames[INTENT]
+    told = renames[MANIFEST]
+    for place, source in sources.items():
+        if source.endswith(".part") or place == INTENT:
+            written, forced = (journal.last(name, source, renames[place]) for name in ("write", "fsync"))
+            assert -1 < written < forced, place  # a file is forced before it gets its name
+        if place.startswith("_staging/"):
+            assert renames[place] < journal.last("fsync", "_staging", intended)
+        elif place.endswith(".parquet"):
+            assert intended < journal.last("fsync", ".", renames[place])  # the intent stands before anything moves
+            directory = os.path.dirname(place)
+            assert renames[place] < journal.last("fsync", directory, told), place
+    made = [about for name, about in calls if name == "mkdir" and about not in (".", "_staging")]
+    assert made
+    assert all(journal.last("fsync", os.path.dirname(about) or ".", told) > -1 for about in made)
+    assert journal.last("fsync", "_staging/manifest.json", intended) > -1
+    removed = calls.index(("unlink", INTENT))
+    assert told < journal.last("fsync", ".", removed)
+    assert calls[-1] == ("fsync", ".")
+    assert len([place for place in renames if place.endswith(".parquet")]) >= 4
