@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from logstore.holds import Hold
+
 __all__ = [
     "Java",
     "MissingExtra",
@@ -186,27 +188,32 @@ def held(
     *,
     columns: Sequence[str] | None = None,
     pushdown: bool | None = None,
+    hold: Hold | None = None,
     hold_limit_bytes: int = 1 << 40,
     hold_expires_s: float = 86_400,
     **options: object,
 ) -> Iterator[DataFrame]:
     """As :func:`read`, and a hold keeps what is to be read until the ``with`` block ends.
 
-    No writer is faster then, unless the hold runs out, by ``hold_limit_bytes`` kept or ``hold_expires_s``.
+    No writer is faster then, unless the hold runs out, by ``hold_limit_bytes`` kept or ``hold_expires_s``. ``hold`` is
+    one that the caller has on the only store, whose log is then read from there on, though its base may have passed it.
 
     Raises as :func:`read`, and as :func:`logstore.holds.hold` does.
     """
     import secrets
     from contextlib import ExitStack
 
-    from logstore.holds import hold
+    from logstore.holds import hold as take
     from logstore.inspect import Reader
 
+    if hold is not None and not isinstance(path, str | os.PathLike):
+        raise OptionError("a hold is on one store: without it, one is taken on each of several")
     with ExitStack() as stack:
 
         def look(one: str) -> tuple[int, int]:
             name = f"spark-{os.getpid()}-{secrets.token_hex(4)}"
-            kept = stack.enter_context(hold(one, name, limit_bytes=hold_limit_bytes, expires_s=hold_expires_s))
+            limits: dict[str, Any] = {"limit_bytes": hold_limit_bytes, "expires_s": hold_expires_s}
+            kept = stack.enter_context(take(one, name, **limits)) if hold is None else hold
             with Reader(one, hold=kept) as reader:
                 return kept.lsn, reader.info.end_lsn
 
