@@ -1,0 +1,179 @@
+"""Spark on the log where it lies, beside Spark on the Parquet files of the same log.
+
+A log of small messages, each published and consumed, is written under a hold and exported. Then three scans, in turns:
+two columns summed, four columns grouped, all columns read and thrown away; from the source, which is told the columns
+by a schema, and from the exported records, of which Parquet reads what is used. And one question of an operator's, of
+the messages of one queue in a twenty-fourth of the log's time (an hour of a day): how many were consumed, and after how
+long; from the records of the log, and from the exported messages.
+
+All of it in one session with two cores; medians, and the middle half of the turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+import logstore
+import logstore.spark
+from logstore.export import export
+from logstore.holds import hold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from logstore.holds import Hold
+
+BATCH = 5000
+QUEUES = 8
+HOURS = 24
+
+SCANS: dict[str, list[str]] = {
+    "two columns": ["lsn", "record_bytes"],
+    "four columns": ["type", "queue", "lsn", "record_bytes"],
+    "all columns": [],
+}
+
+
+def write_log(path: Path, records: int) -> None:
+    """About so many records: a message of 24 bytes is published on one of the queues and consumed a little later."""
+    contents = [b"%024d" % number for number in range(BATCH)]
+    with logstore.open(path, durability="relaxed", segment_size=16 << 20) as store:
+        queues = [store.declare_queue(f"queue {number}") for number in range(QUEUES)]
+        waiting: list[tuple[Any, Any]] = []
+        for turn in range(max(1, records // 2 // BATCH)):
+            queue = queues[turn % QUEUES]
+            waiting.append((store.publish_many(queue, contents), queue))
+            if len(waiting) > QUEUES:
+                store.dequeue_many(*waiting.pop(0))
+        for made in waiting:
+            store.dequeue_many(*made)
+
+
+def scanned(frame: DataFrame, name: str) -> None:
+    """Reads these columns of all rows."""
+    if name == "two columns":
+        frame.selectExpr("sum(lsn)", "sum(record_bytes)").collect()
+    elif name == "four columns":
+        frame.groupBy("type", "queue").agg({"lsn": "max", "record_bytes": "sum"}).collect()
+    else:
+        frame.write.format("noop").mode("overwrite").save()
+
+
+def took(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def asked_of_records(records: DataFrame, queue: str, start: str, stop: str) -> tuple[Any, ...]:
+    """How many messages of a queue were consumed in this time, and after how many µs in the mean."""
+    found = records.where(
+        f"type = 'MESSAGE_DEQUEUE' AND queue = '{queue}' AND effect_time >= {start} AND effect_time < {stop}"
+    )
+    (row,) = found.selectExpr("count(*)", "avg(unix_micros(effect_time) - unix_micros(enqueue_time))").collect()
+    return tuple(row)
+
+
+def asked_of_messages(messages: DataFrame, queue: str, start: str, stop: str) -> tuple[Any, ...]:
+    """The same of the messages; the day is what prunes directories, the time what prunes row groups and pages."""
+    found = messages.where(
+        f"day = to_date({start}) AND queue = '{queue}' AND end_time >= {start} AND end_time < {stop} "
+        "AND outcome = 'dequeued'"
+    )
+    (row,) = found.selectExpr("count(*)", "avg(unix_micros(dequeue_time) - unix_micros(enqueue_time))").collect()
+    return tuple(row)
+
+
+def measure(spark: SparkSession, path: Path, target: Path, held: Hold, turns: int) -> dict[str, Any]:
+    """Seconds of each turn, by what was done and where."""
+    records = spark.read.parquet(str(target / "records"))
+    messages = spark.read.parquet(str(target / "messages"))
+    (bounds,) = records.selectExpr("unix_micros(min(time))", "unix_micros(max(time))", "count(*)").collect()
+    first, last, count = bounds
+    width = (last - first) // HOURS
+    start, stop = (f"timestamp_micros({first + width * (HOURS // 2 + n)})" for n in (0, 1))
+    found: dict[str, Any] = {"records": count, "seconds": {}}
+    with logstore.spark.held(spark, path, hold=held) as whole:
+        for turn in range(-1, turns):  # the first is not counted: code is compiled, files come into memory
+            for name, columns in SCANS.items():
+                with logstore.spark.held(spark, path, columns=columns or None, hold=held) as source:
+                    times = {
+                        "source": took(lambda source=source, name=name: scanned(source, name)),
+                        "parquet": took(lambda name=name: scanned(records.drop("day"), name)),
+                    }
+                if turn >= 0:
+                    for way, seconds in times.items():
+                        found["seconds"].setdefault(f"{name}, {way}", []).append(seconds)
+            began = time.perf_counter()
+            of_log = asked_of_records(whole, "queue 3", start, stop)
+            between = time.perf_counter()
+            of_messages = asked_of_messages(messages, "queue 3", start, stop)
+            ended = time.perf_counter()
+            if of_log != of_messages:
+                raise SystemExit(f"the log says {of_log}, and the exported messages {of_messages}")
+            found["answer"] = of_log
+            if turn >= 0:
+                for way, seconds in (("log", between - began), ("exported", ended - between)):
+                    found["seconds"].setdefault(f"one queue, one hour, {way}", []).append(seconds)
+    return found
+
+
+def show(found: dict[str, Any]) -> None:
+    count, seconds = found["records"], found["seconds"]
+    table = Table("what", "seconds", "middle half", "million records/s", "ratio", title=f"{count:,} records")
+    goals = {"source": ("parquet", "of Parquet's speed (goal 0.8)"), "exported": ("log", "× the log's speed (goal 5)")}
+    for name, samples in seconds.items():
+        middle = statistics.median(samples)
+        low, _, high = statistics.quantiles(samples, n=4, method="inclusive") if len(samples) > 1 else samples * 3
+        what, _, way = name.rpartition(", ")
+        ratio = ""
+        if way in goals:
+            other, said = goals[way]
+            pairs = zip(seconds[f"{what}, {other}"], samples, strict=True)
+            ratio = f"{statistics.median(theirs / ours for theirs, ours in pairs):.2f} {said}"
+        table.add_row(name, f"{middle:.3f}", f"{low:.3f} to {high:.3f}", f"{count / middle / 1e6:.2f}", ratio)
+    Console(width=110).print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a small log and few turns: whether it works at all")
+    parser.add_argument("--records", type=int, default=12_000_000, help="in the log (12000000)")
+    parser.add_argument("--turns", type=int, default=7, help="of each (7)")
+    parser.add_argument("--json", action="store_true", help="the seconds of every turn")
+    given = parser.parse_args()
+    records, turns = (400_000, 2) if given.quick else (given.records, given.turns)
+    place = Path(tempfile.mkdtemp(prefix="logstore-spark-scan-"))
+    try:
+        path, target = place / "store", place / "export"
+        logstore.open(path, segment_size=16 << 20).close()
+        kept: dict[str, Any] = {"limit_bytes": 1 << 40, "expires_s": 86_400}
+        with hold(path, "benchmark", **kept) as held, hold(path, "export", **kept) as moving:
+            write_log(path, records)
+            export(path, target, hold=moving)
+            conf = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "3g"}
+            spark = logstore.spark.session(log_level="FATAL", conf=conf)
+            found = measure(spark, path, target, held, turns)
+            spark.stop()
+        if given.json:
+            print(json.dumps(found))
+        else:
+            show(found)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
