@@ -67,6 +67,7 @@ static int move_small(struct mover *v, uint64_t id, uint64_t start_lsn, const st
     struct log *g = v->g;
     const struct table *t = &v->store->table;
     struct message *m;
+    bool learned = false;
     *moved = true;
     for (uint64_t reserved = 0; (m = chain_still_there(v, id, start_lsn)) != NULL;) {
         struct inline_form f;
@@ -83,6 +84,11 @@ static int move_small(struct mover *v, uint64_t id, uint64_t start_lsn, const st
         if (!in_line && bytes > g->record_bytes_max) { /* no more than a record may be lost at a segment's end */
             *moved = false;
             return LS_OK;
+        }
+        if (!in_line && !learned) {
+            learned = true;
+            times_learn(v, id, start_lsn, from->enqueue_time_us);
+            continue;
         }
         if (reserved < bytes) {
             int rc = log_reserve(g, bytes, RESERVE_MOVES);
@@ -109,7 +115,7 @@ static int move_small(struct mover *v, uint64_t id, uint64_t start_lsn, const st
             return LS_OK;
         }
         struct chain_state s = {.staged = false};
-        if (!chain_take_state(t, m, 0, &s)) {
+        if (!chain_take_state(v, m, 0, &s)) {
             return fail_memory();
         }
         append_start_and_state(v, m, from, &s);
@@ -327,5 +333,6 @@ int relocate_segment(ls_store *store, struct segment *victim) {
     victim->readers--;
     free(v.window);
     free(v.later);
+    times_free(&v);
     return rc;
 }

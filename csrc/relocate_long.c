@@ -21,8 +21,7 @@ struct copied {
     uint64_t lsn;
 };
 
-/* Reads one record, verified and durable; the caller frees it. Lock held at both ends. */
-static int read_record(struct mover *v, uint64_t lsn, uint32_t bytes, uint8_t **into, struct record *r) {
+int move_read_record(struct mover *v, uint64_t lsn, uint32_t bytes, uint8_t **into, struct record *r) {
     struct log *g = v->g;
     struct segment *s = log_segment(g, lsn);
     assert(s != NULL);
@@ -57,7 +56,7 @@ static int copy_start(struct mover *v, uint64_t id, uint64_t start_lsn, uint64_t
     struct record r;
     struct message_start from;
     *lsn = 0;
-    int rc = m != NULL ? read_record(v, start_lsn, m->record_bytes, &memory, &r) : LS_OK;
+    int rc = m != NULL ? move_read_record(v, start_lsn, m->record_bytes, &memory, &r) : LS_OK;
     if (m == NULL || rc != LS_OK) {
         return rc;
     }
@@ -80,7 +79,7 @@ static int copy_chunk(struct mover *v, uint64_t id, uint64_t prev, struct copied
     uint8_t *memory = NULL;
     struct record r;
     struct message_chunk from;
-    int rc = read_record(v, c->old.lsn, c->old.record_bytes, &memory, &r);
+    int rc = move_read_record(v, c->old.lsn, c->old.record_bytes, &memory, &r);
     if (rc == LS_OK && (format_get_chunk(&r, &from) != FORMAT_OK || r.id != id || from.offset != c->old.offset)) {
         rc = fail_at(LS_CORRUPT, v->victim->first_lsn, c->old.lsn, "a record that is to be moved is damaged");
     }
@@ -229,6 +228,7 @@ static void switch_over(struct mover *v, struct message *m, const struct long_mo
 
 static int append_long_state(struct mover *v, uint64_t id, const struct long_move *l) {
     int rc = LS_END;
+    times_learn(v, id, l->old_start_lsn, 0);
     for (int attempt = 0; rc == LS_END && attempt < ATTEMPTS_MAX; attempt++) {
         struct message *m = chain_still_there(v, id, l->old_start_lsn);
         struct chain_state s = {.staged = false};
@@ -237,7 +237,7 @@ static int append_long_state(struct mover *v, uint64_t id, const struct long_mov
         if (m == NULL) {
             return LS_OK;
         }
-        if (!chain_take_state(&v->store->table, m, l->new_start_lsn != 0 ? l->new_start_lsn : l->old_start_lsn, &s)) {
+        if (!chain_take_state(v, m, l->new_start_lsn != 0 ? l->new_start_lsn : l->old_start_lsn, &s)) {
             return fail_memory();
         }
         for (uint32_t i = 0; i < l->chunk_count && !MUTANT(COPY_NOT_NAMED); i++) {

@@ -4,6 +4,34 @@
 
 #include "relocate.h"
 
+/* ---- relocate_times.c: what it learns about when places became visible ---- */
+
+enum {
+    TIME_INDEXES = 3, /* segments whose batches' times are kept */
+    TIME_PARTS = 16,  /* records of an earlier state that are asked */
+    TIMES_KNOWN = 16, /* order LSNs of one message */
+};
+
+struct batch_time {
+    uint64_t lsn;
+    uint64_t time_us; /* 0: not known */
+};
+
+struct time_index {
+    uint64_t first_lsn; /* of the segment */
+    uint64_t end_lsn;   /* batches below it are here */
+    struct batch_time *at;
+    size_t count;
+    size_t capacity;
+};
+
+struct move_times {
+    struct time_index indexes[TIME_INDEXES];
+    unsigned index_count;
+    unsigned known_count;
+    struct batch_time known[TIMES_KNOWN]; /* of the message that is being moved, by order LSN */
+};
+
 struct mover {
     ls_store *store;
     struct log *g;
@@ -15,7 +43,13 @@ struct mover {
     uint64_t *later;  /* chains of more than one record here, moved once the segment was read */
     size_t later_count;
     size_t later_capacity;
+    struct move_times times;
 };
+
+/* (waits) What can be known about the message's places, into v->times. `inline_us`: of those with the order LSN `id`; or 0. */
+void times_learn(struct mover *v, uint64_t id, uint64_t start_lsn, uint64_t inline_us);
+uint64_t times_known(const struct move_times *t, uint64_t order_lsn); /* 0: not known */
+void times_free(struct mover *v);
 
 /* ---- relocate_state.c ---- */
 
@@ -43,7 +77,7 @@ uint32_t chain_count_pending(const struct table *t, const struct message *m);
 /* Its queues are deleted, and the sweep will end it. */
 bool chain_is_going(struct message *m);
 /* With the chunks where they are now. False: no memory. */
-bool chain_take_state(const struct table *t, struct message *m, uint64_t start_lsn, struct chain_state *s);
+bool chain_take_state(const struct mover *v, struct message *m, uint64_t start_lsn, struct chain_state *s);
 /* Whether the message is as the state says. */
 bool chain_is_still(const struct table *t, struct message *m, const struct chain_state *s);
 /* Whether one record can hold it all, and how. */
@@ -68,5 +102,7 @@ struct message *chain_still_there(const struct mover *v, uint64_t id, uint64_t s
 
 /* (waits) Whatever of a chain of several records lies in the victim: its start, chunks, and the records of its state. */
 int move_long(struct mover *v, uint64_t id);
+/* (waits) Reads one record, verified and durable; the caller frees it. Its segment is in the log. */
+int move_read_record(struct mover *v, uint64_t lsn, uint32_t bytes, uint8_t **into, struct record *r);
 
 #endif

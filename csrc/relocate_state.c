@@ -48,12 +48,13 @@ bool chain_is_going(struct message *m) {
     return (m->flags & MESSAGE_STAGED) == 0 && message_pending(m) == 0 && chain_count_places(m) == 0;
 }
 
-static void put_places(struct message *m, struct place_row *rows) {
+static void put_places(const struct move_times *times, struct message *m, struct place_row *rows) {
     for (uint32_t i = 0; i < m->place_count; i++) {
         const struct place *p = &message_places(m)[i];
         if (counts(p)) {
             const struct entry *e = place_entry(p);
             *rows++ = (struct place_row){.order_lsn = e->order_lsn,
+                                         .enqueue_time_us = times_known(times, e->order_lsn),
                                          .queue_id = p->queue_id,
                                          .order_index = MUTANT(MOVED_WITHOUT_ITS_INDEX) ? 0 : e->order_index};
         }
@@ -77,7 +78,8 @@ static void put_pending(const struct table *t, const struct message *m, uint32_t
 }
 
 /* With the chunks where they are now. False: no memory. */
-bool chain_take_state(const struct table *t, struct message *m, uint64_t start_lsn, struct chain_state *s) {
+bool chain_take_state(const struct mover *v, struct message *m, uint64_t start_lsn, struct chain_state *s) {
+    const struct table *t = &v->store->table;
     const struct message_extra *x = m->extra;
     s->counts = (struct message_relocated){
         .content_bytes = message_content_bytes(m),
@@ -99,7 +101,7 @@ bool chain_take_state(const struct table *t, struct message *m, uint64_t start_l
         s->chunks[i] = (struct chunk_row){
             .lsn = x->chunks[i].lsn, .offset = x->chunks[i].offset, .content_bytes = x->chunks[i].content_bytes};
     }
-    put_places(m, s->places);
+    put_places(&v->times, m, s->places);
     put_pending(t, m, s->counts.pending_count, s->pending);
     return true;
 }
