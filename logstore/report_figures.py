@@ -27,7 +27,7 @@ def figures(counts: Counts, facts: dict[str, Any], top: int) -> dict[str, Any]:
         "interval_s": counts.grid.step_us / 1e6,
         "times": [time.isoformat() for time in counts.grid.times()],
         "top": top,
-        "summary": _summary(counts),
+        "summary": _summary(counts) | {"unseen": None if facts["from"] or facts["to"] else _unseen(counts)},
         "depth": _depth(counts, top),
         "written": counts.written,
         "latency": _latency(counts, top),
@@ -71,7 +71,6 @@ def _summary(counts: Counts) -> dict[str, Any]:
         "staged": counts.open_staged,
         "queues": len(counts.queue_ids()),
         "in_doubt": len(counts.doubts),
-        "unseen": _unseen(counts),
         "oldest_is_known": all(one.since_us is not None for one in counts.oldest),
         "oldest_since": _iso(min((one.since_us for one in counts.oldest if one.since_us is not None), default=None)),
     }

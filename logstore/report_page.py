@@ -63,8 +63,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
     unseen = found["summary"]["unseen"]
     if unseen:
         asked.append(
-            f"{whole(unseen)} of the {whole(sum(found['depth']['ended']))} places that ended were of messages that began "
-            "where the log was recycled since: depth, throughput and bytes written count them, nothing else does"
+            f"{whole(unseen)} of the {whole(sum(found['depth']['ended']))} places that ended were of messages that "
+            "began where the log was recycled since: depth, throughput and bytes written count them, nothing else does"
         )
     if found["queues_asked"]:
         asked.append("only of " + ", ".join(found["queues_asked"]))
