@@ -197,11 +197,11 @@ def test_depth_is_true_of_messages_too_whose_beginning_was_recycled(
             depth = found["depth"]["total"][index]
             assert min(steps[-1:] + following) - 3 <= depth <= max(steps[-1:] + following) + 3, time
             checked += 1
-    assert checked > 1
+    assert checked > 0
     assert found["depth"]["total"][-1] == len(ids)
     assert found["summary"]["unseen"] > 0
     assert "where the log was recycled since" in page(found)
-    assert found["depth"]["queues"][0]["deepest"] > 100
+    assert found["depth"]["queues"][0]["deepest"] > len(ids)
 
 
 def test_one_queue_and_a_time_that_is_over_narrow_it(known: Path, figures_of_known: dict[str, Any]) -> None:
