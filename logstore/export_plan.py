@@ -80,7 +80,9 @@ def log_bytes(segments: Sequence[SegmentInfo], start_lsn: int, stop_lsn: int) ->
 
 
 def _overlap(segment: SegmentInfo, start_lsn: int, stop_lsn: int) -> int:
-    return max(0, min(segment.end_lsn, stop_lsn) - max(segment.first_lsn, start_lsn))
+    """Of records: a segment that has no more than its header yet holds nothing to export."""
+    first = segment.first_lsn + SEGMENT_HEADER_BYTES
+    return max(0, min(segment.end_lsn, stop_lsn) - max(first, start_lsn))
 
 
 def plan_run(

@@ -503,16 +503,19 @@ def test_a_newer_manifest_is_refused_as_newer(store_dir: Path, tmp_path: Path) -
 
 
 def test_units_are_whole_segments_and_the_same_from_any_border_between_them() -> None:
-    segments = [
-        SegmentInfo(first, 1, first + size, False) for first, size in [(100, 90), (200, 100), (400, 20), (500, 70)]
-    ]
-    units = export_plan.plan(segments, 130, 550, 100)
-    assert units == [Span(130, 400), Span(400, 550)]
-    assert export_plan.plan(segments, 400, 550, 100) == units[1:]
-    assert export_plan.plan(segments, 130, 550, 1) == [Span(130, 200), Span(200, 400), Span(400, 500), Span(500, 550)]
-    assert export_plan.plan(segments, 550, 550) == export_plan.plan(segments, 190, 200) == []
+    k = 100_000
+    given = [(1 * k, 1.9 * k), (2 * k, 3 * k), (4 * k, 4.2 * k), (5 * k, 5.7 * k), (6 * k, 6 * k + 4096)]
+    segments = [SegmentInfo(int(first), 1, int(end), False) for first, end in given]
+    stop = 6 * k + 4096  # the last segment has nothing but its header
+    units = export_plan.plan(segments, 130_000, stop, k)
+    assert units == [Span(130_000, 4 * k), Span(4 * k, stop)]
+    assert export_plan.plan(segments, 4 * k, stop, k) == units[1:]
+    each = [Span(130_000, 2 * k), Span(2 * k, 4 * k), Span(4 * k, 5 * k), Span(5 * k, stop)]
+    assert export_plan.plan(segments, 130_000, stop, 1) == each
+    assert export_plan.plan(segments, 550_000, 550_000) == export_plan.plan(segments, 190_000, 2 * k) == []
+    assert export_plan.plan(segments, 570_000, stop) == []  # nothing but a header is new
     assert export_plan.chunks(units, segments, 1) == [[units[0]], [units[1]]]
-    assert export_plan.chunks(units, segments, 10_000) == [units]
+    assert export_plan.chunks(units, segments, k * k) == [units]
     assert export_plan.chunks([], segments) == []
 
 
