@@ -151,12 +151,16 @@ def _read(
     need_pyspark()
     from logstore.spark_options import Options
     from logstore.spark_schema import spark_schema
+    from logstore.spark_source import LogSource, OncePushedLogSource
 
     paths = list(Options.read(_texts(options, path)).paths)  # checked here, where our own exceptions can be raised
     schema = None if columns is None else spark_schema(_columns(columns))
-    register(spark, pushdown=pushdown_is_sound(spark) if pushdown is None else pushdown)
+    source = OncePushedLogSource if (pushdown_is_sound(spark) if pushdown is None else pushdown) else LogSource
+    if source is OncePushedLogSource:
+        spark.conf.set(PUSHDOWN, "true")
+    spark.dataSource.register(source)
     snapshot = json.dumps({one: look(one) for one in paths})
-    reader = spark.read.format("logstore").options(**_texts(options | {"snapshot": snapshot}))
+    reader = spark.read.format(source.name()).options(**_texts(options | {"snapshot": snapshot}))
     reader = reader if schema is None else reader.schema(schema)
     return reader.load(paths[0] if len(paths) == 1 else paths)
 
@@ -176,7 +180,7 @@ def read_stream(
 
     (one,) = StreamOptions.read(_texts(options, path)).paths
     schema = None if columns is None else spark_schema(_columns(columns))
-    register(spark, pushdown=pushdown_is_sound(spark))
+    register(spark)
     reader = spark.readStream.format("logstore").options(**_texts(options))
     return (reader if schema is None else reader.schema(schema)).load(one)
 

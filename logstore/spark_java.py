@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from logstore.errors import OptionError
 from logstore.extras import MissingExtra, require
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def session(*, quick: bool = False, log_level: str = "ERROR", conf: Mapping[str,
     active = SparkSession.getActiveSession()
     if active is not None:
         for key, value in (conf or {}).items():
-            active.conf.set(key, value)
+            _set(active, key, str(value))
         return active
     given = {key: str(value) for key, value in (conf or {}).items()}
     builder = SparkSession.builder
@@ -188,6 +189,17 @@ def session(*, quick: bool = False, log_level: str = "ERROR", conf: Mapping[str,
         builder = builder.config(key, value)
     with _environment(JAVA_HOME=str(java.home), PYSPARK_PYTHON=sys.executable, PYTHONPATH=_python_path()):
         return builder.getOrCreate()
+
+
+def _set(active: Any, key: str, value: str) -> None:
+    from pyspark.errors import PySparkException
+
+    if active.conf.get(key, None) == value:
+        return
+    try:
+        active.conf.set(key, value)
+    except PySparkException as error:
+        raise OptionError(f"{key} cannot be changed in the session that is there: stop that session first") from error
 
 
 def _settings(quick: bool, log_level: str) -> dict[str, str]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from logstore.spark_plan import View
 
-__all__ = ["LogSource", "PushingLogSource", "RangePartition", "read_range"]
+__all__ = ["LogSource", "OncePushedLogSource", "PushingLogSource", "RangePartition", "read_range"]
 
 logger = logging.getLogger("logstore.spark")
 
@@ -80,6 +80,15 @@ class PushingLogSource(LogSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of one query."""
         return PushingLogReader(schema, Options.read(dict(self.options)))
+
+
+class OncePushedLogSource(PushingLogSource):
+    """The same under a name of its own, ``logstore_pushed``, for single frames where all others push nothing."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Of the format."""
+        return "logstore_pushed"
 
 
 class LogReader(DataSourceReader):

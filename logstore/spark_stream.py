@@ -79,7 +79,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         at = int(start["lsn"])
         try:
             self._keep(at)
-            view = self._look_from(at)
+            view = self._look_from(at, durable=True)
         except StoreLocked:  # a writer is about to open the store; nothing is durable that was not
             return start
         self._same_store(start, view)
@@ -120,6 +120,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if at >= stop:
             return []
         self._keep(at)
+        # After a crash the log tells no more of what was durable than its writer did; what was, is there.
         view = self._look_from(at, names="queue" in self._columns)
         self._same_store(end, view)
         if view.stop_lsn < stop:
@@ -195,21 +196,21 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ---- Looking at the store
 
-    def _look(self, *, names: bool = False, keep_lsn: int | None = None) -> View:
+    def _look(self, *, names: bool = False, durable: bool = True, keep_lsn: int | None = None) -> View:
         options = self._options
         return look(
             self._path,
             names=names,
-            durable=True,
+            durable=durable,
             keep_lsn=keep_lsn,
             connect=options.connect,
             catalog=options.catalog,
         )
 
-    def _look_from(self, lsn: int, *, names: bool = False) -> View:
+    def _look_from(self, lsn: int, *, names: bool = False, durable: bool = False) -> View:
         """The log from ``lsn`` on. Raises ``LogRecycled``, unless the stream may lose data: then from its base on."""
         try:
-            return self._look(names=names, keep_lsn=lsn)
+            return self._look(names=names, durable=durable, keep_lsn=lsn)
         except LogRecycled:
             if self._options.fail_on_data_loss:
                 raise LogRecycled(
@@ -217,7 +218,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "was read: while no query runs, nothing holds it. Begin with a new checkpoint, or set the option "
                     "failOnDataLoss to false: then the stream goes on, and what is missing is logged"
                 ) from None
-        view = self._look(names=names)
+        view = self._look(names=names, durable=durable)
         logger.warning(
             "%s: the log from LSN %d up to LSN %d was recycled before it was read: these records are missing",
             self._path,

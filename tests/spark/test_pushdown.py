@@ -229,6 +229,11 @@ def test_one_frame_answers_different_questions_each_with_its_own_conditions(
     assert frame.where("type = 'MESSAGE_START' OR type = 'BATCH'").count() == starts + batches
     both = frame.where("type = 'MESSAGE_START'").unionAll(frame.where("type = 'BATCH'"))
     assert both.count() == starts + batches
+    pushed = logstore.spark.read(spark, mixed, pushdown=True)
+    assert pushed.where("type = 'BATCH'").count() == batches
+    plain = spark.read.format("logstore").load(str(mixed))  # is not changed by that
+    assert plain.where("type = 'BATCH'").count() == batches
+    assert plain.count() == len(mixed_rows)
     pairs = frame.where("type = 'BATCH'").alias("b").join(frame.alias("a"), F.expr("a.batch_lsn = b.lsn"))
     assert pairs.count() == len(mixed_rows)
 

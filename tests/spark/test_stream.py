@@ -317,6 +317,35 @@ def test_a_checkpoint_of_another_store_is_refused(mixed: Path, tmp_path: Path) -
         reader.stop()
 
 
+def test_a_batch_that_was_planned_beside_a_writer_is_whole_after_the_writer_was_killed(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    open_small(path).close()
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert writer.stdin is not None
+    assert writer.stdout is not None
+    writer.stdin.write(b"\n")
+    writer.stdin.flush()
+    writer.stdout.readline()
+    reader = stream(path)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    writer.send_signal(signal.SIGKILL)
+    writer.communicate(timeout=TIMEOUT_S)
+    found = lsns(reader, start, end)
+    assert len(found) > 70
+    assert found == [lsn for lsn in all_lsns(path) if lsn < end["lsn"]]
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    open_small(path).close()  # a recovery
+    more = reader.latestOffset(end, ReadAllAvailable())
+    assert found + lsns(reader, end, more) == all_lsns(path)
+    reader.stop()
+
+
 def test_a_log_that_was_set_back_is_not_taken_for_new(mixed: Path) -> None:
     reader = stream(mixed)
     start = reader.initialOffset()
