@@ -75,11 +75,12 @@ static struct window *window_with(struct lookback *l, const struct scan_file *f,
     return NULL;
 }
 
-/* Reads a window that begins at the block of `offset`. */
-static int fill_window(struct lookback *l, const struct scan_file *f, uint64_t offset, size_t bytes, struct window *w) {
+/* Reads a window of so many bytes or more, from the block of `offset` on. */
+static int fill_window(struct lookback *l, const struct scan_file *f, uint64_t offset, size_t bytes, size_t ahead,
+                       struct window *w) {
     uint64_t from = offset / BLOCK_BYTES * BLOCK_BYTES, left = l->reader->meta.segment_size - from;
     size_t want = (size_t)(offset - from) + bytes;
-    want = want < LOOK_WINDOW_BYTES ? LOOK_WINDOW_BYTES : want;
+    want = want < ahead ? ahead : want;
     want = left < want ? (size_t)left : want;
     int rc = open_segment(l, f);
     if (rc != LS_OK) {
@@ -106,13 +107,13 @@ static int fill_window(struct lookback *l, const struct scan_file *f, uint64_t o
     return LS_OK;
 }
 
-int look_bytes(struct lookback *l, const struct scan_file *f, uint64_t offset, size_t bytes, const uint8_t **at,
-               size_t *available) {
+int look_bytes(struct lookback *l, const struct scan_file *f, uint64_t offset, size_t bytes, size_t ahead,
+               const uint8_t **at, size_t *available) {
     struct window *w = window_with(l, f, offset, bytes);
     *available = 0;
     if (w == NULL) {
         w = oldest_window(l);
-        int rc = fill_window(l, f, offset, bytes, w);
+        int rc = fill_window(l, f, offset, bytes, ahead, w);
         if (rc != LS_OK) {
             return rc;
         }
@@ -145,7 +146,7 @@ int lookback_record(struct lookback *l, uint64_t lsn, struct record *r) {
     const uint8_t *at;
     size_t available;
     uint64_t offset = lsn - f->first_lsn, most = look_segment_end(l, f) - lsn;
-    int rc = look_bytes(l, f, offset, RECORD_HEADER_BYTES, &at, &available);
+    int rc = look_bytes(l, f, offset, RECORD_HEADER_BYTES, LOOK_RECORD_BYTES, &at, &available);
     if (rc != LS_OK) {
         return rc;
     }
@@ -157,7 +158,7 @@ int lookback_record(struct lookback *l, uint64_t lsn, struct record *r) {
     enum format_result why = format_get_header(at, available, seed, lsn, r);
     if (why == FORMAT_SHORT && available >= RECORD_HEADER_BYTES && r->length <= most &&
         r->length <= format_record_bytes_max(l->reader->meta.segment_size)) {
-        rc = look_bytes(l, f, offset, r->length, &at, &available);
+        rc = look_bytes(l, f, offset, r->length, LOOK_RECORD_BYTES, &at, &available);
         if (rc != LS_OK) {
             return rc;
         }
@@ -336,10 +337,22 @@ static int judge_record(struct lookback *l, const struct record *r, uint32_t que
     }
 }
 
+/* What is known of this chain's dequeues, or where that goes: of a set the one that was asked for the longest ago. */
+static struct dequeues_only *run_of(struct lookback *l, uint64_t id) {
+    struct dequeues_only *set = &l->chains[look_slot(id, LOOK_CHAINS / LOOK_WAYS) * LOOK_WAYS], *oldest = set;
+    for (size_t i = 0; i < LOOK_WAYS; i++) {
+        if (set[i].id == id) {
+            return &set[i];
+        }
+        oldest = set[i].top < oldest->top ? &set[i] : oldest;
+    }
+    return oldest;
+}
+
 /* Along the chain's back-links to the record that made the place. A run of dequeues is passed over only once. */
 static int follow_chain(struct lookback *l, const struct record *dequeue, uint32_t queue_id,
                         struct place_found *found) {
-    struct dequeues_only *run = &l->chains[look_slot(dequeue->id, LOOK_CHAINS)];
+    struct dequeues_only *run = run_of(l, dequeue->id);
     uint64_t at = dequeue->prev, below = dequeue->lsn;
     bool made = false, dequeues_only = true;
     while (at >= dequeue->id && at < below && !made) {
@@ -350,15 +363,15 @@ static int follow_chain(struct lookback *l, const struct record *dequeue, uint32
             continue;
         }
         int rc = lookback_record(l, at, &r);
-        if (rc != LS_OK) {
-            return rc == LS_END ? LS_OK : rc; /* recycled: the log no longer tells */
-        }
-        if (r.id != dequeue->id) {
+        if (rc == LS_OK && r.id != dequeue->id) {
             return look_failed(l, at, FORMAT_PLACE);
         }
-        if (dequeues_only && r.type != MESSAGE_DEQUEUE) {
+        if (dequeues_only && (rc == LS_END || (rc == LS_OK && r.type != MESSAGE_DEQUEUE))) {
             dequeues_only = false;
             *run = (struct dequeues_only){.id = dequeue->id, .top = dequeue->lsn, .next = at};
+        }
+        if (rc != LS_OK) {
+            return rc == LS_END ? LS_OK : rc; /* recycled: the log no longer tells */
         }
         below = at;
         at = r.prev;
@@ -413,6 +426,8 @@ struct lookback *lookback_new(ls_reader *reader, uint64_t as_of_lsn) {
         return NULL;
     }
     l->reader = reader;
+    l->v = reader->v;
+    l->digest_count = reader->scan.count;
     l->file = -1;
     l->as_of_lsn = as_of_lsn == 0 || as_of_lsn > reader->scan.end_lsn ? reader->scan.end_lsn : as_of_lsn;
     l->digests = calloc(reader->scan.count + 1, sizeof *l->digests);
@@ -437,7 +452,7 @@ void lookback_free(struct lookback *l) {
         free(l->windows[i].data);
     }
     if (l->file >= 0) {
-        (void)l->reader->v->close(l->reader->v, l->file);
+        (void)l->v->close(l->v, l->file);
     }
     free(l->digests);
     free(l->starts);

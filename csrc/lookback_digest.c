@@ -21,14 +21,14 @@ static void forget(struct lookback *l, struct digest *d) {
 }
 
 void look_digests_free(struct lookback *l) {
-    for (size_t i = 0; i < l->reader->scan.count; i++) {
+    for (size_t i = 0; i < l->digest_count; i++) {
         forget(l, &l->digests[i]);
     }
 }
 
 static struct digest *oldest_but(struct lookback *l, const struct digest *kept) {
     struct digest *oldest = NULL;
-    for (size_t i = 0; i < l->reader->scan.count; i++) {
+    for (size_t i = 0; i < l->digest_count; i++) {
         struct digest *d = &l->digests[i];
         if (d != kept && bytes_of(d) > 0 && (oldest == NULL || d->used < oldest->used)) {
             oldest = d;
@@ -39,7 +39,7 @@ static struct digest *oldest_but(struct lookback *l, const struct digest *kept) 
 
 /* Those that were not asked for the longest go, but never the one at hand. */
 static void make_room(struct lookback *l, const struct digest *kept) {
-    for (size_t i = 0; i < l->reader->scan.count && l->digest_bytes > DIGESTS_BYTES_MAX; i++) {
+    for (size_t i = 0; i < l->digest_count && l->digest_bytes > DIGESTS_BYTES_MAX; i++) {
         struct digest *oldest = oldest_but(l, kept);
         if (oldest != NULL) {
             forget(l, oldest);
@@ -110,7 +110,7 @@ static int read_outcomes(struct lookback *l, const struct scan_file *f, uint64_t
                          uint64_t seed, struct digest *d) {
     const uint8_t *at;
     size_t available;
-    int rc = look_bytes(l, f, lsn - f->first_lsn, b->bytes, &at, &available);
+    int rc = look_bytes(l, f, lsn - f->first_lsn, b->bytes, LOOK_WINDOW_BYTES, &at, &available);
     for (uint32_t offset = BATCH_RECORD_BYTES; rc == LS_OK && offset < b->bytes;) {
         struct record r;
         enum format_result why = available < b->bytes
@@ -143,7 +143,7 @@ static int learn(struct lookback *l, const struct scan_file *f, bool times, bool
         size_t available;
         struct record r;
         struct batch b;
-        rc = look_bytes(l, f, lsn - f->first_lsn, BATCH_RECORD_BYTES, &at, &available);
+        rc = look_bytes(l, f, lsn - f->first_lsn, BATCH_RECORD_BYTES, LOOK_WINDOW_BYTES, &at, &available);
         if (rc != LS_OK) {
             return rc;
         }

@@ -6,10 +6,12 @@
 
 enum {
     LOOK_WINDOWS = 24,
-    LOOK_WINDOW_BYTES = 256 << 10,
-    LOOK_STARTS = 1 << 16, /* powers of two: they are found by hash */
+    LOOK_WINDOW_BYTES = 256 << 10, /* of what is read through */
+    LOOK_RECORD_BYTES = 32 << 10,  /* of what may be one record here, and the next one far away */
+    LOOK_STARTS = 1 << 16,         /* powers of two: they are found by hash */
     LOOK_OUTCOMES = 1 << 10,
-    LOOK_CHAINS = 1 << 10,
+    LOOK_CHAINS = 1 << 18, /* in sets of LOOK_WAYS */
+    LOOK_WAYS = 4,
 };
 
 struct window {
@@ -46,6 +48,8 @@ struct dequeues_only {
 
 struct lookback {
     ls_reader *reader;
+    vfs *v;              /* the reader's: whoever frees this may have closed that */
+    size_t digest_count; /* likewise its files */
     uint64_t as_of_lsn;
     uint64_t clock;
     struct window windows[LOOK_WINDOWS];
@@ -69,9 +73,10 @@ static inline size_t look_slot(uint64_t id, size_t slots) {
 const struct scan_file *look_segment(const struct lookback *l, uint64_t lsn);
 /* Where the log's part of it ends. */
 uint64_t look_segment_end(const struct lookback *l, const struct scan_file *f);
-/* Bytes of a segment from this offset on: as many as asked if the file has them. */
-int look_bytes(struct lookback *l, const struct scan_file *f, uint64_t offset, size_t bytes, const uint8_t **at,
-               size_t *available);
+/* Bytes of a segment from this offset on: as many as asked if the file has them. What is not at hand is read with what
+   follows it, `ahead` bytes in all. */
+int look_bytes(struct lookback *l, const struct scan_file *f, uint64_t offset, size_t bytes, size_t ahead,
+               const uint8_t **at, size_t *available);
 /* What was found at this LSN is not what stood there: damaged, or recycled while it was read. */
 int look_failed(struct lookback *l, uint64_t lsn, enum format_result why);
 /* lookback_digest.c: with times, or outcomes, or both. */
