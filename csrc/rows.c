@@ -114,7 +114,7 @@ static int check_options(const ls_rows_options *o) {
         return fail(LS_OPTION, "a batch has 1 to %d rows, not %llu", LS_ROWS_MOST, (unsigned long long)o->rows_max);
     }
     if (!ascends(o->queue_ids, o->queue_id_count) || !ascends(o->ids, o->id_count) ||
-        !ascends(o->named, o->named_count)) {
+        !ascends(o->named, o->named_count) || (o->named == NULL && o->named_count > 0)) {
         return fail(LS_OPTION, "a list of ids is to ascend, each once");
     }
     bool all = o->place_ids != NULL && o->place_queue_ids != NULL && o->place_lsns != NULL && o->place_times != NULL;
@@ -217,7 +217,7 @@ static bool passes_header(const ls_rows_options *o, const struct record *r) {
             return false;
         }
     }
-    return o->ids == NULL || is_in(o->ids, o->id_count, r->id);
+    return o->ids == NULL || (r->id != 0 && is_in(o->ids, o->id_count, r->id));
 }
 
 static bool passes_queue(const ls_rows_options *o, const struct row *row) {
@@ -274,6 +274,12 @@ static int take(struct ls_rows *rows, const struct record *r) {
         return LS_OK;
     }
     enum format_result why = row_read(rows, r, row);
+    if (why == FORMAT_NEWER) {
+        return fail_at(
+            LS_VERSION, rows->batch.first_lsn, r->lsn,
+            "the log has records of more than %d types that this program does not know; use a newer logstore",
+            ROWS_TYPES_UNKNOWN);
+    }
     if (why != FORMAT_OK) {
         return fail_at(LS_CORRUPT, rows->batch.first_lsn, r->lsn,
                        "the log is damaged: a record's checksums are right, but its contents are %s",

@@ -6,8 +6,8 @@
 #include "lookback.h"
 
 enum {
-    ROWS_TYPES_KNOWN = 24,   /* as log_type_ordinal numbers them */
-    ROWS_TYPES_UNKNOWN = 64, /* that get a number of their own; more share the last one */
+    ROWS_TYPES_KNOWN = 24,    /* as log_type_ordinal numbers them */
+    ROWS_TYPES_UNKNOWN = 104, /* the number of a type fits seven bits */
     ROWS_TYPE_BIT_UNKNOWN = 31,
 };
 
@@ -59,7 +59,8 @@ struct row {
     struct xid xid;
 };
 
-/* What a verified record says, and the batch that it is in; else its checksums are right and its contents impossible. */
+/* What a verified record says, and the batch that it is in; else its checksums are right and its contents impossible, or
+   (FORMAT_NEWER) there are more types unknown to this version than have a number. */
 enum format_result row_read(struct ls_rows *rows, const struct record *r, struct row *row);
 /* And what the rest of the log says of it. */
 int row_resolve(struct ls_rows *rows, struct row *row);

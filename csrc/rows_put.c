@@ -138,10 +138,23 @@ static uint64_t body_bytes(const struct ls_rows *rows, const struct row *row) {
     return row->body_bytes < rows->options.body_max ? row->body_bytes : rows->options.body_max;
 }
 
+/* Many rows of many bytes each are given in more batches, so that nobody needs room for what they come to. */
+#define BATCH_BYTES_MAX ((uint64_t)64 << 20)
+
+static bool ends_batch(const ls_columns *columns, const struct ls_rows *rows, const struct row *row) {
+    const struct column *at = columns->at, *items = &at[LS_ROWS_QUEUE_IDS_ITEM];
+    uint64_t used = at[LS_ROWS_HEADER].value_bytes + at[LS_ROWS_BODY].value_bytes + 8 * items->rows, more = 0;
+    more += column_asked(items) ? 8 * (1 + (uint64_t)row->queue_rows + row->more_rows) : 0;
+    more += column_asked(&at[LS_ROWS_HEADER]) ? row->header_bytes : 0;
+    more += column_asked(&at[LS_ROWS_BODY]) ? body_bytes(rows, row) : 0;
+    return used > 0 && more > BATCH_BYTES_MAX - used;
+}
+
 /* There is room for it all, so that no column is longer than another. */
 static bool has_room(ls_columns *columns, const struct ls_rows *rows, const struct row *row) {
     struct column *at = columns->at;
-    return (!column_asked(&at[LS_ROWS_XID]) || column_has_room_for(&at[LS_ROWS_XID], XID_TEXT_BYTES_MAX)) &&
+    return !ends_batch(columns, rows, row) &&
+           (!column_asked(&at[LS_ROWS_XID]) || column_has_room_for(&at[LS_ROWS_XID], XID_TEXT_BYTES_MAX)) &&
            (!column_asked(&at[LS_ROWS_HEADER]) || column_has_room_for(&at[LS_ROWS_HEADER], row->header_bytes)) &&
            (!column_asked(&at[LS_ROWS_BODY]) || column_has_room_for(&at[LS_ROWS_BODY], body_bytes(rows, row)));
 }

@@ -233,21 +233,31 @@ static enum format_result read_body(struct ls_rows *rows, struct row *row) {
     }
 }
 
-static uint8_t type_number(struct ls_rows *rows, uint16_t type) {
+/* False: none is left for it. */
+static bool type_number(struct ls_rows *rows, uint16_t type, uint64_t *number) {
     if ((type & TYPE_SKIPPABLE) == 0) {
-        return (uint8_t)log_type_ordinal(type);
+        *number = log_type_ordinal(type);
+        return true;
     }
     uint32_t i = 0;
-    while (i < rows->unknown_count && rows->unknown[i] != type && i + 1 < ROWS_TYPES_UNKNOWN) {
+    while (i < rows->unknown_count && rows->unknown[i] != type) {
         i++;
     }
-    if (i == rows->unknown_count) {
+    *number = ROWS_TYPES_KNOWN + i;
+    if (i == rows->unknown_count && i < ROWS_TYPES_UNKNOWN) {
         rows->unknown[rows->unknown_count++] = type;
     }
-    return (uint8_t)(ROWS_TYPES_KNOWN + i);
+    return i < ROWS_TYPES_UNKNOWN;
 }
 
-static uint8_t stream_number(uint16_t type) { return type < DTX_START ? 0 : type < BATCH ? 1 : 2; }
+/* A type says by its higher byte what it is about, one of a later version too. */
+static uint8_t stream_number(uint16_t type) {
+    unsigned stream = (type & ~(unsigned)TYPE_SKIPPABLE) >> 8;
+    return stream == MESSAGE_START >> 8 ? 0 : stream == DTX_START >> 8 ? 1 : 2;
+}
+
+/* No clock says so much, and it is to be a signed number. */
+static uint64_t as_time(uint64_t time_us) { return time_us <= INT64_MAX ? time_us : INT64_MAX; }
 
 enum format_result row_read(struct ls_rows *rows, const struct record *r, struct row *row) {
     const struct scan_batch *b = &rows->batch;
@@ -263,27 +273,33 @@ enum format_result row_read(struct ls_rows *rows, const struct record *r, struct
     row->queue_rows = row->more_rows = row->header_bytes = row->body_bytes = 0;
     row->operates = row->has_xid = false;
     set(row, LS_ROWS_LSN, r->lsn);
-    set(row, LS_ROWS_TYPE, type_number(rows, r->type));
+    uint64_t number;
+    bool numbered = type_number(rows, r->type, &number) || rows->kinds[LS_ROWS_TYPE] == COLUMN_ABSENT;
+    set(row, LS_ROWS_TYPE, number);
     set(row, LS_ROWS_STREAM, stream_number(r->type));
     set(row, LS_ROWS_ID, r->id);
     set(row, LS_ROWS_PREV, r->prev);
     set(row, LS_ROWS_EPOCH, b->batch.epoch);
-    set(row, LS_ROWS_TIME, b->batch.time_us);
+    set(row, LS_ROWS_TIME, as_time(b->batch.time_us));
     set(row, LS_ROWS_BATCH_LSN, b->lsn);
     set(row, LS_ROWS_SEGMENT, b->first_lsn);
     set(row, LS_ROWS_RECORD_BYTES, r->length);
     set(row, LS_ROWS_FLAGS, r->flags);
     set(row, LS_ROWS_EFFECT_LSN, r->lsn);
-    set(row, LS_ROWS_EFFECT_TIME, b->batch.time_us);
+    set(row, LS_ROWS_EFFECT_TIME, as_time(b->batch.time_us));
+    if (!numbered) {
+        return FORMAT_NEWER;
+    }
     return rows->bodied ? read_body(rows, row) : FORMAT_OK;
 }
 
 /* ---- the rest of the log ---- */
 
-/* Of a TX_DELETE, which alone follows the outcome. */
+/* Of a TX_DELETE, which alone follows the outcome: it has ended, though the log may no longer tell how. */
 static int outcome_before(struct ls_rows *rows, const struct record *r, struct outcome *o) {
     struct record before;
-    int rc = lookback_record(rows->look, r->prev, &before);
+    bool in_time = rows->options.as_of_lsn == 0 || r->prev < rows->options.as_of_lsn;
+    int rc = in_time ? lookback_record(rows->look, r->prev, &before) : LS_END;
     *o = (struct outcome){.what = LOOK_OPEN};
     if (rc != LS_OK) {
         return rc == LS_END ? LS_OK : rc;
@@ -301,11 +317,13 @@ static int resolve_outcome(struct ls_rows *rows, struct row *row) {
     if (rc != LS_OK) {
         return rc;
     }
-    say(row, LS_ROWS_OUTCOME, (uint64_t)o.what);
+    if (row->r.type != TX_DELETE || o.what != LOOK_OPEN) {
+        say(row, LS_ROWS_OUTCOME, (uint64_t)o.what);
+    }
     if (row->operates) {
         bool took = o.what == LOOK_COMMITTED;
         set(row, LS_ROWS_EFFECT_LSN, took ? o.lsn : 0);
-        set(row, LS_ROWS_EFFECT_TIME, took ? o.time_us : 0);
+        set(row, LS_ROWS_EFFECT_TIME, took ? as_time(o.time_us) : 0);
         row->nulls |= took ? 0 : BIT(LS_ROWS_EFFECT_LSN) | BIT(LS_ROWS_EFFECT_TIME);
     }
     return LS_OK;
@@ -318,7 +336,7 @@ static int resolve_place(struct ls_rows *rows, struct row *row) {
         say(row, LS_ROWS_ENQUEUE_LSN, place.lsn);
     }
     if (rc == LS_OK && place.time_us != 0) {
-        say(row, LS_ROWS_ENQUEUE_TIME, place.time_us);
+        say(row, LS_ROWS_ENQUEUE_TIME, as_time(place.time_us));
     }
     return rc;
 }
