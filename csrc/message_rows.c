@@ -432,6 +432,7 @@ int ls_message_rows_open(ls_message_rows *rows, ls_columns **batch) {
     }
     int rc = rows->sorted == NULL ? pass_stick(rows, sort_open(rows)) : LS_OK;
     if (rc == LS_OK && rows->sorted_next == rows->sorted_count) {
+        rows->sorted_next = 0; /* who asks again is told again */
         return LS_END;
     }
     uint64_t left = rows->sorted_count - rows->sorted_next;

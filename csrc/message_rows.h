@@ -22,7 +22,7 @@
 enum {
     LIFE_PLACES_MAX = 1 << 22, /* of one message, ever */
     LIFE_WORK_MAX = 1 << 22,   /* undecided operations on one message */
-    BATCH_ITEMS_MAX = 1 << 23, /* places in one batch of rows */
+    BATCH_ITEMS_MAX = 1 << 20, /* places in one batch of rows */
     LIVES_IN_SLAB = 4096,
     READ_AT_ONCE = 64 << 20,
 };
