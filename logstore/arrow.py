@@ -96,7 +96,8 @@ def read(
     ``columns``: which, in this order; all but ``body`` by default. ``body``: bytes that a body is cut to (64 KiB);
     giving it adds the column to the default ones. Outcomes of transactions are told as they are known below
     ``as_of_lsn`` (the end of the log). ``hold``: reads what it keeps; without one a live writer may be faster.
-    ``keep_lsn`` stands for a hold that another process has: all from there on is there, or ``LogRecycled`` is raised.
+    ``keep_lsn`` stands for a hold that another process has: all from there on is there, or ``LogRecycled`` is raised;
+    without either, a ``start_lsn`` below the log's base means the base.
     ``queue_names``: the names of the queues by id, instead of the catalog's (``connect`` and ``catalog`` say where that
     is, as in ``logstore.open``). ``strings``: ``dictionary`` or ``plain``, of the columns with few different ones.
     ``known``: places (``id``, ``queue_id``, ``enqueue_lsn``, ``enqueue_time``; each once) whose enqueues the log may no
@@ -125,7 +126,7 @@ def read(
             made,
             start_lsn=start,
             stop_lsn=stop,
-            as_of_lsn=as_of,
+            as_of_lsn=as_of if as_of_lsn is None else max(1, as_of),  # 0 means the end to the core
             body_bytes=size,
             batch_rows=rows,
             queue_names=names,

@@ -190,6 +190,9 @@ class MessageScan:
         missing = {"id", "state"} - set(table.schema.names)
         if missing:
             raise OptionError(f"an open set has the columns id and state, and this one lacks {' and '.join(missing)}")
+        types = require("arrow", "pyarrow").types
+        if not types.is_integer(table.schema.field("id").type) or not types.is_binary(table.schema.field("state").type):
+            raise OptionError("the open set's id is no number or its state no bytes: take it as a pass left it")
         rest = (table.schema.metadata or {}).get(REST_KEY, b"")
         try:
             told = bytes.fromhex(rest.decode("ascii"))

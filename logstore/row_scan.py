@@ -146,6 +146,8 @@ class RowScan:
         columns, rows = ffi.new("ls_column[]", lib.LS_ROWS_COLUMNS), ffi.new("uint64_t *")
         lib.ls_columns_get(owner, columns, lib.LS_ROWS_COLUMNS, rows)
         arrays = [self._array(field, columns, rows[0], owner) for field in self._schema]
+        if not arrays:  # how many rows there are is told nevertheless
+            return arrow.RecordBatch.from_struct_array(arrow.Array.from_buffers(arrow.struct([]), rows[0], [None]))
         return arrow.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _array(self, field: pa.Field, columns: Any, rows: int, owner: Any) -> pa.Array:
