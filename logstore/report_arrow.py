@@ -127,9 +127,10 @@ class _Flows:
                 mine = mine[lsns[rows] < self._deletions[queue_id]]
             if queue_id not in self._sums:
                 self._sums[queue_id] = {one: np.zeros(grid.buckets, np.int64) for one in (1, -1)}
-            inside = mine[(mine >= grid.start_us) & (mine < grid.stop_us)]
+            start, stop = grid.within(self._scope)
+            inside = mine[(mine >= start) & (mine < stop)]
             _sum_at(self._sums[queue_id][sign], (inside - grid.start_us) // grid.step_us, None)
-            later = sign * int(np.count_nonzero(mine >= grid.stop_us))
+            later = sign * int(np.count_nonzero(mine >= stop))
             self._later[queue_id] = self._later.get(queue_id, 0) + later
 
     def finish(self, counts: Counts) -> None:

@@ -83,6 +83,11 @@ class Grid:
         """The end of the last one."""
         return self.start_us + self.step_us * self.buckets
 
+    def within(self, scope: Scope) -> tuple[int, int]:
+        """From when to before when things are counted: the first and last interval may be asked for in part."""
+        start = self.start_us if scope.start_us is None else max(self.start_us, scope.start_us)
+        return start, self.stop_us if scope.stop_us is None else min(self.stop_us, scope.stop_us)
+
     def index(self, us: int) -> int:
         """Of the interval in which a time lies; below 0 or beyond the last for others."""
         return (us - self.start_us) // self.step_us

@@ -111,8 +111,10 @@ def _flows(
         "queue_id", f.col("dequeue_time").alias("time"), none.alias("came"), one.alias("went")
     )
     changes = works.select("queue_id", "time", "came", "went").unionByName(dropped)
-    index = f.floor((f.unix_micros("time") - f.lit(grid.start_us)) / f.lit(grid.step_us)).cast("long")
-    clipped = f.greatest(f.least(index, f.lit(grid.buckets)), f.lit(-1)).alias("index")
+    us = f.unix_micros("time")
+    start, stop = grid.within(scope)
+    index = f.floor((us - f.lit(grid.start_us)) / f.lit(grid.step_us)).cast("long")
+    clipped = f.when(us >= stop, f.lit(grid.buckets)).when(us < start, f.lit(-1)).otherwise(index).alias("index")
     counted = changes.where(_on("queue_id", scope)).groupBy("queue_id", clipped)
     later: dict[int, int] = {}
     for row in _rows(counted.agg(f.sum("came").alias("came"), f.sum("went").alias("went"))):

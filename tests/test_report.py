@@ -164,6 +164,29 @@ def test_of_random_histories_it_counts_what_plain_python_counts(tmp_path: Path, 
     assert sum(found["written"]["copied_bytes"]) == sum(row["record_bytes"] for row in records if row["relocated"])
 
 
+def test_a_part_of_the_time_is_cut_where_it_was_asked_to(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    make_history(path, 5)
+    rows = record_rows(path)
+    times = sorted({row["time"] for row in rows})
+    start, stop = times[len(times) // 3], times[2 * len(times) // 3]
+    found = report(path, start=start, stop=stop, top=50)
+    came = [
+        row
+        for row in rows
+        if row["type"] in ("MESSAGE_START", "MESSAGE_ENQUEUE") and not row["relocated"]
+        if row["effect_time"] is not None and start <= row["effect_time"] < stop
+    ]
+    gone = {row["queue_id"]: row["lsn"] for row in rows if row["type"] == "QUEUE_DELETE"}
+    places = [one for row in came for one in row["queue_ids"] or () if row["effect_lsn"] < gone.get(one, 1 << 63)]
+    assert sum(found["depth"]["enqueued"]) == len(places) > 0
+    assert sum(found["written"]["records"]) == sum(start <= row["time"] < stop for row in rows)
+    at_stop = expected_depths(path, [stop.isoformat()], timedelta(0))
+    assert {one["queue_id"]: one["depth"] for one in found["depth"]["queues"]} == {
+        queue_id: depth for queue_id, (depth,) in at_stop.items()
+    }
+
+
 def test_depth_is_true_of_messages_too_whose_beginning_was_recycled(
     open_store: Callable[..., MessageStore], store_dir: Path
 ) -> None:
