@@ -17,7 +17,7 @@ import threading
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from logstore.export_manifest import Span
     from logstore.holds import Hold
 
-__all__ = ["export", "stream_export"]
+__all__ = ["export", "run", "stream_export"]
 
 RENEWED_EVERY_S: Final = 60
 
@@ -261,8 +261,8 @@ def main(
 ) -> None:
     """Write what the log in DIR has beyond the last export to TARGET, in tasks of Spark's.
 
-    For spark-submit, or as python -m logstore.spark_export with a session of its own. All executors must reach DIR and
-    TARGET under these paths.
+    As python -m logstore.spark_export with a session of its own; for spark-submit, from a script that calls this
+    module's run(). All executors must reach DIR and TARGET under these paths.
     """
     from logstore.commands.output import print_json
 
@@ -285,7 +285,12 @@ def main(
     )
 
 
-if __name__ == "__main__":
+def run() -> NoReturn:
+    """What the module does as a program; for a script of spark-submit's, too."""
     from logstore import cli
 
     sys.exit(cli.run(sys.argv[1:], main))
+
+
+if __name__ == "__main__":
+    run()
