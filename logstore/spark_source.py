@@ -186,32 +186,37 @@ def read_range(wanted: Range, schema: StructType, options: Options | StreamOptio
     permissive = isinstance(options, Options) and options.permissive
     at: int | None = wanted.starts[0]
     while at is not None:
-        done = at
+        reached = at
         try:
-            for batch in _batches(wanted, at, columns, options):
+            for batch in _batches(wanted, at, columns, options, placed=permissive):
                 yield _shaped(batch, columns, target, wanted.uuid)
+                if permissive and batch.num_rows:
+                    reached = batch.column("lsn")[-1].as_py()
             return
         except CorruptLog as damage:
             if not permissive:
                 raise
-            after = max(damage.lsn, done)
-            at = next((first for first in wanted.starts if first > after), None)
+            # What is damaged may lie elsewhere, where it was looked up what became of a record: so what counts is
+            # how far the rows came.
+            at = next((first for first in wanted.starts if first > reached), None)
             logger.warning(
                 "%s: %s; from LSN %d up to LSN %d what is not readable was left out, since the mode is permissive",
                 wanted.path,
                 damage.message,
-                after,
+                reached,
                 wanted.stop_lsn if at is None else at,
             )
 
 
 def _batches(
-    wanted: Range, start_lsn: int, columns: Sequence[str], options: Options | StreamOptions
+    wanted: Range, start_lsn: int, columns: Sequence[str], options: Options | StreamOptions, *, placed: bool
 ) -> Iterator[pa.RecordBatch]:
     import logstore.arrow
 
     # A column at least is needed to know how many rows there are.
     ours = [name for name in columns if name != STORE] or ["lsn"]
+    if placed and "lsn" not in ours:
+        ours.append("lsn")
     body = (BODY_BYTES if options.body is None else options.body) if "body" in ours else None
     with logstore.arrow.read(
         wanted.path,
