@@ -113,6 +113,7 @@ $(EXTENSION) $(BUILT_WITH): | $(if $(STAGE),$(FULL))
 $(EXTENSION): $(CORE) $(CORE_HEADERS) logstore/_build_core.py setup.py $(BUILT_WITH)
 	$(CHECK_TOOLS)
 	@echo "logstore: building the extension module"
+	@[ -e $@ ] || rm -rf build/lib.* build/temp.* # a build that was interrupted leaves files that look made
 	@CC='$(CC)' $(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
