@@ -143,7 +143,7 @@ def test_a_stream_exports_what_comes_and_a_batch_that_comes_twice_is_not_doubled
         assert {path for path in files(target) if path.startswith("records/")} == {
             path for path in before if path.startswith("records/")
         }
-        wait_until(lambda: not list_holds(store.path), "what the queries held is let go of")
+        wait_until(lambda: not any(one.alive for one in list_holds(store.path)), "what the queries held is let go of")
         manifest = read_manifest(target)
         assert manifest is not None
         wanted = record_rows(store.path, stop_lsn=manifest.last_lsn)
