@@ -151,7 +151,6 @@ def test_a_stream_exports_what_comes_and_a_batch_that_comes_twice_is_not_doubled
     assert [tuple(row) for row in found] == [(row["lsn"], row["type"]) for row in wanted]
 
 
-@pytest.mark.slow
 def test_the_module_is_a_program(mixed: Path, tmp_path: Path) -> None:
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
