@@ -138,6 +138,7 @@ setup: $(FULL) $(EXTENSION) ## the full environment in .venv: every extra in use
 test: ## set everything up and run every check (all but the slow tests)
 	+@$(SUBMAKE) --output-sync=line STAGE=checks lint strict ctest sanitize
 	+@$(SUBMAKE) pytest
+	+@$(SUBMAKE) --output-sync=target STAGE=memory pytest-overwritten pytest-asan
 	+@$(SUBMAKE) proof
 
 # One worker more than there are cores, since the tests often wait; those with Spark after them in one process, since a
@@ -150,6 +151,14 @@ ifeq ($(PYTEST_ARGS),)
 else
 	@$(BIN)/python -m pytest -q -m 'not slow' $(PYTEST_ARGS)
 endif
+
+# Each a fixed part in `make test`; all with MEMORY_ARGS=--all, as the torture runs them.
+.PHONY: pytest-overwritten pytest-asan
+pytest-overwritten: setup ## Python tests where freed memory is overwritten (MEMORY_ARGS=--all)
+	@$(BIN)/python tools/memory_tests.py overwritten $(MEMORY_ARGS)
+
+pytest-asan: setup ## Python tests with the extension under ASan (MEMORY_ARGS=--all)
+	@$(BIN)/python tools/memory_tests.py asan $(MEMORY_ARGS)
 
 # What the proof runs is built first, so that no build counts as its time.
 BUDGET_S ?= 600
@@ -166,6 +175,7 @@ proof: proof-programs ## what shows that nothing is lost: every crash, fault and
 
 torture: proof-programs ## all of that and the long tests, for so many seconds (BUDGET_S=600)
 	+@$(SUBMAKE) VARIANT=tsan build/c/tsan/history || $(call LOUDLY,no thread sanitizer: concurrency is NOT checked with it)
+	@$(BIN)/python tools/memory_tests.py asan --build-only
 	@$(BIN)/python tools/torture.py --seconds $(BUDGET_S)
 
 .PHONY: test-slow
@@ -181,12 +191,13 @@ bench-broker: $(BROKER) $(BENCH) $(EXTENSION) ## the broker beside RabbitMQ, whi
 	@$(BIN)/python benchmarks/rabbitmq.py $(BENCH_ARGS)
 
 .PHONY: lint
-lint: tidy layout types ## ruff, mypy --strict, clang-format and clang-tidy
+lint: tidy layout types ## ruff, mypy --strict, views of C memory, clang-format and clang-tidy
 
 .PHONY: layout types tidy
 layout: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "logstore: run 'make format'" >&2; exit 1; }
+	@$(BIN)/python tools/cdata_lint.py
 	@if command -v clang-format >/dev/null 2>&1; then clang-format --dry-run -Werror $(ALL_C); \
 		else $(call LOUDLY,clang-format is not here: the C code's layout was NOT checked); fi
 
@@ -270,8 +281,8 @@ SANITIZED := -O1 -fno-omit-frame-pointer -fno-sanitize-recover=all
 FLAGS_plain := -O2
 FLAGS_proof := -O3 -march=native
 FLAGS_mutants := -O2 -DLOGSTORE_MUTANTS
-FLAGS_asan := $(SANITIZED) -fsanitize=address,undefined
-FLAGS_tsan := $(SANITIZED) -fsanitize=thread
+FLAGS_asan := $(SANITIZED) -DLOGSTORE_POISON -fsanitize=address,undefined
+FLAGS_tsan := $(SANITIZED) -DLOGSTORE_POISON -fsanitize=thread
 FLAGS_coverage := -O0 --coverage -fprofile-update=atomic
 FLAGS_strict-gcc := -O2 -Wconversion -Werror
 FLAGS_strict-clang := -O2 -Wconversion -Werror

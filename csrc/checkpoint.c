@@ -113,13 +113,13 @@ static int find_the_moment(ls_store *store) {
     struct checkpoints *c = &store->checkpoints;
     for (;;) {
         while (c->running) {
-            (void)pthread_cond_wait(&c->done, &g->lock);
+            log_wait(g, &c->done);
         }
         if (must_end(store)) {
             return ended_early(store);
         }
         if (g->mid_chain) { /* replay would have to know the copies that were made before */
-            (void)pthread_cond_wait(&g->maker_done, &g->lock);
+            log_wait(g, &g->maker_done);
             continue;
         }
         if (log_can_name_batch(g)) {
@@ -172,17 +172,17 @@ static void write_blocks(struct taking *k, struct row_block *list, bool all) {
 static void copy_all(struct taking *k) {
     struct log *g = &k->store->log;
     bool more = true;
-    (void)pthread_mutex_unlock(&g->lock);
+    log_let_go(g);
     k->error = -checkpoint_file_begin(&k->file, g->v, g->dir, &k->header, &g->written);
     while (more) {
-        (void)pthread_mutex_lock(&g->lock);
+        log_take_back(g);
         if (k->error != 0 || must_end(k->store)) {
             k->rows.failed = true;
         }
         more = rows_copy_some(&k->rows);
         struct row_block *list = more ? rows_take_full(&k->rows) : NULL;
         if (more) {
-            (void)pthread_mutex_unlock(&g->lock);
+            log_let_go(g);
             if (list == NULL) {
                 (void)sched_yield();
             }
@@ -209,7 +209,7 @@ static int finish(struct taking *k) {
     k->header.batch_lsn = g->named_batch.lsn;
     k->header.batch_checksum = g->named_batch.checksum;
     struct row_block *list = rows_take_full(&k->rows);
-    (void)pthread_mutex_unlock(&g->lock);
+    log_let_go(g);
     k->header.file_bytes = CHECKPOINT_HEADER_BYTES;
     for (const struct row_block *b = list; b != NULL; b = b->next) {
         k->header.file_bytes = CHECKPOINT_HEADER_BYTES + b->index * CHECKPOINT_BLOCK_BYTES + b->used;
@@ -218,7 +218,7 @@ static int finish(struct taking *k) {
     if (k->error == 0) {
         k->error = -checkpoint_file_finish(&k->file);
     }
-    (void)pthread_mutex_lock(&g->lock);
+    log_take_back(g);
     if (k->error != 0) {
         return fail_errno(k->error == ENOSPC || k->error == EDQUOT ? LS_FULL : LS_IO, k->error,
                           "the checkpoint cannot be written");
@@ -280,7 +280,7 @@ bool checkpoint_give_up(ls_store *store) {
     while (c->running) {
         c->give_up = true;
         (void)pthread_cond_broadcast(&g->maker_done);
-        (void)pthread_cond_wait(&c->done, &g->lock);
+        log_wait(g, &c->done);
     }
     any = g->v->unlink(g->v, g->dir, "CHECKPOINT") == 0 || any;
     c->lsn = c->bytes = 0;
@@ -299,7 +299,7 @@ static void *checkpoint_thread(void *context) {
         if (is_due(store)) {
             (void)checkpoint_take(store, NULL);
         } else {
-            (void)pthread_cond_wait(&c->wake, &g->lock);
+            log_wait(g, &c->wake);
         }
     }
     (void)pthread_mutex_unlock(&g->lock);
@@ -332,7 +332,7 @@ void checkpoint_stop_thread(ls_store *store) {
     (void)pthread_cond_broadcast(&g->maker_done);
     while (c->running) { /* perhaps another thread's; it ends soon, since the store no longer serves */
         (void)pthread_cond_broadcast(&g->maker_done);
-        (void)pthread_cond_wait(&c->done, &g->lock);
+        log_wait(g, &c->done);
     }
     (void)pthread_mutex_unlock(&g->lock);
     if (running) {
@@ -380,9 +380,9 @@ int ls_checkpoint_size(ls_store *store, ls_checkpoint_info *info) {
         struct message *m = table_message(t, number);
         rows += (m->flags & MESSAGE_FREE) == 0 ? rows_bytes_of(m) : 0;
         if (number % STEP_MESSAGES == STEP_MESSAGES - 1) {
-            (void)pthread_mutex_unlock(&store->log.lock);
+            log_let_go(&store->log);
             (void)sched_yield();
-            (void)pthread_mutex_lock(&store->log.lock);
+            log_take_back(&store->log);
         }
     }
     uint64_t blocks = rows / (CHECKPOINT_BLOCK_BYTES - CHECKPOINT_BLOCK_HEADER_BYTES) + (rows > 0 ? 1 : 0);

@@ -153,7 +153,7 @@ static int take_chunks(struct loading *l, const struct message_row *r, struct me
         if (format_get_chain_chunk(row, l->h.lsn, r->id, &c) != FORMAT_OK || c.offset != offset) {
             return LOAD_DAMAGED;
         }
-        if (!replay_grow_chunks(x, i + 1)) {
+        if (!message_prepare_chunks(x, i + 1)) {
             return fail_memory();
         }
         x->chunks[i] = (struct chunk_place){

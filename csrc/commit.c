@@ -70,11 +70,11 @@ static int follow(struct log *g, uint64_t lsn) {
     }
     *g->waiters_end = &w;
     g->waiters_end = &w.next;
-    pthread_mutex_unlock(&g->lock);
+    log_let_go(g);
     while (sem_wait(&w.wake) != 0) {
         assert(errno == EINTR);
     }
-    pthread_mutex_lock(&g->lock);
+    log_take_back(g);
     (void)sem_destroy(&w.wake);
     return w.result;
 }
@@ -209,9 +209,9 @@ static void pass_on(struct log *g) {
         (void)sem_post(&g->flusher_wake);
     }
     if (served != NULL) {
-        pthread_mutex_unlock(&g->lock);
+        log_let_go(g);
         wake_all(served);
-        pthread_mutex_lock(&g->lock);
+        log_take_back(g);
     }
 }
 
@@ -254,9 +254,9 @@ static void lead_one(struct log *g) {
         g->durable_lsn = b->end_lsn;
     }
     out.header_due = b->segment->header_due;
-    pthread_mutex_unlock(&g->lock);
+    log_let_go(g);
     write_batch(g, &out);
-    pthread_mutex_lock(&g->lock);
+    log_take_back(g);
     g->leading = false;
     if (out.error != 0) {
         g->poison = -out.error;
@@ -291,10 +291,10 @@ void log_write_early(struct log *g) {
         to = round_up(b->end_lsn, BLOCK_BYTES);
     }
     g->leading = true;
-    pthread_mutex_unlock(&g->lock);
+    log_let_go(g);
     int rc = io_write(g->v, s->file, log_buffer_at(b, from), (size_t)(to - from), from - s->first_lsn, &g->written);
     rc = rc == 0 ? g->v->start_writeback(g->v, s->file, from - s->first_lsn, to - from) : rc;
-    pthread_mutex_lock(&g->lock);
+    log_take_back(g);
     g->leading = false;
     if (rc != 0 && !MUTANT(EARLY_ERROR_IGNORED)) {
         g->poison = -rc;
@@ -318,6 +318,7 @@ int log_progress(struct log *g) {
 }
 
 int log_force(struct log *g, uint64_t lsn) {
+    log_may_wait(g);
     if (lsn > g->end_lsn) {
         lsn = g->end_lsn;
     }
@@ -342,6 +343,7 @@ int log_force(struct log *g, uint64_t lsn) {
 
 /* Part of the reserve at a segment's end is for such batches; without room the base is named by a later batch. */
 int log_force_batch(struct log *g) {
+    log_may_wait(g);
     while (g->open == NULL && g->busy == g->buffer_count) {
         int rc = log_progress(g);
         if (rc != LS_OK) {

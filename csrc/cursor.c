@@ -69,9 +69,10 @@ int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags) {
         while (q->cursors != NULL) {
             cursor_stop(q->cursors);
         }
-        while (queue_sweep(store, q)) {
-            (void)pthread_mutex_unlock(&g->lock);
-            (void)pthread_mutex_lock(&g->lock);
+        while (queue_sweep(store, q)) { /* deleted: nobody else takes it out of the table */
+            log_let_go(g);
+            log_take_back(g);
+            q = table_any_queue(&store->table, queue_id);
         }
         table_remove_queue(&store->table, q);
         spares_swept(g);

@@ -219,13 +219,36 @@ static uint64_t find_gone(vfs *v, int store, const struct meta *meta) {
 }
 
 /*
- * Only what lies at or above a base that is found with the hold in its place is sure to be kept by it. A hold that was
- * too low counted for nothing meanwhile: having been raised, it is confirmed anew.
+ * Whether another hold that counts now keeps what this one is to keep: a writer that looked before this one was in its
+ * place saw the other, and one that looks later sees this one.
+ */
+static int kept_by_another(const ls_hold *h, bool *kept) {
+    ls_hold_info others[2 * LS_HOLDS_MAX];
+    size_t count;
+    *kept = false;
+    int rc = ls_holds(h->v, h->store_dir, others, 2 * LS_HOLDS_MAX, &count);
+    size_t own = strlen(h->entry) - 5;
+    for (size_t i = 0; rc == LS_OK && i < count && i < 2 * LS_HOLDS_MAX; i++) {
+        bool another = strlen(others[i].name) != own || memcmp(others[i].name, h->entry, own) != 0;
+        *kept = *kept || (another && others[i].state == LS_HOLD_HONOURED && others[i].lsn <= h->hold.hold_lsn);
+    }
+    *kept = *kept && find_gone(h->v, h->store, &h->meta) <= h->hold.hold_lsn;
+    return rc;
+}
+
+/*
+ * Only what lies at or above a base that is found with the hold in its place, or what another hold keeps, is sure to be
+ * kept by it. A hold that was too low counted for nothing meanwhile: having been raised, it is confirmed anew.
  */
 static int confirm(ls_hold *h, bool from_base) {
     ls_reader_info info;
     int rc = look_at_base(h, &info);
     for (int i = 0; rc == LS_OK && info.base_lsn > h->hold.hold_lsn && !MUTANT(HOLD_NOT_CONFIRMED); i++) {
+        bool kept = false;
+        rc = from_base ? LS_OK : kept_by_another(h, &kept);
+        if (rc != LS_OK || kept) {
+            return rc;
+        }
         if (!from_base || i == TAKE_TRIES) {
             return fail_passed(h, h->hold.hold_lsn, info.base_lsn, "the base had passed it");
         }

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -74,6 +75,57 @@ void log_free(struct log *g) {
     free(g->header_block);
 }
 
+/* ---- letting go of the lock ---- */
+
+#ifdef LOGSTORE_POISON
+/* Every time in a small test; in a long one mostly not, since a move copies whole slabs of messages. */
+static bool is_moved_now(const struct log *g) {
+    enum { EVERY_TIME = 2000, LATER_ONE_IN = 32 };
+    return g->let_go < EVERY_TIME || g->let_go % LATER_ONE_IN == 0;
+}
+#endif
+
+void log_was_let_go(struct log *g) {
+    g->reserved_room = 0;
+#ifdef LOGSTORE_POISON
+    if (is_moved_now(g)) {
+        if (g->owner.move != NULL) {
+            g->owner.move(g->owner.context);
+        }
+        log_move_segments(g);
+    }
+#endif
+    g->let_go++;
+}
+
+void log_let_go(struct log *g) { (void)pthread_mutex_unlock(&g->lock); }
+
+void log_take_back(struct log *g) {
+    (void)pthread_mutex_lock(&g->lock);
+    log_was_let_go(g);
+}
+
+void log_wait(struct log *g, pthread_cond_t *signal) {
+    (void)pthread_cond_wait(signal, &g->lock);
+    log_was_let_go(g);
+}
+
+void log_may_wait(struct log *g) {
+    g->reserved_room = 0;
+#ifdef LOGSTORE_POISON
+    if (!is_moved_now(g)) {
+        g->let_go++;
+        return;
+    }
+    bool others_first = g->let_go % 64 == 0; /* each time would be slow on a busy machine */
+    log_let_go(g);
+    if (others_first) {
+        (void)sched_yield();
+    }
+    log_take_back(g);
+#endif
+}
+
 /* ---- buffers ---- */
 
 uint8_t *log_buffer_at(const struct buffer *b, uint64_t lsn) {
@@ -100,6 +152,7 @@ void log_seal_open(struct log *g) {
     g->end_lsn = g->open->end_lsn;
     g->segment_batches++;
     g->open = NULL;
+    g->reserved_room = 0;
 }
 
 uint64_t log_segment_end(const struct log *g) { return g->segments[g->segment_count - 1]->first_lsn + g->segment_size; }
@@ -127,7 +180,7 @@ struct slot log_slot(struct log *g, uint64_t id, uint64_t prev, uint16_t flags) 
     return s;
 }
 
-void log_append(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes) {
+static void append(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes) {
     struct buffer *b = g->open;
     assert(s->lsn == b->end_lsn && bytes % 8 == 0);
     b->end_lsn += bytes;
@@ -138,6 +191,12 @@ void log_append(struct log *g, const struct slot *s, uint16_t type, uint32_t byt
     g->type_counts[log_type_ordinal(type)]++;
     g->stats.records++;
     g->stats.appended_bytes += bytes;
+}
+
+void log_append(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes) {
+    assert(bytes <= g->reserved_room); /* reserved, and the lock held ever since */
+    g->reserved_room -= bytes;
+    append(g, s, type, bytes);
 }
 
 const uint8_t *log_buffered(struct log *g, uint64_t lsn) {
@@ -194,7 +253,7 @@ static void switch_segment(struct log *g, enum purpose purpose) {
         .batches = g->segment_batches + 1,
     };
     count_types(g, &f);
-    log_append(g, &s, FOOTER, format_put_footer(&s, &f));
+    append(g, &s, FOOTER, format_put_footer(&s, &f));
     log_seal_open(g);
     old->end_lsn = g->end_lsn;
     memset(g->type_counts, 0, sizeof g->type_counts);
@@ -224,10 +283,10 @@ static int prepare_switch(struct log *g, enum purpose purpose, bool *ready) {
         return spares_need(g, purpose);
     }
     if (purpose == RESERVE_GROWS && spares_are_behind(g)) {
-        const struct segment *full = g->segments[g->segment_count - 1];
+        uint64_t full_lsn = g->segments[g->segment_count - 1]->first_lsn;
         spares_try(g); /* relocation has fallen behind: who makes the log longer waits for it */
-        if (full != g->segments[g->segment_count - 1]) {
-            return LS_OK; /* the move, or somebody else, has begun another */
+        if (full_lsn != g->segments[g->segment_count - 1]->first_lsn || !log_takes_records(g) || g->poison != 0) {
+            return LS_OK; /* the move, or somebody else, has begun another segment; or nothing is appended any more */
         }
     }
     if (!spares_allow(g, purpose)) {
@@ -300,6 +359,7 @@ static bool is_in_vain(const struct log *g, struct patience *p, enum purpose pur
 static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose) {
     assert(bytes + BATCH_RECORD_BYTES + FOOTER_BYTES_MAX <= g->batch_bytes_max);
     struct patience patience = {.moved_max = 0};
+    log_may_wait(g);
     for (;;) {
         int rc = LS_OK;
         if (!log_takes_records(g)) {
@@ -309,7 +369,7 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
             return log_fail_poisoned(g, LS_POISONED);
         }
         if (purpose != RESERVE_MOVES && g->moving && g->spare_count == 0) { /* a move has taken the last spare */
-            (void)pthread_cond_wait(&g->maker_done, &g->lock);
+            log_wait(g, &g->maker_done);
             continue;
         }
         if (g->maker_wanted && !g->threads_running && !g->stopping &&
@@ -336,6 +396,7 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
             log_write_early(g);
         } else if (g->open != NULL && segment_has_room(g, bytes) && buffer_has_room(g, bytes)) {
             g->room_given += purpose != RESERVE_MOVES ? 1 : 0;
+            g->reserved_room = bytes;
             return LS_OK;
         } else {
             rc = make_room(g, bytes, purpose);
@@ -374,9 +435,9 @@ static void rest_a_little(struct log *g, uint64_t flushed_bytes) {
     if (g->event_count > 0 || g->waiters != NULL || g->stopping || g->poison != 0 || flushed_bytes >= g->early_bytes) {
         return;
     }
-    pthread_mutex_unlock(&g->lock);
+    log_let_go(g);
     (void)nanosleep(&rest, NULL);
-    pthread_mutex_lock(&g->lock);
+    log_take_back(g);
 }
 
 static void *flusher_thread(void *log) {

@@ -10,7 +10,16 @@
  *   - durable_lsn <= end_lsn <= append_lsn, and append_lsn - durable_lsn <= max_undurable_bytes;
  *   - what a batch releases (deaths, outcomes) leaves its segment's life only when that batch is durable, so the
  *     base named in a batch is the base of the state below that batch's own durable_lsn;
- *   - a file is recycled only after a durable batch named a base above it.
+ *   - a file is recycled only after a durable batch named a base above it;
+ *   - a function marked (waits) may let go of the lock, and then any other operation may have run: a transaction has
+ *     ended, a message's slot has another message, a segment is a spare. So no pointer, number or size that came from the
+ *     table or from the log is kept over such a call: an operation calls all of them first, the last one being
+ *     log_reserve, and looks things up after that. What must stay is pinned (segment.readers, buffer.state) or is kept
+ *     as an id or an LSN and looked up again.
+ *
+ * Two checks enforce the last rule. log_append asserts that its bytes were reserved since the lock was last let go. And
+ * built with -DLOGSTORE_POISON every (waits) function does let go of the lock, and what look-ups have given out moves to
+ * other memory (table_move.c; each time at first, later one time in 32), so that a sanitizer reports a stale pointer.
  *
  * It knows nothing of messages; store.c gives it records and says what lives in which segment.
  */
@@ -109,10 +118,19 @@ struct log_owner {
     uint64_t (*expansion)(const void *context);        /* at most so many bytes is relocated state longer than before */
     void (*segment_begun)(void *context);              /* the log goes on in another one */
     bool (*give_up_space)(void *context);              /* (waits) of what can be done without; whether there was any */
+#ifdef LOGSTORE_POISON
+    void (*move)(void *context); /* moves what look-ups have given out to other memory */
+#endif
 };
 
 struct log {
     pthread_mutex_t lock;
+    uint64_t let_go;        /* how often an operation has let go of the lock */
+    uint64_t reserved_room; /* bytes that may be appended before the next log_reserve; 0 once the lock is let go */
+#ifdef LOGSTORE_POISON
+    struct segment *given_out[4]; /* the last that log_segment found */
+    unsigned given_out_next;
+#endif
     struct log_owner owner;
     vfs *v;
     int dir;
@@ -194,13 +212,15 @@ struct log {
     struct segment *spares;  /* first_lsn is the name it has; ascending */
     int grow_error;          /* errno of that try; 0: max_log_bytes */
     size_t spare_count;
-    unsigned room_wanted;   /* how many wait to make room */
-    size_t spares_reserved; /* not for what grows; reckoned anew with every segment and by the maker */
-    size_t files_wanted;    /* that the log is kept to, spares counted; reckoned with them */
-    size_t spares_wanted;   /* before the log grows: with what lives packed anew there must be room to work */
-    uint64_t usable;        /* bytes of a segment that life can fill at worst; as of the last reckoning */
-    uint64_t gap_bytes;     /* the record that it allows for at a segment's end */
-    uint64_t weighed_bytes; /* what lived at weighed_lsn: since then it has grown by no more than was appended */
+    struct segment *unnamed; /* dead ones without a file name, until their last reader is done; by next_spare */
+    bool replacing;          /* the next file takes the place of a dead one that is being read */
+    unsigned room_wanted;    /* how many wait to make room */
+    size_t spares_reserved;  /* kept from appends that grow the log; set at each new segment */
+    size_t files_wanted;     /* that the log is kept to, spares counted; reckoned with them */
+    size_t spares_wanted;    /* before the log grows: with what lives packed anew there must be room to work */
+    uint64_t usable;         /* bytes of a segment that life can fill at worst; as of the last reckoning */
+    uint64_t gap_bytes;      /* the record that it allows for at a segment's end */
+    uint64_t weighed_bytes;  /* what lived at weighed_lsn: since then it has grown by no more than was appended */
     uint64_t weighed_lsn;
     uint64_t live_low;        /* the least that lived since the current segment began */
     uint64_t live_low_before; /* and in the one before it */
@@ -224,6 +244,15 @@ void log_stop_threads(struct log *g); /* lock not held */
 
 /* Everything below wants the lock held; those marked (waits) may let it go and take it again. */
 
+/*
+ * An operation lets go of the lock and takes it again only by these, and a function that may call them is marked (waits).
+ * log_may_wait stands at the beginning of those that do not always wait: it does nothing but for the checks named above.
+ */
+void log_let_go(struct log *g);
+void log_take_back(struct log *g);
+void log_wait(struct log *g, pthread_cond_t *signal);
+void log_may_wait(struct log *g);
+void log_was_let_go(struct log *g); /* by another way, as vfs.wait_s */
 /* (waits) Room for `bytes` of records in one batch. */
 int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose);
 /* (waits) The same to grow, for what will take so many bytes more when it is moved. */
@@ -263,7 +292,11 @@ struct segment *segment_new(const struct log *g, uint64_t first_lsn, uint64_t ep
 void segment_free(struct log *g, struct segment *s);
 int log_add_segment(struct log *g, struct segment *s); /* at the end; may fail for memory only */
 void log_remove_segment(struct log *g, size_t index);
-int log_reserve_segment(struct log *g); /* memory for one more segment, so that adding it cannot fail */
+void log_unpin(struct log *g, struct segment *s); /* one reader less; the last of one without a name frees it */
+int log_reserve_segment(struct log *g);           /* memory for one more segment, so that adding it cannot fail */
+#ifdef LOGSTORE_POISON
+void log_move_segments(struct log *g); /* the array, and those given out that nothing pins, to other memory */
+#endif
 
 /* spare.c: making, taking and recycling files; spare_policy.c: when, and when to relocate. */
 int spares_make(struct log *g, bool zero_fill); /* (waits) one more spare */

@@ -27,7 +27,7 @@ const struct scan_file *look_segment(const struct lookback *l, uint64_t lsn) {
         }
     }
     bool there = low < s->count && s->files[low].first_lsn == first_lsn && s->files[low].in_log &&
-                 first_lsn >= s->base_lsn && lsn >= first_lsn + SEGMENT_HEADER_BYTES;
+                 first_lsn >= l->floor_lsn && lsn >= first_lsn + SEGMENT_HEADER_BYTES;
     return there && lsn < look_segment_end(l, &s->files[low]) ? &s->files[low] : NULL;
 }
 
@@ -429,6 +429,9 @@ struct lookback *lookback_new(ls_reader *reader, uint64_t as_of_lsn) {
     l->v = reader->v;
     l->digest_count = reader->scan.count;
     l->file = -1;
+    /* Segments below a hold may be recycled at any time; rows must not depend on when. */
+    uint64_t kept_lsn = reader->keep_lsn / reader->meta.segment_size * reader->meta.segment_size;
+    l->floor_lsn = kept_lsn > reader->scan.base_lsn ? kept_lsn : reader->scan.base_lsn;
     l->as_of_lsn = as_of_lsn == 0 || as_of_lsn > reader->scan.end_lsn ? reader->scan.end_lsn : as_of_lsn;
     l->digests = calloc(reader->scan.count + 1, sizeof *l->digests);
     l->starts = calloc(LOOK_STARTS, sizeof *l->starts);

@@ -51,6 +51,7 @@ struct lookback {
     vfs *v;              /* the reader's: whoever frees this may have closed that */
     size_t digest_count; /* likewise its files */
     uint64_t as_of_lsn;
+    uint64_t floor_lsn; /* the first segment that it looks at */
     uint64_t clock;
     struct window windows[LOOK_WINDOWS];
     struct window *last;

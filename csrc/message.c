@@ -137,38 +137,50 @@ static uint64_t content_room(const struct log *g, uint64_t other_bytes) {
     return g->record_bytes_max > other_bytes ? g->record_bytes_max - other_bytes : 0;
 }
 
-static int append_chunk(ls_store *store, uint64_t id, const uint8_t *content, uint32_t bytes) {
+int message_fail_appending(uint64_t id) {
+    return fail(
+        LS_MESSAGE_IN_USE,
+        "the content of message %llu is incomplete: an append_content has not ended, or failed and could not be "
+        "taken back. Wait for its end, or destroy the message",
+        (unsigned long long)id);
+}
+
+/* One call's records. Until the last is there the message takes no others, and is not enqueued. */
+struct append {
+    uint64_t id;
+    uint64_t from; /* where in the content they begin; once one is there */
+    bool begun;
+};
+
+static int check_append(const struct message *m, const struct append *a) {
+    if ((m->flags & MESSAGE_STAGED) == 0 || message_pending(m) > 0) {
+        return fail(LS_MESSAGE_IN_USE, "message %llu is enqueued; content is added before that",
+                    (unsigned long long)a->id);
+    }
+    return (m->flags & MESSAGE_APPENDING) != 0 && !a->begun ? message_fail_appending(a->id) : LS_OK;
+}
+
+static int append_chunk(ls_store *store, struct append *a, const uint8_t *content, uint32_t bytes, bool last) {
     struct log *g = &store->log;
     uint32_t number = 0;
     struct message *m = NULL;
     int rc = log_reserve(g, format_chunk_bytes(bytes), RESERVE_GROWS);
-    if (rc == LS_OK) {
-        rc = message_find(store, id, &number, &m);
-    }
+    rc = rc == LS_OK ? message_find(store, a->id, &number, &m) : rc;
+    rc = rc == LS_OK ? check_append(m, a) : rc;
     if (rc != LS_OK) {
         return rc;
     }
-    if ((m->flags & MESSAGE_STAGED) == 0 || message_pending(m) > 0) {
-        return fail(LS_MESSAGE_IN_USE, "message %llu is enqueued; content is added before that",
-                    (unsigned long long)id);
-    }
     struct message_extra *x = message_extra(m);
-    if (x == NULL) {
+    if (x == NULL || !message_prepare_chunks(x, x->chunk_count + 1)) {
         return fail_memory();
-    }
-    if (x->chunk_count == x->chunk_capacity) {
-        uint32_t capacity = x->chunk_capacity == 0 ? 4 : 2 * x->chunk_capacity;
-        struct chunk_place *chunks = realloc(x->chunks, capacity * sizeof *chunks);
-        if (chunks == NULL) {
-            return fail_memory();
-        }
-        x->chunks = chunks;
-        x->chunk_capacity = capacity;
     }
     if (!MUTANT(UNTOUCHED_BY_A_CHUNK)) {
         table_touch(&store->table, m);
     }
-    struct slot s = log_slot(g, id, x->last_lsn, 0);
+    a->from = a->begun ? a->from : x->content_bytes;
+    a->begun = true;
+    m->flags = (uint16_t)(last ? m->flags & ~MESSAGE_APPENDING : m->flags | MESSAGE_APPENDING);
+    struct slot s = log_slot(g, a->id, x->last_lsn, 0);
     uint32_t record_bytes = format_put_chunk(&s, x->content_bytes, content, bytes);
     log_append(g, &s, MESSAGE_CHUNK, record_bytes);
     log_live(g->open->segment, 1, record_bytes);
@@ -176,21 +188,46 @@ static int append_chunk(ls_store *store, uint64_t id, const uint8_t *content, ui
         .lsn = s.lsn, .offset = x->content_bytes, .record_bytes = record_bytes, .content_bytes = bytes};
     x->content_bytes += bytes;
     x->last_lsn = s.lsn;
-    message_grows(&store->table, m, CHUNK_ROW_BYTES);
+    message_grows(&store->table, m, chunk_grows(record_bytes));
     message_changed(m);
     return LS_OK;
 }
 
-static int append_chunks(ls_store *store, uint64_t id, const uint8_t *content, uint64_t bytes) {
+static int append_chunks(ls_store *store, struct append *a, const uint8_t *content, uint64_t bytes) {
     uint64_t room = content_room(&store->log, 64);
     int rc = LS_OK;
     while (rc == LS_OK && bytes > 0) {
         uint32_t part = (uint32_t)(bytes < room ? bytes : room);
-        rc = append_chunk(store, id, content, part);
+        rc = append_chunk(store, a, content, part, part == bytes);
         content += part;
         bytes -= part;
     }
     return rc;
+}
+
+/*
+ * (waits) A chunk without content says that what was appended from its offset on does not count. Where not even that finds
+ * room the message stays incomplete: nothing enqueues it, and it goes with the next open if nobody destroys it.
+ */
+static void take_back(ls_store *store, const struct append *a) {
+    uint32_t number = 0;
+    struct message *m = NULL;
+    if (log_reserve(&store->log, format_chunk_bytes(0), RESERVE_SHRINKS) != LS_OK ||
+        message_find(store, a->id, &number, &m) != LS_OK) {
+        return;
+    }
+    struct message_extra *x = m->extra;
+    struct slot s = log_slot(&store->log, a->id, x->last_lsn, 0);
+    log_append(&store->log, &s, MESSAGE_CHUNK, format_put_chunk(&s, a->from, NULL, 0));
+    table_touch(&store->table, m);
+    for (uint32_t i = x->chunk_count; i-- > 0 && x->chunks[i].offset >= a->from;) {
+        log_release(&store->log, log_segment(&store->log, x->chunks[i].lsn), 1, x->chunks[i].record_bytes);
+    }
+    bool cut = message_cut_content(&store->table, m, a->from);
+    assert(cut && (m->flags & MESSAGE_APPENDING) != 0);
+    (void)cut;
+    x->last_lsn = s.lsn;
+    m->flags &= (uint16_t)~MESSAGE_APPENDING;
 }
 
 /* A start record with as much content as fits, and chunks with the rest. */
@@ -216,24 +253,30 @@ int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, c
         return fail_memory();
     }
     *id = table_message(&store->table, message_put_start(store, &m, NULL, flags))->id;
-    rc = append_chunks(store, *id, content == NULL ? NULL : content + m.content_bytes, content_bytes - m.content_bytes);
-    return rc;
+    struct append a = {.id = *id};
+    return append_chunks(store, &a, content == NULL ? NULL : content + m.content_bytes,
+                         content_bytes - m.content_bytes);
 }
 
-/* Takes back what a failed publish or stage has put into the log. */
+/* Room for the record is reserved. */
+static void destroy(ls_store *store, uint32_t number) {
+    struct message *m = table_message(&store->table, number);
+    struct slot s = log_slot(&store->log, m->id, message_last_lsn(m), 0);
+    log_append(&store->log, &s, MESSAGE_DELETE, format_put_plain(&s, MESSAGE_DELETE));
+    table_touch(&store->table, m);
+    m->flags &= (uint16_t)~MESSAGE_STAGED;
+    message_die(store, number);
+}
+
+/* (waits) Takes back what a failed publish or stage has put into the log; without room for that, recovery does. */
 static void unstage(ls_store *store, uint64_t id) {
-    uint32_t number = table_find(&store->table, id);
-    if (number == INDEX_NONE || log_reserve(&store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) != LS_OK) {
-        return; /* recovery drops it */
+    if (log_reserve(&store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) != LS_OK) {
+        return;
     }
-    number = table_find(&store->table, id);
-    struct message *m = number != INDEX_NONE ? table_message(&store->table, number) : NULL;
+    uint32_t number = table_find(&store->table, id);
+    const struct message *m = number != INDEX_NONE ? table_message(&store->table, number) : NULL;
     if (m != NULL && m->place_count == 0 && message_pending(m) == 0) {
-        struct slot s = log_slot(&store->log, id, message_last_lsn(m), 0);
-        log_append(&store->log, &s, MESSAGE_DELETE, format_put_plain(&s, MESSAGE_DELETE));
-        table_touch(&store->table, m);
-        m->flags &= (uint16_t)~MESSAGE_STAGED;
-        message_die(store, number);
+        destroy(store, number);
     }
 }
 
@@ -267,8 +310,12 @@ int ls_append_content(ls_store *store, uint64_t id, const uint8_t *content, size
     uint32_t number = 0;
     struct message *m = NULL;
     rc = message_find(store, id, &number, &m);
-    if (rc == LS_OK) {
-        rc = append_chunks(store, id, content, content_bytes);
+    struct append a = {.id = id};
+    rc = rc == LS_OK ? append_chunks(store, &a, content, content_bytes) : rc;
+    if (rc != LS_OK && a.begun) {
+        ls_error kept = *ls_last_error();
+        take_back(store, &a);
+        rc = fail_again(&kept);
     }
     return store_leave(store, rc, flags);
 }
@@ -289,7 +336,7 @@ int ls_destroy(ls_store *store, uint64_t id, int flags) {
                   (unsigned long long)id, (unsigned)m->place_count, (unsigned)message_pending(m));
     }
     if (rc == LS_OK) {
-        unstage(store, id);
+        destroy(store, number);
     }
     return store_leave(store, rc, flags);
 }

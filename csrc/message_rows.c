@@ -87,7 +87,9 @@ static int chunk(pass *p, const struct record *r) {
         return pass_malformed(p, r);
     }
     struct life *l = counted(p, r, &number);
-    if (l != NULL) {
+    if (l != NULL && c.content_bytes == 0) { /* an append that failed is taken back */
+        l->content_bytes = c.offset < l->content_bytes ? c.offset : l->content_bytes;
+    } else if (l != NULL) {
         l->content_bytes += c.content_bytes <= CONTENT_BYTES_MAX - l->content_bytes ? c.content_bytes : 0;
     }
     return LS_OK;

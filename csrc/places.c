@@ -109,6 +109,20 @@ static uint64_t expansion_with(const ls_store *store, uint64_t id, size_t n) {
     return message_grows_at_most(number != INDEX_NONE ? table_message(&store->table, number) : &none, n);
 }
 
+/* (waits) Room for the record, and for what the message as it is then will take more when it is moved. */
+static int reserve_for(ls_store *store, uint64_t id, size_t n, uint64_t bytes) {
+    struct log *g = &store->log;
+    uint64_t expansion = expansion_with(store, id, n), reserved, let_go;
+    int rc;
+    do {
+        reserved = expansion;
+        let_go = g->let_go;
+        rc = log_reserve_to_grow(g, bytes, reserved);
+        expansion = g->let_go != let_go ? expansion_with(store, id, n) : reserved;
+    } while (rc == LS_OK && expansion > reserved);
+    return rc;
+}
+
 static int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *handle,
                           uint64_t *lsn) {
     struct log *g = &store->log;
@@ -121,11 +135,12 @@ static int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_id
         return n == 0 ? fail(LS_OPTION, "no queue is named")
                       : message_too_large("the list of queues", bytes, g->record_bytes_max);
     }
-    int rc = log_reserve_to_grow(g, bytes, expansion_with(store, id, n));
+    int rc = reserve_for(store, id, n, bytes);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? message_check_queues(store, queue_ids, n) : rc;
     rc = rc == LS_OK ? message_find(store, id, &number, &m) : rc;
     rc = rc == LS_OK ? check_work_limit(tx, n) : rc;
+    rc = rc == LS_OK && (m->flags & MESSAGE_APPENDING) != 0 ? message_fail_appending(id) : rc;
     for (size_t i = 0; rc == LS_OK && i < n; i++) {
         rc = check_enqueue(m, queue_ids[i], tx);
     }
@@ -148,13 +163,13 @@ static int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_id
 }
 
 int ls_enqueue(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *tx, int flags, uint64_t *lsn) {
-    int rc = store_enter(store);
+    int rc = work_enter(store, tx);
     if (rc != LS_OK) {
         return rc;
     }
     *lsn = 0;
     rc = enqueue_locked(store, id, queue_ids, n, tx, lsn);
-    return store_leave(store, rc, tx != NULL ? LEAVE_QUIETLY : flags);
+    return work_leave(store, tx, rc, flags);
 }
 
 /* ---- publishing ---- */
@@ -232,13 +247,13 @@ static int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, 
 
 int ls_publish(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
                const uint8_t *content, size_t content_bytes, ls_tx *tx, int flags, uint64_t *id) {
-    int rc = store_enter(store);
+    int rc = work_enter(store, tx);
     if (rc != LS_OK) {
         return rc;
     }
     *id = 0;
     rc = publish_locked(store, queue_ids, n, header, header_bytes, content, content_bytes, tx, id);
-    return store_leave(store, rc, tx != NULL ? LEAVE_QUIETLY : flags);
+    return work_leave(store, tx, rc, flags);
 }
 
 uint64_t ls_publish_one(ls_store *store, uint32_t queue_id, const uint8_t *header, size_t header_bytes,
@@ -252,7 +267,7 @@ int ls_publish_many(ls_store *store, uint32_t queue_id, size_t n, const uint8_t 
                     const uint8_t *headers, const uint64_t *header_sizes, ls_tx *tx, int flags, uint64_t *ids,
                     size_t *done) {
     *done = 0;
-    int rc = store_enter(store);
+    int rc = work_enter(store, tx);
     if (rc != LS_OK) {
         return rc;
     }
@@ -267,7 +282,7 @@ int ls_publish_many(ls_store *store, uint32_t queue_id, size_t n, const uint8_t 
             (*done)++;
         }
     }
-    return store_leave(store, rc, tx != NULL ? LEAVE_QUIETLY : flags);
+    return work_leave(store, tx, rc, flags);
 }
 
 /* ---- dequeueing ---- */
@@ -331,7 +346,7 @@ static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d
     struct message *m = NULL;
     struct tx *tx;
     struct place *place = NULL;
-    int rc = handle != NULL ? log_reserve_to_grow(g, DEQUEUE_RECORD_BYTES, expansion_with(store, id, 1))
+    int rc = handle != NULL ? reserve_for(store, id, 1, DEQUEUE_RECORD_BYTES)
                             : log_reserve(g, DEQUEUE_RECORD_BYTES, RESERVE_SHRINKS);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? message_check_queues(store, &d.queue_id, 1) : rc;
@@ -368,7 +383,7 @@ int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int r
                uint64_t *lsn) {
     *lsn = 0;
     int rc = check_reason(reason);
-    rc = rc == LS_OK ? store_enter(store) : rc;
+    rc = rc == LS_OK ? work_enter(store, tx) : rc;
     if (rc != LS_OK) {
         return rc;
     }
@@ -379,7 +394,7 @@ int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int r
         .delivery_count = (uint16_t)count,
     };
     rc = dequeue_locked(store, id, d, tx, lsn);
-    return store_leave(store, rc, tx != NULL ? LEAVE_QUIETLY : flags);
+    return work_leave(store, tx, rc, flags);
 }
 
 uint64_t ls_dequeue_one(ls_store *store, uint64_t id, uint32_t queue_id, int flags) {
@@ -418,7 +433,7 @@ static int dequeue_all(ls_store *store, const uint64_t *ids, const uint16_t *del
                        uint32_t queue_id, ls_tx *tx, int reason, int flags, size_t *done) {
     *done = 0;
     int rc = check_reason(reason);
-    rc = rc == LS_OK ? store_enter(store) : rc;
+    rc = rc == LS_OK ? work_enter(store, tx) : rc;
     if (rc != LS_OK) {
         return rc;
     }
@@ -432,7 +447,7 @@ static int dequeue_all(ls_store *store, const uint64_t *ids, const uint16_t *del
         rc = dequeue_locked(store, ids[*done], d, tx, &lsn);
         *done += rc == LS_OK ? 1 : 0;
     }
-    return store_leave(store, rc, tx != NULL ? LEAVE_QUIETLY : flags);
+    return work_leave(store, tx, rc, flags);
 }
 
 int ls_dequeue_many(ls_store *store, const uint64_t *ids, size_t n, uint32_t queue_id, ls_tx *tx, int reason, int flags,

@@ -9,6 +9,9 @@
 
 struct queue *table_any_queue(const struct table *t, uint32_t id) {
     uint32_t number = index_find(&t->queue_index, id);
+#ifdef LOGSTORE_POISON
+    table_give_out(t, INDEX_NONE, number, INDEX_NONE);
+#endif
     return number == INDEX_NONE ? NULL : t->queues[number];
 }
 

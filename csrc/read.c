@@ -17,7 +17,8 @@
 struct piece {
     uint64_t lsn;
     uint64_t id;
-    struct segment *segment;
+    struct segment *segment; /* until it was read */
+    uint64_t segment_lsn;
     int file;
     uint32_t record_bytes;
     uint16_t type;
@@ -82,7 +83,7 @@ static int64_t copy_out(struct piece *p, const uint8_t *record, uint64_t seed, u
 
 static int damaged(const struct piece *p) {
     return fail_at(
-        LS_CORRUPT, p->segment->first_lsn, p->lsn,
+        LS_CORRUPT, p->segment_lsn, p->lsn,
         "a record of message %llu is damaged on disk; nothing was changed. Keep a copy of the directory and use "
         "`logstore verify`",
         (unsigned long long)p->id);
@@ -91,13 +92,14 @@ static int damaged(const struct piece *p) {
 /* Its file stays while the lock is let go. */
 static void begin_reading(struct log *g, struct segment *s) {
     s->readers++;
-    pthread_mutex_unlock(&g->lock);
+    log_let_go(g);
 }
 
 static void end_reading(struct log *g, struct segment *s) {
-    pthread_mutex_lock(&g->lock);
-    s->readers--;
-    if (s->readers == 0 && g->base_index > 0) {
+    log_take_back(g);
+    bool last = s->readers == 1;
+    log_unpin(g, s);
+    if (last && g->base_index > 0) {
         g->maker_wanted = true; /* it may have waited for us */
         (void)pthread_cond_broadcast(&g->maker_wake);
     }
@@ -109,6 +111,7 @@ static int read_piece(ls_store *store, struct piece *p, uint8_t *into, size_t *d
     p->segment = log_segment(g, p->lsn);
     assert(p->segment != NULL);
     const uint8_t *buffered = log_buffered(g, p->lsn);
+    p->segment_lsn = p->segment->first_lsn;
     uint64_t seed = p->segment->seed;
     if (buffered != NULL) {
         int64_t copied = copy_out(p, buffered, seed, into);
@@ -312,6 +315,7 @@ static void gather_run(ls_store *store, const uint64_t *ids, size_t n, size_t ro
         }
         *p = (struct piece){
             .segment = first->segment,
+            .segment_lsn = first->segment->first_lsn,
             .lsn = lsn,
             .id = m->id,
             .record_bytes = m->record_bytes,

@@ -141,9 +141,14 @@ static bool was_recycled(const ls_reader *reader, uint64_t lsn, uint64_t base_ls
 }
 
 static int fail_recycled(const ls_reader *reader, uint64_t base_lsn) {
-    return fail(LS_RECYCLED, "the log below LSN %llu was recycled while it was read; begin again%s",
-                (unsigned long long)base_lsn,
-                reader->keep_lsn != 0 ? ": the hold had run out, by its time or its limit" : ", or take a hold first");
+    if (reader->keep_lsn != 0) {
+        return fail(
+            LS_RECYCLED,
+            "the log below LSN %llu was recycled while it was read; begin again: from LSN %llu on no hold keeps it",
+            (unsigned long long)base_lsn, (unsigned long long)reader->keep_lsn);
+    }
+    return fail(LS_RECYCLED, "the log below LSN %llu was recycled while it was read; begin again, or take a hold first",
+                (unsigned long long)base_lsn);
 }
 
 /* Without a writer nothing says so beside the log; once its end is known it is read as if beside one. */
@@ -261,6 +266,7 @@ void ls_reader_describe(const ls_reader *reader, ls_reader_info *info) {
         .max_undurable_bytes = reader->meta.max_undurable_bytes,
         .base_lsn = s->base_lsn,
         .end_lsn = s->end_lsn,
+        .seen_lsn = s->seen_lsn > s->end_lsn ? s->seen_lsn : s->end_lsn,
         .watermark_lsn = s->watermark_lsn,
         .epoch = s->epoch_max,
         .log_bytes = s->count * reader->meta.segment_size,
@@ -307,6 +313,9 @@ int reader_judge(ls_reader *reader, int rc, uint64_t lsn) {
                     "the writer's hint cannot be read, so that damage at LSN %llu cannot be told from "
                     "recycling; try again",
                     (unsigned long long)lsn);
+    }
+    if (reader->live && hinted && now.epoch != reader->hint.epoch) {
+        return fail(LS_RECYCLED, "a writer opened the store anew while its log was read; begin again");
     }
     hinted = hinted && !MUTANT(OVERTAKEN_IS_DAMAGE);
     return hinted && (was_recycled(reader, lsn, now.base_lsn) || MUTANT(DAMAGE_IS_OVERTAKEN))

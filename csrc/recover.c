@@ -153,6 +153,57 @@ static int settle_transactions(struct replay *p) {
     return LS_OK;
 }
 
+static bool is_on_deleted(const struct replay *p, const struct work *w) {
+    const struct queue *q = table_any_queue(p->t, w->queue_id);
+    return q != NULL && q->deleted;
+}
+
+/*
+ * Work on a deleted queue will have no effect, so no message lives by it: a relocated state leaves it out, and the open
+ * drops what was not relocated. It is brought to the front of the list, where dropping takes no search.
+ */
+static void drop_work_on_deleted(const struct replay *p, struct tx *tx) {
+    struct work *dropped = NULL, *kept = NULL, **dropped_end = &dropped, **kept_end = &kept, *last = NULL;
+    size_t n = 0;
+    for (struct work *w = tx->first; w != NULL; w = w->next) {
+        if (is_on_deleted(p, w)) {
+            *dropped_end = w;
+            dropped_end = &w->next;
+            n++;
+        } else {
+            *kept_end = last = w;
+            kept_end = &w->next;
+        }
+    }
+    if (n == 0) {
+        return;
+    }
+    tx->last = last != NULL ? last : tx->last;
+    *kept_end = NULL;
+    *dropped_end = kept;
+    tx->first = dropped;
+    while (n-- > 0) {
+        tx_drop_work(p->t, tx->first);
+    }
+}
+
+static bool has_deleted_queues(const struct table *t) {
+    bool some = false;
+    for (uint32_t i = 0; i < t->queue_count; i++) {
+        some = some || (t->queues[i] != NULL && t->queues[i]->deleted);
+    }
+    return some;
+}
+
+void replay_drop_work_on_deleted(const struct replay *p) {
+    bool some = has_deleted_queues(p->t);
+    for (uint32_t i = 0; some && i < p->t->tx_slots; i++) {
+        if (p->t->txs[i] != NULL) {
+            drop_work_on_deleted(p, p->t->txs[i]);
+        }
+    }
+}
+
 /* Beside a writer, what its open dropped without a record of that may have lost some of its own since. */
 static bool is_whole(const struct replay *p, const struct message *m) {
     const struct message_extra *x = m->extra;
@@ -180,9 +231,9 @@ static struct queue *queue_of(const struct replay *p, struct queue *near, uint32
 /* The dead and the never enqueued go; places are counted by queue. */
 static int settle_messages(struct replay *p) {
     struct queue *q = NULL;
-    bool some_deleted = false;
-    for (uint32_t i = 0; i < p->t->queue_count; i++) {
-        some_deleted = some_deleted || (p->t->queues[i] != NULL && p->t->queues[i]->deleted);
+    bool some_deleted = has_deleted_queues(p->t);
+    if (!p->beside) { /* a writer keeps such work until its outcome; what its open dropped is gone already */
+        replay_drop_work_on_deleted(p);
     }
     for (uint32_t number = 0; number < p->t->message_slots; number++) {
         struct message *m = table_message(p->t, number);
@@ -191,6 +242,9 @@ static int settle_messages(struct replay *p) {
         }
         if (some_deleted) {
             replay_drop_deleted(p, m);
+        }
+        if ((m->flags & MESSAGE_PUBLISHED) != 0 && message_pending(m) == 0) { /* it was to be where its work was */
+            m->flags &= (uint16_t)~MESSAGE_STAGED;
         }
         if ((m->flags & MESSAGE_STAGED) != 0 && message_pending(m) == 0 && (!p->beside || !is_whole(p, m))) {
             m->flags &= (uint16_t)~MESSAGE_STAGED;

@@ -88,6 +88,7 @@ static int move_small(struct mover *v, uint64_t id, uint64_t start_lsn, const st
         if (!in_line && !learned) {
             learned = true;
             times_learn(v, id, start_lsn, from->enqueue_time_us);
+            reserved = 0; /* others may have taken the room */
             continue;
         }
         if (reserved < bytes) {
@@ -330,7 +331,7 @@ int relocate_segment(ls_store *store, struct segment *victim) {
         g->mid_chain = false;
         (void)pthread_cond_broadcast(&g->maker_done);
     }
-    victim->readers--;
+    log_unpin(g, victim);
     free(v.window);
     free(v.later);
     times_free(&v);

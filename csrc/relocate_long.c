@@ -8,10 +8,7 @@
 #include "io.h"
 #include "mutants.h"
 
-enum {
-    ATTEMPTS_MAX = 100,
-    COPIED_PER_STATE = 4, /* of a long state at least so many times its bytes are copied before it is written */
-};
+enum { ATTEMPTS_MAX = 100 };
 
 /* ---- moving a chain of several records ---- */
 
@@ -25,6 +22,7 @@ int move_read_record(struct mover *v, uint64_t lsn, uint32_t bytes, uint8_t **in
     struct log *g = v->g;
     struct segment *s = log_segment(g, lsn);
     assert(s != NULL);
+    uint64_t first_lsn = s->first_lsn;
     int file = log_segment_file(g, s);
     *into = malloc(bytes);
     if (*into == NULL) {
@@ -32,17 +30,17 @@ int move_read_record(struct mover *v, uint64_t lsn, uint32_t bytes, uint8_t **in
     }
     s->readers++;
     log_unlock_for_io(g);
-    int64_t got = file < 0 ? file : io_read(g->v, file, *into, bytes, lsn - s->first_lsn);
+    int64_t got = file < 0 ? file : io_read(g->v, file, *into, bytes, lsn - first_lsn);
     bool sound = got == bytes && format_get_record(*into, bytes, s->seed, lsn, r) == FORMAT_OK;
     log_relock_after_io(g);
-    s->readers--;
+    log_unpin(g, s);
     if (sound) {
         return LS_OK;
     }
     free(*into);
     *into = NULL;
     return got < 0 ? fail_errno(LS_IO, (int)-got, "a segment cannot be read")
-                   : fail_at(LS_CORRUPT, s->first_lsn, lsn, "a record that is to be moved is damaged");
+                   : fail_at(LS_CORRUPT, first_lsn, lsn, "a record that is to be moved is damaged");
 }
 
 static bool in_victim(const struct mover *v, uint64_t lsn) {
@@ -193,6 +191,11 @@ static int copy_chunks(struct mover *v, uint64_t id, uint64_t start_lsn, uint64_
     }
 }
 
+/* Its content may have been cut off meanwhile; then the copy is of no use. */
+static bool is_still_chunk(const struct message *m, const struct copied *c) {
+    return c->index < m->extra->chunk_count && m->extra->chunks[c->index].lsn == c->old.lsn;
+}
+
 struct long_move {
     uint64_t old_start_lsn;
     uint64_t new_start_lsn; /* 0: the start stays */
@@ -212,6 +215,9 @@ static void switch_over(struct mover *v, struct message *m, const struct long_mo
     }
     for (uint32_t i = 0; i < l->chunk_count; i++) {
         const struct copied *c = &l->chunks[i];
+        if (!is_still_chunk(m, c)) {
+            continue;
+        }
         chain_release_record(g, c->old.lsn, c->old.record_bytes);
         chain_live_record(g, c->lsn, c->old.record_bytes);
         m->extra->chunks[c->index].lsn = c->lsn;
@@ -241,7 +247,9 @@ static int append_long_state(struct mover *v, uint64_t id, const struct long_mov
             return fail_memory();
         }
         for (uint32_t i = 0; i < l->chunk_count && !MUTANT(COPY_NOT_NAMED); i++) {
-            s.chunks[l->chunks[i].index].lsn = l->chunks[i].lsn;
+            if (is_still_chunk(m, &l->chunks[i])) {
+                s.chunks[l->chunks[i].index].lsn = l->chunks[i].lsn;
+            }
         }
         rc = append_state(v, id, l->old_start_lsn, l->prev, &s, &parts, &count);
         if (rc == LS_OK) {

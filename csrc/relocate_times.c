@@ -87,7 +87,7 @@ static const struct time_index *index_segment(struct mover *v, struct segment *s
         index_file(g->v, file, seed, limit_lsn, window, x);
     }
     log_relock_after_io(g);
-    s->readers--;
+    log_unpin(g, s);
     free(window);
     return x;
 }

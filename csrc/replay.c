@@ -126,20 +126,6 @@ static int replay_start(const struct replay *p, const struct record *r) {
     return place_message(p, r, number, tx_id, m.order_index, m.queues, m.queue_count);
 }
 
-bool replay_grow_chunks(struct message_extra *x, uint32_t count) {
-    if (count > x->chunk_capacity) {
-        uint32_t capacity = x->chunk_capacity == 0 ? 4 : 2 * x->chunk_capacity;
-        capacity = capacity < count ? count : capacity;
-        struct chunk_place *chunks = realloc(x->chunks, capacity * sizeof *chunks);
-        if (chunks == NULL) {
-            return false;
-        }
-        x->chunks = chunks;
-        x->chunk_capacity = capacity;
-    }
-    return true;
-}
-
 static int replay_chunk(const struct replay *p, const struct record *r) {
     struct message_chunk c;
     uint32_t number;
@@ -154,17 +140,25 @@ static int replay_chunk(const struct replay *p, const struct record *r) {
     if (x == NULL) {
         return fail_memory();
     }
+    if (c.content_bytes == 0) { /* an append that failed is taken back */
+        bool was_whole = (m->flags & MESSAGE_STAGED) == 0 || message_pending(m) > 0;
+        if (was_whole || !message_cut_content(p->t, m, c.offset)) {
+            return replay_inconsistent(p, r, "content is taken back that was not being appended");
+        }
+        x->last_lsn = r->lsn;
+        return LS_OK;
+    }
     if (c.offset != x->content_bytes) {
         return replay_inconsistent(p, r, "a chunk does not continue its content");
     }
-    if (!replay_grow_chunks(x, x->chunk_count + 1)) {
+    if (!message_prepare_chunks(x, x->chunk_count + 1)) {
         return fail_memory();
     }
     x->chunks[x->chunk_count++] = (struct chunk_place){
         .lsn = r->lsn, .offset = c.offset, .record_bytes = r->length, .content_bytes = c.content_bytes};
     x->content_bytes += c.content_bytes;
     x->last_lsn = r->lsn;
-    message_grows(p->t, m, CHUNK_ROW_BYTES);
+    message_grows(p->t, m, chunk_grows(r->length));
     return LS_OK;
 }
 

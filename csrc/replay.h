@@ -52,11 +52,11 @@ int replay_malformed(const struct replay *p, const struct record *r);
 void replay_undo(const struct replay *p, struct tx *tx);
 /* QUEUE_DELETE ended them; the message learns it when somebody asks whether it still has a place. */
 void replay_drop_deleted(const struct replay *p, struct message *m);
+/* Pending work on queues that are deleted goes: an open does this, a writer keeps such work until its outcome. */
+void replay_drop_work_on_deleted(const struct replay *p);
 /* The operation pends on the message until its transaction's outcome. */
 int replay_add_work(const struct replay *p, const struct record *r, uint32_t number, uint64_t tx_id,
                     const struct work *like);
-/* Room for one more chunk in the message's list. */
-bool replay_grow_chunks(struct message_extra *x, uint32_t count);
 
 /* replay_moved.c: MESSAGE_RELOCATED, TX_RELOCATED, and copies. */
 int replay_copied_start(struct replay *p, const struct record *r);

@@ -105,7 +105,7 @@ static int take_chunks(const struct replay *p, const struct record *r, const str
     if (at != s->content_bytes) {
         return replay_malformed(p, r);
     }
-    if (v->chunk_count > 0 && !replay_grow_chunks(x, (uint32_t)v->chunk_count)) {
+    if (v->chunk_count > 0 && !message_prepare_chunks(x, (uint32_t)v->chunk_count)) {
         return fail_memory();
     }
     if (v->chunk_count > 0) {

@@ -51,6 +51,29 @@ static int find_last(struct scan *s) {
 }
 
 /*
+ * A power cut while an open took over the only file of a store that had no record yet: it has its new name, and the
+ * header of before, which says that nothing comes before it. Only such a file has the name that follows from the one
+ * before; a spare made of an earlier segment has a later one.
+ */
+static void find_taken_over(struct scan *s) {
+    for (size_t i = 0; i < s->count && s->last == SIZE_MAX; i++) {
+        struct scan_file *f = &s->files[i];
+        uint64_t was_lsn = f->header.first_lsn;
+        if (f->why == FORMAT_PLACE && f->header.epoch == s->moved_epoch && f->header.prev_end_lsn == 0 &&
+            s->moved_lsn == was_lsn + s->meta.segment_size && f->first_lsn == scan_first_beyond(&s->meta, was_lsn)) {
+            f->state = SCAN_VALID;
+            s->epoch_max = s->moved_epoch;
+            s->last = i;
+        }
+    }
+}
+
+uint64_t scan_first_beyond(const struct meta *meta, uint64_t lsn) {
+    uint64_t gap = MUTANT(NO_GAP) ? 0 : meta->max_undurable_bytes;
+    return (lsn + gap) / meta->segment_size * meta->segment_size + meta->segment_size;
+}
+
+/*
  * From the last segment backwards along prev_end_lsn: what lies between is cut and not of the log. Stops at the
  * first segment of the store, or where a file is missing, which is well if the base lies above it.
  */
@@ -97,10 +120,11 @@ static bool is_copy(const struct record *r) {
     return copied || r->type == MESSAGE_RELOCATED || r->type == TX_RELOCATED || r->type == FILLER;
 }
 
+/* An empty batch holds none: a checkpoint may name it, and an open after a crash must find it. */
 static bool holds_only_copies(const struct scan_batch *b) {
     struct record r;
     uint32_t offset = BATCH_RECORD_BYTES;
-    bool only = true;
+    bool only = b->batch.count > 0;
     while (only && scan_record(b, &offset, &r)) {
         only = is_copy(&r);
     }
@@ -227,8 +251,7 @@ static int leave_last_out(struct scan *s, bool only_copies, struct scan_batch *l
         return LS_OK;
     }
     int rc = end_before_last(s, &before);
-    if (rc == LS_OK && last->lsn != 0 && last->batch.base_lsn > before.batch.base_lsn &&
-        !MUTANT(NEEDED_COPIES_LEFT_OUT)) {
+    if (rc == LS_OK && last->lsn != 0 && last->batch.base_lsn > before.batch.base_lsn) {
         s->end_lsn = end_lsn;
         return LS_OK;
     }
@@ -345,6 +368,9 @@ int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool wan
     rc = rc == LS_OK ? find_last(s) : rc;
     if (rc != LS_OK) {
         return rc;
+    }
+    if (s->last == SIZE_MAX && live == NULL) {
+        find_taken_over(s);
     }
     if (s->last == SIZE_MAX) {
         rc = live != NULL ? LS_OK : look_beyond(s);

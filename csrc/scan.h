@@ -53,6 +53,8 @@ struct scan {
     uint64_t seen_lsn; /* where accepted batches end, also those of a last segment that was left out */
     uint64_t watermark_lsn;
     uint64_t epoch_max;
+    uint64_t moved_epoch; /* the newest that headers name in files since renamed; 0: none */
+    uint64_t moved_lsn;   /* end of the segment that it named */
     uint64_t torn_bytes;
     uint64_t missing_lsn; /* first LSN of the segment at which the chain breaks; 0: it does not */
     uint64_t broken_lsn;  /* of the last record that made a batch unacceptable; 0: none but batch records */
@@ -96,6 +98,8 @@ void scan_ahead_start(struct scan *s);
 void scan_ahead_stop(struct scan *s);
 /* From the first batch that ends beyond this LSN instead of from the base. */
 void scan_seek(struct scan *s, uint64_t lsn);
+/* First LSN of the epoch after one that may have handed out ids up to its limit beyond `lsn`. */
+uint64_t scan_first_beyond(const struct meta *meta, uint64_t lsn);
 /* Back to the base. */
 void scan_rewind(struct scan *s);
 /* The accepted batch that stands at `lsn`, and goes on behind it; *found says whether there is one. */

@@ -10,9 +10,11 @@
 #include "io.h"
 #include "mutants.h"
 
-enum { READ_TRIES = 16 };
-
 /* ---- the window ---- */
+
+static int64_t read_blocks(const struct scan *s, uint8_t *into, size_t want, uint64_t from) {
+    return s->file_direct ? io_read_direct(s->v, s->file, into, want, from) : io_read(s->v, s->file, into, want, from);
+}
 
 static int open_file(struct scan *s, size_t index, bool direct) {
     if (s->file >= 0) {
@@ -55,39 +57,6 @@ int scan_open_segment(struct scan *s, size_t index) {
         return fail_errno(LS_IO, error, "segment %s cannot be opened", name);
     }
     return LS_OK;
-}
-
-/*
- * As many bytes as there are. Past the page cache only whole blocks may be asked for: a transfer that ended within one
- * goes on from its beginning, unless the file ends there.
- */
-static int64_t read_blocks(struct scan *s, uint8_t *into, size_t want, uint64_t from) {
-    size_t got = 0;
-    int tries = 0;
-    while (got < want) {
-        int64_t moved = s->v->pread(s->v, s->file, into + got, want - got, from + got);
-        if (moved == -EINTR) {
-            continue;
-        }
-        if (moved <= 0 || (uint64_t)moved > want - got) {
-            return moved < 0 ? moved : moved == 0 ? (int64_t)got : -EIO;
-        }
-        got += (size_t)moved;
-        if (s->file_direct && got % BLOCK_BYTES != 0) {
-            int64_t size = s->v->size(s->v, s->file);
-            if (size < 0) {
-                return size;
-            }
-            if (from + got >= (uint64_t)size) {
-                return (int64_t)got;
-            }
-            if (++tries == READ_TRIES) {
-                return -EIO;
-            }
-            got -= got % BLOCK_BYTES;
-        }
-    }
-    return (int64_t)got;
 }
 
 /* Bytes from `offset` on: as many as asked if the segment has them. *available says how many there are. */
@@ -272,6 +241,20 @@ int scan_read_header(struct scan *s, size_t index) {
     return LS_OK;
 }
 
+/*
+ * A header that is valid for another name: the file was renamed, and its new header is not there yet. Where an open took
+ * over the last epoch's segment, nothing else says that this epoch was.
+ */
+static void note_moved(struct scan *s, const struct scan_file *f) {
+    const struct segment_header *h = &f->header;
+    bool moved = f->why == FORMAT_PLACE && memcmp(h->uuid, s->meta.uuid, UUID_BYTES) == 0 &&
+                 h->segment_size == s->meta.segment_size && h->first_lsn < f->first_lsn;
+    if (moved && h->epoch > s->moved_epoch) {
+        s->moved_epoch = h->epoch;
+        s->moved_lsn = h->first_lsn + h->segment_size;
+    }
+}
+
 int scan_list_files(struct scan *s) {
     struct listing listing = {s, false};
     int rc = s->v->list(s->v, s->dir, add_file, &listing);
@@ -299,6 +282,7 @@ int scan_list_files(struct scan *s) {
         if (rc != LS_OK) {
             return rc;
         }
+        note_moved(s, &s->files[i]);
         int64_t bytes = s->v->size(s->v, s->file);
         s->files[i].bytes = bytes < 0 ? s->meta.segment_size : (uint64_t)bytes;
         if (s->files[i].state == SCAN_VALID && s->files[i].header.epoch > s->epoch_max) {

@@ -34,6 +34,17 @@ void segment_free(struct log *g, struct segment *s) {
     free(s);
 }
 
+void log_unpin(struct log *g, struct segment *s) {
+    s->readers--;
+    for (struct segment **link = &g->unnamed; s->readers == 0 && *link != NULL; link = &(*link)->next_spare) {
+        if (*link == s) {
+            *link = s->next_spare;
+            segment_free(g, s);
+            return;
+        }
+    }
+}
+
 /* Also makes every buffer's list long enough to name every segment, so that a release never allocates. */
 int log_reserve_segment(struct log *g) {
     if (g->segment_count + 1 <= g->segment_capacity) {
@@ -91,8 +102,57 @@ struct segment *log_segment(struct log *g, uint64_t lsn) {
     if (high == 0 || g->segments[low]->first_lsn > lsn || lsn - g->segments[low]->first_lsn >= g->segment_size) {
         return NULL;
     }
+#ifdef LOGSTORE_POISON
+    g->given_out[g->given_out_next++ % 4] = g->segments[low];
+#endif
     return g->segments[low];
 }
+
+#ifdef LOGSTORE_POISON
+/* Nobody reads its file, and no batch on its way is in it. */
+static bool can_move(const struct log *g, const struct segment *s) {
+    bool can = s->readers == 0;
+    for (uint32_t i = 0; i < g->busy; i++) {
+        can = can && g->buffers[(g->oldest + i) % g->buffer_count].segment != s;
+    }
+    return can;
+}
+
+static void move_segment(struct log *g, struct segment **at) {
+    struct segment *old = *at, *moved = malloc(sizeof *moved);
+    if (moved == NULL) {
+        return;
+    }
+    *moved = *old;
+    *at = moved;
+    for (uint32_t i = 0; i < g->buffer_count; i++) {
+        for (size_t k = 0; k < g->buffers[i].released_count; k++) {
+            g->buffers[i].released[k] = g->buffers[i].released[k] == old ? moved : g->buffers[i].released[k];
+        }
+    }
+    memset(old, 0xdb, sizeof *old);
+    free(old);
+}
+
+void log_move_segments(struct log *g) {
+    struct segment **segments = g->segment_capacity > 0 ? malloc(g->segment_capacity * sizeof *segments) : NULL;
+    if (segments != NULL) {
+        memcpy(segments, g->segments, g->segment_count * sizeof *segments);
+        memset(g->segments, 0xdb, g->segment_capacity * sizeof *segments);
+        free(g->segments);
+        g->segments = segments;
+    }
+    for (size_t i = 0; i < sizeof g->given_out / sizeof *g->given_out; i++) {
+        for (size_t k = 0; g->given_out[i] != NULL && k < g->segment_count; k++) {
+            if (g->segments[k] == g->given_out[i] && can_move(g, g->segments[k])) {
+                move_segment(g, &g->segments[k]);
+                break;
+            }
+        }
+        g->given_out[i] = NULL;
+    }
+}
+#endif
 
 void log_live(struct segment *s, uint64_t records, uint64_t bytes) {
     s->live_records += records;

@@ -82,7 +82,8 @@ int serve_cross_check(ls_store *store, const uint32_t *sorted, size_t n, uint32_
 
 /* ---- the tail ---- */
 
-static int copy_blocks(vfs *v, int file, uint64_t from, uint64_t to, struct io_written *written, uint64_t *done) {
+static int copy_blocks(vfs *v, int file, bool direct, uint64_t from, uint64_t to, struct io_written *written,
+                       uint64_t *done) {
     enum { STEP_MAX = 1 << 20 };
     if (from >= to) {
         return 0;
@@ -95,7 +96,7 @@ static int copy_blocks(vfs *v, int file, uint64_t from, uint64_t to, struct io_w
     int rc = 0;
     while (rc == 0 && from < to) {
         size_t bytes = to - from < step ? (size_t)(to - from) : step;
-        int64_t got = io_read(v, file, memory, bytes, from);
+        int64_t got = direct ? io_read_direct(v, file, memory, bytes, from) : io_read(v, file, memory, bytes, from);
         rc = got < 0 ? (int)got : (size_t)got < bytes ? -EIO : io_write(v, file, memory, bytes, from, written);
         from += bytes;
         *done += bytes;
@@ -128,7 +129,7 @@ static int rewrite_tail(ls_store *store) {
     format_segment_name(name, first_lsn);
     int file = g->v->open(g->v, g->dir, name, VFS_WRITE | (s->direct ? VFS_DIRECT : 0));
     int rc = file < 0 ? file
-                      : copy_blocks(g->v, file, from / BLOCK_BYTES * BLOCK_BYTES, to, &g->written,
+                      : copy_blocks(g->v, file, s->direct, from / BLOCK_BYTES * BLOCK_BYTES, to, &g->written,
                                     &store->recovery.bytes_rewritten);
     rc = rc == 0 && !MUTANT(REWRITE_NOT_FORCED) ? g->v->sync_data(g->v, file) : rc;
     if (file >= 0) {
@@ -157,7 +158,7 @@ static bool renew(ls_store *store, const struct scan_file *f) {
     if (file == -EINVAL) {
         return true; /* a file system without VFS_DIRECT, in memory */
     }
-    int rc = file < 0 ? file : copy_blocks(g->v, file, 0, to, &g->written, &done);
+    int rc = file < 0 ? file : copy_blocks(g->v, file, true, 0, to, &g->written, &done);
     if (file >= 0) {
         (void)g->v->close(g->v, file);
     }
@@ -297,15 +298,20 @@ static uint64_t choose_first_lsn(const ls_store *store) {
     beyond = s->seen_lsn > beyond && !MUTANT(LEFT_OUT_IDS_AGAIN)
                  ? s->seen_lsn
                  : beyond; /* also where what was there has been left out */
-    uint64_t gap = MUTANT(NO_GAP) ? 0 : store->meta.max_undurable_bytes;
-    return (beyond + gap) / store->meta.segment_size * store->meta.segment_size + store->meta.segment_size;
+    beyond = s->moved_epoch > s->epoch_max && s->moved_lsn > beyond ? s->moved_lsn : beyond;
+    return scan_first_beyond(&store->meta, beyond);
 }
 
 static int start_segment(ls_store *store) {
     struct log *g = &store->log;
     struct segment *made;
-    g->epoch = store->scan.epoch_max + (store->scan.epoch_max > 0 && MUTANT(EPOCH_NOT_RAISED) ? 0 : 1);
+    const struct scan *s = &store->scan;
+    uint64_t epoch = s->moved_epoch > s->epoch_max ? s->moved_epoch : s->epoch_max;
+    g->epoch = epoch + (epoch > 0 && MUTANT(EPOCH_NOT_RAISED) ? 0 : 1);
     g->next_spare_lsn = choose_first_lsn(store);
+    if (!store->creating) { /* before any file is taken: a hint of the last epoch may name what was left out */
+        hint_published(g, s->base_lsn, hint_publish(g, s->end_lsn, s->base_lsn));
+    }
     int rc = find_file_for(store, &made);
     if (rc != LS_OK) {
         return rc;
@@ -398,7 +404,7 @@ static int log_owed(ls_store *store, const uint32_t *sorted, size_t n) {
     for (uint32_t i = 0; rc == LS_OK && i < t->tx_slots; i++) {
         struct tx *tx = t->txs[i];
         if (tx != NULL && tx->state != LS_TX_PREPARED) {
-            rc = tx_log_rollback(store, tx);
+            rc = tx_roll_back_open(store, tx->id);
         }
     }
     for (uint32_t i = 0; rc == LS_OK && i < t->queue_count; i++) {
@@ -413,9 +419,10 @@ static int log_owed(ls_store *store, const uint32_t *sorted, size_t n) {
         store->recovery.queues_dropped++;
         store->recovery.places_dropped += q->depth;
         recovered_note(store, LS_RECOVERED_QUEUE, q->id, q->depth, NULL);
-        (void)pthread_mutex_unlock(&g->lock);
-        rc = ls_queue_delete(store, q->id, 0);
-        (void)pthread_mutex_lock(&g->lock);
+        uint32_t id = q->id;
+        log_let_go(g);
+        rc = ls_queue_delete(store, id, 0);
+        log_take_back(g);
     }
     return rc == LS_OK ? log_force(g, g->end_lsn) : rc;
 }

@@ -20,7 +20,10 @@
 #include "mutants.h"
 #include "spare_parts.h"
 
-enum { ZERO_CHUNK_BYTES = 1 << 20 };
+enum {
+    ZERO_CHUNK_BYTES = 1 << 20,
+    EXPANSION_MOST = 9, /* for a byte of a record: a queue id of 4 bytes becomes ROW_BYTES, and all else grows less */
+};
 
 /* At the end: names grow along the list. */
 void spares_adopt(struct log *g, struct segment *s) {
@@ -103,7 +106,7 @@ static uint64_t usable_bytes(const struct log *g, uint64_t gap) {
 }
 
 static bool within_limit(const struct log *g) {
-    uint64_t files = spares_files(g) + 1;
+    uint64_t files = spares_files(g) + (g->replacing ? 0 : 1);
     return g->max_log_bytes == 0 || files * g->segment_size <= g->max_log_bytes;
 }
 
@@ -145,6 +148,11 @@ int spares_make(struct log *g, bool zero_fill) {
     return rc;
 }
 
+size_t spares_segments_used(const struct log *g) { return g->segment_count - g->base_index; }
+
+/* A checkpoint whose contents lie may claim more than the log can hold: it is believed up to that. */
+static uint64_t used_bytes(const struct log *g) { return spares_segments_used(g) * g->segment_size; }
+
 /*
  * How many spares are kept, and for what. Whatever lives must be drainable although no other file is to be had: so with
  * `grown`, all that lives as long as it is once it was moved (its records as they are, and the expansion), two things
@@ -157,14 +165,19 @@ int spares_make(struct log *g, bool zero_fill) {
  * What drains makes neither worse: it changes no record into a longer one, and it takes a spare only above the first.
  */
 uint64_t spares_expansion(const struct log *g) {
-    return g->owner.expansion != NULL ? g->owner.expansion(g->owner.context) : 0;
+    uint64_t most = EXPANSION_MOST * used_bytes(g);
+    uint64_t bytes = g->owner.expansion != NULL ? g->owner.expansion(g->owner.context) : 0;
+    return bytes < most ? bytes : most;
 }
 
-size_t spares_segments_used(const struct log *g) { return g->segment_count - g->base_index; }
+static uint64_t live_bytes(const struct log *g) {
+    uint64_t most = used_bytes(g), bytes = log_live_bytes(g);
+    return bytes < most ? bytes : most;
+}
 
 /* What came and went within a segment or two does not make the log longer. */
 void spares_weigh(struct log *g) {
-    uint64_t live = log_live_bytes(g);
+    uint64_t live = live_bytes(g);
     g->live_low = live < g->live_low ? live : g->live_low;
     g->live_low_lsn = g->append_lsn;
     g->released_bytes = 0;
@@ -183,7 +196,7 @@ static void reckon_usable(struct log *g) {
 void spares_reckon(struct log *g) {
     uint64_t expansion = spares_expansion(g) + g->growth_asked, used = spares_segments_used(g);
     reckon_usable(g);
-    g->weighed_bytes = log_live_bytes(g);
+    g->weighed_bytes = live_bytes(g);
     g->weighed_lsn = g->append_lsn;
     uint64_t grown = g->weighed_bytes + expansion + g->segment_size / ROOM_TO_WORK;
     uint64_t packed = grown / g->usable + 1;
@@ -235,11 +248,15 @@ size_t spares_target(const struct log *g) { return spares_for(g, spares_segments
 
 size_t spares_most(const struct log *g) { return spares_beside(g, spares_segments_kept(g), 2); }
 
-/* One dead segment becomes a spare under a new name, or goes. It is out of the array already. */
+/*
+ * One dead segment becomes a spare under a new name, or goes. It is out of the array already. One that is being read
+ * loses only its name: its readers have the file open.
+ */
 static void recycle(struct log *g, struct segment *s) {
+    bool read = s->readers > 0 && !MUTANT(RECYCLED_UNDER_A_READ);
     char from[SEGMENT_NAME_BYTES], to[SEGMENT_NAME_BYTES];
     format_segment_name(from, s->first_lsn);
-    bool keep = g->spare_count < spares_most(g);
+    bool keep = !read && g->spare_count < spares_most(g);
     int rc = -1;
     if (keep) {
         uint64_t first_lsn = g->next_spare_lsn;
@@ -269,7 +286,12 @@ static void recycle(struct log *g, struct segment *s) {
         g->stats.spare_failures++;
         g->next_spare_lsn = first_lsn; /* no gap: ids stay within max_undurable_bytes of what is durable */
     }
-    segment_free(g, s);
+    if (read) {
+        s->next_spare = g->unnamed;
+        g->unnamed = s;
+    } else {
+        segment_free(g, s);
+    }
     log_unlock_for_io(g);
     if (g->v->unlink(g->v, g->dir, from) != 0 && keep) {
         (void)g->v->unlink(g->v, g->dir, to);
@@ -330,6 +352,22 @@ void spares_give_back_beyond(struct log *g, size_t most) {
 }
 
 /*
+ * The oldest segment is dead and being read, and its file is needed. Another is made first, so that a full disk costs
+ * none; where that fails there is nothing but to wait for the readers. False: nothing was made.
+ */
+static bool replace_oldest(struct log *g) {
+    struct segment *s = g->segments[0];
+    g->replacing = true;
+    int rc = spares_make(g, false);
+    g->replacing = false;
+    if (rc == LS_OK && g->segments[0] == s && g->base_index > 0) {
+        log_remove_segment(g, 0);
+        recycle(g, s);
+    }
+    return rc == LS_OK;
+}
+
+/*
  * Which segments may go is settled before the look at the holds: a reader that takes its hold while we look goes by the
  * hint that it finds then, so whatever the base passes from here on is for the next look.
  */
@@ -350,10 +388,16 @@ void spares_recycle(struct log *g) {
         struct segment *s = g->segments[0];
         if (s->readers > 0 && !MUTANT(RECYCLED_UNDER_A_READ)) {
             /* Of content that was there when they began; nobody comes after them. A move has pinned what it reads. */
-            if (g->moving || g->spare_count >= g->spares_reserved) {
+            if (g->spare_count >= g->spares_reserved) {
                 break;
             }
-            (void)pthread_cond_wait(&g->maker_wake, &g->lock);
+            if (replace_oldest(g)) {
+                continue;
+            }
+            if (g->moving) {
+                break;
+            }
+            log_wait(g, &g->maker_wake);
             continue;
         }
         log_remove_segment(g, 0);

@@ -16,13 +16,15 @@ static _Thread_local bool this_is_the_maker;
 
 void log_unlock_for_io(struct log *g) {
     if (this_is_the_maker) {
-        pthread_mutex_unlock(&g->lock);
+        log_let_go(g);
     }
 }
 
 void log_relock_after_io(struct log *g) {
     if (this_is_the_maker) {
-        pthread_mutex_lock(&g->lock);
+        log_take_back(g);
+    } else {
+        log_was_let_go(g); /* with a maker it would be */
     }
 }
 
@@ -102,6 +104,7 @@ static bool is_urgent(const struct log *g) {
 }
 
 void spares_pace(struct log *g, uint64_t bytes) {
+    log_may_wait(g);
     if (!this_is_the_maker || !g->threads_running) {
         return;
     }
@@ -110,7 +113,7 @@ void spares_pace(struct log *g, uint64_t bytes) {
         log_flush_soon(
             g); /* nobody else may want what was moved to be durable, and it may be long until this goes on */
         g->pace_until = due;
-        (void)pthread_cond_wait(&g->maker_wake, &g->lock);
+        log_wait(g, &g->maker_wake);
     }
     g->pace_until = UINT64_MAX;
 }
@@ -150,20 +153,20 @@ void spares_swept(struct log *g) {
 
 /* The oldest segment's life goes to the head, and the base past it. Every way to fail leaves it as it was. */
 static int relocate_oldest(struct log *g) {
-    struct segment *oldest = g->segments[g->base_index];
-    uint64_t first_lsn = oldest->first_lsn;
+    uint64_t first_lsn = log_base_lsn(g);
     assert(!g->moving); /* replay takes one chain after the other */
     g->moving = true;
     g->pace_from = appended_by_others(g);
     int rc = log_force(g, g->end_lsn);
     log_advance_base(g);
-    if (rc == LS_OK && g->segments[g->base_index] == oldest) {
-        rc = g->owner.relocate(g->owner.context, oldest);
+    if (rc == LS_OK && log_base_lsn(g) == first_lsn) {
+        rc = g->owner.relocate(g->owner.context, g->segments[g->base_index]);
         rc = rc == LS_OK ? log_force(g, g->end_lsn) : rc;
         log_advance_base(g);
-        if (rc == LS_CORRUPT || rc == LS_IO || (rc == LS_OK && log_base_lsn(g) == first_lsn)) {
+        if (log_base_lsn(g) == first_lsn && (rc == LS_CORRUPT || rc == LS_IO || rc == LS_OK)) {
             /* damage stays; a failing read or a queue that is being deleted is over some time */
-            oldest->stuck_until_lsn = rc == LS_CORRUPT ? UINT64_MAX : g->append_lsn + g->segment_size / 2;
+            g->segments[g->base_index]->stuck_until_lsn =
+                rc == LS_CORRUPT ? UINT64_MAX : g->append_lsn + g->segment_size / 2;
             g->stats.relocation_failures++;
         }
         g->stats.segments_relocated += log_base_lsn(g) > first_lsn ? 1 : 0;
@@ -216,6 +219,7 @@ static bool is_to_be_compacted(const struct log *g) { return log_base_lsn(g) < g
  * caller may have begun a move while this one waited for a read.
  */
 int spares_keep(struct log *g) {
+    log_may_wait(g);
     if (g->threads_running) {
         name_base(g);
     }
@@ -244,12 +248,13 @@ int spares_keep(struct log *g) {
 }
 
 void spares_try(struct log *g) {
+    log_may_wait(g);
     if (g->stopping) {
         return; /* the maker may be at its last file */
     }
     if (!g->threads_running) {
         while (g->moving && !g->stopping) { /* by another caller */
-            (void)pthread_cond_wait(&g->maker_done, &g->lock);
+            log_wait(g, &g->maker_done);
         }
         (void)spares_keep(g);
         return;
@@ -259,18 +264,32 @@ void spares_try(struct log *g) {
     g->tries_awaited++;
     (void)pthread_cond_signal(&g->maker_wake);
     while (g->maker_tries < until && !g->stopping) {
-        (void)pthread_cond_wait(&g->maker_done, &g->lock);
+        log_wait(g, &g->maker_done);
     }
     g->tries_awaited--;
 }
 
 int spares_fail_full(const struct log *g) {
-    if (g->grow_error != 0) {
-        return fail_errno(
-            LS_FULL, g->grow_error,
-            "the store is full: another segment of %llu bytes cannot be made; nothing was changed. Consume "
-            "messages or free disk space",
-            (unsigned long long)g->segment_size);
+    unsigned long long size = g->segment_size;
+    switch (g->grow_error) {
+    case 0:
+        break;
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+        return fail_errno(LS_FULL, g->grow_error,
+                          "the store is full: another segment of %llu bytes cannot be made; nothing was changed. "
+                          "Consume messages or free disk space",
+                          size);
+    case EMFILE:
+    case ENFILE:
+        return fail_errno(LS_FULL, g->grow_error,
+                          "another segment of %llu bytes cannot be opened, as too many files are open; nothing was "
+                          "changed. Close connections or raise the limit of open files (ulimit -n)",
+                          size);
+    default:
+        return fail_errno(LS_FULL, g->grow_error,
+                          "another segment of %llu bytes cannot be made; nothing was changed. See to the disk", size);
     }
     return fail(LS_FULL,
                 "the store is full: %zu segments of %llu bytes are in use and max_log_bytes is %llu; nothing was "
@@ -307,6 +326,7 @@ static int free_what_died(struct log *g) {
 }
 
 int spares_need(struct log *g, enum purpose purpose) {
+    log_may_wait(g);
     g->stats.waits_for_spare++;
     if (purpose == RESERVE_MOVES) {
         return need_for_move(g);
@@ -341,6 +361,7 @@ bool spares_are_heavy(const struct log *g) {
 
 /* A log that can have no more files still takes what grows while enough of it is dead for relocation. */
 int spares_grow(struct log *g, uint64_t bytes, uint64_t expansion) {
+    log_may_wait(g);
     g->growth_asked += bytes + expansion;
     int rc = free_what_died(g);
     g->growth_asked -= bytes + expansion;
@@ -353,10 +374,11 @@ int spares_grow(struct log *g, uint64_t bytes, uint64_t expansion) {
 /* A hold says nothing when it goes, so what it kept is looked at now and then. */
 static void wait_to_be_wanted(struct log *g) {
     if (g->held_count == 0) {
-        (void)pthread_cond_wait(&g->maker_wake, &g->lock);
+        log_wait(g, &g->maker_wake);
         return;
     }
     int rc = g->v->wait_s(g->v, &g->maker_wake, &g->lock, HELD_AGAIN_S);
+    log_was_let_go(g);
     g->maker_wanted = g->maker_wanted || rc == -ETIMEDOUT;
 }
 

@@ -168,16 +168,23 @@ static int take_lock(struct log *g, const char *path, bool create) {
     return rc == 0 ? LS_OK : fail_errno(LS_IO, -rc, "%s/LOCK cannot be locked", path);
 }
 
+/*
+ * Into a new file: the pages of a write that failed may stay with their file, and what is written through them later in
+ * the same boot is synced without an error and lost with the power (ext4). Until the rename META.new is what it was.
+ */
 static int write_new_meta(struct log *g, const struct meta *m) {
+    static const char *const name = "META.part";
     uint8_t bytes[META_BYTES];
     format_put_meta(bytes, m);
-    int file = g->v->open(g->v, g->dir, "META.new", VFS_WRITE | VFS_CREATE);
+    int file = g->v->unlink(g->v, g->dir, name);
+    file = file == 0 || file == -ENOENT ? g->v->open(g->v, g->dir, name, VFS_WRITE | VFS_CREATE | VFS_EXCLUSIVE) : file;
     if (file < 0) {
-        return fail_errno(LS_IO, -file, "META.new cannot be made");
+        return fail_errno(LS_IO, -file, "%s cannot be made", name);
     }
     int rc = io_write(g->v, file, bytes, sizeof bytes, 0, &g->written);
     rc = rc == 0 && !MUTANT(META_NOT_FORCED) ? g->v->sync_file(g->v, file) : rc;
     (void)g->v->close(g->v, file);
+    rc = rc == 0 ? g->v->rename(g->v, g->dir, name, "META.new") : rc;
     rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc;
     return rc == 0 ? LS_OK : fail_errno(rc == -ENOSPC ? LS_FULL : LS_IO, -rc, "META.new cannot be written");
 }
@@ -250,6 +257,10 @@ static void segment_begun(void *context) { checkpoint_consider(context); }
 
 static bool give_up_space(void *context) { return checkpoint_give_up(context); }
 
+#ifdef LOGSTORE_POISON
+static void move(void *context) { table_move(&((ls_store *)context)->table); }
+#endif
+
 /* Only an inline copy is never longer than before; states, work and transactions are, once. */
 static uint64_t expansion(const void *context) {
     const struct table *t = &((const ls_store *)context)->table;
@@ -294,6 +305,9 @@ ls_store *store_new(const ls_options *options) {
         .expansion = expansion,
         .segment_begun = segment_begun,
         .give_up_space = give_up_space,
+#ifdef LOGSTORE_POISON
+        .move = move,
+#endif
     };
     checkpoints_init(made);
     (void)pthread_mutex_init(&g->lock, NULL);
@@ -330,7 +344,7 @@ static int roll_back_open_transactions(ls_store *store) {
     for (uint32_t i = 0; rc == LS_OK && i < store->table.tx_slots; i++) {
         struct tx *tx = store->table.txs[i];
         if (tx != NULL && tx->state != LS_TX_PREPARED) {
-            rc = tx_log_rollback(store, tx);
+            rc = tx_roll_back_open(store, tx->id);
         }
     }
     return rc;
@@ -387,7 +401,7 @@ static void close_handles(ls_store *store) {
 }
 
 static bool has_readers(const struct log *g) {
-    bool any = false;
+    bool any = g->unnamed != NULL;
     for (size_t i = 0; i < g->segment_count; i++) {
         any = any || g->segments[i]->readers > 0;
     }
@@ -407,7 +421,7 @@ int ls_close(ls_store *store) {
     bool was_serving = store->phase == PHASE_SERVING;
     store->phase = PHASE_CLOSED;               /* nobody comes in, and who waits inside for room finds it closed */
     while (g->moving && g->spare_count == 0) { /* it ends by giving a segment back, which the next open may need */
-        (void)pthread_cond_wait(&g->maker_done, &g->lock);
+        log_wait(g, &g->maker_done);
     }
     g->serving = false;
     g->closing = true;
@@ -419,10 +433,10 @@ int ls_close(ls_store *store) {
         (void)log_force(g, g->end_lsn); /* so that whoever was woken to lead finds nothing left to write */
     }
     while (g->leading || g->waiters != NULL || has_readers(g)) { /* another thread's last batch or read */
-        (void)pthread_mutex_unlock(&g->lock);
+        log_let_go(g);
         const struct timespec pause = {.tv_nsec = 100 * 1000};
         (void)nanosleep(&pause, NULL);
-        (void)pthread_mutex_lock(&g->lock);
+        log_take_back(g);
     }
     (void)pthread_mutex_unlock(&g->lock);
     checkpoint_stop_thread(store);

@@ -58,10 +58,16 @@ struct death {
     uint64_t last_lsn;
 };
 
+/*
+ * Names a transaction and never points to it: two threads may give one transaction its outcome, and it is gone as soon as
+ * the first of them has. A handle that one thread frees goes when the last thread inside a call on it is out.
+ */
 struct ls_tx {
     ls_store *store;
-    struct tx *tx; /* NULL once there is an outcome */
-    ls_tx_info last;
+    uint64_t id;
+    uint32_t number;   /* of its slot in the table, which is another's after an outcome */
+    atomic_uint users; /* its owner, and every call on it */
+    ls_tx_info last;   /* under the lock */
 };
 
 struct ls_cursor {
@@ -101,6 +107,7 @@ int message_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n); 
 int message_too_large(const char *what, uint64_t bytes, uint64_t limit);
 /* Appends the start record and makes the message; everything that it needs is there. */
 uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids, uint16_t flags);
+int message_fail_appending(uint64_t id); /* its content is not whole */
 /* (waits) A start record with as much content as fits, and chunks with the rest. */
 int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, const uint8_t *content,
                   size_t content_bytes, uint16_t flags, uint64_t *id);
@@ -108,10 +115,13 @@ int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, c
 int message_fail_and_unstage(ls_store *store, uint64_t id);
 
 /* transaction.c */
-int tx_enter(ls_tx *handle, struct tx **tx);                       /* store_enter, and the transaction can still work */
+struct tx *tx_of(const ls_tx *handle); /* lock held: as it is now; NULL: it has ended */
+/* Around a call on a handle, or on none: store_enter and store_leave, and the handle stays until the end. */
+int work_enter(ls_store *store, ls_tx *handle);
+int work_leave(ls_store *store, ls_tx *handle, int rc, int flags); /* the flags count without a handle */
 int tx_check_work(ls_store *store, ls_tx *handle, struct tx **tx); /* lock held; NULL handle: no transaction */
 void tx_undo_work(ls_store *store, struct tx *tx);                 /* rolls back in memory */
-int tx_log_rollback(ls_store *store, struct tx *tx);               /* (waits) and takes it out of the table */
+int tx_roll_back_open(ls_store *store, uint64_t id);               /* (waits) unless it is prepared, or has ended */
 
 /* recover.c */
 int recover_replay(ls_store *store);

@@ -71,9 +71,16 @@ static void free_extra(struct message *m) {
 }
 
 /* A few are had one by one; of many, so many in one piece that they fill large pages. */
+#ifdef LOGSTORE_POISON
+static uint32_t slabs_from(uint32_t number) {
+    (void)number;
+    return 1; /* each moves alone */
+}
+#else
 _Static_assert(SLABS_AT_ONCE * sizeof(struct slab) % LARGE_PAGE_BYTES == 0, "slabs fill large pages");
 
 static uint32_t slabs_from(uint32_t number) { return number < SLABS_AT_ONCE ? 1 : SLABS_AT_ONCE; }
+#endif
 
 void table_free(struct table *t) {
     for (uint32_t number = 0; number < t->message_slots; number++) {
@@ -211,6 +218,50 @@ void message_grows(struct table *t, struct message *m, uint64_t bytes) {
         m->extra->growth += (uint32_t)bytes;
         t->growth += bytes;
     }
+}
+
+/* Its row, and its own copy where it is short: it may be copied along with another chunk while its segment still stands. */
+uint64_t chunk_grows(uint64_t record_bytes) {
+    const uint64_t along = COPIED_PER_STATE * CHUNK_ROW_BYTES;
+    return CHUNK_ROW_BYTES + (record_bytes < along ? record_bytes : along);
+}
+
+bool message_prepare_chunks(struct message_extra *x, uint32_t count) {
+    if (count > x->chunk_capacity) {
+        uint32_t capacity = x->chunk_capacity == 0 ? 4 : 2 * x->chunk_capacity;
+        capacity = capacity < count ? count : capacity;
+        struct chunk_place *chunks = realloc(x->chunks, capacity * sizeof *chunks);
+        if (chunks == NULL) {
+            return false;
+        }
+        x->chunks = chunks;
+        x->chunk_capacity = capacity;
+    }
+    return true;
+}
+
+bool message_cut_content(struct table *t, struct message *m, uint64_t offset) {
+    struct message_extra *x = m->extra;
+    uint32_t kept = x->chunk_count;
+    while (kept > 0 && x->chunks[kept - 1].offset >= offset) {
+        kept--;
+    }
+    uint64_t end = kept > 0 ? x->chunks[kept - 1].offset + x->chunks[kept - 1].content_bytes : m->content_bytes;
+    if (end != offset) {
+        return false;
+    }
+    table_touch(t, m);
+    uint64_t less = 0;
+    for (uint32_t i = kept; i < x->chunk_count; i++) {
+        less += chunk_grows(x->chunks[i].record_bytes);
+    }
+    less = less < x->growth ? less : x->growth; /* if it was moved meanwhile it has grown already */
+    x->growth -= (uint32_t)less;
+    t->growth -= less;
+    x->chunk_count = kept;
+    x->content_bytes = offset;
+    message_changed(m);
+    return true;
 }
 
 /* Rows of a state: of what there was before too, if that was in a list in the start record. */

@@ -53,6 +53,7 @@ void index_remove(struct index *x, uint64_t key);
 /* ---- places ---- */
 
 enum { CHUNK_PLACES = 126, CHUNK_ROW_BYTES = 25 /* of a state, and its share of a part's head */ };
+enum { COPIED_PER_STATE = 4 /* of a long state at least so many times its bytes are copied before it is written */ };
 
 enum entry_state {
     ENTRY_DEAD = 1,
@@ -146,8 +147,9 @@ enum message_flag {
     MESSAGE_PUBLISHED = 2, /* goes with a rollback of its enqueue */
     MESSAGE_FREE = 4,      /* a slot without a message */
     MESSAGE_RECOVERED = 8,
-    MESSAGE_LOOSE = 16,  /* as it stands in the log it may be shorter than when it is moved */
-    MESSAGE_COPIED = 32, /* as table.copied: the checkpoint that is being taken has it, or need not have it */
+    MESSAGE_LOOSE = 16,     /* as it stands in the log it may be shorter than when it is moved */
+    MESSAGE_APPENDING = 64, /* some records of an append are there, and the others are not: its content is not whole */
+    MESSAGE_COPIED = 32,    /* as table.copied: the checkpoint that is being taken has it, or need not have it */
 };
 
 struct message {
@@ -194,7 +196,7 @@ struct tx {
     uint64_t prepared_us;
     struct xid xid;
     bool distributed;
-    bool handed_out; /* a ls_tx points here */
+    bool handed_out; /* a ls_tx names it */
     bool settled;    /* undone by an open whose record of that may be missing yet; see inspect.c */
     bool started;    /* replay saw its start */
     uint8_t state;
@@ -213,13 +215,33 @@ enum {
     ROW_FOR_ID_BYTES = 29, /* where there was an id in a list */
 };
 
-enum { SLAB_MESSAGES = 4096, SLABS_AT_ONCE = 32 /* once there are so many */, TX_MAX = 65536, QUEUES_MAX = 1 << 20 };
+#ifdef LOGSTORE_POISON
+enum { SLAB_MESSAGES = 4 }; /* since slabs move all the time */
+#else
+enum { SLAB_MESSAGES = 4096 };
+#endif
+enum { SLABS_AT_ONCE = 32 /* once there are so many */, TX_MAX = 65536, QUEUES_MAX = 1 << 20 };
 
 struct slab {
     struct message messages[SLAB_MESSAGES];
 };
 
+#ifdef LOGSTORE_POISON
+enum { GIVEN_OUT = 4 };
+
+/* What look-ups gave out since the lock was last let go: the last of each kind. See table_move.c. */
+struct given_out {
+    uint32_t slabs[GIVEN_OUT];
+    uint32_t queues[GIVEN_OUT]; /* their slots */
+    uint32_t txs[GIVEN_OUT];
+    uint32_t slab_count, queue_count, tx_count;
+};
+#endif
+
 struct table {
+#ifdef LOGSTORE_POISON
+    struct given_out given_out;
+#endif
     struct slab **slabs;
     uint32_t slab_count;
     uint32_t slab_capacity;
@@ -262,7 +284,15 @@ static inline void table_touch(const struct table *t, struct message *m) {
 void table_init(struct table *t);
 void table_free(struct table *t);
 
+#ifdef LOGSTORE_POISON
+void table_move(struct table *t); /* what was given out goes to other memory */
+void table_give_out(const struct table *t, uint32_t slab, uint32_t queue, uint32_t tx); /* INDEX_NONE: none of it */
+#endif
+
 static inline struct message *table_message(const struct table *t, uint32_t number) {
+#ifdef LOGSTORE_POISON
+    table_give_out(t, number / SLAB_MESSAGES, INDEX_NONE, INDEX_NONE);
+#endif
     return &t->slabs[number / SLAB_MESSAGES]->messages[number % SLAB_MESSAGES];
 }
 
@@ -294,6 +324,10 @@ static inline uint32_t message_pending(const struct message *m) { return m->extr
 void message_changed(struct message *m); /* in what a relocation would write */
 /* A chunk, or places by a record of their own: by so much will it grow. Without an extra it grows by a state only. */
 void message_grows(struct table *t, struct message *m, uint64_t bytes);
+bool message_prepare_chunks(struct message_extra *x, uint32_t count); /* memory for so many in all */
+/* Content from `offset` on, where a chunk begins, is taken out again. False: no chunk begins there. */
+bool message_cut_content(struct table *t, struct message *m, uint64_t offset);
+uint64_t chunk_grows(uint64_t record_bytes);                   /* by so much, for one more chunk */
 void message_grows_work(struct table *t, struct message *m);   /* by one more pending operation */
 void message_shrinks_work(struct table *t, struct message *m); /* one pends no more */
 /* At most, with n more places or as many pending operations. */
@@ -332,8 +366,9 @@ void cursor_stop(struct cursor *c);
 
 /* transaction table, in txs.c */
 struct tx *table_tx(const struct table *t, uint64_t id);
-struct tx *table_find_xid(const struct table *t, const struct xid *x); /* an open one with it */
-bool table_prepare_tx(struct table *t, struct tx **fresh);             /* memory for one more */
+struct tx *table_tx_at(const struct table *t, uint32_t number, uint64_t id); /* the same, for who knows its slot */
+struct tx *table_find_xid(const struct table *t, const struct xid *x);       /* an open one with it */
+bool table_prepare_tx(struct table *t, struct tx **fresh);                   /* memory for one more */
 void table_add_tx(struct table *t, struct tx *tx, uint64_t id);
 void table_remove_tx(struct table *t, struct tx *tx); /* its work must be gone */
 uint32_t tx_start_bytes(const struct tx *tx);         /* of the record at start_lsn, once it was moved */

@@ -158,8 +158,8 @@ static void look_at_messages(struct look *k) {
             count_needs(k, &n, m->id, LS_HOLDER_MESSAGE);
         }
         if (number % SLICE_MESSAGES == SLICE_MESSAGES - 1) { /* others get their turn */
-            (void)pthread_mutex_unlock(&k->store->log.lock);
-            (void)pthread_mutex_lock(&k->store->log.lock);
+            log_let_go(&k->store->log);
+            log_take_back(&k->store->log);
         }
     }
 }

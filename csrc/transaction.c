@@ -38,13 +38,53 @@ static int fail_state(const struct tx *tx, const char *what) {
                 what);
 }
 
-int tx_enter(ls_tx *handle, struct tx **tx) {
-    int rc = store_enter(handle->store);
-    if (rc != LS_OK) {
-        return rc;
+struct tx *tx_of(const ls_tx *handle) {
+    return table_tx_at(&handle->store->table, handle->number, handle->id);
+}
+
+/* The lock is not held. */
+static void drop(ls_tx *handle) {
+    if (atomic_fetch_sub(&handle->users, 1) == 1) {
+        store_drop(handle->store);
+        free(handle);
     }
-    *tx = handle->tx;
-    return handle->tx == NULL ? store_leave(handle->store, fail_ended(handle), LEAVE_QUIETLY) : LS_OK;
+}
+
+int work_enter(ls_store *store, ls_tx *handle) {
+    if (handle == NULL) {
+        return store_enter(store);
+    }
+    atomic_fetch_add(&handle->users, 1);
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        drop(handle);
+    }
+    return rc;
+}
+
+int work_leave(ls_store *store, ls_tx *handle, int rc, int flags) {
+    if (handle == NULL) {
+        return store_leave(store, rc, flags);
+    }
+    rc = store_leave(store, rc, LEAVE_QUIETLY);
+    drop(handle);
+    return rc;
+}
+
+static int leave(ls_tx *handle, int rc, int flags) {
+    rc = store_leave(handle->store, rc, flags);
+    drop(handle);
+    return rc;
+}
+
+/* (waits) Room for `bytes`, and then the transaction, which another thread may have ended meanwhile. */
+static int reserve_and_find(ls_tx *handle, uint64_t bytes, struct tx **tx) {
+    if (tx_of(handle) == NULL) {
+        return fail_ended(handle);
+    }
+    int rc = log_reserve(&handle->store->log, bytes, RESERVE_SHRINKS);
+    *tx = tx_of(handle);
+    return rc == LS_OK && *tx == NULL ? fail_ended(handle) : rc;
 }
 
 int tx_check_work(ls_store *store, ls_tx *handle, struct tx **tx) {
@@ -55,13 +95,14 @@ int tx_check_work(ls_store *store, ls_tx *handle, struct tx **tx) {
     if (handle->store != store) {
         return fail(LS_WRONG_STATE, "the transaction belongs to another store");
     }
-    if (handle->tx == NULL) {
+    struct tx *found = tx_of(handle);
+    if (found == NULL) {
         return fail_ended(handle);
     }
-    if (handle->tx->state != LS_TX_ACTIVE) {
-        return fail_state(handle->tx, "it takes no more work");
+    if (found->state != LS_TX_ACTIVE) {
+        return fail_state(found, "it takes no more work");
     }
-    *tx = handle->tx;
+    *tx = found;
     return LS_OK;
 }
 
@@ -76,6 +117,16 @@ static int take_xid(const ls_xid *from, struct xid *x) {
     x->bqual_bytes = (uint8_t)from->bqual_bytes;
     memcpy(x->data, from->data, (size_t)from->gtrid_bytes + from->bqual_bytes);
     return LS_OK;
+}
+
+static void hand_out(ls_tx *handle, ls_store *store, struct tx *tx) {
+    tx->handed_out = true;
+    handle->store = store;
+    handle->id = tx->id;
+    handle->number = tx->number;
+    atomic_init(&handle->users, 1);
+    atomic_fetch_add(&store->handles, 1);
+    remember(handle, tx);
 }
 
 static int begin_locked(ls_store *store, const struct xid *x, ls_tx *handle) {
@@ -102,15 +153,13 @@ static int begin_locked(ls_store *store, const struct xid *x, ls_tx *handle) {
     tx->state = LS_TX_ACTIVE;
     tx->started = true;
     tx->started_us = g->v->now_us(g->v);
-    tx->handed_out = true;
     if (x != NULL) {
         tx->distributed = true;
         tx->xid = *x;
     }
     log_live(g->open->segment, 1, tx_start_bytes(tx));
     table_add_tx(&store->table, tx, s.lsn);
-    handle->tx = tx;
-    remember(handle, tx);
+    hand_out(handle, store, tx);
     return LS_OK;
 }
 
@@ -129,13 +178,11 @@ int ls_begin(ls_store *store, const ls_xid *xid, ls_tx **handle) {
         free(made);
         return rc;
     }
-    made->store = store;
     rc = store_leave(store, begin_locked(store, xid != NULL ? &x : NULL, made), LEAVE_QUIETLY);
     if (rc != LS_OK) {
         free(made);
         return rc;
     }
-    atomic_fetch_add(&store->handles, 1);
     *handle = made;
     return LS_OK;
 }
@@ -234,19 +281,19 @@ static void forget_tx(ls_store *store, struct tx *tx) {
     table_remove_tx(&store->table, tx);
 }
 
-static void give_outcome(ls_tx *handle, int state) {
-    remember(handle, handle->tx);
+/* For who asks once it has left the table. */
+static void remember_outcome(ls_tx *handle, const struct tx *tx, int state) {
+    remember(handle, tx);
     handle->last.state = state;
-    handle->tx = NULL;
 }
 
 int ls_tx_end(ls_tx *handle) {
-    struct tx *tx;
-    int rc = tx_enter(handle, &tx);
+    int rc = work_enter(handle->store, handle);
     if (rc != LS_OK) {
         return rc;
     }
-    rc = log_reserve(&handle->store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
+    struct tx *tx;
+    rc = reserve_and_find(handle, PLAIN_RECORD_BYTES, &tx);
     if (rc == LS_OK && (!tx->distributed || tx->state != LS_TX_ACTIVE)) {
         rc = fail_state(tx, tx->distributed ? "it cannot be ended again"
                                             : "it has no end but commit or rollback: it is local");
@@ -256,17 +303,17 @@ int ls_tx_end(ls_tx *handle) {
         tx->state = LS_TX_ENDED;
         remember(handle, tx);
     }
-    return store_leave(handle->store, rc, LEAVE_QUIETLY);
+    return leave(handle, rc, LEAVE_QUIETLY);
 }
 
 int ls_prepare(ls_tx *handle, int flags) {
-    struct tx *tx;
-    int rc = tx_enter(handle, &tx);
+    int rc = work_enter(handle->store, handle);
     if (rc != LS_OK) {
         return rc;
     }
     ls_store *store = handle->store;
-    rc = log_reserve(&store->log, format_xid_record_bytes(&tx->xid), RESERVE_SHRINKS);
+    struct tx *tx;
+    rc = reserve_and_find(handle, XID_RECORD_BYTES_MAX, &tx);
     if (rc == LS_OK && (!tx->distributed || tx->state != LS_TX_ENDED)) {
         rc = fail_state(tx,
                         tx->distributed ? "it cannot be prepared: end it first" : "it cannot be prepared: it is local");
@@ -283,17 +330,17 @@ int ls_prepare(ls_tx *handle, int flags) {
         tx_prepared(&store->table, tx, store->log.v->now_us(store->log.v));
         remember(handle, tx);
     }
-    return store_leave(store, rc, flags);
+    return leave(handle, rc, flags);
 }
 
 int ls_commit(ls_tx *handle, int flags) {
-    struct tx *tx;
-    int rc = tx_enter(handle, &tx);
+    int rc = work_enter(handle->store, handle);
     if (rc != LS_OK) {
         return rc;
     }
     ls_store *store = handle->store;
-    rc = log_reserve(&store->log, 2 * PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
+    struct tx *tx;
+    rc = reserve_and_find(handle, 2 * PLAIN_RECORD_BYTES, &tx);
     if (rc == LS_OK && tx->distributed && tx->state == LS_TX_ACTIVE) {
         rc = fail_state(tx, "it cannot be committed: end it first");
     }
@@ -302,71 +349,97 @@ int ls_commit(ls_tx *handle, int flags) {
     }
     if (rc == LS_OK) {
         append_plain(store, tx, TX_COMMIT);
-        give_outcome(handle, LS_TX_COMMITTED);
+        remember_outcome(handle, tx, LS_TX_COMMITTED);
         apply_work(store, tx, MUTANT(COMMIT_BEFORE_ITS_RECORD) ? tx->id : tx->last_lsn);
         append_plain(store, tx, TX_DELETE);
         forget_tx(store, tx);
         store_log_deaths(store);
     }
-    return store_leave(store, rc, MUTANT(COMMIT_NOT_FORCED) ? 0 : flags);
+    return leave(handle, rc, MUTANT(COMMIT_NOT_FORCED) ? 0 : flags);
 }
 
-int tx_log_rollback(ls_store *store, struct tx *tx) {
-    int rc = log_reserve(&store->log, 2 * PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
+/* (waits) Room for its records is reserved; only the notes of deaths wait, once the transaction is gone. */
+static void roll_back(ls_store *store, struct tx *tx) {
     bool told = tx->handed_out || !MUTANT(ROLLBACK_NOT_LOGGED);
-    if (rc == LS_OK) {
-        if (told) {
-            append_plain(store, tx, TX_ROLLBACK);
-        }
-        tx_undo_work(store, tx);
-        if (told) {
-            append_plain(store, tx, TX_DELETE);
-        }
-        forget_tx(store, tx);
-        store_log_deaths(store);
+    if (told) {
+        append_plain(store, tx, TX_ROLLBACK);
+    }
+    tx_undo_work(store, tx);
+    if (told) {
+        append_plain(store, tx, TX_DELETE);
+    }
+    forget_tx(store, tx);
+    store_log_deaths(store);
+}
+
+int tx_roll_back_open(ls_store *store, uint64_t id) {
+    int rc = log_reserve(&store->log, 2 * PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
+    struct tx *tx = table_tx(&store->table, id);
+    if (rc == LS_OK && tx != NULL && tx->state != LS_TX_PREPARED) {
+        roll_back(store, tx);
     }
     return rc;
 }
 
 int ls_rollback(ls_tx *handle, int flags) {
-    struct tx *tx;
-    int rc = tx_enter(handle, &tx);
+    int rc = work_enter(handle->store, handle);
     if (rc != LS_OK) {
         return rc;
     }
-    ls_store *store = handle->store;
-    rc = log_reserve(&store->log, 2 * PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
+    struct tx *tx;
+    rc = reserve_and_find(handle, 2 * PLAIN_RECORD_BYTES, &tx);
     if (rc == LS_OK) {
-        give_outcome(handle, LS_TX_ROLLED_BACK);
-        rc = tx_log_rollback(store, tx);
+        remember_outcome(handle, tx, LS_TX_ROLLED_BACK);
+        roll_back(handle->store, tx);
     }
-    return store_leave(store, rc, flags);
+    return leave(handle, rc, flags);
 }
 
 void ls_tx_describe(ls_tx *handle, ls_tx_info *info) {
-    if (store_enter(handle->store) == LS_OK) {
-        if (handle->tx != NULL) {
-            remember(handle, handle->tx);
-        }
-        (void)store_leave(handle->store, LS_OK, LEAVE_QUIETLY);
+    struct log *g = &handle->store->log;
+    if (atomic_load(&g->foreign)) {
+        *info = handle->last;
+        return;
+    }
+    atomic_fetch_add(&handle->users, 1);
+    (void)pthread_mutex_lock(&g->lock);
+    const struct tx *tx = tx_of(handle);
+    if (tx != NULL) {
+        remember(handle, tx);
     }
     *info = handle->last;
+    (void)pthread_mutex_unlock(&g->lock);
+    drop(handle);
+}
+
+/* A prepared transaction stays in doubt until somebody takes it; any other is rolled back: then true. */
+static bool let_go_of(ls_tx *handle) {
+    const struct tx *tx = tx_of(handle);
+    int rc = LS_OK;
+    if (tx != NULL && tx->state != LS_TX_PREPARED) {
+        rc = log_reserve(&handle->store->log, 2 * PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
+    }
+    struct tx *now = tx_of(handle);
+    if (now != NULL) {
+        now->handed_out = false;
+    }
+    if (now == NULL || rc != LS_OK || now->state == LS_TX_PREPARED) {
+        return false;
+    }
+    remember_outcome(handle, now, LS_TX_ROLLED_BACK);
+    roll_back(handle->store, now);
+    return true;
 }
 
 void ls_tx_free(ls_tx *handle) {
     if (handle == NULL) {
         return;
     }
-    struct tx *tx;
-    if (!atomic_load(&handle->store->log.foreign) && tx_enter(handle, &tx) == LS_OK) {
-        tx->handed_out = false;
-        if (tx->state != LS_TX_PREPARED) {
-            (void)tx_log_rollback(handle->store, tx);
-        }
-        (void)store_leave(handle->store, LS_OK, 0);
+    if (!atomic_load(&handle->store->log.foreign) && store_enter(handle->store) == LS_OK) {
+        bool rolled_back = let_go_of(handle);
+        (void)store_leave(handle->store, LS_OK, rolled_back ? 0 : LEAVE_QUIETLY);
     }
-    store_drop(handle->store);
-    free(handle);
+    drop(handle);
 }
 
 /* ---- in doubt ---- */
@@ -407,17 +480,13 @@ int ls_in_doubt_take(ls_store *store, uint64_t id, ls_tx **handle) {
     } else if (tx->handed_out) {
         rc = fail(LS_BUSY, "transaction %llu is in other hands already", (unsigned long long)id);
     } else {
-        tx->handed_out = true;
-        made->store = store;
-        made->tx = tx;
-        remember(made, tx);
+        hand_out(made, store, tx);
     }
     rc = store_leave(store, rc, LEAVE_QUIETLY);
     if (rc != LS_OK) {
         free(made);
         return rc;
     }
-    atomic_fetch_add(&store->handles, 1);
     *handle = made;
     return LS_OK;
 }

@@ -8,7 +8,15 @@
 
 struct tx *table_tx(const struct table *t, uint64_t id) {
     uint32_t number = index_find(&t->tx_index, id);
-    return number == INDEX_NONE ? NULL : t->txs[number];
+    return number == INDEX_NONE ? NULL : table_tx_at(t, number, id);
+}
+
+struct tx *table_tx_at(const struct table *t, uint32_t number, uint64_t id) {
+    struct tx *tx = number < t->tx_slots ? t->txs[number] : NULL;
+#ifdef LOGSTORE_POISON
+    table_give_out(t, INDEX_NONE, INDEX_NONE, number);
+#endif
+    return tx != NULL && tx->id == id ? tx : NULL;
 }
 
 bool xid_equal(const struct xid *a, const struct xid *b) {

@@ -11,7 +11,8 @@
  *
  * What always holds
  *   - EINTR is repeated inside for open, pread, pwrite, truncate, flock, getrandom and the eventfd, where it means that
- *     nothing happened; from everything else it is returned, and allocate gives up after a few (tmpfs starts anew).
+ *     nothing happened, at most INTERRUPTED_TRIES times in a row; then it is returned, so that no call is endless. From
+ *     everything else it is returned at once, and allocate gives up after a few (tmpfs starts anew).
  *   - What it creates is 0600 or 0700 whatever the umask. What was there keeps its mode.
  *   - There is no state: the table is constant, and any thread may call it.
  *
@@ -24,6 +25,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -40,7 +42,11 @@ enum {
     DIR_FLAGS = O_RDONLY | O_DIRECTORY | O_CLOEXEC,
     OPEN_TRIES = 64,     /* others may create and unlink the name between our two looks at it */
     ALLOCATE_TRIES = 16, /* a profiler's timer may interrupt a long fallocate, but not for ever */
+    INTERRUPTED_TRIES = 1000,
 };
+
+/* Whether a call that failed is repeated; `tries` counts its repetitions. */
+static bool is_repeated(int *tries) { return errno == EINTR && ++*tries < INTERRUPTED_TRIES; }
 
 static int error_now(void) {
     assert(errno > 0);
@@ -58,11 +64,11 @@ static int check_name(const char *name) {
 }
 
 static int openat_again(int dir, const char *name, int flags) {
-    int fd;
+    int fd, tries = 0;
 
     do
         fd = openat(dir, name, flags, FILE_MODE);
-    while (fd < 0 && errno == EINTR);
+    while (fd < 0 && is_repeated(&tries));
     return fd < 0 ? error_now() : fd;
 }
 
@@ -210,25 +216,27 @@ static int posix_close(vfs *v, int handle) {
 
 static int64_t posix_pread(vfs *v, int file, void *into, size_t bytes, uint64_t at) {
     ssize_t moved;
+    int tries = 0;
 
     (void)v;
     if (at > INT64_MAX)
         return -EINVAL;
     do
         moved = pread(file, into, bytes, (off_t)at);
-    while (moved < 0 && errno == EINTR);
+    while (moved < 0 && is_repeated(&tries));
     return moved < 0 ? error_now() : (int64_t)moved;
 }
 
 static int64_t posix_pwrite(vfs *v, int file, const void *from, size_t bytes, uint64_t at) {
     ssize_t moved;
+    int tries = 0;
 
     (void)v;
     if (at > INT64_MAX)
         return -EFBIG;
     do
         moved = pwrite(file, from, bytes, (off_t)at);
-    while (moved < 0 && errno == EINTR);
+    while (moved < 0 && is_repeated(&tries));
     return moved < 0 ? error_now() : (int64_t)moved;
 }
 
@@ -258,14 +266,14 @@ static int posix_allocate(vfs *v, int file, uint64_t bytes) {
 }
 
 static int posix_truncate(vfs *v, int file, uint64_t bytes) {
-    int result;
+    int result, tries = 0;
 
     (void)v;
     if (bytes > INT64_MAX)
         return -EFBIG;
     do
         result = ftruncate(file, (off_t)bytes);
-    while (result != 0 && errno == EINTR);
+    while (result != 0 && is_repeated(&tries));
     return result != 0 ? error_now() : 0;
 }
 
@@ -336,12 +344,12 @@ static int posix_unlink(vfs *v, int dir, const char *name) {
 }
 
 static int posix_lock(vfs *v, int file, int exclusive) {
-    int result;
+    int result, tries = 0;
 
     (void)v;
     do
         result = flock(file, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB);
-    while (result != 0 && errno == EINTR);
+    while (result != 0 && is_repeated(&tries));
     return result != 0 ? error_now() : 0;
 }
 
@@ -375,13 +383,14 @@ static uint64_t posix_monotonic_us(vfs *v) {
 
 static int posix_random(vfs *v, void *into, size_t bytes) {
     unsigned char *next = into;
+    int tries = 0;
 
     (void)v;
     while (bytes > 0) {
         ssize_t got = getrandom(next, bytes, 0);
 
         if (got < 0) {
-            if (errno == EINTR)
+            if (is_repeated(&tries))
                 continue;
             return error_now();
         }
@@ -402,11 +411,12 @@ static int posix_event_new(vfs *v) {
 static int posix_event_signal(vfs *v, int event) {
     uint64_t one = 1;
     ssize_t moved;
+    int tries = 0;
 
     (void)v;
     do
         moved = write(event, &one, sizeof one);
-    while (moved < 0 && errno == EINTR);
+    while (moved < 0 && is_repeated(&tries));
     if (moved < 0)
         return errno == EAGAIN ? 0 : error_now(); /* a full counter: the reader will wake all the same */
     return moved == (ssize_t)sizeof one ? 0 : -EIO;

@@ -102,7 +102,8 @@ def publish_many_swaps_two(patches: pytest.MonkeyPatch) -> None:
 def acquire_ignores_what_was_released(patches: pytest.MonkeyPatch) -> None:
     def release(self: Any, delivery: Any) -> None:
         with self._lock:
-            self._settle(delivery)  # and stays acquired
+            self._check_acquired(delivery)
+            delivery._settled = True  # and stays acquired
 
     patches.setattr(logstore.queues.Queue, "release", release)
 

@@ -12,7 +12,7 @@
 #include "vfs_sim.h"
 #include "xxh64.h"
 
-enum { QUEUES = 8, PLACES_READ_MAX = 4096, READ_BYTES = 1 << 16, FUZZED_FILES_MAX = 256 };
+enum { QUEUES = 8, PLACES_READ_MAX = 4096, READ_BYTES = 1 << 16 };
 
 static inline void require(int holds) {
     if (!holds) {
@@ -75,7 +75,6 @@ static inline int open_and_serve(vfs_sim *sim, uint32_t deleted, ls_store **stor
     options.segment_size = SEGMENT_BYTES_MIN;
     options.max_write_buffers = 2;
     options.background = 0;
-    options.max_log_bytes = FUZZED_FILES_MAX * SEGMENT_BYTES_MIN; /* what lies about its size asks for any number */
     for (uint32_t q = 1; q <= QUEUES; q++) {
         if (q != deleted) {
             queues[n++] = q;

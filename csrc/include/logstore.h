@@ -5,8 +5,9 @@
  * Conventions
  *   - Every function that can fail returns an ls_code (0 is LS_OK); ls_last_error() then says, for the calling
  *     thread, what happened and where.
- *   - All functions are safe from many threads, except that one thread at a time uses a cursor, a reader or a
- *     transaction.
+ *   - All functions are safe from many threads, except that one thread at a time uses a cursor or a reader. Of several
+ *     threads that give one transaction its outcome, one does, and the others get LS_TRANSACTION_ENDED; ls_tx_free may
+ *     come while another thread is inside a call with that handle, and no call may begin after it.
  *   - LS_WAIT makes a change durable before the call returns (unless the store was opened relaxed). Without it,
  *     the change is durable once ls_durable_lsn() >= the ls_next_lsn() read after the call.
  *   - LSNs and ids are byte positions in the log; 0 is never one.
@@ -496,7 +497,8 @@ typedef struct ls_reader_info {
     uint64_t segment_size;
     uint64_t max_undurable_bytes;
     uint64_t base_lsn;
-    uint64_t end_lsn; /* of the accepted log, or the durable LSN beside a writer */
+    uint64_t end_lsn;  /* of the accepted log, or the durable LSN beside a writer */
+    uint64_t seen_lsn; /* end of the valid batches, those of a last segment that is left out included */
     uint64_t watermark_lsn;
     uint64_t epoch;
     uint64_t segments;
@@ -764,7 +766,8 @@ typedef struct ls_hold_info {
 /*
  * Everything at or above `lsn`, or the base if that is 0, stays readable while the hold is honoured: until it is
  * released, its process ends, `lasts_us` have passed since it was taken or renewed, or it alone would keep more than
- * `limit_bytes`. LS_RECYCLED if `lsn` is below the base already; LS_BUSY if the name is taken, or too many are.
+ * `limit_bytes`. LS_RECYCLED if `lsn` is below the base already and no other hold keeps it; LS_BUSY if the name is
+ * taken, or too many are.
  */
 int ls_hold_take(vfs *system, const char *store_dir, const char *name, uint64_t lsn, uint64_t limit_bytes,
                  uint64_t lasts_us, ls_hold **hold);

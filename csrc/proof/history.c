@@ -32,6 +32,8 @@ static const struct ending endings[ROUND_KINDS] = {
 
 static uint64_t rounds, operations, views, poisonings, forgeries_noticed;
 static uint64_t chance_state;
+static uint32_t buffers_wanted;      /* 0: by chance */
+static uint64_t segment_size_wanted; /* 0: by chance */
 
 static uint32_t choose(uint32_t n) { return chance_below(&chance_state, n); }
 
@@ -39,10 +41,12 @@ static ls_options any_options(void) {
     ls_options o;
 
     ls_options_default(&o);
-    o.segment_size = 65536;
-    o.max_write_buffers = 2 + choose(6);
+    o.segment_size = choose(4) == 0 ? 512 << 10 : 65536;
+    o.max_write_buffers = choose(3) == 0 ? 2 : 2 + choose(6); /* with two, everybody waits for one in mid-operation */
     o.background = choose(4) != 0;
-    o.max_log_bytes = choose(4) == 0 ? (uint64_t)40 * 65536 : 0;
+    o.segment_size = segment_size_wanted != 0 ? segment_size_wanted : o.segment_size;
+    o.max_write_buffers = buffers_wanted != 0 ? buffers_wanted : o.max_write_buffers;
+    o.max_log_bytes = choose(4) == 0 ? 40 * o.segment_size : 0;
     return o;
 }
 
@@ -387,6 +391,8 @@ int main(int argc, char **argv) {
     uint64_t seed = strtoull(value_of(argc, argv, "--seed", "1"), NULL, 10);
 
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
+    buffers_wanted = (uint32_t)strtoul(value_of(argc, argv, "--buffers", "0"), NULL, 10);
+    segment_size_wanted = strtoull(value_of(argc, argv, "--segment-size", "0"), NULL, 10);
     judge.without = value_of(argc, argv, "--without", "");
     for (int i = 1; i < argc; i++)
         judge.stop_at_first = judge.stop_at_first || strcmp(argv[i], "--first-violation") == 0;

@@ -25,6 +25,45 @@ static inline void do_begin(struct worker *w, struct tx_slot *slot) {
     tx_handles[number] = slot->handle;
 }
 
+/* Another thread that gives the same transaction an outcome at the same time. */
+struct rival {
+    pthread_t thread;
+    ls_tx *handle;
+    int kind, flags, rc;
+};
+
+static inline void *give_rival_outcome(void *context) {
+    struct rival *v = context;
+    ls_tx_info info;
+
+    v->rc = v->kind == COMMIT ? ls_commit(v->handle, v->flags) : ls_rollback(v->handle, v->flags);
+    ls_tx_describe(v->handle, &info);
+    return NULL;
+}
+
+static inline bool was_given(int rc) { return rc == LS_OK || rc == LS_OUTCOME_UNKNOWN; }
+
+/*
+ * Exactly one of the two gives the outcome, and the call is written down as that one's. A commit may lose to a rollback
+ * only while nothing is prepared: until the call has ended its record says COMMIT, whose absence is a rollback. Where
+ * both or neither are told that it was theirs, LS_TRANSACTION_ENDED is written down, which the check refuses.
+ */
+static inline int give_contested_outcome(struct worker *w, const struct tx_slot *slot, struct call *c) {
+    struct rival rival = {.handle = slot->handle, .kind = c->kind, .flags = wait_flag(c)};
+    int rc;
+
+    if (c->kind == COMMIT && slot->stage != STAGE_PREPARED && below(w, 2) == 0)
+        rival.kind = ROLLBACK;
+    if (pthread_create(&rival.thread, NULL, give_rival_outcome, &rival) != 0)
+        abort();
+    rc = c->kind == COMMIT ? ls_commit(slot->handle, wait_flag(c)) : ls_rollback(slot->handle, wait_flag(c));
+    (void)pthread_join(rival.thread, NULL);
+    if (!was_given(rival.rc))
+        return rc;
+    c->kind = rival.kind;
+    return was_given(rc) ? LS_TRANSACTION_ENDED : rival.rc;
+}
+
 static inline void give_outcome(struct worker *w, struct tx_slot *slot, bool waited) {
     struct call *c = call_new(w, below(w, 4) == 0 ? ROLLBACK : COMMIT, NULL, waited);
     bool abandoned = c->kind == ROLLBACK && slot->stage != STAGE_PREPARED && below(w, 2) == 0;
@@ -35,7 +74,9 @@ static inline void give_outcome(struct worker *w, struct tx_slot *slot, bool wai
     c->value = abandoned; /* nobody hears what became of it */
     h->txs[slot->tx - 1].outcome = c;
     call_go(c);
-    if (c->kind == COMMIT)
+    if (!abandoned && below(w, 3) == 0)
+        rc = give_contested_outcome(w, slot, c);
+    else if (c->kind == COMMIT)
         rc = ls_commit(slot->handle, wait_flag(c));
     else if (!abandoned)
         rc = ls_rollback(slot->handle, wait_flag(c));

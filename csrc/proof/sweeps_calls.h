@@ -12,7 +12,6 @@
 #include "../format.h"
 #include "sweeps.h"
 
-/* EINTR for ever is no failure but an endless wait, and left out. */
 static const struct {
     const char *name;
     vfs_sim_plan plan;
@@ -33,6 +32,11 @@ static const struct {
     {"EIO of renames for ever", {.kind = VFS_SIM_RENAME, .error = EIO, .forever = 1}},
     {"EIO of unlinks for ever", {.kind = VFS_SIM_UNLINK, .error = EIO, .forever = 1}},
     {"EIO of directory syncs for ever", {.kind = VFS_SIM_SYNC_DIR, .error = EIO, .forever = 1}},
+    {"EINTR for ever", {.error = EINTR, .forever = 1}},
+    {"ESTALE for ever", {.error = ESTALE, .forever = 1}},
+    {"EDQUOT for ever", {.error = EDQUOT, .forever = 1}},
+    {"EROFS for ever", {.error = EROFS, .forever = 1}},
+    {"ENODEV for ever", {.error = ENODEV, .forever = 1}},
 };
 enum { FAILURES = sizeof failures / sizeof *failures };
 

@@ -83,7 +83,7 @@ static vfs *between(vfs_sim *disk) {
 
 static uint64_t large_id, wide_id, small_ids[SMALL], staged_id;
 static uint8_t large[40000], into[sizeof large];
-static uint64_t expected[LAST_QUEUE + 1], large_bytes;
+static uint64_t expected[LAST_QUEUE + 1], large_bytes, cut_bytes;
 static bool gone[LAST_QUEUE + 1];
 static ls_tx *doubt, *local;
 
@@ -152,6 +152,9 @@ static bool all_is_as_told(const char *when) {
     if (large_bytes > 0 && (ls_load_content(r.store, large_id, 0, into, sizeof into, &n) != LS_OK || n != large_bytes ||
                             memcmp(into, large, n) != 0))
         right = complain("the large message's content");
+    if (cut_bytes > 0 && (ls_load_content(r.store, staged_id, 0, into, sizeof into, &n) != LS_OK || n != cut_bytes ||
+                          memcmp(into, large, n) != 0))
+        right = complain("the content of the message that was cut");
     return right;
 }
 
@@ -178,6 +181,27 @@ static void enqueues_the_large(void) {
 }
 
 static void lengthens_the_staged(void) { check(ls_append_content(r.store, staged_id, large, 5000, 0) == LS_OK); }
+
+/* As an append of several records does that fails after this one; then other content comes, and a place. */
+static void takes_content_back(void) {
+    struct log *g = &r.store->log;
+    uint64_t lsn;
+    uint32_t queue = 9;
+
+    check(pthread_mutex_lock(&g->lock) == 0 && log_reserve(g, format_chunk_bytes(0), RESERVE_SHRINKS) == LS_OK);
+    struct message *m = table_message(&r.store->table, table_find(&r.store->table, staged_id));
+    struct slot s = log_slot(g, staged_id, m->extra->last_lsn, 0);
+    struct chunk_place last = m->extra->chunks[m->extra->chunk_count - 1];
+    log_append(g, &s, MESSAGE_CHUNK, format_put_chunk(&s, last.offset, NULL, 0));
+    log_release(g, log_segment(g, last.lsn), 1, last.record_bytes);
+    check(message_cut_content(&r.store->table, m, last.offset));
+    m->extra->last_lsn = s.lsn;
+    check(pthread_mutex_unlock(&g->lock) == 0);
+    check(ls_append_content(r.store, staged_id, large + last.offset, 500, 0) == LS_OK);
+    check(ls_enqueue(r.store, staged_id, &queue, 1, NULL, 0, &lsn) == LS_OK);
+    expected[9] = 1;
+    cut_bytes = last.offset + 500;
+}
 
 static void rolls_the_branch_back(void) { check(ls_rollback(doubt, 0) == LS_OK); }
 
@@ -255,6 +279,7 @@ static const struct {
     {"the large message changes all the time", enqueues_the_large, true},
     {"the staged message is lengthened", lengthens_the_staged, false},
     {"the staged message grows all the time", lengthens_the_staged, true},
+    {"the staged message is cut", takes_content_back, false},
     {"the branch is rolled back", rolls_the_branch_back, false},
     {"the branch is committed", commits_the_branch, false},
     {"the large message ends", ends_the_large_for_good, false},
@@ -274,12 +299,15 @@ static void start_over(vfs_sim *disk) {
     memset(&other, 0, sizeof other);
     memset(gone, 0, sizeof gone);
     large_bytes = 30000;
+    cut_bytes = 0;
     r.store = NULL;
     r.v = between(disk);
     require(open_rich(r.v) == LS_OK);
     count_all(expected);
     check(ls_in_doubt(r.store, ids, 2, &n) == LS_OK && n == 1 && ls_in_doubt_take(r.store, ids[0], &doubt) == LS_OK);
     check(ls_stage(r.store, NULL, 0, large, 9000, 0, &staged_id) == LS_OK);
+    check(ls_append_content(r.store, staged_id, large + 9000, 3000, 0) == LS_OK);
+    check(ls_append_content(r.store, staged_id, large + 12000, 9000, 0) == LS_OK);
     check(ls_begin(r.store, NULL, &local) == LS_OK);
     for (int i = 0; i < 2; i++)
         check(ls_dequeue(r.store, small_ids[2 + 3 * i], 4, local, 0, 0, 0, &lsn) == LS_OK);

@@ -257,6 +257,56 @@ static void one_that_the_log_contradicts_is_forgotten_and_the_log_replayed(void)
     over();
 }
 
+static size_t spares_of(vfs_sim *disk) {
+    ls_store *store = NULL;
+    ls_recovery report;
+    uint32_t queue = 2;
+    uint64_t id;
+
+    if (open_store(&r, vfs_sim_table(disk), r.catalog, QUEUES + 1, &store) != LS_OK) {
+        check(complain("open"));
+        return 0;
+    }
+    ls_recovery_report(store, &report);
+    check(report.checkpoint_state == LS_CHECKPOINT_USED);
+    check(ls_publish(store, &queue, 1, NULL, 0, NULL, 0, NULL, LS_WAIT, &id) == LS_OK || complain("publish"));
+    size_t spares = store->log.spare_count;
+    ls_free(store);
+    return spares;
+}
+
+/* A message claims to become 4 GiB longer when it is moved, and to stand where no move finds it. */
+static void one_that_lies_about_lengths_asks_for_no_more_spares_than_the_log_can_need(void) {
+    enum { BLOCK_ROWS = CHECKPOINT_HEADER_BYTES + CHECKPOINT_BLOCK_HEADER_BYTES };
+    static const uint32_t fields[] = {64, 68, 72}; /* growth, work_state, work_rows */
+    const uint32_t much = 0xfffffff8;
+    struct checkpoint_header h;
+    struct message_row row;
+
+    fresh();
+    check(add(put(1, "two places", NULL), 2, NULL) == LS_OK);
+    check(ls_checkpoint(r.store, NULL) == LS_OK);
+    take_file();
+    check(format_get_checkpoint(file, file_bytes, &h) == FORMAT_OK && file[BLOCK_ROWS] == ROW_CHAIN);
+    check(format_get_message_row(file + BLOCK_ROWS, h.lsn, &row) == FORMAT_OK);
+    row.start_lsn += 8;
+    memcpy(file + BLOCK_ROWS + 24, &row.start_lsn, sizeof row.start_lsn);
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        static uint8_t lie[sizeof file];
+        vfs_sim *disk = vfs_sim_clone(sim);
+        uint32_t used = (uint32_t)(file_bytes - CHECKPOINT_HEADER_BYTES);
+
+        vfs_sim_capacity(disk, vfs_sim_used(disk) + (uint64_t)400 * SEGMENT);
+        memcpy(lie, file, file_bytes);
+        memcpy(lie + BLOCK_ROWS + fields[i], &much, sizeof much);
+        format_put_checkpoint_block(lie + CHECKPOINT_HEADER_BYTES, &h, 0, used, used);
+        check(vfs_sim_put(disk, "/s", "CHECKPOINT", lie, file_bytes) == 0);
+        check(spares_of(disk) < 50 || complain("spares"));
+        vfs_sim_free(disk);
+    }
+    over();
+}
+
 /* ---- a full disk ---- */
 
 static void a_full_disk_gets_its_blocks_back(void) {
@@ -297,6 +347,7 @@ int main(void) {
         one_flipped_bit_anywhere_makes_it_none,
         it_is_used_only_if_its_batch_is_in_the_log_at_or_above_the_base,
         one_that_the_log_contradicts_is_forgotten_and_the_log_replayed,
+        one_that_lies_about_lengths_asks_for_no_more_spares_than_the_log_can_need,
         a_full_disk_gets_its_blocks_back,
     };
 

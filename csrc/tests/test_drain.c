@@ -2,7 +2,7 @@
  * A full store can always be drained: whatever filled it, whatever stopped it (max_log_bytes of any size, or the disk),
  * in any order, one by one or in transactions, with restarts on the way.
  *
- * A sample of the 1800 cases runs, all of them with LOGSTORE_CRASH set. The arguments, if any, are the kind, or kind, limit
+ * A sample of the 1980 cases runs, all of them with LOGSTORE_CRASH set. The arguments, if any, are the kind, or kind, limit
  * (0 max_log_bytes, 1 the disk), segments, order and whether in transactions of the one that is to run.
  */
 #include "../store.h"
@@ -119,6 +119,29 @@ static int put_prepared(ls_store *store, uint64_t *id) {
     return rc;
 }
 
+/* Forty grow in turns, so that each has a piece in every segment; then come plain ones, and the next forty. */
+static int put_with_chunks_in_turns(ls_store *store, uint64_t *id) {
+    enum { TURNS = 40, PIECES = 100, PLAIN = 1500 };
+    static uint64_t staged[TURNS], lsn;
+    static int next;
+    int rc = LS_OK;
+
+    if (d.n == 0)
+        next = 0;
+    if (next < TURNS) {
+        rc = ls_stage(store, NULL, 0, NULL, 0, LS_PUBLISHED, id);
+        staged[next] = *id;
+        for (int i = 0; rc == LS_OK && next == TURNS - 1 && i < TURNS * PIECES; i++)
+            rc = ls_append_content(store, staged[i % TURNS], bytes_of, 1, 0);
+        for (int i = 0; rc == LS_OK && next == TURNS - 1 && i < TURNS; i++)
+            rc = ls_enqueue(store, staged[i], queues, 1, NULL, 0, &lsn);
+    } else {
+        rc = put_plain(store, id);
+    }
+    next = next + 1 == TURNS + PLAIN ? 0 : next + 1;
+    return rc;
+}
+
 static const struct {
     const char *name;
     put_fn *put;
@@ -133,6 +156,7 @@ static const struct {
     {"in a transaction", put_in_a_transaction},
     {"staged, then enqueued", put_staged_then_enqueued},
     {"prepared", put_prepared},
+    {"with chunks in turns", put_with_chunks_in_turns},
 };
 
 enum { KINDS = sizeof kinds / sizeof *kinds };

@@ -356,20 +356,23 @@ static void a_commit_that_ends_very_many_messages_ends_them_all(void) {
 static void a_transaction_at_its_limit_takes_no_more(void) {
     uint64_t id, other;
     ls_tx *tx;
+    struct tx *inside;
     uint32_t work, enqueues;
 
     fresh();
     id = put(1, "one", NULL);
     check(ls_begin(r.store, NULL, &tx) == LS_OK);
     other = put(2, "in it", tx);
-    work = tx->tx->work_count;
-    enqueues = tx->tx->enqueue_count;
-    tx->tx->work_count = ORDER_INDEX_MAX; /* sixteen million calls later */
+    inside = tx_of(tx);
+    work = inside->work_count;
+    enqueues = inside->enqueue_count;
+    inside->work_count = ORDER_INDEX_MAX; /* sixteen million calls later */
     check(take(id, 1, tx) == LS_TRANSACTION_LIMIT);
-    tx->tx->work_count = work;
-    tx->tx->enqueue_count = ORDER_INDEX_MAX;
+    inside = tx_of(tx);
+    inside->work_count = work;
+    inside->enqueue_count = ORDER_INDEX_MAX;
     check(add(id, 3, tx) == LS_TRANSACTION_LIMIT);
-    tx->tx->enqueue_count = enqueues;
+    tx_of(tx)->enqueue_count = enqueues;
     check(ls_commit(tx, LS_WAIT) == LS_OK && has(other));
     ls_tx_free(tx);
     done();

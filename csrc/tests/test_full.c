@@ -218,6 +218,51 @@ static void outcomes_do_not_fail_for_space(void) {
     vfs_sim_free(sim);
 }
 
+static bool content_is(uint64_t id, const char *words) {
+    uint8_t into[64];
+    size_t n = 0;
+    ls_message_info info;
+
+    return ls_message(r.store, id, &info) == LS_OK && info.content_bytes == strlen(words) &&
+           ls_load_content(r.store, id, 0, into, sizeof into, &n) == LS_OK && n == strlen(words) &&
+           memcmp(into, words, n) == 0;
+}
+
+static int append(uint64_t id, const char *words) {
+    return ls_append_content(r.store, id, (const uint8_t *)words, strlen(words), LS_WAIT);
+}
+
+/* Of many records, the first of which found room; the message goes on from where it was, in the log too. */
+static void an_append_that_is_refused_adds_nothing(void) {
+    static uint8_t large[12 * SEGMENT];
+
+    for (int limit = 0; limit < LIMITS; limit++) {
+        vfs_sim *sim = limited(limit, 0);
+        uint64_t ids[2], lsn;
+        uint32_t queue = 2;
+        ls_stats before, after;
+
+        for (int i = 0; i < 2; i++) {
+            check(ls_stage(r.store, NULL, 0, (const uint8_t *)"start", 5, 0, &ids[i]) == LS_OK);
+            check(append(ids[i], ", more") == LS_OK);
+            ls_stats_get(r.store, &before);
+            check(ls_append_content(r.store, ids[i], large, sizeof large, 0) == LS_FULL);
+            ls_stats_get(r.store, &after);
+            check(after.records > before.records + 10); /* some of it was in the log */
+            check(content_is(ids[i], "start, more"));
+        }
+        check(append(ids[0], ", end") == LS_OK && content_is(ids[0], "start, more, end"));
+        for (int i = 0; i < 2; i++)
+            check(ls_enqueue(r.store, ids[i], &queue, 1, NULL, LS_WAIT, &lsn) == LS_OK);
+        check(fill_up(3000, true)); /* what did not count holds no room */
+        check(r.now.depth[1] > 40);
+        open_again(sim);
+        check(content_is(ids[0], "start, more, end") && content_is(ids[1], "start, more"));
+        run_end(&r);
+        vfs_sim_free(sim);
+    }
+}
+
 int main(void) {
     static void (*const tests[])(void) = {
         a_full_store_is_intact_drains_and_fills_again,
@@ -225,6 +270,7 @@ int main(void) {
         a_full_store_survives_crashes,
         a_full_store_survives_a_row_of_cut_opens,
         outcomes_do_not_fail_for_space,
+        an_append_that_is_refused_adds_nothing,
     };
     int passed = 0, failed = 0;
 

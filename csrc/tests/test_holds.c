@@ -322,6 +322,47 @@ static void a_hold_that_has_run_out_says_so_and_keeps_nothing(void) {
     done();
 }
 
+/* The segment that each reads is gone, or the next one, or all but the first of those that were held. */
+static void readers_of_a_hold_that_runs_out_are_told_so_wherever_they_stand(void) {
+    enum { READERS = 24 };
+    static uint8_t image[SEGMENT];
+    char name[SEGMENT_NAME_BYTES];
+
+    for (int closed = 0; closed < 2; closed++) {
+        ls_reader *readers[READERS] = {NULL};
+        ls_batch b;
+        ls_hold *hold;
+        int recycled = 0;
+
+        fresh();
+        fill_up();
+        hold = take_hold("a");
+        format_segment_name(name, lsn_of(hold));
+        check(vfs_sim_get(sim, VFS_SIM_SEEN, "/s", name, image, sizeof image) == SEGMENT);
+        for (int i = 0; i < READERS; i++) {
+            require(ls_hold_read(hold, 0, &readers[i]) == LS_OK);
+            for (int k = 0; k < 3 * i; k++)
+                (void)ls_reader_next(readers[i], &b);
+        }
+        vfs_sim_advance(sim, (int64_t)(2 * HOUR_US));
+        use_up();
+        if (closed)
+            check(ls_close(r.store) == LS_OK);
+        for (int i = 0; i < READERS; i++) {
+            int rc = read_out(readers[i]).rc;
+
+            recycled += rc == LS_RECYCLED ? 1 : 0;
+            check(rc == LS_RECYCLED || rc == LS_END || complain("read"));
+        }
+        check(recycled >= READERS / 2);
+        check(read_held(hold).rc == LS_RECYCLED);
+        check(vfs_sim_put(sim, "/s", name, image, sizeof image) == 0); /* as one that could not be removed: it alone */
+        check(read_held(hold).rc == LS_RECYCLED);
+        ls_hold_release(hold);
+        done();
+    }
+}
+
 static void over_its_limit_a_hold_is_dropped_and_listed_as_such_while_others_go_on(void) {
     ls_hold *small = NULL, *large;
     uint64_t first;
@@ -718,6 +759,7 @@ int main(void) {
         a_name_has_one_owner_at_a_time_and_is_free_when_that_has_died,
         there_are_so_many_holds_and_no_more,
         a_hold_that_has_run_out_says_so_and_keeps_nothing,
+        readers_of_a_hold_that_runs_out_are_told_so_wherever_they_stand,
         over_its_limit_a_hold_is_dropped_and_listed_as_such_while_others_go_on,
         a_large_log_that_lives_is_within_any_limit,
         what_a_hold_has_advanced_beyond_is_recycled,

@@ -130,6 +130,115 @@ static void ids_stay_beyond_what_a_segment_that_is_left_out_can_have_given_out(v
     vfs_sim_free(sim);
 }
 
+/* ---- a last segment that the next open takes over, since the disk has room for no other ---- */
+
+static int remove_spare(void *context, const char *name) {
+    static uint8_t block[SEGMENT_HEADER_BYTES];
+    vfs_sim *sim = context;
+    vfs *v = vfs_sim_table(sim);
+    struct segment_header h;
+    uint64_t first_lsn;
+    int dir;
+
+    if (!format_parse_segment_name(name, &first_lsn) ||
+        vfs_sim_get(sim, VFS_SIM_SEEN, "/s", name, block, sizeof block) < 0 ||
+        format_get_segment_header(block, sizeof block, block + 16, SEGMENT, first_lsn, &h) == FORMAT_OK)
+        return 0;
+    dir = v->open_dir(v, "/s");
+    check(v->unlink(v, dir, name) == 0 && v->sync_dir(v, dir) == 0 && v->close(v, dir) == 0);
+    return 0;
+}
+
+/* A power cut leaves the newest epoch without a record, and the disk is full; ids up to *highest were given out in it. */
+static vfs_sim *cut_without_room(bool empty, uint64_t *highest) {
+    const vfs_sim_loss lost = {.mode = VFS_SIM_ALL_LOST};
+    vfs_sim *sim = fresh(4, 1), *disk;
+    vfs *v;
+    int dir;
+
+    if (!empty) {
+        uint32_t queue = 1;
+
+        check(ls_publish(r.store, &queue, 1, NULL, 0, NULL, 0, NULL, LS_WAIT, highest) == LS_OK);
+        run_end(&r);
+        check(open_store(&r, vfs_sim_table(sim), r.catalog, QUEUES + 1, &r.store) == LS_OK);
+    }
+    for (int i = 0; i < 2; i++)
+        check(publish_one(r.store, highest) == LS_OK);
+    disk = vfs_sim_crash(sim, &lost);
+    run_end(&r);
+    vfs_sim_free(sim);
+    v = vfs_sim_table(disk);
+    dir = v->open_dir(v, "/s");
+    check(v->list(v, dir, remove_spare, disk) == 0 && v->close(v, dir) == 0);
+    vfs_sim_capacity(disk, vfs_sim_used(disk));
+    return disk;
+}
+
+static void opens_wherever_the_takeover_is_cut(bool empty) {
+    uint64_t highest = 0, id, taken = 0;
+    const vfs_sim_event *events;
+    vfs_sim *disk = cut_without_room(empty, &highest);
+    size_t calls;
+
+    require(vfs_sim_record(disk, 1) == 0);
+    require(open_store(&r, vfs_sim_table(disk), r.catalog, QUEUES + 1, &r.store) == LS_OK);
+    calls = vfs_sim_journal(disk, &events);
+    for (size_t k = 0; k < calls; k++)
+        taken += events[k].kind == VFS_SIM_RENAME && events[k].result == 0;
+    check(taken >= 1);
+    ls_free(r.store);
+    r.store = NULL;
+    for (size_t k = 0; k <= calls; k++) {
+        for (int mode = VFS_SIM_ALL_LOST; mode <= VFS_SIM_ALL_KEPT; mode++) {
+            const vfs_sim_loss loss = {.mode = mode, .dir_mode = VFS_SIM_DIRS_KEPT};
+            vfs_sim *cut = vfs_sim_crash_at(disk, k, &loss);
+            int rc = open_store(&r, vfs_sim_table(cut), r.catalog, QUEUES + 1, &r.store);
+
+            check(rc == LS_OK || complain(ls_last_error()->text));
+            vfs_sim_capacity(cut, 0);
+            check(rc != LS_OK || (publish_one(r.store, &id) == LS_OK && id > highest) || complain("an id again"));
+            ls_free(r.store);
+            r.store = NULL;
+            vfs_sim_free(cut);
+        }
+    }
+    vfs_sim_free(disk);
+}
+
+/* Readers go by the hint: that of the last epoch may name records in a segment that is left out and taken here. */
+static void the_hint_is_of_the_new_epoch_before_an_open_takes_any_file(void) {
+    uint64_t highest = 0, hints = 0, epoch = 0;
+    const vfs_sim_event *events;
+    vfs_sim *disk = cut_without_room(false, &highest);
+    struct hint h;
+    size_t count, i = 0;
+
+    vfs_sim_capacity(disk, vfs_sim_used(disk) + SEGMENT / 2); /* for the hint */
+    require(vfs_sim_record(disk, 1) == 0);
+    require(open_store(&r, vfs_sim_table(disk), r.catalog, QUEUES + 1, &r.store) == LS_OK);
+    count = vfs_sim_journal(disk, &events);
+    for (; i < count && events[i].kind != VFS_SIM_RENAME; i++) {
+        if (events[i].kind == VFS_SIM_PWRITE && events[i].result == HINT_BYTES &&
+            format_get_hint(events[i].data, HINT_BYTES, &h) == FORMAT_OK) {
+            epoch = h.epoch;
+            hints++;
+        }
+    }
+    check(i < count && hints == 1 && epoch == 3);
+    ls_free(r.store);
+    r.store = NULL;
+    vfs_sim_free(disk);
+}
+
+static void an_empty_store_opens_wherever_the_takeover_of_its_only_file_was_cut(void) {
+    opens_wherever_the_takeover_is_cut(true);
+}
+
+static void no_id_is_given_out_again_wherever_the_takeover_of_an_epoch_was_cut(void) {
+    opens_wherever_the_takeover_is_cut(false);
+}
+
 /* ---- names ---- */
 
 struct names {
@@ -181,6 +290,9 @@ int main(void) {
         the_writer_never_runs_further_ahead_than_it_may,
         segments_follow_one_another_though_some_could_not_be_made,
         ids_stay_beyond_what_a_segment_that_is_left_out_can_have_given_out,
+        an_empty_store_opens_wherever_the_takeover_of_its_only_file_was_cut,
+        no_id_is_given_out_again_wherever_the_takeover_of_an_epoch_was_cut,
+        the_hint_is_of_the_new_epoch_before_an_open_takes_any_file,
         spares_that_an_open_takes_have_durable_names_when_it_serves,
     };
     int passed = 0, failed = 0;

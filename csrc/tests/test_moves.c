@@ -125,6 +125,62 @@ static void work_on_a_deleted_queue_outlives_its_deletion_record(void) {
     }
 }
 
+/* Published to a deleted queue, taken from it, staged and added to it: only a prepared branch still names these three. */
+static void work_on_a_deleted_queue_keeps_no_message_over_a_reopen_moved_or_not(void) {
+    for (int variant = 0; variant < 4; variant++) {
+        bool moved = variant % 2 == 1, commit = variant / 2 == 1;
+        vfs_sim *sim = new_disk();
+        ls_options o = plain_options();
+        uint32_t all[] = {1, 2, 3}, left[] = {1, 2};
+        ls_store *store = open_with(sim, &o, all, 3);
+        ls_xid xid = {.format_id = 1, .gtrid_bytes = 1};
+        uint64_t ids[3], lsn;
+        ls_message_info info;
+        ls_tx_info branch;
+        ls_recovery report;
+        ls_stats stats;
+        ls_tx *tx;
+
+        require(store != NULL);
+        check(ls_begin(store, &xid, &tx) == LS_OK);
+        check(ls_publish(store, &all[2], 1, NULL, 0, bytes_of, 100, tx, 0, &ids[0]) == LS_OK);
+        check(ls_publish(store, &all[2], 1, NULL, 0, bytes_of, 100, NULL, 0, &ids[1]) == LS_OK);
+        check(ls_dequeue(store, ids[1], 3, tx, 1, 0, 0, &lsn) == LS_OK);
+        check(ls_stage(store, NULL, 0, bytes_of, 100, 0, &ids[2]) == LS_OK);
+        check(ls_enqueue(store, ids[2], &all[2], 1, tx, 0, &lsn) == LS_OK);
+        check(ls_tx_end(tx) == LS_OK && ls_prepare(tx, LS_WAIT) == LS_OK);
+        check(ls_queue_delete(store, 3, LS_WAIT) == LS_OK);
+        if (moved)
+            check(churn_beyond(store, 1, ls_next_lsn(store)));
+        for (int i = 0; i < 3; i++)
+            check(ls_message(store, ids[i], &info) == LS_OK && info.pending == 1);
+        ls_tx_describe(tx, &branch);
+        check(branch.operations == 3);
+        ls_tx_free(tx);
+        check(ls_close(store) == LS_OK);
+        ls_free(store);
+        store = open_with(sim, &o, left, 2);
+        require(store != NULL);
+        ls_recovery_report(store, &report);
+        check(report.messages == 0 && report.staged_dropped == 1 && report.transactions_in_doubt == 1);
+        for (int i = 0; i < 3; i++)
+            check(ls_message(store, ids[i], &info) == LS_UNKNOWN_MESSAGE);
+        check(ls_in_doubt_take(store, branch.id, &tx) == LS_OK);
+        ls_tx_describe(tx, &branch);
+        check(branch.operations == 0);
+        check((commit ? ls_commit(tx, LS_WAIT) : ls_rollback(tx, LS_WAIT)) == LS_OK);
+        ls_tx_free(tx);
+        check(ls_close(store) == LS_OK);
+        ls_free(store);
+        store = open_with(sim, &o, left, 2);
+        require(store != NULL);
+        ls_stats_get(store, &stats);
+        check(stats.messages == 0 && stats.transactions == 0);
+        ls_free(store);
+        vfs_sim_free(sim);
+    }
+}
+
 /* However little its live bytes say of what moves cost, no segment is moved but for what was appended. */
 static void what_is_moved_is_bounded_by_what_is_appended(void) {
     vfs_sim *sim = new_disk();
@@ -192,6 +248,7 @@ static void delete_queue_between_parts(struct log *g) {
         (last[18] & FLAG_PART) != 0 && room_for(g, QUEUE_DELETE_RECORD_BYTES)) {
         struct slot s = log_slot(g, 0, 0, 0);
 
+        g->reserved_room = QUEUE_DELETE_RECORD_BYTES;
         log_append(g, &s, QUEUE_DELETE, format_put_queue_delete(&s, q->id));
         q->deleted = true;
     }
@@ -421,9 +478,13 @@ static void a_hold_does_not_stop_a_full_store_from_being_drained(void) {
 
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
-        work_on_a_deleted_queue_outlives_its_deletion_record, what_is_moved_is_bounded_by_what_is_appended,
-        a_queue_deleted_between_two_parts_is_in_none_of_them, a_segment_that_could_not_be_read_is_moved_when_it_can_be,
-        a_file_that_held_a_damaged_segment_serves_again,      whatever_fills_a_store_can_be_drained_from_its_end,
+        work_on_a_deleted_queue_outlives_its_deletion_record,
+        work_on_a_deleted_queue_keeps_no_message_over_a_reopen_moved_or_not,
+        what_is_moved_is_bounded_by_what_is_appended,
+        a_queue_deleted_between_two_parts_is_in_none_of_them,
+        a_segment_that_could_not_be_read_is_moved_when_it_can_be,
+        a_file_that_held_a_damaged_segment_serves_again,
+        whatever_fills_a_store_can_be_drained_from_its_end,
         a_hold_does_not_stop_a_full_store_from_being_drained,
     };
     int passed = 0, failed = 0;

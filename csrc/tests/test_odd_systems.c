@@ -258,7 +258,7 @@ static void a_transfer_of_what_was_not_asked_for_is_an_error_wherever_it_comes(v
 
 /* Past the page cache a read may end within a block, and can only be repeated from the block's beginning. */
 static void pieces_of_blocks_are_put_together_and_given_up_where_nothing_comes_of_it(void) {
-    static const size_t fine[] = {BLOCK, 50001, 65000}, hopeless[] = {1, 100, BLOCK - 1};
+    static const size_t fine[] = {BLOCK, 5000, 9000, 20001, 50001, 65000}, hopeless[] = {1, 100, BLOCK - 1};
     vfs_sim *before = crashed();
 
     for (size_t i = 0; i < sizeof fine / sizeof *fine; i++) {

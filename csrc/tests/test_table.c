@@ -206,7 +206,9 @@ static void a_message_among_many_is_fetched_ahead_only_as_advice(void) {
         uint32_t number = table_add(&t, id, MESSAGE_PUBLISHED);
         message_add_place(&t, table_message(&t, number), queue_append(table_queue(&t, 1), number, id, 0));
     }
+#ifndef LOGSTORE_POISON /* there each slab has memory of its own, so that it can move */
     require(t.slab_count == 2 * SLABS_AT_ONCE);
+#endif
     for (uint32_t i = 0; i < MANY; i++) {
         ids[0] = 4096 + UINT64_C(96) * i;
         ids[1] = ids[0] + 8;

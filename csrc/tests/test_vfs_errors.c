@@ -17,6 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "../io.h"
 #include "vfs_test.h"
 
 /* ---- the functions that fail on demand ---- */
@@ -211,6 +212,39 @@ static void an_allocation_that_is_interrupted_for_ever_gives_up(void) {
     plan(FALLOCATE, ENOSYS, 1);
     check(v->allocate(v, file, BLOCK) == -EOPNOTSUPP);
     check(v->close(v, file) == 0);
+    leave();
+}
+
+static void a_call_that_is_interrupted_for_ever_ends_with_that_error(void) {
+    enum { FOR_EVER = 100 * 1000 * 1000, ENDURED = 100 * 1000 };
+    char bytes[16] = "bytes";
+    int file, event, n = 0;
+
+    enter();
+    file = v->open(v, dir, "f", VFS_WRITE | VFS_CREATE);
+    event = v->event_new(v);
+    plan(OPENAT, EINTR, FOR_EVER);
+    check(v->open(v, dir, "f", 0) == -EINTR && called < ENDURED);
+    plan(OPENAT, EINTR, FOR_EVER);
+    check(v->list(v, dir, count_name, &n) == -EINTR && called < ENDURED);
+    plan(PREAD, EINTR, FOR_EVER);
+    check(v->pread(v, file, bytes, sizeof bytes, 0) == -EINTR && called < ENDURED);
+    plan(PREAD, EINTR, FOR_EVER);
+    check(io_read(v, file, bytes, sizeof bytes, 0) == -EINTR && called < ENDURED);
+    plan(PWRITE, EINTR, FOR_EVER);
+    check(v->pwrite(v, file, bytes, sizeof bytes, 0) == -EINTR && called < ENDURED);
+    plan(PWRITE, EINTR, FOR_EVER);
+    check(io_write(v, file, bytes, sizeof bytes, 0, NULL) == -EINTR && called < ENDURED);
+    plan(FTRUNCATE, EINTR, FOR_EVER);
+    check(v->truncate(v, file, 3) == -EINTR && called < ENDURED);
+    plan(FLOCK, EINTR, FOR_EVER);
+    check(v->lock(v, file, 1) == -EINTR && called < ENDURED);
+    plan(GETRANDOM, EINTR, FOR_EVER);
+    check(v->random(v, bytes, sizeof bytes) == -EINTR && called < ENDURED);
+    plan(WRITE, EINTR, FOR_EVER);
+    check(v->event_signal(v, event) == -EINTR && called < ENDURED);
+    plan(NONE, 0, 0);
+    check(v->event_close(v, event) == 0 && v->close(v, file) == 0);
     leave();
 }
 
@@ -418,6 +452,7 @@ int main(void) {
     static void (*const tests[])(void) = {
         an_interrupted_call_is_repeated_until_it_is_not,
         an_allocation_that_is_interrupted_for_ever_gives_up,
+        a_call_that_is_interrupted_for_ever_ends_with_that_error,
         a_sync_that_fails_is_reported_and_never_repeated,
         every_other_error_comes_back_as_it_was,
         a_file_whose_kind_cannot_be_told_is_not_opened,
