@@ -191,6 +191,22 @@ class Server:
             process.send_signal(number)
             process.wait(TIMEOUT_S)
 
+    def freeze(self) -> None:
+        """All its processes stop where they are: connections stay open, the kernel answers for them, nobody else."""
+        self._to_all(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """They go on as if nothing had been."""
+        self._to_all(signal.SIGCONT)
+
+    def _to_all(self, number: int) -> None:
+        assert self.process is not None
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        self.process.send_signal(number)  # first, so that no further child is made
+        for pid in children.read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), number)
+
     def remove(self) -> None:
         """Stop it for good."""
         self._end(signal.SIGQUIT)

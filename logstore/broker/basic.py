@@ -57,8 +57,17 @@ def _consume(channel: Channel, method: commands.Basic.Consume) -> None:
         channel.reply(commands.Basic.ConsumeOk(tag))
 
 
-def _cancel(channel: Channel, method: commands.Basic.Cancel) -> None:
-    channel.consuming.cancel(method.consumer_tag or "")
+def _cancel(channel: Channel, method: commands.Basic.Cancel) -> Coroutine[Any, Any, None] | None:
+    deletion = channel.consuming.cancel(method.consumer_tag or "")
+    if deletion is not None:
+        return _cancel_last(channel, method, deletion)
+    if not method.nowait:
+        channel.reply(commands.Basic.CancelOk(method.consumer_tag))
+    return None
+
+
+async def _cancel_last(channel: Channel, method: commands.Basic.Cancel, deletion: Coroutine[Any, Any, object]) -> None:
+    await deletion
     if not method.nowait:
         channel.reply(commands.Basic.CancelOk(method.consumer_tag))
 

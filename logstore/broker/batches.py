@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from logstore.broker import frames
 from logstore.broker.errors import ChannelException
-from logstore.errors import StoreError
+from logstore.errors import StoreError, UnknownQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -74,7 +74,7 @@ class Batches:
         if index != frames.ACK_START or len(payload) != frames.ACK_BYTES:
             return 0
         channel = self._connection.channels.get(number)
-        if channel is None or not channel.is_open or channel.publishing.expects_content:
+        if channel is None or not channel.is_open or channel.held is not None or channel.publishing.expects_content:
             return 0
         return self._collect_acks(received, at, channel)
 
@@ -105,7 +105,9 @@ class Batches:
             return 0
         connection = self._connection
         channel = connection.channels.get(number)
-        if channel is None or not channel.is_open or not channel.publishing.take(method, head, body):
+        if channel is None or not channel.is_open or channel.held is not None:
+            return 0
+        if not channel.publishing.take(method, head, body):
             return 0
         connection.published = True
         return 3
@@ -194,7 +196,10 @@ class Batches:
                     _publish(store, queue, headers[at : at + 1], bodies[at : at + 1])
                 except StoreError as error:
                     self.flush()  # confirms of what came before go first
-                    self._refuse(publishing, tag, error)
+                    if isinstance(error, UnknownQueue) and (queue.deleted or queue.is_leaving):
+                        publishing.found_no_queue(headers[at], bodies[at], tag)
+                    else:
+                        self._refuse(publishing, tag, error)
                     continue
             lsn = store.next_lsn
             queue.enqueued(lsn, expires=False)

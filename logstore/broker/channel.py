@@ -47,6 +47,7 @@ class Channel:
         self.tx: ChannelTransaction | None = None  # after tx.select
         self.publishing = Publishing(self)
         self.consuming = Consuming(self)
+        self.held: list[frames.RawFrame] | None = None  # what waits for a method that is still being worked on
         self._gate_lsn = 0
         self._changed = False  # something was changed since the gate was last set
         # What waits at the gate: encoded replies, calls that make one, and tags to confirm.

@@ -38,7 +38,7 @@ from logstore.broker.handshake import Handshake
 from logstore.broker.heartbeats import Heartbeats
 from logstore.broker.limits import FRAME_BYTES_BEFORE_TUNE
 from logstore.broker.outbox import Outbox
-from logstore.errors import OptionError, OutcomeUnknown, StoreError, StorePoisoned
+from logstore.errors import CatalogOvertaken, OptionError, OutcomeUnknown, StoreError, StorePoisoned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -57,6 +57,8 @@ _TX_COMMIT: Final = commands.Tx.Commit.index
 _CHANNEL_OPEN: Final = commands.Channel.Open.index
 _CHANNEL_CLOSE: Final = commands.Channel.Close.index
 _CHANNEL_CLOSE_OK: Final = commands.Channel.CloseOk.index
+_CHANGES: Final = topology.HANDLERS.keys() | {commands.Basic.Cancel.index}  # only their channel waits for them
+HELD_FRAME_BYTES: Final = 128  # what a held frame takes beside its payload
 _CONNECTION_CLASS: Final = commands.Connection.frame_id
 
 
@@ -76,6 +78,7 @@ class Pause(enum.IntFlag):
     TASK = 1  # one of its methods is still being worked on
     UNSENT = 2  # it does not take what it is sent
     UNDURABLE = 4  # the disk is behind its publishing
+    HELD = 16  # too much waits for methods that are still being worked on
 
 
 class Connection(asyncio.Protocol):
@@ -104,6 +107,7 @@ class Connection(asyncio.Protocol):
         self.published = False  # since the disk was last looked at
         self.batches = Batches(self)
         self._task: asyncio.Task[None] | None = None
+        self._held_bytes = 0  # of frames on channels that wait for a method
         self.outbox = Outbox(self.loop, self.flush, self.limits.unsent_bytes_high)
         self._touched: dict[Channel, None] = {}
         self._close_ok_lsn: int | None = None  # answer the client's connection.close when this is durable
@@ -216,7 +220,10 @@ class Connection(asyncio.Protocol):
         elif isinstance(error, OptionError) and channel is not None:
             channel.fail(precondition_failed(str(error)), index)  # such as a name the catalog cannot keep
         elif isinstance(error, StoreError) and channel is not None:
-            logger.warning("%s: %s", self, error)
+            if isinstance(error, CatalogOvertaken):
+                logger.error("%s; no declaration works before this broker is restarted", error)
+            else:
+                logger.warning("%s: %s", self, error)
             channel.fail(ChannelException(RESOURCE_ERROR, str(error)), index)
         else:
             logger.error("%s: method %#010x failed", self, index, exc_info=error)
@@ -230,11 +237,15 @@ class Connection(asyncio.Protocol):
             self._on_connection_frame(kind, number, index, payload)
         elif channel is None:
             self._on_unknown_channel(kind, number, index, payload)
+        elif channel.held is not None:
+            self._hold(channel.held, (kind, number, payload))
         elif not channel.is_open:
             self._on_closing_channel(channel, kind, index)
         else:
             work = self._on_channel_frame(channel, kind, index, payload)
-            if work is not None:
+            if work is not None and index in _CHANGES:
+                self._suspend_channel(channel, index, work)
+            elif work is not None:
                 self.suspend(channel, index, work)
 
     def _on_channel_frame(
@@ -329,6 +340,40 @@ class Connection(asyncio.Protocol):
         finally:
             self._task = None
             self.resume(Pause.TASK)
+
+    def _suspend_channel(self, channel: Channel, index: int, work: Coroutine[Any, Any, None]) -> None:
+        """Let a method finish in a task; what follows on its channel is held until it has, and nothing else."""
+        channel.held = []
+        self.server.vhost.changes.keep(self.loop.create_task(self._finish_on_channel(channel, index, work)))
+
+    def _hold(self, held: list[frames.RawFrame], frame: frames.RawFrame) -> None:
+        held.append(frame)
+        self._held_bytes += HELD_FRAME_BYTES + len(frame[2])
+        if self._held_bytes > self.limits.unsent_bytes_high:
+            self._pause(Pause.HELD)
+
+    async def _finish_on_channel(self, channel: Channel, index: int, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - every kind is told apart there
+            self.on_error(channel, index, error)
+        finally:
+            held, channel.held = channel.held or [], None
+            self._held_bytes -= sum(HELD_FRAME_BYTES + len(payload) for _, _, payload in held)
+        if self.has_given_up:
+            return
+        self._backlog[:0] = held  # before what came later
+        self._pauses &= ~Pause.HELD
+        if not self._pauses:
+            received, self._backlog = self._backlog, []
+            self._handle_all(received)
+            if not self._pauses:
+                self._read_on()
+
+    @property
+    def has_given_up(self) -> bool:
+        """True once everything it held was given back."""
+        return self.state in (State.CLOSING, State.CLOSED)
 
     @property
     def is_paused(self) -> bool:

@@ -30,7 +30,8 @@ from logstore.broker.transactions import Verdict
 from logstore.errors import StoreError, StorePoisoned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
+    from collections.abc import Callable, Container, Coroutine, Iterable, Iterator
+    from typing import Any
 
     from logstore.broker.channel import Channel
     from logstore.broker.headers import Envelope
@@ -274,17 +275,13 @@ class Consuming:
         queue.add_consumer(consumer)
         return tag
 
-    def cancel(self, tag: str) -> None:
-        """Remove a consumer; what it has not acknowledged stays with the channel."""
+    def cancel(self, tag: str) -> Coroutine[Any, Any, object] | None:
+        """Remove a consumer; what it has not acknowledged stays with the channel. How its queue goes, if it does."""
         consumer = self.consumers.pop(tag, None)
-        if consumer is not None:
-            self._leave(consumer)
-
-    def _leave(self, consumer: Consumer) -> None:
-        queue = consumer.queue
-        if not queue.deleted:
-            queue.remove_consumer(consumer)
-            self.channel.vhost.consumer_left(queue)
+        if consumer is None or consumer.queue.deleted:
+            return None
+        consumer.queue.remove_consumer(consumer)
+        return self.channel.vhost.consumer_left(consumer.queue)
 
     # Delivery.
 
@@ -457,13 +454,12 @@ class Consuming:
                 consumer.queue.remove_consumer(consumer)
         unacked = list(self._unacked.values())
         self._unacked.clear()
-        try:
-            for acquired in unacked:
-                acquired.release()
-        except StoreError as error:
-            logger.warning("nothing can be released any more: %s", error)
-        for consumer in consumers:
+        for acquired in unacked:
             try:
-                self.channel.vhost.consumer_left(consumer.queue)
+                acquired.release()
             except StoreError as error:
-                logger.warning("queue %r could not be deleted: %s", consumer.queue.name, error)
+                logger.warning("a message of queue %r cannot be released: %s", acquired.queue.name, error)
+        for queue in {consumer.queue: None for consumer in consumers}:
+            deletion = self.channel.vhost.consumer_left(queue)
+            if deletion is not None:
+                self.channel.vhost.changes.in_background(f"deleting the unused queue {queue.name!r}", deletion)

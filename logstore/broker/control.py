@@ -65,7 +65,7 @@ class BrokerControl:
             return {"messages": queue.ready_count if is_dry_run else queue.purge()}
         assert isinstance(queue, DurableQueue)
         if is_dry_run:
-            return {"messages": queue.unlocked_count()}
+            return {"messages": await self._socket.in_thread(queue.unlocked_count)}
         messages = await self._socket.in_thread(queue.handle.purge)
         queue.was_purged()
         return {"messages": messages}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from logstore.broker.exchanges import Route
 from logstore.broker.queues import Acquired, BrokerQueue, Place
-from logstore.errors import StoreError, StorePoisoned, UnknownMessage
+from logstore.errors import StoreError, StorePoisoned, UnknownMessage, UnknownQueue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,8 +55,11 @@ class DurableQueue(BrokerQueue):
 
     @property
     def ready_count(self) -> int:
-        """Messages that wait."""
-        return max(0, self.handle.depth - len(self._out))
+        """Messages that wait; none once the store has deleted the queue."""
+        try:
+            return max(0, self.handle.depth - len(self._out))
+        except UnknownQueue:
+            return 0
 
     def unlocked_count(self) -> int:
         """Messages that a purge would drop: neither taken nor locked by a transaction."""
@@ -125,17 +128,21 @@ class DurableQueue(BrokerQueue):
         self._head_is_lasting = False
 
     def _take(self, n: int) -> list[Place]:
-        deliveries = self.handle.acquire(n, load=True)
+        try:
+            deliveries = self.handle.acquire(n, load=True)
+        except UnknownQueue:  # deleted from the store; here in a moment
+            return []
         self._out.update(delivery.id for delivery in deliveries)
         return cast("list[Place]", deliveries)
 
     def _head_header(self) -> bytes | None:
         if not self.ready_count:
             return None
-        for message in self._store.messages(self.handle):
-            if message.id not in self._out and not message.locked:
-                with contextlib.suppress(UnknownMessage):
-                    return message.header
+        with contextlib.suppress(UnknownQueue):
+            for message in self._store.messages(self.handle):
+                if message.id not in self._out and not message.locked:
+                    with contextlib.suppress(UnknownMessage):
+                        return message.header
         return None
 
     def undurable_lsn(self) -> int | None:

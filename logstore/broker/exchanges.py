@@ -63,6 +63,18 @@ class Route(NamedTuple):
             queue.sort_into(durable, memory)
         return cls(tuple(durable), tuple(memory))
 
+    def without_deleted(self, *, leaving: bool = False) -> Route:
+        """Queues can go between a publish and its write; it then goes where it still can.
+
+        With `leaving` those too whose deletion is under way: for what the store has refused.
+        """
+        if not any(queue.deleted or queue.is_leaving for queue in (*self.durable, *self.memory)):
+            return self
+        return Route(
+            tuple(queue for queue in self.durable if not (queue.deleted or (leaving and queue.is_leaving))),
+            tuple(queue for queue in self.memory if not queue.deleted),
+        )
+
 
 NOWHERE: Final = Route((), ())
 

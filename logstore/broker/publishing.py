@@ -10,6 +10,7 @@ sees to that; here only the LSN is read, right after the publish.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import struct
 from typing import TYPE_CHECKING, Final
@@ -31,13 +32,13 @@ from logstore.broker.errors import (
     precondition_failed,
 )
 from logstore.broker.fields import MalformedFields, Properties, check_properties
-from logstore.broker.headers import EXPIRATION_MS_MAX, encode_header
+from logstore.broker.headers import EXPIRATION_MS_MAX, decode_header, encode_header
 from logstore.broker.memory_queue import place_bytes
 from logstore.broker.queues import now_ms
-from logstore.errors import StoreError, StorePoisoned
+from logstore.errors import StoreError, StorePoisoned, UnknownQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterator
     from typing import Any
 
     from logstore.broker.channel import Channel
@@ -259,12 +260,13 @@ class Publishing:
         pieces = content.pieces
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         try:
-            self._store(route, header, body)
+            with self._memory_taken(route, header, len(body)):
+                left = self._store(route, header, body)
         except StoreError as error:
             self.refuse(tag, error)
             return None
-        lsn = self.channel.store.next_lsn if route.durable else 0
-        self._enqueued(tag, route, header, body, lsn, expires)
+        lsn = self.channel.store.next_lsn if left.durable else 0
+        self._enqueued(tag, left, header, content, lsn, expires)
         return None
 
     def _check(self, properties: Properties) -> int | None:
@@ -296,26 +298,55 @@ class Publishing:
         )
         channel.send(b"".join(parts))
 
-    def _store(self, route: Route, header: bytes, body: bytes) -> None:
-        """Take memory for the memory queues, and publish to the durable ones. Raises `StoreError`."""
+    @contextlib.contextmanager
+    def _memory_taken(self, route: Route, header: bytes, body_size: int) -> Iterator[None]:
+        """Takes what the memory queues need; gives it back if the message is not stored. Raises `StoreError`."""
         budget = self.channel.vhost.budget
-        size = place_bytes(header, body) * len(route.memory)
-        if size and not budget.take(size):
+        size = len(route.memory) * (place_bytes(header, b"") + body_size)
+        if not budget.take(size):
             raise _MemoryFull(f"the broker's memory for messages is full ({budget.bytes_max} bytes)")
-        if route.durable:
+        try:
+            yield
+        except BaseException:
+            budget.give_back(size)
+            raise
+
+    def _store(self, route: Route, header: bytes, body: bytes) -> Route:
+        """Publish to the durable queues; which they were, as one can be deleted meanwhile. Raises `StoreError`."""
+        while route.durable:
             try:
                 self.channel.store.publish([queue.handle for queue in route.durable], body, header=header, wait=False)
-            except StoreError:
-                budget.give_back(size)
-                raise
+                break
+            except UnknownQueue:
+                left = route.without_deleted(leaving=True)
+                if left.durable == route.durable:
+                    raise
+                route = route._replace(durable=left.durable)
+        return route
 
-    def _enqueued(self, tag: int, route: Route, header: bytes, body: bytes, lsn: int, expires: bool) -> None:
+    def _enqueued(self, tag: int, route: Route, header: bytes, content: Content, lsn: int, expires: bool) -> None:
+        body = b"".join(content.pieces)
+        memory = [queue for queue in route.memory if not queue.deleted]
+        if len(memory) < len(route.memory):
+            self.channel.vhost.budget.give_back((len(route.memory) - len(memory)) * place_bytes(header, body))
         if route.durable:
             self.channel.changed_until(lsn)
             for queue in route.durable:
-                queue.enqueued(lsn, expires=expires)
-        for memory_queue in route.memory:
+                if not queue.deleted:
+                    queue.enqueued(lsn, expires=expires)
+        for memory_queue in memory:
             memory_queue.enqueue(header, body, expires=expires)
+        if not route.durable and not memory:
+            self.return_unroutable(content)
+        self._confirm(tag)
+
+    def found_no_queue(self, header: bytes, body: bytes, tag: int) -> None:
+        """A collected message, whose only queue was deleted meanwhile, is like one that has no route."""
+        made = decode_header(header, b"")
+        content = Content(made.routing, self._method[-1])
+        content.properties = made.properties
+        content.pieces.append(body)
+        self.return_unroutable(content)
         self._confirm(tag)
 
     async def _store_large(self, tag: int, route: Route, header: bytes, content: Content, expires: bool) -> None:
@@ -324,18 +355,17 @@ class Publishing:
         The connection reads nothing meanwhile, so order on it is kept.
         """
 
-        def store() -> tuple[bytes, int]:
-            body = b"".join(content.pieces)
-            content.pieces.clear()
-            self._store(route, header, body)
-            return body, self.channel.store.next_lsn
+        def store() -> tuple[Route, int]:
+            content.pieces = [b"".join(content.pieces)]
+            return self._store(route, header, content.pieces[0]), self.channel.store.next_lsn
 
         try:
-            body, lsn = await self.channel.wakeups.loop.run_in_executor(None, store)
+            with self._memory_taken(route, header, content.body_size):
+                left, lsn = await self.channel.wakeups.loop.run_in_executor(None, store)
         except StoreError as error:
             self.refuse(tag, error)
         else:
-            self._enqueued(tag, route, header, body, lsn, expires)
+            self._enqueued(tag, left, header, content, lsn, expires)
 
     def _confirm(self, tag: int) -> None:
         if tag:

@@ -139,6 +139,7 @@ class BrokerQueue(abc.ABC):
         self.wakeups = wakeups
         self.bindings: set[Binding] = set()
         self.deleted = False
+        self.is_leaving = False  # its deletion is under way: the store may have it no more
         self.consumers: collections.deque[Consumer] = collections.deque()
         self.used_at = wakeups.loop.time()
         self.route: Route = NOWHERE

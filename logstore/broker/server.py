@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
+from logstore.broker import descriptors
 from logstore.broker.connection import Connection
 from logstore.broker.control import BrokerControl
 from logstore.broker.errors import (
@@ -41,6 +42,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 5672
 GC_THRESHOLDS: Final = (20_000, 50, 100)
+REFUSALS_LOGGED_S: Final = 10.0  # a line at most so often
 STOP_S: Final = 5.0  # for clients to take note; with the store's own end it stays below ten seconds
 
 
@@ -72,6 +74,9 @@ class Server:
         self._stopping = False
         self._failed: asyncio.Future[Exception] | None = None
         self._admitted = 0
+        self._sockets_max = 2 * self.limits.connections_max  # some may be on their way to a refusal that says so
+        self._refused = 0  # since that was last logged
+        self._refused_logged_at = float("-inf")
 
     async def start(self) -> None:
         """Load the catalog and listen. Raises `BrokerError` if that address cannot be had."""
@@ -80,12 +85,20 @@ class Server:
         self.wakeups = WakeUps(self.store, loop, self.on_poison)
         self.users = Users(self.store.config)
         self.vhost = VirtualHost(self.store, self.wakeups, self.limits.memory_bytes_max)
+        self.store.never_wait_for_names_here()
         try:
             self._listener = await loop.create_server(lambda: Connection(self), self.host, self.port, backlog=1024)
         except OSError as error:
             self.wakeups.stop()
             raise BrokerError(_cannot_listen(self.host, self.port, error)) from error
         self.port = self._listener.sockets[0].getsockname()[1]
+        self._sockets_max = descriptors.sockets_max(self._sockets_max)
+        if self._sockets_max < self.limits.connections_max:
+            logger.warning(
+                "%d open files are allowed, so at most %d connections are: raise the limit (ulimit -n)",
+                descriptors.limit(),
+                self._sockets_max,
+            )
         self._control = BrokerControl(self)
         try:
             await self._control.start()
@@ -121,7 +134,8 @@ class Server:
         deadline = asyncio.get_running_loop().time() + timeout_s
         if self._control is not None:
             await self._control.stop(timeout_s / 4)
-        await self._finish_publishes(timeout_s / 2)
+        await self.vhost.changes.stop(timeout_s / 4)
+        await self._finish_publishes(timeout_s / 4)
         for connection in list(self.connections):
             connection.fail(ConnectionException(CONNECTION_FORCED, "broker shut down"), 0)
         left = max(0.1, deadline - asyncio.get_running_loop().time())
@@ -151,7 +165,10 @@ class Server:
 
     def connection_made(self, connection: Connection) -> bool:
         """A socket was accepted; False if there is no room even for a handshake that says so."""
-        if self._stopping or len(self.connections) >= 2 * self.limits.connections_max:
+        if self._stopping:
+            return False
+        if len(self.connections) >= self._sockets_max:
+            self._log_refusal(connection)
             return False
         self.connections.add(connection)
         sock = connection.transport.get_extra_info("socket")
@@ -159,6 +176,18 @@ class Server:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return True
+
+    def _log_refusal(self, connection: Connection) -> None:
+        self._refused += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._refused_logged_at >= REFUSALS_LOGGED_S:
+            logger.warning(
+                "%s is refused, and %d before it: there are %d connections, and the other open files are set aside",
+                connection,
+                self._refused - 1,
+                len(self.connections),
+            )
+            self._refused, self._refused_logged_at = 0, now
 
     def admit(self, connection: Connection) -> None:
         """A client has logged in. Raises 530 if too many have."""

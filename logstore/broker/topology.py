@@ -1,6 +1,7 @@
 """What clients ask about exchanges and queues: exchange.*, queue.*.
 
-Each function serves one method; `VirtualHost` does the work and knows the rules.
+Each function serves one method; `VirtualHost` does the work and knows the rules. What follows on the channel waits
+for it; other channels go on.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
     from logstore.broker.queues import BrokerQueue
 
 
-def _exchange_declare(channel: Channel, method: commands.Exchange.Declare) -> None:
+async def _exchange_declare(channel: Channel, method: commands.Exchange.Declare) -> None:
     if method.exchange == DEFAULT_EXCHANGE:
         raise ChannelException(ACCESS_REFUSED, "operation not permitted on the default exchange")
     if method.passive:
         channel.vhost.exchange(method.exchange)
     else:
-        channel.vhost.declare_exchange(
+        await channel.vhost.declare_exchange(
             method.exchange,
             method.exchange_type,
             durable=method.durable,
@@ -47,23 +48,23 @@ def _exchange_declare(channel: Channel, method: commands.Exchange.Declare) -> No
     _reply(channel, method.nowait, commands.Exchange.DeclareOk())
 
 
-def _exchange_delete(channel: Channel, method: commands.Exchange.Delete) -> None:
-    channel.vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
+async def _exchange_delete(channel: Channel, method: commands.Exchange.Delete) -> None:
+    await channel.vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
     _reply(channel, method.nowait, commands.Exchange.DeleteOk())
 
 
-def _exchange_bind(_channel: Channel, method: base.Frame) -> None:
+async def _exchange_bind(_channel: Channel, method: base.Frame) -> None:
     raise not_implemented(f"{method.name}: exchanges are bound to queues only by this broker")
 
 
-def _queue_declare(channel: Channel, method: commands.Queue.Declare) -> None:
+async def _queue_declare(channel: Channel, method: commands.Queue.Declare) -> None:
     vhost = channel.vhost
     name = method.queue
     if method.passive:
         queue = vhost.queue(name or last_queue(channel), channel.connection)
         queue.touch()
     else:
-        queue = vhost.declare_queue(
+        queue = await vhost.declare_queue(
             name or vhost.new_queue_name(),
             channel.connection,
             durable=method.durable,
@@ -71,49 +72,51 @@ def _queue_declare(channel: Channel, method: commands.Queue.Declare) -> None:
             auto_delete=method.auto_delete,
             arguments=method.arguments or {},
         )
+    if channel.connection.has_given_up:  # while it was declared: what it owns goes with it, this too
+        vhost.connection_gone(channel.connection)
     channel.last_queue = queue.name
     if not method.nowait:
         channel.send(frames.queue_declare_ok(channel.number, queue.name, queue.ready_count, len(queue.consumers)))
 
 
-def _queue_bind(channel: Channel, method: commands.Queue.Bind) -> None:
+async def _queue_bind(channel: Channel, method: commands.Queue.Bind) -> None:
     queue = named_queue(channel, method.queue)
     # As the specification has it: with both empty, the key is the name of the last queue.
     key = method.routing_key if method.queue or method.routing_key else queue.name
-    channel.vhost.bind(method.exchange, queue, key, method.arguments or {})
+    await channel.vhost.bind(method.exchange, queue, key, method.arguments or {})
     _reply(channel, method.nowait, commands.Queue.BindOk())
 
 
-def _queue_unbind(channel: Channel, method: commands.Queue.Unbind) -> None:
+async def _queue_unbind(channel: Channel, method: commands.Queue.Unbind) -> None:
     queue = named_queue(channel, method.queue)
     key = method.routing_key if method.queue or method.routing_key else queue.name
-    channel.vhost.unbind(method.exchange, queue, key, method.arguments or {})
+    await channel.vhost.unbind(method.exchange, queue, key, method.arguments or {})
     channel.reply(commands.Queue.UnbindOk())
 
 
-def _queue_purge(channel: Channel, method: commands.Queue.Purge) -> Coroutine[Any, Any, None] | None:
+async def _queue_purge(channel: Channel, method: commands.Queue.Purge) -> None:
     queue = named_queue(channel, method.queue)
     if isinstance(queue, DurableQueue):
-        return _purge_durable(channel, queue, method.nowait)
-    assert isinstance(queue, MemoryQueue)
-    _reply(channel, method.nowait, commands.Queue.PurgeOk(queue.purge()))
-    return None
+        count = await channel.wakeups.loop.run_in_executor(None, queue.handle.purge)
+        queue.was_purged()
+    else:
+        assert isinstance(queue, MemoryQueue)
+        count = queue.purge()
+    _reply(channel, method.nowait, commands.Queue.PurgeOk(count))
 
 
-async def _purge_durable(channel: Channel, queue: DurableQueue, nowait: bool) -> None:
-    # A long queue takes a while; the connection waits, the others do not.
-    count = await channel.wakeups.loop.run_in_executor(None, queue.handle.purge)
-    queue.was_purged()
-    _reply(channel, nowait, commands.Queue.PurgeOk(count))
-
-
-def _queue_delete(channel: Channel, method: commands.Queue.Delete) -> None:
+async def _queue_delete(channel: Channel, method: commands.Queue.Delete) -> None:
     name = method.queue or last_queue(channel)
     count = 0
     if name in channel.vhost.queues:
         queue = channel.vhost.queue(name, channel.connection)
-        _check_deletable(queue, if_unused=method.if_unused, if_empty=method.if_empty)
-        count = channel.vhost.delete_queue(queue)
+
+        def is_kept() -> bool:
+            _check_deletable(queue, if_unused=method.if_unused, if_empty=method.if_empty)
+            return False
+
+        is_kept()
+        count = await channel.vhost.delete_queue(queue, unless=is_kept)
         channel.changed()
     _reply(channel, method.nowait, commands.Queue.DeleteOk(count))
 
@@ -130,7 +133,7 @@ def _reply(channel: Channel, nowait: bool, method: base.Frame) -> None:
         channel.reply(method)
 
 
-HANDLERS: Final[dict[int, Callable[[Channel, Any], Coroutine[Any, Any, None] | None]]] = {
+HANDLERS: Final[dict[int, Callable[[Channel, Any], Coroutine[Any, Any, None]]]] = {
     commands.Exchange.Declare.index: _exchange_declare,
     commands.Exchange.Delete.index: _exchange_delete,
     commands.Exchange.Bind.index: _exchange_bind,

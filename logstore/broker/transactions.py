@@ -21,7 +21,6 @@ from pamqp import commands
 
 from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.errors import RESOURCE_ERROR, ChannelException
-from logstore.broker.exchanges import Route
 from logstore.broker.memory_queue import place_bytes
 from logstore.errors import NotEnqueued, StoreError, UnknownMessage, UnknownQueue
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     from logstore import Transaction
     from logstore.broker.channel import Channel
+    from logstore.broker.exchanges import Route
     from logstore.broker.publishing import Content
     from logstore.broker.queues import Acquired
 
@@ -151,7 +151,14 @@ class _Commit:
         """Write and apply it, on the event loop's thread."""
         try:
             self._plan()
-            self._write()
+            while True:
+                try:
+                    self._write()
+                except UnknownQueue:
+                    if not self._plan_again():
+                        raise
+                    continue
+                break
         except BaseException:
             self._undo()
             raise
@@ -166,9 +173,8 @@ class _Commit:
                 try:
                     await loop.run_in_executor(None, self._write)
                 except UnknownQueue:
-                    if not self._has_deleted_queues():
+                    if not self._plan_again():
                         raise
-                    self._plan()  # somebody deleted one while the others were written: without it, then
                     continue
                 break
         except BaseException:
@@ -178,14 +184,20 @@ class _Commit:
 
     # Before the store.
 
-    def _plan(self) -> None:
+    def _plan_again(self) -> bool:
+        """Somebody deleted a queue while the others were written: without it, then. False if nobody did."""
+        before = [message.route for message in self._messages]
+        self._plan(leaving=True)
+        return before != [message.route for message in self._messages]
+
+    def _plan(self, *, leaving: bool = False) -> None:
         """Say what goes where, and take the memory that memory queues will need."""
         budget = self._channel.vhost.budget
         budget.give_back(self._memory_bytes)
         self._memory_bytes = 0
         self._messages = [
             _Message(
-                _without_deleted(publish.route),
+                publish.route.without_deleted(leaving=leaving),
                 publish.content.header(publish.expiration_ms),
                 publish.content.pieces,
                 publish.content.body_size,
@@ -197,9 +209,6 @@ class _Commit:
         if not budget.take(needed):
             raise _memory_full(budget.bytes_max)
         self._memory_bytes = needed
-
-    def _has_deleted_queues(self) -> bool:
-        return any(queue.deleted for message in self._messages for queue in message.route.durable)
 
     # The store's part.
 
@@ -309,16 +318,6 @@ class _Commit:
 def _memory_full(bytes_max: int) -> ChannelException:
     return ChannelException(
         RESOURCE_ERROR, f"the broker's memory for messages is full ({bytes_max} bytes): the transaction is rolled back"
-    )
-
-
-def _without_deleted(route: Route) -> Route:
-    """Queues can go between the publish and the commit; the message then goes where it still can."""
-    if not any(queue.deleted for queue in (*route.durable, *route.memory)):
-        return route
-    return Route(
-        tuple(queue for queue in route.durable if not queue.deleted),
-        tuple(queue for queue in route.memory if not queue.deleted),
     )
 
 

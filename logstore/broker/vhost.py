@@ -3,16 +3,21 @@
 Durable exchanges, durable shared queues and the bindings between them are in the store's catalog, and
 durable there before a client hears of them; everything else lives here only.
 
-Catalog work is done on the event loop's thread: a declaration costs a few milliseconds of everyone's
-time, and in return no two clients ever see half of one.
+Changes of the catalog run off the event loop, one after the other: each is decided on, made durable and applied in its
+turn, so no two clients ever see half of one. What exists, and what lives in memory, is answered at once.
+
+After a change whose outcome is not known the catalog is asked until it tells, and what it has replaces what is here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
+import functools
 import logging
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from logstore.broker.arguments import (
     AUTO_DELETE_KEY,
@@ -23,6 +28,7 @@ from logstore.broker.arguments import (
     refuse_all,
     stored_queue_arguments,
 )
+from logstore.broker.catalog_changes import CatalogChanges
 from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.errors import (
     ACCESS_REFUSED,
@@ -44,18 +50,20 @@ from logstore.broker.exchanges import (
     canonical_arguments,
 )
 from logstore.broker.memory_queue import MemoryBudget, MemoryQueue
-from logstore.errors import StoreError, UnknownQueue
+from logstore.errors import CatalogError, StoreError, UnknownExchange, UnknownQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
 
     from logstore import MessageStore, Queue
     from logstore.broker.queues import BrokerQueue
     from logstore.broker.wakeups import WakeUps
+    from logstore.catalog import ExchangeRow
 
 logger = logging.getLogger(__name__)
 
 RESERVED_PREFIX = "amq."
+FIND_OUT_S: Final = 1.0  # between two questions to a catalog that does not tell what became of a change
 
 
 class VirtualHost:
@@ -68,6 +76,8 @@ class VirtualHost:
         self.queues: dict[str, BrokerQueue] = {}
         self._owned: dict[object, set[BrokerQueue]] = {}  # exclusive queues by connection
         self.exchanges: dict[str, Exchange] = {DEFAULT_EXCHANGE: DefaultExchange(self.queues)}
+        self.changes = CatalogChanges(wakeups.loop)
+        self._finding_out = False
         self._load()
 
     def _load(self) -> None:
@@ -77,22 +87,85 @@ class VirtualHost:
         for name, kind in PREDECLARED.items():
             if name not in present:
                 present[name] = self.store.declare_exchange(name, type=kind)
-        for name, row in present.items():
-            if row.type not in EXCHANGE_TYPES:
-                logger.warning("exchange %r has type %r, which this broker lacks: left alone", name, row.type)
-                continue
-            flags = row.arguments or {}
-            self.exchanges[name] = Exchange(
-                name,
-                row.type,
-                durable=True,
-                auto_delete=flags.get(AUTO_DELETE_KEY) is True,
-                internal=flags.get(INTERNAL_KEY) is True,
-            )
-        for binding in self.store.bindings():
-            exchange, queue = self.exchanges.get(binding.exchange), self.queues.get(binding.queue)
+        for row in present.values():
+            self._add_durable_exchange(row)
+        self._link_durable()
+
+    def _add_durable_exchange(self, row: ExchangeRow) -> None:
+        if row.type not in EXCHANGE_TYPES:
+            logger.warning("exchange %r has type %r, which this broker lacks: left alone", row.name, row.type)
+            return
+        flags = row.arguments or {}
+        self.exchanges[row.name] = Exchange(
+            row.name,
+            row.type,
+            durable=True,
+            auto_delete=flags.get(AUTO_DELETE_KEY) is True,
+            internal=flags.get(INTERNAL_KEY) is True,
+        )
+
+    def _link_durable(self) -> set[Binding]:
+        """Make every binding that the catalog has; all of them."""
+        stored = set()
+        for row in self.store.bindings():
+            exchange, queue = self.exchanges.get(row.exchange), self.queues.get(row.queue)
             if exchange is not None and queue is not None:
-                self._link(exchange, queue, binding.key, canonical_arguments(binding.arguments))
+                canonical = canonical_arguments(row.arguments)
+                self._link(exchange, queue, row.key, canonical)
+                stored.add(Binding(row.exchange, row.queue, row.key, canonical))
+        return stored
+
+    # Changing the catalog.
+
+    async def _store(self, change: Callable[[], Any]) -> Any:
+        """Have the store make a change, in the turn that it has. Raises `StoreError`."""
+        try:
+            return await self.changes.do(change)
+        except CatalogError:
+            if not self.store.names_are_settled:
+                self._find_out()
+            raise
+
+    def _find_out(self) -> None:
+        """The outcome of a change is not known: ask until it is."""
+        if not self._finding_out:
+            self._finding_out = True
+            self.changes.in_background("finding out what the catalog has", self._ask_until_known())
+
+    async def _ask_until_known(self) -> None:
+        try:
+            while not self.wakeups.stopped:
+                await asyncio.sleep(FIND_OUT_S)
+                with contextlib.suppress(CatalogError):
+                    async with self.changes.turn():
+                        await self.changes.do(self.store.settle_names)
+                        self._follow_catalog()
+                    return
+        finally:
+            self._finding_out = False
+
+    def _follow_catalog(self) -> None:
+        """What the catalog has replaces what is here; what lives in memory stays."""
+        handles = {handle.name: handle for handle in self.store.queues()}
+        rows = {row.name: row for row in self.store.exchanges()}
+        for queue in list(self.queues.values()):
+            if isinstance(queue, DurableQueue) and handles.get(queue.name) is not queue.handle:
+                self._drop(queue)
+        for exchange in list(self.exchanges.values()):
+            if exchange.durable and exchange.name not in rows and exchange.name != DEFAULT_EXCHANGE:
+                self._drop_exchange(exchange)
+        for name, handle in handles.items():
+            if name not in self.queues:
+                self._add_durable_queue(handle)
+        for name, row in rows.items():
+            if name not in self.exchanges:
+                self._add_durable_exchange(row)
+        stored = self._link_durable()
+        for exchange in self.exchanges.values():
+            for binding in exchange.bindings - stored:
+                queue = self.queues[binding.queue]
+                if exchange.durable and isinstance(queue, DurableQueue):
+                    self._unlink(exchange, queue, binding)
 
     # Looking up.
 
@@ -114,7 +187,7 @@ class VirtualHost:
 
     # Exchanges.
 
-    def declare_exchange(
+    async def declare_exchange(
         self,
         name: str,
         kind: str,
@@ -129,44 +202,80 @@ class VirtualHost:
             if kind == "headers":
                 raise not_implemented("exchange type 'headers' is not implemented by this broker")
             raise ConnectionException(COMMAND_INVALID, f"unknown exchange type '{kind}'")
-        found = self.exchanges.get(name)
-        if found is not None:
-            asked = {"type": kind, "durable": durable, "auto_delete": auto_delete, "internal": internal}
-            current = {
-                "type": found.kind,
-                "durable": found.durable,
-                "auto_delete": found.auto_delete,
-                "internal": found.internal,
-            }
-            for key, value in asked.items():
-                if value != current[key]:
-                    raise inequivalent(key, "exchange", name, value, current[key])
-        refuse_all("exchange", name, arguments)
-        if found is not None:
+        wanted = Exchange(name, kind, durable=durable, auto_delete=auto_delete, internal=internal)
+        if self._has_exchange(wanted, arguments):
             return
         if name.startswith(RESERVED_PREFIX):
             raise ChannelException(ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'")
-        if durable:
-            flags = {AUTO_DELETE_KEY: auto_delete, INTERNAL_KEY: internal}
-            self.store.declare_exchange(
-                name, type=kind, arguments={key: True for key, value in flags.items() if value} or None
-            )
-        self.exchanges[name] = Exchange(name, kind, durable=durable, auto_delete=auto_delete, internal=internal)
+        if not durable and not self.changes.involves("exchange", name):
+            self.exchanges[name] = wanted
+            return
+        async with self.changes.turn(("exchange", name)):
+            if self._has_exchange(wanted, arguments):
+                return
+            if durable:
+                flags = {AUTO_DELETE_KEY: auto_delete, INTERNAL_KEY: internal}
+                table = {key: True for key, value in flags.items() if value}
+                await self._store(
+                    functools.partial(self.store.declare_exchange, name, type=kind, arguments=table or None)
+                )
+            self.exchanges[name] = wanted
 
-    def delete_exchange(self, name: str, *, if_unused: bool) -> None:
+    def _has_exchange(self, wanted: Exchange, arguments: Mapping[str, Any] | None) -> bool:
+        """Whether it is there. Raises if it is another, or if it cannot have these arguments."""
+        found = self.exchanges.get(wanted.name)
+        if found is not None:
+            for key, attribute in (
+                ("type", "kind"),
+                ("durable", "durable"),
+                ("auto_delete", "auto_delete"),
+                ("internal", "internal"),
+            ):
+                asked, current = getattr(wanted, attribute), getattr(found, attribute)
+                if asked != current:
+                    raise inequivalent(key, "exchange", wanted.name, asked, current)
+        refuse_all("exchange", wanted.name, arguments)
+        return found is not None
+
+    async def delete_exchange(self, name: str, *, if_unused: bool) -> None:
         """Delete an exchange with its bindings; one that does not exist is deleted already."""
         if name == DEFAULT_EXCHANGE or name.startswith(RESERVED_PREFIX):
             raise ChannelException(ACCESS_REFUSED, f"deletion of system exchange '{name}' not allowed")
+        exchange = self._deletable_exchange(name, if_unused=if_unused)
+        if exchange is not None and not exchange.durable:
+            self._drop_exchange(exchange)
+        elif exchange is not None:
+            async with self.changes.turn(("exchange", name)):
+                exchange = self._deletable_exchange(name, if_unused=if_unused)
+                if exchange is None:
+                    return
+                if exchange.durable:
+                    with contextlib.suppress(UnknownExchange):  # deleted from the store already
+                        await self._store(functools.partial(self.store.delete_exchange, name))
+                self._drop_exchange(exchange)
+
+    def _deletable_exchange(self, name: str, *, if_unused: bool) -> Exchange | None:
         exchange = self.exchanges.get(name)
-        if exchange is None:
-            return
-        if if_unused and exchange.bindings:
+        if exchange is not None and if_unused and exchange.bindings:
             raise precondition_failed(f"exchange '{name}' in vhost '/' in use")
-        if exchange.durable:
-            self.store.delete_exchange(name)
-        del self.exchanges[name]
+        return exchange
+
+    def _drop_exchange(self, exchange: Exchange) -> None:
+        del self.exchanges[exchange.name]
         for binding in exchange.bindings:
             self.queues[binding.queue].bindings.discard(binding)
+
+    async def _delete_unused(self, exchanges: Iterable[Exchange]) -> None:
+        """Delete those that were to go with their last binding, and still have none."""
+        for exchange in exchanges:
+            if self.exchanges.get(exchange.name) is not exchange or exchange.bindings:
+                continue
+            try:
+                await self.delete_exchange(exchange.name, if_unused=True)
+            except ChannelException:
+                pass  # it is in use again
+            except StoreError as error:
+                logger.warning("exchange %r is unused and cannot be deleted: %s", exchange.name, error)
 
     # Queues.
 
@@ -174,7 +283,7 @@ class VirtualHost:
         """A name that nobody has, for a queue declared without one."""
         return "amq.gen-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
 
-    def declare_queue(
+    async def declare_queue(
         self,
         name: str,
         connection: object,
@@ -186,31 +295,49 @@ class VirtualHost:
     ) -> BrokerQueue:
         """Declare a queue, or check that an existing one is the same."""
         wanted = parse_queue_arguments(name, arguments)
-        if name in self.queues:
-            found = self.queue(name, connection)
-            _check_same(found, durable, exclusive, auto_delete, wanted)
-            found.touch()
-            return found
+
+        def found() -> BrokerQueue | None:
+            if name not in self.queues:
+                return None
+            queue = self.queue(name, connection)
+            _check_same(queue, durable, exclusive, auto_delete, wanted)
+            queue.touch()
+            return queue
+
+        def made() -> BrokerQueue:
+            queue = MemoryQueue(
+                name,
+                self.wakeups,
+                self.budget,
+                declared_durable=durable,
+                exclusive=exclusive,
+                auto_delete=auto_delete,
+                owner=connection if exclusive else None,
+                ttl_ms=wanted.ttl_ms,
+                expires_ms=wanted.expires_ms,
+            )
+            self._add_queue(queue)
+            return queue
+
+        queue = found()
+        if queue is not None:
+            return queue
         if name.startswith(RESERVED_PREFIX) and not name.startswith("amq.gen-"):
             raise ChannelException(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
-        if durable and not exclusive:
+        is_stored = durable and not exclusive
+        if not is_stored and not self.changes.involves("queue", name):
+            return made()
+        async with self.changes.turn(("queue", name)):
+            queue = found()
+            if queue is not None:
+                return queue
+            if not is_stored:
+                return made()
             table: dict[str, Any] = dict(wanted.table())
             if auto_delete:
                 table[AUTO_DELETE_KEY] = True
-            return self._add_durable_queue(self.store.declare_queue(name, arguments=table or None))
-        queue = MemoryQueue(
-            name,
-            self.wakeups,
-            self.budget,
-            declared_durable=durable,
-            exclusive=exclusive,
-            auto_delete=auto_delete,
-            owner=connection if exclusive else None,
-            ttl_ms=wanted.ttl_ms,
-            expires_ms=wanted.expires_ms,
-        )
-        self._add_queue(queue)
-        return queue
+            declare = functools.partial(self.store.declare_queue, name, arguments=table or None)
+            return self._add_durable_queue(await self._store(declare))
 
     def _add_durable_queue(self, handle: Queue) -> DurableQueue:
         flags = handle.arguments or {}
@@ -246,63 +373,118 @@ class VirtualHost:
         if unused_s < expires_s:
             self._watch_unused(queue, expires_s - unused_s)
             return
-        try:
-            self.delete_queue(queue)
-        except StoreError as error:
-            logger.warning("queue %r is unused and cannot be deleted: %s", queue.name, error)
+        what = f"deleting the unused queue {queue.name!r}"
+        self.changes.in_background(what, self._delete_unused_queue(queue, expires_s))
 
-    def delete_queue(self, queue: BrokerQueue) -> int:
-        """Delete a queue with its messages and bindings; how many messages waited."""
-        if queue.deleted:
-            return 0
-        count = queue.ready_count
+    async def _delete_unused_queue(self, queue: BrokerQueue, expires_s: float) -> None:
+        try:
+            await self.delete_queue(queue, unless=lambda: _is_used_again(queue, expires_s))
+        finally:
+            if not queue.deleted:
+                self._watch_unused(queue, expires_s)
+
+    async def delete_queue(self, queue: BrokerQueue, *, unless: Callable[[], bool] = lambda: False) -> int:
+        """Delete a queue with its messages and bindings; how many messages waited.
+
+        `unless` is asked when its turn has come, and may raise.
+        """
         if isinstance(queue, DurableQueue):
-            try:
-                self.store.delete_queue(queue.handle, wait=False)
-            except UnknownQueue:
-                logger.info("queue %r was already deleted from the store", queue.name)
+            async with self.changes.turn(("queue", queue.name)):
+                if queue.deleted or unless():
+                    return 0
+                count = queue.ready_count
+                await self._delete_from_store(queue)
+                unused = self._drop(queue)
+        else:
+            if queue.deleted or unless():
+                return 0
+            count = queue.ready_count
+            unused = self._drop(queue)
+        await self._delete_unused(unused)
+        return count
+
+    async def _delete_from_store(self, queue: DurableQueue) -> None:
+        queue.is_leaving = True
+        try:
+            await self._store(functools.partial(self.store.delete_queue, queue.handle, wait=False))
+        except UnknownQueue:
+            logger.info("queue %r was already deleted from the store", queue.name)
+        finally:
+            queue.is_leaving = False
+
+    def _drop(self, queue: BrokerQueue) -> list[Exchange]:
+        """A queue is gone; the exchanges that may go with their last binding."""
         queue.close()
         del self.queues[queue.name]
         if queue.owner in self._owned:
             self._owned[queue.owner].discard(queue)
-        for binding in list(queue.bindings):
-            self._unlink(self.exchanges[binding.exchange], queue, binding)
+        unused = [self._unlink(self.exchanges[binding.exchange], queue, binding) for binding in list(queue.bindings)]
         for consumer in list(queue.consumers):
-            consumer.queue_is_gone()
-        return count
+            try:
+                consumer.queue_is_gone()
+            except Exception:
+                logger.exception("a consumer of queue %r cannot be told that it is gone", queue.name)
+        return [exchange for exchange in unused if exchange is not None]
 
-    def consumer_left(self, queue: BrokerQueue) -> None:
-        """A consumer was cancelled; an auto-delete queue goes with its last one."""
-        if queue.auto_delete and not queue.consumers:
-            self.delete_queue(queue)
+    def consumer_left(self, queue: BrokerQueue) -> Coroutine[Any, Any, object] | None:
+        """A consumer was cancelled; an auto-delete queue goes with its last one, and then this is how."""
+        if not queue.auto_delete or queue.consumers or queue.deleted:
+            return None
+        return self.delete_queue(queue, unless=lambda: bool(queue.consumers))
 
     def connection_gone(self, connection: object) -> None:
-        """Delete the exclusive queues of a connection."""
+        """Delete the exclusive queues of a connection; they are in memory, and gone when this returns."""
+        unused: list[Exchange] = []
         for queue in self._owned.pop(connection, ()):
-            self.delete_queue(queue)
+            try:
+                unused += self._drop(queue)
+            except Exception:
+                logger.exception("queue %r cannot be taken down wholly", queue.name)
+        if unused:
+            self.changes.in_background("deleting exchanges without bindings", self._delete_unused(unused))
 
     # Bindings.
 
-    def bind(self, exchange_name: str, queue: BrokerQueue, key: str, arguments: Mapping[str, Any]) -> None:
+    async def bind(self, exchange_name: str, queue: BrokerQueue, key: str, arguments: Mapping[str, Any]) -> None:
         """Bind a queue to an exchange; a second time is harmless."""
         exchange = self._bindable(exchange_name)
         canonical = canonical_arguments(arguments)
         binding = Binding(exchange_name, queue.name, key, canonical)
         if binding in exchange.bindings:
             return
-        if exchange.durable and isinstance(queue, DurableQueue):
-            self.store.bind(exchange_name, queue.handle, key, arguments=binding.argument_table or None)
-        self._link(exchange, queue, key, canonical)
+        if not (exchange.durable and isinstance(queue, DurableQueue)):
+            self._link(exchange, queue, key, canonical)
+            return
+        async with self.changes.turn(("exchange", exchange_name), ("queue", queue.name)):
+            exchange = self._bindable(exchange_name)
+            if queue.deleted:
+                raise not_found("queue", queue.name)
+            table = binding.argument_table or None
+            if binding not in exchange.bindings and exchange.durable:
+                await self._store(functools.partial(self.store.bind, exchange_name, queue.handle, key, arguments=table))
+            self._link(exchange, queue, key, canonical)
 
-    def unbind(self, exchange_name: str, queue: BrokerQueue, key: str, arguments: Mapping[str, Any]) -> None:
+    async def unbind(self, exchange_name: str, queue: BrokerQueue, key: str, arguments: Mapping[str, Any]) -> None:
         """Remove a binding; one that does not exist is removed already."""
         exchange = self._bindable(exchange_name)
         binding = Binding(exchange_name, queue.name, key, canonical_arguments(arguments))
         if binding not in exchange.bindings:
             return
-        if exchange.durable and isinstance(queue, DurableQueue):
-            self.store.unbind(exchange_name, queue.handle, key, arguments=binding.argument_table or None)
-        self._unlink(exchange, queue, binding)
+        if not (exchange.durable and isinstance(queue, DurableQueue)):
+            unused = self._unlink(exchange, queue, binding)
+        else:
+            async with self.changes.turn(("exchange", exchange_name), ("queue", queue.name)):
+                exchange = self._bindable(exchange_name)
+                if binding not in exchange.bindings:
+                    return
+                table = binding.argument_table or None
+                if exchange.durable:
+                    await self._store(
+                        functools.partial(self.store.unbind, exchange_name, queue.handle, key, arguments=table)
+                    )
+                unused = self._unlink(exchange, queue, binding)
+        if unused is not None:
+            await self._delete_unused([unused])
 
     def _bindable(self, exchange_name: str) -> Exchange:
         if exchange_name == DEFAULT_EXCHANGE:
@@ -314,11 +496,15 @@ class VirtualHost:
         if exchange.add(binding, queue):
             queue.bindings.add(binding)
 
-    def _unlink(self, exchange: Exchange, queue: BrokerQueue, binding: Binding) -> None:
+    def _unlink(self, exchange: Exchange, queue: BrokerQueue, binding: Binding) -> Exchange | None:
+        """The exchange, if that was its last binding and it is to go with it."""
         exchange.remove(binding, queue)
         queue.bindings.discard(binding)
-        if exchange.auto_delete and not exchange.bindings and exchange.name in self.exchanges:
-            self.delete_exchange(exchange.name, if_unused=False)
+        return exchange if exchange.auto_delete and not exchange.bindings else None
+
+
+def _is_used_again(queue: BrokerQueue, expires_s: float) -> bool:
+    return bool(queue.consumers) or queue.wakeups.loop.time() - queue.used_at < expires_s
 
 
 def _locked(name: str) -> ChannelException:

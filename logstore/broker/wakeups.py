@@ -127,4 +127,7 @@ class WakeUps:
         queues, self._queues = self._queues, {}
         self._serving = False
         for queue in queues:
-            queue.serve()
+            try:
+                queue.serve()
+            except Exception:  # a defect, of this queue only: the others have been taken off the list
+                logger.exception("queue %r cannot be served", queue.name)

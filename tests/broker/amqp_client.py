@@ -26,6 +26,7 @@ class RawClient:
         self.socket = socket.socket()
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # sent is sent, in a test's eyes
         self.socket.settimeout(timeout)
         self.socket.connect(("127.0.0.1", port))
         self.buffer = b""

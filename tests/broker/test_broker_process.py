@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
+import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pika
 import pytest
@@ -40,6 +42,48 @@ def test_sigterm_ends_it_cleanly_within_ten_seconds_and_the_next_start_has_every
         channel = connect(process.port).channel()
         assert channel.queue_declare("q", durable=True).method.message_count == 100
         assert channel.basic_get("q")[2] == b"0"
+
+
+@pytest.mark.parametrize("hangs", ["force", "publish"])
+def test_sigterm_ends_it_whatever_hangs_and_the_next_start_has_everything(tmp_path: Path, hangs: str) -> None:
+    code = (
+        "import sys, threading, logstore.store\n"
+        "from logstore.cli import main\n"
+        "store = logstore.store.MessageStore\n"
+        "real = getattr(store, sys.argv.pop(1))\n"
+        "def hang(self, *args, **options):\n"
+        "    if not args or b'hang' not in args[1:2]: return real(self, *args, **options)\n"
+        "    threading.Event().wait()\n"
+        "def hang_always(self, *args): threading.Event().wait()\n"
+        "setattr(store, real.__name__, hang if real.__name__ == 'publish' else hang_always)\n"
+        "main()\n"
+    )
+    arguments = ["serve", str(tmp_path / "store"), "--port", "0", "--stop-timeout", "2"]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, hangs, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            channel = connect(int(process.stdout.readline().rpartition(":")[2])).channel()
+            channel.queue_declare("q", durable=True)
+            channel.confirm_delivery()
+            channel.basic_publish("", "q", b"kept")
+            threading.Thread(target=publish_unheard, args=[channel], daemon=True).start()
+            time.sleep(0.2)  # in the one case until the loop hangs
+            process.terminate()
+            said = process.communicate(timeout=60)[1]
+        finally:
+            process.kill()
+    assert process.returncode == 1
+    assert "not ended 2 s after SIGTERM" in said
+    with serving(tmp_path / "store") as again:
+        channel = connect(again.port).channel()
+        assert channel.basic_get("q")[2] == b"kept"
+
+
+def publish_unheard(channel: Any) -> None:
+    with contextlib.suppress(Exception):
+        channel.basic_publish("", "q", b"hang")
 
 
 def test_after_sigkill_everything_confirmed_is_there_and_the_same_port_works(tmp_path: Path) -> None:

@@ -232,7 +232,8 @@ def test_without_descriptors_newcomers_are_turned_away_and_everyone_else_goes_on
         for _ in range(120):
             with contextlib.suppress(OSError):
                 sockets.append(socket.create_connection(("127.0.0.1", process.port), 5))
-        wait_for("using them all up", lambda: len(os.listdir(f"/proc/{process.pid}/fd")) >= 59)
+        wait_for("turning newcomers away", lambda: not is_served(process.port))
+        assert len(os.listdir(f"/proc/{process.pid}/fd")) < 59  # what the log needs is set aside
         crowd.work_on(150, 20)  # over several segments, for each of which a file has to be opened
         assert [client.breaks for client in crowd.clients] == [0] * 5
         assert not crowd.journal.refused or len(crowd.journal.confirmed) > 0

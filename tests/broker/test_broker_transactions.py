@@ -200,7 +200,8 @@ def test_a_queue_that_is_deleted_while_a_large_commit_is_written_is_left_out(tmp
     class Deleting(Proxy):
         def publish(self, *args: Any, **options: Any) -> Any:
             if options.get("transaction") is not None and "gone" in broker.server.vhost.queues:
-                broker.call(lambda: broker.server.vhost.delete_queue(broker.server.vhost.queues["gone"]))
+                vhost = broker.server.vhost
+                broker.call_async(lambda: vhost.delete_queue(vhost.queues["gone"]))
             return self._store.publish(*args, **options)
 
     broker = Broker(Deleting(open_store(tmp_path / "store")))

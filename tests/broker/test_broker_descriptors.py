@@ -1,0 +1,64 @@
+"""A broker that may have few files open: connections take what is left, and the log has its own."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+from pamqp import commands
+
+from broker.amqp_client import RawClient
+from broker.serve_process import ServeProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@contextlib.contextmanager
+def serving_with(limits: str, path: Path) -> Iterator[ServeProcess]:
+    under = ["sh", "-c", f'{limits}; exec "$@"', "sh"]
+    process = ServeProcess(path, under=under, options=["--segment-size", "512K"])
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def connections(process: ServeProcess, count: int) -> list[RawClient]:
+    return [RawClient(process.port, timeout=60) for _ in range(count)]
+
+
+def test_more_connections_than_files_may_be_open_are_refused_with_a_line_and_the_log_goes_on(tmp_path: Path) -> None:
+    with serving_with("ulimit -n 64", tmp_path / "store") as process:
+        client = RawClient(process.port, timeout=60).open()
+        client.declare("q", durable=True)
+        client.send(1, commands.Confirm.Select())
+        client.expect(commands.Confirm.SelectOk)
+        idle = connections(process, 60)
+        with pytest.raises(ConnectionError):
+            idle[-1].start()
+        for _ in range(60):  # through seven segments
+            client.publish("q", bytes(60_000))
+            client.expect(commands.Basic.Ack)
+        for each in idle:
+            each.socket.close()
+        while True:
+            with contextlib.suppress(ConnectionError):
+                RawClient(process.port, timeout=60).open()
+                break
+        lines = process.errors.read_text().splitlines()
+        assert "64 open files are allowed, so at most" in lines[0]
+        assert "is refused" in lines[1]
+        assert len(lines) <= 3, "refusals are not logged one by one"
+        assert process.stop() == 0
+
+
+def test_the_soft_limit_of_open_files_is_raised_to_the_hard_one(tmp_path: Path) -> None:
+    with serving_with("ulimit -Sn 64", tmp_path / "store") as process:
+        clients = connections(process, 60)
+        for client in clients:
+            client.open()
+        assert process.stop() == 0
+        assert process.errors.read_text() == ""
