@@ -2,7 +2,7 @@
 
 A row is a record of the log, verified by the core, which fills the columns itself; docs/spark.md has the schema.
 Nothing here takes the store's lock or writes to it: it works beside a live writer (up to what is durable), after a
-close and after a crash. Needs ``pip install 'logstore[arrow]'``.
+close and after a crash. Needs ``pip install '/path/to/checkout[arrow]'``.
 
 LSNs and ids are int64, sizes are bytes, times are microseconds in UTC.
 """
@@ -10,20 +10,21 @@ LSNs and ids are int64, sizes are bytes, times are microseconds in UTC.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from logstore import arguments
 from logstore._core import lib
 from logstore.errors import OptionError
 from logstore.extras import require
 from logstore.inspect import Reader, read_catalog
-from logstore.records import LSN_LIMIT, RecordType
-from logstore.row_scan import COLUMNS, RowScan, type_bits
+from logstore.records import RecordType
+from logstore.row_scan import COLUMNS, RowScan, check_known_places, type_bits
 from logstore.row_schema import message_schema, open_schema, schema
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
 
     import pyarrow as pa
 
@@ -109,18 +110,22 @@ def read(
     """
     arrow = require("arrow", "pyarrow")
     made = schema(columns, body=body is not None, strings=strings)
-    where = Where() if where is None else where
+    where = Where() if where is None else arguments.instance("where", where, Where)
     start, stop, as_of = (_lsn(name, value) for name, value in _lsns(start_lsn, stop_lsn, as_of_lsn))
-    size = _within("body", BODY_BYTES if body is None else body, 0, _BODY_BYTES_MAX)
-    rows = _within("batch_rows", batch_rows, 1, _BATCH_ROWS_MAX)
+    size = arguments.integer("body", BODY_BYTES if body is None else body, 0, _BODY_BYTES_MAX)
+    rows = arguments.integer("batch_rows", batch_rows, 1, _BATCH_ROWS_MAX)
+    arguments.place(connect, catalog, called="catalog")
+    given = arguments.optional(arguments.names_by_id, "queue_names", queue_names)
+    types, times = _types(where.types), _times(where)
+    if known is not None:
+        check_known_places(known)
     ids = _id_list("ids", where.ids)
     queue_ids = _id_list("queue_ids", where.queue_ids)
     reader = Reader(store_dir, from_lsn=start, hold=hold, keep_lsn=keep_lsn)
     try:
-        if queue_names is None:
+        names = given
+        if names is None:
             names = _names(store_dir, reader, connect, catalog) if "queue" in made.names else {}
-        else:
-            names = dict(queue_names)
         scan = RowScan(
             reader,
             made,
@@ -130,11 +135,11 @@ def read(
             body_bytes=size,
             batch_rows=rows,
             queue_names=names,
-            types=_types(where.types),
+            types=types,
             queue_ids=queue_ids,
             ids=ids,
-            start_time=_moment("start_time", where.start_time),
-            stop_time=_moment("stop_time", where.stop_time),
+            start_time=times[0],
+            stop_time=times[1],
             known=known,
         )
     except BaseException:
@@ -154,6 +159,7 @@ def queue_names(
     store_dir: str | os.PathLike[str], *, connect: str | None = None, catalog: str | None = None
 ) -> dict[int, str]:
     """The names of the store's queues by their ids, as the catalog has them. Raises what :func:`read` does."""
+    arguments.place(connect, catalog, called="catalog")
     with Reader(store_dir) as reader:
         return _names(store_dir, reader, connect, catalog)
 
@@ -162,6 +168,10 @@ def open_places(messages: pa.Table) -> pa.Table:
     """The places that open messages (a table like ``OPEN``) still have, as ``known`` takes them in :func:`read`."""
     arrow = require("arrow", "pyarrow")
     compute = require("arrow", "pyarrow.compute")
+    arguments.instance("messages", messages, arrow.Table, what="a pyarrow.Table")
+    missing = {"id", "places"} - set(messages.schema.names)
+    if missing:
+        raise OptionError(f"messages has the columns id and places, and lacks {' and '.join(sorted(missing))}")
     lists = messages["places"].combine_chunks()
     lists = arrow.concat_arrays(lists.chunks) if isinstance(lists, arrow.ChunkedArray) else lists
     ids = compute.take(messages["id"], compute.list_parent_indices(lists))
@@ -187,34 +197,32 @@ def _lsns(start: int | None, stop: int | None, as_of: int | None) -> list[tuple[
 
 
 def _lsn(name: str, value: int | None) -> int:
-    return 0 if value is None else _within(name, value, 0, LSN_LIMIT - 1)
-
-
-def _within(name: str, value: object, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise OptionError(f"{name} is a number from {least} to {most}, not {value!r}")
-    return value
+    return 0 if value is None else arguments.integer(name, value, 0, arguments.LSN_MAX)
 
 
 def _id_list(name: str, values: Sequence[int] | None) -> list[int] | None:
-    return None if values is None else sorted({_within(name, each, 0, LSN_LIMIT - 1) for each in values})
+    if values is None:
+        return None
+    listed = arguments.items(name, values, "numbers")
+    return sorted({arguments.integer(f"each of {name}", each, 0, arguments.LSN_MAX) for each in listed})
 
 
 def _types(names: Sequence[str] | None) -> int:
     if names is None:
         return 0
     known = set(RecordType.__members__)
-    for name in names:
+    wanted = arguments.texts("types", names)
+    for name in wanted:
         if name not in known:
-            raise OptionError(f"there is no record type {name!r}; there are {', '.join(RecordType.__members__)}")
-    return type_bits(names)
+            raise OptionError(
+                f"there is no record type {arguments.shown(name)}; there are {', '.join(RecordType.__members__)}"
+            )
+    return type_bits(wanted)
 
 
-def _moment(name: str, value: datetime | None) -> datetime | None:
-    given: object = value  # whatever was passed, in spite of the annotation
-    if given is not None and (not isinstance(given, datetime) or given.utcoffset() is None):
-        raise OptionError(f"{name} is a datetime with a time zone, not {value!r}")
-    return value
+def _times(where: Where) -> list[datetime | None]:
+    named = {"start_time": where.start_time, "stop_time": where.stop_time}
+    return [arguments.optional(arguments.moment, name, value) for name, value in named.items()]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,17 +22,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from xxhash import xxh32_hexdigest
 
+from logstore import arguments
 from logstore.arrow import queue_names
-from logstore.errors import OptionError, StoreError
+from logstore.errors import StoreError
 from logstore.export_files import Job, write_messages, write_records
 from logstore.export_manifest import OPEN_FILE, ExportDamaged, FileInfo, Manifest, Span
 from logstore.export_mark import check_mark, find_mark
 from logstore.export_plan import CHUNK_BYTES, FILE_BYTES, ExportPlan, checked_options, chunks, log_bytes, plan_run
-from logstore.export_target import Target, explained, file_hash, read_manifest
+from logstore.export_target import Target, checked_manifest, explained, file_hash
 from logstore.extras import require
 from logstore.files import FORMAT_VERSION
-from logstore.holds import LIMIT_BYTES, Hold, hold
+from logstore.holds import LIMIT_BYTES, LIMIT_BYTES_MAX, Hold, hold
 from logstore.inspect import LogRecycled, Reader
+from logstore.regular_files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,15 +105,19 @@ def export(
     of :mod:`logstore.export_manifest`; ``MissingExtra``; and what reading the log does. Whatever it raises, the target
     holds what it held before, or some of the run, whole; the next run goes on from there.
     """
-    if not 1 <= file_bytes <= 1 << 40:
-        raise OptionError(f"file_bytes is a number from 1 to {1 << 40}, not {file_bytes!r}")
-    checked_options(None, body, compression)
+    source, path = arguments.path("store_dir", store_dir), arguments.path("target", target)
+    _check_options(start_lsn, body, compression, hold_limit_bytes)
+    arguments.integer("file_bytes", file_bytes, 1, 1 << 40)
+    arguments.optional(arguments.path, "iceberg", iceberg)
+    arguments.place(connect, catalog, called="catalog")
+    arguments.function("progress", progress)
+    if hold is not None:
+        arguments.instance("hold", hold, Hold)
     require("arrow", "pyarrow.parquet")
     started = time.monotonic()
-    source = Path(store_dir)
     with Reader(source) as reader:
         info = reader.info  # and it says so if this is no store
-    with Target(target, source) as place:
+    with Target(path, source) as place:
         for attempt in range(1, 1 + _TRIES):
             try:
                 with held_for(source, place, info, hold, hold_limit_bytes) as held, _reader(source, held) as reader:
@@ -140,6 +146,14 @@ def export(
         return replace(report, seconds=time.monotonic() - started)
 
 
+def _check_options(
+    start_lsn: object, body: int | None, compression: str | None, hold_limit_bytes: object = None
+) -> None:
+    arguments.optional(arguments.integer, "start_lsn", start_lsn, 0, arguments.LSN_MAX)
+    arguments.optional(arguments.integer, "hold_limit_bytes", hold_limit_bytes, 1, LIMIT_BYTES_MAX)
+    checked_options(None, body, compression)
+
+
 def plan_export(
     store_dir: str | os.PathLike[str],
     target: str | os.PathLike[str],
@@ -150,9 +164,10 @@ def plan_export(
     allow_gap: bool = False,
 ) -> ExportPlan:
     """What :func:`export` would do now; nothing is made or changed. Raises as it does."""
-    path = Path(target)
+    path = arguments.path("target", target)
+    _check_options(start_lsn, body, compression)
     with explained(path):
-        manifest = read_manifest(path)
+        manifest = checked_manifest(path)
     with Reader(store_dir) as reader:
         return plan_run(reader, manifest, start_lsn=start_lsn, body=body, compression=compression, allow_gap=allow_gap)
 
@@ -167,9 +182,10 @@ def hold_for(
 
     Where the log has let go of that already, on all that is left of it. Raises as :func:`logstore.holds.hold` does.
     """
-    source, path = Path(store_dir), Path(target)
+    source, path = arguments.path("store_dir", store_dir), arguments.path("target", target)
+    arguments.optional(arguments.integer, "limit_bytes", limit_bytes, 1, LIMIT_BYTES_MAX)
     with explained(path):
-        manifest = read_manifest(path)
+        manifest = checked_manifest(path)
     return _take_hold(source, path, manifest, limit_bytes)
 
 
@@ -177,7 +193,7 @@ def _take_hold(source: Path, target: Path, manifest: Manifest | None, limit_byte
     if limit_bytes is None:
         with Reader(source, from_lsn=(1 << 63) - 1) as reader:
             limit_bytes = max(LIMIT_BYTES, reader.info.log_bytes)
-    name = f"export-{xxh32_hexdigest(os.fsencode(target.resolve()))}"
+    name = f"export-{xxh32_hexdigest(os.fsencode(os.path.realpath(target)))}"
     if manifest is not None:
         try:
             return hold(source, name, lsn=manifest.last_lsn, limit_bytes=limit_bytes, expires_s=HOLD_S)
@@ -270,7 +286,7 @@ class Run:
         for segment in self._segments:
             if segment.end_lsn > self._info.watermark_lsn:
                 try:
-                    fd = os.open(self._source / segment.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                    fd = open_regular(self._source / segment.name)
                     try:
                         os.fdatasync(fd)
                     finally:
@@ -300,6 +316,7 @@ class Run:
         before = self._place.manifest
         span = Span(units[0].start_lsn, units[-1].stop_lsn)
         staging = self._place.begin()
+        begin_lsn = self._segments[0].first_lsn
         job = Job(
             store_dir=str(self._source),
             store=self._info.uuid,
@@ -307,8 +324,9 @@ class Run:
             queue_names=self._names,
             body=self._plan.options.body,
             compression=self._plan.options.compression,
-            # Without a hold a writer may come at any moment, and must not be able to take away what is to be read.
-            keep_lsn=None if self._held is not None else max(span.start_lsn, self._segments[0].first_lsn),
+            # Without a hold a writer may come at any moment, and must not be able to take away what is to be read. As
+            # with a hold, no row depends on what lies below the first one that was not exported.
+            keep_lsn=None if self._held is not None else max(1, begin_lsn, 0 if before is None else span.start_lsn),
             # What was open before a gap may have ended in it: only what the log still tells is carried on.
             open_set=str(self._place.path / OPEN_FILE) if before is not None and gap is None else None,
         )

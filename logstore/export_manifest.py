@@ -37,6 +37,7 @@ __all__ = [
     "Manifest",
     "Mark",
     "Span",
+    "is_file_path",
     "staged_name",
 ]
 
@@ -157,6 +158,11 @@ class FileInfo:
             raise ValueError(f"the numbers of {self.path!r} are impossible")
         if _HASH.fullmatch(self.xxh64) is None:
             raise ValueError(f"the hash of {self.path!r} is none")
+
+
+def is_file_path(path: str) -> bool:
+    """Whether an export writes files of this name, within its target."""
+    return path == OPEN_FILE or _FILE_PATH.fullmatch(path) is not None
 
 
 def staged_name(path: str) -> str:

@@ -10,52 +10,57 @@ from typing import TYPE_CHECKING, Final
 
 from xxhash import xxh64_hexdigest
 
+from logstore import arrow
 from logstore.export_manifest import ExportMismatch, Mark, Span
+from logstore.extras import require
+from logstore.files import SEGMENT_HEADER_BYTES
 from logstore.inspect import Reader
-from logstore.records import RecordFlag, RecordType, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from logstore.holds import Hold
-    from logstore.inspect import BatchBytes, SegmentInfo
-    from logstore.records import Record
+    from logstore.inspect import SegmentInfo
 
 __all__ = ["check_mark", "find_mark"]
 
-_BATCH_BYTES_MAX: Final = 2 << 20
-_RELOCATIONS: Final = frozenset({RecordType.MESSAGE_RELOCATED, RecordType.TX_RELOCATED})
+_TAIL_BYTES: Final = 2 << 20
 
 
 def find_mark(source: Path, held: Hold | None, segments: Sequence[SegmentInfo], span: Span) -> Mark | None:
-    """The last batch in this range that no open will leave out of the log; None if there is none near its end.
+    """The last batch in this range that no open will leave out of the log; None if there is none.
 
-    An open may leave out a last segment that holds nothing but copies.
+    An open may leave out the last segment if it holds nothing but copies.
     """
-    parts = [one for one in segments if one.first_lsn < span.stop_lsn and one.end_lsn > span.start_lsn]
-    if not parts:
-        return None
-    stop = min(parts[-1].end_lsn, span.stop_lsn)
-    found: list[BatchBytes] = []
-    with Reader(source, from_lsn=max(parts[-1].first_lsn, stop - _BATCH_BYTES_MAX), hold=held) as reader:
-        for batch in reader.batches():
-            if batch.end_lsn > stop:
-                break
-            found.append(batch)
-        for batch in reversed(found):
-            if any(map(_is_original, reader.decode(batch))):
-                return Mark(batch.lsn, xxh64_hexdigest(batch.raw))
+    written = [one for one in segments if one.end_lsn > one.first_lsn + SEGMENT_HEADER_BYTES]
+    for part in reversed(written):
+        first, stop = max(part.first_lsn, span.start_lsn), min(part.end_lsn, span.stop_lsn)
+        for start in (max(first, stop - _TAIL_BYTES), first):  # most often the end of the segment is enough
+            lsn = _last_batch(source, held, start, stop, originals=part is written[-1]) if start < stop else None
+            if lsn is not None:
+                with Reader(source, from_lsn=lsn, hold=held) as reader:
+                    batch = next(reader.batches(), None)
+                return None if batch is None or batch.lsn != lsn else Mark(lsn, xxh64_hexdigest(batch.raw))
     return None
 
 
-def _is_original(record: Record) -> bool:
-    code = int(record.type)
-    return (
-        code >> 8 in (Stream.MESSAGE, Stream.TRANSACTION)
-        and code not in _RELOCATIONS
-        and RecordFlag.COPY not in record.flags
-    )
+def _last_batch(source: Path, held: Hold | None, start_lsn: int, stop_lsn: int, *, originals: bool) -> int | None:
+    """The last batch that begins in this range; with ``originals`` the last with a record that is no copy."""
+    compute = require("arrow", "pyarrow.compute")
+    columns = ["batch_lsn", "stream", "relocated"]
+    found: int | None = None
+    with arrow.read(
+        source, start_lsn=start_lsn, stop_lsn=stop_lsn, columns=columns, hold=held, queue_names={}, strings="plain"
+    ) as rows:
+        for batch in rows:
+            wanted = compute.greater_equal(batch["batch_lsn"], start_lsn)
+            if originals:
+                copied = compute.or_(compute.equal(batch["stream"], "log"), batch["relocated"])
+                wanted = compute.and_not(wanted, copied)
+            places = compute.indices_nonzero(wanted)
+            found = batch["batch_lsn"][places[-1].as_py()].as_py() if len(places) else found
+    return found
 
 
 def check_mark(source: Path, held: Hold | None, segments: Sequence[SegmentInfo], mark: Mark | None) -> None:

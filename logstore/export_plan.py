@@ -7,15 +7,16 @@ on in the same pieces.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from logstore import arguments
 from logstore.errors import CorruptLog, OptionError
 from logstore.export_manifest import ExportError, ExportGap, ExportMismatch, ExportOptions, Manifest, Span
 from logstore.files import SEGMENT_HEADER_BYTES, SegmentHeader
 from logstore.inspect import LogRecycled, ReaderInfo, SegmentInfo
 from logstore.records import InvalidRecord
+from logstore.regular_files import read_start
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +104,9 @@ def plan_run(
     """
     info, segments = reader.info, reader.segments()
     options = checked_options(manifest, body, compression)
-    stop = info.end_lsn if stop_lsn is None else min(stop_lsn, info.end_lsn)
+    # What a writer has begun and not written to may be left out by the next open, and the log then ends before it.
+    end = reader.last_lsn()
+    stop = end if stop_lsn is None else min(stop_lsn, end)
     first = segments[0].first_lsn if segments else info.base_lsn
     gap = None
     if manifest is None:
@@ -111,7 +114,7 @@ def plan_run(
         if not first <= start <= max(stop, first):
             raise OptionError(f"start_lsn is {start}, and the log of {reader.path} reaches from {first} to {stop}")
     else:
-        _check_same(reader.path, info, manifest, start_lsn)
+        _check_same(reader.path, info, end, manifest, start_lsn)
         start = manifest.last_lsn
         gap = _gap(reader.path, segments, manifest)
         if gap is not None and not allow_gap:
@@ -129,19 +132,19 @@ def plan_run(
 
 def checked_options(manifest: Manifest | None, body: int | None, compression: str | None) -> ExportOptions:
     """What all files have in common. Raises ``OptionError`` for what cannot be, or differs from before."""
-    if body is not None and not 0 < body <= 1 << 30:
-        raise OptionError(f"body is a number of bytes from 1 to {1 << 30}, not {body!r}")
+    arguments.optional(arguments.integer, "body", body, 1, 1 << 30)
+    arguments.optional(arguments.text, "compression", compression)
     given = ExportOptions() if manifest is None else manifest.options
     if manifest is not None and body is not None and body != given.body:
         told = "without bodies" if given.body is None else f"with bodies of {given.body} bytes"
         raise OptionError(f"this target was made {told}, and body is {body}: leave it as it was, or take a new target")
     try:
-        return ExportOptions(given.body if body is None else body, compression or given.compression)
+        return ExportOptions(given.body if body is None else body, (compression or given.compression).lower())
     except ValueError as error:
         raise OptionError(str(error)) from None
 
 
-def _check_same(store_dir: Path, info: ReaderInfo, manifest: Manifest, start_lsn: int | None) -> None:
+def _check_same(store_dir: Path, info: ReaderInfo, end_lsn: int, manifest: Manifest, start_lsn: int | None) -> None:
     if info.uuid != manifest.store:
         raise ExportMismatch(
             f"the target holds the export of store {manifest.store}, and {store_dir} is store {info.uuid}: "
@@ -152,9 +155,10 @@ def _check_same(store_dir: Path, info: ReaderInfo, manifest: Manifest, start_lsn
             f"start_lsn is {start_lsn}, and the target was begun at {manifest.first_lsn}: an export goes on where it "
             "ended, so leave start_lsn away, or choose another target"
         )
-    if info.end_lsn < manifest.last_lsn:
+    # Beyond the mark there are only copies: an open may have left these out of the log.
+    if manifest.mark is not None and end_lsn <= manifest.mark.lsn:
         raise ExportMismatch(
-            f"the log of {store_dir} ends at LSN {info.end_lsn}, and records up to {manifest.last_lsn} were exported: "
+            f"the log of {store_dir} ends at LSN {end_lsn}, and a record beyond LSN {manifest.mark.lsn} was exported: "
             "this is an older copy of the store; choose another target"
         )
 
@@ -171,12 +175,7 @@ def _gap(store_dir: Path, segments: Sequence[SegmentInfo], manifest: Manifest) -
 def _previous_end(path: Path, segment: SegmentInfo) -> int:
     """Where the log before this segment ends, as its header says."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            raw = os.read(fd, SEGMENT_HEADER_BYTES)
-        finally:
-            os.close(fd)
-        header = SegmentHeader.decode(raw)
+        header = SegmentHeader.decode(read_start(path, SEGMENT_HEADER_BYTES)[0])
     except FileNotFoundError:
         raise LogRecycled(f"the writer of {path.parent} reused {path.name} meanwhile: run this again") from None
     except InvalidRecord as error:

@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Final, Self
 
 from xxhash import xxh64
 
+from logstore.directory import lies_in
 from logstore.errors import OptionError
 from logstore.export_manifest import (
     INTENT,
     LOCK,
     MANIFEST,
+    OPEN_FILE,
     STAGING,
     ExportDamaged,
     ExportError,
@@ -33,13 +35,15 @@ from logstore.export_manifest import (
     FileInfo,
     Intent,
     Manifest,
+    is_file_path,
 )
+from logstore.regular_files import open_regular, read_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-__all__ = ["StagedFile", "Target", "explained", "file_hash", "read_manifest"]
+__all__ = ["StagedFile", "Target", "checked_manifest", "explained", "file_hash", "read_manifest"]
 
 _STAGED_MANIFEST: Final = "manifest.json"
 _STAGED_INTENT: Final = "intent.json"
@@ -172,7 +176,7 @@ class Target:
             )
 
     def _take_lock(self) -> None:
-        self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        self._lock = open_regular(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -184,7 +188,7 @@ class Target:
         if raw is not None:
             self._put_into_place(Intent.decode(raw, self.path / INTENT))
         self.clear_staging()
-        return read_manifest(self.path)
+        return checked_manifest(self.path)
 
     def clear_staging(self) -> None:
         """Throw away what no intent names."""
@@ -266,15 +270,64 @@ class Target:
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """What the target says of itself; None if nothing was exported there."""
+    """What the target says of itself; None if it says nothing."""
     raw = _read(path / MANIFEST)
     return None if raw is None else Manifest.decode(raw, path / MANIFEST)
+
+
+def checked_manifest(path: Path) -> Manifest | None:
+    """What the target says of itself, if it has the files that it names and no other ones of an export.
+
+    Raises :class:`~logstore.export_manifest.ExportDamaged`: going on would leave rows out, or write them twice.
+    """
+    # In this order a run that another process ends meanwhile is seen as before it or as after it.
+    found = _dataset_files(path)
+    interrupted = (path / INTENT).exists()
+    manifest = read_manifest(path)
+    named = {} if manifest is None else {file.path: file.bytes for file in (*manifest.files, *manifest.of("open"))}
+    strangers = sorted(found.keys() - named.keys()) if not interrupted else []
+    if strangers:
+        where = f"{path / MANIFEST} is missing" if manifest is None else f"{path / MANIFEST} does not name all files"
+        raise ExportDamaged(
+            f"{where}, and {path / strangers[0]} was exported{_and_more(strangers)}: exporting again would double its "
+            f"rows. Restore {MANIFEST}, or export to a new target"
+        )
+    lost = sorted(name for name, size in named.items() if name != OPEN_FILE and found.get(name) != size)
+    lost = [name for name in lost if _size(path / name) != named[name]]
+    if lost:
+        raise ExportDamaged(
+            f"{path / lost[0]} is missing or damaged{_and_more(lost)}, and its rows are in no other file: restore it, "
+            "or export to a new target"
+        )
+    return manifest
+
+
+def _dataset_files(path: Path) -> dict[str, int]:
+    """The files with names that an export writes, and their sizes."""
+    found = {}
+    for place in path.glob("*/*"):
+        for file in (place,) if place.parent.name == "open" else place.glob("*.parquet"):
+            name = file.relative_to(path).as_posix()
+            if is_file_path(name) and (size := _size(file)) is not None:
+                found[name] = size
+    return found
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return os.stat(path, follow_symlinks=False).st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _and_more(names: list[str]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
 
 
 def file_hash(path: Path) -> tuple[int, str]:
     """Bytes and XXH64 of a file."""
     made, size = xxh64(), 0
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = open_regular(path)
     try:
         while piece := os.read(fd, _PIECE):
             made.update(piece)
@@ -303,19 +356,16 @@ def explained(target: Path) -> Iterator[None]:
 
 
 def _check_outside(store_dir: Path, target: Path) -> None:
-    own, goal = store_dir.resolve(), target.resolve()
-    if goal == own or own in goal.parents:
+    if lies_in(target, store_dir):
         raise OptionError(f"the target {target} lies in the store {store_dir} itself; choose a place outside")
 
 
 def _read(path: Path) -> bytes | None:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        raw, size = read_start(path, _MANIFEST_BYTES_MAX)
     except FileNotFoundError:
         return None
-    with os.fdopen(fd, "rb") as file:
-        raw = file.read(_MANIFEST_BYTES_MAX + 1)
-    if len(raw) > _MANIFEST_BYTES_MAX:
+    if size > _MANIFEST_BYTES_MAX:
         raise ExportDamaged(f"{path} is larger than any that an export writes: restore it")
     return raw
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import fcntl
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from logstore import arguments
 from logstore.export_manifest import INTENT, LOCK, ExportError, ExportLocked, FileInfo, Manifest
 from logstore.export_target import explained, file_hash, read_manifest
 from logstore.extras import require
+from logstore.regular_files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 __all__ = ["VerifyReport", "verify"]
 
@@ -42,7 +44,8 @@ def verify(target: str | os.PathLike[str], *, progress: Callable[[int, int], Non
     Raises ``ExportError`` for a directory without an export, or with a run that was interrupted and must be finished
     first; ``ExportLocked`` while one is under way; ``ExportDamaged``, ``VersionError``, ``MissingExtra``.
     """
-    path = Path(target)
+    path = arguments.path("target", target)
+    arguments.function("progress", progress)
     with explained(path):
         lock = _lock(path)
         try:
@@ -58,7 +61,7 @@ def verify(target: str | os.PathLike[str], *, progress: Callable[[int, int], Non
 
 def _lock(path: Path) -> int:
     try:
-        lock = os.open(path / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lock = open_regular(path / LOCK)
     except FileNotFoundError:
         raise ExportError(f"{path} holds no export: there is no {LOCK} in it; check the path") from None
     try:

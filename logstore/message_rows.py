@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from logstore import arguments
 from logstore._core import ffi, lib
 from logstore._native import check, failure
 from logstore.errors import OptionError, StoreClosed
 from logstore.extras import require
 from logstore.inspect import LogRecycled, Reader
-from logstore.records import LSN_LIMIT
 from logstore.row_scan import REASONS, column_array
 from logstore.row_schema import message_schema, open_schema
 
@@ -67,8 +67,10 @@ class MessageScan:
     ) -> None:
         arrow = require("arrow", "pyarrow")
         start = _lsn("start_lsn", start_lsn, 0)
-        if isinstance(batch_rows, bool) or not 1 <= batch_rows <= lib.LS_MESSAGE_ROWS_MAX:
-            raise OptionError(f"batch_rows is 1 to {lib.LS_MESSAGE_ROWS_MAX}, not {batch_rows!r}")
+        rows = arguments.integer("batch_rows", batch_rows, 1, lib.LS_MESSAGE_ROWS_MAX)
+        names_by_id = arguments.names_by_id("queue_names", queue_names)
+        if seed is not None:
+            arguments.instance("seed", seed, arrow.Table, what="a pyarrow.Table, as open_rows() gives it")
         self._reader = Reader(store_dir, from_lsn=start, hold=hold, keep_lsn=keep_lsn)
         try:
             stop = _lsn("stop_lsn", stop_lsn, self._reader.info.end_lsn)
@@ -76,8 +78,8 @@ class MessageScan:
             """The first LSN that counts."""
             self.stop_lsn = max(start, min(stop, self._reader.info.end_lsn))
             """Where the rows end: a pass that begins here goes on with what is open."""
-            named = sorted(queue_names)
-            names = arrow.array([queue_names[number] for number in named], arrow.string())
+            named = sorted(names_by_id)
+            names = arrow.array([names_by_id[number] for number in named], arrow.string())
             self._dictionaries = {
                 "queue": names,
                 "outcome": arrow.array(OUTCOMES, arrow.string()),
@@ -87,7 +89,7 @@ class MessageScan:
             """Of the batches."""
             made = ffi.new("ls_message_rows **")
             ids = ffi.new("uint32_t[]", named)
-            check(lib.ls_message_rows_new(start, self.stop_lsn, ids, len(named), batch_rows, made))
+            check(lib.ls_message_rows_new(start, self.stop_lsn, ids, len(named), rows, made))
             self._c: Any = ffi.gc(made[0], lib.ls_message_rows_free)
             self._began = False
             if seed is not None:
@@ -189,15 +191,19 @@ class MessageScan:
     def _seed(self, table: pa.Table) -> None:
         missing = {"id", "state"} - set(table.schema.names)
         if missing:
-            raise OptionError(f"an open set has the columns id and state, and this one lacks {' and '.join(missing)}")
+            raise OptionError(
+                f"seed is an open set, with the columns id and state, and this one lacks {' and '.join(missing)}"
+            )
         types = require("arrow", "pyarrow").types
         if not types.is_integer(table.schema.field("id").type) or not types.is_binary(table.schema.field("state").type):
-            raise OptionError("the open set's id is no number or its state no bytes: take it as a pass left it")
+            raise OptionError(
+                "seed is an open set whose id is no number or whose state is no bytes: take it as a pass left it"
+            )
         rest = (table.schema.metadata or {}).get(REST_KEY, b"")
         try:
             told = bytes.fromhex(rest.decode("ascii"))
         except ValueError:
-            raise OptionError(f"the open set's {REST_KEY.decode()} is not what a pass left") from None
+            raise OptionError(f"the {REST_KEY.decode()} of seed is not what a pass left") from None
         if told:
             check(lib.ls_message_rows_seed_rest(self._c, told, len(told)))
         arrow = require("arrow", "pyarrow")
@@ -205,7 +211,7 @@ class MessageScan:
         for batch in table.select(["id", "state"]).cast(wanted).to_batches():
             ids, states = batch.columns
             if ids.null_count or states.null_count:
-                raise OptionError("a row of the open set has no id or no state: take it as a pass left it")
+                raise OptionError("a row of seed has no id or no state: take it as a pass left it")
             at, offsets = _address(ids.buffers()[1], "int64_t *"), _address(states.buffers()[1], "int32_t *")
             values = _address(states.buffers()[2], "uint8_t *")
             rows = batch.num_rows
@@ -232,8 +238,4 @@ def _with_dictionaries(schema: pa.Schema) -> pa.Schema:
 
 
 def _lsn(name: str, value: object, otherwise: int) -> int:
-    if value is None:
-        return otherwise
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LSN_LIMIT:
-        raise OptionError(f"{name} is an LSN, 0 to {LSN_LIMIT - 1}, not {value!r}")
-    return value
+    return otherwise if value is None else arguments.integer(name, value, 0, arguments.LSN_MAX)

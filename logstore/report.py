@@ -1,7 +1,7 @@
 """A report of a log: how deep its queues were, how fast, what it cost, what holds it, as figures and as one page.
 
 It reads a store, beside its writer too, or what ``logstore export`` wrote, and changes neither. Counting is done here,
-with Arrow, or by Spark, which gives the same. Needs ``pip install 'logstore[report]'``.
+with Arrow, or by Spark, which gives the same. Needs ``pip install '/path/to/checkout[report]'``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from logstore import arguments
 from logstore.errors import OptionError, StoreError, UnknownQueue
 from logstore.extras import require
 from logstore.report_counts import Grid, Scope, micros, moment
@@ -58,11 +59,16 @@ def report(
 
     Raises ``MissingExtra``, ``OptionError``, ``UnknownQueue``, and what reading a store or an export raises.
     """
-    for name, time in (("start", start), ("stop", stop)):
-        if time is not None and time.utcoffset() is None:
-            raise OptionError(f"{name} is a datetime with a time zone, not {time!r}")
-    if not 1 <= top <= TOP_MAX:
-        raise OptionError(f"top is a number from 1 to {TOP_MAX}, not {top!r}")
+    path = arguments.path("path", path)
+    queues = arguments.texts("queues", queues)
+    arguments.optional(arguments.moment, "start", start)
+    arguments.optional(arguments.moment, "stop", stop)
+    top = arguments.integer("top", top, 1, TOP_MAX)
+    arguments.optional(arguments.text, "title", title)
+    arguments.place(connect, catalog, called="catalog")
+    arguments.function("show", show)
+    if spark is not None:
+        arguments.having("spark", spark, ("createDataFrame", "sql"), "a SparkSession")
     require("report", "numpy")
     with open_source(path, connect=connect, catalog=catalog) as source:
         ids = _ids(source, queues)
@@ -226,10 +232,13 @@ def write_page(found: dict[str, Any], target: str | os.PathLike[str]) -> None:
     """
     from logstore.report_page import page
 
-    goal = Path(target)
+    goal = arguments.path("target", target)
     if goal.is_dir():
-        raise OptionError(f"{goal} is a directory: name a file")
-    text = page(found)
+        raise OptionError(f"the target {goal} is a directory: name a file")
+    try:
+        text = page(arguments.instance("found", found, dict, what="the document that report() gives"))
+    except KeyError as problem:
+        raise OptionError(f"found is not the document that report() gives: it has no {problem}") from problem
     staged = goal.parent / f".{goal.name}.{secrets.token_hex(4)}"
     try:
         with staged.open("x", encoding="utf-8") as file:

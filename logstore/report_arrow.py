@@ -269,7 +269,7 @@ class _Messages:
 
     def __init__(self, counts: Counts, grid: Grid, scope: Scope, flows: _Flows) -> None:
         self._counts, self._grid, self._scope, self._flows = counts, grid, scope, flows
-        self._oldest: list[tuple[tuple[bool, int], Held]] = []
+        self._oldest: list[tuple[tuple[int, int], Held]] = []
 
     def finish(self) -> None:
         """Into what others read."""
@@ -304,14 +304,14 @@ class _Messages:
         counts.open_pending += int(np.count_nonzero(pending))
         counts.open_staged += int(np.count_nonzero(staged))
         ids = _ints(chosen.column("id"))
-        since, started = _ints(chosen.column("enqueue_time")), _ints(chosen.column("start_time"))
+        enqueued, started = _ints(chosen.column("enqueue_time")), _ints(chosen.column("start_time"))
+        since = np.where(enqueued != NONE, enqueued, started)
         moved = _ints(chosen.column("copy_count")) > 0
-        for at in np.lexsort((ids, moved))[:OLDEST]:
-            us = since[at] if since[at] != NONE else started[at]
+        for at in np.lexsort((ids, since))[:OLDEST]:
             held = Held(
                 id=int(ids[at]),
                 queue_id=self._waits_on(chosen.column("places")[int(at)].as_py()),
-                since_us=None if us == NONE else int(us),
+                since_us=None if since[at] == NONE else int(since[at]),
                 content_bytes=int(content[at]),
                 places=int(waiting[at]),
                 pending=int(pending[at]),

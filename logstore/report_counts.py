@@ -181,9 +181,9 @@ class Held:
     moved: bool
 
     @property
-    def order(self) -> tuple[bool, int]:
-        """The first needs most of the log."""
-        return self.moved, self.id
+    def order(self) -> tuple[int, int]:
+        """The first has lived longest; one of which the log no longer tells is older than all of which it does."""
+        return -1 if self.since_us is None else self.since_us, self.id
 
 
 @dataclass(frozen=True, slots=True)

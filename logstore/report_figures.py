@@ -13,7 +13,7 @@ from logstore.report_counts import Latency, QueueBytes, moment
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from logstore.report_counts import Counts
+    from logstore.report_counts import Counts, Held
 
 __all__ = ["figures"]
 
@@ -174,8 +174,23 @@ def _deliveries(counts: Counts) -> list[dict[str, Any]]:
     ]
 
 
-def _held(counts: Counts, held: Any) -> dict[str, Any]:
+def _held(counts: Counts, held: Held) -> dict[str, Any]:
     names = ("id", "content_bytes", "places", "pending", "staged", "moved")
-    return {**_named(counts, held.queue_id), "since": _iso(held.since_us)} | {
-        name: getattr(held, name) for name in names
-    }
+    told = {name: getattr(held, name) for name in names}
+    return {**_named(counts, held.queue_id), "since": _iso(held.since_us)} | told | {"remedy": _remedy(counts, held)}
+
+
+def _remedy(counts: Counts, held: Held) -> str:
+    """What would free it, in words."""
+    told = []
+    if held.queue_id is not None:
+        name = counts.names.get(held.queue_id)
+        more = f" and {held.places - 1} more" if held.places > 1 else ""
+        told.append(f"consume or purge queue {held.queue_id if name is None else repr(name)}{more}")
+    if held.pending:
+        told.append("commit or roll back the transaction that has work on it")
+    if not told and held.staged:
+        return "enqueue or destroy it; a restart drops it"
+    if not told and held.places:
+        return "consume or purge the queues on which it waits"
+    return "; ".join(told) if told else "it is going: nothing is to be done"

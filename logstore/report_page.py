@@ -327,11 +327,20 @@ def _tail(found: dict[str, Any], drawn: Any) -> _Section:
             size_short(one["content_bytes"]),
             whole(one["places"]),
             ", ".join(word for word in ("moved", "staged") if one[word]) or "",
+            one["remedy"],
         )
         for one in found["oldest"]
     ]
     if rows_oldest:
-        columns = ("oldest messages, by queue", "#id", "#since (UTC)", "#content", "#waits on", "")
+        columns = (
+            "oldest messages, by queue",
+            "#id",
+            "#since (UTC)",
+            "#content",
+            "#waits on",
+            "",
+            "*what would free it",
+        )
         tables.append(_table(columns, rows_oldest))
     else:
         texts.append("No message lives.")

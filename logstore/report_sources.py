@@ -22,6 +22,7 @@ from logstore.extras import require
 from logstore.holds import LIMIT_BYTES, hold, list_holds
 from logstore.inspect import Reader, read_catalog
 from logstore.inspection import Inspection
+from logstore.regular_files import read_start
 from logstore.report_counts import Doubt
 from logstore.tail import read_tail
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["ExportSource", "Source", "StoreSource", "open_source"]
 
 MANIFEST: Final = "_manifest.json"
+EXPORT_LOCK: Final = "_LOCK"
 HOLD_S: Final = 6 * 3600.0
 HOLDERS: Final = 10
 TRIES: Final = 10
@@ -184,19 +186,19 @@ class ExportSource(Source):
     """What an export wrote. Records, messages and the open set are of one moment: that of its manifest."""
 
     def __init__(self, target: str | os.PathLike[str]) -> None:
-        from logstore.export_target import read_manifest
+        from logstore.export_target import checked_manifest
 
         super().__init__()
         self.path = Path(target)
-        self.manifest, self._opened = self._state(read_manifest)
+        self.manifest, self._opened = self._state(checked_manifest)
         manifest = self.manifest
         size = sum(file.bytes for file in (*manifest.files, *manifest.of("open")))
         self.facts = Facts("export", str(manifest.store), "exported", manifest.first_lsn, manifest.last_lsn, size)
 
-    def _state(self, read_manifest: Callable[[Path], Manifest | None]) -> tuple[Manifest, bytes]:
+    def _state(self, checked_manifest: Callable[[Path], Manifest | None]) -> tuple[Manifest, bytes]:
         """A manifest and the open set of its moment; another export may be between two renames."""
         for _ in range(TRIES):
-            manifest = read_manifest(self.path)
+            manifest = checked_manifest(self.path)
             if manifest is None:
                 raise StoreError(f"{self.path} has no {MANIFEST} any more: give the target of an export")
             opened = self._open_bytes(manifest)
@@ -213,7 +215,7 @@ class ExportSource(Source):
         if manifest.open is None:
             return None
         try:
-            raw = (self.path / manifest.open.path).read_bytes()
+            raw, _ = read_start(self.path / manifest.open.path, manifest.open.bytes + 1)
         except FileNotFoundError:
             return None
         return raw if xxh64_hexdigest(raw) == manifest.open.xxh64 else None
@@ -223,10 +225,18 @@ class ExportSource(Source):
         return [str(self.path / file.path) for file in self.manifest.of(dataset)]
 
     def _batches(self, dataset: str, columns: Sequence[str] | None) -> Iterator[Any]:
-        parquet = require("report", "pyarrow.parquet")
+        from logstore.export_manifest import ExportDamaged
+
+        arrow, parquet = require("report", "pyarrow"), require("report", "pyarrow.parquet")
         for path in self.files(dataset):
-            with parquet.ParquetFile(path) as file:
-                yield from file.iter_batches(BATCH_ROWS, columns=None if columns is None else list(columns))
+            try:
+                with parquet.ParquetFile(path) as file:
+                    yield from file.iter_batches(BATCH_ROWS, columns=None if columns is None else list(columns))
+            except (OSError, arrow.ArrowException) as error:
+                raise ExportDamaged(
+                    f"{path} cannot be read ({error}): restore it; logstore export --verify {self.path} tells all that "
+                    "is missing or damaged"
+                ) from error
 
     def records(self, columns: Sequence[str]) -> Iterator[Any]:
         """From its files."""
@@ -260,6 +270,6 @@ def _pairs(batch: Any) -> list[tuple[int, str | None]]:
 def open_source(path: str | os.PathLike[str], *, connect: str | None = None, catalog: str | None = None) -> Source:
     """A store's directory, or an export's target. Raises what reading it raises."""
     require("report", "pyarrow")
-    if (Path(path) / MANIFEST).is_file():
+    if any((Path(path) / name).is_file() for name in (MANIFEST, EXPORT_LOCK)):
         return ExportSource(path)
     return StoreSource(path, connect=connect, catalog=catalog)

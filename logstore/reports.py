@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from logstore._core import ffi, lib
+from logstore._native import filled, listed
 from logstore.transactions import Xid, _xid_from_c
 
 
@@ -106,8 +107,7 @@ class Recovery:
     @classmethod
     def of(cls, store: Any) -> Recovery:
         """Of the core's ``ls_store``."""
-        report = ffi.new("ls_recovery *")
-        lib.ls_recovery_report(store, report)
+        report = filled("ls_recovery", lambda into: lib.ls_recovery_report(store, into))
         names = _names_from_c(store) | {"checkpoint_ignored": _ignored(report.checkpoint_state)}
         counts: dict[str, Any] = {
             field.name: int(getattr(report, field.name)) for field in fields(cls) if field.name not in names
@@ -126,12 +126,8 @@ def _ignored(state: int) -> str:
 
 
 def _names_from_c(store: Any) -> dict[str, Any]:
-    count = ffi.new("size_t *")
-    lib.ls_recovery_items(store, ffi.NULL, 0, count)
-    items = ffi.new("ls_recovered[]", count[0] + 1)
-    lib.ls_recovery_items(store, items, count[0], count)
     by_kind: dict[int, list[Any]] = {}
-    for item in items[0 : count[0]]:
+    for item in listed("ls_recovered", lambda *into: lib.ls_recovery_items(store, *into)):
         by_kind.setdefault(item.kind, []).append(item)
     return {
         "staged": tuple(Staged(one.id, one.count) for one in by_kind.get(lib.LS_RECOVERED_STAGED, [])),
@@ -170,7 +166,7 @@ class SegmentLife:
 
     @classmethod
     def from_c(cls, segment: Any) -> SegmentLife:
-        """Of the core's ``ls_segment_info``."""
+        """Of a copy of the core's ``ls_segment_info``."""
         return cls(
             first_lsn=segment.first_lsn,
             epoch=segment.epoch,
@@ -182,9 +178,8 @@ class SegmentLife:
 
 
 def stats_from_c(stats: Any) -> dict[str, Any]:
-    """The counters of the core's ``ls_stats`` by name."""
-    names = [name for name, _ in ffi.typeof("ls_stats").fields]
-    counters: dict[str, Any] = {name: int(getattr(stats, name)) for name in names}
+    """The counters of a copy of the core's ``ls_stats`` by name."""
+    counters: dict[str, Any] = dict(vars(stats))
     counters["durability"] = "relaxed" if counters.pop("relaxed") else "strict"
     counters["full"] = bool(counters["full"])
     own = counters["appended_bytes"] - counters["relocated_bytes"]

@@ -9,8 +9,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from logstore import arguments
 from logstore._core import ffi, lib
 from logstore._native import check
+from logstore.errors import OptionError
 from logstore.extras import require
 from logstore.records import RecordType
 
@@ -185,19 +187,33 @@ class RowScan:
             self._dictionaries["type"] = arrow.concat_arrays([self._dictionaries["type"], more])
 
 
+_PLACES: Final = {
+    "place_ids": "id",
+    "place_queue_ids": "queue_id",
+    "place_lsns": "enqueue_lsn",
+    "place_times": "enqueue_time",
+}
+
+
+def check_known_places(known: object) -> None:
+    """Raises ``TypeError`` for what is no Arrow table, ``OptionError`` for one without the columns of places."""
+    arrow = require("arrow", "pyarrow")
+    table = arguments.instance("known", known, arrow.Table, what="a pyarrow.Table")
+    for column in _PLACES.values():
+        found = table.schema.field(column).type if table.schema.names.count(column) == 1 else None
+        if found is None or not (arrow.types.is_integer(found) or arrow.types.is_timestamp(found)):
+            raise OptionError(
+                f"known has the columns {', '.join(_PLACES.values())}, of numbers and times: see open_places"
+            )
+
+
 def _known_places(options: Any, known: pa.Table) -> dict[str, Any]:
     """The core's lists of a table of places; what is returned keeps their memory."""
     arrow = require("arrow", "pyarrow")
     compute = require("arrow", "pyarrow.compute")
-    names = {
-        "place_ids": "id",
-        "place_queue_ids": "queue_id",
-        "place_lsns": "enqueue_lsn",
-        "place_times": "enqueue_time",
-    }
     ordered = known.sort_by([("id", "ascending"), ("queue_id", "ascending")])
     kept = {}
-    for name, column in names.items():
+    for name, column in _PLACES.items():
         values = compute.fill_null(ordered[column].cast(arrow.int64()), 0).combine_chunks()
         chunk = values.chunk(0) if isinstance(values, arrow.ChunkedArray) else values
         kept[name] = ffi.from_buffer("uint64_t[]", chunk.buffers()[1], require_writable=False)

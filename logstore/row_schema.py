@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from logstore import arguments
 from logstore.errors import OptionError
 from logstore.extras import require
 from logstore.row_scan import COLUMNS, DICTIONARIES
@@ -45,20 +46,28 @@ def schema(columns: Sequence[str] | None = None, *, body: bool = False, strings:
     Raises :class:`~logstore.errors.OptionError` for a column that there is not, or one that is named twice.
     """
     arrow = require("arrow", "pyarrow")
-    if strings not in {"plain", "dictionary"}:
-        raise OptionError(f"strings is 'plain' or 'dictionary', not {strings!r}")
-    if isinstance(columns, str) or (columns is not None and not isinstance(columns, Sequence)):
-        raise OptionError(f"columns is a sequence of names, not {columns!r}")
-    names = [name for name in COLUMNS if body or name != "body"] if columns is None else list(columns)
+    strings = arguments.choice("strings", strings, "plain", "dictionary")
+    names = [name for name in COLUMNS if body or name != "body"] if columns is None else _wanted(columns)
     types = _record_types()
     for name in names:
         if name not in types:
-            raise OptionError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
+            raise OptionError(f"there is no column {arguments.shown(name)}; there are {', '.join(COLUMNS)}")
         if names.count(name) > 1:
             raise OptionError(f"the column {name!r} is named twice")
         if strings == "dictionary" and name in DICTIONARIES:
             types[name] = arrow.dictionary(arrow.int32() if name == "queue" else arrow.int8(), arrow.string())
     return arrow.schema([arrow.field(name, types[name], nullable=name not in _NEVER_NULL) for name in names])
+
+
+def _wanted(columns: object) -> list[str]:
+    if isinstance(columns, str | bytes | bytearray | memoryview) or not isinstance(columns, Sequence):
+        raise OptionError(f"columns is a sequence of names, not {arguments.shown(columns)}")
+    names = []
+    for name in arguments.items("columns", columns, "names"):  # before more is read: it may be long
+        if not isinstance(name, str):
+            raise OptionError(f"columns is a sequence of names, and {arguments.shown(name)} in it is none")
+        names.append(name)
+    return names
 
 
 _PLACE_FIELDS: Final = (

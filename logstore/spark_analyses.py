@@ -352,12 +352,12 @@ def latency_histogram(messages: DataFrame, *, reasons: Sequence[str] = TAKEN) ->
 
 
 def pinning(open: DataFrame, limit: int = 10) -> DataFrame:  # noqa: A002 - the set's own name
-    """What holds the tail and since when: the oldest messages that live, oldest first, at most ``limit``.
+    """What holds the tail and since when: the messages that have lived longest, oldest first, at most ``limit``.
 
     ``id`` (the LSN at which it began), ``queue_id, queue`` (the first on which it waits), ``since`` (its first enqueue,
     else its start), ``content_bytes, places`` (on which it waits), ``pending, staged, moved`` (it was relocated: what
     it needs lies further up now).
-    Not moved ones come first: they need the log from ``id`` on. Nothing is shuffled but the best of each task.
+    Those come first of which the log no longer tells since when. Nothing is shuffled but the best of each task.
     """
     from pyspark.sql import functions as f
 
@@ -374,7 +374,7 @@ def pinning(open: DataFrame, limit: int = 10) -> DataFrame:  # noqa: A002 - the 
             "staged",
             (f.col("copy_count") > 0).alias("moved"),
         )
-        .orderBy("moved", "id")
+        .orderBy(f.col("since").asc_nulls_first(), "id")
         .limit(limit)
     )
 

@@ -27,9 +27,10 @@ from logstore.errors import OptionError, StoreError
 from logstore.export import ExportReport, Run, held_for, hold_for
 from logstore.export_manifest import ExportError, FileInfo
 from logstore.export_plan import CHUNK_BYTES, FILE_BYTES, plan_run
-from logstore.export_target import Target, read_manifest
+from logstore.export_target import Target, checked_manifest, read_manifest
 from logstore.inspect import Reader
 from logstore.spark_java import need_pyspark, session
+from logstore.threads import start
 
 if TYPE_CHECKING:
     import os
@@ -116,8 +117,7 @@ class _SparkRun(Run):
         from logstore.spark_work import Work, WorkSource
 
         # A hold belongs to the process that took it: the tasks are told where it begins.
-        first = self._segments[0].first_lsn if self._held is None else self._held.lsn
-        job = replace(job, keep_lsn=max(1, first))
+        job = job if self._held is None else replace(job, keep_lsn=self._held.lsn)
         work = Work(job, span, tuple(units), str(staging))
         self.spark.dataSource.register(WorkSource)
         tasks = self.spark.read.format(WorkSource.name()).option("work", work.encode()).load()
@@ -148,8 +148,7 @@ def _kept_alive(held: Hold | None) -> Iterator[None]:
             except StoreError:
                 return  # a task that misses something says so
 
-    thread = threading.Thread(target=renew, name="logstore-export-hold", daemon=True)
-    thread.start()
+    thread = start("logstore-export-hold", renew)
     try:
         yield
     finally:
@@ -192,7 +191,7 @@ def stream_export(
     StreamOptions.read(given | {"path": str(source)})
     kept = hold_for(source, place, limit_bytes=options.pop("hold_limit_bytes", None))
     try:
-        manifest = read_manifest(place)
+        manifest = checked_manifest(place)
         if manifest is not None:
             given.setdefault("start", str(manifest.last_lsn))
         spark.dataSource.register(RangeSource)
@@ -204,7 +203,7 @@ def stream_export(
     except BaseException:
         kept.release()
         raise
-    threading.Thread(target=_keep_while, args=(query, kept), name="logstore-export-hold", daemon=True).start()
+    start("logstore-export-hold", _keep_while, query, kept)
     return query
 
 

@@ -52,7 +52,7 @@ class Conditions:
         return left + nulls
 
     def _never_null(self, path: tuple[str, ...]) -> bool:
-        return len(path) == 1 and (path[0] in NEVER_NULL or path[0] in self.wanted)
+        return len(path) == 1 and (path[0].lower() in NEVER_NULL or path[0].lower() in self.wanted)
 
     def _takes(self, one: Filter) -> bool:
         from pyspark.sql import datasource as spark
@@ -61,7 +61,7 @@ class Conditions:
         value: Any = getattr(one, "value", None)
         if len(path) != 1:
             return False
-        column = path[0]
+        column = path[0].lower()
         if isinstance(one, spark.In):
             values = tuple(value) if isinstance(value, list | tuple) else ()
             if column == "lsn" and values and all(_is(each, int) for each in values):

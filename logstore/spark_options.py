@@ -1,7 +1,10 @@
 """The options of the Spark data source, read once and checked: what is wrong is said before anything is opened.
 
-Spark hands every option over as text, under a name whose case does not count. LSNs are decimal or,
-with 0x, hexadecimal; sizes are bytes.
+Spark hands every option over as text, under a name whose case does not count; nor does that of a value that is one
+of a few words. LSNs are decimal or, with 0x, hexadecimal; sizes are bytes.
+
+Of a table in a catalog Spark hands the options over among the table's properties, and only when it is created: so they
+are kept with its columns, see :func:`kept_with`.
 """
 
 from __future__ import annotations
@@ -19,7 +22,18 @@ from logstore.spark_filters import Conditions
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["BATCH_OPTIONS", "BODY_BYTES", "STREAM_OPTIONS", "Options", "StreamOptions", "paths_of"]
+    from pyspark.sql.types import StructType
+
+__all__ = [
+    "BATCH_OPTIONS",
+    "BODY_BYTES",
+    "STREAM_OPTIONS",
+    "Options",
+    "StreamOptions",
+    "given_for",
+    "kept_with",
+    "paths_of",
+]
 
 PARTITION_BYTES: Final = 64 << 20
 BATCH_ROWS: Final = 1 << 16
@@ -86,7 +100,7 @@ class Options(_Common):
     def read(cls, given: Mapping[str, str]) -> Options:
         """Raises ``OptionError``."""
         text = _Text(given, BATCH_OPTIONS)
-        mode = text.word("mode", "strict")
+        mode = text.word("mode", "strict").lower()
         if mode not in MODES:
             raise OptionError(f"the option mode is {mode!r}; it is strict or permissive")
         start_lsn, stop_lsn = text.lsn("start_lsn"), text.lsn("stop_lsn")
@@ -119,7 +133,7 @@ class StreamOptions(_Common):
         common = _common(text)
         if len(common[0]) != 1:
             raise OptionError("a stream follows one store: make one for each, and union them")
-        start = text.word("start", "earliest")
+        start = text.word("start", "earliest").lower()
         max_records, max_bytes = text.number("maxrecordspertrigger"), text.number("maxbytespertrigger")
         if max_records is not None and max_bytes is not None:
             raise OptionError("maxRecordsPerTrigger and maxBytesPerTrigger are both given; Spark applies one limit")
@@ -214,9 +228,47 @@ def _common(text: _Text) -> tuple[tuple[str, ...], int | None, str | None, str |
     )
 
 
+KEPT: Final = "logstore"
+_OPTION_OF_TABLE: Final = "option."
+
+
+def _of_table(given: Mapping[str, str]) -> dict[str, str] | None:
+    """The options of a table that is being created, without the properties that Spark adds; None: it is no table."""
+    lower = {key.lower(): value for key, value in given.items()}
+    if not {"provider", "owner"} <= lower.keys():
+        return None
+    size = len(_OPTION_OF_TABLE)
+    made = {key[size:]: value for key, value in lower.items() if key.startswith(_OPTION_OF_TABLE)}
+    place = lower.get("path", lower.get("location"))
+    return made | ({"path": place} if place is not None and "paths" not in made else {})
+
+
+def kept_with(schema: StructType, given: Mapping[str, str]) -> StructType:
+    """The schema of a source with these options. That of a table in a catalog carries them from then on."""
+    options = _of_table(given)
+    if options is not None:
+        schema.fields[0].metadata = {KEPT: json.dumps(options, sort_keys=True)}
+    return schema
+
+
+def given_for(schema: StructType, given: Mapping[str, str]) -> dict[str, str]:
+    """The options of a read: those of a table that were kept with its columns, and those given now."""
+    kept = next((field.metadata[KEPT] for field in schema.fields if KEPT in (field.metadata or {})), None)
+    made = _of_table(given)
+    options = {key.lower(): value for key, value in given.items()} if made is None else made
+    if kept is None and not {"path", "paths"} & options.keys():
+        raise OptionError(
+            "the source logstore needs a path: load(DIR), or the option path. A table is made without a list of "
+            "columns, as in CREATE TABLE name USING logstore OPTIONS (path 'DIR'): its options are kept with them"
+        )
+    found: dict[str, str] = json.loads(kept or "{}")
+    return found | options
+
+
 def paths_of(given: Mapping[str, str]) -> tuple[str, ...]:
     """The store directories that are named, absolute. Raises ``OptionError`` for none, and for unknown options."""
-    return _paths(_Text(given, BATCH_OPTIONS | STREAM_OPTIONS))
+    options = _of_table(given)
+    return _paths(_Text(given if options is None else options, BATCH_OPTIONS | STREAM_OPTIONS))
 
 
 def _paths(text: _Text) -> tuple[str, ...]:
@@ -247,6 +299,8 @@ def _conditions(text: _Text, start_lsn: int | None, stop_lsn: int | None) -> Con
     made.limit(start_lsn or 0, LSN_LIMIT if stop_lsn is None else stop_lsn)
     for option, column in (("types", "type"), ("queues", "queue"), ("queue_ids", "queue_id"), ("ids", "id")):
         values = text.values(option, number=column in ("queue_id", "id"))
+        if values is not None and column == "type":
+            values = [value.upper() for value in values]
         if values is not None and not made.want(column, values):
             raise OptionError(
                 f"the option types is {text.get(option)!r}; there are {', '.join(RecordType.__members__)}"

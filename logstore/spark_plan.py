@@ -53,7 +53,7 @@ class Range:
     """Where to begin and, after damage, to go on: the first of each segment."""
     stop_lsn: int
     keep_lsn: int
-    """All from here on must be there, though the base may have passed it."""
+    """All from here on must be there, though the base may have passed it; segments below are not looked at."""
     as_of_lsn: int
     """Outcomes are those that were known here."""
     names: Mapping[int, str]
@@ -80,15 +80,15 @@ def look(
     connect: str | None = None,
     catalog: str | None = None,
 ) -> View:
-    """One look at a store, and with ``names`` at its catalog: up to where a recovery would accept the log.
+    """One look at a store, and with ``names`` at its catalog: up to the last record that a recovery would accept.
 
     With ``durable`` only up to where it was known to be durable. The two differ after a crash alone.
 
     Raises as :class:`~logstore.inspect.Reader` and :func:`~logstore.inspect.read_catalog` do.
     """
     with Reader(path, keep_lsn=keep_lsn) as reader:
-        info, segments = reader.info, reader.segments()
-    stop_lsn = info.durable_lsn if durable else info.end_lsn
+        info, segments, last_lsn = reader.info, reader.segments(), reader.last_lsn()
+    stop_lsn = min(info.durable_lsn if durable else info.end_lsn, last_lsn)
     return View(
         path,
         info.uuid,

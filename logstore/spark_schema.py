@@ -33,21 +33,22 @@ def spark_schema(columns: Sequence[str] | None = None, *, body: bool = False, st
     if columns is None:
         columns = [name for name in known if (name != STORE or store) and (name != "body" or body)]
     for name in columns:
-        if name not in known:
+        if name.lower() not in known:
             raise _unknown(name, known)
-    return StructType([known[name] for name in columns])
+    return StructType([known[name.lower()] for name in columns])
 
 
 def checked_columns(asked: StructType) -> list[str]:
-    """The names of what is to be read, in the order asked.
+    """The log's names of what is to be read, in the order asked; their case does not count, as in SQL.
 
     Raises ``OptionError`` for a column that the log does not have, or has in another type.
     """
     from pyspark.sql.types import StringType, StructField
 
     known = _known(StructField(STORE, StringType(), False))
+    names = [field.name.lower() for field in asked.fields]
     for field in asked.fields:
-        ours = known.get(field.name)
+        ours = known.get(field.name.lower())
         if ours is None:
             raise _unknown(field.name, known)
         if _nullable(field.dataType) != _nullable(ours.dataType):
@@ -57,7 +58,6 @@ def checked_columns(asked: StructType) -> list[str]:
             )
         if ours.nullable and not field.nullable:
             raise OptionError(f"the schema asks for {field.name} NOT NULL, and it is null where a record has none")
-    names = [field.name for field in asked.fields]
     if len(set(names)) < len(names):
         raise OptionError(f"the schema names a column twice: {', '.join(names)}")
     return names

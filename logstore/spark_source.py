@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from logstore.errors import CorruptLog
-from logstore.spark_options import BODY_BYTES, Options, StreamOptions, paths_of
+from logstore.spark_options import BODY_BYTES, Options, StreamOptions, given_for, kept_with, paths_of
 from logstore.spark_plan import Range, cut, look, used_names
 from logstore.spark_schema import STORE, checked_columns, spark_schema, target_schema
 
@@ -34,7 +34,7 @@ __all__ = ["LogSource", "OncePushedLogSource", "PushingLogSource", "RangePartiti
 
 logger = logging.getLogger("logstore.spark")
 
-TOLD_BY_ENQUEUES = frozenset({"enqueue_lsn", "enqueue_time"})
+TOLD_BY_EARLIER = frozenset({"enqueue_lsn", "enqueue_time", "outcome"})
 """Columns for which the scanner looks further back than a range begins."""
 
 
@@ -56,17 +56,18 @@ class LogSource(DataSource):
     def schema(self) -> StructType:
         """All columns; ``body`` if the option is given, ``store`` if there is more than one."""
         given = {key.lower(): value for key, value in self.options.items()}
-        return spark_schema(body="body" in given, store=len(paths_of(given)) > 1)
+        made = spark_schema(body="body" in given, store=len(paths_of(given)) > 1)
+        return kept_with(made, given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of one query."""
-        return LogReader(schema, Options.read(dict(self.options)))
+        return LogReader(schema, Options.read(given_for(schema, self.options)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's own name
         """Of one streaming query."""
         from logstore.spark_stream import LogStream
 
-        return LogStream(schema, StreamOptions.read(dict(self.options)))
+        return LogStream(schema, StreamOptions.read(given_for(schema, self.options)))
 
 
 class PushingLogSource(LogSource):
@@ -79,7 +80,7 @@ class PushingLogSource(LogSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of one query."""
-        return PushingLogReader(schema, Options.read(dict(self.options)))
+        return PushingLogReader(schema, Options.read(given_for(schema, self.options)))
 
 
 class OncePushedLogSource(PushingLogSource):
@@ -136,7 +137,7 @@ class LogReader(DataSourceReader):
                 uuid=str(view.uuid),
                 starts=tuple(start for start, _ in parts),
                 stop_lsn=parts[-1][1],
-                keep_lsn=max(1, base_lsn if TOLD_BY_ENQUEUES.intersection(self._columns) else first),
+                keep_lsn=max(1, base_lsn if TOLD_BY_EARLIER.intersection(self._columns) else first),
                 as_of_lsn=end_lsn if options.as_of_lsn is None else options.as_of_lsn,
                 names=used_names(view.names, self._columns),
                 types=_listed(conditions.wanted.get("type")),

@@ -1,8 +1,9 @@
 """The log as a stream of Spark's: ``spark.readStream.format("logstore").load(path)``.
 
 An offset is an LSN, and the UUID of the store that it is of. A batch is what lies between two offsets, none of it above
-what was durable; outcomes of transactions are those that were known where the batch ends. So a batch that is read again
-after a restart has the same rows.
+what was durable. What a row says of other records is what the log tells from the segment in which the batch begins,
+which the stream holds; outcomes of transactions are those that were known where the batch ends. So a row does not
+depend on how its batch is cut into tasks, and a batch that is read again after a restart has the same rows.
 
 The stream holds the log from the end of its last completed batch on, so that a writer recycles nothing that is still to
 be read. A hold ends with its process: while a query is stopped nothing is held, and what was recycled meanwhile is an
@@ -14,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -128,6 +130,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the checkpoint has been at LSN {stop}, and the log of {self._path} ends at {view.stop_lsn}: it was "
                 "set back, by a restored backup perhaps; begin with a new checkpoint"
             )
+        ranges = view.clipped(at, stop)
         return [
             RangePartition(
                 Range(
@@ -135,24 +138,35 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     uuid=str(view.uuid),
                     starts=tuple(first for first, _ in parts),
                     stop_lsn=parts[-1][1],
-                    keep_lsn=parts[0][0],
+                    keep_lsn=ranges[0][0],
                     as_of_lsn=stop,
                     names=used_names(view.names, self._columns),
                 )
             )
-            for parts in cut(view.clipped(at, stop), self._options.partition_bytes)
+            for parts in cut(ranges, self._options.partition_bytes)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range, in LSN order; elsewhere."""
         if partition.value is None:
             return
-        try:
-            yield from read_range(partition.value, self._schema, self._options)
-        except LogRecycled as lost:
-            if self._options.fail_on_data_loss:
-                raise
-            logger.warning("%s: rows below LSN %d are missing: %s", self._path, partition.value.stop_lsn, lost.message)
+        wanted: Range = partition.value
+        if self._options.fail_on_data_loss:
+            yield from read_range(wanted, self._schema, self._options)
+            return
+        begun = False
+        # The segment in which the batch began may be gone, and this range not.
+        for one in (wanted, replace(wanted, keep_lsn=wanted.starts[0])):
+            try:
+                for batch in read_range(one, self._schema, self._options):
+                    begun = True
+                    yield batch
+                return
+            except LogRecycled as lost:
+                if begun or one is not wanted:
+                    said = "%s: rows below LSN %d are missing: %s"
+                    logger.warning(said, self._path, wanted.stop_lsn, lost.message)
+                    return
 
     def commit(self, end: Offset) -> None:
         """Everything below ``end`` has been processed and need not be held any more."""

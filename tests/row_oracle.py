@@ -424,7 +424,11 @@ class _MessageRows:
         self.enqueue_on(message, stood, body)
 
     def chunk(self, message: Message, stood: Stood) -> None:
-        message.content_bytes += len(stood.record.body.content)  # type: ignore[attr-defined]  # a MessageChunk
+        body = stood.record.body
+        assert isinstance(body, MessageChunk)
+        if not body.content:  # an append that failed is taken back
+            message.content_bytes = min(message.content_bytes, body.offset)
+        message.content_bytes += len(body.content)
 
     def enqueue(self, message: Message, stood: Stood) -> None:
         body = stood.record.body

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -31,12 +32,13 @@ from logstore.export_manifest import (
     Manifest,
     Span,
 )
+from logstore.export_mark import find_mark
 from logstore.export_target import Target, read_manifest
 from logstore.export_verify import verify
 from logstore.holds import hold, list_holds
 from logstore.inspect import Reader, SegmentInfo
 
-pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: pip install 'logstore[arrow]'")
+pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
 
 SEGMENT = 512 << 10
 Rows = list[dict[str, Any]]
@@ -413,6 +415,100 @@ def test_a_target_of_another_store_or_of_a_later_moment_is_refused(store_dir: Pa
         export(another, target)
 
 
+def test_a_writer_that_opened_the_store_and_wrote_nothing_makes_no_older_copy_of_it(tmp_path: Path) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    with logstore.open(path, segment_size=SEGMENT) as store:
+        store.publish(store.declare_queue("orders"), b"first")
+        last = store.durable_lsn
+    with logstore.open(path):
+        assert export(path, target).last_lsn >= last
+    exported = export(path, target)
+    assert exported.files == 0
+    with logstore.open(path) as store:
+        assert export(path, target).files == 0
+        store.publish("orders", b"second")
+    export(path, target)
+    assert [row["type"] for row in rows_of(target, "records")].count("MESSAGE_START") == 2
+    assert verify(target).problems == ()
+
+
+def test_copies_that_an_open_leaves_out_after_they_were_exported_make_no_older_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    with logstore.open(path, segment_size=SEGMENT) as store:
+        store.publish(store.declare_queue("orders"), b"first")
+    export(path, target)
+    manifest = manifest_of(target)
+    assert manifest.mark is not None
+    with Reader(path) as reader:
+        last = reader.last_lsn()
+    for end, refused in ((last, False), (manifest.mark.lsn, True)):
+        monkeypatch.setattr(Reader, "last_lsn", lambda _, end=end: end)
+        if refused:
+            with pytest.raises(ExportMismatch, match="older copy"):
+                plan_export(path, target)
+        else:
+            later = replace(manifest, last_lsn=last + 64 * SEGMENT)
+            with Reader(path) as reader:
+                assert export_plan.plan_run(reader, later).units == ()
+
+
+def test_the_mark_is_the_last_batch_that_no_open_leaves_out(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with logstore.open(path, segment_size=SEGMENT) as store:
+        ids = store.publish_many(store.declare_queue("orders"), [bytes(20_000)] * 60)
+        store.dequeue_many(list(ids)[:20], "orders")
+        last = store.publish("orders", b"the last original")
+        end = store.durable_lsn
+    with Reader(path) as reader:
+        found = find_mark(path, None, reader.segments(), Span(reader.info.base_lsn, end))
+    assert found is not None
+    assert found.lsn < last < end
+    with logstore.open(path) as store:
+        store.compact()  # all that lives is copied, and what was copied is recycled
+    assert all(row["relocated"] for row in record_rows(path) if row["stream"] != "log")
+    with Reader(path) as reader:
+        *_, before, current = reader.segments()
+        found = find_mark(path, None, reader.segments(), Span(reader.info.base_lsn, reader.last_lsn()))
+    assert found is not None
+    assert before.first_lsn < found.lsn < before.end_lsn < current.first_lsn
+    with Reader(path) as reader:
+        assert find_mark(path, None, reader.segments(), Span(current.first_lsn, reader.last_lsn())) is None
+
+
+@pytest.mark.parametrize("gone", ["_manifest.json", "an older manifest", "a file", "a day of messages", "cut"])
+def test_a_target_that_lacks_a_file_or_its_manifest_is_refused_and_no_row_is_doubled(
+    store_dir: Path, tmp_path: Path, gone: str
+) -> None:
+    target = tmp_path / "target"
+    export(store_dir, target)
+    older = (target / "_manifest.json").read_bytes()
+    with logstore.open(store_dir) as store:
+        store.publish("orders", b"more")
+    export(store_dir, target)
+    (first, *_) = manifest_of(target).of("records")
+    match gone:
+        case "_manifest.json":
+            (target / gone).unlink()
+        case "an older manifest":
+            (target / "_manifest.json").write_bytes(older)
+        case "a file":
+            (target / first.path).unlink()
+        case "a day of messages":
+            shutil.rmtree((target / manifest_of(target).of("messages")[0].path).parent)
+        case _:
+            os.truncate(target / first.path, 100)
+    with logstore.open(store_dir) as store:
+        store.publish("orders", b"and more")
+    before = everything(target)
+    for call in (export, plan_export, hold_for):
+        with pytest.raises(ExportDamaged, match="[Rr]estore"):
+            call(store_dir, target)
+    assert everything(target) == before
+    assert list_holds(store_dir) == []
+
+
 def test_a_backup_that_took_the_place_of_its_store_and_went_on_is_noticed(tmp_path: Path) -> None:
     path, target, backup = tmp_path / "store", tmp_path / "target", tmp_path / "backup"
     with logstore.open(path, segment_size=SEGMENT) as store:
@@ -545,5 +641,5 @@ def test_without_pyarrow_it_says_which_extra_to_install(store_dir: Path, tmp_pat
         timeout=120,
         check=False,
     )
-    assert (done.returncode, "pip install 'logstore[arrow]'" in done.stderr) == (3, True)
+    assert (done.returncode, "pip install '/path/to/checkout[arrow]'" in done.stderr) == (3, True)
     assert not (tmp_path / "target").exists()

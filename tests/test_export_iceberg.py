@@ -14,8 +14,8 @@ from logstore.export_iceberg import LAST_LSN, open_catalog
 from logstore.export_manifest import ExportError, ExportMismatch
 from logstore.export_target import read_manifest
 
-pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'logstore[arrow]'")
-pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: pip install 'logstore[iceberg]'")
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
+pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: pip install '/path/to/checkout[iceberg]'")
 
 if TYPE_CHECKING:
     from pathlib import Path

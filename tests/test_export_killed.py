@@ -23,7 +23,7 @@ from logstore.export_manifest import INTENT, MANIFEST, ExportError
 from logstore.export_target import read_manifest
 from logstore.export_verify import verify
 
-pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'logstore[arrow]'")
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import random
 import re
@@ -20,6 +21,7 @@ from logstore import holds
 from logstore.arrow import export
 from logstore.cli import run
 from logstore.errors import OptionError, StoreError, UnknownQueue
+from logstore.export_manifest import ExportDamaged
 from logstore.extras import MissingExtra
 from logstore.report import report, write_page
 from logstore.report_counts import BUCKETS_MAX, NICE_US, Grid, Latency, micros, moment, step_us
@@ -261,6 +263,33 @@ def test_an_export_tells_what_its_store_tells(known: Path, figures_of_known: dic
         report(tmp_path / "target", queues=["nobody"])
 
 
+def test_the_message_that_is_stuck_is_the_oldest_though_it_was_relocated(
+    open_store: Callable[..., MessageStore], store_dir: Path, tmp_path: Path
+) -> None:
+    store, target = open_store(), tmp_path / "target"
+    queue = store.declare_queue("stuck")
+    stuck = store.publish(queue, b"since hours")
+    prepared = store.begin(xid=logstore.Xid(1, b"gone", b""))
+    bound = store.publish(store.declare_queue("other"), b"bound")
+    store.dequeue(bound, "other", transaction=prepared)
+    prepared.end()
+    prepared.prepare()
+    churned = store.declare_queue("churn")
+    store.dequeue_many(store.publish_many(churned, [bytes(20_000)] * 110), churned)
+    store.compact()
+    store.publish_many(store.declare_queue("young"), [b"x"] * 50)  # more than are told one by one, and not relocated
+    store.close()
+    export(store_dir, target)
+    for found in (report(store_dir), report(target)):
+        first, second, *_ = found["oldest"]
+        assert (first["id"], first["queue"], first["moved"]) == (stuck, "stuck", True)
+        assert found["summary"]["oldest_since"] == first["since"] == min(one["since"] for one in found["oldest"])
+        assert first["remedy"] == "consume or purge queue 'stuck'"
+        assert second["id"] == bound
+        assert "commit or roll back" in second["remedy"]
+        assert first["remedy"] in html.unescape(page(found))
+
+
 def test_what_a_later_export_decides_is_neither_in_doubt_nor_forgotten(
     open_store: Callable[..., MessageStore], store_dir: Path, tmp_path: Path
 ) -> None:
@@ -495,8 +524,23 @@ def test_without_its_libraries_it_names_the_extra(
             tmp_path / "page.html",
         )
         assert done.returncode == 3, missing
-        assert re.search(r"pip install 'logstore\[(report|arrow)\]'", done.stderr), (missing, done.stderr)
+        assert re.search(r"pip install '/path/to/checkout\[(report|arrow)\]'", done.stderr), (missing, done.stderr)
         assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("gone", ["a file", "its end", "the manifest"])
+def test_a_file_that_an_export_lacks_is_named_and_not_taken_for_the_output(
+    known: Path, tmp_path: Path, gone: str
+) -> None:
+    target = tmp_path / "target"
+    export(known, target)
+    lost = min(target.glob("records/*/*.parquet")) if gone != "the manifest" else target / "_manifest.json"
+    if gone == "its end":
+        lost.write_bytes(bytes(lost.stat().st_size))
+    else:
+        lost.unlink()
+    with pytest.raises(ExportDamaged, match=f"{lost.name}.*restore|{lost.name} is missing.*Restore"):
+        report(target)
 
 
 def test_wrong_arguments_are_typed_errors(known: Path, tmp_path: Path) -> None:

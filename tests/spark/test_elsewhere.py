@@ -70,7 +70,7 @@ for call in (lambda: logstore.spark.session(), lambda: logstore.spark.register(N
     try:
         call()
     except MissingExtra as error:
-        assert "logstore[spark]" in error.message, error.message
+        assert "/path/to/checkout[spark]" in error.message, error.message
     else:
         raise AssertionError("nothing was missed")
 print("all well")
@@ -191,10 +191,10 @@ def test_without_any_java_the_message_names_what_was_found_and_the_extra(
     no_java: Path, fake_java: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("logstore.spark_java._bundled", lambda: None)
-    with pytest.raises(MissingExtra, match=r"there is none here; .*logstore\[java\]"):
+    with pytest.raises(MissingExtra, match=r"there is none here; .*/path/to/checkout\[java\]"):
         find_java()
     monkeypatch.setenv("JAVA_HOME", str(fake_java("11.0.2")))
-    with pytest.raises(MissingExtra, match=r"\(JAVA_HOME\) is Java 11; .*logstore\[java\]"):
+    with pytest.raises(MissingExtra, match=r"\(JAVA_HOME\) is Java 11; .*/path/to/checkout\[java\]"):
         find_java()
     monkeypatch.setenv("JAVA_HOME", str(no_java))
     with pytest.raises(MissingExtra, match="does not run"):

@@ -20,7 +20,7 @@ from stores import ROOT
 
 import logstore.spark
 from logstore import errors
-from logstore.holds import list_holds
+from logstore.holds import hold, list_holds
 from logstore.inspect import LogRecycled, Reader
 from logstore.spark_options import StreamOptions
 from logstore.spark_schema import spark_schema
@@ -64,6 +64,77 @@ def lsns(reader: LogStream, start: dict[str, Any], end: dict[str, Any]) -> list[
 
 def all_lsns(path: Path, **options: Any) -> list[int]:
     return [row["lsn"] for row in record_rows(path, **options)]
+
+
+def rows(reader: LogStream, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of one batch, read as executors do."""
+    parts = reader.partitions(start, end)
+    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def test_a_row_does_not_depend_on_how_its_batch_is_cut_nor_on_when_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    columns = ["lsn", "id", "type", "outcome", "enqueue_lsn", "enqueue_time"]
+    with open_small(path) as store:
+        queue = store.declare_queue("q")
+        earlier = store.publish_many(queue, [bytes(20_000)] * 110)
+        whole, parts = (stream(path, columns, start=store.next_lsn, partition_bytes=size) for size in (1 << 40, 1))
+        starts = [reader.initialOffset() for reader in (whole, parts)]
+        held = store.publish_many(queue, [bytes(20_000)] * 110)
+        with store.transaction() as work:
+            store.dequeue(held[0], queue, work)
+        store.dequeue_many([*earlier, *held[1:]], queue)
+        end = whole.latestOffset(starts[0], ReadAllAvailable())
+        assert len(parts.partitions(starts[1], end)) > 2
+        first = rows(whole, starts[0], end)
+        assert rows(parts, starts[1], end) == first
+        told = {row["id"]: row["enqueue_lsn"] for row in first if row["type"] == "MESSAGE_DEQUEUE"}
+        assert [told[key] for key in held] == list(held)  # all that the batch itself has
+        assert told[earlier[0]] is None  # what lies in segments below
+        base = store.base_lsn
+        churn(store, 4)
+        store.compact()
+        assert store.base_lsn > base
+        for reader, start in zip((whole, parts), starts, strict=True):
+            assert rows(reader, start, end) == first
+            reader.stop()
+
+
+def test_a_task_whose_batch_has_lost_its_beginning_still_reads_what_is_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "store"
+    with open_small(path) as store:
+        queue = store.declare_queue("q")
+        store.dequeue_many(store.publish_many(queue, [bytes(20_000)] * 110), queue)
+        reader = stream(path, partition_bytes=1, failOnDataLoss="false")
+        start = reader.initialOffset()
+        store.publish_many(queue, [bytes(20_000)] * 110)
+        end = reader.latestOffset(start, ReadAllAvailable())
+        parts = list(reader.partitions(start, end))
+        middle = len(parts) // 2
+        with hold(path, "rest", lsn=parts[middle].value.starts[0], limit_bytes=1 << 40):
+            reader.stop()
+            churn(store, 4)
+            store.compact()
+            for part in parts[middle:]:
+                assert sum(batch.num_rows for batch in reader.read(part)) > 0
+        assert "missing" not in caplog.text
+        assert sum(batch.num_rows for batch in reader.read(parts[0])) == 0
+        assert "missing" in caplog.text
+
+
+def test_an_offset_never_lies_beyond_what_a_writer_has_only_begun(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with open_small(path) as store:
+        store.publish(store.declare_queue("q"), b"one")
+    reader = stream(path)
+    start = reader.initialOffset()
+    with open_small(path):
+        end = reader.latestOffset(start, ReadAllAvailable())
+    assert lsns(reader, start, end) == all_lsns(path)
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    reader.stop()
 
 
 # ---- Whole queries
