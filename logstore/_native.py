@@ -1,15 +1,22 @@
 """From the core's return codes to exceptions, and the few conversions that every caller of the core needs.
 
-Nothing here knows what an operation means; it only makes sure that no code other than 0 goes unnoticed and that no
-buffer is copied needlessly on its way down.
+Nothing here knows what an operation means; it only makes sure that no code other than 0 goes unnoticed, that no
+buffer is copied needlessly on its way down, and that what comes up owns its memory.
+
+In cffi only what ``ffi.new`` and ``ffi.from_buffer`` return owns memory. Slices and items of it, its fields that are
+structs or arrays, and pointers made from it are views: reading one after its owner is freed reads freed memory. A
+function that makes an owner therefore returns copies: of structs by :func:`filled` and :func:`listed`, and
+``tools/cdata_lint.py`` rejects a view that leaves the function of its owner.
 """
 
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Any
+import struct
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
 
-from logstore import errors
+from logstore import arguments, errors
 from logstore._core import ffi, lib
 
 if TYPE_CHECKING:
@@ -39,6 +46,7 @@ _BY_CODE: dict[int, Callable[[str], errors.StoreError]] = {
     lib.LS_TRANSACTION_LIMIT: errors.TransactionError,
 }
 
+_PLACE: Final = struct.Struct("@QQQII")  # ls_place
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -66,16 +74,71 @@ def check(code: int) -> None:
         raise failure(code)
 
 
-def as_buffer(data: object) -> tuple[Any, int]:
+def copied(value: Any) -> Any:
+    """A C value as Python objects: a struct's fields by name, an array as a list, or as ``bytes`` if it has such.
+
+    Text ends at its first zero. Raises ``TypeError`` for a pointer, since nothing says how far it may be read.
+    """
+    if not isinstance(value, ffi.CData):
+        return value
+    kind = ffi.typeof(value)
+    if kind.kind == "struct":
+        return SimpleNamespace(**{name: copied(getattr(value, name)) for name, _ in kind.fields})
+    if kind.kind != "array":
+        raise TypeError(f"a {kind.cname} cannot be copied: read what it points to")
+    if kind.item.cname == "char":
+        return ffi.string(value)
+    if kind.item.cname == "uint8_t":
+        return bytes(ffi.buffer(value))
+    return [copied(item) for item in value]
+
+
+def filled(kind: str, fill: Callable[[Any], int | None]) -> Any:
+    """A copy of the struct that ``fill`` writes; raises what its code stands for."""
+    made = ffi.new(f"{kind} *")
+    check(fill(made) or 0)
+    return copied(made[0])
+
+
+def number(kind: str, fill: Callable[[Any], int | None], name: str) -> int:
+    """One number of the struct that ``fill`` writes, without copying the others."""
+    made = ffi.new(f"{kind} *")
+    check(fill(made) or 0)
+    return int(getattr(made, name))
+
+
+def listed(kind: str, read: Callable[[Any, int, Any], int | None], room: int = 64) -> list[Any]:
+    """Copies of all rows of the core: ``read(rows, room, count)`` fills at most ``room`` rows and sets the count."""
+    count = ffi.new("size_t *")
+    while True:
+        rows = ffi.new(f"{kind}[]", room)
+        check(read(rows, room, count) or 0)
+        if count[0] <= room:
+            return [copied(row) for row in rows[0 : count[0]]]
+        room = int(count[0])
+
+
+def places_of(rows: Any, count: int) -> list[tuple[int, int, int, int, int]]:
+    """The first ``count`` of an array of ``ls_place``: position, id, bytes of content, locked, recovered."""
+    return list(_PLACE.iter_unpack(ffi.buffer(rows, count * _PLACE.size)))
+
+
+def as_buffer(data: object, name: str = "content") -> tuple[Any, int]:
     """What cffi can pass on of any contiguous buffer without a copy, and its size in bytes.
 
-    Raises ``TypeError`` for what is no buffer (``str`` above all) and ``BufferError`` for one with gaps.
+    Raises ``TypeError`` for what is no buffer (``str`` above all) and ``OptionError`` for one with gaps, or one that
+    was released; both say ``name``.
     """
     if isinstance(data, bytes):
         return data, len(data)
     if isinstance(data, str):
-        raise TypeError("content and headers are bytes, not str: encode it first")
-    view = memoryview(data)  # type: ignore[arg-type]
+        raise TypeError(f"{name} is bytes, not str: encode it first")
+    try:
+        view = memoryview(data)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} is bytes or another buffer, not {arguments.shown(data)}") from None
+    except ValueError as problem:
+        raise errors.OptionError(f"{name} is a buffer that cannot be read any more: {problem}") from None
     if not view.c_contiguous:
-        raise BufferError("the buffer is not contiguous; copy it with bytes() first")
+        raise errors.OptionError(f"{name} is a buffer with gaps; copy it with bytes() first")
     return ffi.from_buffer("uint8_t[]", data), view.nbytes

@@ -18,25 +18,29 @@ import secrets
 import stat
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from logstore import arguments
 from logstore.backup_place import building_place
 from logstore.catalog_copy import copy_catalog
 from logstore.catalog_places import FILE_NAME
+from logstore.directory import lies_in
 from logstore.errors import CorruptLog, NotAStore, OptionError, StoreError
 from logstore.files import SEGMENT_HEADER_BYTES, Closed, Meta, SegmentHeader, decode_segment
-from logstore.holds import LIMIT_BYTES, Hold, hold
+from logstore.holds import LIMIT_BYTES, LIMIT_BYTES_MAX, Hold, hold
 from logstore.inspect import LogRecycled, Reader, SegmentInfo, segment_name
 from logstore.records import Batch, InvalidRecord, Record, RecordFlag, RecordType
+from logstore.regular_files import read_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from logstore.inspect import BatchBytes, ReaderInfo
 
 __all__ = ["BackupPlan", "BackupReport", "back_up", "plan_backup"]
 
+RATE_MAX: Final = 1e15  # bytes a second
 HOLD_S: Final = 3600.0  # it ends with this process; a machine that sleeps keeps it
 RENEWED_AFTER_S: Final = 60.0
 PIECE_BYTES: Final = 1 << 20
@@ -81,7 +85,7 @@ def plan_backup(
 
     Raises as that does, but reads only what it must to know the log's size.
     """
-    source, goal = Path(store_dir), Path(target)
+    source, goal = arguments.path("store_dir", store_dir), arguments.path("target", target)
     _check_target(source, goal)
     with Reader(source) as reader:
         parts = _parts(reader)
@@ -109,14 +113,16 @@ def back_up(
     hold's limit was reached, the catalog's errors, and ``StoreError`` for what the system refuses, a full disk above
     all. Whatever is raised, nothing was made.
     """
-    source, goal = Path(store_dir), Path(target)
-    if rate_bytes_s is not None and not rate_bytes_s > 0:
-        raise OptionError(f"a rate is bytes per second above 0, not {rate_bytes_s!r}")
+    source, goal = arguments.path("store_dir", store_dir), arguments.path("target", target)
+    arguments.place(connect, catalog, called="catalog")
+    rate = arguments.optional(arguments.number, "rate_bytes_s", rate_bytes_s, 0, RATE_MAX, "bytes a second")
+    arguments.optional(arguments.integer, "hold_limit_bytes", hold_limit_bytes, 1, LIMIT_BYTES_MAX)
+    arguments.function("progress", progress)
     _check_target(source, goal)
     started = time.monotonic()
     try:
         with _hold_of(source, hold_limit_bytes) as held, Reader(source, hold=held) as reader:
-            copy = _Copy(source, goal, reader, held, _Pace(rate_bytes_s), progress)
+            copy = _Copy(source, goal, reader, held, _Pace(rate), progress)
             return copy.make(connect, catalog, started)
     except CorruptLog as error:
         error.message += "; no backup was made: 'logstore salvage' copies what can still be read"
@@ -144,8 +150,7 @@ def _check_target(source: Path, target: Path) -> None:
     parent = target.absolute().parent
     if not parent.is_dir():
         raise OptionError(f"the directory {parent} is not there; make it, or choose another target")
-    own = source.resolve()
-    if own == parent.resolve() or own in parent.resolve().parents or target.resolve() == own:
+    if lies_in(parent, source) or lies_in(target, source):
         raise OptionError(f"the target {target} lies in the store {source} itself; choose a place outside")
     if status is not None and any(os.scandir(target)):
         raise OptionError(f"the target {target} is not empty; choose an absent or empty directory")
@@ -387,9 +392,11 @@ class _Copy:
         before = [part.end_lsn for part in self._parts if part.first_lsn < last.first_lsn]
         if not before or found != before[-1]:
             return False
-        segment = decode_segment((place / segment_name(last.lsn, self._info.segment_size)).read_bytes())
-        records = [record for _, inside in segment.batches for record in inside]
-        return segment.stop.lsn == last.end_lsn and all(map(_is_copy, records))
+        segment = decode_segment(
+            _read_file(place / segment_name(last.lsn, self._info.segment_size), self._info.segment_size)
+        )
+        copies = all(inside and all(map(_is_copy, inside)) for _, inside in segment.batches)
+        return segment.stop.lsn == last.end_lsn and copies
 
     # ---- writing
 
@@ -427,11 +434,7 @@ def _new_file(path: Path) -> Iterator[int]:
 
 
 def _read_file(path: Path, size: int) -> bytes:
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        return os.pread(file, size, 0)
-    finally:
-        os.close(file)
+    return read_start(path, size)[0]
 
 
 def _force_directory(path: Path) -> None:

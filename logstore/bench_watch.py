@@ -71,8 +71,9 @@ class Watch:
             text=True,
             start_new_session=True,  # Ctrl-C is for the benchmark, which ends this in its own time
         )
-        self._reader = threading.Thread(target=self._read, name="logstore-watch", daemon=True)
-        self._reader.start()
+        from logstore.threads import start  # not above: the other process runs this file by itself
+
+        self._reader = start("logstore-watch", self._read)
         try:
             self._begun.wait()
         except BaseException:  # Ctrl-C: there is no block whose end could end it
@@ -83,11 +84,16 @@ class Watch:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            at_ns, size = line.split()
-            self.samples.append((int(at_ns) / 1e9, int(size)))
-            self._begun.set()
-        self._begun.set()  # or it never will
+        try:
+            for line in self._process.stdout:
+                at_ns, size = line.split()
+                self.samples.append((int(at_ns) / 1e9, int(size)))
+                self._begun.set()
+        except BaseException:
+            self._process.kill()  # nobody takes what it says
+            raise
+        finally:
+            self._begun.set()  # or it never will
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -99,6 +105,8 @@ class Watch:
         self._reader.join()
         if self._process.stdout is not None:
             self._process.stdout.close()
+        if self._reader.failure is not None and kind is None:
+            raise RuntimeError(f"the thread that takes down the log's size has ended: {self._reader.failure}")
         if died is not None and kind is None:
             raise RuntimeError(f"the process that watches the log's size ended with status {died}")
 

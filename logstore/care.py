@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logstore import errors
+from logstore import arguments, errors
 from logstore._core import ffi, lib
-from logstore._native import check
+from logstore._native import check, filled
 from logstore.names import Names
 from logstore.reports import Checkpoint, Recovery, stats_from_c
 from logstore.tail import HOLDERS, Compaction, Tail, compaction_of, read_tail
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from logstore.backup import BackupReport
+    from logstore.completions import Completions
     from logstore.holds import HoldInfo
     from logstore.overdue import Overdue
+    from logstore.releases import Releases
     from logstore.scrub import Scrub
 
 
@@ -26,8 +28,10 @@ class Care(Names):
     """What :class:`~logstore.store.MessageStore` tells of itself, and what keeps it small."""
 
     _path: Path
+    _completions: Completions
     _overdue: Overdue | None
     _scrub: Scrub | None
+    _releases: Releases
     _catalog_place: tuple[str | None, str | None]  # as it was opened
 
     @property
@@ -58,12 +62,13 @@ class Care(Names):
     def stats_native(self) -> Any:
         """The core's counters, as it has them."""
         self._not_forked()
-        stats = ffi.new("ls_stats *")
-        lib.ls_stats_get(self._c, stats)
-        return stats
+        return filled("ls_stats", lambda stats: lib.ls_stats_get(self._c, stats))
 
     def stats(self) -> dict[str, Any]:
-        """Counters by name, the ``durability`` in force, and per queue ``depth``, ``locked`` and ``acquired``."""
+        """Counters by name, the ``durability`` in force, and per queue ``depth``, ``locked`` and ``acquired``.
+
+        ``threads_failed`` names each thread of the store that has ended before its time, and what ended it.
+        """
         counters = stats_from_c(self.stats_native())
         per_queue: dict[str, dict[str, int]] = {}
         for queue in self.queues():
@@ -77,6 +82,11 @@ class Care(Names):
         counters["overdue_rolled_back"] = self._overdue.rolled_back if self._overdue is not None else 0
         if self._scrub is not None:
             counters |= self._scrub.stats()
+        having = (self._completions, self._releases, self._overdue, self._scrub)
+        threads = (one.thread for one in having if one is not None)
+        counters["threads_failed"] = [
+            f"{one.name}: {one.failure}" for one in threads if one is not None and one.failure is not None
+        ]
         return counters
 
     def tail(self, limit: int = HOLDERS) -> Tail:
@@ -85,6 +95,7 @@ class Care(Names):
         At most ``limit`` holders are told (and 1000), the lowest first; all are counted.
         """
         self._not_forked()
+        limit = arguments.integer("limit", limit, 0, arguments.LSN_MAX)
         names = {queue.id: queue.name for queue in self.queues()}
         return read_tail(self._c, names, self._list_holds(), limit)
 
@@ -96,7 +107,7 @@ class Care(Names):
         moved, ``StoreFull`` if there is no room to move; what was gained until then stays gained.
         """
         self._not_forked()
-        return compaction_of(self._c, dry_run=dry_run)
+        return compaction_of(self._c, dry_run=bool(dry_run))
 
     def backup(
         self,
@@ -139,14 +150,12 @@ class Care(Names):
         It is in place and durable on return. Nothing ever needs one: a failure (``StoreFull`` for want of disk, an
         ``OSError`` from it) leaves the store and an earlier checkpoint as they were.
         """
-        info = ffi.new("ls_checkpoint_info *")
-        check(lib.ls_checkpoint(self._c, info))
+        info = filled("ls_checkpoint_info", lambda into: lib.ls_checkpoint(self._c, into))
         return Checkpoint(info.lsn, info.bytes, info.messages, info.transactions, info.took_us / 1e6)
 
     def checkpoint_size(self) -> Checkpoint:
         """What :meth:`checkpoint` would write now, without writing it."""
-        info = ffi.new("ls_checkpoint_info *")
-        check(lib.ls_checkpoint_size(self._c, info))
+        info = filled("ls_checkpoint_info", lambda into: lib.ls_checkpoint_size(self._c, into))
         return Checkpoint(self.next_lsn, info.bytes, info.messages, info.transactions, 0.0)
 
     def _depth(self, queue_id: int) -> tuple[int, int]:

@@ -5,7 +5,7 @@ It holds nothing itself: what it shows is what the catalog's memory has, which f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from logstore.catalog_rows import checked_name, checked_text
@@ -23,8 +23,7 @@ class Config(MutableMapping[str, str]):
         self._catalog = catalog
 
     def _entries(self) -> dict[str, str]:
-        with self._catalog._reading():
-            return self._catalog._now.config  # replaced as a whole by every change, never changed in place
+        return self._catalog._read().config  # never changed in place
 
     def __getitem__(self, key: str) -> str:
         return self._entries()[key]
@@ -42,9 +41,11 @@ class Config(MutableMapping[str, str]):
         self.update({key: value})
 
     def __delitem__(self, key: str) -> None:
-        with self._catalog._changing():
-            self._entries()[key]
-            self._catalog._set_config({key: None})
+        def removal(now: Mapping[str, str]) -> dict[str, None]:
+            now[key]  # a KeyError, as any mapping's
+            return {key: None}
+
+        self._catalog._set_config(removal)
 
     def update(self, *others: Any, **named: Any) -> None:
         """As ``dict.update``, all of it or nothing."""
@@ -54,9 +55,8 @@ class Config(MutableMapping[str, str]):
             if not isinstance(value, str):
                 raise TypeError(f"configuration {key!r} takes a str, not {type(value).__name__}")
             checked_text(f"configuration {key!r}", value, bytes_max=CONFIG_BYTES_MAX)
-        self._catalog._set_config(changes)
+        self._catalog._set_config(lambda _: changes)
 
     def clear(self) -> None:
         """Remove every entry, all of it or nothing."""
-        with self._catalog._changing():
-            self._catalog._set_config(dict.fromkeys(self._entries()))
+        self._catalog._set_config(dict.fromkeys)

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import tempfile
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from logstore.catalog import Catalog
-from logstore.catalog_places import FILE_NAME, SqliteFile
-from logstore.errors import StoreError
-from logstore.inspect import copy_catalog_files
+from logstore.catalog_places import SIDE_NAMES, SqliteFile
+from logstore.catalog_rest import read_at_rest
+from logstore.regular_files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 _PAGES_AT_ONCE = 1024
 _ROWS_AT_ONCE = 1000
@@ -53,11 +52,11 @@ def copy_catalog(
         raise place.explain(error) from error
     with closing(Catalog.open(target_dir, store_uuid=store_uuid, read_only=True)):
         pass  # its identity, its pages and its references were looked at
-    for suffix in ("-wal", "-shm", "-journal"):
+    for name in SIDE_NAMES:
         with suppress(FileNotFoundError):
-            os.unlink(f"{place.path}{suffix}")
+            os.unlink(target_dir / name)
     os.chmod(place.path, 0o600)
-    handle = os.open(place.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    handle = open_regular(place.path)
     try:
         os.fsync(handle)
         return os.fstat(handle).st_size
@@ -66,30 +65,21 @@ def copy_catalog(
 
 
 def _copy_file(store_dir: Path, target_dir: Path, store_uuid: bytes, *, live: bool, tick: Callable[[], None]) -> None:
-    if not live and _copy_at_rest(store_dir, target_dir, store_uuid, tick):
-        return
-    Catalog.open(store_dir, store_uuid=store_uuid, read_only=True).close()  # its identity first
-    _by_pages(store_dir, target_dir, tick)
+    if live:
+        Catalog.open(store_dir, store_uuid=store_uuid, read_only=True).close()  # its identity first
+        _by_pages(store_dir, target_dir, tick)
+    else:
+        read_at_rest(
+            store_dir.absolute(),
+            lambda place, at_rest: _by_pages(place, target_dir, tick, at_rest=at_rest),
+            copies_in=target_dir,
+        )
 
 
-def _copy_at_rest(store_dir: Path, target_dir: Path, store_uuid: bytes, tick: Callable[[], None]) -> bool:
-    """Without making a file beside a database that nobody has open; whether nobody came meanwhile."""
-    with tempfile.TemporaryDirectory(prefix=".catalog-", dir=target_dir) as between:
-        if not copy_catalog_files(store_dir.absolute(), Path(between)):
-            return False
-        if not (Path(between) / FILE_NAME).exists():
-            Catalog.open(store_dir, store_uuid=store_uuid, read_only=True).close()  # says what is wrong with it
-        try:
-            _by_pages(Path(between), target_dir, tick)
-        except StoreError as error:
-            raise type(error)(error.message.replace(between, str(store_dir))) from error
-        return True
-
-
-def _by_pages(source_dir: Path, target_dir: Path, tick: Callable[[], None]) -> None:
+def _by_pages(source_dir: Path, target_dir: Path, tick: Callable[[], None], *, at_rest: bool = False) -> None:
     source, target = SqliteFile(source_dir, read_only=True), SqliteFile(target_dir, read_only=False)
     target.make()
-    uri = f"file:{quote(os.fsencode(source.path))}?mode=ro"
+    uri = f"file:{quote(os.fsencode(source.path))}?mode=ro{'&immutable=1' if at_rest else ''}"
     failing = source
     try:
         with (

@@ -1,10 +1,11 @@
 """Between a catalog's memory and its database: opening, loading, and one change at a time.
 
-* A change is one transaction; memory follows only after its commit was confirmed.
+* A change is one transaction; memory follows only after its commit was confirmed. What memory holds is never changed
+  in place: one assignment replaces it, so that an exception at any moment leaves the old or the new contents.
 * If the answer to a commit never came, nothing is changed before it is known what became of it: the row that every
   change takes is waited for, so that a commit still under way on a server is waited for, too.
-* ``reloads`` counts how often memory was read anew because of that; whoever keeps something derived from the catalog
-  looks there.
+* A transaction that did not end in order takes its connection with it: an exception may have come between any two
+  steps of it, and what it left open would stand in the way of every later one.
 
 No driver's exception leaves this module, only those of the tree in ``errors.py``.
 """
@@ -12,31 +13,33 @@ No driver's exception leaves this module, only those of the tree in ``errors.py`
 from __future__ import annotations
 
 import os
-import threading
 import uuid
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn, Self
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from logstore.catalog_places import Place, place_for
+from logstore.catalog_places import TIMEOUT_S, Place, place_for
 from logstore.catalog_rows import Contents, make_tables
 from logstore.catalog_text import one_line
 from logstore.errors import (
     CatalogError,
     CatalogMismatch,
+    CatalogOvertaken,
     OptionError,
     StoreClosed,
     StoreError,
     StoreForked,
     VersionError,
 )
+from logstore.locks import Lock
 
 if TYPE_CHECKING:  # imported where they are used: half of the time that "import logstore" may take
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Engine
     from sqlalchemy.sql import Executable
 
-    from logstore.catalog_rows import Tables
+    from logstore.catalog_rows import StoredQueue, Tables
 
 CATALOG_VERSION = 1
 
@@ -55,14 +58,17 @@ class CatalogDatabase:
         self._closed = False
         self._engine = place.engine()
         self._tables = make_tables(place.schema)
+        self._record: Any = None  # the pool's, of the one connection
+        self._disturbed = False  # a transaction has begun on it that has not ended in order
+        _on_connect(self._engine, self._connected)
 
-        self._change = threading.RLock()  # one change at a time; held while the database works
+        # One change at a time; held while the database works.
+        self._change = Lock(place.where, then=self._prepare_change)
         self._stale = False  # memory may be behind the database: a commit's outcome is not known
+        self._committing = False  # stale or not, nobody has been told yet that the outcome is unknown
         self._overtaken = False  # somebody else wrote: what memory holds is no ground to write on
         self._reloads = 0
-
-        self._memory = threading.Lock()  # guards what _now holds; never held while the database works
-        self._now = Contents()
+        self._now = Contents()  # replaced as a whole
 
     @classmethod
     def create(
@@ -72,13 +78,14 @@ class CatalogDatabase:
         connect: str | None = None,
         schema: str | None = None,
         store_uuid: bytes,
+        timeout_s: float = TIMEOUT_S,
     ) -> Self:
         """Make the catalog of a new store and open it; durable on return.
 
-        Harmless if it exists for the same UUID: so an interrupted creation is finished. Raises
-        ``CatalogMismatch`` if the place holds anything else.
+        Each answer of a server is waited for ``timeout_s`` at most. Harmless if it exists for the same UUID: so an
+        interrupted creation is finished. Raises ``CatalogMismatch`` if the place holds anything else.
         """
-        place = place_for(store_dir, connect, schema)
+        place = place_for(store_dir, connect, schema, timeout_s=timeout_s)
         place.make()
         return cls(place, store_uuid, read_only=False)._started(create=True)
 
@@ -91,14 +98,17 @@ class CatalogDatabase:
         schema: str | None = None,
         store_uuid: bytes,
         read_only: bool = False,
+        at_rest: bool = False,
+        timeout_s: float = TIMEOUT_S,
     ) -> Self:
         """Open the catalog of the store with this UUID; nothing is ever created.
 
-        ``read_only`` gives what was committed at this moment, beside a live writer and without disturbing it.
+        ``read_only`` gives what was committed at this moment, beside a live writer and without disturbing it; a
+        file that is known to be ``at_rest`` is read as it is, and nothing is made beside it.
         Raises ``CatalogMismatch`` (missing, empty, another store's), ``VersionError``, ``CatalogUnavailable``
         or ``CatalogError``.
         """
-        place = place_for(store_dir, connect, schema, read_only=read_only)
+        place = place_for(store_dir, connect, schema, read_only=read_only, at_rest=at_rest, timeout_s=timeout_s)
         return cls(place, store_uuid, read_only=read_only)._started(create=False)
 
     def _started(self, *, create: bool) -> Self:
@@ -134,6 +144,8 @@ class CatalogDatabase:
             return
         self._closed = True
         if os.getpid() == self._pid:
+            if self._disturbed:
+                self._drop_connection()
             self._engine.dispose()
 
     # ---- Asking the database
@@ -157,8 +169,60 @@ class CatalogDatabase:
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        with self._explained(), self._engine.begin() as connection:
-            yield connection
+        import sqlite3
+
+        from sqlalchemy.exc import SQLAlchemyError
+
+        with self._explained():
+            if self._disturbed:
+                self._drop_connection()
+            self._disturbed = True
+            connection = self._engine.connect()
+            try:
+                connection.begin()
+                yield connection
+                connection.commit()
+                connection.close()
+                self._disturbed = False
+            except GeneratorExit:  # an exception kept the block from being entered, and this comes at any time later
+                raise
+            except (SQLAlchemyError, sqlite3.Error, StoreError):
+                # The database refused: its connection stays, since closing SQLite's last one while the disk fails also
+                # removes the write-ahead log.
+                self._roll_back(connection)
+                raise
+            except BaseException:
+                self._drop_connection()
+                raise
+
+    def _roll_back(self, connection: Connection) -> None:
+        import sqlite3
+
+        raw = None if self._record is None else self._record.dbapi_connection
+        try:
+            if isinstance(raw, sqlite3.Connection):
+                raw.rollback()  # also after a COMMIT that failed, which SQLAlchemy takes for the end
+            connection.close()
+            self._disturbed = False
+        except Exception:  # noqa: BLE001 - the first error is the one to raise
+            self._drop_connection()
+
+    def _connected(self, _raw: object, record: object) -> None:
+        self._record = record
+
+    def _drop_connection(self) -> None:
+        """Ends what is open on it, whoever may still refer to it; the next transaction has a new one."""
+        import sqlite3
+
+        record, self._record = self._record, None
+        raw = None if record is None else record.dbapi_connection
+        if raw is not None:
+            if isinstance(raw, sqlite3.Connection):
+                with suppress(sqlite3.Error):
+                    raw.rollback()  # closing alone waits for cursors that a traceback may hold
+            record.invalidate()
+        self._engine.dispose()
+        self._disturbed = False
 
     @contextmanager
     def snapshot(self) -> Iterator[tuple[Connection, Tables]]:
@@ -224,9 +288,7 @@ class CatalogDatabase:
         return int(connection.execute(waiting).scalar_one())
 
     def _load(self, connection: Connection) -> None:
-        contents = Contents.read(connection, self._tables)
-        with self._memory:
-            self._now = contents
+        self._now = Contents.read(connection, self._tables)
 
     # ---- One change at a time
 
@@ -236,24 +298,38 @@ class CatalogDatabase:
         if self._closed:
             raise StoreClosed(f"{self._place.where} is closed: open the store again")
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
+    def _read(self) -> Contents:
+        """What was committed last, all of one moment. Never waits."""
         self._check_usable()
-        with self._memory:
-            yield
+        return self._now
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _changing(self, within: bool = False) -> AbstractContextManager[object]:
+        """Keeps other changes out of the block; ``within`` a block of :meth:`changes`, which does already."""
+        return nullcontext() if within else self.changes()
+
+    def changes(self) -> AbstractContextManager[object]:
+        """Keeps all other changes out of the block; the outcome of every earlier one is known in it.
+
+        Raises ``CatalogUnavailable`` if that cannot be found out at present, ``CatalogOvertaken`` if this store may not
+        change the catalog any more, ``ReentrantCall`` if this thread is at a change already.
+        """
         self._check_usable()  # before the lock, which a forked child may have inherited locked
-        with self._change:
-            self._check_usable()
-            if self._read_only:
-                raise CatalogError(f"{self._place.where} was opened for reading only: open the store to change it")
-            if self._overtaken:
-                self._refuse_second_writer()
-            if self._stale:
-                self._reload()
-            yield
+        return self._change
+
+    def _prepare_change(self) -> None:
+        self._check_usable()
+        if self._read_only:
+            raise CatalogError(f"{self._place.where} was opened for reading only: open the store to change it")
+        if self._overtaken:
+            self._refuse_second_writer()
+        if self._stale:
+            self._reload()
+
+    @property
+    def _memory_answers(self) -> bool:
+        """Whether what memory has is there; not while the outcome of a change that has failed is unknown."""
+        self._check_usable()
+        return not (self._read_only or self._overtaken or (self._stale and not self._committing))
 
     @property
     def settled(self) -> bool:
@@ -265,20 +341,19 @@ class CatalogDatabase:
         """How often the outcome of a change had to be read from the database."""
         return self._reloads
 
-    @contextmanager
-    def changes(self) -> Iterator[None]:
-        """Keeps the changes of other threads out for as long as it lasts; the outcome of every earlier one is known.
-
-        Raises ``CatalogUnavailable`` if that cannot be found out at present, ``CatalogError`` if this store's catalog
-        may not be changed any more.
-        """
-        with self._changing():
-            yield
+    @property
+    def stored_queues(self) -> dict[str, StoredQueue]:
+        """The queues by name, never changed in place: it is another object whenever they are others."""
+        return self._now.queues
 
     def _reload(self) -> None:
         """Learn what became of a commit whose answer never came."""
         with self._explained():
+            if self._disturbed:
+                self._drop_connection()
+            self._disturbed = True
             self._place.renew(self._engine)
+            self._disturbed = False
         with self._transaction() as connection:
             if self._settled_revision(connection) not in (self._now.revision, self._now.revision + 1):
                 self._refuse_second_writer()
@@ -288,29 +363,38 @@ class CatalogDatabase:
 
     def _refuse_second_writer(self) -> NoReturn:
         self._overtaken = True
-        raise CatalogError(
+        raise CatalogOvertaken(
             f"{self._place.where} was changed by another process since it was opened, "
             "and a catalog has one writer: close the other store, then open this one again"
         )
 
-    def _commit(self, *statements: Executable, then: Callable[[], None], next_queue_id: int | None = None) -> None:
-        """Do it all in one transaction, then let memory follow."""
+    def _commit(self, *statements: Executable, after: Contents) -> None:
+        """Do it all in one transaction; then ``after`` is what memory holds."""
         import sqlalchemy as sa
 
-        store, revision = self._tables.store, self._now.revision + 1
-        following = self._now.next_queue_id if next_queue_id is None else next_queue_id
+        store, revision = self._tables.store, self._now.revision
+        after.revision = revision + 1
         counted = (
             sa.update(store)
-            .where(store.c.uuid == self._uuid, store.c.revision == self._now.revision)
-            .values(revision=revision, next_queue_id=following)
+            .where(store.c.uuid == self._uuid, store.c.revision == revision)
+            .values(revision=after.revision, next_queue_id=after.next_queue_id)
         )
-        with self._transaction() as connection:
-            if connection.execute(counted).rowcount != 1:
-                self._refuse_second_writer()
-            for statement in statements:
-                connection.execute(statement)
-            self._stale = True  # from here on, until memory has followed: the commit is on its way
-        with self._memory:
-            then()
-            self._now.revision, self._now.next_queue_id = revision, following
-        self._stale = False
+        try:
+            with self._transaction() as connection:
+                if connection.execute(counted).rowcount != 1:
+                    self._refuse_second_writer()
+                for statement in statements:
+                    connection.execute(statement)
+                self._committing = self._stale = (
+                    True  # from here on, until memory has followed: the commit is on its way
+                )
+            self._now = after
+            self._stale = False
+        finally:
+            self._committing = False
+
+
+def _on_connect(engine: Engine, then: Any) -> None:
+    import sqlalchemy as sa
+
+    sa.event.listen(engine, "connect", then)

@@ -6,8 +6,8 @@ creates a catalog that was to be opened, and changes no file before it is known 
 
 from __future__ import annotations
 
+import errno
 import os
-import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from logstore.catalog_postgres import PostgresSchema
 from logstore.catalog_text import one_line
 from logstore.errors import CatalogError, CatalogMismatch, CatalogUnavailable, OptionError
+from logstore.regular_files import check_regular, open_regular
 
 if TYPE_CHECKING:  # imported where they are used: half of the time that "import logstore" may take
     import sqlite3
@@ -22,7 +23,9 @@ if TYPE_CHECKING:  # imported where they are used: half of the time that "import
     from sqlalchemy import Connection, Engine
 
 FILE_NAME = "catalog.sqlite"
+SIDE_NAMES = tuple(f"{FILE_NAME}-{one}" for one in ("wal", "shm", "journal"))  # what SQLite keeps beside it
 
+TIMEOUT_S = 10.0  # what a change takes is milliseconds
 BUSY_TIMEOUT_S = 5.0  # readers never hold the lock; whoever holds it longer is no reader
 
 
@@ -59,17 +62,26 @@ class SqliteFile:
 
     schema: str | None = None
 
-    def __init__(self, store_dir: str | os.PathLike[str], *, read_only: bool) -> None:
+    def __init__(
+        self,
+        store_dir: str | os.PathLike[str],
+        *,
+        read_only: bool,
+        at_rest: bool = False,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """``at_rest``: nobody has it open, so it is read in place, and no file is made beside it."""
         self.path = Path(os.fspath(store_dir)).absolute() / FILE_NAME
         self.read_only = read_only
+        self.at_rest = at_rest
+        self.timeout_s = timeout_s
         self.where = f"the catalog {self.path}"
 
     def make(self) -> None:
         """An empty file, its directory entry forced; one that is there stays as it is."""
         try:
             try:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                made = os.open(self.path, flags, 0o600)
+                made = open_regular(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             except FileExistsError:
                 return
             os.close(made)
@@ -83,20 +95,33 @@ class SqliteFile:
                 f"{self.where} cannot be made: {error.strerror}; see to the directory and try again"
             ) from error
 
-    def _check_file(self) -> None:
+    def check_files(self) -> None:
+        """That SQLite will open nothing but regular files, which it may read, and write unless ``read_only``.
+
+        Raises ``CatalogMismatch`` where the catalog is missing, ``CatalogError`` or ``CatalogUnavailable``.
+        """
         # By name, never through a descriptor of our own: closing one would drop every lock that SQLite holds
         # on the file in this process.
-        try:
-            status = os.lstat(self.path)
-        except FileNotFoundError:
-            raise CatalogMismatch(
-                f"{self.where} is missing, and the log needs it: restore it together with the log, "
-                "or name the server that has it with connect and catalog"
-            ) from None
-        except OSError as error:
-            raise CatalogUnavailable(f"{self.where} cannot be reached: {error.strerror}") from error
-        if not stat.S_ISREG(status.st_mode):
-            raise CatalogError(f"{self.where} is not a regular file; put the catalog itself there")
+        for name in (FILE_NAME, *SIDE_NAMES):
+            path = self.path.with_name(name)
+            try:
+                check_regular(path, write=not self.read_only)
+            except FileNotFoundError:
+                if name != FILE_NAME:
+                    continue
+                raise CatalogMismatch(
+                    f"{self.where} is missing, and the log needs it: restore it together with the log, "
+                    "or name the server that has it with connect and catalog"
+                ) from None
+            except OSError as error:
+                said = f"{self.where} cannot be used: {error.strerror}" + (f" ({name})" if name != FILE_NAME else "")
+                if isinstance(error, PermissionError) and os.access(path, os.R_OK, effective_ids=True):
+                    raise CatalogError(
+                        f"{self.where} cannot be written: {error.strerror}; see to its permissions and its directory's"
+                    ) from error
+                if error.errno == errno.EINVAL:
+                    raise CatalogError(f"{said}; put the catalog itself there, without what is odd") from error
+                raise CatalogUnavailable(f"{said}; see to the disk and the permissions") from error
 
     def engine(self) -> Engine:
         """One connection for all threads: changes come one at a time anyway."""
@@ -106,15 +131,20 @@ class SqliteFile:
         import sqlalchemy as sa
         from sqlalchemy.pool import StaticPool
 
-        self._check_file()
+        self.check_files()
         mode, begin = ("ro", "BEGIN") if self.read_only else ("rw", "BEGIN IMMEDIATE")
         uri = f"file:{quote(os.fsencode(self.path))}?mode={mode}"
-        if self.read_only and not os.path.lexists(f"{self.path}-wal") and not os.access(self.path.parent, os.W_OK):
+        alone = not os.path.lexists(f"{self.path}-wal") and not os.access(self.path.parent, os.W_OK)
+        if self.at_rest or (self.read_only and alone):
             uri += "&immutable=1"  # on a read-only medium SQLite cannot make its -shm file, and needs none
 
         def connect() -> sqlite3.Connection:
             connection = sqlite3.connect(
-                uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+                uri,
+                uri=True,
+                timeout=min(BUSY_TIMEOUT_S, self.timeout_s),
+                isolation_level=None,
+                check_same_thread=False,
             )
             for setting in (
                 "trusted_schema=OFF",
@@ -208,11 +238,17 @@ class SqliteFile:
 
 
 def place_for(
-    store_dir: str | os.PathLike[str], connect: str | None, schema: str | None, *, read_only: bool = False
+    store_dir: str | os.PathLike[str],
+    connect: str | None,
+    schema: str | None,
+    *,
+    read_only: bool = False,
+    at_rest: bool = False,
+    timeout_s: float = TIMEOUT_S,
 ) -> Place:
     """The place that the options name, or ``OptionError``; nothing is touched."""
     if connect is not None:
-        return PostgresSchema(connect, schema, read_only=read_only)
+        return PostgresSchema(connect, schema, timeout_s=timeout_s, read_only=read_only)
     if schema is not None:
         raise OptionError("catalog names a schema on a server: give connect too, or leave it out")
-    return SqliteFile(store_dir, read_only=read_only)
+    return SqliteFile(store_dir, read_only=read_only, at_rest=at_rest, timeout_s=timeout_s)

@@ -1,25 +1,36 @@
 """A catalog in one schema of a PostgreSQL server: connecting, the settings of a transaction, what its errors mean.
 
 * The user's own settings in the URL stand, but for ``synchronous_commit``, without which a commit promises nothing.
+* No wait is unbounded. The server limits locks and statements; a server that has stopped does neither, and the kernel
+  still acknowledges for it, so each answer has a deadline here too. Past it the connection is closed.
 * Passwords stay out of everything that is said.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from typing import TYPE_CHECKING, Final
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from logstore.catalog_text import one_line
 from logstore.errors import CatalogError, CatalogUnavailable, OptionError
+from logstore.extras import install_command
 
 if TYPE_CHECKING:  # imported where they are used: half of the time that "import logstore" may take
+    from collections.abc import Generator
+
+    import psycopg
     from sqlalchemy import URL, Connection, Engine
+
+T = TypeVar("T")
 
 DEFAULT_SCHEMA: Final = "logstore"
 _SCHEMA: Final = re.compile("[A-Za-z_][A-Za-z0-9_]{0,62}")
 
-CONNECT_TIMEOUT_S: Final = 10
-LOCK_TIMEOUT_S: Final = 10  # changes take milliseconds; whoever holds a row longer is not this store
+# Parts of the timeout, so that the server says what was in the way before the connection is given up.
+LOCK_PART: Final = 0.5
+STATEMENT_PART: Final = 0.75
 IDLE_TIMEOUT_S: Final = 30  # after which the server ends a transaction whose client is gone, and frees its row
 
 # libpq's words for: notice within a minute that the other side is gone without a farewell.
@@ -36,8 +47,9 @@ _SHOWN: Final = ("host", "hostaddr", "port", "dbname", "service")  # of a URL's 
 class PostgresSchema:
     """One schema of a PostgreSQL server."""
 
-    def __init__(self, connect: str, schema: str | None, *, read_only: bool = False) -> None:
+    def __init__(self, connect: str, schema: str | None, *, timeout_s: float, read_only: bool = False) -> None:
         self.url = _url(connect)
+        self.timeout_s = timeout_s
         self.read_only = read_only
         self.schema: str | None = DEFAULT_SCHEMA if schema is None else schema
         if not _SCHEMA.fullmatch(str(self.schema)):
@@ -53,20 +65,26 @@ class PostgresSchema:
         """One connection, made anew when it broke; nothing is sent before the first transaction."""
         import sqlalchemy as sa
 
-        settings = {"connect_timeout": CONNECT_TIMEOUT_S, "client_encoding": "utf8", **_KEEPALIVE}
+        settings = {"connect_timeout": math.ceil(self.timeout_s), "client_encoding": "utf8", **_KEEPALIVE}
         given = {name: value for name, value in settings.items() if name not in self.url.query}
         # Statements prepared in one session would be missing in another one behind a pooler.
         given["prepare_threshold"] = None
         try:
             engine = sa.create_engine(
-                self.url, connect_args=given, pool_size=1, max_overflow=0, pool_pre_ping=True, hide_parameters=True
+                self.url,
+                connect_args=given,
+                pool_size=1,
+                max_overflow=0,
+                pool_timeout=self.timeout_s,
+                pool_pre_ping=True,
+                hide_parameters=True,
             )
         except ImportError as error:
-            raise CatalogUnavailable(
-                f"{self.where} needs the driver psycopg: pip install 'logstore[postgres]'"
-            ) from error
+            raise CatalogUnavailable(f"{self.where} needs the driver psycopg: {install_command('postgres')}") from error
         begin = self._begin()
         sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
+        connection_class = _with_deadlines(self.timeout_s)
+        sa.event.listen(engine, "do_connect", lambda _d, _r, args, options: connection_class.connect(*args, **options))
         return engine
 
     def _begin(self) -> str:
@@ -75,8 +93,9 @@ class PostgresSchema:
             "SET LOCAL synchronous_commit TO on",
             f"SET LOCAL idle_in_transaction_session_timeout TO '{IDLE_TIMEOUT_S}s'",
         ]
-        if "lock_timeout" not in str(self.url.query.get("options", "")):
-            settings.append(f"SET LOCAL lock_timeout TO '{LOCK_TIMEOUT_S}s'")
+        for name, part in (("lock_timeout", LOCK_PART), ("statement_timeout", STATEMENT_PART)):
+            if name not in str(self.url.query.get("options", "")):
+                settings.append(f"SET LOCAL {name} TO '{max(1, int(1000 * part * self.timeout_s))}ms'")
         if self.read_only:  # all tables of one moment, beside a writer
             settings.insert(0, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         return "; ".join(settings)
@@ -134,6 +153,31 @@ class PostgresSchema:
         if state[:2] in ("08", "28", "3D", "40", "53", "57") or state == "25P03":
             return CatalogUnavailable(f"{self.where} cannot be reached at present ({said}): {_SEE_TO_SERVER}")
         return CatalogError(f"{self.where} could not be used ({said}): see to the schema on the server")
+
+
+def _with_deadlines(timeout_s: float) -> type[psycopg.Connection[Any]]:
+    """Psycopg's connection, which is closed if an answer takes longer; what was asked for may happen all the same."""
+    import psycopg
+
+    class WithDeadlines(psycopg.Connection[Any]):
+        def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
+            return super().wait(self._until(gen, time.monotonic() + timeout_s), *args, **options)
+
+        def _until(self, gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
+            # The driver resumes a generator when the socket is ready, and ten times a second when it is not.
+            ready = None
+            while True:
+                try:
+                    wanted = gen.send(ready)
+                except StopIteration as answer:
+                    found: T = answer.value
+                    return found
+                if time.monotonic() >= deadline:
+                    self.close()
+                    raise psycopg.OperationalError(f"no answer in {timeout_s:g} s")
+                ready = yield wanted
+
+    return WithDeadlines
 
 
 def _url(connect: str) -> URL:

@@ -215,7 +215,7 @@ def make_tables(schema: str | None) -> Tables:
 
 @dataclass(slots=True)
 class Contents:
-    """Everything that the tables hold, in memory."""
+    """Everything that the tables hold, in memory. A change makes another one, and shares what it leaves alone."""
 
     next_queue_id: int = 0
     revision: int = 0
@@ -234,7 +234,7 @@ class Contents:
 
         def rows(*types: Any, of: Table, order: str, columns: Sequence[str]) -> Iterator[Any]:
             selected = sa.select(*(of.c[name] for name in columns)).order_by(of.c[order])
-            for row in connection.execute(selected):
+            for row in connection.execute(selected).all():  # to the end: a cursor on its way would keep its snapshot
                 # SQLite keeps any type in any column; this may be a damaged or a doctored file.
                 for value, wanted in zip(row, types, strict=True):
                     if not isinstance(value, wanted):

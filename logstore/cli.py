@@ -9,6 +9,7 @@ What it must never do: show a traceback for an operator's mistake, or hide one f
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -30,6 +31,7 @@ from logstore.commands.info import info, queues
 from logstore.commands.output import Failure, one_line
 from logstore.commands.purge import purge
 from logstore.commands.recover import recover
+from logstore.commands.repair_catalog import repair_catalog
 from logstore.commands.report import report
 from logstore.commands.salvage import salvage
 from logstore.commands.serve import serve
@@ -58,6 +60,9 @@ HUNG_UP = 128 + signal.SIGPIPE
 # The store can be opened, and it is something else that stands against what was asked for.
 _PROBLEMS = (OutcomeUnknown, StorePoisoned, TransactionError, UnknownMessage, UnknownQueue)
 
+# Errors that only a write gives; files are written elsewhere, under names that their errors tell.
+_OF_OUTPUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
 
 @click.group(
     no_args_is_help=False,
@@ -83,6 +88,7 @@ for each in (
     verify,
     recover,
     salvage,
+    repair_catalog,
     backup,
     export,
     holds,
@@ -134,6 +140,9 @@ def run(arguments: Sequence[str], program: click.Command = command) -> int:
     except OSError as error:
         if error.filename is not None:
             _say(f"{os.fsdecode(error.filename)}: {error.strerror}")
+            return CANNOT_OPEN
+        if error.errno not in _OF_OUTPUT:
+            _say(str(error))
             return CANNOT_OPEN
         _say(f"the output cannot be written: {error.strerror or error}")
         _drop_output()

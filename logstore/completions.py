@@ -11,21 +11,22 @@ import asyncio
 import bisect
 import collections
 import contextlib
-import logging
 import os
 import select
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from logstore import errors
+from logstore import arguments, errors
 from logstore._core import ffi, lib
 from logstore._native import check
+from logstore.locks import Lock
+from logstore.threads import Worker, log_error, start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-_log = logging.getLogger("logstore")
-
+_ENDS_PROCESS = (KeyboardInterrupt, SystemExit)
+_What = TypeVar("_What")
 _STOP_POLL_MS = 1000  # a thread that missed its last event still ends
 
 
@@ -41,7 +42,7 @@ class _Loop:
         self._told = 0
         self._lsns: collections.deque[int] = collections.deque()
         self._futures: collections.deque[asyncio.Future[None]] = collections.deque()
-        self._callbacks: list[Callable[[int | Exception], object]] = []
+        self._callbacks: tuple[Callable[[int | Exception], object], ...] = ()
         fd = ffi.new("int *")
         check(lib.ls_event_fd(handle, fd))
         self._fd = int(fd[0])
@@ -60,7 +61,7 @@ class _Loop:
         return future
 
     def add_callback(self, callback: Callable[[int | Exception], object]) -> None:
-        self._callbacks.append(callback)
+        self._callbacks = (*self._callbacks, callback)
 
     def _ready(self) -> None:
         with contextlib.suppress(OSError):
@@ -74,7 +75,7 @@ class _Loop:
                 future = futures.popleft()
                 if not future.done():
                     future.set_result(None)
-            _call(self._callbacks, durable)
+            call_all(self._callbacks, durable)
         if lib.ls_poisoned(self._c):
             self.fail(_unknown_outcome())
 
@@ -91,7 +92,7 @@ class _Loop:
             if not future.done():
                 future.set_exception(failure)
         if callbacks:
-            _call(self._callbacks, failure)
+            call_all(self._callbacks, failure)
 
     def close(self) -> None:
         """After the core's close: the last group is told, then that there will be no other."""
@@ -104,6 +105,14 @@ class _Loop:
         lib.ls_event_end(self._c, self._fd)
 
 
+def check_loop(loop: object) -> None:
+    """Raises ``TypeError`` for what is no event loop, ``OptionError`` for one that is closed."""
+    if not isinstance(loop, asyncio.AbstractEventLoop):
+        raise TypeError(f"loop is an asyncio event loop, not {arguments.shown(loop)}")
+    if loop.is_closed():
+        raise errors.OptionError("loop is an event loop that is closed; give the one that runs")
+
+
 class Completions:
     """Who waits for one store: event loops, each by itself, and callbacks, called from a thread that is started when
     somebody first asks.
@@ -111,10 +120,10 @@ class Completions:
 
     def __init__(self, handle: Any) -> None:
         self._c = handle
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[int | Exception], object]] = []
+        self._lock = Lock("the store's list of callbacks")
+        self._callbacks: tuple[Callable[[int | Exception], object], ...] = ()  # replaced as a whole
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
-        self._thread: threading.Thread | None = None
+        self.thread: Worker | None = None
         self._fd = -1
         self._failure: Exception | None = None
         self._closed = False
@@ -129,11 +138,11 @@ class Completions:
             self._of(loop).add_callback(callback)
             return
         with self._lock:
-            self._callbacks.append(callback)
-            failure = self._failure
             self._start()
+            self._callbacks = (*self._callbacks, callback)
+            failure = self._failure
         if failure is not None:
-            _call([callback], failure)
+            call_all([callback], failure)
 
     def wait(self, lsn: int) -> asyncio.Future[None]:
         """Done in the running loop once everything below ``lsn`` is durable; ``OutcomeUnknown`` if it never will be."""
@@ -160,7 +169,7 @@ class Completions:
         """After the core's close: the last group is told, who still waits learns that the store is closed."""
         with self._lock:
             self._closed = True
-            thread, loops = self._thread, list(self._loops.values())
+            thread, loops = self.thread, list(self._loops.values())
         for mine in loops:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
                 mine.loop.call_soon_threadsafe(mine.close)
@@ -171,17 +180,17 @@ class Completions:
     # ---- the thread ----
 
     def _start(self) -> None:
-        if self._thread is None and not self._closed:
-            fd = ffi.new("int *")
-            check(lib.ls_event_fd(self._c, fd))
-            self._fd = int(fd[0])
-            self._thread = threading.Thread(target=self._run, name="logstore-completions", daemon=True)
-            self._thread.start()
+        if (self.thread is None or self.thread.failure is not None) and not self._closed:
+            if self._fd < 0:
+                fd = ffi.new("int *")
+                check(lib.ls_event_fd(self._c, fd))
+                self._fd = int(fd[0])
+            told = int(lib.ls_durable_lsn(self._c))  # here: what becomes durable after this call is to be told
+            self.thread = start("logstore-completions", self._run, told)
 
-    def _run(self) -> None:
+    def _run(self, told: int) -> None:
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
-        told = lib.ls_durable_lsn(self._c)
         while True:
             if poll.poll(_STOP_POLL_MS):
                 with contextlib.suppress(BlockingIOError):
@@ -190,19 +199,13 @@ class Completions:
             durable = lib.ls_durable_lsn(self._c)
             if durable > told:
                 told = durable
-                self._tell(durable)
+                call_all(self._callbacks, durable)
             if self._failure is None and lib.ls_poisoned(self._c):
-                failure = _unknown_outcome()
-                with self._lock:
-                    self._failure = failure
-                self._tell(failure)
+                callbacks, failure = self._callbacks, _unknown_outcome()
+                self._failure = failure
+                call_all(callbacks, failure)
             if closed:
                 return
-
-    def _tell(self, what: int | Exception) -> None:
-        with self._lock:
-            callbacks = list(self._callbacks)
-        _call(callbacks, what)
 
 
 def _unknown_outcome() -> errors.OutcomeUnknown:
@@ -216,9 +219,12 @@ def _closed() -> errors.StoreClosed:
     return errors.StoreClosed("the store was closed; open it again")
 
 
-def _call(callbacks: list[Callable[[int | Exception], object]], what: int | Exception) -> None:
+def call_all(callbacks: Iterable[Callable[[_What], object]], what: _What, *, kind: str = "completion") -> None:
+    """Calls each, whatever the others raise: that is logged, and ends no thread of the store's."""
     for callback in callbacks:
         try:
             callback(what)
-        except Exception:  # noqa: BLE001 - a stranger's code must not end who calls it
-            _log.exception("a completion callback failed")
+        except BaseException as problem:
+            log_error(problem, "a %s callback failed", kind)
+            if isinstance(problem, _ENDS_PROCESS) and threading.current_thread() is threading.main_thread():
+                raise  # Ctrl-C, in an event loop; of the store's own thread nothing may be the end

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from logstore import errors
 
-if TYPE_CHECKING:
-    from pathlib import Path
+
+def lies_in(path: Path, directory: Path) -> bool:
+    """Whether it is the directory or in it, wherever symbolic links lead; one that leads to itself leads nowhere."""
+    own, goal = (Path(os.path.realpath(one)) for one in (directory, path))
+    return own in (goal, *goal.parents)
 
 
 def make_parents(path: Path) -> None:
@@ -27,7 +30,7 @@ def refuse_other_things(path: Path) -> None:
         names = {entry.name for entry in os.scandir(path)}
     except OSError:
         return  # the core says what is wrong with it, or makes it
-    if not names & {"META", "META.new"} and names - {"LOCK", "lost+found"}:
+    if not names & {"META", "META.new"} and names - {"LOCK", "META.part", "lost+found"}:
         raise errors.NotAStore(
             f"{path} has no META file, so it is no store, and it is not empty ({min(names - {'LOCK'})!r}), so none is "
             "made in it; check the path, or choose an empty or absent directory"

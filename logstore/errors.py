@@ -17,11 +17,13 @@ __all__ = [
     "StorePoisoned",
     "StoreClosed",
     "StoreForked",
+    "ReentrantCall",
     "OptionError",
     "CorruptLog",
     "VersionError",
     "CatalogError",
     "CatalogMismatch",
+    "CatalogOvertaken",
     "CatalogUnavailable",
     "UnknownMessage",
     "UnknownQueue",
@@ -100,6 +102,14 @@ class StoreForked(StoreError):
     """
 
 
+class ReentrantCall(StoreError):
+    """The library was called by a signal handler or a finalizer while the same thread was at work in it.
+
+    Nothing was changed, and the interrupted call goes on unharmed. Make the call later, or from another
+    thread: a handler best sets a flag, or puts what is to be done on a queue.
+    """
+
+
 class OptionError(StoreError, ValueError):
     """An option or a name has a value that can never work.
 
@@ -162,6 +172,14 @@ class CatalogMismatch(CatalogError):
 
     Raised on opening, before anything is changed. Put the right catalog back (log and catalog are backed up
     together), or name the right one with ``connect`` and ``catalog``.
+    """
+
+
+class CatalogOvertaken(CatalogError):
+    """Another process has changed the catalog since this store was opened, and a catalog has one writer.
+
+    No further change is made through this store. End the other process (a copy of the store directory,
+    or a second store on the same schema), then close this store and open it again.
     """
 
 

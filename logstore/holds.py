@@ -11,16 +11,16 @@ What has run out is not silently lost: reading it raises :class:`~logstore.inspe
 from __future__ import annotations
 
 import os
-import threading
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from logstore import arguments
 from logstore._core import ffi, lib
-from logstore._native import failure
+from logstore._native import failure, filled, listed
 from logstore.errors import OptionError, StoreClosed, StoreError, StoreForked
+from logstore.locks import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,25 +88,25 @@ class Hold:
     def __init__(self, handle: Any, store_dir: Path, lasts_us: int) -> None:
         self._c = handle
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = Lock("the hold")
         self._lasts_us = lasts_us
         self.path = store_dir
         """The store directory."""
 
     def _described(self) -> Any:
-        info = ffi.new("ls_hold_info *")
-        with self._usable() as handle:
-            lib.ls_hold_describe(handle, info)
-        return info
+        self._not_forked()
+        with self._lock:
+            return filled("ls_hold_info", lambda info: lib.ls_hold_describe(self._usable(), info))
 
-    @contextmanager
-    def _usable(self) -> Iterator[Any]:
+    def _usable(self) -> Any:
+        """The core's handle; under the lock, for as long as it is used."""
+        if self._c is None:
+            raise StoreClosed("this hold was released: take another one")
+        return self._c
+
+    def _not_forked(self) -> None:
         if os.getpid() != self._pid:
             raise StoreForked("this hold was taken by the parent process: take one in this process")
-        with self._lock:
-            if self._c is None:
-                raise StoreClosed("this hold was released: take another one")
-            yield self._c
 
     @property
     def name(self) -> str:
@@ -143,14 +143,16 @@ class Hold:
     def _advance(self, lsn: int, expires_s: float | None) -> None:
         if expires_s is not None:
             self._lasts_us = _lasts_us(expires_s)
-        with self._usable() as handle:
-            _check(lib.ls_hold_advance(handle, lsn, self._lasts_us))
+        self._not_forked()
+        with self._lock:
+            _check(lib.ls_hold_advance(self._usable(), lsn, self._lasts_us))
 
     def open_reader(self, from_lsn: int) -> Any:
         """The core's reader of what is held; for :class:`~logstore.inspect.Reader`."""
         made = ffi.new("ls_reader **")
-        with self._usable() as handle:
-            _check(lib.ls_hold_read(handle, from_lsn, made))
+        self._not_forked()
+        with self._lock:
+            _check(lib.ls_hold_read(self._usable(), from_lsn, made))
         return made[0]
 
     def release(self) -> None:
@@ -192,15 +194,15 @@ def hold(
     ``expires_s`` seconds (an hour) unless it is renewed, and counts for nothing once it alone would keep more than
     ``limit_bytes`` (1 GiB). Works beside a writer and without one.
 
-    Raises ``OptionError``, ``LogRecycled`` if the base has passed ``lsn``, ``StoreError`` if the name is taken or there
-    are 64 holds, and as opening a :class:`~logstore.inspect.Reader` does.
+    Raises ``OptionError``, ``LogRecycled`` if the base has passed ``lsn`` and no other hold keeps it,
+    ``StoreError`` if the name is taken or there are 64 holds, and as opening a :class:`~logstore.inspect.Reader` does.
     """
-    path = Path(store_dir)
+    path = arguments.path("store_dir", store_dir)
     wanted = 0 if lsn is None else _checked_lsn(lsn)
-    limit = _checked_limit(limit_bytes)
+    limit = arguments.integer("limit_bytes", limit_bytes, 1, LIMIT_BYTES_MAX)
     lasts_us = _lasts_us(expires_s)
     made = ffi.new("ls_hold **")
-    told = name.encode("utf-8", "surrogateescape")
+    told = arguments.instance("name", name, str).encode("utf-8", "backslashreplace")
     if b"\0" in told:
         raise OptionError("a hold's name has no zero character; it is 1 to 64 of A-Z a-z 0-9 . _ -")
     _check(lib.ls_hold_take(ffi.NULL, os.fsencode(path), told, wanted, limit, lasts_us, made))
@@ -212,17 +214,11 @@ def list_holds(store_dir: str | os.PathLike[str]) -> list[HoldInfo]:
 
     Raises ``NotAStore`` or ``StoreError``.
     """
-    path = Path(store_dir)
-    room, count = 2 * lib.LS_HOLDS_MAX, ffi.new("size_t *")
-    while True:
-        found = ffi.new("ls_hold_info[]", room)
-        _check(lib.ls_holds(ffi.NULL, os.fsencode(path), found, room, count))
-        if count[0] <= room:
-            break
-        room = 2 * count[0]
-    owners = _owners(path / "holds") if count[0] else {}
+    path = arguments.path("store_dir", store_dir)
+    found = listed("ls_hold_info", lambda *into: lib.ls_holds(ffi.NULL, os.fsencode(path), *into))
+    owners = _owners(path / "holds") if found else {}
     now = datetime.now(UTC)
-    return [_info(each, now, owners) for each in found[0 : count[0]]]
+    return [_info(each, now, owners) for each in found]
 
 
 def _info(raw: Any, now: datetime, owners: dict[str, int]) -> HoldInfo:
@@ -278,27 +274,16 @@ def _moment(us: int) -> datetime:
         return datetime.max.replace(tzinfo=UTC)
 
 
-def _text(raw: Any) -> str:
-    return ffi.string(raw).decode("utf-8", "backslashreplace")  # type: ignore[no-any-return]
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "backslashreplace")
 
 
 def _checked_lsn(lsn: object) -> int:
-    if isinstance(lsn, bool) or not isinstance(lsn, int) or not 0 < lsn < 1 << 63:
-        raise OptionError(f"a hold's LSN is 1 to {(1 << 63) - 1}, not {lsn!r}")
-    return lsn
-
-
-def _checked_limit(limit_bytes: object) -> int:
-    if isinstance(limit_bytes, bool) or not isinstance(limit_bytes, int) or not 1 <= limit_bytes <= LIMIT_BYTES_MAX:
-        raise OptionError(f"limit_bytes is 1 to {LIMIT_BYTES_MAX}, not {limit_bytes!r}")
-    return limit_bytes
+    return arguments.integer("lsn", lsn, 1, arguments.LSN_MAX)
 
 
 def _lasts_us(expires_s: object) -> int:
-    number = isinstance(expires_s, int | float) and not isinstance(expires_s, bool)
-    if not number or not 0 < expires_s <= _LASTS_S_MAX:  # type: ignore[operator]
-        raise OptionError(f"expires_s is seconds above 0 and at most {_LASTS_S_MAX}, not {expires_s!r}")
-    return max(1, int(expires_s * 1_000_000))  # type: ignore[operator]
+    return max(1, int(arguments.number("expires_s", expires_s, 0, _LASTS_S_MAX, "seconds") * 1_000_000))
 
 
 def _check(code: int) -> None:

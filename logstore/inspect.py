@@ -13,28 +13,26 @@ LSNs, ids and sizes (bytes) are plain ints.
 from __future__ import annotations
 
 import os
-import shutil
-import stat
-import tempfile
 from collections import deque
 from contextlib import closing
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
+from logstore import arguments
 from logstore._core import ffi, lib
-from logstore._native import check, failure
+from logstore._native import check, failure, filled, listed
 from logstore.catalog import Catalog, QueueRow
-from logstore.catalog_places import FILE_NAME
+from logstore.catalog_rest import read_at_rest
 from logstore.errors import CorruptLog, OptionError, StoreClosed, StoreError, VersionError
-from logstore.records import LSN_LIMIT, InvalidRecord, NewerVersion, Record, decode_record, segment_seed
+from logstore.files import SEGMENT_HEADER_BYTES
+from logstore.holds import Hold
+from logstore.records import InvalidRecord, NewerVersion, Record, decode_record, segment_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
     from types import TracebackType
-
-    from logstore.holds import Hold
 
 __all__ = [
     "BatchBytes",
@@ -48,7 +46,6 @@ __all__ = [
 ]
 
 READ_AHEAD_BYTES = 64 << 20  # beside a writer: taken from the disk at once, before it is looked at
-COPY_TRIES = 5  # a catalog that changes while it is copied is copied again
 
 
 class LogRecycled(StoreError):
@@ -67,6 +64,7 @@ class ReaderInfo:
     max_undurable_bytes: int
     base_lsn: int  # the first LSN that is still needed
     end_lsn: int  # of the accepted log, or what is durable beside a writer
+    seen_lsn: int  # end of the valid batches, those of a last segment that is left out included
     watermark_lsn: int  # damage below it is corruption, not a torn tail
     epoch: int  # of the newest segment
     segments: int  # of the log
@@ -78,9 +76,9 @@ class ReaderInfo:
 
     @classmethod
     def from_c(cls, raw: Any) -> Self:
-        """Of the core's ``ls_reader_info``."""
+        """Of a copy of the core's ``ls_reader_info``."""
         numbers: dict[str, Any] = {field.name: getattr(raw, field.name) for field in fields(cls)}
-        numbers["uuid"] = UUID(bytes=bytes(ffi.buffer(raw.uuid)))
+        numbers["uuid"] = UUID(bytes=raw.uuid)
         return cls(**numbers | {"live": bool(raw.live), "clean": bool(raw.clean)})
 
     @property
@@ -131,7 +129,8 @@ class BatchBytes:
 
 def segment_name(lsn: int, segment_size: int) -> str:
     """Name of the segment file in which this LSN lies."""
-    return f"{lsn - lsn % segment_size:016x}.seg"
+    at = arguments.integer("lsn", lsn, 0, arguments.LSN_MAX)
+    return f"{at - at % arguments.integer('segment_size', segment_size, 1, arguments.LSN_MAX):016x}.seg"
 
 
 class Reader:
@@ -157,18 +156,18 @@ class Reader:
         hold: Hold | None = None,
         keep_lsn: int | None = None,
     ) -> None:
-        if not 0 <= from_lsn < LSN_LIMIT:
-            raise OptionError(f"from_lsn is {from_lsn}, and an LSN is 0 to {LSN_LIMIT - 1}")
-        if keep_lsn is not None and (hold is not None or not 0 < keep_lsn < LSN_LIMIT):
-            raise OptionError(f"keep_lsn is {keep_lsn}: it is an LSN from 1 to {LSN_LIMIT - 1}, and stands for a hold")
-        self.path = Path(store_dir)
-        self._from_lsn = from_lsn
-        self._keep_lsn = keep_lsn
-        self._held = hold is not None or keep_lsn is not None
+        self.path = arguments.path("store_dir", store_dir)
+        self._from_lsn = arguments.integer("from_lsn", from_lsn, 0, arguments.LSN_MAX)
+        self._keep_lsn = arguments.optional(arguments.integer, "keep_lsn", keep_lsn, 1, arguments.LSN_MAX)
+        if hold is not None:
+            arguments.instance("hold", hold, Hold)
+            if keep_lsn is not None:
+                raise OptionError(f"keep_lsn is {keep_lsn} and hold is {hold!r}: give one of the two")
+        self._held = None if hold is None else (hold.name, hold.lsn)
         if hold is not None and hold.path.absolute() != self.path.absolute():
             raise OptionError(f"the hold {hold.name} is on {hold.path}, and not on {self.path}: take one there")
         self._c: Any = ffi.gc(self._open() if hold is None else hold.open_reader(from_lsn), lib.ls_reader_close)
-        self.info = self._describe()
+        self.info = ReaderInfo.from_c(filled("ls_reader_info", lambda info: lib.ls_reader_describe(self._c, info)))
         self._seeds: dict[tuple[int, int], int] = {}
 
     def _open(self) -> Any:
@@ -182,11 +181,6 @@ class Reader:
             raise LogRecycled(failure(code).message)
         check(code)
         return handle[0]
-
-    def _describe(self) -> ReaderInfo:
-        raw = ffi.new("ls_reader_info *")
-        lib.ls_reader_describe(self._c, raw)
-        return ReaderInfo.from_c(raw)
 
     def __enter__(self) -> Self:
         return self
@@ -204,10 +198,13 @@ class Reader:
 
     def segments(self) -> list[SegmentInfo]:
         """The segments of the log, oldest first."""
-        room = self.info.segments + 1
-        found, count = ffi.new("ls_segment_info[]", room), ffi.new("size_t *")
-        check(lib.ls_reader_segments(self._c, found, room, count))
-        return [SegmentInfo(one.first_lsn, one.epoch, one.end_lsn, bool(one.current)) for one in found[0 : count[0]]]
+        found = listed("ls_segment_info", lambda *into: lib.ls_reader_segments(self._c, *into))
+        return [SegmentInfo(one.first_lsn, one.epoch, one.end_lsn, bool(one.current)) for one in found]
+
+    def last_lsn(self) -> int:
+        """Where the last record ends. The log ends beyond it once a writer has begun a segment and written nothing."""
+        ends = [one.end_lsn for one in self.segments() if one.end_lsn > one.first_lsn + SEGMENT_HEADER_BYTES]
+        return min(ends[-1], self.info.end_lsn) if ends else self.info.base_lsn
 
     # ---- What it reads
 
@@ -265,11 +262,24 @@ class Reader:
         failed = failure(code)
         if code == lib.LS_RECYCLED:
             return LogRecycled(
-                f"the writer of {self.path} reused a segment before it was read"
-                + (", since the hold had run out, by its time or its limit; " if self._held else "; ")
-                + "nothing is wrong with the log: run this again, or at a quieter time"
+                f"the writer of {self.path} reused a segment before it was read, {self._unkept()}; nothing is wrong "
+                "with the log: run this again, or at a quieter time"
             )
         return failed
+
+    def _unkept(self) -> str:
+        """Why nothing kept what is gone."""
+        if self._held is not None:
+            from logstore.holds import list_holds
+
+            states = {one.name: one.state for one in list_holds(self.path)}
+            state = states.get(self._held[0], "gone")
+            if state == "honoured":
+                return f"below LSN {self._held[1]}, from which on the hold {self._held[0]} keeps it"
+            return f"since the hold {self._held[0]} is {state}"
+        if self._keep_lsn is not None:
+            return f"and from LSN {self._keep_lsn} on no hold keeps it"
+        return "and no hold was taken"
 
     def records(self) -> Iterator[Record]:
         """Every record of these batches in order, the BATCH records included, from ``from_lsn`` on.
@@ -283,7 +293,7 @@ class Reader:
 
     def decode(self, batch: BatchBytes) -> Iterator[Record]:
         """The records of one batch, its BATCH record first, read by the decoder in records.py."""
-        seed = self._seed(batch)
+        seed = self._seed(batch.first_lsn, batch.epoch)
         at, end = 0, len(batch.raw)
         while at < end:
             lsn = batch.lsn + at
@@ -301,11 +311,13 @@ class Reader:
             yield record
             at += record.length
 
-    def _seed(self, batch: BatchBytes) -> int:
-        return self.seed(batch.first_lsn, batch.epoch)
-
     def seed(self, first_lsn: int, epoch: int) -> int:
         """Seed of the checksums in this segment."""
+        arguments.integer("first_lsn", first_lsn, 0, arguments.LSN_MAX)
+        arguments.integer("epoch", epoch, 0, (1 << 32) - 1)
+        return self._seed(first_lsn, epoch)
+
+    def _seed(self, first_lsn: int, epoch: int) -> int:
         key = first_lsn, epoch
         if key not in self._seeds:
             self._seeds[key] = segment_seed(self.info.uuid, first_lsn, epoch)
@@ -317,11 +329,15 @@ class Reader:
         Its copies and relocated states are among them, those too that never counted; what stands before the last
         complete relocation is superseded by it. A reader made with ``from_lsn=id`` skips what cannot be part of it.
         """
-        return (record for record in self.naming(id) if record.id == id)
+        named = self.naming(id)  # which checks it
+        return (record for record in named if record.id == id)
 
     def naming(self, id: int) -> Iterator[Record]:  # noqa: A002 - the design's own word
         """All records of one message or transaction, and of a transaction those of its operations as well, in order."""
-        wanted = id.to_bytes(8, "little")
+        wanted = arguments.integer("id", id, 0, arguments.LSN_MAX).to_bytes(8, "little")
+        return self._naming(id, wanted)
+
+    def _naming(self, id: int, wanted: bytes) -> Iterator[Record]:  # noqa: A002 - the design's own word
         for batch in self.batches() if id != 0 else ():
             if wanted in batch.raw:  # a batch that has it nowhere need not be decoded
                 for record in self.decode(batch):
@@ -357,50 +373,18 @@ def read_catalog(
     It is read after the log, so it is as new as the log or newer. Raises ``CatalogMismatch`` (missing, another
     store's), ``VersionError``, ``CatalogUnavailable`` or ``CatalogError``.
     """
-    directory = Path(store_dir).absolute()
-    if connect is not None or schema is not None or info.live or not _is_file(directory / FILE_NAME):
-        return _view(directory, info, connect, schema)
-    # SQLite makes files beside a database that nobody has open, even to read it. So a copy is read.
-    with tempfile.TemporaryDirectory(prefix="logstore-") as copy:
-        try:
-            copy_catalog_files(directory, Path(copy))
-            return _view(Path(copy), info, None, None)
-        except StoreError as error:
-            raise type(error)(error.message.replace(copy, str(directory))) from error
-        except OSError as error:
-            raise StoreError(f"the catalog {directory / FILE_NAME} cannot be read: {error.strerror}") from error
+    directory = arguments.path("store_dir", store_dir).absolute()
+    arguments.instance("info", info, ReaderInfo)
+    arguments.place(connect, schema)
 
+    def view(place: Path, at_rest: bool) -> CatalogView:
+        with closing(
+            Catalog.open(
+                place, connect=connect, schema=schema, store_uuid=info.uuid.bytes, read_only=True, at_rest=at_rest
+            )
+        ) as opened:
+            return CatalogView(opened.next_queue_id, tuple(opened.queues()))
 
-def _view(directory: Path, info: ReaderInfo, connect: str | None, schema: str | None) -> CatalogView:
-    with closing(
-        Catalog.open(directory, connect=connect, schema=schema, store_uuid=info.uuid.bytes, read_only=True)
-    ) as opened:
-        return CatalogView(opened.next_queue_id, tuple(opened.queues()))
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:
-        return False
-
-
-def copy_catalog_files(source: Path, target: Path) -> bool:
-    """The database and its write-ahead log, whether both of one moment: a writer that comes meanwhile changes them."""
-    for _ in range(COPY_TRIES):
-        before = _stamps(source)
-        for name in before:
-            shutil.copyfile(source / name, target / name)
-        if _stamps(source) == before:
-            return True
-    return False
-
-
-def _stamps(directory: Path) -> dict[str, tuple[int, int]]:
-    found = {}
-    for name in (FILE_NAME, f"{FILE_NAME}-wal"):
-        path = directory / name
-        if _is_file(path):
-            status = path.stat()
-            found[name] = status.st_size, status.st_mtime_ns
-    return found
+    if connect is not None or schema is not None or info.live:
+        return view(directory, False)
+    return read_at_rest(directory, view)

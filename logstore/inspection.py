@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from logstore import arguments
 from logstore._core import ffi, lib
-from logstore._native import check, failure
+from logstore._native import check, failure, filled, listed, number, places_of
 from logstore.errors import StoreClosed
 from logstore.inspect import LogRecycled, ReaderInfo
 from logstore.reports import Recovery, SegmentLife
@@ -31,6 +31,7 @@ __all__ = ["Inspection", "OpenTransaction", "Pace", "QueueLife", "Work"]
 STEP_BYTES: Final = 4 << 20  # read between two looks at the clock, and for Ctrl-C
 STEP_BYTES_MIN: Final = 64 << 10
 STEPS_PER_S: Final = 8
+RATE_MAX: Final = 1e15  # bytes a second
 PLACES_AT_ONCE: Final = 4096
 BAD_CHECKPOINTS: Final = frozenset(
     {
@@ -54,6 +55,9 @@ class Pace:
         wait: Callable[[float], object] = time.sleep,
         now: Callable[[], float] | None = None,
     ) -> None:
+        rate = arguments.optional(arguments.number, "rate", rate, 0, RATE_MAX, "bytes a second")
+        arguments.function("wait", wait)
+        arguments.optional(arguments.function, "now", now)
         self.step_bytes = STEP_BYTES
         if rate is not None:
             self.step_bytes = int(min(max(rate / STEPS_PER_S, STEP_BYTES_MIN), STEP_BYTES))
@@ -64,6 +68,7 @@ class Pace:
 
     def spend(self, size: int) -> None:
         """So many bytes were read: waits until the next may be."""
+        arguments.integer("size", size, 0, arguments.LSN_MAX)
         if self._rate is None:
             return
         now = self._now()
@@ -144,7 +149,7 @@ class Inspection:
         checkpoint: bool = True,
         direct: bool = False,
     ) -> None:
-        self.path = Path(store_dir)
+        self.path = arguments.path("store_dir", store_dir)
         self._flags = (lib.LS_INSPECT_CHECK if checked else 0) | (lib.LS_INSPECT_DIRECT if direct else 0)
         self._handle: Any = None
         self._open(0 if checkpoint else lib.LS_INSPECT_NO_CHECKPOINT)
@@ -153,7 +158,7 @@ class Inspection:
         handle = ffi.new("ls_store **")
         self._check(lib.ls_inspect_open(ffi.NULL, os.fsencode(self.path), self._flags | flags, handle))
         self._handle = ffi.gc(handle[0], lib.ls_free)
-        self.info = ReaderInfo.from_c(self._describe().log)
+        self.info = ReaderInfo.from_c(filled("ls_inspection", self._describe).log)
 
     def __enter__(self) -> Self:
         return self
@@ -188,10 +193,11 @@ class Inspection:
             )
         check(code)
 
-    def _describe(self) -> Any:
-        found = ffi.new("ls_inspection *")
+    def _describe(self, found: Any) -> None:
         lib.ls_inspect_describe(self._c, found)
-        return found
+
+    def _number(self, name: str) -> int:
+        return number("ls_inspection", self._describe, name)
 
     def read(self, show: Callable[[int], object] = lambda _: None, *, rate: float | None = None) -> None:
         """Read the log to its end, at most ``rate`` bytes a second; ``show`` is told how many bytes were read.
@@ -199,6 +205,7 @@ class Inspection:
         Raises ``CorruptLog`` where the log is damaged or contradicts itself, ``VersionError``,
         :class:`~logstore.inspect.LogRecycled` if a writer was faster.
         """
+        arguments.function("show", show)
         code = self._read(show, Pace(rate))
         if code == lib.LS_CORRUPT and self.recovery.checkpoint_used:
             self.close()
@@ -210,7 +217,7 @@ class Inspection:
             raise failure(code)
 
     def _read(self, show: Callable[[int], object], pace: Pace) -> int:
-        lsn, before, base = ffi.new("uint64_t *"), self._describe().next_lsn, self.info.base_lsn
+        lsn, before, base = ffi.new("uint64_t *"), self._number("next_lsn"), self.info.base_lsn
         while (code := int(lib.ls_inspect_step(self._c, pace.step_bytes, lsn))) == 0:
             show(lsn[0] - base)
             pace.spend(lsn[0] - before)
@@ -224,18 +231,16 @@ class Inspection:
 
         One that the base has passed, or that is newer than what is looked at, is none of these.
         """
-        report = ffi.new("ls_recovery *")
-        lib.ls_recovery_report(self._c, report)
-        return report.checkpoint_state in BAD_CHECKPOINTS
+        state = number("ls_recovery", lambda report: lib.ls_recovery_report(self._c, report), "checkpoint_state")
+        return state in BAD_CHECKPOINTS
 
     def differs_from(self, other: Inspection) -> str | None:
         """How what this one, by a checkpoint, came to differs from what the log alone gives; both read to their end."""
-        found = ffi.new("ls_checkpoint_difference *")
-        check(lib.ls_checkpoint_compare(self._c, other._c, found))
+        found = filled("ls_checkpoint_difference", lambda into: lib.ls_checkpoint_compare(self._c, other._c, into))
         if not found.differs:
             return None
         of = f" of {found.id}" if found.id else f" of queue {found.queue_id}" if found.queue_id else ""
-        return f"{ffi.string(found.text).decode('utf-8', 'replace')}{of}"
+        return f"{found.text.decode('utf-8', 'replace')}{of}"
 
     # ---- What came of it
 
@@ -252,32 +257,32 @@ class Inspection:
     @property
     def bytes_read(self) -> int:
         """From the segments."""
-        return int(self._describe().bytes_read)
+        return self._number("bytes_read")
 
     @property
     def footers(self) -> int:
         """How many were held against their segments."""
-        return int(self._describe().footers)
+        return self._number("footers")
 
     @property
     def staged(self) -> int:
         """Messages that were never enqueued, by an open transaction neither."""
-        return int(self._describe().staged)
+        return self._number("staged")
 
     @property
     def queue_id_max(self) -> int:
         """The largest that any record names."""
-        return int(self._describe().queue_id_max)
+        return self._number("queue_id_max")
 
     def queues(self) -> list[QueueLife]:
         """Those that the log knows, by id."""
-        found = self._list(lib.ls_inspect_queues, "ls_queue_info")
+        found = listed("ls_queue_info", lambda *into: lib.ls_inspect_queues(self._c, *into))
         made = [QueueLife(one.id, bool(one.deleted), one.depth, one.locked, one.content_bytes) for one in found]
         return sorted(made, key=lambda one: one.id)
 
     def transactions(self) -> list[OpenTransaction]:
         """Those without an outcome, by id: beside a writer all, otherwise those in doubt."""
-        found = self._list(lib.ls_inspect_transactions, "ls_open_tx")
+        found = listed("ls_open_tx", lambda *into: lib.ls_inspect_transactions(self._c, *into))
         made = [
             OpenTransaction(
                 one.id,
@@ -293,7 +298,7 @@ class Inspection:
         return sorted(made, key=lambda one: one.id)
 
     def _work(self, tx_id: int) -> tuple[Work, ...]:
-        found = self._list(lambda c, *rest: lib.ls_inspect_work(c, tx_id, *rest), "ls_open_work")
+        found = listed("ls_open_work", lambda *into: lib.ls_inspect_work(self._c, tx_id, *into))
         return tuple(
             Work(one.message_id, one.lsn, one.queue_id, bool(one.enqueues), one.order_index, bool(one.locks))
             for one in found
@@ -304,31 +309,24 @@ class Inspection:
 
         Raises ``UnknownMessage`` for one that does not live.
         """
-        count, lsn = ffi.new("size_t *"), ffi.new("uint64_t *")
-        check(lib.ls_inspect_places(self._c, message_id, lsn, ffi.NULL, 0, count))
-        rows = ffi.new("ls_message_place[]", count[0] + 1)
-        check(lib.ls_inspect_places(self._c, message_id, lsn, rows, count[0], count))
-        return int(lsn[0]), [(one.queue_id, bool(one.locked)) for one in rows[0 : count[0]]]
+        message_id = arguments.integer("message_id", message_id, 0, arguments.LSN_MAX)
+        lsn = ffi.new("uint64_t *")
+        found = listed("ls_message_place", lambda *into: lib.ls_inspect_places(self._c, message_id, lsn, *into))
+        return int(lsn[0]), [(one.queue_id, bool(one.locked)) for one in found]
 
     def places(self, queue_id: int) -> Iterator[tuple[int, bool]]:
         """The messages on a queue in order: id, and whether a transaction locks it. Raises ``UnknownQueue``."""
+        queue_id = arguments.integer("queue_id", queue_id, 0, (1 << 32) - 1)
         handle = ffi.new("ls_cursor **")
         check(lib.ls_cursor_open(self._c, queue_id, lib.LS_CURSOR_ALL, handle))
         cursor = ffi.gc(handle[0], lib.ls_cursor_close)
         rows, done = ffi.new("ls_place[]", PLACES_AT_ONCE), ffi.new("size_t *")
         check(lib.ls_cursor_next(cursor, rows, PLACES_AT_ONCE, done))
         while done[0] > 0:
-            yield from ((one.id, bool(one.locked)) for one in rows[0 : done[0]])
+            yield from ((message_id, bool(locked)) for _, message_id, _, locked, _ in places_of(rows, done[0]))
             check(lib.ls_cursor_next(cursor, rows, PLACES_AT_ONCE, done))
 
     def segments(self) -> list[SegmentLife]:
         """Of the log, oldest first, with what lives in each."""
-        found = [SegmentLife.from_c(one) for one in self._list(lib.ls_segments, "ls_segment_info")]
-        return [one for one in found if one.first_lsn >= self.info.base_lsn]
-
-    def _list(self, function: Callable[..., int], kind: str) -> Any:
-        count = ffi.new("size_t *")
-        check(function(self._c, ffi.NULL, 0, count))
-        rows = ffi.new(f"{kind}[]", count[0] + 1)
-        check(function(self._c, rows, count[0], count))
-        return rows[0 : count[0]]
+        rows = listed("ls_segment_info", lambda *into: lib.ls_segments(self._c, *into))
+        return [SegmentLife.from_c(one) for one in rows if one.first_lsn >= self.info.base_lsn]

@@ -2,26 +2,33 @@
 
 A queue's row is durably committed before the log may name it, and deleted before the log says so. Where a commit's
 answer never came, the queue that it was to delete is *in question*: nothing is put on it before the catalog has told,
-for the next open would drop it.
+for the next open would drop it. So is a queue while it is being deleted.
+
+Changes come one at a time, under the catalog's lock; readers take none, for what they look at is replaced by single
+assignments. An exception at any moment, from a signal handler say, leaves the names behind the catalog, which shows in
+that the catalog's queues are another object than those that were followed: the next change, or the next look at a
+queue that is not there, follows.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+import threading
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from logstore import errors
 from logstore._core import ffi, lib
-from logstore._native import check
+from logstore._native import check, failure
+from logstore.arguments import instance, items, one_of, optional, shown, text
+from logstore.catalog_rows import ExchangeRow
 from logstore.queues import Queue
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+    from collections.abc import Iterable, Mapping, MutableMapping
 
-    from logstore.catalog import BindingRow, Catalog, ExchangeRow, QueueRow
+    from logstore.catalog import BindingRow, Catalog, QueueRow
+    from logstore.catalog_rows import StoredQueue
     from logstore.store import MessageStore
 
 _ONE_QUEUE: Final = (Queue, str)
@@ -33,12 +40,12 @@ class Names:
     _c: Any
     _pid: int
     _closed: bool
-    _lock: threading.RLock
     _catalog: Catalog | None
     _queues: dict[int, Queue]
     _by_name: dict[str, Queue]  # those in question too
     _in_question: Mapping[int, Queue] = MappingProxyType({})  # replaced as a whole
-    _followed: int = 0  # how many of the catalog's reloads are reflected here
+    _waits_not_in: int | None = None  # the thread that must not wait for the catalog
+    _followed: Mapping[str, StoredQueue] | None = None  # the catalog's queues that are reflected here
 
     def _names(self) -> Catalog:
         if self._closed or self._catalog is None:
@@ -60,66 +67,94 @@ class Names:
         ``arguments`` is a mapping that JSON can hold, opaque to the store. ``dead_letter`` is where rejected messages
         go. Raises ``QueueExists`` if it is there with others, ``UnknownQueue`` for a dead-letter queue that is not.
         """
-        with self._change_names() as catalog:
-            row, _ = catalog.declare_queue(
-                name,
-                arguments=arguments,
-                dead_letter=None if dead_letter is None else self._name_of(dead_letter),
-            )
-            if row.id not in self._queues:
-                self._add(row)
-            return self._queues[row.id]
-
-    @contextmanager
-    def _change_names(self) -> Iterator[Catalog]:
-        """One change at a time, after what is known of all earlier ones. Messages go on meanwhile."""
+        if dead_letter is not None:
+            one_of("dead_letter", dead_letter, _ONE_QUEUE, "a Queue or its name")
+        wanted = None if dead_letter is None else self._name_of(dead_letter)
         catalog = self._names()
+        known = catalog.declared_queue(name, arguments=arguments, dead_letter=wanted)
+        queue = None if known is None else self._queues.get(known.id)
+        if queue is not None:
+            return queue
         with catalog.changes():
             self._follow(catalog)
-            yield catalog
+            row, _ = catalog.declare_queue(name, arguments=arguments, dead_letter=wanted, within=True)
+            if row.id not in self._queues:
+                self._add(row)
+            self._followed = catalog.stored_queues
+            return self._queues[row.id]
 
     def _follow(self, catalog: Catalog) -> None:
-        """Do what the catalog did without telling: its memory was read anew."""
-        if catalog.reloads == self._followed:
+        """Does what the catalog did without this: its memory was read anew, or an exception came in between."""
+        if self._has_followed(catalog):
             return
+        stored = catalog.stored_queues
         rows = {row.id: row for row in catalog.queues()}
-        known = {**self._queues, **self._in_question}
-        for queue_id in rows.keys() - known.keys():
-            self._add(rows[queue_id])
-        with self._lock:
-            self._queues.update((queue_id, self._in_question[queue_id]) for queue_id in self._in_question.keys() & rows)
-            self._in_question = MappingProxyType({})
-            self._followed = catalog.reloads
-        gone = [queue for queue_id, queue in known.items() if queue_id not in rows]
-        for queue in gone:
-            self._forget(queue)
-        for queue in gone:
-            check(lib.ls_queue_delete(self._c, queue.id, lib.LS_WAIT))
+        for queue_id, row in rows.items():
+            known = self._queues.get(queue_id) or self._in_question.get(queue_id)
+            if known is None:
+                self._add(row)
+            else:
+                self._remember(known)
+        for queue in [known for queue_id, known in self._all_queues().items() if queue_id not in rows]:
+            self._end(queue)
+        self._in_question = MappingProxyType({})
+        self._followed = stored
 
-    def _look_again(self) -> None:
-        """Find out what is in question, where anything may be. Raises ``CatalogUnavailable``."""
+    def _has_followed(self, catalog: Catalog) -> bool:
+        return catalog.settled and not self._in_question and catalog.stored_queues is self._followed
+
+    @property
+    def names_are_settled(self) -> bool:
+        """Whether the outcome of every change of the catalog is known; False also while one is being committed."""
+        return self._has_followed(self._names())
+
+    def settle_names(self) -> None:
+        """Finds out what is in question, where anything may be. Raises ``CatalogUnavailable``."""
         catalog = self._names()
-        if catalog.settled and catalog.reloads == self._followed:
+        if self._has_followed(catalog):
             return
-        with self._change_names():
-            pass
+        if threading.get_ident() == self._waits_not_in:
+            raise errors.CatalogUnavailable("the outcome of a change of the catalog is not known yet; try again later")
+        with catalog.changes():
+            self._follow(catalog)
+
+    def never_wait_for_names_here(self) -> None:
+        """From now on what would have to ask the catalog first, in the calling thread, raises ``CatalogUnavailable``.
+
+        For the thread of an event loop, such as a broker's, which has another one call :meth:`settle_names`. Changes of
+        the catalog itself wait as ever.
+        """
+        self._waits_not_in = threading.get_ident()
 
     def _add(self, row: QueueRow) -> None:
-        check(lib.ls_queue_add(self._c, row.id))
-        with self._lock:
-            self._remember(row)
-
-    def _remember(self, row: QueueRow) -> None:
         """One handle for a queue, and so one acquisition state."""
-        queue = Queue(cast("MessageStore", self), row.id, row.name, row.arguments, row.dead_letter)
+        check(lib.ls_queue_add(self._c, row.id))
+        self._remember(self._handle(row))
+
+    def _handle(self, row: QueueRow) -> Queue:
+        return Queue(cast("MessageStore", self), row.id, row.name, row.arguments, row.dead_letter)
+
+    def _remember(self, queue: Queue) -> None:
         self._queues[queue.id] = queue
         self._by_name[queue.name] = queue
 
+    def _end(self, queue: Queue) -> None:
+        """The catalog has deleted it: its places go, then all that is known of it."""
+        code = lib.ls_queue_delete(self._c, queue.id, 0)
+        problem = failure(code) if code not in (0, lib.LS_UNKNOWN_QUEUE) else None  # it may have been ended before
+        self._forget(queue)
+        if problem is not None:  # the next open finishes it
+            raise problem
+
     def _forget(self, queue: Queue) -> None:
-        with self._lock:
-            self._queues.pop(queue.id, None)
-            self._by_name.pop(queue.name, None)
+        self._queues.pop(queue.id, None)
+        if self._by_name.get(queue.name) is queue:
+            del self._by_name[queue.name]
+        self._unquestion(queue)
         queue._forget()
+
+    def _all_queues(self) -> dict[int, Queue]:
+        return {**self._queues, **self._in_question}
 
     def queue(self, name: str) -> Queue:
         """The handle of a declared queue. Raises ``UnknownQueue``.
@@ -127,9 +162,11 @@ class Names:
         ``CatalogUnavailable`` if it may have been declared by a change whose outcome is not known yet.
         """
         self._names()
+        if type(name) is not str:
+            instance("name", name, str)
         known = self._by_name.get(name)
         if known is None:
-            self._look_again()
+            self.settle_names()
             known = self._by_name.get(name)
         if known is None:
             raise errors.UnknownQueue(f"there is no queue {name!r}; declare it first")
@@ -137,10 +174,9 @@ class Names:
 
     def queues(self) -> list[Queue]:
         """All queues, by id."""
-        if self._names().reloads != self._followed:
-            self._look_again()
-        with self._lock:
-            known = {**self._queues, **self._in_question}
+        if self._names().stored_queues is not self._followed:
+            self.settle_names()
+        known = self._all_queues()
         return [known[queue_id] for queue_id in sorted(known)]
 
     def delete_queue(self, queue: Queue | str, *, wait: bool = True) -> None:
@@ -149,22 +185,32 @@ class Names:
         Raises ``UnknownQueue``, or ``CatalogError`` while it is another queue's dead-letter queue. If it is interrupted
         after the catalog's commit, the next open finishes it.
         """
-        with self._change_names() as catalog:
+        wait = bool(wait)  # which may raise; then nothing is deleted
+        catalog = self._names()
+        with catalog.changes():
+            self._follow(catalog)
             known = self._known(queue)
+            self._question(known)
             try:
-                catalog.delete_queue(known.id)
-            except errors.CatalogError:
-                if not catalog.settled:
-                    self._question(known)
+                catalog.delete_queue(known.id, within=True)
+            except errors.StoreError:
+                if catalog.settled and known.name in catalog.stored_queues:
+                    self._remember(known)
+                    self._unquestion(known)
                 raise
-            self._forget(known)
-        check(lib.ls_queue_delete(self._c, known.id, lib.LS_WAIT if wait else 0))
+            self._end(known)
+            self._followed = catalog.stored_queues
+        if wait:
+            cast("MessageStore", self).force_unless_relaxed()
 
     def _question(self, queue: Queue) -> None:
         """Whether it is deleted nobody knows."""
-        with self._lock:
-            self._queues.pop(queue.id, None)
-            self._in_question = MappingProxyType({**self._in_question, queue.id: queue})
+        self._in_question = MappingProxyType({**self._in_question, queue.id: queue})
+        self._queues.pop(queue.id, None)
+
+    def _unquestion(self, queue: Queue) -> None:
+        left = {queue_id: other for queue_id, other in self._in_question.items() if queue_id != queue.id}
+        self._in_question = MappingProxyType(left)
 
     def declare_exchange(
         self,
@@ -175,11 +221,12 @@ class Names:
         alternate: str | None = None,
     ) -> ExchangeRow:
         """The exchange of this name, made if there is none. Raises ``CatalogError`` if it differs."""
+        optional(text, "alternate", alternate)
         return self._names().declare_exchange(name, type=type, arguments=arguments, alternate=alternate)[0]
 
     def exchange(self, name: str) -> ExchangeRow:
         """A declared exchange: ``name, type, arguments, alternate``. Raises ``UnknownExchange``."""
-        return self._names().exchange(name)
+        return self._names().exchange(instance("name", name, str))
 
     def exchanges(self) -> list[ExchangeRow]:
         """All exchanges, by name."""
@@ -187,7 +234,7 @@ class Names:
 
     def delete_exchange(self, exchange: ExchangeRow | str) -> None:
         """The exchange goes, with its bindings. Raises ``UnknownExchange``."""
-        self._names().delete_exchange(exchange if isinstance(exchange, str) else exchange.name)
+        self._names().delete_exchange(_exchange_name(exchange))
 
     def bind(
         self,
@@ -212,7 +259,7 @@ class Names:
         self._names().unbind(*self._pair(exchange, queue), key, arguments=arguments)
 
     def _pair(self, exchange: ExchangeRow | str, queue: Queue | str) -> tuple[str, str]:
-        return exchange if isinstance(exchange, str) else exchange.name, self._name_of(queue)
+        return _exchange_name(exchange), self._name_of(queue)
 
     def bindings(self) -> list[BindingRow]:
         """All bindings: ``exchange, queue, key, arguments``."""
@@ -233,7 +280,7 @@ class Names:
         if isinstance(queue, str):
             queue = self.queue(queue)
         elif not isinstance(queue, Queue):
-            raise TypeError(f"a queue is a Queue or its name, not {queue!r}")
+            raise TypeError(f"a queue is a Queue or its name, not {shown(queue)}")
         self._names()
         if queue._id in self._in_question:
             self._answer(queue)
@@ -243,7 +290,7 @@ class Names:
 
     def _answer(self, queue: Queue) -> None:
         try:
-            self._look_again()
+            self.settle_names()
         except errors.CatalogUnavailable as error:
             raise errors.CatalogUnavailable(
                 f"whether queue {queue.name!r} was deleted is not known until the catalog can be asked: {error.message}"
@@ -255,7 +302,12 @@ class Names:
     def _queue_ids(self, queues: Queue | str | Iterable[Queue | str]) -> tuple[Any, int]:
         if isinstance(queues, _ONE_QUEUE):
             return self._known(queues)._c_id, 1
-        ids = [self._known(queue).id for queue in queues]
+        ids = [self._known(queue).id for queue in items("queue", queues, "queues and names, or one of them")]
         if not ids:
             raise errors.OptionError("no queue is named; give at least one")
         return ffi.new("uint32_t[]", ids), len(ids)
+
+
+def _exchange_name(exchange: ExchangeRow | str) -> str:
+    one_of("exchange", exchange, (ExchangeRow, str), "an exchange or its name")
+    return exchange if isinstance(exchange, str) else exchange.name

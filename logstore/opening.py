@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from logstore import errors
+from logstore import arguments
 from logstore._core import ffi, lib
+from logstore.catalog_places import TIMEOUT_S as CATALOG_TIMEOUT_S
 from logstore.store import MessageStore
 
 if TYPE_CHECKING:
@@ -16,28 +17,9 @@ SEGMENT_SIZE_MAX: Final = 1 << 30
 SECTOR: Final = 4096
 PREPARED_MAX: Final = 65_536
 TIMEOUT_S_MAX: Final = 100 * 365 * 86_400
+CATALOG_TIMEOUT_S_MAX: Final = 3600
 SCRUB_RATE_MIN: Final = 4096
 SCRUB_RATE_MAX: Final = 1 << 50
-
-
-def _whole(name: str, value: object, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise errors.OptionError(f"{name} is a whole number, not {value!r}")
-    if not low <= value <= high:
-        raise errors.OptionError(f"{name} is {low} to {high}, not {value}")
-    return value
-
-
-def _check_timeout(value: object) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if value is not None and not (number and 0 < value <= TIMEOUT_S_MAX):  # type: ignore[operator]
-        raise errors.OptionError(f"prepared_timeout is seconds above 0, not {value!r}")
-
-
-def _check_scrub_rate(value: object) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if value is not None and not (number and SCRUB_RATE_MIN <= value <= SCRUB_RATE_MAX):  # type: ignore[operator]
-        raise errors.OptionError(f"scrub_rate is {SCRUB_RATE_MIN} bytes a second or more, not {value!r}")
 
 
 def open(  # noqa: A001 - the name that section 10 of the design gives it, as in gzip.open
@@ -55,6 +37,7 @@ def open(  # noqa: A001 - the name that section 10 of the design gives it, as in
     durability: str = "strict",
     connect: str | None = None,
     catalog: str | None = None,
+    catalog_timeout: float = CATALOG_TIMEOUT_S,
 ) -> MessageStore:
     """Opens the store in ``store_dir``, making or recovering it first.
 
@@ -72,35 +55,38 @@ def open(  # noqa: A001 - the name that section 10 of the design gives it, as in
     is logged as a warning and counted in ``stats()``.
     ``durability="relaxed"`` returns before the disk has it: a crash then loses the last moments.
     ``connect`` is an SQLAlchemy URL of a shared catalog and ``catalog`` the schema in it; without them it is an SQLite
-    file in the directory.
+    file in the directory. Each answer of that server is waited for ``catalog_timeout`` seconds at most (connecting: at
+    least 2); then the call raises ``CatalogUnavailable``.
 
     Raises :class:`~logstore.errors.OptionError`, ``NotAStore``, ``StoreLocked``, ``CorruptLog``, ``VersionError``,
     ``CatalogMismatch``, ``CatalogUnavailable``, ``StoreFull``, or ``StoreError`` for what the system refuses. A refused
     open changes nothing in the log.
     """
-    if durability not in ("strict", "relaxed"):
-        raise errors.OptionError(f'durability is "strict" or "relaxed", not {durability!r}')
+    path = arguments.path("store_dir", store_dir)
     options = ffi.new("ls_options *")
     lib.ls_options_default(options)
     options.create = bool(create)
-    options.relaxed = durability == "relaxed"
+    options.relaxed = arguments.choice("durability", durability, "strict", "relaxed") == "relaxed"
     if segment_size is not None:
-        wanted = max(_whole("segment_size", segment_size, 1, SEGMENT_SIZE_MAX), SEGMENT_SIZE_MIN)
+        wanted = max(arguments.integer("segment_size", segment_size, 1, SEGMENT_SIZE_MAX), SEGMENT_SIZE_MIN)
         options.segment_size = -(-wanted // SECTOR) * SECTOR
-    options.initial_segments = _whole("initial_segments", initial_segments, 1, 65536)
-    options.max_write_buffers = _whole("max_write_buffers", max_write_buffers, 2, 64)
+    options.initial_segments = arguments.integer("initial_segments", initial_segments, 1, 65536)
+    options.max_write_buffers = arguments.integer("max_write_buffers", max_write_buffers, 2, 64)
     if max_undurable_bytes is not None:
-        options.max_undurable_bytes = _whole("max_undurable_bytes", max_undurable_bytes, 1, 1 << 60)
+        options.max_undurable_bytes = arguments.integer("max_undurable_bytes", max_undurable_bytes, 1, 1 << 60)
     if max_log_bytes is not None:
-        options.max_log_bytes = _whole("max_log_bytes", max_log_bytes, 1, 1 << 62)
-    options.max_prepared = _whole("max_prepared", max_prepared, 1, PREPARED_MAX)
-    _check_timeout(prepared_timeout)
-    _check_scrub_rate(scrub_rate)
+        options.max_log_bytes = arguments.integer("max_log_bytes", max_log_bytes, 1, 1 << 62)
+    options.max_prepared = arguments.integer("max_prepared", max_prepared, 1, PREPARED_MAX)
+    arguments.optional(arguments.number, "prepared_timeout", prepared_timeout, 0, TIMEOUT_S_MAX, "seconds")
+    arguments.optional(arguments.number, "scrub_rate", scrub_rate, SCRUB_RATE_MIN, SCRUB_RATE_MAX, "bytes a second")
+    arguments.number("catalog_timeout", catalog_timeout, 0, CATALOG_TIMEOUT_S_MAX, "seconds")
+    arguments.place(connect, catalog, called="catalog")
     return MessageStore(
-        store_dir,
+        path,
         options,
         connect=connect,
         catalog=catalog,
+        catalog_timeout=catalog_timeout,
         prepared_timeout=prepared_timeout,
         scrub_rate=scrub_rate,
     )

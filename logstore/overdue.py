@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from logstore.errors import StoreClosed, StoreError, StorePoisoned
+from logstore.threads import start
 
 if TYPE_CHECKING:
     from logstore.store import MessageStore
@@ -30,14 +31,13 @@ class Overdue:
         self._timeout = timeout
         self._stop = threading.Event()
         self.rolled_back = 0
-        self._thread = threading.Thread(target=self._run, name="logstore-overdue", daemon=True)
-        self._thread.start()
+        self.thread = start("logstore-overdue", self._run)
 
     def stop(self) -> None:
         """Ends the thread; from within it, too."""
         self._stop.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        if self.thread is not threading.current_thread():
+            self.thread.join()
 
     def _run(self) -> None:
         pause = min(max(self._timeout / 4, _LOOK_S_MIN), _LOOK_S_MAX)

@@ -6,6 +6,10 @@ was fetched but not handed out; everything else waits in the core and costs noth
 
 What always holds, under the queue's lock: a position is in the window or acquired, never both; the smallest position is
 offered first; and a place goes out only if the core says at that moment that it is still there and not locked.
+
+An exception can come in between at any moment, from a signal handler say. So a place joins where it goes before it
+leaves where it was, and ``_disturbed`` is set meanwhile: whoever finds it set puts the window in order and begins
+again at the front of the queue. Nothing is lost then, and nothing is out twice.
 """
 
 from __future__ import annotations
@@ -13,19 +17,18 @@ from __future__ import annotations
 import array
 import contextlib
 import itertools
-import struct
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sortedcontainers import SortedDict
 
-from logstore import errors
+from logstore import arguments, errors
 from logstore._core import ffi, lib
-from logstore._native import check, failure
+from logstore._native import check, places_of
+from logstore.locks import QuickLock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from logstore.store import MessageStore
     from logstore.transactions import Transaction
@@ -39,10 +42,10 @@ _FETCH_MAX: Final = 1024
 _LOAD_BYTES: Final = 1 << 20  # of one crossing
 _HEADER_BYTES: Final = 512  # room for a message's header and what its record has besides; one that needs more waits
 _COUNT_MAX: Final = (1 << 16) - 1
-_CORE_PLACE: Final = struct.Struct("@QQQII")  # ls_place
 _PURGE_STEP: Final = 1000
 _GONE: Final = 0
 _THERE: Final = 1
+_TAKEN_AWAY: Final = (errors.UnknownMessage, errors.NotEnqueued, errors.UnknownQueue, errors.OutcomeUnknown)
 _ONE_MESSAGE: Final = (lib.LS_UNKNOWN_MESSAGE, lib.LS_CORRUPT, lib.LS_IO)  # what can be wrong with one and not the next
 
 _new_unset = ffi.new_allocator(should_clear_after_alloc=False)
@@ -155,7 +158,8 @@ class Queue:
         self._arguments = dict(arguments)
         self._dead_letter = dead_letter
         self._c_id = ffi.new("uint32_t[1]", [queue_id])
-        self._lock = threading.RLock()
+        self._lock = QuickLock(f"queue {name!r}")
+        self._disturbed = False
         self._window: SortedDict[int, _Place] = SortedDict()
         self._acquired: dict[int, _Place] = {}
         self._locked: dict[int, _Place] = {}
@@ -198,34 +202,69 @@ class Queue:
 
         Raises :class:`~logstore.errors.UnknownQueue` after the queue was deleted.
         """
-        if n < 0:
-            raise errors.OptionError(f"acquire takes a number of messages, not {n}")
+        if type(n) is not int or n < 0:
+            n = arguments.integer("n", n, 0, arguments.LSN_MAX)
         taken: list[Delivery] = []
-        with self._lock:
-            while len(taken) < n:
-                if not self._window:  # nothing came back: what the core has next is what goes out
-                    if not self._hand_out_next(n - len(taken), taken):
-                        break
-                    continue
-                self._fill(n - len(taken))
-                self._hand_out(n - len(taken), taken)
-        if load and taken:
-            self._load(taken)
-        return taken
+        try:
+            entered = self._lock.once()
+            with entered:
+                if self._disturbed:
+                    self._start_over()
+                self._disturbed = True
+                while len(taken) < n:
+                    if not self._window:  # nothing came back: what the core has next is what goes out
+                        if not self._hand_out_next(n - len(taken), taken):
+                            break
+                        continue
+                    self._fill(n - len(taken))
+                    self._hand_out(n - len(taken), taken)
+                self._disturbed = False
+            if load and taken:
+                self._load(taken)
+            return taken
+        except BaseException:
+            if taken:
+                entered = self._lock.once()
+                with entered:
+                    self._take_back(taken)
+            raise
+
+    def _take_back(self, taken: list[Delivery]) -> None:
+        """Nobody will ever have these: they wait again, as if they had not been out."""
+        self._disturbed = True
+        self._start_over()
+        for delivery in taken:
+            place = delivery._place
+            place.deliveries = delivery.delivery_count - 1
+            self._window[place.position] = place
+            self._acquired.pop(place.position, None)
+
+    def _start_over(self) -> None:
+        """An exception came in between: what is in the window counts, and the cursor begins at the front again."""
+        window = dict(dict.items(self._window))  # the entries alone: their order may not have followed
+        for position in window:
+            self._acquired.pop(position, None)
+        self._window = SortedDict(window)
+        self._cursor = None
+        self._seen_rollbacks = -1
+        self._disturbed = False
 
     def _hand_out_next(self, n: int, taken: list[Delivery]) -> bool:
         """What the core offers at this moment goes out without waiting in the window; False if it offers nothing."""
-        self._seen_rollbacks = self._store._rollbacks
+        self._seen_rollbacks = self._store._releases.rollbacks
         rows = self._next_rows(min(n, _FETCH_MAX))
         for position, message_id, content_bytes, _, recovered in rows:
             if position in self._acquired:
                 continue
-            place = self._locked.pop(position, None) if self._locked else None
+            place = self._locked.get(position) if self._locked else None
             if place is None:
                 place = _Place(position, message_id, recovered != 0, content_bytes)
             place.deliveries += 1
-            self._acquired[position] = place
             taken.append(Delivery(self, place))
+            self._acquired[position] = place
+        if self._locked:
+            for position, *_ in rows:
+                self._locked.pop(position, None)
         return bool(rows)
 
     def _load(self, deliveries: list[Delivery]) -> None:
@@ -268,15 +307,16 @@ class Queue:
 
     def _hand_out(self, n: int, taken: list[Delivery]) -> None:
         count = min(n, len(self._window))
-        places = [self._window.popitem(0)[1] for _ in range(count)]
+        places = list(self._window.values()[:count])
         for place, state in zip(places, self._states(places), strict=True):
             if state != _THERE:  # gone; or locked, and then a rollback brings the cursor back to it
                 if state != _GONE and place.deliveries > 0:
                     self._set_aside(place)
-                continue
-            place.deliveries += 1
-            self._acquired[place.position] = place
-            taken.append(Delivery(self, place))
+            else:
+                place.deliveries += 1
+                taken.append(Delivery(self, place))
+                self._acquired[place.position] = place
+            self._window.pop(place.position, None)
 
     def _set_aside(self, place: _Place) -> None:
         """Keeps the count of deliveries of a place that a transaction has locked."""
@@ -305,7 +345,7 @@ class Queue:
 
     def _fill(self, n: int) -> None:
         """Fetches until the window has ``n``; all the way up to what it has, if a rollback moved the cursor back."""
-        rollbacks = self._store._rollbacks
+        rollbacks = self._store._releases.rollbacks
         behind = rollbacks != self._seen_rollbacks
         self._seen_rollbacks = rollbacks
         while len(self._window) < n or behind:
@@ -319,8 +359,9 @@ class Queue:
         rows = self._next_rows(n)
         for position, message_id, content_bytes, _, recovered in rows:
             if position not in self._acquired and position not in self._window:
-                known = self._locked.pop(position, None)
+                known = self._locked.get(position)
                 self._window[position] = known or _Place(position, message_id, recovered != 0, content_bytes)
+                self._locked.pop(position, None)
         return rows[-1][0] if rows else None
 
     def _next_rows(self, n: int) -> list[tuple[int, int, int, int, int]]:
@@ -332,45 +373,57 @@ class Queue:
             self._places = ffi.new("ls_place[]", _FETCH_MAX)
         done = ffi.new("size_t *")
         check(lib.ls_cursor_next(self._cursor, self._places, n, done))
-        return list(_CORE_PLACE.iter_unpack(ffi.buffer(self._places, done[0] * _CORE_PLACE.size)))
+        return places_of(self._places, done[0])
 
     # ---- settling ----
 
     def _check_acquired(self, delivery: Delivery) -> None:
+        if type(delivery) is not Delivery:
+            arguments.instance("delivery", delivery, Delivery)
         if delivery._queue is not self:
             raise errors.NotEnqueued(f"message {delivery.id} was not acquired from queue {self._name!r}")
-        if delivery._settled or delivery._place.position not in self._acquired:
+        place = delivery._place
+        known = self._acquired.get(place.position)
+        if delivery._settled or known is None or known.deliveries != delivery.delivery_count:
             raise errors.NotEnqueued(
                 f"message {delivery.id} is no longer acquired from queue {self._name!r}: it was settled before"
             )
 
-    def _settle(self, delivery: Delivery) -> None:
-        self._check_acquired(delivery)
-        delivery._settled = True
-
-    @contextlib.contextmanager
-    def _settling(self, delivery: Delivery) -> Iterator[None]:
+    def _settle(self, delivery: Delivery, dequeue: Callable[[], object]) -> None:
         """Keeps the place acquired until the store has done its part; a refusal leaves it acquired."""
-        with self._lock:
-            self._settle(delivery)
-        gone = (errors.UnknownMessage, errors.NotEnqueued, errors.UnknownQueue, errors.OutcomeUnknown)
+        claimed = False
         try:
-            yield
-        except gone:
+            entered = self._lock.once()
+            with entered:
+                self._check_acquired(delivery)
+                claimed = True
+                delivery._settled = True
+            dequeue()
             self._acquired.pop(delivery._place.position, None)
+        except _TAKEN_AWAY:
+            if claimed:
+                self._acquired.pop(delivery._place.position, None)
             raise
         except BaseException:
-            delivery._settled = False
+            if claimed:
+                self._unclaim(delivery)
             raise
-        self._acquired.pop(delivery._place.position, None)
+
+    def _unclaim(self, delivery: Delivery) -> None:
+        delivery._settled = False
+        with contextlib.suppress(errors.StoreError):
+            if self._states([delivery._place])[0] == _GONE:  # the exception came after the store had done its part
+                self._acquired.pop(delivery._place.position, None)
 
     def accept(self, delivery: Delivery, *, transaction: Transaction | None = None, wait: bool = True) -> None:
         """See :meth:`Delivery.accept`."""
         if transaction is not None:
             self._settle_within(transaction, delivery, REASON_ACCEPTED)
             return
-        with self._settling(delivery):
-            self._store._dequeue(delivery.id, self._id, None, REASON_ACCEPTED, delivery.delivery_count, wait=wait)
+        self._settle(delivery, lambda: self._dequeue(delivery, REASON_ACCEPTED, None, wait=wait))
+
+    def _dequeue(self, delivery: Delivery, reason: int, transaction: Transaction | None, *, wait: bool) -> None:
+        self._store._dequeue(delivery.id, self._id, transaction, reason, delivery.delivery_count, wait=wait)
 
     def accept_many(self, deliveries: Iterable[Delivery], *, wait: bool = True) -> None:
         """Accepts all of them, with one force. All are checked before the first is dequeued.
@@ -378,47 +431,56 @@ class Queue:
         Raises as :meth:`Delivery.accept` does; then the first ``dequeued`` of them (an attribute of the exception) are
         accepted and the others are acquired as before.
         """
-        batch = list(deliveries)
-        with self._lock:
-            marked = 0
-            try:
+        batch = [
+            each if type(each) is Delivery else arguments.instance("each of deliveries", each, Delivery)
+            for each in arguments.items("deliveries", deliveries, "deliveries")
+        ]
+        claimed: list[Delivery] = []
+        done = ffi.new("size_t *")
+        try:
+            entered = self._lock.once()
+            with entered:
                 for delivery in batch:
                     self._check_acquired(delivery)
+                    claimed.append(delivery)
                     delivery._settled = True
-                    marked += 1
-            except errors.NotEnqueued as refusal:
-                for delivery in batch[:marked]:
-                    delivery._settled = False
-                refusal.dequeued = 0  # type: ignore[attr-defined] # told only here
-                raise
-        done = ffi.new("size_t *")
-        code = lib.ls_settle_many(
-            self._store._c,
-            ffi.from_buffer("uint64_t[]", array.array("Q", [delivery.id for delivery in batch])),
-            ffi.from_buffer("uint16_t[]", array.array("H", [min(each.delivery_count, _COUNT_MAX) for each in batch])),
-            len(batch),
-            self._id,
-            REASON_ACCEPTED,
-            lib.LS_WAIT if wait else 0,
-            done,
-        )
-        problem = None if code == 0 else failure(code)
-        dequeued = int(done[0])
-        with self._lock:
-            for delivery in batch[:dequeued]:
-                self._acquired.pop(delivery._place.position, None)
-            for delivery in batch[dequeued:]:
+            self._dequeue_many(batch, done, wait=wait)
+            self._drop_acquired(batch)
+        except BaseException as problem:
+            for delivery in claimed[done[0] :]:
                 delivery._settled = False
-        if problem is not None:
-            problem.dequeued = dequeued  # type: ignore[attr-defined] # told only here
-            raise problem
+            self._drop_acquired(claimed[: done[0]])
+            if isinstance(problem, errors.StoreError):
+                problem.dequeued = int(done[0])  # type: ignore[attr-defined] # told only here
+            raise
+
+    def _dequeue_many(self, batch: list[Delivery], done: Any, *, wait: bool) -> None:
+        check(
+            lib.ls_settle_many(
+                self._store._c,
+                ffi.from_buffer("uint64_t[]", array.array("Q", [delivery.id for delivery in batch])),
+                ffi.from_buffer(
+                    "uint16_t[]", array.array("H", [min(each.delivery_count, _COUNT_MAX) for each in batch])
+                ),
+                len(batch),
+                self._id,
+                REASON_ACCEPTED,
+                lib.LS_WAIT if wait else 0,
+                done,
+            )
+        )
+
+    def _drop_acquired(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            self._acquired.pop(delivery._place.position, None)
 
     def _settle_within(self, transaction: Transaction, delivery: Delivery, reason: int) -> None:
         """Dequeues in the transaction; the place stays acquired until the commit."""
-        with self._lock:
+        entered = self._lock.once()
+        with entered:
             self._check_acquired(delivery)
         try:
-            self._store._dequeue(delivery.id, self._id, transaction, reason, delivery.delivery_count, wait=False)
+            self._dequeue(delivery, reason, transaction, wait=False)
         except (errors.UnknownMessage, errors.NotEnqueued, errors.UnknownQueue) as problem:
             if isinstance(problem, errors.UnknownQueue) or self._states([delivery._place])[0] == _GONE:
                 self._forget_delivery(delivery)
@@ -426,18 +488,26 @@ class Queue:
         transaction._on_commit.append(lambda: self._forget_delivery(delivery))
 
     def _forget_delivery(self, delivery: Delivery) -> None:
-        with self._lock:
+        entered = self._lock.once()
+        with entered:
             if not delivery._settled:  # else it was released meanwhile
                 delivery._settled = True
                 self._acquired.pop(delivery._place.position, None)
 
     def release(self, delivery: Delivery) -> None:
         """See :meth:`Delivery.release`."""
-        with self._lock:
-            self._settle(delivery)
-            place = self._acquired.pop(delivery._place.position)
+        entered = self._lock.once()
+        with entered:
+            if self._disturbed:
+                self._start_over()
+            self._check_acquired(delivery)
+            place = delivery._place
+            self._disturbed = True
             self._window[place.position] = place
-        self._store._released(self)
+            self._acquired.pop(place.position, None)
+            delivery._settled = True
+            self._disturbed = False
+        self._store._releases.tell(self)
 
     def reject(self, delivery: Delivery, *, transaction: Transaction | None = None, wait: bool = True) -> None:
         """See :meth:`Delivery.reject`."""
@@ -448,23 +518,21 @@ class Queue:
                 self._settle_within(transaction, delivery, REASON_DEAD_LETTERED)
                 self._enqueue_dead_letter(delivery, transaction)
             return
-        with self._settling(delivery):
-            if self._dead_letter is None:
-                self._store._dequeue(delivery.id, self._id, None, REASON_REJECTED, delivery.delivery_count, wait=wait)
-            else:
-                self._dead_letter_it(delivery, wait=wait)
+        if self._dead_letter is None:
+            self._settle(delivery, lambda: self._dequeue(delivery, REASON_REJECTED, None, wait=wait))
+        else:
+            self._settle(delivery, lambda: self._dead_letter_it(delivery, wait=wait))
 
     def _dead_letter_it(self, delivery: Delivery, *, wait: bool) -> None:
         transaction = self._store.begin()
         try:
             self._enqueue_dead_letter(delivery, transaction)
-            self._store._dequeue(
-                delivery.id, self._id, transaction, REASON_DEAD_LETTERED, delivery.delivery_count, wait=False
-            )
+            self._dequeue(delivery, REASON_DEAD_LETTERED, transaction, wait=False)
+            transaction.commit(wait=wait)
         except BaseException:
-            transaction.rollback(wait=False)
+            if transaction.state == "active":
+                transaction.rollback(wait=False)
             raise
-        transaction.commit(wait=wait)
 
     def _enqueue_dead_letter(self, delivery: Delivery, transaction: Transaction) -> None:
         with contextlib.suppress(errors.AlreadyEnqueued):
@@ -477,9 +545,15 @@ class Queue:
         return self._store.messages(self)
 
     def purge(self, *, wait: bool = True) -> int:
-        """Dequeues what is neither acquired nor locked, and says how many that were; durable on return."""
+        """Dequeues what is neither acquired nor locked, and says how many that were; durable on return.
+
+        What is published meanwhile stays.
+        """
+        wait = bool(wait)  # which may raise; then nothing is purged
         purged = 0
-        places = ((place.position, place.id) for place in self._store._places(self, lib.LS_CURSOR_ALL))
+        end = self._store.next_lsn  # ids are LSNs; a place behind a later one came later too
+        first = itertools.islice(self._store._places(self, lib.LS_CURSOR_ALL), self.depth)
+        places = (row[:2] for row in itertools.takewhile(lambda row: row[1] < end, first))  # position and id
         while step := list(itertools.islice(places, _PURGE_STEP)):
             purged += self._purge_step(step)
         if wait:
@@ -488,7 +562,8 @@ class Queue:
 
     def _purge_step(self, places: list[tuple[int, int]]) -> int:
         purged = 0
-        with self._lock:  # so that none of them is handed out meanwhile
+        entered = self._lock.once()
+        with entered:  # so that none of them is handed out meanwhile
             for position, message_id in places:
                 if position in self._acquired:
                     continue
@@ -501,11 +576,10 @@ class Queue:
         return len(self._acquired)
 
     def _forget(self) -> None:
-        """The queue is deleted: nothing is acquired from it any more."""
-        with self._lock:
-            self._window.clear()
-            self._acquired.clear()
-            self._locked.clear()
+        """The queue is deleted: nothing is acquired from it any more. Waits for no lock: the core refuses all else."""
+        self._window = SortedDict()
+        self._acquired = {}
+        self._locked = {}
 
     def __repr__(self) -> str:
         return f"<Queue {self._name!r} id {self._id}>"

@@ -11,7 +11,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from logstore import errors
+from logstore import arguments, errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -86,6 +86,7 @@ def replay(store: MessageStore, receiver: object) -> Replayed:
     place of one, ``StoreClosed``, ``CorruptLog`` where a receiver reads damaged content, and whatever the receiver
     raises.
     """
+    _check_store(store)
     tell = _callbacks(receiver)
     counts = dict.fromkeys(("exchanges", "queues", "bindings", "messages", "in_doubt"), 0)
     config = dict(store.config)
@@ -104,6 +105,12 @@ def replay(store: MessageStore, receiver: object) -> Replayed:
     return replayed
 
 
+def _check_store(store: object) -> None:
+    from logstore.store import MessageStore  # which this module is not needed for
+
+    arguments.instance("store", store, MessageStore, what="a MessageStore, as logstore.open() gives it")
+
+
 def _callbacks(receiver: object) -> dict[str, Callable[..., object]]:
     found: dict[str, Callable[..., object]] = {}
     for name in _METHODS:
@@ -111,11 +118,13 @@ def _callbacks(receiver: object) -> dict[str, Callable[..., object]]:
         if method is None:
             continue
         if not callable(method):
-            raise errors.OptionError(f"the receiver's {name!r} is {method!r}; make it a method, or leave it out")
+            told = arguments.shown(method)
+            raise errors.OptionError(f"the receiver's {name!r} is {told}; make it a method, or leave it out")
         found[name] = method
     if not found:
         raise errors.OptionError(
-            f"{receiver!r} receives nothing; give it one or more of the methods {', '.join(_METHODS)}"
+            f"the receiver {arguments.shown(receiver)} receives nothing; give it one or more of the methods "
+            f"{', '.join(_METHODS)}"
         )
     return found
 

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from logstore import arguments
+from logstore.directory import lies_in
 from logstore.errors import CorruptLog, OptionError, StoreError
 from logstore.records import (
     InvalidRecord,
@@ -69,8 +71,11 @@ def salvage(
     was, ``StoreLocked`` beside a writer, ``VersionError``, ``CatalogUnavailable``, ``StoreFull``, or ``StoreError``
     for what the system refuses. Whatever is raised, there is no new store and the old one is as it was.
     """
-    path = Path(store_dir)
-    place = None if target is None else _checked_target(path, Path(target))
+    path = arguments.path("store_dir", store_dir)
+    goal = arguments.optional(arguments.path, "target", target)
+    arguments.place(connect, catalog, called="catalog")
+    arguments.function("show", show)
+    place = None if goal is None else _checked_target(path, goal)
     with Source(path) as source:
         log = read_log(source, lambda done, total: show("reading", done, total))
         names = read_names(path, source.uuid, connect=connect, schema=catalog)
@@ -85,10 +90,12 @@ def salvage(
 
 def _checked_target(path: Path, target: Path) -> Path:
     place, source = target.absolute(), path.absolute()
-    if place.resolve() == source.resolve() or source.resolve() in place.resolve().parents:
+    if lies_in(place, source):
         raise OptionError(f"the new store cannot be {target}, in the damaged one: nothing is written there")
     if place.is_symlink() or (place.exists() and not place.is_dir()) or (place.is_dir() and any(place.iterdir())):
-        raise OptionError(f"{target} is there and not an empty directory; choose another one for the new store")
+        raise OptionError(
+            f"the target {target} is there and not an empty directory; choose another one for the new store"
+        )
     return place
 
 

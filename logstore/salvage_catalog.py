@@ -1,6 +1,6 @@
 """The catalog of a damaged store, as much of it as can be read, and the catalog of the new one.
 
-What it must never do: open the old database in place. SQLite writes beside what it reads, so a copy is read.
+What it must never do: change the old database, or make a file beside it (catalog_rest.py).
 
 What always holds: the new catalog has a queue for every id that the salvaged log names; one whose name is lost is
 called by its id. Names are only taken from a catalog that belongs to the store.
@@ -8,16 +8,16 @@ called by its id. Names are only taken from a catalog that belongs to the store.
 
 from __future__ import annotations
 
-import shutil
+import os
 import sqlite3
-import tempfile
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from logstore.catalog import Catalog
 from logstore.catalog_places import FILE_NAME
+from logstore.catalog_rest import read_at_rest
 from logstore.catalog_rows import (
     QUEUE_ID_MAX,
     StoredBinding,
@@ -32,6 +32,7 @@ from logstore.errors import CatalogMismatch, CatalogUnavailable, StoreError, Ver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
     from uuid import UUID
 
 _COLUMNS = {
@@ -111,28 +112,30 @@ def read_names(store_dir: Path, uuid: UUID, *, connect: str | None, schema: str 
             raise
         except StoreError as error:
             return Names(False, error.message)
-    with tempfile.TemporaryDirectory(prefix="logstore-") as copy:
-        try:
-            for name in (FILE_NAME, f"{FILE_NAME}-wal"):
-                path = store_dir / name
-                if path.is_file() and not path.is_symlink():
-                    shutil.copyfile(path, Path(copy) / name)
-        except OSError as error:
-            return Names(False, f"the catalog {store_dir / FILE_NAME} cannot be read: {error.strerror}")
-        try:
-            return _whole(Path(copy), uuid, None, None)
-        except VersionError:
-            raise
-        except StoreError as error:
-            problem = error.message.replace(copy, str(store_dir)).split(": restore it")[0]
-            if isinstance(error, CatalogMismatch):
-                return Names(False, problem)
-            return _parts(Path(copy) / FILE_NAME, uuid, problem)
+    try:
+        return read_at_rest(store_dir, lambda place, at_rest: _read(store_dir, place, uuid, at_rest=at_rest))
+    except VersionError:
+        raise
+    except StoreError as error:
+        return Names(False, error.message.split(": restore it")[0])
 
 
-def _whole(directory: Path, uuid: UUID, connect: str | None, schema: str | None) -> Names:
+def _read(store_dir: Path, place: Path, uuid: UUID, *, at_rest: bool) -> Names:
+    """Of the catalog in ``place``, which is the store's own, at rest, or a copy."""
+    try:
+        return _whole(place, uuid, None, None, at_rest=at_rest)
+    except VersionError:
+        raise
+    except StoreError as error:
+        problem = error.message.replace(str(place), str(store_dir)).split(": restore it")[0]
+        if isinstance(error, CatalogMismatch):
+            return Names(False, problem)
+        return _parts(place / FILE_NAME, uuid, problem, at_rest=at_rest)
+
+
+def _whole(directory: Path, uuid: UUID, connect: str | None, schema: str | None, *, at_rest: bool = False) -> Names:
     with closing(
-        Catalog.open(directory, connect=connect, schema=schema, store_uuid=uuid.bytes, read_only=True)
+        Catalog.open(directory, connect=connect, schema=schema, store_uuid=uuid.bytes, read_only=True, at_rest=at_rest)
     ) as opened:
         now = opened._now
         return Names(
@@ -146,10 +149,10 @@ def _whole(directory: Path, uuid: UUID, connect: str | None, schema: str | None)
         )
 
 
-def _parts(file: Path, uuid: UUID, problem: str) -> Names:
+def _parts(file: Path, uuid: UUID, problem: str, *, at_rest: bool) -> Names:
     """A damaged database: the rows that can be read and make sense."""
     names = Names(False, problem)
-    uri = f"file:{file}?mode=rw"  # a copy: SQLite may do with it what it needs to
+    uri = f"file:{quote(os.fsencode(file))}?{'mode=ro&immutable=1' if at_rest else 'mode=rw'}"
     with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True)) as connection:
         said = list(_rows(connection, "store", ("uuid", "next_queue_id")))
         if said and said[0][0] != str(uuid):

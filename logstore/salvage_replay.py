@@ -209,7 +209,12 @@ class SalvageReplay:
         if message.lost == [CONTENT_IN_DOUBT] and body.offset == (message.content_bytes or 0):
             message.lost = None  # what is lost held none: this one goes on where the last ended
         message.chunks = message.chunks or {}
-        message.chunks[body.offset] = piece
+        if message.size is not None:  # as the last state has it
+            message.size = body.offset + len(body.content)
+        if body.content:
+            message.chunks[body.offset] = piece
+        else:  # an append that failed is taken back
+            message.chunks = {offset: other for offset, other in message.chunks.items() if offset < body.offset}
 
     def _enqueue(self, record: Record) -> None:
         assert isinstance(record.body, MessageEnqueue)

@@ -31,6 +31,7 @@ from logstore.files import (
     SegmentHeader,
 )
 from logstore.records import InvalidRecord, NewerVersion, segment_seed
+from logstore.regular_files import open_regular, read_start
 from logstore.salvage_scan import clear_epochs, readable_records
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Source:
     def _look_for_writer(self) -> None:
         """A shared lock on what a writer locks: other readers have it too, and no writer comes in meanwhile."""
         try:
-            self._lock = os.open("LOCK", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory)
+            self._lock = open_regular("LOCK", dir_fd=self._directory)
             fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StoreLocked(
@@ -125,15 +126,12 @@ class Source:
 
     def _small(self, name: str, size: int) -> bytes:
         try:
-            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=self._directory)
-        except OSError:
+            return read_start(name, size, dir_fd=self._directory)[0]
+        except FileNotFoundError:
             return b""
-        try:
-            return os.pread(file, size, 0)
-        except OSError:
+        except OSError as error:
+            self.notes.append(f"{name} cannot be read: {error.strerror}")
             return b""
-        finally:
-            os.close(file)
 
     def _block(self, kind: type[B], name: str) -> B | None:
         raw = self._small(name, kind.BYTES)
@@ -288,8 +286,10 @@ class Source:
             if self._open_file >= 0:
                 os.close(self._open_file)
                 self._open_file, self._open_lsn = -1, -1
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._open_file = os.open(one.name, flags, dir_fd=self._directory)
+            try:
+                self._open_file = open_regular(one.name, dir_fd=self._directory)
+            except OSError as error:
+                raise self._unread(one, error) from error
             self._open_lsn = one.first_lsn
         parts = []
         while size > 0:
@@ -307,16 +307,22 @@ class Source:
             return os.pread(self._open_file, size, offset)
         except OSError as error:
             if error.errno != errno.EIO:
-                raise
+                raise self._unread(one, error) from error
         block = offset - offset % BLOCK_BYTES
         size = min(size, block + BLOCK_BYTES - offset, max(one.size - offset, 0))
         try:
             return os.pread(self._open_file, size, offset)
         except OSError as error:
             if error.errno != errno.EIO:
-                raise
+                raise self._unread(one, error) from error
         one.unreadable.add(block)
         return bytes(size)
+
+    def _unread(self, one: SegmentFile, error: OSError) -> StoreError:
+        return StoreError(
+            f"{self.path / one.name} cannot be read: {error.strerror}; see to the disk and the permissions, so that "
+            "nothing is called lost that is there"
+        )
 
     def segment(self, one: SegmentFile) -> bytes:
         """The whole file, at most as much of it as a segment has."""

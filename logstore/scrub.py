@@ -16,10 +16,11 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore._core import ffi, lib
-from logstore._native import failure
+from logstore._native import failure, filled
 from logstore.errors import CorruptLog, StoreError, StoreLocked
 from logstore.inspect import ReaderInfo
 from logstore.inspection import Pace
+from logstore.threads import start
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,13 +48,12 @@ class Scrub:
         self.last_error: str | None = None
         self.position = 0
         """The LSN up to which this round has come."""
-        self._thread = threading.Thread(target=self._run, name="logstore-scrub", daemon=True)
-        self._thread.start()
+        self.thread = start("logstore-scrub", self._run)
 
     def stop(self) -> None:
         """Ends the thread, within one step of reading."""
         self._stop.set()
-        self._thread.join()
+        self.thread.join()
 
     def stats(self) -> dict[str, Any]:
         """For the store's own."""
@@ -167,6 +167,4 @@ def _open(path: Path, from_lsn: int) -> Any:
 
 
 def _describe(reader: Any) -> ReaderInfo:
-    info = ffi.new("ls_reader_info *")
-    lib.ls_reader_describe(reader, info)
-    return ReaderInfo.from_c(info)
+    return ReaderInfo.from_c(filled("ls_reader_info", lambda info: lib.ls_reader_describe(reader, info)))

@@ -9,23 +9,26 @@ from __future__ import annotations
 import array
 import contextlib
 import itertools
+import operator
 import os
 import threading
 import warnings
-from collections.abc import Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from logstore import errors
+from logstore import arguments, errors
 from logstore._core import ffi, lib
-from logstore._native import as_buffer, check, failure
+from logstore._native import as_buffer, check, failure, listed, number, places_of
 from logstore.care import Care
-from logstore.completions import Completions
-from logstore.content import batches, is_parts, split
+from logstore.catalog_places import TIMEOUT_S as CATALOG_TIMEOUT_S
+from logstore.completions import Completions, check_loop
+from logstore.content import batches, count_of, is_parts, split
 from logstore.directory import make_parents, refuse_other_things
+from logstore.locks import Lock
 from logstore.overdue import Overdue
 from logstore.queues import Message, Queue
-from logstore.transactions import Transaction, Xid, handle_of
+from logstore.releases import Releases
+from logstore.transactions import Transaction, Xid, handle_of, new_handle
 
 if TYPE_CHECKING:
     import asyncio
@@ -81,22 +84,20 @@ class MessageStore(Care):
         *,
         connect: str | None = None,
         catalog: str | None = None,
+        catalog_timeout: float = CATALOG_TIMEOUT_S,
         prepared_timeout: float | None = None,
         scrub_rate: float | None = None,
         system: Any = ffi.NULL,
     ) -> None:
         self._path = Path(store_dir)
         self._pid = os.getpid()
-        self._lock = threading.RLock()
+        self._lock = Lock(f"the store {store_dir}")
         self._queues: dict[int, Queue] = {}
         self._by_name: dict[str, Queue] = {}
         self._prepared: dict[int, Transaction] = {}
-        self._rollbacks = 0
-        self._on_release: list[Callable[[Queue], object]] = []
+        self._releases = Releases(self)
         self._closed = True  # until there is something to close
         self._system = system
-        if not os.fspath(store_dir):
-            raise errors.OptionError("store_dir is empty; name a directory")
         if options.create:
             make_parents(self._path)
             if system == ffi.NULL:
@@ -109,7 +110,7 @@ class MessageStore(Care):
         self._catalog: Catalog | None = None
         self._catalog_place = connect, catalog
         try:
-            self._catalog = self._open_catalog(connect, catalog)
+            self._catalog = self._open_catalog(connect, catalog, catalog_timeout)
             self._serve(self._catalog)
         except BaseException:
             self._abandon()
@@ -125,19 +126,21 @@ class MessageStore(Care):
                 stacklevel=3,
             )
 
-    def _open_catalog(self, connect: str | None, schema: str | None) -> Catalog:
+    def _open_catalog(self, connect: str | None, schema: str | None, timeout_s: float) -> Catalog:
         from logstore.catalog import Catalog
 
         uuid = ffi.new("uint8_t[16]")
         lib.ls_uuid(self._c, uuid)
         make = Catalog.create if lib.ls_creating(self._c) else Catalog.open
-        return make(self._path, connect=connect, schema=schema, store_uuid=bytes(ffi.buffer(uuid)))
+        uuid_bytes = bytes(ffi.buffer(uuid))
+        return make(self._path, connect=connect, schema=schema, store_uuid=uuid_bytes, timeout_s=timeout_s)
 
     def _serve(self, catalog: Catalog) -> None:
         rows = catalog.queues()
         check(lib.ls_serve(self._c, [row.id for row in rows], len(rows), catalog.next_queue_id))
         for row in rows:
-            self._remember(row)
+            self._remember(self._handle(row))
+        self._followed = catalog.stored_queues
 
     def _start_scrub(self, rate: float) -> Scrub:
         from logstore.scrub import Scrub  # with the decoder, which a store needs for nothing else
@@ -168,6 +171,7 @@ class MessageStore(Care):
             self._overdue.stop()
         if self._scrub is not None:
             self._scrub.stop()
+        self._releases.close()
         code = lib.ls_close(self._c)
         problem = failure(code) if code != 0 else None
         self._completions.close()
@@ -214,13 +218,14 @@ class MessageStore(Care):
         of a segment,
         at most 1 MiB).
         """
+        wait = bool(wait)  # which may raise; then nothing is staged
         message_id = self._stage(header, content, 0)
         if wait:
             self.force_unless_relaxed()
         return message_id
 
     def _stage(self, header: object, content: object, flags: int) -> int:
-        h, header_bytes = as_buffer(header)
+        h, header_bytes = as_buffer(header, "header")
         first, rest = split(content)
         c, content_bytes = as_buffer(first)
         made = ffi.new("uint64_t *")
@@ -228,7 +233,7 @@ class MessageStore(Care):
         message_id = int(made[0])
         try:
             for part in rest:
-                self.append_content(message_id, part)
+                self._append(message_id, part, "content")
         except BaseException:
             self._undo_stage(message_id)
             raise
@@ -243,12 +248,16 @@ class MessageStore(Care):
 
         Raises ``UnknownMessage``, ``MessageInUse`` once it is enqueued, ``StoreFull``.
         """
-        first, rest = split(data)
+        wait = bool(wait)  # as in stage
+        first, rest = split(data, "data")
         for part in itertools.chain([first], rest):
-            c, size = as_buffer(part)
-            check(lib.ls_append_content(self._c, _id(message_id), c, size, 0))
+            self._append(_id(message_id), part, "data")
         if wait:
             self.force_unless_relaxed()
+
+    def _append(self, message_id: int, data: object, name: str) -> None:
+        c, size = as_buffer(data, name)
+        check(lib.ls_append_content(self._c, message_id, c, size, 0))
 
     def enqueue(
         self,
@@ -304,7 +313,7 @@ class MessageStore(Care):
         ids, count = self._queue_ids(queue)
         if not isinstance(content, _BUFFERS) and is_parts(content):
             return self._publish_parts(ids, count, content, header, transaction, wait=wait)
-        h, header_bytes = as_buffer(header)
+        h, header_bytes = as_buffer(header, "header")
         c, content_bytes = as_buffer(content)
         made = ffi.new("uint64_t *")
         tx = _NULL if transaction is None else handle_of(self, transaction)
@@ -352,7 +361,7 @@ class MessageStore(Care):
         queue_id = self._known(queue).id
         tx = handle_of(self, transaction)
         ids = array.array("Q")
-        total = len(contents) if isinstance(contents, Sized) else -1
+        total = count_of("contents", contents)
         waiting = wait and transaction is None and not self._relaxed
         try:
             for content, sizes, header, header_sizes in batches(contents, headers):
@@ -465,7 +474,7 @@ class MessageStore(Care):
         if isinstance(message_ids, array.array) and message_ids.typecode == "Q":
             ids = message_ids
         else:
-            ids = array.array("Q", map(_id, message_ids))
+            ids = array.array("Q", map(_id, arguments.items("message_ids", message_ids, "message ids")))
         if len(set(ids)) != len(ids):
             raise errors.OptionError("one of the ids is named twice; name each message once")
         done = ffi.new("size_t *")
@@ -482,40 +491,44 @@ class MessageStore(Care):
         """Ends a staged message. Raises ``MessageInUse`` for one with a place or pending work, ``UnknownMessage``."""
         check(lib.ls_destroy(self._c, _id(message_id), lib.LS_WAIT if wait else 0))
 
-    def _info(self, message_id: int) -> Any:
-        info = ffi.new("ls_message_info *")
-        check(lib.ls_message(self._c, _id(message_id), info))
-        return info
+    def _number(self, message_id: int, name: str) -> int:
+        return number("ls_message_info", lambda info: lib.ls_message(self._c, _id(message_id), info), name)
 
     def load_content(self, message_id: int, offset: int = 0, length: int | None = None) -> bytes:
         """The content from ``offset`` on, ``length`` bytes of it at most; slices as Python does.
 
         Every record that is read is verified first. Raises ``UnknownMessage``, ``CorruptLog``.
         """
-        if offset == 0 and length is None:
+        key = _id(message_id)
+        if length is None and offset == 0:
             small = _small
-            small.ids[0] = _id(message_id)
+            small.ids[0] = key
             check(lib.ls_load_many(self._c, small.ids, 1, small.into, _SMALL_BYTES, small.sizes, small.done))
             if small.done[0] == 1:  # else it does not fit, and nothing was read
                 start, size = small.sizes[0], small.sizes[1]
                 content: bytes = small.view[start : start + size]
                 return content
-        size = self._info(message_id).content_bytes
-        start, stop, _ = slice(offset, None).indices(size)
-        if length is not None:
-            stop = start + slice(None, length).indices(stop - start)[1] if stop > start else start
+        size = self._number(key, "content_bytes")
+        try:
+            start, stop, _ = slice(offset, None).indices(size)
+            if length is not None:
+                stop = start + slice(None, length).indices(max(0, stop - start))[1]
+        except (TypeError, ValueError):
+            told = f"{arguments.shown(offset)} and {arguments.shown(length)}"
+            raise TypeError(f"offset and length are whole numbers, as in a slice, not {told}") from None
         wanted = max(0, stop - start)
         into = bytearray(wanted)
         done = ffi.new("size_t *")
-        check(lib.ls_load_content(self._c, message_id, start, ffi.from_buffer("uint8_t[]", into), wanted, done))
+        check(lib.ls_load_content(self._c, key, start, ffi.from_buffer("uint8_t[]", into), wanted, done))
         return bytes(into) if done[0] == wanted else bytes(into[: done[0]])
 
     def header(self, message_id: int) -> bytes:
         """The message's header. Raises ``UnknownMessage``, ``CorruptLog``."""
-        limit = self._info(message_id).start_bytes
+        key = _id(message_id)
+        limit = self._number(key, "start_bytes")
         into = ffi.new("uint8_t[]", limit)
         done = ffi.new("size_t *")
-        check(lib.ls_load_header(self._c, message_id, into, limit, done))
+        check(lib.ls_load_header(self._c, key, into, limit, done))
         return bytes(ffi.buffer(into, done[0]))
 
     def messages(self, queue: Queue | str) -> Iterator[Message]:
@@ -523,10 +536,11 @@ class MessageStore(Care):
 
         Lazy; may be abandoned, and the queue may change meanwhile: what is added behind is seen, what is gone is not.
         """
-        for place in self._places(self._known(queue), lib.LS_CURSOR_ALL):
-            yield Message(self, place.id, place.content_bytes, bool(place.locked), bool(place.recovered))
+        for _, message_id, size, locked, recovered in self._places(self._known(queue), lib.LS_CURSOR_ALL):
+            yield Message(self, message_id, size, bool(locked), bool(recovered))
 
-    def _places(self, queue: Queue, kind: int) -> Iterator[Any]:
+    def _places(self, queue: Queue, kind: int) -> Iterator[tuple[int, int, int, int, int]]:
+        """Its places as :func:`~logstore._native.places_of` gives them."""
         made = ffi.new("ls_cursor **")
         check(lib.ls_cursor_open(self._c, queue.id, kind, made))
         cursor = ffi.gc(made[0], lib.ls_cursor_close)
@@ -537,17 +551,16 @@ class MessageStore(Care):
             if done[0] == 0:
                 ffi.release(cursor)
                 return
-            yield from places[0 : done[0]]
+            yield from places_of(places, done[0])
 
     def on_release(self, callback: Callable[[Queue], object]) -> None:
         """Calls it with the queue whenever a place comes back to it: released, or unlocked by a rollback (then for
-        every queue). What becomes durable is told by :meth:`on_durable`.
+        every queue). Of a transaction that was abandoned a thread of the store's tells. What becomes durable is told
+        by :meth:`on_durable`. What it raises is logged.
         """
-        self._on_release.append(callback)
-
-    def _released(self, queue: Queue) -> None:
-        for callback in self._on_release:
-            callback(queue)
+        arguments.function("callback", callback)
+        with self._lock:
+            self._releases.add(callback)
 
     # ---- transactions ----
 
@@ -556,10 +569,10 @@ class MessageStore(Care):
 
         Raises ``DuplicateXid`` while a branch with that xid is open or prepared, ``StoreFull``.
         """
-        made = ffi.new("ls_tx **")
-        c_xid = ffi.NULL if xid is None else xid._to_c()
+        made = new_handle()
+        c_xid = ffi.NULL if xid is None else arguments.instance("xid", xid, Xid, what="a logstore.Xid")._to_c()
         check(lib.ls_begin(self._c, c_xid, made))
-        return Transaction(self, made[0])
+        return Transaction(self, made)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -577,22 +590,15 @@ class MessageStore(Care):
     def in_doubt(self) -> list[Transaction]:
         """Every prepared transaction without an outcome, from before a restart or from now, the oldest first."""
         with self._lock:
-            count = ffi.new("size_t *")
-            room = 64
-            while True:
-                ids = ffi.new("uint64_t[]", room)
-                check(lib.ls_in_doubt(self._c, ids, room, count))
-                if count[0] <= room:
-                    break
-                room = int(count[0])
-            return [self._in_doubt(transaction_id) for transaction_id in sorted(ids[0 : count[0]])]
+            ids = listed("uint64_t", lambda *into: lib.ls_in_doubt(self._c, *into))
+            return [self._in_doubt(transaction_id) for transaction_id in sorted(ids)]
 
     def _in_doubt(self, transaction_id: int) -> Transaction:
         known = self._prepared.get(transaction_id)
         if known is None:
-            made = ffi.new("ls_tx **")
+            made = new_handle()
             check(lib.ls_in_doubt_take(self._c, transaction_id, made))
-            known = self._prepared[transaction_id] = Transaction(self, made[0])
+            known = self._prepared[transaction_id] = Transaction(self, made)
         return known
 
     def _keep_prepared(self, transaction: Transaction) -> None:
@@ -602,11 +608,8 @@ class MessageStore(Care):
     def _forget_transaction(self, transaction: Transaction, *, rolled_back: bool) -> None:
         with self._lock:
             self._prepared.pop(transaction.id, None)
-            if rolled_back:
-                self._rollbacks += 1
-        if rolled_back and self._on_release:
-            for queue in self.queues():
-                self._released(queue)
+        if rolled_back:
+            self._releases.rolled_back()
 
     # ---- durability ----
 
@@ -614,11 +617,16 @@ class MessageStore(Care):
         """Makes everything up to ``lsn`` durable; without one, everything appended so far. Raises
         ``OutcomeUnknown``.
         """
-        check(lib.ls_force(self._c, 0 if lsn is None else max(lsn, 1)))
+        check(lib.ls_force(self._c, 0 if lsn is None else max(arguments.integer("lsn", lsn, 0, arguments.LSN_MAX), 1)))
 
     async def durable(self, lsn: int) -> None:
         """Returns once :attr:`durable_lsn` has reached ``lsn``. Raises ``OutcomeUnknown`` if it never will."""
-        if not _durable_soon(self._c, lsn):
+        try:
+            soon = _durable_soon(self._c, lsn)
+        except (TypeError, OverflowError):
+            lsn = arguments.integer("lsn", lsn, 0, arguments.LSN_MAX)
+            soon = _durable_soon(self._c, lsn)
+        if not soon:
             await self._completions.wait(lsn)
 
     def on_durable(
@@ -627,6 +635,9 @@ class MessageStore(Care):
         """Calls it once per group commit with the new durable LSN, and once with the exception if the log fails: from a
         thread of the store's, or in ``loop``, from which it must then be called. It stays registered.
         """
+        arguments.function("callback", callback)
+        if loop is not None:
+            check_loop(loop)
         self._completions.add_callback(callback, loop)
 
 
@@ -642,7 +653,8 @@ def _id(message_id: object) -> int:
     if type(message_id) is int and 0 < message_id < _ID_END:
         return message_id  # nearly always
     if isinstance(message_id, bool) or not isinstance(message_id, int):
-        raise TypeError(f"a message id is an int, not {message_id!r}")
-    if not 0 < message_id < 1 << 63:
-        raise errors.UnknownMessage(f"there is no message {message_id}: ids are 1 to 2**63 - 1")
-    return int(message_id)
+        raise TypeError(f"a message id is an int, not {arguments.shown(message_id)}")
+    number = operator.index(message_id)  # of a subclass, the number itself
+    if not 0 < number < _ID_END:
+        raise errors.UnknownMessage(f"there is no message {arguments.shown(number)}: ids are 1 to 2**63 - 1")
+    return number

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from logstore._core import ffi, lib
-from logstore._native import check
+from logstore._native import check, copied, filled
 from logstore.transactions import Xid, _xid_from_c
 
 if TYPE_CHECKING:
@@ -239,10 +239,8 @@ def _plain_holder(holder: Holder) -> dict[str, Any]:
 
 def compaction_of(store: Any, *, dry_run: bool) -> Compaction:
     """Compact the core's ``ls_store``, or say what would come of it."""
-    report = ffi.new("ls_compaction *")
-    check(lib.ls_compact(store, dry_run, report))
-    names = [name for name, _ in ffi.typeof("ls_compaction").fields]
-    return Compaction(**{name: int(getattr(report, name)) for name in names})
+    report = filled("ls_compaction", lambda into: lib.ls_compact(store, dry_run, into))
+    return Compaction(**vars(report))
 
 
 def read_tail(store: Any, names: Mapping[int, str], holds: Sequence[HoldInfo], limit: int = HOLDERS) -> Tail:
@@ -257,7 +255,7 @@ def read_tail(store: Any, names: Mapping[int, str], holds: Sequence[HoldInfo], l
         if count[0] <= room:
             break
         room = int(count[0]) + 64
-    segments = [_segment(into[i]) for i in range(count[0])]
+    segments = [_segment(copied(one)) for one in into[0 : count[0]]]
     now_us = time.time() * 1e6
     return Tail(
         base_lsn=tail.base_lsn,
@@ -272,7 +270,7 @@ def read_tail(store: Any, names: Mapping[int, str], holds: Sequence[HoldInfo], l
         held_segments=tail.held_segments,
         files_wanted=tail.files_wanted,
         will_move=bool(tail.will_move),
-        holders=tuple(_holder(one, names, now_us) for one in holders[0 : done[0]]),
+        holders=tuple(_holder(copied(one), names, now_us) for one in holders[0 : done[0]]),
         holding_messages=tail.holding_messages,
         holding_transactions=tail.holding_transactions,
         holding_bytes=tail.holding_bytes,

@@ -22,7 +22,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from logstore import errors
+from logstore import arguments, errors
 from logstore._core import ffi, lib
 from logstore.tpc_operations import Operations
 from logstore.tpc_xid import Xid
@@ -82,7 +82,7 @@ class Participant(Operations):
 
     ``name`` (at most 31 bytes) tells several participants on one store apart that have different ledgers; it must be
     the same after a restart. ``transaction_manager`` is the package's own thread-local one if none is given. Raises
-    ``OptionError`` for a name that is too long, ``ImportError`` without the package (``pip install "logstore[tpc]"``).
+    ``OptionError`` for a name that is too long, ``ImportError`` without the package (the extra ``tpc``).
     """
 
     def __init__(
@@ -94,8 +94,14 @@ class Participant(Operations):
         from zope.interface import classImplements
 
         classImplements(_Branch, IDataManager)
-        if len(name.encode()) > _NAME_BYTES_MAX:
-            raise errors.OptionError(f"a participant's name has at most {_NAME_BYTES_MAX} bytes, not {name!r}")
+        if len(arguments.text("name", name).encode()) > _NAME_BYTES_MAX:
+            raise errors.OptionError(
+                f"a participant's name has at most {_NAME_BYTES_MAX} bytes, not {arguments.shown(name)}"
+            )
+        if ledger is not None:
+            arguments.having("ledger", ledger, ("write", "committed", "written", "forget"), "a ledger, such as Markers")
+        if transaction_manager is not None:
+            arguments.having("transaction_manager", transaction_manager, ("get", "begin"), "a transaction manager")
         self._ledger = ledger
         self._manager = transaction.manager if transaction_manager is None else transaction_manager
         into = ffi.new("uint8_t[16]")
@@ -135,6 +141,7 @@ class Participant(Operations):
         Raises whatever the resolver raises, and then what it did stays done and the rest in doubt; ``TypeError`` if it
         answers anything else; ``OptionError`` if there is neither resolver nor ledger.
         """
+        arguments.optional(arguments.function, "resolver", resolver)
         if resolver is None:
             if self._ledger is None:
                 raise errors.OptionError("there is no ledger to ask: pass a resolver, or make the participant with one")

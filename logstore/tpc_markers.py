@@ -11,6 +11,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
+from logstore import arguments
+from logstore.catalog_rows import checked_text
 from logstore.tpc_xid import Xid
 
 if TYPE_CHECKING:
@@ -42,6 +44,10 @@ class Markers:
         import sqlalchemy
         from sqlalchemy.orm import registry
 
+        arguments.instance("engine", engine, sqlalchemy.Engine, what="an SQLAlchemy Engine")
+        arguments.having("session", session, ("add", "flush"), "an SQLAlchemy Session or scoped_session")
+        _check_name("table", table)
+        arguments.optional(_check_name, "schema", schema)
         self._engine = engine
         self._session = session
         rows = registry()
@@ -61,7 +67,7 @@ class Markers:
     def write(self, xid: Xid) -> None:
         """Adds the row to the current SQL transaction."""
         row = self._row()
-        row.format_id, row.gtrid, row.bqual = xid
+        row.format_id, row.gtrid, row.bqual = Xid.of(xid)
         row.committed = True
         self._session.add(row)
 
@@ -73,7 +79,7 @@ class Markers:
         from sqlalchemy import insert
         from sqlalchemy.exc import IntegrityError
 
-        key = dict(zip(("format_id", "gtrid", "bqual"), xid, strict=True))
+        key = dict(zip(("format_id", "gtrid", "bqual"), Xid.of(xid), strict=True))
         try:
             with self._engine.begin() as connection:
                 connection.execute(insert(self._table).values(**key, committed=False))
@@ -92,6 +98,7 @@ class Markers:
         """The names of one participant's rows, of both kinds."""
         from sqlalchemy import select
 
+        arguments.text("bqual", bqual)
         columns = self._table.c
         with self._engine.connect() as connection:
             rows = connection.execute(
@@ -107,7 +114,14 @@ class Markers:
         one = delete(self._table).where(
             columns.format_id == bindparam("f"), columns.gtrid == bindparam("g"), columns.bqual == bindparam("b")
         )
-        todo = ({"f": xid.format_id, "g": xid.gtrid, "b": xid.bqual} for xid in xids)
+        todo = (
+            {"f": xid.format_id, "g": xid.gtrid, "b": xid.bqual}
+            for xid in map(Xid.of, arguments.items("xids", xids, "xids"))
+        )
         while step := list(itertools.islice(todo, _ROWS_AT_ONCE)):
             with self._engine.begin() as connection:
                 connection.execute(one, step)
+
+
+def _check_name(what: str, name: object) -> None:
+    checked_text(f"the name of the {what}", arguments.text(what, name), empty=False)

@@ -8,13 +8,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from logstore import arguments
+from logstore.queues import Delivery
 from logstore.store import MessageStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from contextlib import AbstractContextManager
 
-    from logstore.queues import Delivery, Queue
+    from logstore.queues import Queue
     from logstore.transactions import Transaction
 
 
@@ -22,9 +24,9 @@ class Operations(ABC):
     """What can be done within a transaction. All of it takes effect at the commit, or none."""
 
     def __init__(self, store: MessageStore) -> None:
-        if not isinstance(store, MessageStore):
-            raise TypeError(f"a MessageStore is wanted, as logstore.open() gives it, not {store!r}")
-        self._store = store
+        self._store = arguments.instance(
+            "store", store, MessageStore, what="a MessageStore, as logstore.open() gives it"
+        )
 
     @abstractmethod
     def _transaction_to_use(self) -> AbstractContextManager[Transaction]:
@@ -64,10 +66,12 @@ class Operations(ABC):
 
     def accept(self, delivery: Delivery) -> None:
         """See :meth:`Delivery.accept`: gone with the commit; after a rollback it is still acquired."""
+        arguments.instance("delivery", delivery, Delivery)
         with self._transaction_to_use() as transaction:
             delivery.accept(transaction=transaction)
 
     def reject(self, delivery: Delivery) -> None:
         """See :meth:`Delivery.reject`: dead-lettered or gone with the commit; after a rollback still acquired."""
+        arguments.instance("delivery", delivery, Delivery)
         with self._transaction_to_use() as transaction:
             delivery.reject(transaction=transaction)

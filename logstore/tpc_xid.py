@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from logstore import transactions
+from logstore import arguments, transactions
 from logstore.tpc_errors import DataError, ProgrammingError
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PARTS: Final = 3
+_ONE_VALUE: Final = (str, bytes, bytearray, memoryview)
 
 
 class Xid(tuple[int, str, str]):  # noqa: SLOT001 - a tuple has no room for slots
@@ -39,7 +40,7 @@ class Xid(tuple[int, str, str]):  # noqa: SLOT001 - a tuple has no room for slot
     def __new__(cls, format_id: int, gtrid: str | bytes, bqual: str | bytes = "") -> Self:
         """Checks the parts. Raises as the class says."""
         if isinstance(format_id, bool) or not isinstance(format_id, int):
-            raise ProgrammingError(f"an xid's format_id is a whole number, not {format_id!r}")
+            raise ProgrammingError(f"an xid's format_id is a whole number, not {arguments.shown(format_id)}")
         parts = _part("gtrid", gtrid), _part("bqual", bqual)
         try:
             transactions.Xid(format_id, *parts)
@@ -59,9 +60,9 @@ class Xid(tuple[int, str, str]):  # noqa: SLOT001 - a tuple has no room for slot
             return name
         if isinstance(name, transactions.Xid):
             return cls(name.format_id, name.gtrid, name.bqual)
-        if isinstance(name, Sequence) and not isinstance(name, (str, bytes)) and len(name) == _PARTS:
+        if isinstance(name, Sequence) and not isinstance(name, _ONE_VALUE) and len(name) == _PARTS:
             return cls(*name)
-        raise ProgrammingError(f"an xid is made by xid(format_id, gtrid, bqual); {name!r} is none")
+        raise ProgrammingError(f"an xid is made by xid(format_id, gtrid, bqual); {arguments.shown(name)} is none")
 
     @classmethod
     def of_prepared(cls, transaction: Transaction) -> Self:
@@ -103,9 +104,12 @@ class Xid(tuple[int, str, str]):  # noqa: SLOT001 - a tuple has no room for slot
 
 def _part(what: str, value: object) -> bytes:
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
+        try:
+            return bytes(value)
+        except ValueError as problem:
+            raise DataError(f"an xid's {what} is a buffer that cannot be read any more: {problem}") from problem
     if not isinstance(value, str):
-        raise ProgrammingError(f"an xid's {what} is text or bytes, not {value!r}")
+        raise ProgrammingError(f"an xid's {what} is text or bytes, not {arguments.shown(value)}")
     try:
         return value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as problem:

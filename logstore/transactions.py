@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from logstore import errors
+from logstore import arguments, errors
 from logstore._core import ffi, lib
-from logstore._native import check
+from logstore._native import check, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,8 +39,10 @@ class Xid:
     bqual: bytes = b""
 
     def __post_init__(self) -> None:
+        if isinstance(self.format_id, bool) or not isinstance(self.format_id, int):
+            raise TypeError(f"format_id is an int, not {arguments.shown(self.format_id)}")
         if not _FORMAT_ID_MIN <= self.format_id <= _FORMAT_ID_MAX:
-            raise ValueError(f"format_id {self.format_id} does not fit into 64 bits")
+            raise ValueError(f"format_id {arguments.shown(self.format_id)} does not fit into 64 bits")
         for name in ("gtrid", "bqual"):
             part = getattr(self, name)
             if not isinstance(part, bytes):
@@ -54,11 +56,14 @@ class Xid:
     @classmethod
     def parse(cls, text: str) -> Xid:
         """The xid that ``str()`` made this text of. Raises ``ValueError`` for any other text."""
+        arguments.instance("text", text, str)
         try:
             format_id, gtrid, bqual = text.split(":")
             return cls(int(format_id), bytes.fromhex(gtrid), bytes.fromhex(bqual))
         except ValueError as problem:
-            raise ValueError(f"an xid is format:gtrid-hex:bqual-hex, not {text!r} ({problem})") from problem
+            raise ValueError(
+                f"an xid is format:gtrid-hex:bqual-hex, not {arguments.shown(text)} ({problem})"
+            ) from problem
 
     def _to_c(self) -> Any:
         made = ffi.new("ls_xid *")
@@ -70,8 +75,16 @@ class Xid:
 
 
 def _xid_from_c(x: Any) -> Xid:
-    data = bytes(ffi.buffer(x.data, x.gtrid_bytes + x.bqual_bytes))
+    data = bytes(x.data[0 : x.gtrid_bytes + x.bqual_bytes])
     return Xid(x.format_id, data[: x.gtrid_bytes], data[x.gtrid_bytes :])
+
+
+def new_handle() -> Any:
+    """Where the core puts a transaction's handle: it is freed with this, from the moment at which the core sets it.
+
+    So a signal handler's exception right after the core's call leaves no transaction that nobody can end.
+    """
+    return ffi.gc(ffi.new("ls_tx **"), lambda made: lib.ls_tx_free(made[0]))
 
 
 class Transaction:
@@ -80,18 +93,25 @@ class Transaction:
     Made by ``store.begin()`` or ``store.transaction()``; passed to the store's operations as ``transaction=``.
     """
 
-    def __init__(self, store: MessageStore, handle: Any) -> None:
+    def __init__(self, store: MessageStore, made: Any) -> None:
         self._store = store
-        self._handle = ffi.gc(handle, lib.ls_tx_free)
+        self._made = made  # of new_handle()
+        self._handle = made[0]
+        self._has_outcome = False
         self._on_commit: list[Callable[[], object]] = []
-        info = self._describe()
+        info = ffi.new("ls_tx_info *")
+        self._describe(info)
         self._id: int = info.id
         self._xid = _xid_from_c(info.xid) if info.distributed else None
 
-    def _describe(self) -> Any:
-        info = ffi.new("ls_tx_info *")
+    def __del__(self) -> None:
+        if getattr(self, "_has_outcome", True):
+            return
+        ffi.release(self._made)  # which rolls back, and queues are to look for what that has unlocked
+        self._store._releases.abandoned()
+
+    def _describe(self, info: Any) -> None:
         lib.ls_tx_describe(self._handle, info)
-        return info
 
     @property
     def id(self) -> int:
@@ -106,17 +126,17 @@ class Transaction:
     @property
     def state(self) -> str:
         """One of ``active``, ``ended``, ``prepared``, ``committed``, ``rolled_back``."""
-        return _STATES[self._describe().state]
+        return _STATES[number("ls_tx_info", self._describe, "state")]
 
     @property
     def operations(self) -> int:
         """How many operations wait for the outcome."""
-        return int(self._describe().operations)
+        return number("ls_tx_info", self._describe, "operations")
 
     @property
     def prepared_us(self) -> int:
         """When it was prepared, wall clock in µs since 1970; 0 if it is not. For reports only."""
-        return int(self._describe().prepared_us)
+        return number("ls_tx_info", self._describe, "prepared_us")
 
     def end(self) -> None:
         """No more work: the step before ``prepare`` or a one-phase ``commit`` of a distributed transaction.
@@ -130,8 +150,10 @@ class Transaction:
 
         Raises :class:`~logstore.errors.WrongState` unless the transaction is distributed and ended.
         """
-        self._store._keep_prepared(self)  # before it is prepared: in_doubt() in another thread must find this handle
         try:
+            self._store._keep_prepared(
+                self
+            )  # before it is prepared: in_doubt() in another thread must find this handle
             check(lib.ls_prepare(self._handle, lib.LS_WAIT if wait else 0))
         except BaseException:
             if self.state != "prepared":
@@ -146,6 +168,7 @@ class Transaction:
         failed while waiting.
         """
         check(lib.ls_commit(self._handle, lib.LS_WAIT if wait else 0))
+        self._has_outcome = True
         self._store._forget_transaction(self, rolled_back=False)
         calls, self._on_commit = self._on_commit, []
         for call in calls:
@@ -158,6 +181,7 @@ class Transaction:
         """
         try:
             check(lib.ls_rollback(self._handle, lib.LS_WAIT if wait else 0))
+            self._has_outcome = True
         finally:
             self._store._forget_transaction(self, rolled_back=True)
 
@@ -171,7 +195,7 @@ def handle_of(store: MessageStore, transaction: Transaction | None) -> Any:
     if transaction is None:
         return ffi.NULL
     if not isinstance(transaction, Transaction):
-        raise TypeError(f"transaction= takes a Transaction, not {type(transaction).__name__}")
+        raise TypeError(f"transaction is a Transaction, not {arguments.shown(transaction)}")
     if transaction._store is not store:
         raise errors.TransactionError(
             f"transaction {transaction.id} belongs to another store; begin one with the store whose messages it is "

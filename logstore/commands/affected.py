@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from logstore.errors import StoreError
 from logstore.files import SEGMENT_HEADER_BYTES, SegmentHeader
 from logstore.records import InvalidRecord, RecordType
+from logstore.regular_files import read_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,7 +71,7 @@ def _beside(store_dir: Path, info: ReaderInfo, names: Iterable[str]) -> dict[str
     unreadable = 0
     for name in names:
         try:
-            raw = (store_dir / name).read_bytes()
+            raw, _ = read_start(store_dir / name, info.segment_size)
             header = SegmentHeader.decode(raw)
         except (OSError, InvalidRecord):
             continue

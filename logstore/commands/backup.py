@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.options import SIZE, catalog_options, dry_run_option, json_option, store_argument
+from logstore.commands.options import (
+    SIZE,
+    Amount,
+    PathText,
+    catalog_options,
+    dry_run_option,
+    json_option,
+    store_argument,
+)
 from logstore.commands.output import Failure, print_json, progress, size_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from logstore.backup import BackupPlan, BackupReport
 
 MB = 1_000_000
@@ -18,8 +27,8 @@ MB = 1_000_000
 
 @click.command()
 @store_argument
-@click.argument("target", type=click.Path(path_type=Path))
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most so many MB per second.")
+@click.argument("target", type=PathText())
+@click.option("--rate", type=Amount(min=0, min_open=True), help="At most so many MB per second.")
 @click.option(
     "--hold-limit",
     type=SIZE,

@@ -9,27 +9,31 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logstore.bench_plan import PROFILES, plan
-from logstore.commands.options import SIZE, catalog_options, json_option, store_argument
+from logstore.commands.options import SIZE, Amount, catalog_options, json_option, store_argument
 from logstore.commands.output import Failure, print_facts, print_json, print_table, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from logstore.bench_plan import Plan
     from logstore.bench_report import Moment, Report
 
 _COUNT = click.IntRange(min=0)
-_SHARE = click.FloatRange(0, 1)
+_SHARE = Amount(0, 1)
+
+
+def _one_of(words: Iterable[str]) -> click.Choice[str]:
+    return click.Choice(list(words), case_sensitive=False)
 
 
 def _options(function: Any) -> Any:
     """What is done, how much of it, and on what kind of store."""
     for option in reversed(
         (
-            click.option("--profile", type=click.Choice(list(PROFILES)), help="A ready-made plan, described above."),
+            click.option("--profile", type=_one_of(PROFILES), help="A ready-made plan, described above."),
             click.option("--messages", type=_COUNT, help="Publish so many."),
-            click.option("--seconds", type=click.FloatRange(min=0), help="Publish for so long [default: 10]."),
+            click.option("--seconds", type=Amount(min=0), help="Publish for so long [default: 10]."),
             click.option("--bytes", "total_bytes", type=SIZE, help="Publish so much content."),
             click.option("--size", type=SIZE, help="Content of a message [default: 1K]."),
             click.option("--publishers", type=_COUNT, help="Threads that publish [default: 1]."),
@@ -51,7 +55,7 @@ def _options(function: Any) -> Any:
             click.option("--prepared", type=_COUNT, help="Transactions in doubt during the run."),
             click.option("--verify/--no-verify", default=None, help="Read and compare every content."),
             click.option("--wait/--no-wait", default=None, help="Whether calls wait for the disk [default: wait]."),
-            click.option("--durability", type=click.Choice(["strict", "relaxed"]), help="[default: strict]"),
+            click.option("--durability", type=_one_of(("strict", "relaxed")), help="[default: strict]"),
             click.option("--segment-size", type=SIZE, help="Of a new store [default: 16MiB]."),
             click.option("--initial-segments", type=_COUNT, help="Of a new store [default: 2]."),
             click.option("--max-log-bytes", type=SIZE, help="The most that the log may take [default: no limit]."),

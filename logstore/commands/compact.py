@@ -90,8 +90,8 @@ def checkpoint(store_dir: Path, dry_run: bool, as_json: bool, connect: str | Non
 
 def would_checkpoint(store_dir: Path) -> dict[str, Any]:
     """What a checkpoint would take. Raises ``StoreLocked`` as writing one would."""
-    from logstore._core import ffi, lib
-    from logstore._native import check
+    from logstore._core import lib
+    from logstore._native import filled
 
     with Reader(store_dir) as reader:
         live = reader.info.live
@@ -101,9 +101,8 @@ def would_checkpoint(store_dir: Path) -> dict[str, Any]:
     def look() -> dict[str, Any]:
         with Inspection(store_dir) as found:
             found.read()
-            info = ffi.new("ls_checkpoint_info *")
-            check(lib.ls_checkpoint_size(found.handle, info))
-            would = {"lsn": found.info.end_lsn, "bytes": int(info.bytes), "messages": int(info.messages)}
-            return {"through": STORE, **would, "transactions": int(info.transactions), "seconds": 0.0}
+            info = filled("ls_checkpoint_info", lambda into: lib.ls_checkpoint_size(found.handle, into))
+            would = {"lsn": found.info.end_lsn, "bytes": info.bytes, "messages": info.messages}
+            return {"through": STORE, **would, "transactions": info.transactions, "seconds": 0.0}
 
     return retried(look)

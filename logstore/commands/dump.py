@@ -26,6 +26,7 @@ from logstore.files import Hint
 from logstore.holds import Hold, hold
 from logstore.inspect import LogRecycled, Reader, read_catalog
 from logstore.records import LSN_LIMIT, InvalidRecord, Record, RecordFlag, RecordType
+from logstore.regular_files import read_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.2
 RENEWED_S = 600.0
+_ID_DIGITS_MAX = 10
 CONTENTS = frozenset({"header", "content", "raw"})  # the only fields that can be long
 
 
@@ -108,7 +110,7 @@ def _queue_id(store_dir: Path, name: str, connect: str | None, schema: str | Non
     for queue in view.queues:
         if queue.name == name:
             return queue.id
-    if name.isdecimal() and 0 < int(name) < view.next_queue_id:
+    if name.isdecimal() and len(name) <= _ID_DIGITS_MAX and 0 < int(name) < view.next_queue_id:
         return int(name)  # one that is gone, or that has no such name
     raise UnknownQueue(f"there is no queue {name!r}; 'logstore queues' lists those that are")
 
@@ -144,7 +146,7 @@ def _wait_for_more(store_dir: Path, from_lsn: int, kept: Hold | None) -> None:
     while True:
         time.sleep(LOOK_S)
         with suppress(OSError, InvalidRecord):
-            if Hint.decode((store_dir / "HINT").read_bytes()).durable_lsn > from_lsn:
+            if Hint.decode(read_start(store_dir / "HINT", Hint.BYTES)[0]).durable_lsn > from_lsn:
                 return
         if kept is not None and time.monotonic() > renewed + RENEWED_S:
             kept.renew()

@@ -5,18 +5,27 @@ from __future__ import annotations
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.options import SIZE, catalog_options, dry_run_option, json_option, naming, path_argument
+from logstore.commands.options import (
+    SIZE,
+    Amount,
+    PathText,
+    catalog_options,
+    dry_run_option,
+    json_option,
+    naming,
+    path_argument,
+)
 from logstore.commands.output import Failure, one_line, print_json, size_text
 from logstore.commands.working import working
 from logstore.inspect import LogRecycled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from logstore.export import ExportReport
     from logstore.export_manifest import Span
@@ -29,15 +38,11 @@ RENEWED_EVERY_S = 60.0
 
 @click.command()
 @path_argument
-@click.argument("target", type=click.Path(path_type=Path), required=False)
+@click.argument("target", type=PathText(), required=False)
 @click.option("--body", type=SIZE, help="Keep so many bytes of each record's content [default: none].")
 @click.option("--compression", metavar="NAME", help="none, snappy, lz4, zstd, or zstd:1 to zstd:22 [default: zstd:1].")
-@click.option(
-    "--every", type=click.FloatRange(min=0, min_open=True), help="Stay, and export again so many seconds later."
-)
-@click.option(
-    "--iceberg", type=click.Path(path_type=Path), help="Register the files in the Iceberg catalog in this directory."
-)
+@click.option("--every", type=Amount(min=0, min_open=True), help="Stay, and export again so many seconds later.")
+@click.option("--iceberg", type=PathText(), help="Register the files in the Iceberg catalog in this directory.")
 @click.option("--allow-gap", is_flag=True, help="Go on though records were lost that were not exported yet.")
 @click.option(
     "--hold-limit",

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logstore.commands.options import catalog_options, json_option, store_argument
-from logstore.commands.output import print_facts, print_json, print_table, size_text
+from logstore.commands.output import one_line, print_facts, print_json, print_table, size_text
 from logstore.commands.state import State, read_state
 from logstore.files import FORMAT_VERSION
 from logstore.holds import list_holds
 from logstore.inspection import QueueLife
+from logstore.refusals import refusals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,10 +32,12 @@ STATES = {
 def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None) -> None:
     """Say what a store is and how much is in it."""
     document = describe(store_dir, read_state(store_dir, connect=connect, schema=schema))
+    document["open_refused"] = refusals(store_dir, connect=connect, schema=schema)
     if as_json:
         print_json(document)
         return
     shown: dict[str, Any] = document | {"state": STATES[document["state"]]}
+    refused = shown.pop("open_refused")
     if shown["checkpoint_lsn"] is None:
         shown["checkpoint_lsn"] = "none is used"
     else:  # what lies below it was not read
@@ -42,6 +45,8 @@ def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None
     for name in ("segment_size", "log_bytes", "held_bytes"):
         shown[name] = size_text(shown[name])
     print_facts((name.replace("_", " "), value) for name, value in shown.items())
+    for text in refused:
+        click.echo(f"an open is refused: {one_line(text)}")
 
 
 def describe(store_dir: Path, state: State) -> dict[str, Any]:

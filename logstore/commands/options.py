@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from contextlib import contextmanager
 from functools import wraps
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from logstore.errors import CorruptLog, StoreError
+from logstore import arguments
+from logstore.errors import CorruptLog, OptionError, StoreError
 from logstore.records import LSN_LIMIT
 from logstore.transactions import Xid
 
@@ -24,7 +26,7 @@ else:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
-_SIZE = re.compile(r"(\d+) ?(?:([kmgt])(i?b)?|b)?", re.IGNORECASE | re.ASCII)
+_SIZE = re.compile(r"(\d{1,18}) ?(?:([kmgt])(i?b)?|b)?", re.IGNORECASE | re.ASCII)
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -76,6 +78,32 @@ class XidText(_XidType):
             self.fail(said, param, ctx)
 
 
+class Amount(click.FloatRange):
+    """A number in a range: neither infinite nor NaN, which no range keeps out."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; a usage error for anything else."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no number that can be counted with", param, ctx)
+        return number
+
+
+class PathText(click.Path):
+    """A path that a file can have, as :func:`logstore.arguments.path` checks it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(path_type=Path, **options)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; a usage error for one that cannot be."""
+        try:
+            arguments.path("the path", value)
+        except OptionError as problem:
+            self.fail(problem.message, param, ctx)
+        return super().convert(value, param, ctx)
+
+
 SIZE = Size()
 LSN = Lsn()
 XID = XidText()
@@ -96,7 +124,7 @@ def naming(store_dir: Path) -> Iterator[None]:
 
 def path_argument(function: F) -> F:
     """``DIR``: whether it is a store is for the library to say."""
-    return click.argument("store_dir", metavar="DIR", type=click.Path(readable=False, path_type=Path))(function)
+    return click.argument("store_dir", metavar="DIR", type=PathText(readable=False))(function)
 
 
 def store_argument(function: F) -> F:

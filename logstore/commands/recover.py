@@ -13,8 +13,9 @@ import click
 from logstore.commands.options import catalog_options, json_option, store_argument
 from logstore.commands.output import print_facts, print_json, size_text
 from logstore.commands.state import read_state
-from logstore.errors import StoreLocked
+from logstore.errors import StoreError, StoreLocked
 from logstore.inspect import Reader
+from logstore.refusals import refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,12 +91,15 @@ def _recovered(store_dir: Path, *, connect: str | None, schema: str | None) -> d
 def would_find(store_dir: Path, *, connect: str | None, schema: str | None) -> dict[str, Any]:
     """The keys of the report that can be known without opening the store, and the values they would have.
 
-    Raises ``StoreLocked`` beside a writer: what it has open needs no recovery and could not be opened.
+    Raises ``StoreLocked`` beside a writer: what it has open needs no recovery and could not be opened. Raises
+    ``StoreError`` for what an open would refuse.
     """
     state = read_state(store_dir, connect=connect, schema=schema, as_opened=True)
     info = state.info
     if info.live:
         raise StoreLocked(f"the store {store_dir} is open in another process or handle; close it there first")
+    for refusal in refusals(store_dir, connect=connect, schema=schema):
+        raise StoreError(refusal)
     told = _told(state.recovery)
     report = {name: told[name] for name in told if name not in NOT_KNOWN and not name.endswith("_us")}
     report["epoch"] = info.epoch + 1

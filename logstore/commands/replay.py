@@ -68,6 +68,10 @@ PROBLEMS_MAX = 1000  # noted; all are counted
 MESSAGE_TYPES = frozenset(kind for kind in RecordType if kind.name.startswith("MESSAGE_"))
 
 
+def _before(pieces: dict[int, Piece], offset: int) -> dict[int, Piece]:
+    return {lsn: piece for lsn, piece in pieces.items() if piece.offset < offset}
+
+
 class Replay:
     """Takes records one by one with :meth:`apply`; :meth:`finish` says what they come to."""
 
@@ -189,7 +193,13 @@ class Replay:
         if message is None:
             self._missing(record)
             if record.id < self._base_lsn:  # a relocated state may name it where it is
-                self._seen_chunks.setdefault(record.id, {})[record.lsn] = Piece(body.offset, len(body.content))
+                seen = self._seen_chunks.setdefault(record.id, {})
+                seen[record.lsn] = Piece(body.offset, len(body.content))
+                if not body.content:
+                    self._seen_chunks[record.id] = _before(seen, body.offset)
+            return
+        if not body.content:  # an append that failed is taken back
+            self._take_back(record, message, body.offset)
             return
         if body.offset != message.content_bytes:
             self._problem(
@@ -199,6 +209,17 @@ class Replay:
             message.content = Content(record.id, message.content_bytes, {})
         message.content.chunks[record.lsn] = Piece(body.offset, len(body.content))
         message.content_bytes += len(body.content)
+
+    def _take_back(self, record: Record, message: Message, offset: int) -> None:
+        content = message.content
+        before = {} if content is None else content.chunks
+        after = _before(before, offset)
+        cut = sum(piece.content_bytes for lsn, piece in before.items() if lsn not in after)
+        if message.content_bytes - cut != offset:
+            self._problem(record.lsn, f"content is taken back from {offset} on, and no chunk begins there")
+        message.content_bytes = offset
+        if content is not None:
+            message.content = Content(content.start_lsn, content.start_bytes, after)
 
     def _enqueue(self, record: Record) -> None:
         body, message = record.body, self._messages.get(record.id)

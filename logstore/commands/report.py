@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.options import catalog_options, json_option, store_argument
+from logstore.commands.options import PathText, catalog_options, json_option, store_argument
 from logstore.commands.output import print_json
 from logstore.commands.working import working
 from logstore.report import TOP, TOP_MAX, need_page, write_page
@@ -45,7 +45,7 @@ TIME = Time()
     "-o",
     "--output",
     "target",
-    type=click.Path(path_type=Path),
+    type=PathText(),
     metavar="FILE",
     help="Where the page goes [default: NAME-report.html, of DIR's name, in the current directory].",
 )
@@ -79,7 +79,7 @@ def report(
     """Say how a store's queues did, as one HTML page: depth, throughput, latency, bytes, and what holds the tail.
 
     DIR is a store, beside its broker too, or the target of an export. With --json the same figures are printed, and a
-    page is written only if -o names it. Needs the extra: pip install 'logstore[report]'
+    page is written only if -o names it. Needs the extra: pip install '/path/to/checkout[report]'
     """
     if start is not None and stop is not None and start >= stop:
         raise click.UsageError("--from must lie before --to")

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.options import catalog_options, dry_run_option, json_option, store_argument
+from logstore.commands.options import PathText, catalog_options, dry_run_option, json_option, store_argument
 from logstore.commands.output import one_line, print_facts, print_json, print_table, size_text
 from logstore.commands.working import working
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from logstore.salvage import Salvaged
 
 SHOWN = 20  # of each list, to people
@@ -26,13 +27,13 @@ LISTS = ("queues", "lost", "lost_ranges", "lost_records", "doubtful", "transacti
 
 @click.command()
 @store_argument
-@click.argument("target", required=False, type=click.Path(readable=False, path_type=Path))
+@click.argument("target", required=False, type=PathText(readable=False))
 @dry_run_option
 @click.option(
     "--report",
     "report_file",
     metavar="FILE",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    type=PathText(dir_okay=False, writable=True),
     help="Write the whole report there as well, as JSON.",
 )
 @json_option

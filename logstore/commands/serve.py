@@ -1,7 +1,7 @@
 """``logstore serve``: opens or makes a store and runs the broker on it until it is told to stop.
 
-SIGTERM ends it in good order at any moment: while the store is being opened the process just goes, which is a
-crash that the next open recovers from; after that the broker stops, and the store is closed.
+SIGTERM ends it at any moment: while the store is being opened the process just goes, which is a crash that the next
+open recovers from; after that the broker stops, and the store is closed, unless that takes too long.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import click
 
 from logstore.commands.options import SIZE, catalog_options, store_argument
 from logstore.commands.output import Failure
+from logstore.commands.stopping import Stopping
+from logstore.extras import install_command
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 class _Stopped(BaseException):
-    """SIGTERM came between the opening of the store and the broker's own handling of it."""
+    """SIGTERM or Ctrl-C came between the opening of the store and the broker's own handling of it."""
 
 
 @click.command()
@@ -53,12 +55,32 @@ class _Stopped(BaseException):
 )
 @click.option(
     "--durability",
-    type=click.Choice(["strict", "relaxed"]),
+    type=click.Choice(["strict", "relaxed"], case_sensitive=False),
     help="relaxed: confirm before the disk has it; a crash loses the last moments [default: strict].",
 )
 @catalog_options
+@click.option(
+    "--catalog-timeout",
+    type=float,
+    help="Seconds that an answer of the catalog's server is waited for [default: 10].",
+)
+@click.option(
+    "--stop-timeout",
+    type=click.FloatRange(0.1, 86_400),
+    default=30.0,
+    show_default=True,
+    help="Seconds after SIGTERM when the process goes, whatever still hangs.",
+)
 @click.option("--verbose", "-v", is_flag=True, help="Say on stderr what goes on.")
-def serve(store_dir: Path, host: str, port: int, schema: str | None, verbose: bool, **options: Any) -> None:
+def serve(
+    store_dir: Path,
+    host: str,
+    port: int,
+    schema: str | None,
+    stop_timeout: float,
+    verbose: bool,
+    **options: Any,
+) -> None:
     """Run an AMQP 0-9-1 broker on a store.
 
     The store in DIR is made if there is none. Prints "listening on HOST:PORT" when clients can connect. SIGTERM and
@@ -68,21 +90,21 @@ def serve(store_dir: Path, host: str, port: int, schema: str | None, verbose: bo
         level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     try:
-        from logstore.broker import BrokerError, run
+        from logstore.broker import BrokerError, descriptors, run
     except ModuleNotFoundError as error:
         if error.name not in ("pamqp", "uvloop"):
             raise
-        raise Failure(
-            f"the broker needs {error.name}, which is not installed: pip install 'logstore[broker]'"
-        ) from error
+        raise Failure(f"the broker needs {error.name}, which is not installed: {install_command('broker')}") from error
     import logstore
 
+    descriptors.raise_limit()
     given = {name: value for name, value in options.items() if value is not None}
     try:
-        with logstore.open(store_dir, catalog=schema, **given) as store:
-            signal.signal(signal.SIGTERM, _stop)
+        with Stopping(stop_timeout) as stopping, logstore.open(store_dir, catalog=schema, **given) as store:
+            signal.signal(signal.SIGINT, _stop)
+            stopping.is_serving = True
             run(store, host=host, port=port)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is being done
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is being done
     except BrokerError as error:
         raise Failure(str(error)) from error
     except _Stopped:

@@ -10,8 +10,9 @@ import os
 from typing import TYPE_CHECKING, TypeVar
 
 from logstore.commands.findings import Findings, Found
-from logstore.files import SEGMENT_HEADER_BYTES, Closed, Hint, Hold, Meta
+from logstore.files import Closed, Hint, Hold, Meta
 from logstore.records import InvalidRecord, NewerVersion
+from logstore.regular_files import read_start
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,8 +44,8 @@ def check_side_files(store_dir: Path, info: ReaderInfo | None, findings: Finding
 
 
 def _is_missed(hint: Hint, info: ReaderInfo) -> bool:
-    """More was durable than there is. An epoch that came to nothing names its first record position as durable."""
-    return hint.durable_lsn > info.end_lsn and hint.durable_lsn % info.segment_size != SEGMENT_HEADER_BYTES
+    """More was durable than can be read. What stands in a last segment that an open leaves out is not missed."""
+    return hint.durable_lsn > info.seen_lsn
 
 
 def _check_closed(info: ReaderInfo, closed: Closed, findings: Findings) -> None:
@@ -69,7 +70,7 @@ def _check_holds(store_dir: Path, info: ReaderInfo | None, findings: Findings) -
 def _decode(path: Path, kind: type[B], findings: Findings, remedy: str) -> B | None:
     """What the file says; None if it is not there, was left empty by a power cut, or is a finding."""
     try:
-        raw = path.read_bytes()
+        raw, size = read_start(path, kind.BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -83,9 +84,9 @@ def _decode(path: Path, kind: type[B], findings: Findings, remedy: str) -> B | N
         findings.add(Found("file", f"{path.name} is of a newer version: {error.reason}"))
         return None
     except InvalidRecord as error:
-        if path.exists():  # a hold may have gone meanwhile
+        if os.path.lexists(path):  # a hold may have gone meanwhile
             findings.add(Found("file", f"{path.name} is damaged ({error.reason}); {remedy}"))
         return None
-    if len(raw) != kind.BYTES:
-        findings.add(Found("file", f"{path.name} has {len(raw)} bytes, and should have {kind.BYTES}; {remedy}"))
+    if size != kind.BYTES:
+        findings.add(Found("file", f"{path.name} has {size} bytes, and should have {kind.BYTES}; {remedy}"))
     return made

@@ -10,7 +10,7 @@ import click
 
 from logstore import control
 from logstore.commands.changing import ask
-from logstore.commands.options import catalog_options, json_option, store_argument
+from logstore.commands.options import Amount, catalog_options, json_option, store_argument
 from logstore.commands.output import age_text, print_json, print_table, printable, size_text
 from logstore.commands.state import retried
 from logstore.holds import list_holds
@@ -41,7 +41,7 @@ MEANING = {
 @store_argument
 @click.option(
     "--watch",
-    type=click.FloatRange(0.1, 86_400),
+    type=Amount(0.1, 86_400),
     is_flag=False,
     flag_value=2.0,
     default=None,

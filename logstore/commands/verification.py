@@ -23,6 +23,7 @@ from logstore.files import SEGMENT_HEADER_BYTES
 from logstore.holds import Hold, hold
 from logstore.inspect import LogRecycled, Reader, ReaderInfo, read_catalog
 from logstore.inspection import Inspection, QueueLife
+from logstore.refusals import refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +109,7 @@ class Verification:
             return
         with self._inspection as log:
             met = self._read(log, show)
-            if met is None and (self.store_dir / "CHECKPOINT").exists():
+            if met is None and os.path.lexists(self.store_dir / "CHECKPOINT"):
                 self._check_checkpoint(log)
             small = self.bytes_expected <= SMALL_BYTES
             if met is not None or self.thorough or small:
@@ -117,6 +118,7 @@ class Verification:
                 self._sample(self.info)
         check_side_files(self.store_dir, self.info, self.findings)
         self._check_catalog(connect, schema)
+        self._check_opening(connect, schema)
         self._tell_affected(connect, schema)
 
     def _tell_affected(self, connect: str | None, schema: str | None) -> None:
@@ -208,6 +210,14 @@ class Verification:
         with suppress(LogRecycled):  # the core has read all of it
             witness.sample(info)
         self.compared = witness.compared
+
+    def _check_opening(self, connect: str | None, schema: str | None) -> None:
+        """A log that is whole is of little use where no writer can open it."""
+        with suppress(CorruptLog):  # told already
+            told = {one.text for one in self.findings.problems}
+            for text in refusals(self.store_dir, connect=connect, schema=schema):
+                if text not in told:
+                    self.findings.add(Found("open", f"an open is refused: {text}"))
 
     # ---- The catalog
 

@@ -1,0 +1,61 @@
+"""SIGTERM for a process that must end: a thread of its own waits for it, so that nothing which hangs can hide it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Final, Self
+
+from logstore.threads import start
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_ASKED: Final = frozenset({signal.SIGTERM})
+
+
+class Stopping:
+    """Made in the main thread before any other thread, as they inherit that SIGTERM is blocked.
+
+    Until `is_serving` is set, SIGTERM ends the process at once, as ever. From then on the main thread gets SIGINT
+    instead, and has `timeout_s` to end; then the process goes, which is a crash that the next open recovers from.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self.is_serving = False
+        self._timeout_s = timeout_s
+        self._is_over = False
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ASKED)
+        self._thread = start("logstore-stopping", self._run)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """If it never served, all is as before; else the process is about to end, and is watched until then."""
+        if not self.is_serving and self._thread.ident is not None:
+            self._is_over = True
+            if self._thread.is_alive():
+                signal.pthread_kill(self._thread.ident, signal.SIGTERM)
+            self._thread.join()
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    def _run(self) -> None:
+        signal.sigwait(_ASKED)
+        if self._is_over:
+            return
+        if not self.is_serving:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ASKED)
+            os.kill(os.getpid(), signal.SIGTERM)
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(self._timeout_s)
+        # Not by the logging module: whoever hangs may hold its lock.
+        said = f"not ended {self._timeout_s:g} s after SIGTERM: gone without closing the store, as in a crash\n"
+        os.write(2, said.encode())
+        os._exit(1)
