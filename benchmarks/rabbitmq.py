@@ -250,7 +250,7 @@ def main() -> None:
     try:
         rabbitmq_report.draw(told, options.out / "bench_rabbitmq.svg")
     except ImportError:
-        console.print("no picture: pip install 'logstore[bench]' for matplotlib", highlight=False)
+        console.print("no picture: pip install '/path/to/checkout[bench]' for matplotlib", highlight=False)
     if not options.json:
         rabbitmq_report.tell(told, console)
     written = json.dumps(rabbitmq_report.shortened(told), indent=1)

@@ -26,7 +26,9 @@ def write_page(page: Path, results: Path) -> None:
         raise SystemExit(f"run.py: {page} has no place for figures: it needs the lines\n{BEGIN}\n{END}")
     told = json.loads(results.read_text(encoding="utf-8"))
     if importlib.util.find_spec("matplotlib") is None:
-        raise SystemExit("run.py: matplotlib draws the page's pictures, and is not here: pip install 'logstore[bench]'")
+        raise SystemExit(
+            "run.py: matplotlib draws the page's pictures, and is not here: pip install '/path/to/checkout[bench]'"
+        )
     from plots import draw
 
     lines = ["", *_conditions(told["conditions"]), ""]

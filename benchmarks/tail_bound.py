@@ -209,7 +209,7 @@ def draw(path: Path, series: Sequence[Sequence[Point]]) -> None:
     try:
         import matplotlib as mpl
     except ModuleNotFoundError:
-        raise SystemExit("tail_bound: the plot needs matplotlib: pip install 'logstore[bench]'") from None
+        raise SystemExit("tail_bound: the plot needs matplotlib: pip install '/path/to/checkout[bench]'") from None
     mpl.use("svg")
     mpl.rcParams |= {"svg.hashsalt": "logstore", "svg.fonttype": "none", "font.size": 9}
     from matplotlib import pyplot as plt

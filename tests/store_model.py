@@ -165,8 +165,12 @@ class State:
             after._delete_queue(queue)
         for queue in queues:
             after._declare_queue(queue)
-        for tx in [tx for tx, known in after.txs.items() if known.state != "prepared"]:
-            after._rollback(tx)
+        for tx_id in [tx_id for tx_id, known in after.txs.items() if known.state != "prepared"]:
+            after._rollback(tx_id)
+        for tx in after.txs.values():  # work on a deleted queue has no effect at any outcome
+            tx.work = [work for work in tx.work if work[2] in after.queues]
+        for key in list(after.messages):
+            after._reap(key)
         for key in [key for key, m in after.messages.items() if m.staged and after.work_on(key) is None]:
             del after.messages[key]
         for places in after.queues.values():

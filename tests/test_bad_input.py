@@ -113,6 +113,16 @@ def test_the_root_of_a_file_system_is_empty_enough(store_dir: Path, open_store: 
     open_store().declare_queue("q")
 
 
+def test_a_creation_that_was_cut_before_its_first_file_was_whole_is_begun_again(
+    store_dir: Path, open_store: Open
+) -> None:
+    store_dir.mkdir()
+    (store_dir / "LOCK").touch()
+    (store_dir / "META.part").write_bytes(b"half")
+    open_store().declare_queue("q")
+    assert not (store_dir / "META.part").exists()
+
+
 def test_a_file_or_a_path_through_one_is_no_store(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("x")

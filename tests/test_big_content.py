@@ -7,13 +7,18 @@ import random
 import resource
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 from stores import SMALL_SEGMENT
 
+import logstore
 from logstore import errors
+from logstore.commands.verification import Verification
+from logstore.commands.verify import describe
+from logstore.salvage import salvage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,3 +165,25 @@ def test_a_gibibyte_goes_through_in_constant_memory_and_comes_back_in_pieces(tmp
     assert store.stats()["log_bytes"] <= 6 * (16 << 20)
     with pytest.raises(errors.UnknownMessage):
         store.load_content(key)
+
+
+def test_an_append_that_is_refused_leaves_the_content_to_every_reader_as_it_was(tmp_path: Path) -> None:
+    """The core, the second decoder and salvage; the message is relocated in between, and goes on."""
+    path, target = tmp_path / "store", tmp_path / "salvaged"
+    with logstore.open(path, segment_size=1 << 19, max_log_bytes=6 << 19) as store:
+        queue = store.declare_queue("q")
+        key = store.stage(b"h", b"begin")
+        store.append_content(key, b"kept" * 1000)
+        with pytest.raises(logstore.StoreFull):
+            store.append_content(key, bytes(4 << 20))
+        store.append_content(key, b"end")
+        store.enqueue(key, queue)
+        whole = b"begin" + b"kept" * 1000 + b"end"
+        assert store.load_content(key) == whole
+    with closing(Verification(path, thorough=True)) as found:
+        found.run(lambda _: None, connect=None, schema=None)
+        assert describe(path, found)["ok"]
+    salvage(path, target)
+    for directory in (path, target):
+        with logstore.open(directory) as store:
+            assert [message.content for message in store.messages("q")] == [whole]

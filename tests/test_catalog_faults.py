@@ -23,6 +23,7 @@ from logstore import catalog_places
 from logstore.catalog import Catalog, QueueRow
 from logstore.errors import (
     CatalogError,
+    CatalogOvertaken,
     CatalogUnavailable,
     OptionError,
     StoreClosed,
@@ -168,7 +169,7 @@ def test_whoever_writes_second_is_refused_for_good(catalog: Catalog, tmp_path: P
     with reopened(tmp_path) as second:
         assert second.declare_queue("from the second")[0].id == 1
         for _ in range(2):
-            with pytest.raises(CatalogError, match="changed by another process"):
+            with pytest.raises(CatalogOvertaken, match="changed by another process"):
                 catalog.declare_queue("from the first")
         assert catalog.queues() == []
         assert second.declare_queue("more")[0].id == 2

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ import sqlalchemy as sa
 from catalog_cases import CHANGES, OTHER_UUID, UUID, everything, fill, run_python
 from postgres import PASSWORD, Server, Wire, wait_until
 
-from logstore import catalog_postgres
 from logstore.catalog import Catalog
 from logstore.errors import (
     CatalogError,
@@ -297,11 +296,8 @@ def test_a_server_that_is_killed_and_comes_back_has_everything_and_the_catalog_g
     assert on_server(tmp_path, place) == everything(catalog)
 
 
-def test_a_lock_that_stays_is_unavailable(
-    server: Server, tmp_path: Path, place: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(catalog_postgres, "LOCK_TIMEOUT_S", 1)
-    with closing(Catalog.create(tmp_path, **place)) as catalog, server.session() as other:
+def test_a_lock_that_stays_is_unavailable(server: Server, tmp_path: Path, place: dict[str, Any]) -> None:
+    with closing(Catalog.create(tmp_path, **place, timeout_s=2)) as catalog, server.session() as other:
         with other.transaction():
             other.execute(f"LOCK TABLE {place['schema']}.store")
             with pytest.raises(CatalogUnavailable, match="locked by another session"):
@@ -310,13 +306,55 @@ def test_a_lock_that_stays_is_unavailable(
         assert catalog.declare_queue("free")[0].id == 1
 
 
-def test_a_lock_timeout_in_the_url_stands(server: Server, tmp_path: Path, place: dict[str, Any]) -> None:
-    url = server.url(options="-c lock_timeout=123ms")
+@pytest.mark.parametrize("setting", ["lock_timeout", "statement_timeout"])
+def test_a_timeout_in_the_url_stands(setting: str, server: Server, tmp_path: Path, place: dict[str, Any]) -> None:
+    url = server.url(options=f"-c {setting}=1234ms")
     with (
         closing(Catalog.create(tmp_path, **{**place, "connect": url})) as catalog,
         catalog._transaction() as connection,
     ):
-        assert connection.exec_driver_sql("SHOW lock_timeout").scalar() == "123ms"
+        assert connection.exec_driver_sql(f"SHOW {setting}").scalar() == "1234ms"
+
+
+# ---- A server that has stopped: the kernel acknowledges for it, and nobody answers
+
+
+@pytest.fixture
+def frozen(server: Server) -> Iterator[Callable[[], None]]:
+    """Stops every process of the server when called; they go on behind the test."""
+    yield server.freeze
+    server.thaw()
+
+
+def test_a_server_that_answers_nothing_is_unavailable_and_nothing_is_changed(
+    server: Server, tmp_path: Path, place: dict[str, Any], frozen: Callable[[], None]
+) -> None:
+    with closing(Catalog.create(tmp_path, **place, timeout_s=2)) as catalog:
+        fill(catalog)
+        before = everything(catalog)
+        frozen()
+        for change in ("declare_queue", "unbind"):
+            with pytest.raises(CatalogUnavailable, match="cannot be reached"):
+                CHANGES[change](catalog)
+        assert everything(catalog) == before
+        server.thaw()
+        catalog.declare_queue("afterwards")
+        assert on_server(tmp_path, place) == everything(catalog)
+
+
+def test_a_commit_whose_answer_is_overdue_is_read_from_the_server_before_the_next_change(
+    server: Server, tmp_path: Path, place: dict[str, Any], frozen: Callable[[], None]
+) -> None:
+    with closing(Catalog.create(tmp_path, **place, timeout_s=2)) as catalog:
+        fill(catalog)
+        sa.event.listen(catalog._engine, "commit", lambda _: frozen(), once=True)
+        with pytest.raises(CatalogUnavailable, match="no answer in 2 s"):
+            catalog.declare_queue("half")
+        assert not catalog.settled
+        server.thaw()
+        assert not catalog.declare_queue("half")[1], "the server had heard the commit"
+        assert catalog.reloads == 1
+        assert on_server(tmp_path, place) == everything(catalog)
 
 
 def test_a_forked_child_does_not_disturb_the_parents_session(

@@ -16,6 +16,7 @@ from pathlib import Path
 import pika
 import postgres
 import pytest
+import sqlalchemy as sa
 from broker.serve_process import serving
 from postgres import PASSWORD, Server, Wire
 from stores import ROOT, contents
@@ -24,7 +25,7 @@ import logstore
 import logstore.inspect
 from logstore import cli
 from logstore.catalog import Catalog
-from logstore.errors import CatalogMismatch, CatalogUnavailable, UnknownQueue
+from logstore.errors import CatalogMismatch, CatalogUnavailable, OptionError, QueueExists, UnknownQueue
 
 pytestmark = pytest.mark.postgres
 
@@ -174,6 +175,38 @@ def test_messages_go_on_while_the_server_is_away_and_names_as_soon_as_it_is_back
     with open_store(**place) as store:
         assert [queue.name for queue in store.queues()] == ["new"]
         assert store.recovery.messages == 0
+
+
+@pytest.mark.parametrize("moment", ["before_cursor_execute", "commit"])
+def test_what_exists_is_answered_from_memory_while_another_threads_change_hangs(
+    moment: str, open_store: Open, place: dict[str, str]
+) -> None:
+    store = open_store(**place)
+    dead = store.declare_queue("dead")
+    orders = store.declare_queue("orders", arguments={"a": 1}, dead_letter=dead)
+    market = store.declare_exchange("market", type="topic")
+    store.bind("market", orders, "k")
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        hangs.set()
+        assert goes_on.wait(60)
+
+    assert store._catalog is not None
+    sa.event.listen(store._catalog._engine, moment, hang, once=True)
+    changing = threading.Thread(target=store.declare_queue, args=["new"])
+    changing.start()
+    try:
+        assert hangs.wait(60)
+        assert store.declare_queue("orders", arguments={"a": 1}, dead_letter="dead") is orders
+        with pytest.raises(QueueExists):
+            store.declare_queue("orders")
+        assert store.declare_exchange("market", type="topic") == market
+        store.bind(market, "orders", "k")
+    finally:
+        goes_on.set()
+        changing.join(60)
+    assert store.queue("new").id == 3
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -370,6 +403,28 @@ def test_commands_that_change_something_find_the_catalog_too(
         assert contents(store.queue("orders")) == [b"two"]
 
 
+def test_a_catalog_on_a_server_is_repaired_there_and_a_dry_run_takes_its_changes_back(
+    open_store: Open,
+    store_dir: Path,
+    place: dict[str, str],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    options = ("--connect", place["connect"], "--catalog", place["catalog"], "--json")
+    with open_store(**place) as store:
+        store.publish(store.declare_queue("orders"), b"kept")
+    engine = sa.create_engine(place["connect"])
+    with engine.begin() as connection:
+        connection.execute(sa.text(f'UPDATE "{place["catalog"]}".store SET next_queue_id = 1'))
+    engine.dispose()
+    for more in (("--dry-run",), ("--dry-run",), ()):
+        status, said, complaint = told(capfd, "repair-catalog", store_dir, *options, *more)
+        assert (status, complaint) == (0, "")
+        assert json.loads(said)["changes"] == ["the next queue id is set to 2: it was 1, and queue id 1 is in use"]
+    assert json.loads(told(capfd, "repair-catalog", store_dir, *options)[1])["changes"] == []
+    with open_store(**place) as store:
+        assert contents(store.queue("orders")) == [b"kept"]
+
+
 @pytest.mark.parametrize("command", READERS, ids=" ".join)
 def test_a_command_that_cannot_reach_the_server_says_so_in_one_line_without_the_password(
     command: list[str],
@@ -416,3 +471,10 @@ def test_the_broker_serves_a_store_whose_catalog_is_on_a_server_through_kills_of
     assert rows(store_dir, place) == ["orders", "more"]
     assert "Traceback" not in errors
     assert "s3cret" not in errors
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 3601, "10", True, None, float("nan")])
+def test_a_catalog_timeout_that_cannot_be_is_refused(wrong: object, open_store: Open, store_dir: Path) -> None:
+    with pytest.raises(OptionError, match="catalog_timeout is seconds, above 0"):
+        open_store(catalog_timeout=wrong)
+    assert not store_dir.exists()

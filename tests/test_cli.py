@@ -674,5 +674,20 @@ def test_another_segment_size_than_the_stores_is_a_warning_of_one_line(tmp_path:
 def test_serve_names_what_is_not_installed(tmp_path: Path, name: str) -> None:
     without = f"import sys; sys.modules[{name!r}] = None; from logstore.cli import main; main(sys.argv[1:])"
     result = spawn("serve", tmp_path / "store", program=(sys.executable, "-c", without))
-    assert f"needs {name}, which is not installed: pip install 'logstore[broker]'" in fails(result, 1)
+    assert f"needs {name}, which is not installed: pip install '/path/to/checkout[broker]'" in fails(result, 1)
     assert not (tmp_path / "store").exists()
+
+
+def test_an_error_of_an_input_is_not_said_of_the_output(capsys: pytest.CaptureFixture[str]) -> None:
+    import click
+
+    from logstore.cli import run
+
+    @click.command()
+    def broken() -> None:
+        raise OSError(5, "Failed to open local file 'a.parquet'")
+
+    assert run([], broken) == 3
+    said = capsys.readouterr().err
+    assert "a.parquet" in said
+    assert "output" not in said

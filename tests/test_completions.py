@@ -13,6 +13,7 @@ import pytest
 from simulated import Disk
 
 from logstore import errors
+from logstore.completions import Completions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -357,3 +358,40 @@ def test_a_transaction_that_could_not_be_made_durable_is_in_one_state_after_reop
             seen.add(tuple(message.content for message in store.messages("q")))
             store.close()
         assert seen in ({()}, {(b"a", b"b")})
+
+
+@pytest.mark.parametrize("worst", [SystemExit, GeneratorExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_no_exception_of_a_callback_ends_the_thread_that_calls_them(
+    worst: type[BaseException], store: MessageStore
+) -> None:
+    queue = store.declare_queue("q")
+    heard: list[Any] = []
+
+    def broken(_: Any) -> None:
+        raise worst
+
+    store.on_durable(broken)
+    store.on_durable(heard.append)
+    for _ in range(3):
+        store.publish(queue, b"x")
+        until(lambda: heard and heard[-1] >= store.next_lsn, "nobody was called any more")
+
+
+def test_a_commit_right_after_registering_is_told_however_late_the_thread_begins(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = store.declare_queue("q")
+    heard: list[Any] = []
+    published = threading.Event()
+    really = Completions._run
+
+    def late(self: Completions, *arguments: Any) -> None:
+        published.wait(60)
+        really(self, *arguments)
+
+    monkeypatch.setattr(Completions, "_run", late)
+    store.on_durable(heard.append)
+    store.publish(queue, b"x")
+    wanted = store.durable_lsn
+    published.set()
+    until(lambda: heard and heard[-1] >= wanted, "the commit was not told")

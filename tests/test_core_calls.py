@@ -223,7 +223,7 @@ def test_a_file_is_synced_before_its_rename_and_the_directory_after(traced: tupl
         i for i, (name, arguments) in enumerate(names) if name.startswith("rename") and '"META.new"' in arguments
     )
     before, after = names[:renamed], names[renamed + 1 :]
-    assert any(name in ("fsync", "fdatasync") and "/META.new>" in arguments for name, arguments in before)
+    assert any(name in ("fsync", "fdatasync") and "/META.part>" in arguments for name, arguments in before)
     assert any(
         name == "fsync" and re.match(rf"\d+<{re.escape(str(directory))}>", arguments) for name, arguments in after[:3]
     )

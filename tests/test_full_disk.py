@@ -9,6 +9,8 @@ import contextlib
 import io
 import os
 import random
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -220,3 +222,30 @@ def test_filled_drained_reopened_and_grown_again_with_checkpoints_and_backups_th
     for place, kept in backups:
         verified(place)
         is_whole(open_store(place), kept)
+
+
+def test_a_segment_that_too_many_open_files_keep_from_being_made_is_refused_in_these_words(tmp_path: Path) -> None:
+    code = (
+        "import logstore, os, resource, sys\n"
+        "store = logstore.open(sys.argv[1], segment_size=512 << 10)\n"
+        "queue = store.declare_queue('q')\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "taken = []\n"
+        "try:\n"
+        "    while True: taken.append(os.open('/dev/null', os.O_RDONLY))\n"
+        "except OSError: pass\n"
+        "def publish():\n"
+        "    for _ in range(100): store.publish(queue, bytes(100_000))\n"
+        "try: publish()\n"
+        "except logstore.StoreFull as error: said = error.message\n"
+        "for one in taken: os.close(one)\n"
+        "publish()\n"
+        "store.close()\n"
+        "print(said)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "store"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stderr == ""
+    assert "too many files are open; nothing was changed. Close connections or raise the limit" in done.stdout
+    assert "full" not in done.stdout

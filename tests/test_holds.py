@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import logstore
 from logstore import errors
 from logstore.files import Hold as HoldFile
 from logstore.holds import hold, list_holds
-from logstore.inspect import LogRecycled, Reader
+from logstore.inspect import LogRecycled, Reader, segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,6 +88,70 @@ def test_another_process_reads_what_is_held_by_naming_the_lsn_that_is_kept(open_
         with pytest.raises(LogRecycled):
             first_of(store.path, keep_lsn=first)
         store.close()
+
+
+def test_what_another_hold_keeps_can_be_held_too_and_outlives_that_one(store: MessageStore) -> None:
+    with hold(store.path, "first", limit_bytes=1 << 40) as first:
+        lsn = first.lsn
+        churn(store, 3)
+        assert store.base_lsn > lsn
+        later = store.base_lsn - SMALL_SEGMENT
+        with hold(store.path, "second", lsn=lsn, limit_bytes=1 << 40) as second:
+            assert second.lsn == lsn
+            with hold(store.path, "third", lsn=later, limit_bytes=1 << 40) as third:
+                assert third.lsn == later
+            first.release()
+            churn(store, 3)
+            assert first_of(store.path, hold=second) == lsn + 4096
+    churn(store)
+    with hold(store.path, "higher", limit_bytes=1 << 40):
+        churn(store, 2)
+        with pytest.raises(LogRecycled, match="passed it"):
+            hold(store.path, "late", lsn=lsn)  # nobody keeps that
+
+
+def test_what_is_told_of_what_lies_below_a_hold_does_not_depend_on_what_was_recycled(store: MessageStore) -> None:
+    arrow = pytest.importorskip("logstore.arrow")
+    pytest.importorskip("pyarrow")
+    queue = store.declare_queue("q")
+    before = store.publish_many(queue, [bytes(20_000)] * 110)
+    with hold(store.path, "held", lsn=store.next_lsn, limit_bytes=1 << 40) as held:
+        after = store.publish_many(queue, [bytes(20_000)] * 3)
+        store.dequeue_many([*before[:50], *after], queue)
+        stop = store.durable_lsn
+        columns = ["lsn", "id", "type", "enqueue_lsn", "enqueue_time"]
+
+        def rows() -> Any:
+            return arrow.read(store.path, start_lsn=held.lsn, stop_lsn=stop, columns=columns, hold=held, batch_rows=1)
+
+        early, late = rows().read_all(), rows()  # this one is read when what lies below the hold is gone
+        store.dequeue_many(before[50:], queue)
+        churn(store, 4)
+        assert not (store.path / segment_name(before[0], SMALL_SEGMENT)).exists()
+        assert store.base_lsn > held.lsn
+        assert late.read_all() == early == rows().read_all()
+        told = {row["id"]: row["enqueue_lsn"] for row in early.to_pylist() if row["type"] == "MESSAGE_DEQUEUE"}
+        assert told == dict.fromkeys(before[:50]) | {key: key for key in after}
+
+
+def test_an_error_names_a_hold_only_if_it_kept_no_longer(store: MessageStore) -> None:
+    store.publish_many(store.declare_queue("q"), [bytes(20_000)] * 55)
+
+    def unread(**options: Any) -> str:
+        reader = Reader(store.path, **options)
+        churn(store, 4)
+        with reader, pytest.raises(LogRecycled) as failed:
+            list(reader.batches())
+        return failed.value.message
+
+    assert "no hold was taken" in unread()
+    keep = store.base_lsn
+    assert f"from LSN {keep} on no hold keeps it" in unread(keep_lsn=keep)
+    with hold(store.path, "above", lsn=store.next_lsn + SMALL_SEGMENT, limit_bytes=1 << 40) as held:
+        said = unread(hold=held)
+        assert f"below LSN {held.lsn}, from which on the hold above keeps it" in said
+    with hold(store.path, "small", limit_bytes=1) as held:
+        assert re.search("since the hold small is (over its limit|overtaken)", unread(hold=held))
 
 
 def test_what_is_kept_from_the_end_of_an_epoch_on_begins_with_the_next_one(open_store: Callable[..., Any]) -> None:

@@ -27,7 +27,7 @@ from logstore.holds import hold
 from logstore.inspect import Reader
 from logstore.message_rows import MessageScan
 
-pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'logstore[arrow]'")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,7 +146,7 @@ def test_the_log_was_recycled_and_relocated_between_the_passes(read: Read) -> No
 @pytest.mark.parametrize("reader", [ByDuckDB, ByPolars])
 def test_software_that_knows_nothing_of_this_one_reads_the_same_rows_from_the_exports(read: Read, reader: Any) -> None:
     name = reader.__name__.removeprefix("By")
-    pytest.importorskip(name.lower(), reason=f"{name} is not installed: pip install 'logstore[test]'")
+    pytest.importorskip(name.lower(), reason=f"{name} is not installed: pip install '/path/to/checkout[test]'")
     journal = Journal(read.events)
     records, messages = (
         [str(file) for file in sorted((read.target / kind).rglob("*.parquet"))] for kind in ("records", "messages")

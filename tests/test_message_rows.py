@@ -15,7 +15,7 @@ from logstore.errors import OptionError, StoreError
 from logstore.inspect import LogRecycled, Reader
 from logstore.message_rows import MessageScan
 
-pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'logstore[arrow]'")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,10 +170,10 @@ def test_a_seed_that_is_none_is_refused(tmp_path: Path) -> None:
         ({"start_lsn": border, "seed": left.drop_columns(["state"])}, "lacks state"),
         ({"start_lsn": border, "seed": bare}, "is not what a pass left"),
         ({"start_lsn": border, "seed": short}, "besides open messages"),
-        ({"start_lsn": -1}, "start_lsn is an LSN"),
-        ({"stop_lsn": 1 << 63}, "stop_lsn is an LSN"),
-        ({"batch_rows": 0}, "batch_rows is 1 to"),
-        ({"batch_rows": True}, "batch_rows is 1 to"),
+        ({"start_lsn": -1}, "start_lsn is a number from 0"),
+        ({"stop_lsn": 1 << 63}, "stop_lsn is a number from 0"),
+        ({"batch_rows": 0}, "batch_rows is a number from 1 to"),
+        ({"batch_rows": True}, "batch_rows is a number from 1 to"),
     ]
     for options, words in refused:
         with pytest.raises(OptionError, match=words):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -111,3 +113,86 @@ def test_a_timeout_that_is_none_is_refused(open_store: Open, wrong: Any) -> None
 def test_a_limit_on_prepared_transactions_that_makes_no_sense_is_refused(open_store: Open, wrong: Any) -> None:
     with pytest.raises(errors.OptionError, match="max_prepared"):
         open_store(max_prepared=wrong)
+
+
+def test_the_worst_that_a_listener_can_raise_does_not_end_the_looking(open_store: Open) -> None:
+    store = open_store(prepared_timeout=0.05)
+    queue = store.declare_queue("q")
+
+    def broken(_: object) -> None:
+        raise SystemExit
+
+    store.on_release(broken)
+    for number in range(2):
+        transaction = store.begin(logstore.Xid(1, b"%d" % number))
+        store.publish(queue, b"x", transaction=transaction)
+        transaction.end()
+        transaction.prepare()
+        deadline = time.monotonic() + 60
+        while transaction.state != "rolled_back":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_two_threads_and_the_timeout_that_end_one_branch_agree_on_its_outcome(open_store: Open) -> None:
+    """The write buffers stay full, so every outcome waits for room and finds the branch as others have left it."""
+    store = open_store(prepared_timeout=0.05, max_write_buffers=2, segment_size=1 << 20)
+    queue, noise = store.declare_queue("q"), store.declare_queue("noise")
+    stop = threading.Event()
+    failed: list[BaseException] = []
+
+    def fill() -> None:
+        try:
+            while not stop.is_set():
+                ids = store.publish_many(noise, [bytes(30_000)] * 4, wait=False)
+                store.dequeue_many(ids, noise, wait=False)
+        except BaseException as problem:  # noqa: BLE001 - raised below
+            failed.append(problem)
+
+    def end(transaction: logstore.Transaction, outcome: str, start: threading.Barrier, won: list[str]) -> None:
+        try:
+            start.wait(30)
+            getattr(transaction, outcome)(wait=number % 2 == 0)
+            won.append({"commit": "committed", "rollback": "rolled_back"}[outcome])
+        except errors.TransactionEnded:
+            pass
+        except BaseException as problem:  # noqa: BLE001 - raised below
+            failed.append(problem)
+
+    publishers = [threading.Thread(target=fill) for _ in range(2)]
+    for publisher in publishers:
+        publisher.start()
+    expected = []
+    deadline = time.monotonic() + 1
+    for number in count():
+        if number >= 30 or time.monotonic() > deadline or failed:
+            break
+        transaction = store.begin(Xid(1, b"%d" % number))
+        key = store.publish(queue, b"%d" % number, transaction=transaction)
+        transaction.end()
+        transaction.prepare(wait=False)
+        if number % 3 == 2:
+            time.sleep(0.049)  # all three at about the same moment
+        won: list[str] = []
+        start = threading.Barrier(2)
+        outcomes = (("commit", "rollback"), ("commit", "commit"))[number % 2]
+        enders = [threading.Thread(target=end, args=(transaction, outcome, start, won)) for outcome in outcomes]
+        for ender in enders:
+            ender.start()
+        for ender in enders:
+            ender.join(60)
+        assert not any(ender.is_alive() for ender in enders)
+        assert won in ([], [transaction.state])
+        assert transaction.state == "rolled_back" or won == ["committed"]
+        expected += [key] * (transaction.state == "committed")
+    stop.set()
+    for publisher in publishers:
+        publisher.join(60)
+    assert failed == []
+    assert expected
+    assert [message.id for message in store.messages(queue)] == expected
+    store.close()
+    store = open_store()
+    assert store.in_doubt() == []
+    assert [message.id for message in store.messages(store.queue("q"))] == expected
+    assert store.stats()["messages"] == len(expected)

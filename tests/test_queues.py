@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,9 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stores import contents
 
+import logstore
 from logstore import errors
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from logstore import MessageStore, Queue
 
 Open = Any
@@ -253,6 +259,23 @@ def test_purging_takes_what_waits_and_leaves_what_is_acquired_or_locked(store: M
     assert store.stats()["messages"] == 0
 
 
+def test_a_purge_drops_what_was_there_when_it_began_and_nothing_that_is_published_meanwhile(
+    store: MessageStore, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, queue, 1500)
+    step = queue._purge_step
+
+    def publish_too(places: list[tuple[int, int]]) -> int:
+        assert len(late) < 20, "a purge ends beside a publisher"
+        late.append(store.publish(queue, b"late", wait=False))
+        return step(places)
+
+    late: list[int] = []
+    monkeypatch.setattr(queue, "_purge_step", publish_too)
+    assert queue.purge() == 1500
+    assert [message.id for message in queue.browse()] == late
+
+
 def test_a_purge_beside_consumers_never_takes_what_they_have_acquired(store: MessageStore, queue: Queue) -> None:
     fill(store, queue, 4000)
     failures: list[BaseException] = []
@@ -307,6 +330,17 @@ def test_a_rollback_reaches_behind_what_was_fetched_and_released(store: MessageS
     assert numbers(queue.acquire(2)) == [0, 1]
 
 
+def test_an_abandoned_transaction_gives_its_message_back_to_its_place(store: MessageStore, queue: Queue) -> None:
+    ids = fill(store, queue, 4)
+    transaction = store.begin()
+    store.dequeue(ids[0], queue, transaction)
+    for delivery in queue.acquire(3):
+        delivery.release()
+    del transaction
+    gc.collect()
+    assert [queue.acquire()[0].id for _ in ids] == ids
+
+
 def test_a_locked_place_keeps_its_count_of_deliveries(store: MessageStore, queue: Queue) -> None:
     (first, _) = fill(store, queue, 2)
     queue.acquire()[0].release()
@@ -341,6 +375,79 @@ def test_listeners_hear_of_released_places_and_of_rollbacks(store: MessageStore,
     store.dequeue(ids[0], queue, transaction)
     transaction.rollback()
     assert sorted(heard) == ["other", "q", "q"]
+
+
+def test_listeners_hear_of_an_abandoned_transaction_from_no_finalizer(store: MessageStore, queue: Queue) -> None:
+    heard = SimpleQueue[tuple[str, str, int]]()
+    ids = fill(store, queue, 2)
+
+    def listen(released: Queue) -> None:
+        (delivery,) = released.acquire()  # which a finalizer that has interrupted this queue could not do
+        heard.put((released.name, threading.current_thread().name, delivery.id))
+
+    store.on_release(listen)
+    transaction = store.begin()
+    store.dequeue(ids[0], queue, transaction)
+    with queue._lock, store._lock:  # whatever the finalizer interrupts
+        del transaction
+        gc.collect()
+        assert heard.empty()
+    assert heard.get(timeout=60) == ("q", "logstore-releases", ids[0])
+
+
+def test_what_was_abandoned_right_before_the_close_is_told_before_it(store: MessageStore, queue: Queue) -> None:
+    heard: list[str] = []
+    ids = fill(store, queue, 1)
+    store.on_release(lambda released: heard.append(released.name))
+    transaction = store.begin()
+    store.dequeue(ids[0], queue, transaction)
+    del transaction
+    gc.collect()
+    store.close()
+    assert heard == ["q"]
+    assert "logstore-releases" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_listening_keeps_no_store_that_nobody_has_any_more(tmp_path: Path) -> None:
+    opened = logstore.open(tmp_path / "dropped")
+    opened.on_release(lambda _: None)
+    known = weakref.ref(opened)
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        del opened
+        gc.collect()
+    assert known() is None
+
+
+def test_a_rollback_waits_for_no_catalog_to_tell_of_it(
+    store: MessageStore, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+    store.on_release(lambda released: heard.append(released.name))
+
+    def refuse() -> None:
+        raise errors.CatalogUnavailable("planted")
+
+    ids = fill(store, queue, 1)
+    transaction = store.begin()
+    store.dequeue(ids[0], queue, transaction)
+    monkeypatch.setattr(store, "settle_names", refuse)
+    monkeypatch.setattr(store, "_followed", None)
+    transaction.rollback()
+    assert heard == ["q"]
+
+
+def test_a_listener_that_fails_is_logged_and_hides_nothing(
+    store: MessageStore, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Queue) -> None:
+        raise RuntimeError("not the store's fault")
+
+    store.on_release(fail)
+    fill(store, queue, 1)
+    queue.acquire()[0].release()
+    with pytest.raises(KeyError), store.transaction():
+        raise KeyError
+    assert caplog.text.count("a release callback failed") >= 2
 
 
 # ---- any order of steps ----

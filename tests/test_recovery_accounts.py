@@ -90,7 +90,7 @@ gone, kept, empty = (store.declare_queue(name) for name in ("gone", "kept", "emp
 store.publish_many(gone, [b"%d" % n for n in range(10)])
 store.publish([gone, kept], b"on both")
 store.delete_queue(empty)
-store._forget = lambda queue: die()  # what comes between the catalog's commit and the log's record
+store._end = lambda queue: die()  # what comes between the catalog's commit and the log's record
 store.delete_queue(gone)
 """
 
@@ -131,7 +131,7 @@ store.publish(gone, b"never seen", transaction=transaction)
 store.publish([gone, kept], b"seen on one", transaction=transaction)
 transaction.end()
 transaction.prepare()
-store._forget = lambda queue: die()
+store._end = lambda queue: die()
 store.delete_queue(gone)
 """)
     report = accounts(path, capfd)
@@ -155,7 +155,7 @@ gone = store.declare_queue("gone")
 transaction = store.begin()
 store.publish(gone, b"abandoned", transaction=transaction)
 store.force()
-store._forget = lambda queue: die()
+store._end = lambda queue: die()
 store.delete_queue(gone)
 """)
     report = accounts(path, capfd)

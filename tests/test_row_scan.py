@@ -16,7 +16,7 @@ from logstore.errors import OptionError
 if TYPE_CHECKING:
     from pathlib import Path
 
-pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'logstore[arrow]'")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
 
 SEEDS = range(8)
 

@@ -15,7 +15,7 @@ from logstore.inspect import LogRecycled
 if TYPE_CHECKING:
     from pathlib import Path
 
-pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'logstore[arrow]'")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
 
 
 @pytest.fixture

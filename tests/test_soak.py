@@ -57,6 +57,17 @@ def test_every_message_is_accounted_for_while_the_store_is_killed_again_and_agai
         assert store.in_doubt() == []
 
 
+def test_timeouts_signals_full_buffers_and_commands_beside_the_worker_lose_nothing(directory: Path) -> None:
+    """And resident memory and descriptors of the longest life stay flat, which the soak judges itself."""
+    done = soak("--dir", directory, "--json", "--everything", "--life", 8, "--seconds", SECONDS)
+    assert done.returncode == 0, done.stderr
+    result = result_of(done)
+    assert result["violation"] is None
+    assert result["interrupted"] > 0
+    assert sum(result["beside"].values()) > 0
+    assert result["resident_bytes"][0] > 0
+
+
 def test_the_choices_are_those_of_the_seed_and_a_directory_of_ones_own_is_removed(directory: Path) -> None:
     done = soak("--rounds", 1, "--seed", 7)
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,12 @@ not. Prepared transactions are resolved at random after the restart, or later.
 
     python tools/soak.py --seconds 60            # a directory of its own, removed at the end
     python tools/soak.py --dir DIR --rounds 20   # goes on from the journal in DIR, and keeps both
+    python tools/soak.py --seconds 1800 --life 300 --everything
+
+With ``--everything`` the worker has two write buffers, a thread that keeps them full, a ``prepared_timeout`` that ends
+transactions by itself, and a signal handler that enters the library again or raises at random moments; beside it
+``verify``, ``tail --json``, ``export`` and ``backup`` run on the live store. With ``--life`` of some minutes the
+resident memory and the descriptors of the longest life are judged too: both must stay flat.
 
 Exit status: 0 all accounted for, 1 a violation (what and where is told), 2 wrong arguments.
 """
@@ -19,6 +25,7 @@ import argparse
 import json
 import random
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -28,8 +35,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
-from soak_journal import Journal, Violation  # noqa: E402 - found by the line above, from any directory
-from soak_worker import Died, Refused, Worker  # noqa: E402
+from soak_beside import Beside  # noqa: E402 - found by the line above, from any directory
+from soak_journal import Journal, Violation  # noqa: E402
+from soak_worker import CutShort, Died, Refused, Worker  # noqa: E402
 
 QUEUES_MAX = 15
 OPEN_MAX = 4  # transactions at once
@@ -37,12 +45,17 @@ MESSAGES_MAX = 20  # in one transaction
 SIZE_MAX = 1_000_000
 LIVE_MAX = 150  # messages; beyond, more is consumed than published
 LIVE_BYTES_MAX = 6_000_000
+TIMEOUTS_S = (0.05, 0.5, 5.0)  # of prepared transactions, one for each life
+STOCK_COMMANDS = 400  # between two looks at all of the store in one life
+GROWTH_BYTES_MAX = 64 << 20  # of a life's resident memory, from its first third to its last
+GROWTH_DESCRIPTORS_MAX = 4  # those of segments, which follow the log's size, not counted
 COUNTS = (
     "rounds",
     "kills",  # of a worker at work
     "kills_opening",  # of one that had not yet opened the store
     "unknown",  # kills that left two possible outcomes
     "commands",
+    "interrupted",  # commands cut short by an exception out of a signal handler
     "transactions",
     "prepared",
     "messages_checked",
@@ -53,8 +66,9 @@ COUNTS = (
 class Soak:
     """Rounds of work and death on one store; the journal lies beside it and is kept up to date between rounds."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
+    def __init__(self, directory: Path, seed: int, *, everything: bool = False) -> None:
         self.directory = directory
+        self.everything = everything
         self.chance = random.Random(seed)
         self.journal = Journal.load(directory / "journal.json", store=directory / "store")
         if not self.journal.queues:
@@ -62,13 +76,17 @@ class Soak:
                 self.journal.queues[f"q{number}"] = []
         self.counts = dict.fromkeys(COUNTS, 0)
         self.worker: Worker | None = None
+        self.beside: Beside | None = None
+        self.samples: list[tuple[int, int]] = []  # resident bytes and descriptors in this life
+        self.longest: list[tuple[int, int]] = []
 
     def round(self, seconds: float) -> None:
         """Opens the store, accounts for all of it, works, and kills the worker after about so many seconds.
 
         Raises ``Violation``.
         """
-        self.worker = Worker(self.directory / "store", sorted(self.journal.queues))
+        self.start()
+        assert self.worker is not None
         opened = False
         try:
             if self.chance.random() < 0.25:  # in the midst of opening, before anything is said
@@ -76,8 +94,14 @@ class Soak:
             self.take_stock()
             opened = True
             self.worker.kill_after(self.chance.random() * seconds)
+            if self.everything and self.beside is None:
+                self.beside = Beside(self.directory)
             while True:
                 self.step()
+                if self.counts["commands"] % STOCK_COMMANDS == 0:
+                    self.take_stock()
+                if self.beside is not None and self.beside.problem is not None:
+                    raise Violation(f"beside {self.directory / 'store'}: {self.beside.problem}")
         except Died:
             self.counts["kills" if opened else "kills_opening"] += 1
         except Refused as refused:
@@ -88,14 +112,29 @@ class Soak:
             self.counts["rounds"] += 1
             self.counts["unknown"] += self.journal.worker_died()
             self.journal.save()
+            self.longest = max(self.longest, self.samples, key=len)
+
+    def start(self) -> None:
+        """A worker that has not yet opened the store."""
+        self.samples = []
+        self.journal.prepared_timeout = self.chance.choice(TIMEOUTS_S) if self.everything else None
+        self.worker = Worker(
+            self.directory / "store",
+            sorted(self.journal.queues),
+            {
+                "disturbed": self.chance.randrange(1, 1 << 32) if self.everything else 0,
+                "prepared_timeout": self.journal.prepared_timeout,
+            },
+        )
 
     def finish(self) -> None:
         """Opens once more, accounts, resolves what is in doubt, accounts again, and closes in an orderly way."""
-        self.worker = Worker(self.directory / "store", sorted(self.journal.queues))
+        self.start()
+        assert self.worker is not None
         try:
             self.take_stock()
-            for name in self.journal.prepared():
-                self.do("outcome", name, how=self.chance.choice(["commit", "rollback"]))
+            while prepared := self.journal.prepared():
+                self.do("outcome", prepared[0], how=self.chance.choice(["commit", "rollback"]))
             self.take_stock()
             self.worker.close()
         except (Died, Refused) as problem:
@@ -112,17 +151,40 @@ class Soak:
         messages, size = self.journal.check(found)
         self.counts["messages_checked"] += messages
         self.counts["bytes_checked"] += size
+        self.samples.append((found["resident_bytes"], found["descriptors"]))
+
+    def growth(self) -> dict[str, list[int]]:
+        """Medians in the first and in the last third of the longest life."""
+        third = max(1, len(self.longest) // 3)
+        parts = [self.longest[:third], self.longest[-third:]] if self.longest else []
+        return {
+            name: [int(statistics.median(sample[column] for sample in part)) for part in parts]
+            for column, name in enumerate(("resident_bytes", "descriptors"))
+        }
+
+    def check_growth(self) -> None:
+        """Raises ``Violation`` if the longest life ended with much more than it began with."""
+        limits = {"resident_bytes": GROWTH_BYTES_MAX, "descriptors": GROWTH_DESCRIPTORS_MAX}
+        for name, medians in self.growth().items():
+            if medians and medians[-1] - medians[0] > limits[name]:
+                raise Violation(f"the longest life went from {medians[0]} to {medians[-1]} {name.replace('_', ' ')}")
 
     # ---- what is done ----
 
     def do(self, kind: str, name: str, **details: Any) -> None:
         """One command: in flight until it is answered, then done."""
         assert self.worker is not None
-        command = {"do": kind, "tx": name, **details}
+        command = {"do": kind, "tx": name, "at_s": time.time(), **details}
         self.journal.begin_command(command)
-        self.worker.ask(command)
-        self.journal.answered(command)
         self.counts["commands"] += 1
+        try:
+            answer = self.worker.ask(command)
+        except CutShort as cut:
+            self.journal.interrupted(cut.state)
+            self.counts["interrupted"] += 1
+            self.take_stock()
+            return
+        self.journal.answered(command, answer)
 
     def step(self) -> None:
         chance, journal = self.chance, self.journal
@@ -180,7 +242,8 @@ class Soak:
                     return  # stays in doubt for a while
             else:
                 self.do("end", name)
-        self.do("outcome", name, how="commit")
+        if name in self.journal.state.txs:  # else its preparation was interrupted, and it was rolled back
+            self.do("outcome", name, how="commit")
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -189,10 +252,14 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, metavar="S", help="begin no round after so long")
     parser.add_argument("--seed", type=int, help="of the choices; the moments of the kills are the machine's")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where store and journal are kept, to go on with later")
+    parser.add_argument("--life", type=float, default=1.5, metavar="S", help="the longest life of a worker (1.5)")
+    parser.add_argument("--everything", action="store_true", help="timeouts, signals, and commands beside the worker")
     parser.add_argument("--json", action="store_true", help="the result as one JSON object")
     chosen = parser.parse_args(argv)
     if (chosen.rounds is not None and chosen.rounds < 1) or (chosen.seconds is not None and chosen.seconds <= 0):
         parser.error("--rounds and --seconds are above 0")
+    if chosen.life <= 0:
+        parser.error("--life is above 0")
     if chosen.rounds is None and chosen.seconds is None:
         chosen.rounds = 20
     if chosen.seed is None:
@@ -200,10 +267,14 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     return chosen
 
 
-def run(soak: Soak, rounds: int | None, seconds: float | None) -> None:
+def run(soak: Soak, rounds: int | None, seconds: float | None, life: float) -> None:
     until = None if seconds is None else time.monotonic() + seconds
-    while (rounds is None or soak.counts["rounds"] < rounds) and (until is None or time.monotonic() < until):
-        soak.round(1.5)
+    try:
+        while (rounds is None or soak.counts["rounds"] < rounds) and (until is None or time.monotonic() < until):
+            soak.round(life)
+    finally:
+        if soak.beside is not None:
+            soak.beside.stop()
     soak.finish()
 
 
@@ -217,9 +288,10 @@ def main(argv: list[str] | None = None) -> int:
     started = time.monotonic()
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        soak = Soak(directory, chosen.seed)
+        soak = Soak(directory, chosen.seed, everything=chosen.everything)
         result |= soak.counts
-        run(soak, chosen.rounds, chosen.seconds)
+        run(soak, chosen.rounds, chosen.seconds, chosen.life)
+        soak.check_growth()
     except Violation as violation:
         result["violation"] = str(violation)
         kept = True
@@ -229,11 +301,14 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         if not kept:
             shutil.rmtree(directory, ignore_errors=True)
-    result |= soak.counts | {"elapsed_s": round(time.monotonic() - started, 1)}
+    result |= soak.counts | soak.growth() | {"elapsed_s": round(time.monotonic() - started, 1)}
+    if soak.beside is not None:
+        result["beside"] = soak.beside.runs
     if chosen.json:
         print(json.dumps(result))
     else:
-        print(", ".join(f"{name.replace('_', ' ')} {result[name]}" for name in [*soak.counts, "elapsed_s"]))
+        shown = (*soak.counts, "resident_bytes", "descriptors", "beside", "elapsed_s")
+        print(", ".join(f"{name.replace('_', ' ')} {result[name]}" for name in result if name in shown))
     if result["violation"] is not None:
         print(f"VIOLATION: {result['violation']}\nThe store and the journal are kept in {directory}", file=sys.stderr)
         return 1

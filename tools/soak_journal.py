@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import time
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,11 @@ class Violation(Exception):
     """The store does not hold what it must."""
 
 
+def xid_text(name: str) -> str:
+    """How the store shows the xid of the transaction with this name."""
+    return f"1:{name.encode().hex()}:{b'soak'.hex()}"
+
+
 @lru_cache(maxsize=4096)
 def digest_of(token: str, size: int) -> str:
     return digest(content_of(token, size))
@@ -32,6 +38,7 @@ def digest_of(token: str, size: int) -> str:
 class Tx:
     distributed: bool
     prepared: bool = False
+    prepared_s: float = 0.0  # wall clock, before it was asked for
     work: list[dict[str, Any]] = field(default_factory=list)  # the commands
 
 
@@ -54,6 +61,7 @@ class State:
             self.txs[name] = Tx(command["distributed"])
         elif kind == "prepare":
             self.txs[name].prepared = True
+            self.txs[name].prepared_s = command["at_s"]
         elif kind == "outcome":
             for work in self.txs.pop(name).work:
                 if command["how"] == "commit":
@@ -83,6 +91,14 @@ class State:
             after.apply({"do": "outcome", "tx": name, "how": "rollback"})
         return after
 
+    def timed_out(self, found: dict[str, Any], after_s: float) -> State:
+        """Without the transactions that are no longer in doubt and were prepared for longer than ``after_s``."""
+        after = copy.deepcopy(self)
+        for name, tx in self.txs.items():
+            if tx.prepared and xid_text(name) not in found["in_doubt"] and time.time() - tx.prepared_s >= after_s:
+                after.apply({"do": "outcome", "tx": name, "how": "rollback"})
+        return after
+
     def locked(self) -> set[str]:
         return {work["token"] for tx in self.txs.values() for work in tx.work}
 
@@ -110,7 +126,7 @@ class State:
                 wrong.append(f"queue {queue} is in the order {tokens}, not {expected}")
             for header, size, checksum, is_locked in there:
                 wrong += self._differences_of(queue, header, size, checksum, is_locked, locked)
-        prepared = sorted(f"1:{name.encode().hex()}:{b'soak'.hex()}" for name, tx in self.txs.items() if tx.prepared)
+        prepared = sorted(xid_text(name) for name, tx in self.txs.items() if tx.prepared)
         if found["in_doubt"] != prepared:
             wrong.append(f"in doubt are {found['in_doubt']}, not {prepared}")
         for what, count in (("messages", len(self.sizes)), ("transactions", len(self.txs))):
@@ -145,6 +161,7 @@ class Journal:
         self.in_flight: dict[str, Any] | None = None
         self.number = 0
         self.limits: dict[str, int] = {}
+        self.prepared_timeout: float | None = None  # the worker's, in seconds
 
     @classmethod
     def load(cls, path: Path, store: Path) -> Journal:
@@ -173,9 +190,36 @@ class Journal:
     def begin_command(self, command: dict[str, Any]) -> None:
         self.in_flight = command
 
-    def answered(self, command: dict[str, Any]) -> None:
-        self.state.apply(command)
+    def answered(self, command: dict[str, Any], answer: Any) -> None:
+        """Raises ``Violation`` for an outcome that was not asked for and that no timeout explains."""
         self.in_flight = None
+        if command["do"] == "outcome":
+            command = command | {"how": self._outcome(command, answer)}
+        self.state.apply(command)
+
+    def _outcome(self, command: dict[str, Any], state: str) -> str:
+        tx, how = self.state.txs[command["tx"]], {"committed": "commit", "rolled_back": "rollback"}.get(state)
+        waited = time.time() - tx.prepared_s
+        timed_out = tx.prepared and self.prepared_timeout is not None and waited >= self.prepared_timeout
+        if how != command["how"] and not (how == "rollback" and timed_out):
+            raise Violation(f"in {self.store}: {command} came to the state {state} after {waited:.3f} s")
+        return str(how)
+
+    def interrupted(self, state: str) -> None:
+        """The command in flight was cut short by an exception; its transaction, if it has one, is in this state."""
+        command = self.in_flight
+        assert command is not None
+        self.in_flight = None
+        name = command["tx"]
+        if not name:
+            done = copy.deepcopy(self.state)
+            done.apply(command)
+            self.candidates = [self.state, done]
+        elif state == "prepared" and command["do"] == "prepare":
+            self.state.apply(command)
+        elif state in ("committed", "rolled_back") and command["do"] != "begin":
+            how = "commit" if state == "committed" else "rollback"
+            self.state.apply({"do": "outcome", "tx": name, "how": how})
 
     def worker_died(self) -> bool:
         """From here on the store holds what a restart keeps; whether it is unknown which of two states that is."""
@@ -193,7 +237,10 @@ class Journal:
 
     def check(self, found: dict[str, Any]) -> tuple[int, int]:
         """How many messages and bytes were accounted for. Raises ``Violation``."""
-        judged = [(state.differences(found), state) for state in self.candidates or [self.state]]
+        states = self.candidates or [self.state]
+        if self.prepared_timeout is not None:
+            states = [state.timed_out(found, self.prepared_timeout) for state in states]
+        judged = [(state.differences(found), state) for state in states]
         wrong, state = min(judged, key=lambda one: len(one[0]))
         if wrong:
             unknown = f" (nearest of {len(judged)} states that may be)" if len(judged) > 1 else ""

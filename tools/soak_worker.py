@@ -7,8 +7,10 @@ keeps no account: that is the parent's, who knows what must be there.
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -18,8 +20,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(Path(__file__).resolve().parent)]
+
+from soak_disturbance import NOISE, Disturbance, Interrupted  # noqa: E402 - found by the line above
 
 ANSWER_S_MAX = 300  # a worker that says nothing for so long hangs, which is a violation too
+INTERRUPTED = ("begin", "publish", "move", "consume", "prepare", "outcome")  # commands in which a handler may raise
 
 
 def content_of(token: str, size: int) -> bytes:
@@ -42,13 +48,21 @@ class Refused(Exception):
     """The store answered with an error where the journal expects none, or the worker hangs or crashed."""
 
 
+class CutShort(Exception):
+    """A signal handler raised in the middle of the command. ``state`` is its transaction's, or empty."""
+
+    def __init__(self, state: str) -> None:
+        super().__init__(f"the command was interrupted; its transaction is {state or 'none'}")
+        self.state = state
+
+
 class Worker:
     """A worker process."""
 
-    def __init__(self, store: Path, queues: list[str]) -> None:
+    def __init__(self, store: Path, queues: list[str], options: dict[str, Any]) -> None:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         self.process = subprocess.Popen(
-            [sys.executable, __file__, str(store), json.dumps(queues)],
+            [sys.executable, __file__, str(store), json.dumps(queues), json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -98,6 +112,8 @@ class Worker:
         answer = json.loads(line)
         if "error" in answer:
             raise Refused(f"{asked} was answered with {answer['error']}")
+        if "interrupted" in answer:
+            raise CutShort(answer["interrupted"])
         return answer["answer"]
 
     def _give_up(self) -> None:
@@ -124,20 +140,66 @@ class Worker:
 # ---- the worker ----
 
 
-class Session:
-    """An open store and the transactions by the names that the parent gave them."""
+def descriptors() -> dict[str, int]:
+    """How many this process has: of segments, which follow the log's size, and others, which nothing may add to."""
+    counts = {"segment_descriptors": 0, "descriptors": 0}
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the one that lists them
+            target = os.readlink(f"/proc/self/fd/{number}")
+            counts["segment_descriptors" if ".seg" in target else "descriptors"] += 1
+    return counts
 
-    def __init__(self, path: str, queues: list[str]) -> None:
+
+class Session:
+    """An open store and the transactions by the names that the parent gave them.
+
+    With ``disturbed`` in the options, a :class:`~soak_disturbance.Disturbance` works on the store as well.
+    """
+
+    def __init__(self, path: str, queues: list[str], options: dict[str, Any]) -> None:
         import logstore
 
         self.Xid = logstore.Xid
-        self.store = logstore.open(path, segment_size=512 * 1024)
+        self.ended = logstore.TransactionEnded
+        self.store = logstore.open(
+            path,
+            segment_size=512 * 1024,
+            max_write_buffers=2 if options["disturbed"] else 10,
+            prepared_timeout=options["prepared_timeout"],
+        )
         for queue in queues:
             self.store.declare_queue(queue)
         self.txs: dict[str, Any] = {tx.xid.gtrid.decode(): tx for tx in self.store.in_doubt()}
         self.ids: dict[str, int] = {}
-        for tx in self.txs.values():
-            assert tx.state == "prepared"
+        self.disturbance = Disturbance(self.store, options["disturbed"]) if options["disturbed"] else None
+
+    def answer(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Does it. A command that was interrupted is answered with what became of its transaction."""
+        disturbance = self.disturbance
+        raising = disturbance is not None and command["do"] in INTERRUPTED
+        answer: dict[str, Any] | None = None
+        interrupting = disturbance.interrupting() if disturbance and raising else contextlib.nullcontext()
+        with contextlib.suppress(Interrupted), interrupting:
+            answer = {"answer": getattr(self, command["do"])(command)}
+        if answer is None:  # the exception is gone, and with it what its frames referred to
+            answer = {"interrupted": self.after_interruption(command)}
+        elif command["do"] == "outcome":
+            del self.txs[command["tx"]]
+        if disturbance is not None and disturbance.problem is not None:
+            return {"error": disturbance.problem}
+        return answer
+
+    def after_interruption(self, command: dict[str, Any]) -> str:
+        """The state of the command's transaction, which is rolled back if it was not prepared; empty without one."""
+        gc.collect()  # a transaction whose begin was interrupted is rolled back by its finalizer
+        tx = self.txs.get(command["tx"])
+        if tx is None:
+            return ""
+        if tx.state in ("active", "ended"):
+            tx.rollback()
+        if tx.state != "prepared":
+            del self.txs[command["tx"]]
+        return str(tx.state)
 
     def tx(self, command: dict[str, Any]) -> Any:
         return self.txs[command["tx"]] if command["tx"] else None
@@ -150,21 +212,36 @@ class Session:
             self.ids |= {message.header.decode().split()[0]: message.id for message in there}
         return self.ids[token]
 
-    def stock(self, _: dict[str, Any]) -> dict[str, Any]:
-        """Everything that the store shows."""
+    def stock(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Everything that the store shows, and what the process has of the machine."""
+        with self.disturbance.quiet() if self.disturbance else contextlib.nullcontext():
+            found = self.stock_once(command)
+            while found != (again := self.stock_once(command)):  # prepared_timeout ended a transaction meanwhile
+                found = again
+            return found | {
+                "resident_bytes": int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"),
+                **descriptors(),
+                "signals": self.disturbance.signals if self.disturbance else 0,
+                "raised": self.disturbance.raised if self.disturbance else 0,
+                "refused": self.disturbance.refused if self.disturbance else 0,
+            }
+
+    def stock_once(self, _: dict[str, Any]) -> dict[str, Any]:
         queues = {
             queue.name: [
                 [message.header.decode(), message.size, digest(message.content), message.locked]
                 for message in self.store.messages(queue)
             ]
             for queue in self.store.queues()
+            if queue.name != NOISE
         }
+        noise = sum(queue.depth for queue in self.store.queues() if queue.name == NOISE)
         in_doubt = [str(tx.xid) for tx in self.store.in_doubt()]
         stats = self.store.stats()
         return {
             "queues": queues,
             "in_doubt": sorted(in_doubt),
-            "messages": stats["messages"],
+            "messages": stats["messages"] - noise,
             "transactions": stats["transactions"],
             "base_lsn": self.store.base_lsn,
             "next_lsn": self.store.next_lsn,
@@ -201,14 +278,21 @@ class Session:
         tx.end()
         tx.prepare()
 
-    def outcome(self, command: dict[str, Any]) -> None:
-        getattr(self.txs.pop(command["tx"]), command["how"])()
+    def outcome(self, command: dict[str, Any]) -> str:
+        """The state that it came to: prepared_timeout may have been quicker."""
+        tx = self.tx(command)
+        with contextlib.suppress(self.ended):
+            getattr(tx, command["how"])()
+        return str(tx.state)
 
     def close(self, _: dict[str, Any]) -> None:
+        if self.disturbance:
+            self.disturbance.stop()
         self.store.close()
 
 
 def main() -> None:
+    logging.getLogger("logstore").setLevel(logging.ERROR)  # each transaction that timed out is a warning
     import logstore.catalog  # noqa: F401 - so that the kill during the open meets the open, not the imports
 
     print(json.dumps({"answer": "ready"}), flush=True)
@@ -216,8 +300,8 @@ def main() -> None:
     for line in sys.stdin:
         command = json.loads(line)
         try:
-            session = session or Session(sys.argv[1], json.loads(sys.argv[2]))
-            answer = {"answer": getattr(session, command["do"])(command)}
+            session = session or Session(sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3]))
+            answer = session.answer(command)
         except Exception as problem:  # noqa: BLE001 - the parent judges it
             answer = {"error": f"{type(problem).__name__}: {problem}"}
         print(json.dumps(answer), flush=True)

@@ -115,6 +115,10 @@ def tool(name: str, *arguments: object) -> list[str]:
     return [PYTHON, str(ROOT / "tools" / name), *map(str, arguments)]
 
 
+# Two buffers: threads wait for one in the middle of their operations, where another thread may do anything.
+CROWDED = ("--buffers", "2", "--segment-size", str(512 << 10))
+
+
 def under_thread_sanitizer(seconds: int) -> list[Job]:
     """The concurrent history under it, where the compiler has one; loudly nothing otherwise."""
     program = PROGRAMS / "tsan" / "history"
@@ -122,7 +126,15 @@ def under_thread_sanitizer(seconds: int) -> list[Job]:
         print("SKIPPED: there is no history built with the thread sanitizer", file=sys.stderr, flush=True)
         return []
     wrap = ["setarch", "-R"] if shutil.which("setarch") else []
-    return [Job("history-tsan", [*wrap, str(program), "--seconds", str(seconds)])]
+    return [Job("history-tsan", [*wrap, str(program), "--seconds", str(seconds), *CROWDED])]
+
+
+def python_memory(seconds: int) -> list[Job]:
+    """All Python tests where a use of freed memory shows, in random order until the time is used up."""
+    return [
+        Job(f"pytest-{net}", tool("memory_tests.py", net, "--all", "--seconds", seconds))
+        for net in ("asan", "overwritten")
+    ]
 
 
 def fast_stages() -> list[list[Job]]:
@@ -146,10 +158,11 @@ def torture_stages(seconds: int) -> list[list[Job]]:
             Job("bytes", proof("bytes", "--tier", "full", "--seconds", pair)),
         ],
         [
-            Job("history", proof("history", "--seconds", max(2, seconds // 60))),
+            Job("history", proof("history", "--seconds", max(2, seconds // 60), *CROWDED)),
             *under_thread_sanitizer(max(2, seconds // 60)),
         ],
         [Job("fuzz", tool("fuzz.py", "--seconds", max(2, seconds // 10), "--jobs", 2))],
+        python_memory(max(2, seconds // 10)),
     ]
 
 

@@ -26,7 +26,7 @@ def available(names: list[str]) -> tuple[list[type[Peer]], list[str]]:
     for name in names:
         module, kind, needs = KNOWN[name]
         if importlib.util.find_spec(needs) is None:
-            missing.append(f"{name} is NOT measured: it is not installed (pip install 'logstore[bench]')")
+            missing.append(f"{name} is NOT measured: it is not installed (pip install '/path/to/checkout[bench]')")
         else:
             classes.append(getattr(importlib.import_module(module), kind))
     return classes, missing

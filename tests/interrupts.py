@@ -1,0 +1,88 @@
+"""Interrupting the package at an exact step: a signal handler's exception, or its call into the library, without luck.
+
+A step is a line of the package, or one of the places at which CPython itself looks for signals: the entry of a
+function, the return of a call, a backward jump. A signal handler runs on the stack of what it interrupts, and so does
+what is called here.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import logstore
+
+PACKAGE = str(Path(logstore.__file__).parent)
+_LOOKS_AFTER = ("CALL", "RESUME")
+
+
+class Interrupted(BaseException):
+    """What a signal handler raised."""
+
+
+@functools.cache
+def _steps(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions before which CPython looks for signals."""
+    found: set[int] = set()
+    after = False
+    for one in dis.get_instructions(code):
+        if after:
+            found.add(one.offset)
+        after = one.opname.startswith(_LOOKS_AFTER)
+        if one.opname.startswith("JUMP_BACKWARD"):
+            found.add(int(one.argval))
+    return frozenset(found)
+
+
+def run(call: Callable[[], object], at: int, then: Callable[[], object], *, within: str = PACKAGE) -> bool:
+    """Calls it, and ``then`` at the given step; whether it came that far. What ``then`` raises is raised there."""
+    left = at
+
+    def local(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if event == "line" or (event == "opcode" and frame.f_lasti in _steps(frame.f_code)):
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                then()
+                sys.settrace(None)
+        return local
+
+    def entered(frame: FrameType, _event: str, _: Any) -> Any:
+        if left <= 0 or not frame.f_code.co_filename.startswith(within):
+            return None
+        frame.f_trace_opcodes = True
+        return local
+
+    before = sys.gettrace()
+    sys.settrace(entered)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return left <= 0
+
+
+def every_step(
+    call: Callable[[int], object], then: Callable[[], object], *, stride: int = 1, within: str = PACKAGE
+) -> Iterator[tuple[int, bool]]:
+    """Calls it again and again, interrupted one step later each time; the number, and whether it ended in order."""
+    for number in range(1, 1 << 20):
+        ended = reached = True
+        try:
+            reached = run(lambda: call(number), number * stride, then, within=within)  # noqa: B023 - called at once
+        except Interrupted:
+            ended = False
+        if not reached:
+            return
+        yield number, ended  # outside the except block: the exception is gone, and with it what its frames refer to
+
+
+def interrupt() -> None:
+    """A handler that raises, as Ctrl-C's does."""
+    raise Interrupted

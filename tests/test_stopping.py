@@ -1,0 +1,20 @@
+"""A command that does not come to serve leaves SIGTERM as it was; the rest is in broker/test_broker_process.py."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from logstore.commands.stopping import Stopping
+
+
+def test_what_ends_before_it_serves_leaves_no_thread_and_no_signal_blocked() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    threads = threading.active_count()
+    with pytest.raises(ZeroDivisionError), Stopping(60):
+        assert signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        raise ZeroDivisionError
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    assert threading.active_count() == threads

@@ -1,0 +1,208 @@
+"""Runs the Python tests where a use of freed memory shows.
+
+    python tools/memory_tests.py asan [FILE ...]         with the extension built with ASan
+    python tools/memory_tests.py overwritten [FILE ...]  with an allocator that overwrites what is freed
+    ... --all [--seconds S]                              every test file, in another order each time, for so long
+
+Without files a fixed part runs. In both,
+Python takes all its memory from malloc, since cffi allocates as Python does. The extension with ASan is built in a copy
+of the checkout, build/memory-tests: both extensions have one name, and the package is imported from beside it. Before
+the tests a probe reads freed memory, so that a net with a hole is no net; without libasan the tests are skipped and the
+run says so. The last line is a JSON object. Exit status: 0 if nothing failed, else 1, or 2 for misuse.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TREE = ROOT / "build" / "memory-tests"
+COPIED = ("benchmarks", "csrc", "docs", "logstore", "tests", "tools")
+
+PART = (
+    "tests/test_native.py",
+    "tests/test_inspect_core.py",
+    "tests/test_queue_batches.py",
+    "tests/test_content.py",
+    "tests/test_tail.py",
+)
+SELECTED = "not slow and not spark"
+FILE_S = 900  # a test file that takes longer hangs
+GRACE_S = 30  # beyond the time given, for the file that is running then
+NO_TESTS = 5  # pytest's status if none of a file's tests is selected
+#: These preload a library of their own, trace system calls, count instructions, or build extensions themselves.
+NOT_UNDER_ASAN = frozenset(
+    {
+        "tests/broker/test_broker_storms_calls.py",
+        "tests/broker/test_broker_storms_clock.py",
+        "tests/test_commit_cost.py",
+        "tests/test_core_calls.py",
+        "tests/test_instructions.py",
+        "tests/test_processes_clocks.py",
+        "tests/test_real_disks.py",
+        "tests/test_real_disks_eio.py",
+    }
+)
+
+PROBES = {
+    "asan": ("print(lib.ls_xxh64(ffi.cast('uint8_t *', view), 32768, 7))", "heap-use-after-free"),
+    "overwritten": ("print(hex(view[2048]))", "0x5555555555555555"),
+}
+PROBE = 'from logstore._core import ffi, lib; rows = ffi.new("uint64_t[]", 4096); view = rows[0:4096]; del rows; '
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where the tests run, and in which environment."""
+
+    directory: Path
+    environment: dict[str, str]
+
+    def python(self, *arguments: str, timeout: float) -> tuple[int | None, str]:
+        """Exit status and output of a Python; after the time it is ended with all that it started: status None."""
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=self.directory,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            said = process.communicate(timeout=timeout)[0]
+            return process.returncode, said
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return None, process.communicate()[0]
+
+
+def overwritten() -> Setting:
+    return Setting(ROOT, os.environ | {"PYTHONMALLOC": "malloc", "MALLOC_PERTURB_": "85"})
+
+
+def libraries_to_preload() -> list[str]:
+    """libasan, and libstdc++, in which libasan looks C++'s throw up when it is loaded; none where gcc lacks one."""
+    compiler = shutil.which("gcc")
+    found = [library_of(compiler, name) for name in ("libasan.so", "libstdc++.so")] if compiler else [None]
+    return [] if None in found else [str(path) for path in found]
+
+
+def asan(libraries: list[str]) -> Setting:
+    """In a copy of the checkout with the extension built with ASan."""
+    copy_checkout()
+    built = subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"],
+        cwd=TREE,
+        env=os.environ | {"CC": "gcc", "LOGSTORE_SANITIZE": "address"},
+        check=False,
+    )
+    if built.returncode != 0:
+        raise SystemExit(1)
+    options = "detect_leaks=0:allocator_may_return_null=1:max_free_fill_size=1048576:free_fill_byte=85"
+    return Setting(
+        TREE,
+        os.environ
+        | {
+            "ASAN_OPTIONS": options,
+            "LD_PRELOAD": " ".join(libraries),
+            "PYTHONMALLOC": "malloc",
+            "PYTHONPATH": str(TREE),
+        },
+    )
+
+
+def library_of(compiler: str, name: str) -> Path | None:
+    said = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=False)
+    path = Path(said.stdout.strip())
+    return path.resolve() if path.is_absolute() and path.exists() else None
+
+
+def copy_checkout() -> None:
+    """What the tests need, with the times of the files, so that the core is compiled again only if it changed."""
+    TREE.mkdir(parents=True, exist_ok=True)
+    for old in TREE.rglob("*.py"):
+        old.unlink()  # it may be gone from the checkout
+    skipped = shutil.ignore_patterns("_core*.so", "__pycache__")
+    for folder in COPIED:
+        shutil.copytree(ROOT / folder, TREE / folder, ignore=skipped, dirs_exist_ok=True)
+    for path in ROOT.iterdir():
+        if path.is_file() and path.name != ".git":
+            shutil.copy2(path, TREE)
+
+
+def probe(net: str, setting: Setting) -> None:
+    """Reads freed memory, and ends the run if that goes unnoticed."""
+    code, noticed = PROBES[net]
+    said = setting.python("-c", PROBE + code, timeout=120)[1]
+    if noticed not in said:
+        print(f"logstore: a read of freed memory goes unnoticed under {net}:\n{said}", file=sys.stderr)
+        raise SystemExit(1)
+
+
+def run_file(setting: Setting, name: str, until: float) -> int | None:
+    """0 if no test of this file failed, None if there was no time for it."""
+    left = until - time.monotonic()
+    if left <= 0:
+        return None
+    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", SELECTED, name)
+    status, said = setting.python(*command, timeout=min(FILE_S, left + GRACE_S))
+    if status is None and left + GRACE_S < FILE_S:
+        return None
+    if status not in (0, NO_TESTS):
+        print(said, flush=True)
+    return 0 if status in (0, NO_TESTS) else 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("net", choices=sorted(PROBES))
+    parser.add_argument("files", nargs="*", metavar="FILE", help="test files (the fixed part)")
+    parser.add_argument("--all", action="store_true", help="every test file, in random order")
+    parser.add_argument("--seconds", type=float, default=float("inf"), metavar="S", help="begin none later than that")
+    parser.add_argument("--build-only", action="store_true", help="build what the tests need, and run none")
+    options = parser.parse_intermixed_args()
+    names = options.files or list(PART)
+    if options.all:
+        names = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+        random.shuffle(names)
+    if options.net == "asan":
+        names = [name for name in names if name not in NOT_UNDER_ASAN]
+    libraries = libraries_to_preload()
+    if options.net == "asan" and not libraries:
+        print("logstore: SKIPPED: gcc or libasan is not here: the Python tests did NOT run under it", file=sys.stderr)
+        print(json.dumps({"skipped": 1}))
+        return 0
+    TREE.parent.mkdir(exist_ok=True)
+    with TREE.with_suffix(".lock").open("w") as lock:
+        if options.net == "asan":
+            fcntl.flock(lock, fcntl.LOCK_EX)  # nobody else replaces the copy meanwhile
+        setting = asan(libraries) if options.net == "asan" else overwritten()
+        probe(options.net, setting)
+        until = time.monotonic() + options.seconds
+        statuses = {} if options.build_only else {name: run_file(setting, name, until) for name in names}
+    failed = [name for name, status in statuses.items() if status]
+    left = sum(status is None for status in statuses.values())
+    if left:
+        print(f"{left} of {len(statuses)} test files did not run for want of time", flush=True)
+    for name in failed:
+        print(f"{options.net}: {name} FAILED", flush=True)
+    print(json.dumps({"files": len(statuses) - left, "of": len(statuses), "failed": len(failed)}))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
