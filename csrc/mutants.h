@@ -63,6 +63,7 @@
     X(EPOCH_NOT_RAISED, "every open is an epoch of its own", "an open takes the last epoch's number")                 \
     X(NO_GAP, "ids are never reused", "a new epoch begins right behind the end of the log")                           \
     X(LEFT_OUT_IDS_AGAIN, "ids are never reused", "a new epoch does not look at a segment that is left out")          \
+    X(NEEDED_COPIES_LEFT_OUT, "a durable base is relied on", "copies are left out although a base relies on them")    \
     X(LAST_REUSED_TOO_EARLY, "an epoch's segment is a spare after the next", "its file is taken for the next header") \
     X(META_NOT_FORCED, "a file is synced before its rename", "META.new is not synced")                                \
     X(META_RENAME_NOT_FORCED, "a store exists once META does", "the rename of META is not synced")                    \

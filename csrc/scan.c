@@ -251,7 +251,8 @@ static int leave_last_out(struct scan *s, bool only_copies, struct scan_batch *l
         return LS_OK;
     }
     int rc = end_before_last(s, &before);
-    if (rc == LS_OK && last->lsn != 0 && last->batch.base_lsn > before.batch.base_lsn) {
+    if (rc == LS_OK && last->lsn != 0 && last->batch.base_lsn > before.batch.base_lsn &&
+        !MUTANT(NEEDED_COPIES_LEFT_OUT)) {
         s->end_lsn = end_lsn;
         return LS_OK;
     }

@@ -130,6 +130,41 @@ static void ids_stay_beyond_what_a_segment_that_is_left_out_can_have_given_out(v
     vfs_sim_free(sim);
 }
 
+/* A move whose copies a durable base relies on: what was copied may be gone, so the segment is not left out. */
+static void a_segment_of_copies_that_a_durable_base_relies_on_is_not_left_out(void) {
+    static uint8_t image[SEGMENT];
+    const vfs_sim_loss lost = {.mode = VFS_SIM_ALL_LOST};
+    vfs_sim *sim = fresh(4, 1), *disk;
+    uint64_t id, moved_lsn = ls_base_lsn(r.store), base_lsn = moved_lsn + SEGMENT, first_lsn, end_lsn;
+    char name[SEGMENT_NAME_BYTES];
+    vfs *v;
+    int dir;
+
+    while (ls_next_lsn(r.store) < base_lsn + SEGMENT / 2)
+        require(publish_one(r.store, &id) == LS_OK);
+    require(ls_force(r.store, 0) == LS_OK && ls_base_lsn(r.store) == moved_lsn);
+    disk = vfs_sim_crash(sim, &lost);
+    ls_free(r.store);
+    vfs_sim_free(sim);
+    require(open_store(&r, vfs_sim_table(disk), r.catalog, QUEUES + 1, &r.store) == LS_OK);
+    first_lsn = ls_next_lsn(r.store) / SEGMENT * SEGMENT;
+    sim = vfs_sim_crash(disk, &lost);
+    ls_free(r.store);
+    vfs_sim_free(disk);
+    format_segment_name(name, first_lsn);
+    require(vfs_sim_get(sim, VFS_SIM_STABLE, "/s", name, image, sizeof image) == SEGMENT);
+    end_lsn = put_fillers(image, first_lsn, base_lsn, 6);
+    check(vfs_sim_put(sim, "/s", name, image, sizeof image) == 0);
+    v = vfs_sim_table(sim);
+    dir = v->open_dir(v, "/s");
+    format_segment_name(name, moved_lsn);
+    check(v->unlink(v, dir, name) == 0 && v->sync_dir(v, dir) == 0 && v->close(v, dir) == 0);
+    require(open_store(&r, v, r.catalog, QUEUES + 1, &r.store) == LS_OK || complain(ls_last_error()->text));
+    check(ls_base_lsn(r.store) == base_lsn && publish_one(r.store, &id) == LS_OK && id >= end_lsn);
+    run_end(&r);
+    vfs_sim_free(sim);
+}
+
 /* ---- a last segment that the next open takes over, since the disk has room for no other ---- */
 
 static int remove_spare(void *context, const char *name) {
@@ -290,6 +325,7 @@ int main(void) {
         the_writer_never_runs_further_ahead_than_it_may,
         segments_follow_one_another_though_some_could_not_be_made,
         ids_stay_beyond_what_a_segment_that_is_left_out_can_have_given_out,
+        a_segment_of_copies_that_a_durable_base_relies_on_is_not_left_out,
         an_empty_store_opens_wherever_the_takeover_of_its_only_file_was_cut,
         no_id_is_given_out_again_wherever_the_takeover_of_an_epoch_was_cut,
         the_hint_is_of_the_new_epoch_before_an_open_takes_any_file,
