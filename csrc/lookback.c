@@ -138,7 +138,7 @@ int look_failed(struct lookback *l, uint64_t lsn, enum format_result why) {
     return reader_judge(l->reader, rc, lsn);
 }
 
-int lookback_record(struct lookback *l, uint64_t lsn, struct record *r) {
+static int find_record(struct lookback *l, uint64_t lsn, struct record *r) {
     const struct scan_file *f = look_segment(l, lsn);
     if (f == NULL) {
         return LS_END;
@@ -172,6 +172,11 @@ int lookback_record(struct lookback *l, uint64_t lsn, struct record *r) {
     return LS_OK;
 }
 
+int lookback_record(struct lookback *l, uint64_t lsn, struct record *r) {
+    int rc = find_record(l, lsn, r);
+    return look_forgives(l, rc) ? LS_END : rc;
+}
+
 /* ---- times and outcomes ---- */
 
 int lookback_time(struct lookback *l, uint64_t lsn, uint64_t *time_us) {
@@ -179,7 +184,7 @@ int lookback_time(struct lookback *l, uint64_t lsn, uint64_t *time_us) {
     struct digest *d;
     *time_us = 0;
     int rc = f != NULL ? look_digest(l, f, true, false, &d) : LS_OK;
-    if (rc != LS_OK || f == NULL) {
+    if (rc != LS_OK || f == NULL || (d->cut_lsn != 0 && lsn >= d->cut_lsn)) {
         return rc;
     }
     size_t low = 0, high = d->time_count; /* the last batch at or below lsn */
@@ -209,6 +214,23 @@ static const struct outcome *find_outcome(const struct digest *d, uint64_t tx_id
     return low > 0 && d->outcomes[low - 1].tx_id == tx_id ? &d->outcomes[low - 1] : NULL;
 }
 
+/* Whether a segment of this part of the log is missing, or was not read to its end. */
+static bool lacks_between(const struct lookback *l, uint64_t from_lsn, uint64_t to_lsn) {
+    const struct scan *s = &l->reader->scan;
+    uint64_t at = from_lsn;
+    for (size_t i = 0; i < s->count && s->files[i].first_lsn < to_lsn; i++) {
+        const struct scan_file *f = &s->files[i];
+        if (!f->in_log || look_segment_end(l, f) <= from_lsn) {
+            continue;
+        }
+        if ((f->first_lsn > at && f->header.prev_end_lsn != at) || l->digests[i].cut_lsn != 0) {
+            return true;
+        }
+        at = look_segment_end(l, f);
+    }
+    return at < to_lsn || (s->rest && to_lsn == s->end_lsn && s->end_lsn < s->watermark_lsn);
+}
+
 static int search_outcome(struct lookback *l, uint64_t tx_id, uint64_t from_lsn, struct outcome *o) {
     const struct scan *s = &l->reader->scan;
     uint64_t first_lsn = from_lsn / s->meta.segment_size * s->meta.segment_size;
@@ -225,6 +247,10 @@ static int search_outcome(struct lookback *l, uint64_t tx_id, uint64_t from_lsn,
         }
         const struct outcome *said = find_outcome(d, tx_id);
         *o = said != NULL ? *said : *o;
+    }
+    bool open = o->what == LOOK_OPEN || o->what == LOOK_PREPARED;
+    if (open && l->reader->permissive && lacks_between(l, from_lsn, l->as_of_lsn)) {
+        *o = (struct outcome){.tx_id = tx_id, .what = LOOK_UNKNOWN};
     }
     return LS_OK;
 }
@@ -259,8 +285,9 @@ static int judge_enqueue(struct lookback *l, uint64_t lsn, uint64_t tx_id, struc
     struct outcome o;
     int rc = lookback_outcome(l, tx_id, lsn, &o);
     if (rc == LS_OK) {
-        *made = o.what == LOOK_COMMITTED;
-        *found = (struct place_found){.lsn = *made ? o.lsn : 0, .time_us = *made ? o.time_us : 0};
+        bool committed = o.what == LOOK_COMMITTED;
+        *made = committed || o.what == LOOK_UNKNOWN;
+        *found = (struct place_found){.lsn = committed ? o.lsn : 0, .time_us = committed ? o.time_us : 0};
     }
     return rc;
 }
@@ -412,6 +439,10 @@ int lookback_enqueue(struct lookback *l, const struct record *dequeue, uint32_t 
         return LS_OK;
     }
     int rc = follow_chain(l, dequeue, queue_id, found);
+    if (look_forgives(l, rc)) {
+        *found = (struct place_found){.lsn = 0};
+        rc = LS_OK;
+    }
     if (rc == LS_OK && found->time_us == 0) {
         ask_known(l, dequeue->id, queue_id, found);
     }

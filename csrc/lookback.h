@@ -10,7 +10,9 @@
 
 #include "reader.h"
 
-enum look_outcome { LOOK_COMMITTED, LOOK_ROLLED_BACK, LOOK_PREPARED, LOOK_OPEN };
+enum look_outcome { LOOK_COMMITTED, LOOK_ROLLED_BACK, LOOK_PREPARED, LOOK_OPEN, LOOK_UNKNOWN };
+
+/* LOOK_UNKNOWN: a permissive reader lacks what may have decided it. */
 
 struct outcome {
     uint64_t tx_id;

@@ -133,12 +133,14 @@ static int by_transaction(const void *a, const void *b) {
     return x->tx_id != y->tx_id ? (x->tx_id > y->tx_id) - (x->tx_id < y->tx_id) : (x->lsn > y->lsn) - (x->lsn < y->lsn);
 }
 
-/* Every batch of the log's part of a segment. */
-static int learn(struct lookback *l, const struct scan_file *f, bool times, bool outcomes, struct digest *d) {
+/* Every batch of the log's part of a segment; *at_lsn is how far that went. */
+static int learn_batches(struct lookback *l, const struct scan_file *f, bool times, bool outcomes, struct digest *d,
+                         uint64_t *at_lsn) {
     uint64_t seed = format_segment_seed(l->reader->meta.uuid, f->first_lsn, f->header.epoch);
     uint64_t lsn = f->first_lsn + SEGMENT_HEADER_BYTES, end = look_segment_end(l, f);
     int rc = LS_OK;
     while (rc == LS_OK && lsn < end) {
+        *at_lsn = lsn;
         const uint8_t *at;
         size_t available;
         struct record r;
@@ -159,6 +161,16 @@ static int learn(struct lookback *l, const struct scan_file *f, bool times, bool
         rc = times ? add_time(l, d, lsn, b.time_us) : LS_OK;
         rc = rc == LS_OK && outcomes ? read_outcomes(l, f, lsn, &b, seed, d) : rc;
         lsn += b.bytes;
+    }
+    return rc;
+}
+
+static int learn(struct lookback *l, const struct scan_file *f, bool times, bool outcomes, struct digest *d) {
+    uint64_t at_lsn = f->first_lsn;
+    int rc = learn_batches(l, f, times, outcomes, d, &at_lsn);
+    if (look_forgives(l, rc)) {
+        d->cut_lsn = at_lsn;
+        rc = LS_OK;
     }
     if (outcomes && d->outcome_count > 1) {
         qsort(d->outcomes, d->outcome_count, sizeof *d->outcomes, by_transaction);

@@ -34,6 +34,7 @@ struct digest {
     size_t time_count;
     struct outcome *outcomes; /* by transaction, then LSN */
     size_t outcome_count;
+    uint64_t cut_lsn; /* what it says ends here, since a permissive reader could not read on; 0: it is whole */
     bool has_times;
     bool has_outcomes;
     uint64_t used; /* when */
@@ -78,6 +79,10 @@ uint64_t look_segment_end(const struct lookback *l, const struct scan_file *f);
    follows it, `ahead` bytes in all. */
 int look_bytes(struct lookback *l, const struct scan_file *f, uint64_t offset, size_t bytes, size_t ahead,
                const uint8_t **at, size_t *available);
+/* A permissive reader does without what cannot be read. */
+static inline bool look_forgives(const struct lookback *l, int rc) {
+    return l->reader->permissive && (rc == LS_CORRUPT || rc == LS_IO);
+}
 /* What was found at this LSN is not what stood there: damaged, or recycled while it was read. */
 int look_failed(struct lookback *l, uint64_t lsn, enum format_result why);
 /* lookback_digest.c: with times, or outcomes, or both. */

@@ -151,6 +151,16 @@ static int fail_recycled(const ls_reader *reader, uint64_t base_lsn) {
                 (unsigned long long)base_lsn);
 }
 
+static int open_scan(ls_reader *reader, const struct hint *live) {
+    struct scan *s = &reader->scan;
+    if (!s->rest) {
+        return scan_open(s, reader->v, reader->dir, &reader->meta, false, live);
+    }
+    struct hint h;
+    bool told = live == NULL && read_hint(reader, &h);
+    return scan_open_rest(s, reader->v, reader->dir, &reader->meta, live, told ? &h : NULL);
+}
+
 /* Without a writer nothing says so beside the log; once its end is known it is read as if beside one. */
 static int begin_again_where_kept(ls_reader *reader) {
     struct scan *s = &reader->scan;
@@ -158,10 +168,14 @@ static int begin_again_where_kept(ls_reader *reader) {
     struct hint h = {.base_lsn = found.base_lsn, .durable_lsn = found.end_lsn};
     begin_where_kept(reader, &h);
     scan_close(s);
-    int rc = scan_open(s, reader->v, reader->dir, &reader->meta, false, &h);
+    int rc = open_scan(reader, &h);
     s->watermark_lsn = found.watermark_lsn;
     s->torn_bytes = found.torn_bytes;
     s->clean = found.clean;
+    ls_lsn_range lacks;
+    if (rc == LS_OK && s->rest && scan_missing(s, &lacks, 1) > 0 && lacks.first_lsn < found.base_lsn) {
+        return was_recycled(reader, lacks.first_lsn, found.base_lsn) ? fail_recycled(reader, found.base_lsn) : LS_OK;
+    }
     if (rc == LS_CORRUPT) {
         ls_error kept = *ls_last_error();
         rc = kept.lsn < found.base_lsn && was_recycled(reader, kept.lsn, found.base_lsn)
@@ -179,7 +193,7 @@ static int try_open(ls_reader *reader) {
     if (rc == LS_OK) {
         struct hint h = reader->hint;
         begin_where_kept(reader, &h);
-        rc = scan_open(&reader->scan, reader->v, reader->dir, &reader->meta, false, reader->live ? &h : NULL);
+        rc = open_scan(reader, reader->live ? &h : NULL);
     }
     if (rc == LS_OK && !reader->live && reader->keep_lsn != 0 && reader->keep_lsn < reader->scan.base_lsn) {
         rc = begin_again_where_kept(reader);
@@ -220,7 +234,30 @@ static int open_patiently(ls_reader *reader) {
     return rc;
 }
 
-int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, ls_reader **reader) {
+/* Beside a writer that recycles what we look for, a segment that is missing is no damage. */
+static int open_rest_patiently(ls_reader *reader) {
+    ls_error strict = *ls_last_error();
+    for (int i = 0; i <= OPEN_TRIES; i++) {
+        scan_close(&reader->scan);
+        reader->scan.rest = true;
+        int rc = try_open(reader);
+        ls_error kept = *ls_last_error();
+        ls_lsn_range lacks = {.first_lsn = 0};
+        if (rc == LS_NO_MEMORY || (rc == LS_OK && scan_missing(&reader->scan, &lacks, 1) == 0)) {
+            return rc;
+        }
+        if (!worth_another_try(reader)) {
+            bool recycled = rc == LS_OK && reader->live && was_recycled(reader, lacks.first_lsn, reader->hint.base_lsn);
+            return recycled      ? fail_recycled(reader, reader->hint.base_lsn)
+                   : rc == LS_OK ? LS_OK
+                                 : fail_again(rc == LS_CORRUPT ? &strict : &kept);
+        }
+    }
+    return fail_recycled(reader, reader->hint.base_lsn);
+}
+
+int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, bool permissive,
+                     ls_reader **reader) {
     *reader = NULL;
     ls_reader *made = calloc(1, sizeof *made);
     if (made == NULL) {
@@ -228,6 +265,7 @@ int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t 
     }
     made->v = v;
     made->keep_lsn = keep_lsn;
+    made->permissive = permissive;
     made->scan.file = -1;
     made->dir = made->v->open_dir(made->v, store_dir);
     int rc = LS_OK;
@@ -236,7 +274,10 @@ int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t 
                         "the store directory %s cannot be opened", store_dir);
     }
     rc = rc == LS_OK ? scan_read_meta(made->v, made->dir, "META", &made->meta) : rc;
-    rc = rc == LS_OK ? open_patiently(made) : rc;
+    if (rc == LS_OK) {
+        rc = open_patiently(made);
+        rc = permissive && (rc == LS_CORRUPT || rc == LS_IO || rc == LS_VERSION) ? open_rest_patiently(made) : rc;
+    }
     if (rc != LS_OK) {
         ls_error kept = *ls_last_error();
         ls_reader_close(made);
@@ -248,7 +289,7 @@ int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t 
 }
 
 int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader) {
-    return reader_open_kept(system != NULL ? system : vfs_posix(), store_dir, 0, from_lsn, reader);
+    return reader_open_kept(system != NULL ? system : vfs_posix(), store_dir, 0, from_lsn, false, reader);
 }
 
 int ls_reader_open_kept(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, ls_reader **reader) {
@@ -256,7 +297,21 @@ int ls_reader_open_kept(vfs *system, const char *store_dir, uint64_t keep_lsn, u
     if (keep_lsn == 0 || keep_lsn > LSN_MAX) {
         return fail(LS_OPTION, "what is kept begins at an LSN from 1 to %llu", (unsigned long long)LSN_MAX);
     }
-    return reader_open_kept(system != NULL ? system : vfs_posix(), store_dir, keep_lsn, from_lsn, reader);
+    return reader_open_kept(system != NULL ? system : vfs_posix(), store_dir, keep_lsn, from_lsn, false, reader);
+}
+
+int ls_reader_open_permissive(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn,
+                              ls_reader **reader) {
+    *reader = NULL;
+    if (keep_lsn > LSN_MAX) {
+        return fail(LS_OPTION, "what is kept begins at an LSN up to %llu", (unsigned long long)LSN_MAX);
+    }
+    return reader_open_kept(system != NULL ? system : vfs_posix(), store_dir, keep_lsn, from_lsn, true, reader);
+}
+
+int ls_reader_missing(const ls_reader *reader, ls_lsn_range *into, size_t n, size_t *count) {
+    *count = scan_missing(&reader->scan, into, n);
+    return LS_OK;
 }
 
 void ls_reader_describe(const ls_reader *reader, ls_reader_info *info) {
@@ -324,8 +379,14 @@ int reader_judge(ls_reader *reader, int rc, uint64_t lsn) {
 }
 
 int reader_next(ls_reader *reader, struct scan_batch *b) {
-    int rc = scan_next(&reader->scan, b);
-    return rc == LS_CORRUPT || rc == LS_IO ? reader_judge(reader, rc, reader->scan.next_lsn) : rc;
+    for (;;) {
+        int rc = scan_next(&reader->scan, b);
+        rc = rc == LS_CORRUPT || rc == LS_IO ? reader_judge(reader, rc, reader->scan.next_lsn) : rc;
+        if (!reader->permissive || (rc != LS_CORRUPT && rc != LS_IO)) {
+            return rc;
+        }
+        scan_give_up_segment(&reader->scan);
+    }
 }
 
 int ls_reader_next(ls_reader *reader, ls_batch *batch) {

@@ -7,7 +7,8 @@
 struct ls_reader {
     vfs *v;
     int dir;
-    bool live; /* a writer had it open when this reader was made */
+    bool permissive; /* passes over what cannot be read */
+    bool live;       /* a writer had it open when this reader was made */
     struct meta meta;
     struct hint hint; /* of that moment, if so */
     struct scan scan;
@@ -20,6 +21,7 @@ int reader_next(ls_reader *reader, struct scan_batch *b);
    recycled while it was read. */
 int reader_judge(ls_reader *reader, int rc, uint64_t lsn);
 /* One whose log begins at the segment of keep_lsn, which a hold keeps; 0: at the base. */
-int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, ls_reader **reader);
+int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, bool permissive,
+                     ls_reader **reader);
 
 #endif

@@ -317,7 +317,7 @@ static int resolve_outcome(struct ls_rows *rows, struct row *row) {
     if (rc != LS_OK) {
         return rc;
     }
-    if (row->r.type != TX_DELETE || o.what != LOOK_OPEN) {
+    if (o.what != LOOK_UNKNOWN && (row->r.type != TX_DELETE || o.what != LOOK_OPEN)) {
         say(row, LS_ROWS_OUTCOME, (uint64_t)o.what);
     }
     if (row->operates) {

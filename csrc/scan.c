@@ -13,7 +13,7 @@
 
 /* ---- where the log begins and ends ---- */
 
-static size_t find_file(const struct scan *s, uint64_t first_lsn) {
+size_t scan_find_file(const struct scan *s, uint64_t first_lsn) {
     for (size_t i = 0; i < s->count; i++) {
         if (s->files[i].first_lsn == first_lsn) {
             return i;
@@ -23,7 +23,7 @@ static size_t find_file(const struct scan *s, uint64_t first_lsn) {
 }
 
 /* The last valid header below the limit; with direct reading, one that is really on the disk. */
-static int find_last(struct scan *s) {
+int scan_find_last(struct scan *s) {
     s->last = SIZE_MAX;
     for (size_t i = s->count; i-- > 0;) {
         if (s->files[i].state != SCAN_VALID || (s->limit_lsn != 0 && s->files[i].first_lsn >= s->limit_lsn)) {
@@ -90,7 +90,7 @@ static void link_chain(struct scan *s) {
             return;
         }
         s->missing_lsn = (end - 1) / s->meta.segment_size * s->meta.segment_size;
-        size_t before = find_file(s, s->missing_lsn);
+        size_t before = scan_find_file(s, s->missing_lsn);
         if (before == SIZE_MAX || before >= at || s->files[before].state != SCAN_VALID ||
             end <= s->files[before].first_lsn + SEGMENT_HEADER_BYTES) {
             return;
@@ -318,10 +318,10 @@ static int find_base(struct scan *s) {
             return cut_short(s, f);
         }
     }
-    s->first = find_file(s, s->base_lsn);
+    s->first = scan_find_file(s, s->base_lsn);
     if (s->first == SIZE_MAX || !s->files[s->first].in_log) {
         uint64_t lsn = s->missing_lsn != 0 ? s->missing_lsn : s->base_lsn;
-        size_t index = find_file(s, lsn);
+        size_t index = scan_find_file(s, lsn);
         return corrupt(s, lsn, lsn, index == SIZE_MAX ? "a segment is missing" : "a segment's header is not valid",
                        index == SIZE_MAX ? FORMAT_SHORT : s->files[index].why);
     }
@@ -329,7 +329,7 @@ static int find_base(struct scan *s) {
 }
 
 /* Where the log ended when it was last closed in order: what it held below that is missed. */
-static int look_at_closed(struct scan *s) {
+int scan_look_at_closed(struct scan *s) {
     uint8_t bytes[CLOSED_BYTES];
     struct closed c;
     int file = s->v->open(s->v, s->dir, "CLOSED", 0);
@@ -348,25 +348,31 @@ static int look_at_closed(struct scan *s) {
     return LS_OK;
 }
 
-static int prepare(struct scan *s, vfs *v, int dir, const struct meta *meta) {
+int scan_prepare(struct scan *s, vfs *v, int dir, const struct meta *meta) {
     *s = (struct scan){.v = v, .dir = dir, .meta = *meta, .file = -1, .last = SIZE_MAX};
     s->window_capacity = WINDOW_BYTES < meta->segment_size ? WINDOW_BYTES : (size_t)meta->segment_size;
     s->window = aligned_alloc(BLOCK_BYTES, s->window_capacity);
     return s->window == NULL ? fail_memory() : LS_OK;
 }
 
+int scan_fail_no_segment(void) {
+    return fail(LS_CORRUPT,
+                "the store has no valid segment: its log is missing. Restore the segment files; nothing was "
+                "changed");
+}
+
 int scan_list(struct scan *s, vfs *v, int dir, const struct meta *meta) {
-    int rc = prepare(s, v, dir, meta);
+    int rc = scan_prepare(s, v, dir, meta);
     return rc == LS_OK ? scan_list_files(s) : rc;
 }
 
 int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool want_direct, const struct hint *live) {
-    int rc = prepare(s, v, dir, meta);
+    int rc = scan_prepare(s, v, dir, meta);
     s->want_direct = want_direct;
     s->limit_lsn = live != NULL ? live->durable_lsn : 0;
     rc = rc == LS_OK ? scan_list_files(s) : rc;
-    rc = rc == LS_OK && live == NULL ? look_at_closed(s) : rc;
-    rc = rc == LS_OK ? find_last(s) : rc;
+    rc = rc == LS_OK && live == NULL ? scan_look_at_closed(s) : rc;
+    rc = rc == LS_OK ? scan_find_last(s) : rc;
     if (rc != LS_OK) {
         return rc;
     }
@@ -375,9 +381,7 @@ int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool wan
     }
     if (s->last == SIZE_MAX) {
         rc = live != NULL ? LS_OK : look_beyond(s);
-        return rc != LS_OK ? rc
-                           : fail(LS_CORRUPT, "the store has no valid segment: its log is missing. Restore the segment "
-                                              "files; nothing was changed");
+        return rc != LS_OK ? rc : scan_fail_no_segment();
     }
     link_chain(s);
     if (live != NULL) {
@@ -400,7 +404,7 @@ int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool wan
 
 void scan_rewind(struct scan *s) {
     s->next_file = s->first;
-    s->next_lsn = s->base_lsn + SEGMENT_HEADER_BYTES;
+    s->next_lsn = s->files[s->first].first_lsn + SEGMENT_HEADER_BYTES;
 }
 
 static uint64_t log_part_end(const struct scan *s, size_t index) {
@@ -466,7 +470,7 @@ void scan_seek(struct scan *s, uint64_t lsn) {
 }
 
 int scan_from_batch(struct scan *s, uint64_t lsn, struct scan_batch *b, bool *found) {
-    size_t index = find_file(s, lsn / s->meta.segment_size * s->meta.segment_size);
+    size_t index = scan_find_file(s, lsn / s->meta.segment_size * s->meta.segment_size);
     enum format_result why = FORMAT_OK;
     *found = false;
     if (index == SIZE_MAX || !s->files[index].in_log || lsn < s->files[index].first_lsn + SEGMENT_HEADER_BYTES ||

@@ -40,6 +40,7 @@ struct scan {
     bool direct;         /* ... and that was possible */
     bool all_direct;     /* ... and every other, where that is possible */
     bool file_direct;    /* the open file is read past the page cache */
+    bool rest;           /* files that cannot be read are passed over */
     uint64_t limit_lsn;  /* beside a writer: read below it only; 0: to the end */
 
     struct scan_file *files; /* by first_lsn */
@@ -88,6 +89,17 @@ struct scan_batch {
 int scan_list(struct scan *s, vfs *v, int dir, const struct meta *meta);
 /* Everything up to knowing base, end and watermark. LS_CORRUPT, LS_VERSION, LS_NOT_A_STORE, LS_IO, LS_NO_MEMORY. */
 int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool want_direct, const struct hint *live);
+/*
+ * Of a log that scan_open refuses: whatever segments can be read, though others or their headers cannot. LS_CORRUPT only if
+ * there is none. It takes no part in opening a store. Without a writer, what the last one's hint says of base and end is
+ * taken into account (NULL: there is none).
+ */
+int scan_open_rest(struct scan *s, vfs *v, int dir, const struct meta *meta, const struct hint *live,
+                   const struct hint *last_writer);
+/* What lies between base and watermark and is in no readable segment; fills up to n and says how many there are. */
+size_t scan_missing(const struct scan *s, ls_lsn_range *into, size_t n);
+/* On to the next segment, since the next batch cannot be read: the log's part of this one ends here. */
+void scan_give_up_segment(struct scan *s);
 /* From the base on. LS_END after the last accepted batch. Records inside are verified already. */
 int scan_next(struct scan *s, struct scan_batch *b);
 /*

@@ -234,7 +234,7 @@ int scan_read_header(struct scan *s, size_t index) {
     }
     f->why =
         format_get_segment_header(s->window, (size_t)got, s->meta.uuid, s->meta.segment_size, f->first_lsn, &f->header);
-    if (f->why == FORMAT_NEWER) {
+    if (f->why == FORMAT_NEWER && !s->rest) {
         return scan_fail_newer(f->first_lsn);
     }
     f->state = f->why == FORMAT_OK && f->first_lsn < LSN_MAX - 2 * s->meta.segment_size ? SCAN_VALID : SCAN_SPARE;
@@ -269,6 +269,10 @@ int scan_list_files(struct scan *s) {
     }
     for (size_t i = 0; i < s->count; i++) {
         int error = open_file(s, i, false);
+        if (error != 0 && s->rest) {
+            s->files[i].state = SCAN_SPARE;
+            continue;
+        }
         if (error == ENOENT && s->limit_lsn != 0) {
             s->files[i].state = SCAN_SPARE; /* recycled while we looked */
             continue;
@@ -279,6 +283,10 @@ int scan_list_files(struct scan *s) {
             return fail_errno(LS_IO, error, "segment %s cannot be opened", name);
         }
         rc = scan_read_header(s, i);
+        if (rc == LS_IO && s->rest) {
+            s->files[i].state = SCAN_SPARE;
+            continue;
+        }
         if (rc != LS_OK) {
             return rc;
         }

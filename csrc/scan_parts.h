@@ -6,6 +6,12 @@
 
 enum { WINDOW_BYTES = 8 << 20 };
 
+/* scan.c: an empty scan with its window; the newest segment; what CLOSED says; where a segment stands in the list. */
+int scan_prepare(struct scan *s, vfs *v, int dir, const struct meta *meta);
+int scan_find_last(struct scan *s);
+int scan_look_at_closed(struct scan *s);
+size_t scan_find_file(const struct scan *s, uint64_t first_lsn);
+int scan_fail_no_segment(void);
 /* Every file of the directory that is named like a segment, in order, with its header. */
 int scan_list_files(struct scan *s);
 int scan_open_segment(struct scan *s, size_t index);

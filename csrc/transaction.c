@@ -442,6 +442,12 @@ void ls_tx_free(ls_tx *handle) {
     drop(handle);
 }
 
+void ls_tx_free_at(ls_tx **handle) {
+    ls_tx *at = *handle;
+    *handle = NULL;
+    ls_tx_free(at);
+}
+
 /* ---- in doubt ---- */
 
 int ls_in_doubt(ls_store *store, uint64_t *ids, size_t n, size_t *count) {

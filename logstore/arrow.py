@@ -9,6 +9,7 @@ LSNs and ids are int64, sizes are bytes, times are microseconds in UTC.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,6 +58,8 @@ BATCH_ROWS: Final = 1 << 15
 _BATCH_ROWS_MAX: Final = lib.LS_ROWS_MOST
 _BODY_BYTES_MAX: Final = 1 << 30
 
+logger = logging.getLogger("logstore.arrow")
+
 
 @dataclass(frozen=True, slots=True)
 class Where:
@@ -91,6 +94,7 @@ def read(
     batch_rows: int = BATCH_ROWS,
     strings: str = "dictionary",
     known: pa.Table | None = None,
+    permissive: bool = False,
 ) -> pa.RecordBatchReader:
     """The records with ``start_lsn`` ≤ LSN < ``stop_lsn`` (the whole log) as a stream of record batches.
 
@@ -105,8 +109,10 @@ def read(
     longer tell, as an export knows them from its open messages: see :func:`open_places`.
 
     The stream is read once; each batch has at most ``batch_rows`` rows. Reading it raises ``CorruptLog`` where the log
-    is damaged, after all rows before that place, and ``LogRecycled`` if the writer was faster. Calling this raises
-    ``OptionError``, ``MissingExtra``, and what opening a :class:`~logstore.inspect.Reader` and its catalog raises.
+    is damaged, after all rows before that place, and ``LogRecycled`` if the writer was faster. With ``permissive`` what
+    cannot be read is passed over, up to the next segment that can; a warning says what was left out, and what only that
+    part tells (outcomes, enqueues) is null. Calling this raises ``OptionError``, ``MissingExtra``, and what opening a
+    :class:`~logstore.inspect.Reader` and its catalog raises.
     """
     arrow = require("arrow", "pyarrow")
     made = schema(columns, body=body is not None, strings=strings)
@@ -121,7 +127,7 @@ def read(
         check_known_places(known)
     ids = _id_list("ids", where.ids)
     queue_ids = _id_list("queue_ids", where.queue_ids)
-    reader = Reader(store_dir, from_lsn=start, hold=hold, keep_lsn=keep_lsn)
+    reader = Reader(store_dir, from_lsn=start, hold=hold, keep_lsn=keep_lsn, permissive=permissive)
     try:
         names = given
         if names is None:
@@ -147,12 +153,26 @@ def read(
         raise
     if (stop_lsn is not None and stop <= start) or (where.types is not None and not where.types):
         scan.close()
-    return arrow.RecordBatchReader.from_batches(made, _batches(scan))
+        return arrow.RecordBatchReader.from_batches(made, iter(()))
+    return arrow.RecordBatchReader.from_batches(made, _batches(scan, reader, start, stop))
 
 
-def _batches(scan: RowScan) -> Iterator[pa.RecordBatch]:
+def _batches(scan: RowScan, reader: Reader, start_lsn: int, stop_lsn: int) -> Iterator[pa.RecordBatch]:
     with scan:
         yield from scan
+        warn_of_missing(reader, start_lsn, stop_lsn)
+
+
+def warn_of_missing(reader: Reader, start_lsn: int = 0, stop_lsn: int = 0) -> None:
+    """Log what a permissive reader passed over in this part of the log; ``stop_lsn`` 0: to its end."""
+    for first, end in reader.missing():
+        if end > start_lsn and (stop_lsn == 0 or first < stop_lsn):
+            logger.warning(
+                "%s: from LSN %d up to LSN %d what cannot be read was left out: `logstore verify` says what is damaged",
+                reader.path,
+                first,
+                end,
+            )
 
 
 def queue_names(

@@ -146,6 +146,10 @@ class Reader:
     may have passed it, and no writer is faster while the hold lasts. Where another process has the hold, ``keep_lsn``
     stands in for it: the log begins at the segment of that LSN, and :class:`LogRecycled` is raised if something at or
     above it is gone.
+
+    With ``permissive`` it passes over what cannot be read: a segment that is missing or whose header is damaged, and
+    the rest of a segment from a damaged batch on. :meth:`missing` tells what that was. ``CorruptLog`` is raised only
+    where no segment is left.
     """
 
     def __init__(
@@ -155,6 +159,7 @@ class Reader:
         from_lsn: int = 0,
         hold: Hold | None = None,
         keep_lsn: int | None = None,
+        permissive: bool = False,
     ) -> None:
         self.path = arguments.path("store_dir", store_dir)
         self._from_lsn = arguments.integer("from_lsn", from_lsn, 0, arguments.LSN_MAX)
@@ -166,14 +171,18 @@ class Reader:
         self._held = None if hold is None else (hold.name, hold.lsn)
         if hold is not None and hold.path.absolute() != self.path.absolute():
             raise OptionError(f"the hold {hold.name} is on {hold.path}, and not on {self.path}: take one there")
-        self._c: Any = ffi.gc(self._open() if hold is None else hold.open_reader(from_lsn), lib.ls_reader_close)
+        made = self._open(permissive=permissive) if hold is None or permissive else hold.open_reader(from_lsn)
+        self._c: Any = ffi.gc(made, lib.ls_reader_close)
         self.info = ReaderInfo.from_c(filled("ls_reader_info", lambda info: lib.ls_reader_describe(self._c, info)))
         self._seeds: dict[tuple[int, int], int] = {}
 
-    def _open(self) -> Any:
+    def _open(self, *, permissive: bool) -> Any:
         handle = ffi.new("ls_reader **")
         path = os.fsencode(self.path)
-        if self._keep_lsn is None:
+        if permissive:
+            keep_lsn = self._held[1] if self._held is not None else self._keep_lsn or 0
+            code = lib.ls_reader_open_permissive(ffi.NULL, path, keep_lsn, self._from_lsn, handle)
+        elif self._keep_lsn is None:
             code = lib.ls_reader_open(ffi.NULL, path, self._from_lsn, handle)
         else:
             code = lib.ls_reader_open_kept(ffi.NULL, path, self._keep_lsn, self._from_lsn, handle)
@@ -200,6 +209,11 @@ class Reader:
         """The segments of the log, oldest first."""
         found = listed("ls_segment_info", lambda *into: lib.ls_reader_segments(self._c, *into))
         return [SegmentInfo(one.first_lsn, one.epoch, one.end_lsn, bool(one.current)) for one in found]
+
+    def missing(self) -> list[tuple[int, int]]:
+        """What a permissive reader passed over so far: first LSN and end of each part, ascending."""
+        found = listed("ls_lsn_range", lambda *into: lib.ls_reader_missing(self.handle, *into))
+        return [(one.first_lsn, one.end_lsn) for one in found]
 
     def last_lsn(self) -> int:
         """Where the last record ends. The log ends beyond it once a writer has begun a segment and written nothing."""

@@ -133,8 +133,8 @@ def read(
     """
     from logstore.inspect import Reader
 
-    def look(one: str) -> tuple[int, int]:
-        with Reader(one) as reader:
+    def look(one: str, *, permissive: bool) -> tuple[int, int]:
+        with Reader(one, permissive=permissive) as reader:
             return reader.info.base_lsn, reader.info.end_lsn
 
     return _read(spark, path, columns, pushdown, options, look)
@@ -146,20 +146,21 @@ def _read(
     columns: Sequence[str] | None,
     pushdown: bool | None,
     options: dict[str, object],
-    look: Callable[[str], tuple[int, int]],
+    look: Callable[..., tuple[int, int]],
 ) -> DataFrame:
     need_pyspark()
     from logstore.spark_options import Options
     from logstore.spark_schema import spark_schema
     from logstore.spark_source import LogSource, OncePushedLogSource
 
-    paths = list(Options.read(_texts(options, path)).paths)  # checked here, where our own exceptions can be raised
+    checked = Options.read(_texts(options, path))  # here, where our own exceptions can be raised
+    paths = list(checked.paths)
     schema = None if columns is None else spark_schema(_columns(columns))
     source = OncePushedLogSource if (pushdown_is_sound(spark) if pushdown is None else pushdown) else LogSource
     if source is OncePushedLogSource:
         spark.conf.set(PUSHDOWN, "true")
     spark.dataSource.register(source)
-    snapshot = json.dumps({one: look(one) for one in paths})
+    snapshot = json.dumps({one: look(one, permissive=checked.permissive) for one in paths})
     reader = spark.read.format(source.name()).options(**_texts(options | {"snapshot": snapshot}))
     reader = reader if schema is None else reader.schema(schema)
     return reader.load(paths[0] if len(paths) == 1 else paths)
@@ -214,11 +215,11 @@ def held(
         raise OptionError("a hold is on one store: without it, one is taken on each of several")
     with ExitStack() as stack:
 
-        def look(one: str) -> tuple[int, int]:
+        def look(one: str, *, permissive: bool) -> tuple[int, int]:
             name = f"spark-{os.getpid()}-{secrets.token_hex(4)}"
             limits: dict[str, Any] = {"limit_bytes": hold_limit_bytes, "expires_s": hold_expires_s}
             kept = stack.enter_context(take(one, name, **limits)) if hold is None else hold
-            with Reader(one, hold=kept) as reader:
+            with Reader(one, hold=kept, permissive=permissive) as reader:
                 return kept.lsn, reader.info.end_lsn
 
         yield _read(spark, path, columns, pushdown, options, look)

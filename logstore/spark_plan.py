@@ -49,8 +49,7 @@ class Range:
 
     path: str
     uuid: str
-    starts: tuple[int, ...]
-    """Where to begin and, after damage, to go on: the first of each segment."""
+    start_lsn: int
     stop_lsn: int
     keep_lsn: int
     """All from here on must be there, though the base may have passed it; segments below are not looked at."""
@@ -79,15 +78,21 @@ def look(
     keep_lsn: int | None = None,
     connect: str | None = None,
     catalog: str | None = None,
+    permissive: bool = False,
 ) -> View:
     """One look at a store, and with ``names`` at its catalog: up to the last record that a recovery would accept.
 
-    With ``durable`` only up to where it was known to be durable. The two differ after a crash alone.
+    With ``durable`` only up to where it was known to be durable. The two differ after a crash alone. With
+    ``permissive`` it passes over segments that cannot be read, and a warning says what is missing.
 
     Raises as :class:`~logstore.inspect.Reader` and :func:`~logstore.inspect.read_catalog` do.
     """
-    with Reader(path, keep_lsn=keep_lsn) as reader:
+    with Reader(path, keep_lsn=keep_lsn, permissive=permissive) as reader:
         info, segments, last_lsn = reader.info, reader.segments(), reader.last_lsn()
+        if permissive:
+            from logstore.arrow import warn_of_missing
+
+            warn_of_missing(reader)
     stop_lsn = min(info.durable_lsn if durable else info.end_lsn, last_lsn)
     return View(
         path,

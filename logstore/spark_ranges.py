@@ -53,4 +53,4 @@ class _RangeStream(LogStream):
         if partition.value is not None:
             wanted = partition.value
             kinds = pa.schema([pa.field(name, pa.int64(), False) for name in ("start_lsn", "stop_lsn")])
-            yield pa.RecordBatch.from_arrays([[wanted.starts[0]], [wanted.stop_lsn]], schema=kinds)
+            yield pa.RecordBatch.from_arrays([[wanted.start_lsn], [wanted.stop_lsn]], schema=kinds)

@@ -10,13 +10,11 @@ Files are opened while a range is read, and at no other time: what is made here 
 
 from __future__ import annotations
 
-import logging
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from logstore.errors import CorruptLog
 from logstore.spark_options import BODY_BYTES, Options, StreamOptions, given_for, kept_with, paths_of
 from logstore.spark_plan import Range, cut, look, used_names
 from logstore.spark_schema import STORE, checked_columns, spark_schema, target_schema
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     from logstore.spark_plan import View
 
 __all__ = ["LogSource", "OncePushedLogSource", "PushingLogSource", "RangePartition", "read_range"]
-
-logger = logging.getLogger("logstore.spark")
 
 TOLD_BY_EARLIER = frozenset({"enqueue_lsn", "enqueue_time", "outcome"})
 """Columns for which the scanner looks further back than a range begins."""
@@ -118,6 +114,7 @@ class LogReader(DataSourceReader):
             keep_lsn=None if held is None else held[0],
             connect=options.connect,
             catalog=options.catalog,
+            permissive=options.permissive,
         )
 
     def _ranges(self, view: View, stores: int) -> Iterator[Range]:
@@ -135,7 +132,7 @@ class LogReader(DataSourceReader):
             yield Range(
                 path=view.path,
                 uuid=str(view.uuid),
-                starts=tuple(start for start, _ in parts),
+                start_lsn=first,
                 stop_lsn=parts[-1][1],
                 keep_lsn=max(1, base_lsn if TOLD_BY_EARLIER.intersection(self._columns) else first),
                 as_of_lsn=end_lsn if options.as_of_lsn is None else options.as_of_lsn,
@@ -179,49 +176,19 @@ def _listed(values: frozenset[Any] | None) -> tuple[Any, ...] | None:
 def read_range(wanted: Range, schema: StructType, options: Options | StreamOptions) -> Iterator[pa.RecordBatch]:
     """The rows of one range, with exactly this schema.
 
-    Raises ``CorruptLog`` at damage; permissive options go on with the next segment, and log what they left out. Raises
-    ``LogRecycled`` where a writer was faster.
+    Raises ``CorruptLog`` at damage, unless the options are permissive: then what cannot be read is passed over, and the
+    log of the program says what that was. Raises ``LogRecycled`` where a writer was faster.
     """
-    columns = checked_columns(schema)
-    target = target_schema(schema)
-    permissive = isinstance(options, Options) and options.permissive
-    at: int | None = wanted.starts[0]
-    while at is not None:
-        reached = at
-        try:
-            for batch in _batches(wanted, at, columns, options, placed=permissive):
-                yield _shaped(batch, columns, target, wanted.uuid)
-                if permissive and batch.num_rows:
-                    reached = batch.column("lsn")[-1].as_py()
-            return
-        except CorruptLog as damage:
-            if not permissive:
-                raise
-            # What is damaged may lie elsewhere, where it was looked up what became of a record: so what counts is
-            # how far the rows came.
-            at = next((first for first in wanted.starts if first > reached), None)
-            logger.warning(
-                "%s: %s; from LSN %d up to LSN %d what is not readable was left out, since the mode is permissive",
-                wanted.path,
-                damage.message,
-                reached,
-                wanted.stop_lsn if at is None else at,
-            )
-
-
-def _batches(
-    wanted: Range, start_lsn: int, columns: Sequence[str], options: Options | StreamOptions, *, placed: bool
-) -> Iterator[pa.RecordBatch]:
     import logstore.arrow
 
+    columns = checked_columns(schema)
+    target = target_schema(schema)
     # A column at least is needed to know how many rows there are.
     ours = [name for name in columns if name != STORE] or ["lsn"]
-    if placed and "lsn" not in ours:
-        ours.append("lsn")
     body = (BODY_BYTES if options.body is None else options.body) if "body" in ours else None
     with logstore.arrow.read(
         wanted.path,
-        start_lsn=start_lsn,
+        start_lsn=wanted.start_lsn,
         stop_lsn=wanted.stop_lsn,
         columns=ours,
         body=body,
@@ -231,8 +198,10 @@ def _batches(
         queue_names=dict(wanted.names),
         batch_rows=options.batch_rows,
         strings="plain",
+        permissive=isinstance(options, Options) and options.permissive,
     ) as reader:
-        yield from reader
+        for batch in reader:
+            yield _shaped(batch, columns, target, wanted.uuid)
 
 
 def _shaped(batch: pa.RecordBatch, columns: Sequence[str], target: pa.Schema, uuid: str) -> pa.RecordBatch:

@@ -136,7 +136,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 Range(
                     path=self._path,
                     uuid=str(view.uuid),
-                    starts=tuple(first for first, _ in parts),
+                    start_lsn=parts[0][0],
                     stop_lsn=parts[-1][1],
                     keep_lsn=ranges[0][0],
                     as_of_lsn=stop,
@@ -156,7 +156,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         begun = False
         # The segment in which the batch began may be gone, and this range not.
-        for one in (wanted, replace(wanted, keep_lsn=wanted.starts[0])):
+        for one in (wanted, replace(wanted, keep_lsn=wanted.start_lsn)):
             try:
                 for batch in read_range(one, self._schema, self._options):
                     begun = True

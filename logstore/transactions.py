@@ -82,9 +82,10 @@ def _xid_from_c(x: Any) -> Xid:
 def new_handle() -> Any:
     """Where the core puts a transaction's handle: it is freed with this, from the moment at which the core sets it.
 
-    So a signal handler's exception right after the core's call leaves no transaction that nobody can end.
+    So a signal handler's exception right after the core's call leaves no transaction that nobody can end; and none
+    comes while it is freed, since no Python runs for that.
     """
-    return ffi.gc(ffi.new("ls_tx **"), lambda made: lib.ls_tx_free(made[0]))
+    return ffi.gc(ffi.new("ls_tx **"), lib.ls_tx_free_at)
 
 
 class Transaction:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 # Nothing here fails because the machine has other work to do; all else stays as hypothesis has it, in CI and elsewhere.
 settings.register_profile("unhurried", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+# Whoever runs the tests in the background may have interrupts ignored, and every process that a test starts with them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -566,17 +566,11 @@ def test_a_reader_that_hangs_up_ends_it_quietly(store: Path) -> None:
         assert process.wait(TIMEOUT_S) == 128 + signal.SIGPIPE
 
 
-def heed_interrupts() -> None:
-    """Whoever runs the tests in the background may have them ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_ctrl_c_ends_it_quietly_with_130_even_if_nobody_reads(store: Path) -> None:
     with subprocess.Popen(
         [*COMMAND, "dump", str(store), "--bodies"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=heed_interrupts,
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -88,16 +88,9 @@ def test_a_changing_command_on_a_store_locked_without_a_broker_is_status_three(p
             fails(run(command, "--dry-run", path), 3)
 
 
-def heed_interrupts() -> None:
-    """In a new process, also where whoever started the tests had them ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_watching_prints_an_object_a_line_and_ends_quietly_with_an_interrupt(path: Path) -> None:
     words = [sys.executable, "-m", "logstore", "tail", "--json", "--watch", "0.1", os.fspath(path)]
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
-    ) as watching:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
         first, second = (json.loads(watching.stdout.readline()) for _ in range(2))
         watching.send_signal(signal.SIGINT)

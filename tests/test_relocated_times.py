@@ -23,7 +23,7 @@ def test_places_in_relocated_states_say_when_the_batch_of_their_order_was_writte
     told, inline, silent = 0, 0, 0
     with hold(tmp_path / "store", "all"):
         messages: list[int] = []
-        for number in range(4):
+        for number in range(6):
             messages = and_then_killed(epoch, tmp_path / "store", 7000 + number, messages, 120, 6)
         with Reader(tmp_path / "store", keep_lsn=1) as reader:
             for batch in reader.batches():

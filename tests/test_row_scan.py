@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import shutil
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,8 @@ from row_histories import make_history
 from row_oracle import record_rows
 
 from logstore import arrow
-from logstore.errors import OptionError
+from logstore.errors import CorruptLog, OptionError, StoreError
+from logstore.inspect import SEGMENT_HEADER_BYTES, Reader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,3 +148,72 @@ def test_a_time_without_a_zone_is_refused(tmp_path: Path) -> None:
     moment = record_rows(tmp_path / "store")[0]["time"].replace(tzinfo=None) + timedelta(seconds=1)
     with pytest.raises(OptionError, match="with a time zone"):
         arrow.read(tmp_path / "store", where=arrow.Where(start_time=moment))
+
+
+def harm(path: Path, name: str, how: str) -> None:
+    file = path / name
+    if how == "gone":
+        file.unlink()
+    elif how == "a directory":
+        file.unlink()
+        file.mkdir()
+    elif how == "cut":
+        with file.open("r+b") as opened:
+            opened.truncate(SEGMENT_HEADER_BYTES + 40)
+    else:
+        with file.open("r+b") as opened:
+            opened.seek(40 if how == "header" else SEGMENT_HEADER_BYTES + 40)
+            byte = opened.read(1)[0]
+            opened.seek(-1, 1)
+            opened.write(bytes([byte ^ 0x10]))
+
+
+@pytest.mark.parametrize("how", ["gone", "a directory", "header", "cut", "batch"])
+def test_a_permissive_read_gives_all_other_rows_and_of_what_it_cannot_know_nothing_wrong(
+    history: tuple[Path, int], how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, seed = history
+    whole = {row["lsn"]: row for row in record_rows(path)}
+    with Reader(path) as reader:
+        parts = reader.segments()
+        # Of a log that was not closed nobody knows that it once went on.
+        segments = parts if reader.info.clean else parts[:-1]
+        segments = [one for one in segments if one.end_lsn > one.first_lsn + SEGMENT_HEADER_BYTES]
+    for number, bad in enumerate(random.Random(seed).sample(segments, min(3, len(segments)))):
+        harmed = shutil.copytree(path, tmp_path / str(number))
+        harm(harmed, bad.name, how)
+        with pytest.raises(StoreError) as strict:
+            rows_of(harmed)
+        assert isinstance(strict.value, CorruptLog) or how == "a directory"
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "logstore.arrow"):
+            rows = rows_of(harmed, permissive=True)
+        found = {row["lsn"]: row for row in rows}
+        assert list(found) == sorted(found)
+        assert len(found) == len(rows)
+        # What an opening had set aside is told from the log only by the header behind it.
+        beside = [lsn for lsn in found if not any(one.first_lsn <= lsn < one.end_lsn for one in parts)]
+        found = {lsn: row for lsn, row in found.items() if lsn not in beside}
+        here = range(bad.first_lsn, bad.first_lsn + reader.info.segment_size)
+        assert [lsn for lsn in found if lsn not in here] == [lsn for lsn in whole if lsn not in here]
+        for lsn, row in found.items():
+            for column, value in row.items():
+                assert value in (None, whole[lsn][column]), (lsn, column, strict.value)
+        with Reader(harmed, permissive=True) as reader:
+            for _ in reader.batches():
+                pass
+            missing = reader.missing()
+        assert len(missing) == 1, (segments, reader.info, reader.segments)
+        assert not any(first <= lsn < end for first, end in missing for lsn in found)
+        kept = [lsn for lsn in whole if lsn < reader.info.watermark_lsn]  # not the mark of the close
+        lost = [lsn for lsn in kept if lsn not in found and not any(first <= lsn < end for first, end in missing)]
+        assert lost == [], (segments, reader.info, missing, bad)
+        assert "what cannot be read was left out" in caplog.text
+
+
+def test_a_permissive_read_of_a_whole_log_gives_every_row_and_warns_of_nothing(
+    history: tuple[Path, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    path, _ = history
+    same(rows_of(path, permissive=True), record_rows(path))
+    assert caplog.text == ""

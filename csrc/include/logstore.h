@@ -303,6 +303,8 @@ int ls_rollback(ls_tx *handle, int flags);
 void ls_tx_describe(ls_tx *handle, ls_tx_info *info);
 /* The handle goes; an unprepared transaction without outcome is rolled back. */
 void ls_tx_free(ls_tx *handle);
+/* Of the handle that stands there (NULL: none), for a binding whose garbage collector knows only where. */
+void ls_tx_free_at(ls_tx **handle);
 /* Prepared transactions: fills up to n ids and says how many there are. */
 int ls_in_doubt(ls_store *store, uint64_t *ids, size_t n, size_t *count);
 int ls_in_doubt_take(ls_store *store, uint64_t id, ls_tx **handle);
@@ -513,6 +515,17 @@ int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_rea
 /* One whose log begins at the segment of keep_lsn, though the base may have passed it, since another process holds it
    (see ls_hold_take); LS_RECYCLED once that is gone. What is below a base of now is thus read, or refused. */
 int ls_reader_open_kept(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, ls_reader **reader);
+/* One that passes over what cannot be read: segments that are missing, files and headers that are damaged, and the rest of a
+   segment from a damaged batch on. LS_CORRUPT only where no segment is left. keep_lsn 0: from the base on. */
+int ls_reader_open_permissive(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn,
+                              ls_reader **reader);
+typedef struct ls_lsn_range {
+    uint64_t first_lsn;
+    uint64_t end_lsn;
+} ls_lsn_range;
+
+/* What was passed over so far, ascending; fills up to n and says how many there are. */
+int ls_reader_missing(const ls_reader *reader, ls_lsn_range *into, size_t n, size_t *count);
 void ls_reader_describe(const ls_reader *reader, ls_reader_info *info);
 int ls_reader_segments(const ls_reader *reader, ls_segment_info *into, size_t n, size_t *count);
 /* The next accepted batch; LS_END after the last, LS_CORRUPT where the log is damaged. */

@@ -529,6 +529,158 @@ static void holds_that_cannot_be_read_are_honoured_in_full(void) {
     done();
 }
 
+/* ---- what is left of a damaged log ---- */
+
+enum harm { GONE, NO_HEADER, EMPTY, CUT_IN_THE_MIDDLE, HARMS };
+
+static void do_harm(vfs_sim *disk, uint64_t first_lsn, enum harm harm, uint64_t middle_lsn) {
+    static uint8_t image[SEGMENT];
+    char name[SEGMENT_NAME_BYTES];
+    vfs *system = vfs_sim_table(disk);
+    int dir = system->open_dir(system, "/s");
+
+    format_segment_name(name, first_lsn);
+    check(vfs_sim_get(disk, VFS_SIM_SEEN, "/s", name, image, sizeof image) == SEGMENT);
+    image[harm == NO_HEADER ? 40 : middle_lsn - first_lsn + 9] ^= 0x40;
+    if (harm == GONE)
+        check(system->unlink(system, dir, name) == 0 && system->sync_dir(system, dir) == 0);
+    else
+        check(vfs_sim_put(disk, "/s", name, image, harm == EMPTY ? 0 : sizeof image) == 0);
+    check(system->close(system, dir) == 0);
+}
+
+/* Reads what is left, and holds it against the whole: nothing else is missing, and what is missing is said. */
+static bool gives_the_rest(vfs_sim *disk, const ls_segment_info *segments, size_t n, size_t bad, enum harm harm,
+                           uint64_t middle_lsn) {
+    uint64_t lost_from = harm == CUT_IN_THE_MIDDLE ? middle_lsn
+                         : bad == 0                ? segments[0].first_lsn
+                                                   : segments[bad - 1].end_lsn;
+    uint64_t lost_to = bad + 1 < n ? segments[bad + 1].first_lsn : UINT64_MAX;
+    ls_reader_info info;
+    struct seen strict = read_from(vfs_sim_table(disk), 0, &info), rest;
+    ls_lsn_range missing[4];
+    ls_reader *reader;
+    ls_batch b;
+    uint64_t batches = 0, inside = 0;
+    size_t count = 0;
+    bool well = strict.rc == LS_CORRUPT;
+    char words[200];
+
+    if (ls_reader_open_permissive(vfs_sim_table(disk), "/s", 0, 0, &reader) != LS_OK)
+        return complain(ls_last_error()->text);
+    while (ls_reader_next(reader, &b) == LS_OK) {
+        batches++;
+        inside += b.lsn >= lost_from && b.lsn < lost_to;
+    }
+    well = well && ls_reader_missing(reader, missing, 4, &count) == LS_OK && count == 1 &&
+           missing[0].first_lsn == lost_from && inside == 0 &&
+           (bad + 1 == n ? missing[0].end_lsn > lost_from : missing[0].end_lsn == lost_to);
+    ls_reader_close(reader);
+    if (ls_reader_open(v, "/s", 0, &reader) != LS_OK)
+        return complain(ls_last_error()->text);
+    rest = (struct seen){.batches = 0};
+    while (ls_reader_next(reader, &b) == LS_OK)
+        rest.batches += b.lsn < lost_from || b.lsn >= lost_to;
+    ls_reader_close(reader);
+    (void)snprintf(words, sizeof words,
+                   "segment %zu of %zu, harm %d: %zu missing, from %llu to %llu, not from %llu to %llu", bad, n,
+                   (int)harm, count, (unsigned long long)missing[0].first_lsn, (unsigned long long)missing[0].end_lsn,
+                   (unsigned long long)lost_from, (unsigned long long)lost_to);
+    return (well && batches == rest.batches) || complain(words);
+}
+
+static void harm_each_segment(bool closed) {
+    const vfs_sim_loss kept = {.mode = VFS_SIM_ALL_KEPT};
+    ls_segment_info segments[32];
+    uint64_t middles[32];
+    ls_reader *reader;
+    ls_reader_info info;
+    ls_batch b;
+    size_t n = 0, at = 0;
+
+    require(ls_reader_open(v, "/s", 0, &reader) == LS_OK);
+    ls_reader_describe(reader, &info);
+    check(ls_reader_segments(reader, segments, 32, &n) == LS_OK && n >= 4 && info.clean == closed);
+    while (ls_reader_next(reader, &b) == LS_OK) { /* the second batch of each */
+        for (; segments[at].first_lsn < b.first_lsn; at++)
+            ;
+        if (b.lsn == segments[at].first_lsn + SEGMENT_HEADER_BYTES)
+            middles[at] = b.lsn + b.size;
+    }
+    ls_reader_close(reader);
+    for (size_t bad = 0; bad < n; bad++) {
+        for (int harm = GONE; harm < HARMS; harm++) {
+            vfs_sim *disk = vfs_sim_crash(sim, &kept);
+
+            if (closed ||
+                bad + 1 < n) { /* of an unclosed log that lost its last segment nobody knows that there was one */
+                do_harm(disk, segments[bad].first_lsn, (enum harm)harm, middles[bad]);
+                check(gives_the_rest(disk, segments, n, bad, (enum harm)harm, middles[bad]));
+            }
+            vfs_sim_free(disk);
+        }
+    }
+}
+
+static void a_permissive_reader_gives_every_batch_of_the_segments_that_can_be_read(void) {
+    const vfs_sim_loss kept = {.mode = VFS_SIM_ALL_KEPT};
+    vfs_sim *cut;
+
+    fresh();
+    for (int i = 0; i < 100; i++)
+        (void)put(1, 3000, LS_WAIT);
+    cut = vfs_sim_crash(sim, &kept);
+    done();
+    sim = cut;
+    v = vfs_sim_table(sim);
+    harm_each_segment(false);
+    require(open_store(&r, v, r.catalog, QUEUES + 1, &r.store) == LS_OK);
+    for (int i = 0; i < 40; i++)
+        (void)put(1, 3000, LS_WAIT);
+    check(ls_close(r.store) == LS_OK);
+    harm_each_segment(true);
+    done();
+}
+
+static void a_permissive_reader_of_a_whole_log_gives_what_any_reader_gives(void) {
+    ls_lsn_range missing;
+    ls_reader_info info;
+    ls_reader *reader;
+    struct seen whole, all;
+    size_t count = 1;
+
+    fresh();
+    for (int i = 0; i < 40; i++)
+        (void)put(1, 3000, LS_WAIT);
+    for (int live = 1; live >= 0; live--) {
+        whole = read_from(v, 0, &info);
+        require(ls_reader_open_permissive(v, "/s", 0, 0, &reader) == LS_OK);
+        all = read_on(reader);
+        check(all.rc == LS_END && all.batches == whole.batches && all.bytes == whole.bytes &&
+              all.end_lsn == whole.end_lsn);
+        check(ls_reader_missing(reader, &missing, 1, &count) == LS_OK && count == 0);
+        ls_reader_close(reader);
+        if (live)
+            check(ls_close(r.store) == LS_OK);
+    }
+    done();
+}
+
+static void a_permissive_reader_of_no_segment_says_that_the_log_is_missing(void) {
+    ls_segment_info segments[32];
+    ls_reader *reader;
+    size_t n;
+
+    fresh();
+    (void)put(1, 3000, LS_WAIT);
+    require(ls_segments(r.store, segments, 32, &n) == LS_OK && n == 1);
+    check(ls_close(r.store) == LS_OK);
+    do_harm(sim, segments[0].first_lsn, NO_HEADER, 0);
+    check(ls_reader_open_permissive(v, "/s", 0, 0, &reader) == LS_CORRUPT && reader == NULL);
+    check(ls_reader_open_permissive(v, "/s", UINT64_MAX, 0, &reader) == LS_OPTION && reader == NULL);
+    done();
+}
+
 int main(void) {
     static void (*const tests[])(void) = {
         a_closed_store_is_read_from_its_base_to_its_end_and_not_changed,
@@ -547,6 +699,9 @@ int main(void) {
         a_hold_keeps_segments_while_it_is_owned_valid_and_within_its_limits,
         of_several_holds_the_lowest_counts_and_another_stores_does_not,
         holds_that_cannot_be_read_are_honoured_in_full,
+        a_permissive_reader_gives_every_batch_of_the_segments_that_can_be_read,
+        a_permissive_reader_of_a_whole_log_gives_what_any_reader_gives,
+        a_permissive_reader_of_no_segment_says_that_the_log_is_missing,
     };
     int passed = 0, failed = 0;
 

@@ -295,7 +295,7 @@ def test_segments_without_wanted_lsns_are_not_opened(mixed: Path, mixed_rows: li
     def segments(*filters: Any) -> int:
         reader = PushingLogReader(spark_schema(), Options.read({"path": str(mixed), "partition_bytes": "1"}))
         list(reader.pushFilters(list(filters)))
-        return sum(len(partition.value.starts) for partition in reader.partitions())
+        return len(reader.partitions())
 
     whole = segments()
     last = mixed_rows[-1]["lsn"]
