@@ -30,7 +30,7 @@ from logstore.files import SEGMENT_HEADER_BYTES, Closed, Meta, SegmentHeader, de
 from logstore.holds import LIMIT_BYTES, LIMIT_BYTES_MAX, Hold, hold
 from logstore.inspect import LogRecycled, Reader, SegmentInfo, segment_name
 from logstore.records import Batch, InvalidRecord, Record, RecordFlag, RecordType
-from logstore.regular_files import read_start
+from logstore.regular_files import force_directory, naming, read_start, told, typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,11 +86,12 @@ def plan_backup(
     Raises as that does, but reads only what it must to know the log's size.
     """
     source, goal = arguments.path("store_dir", store_dir), arguments.path("target", target)
-    _check_target(source, goal)
-    with Reader(source) as reader:
-        parts = _parts(reader)
-        size = len(parts) * reader.info.segment_size + _other_bytes(source)
-        return BackupPlan(reader.info.end_lsn, size, len(parts), _free_bytes(goal.absolute().parent))
+    with typed(f"a backup of {source} to {goal} is not possible"):
+        _check_target(source, goal)
+        with Reader(source) as reader:
+            parts = _parts(reader)
+            size = len(parts) * reader.info.segment_size + _other_bytes(source)
+            return BackupPlan(reader.info.end_lsn, size, len(parts), _free_bytes(goal.absolute().parent))
 
 
 def back_up(
@@ -118,7 +119,8 @@ def back_up(
     rate = arguments.optional(arguments.number, "rate_bytes_s", rate_bytes_s, 0, RATE_MAX, "bytes a second")
     arguments.optional(arguments.integer, "hold_limit_bytes", hold_limit_bytes, 1, LIMIT_BYTES_MAX)
     arguments.function("progress", progress)
-    _check_target(source, goal)
+    with typed(f"a backup of {source} to {goal} is not possible"):
+        _check_target(source, goal)
     started = time.monotonic()
     try:
         with _hold_of(source, hold_limit_bytes) as held, Reader(source, hold=held) as reader:
@@ -236,7 +238,8 @@ class _Copy:
 
     def make(self, connect: str | None, schema: str | None, started: float) -> BackupReport:
         """All of it, under the target's name when this returns."""
-        free = _free_bytes(self._target.absolute().parent)
+        with self._explained():
+            free = _free_bytes(self._target.absolute().parent)
         if free < self._total:
             raise StoreError(
                 f"the backup takes {self._total} bytes, and {self._target.absolute().parent} has {free}: "
@@ -257,7 +260,7 @@ class _Copy:
             )
             self._check(place)
             self._progress(self._total, self._total)
-            _force_directory(place)
+            force_directory(place)
             os.rename(place, self._target)  # over an empty directory, or nothing
         self._force_name()
         return BackupReport(
@@ -279,13 +282,13 @@ class _Copy:
             elif error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 said = f"somebody else has put something into the target {self._target} meanwhile: choose another"
             else:
-                said = f"the backup to {self._target} failed ({error.strerror}): see to the disk and the permissions"
+                said = f"the backup to {self._target} failed ({told(error)}): see to the disk and the permissions"
             raise StoreError(f"{said}. Nothing was made") from error
 
     def _force_name(self) -> None:
         parent = self._target.absolute().parent
         try:
-            _force_directory(parent)
+            force_directory(parent)
         except OSError as error:
             raise StoreError(
                 f"the backup {self._target} is whole, but its name could not be forced to the disk ({error.strerror}): "
@@ -428,18 +431,11 @@ def _is_copy(record: Record) -> bool:
 def _new_file(path: Path) -> Iterator[int]:
     file = os.open(path, _NEW, 0o600)
     try:
-        yield file
+        with naming(path):
+            yield file
     finally:
         os.close(file)
 
 
 def _read_file(path: Path, size: int) -> bytes:
     return read_start(path, size)[0]
-
-
-def _force_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

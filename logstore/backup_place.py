@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from logstore.errors import StoreError
+from logstore.regular_files import naming
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +52,8 @@ def _living(directory: Path) -> Iterator[None]:
     """Locked, so that nobody takes it for a dead one's."""
     own = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with naming(directory):
+            fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
         os.close(own)

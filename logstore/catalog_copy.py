@@ -15,7 +15,7 @@ from urllib.parse import quote
 from logstore.catalog import Catalog
 from logstore.catalog_places import SIDE_NAMES, SqliteFile
 from logstore.catalog_rest import read_at_rest
-from logstore.regular_files import open_regular
+from logstore.regular_files import naming, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,8 +58,9 @@ def copy_catalog(
     os.chmod(place.path, 0o600)
     handle = open_regular(place.path)
     try:
-        os.fsync(handle)
-        return os.fstat(handle).st_size
+        with naming(place.path):
+            os.fsync(handle)
+            return os.fstat(handle).st_size
     finally:
         os.close(handle)
 

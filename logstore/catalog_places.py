@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from logstore.catalog_postgres import PostgresSchema
 from logstore.catalog_text import one_line
 from logstore.errors import CatalogError, CatalogMismatch, CatalogUnavailable, OptionError
-from logstore.regular_files import check_regular, open_regular
+from logstore.regular_files import check_regular, force_directory, open_regular
 
 if TYPE_CHECKING:  # imported where they are used: half of the time that "import logstore" may take
     import sqlite3
@@ -85,11 +85,7 @@ class SqliteFile:
             except FileExistsError:
                 return
             os.close(made)
-            directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            force_directory(self.path.parent)
         except OSError as error:
             raise CatalogUnavailable(
                 f"{self.where} cannot be made: {error.strerror}; see to the directory and try again"

@@ -21,7 +21,7 @@ from logstore.catalog_rest import copied_at_rest
 from logstore.catalog_rows import Contents
 from logstore.errors import CatalogError, CatalogUnavailable, StoreError, StoreLocked
 from logstore.inspection import Inspection
-from logstore.regular_files import open_regular
+from logstore.regular_files import force_directory, lock_regular, open_regular, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,12 +90,10 @@ def repair_catalog(
 @contextmanager
 def _kept_closed(store_dir: Path, *, make: bool) -> Iterator[None]:
     """A shared lock on what a writer locks: no writer comes in meanwhile. A copied store may have no such file yet."""
-    flags = os.O_RDWR | os.O_CREAT if make and (store_dir / "META").is_file() else os.O_RDONLY
     with ExitStack() as held:
         try:
-            lock = open_regular(store_dir / "LOCK", flags)
-            held.callback(os.close, lock)
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            flags = os.O_RDWR | os.O_CREAT if make and (store_dir / "META").is_file() else os.O_RDONLY
+            held.callback(os.close, lock_regular(store_dir / "LOCK", fcntl.LOCK_SH, flags))
         except BlockingIOError:
             raise StoreLocked(
                 f"the store {store_dir} is open in another process or handle; close it there first"
@@ -103,7 +101,7 @@ def _kept_closed(store_dir: Path, *, make: bool) -> Iterator[None]:
         except (FileNotFoundError, NotADirectoryError):
             pass  # nobody has it open, or it is no store, which the log's reader says
         except OSError as error:
-            raise StoreError(f"{store_dir}/LOCK cannot be locked: {error.strerror}; see to the permissions") from error
+            raise StoreError(f"{store_dir}/LOCK cannot be locked ({told(error)}); see to the permissions") from error
         yield
 
 
@@ -124,11 +122,7 @@ def _keep(store_dir: Path) -> Path:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        directory = os.open(store_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        force_directory(store_dir)
     except OSError as error:
         raise CatalogUnavailable(
             f"the catalog's file cannot be kept as {kept}: {error.strerror}; nothing was changed, see to the disk"

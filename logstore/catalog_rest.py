@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from logstore.catalog_places import FILE_NAME, SIDE_NAMES, SqliteFile
 from logstore.errors import CatalogUnavailable, StoreError
-from logstore.regular_files import open_regular, read_start
+from logstore.regular_files import open_regular, read_start, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -88,9 +88,13 @@ def _is_pending(path: Path) -> bool:
 def _stamps(directory: Path) -> Stamps:
     found = {}
     for name in (FILE_NAME, *SIDE_NAMES):
-        with suppress(OSError):
+        try:
             status = os.lstat(directory / name)
-            found[name] = status.st_ino, status.st_size, status.st_mtime_ns
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise CatalogUnavailable(f"the catalog cannot be looked at ({told(error)}); see to the disk") from error
+        found[name] = status.st_ino, status.st_size, status.st_mtime_ns
     return found
 
 

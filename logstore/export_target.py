@@ -37,7 +37,7 @@ from logstore.export_manifest import (
     Manifest,
     is_file_path,
 )
-from logstore.regular_files import open_regular, read_start
+from logstore.regular_files import force_directory, lock_regular, naming, open_regular, read_start, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,15 +97,17 @@ class StagedFile:
         content, self._kept, self._kept_bytes = b"".join(self._kept), [], 0
         self._hash.update(content)
         view = memoryview(content)
-        while view:
-            view = view[os.write(self._fd, view) :]
+        with naming(self.path):
+            while view:
+                view = view[os.write(self._fd, view) :]
 
     def finish(self) -> str:
         """Write what is left, and force it to the disk; its hash."""
         self._write_out()
         fd, self._fd = self._fd, -1
         try:
-            os.fsync(fd)
+            with naming(self.path):
+                os.fsync(fd)
         finally:
             os.close(fd)
         return self._hash.hexdigest()
@@ -167,7 +169,7 @@ class Target:
             os.mkdir(self.path)
             made = True
         if made:
-            _force(self.path.absolute().parent)
+            force_directory(self.path.absolute().parent)
             return
         names = set(os.listdir(self.path))
         if names and not names & {LOCK, MANIFEST, INTENT}:
@@ -176,11 +178,9 @@ class Target:
             )
 
     def _take_lock(self) -> None:
-        self._lock = open_regular(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = lock_regular(self.path / LOCK, fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT, 0o666)
         except BlockingIOError:
-            self.close()
             raise ExportLocked(f"another export writes to {self.path}: wait until it has ended") from None
 
     def _brought_to_order(self) -> Manifest | None:
@@ -202,7 +202,7 @@ class Target:
             with suppress(FileExistsError):
                 os.mkdir(self.staging)
             self.clear_staging()
-            _force(self.path)
+            force_directory(self.path)
         return self.staging
 
     def commit(self, manifest: Manifest, files: list[FileInfo]) -> None:
@@ -214,9 +214,9 @@ class Target:
             raw = manifest.encode()
             intent = Intent(self._stage(_STAGED_MANIFEST, raw), tuple(files))
             self._stage(_STAGED_INTENT, intent.encode())
-            _force(self.staging)
+            force_directory(self.staging)
             os.rename(self.staging / _STAGED_INTENT, self.path / INTENT)
-            _force(self.path)
+            force_directory(self.path)
             self._put_into_place(intent)
             self.manifest = manifest
 
@@ -241,11 +241,11 @@ class Target:
                     directories.add(directory)
             self._move(self.staging / file.staged, place, file.bytes)
         for directory in sorted(directories, key=lambda path: len(path.parts), reverse=True):
-            _force(directory)
+            force_directory(directory)
         self._move_manifest(intent)
-        _force(self.path)
+        force_directory(self.path)
         os.unlink(self.path / INTENT)
-        _force(self.path)
+        force_directory(self.path)
 
     def _move(self, staged: Path, place: Path, size: int) -> None:
         try:
@@ -329,9 +329,10 @@ def file_hash(path: Path) -> tuple[int, str]:
     made, size = xxh64(), 0
     fd = open_regular(path)
     try:
-        while piece := os.read(fd, _PIECE):
-            made.update(piece)
-            size += len(piece)
+        with naming(path):
+            while piece := os.read(fd, _PIECE):
+                made.update(piece)
+                size += len(piece)
     finally:
         os.close(fd)
     return size, made.hexdigest()
@@ -349,7 +350,7 @@ def explained(target: Path) -> Iterator[None]:
             named = error.filename or target
             said = f"the target {target} cannot be used ({named}: {error.strerror}): check the path"
         else:
-            said = f"the export to {target} failed ({error.strerror or error}): see to the disk and the permissions"
+            said = f"the export to {target} failed ({told(error)}): see to the disk and the permissions"
         raise ExportError(
             f"{said}. What was exported before is whole; running this again goes on from there"
         ) from error
@@ -368,11 +369,3 @@ def _read(path: Path) -> bytes | None:
     if size > _MANIFEST_BYTES_MAX:
         raise ExportDamaged(f"{path} is larger than any that an export writes: restore it")
     return raw
-
-
-def _force(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

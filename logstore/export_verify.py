@@ -15,7 +15,7 @@ from logstore import arguments
 from logstore.export_manifest import INTENT, LOCK, ExportError, ExportLocked, FileInfo, Manifest
 from logstore.export_target import explained, file_hash, read_manifest
 from logstore.extras import require
-from logstore.regular_files import open_regular
+from logstore.regular_files import lock_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,15 +61,11 @@ def verify(target: str | os.PathLike[str], *, progress: Callable[[int, int], Non
 
 def _lock(path: Path) -> int:
     try:
-        lock = open_regular(path / LOCK)
+        return lock_regular(path / LOCK, fcntl.LOCK_SH)
     except FileNotFoundError:
         raise ExportError(f"{path} holds no export: there is no {LOCK} in it; check the path") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(lock)
         raise ExportLocked(f"an export writes to {path}: wait until it has ended") from None
-    return lock
 
 
 def _verified(path: Path, manifest: Manifest, progress: Callable[[int, int], None]) -> VerifyReport:

@@ -8,9 +8,16 @@ and says what it is.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
-from typing import Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from logstore.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _KINDS: Final = {
     stat.S_IFIFO: "a FIFO",
@@ -36,7 +43,23 @@ def open_regular(name: Name, flags: int = os.O_RDONLY, mode: int = 0o600, *, dir
         _refuse(status, name)
         raise
     try:
-        _refuse(os.fstat(file), name)
+        with naming(name):
+            status = os.fstat(file)
+        _refuse(status, name)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def lock_regular(
+    name: Name, how: int, flags: int = os.O_RDONLY, mode: int = 0o600, *, dir_fd: int | None = None
+) -> int:
+    """As :func:`open_regular`, with a lock on it, for which it does not wait (``BlockingIOError``)."""
+    file = open_regular(name, flags, mode, dir_fd=dir_fd)
+    try:
+        with naming(name):
+            fcntl.flock(file, how | fcntl.LOCK_NB)
     except BaseException:
         os.close(file)
         raise
@@ -47,13 +70,50 @@ def read_start(name: Name, size: int, *, dir_fd: int | None = None) -> tuple[byt
     """The first ``size`` bytes of a regular file, or as many as it has, and how large it is (bytes)."""
     file = open_regular(name, dir_fd=dir_fd)
     try:
-        there = os.fstat(file).st_size
-        parts: list[bytes] = []
-        done, wanted = 0, min(size, there)
-        while done < wanted and (part := os.pread(file, min(wanted - done, 1 << 20), done)):
-            parts.append(part)
-            done += len(part)
+        with naming(name):
+            there = os.fstat(file).st_size
+            parts: list[bytes] = []
+            done, wanted = 0, min(size, there)
+            while done < wanted and (part := os.pread(file, min(wanted - done, 1 << 20), done)):
+                parts.append(part)
+                done += len(part)
         return b"".join(parts), there
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def naming(name: Name) -> Iterator[None]:
+    """An ``OSError`` of a call on a descriptor, which the system gives no name, names this file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = os.fspath(name)
+        raise
+
+
+def told(error: OSError) -> str:
+    """What the system said, and of which file."""
+    words = error.strerror or str(error)
+    return words if error.filename is None else f"{words}: {os.fsdecode(error.filename)}"
+
+
+@contextmanager
+def typed(what: str) -> Iterator[None]:
+    """What the system refuses, as a ``StoreError`` that says what cannot be done, why, and of which file."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{what} ({told(error)}); see to the disk and the permissions") from error
+
+
+def force_directory(path: Name) -> None:
+    """A name that was made, renamed or removed in this directory stays so."""
+    file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with naming(path):
+            os.fsync(file)
     finally:
         os.close(file)
 

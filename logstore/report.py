@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from logstore import arguments
 from logstore.errors import OptionError, StoreError, UnknownQueue
 from logstore.extras import require
+from logstore.regular_files import typed
 from logstore.report_counts import Grid, Scope, micros, moment
 from logstore.report_sources import ExportSource, StoreSource, open_source
 
@@ -70,7 +71,7 @@ def report(
     if spark is not None:
         arguments.having("spark", spark, ("createDataFrame", "sql"), "a SparkSession")
     require("report", "numpy")
-    with open_source(path, connect=connect, catalog=catalog) as source:
+    with typed(f"{path} cannot be read"), open_source(path, connect=connect, catalog=catalog) as source:
         ids = _ids(source, queues)
         scope = Scope(ids, None if start is None else micros(start), None if stop is None else micros(stop))
         count = _by_arrow if spark is None else _by_spark
@@ -233,8 +234,9 @@ def write_page(found: dict[str, Any], target: str | os.PathLike[str]) -> None:
     from logstore.report_page import page
 
     goal = arguments.path("target", target)
-    if goal.is_dir():
-        raise OptionError(f"the target {goal} is a directory: name a file")
+    with typed(f"{goal} cannot be written"):
+        if goal.is_dir():
+            raise OptionError(f"the target {goal} is a directory: name a file")
     try:
         text = page(arguments.instance("found", found, dict, what="the document that report() gives"))
     except KeyError as problem:

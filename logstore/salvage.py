@@ -15,6 +15,7 @@ from __future__ import annotations
 import array
 import os
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ from logstore.records import (
     decode_record,
     segment_seed,
 )
+from logstore.regular_files import force_directory, told
 from logstore.salvage_catalog import Names, read_names, write_names
 from logstore.salvage_log import read_log
 from logstore.salvage_report import Salvaged
@@ -37,7 +39,6 @@ from logstore.salvage_write import (
     Digest,
     LogWriter,
     first_lsn_beyond,
-    force_directory,
     write_message,
     write_transaction,
 )
@@ -92,7 +93,14 @@ def _checked_target(path: Path, target: Path) -> Path:
     place, source = target.absolute(), path.absolute()
     if lies_in(place, source):
         raise OptionError(f"the new store cannot be {target}, in the damaged one: nothing is written there")
-    if place.is_symlink() or (place.exists() and not place.is_dir()) or (place.is_dir() and any(place.iterdir())):
+    try:
+        status = place.lstat()
+        usable = stat.S_ISDIR(status.st_mode) and not os.listdir(place)
+    except FileNotFoundError:
+        return place
+    except OSError as error:
+        raise OptionError(f"the target {target} cannot be looked at ({told(error)}); choose another place") from error
+    if not usable:
         raise OptionError(
             f"the target {target} is there and not an empty directory; choose another one for the new store"
         )
@@ -127,14 +135,14 @@ def _write(
         place.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=".salvage", dir=place.parent))
     except OSError as error:
-        raise StoreError(f"no directory can be made beside {place}: {error.strerror}; choose another place") from error
+        raise StoreError(f"no directory can be made beside {place} ({told(error)}); choose another place") from error
     try:
         _write_into(made, source, state, names, report, found_queue, end_lsn, show)
         force_directory(made)
         os.rename(made, place)  # an empty directory of that name makes way
         force_directory(place.parent)
     except OSError as error:
-        raise StoreError(f"the new store {place} cannot be put into place: {error.strerror}") from error
+        raise StoreError(f"the new store {place} cannot be put into place ({told(error)})") from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
     report.target = str(place)

@@ -31,7 +31,7 @@ from logstore.files import (
     SegmentHeader,
 )
 from logstore.records import InvalidRecord, NewerVersion, segment_seed
-from logstore.regular_files import open_regular, read_start
+from logstore.regular_files import lock_regular, naming, open_regular, read_start, told
 from logstore.salvage_scan import clear_epochs, readable_records
 
 if TYPE_CHECKING:
@@ -111,8 +111,7 @@ class Source:
     def _look_for_writer(self) -> None:
         """A shared lock on what a writer locks: other readers have it too, and no writer comes in meanwhile."""
         try:
-            self._lock = open_regular("LOCK", dir_fd=self._directory)
-            fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            self._lock = lock_regular("LOCK", fcntl.LOCK_SH, dir_fd=self._directory)
         except BlockingIOError:
             raise StoreLocked(
                 f"the store {self.path} is open in another process or handle; close it there first, or salvage a copy"
@@ -200,13 +199,19 @@ class Source:
 
     # ---- Segments
 
+    def _statuses(self) -> list[tuple[str, os.stat_result]]:
+        """Every file that is named like a segment, in order."""
+        try:
+            with naming(self.path):
+                names = [name for name in sorted(os.listdir(self._directory)) if _NAME.fullmatch(name) is not None]
+            return [(name, os.stat(name, dir_fd=self._directory, follow_symlinks=False)) for name in names]
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be read ({told(error)}); see to the disk") from error
+
     def _list(self) -> list[SegmentFile]:
         found = []
-        for name in sorted(os.listdir(self._directory)):
-            if _NAME.fullmatch(name) is None:
-                continue
+        for name, status in self._statuses():
             first_lsn = int(name[:16], 16)
-            status = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode):
                 self.notes.append(f"{name} is not a regular file")
                 continue

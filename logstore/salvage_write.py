@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from xxhash import xxh64
@@ -53,9 +54,10 @@ from logstore.records import (
     record_bytes,
     seal_record,
 )
+from logstore.regular_files import force_directory, naming, told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from uuid import UUID
 
@@ -136,11 +138,10 @@ class LogWriter:
         now_us = time.time_ns() // 1000
         self._header = SegmentHeader(self.uuid, self.segment_size, first_lsn, EPOCH, prev_end_lsn, now_us)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            self._file = os.open(self.directory / f"{first_lsn:016x}.seg", flags, 0o600)
+        self._name = self.directory / f"{first_lsn:016x}.seg"
+        with self._explained():
+            self._file = os.open(self._name, flags, 0o600)
             os.posix_fallocate(self._file, 0, self.segment_size)
-        except OSError as error:
-            raise self._explained(error) from error
         self._write(self._header.encode(), 0)
         self._end_lsn = self._header.first_record_lsn
         self._types.clear()
@@ -161,36 +162,36 @@ class LogWriter:
 
     def _force_segment(self) -> None:
         try:
-            os.fsync(self._file)
-        except OSError as error:
-            raise self._explained(error) from error
+            with self._explained():
+                os.fsync(self._file)
         finally:
             os.close(self._file)
             self._file = -1
 
     def _write(self, raw: bytes, offset: int) -> None:
         left = memoryview(raw)
-        try:
+        with self._explained():
             while left:
                 done = os.pwrite(self._file, left, offset)
                 left, offset = left[done:], offset + done
-        except OSError as error:
-            raise self._explained(error) from error
         self.bytes_written += len(raw)
 
-    def _explained(self, error: OSError) -> StoreError:
-        kind = StoreFull if error.errno in _NO_SPACE else StoreError
-        return kind(f"the new store cannot be written in {self.directory}: {error.strerror}; choose another place")
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            with naming(self._name):
+                yield
+        except OSError as error:
+            kind = StoreFull if error.errno in _NO_SPACE else StoreError
+            raise kind(f"the new store cannot be written ({told(error)}); choose another place") from error
 
     # ---- The end
 
     def close(self, max_undurable_bytes: int) -> None:
         """CLOSE, and the files beside the log: META as creation's last act. All is forced on return."""
         self._write_batch()
-        try:
+        with self._explained():
             os.fsync(self._file)
-        except OSError as error:
-            raise self._explained(error) from error
         closed_lsn = self._end_lsn
         self._put(RecordType.CLOSE, 0, 0, 0, Close(), RECORD_HEADER_BYTES)
         self._write_batch(durable_lsn=closed_lsn)
@@ -199,14 +200,14 @@ class LogWriter:
         self._beside("CLOSED", Closed(self.uuid, EPOCH, closed_lsn, now_us).encode())
         self._beside("LOCK", b"")
         self._beside("META", Meta(self.uuid, self.segment_size, max_undurable_bytes, now_us).encode())
-        force_directory(self.directory)
+        with self._explained():
+            force_directory(self.directory)
 
     def _beside(self, name: str, raw: bytes) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            self._file = os.open(self.directory / name, flags, 0o600)
-        except OSError as error:
-            raise self._explained(error) from error
+        self._name = self.directory / name
+        with self._explained():
+            self._file = os.open(self._name, flags, 0o600)
         self._write(raw, 0)
         self._force_segment()
 
@@ -215,15 +216,6 @@ class LogWriter:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-
-def force_directory(path: Path) -> None:
-    """A name that was made, renamed or removed in it stays so."""
-    file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 # ---- Chains

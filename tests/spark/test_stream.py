@@ -113,7 +113,7 @@ def test_a_task_whose_batch_has_lost_its_beginning_still_reads_what_is_there(
         end = reader.latestOffset(start, ReadAllAvailable())
         parts = list(reader.partitions(start, end))
         middle = len(parts) // 2
-        with hold(path, "rest", lsn=parts[middle].value.starts[0], limit_bytes=1 << 40):
+        with hold(path, "rest", lsn=parts[middle].value.start_lsn, limit_bytes=1 << 40):
             reader.stop()
             churn(store, 4)
             store.compact()
