@@ -1,11 +1,13 @@
 /* See error.h. Never allocates: a failed allocation must still be reportable. */
 #include "error.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "format.h"
+#include "vfs.h"
 
 static _Thread_local ls_error last_error;
 
@@ -31,9 +33,11 @@ int(fail_errno)(int code, int sys_errno, const char *format, ...) {
     va_start(arguments, format);
     (void)record_failure(code, format, arguments);
     va_end(arguments);
-    last_error.sys_errno = sys_errno;
+    bool irregular = sys_errno == VFS_NOT_REGULAR;
+    last_error.sys_errno = irregular ? EINVAL : sys_errno;
     size_t used = strlen(last_error.text);
-    (void)snprintf(last_error.text + used, sizeof last_error.text - used, ": %s", strerror(sys_errno));
+    (void)snprintf(last_error.text + used, sizeof last_error.text - used, ": %s",
+                   irregular ? "it is not a regular file" : strerror(sys_errno));
     return code;
 }
 

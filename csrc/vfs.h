@@ -9,7 +9,8 @@
  *     loop); 0 from pread is the end of the file.
  *   - A file or directory is a small non-negative int owned by the table; it is closed with close().
  *   - Names are single path components relative to a directory handle; symbolic links are refused.
- *   - Files are created 0600, directories 0700, and only regular files are opened.
+ *   - Files are created 0600, directories 0700, and only regular files are opened (else -VFS_NOT_REGULAR, or
+ *     -EISDIR).
  *   - Functions may be called from several threads at once, on different or the same handles.
  */
 #ifndef LOGSTORE_VFS_H
@@ -25,6 +26,9 @@ enum {
     VFS_EXCLUSIVE = 4, /* with VFS_CREATE: -EEXIST if it is there */
     VFS_DIRECT = 8,    /* bypass the page cache; -EINVAL where the file system cannot */
 };
+
+/* Beyond all of errno: what an open of a FIFO, a socket or a device gives. */
+enum { VFS_NOT_REGULAR = 1 << 16 };
 
 enum { VFS_NAME_MAX = 255, LARGE_PAGE_BYTES = 2 << 20 };
 

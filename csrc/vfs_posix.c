@@ -176,7 +176,7 @@ static int refuse_irregular(int fd) {
     else if (S_ISDIR(st.st_mode))
         result = -EISDIR;
     else if (!S_ISREG(st.st_mode))
-        result = -EINVAL;
+        result = -VFS_NOT_REGULAR;
     if (result != 0)
         (void)close(fd);
     return result != 0 ? result : fd;

@@ -257,6 +257,7 @@ def drop_capabilities() -> None:
 
 def look(case: Path, ends: Connection, commands: dict[str, tuple[str, ...]]) -> None:
     """Sends the name of each command before it runs, and how it ended; the last one is an open by the library."""
+    signal.alarm(ALARM_S)
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     taken = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_DATA, (taken + MEMORY_BYTES, taken + MEMORY_BYTES))

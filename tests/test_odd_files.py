@@ -72,6 +72,7 @@ def ended(case: Path, commands: dict[str, tuple[str, ...]]) -> dict[str, Said]:
         return found
     finally:
         ours.close()
+        process.kill()  # where something else went wrong it may still be at work
         process.join()
         process.close()
 
@@ -83,6 +84,8 @@ def wrong(found: dict[str, Said]) -> Iterator[str]:
             yield f"{name} exits {said.status}: {said.line}"
         elif said.status != 0 and not re.fullmatch(r"logstore: [^\n]+\n", said.line.splitlines(True)[-1]):
             yield f"{name} exits {said.status} and says {said.line!r}"
+        elif "Invalid argument" in said.line:
+            yield f"{name} does not say what is odd: {said.line!r}"
     if found.keys() != {*COMMANDS, "open"}:
         return
     opened, verified, dry = found["open"].status, found["verify"].status, found["recover --dry-run"].status

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.spark
+
 
 def test_a_table_of_the_catalog_is_the_log(spark: SparkSession, mixed: Path, mixed_rows: list[dict[str, Any]]) -> None:
     for name, ddl in (
