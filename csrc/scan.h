@@ -96,7 +96,7 @@ int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool wan
  */
 int scan_open_rest(struct scan *s, vfs *v, int dir, const struct meta *meta, const struct hint *live,
                    const struct hint *last_writer);
-/* What lies between base and watermark and is in no readable segment; fills up to n and says how many there are. */
+/* The parts between base and watermark that no readable segment holds. Fills up to n of them; the result is their number. */
 size_t scan_missing(const struct scan *s, ls_lsn_range *into, size_t n);
 /* On to the next segment, since the next batch cannot be read: the log's part of this one ends here. */
 void scan_give_up_segment(struct scan *s);

@@ -1,4 +1,4 @@
-/* What can be read of a log of which segments, or their headers, cannot be. See scan.h. */
+/* Reading a log in which segments are missing or have damaged headers. See scan.h. */
 #include "error.h"
 #include "scan_parts.h"
 

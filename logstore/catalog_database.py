@@ -211,7 +211,7 @@ class CatalogDatabase:
         self._record = record
 
     def _drop_connection(self) -> None:
-        """Ends what is open on it, whoever may still refer to it; the next transaction has a new one."""
+        """Close the connection, even if somebody still refers to it; the next transaction opens a new one."""
         import sqlite3
 
         record, self._record = self._record, None
@@ -299,7 +299,7 @@ class CatalogDatabase:
             raise StoreClosed(f"{self._place.where} is closed: open the store again")
 
     def _read(self) -> Contents:
-        """What was committed last, all of one moment. Never waits."""
+        """The state after the last commit. Never waits."""
         self._check_usable()
         return self._now
 

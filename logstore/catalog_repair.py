@@ -1,10 +1,10 @@
 """Mending a catalog that disagrees with itself or is older than its log: for ``logstore repair-catalog``.
 
-What it must never do: change the log, drop a message that a queue of the catalog has, or change the catalog of a store
-that somebody has open.
+It never changes the log, never drops a message that a queue of the catalog has, and never changes the catalog of a
+store that somebody has open.
 
-What always holds: all changes are one transaction, which is committed only if an open would accept what it leaves. The
-file as it was is kept beside it first. Where nothing is wrong, no file is changed or made.
+All changes are one transaction. It is committed only if an open would accept the result. A copy of the file is kept
+beside it first. If nothing is wrong, no file is changed or made.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ KEPT: Final = f"{FILE_NAME}.before-repair"
 
 @dataclass(slots=True)
 class Repair:
-    """What was found, one line each."""
+    """The problems found, one line each."""
 
     changes: list[str] = field(default_factory=list)
-    """What was changed, or would be."""
+    """The changes, made or (in a dry run) only planned."""
     notes: list[str] = field(default_factory=list)
-    """What the operator is to know, and no command can decide."""
+    """Facts for the operator that no command can decide about."""
     problem: str | None = None
     """Why the catalog cannot be mended; then nothing was changed."""
     kept: str | None = None

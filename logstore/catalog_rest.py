@@ -4,8 +4,8 @@ SQLite makes files beside a database that it reads, unless it knows that nobody 
 its one file is read in its place, as immutable. One that a crash left with a write-ahead log or a rollback journal is
 copied first, at most COPY_BYTES_MAX, and brought to order in the copy.
 
-What always holds: what is given was read from one state of the files; and the copy of a process that was killed goes
-with the next copy that is made in the same directory.
+The contents always come from one state of the files. The copy of a process that was killed is removed when the next
+copy is made in the same directory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The one way to open a file of a store, or one beside it, from Python: what stands there may be anything.
+"""The one way to open a file of a store, or one beside it, from Python: under its name there may be anything.
 
-What always holds: no symbolic link is followed, nothing but a regular file is read, no open waits (a FIFO, a device),
-and no more is read than was asked for, however large the file is. What is refused is an ``OSError`` that names the file
-and says what it is.
+No symbolic link is followed, only regular files are read, no open waits (as for a FIFO or a device), and no more is
+read than was asked for, however large the file is. A refusal is an ``OSError`` that names the file and says what it is.
 """
 
 from __future__ import annotations

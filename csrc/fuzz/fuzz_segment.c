@@ -61,7 +61,7 @@ static uint64_t walk(vfs_sim *sim, int *ended) {
     return all * 31 + (uint64_t)rc;
 }
 
-/* Whoever passes over damage reads whole batches in order, all that a strict reader reads, and knows what is missing. */
+/* A permissive reader gives whole batches in order, at least those that a strict reader gives, and lists what is missing. */
 static uint64_t walk_permissively(vfs_sim *sim) {
     ls_reader *reader = NULL;
     ls_lsn_range missing[4];

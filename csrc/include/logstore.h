@@ -524,7 +524,7 @@ typedef struct ls_lsn_range {
     uint64_t end_lsn;
 } ls_lsn_range;
 
-/* What was passed over so far, ascending; fills up to n and says how many there are. */
+/* The parts of the log that were passed over so far, ascending. Fills up to n; *count is their number. */
 int ls_reader_missing(const ls_reader *reader, ls_lsn_range *into, size_t n, size_t *count);
 void ls_reader_describe(const ls_reader *reader, ls_reader_info *info);
 int ls_reader_segments(const ls_reader *reader, ls_segment_info *into, size_t n, size_t *count);

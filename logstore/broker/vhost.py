@@ -145,7 +145,7 @@ class VirtualHost:
             self._finding_out = False
 
     def _follow_catalog(self) -> None:
-        """What the catalog has replaces what is here; what lives in memory stays."""
+        """Take over the catalog's queues and exchanges; those that live in memory only stay."""
         handles = {handle.name: handle for handle in self.store.queues()}
         rows = {row.name: row for row in self.store.exchanges()}
         for queue in list(self.queues.values()):
