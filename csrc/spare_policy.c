@@ -89,7 +89,8 @@ static bool should_relocate(struct log *g, bool pressed) {
     bool some = files > SPARES_RESERVED &&
                 (files - SPARES_RESERVED) * g->usable > g->weighed_bytes + spares_expansion(g); /* once all was moved */
     some = some || used * g->usable > g->weighed_bytes + g->segment_size / ROOM_TO_WORK;
-    return g->room_wanted > 0 && full && some;
+    /* With a spare to take they need no move: where all that lives fills whole segments, moves would go on for ever. */
+    return g->room_wanted > 0 && full && some && !spares_allow(g, RESERVE_SHRINKS);
 }
 
 /* ---- pace ---- */

@@ -126,7 +126,9 @@ class Server:
 
     def _options(self) -> dict[str, Any]:
         as_user = {} if self.user is None else {"user": self.user, "group": _group_of(self.user), "extra_groups": []}
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_"))}
+        # Where the tests run under ASan, the server does not.
+        ours = ("PG", "LC_", "LD_PRELOAD", "ASAN_")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         return {"cwd": self.home, "env": {**environment, "LC_ALL": "C"}, "stdin": subprocess.DEVNULL, **as_user}
 
     def _run(self, program: str, *arguments: str) -> None:
