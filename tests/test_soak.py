@@ -16,6 +16,10 @@ from torture import seconds_to_spend
 
 import logstore
 
+sys.path.insert(0, str(ROOT / "tools"))
+
+from soak_journal import Journal  # found by the line above
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -188,3 +192,15 @@ def test_what_nobody_touched_is_no_violation(soaked: Path, directory: Path) -> N
     logstore.open(kept / "store").close()
     done = soak("--dir", kept, "--rounds", 1)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_kill_right_after_a_command_that_was_cut_short_takes_the_open_transactions_along(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.json", tmp_path / "store")
+    journal.state.queues["q"] = []
+    for command in ({"do": "begin", "tx": "t1", "distributed": False}, {"do": "publish", "tx": "", "token": "m1"}):
+        journal.begin_command(command | {"at_s": 0.0, "queue": "q", "size": 1})
+        if command["tx"]:
+            journal.answered(command, None)
+    journal.interrupted("")
+    assert not journal.worker_died()
+    assert [(len(one.txs), len(one.queues["q"])) for one in journal.candidates] == [(0, 0), (0, 1)]

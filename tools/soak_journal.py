@@ -223,8 +223,10 @@ class Journal:
 
     def worker_died(self) -> bool:
         """From here on the store holds what a restart keeps; whether it is unknown which of two states that is."""
-        if self.candidates:
-            return False  # it has not been seen since the last death
+        if self.candidates:  # it has not been seen since the last death, or since a command was cut short
+            self.candidates = [one.died() for one in self.candidates]
+            self.state = self.candidates[0]
+            return False
         self.candidates = [self.state.died()]
         if self.in_flight is not None:
             done = copy.deepcopy(self.state)
