@@ -376,6 +376,12 @@ int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool wan
     if (rc != LS_OK) {
         return rc;
     }
+    /* No store has come so far: an open would begin with epoch 0, and be forgotten. */
+    if (s->epoch_max == UINT64_MAX || s->moved_epoch == UINT64_MAX) {
+        return fail(LS_CORRUPT,
+                    "the log is damaged: a segment's header names the last epoch that there can be. Nothing "
+                    "was changed; keep a copy of the directory and use `logstore verify`");
+    }
     if (s->last == SIZE_MAX && live == NULL) {
         find_taken_over(s);
     }
