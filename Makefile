@@ -17,11 +17,13 @@ ifeq ($(origin CC),default)
 CC := $(firstword $(foreach name,cc gcc clang,$(if $(shell command -v $(name) 2>/dev/null),$(name))))
 endif
 
-CORE := $(sort $(wildcard csrc/*.c))
-CORE_HEADERS := $(sort $(wildcard csrc/*.h csrc/include/*.h))
-CTESTS := $(sort $(wildcard csrc/tests/test_*.c))
-PROOFS := $(sort $(wildcard csrc/proof/*.c))
-ALL_C := $(sort $(CORE) $(CORE_HEADERS) $(wildcard csrc/tests/*.[ch] csrc/proof/*.[ch] csrc/guard/*.[ch] csrc/fuzz/*.[ch] benchmarks/*.[ch]))
+# One folder a layer; csrc/tests is linked into test programs only.
+CORE := $(sort $(filter-out csrc/tests/%,$(wildcard csrc/*/*.c csrc/*/*/*.c)))
+CORE_HEADERS := $(sort $(filter-out csrc/tests/%,$(wildcard csrc/*/*.h csrc/*/*/*.h)))
+SIMULATOR := $(sort $(wildcard csrc/tests/sim/*.c))
+CTESTS := $(sort $(wildcard csrc/tests/unit/test_*.c))
+PROOFS := $(sort $(wildcard csrc/tests/proof/*.c))
+ALL_C := $(sort $(CORE) $(CORE_HEADERS) $(wildcard csrc/tests/*/*.[ch] benchmarks/*.[ch]))
 
 C_FLAGS := -std=c11 -g -D_GNU_SOURCE -Wall -Wextra -pthread -Icsrc/include -Icsrc
 
@@ -205,7 +207,7 @@ types: setup
 	@$(BIN)/mypy --strict logstore
 
 tidy:
-	+@if command -v clang-tidy >/dev/null 2>&1; then $(SUBMAKE) VARIANT=tidy $(CORE:csrc/%.c=build/c/tidy/%.ok); \
+	+@if command -v clang-tidy >/dev/null 2>&1; then $(SUBMAKE) VARIANT=tidy $(patsubst csrc/%.c,build/c/tidy/%.ok,$(CORE) $(SIMULATOR)); \
 		else $(call LOUDLY,clang-tidy is not here: the C code was NOT analysed); fi
 
 .PHONY: format
@@ -250,7 +252,7 @@ coverage: $(FULL) ## lines and branches of the core that the C tests take (fails
 .PHONY: strict
 strict: ## compile the core with every warning an error, under gcc and clang
 	+@found=; for cc in gcc clang; do if command -v $$cc >/dev/null 2>&1; then found=yes; \
-		$(SUBMAKE) VARIANT=strict-$$cc CC=$$cc $(CORE:csrc/%.c=build/c/strict-$$cc/core/%.o) || exit 1; \
+		$(SUBMAKE) VARIANT=strict-$$cc CC=$$cc $(patsubst csrc/%.c,build/c/strict-$$cc/objects/%.o,$(CORE) $(SIMULATOR)) || exit 1; \
 		echo "strict: clean under $$cc"; \
 		else $(call LOUDLY,$$cc is not here: the core was NOT compiled with it); fi; done; [ -n "$$found" ]
 
@@ -299,44 +301,44 @@ ifdef VARIANT
 
 OUT := build/c/$(VARIANT)
 FLAGS := $(C_FLAGS) $(FLAGS_$(VARIANT))
-CORE_OBJECTS := $(CORE:csrc/%.c=$(OUT)/core/%.o)
-PROGRAMS := $(CTESTS:csrc/tests/%.c=$(OUT)/%)
-PROOF_PROGRAMS := $(PROOFS:csrc/proof/%.c=$(OUT)/%)
+OBJECTS := $(patsubst csrc/%.c,$(OUT)/objects/%.o,$(CORE) $(SIMULATOR))
+PROGRAMS := $(CTESTS:csrc/tests/unit/%.c=$(OUT)/%)
+PROOF_PROGRAMS := $(PROOFS:csrc/tests/proof/%.c=$(OUT)/%)
 
 $(OUT)/.compiled-with: FORCE
-	@mkdir -p $(OUT)/core
+	@mkdir -p $(OUT) $(sort $(dir $(OBJECTS)))
 	@echo '$(CC) $(FLAGS) $(CORE)' > $@.now
 	@if cmp -s $@.now $@; then rm $@.now; else mv $@.now $@; fi
 
-$(OUT)/core/%.o: csrc/%.c $(OUT)/.compiled-with
+$(OUT)/objects/%.o: csrc/%.c $(OUT)/.compiled-with
 	@$(CC) $(FLAGS) -MMD -MP -c -o $@ $<
 
-$(OUT)/%: csrc/tests/%.c $(CORE_OBJECTS) $(OUT)/.compiled-with
-	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(CORE_OBJECTS)
+$(OUT)/%: csrc/tests/unit/%.c $(OBJECTS) $(OUT)/.compiled-with
+	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(OBJECTS)
 
-$(OUT)/%: csrc/proof/%.c $(CORE_OBJECTS) $(OUT)/.compiled-with
-	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(CORE_OBJECTS)
+$(OUT)/%: csrc/tests/proof/%.c $(OBJECTS) $(OUT)/.compiled-with
+	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(OBJECTS)
 
 # PLANTED adds so many instructions to every message that comes into the table: the guard must see them.
-$(OUT)/instructions: csrc/guard/instructions.c $(CORE_OBJECTS) $(OUT)/.compiled-with
-	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(CORE_OBJECTS)
+$(OUT)/instructions: csrc/tests/guard/instructions.c $(OBJECTS) $(OUT)/.compiled-with
+	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(OBJECTS)
 
-$(OUT)/instructions-planted: csrc/guard/instructions.c $(CORE_OBJECTS) $(OUT)/.compiled-with FORCE
-	@$(CC) $(FLAGS) -DPLANTED_INSTRUCTIONS=$(PLANTED) -Wl,--wrap=table_add -o $@ $< $(CORE_OBJECTS)
+$(OUT)/instructions-planted: csrc/tests/guard/instructions.c $(OBJECTS) $(OUT)/.compiled-with FORCE
+	@$(CC) $(FLAGS) -DPLANTED_INSTRUCTIONS=$(PLANTED) -Wl,--wrap=table_add -o $@ $< $(OBJECTS)
 
 $(OUT)/%.ok: csrc/%.c $(CORE_HEADERS) .clang-tidy
-	@mkdir -p $(OUT)
+	@mkdir -p $(@D)
 	@clang-tidy --quiet $< -- $(C_FLAGS) > $@.log 2>&1 || { cat $@.log; exit 1; }
 	@touch $@
 
 # What is there for tests only is counted as well, but need not be slow.
 ifeq ($(VARIANT),coverage)
 run-test_relocate: export LOGSTORE_CRASH := 0
-$(PROGRAMS) $(filter $(OUT)/core/vfs_sim%.o,$(CORE_OBJECTS)): private FLAGS += -O2
+$(PROGRAMS) $(filter $(OUT)/objects/tests/%.o,$(OBJECTS)): private FLAGS += -O2
 endif
 
-.SECONDARY: $(CORE_OBJECTS) $(PROGRAMS) $(PROOF_PROGRAMS)
--include $(CORE_OBJECTS:.o=.d) $(PROGRAMS:=.d) $(PROOF_PROGRAMS:=.d)
+.SECONDARY: $(OBJECTS) $(PROGRAMS) $(PROOF_PROGRAMS)
+-include $(OBJECTS:.o=.d) $(PROGRAMS:=.d) $(PROOF_PROGRAMS:=.d)
 
 .PHONY: made-ctests
 made-ctests: $(PROGRAMS)
@@ -346,8 +348,8 @@ made-ctests: $(PROGRAMS)
 STOPPED := $(if $(shell command -v timeout 2>/dev/null),timeout --kill-after=10 900)
 
 .PHONY: run-ctests
-run-ctests: $(CTESTS:csrc/tests/%.c=run-%) $(PROVE_$(VARIANT):%=prove-%)
-	@[ -n '$(PROGRAMS)' ] || { echo "logstore: csrc/tests holds no test_*.c" >&2; exit 1; }
+run-ctests: $(CTESTS:csrc/tests/unit/%.c=run-%) $(PROVE_$(VARIANT):%=prove-%)
+	@[ -n '$(PROGRAMS)' ] || { echo "logstore: csrc/tests/unit holds no test_*.c" >&2; exit 1; }
 
 run-%: $(OUT)/% FORCE
 	@if $(STOPPED) $(WRAP) $< > $<.log 2>&1 && grep -q '^[1-9][0-9]* passed, 0 failed$$' $<.log; \

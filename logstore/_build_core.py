@@ -6,7 +6,7 @@ knows nothing of the functions themselves, and nothing at run time imports it: s
 ``setup.py``.
 
 Assertions of the core stay on in every build. ``LOGSTORE_SANITIZE=address,undefined`` (or ``thread``) in the
-environment adds the sanitizers; ``LOGSTORE_MUTANTS=1`` builds the deliberate faults of ``csrc/mutants.h`` in, for the
+environment adds the sanitizers; ``LOGSTORE_MUTANTS=1`` builds the deliberate faults of ``csrc/mutants/mutants.h`` in, for the
 tests of the tests alone; ``CC`` chooses the compiler, as always.
 """
 
@@ -122,13 +122,18 @@ def whole_program_flags() -> list[str]:
     return []
 
 
+def core_files(suffix: str) -> list[str]:
+    """The files of the core with this suffix, relative to the checkout: every folder of ``csrc/`` but ``tests``."""
+    found = (path.relative_to(ROOT) for path in (ROOT / "csrc").rglob(f"*{suffix}"))
+    return sorted(path.as_posix() for path in found if path.parts[1] != "tests")
+
+
 def builder() -> FFI:
     """The cffi builder, as ``cffi_modules`` in ``setup.py`` asks for it."""
     header = ROOT / HEADER
     if not header.is_file():
         raise SystemExit(f"{HEADER} is missing: build from a whole checkout or a source distribution")
-    sources = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("csrc/*.c"))
-    headers = [*ROOT.glob("csrc/*.h"), *ROOT.glob("csrc/include/*.h")]
+    sources = core_files(".c")
     sanitizers = sanitizer_flags(os.environ.get("LOGSTORE_SANITIZE", ""))
     mutants = mutant_flags(os.environ.get("LOGSTORE_MUTANTS", ""))
     whole_program = [] if sanitizers or mutants else whole_program_flags()
@@ -140,7 +145,7 @@ def builder() -> FFI:
         PREAMBLE,
         sources=sources,
         include_dirs=["csrc/include", "csrc"],
-        depends=sorted(path.relative_to(ROOT).as_posix() for path in headers),
+        depends=core_files(".h"),
         extra_compile_args=[*COMPILE_FLAGS, *whole_program, *mutants, *sanitizers],
         extra_link_args=["-pthread", *whole_program, *sanitizers],
     )

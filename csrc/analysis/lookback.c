@@ -1,0 +1,496 @@
+/* Records by their LSN, times, outcomes, and the enqueue of a place. See lookback.h. */
+#include "analysis/lookback_parts.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "os/error.h"
+#include "os/io.h"
+
+/* ---- files ---- */
+
+uint64_t look_segment_end(const struct lookback *l, const struct scan_file *f) {
+    return f->end_lsn != 0 ? f->end_lsn : l->reader->scan.end_lsn;
+}
+
+const struct scan_file *look_segment(const struct lookback *l, uint64_t lsn) {
+    const struct scan *s = &l->reader->scan;
+    uint64_t first_lsn = lsn / s->meta.segment_size * s->meta.segment_size;
+    size_t low = 0, high = s->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (s->files[middle].first_lsn < first_lsn) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    bool there = low < s->count && s->files[low].first_lsn == first_lsn && s->files[low].in_log &&
+                 first_lsn >= l->floor_lsn && lsn >= first_lsn + SEGMENT_HEADER_BYTES;
+    return there && lsn < look_segment_end(l, &s->files[low]) ? &s->files[low] : NULL;
+}
+
+static int open_segment(struct lookback *l, const struct scan_file *f) {
+    if (l->file >= 0 && l->file_of == f) {
+        return LS_OK;
+    }
+    vfs *v = l->reader->v;
+    char name[SEGMENT_NAME_BYTES];
+    format_segment_name(name, f->first_lsn);
+    int file = v->open(v, l->reader->dir, name, 0);
+    if (file < 0) {
+        int rc = file == -ENOENT
+                     ? fail_at(LS_CORRUPT, f->first_lsn, f->first_lsn, "the log is damaged: a segment is missing")
+                     : fail_errno(LS_IO, -file, "segment %s cannot be opened", name);
+        return reader_judge(l->reader, rc, f->first_lsn);
+    }
+    if (l->file >= 0) {
+        (void)v->close(v, l->file);
+    }
+    l->file = file;
+    l->file_of = f;
+    return LS_OK;
+}
+
+static struct window *oldest_window(struct lookback *l) {
+    struct window *oldest = &l->windows[0];
+    for (size_t i = 1; i < LOOK_WINDOWS; i++) {
+        oldest = l->windows[i].used < oldest->used ? &l->windows[i] : oldest;
+    }
+    return oldest;
+}
+
+static struct window *window_with(struct lookback *l, const struct scan_file *f, uint64_t offset, size_t bytes) {
+    struct window *w = l->last;
+    if (w != NULL && w->file == f && offset >= w->at && offset + bytes <= w->at + w->bytes) {
+        return w;
+    }
+    for (size_t i = 0; i < LOOK_WINDOWS; i++) {
+        w = &l->windows[i];
+        if (w->file == f && offset >= w->at && offset + bytes <= w->at + w->bytes) {
+            return w;
+        }
+    }
+    return NULL;
+}
+
+/* Reads a window of so many bytes or more, from the block of `offset` on. */
+static int fill_window(struct lookback *l, const struct scan_file *f, uint64_t offset, size_t bytes, size_t ahead,
+                       struct window *w) {
+    uint64_t from = offset / BLOCK_BYTES * BLOCK_BYTES, left = l->reader->meta.segment_size - from;
+    size_t want = (size_t)(offset - from) + bytes;
+    want = want < ahead ? ahead : want;
+    want = left < want ? (size_t)left : want;
+    int rc = open_segment(l, f);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    w->file = NULL;
+    if (want > w->capacity) {
+        uint8_t *data = malloc(want);
+        if (data == NULL) {
+            return fail_memory();
+        }
+        free(w->data);
+        w->data = data;
+        w->capacity = want;
+    }
+    int64_t got = io_read(l->reader->v, l->file, w->data, want, from);
+    if (got < 0) {
+        rc = fail_at(LS_IO, f->first_lsn, f->first_lsn + offset, "a segment cannot be read: %s", strerror((int)-got));
+        return reader_judge(l->reader, rc, f->first_lsn + offset);
+    }
+    w->file = f;
+    w->at = from;
+    w->bytes = (size_t)got;
+    return LS_OK;
+}
+
+int look_bytes(struct lookback *l, const struct scan_file *f, uint64_t offset, size_t bytes, size_t ahead,
+               const uint8_t **at, size_t *available) {
+    struct window *w = window_with(l, f, offset, bytes);
+    *available = 0;
+    if (w == NULL) {
+        w = oldest_window(l);
+        int rc = fill_window(l, f, offset, bytes, ahead, w);
+        if (rc != LS_OK) {
+            return rc;
+        }
+        l->verified_lsn = 0;
+    }
+    w->used = ++l->clock;
+    l->verified_lsn = w == l->last ? l->verified_lsn : 0;
+    l->last = w;
+    uint64_t skip = offset - w->at;
+    *available = skip < w->bytes ? w->bytes - (size_t)skip : 0;
+    *at = w->data + (*available > 0 ? skip : 0);
+    return LS_OK;
+}
+
+int look_failed(struct lookback *l, uint64_t lsn, enum format_result why) {
+    uint64_t first_lsn = lsn / l->reader->meta.segment_size * l->reader->meta.segment_size;
+    int rc =
+        fail_at(LS_CORRUPT, first_lsn, lsn,
+                "the log is damaged: a record that another one refers to cannot be read (%s). Nothing was changed; "
+                "keep a copy of the directory and use `logstore verify`",
+                format_result_text(why));
+    return reader_judge(l->reader, rc, lsn);
+}
+
+static int find_record(struct lookback *l, uint64_t lsn, struct record *r) {
+    const struct scan_file *f = look_segment(l, lsn);
+    if (f == NULL) {
+        return LS_END;
+    }
+    const uint8_t *at;
+    size_t available;
+    uint64_t offset = lsn - f->first_lsn, most = look_segment_end(l, f) - lsn;
+    int rc = look_bytes(l, f, offset, RECORD_HEADER_BYTES, LOOK_RECORD_BYTES, &at, &available);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    if (l->verified_lsn == lsn) {
+        format_read_verified(at, r);
+        return LS_OK;
+    }
+    uint64_t seed = format_segment_seed(l->reader->meta.uuid, f->first_lsn, f->header.epoch);
+    enum format_result why = format_get_header(at, available, seed, lsn, r);
+    if (why == FORMAT_SHORT && available >= RECORD_HEADER_BYTES && r->length <= most &&
+        r->length <= format_record_bytes_max(l->reader->meta.segment_size)) {
+        rc = look_bytes(l, f, offset, r->length, LOOK_RECORD_BYTES, &at, &available);
+        if (rc != LS_OK) {
+            return rc;
+        }
+    }
+    available = available < most ? available : (size_t)most;
+    why = format_get_record(at, available, seed, lsn, r);
+    if (why != FORMAT_OK) {
+        return look_failed(l, lsn, why);
+    }
+    l->verified_lsn = lsn;
+    return LS_OK;
+}
+
+int lookback_record(struct lookback *l, uint64_t lsn, struct record *r) {
+    int rc = find_record(l, lsn, r);
+    return look_forgives(l, rc) ? LS_END : rc;
+}
+
+/* ---- times and outcomes ---- */
+
+int lookback_time(struct lookback *l, uint64_t lsn, uint64_t *time_us) {
+    const struct scan_file *f = look_segment(l, lsn);
+    struct digest *d;
+    *time_us = 0;
+    int rc = f != NULL ? look_digest(l, f, true, false, &d) : LS_OK;
+    if (rc != LS_OK || f == NULL || (d->cut_lsn != 0 && lsn >= d->cut_lsn)) {
+        return rc;
+    }
+    size_t low = 0, high = d->time_count; /* the last batch at or below lsn */
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (d->times[middle].lsn <= lsn) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    *time_us = low > 0 ? d->times[low - 1].time_us : 0;
+    return LS_OK;
+}
+
+/* The newest that a segment says of a transaction: what it decides, or that it is prepared. */
+static const struct outcome *find_outcome(const struct digest *d, uint64_t tx_id) {
+    size_t low = 0, high = d->outcome_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (d->outcomes[middle].tx_id <= tx_id) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low > 0 && d->outcomes[low - 1].tx_id == tx_id ? &d->outcomes[low - 1] : NULL;
+}
+
+/* Whether a segment of this part of the log is missing, or was not read to its end. */
+static bool lacks_between(const struct lookback *l, uint64_t from_lsn, uint64_t to_lsn) {
+    const struct scan *s = &l->reader->scan;
+    uint64_t at = from_lsn;
+    for (size_t i = 0; i < s->count && s->files[i].first_lsn < to_lsn; i++) {
+        const struct scan_file *f = &s->files[i];
+        if (!f->in_log || look_segment_end(l, f) <= from_lsn) {
+            continue;
+        }
+        if ((f->first_lsn > at && f->header.prev_end_lsn != at) || l->digests[i].cut_lsn != 0) {
+            return true;
+        }
+        at = look_segment_end(l, f);
+    }
+    return at < to_lsn || (s->rest && to_lsn == s->end_lsn && s->end_lsn < s->watermark_lsn);
+}
+
+static int search_outcome(struct lookback *l, uint64_t tx_id, uint64_t from_lsn, struct outcome *o) {
+    const struct scan *s = &l->reader->scan;
+    uint64_t first_lsn = from_lsn / s->meta.segment_size * s->meta.segment_size;
+    *o = (struct outcome){.tx_id = tx_id, .what = LOOK_OPEN};
+    for (size_t i = 0; i < s->count && (o->what == LOOK_OPEN || o->what == LOOK_PREPARED); i++) {
+        const struct scan_file *f = &s->files[i];
+        struct digest *d;
+        if (!f->in_log || f->first_lsn < first_lsn || f->first_lsn >= l->as_of_lsn) {
+            continue;
+        }
+        int rc = look_digest(l, f, false, true, &d);
+        if (rc != LS_OK) {
+            return rc;
+        }
+        const struct outcome *said = find_outcome(d, tx_id);
+        *o = said != NULL ? *said : *o;
+    }
+    bool open = o->what == LOOK_OPEN || o->what == LOOK_PREPARED;
+    if (open && l->reader->permissive && lacks_between(l, from_lsn, l->as_of_lsn)) {
+        *o = (struct outcome){.tx_id = tx_id, .what = LOOK_UNKNOWN};
+    }
+    return LS_OK;
+}
+
+int lookback_outcome(struct lookback *l, uint64_t tx_id, uint64_t from_lsn, struct outcome *o) {
+    struct outcome *kept = &l->outcomes[look_slot(tx_id, LOOK_OUTCOMES)];
+    int rc = LS_OK;
+    if (kept->tx_id != tx_id) {
+        rc = search_outcome(l, tx_id, from_lsn, o);
+        if (rc == LS_OK) {
+            *kept = *o;
+        }
+    } else {
+        *o = *kept;
+    }
+    return rc;
+}
+
+/* ---- the enqueue of a place ---- */
+
+void lookback_passed(struct lookback *l, const struct recent_start *start) {
+    l->starts[look_slot(start->id, LOOK_STARTS)] = *start;
+}
+
+/* An enqueue at `lsn`, of a transaction or of none: whether it made the place, and then when. */
+static int judge_enqueue(struct lookback *l, uint64_t lsn, uint64_t tx_id, struct place_found *found, bool *made) {
+    *made = true;
+    *found = (struct place_found){.lsn = lsn};
+    if (tx_id == 0) {
+        return lookback_time(l, lsn, &found->time_us);
+    }
+    struct outcome o;
+    int rc = lookback_outcome(l, tx_id, lsn, &o);
+    if (rc == LS_OK) {
+        bool committed = o.what == LOOK_COMMITTED;
+        *made = committed || o.what == LOOK_UNKNOWN;
+        *found = (struct place_found){.lsn = committed ? o.lsn : 0, .time_us = committed ? o.time_us : 0};
+    }
+    return rc;
+}
+
+static int known_since(struct lookback *l, uint64_t order_lsn, uint64_t time_us, struct place_found *found) {
+    *found = (struct place_found){.lsn = order_lsn, .time_us = time_us};
+    return time_us != 0 ? LS_OK : lookback_time(l, order_lsn, &found->time_us);
+}
+
+static bool names_queue(const uint8_t *queues, uint32_t count, uint32_t queue_id) {
+    for (uint32_t i = 0; i < count; i++) {
+        if (format_queue_id(queues, i) == queue_id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static int judge_start(struct lookback *l, const struct record *r, uint32_t queue_id, struct place_found *found,
+                       bool *made) {
+    struct message_start m;
+    if (format_get_start(r, &m) != FORMAT_OK) {
+        return look_failed(l, r->lsn, FORMAT_MALFORMED);
+    }
+    if (!names_queue(m.queues, m.queue_count, queue_id)) {
+        return LS_OK;
+    }
+    if ((r->flags & FLAG_INLINE) != 0) {
+        *made = true;
+        return known_since(l, m.order_lsn, m.enqueue_time_us, found);
+    }
+    return judge_enqueue(l, r->lsn, m.tx_id, found, made);
+}
+
+static int judge_relocated(struct lookback *l, const struct record *r, uint32_t queue_id, struct place_found *found,
+                           bool *made) {
+    struct message_relocated m;
+    if (format_get_relocated(r, &m) != FORMAT_OK) {
+        return look_failed(l, r->lsn, FORMAT_MALFORMED);
+    }
+    for (uint32_t i = 0; i < m.place_count; i++) {
+        struct place_row row = format_place_row(m.places, i);
+        if (row.queue_id == queue_id) {
+            *made = true;
+            return known_since(l, row.order_lsn, row.enqueue_time_us, found);
+        }
+    }
+    int rc = LS_OK;
+    for (uint32_t i = m.pending_count; rc == LS_OK && !*made && i-- > 0;) {
+        struct pending_row row = format_pending_row(m.pending, i);
+        if (row.queue_id == queue_id && row.kind == PENDING_ENQUEUE) {
+            rc = judge_enqueue(l, row.lsn, row.tx_id, found, made);
+        }
+    }
+    return rc;
+}
+
+/* Whether this record of the chain made the place, and when. */
+static int judge_record(struct lookback *l, const struct record *r, uint32_t queue_id, struct place_found *found,
+                        bool *made) {
+    struct message_enqueue e;
+    switch (r->type) {
+    case MESSAGE_START:
+        return judge_start(l, r, queue_id, found, made);
+    case MESSAGE_ENQUEUE:
+        if (format_get_enqueue(r, &e) != FORMAT_OK) {
+            return look_failed(l, r->lsn, FORMAT_MALFORMED);
+        }
+        return names_queue(e.queues, e.queue_count, queue_id) ? judge_enqueue(l, r->lsn, e.tx_id, found, made) : LS_OK;
+    case MESSAGE_RELOCATED:
+        return judge_relocated(l, r, queue_id, found, made);
+    default:
+        return LS_OK;
+    }
+}
+
+/* What is known of this chain's dequeues, or where that goes: of a set the one that was asked for the longest ago. */
+static struct dequeues_only *run_of(struct lookback *l, uint64_t id) {
+    struct dequeues_only *set = &l->chains[look_slot(id, LOOK_CHAINS / LOOK_WAYS) * LOOK_WAYS], *oldest = set;
+    for (size_t i = 0; i < LOOK_WAYS; i++) {
+        if (set[i].id == id) {
+            return &set[i];
+        }
+        oldest = set[i].top < oldest->top ? &set[i] : oldest;
+    }
+    return oldest;
+}
+
+/* Along the chain's back-links to the record that made the place. A run of dequeues is passed over only once. */
+static int follow_chain(struct lookback *l, const struct record *dequeue, uint32_t queue_id,
+                        struct place_found *found) {
+    struct dequeues_only *run = run_of(l, dequeue->id);
+    uint64_t at = dequeue->prev, below = dequeue->lsn;
+    bool made = false, dequeues_only = true;
+    while (at >= dequeue->id && at < below && !made) {
+        struct record r;
+        if (run->id == dequeue->id && run->top == at) {
+            below = at;
+            at = run->next;
+            continue;
+        }
+        int rc = lookback_record(l, at, &r);
+        if (rc == LS_OK && r.id != dequeue->id) {
+            return look_failed(l, at, FORMAT_PLACE);
+        }
+        if (dequeues_only && (rc == LS_END || (rc == LS_OK && r.type != MESSAGE_DEQUEUE))) {
+            dequeues_only = false;
+            *run = (struct dequeues_only){.id = dequeue->id, .top = dequeue->lsn, .next = at};
+        }
+        if (rc != LS_OK) {
+            return rc == LS_END ? LS_OK : rc; /* recycled: the log no longer tells */
+        }
+        below = at;
+        at = r.prev;
+        rc = judge_record(l, &r, queue_id, found, &made);
+        if (rc != LS_OK) {
+            return rc;
+        }
+        *found = made ? *found : (struct place_found){.lsn = 0};
+    }
+    return LS_OK;
+}
+
+void lookback_know(struct lookback *l, const ls_rows_options *options) { l->known = options; }
+
+/* What the log does not tell (any more) may be known from elsewhere. */
+static void ask_known(const struct lookback *l, uint64_t id, uint32_t queue_id, struct place_found *found) {
+    const ls_rows_options *o = l->known;
+    size_t low = 0, high = o != NULL ? o->place_count : 0;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (o->place_ids[middle] < id || (o->place_ids[middle] == id && o->place_queue_ids[middle] < queue_id)) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    bool there = o != NULL && low < o->place_count && o->place_ids[low] == id && o->place_queue_ids[low] == queue_id;
+    if (there && (found->lsn == 0 || found->lsn == o->place_lsns[low])) {
+        *found = (struct place_found){.lsn = o->place_lsns[low], .time_us = o->place_times[low]};
+    }
+}
+
+int lookback_enqueue(struct lookback *l, const struct record *dequeue, uint32_t queue_id, struct place_found *found) {
+    const struct recent_start *start = &l->starts[look_slot(dequeue->id, LOOK_STARTS)];
+    *found = (struct place_found){.lsn = 0};
+    if (dequeue->prev == dequeue->id && start->id == dequeue->id && start->tx_id == 0) {
+        *found = (struct place_found){.lsn = start->id, .time_us = start->time_us};
+        return LS_OK;
+    }
+    int rc = follow_chain(l, dequeue, queue_id, found);
+    if (look_forgives(l, rc)) {
+        *found = (struct place_found){.lsn = 0};
+        rc = LS_OK;
+    }
+    if (rc == LS_OK && found->time_us == 0) {
+        ask_known(l, dequeue->id, queue_id, found);
+    }
+    return rc;
+}
+
+/* ---- the whole ---- */
+
+struct lookback *lookback_new(ls_reader *reader, uint64_t as_of_lsn) {
+    struct lookback *l = calloc(1, sizeof *l);
+    if (l == NULL) {
+        return NULL;
+    }
+    l->reader = reader;
+    l->v = reader->v;
+    l->digest_count = reader->scan.count;
+    l->file = -1;
+    /* Segments below a hold may be recycled at any time; rows must not depend on when. */
+    uint64_t kept_lsn = reader->keep_lsn / reader->meta.segment_size * reader->meta.segment_size;
+    l->floor_lsn = kept_lsn > reader->scan.base_lsn ? kept_lsn : reader->scan.base_lsn;
+    l->as_of_lsn = as_of_lsn == 0 || as_of_lsn > reader->scan.end_lsn ? reader->scan.end_lsn : as_of_lsn;
+    l->digests = calloc(reader->scan.count + 1, sizeof *l->digests);
+    l->starts = calloc(LOOK_STARTS, sizeof *l->starts);
+    l->outcomes = calloc(LOOK_OUTCOMES, sizeof *l->outcomes);
+    l->chains = calloc(LOOK_CHAINS, sizeof *l->chains);
+    if (l->digests == NULL || l->starts == NULL || l->outcomes == NULL || l->chains == NULL) {
+        lookback_free(l);
+        return NULL;
+    }
+    return l;
+}
+
+void lookback_free(struct lookback *l) {
+    if (l == NULL) {
+        return;
+    }
+    if (l->digests != NULL) {
+        look_digests_free(l);
+    }
+    for (size_t i = 0; i < LOOK_WINDOWS; i++) {
+        free(l->windows[i].data);
+    }
+    if (l->file >= 0) {
+        (void)l->v->close(l->v, l->file);
+    }
+    free(l->digests);
+    free(l->starts);
+    free(l->outcomes);
+    free(l->chains);
+    free(l);
+}

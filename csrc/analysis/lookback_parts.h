@@ -1,0 +1,92 @@
+/* What the files of looking back share: windows, and digests of segments. See lookback.h. */
+#ifndef LOGSTORE_LOOKBACK_PARTS_H
+#define LOGSTORE_LOOKBACK_PARTS_H
+
+#include "analysis/lookback.h"
+
+enum {
+    LOOK_WINDOWS = 24,
+    LOOK_WINDOW_BYTES = 256 << 10, /* of what is read through */
+    LOOK_RECORD_BYTES = 32 << 10,  /* of what may be one record here, and the next one far away */
+    LOOK_STARTS = 1 << 16,         /* powers of two: they are found by hash */
+    LOOK_OUTCOMES = 1 << 10,
+    LOOK_CHAINS = 1 << 18, /* in sets of LOOK_WAYS */
+    LOOK_WAYS = 4,
+};
+
+struct window {
+    const struct scan_file *file; /* NULL: none */
+    uint64_t at;                  /* offset in the file */
+    size_t bytes;
+    size_t capacity;
+    uint8_t *data;
+    uint64_t used; /* when */
+};
+
+struct batch_time {
+    uint64_t lsn;
+    uint64_t time_us;
+};
+
+/* What a segment says, learnt once. */
+struct digest {
+    struct batch_time *times; /* ascending */
+    size_t time_count;
+    struct outcome *outcomes; /* by transaction, then LSN */
+    size_t outcome_count;
+    uint64_t cut_lsn; /* what it says ends here, since a permissive reader could not read on; 0: it is whole */
+    bool has_times;
+    bool has_outcomes;
+    uint64_t used; /* when */
+};
+
+/* From `top` down to `next` a chain has dequeues only. */
+struct dequeues_only {
+    uint64_t id;
+    uint64_t top;
+    uint64_t next;
+};
+
+struct lookback {
+    ls_reader *reader;
+    vfs *v;              /* the reader's: whoever frees this may have closed that */
+    size_t digest_count; /* likewise its files */
+    uint64_t as_of_lsn;
+    uint64_t floor_lsn; /* the first segment that it looks at */
+    uint64_t clock;
+    struct window windows[LOOK_WINDOWS];
+    struct window *last;
+    uint64_t verified_lsn; /* of the record that was verified last, still in `last` */
+    int file;              /* the one file that is open */
+    const struct scan_file *file_of;
+    struct digest *digests; /* one for each of the scan's files */
+    uint64_t digest_bytes;  /* of all of them */
+    struct recent_start *starts;
+    struct outcome *outcomes;
+    struct dequeues_only *chains;
+    const ls_rows_options *known; /* its places; NULL: none */
+};
+
+static inline size_t look_slot(uint64_t id, size_t slots) {
+    return (size_t)((id * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (slots - 1);
+}
+
+/* The segment in which an LSN of the log lies; NULL: none. */
+const struct scan_file *look_segment(const struct lookback *l, uint64_t lsn);
+/* Where the log's part of it ends. */
+uint64_t look_segment_end(const struct lookback *l, const struct scan_file *f);
+/* Bytes of a segment from this offset on: as many as asked if the file has them. What is not at hand is read with what
+   follows it, `ahead` bytes in all. */
+int look_bytes(struct lookback *l, const struct scan_file *f, uint64_t offset, size_t bytes, size_t ahead,
+               const uint8_t **at, size_t *available);
+/* A permissive reader does without what cannot be read. */
+static inline bool look_forgives(const struct lookback *l, int rc) {
+    return l->reader->permissive && (rc == LS_CORRUPT || rc == LS_IO);
+}
+/* What was found at this LSN is not what stood there: damaged, or recycled while it was read. */
+int look_failed(struct lookback *l, uint64_t lsn, enum format_result why);
+/* lookback_digest.c: with times, or outcomes, or both. */
+int look_digest(struct lookback *l, const struct scan_file *f, bool times, bool outcomes, struct digest **d);
+void look_digests_free(struct lookback *l);
+
+#endif

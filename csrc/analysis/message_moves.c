@@ -1,0 +1,241 @@
+/*
+ * Relocations in a pass over messages. A complete one gives a chain's whole state. Of a chain that is here it is the
+ * state that is here already, and is only counted; of one that began before this pass it is all that is known, and from
+ * then on the chain is here. See message_rows.h, and replay_moved.c for what makes one complete.
+ */
+#include <stdlib.h>
+
+#include "os/error.h"
+#include "analysis/message_rows.h"
+
+void moves_forget(pass *p) {
+    free(p->moving.copies);
+    free(p->moving.places);
+    free(p->moving.work);
+    p->moving = (struct life_moving){.id = 0};
+}
+
+static void forget_parts(struct life_moving *v) {
+    v->named_bytes = 0;
+    v->next_part = v->place_count = v->work_count = 0;
+}
+
+static bool take_place(struct life_moving *v, struct place_row row) {
+    if (!lives_grow((void **)&v->places, &v->place_capacity, v->place_count, sizeof *v->places)) {
+        return false;
+    }
+    v->places[v->place_count++] = row;
+    return true;
+}
+
+/* Everything that a complete relocation of a chain says that is not here. */
+struct adopted {
+    uint64_t content_bytes;
+    uint64_t copied_bytes;
+    bool staged;
+    bool header_known;
+    uint32_t header_bytes;
+    bool published;
+};
+
+static int adopt_places(pass *p, uint32_t number) {
+    int rc = LS_OK;
+    for (uint32_t i = 0; rc == LS_OK && i < p->moving.place_count; i++) {
+        const struct place_row *row = &p->moving.places[i];
+        const struct life_place place = {.enqueue_lsn = row->order_lsn,
+                                         .enqueue_time_us = row->enqueue_time_us,
+                                         .queue_id = row->queue_id,
+                                         .order_index = row->order_index};
+        rc = life_add_place(p, number, &place);
+    }
+    return rc;
+}
+
+/* Who moves it has not rolled it back: so what began in an earlier epoch is prepared. */
+static int adopt_work(pass *p, uint32_t number) {
+    int rc = LS_OK;
+    for (uint32_t i = 0; rc == LS_OK && i < p->moving.work_count; i++) {
+        const struct pending_row *row = &p->moving.work[i];
+        const struct life_work work = {.tx_id = row->tx_id,
+                                       .lsn = row->lsn,
+                                       .queue_id = row->queue_id,
+                                       .order_index = row->order_index,
+                                       .kind = (uint8_t)row->kind};
+        rc = life_add_work(p, number, &work);
+        if (rc == LS_OK && row->tx_id < p->epoch_lsn) {
+            lives_tx(p, row->tx_id)->prepared = true;
+        }
+    }
+    return rc;
+}
+
+/* One that nothing keeps, or that began in this pass and is not here, is a message that has ended. */
+static int adopt(pass *p, uint64_t id, const struct adopted *a) {
+    const struct life_moving *v = &p->moving;
+    uint32_t number;
+    if ((v->place_count == 0 && v->work_count == 0 && !a->staged) || id >= p->from_lsn) {
+        return LS_OK;
+    }
+    uint32_t flags =
+        (a->staged ? 0U : LIFE_ENQUEUED) | (a->published ? LIFE_PUBLISHED : 0U) | (a->header_known ? LIFE_HEADER : 0U);
+    int rc = lives_add(p, id, flags, &number);
+    if (rc == LS_OK) {
+        struct life *l = life_at(p, number);
+        l->content_bytes = a->content_bytes;
+        l->header_bytes = a->header_bytes;
+        l->copy_count = 1;
+        l->copied_bytes = a->copied_bytes;
+        rc = adopt_places(p, number);
+    }
+    return rc == LS_OK ? adopt_work(p, number) : rc;
+}
+
+static void count_move(struct life *l, uint64_t bytes, bool header_known, uint32_t header_bytes) {
+    l->copy_count += l->copy_count < INT32_MAX ? 1 : 0;
+    l->copied_bytes += bytes;
+    if (header_known) {
+        l->header_bytes = header_bytes;
+        l->flags |= LIFE_HEADER;
+    }
+}
+
+/* The whole state in one record. */
+static int move_inline(pass *p, const struct record *r, const struct message_start *m) {
+    uint32_t number;
+    struct life *l = lives_find(p, r->id, &number);
+    moves_forget(p);
+    if (l != NULL) {
+        count_move(l, r->length, true, m->header_bytes);
+        return LS_OK;
+    }
+    bool ordered = (r->flags & FLAG_ORDERED) != 0, taken = true;
+    uint64_t told_us = m->enqueue_time_us <= INT64_MAX ? m->enqueue_time_us : INT64_MAX;
+    for (uint32_t i = 0; taken && i < m->queue_count; i++) {
+        uint32_t queue_id = format_queue_id(m->queues, i);
+        if (queue_id != 0) {
+            taken = take_place(&p->moving, (struct place_row){.order_lsn = m->order_lsn,
+                                                              .enqueue_time_us = ordered ? 0 : told_us,
+                                                              .queue_id = queue_id,
+                                                              .order_index = m->order_index + (ordered ? i : 0)});
+        }
+    }
+    const struct adopted a = {.content_bytes = m->content_bytes,
+                              .copied_bytes = r->length,
+                              .header_known = true,
+                              .header_bytes = m->header_bytes,
+                              .published = (r->flags & FLAG_PUBLISHED) != 0};
+    int rc = taken ? adopt(p, r->id, &a) : fail_memory();
+    moves_forget(p);
+    return rc;
+}
+
+int moves_start_copy(pass *p, const struct record *r) {
+    struct message_start m;
+    if (format_get_start(r, &m) != FORMAT_OK) {
+        return pass_malformed(p, r);
+    }
+    if ((r->flags & FLAG_INLINE) != 0) {
+        return move_inline(p, r, &m);
+    }
+    moves_forget(p);
+    p->moving.id = r->id;
+    p->moving.start_bytes = r->length;
+    p->moving.start_lsn = r->lsn;
+    p->moving.header_bytes = m.header_bytes;
+    p->moving.published = (r->flags & FLAG_PUBLISHED) != 0;
+    return LS_OK;
+}
+
+int moves_chunk_copy(pass *p, const struct record *r) {
+    if (p->moving.id != r->id) {
+        moves_forget(p);
+        p->moving.id = r->id;
+    }
+    if (!lives_grow((void **)&p->moving.copies, &p->moving.copy_capacity, p->moving.copy_count,
+                    sizeof *p->moving.copies)) {
+        return fail_memory();
+    }
+    p->moving.copies[p->moving.copy_count++] = (struct life_copy){.lsn = r->lsn, .bytes = r->length};
+    return LS_OK;
+}
+
+/* Bytes of the chunk's copy that stands there, if it was seen. */
+static uint32_t copied_at(const struct life_moving *v, uint64_t lsn) {
+    uint32_t low = 0, high = v->copy_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (v->copies[middle].lsn < lsn) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low < v->copy_count && v->copies[low].lsn == lsn ? v->copies[low].bytes : 0;
+}
+
+static int gather(pass *p, const struct record *r, const struct message_relocated *m) {
+    struct life_moving *v = &p->moving;
+    bool taken = true, sound = true;
+    if (m->place_count > LIFE_PLACES_MAX - v->place_count || m->pending_count > LIFE_WORK_MAX - v->work_count) {
+        return fail(LS_BUSY, "message %llu has more places or undecided operations than a row can have",
+                    (unsigned long long)v->id);
+    }
+    for (uint32_t i = 0; taken && i < m->place_count; i++) {
+        struct place_row row = format_place_row(m->places, i);
+        row.enqueue_time_us = row.enqueue_time_us <= INT64_MAX ? row.enqueue_time_us : INT64_MAX;
+        sound = sound && row.order_index <= ORDER_INDEX_MAX;
+        taken = take_place(v, row);
+    }
+    for (uint32_t i = 0; taken && i < m->pending_count; i++) {
+        taken = lives_grow((void **)&v->work, &v->work_capacity, v->work_count, sizeof *v->work);
+        if (taken) {
+            v->work[v->work_count] = format_pending_row(m->pending, i);
+            sound = sound && v->work[v->work_count++].order_index <= ORDER_INDEX_MAX;
+        }
+    }
+    return !taken ? fail_memory() : sound ? LS_OK : pass_malformed(p, r);
+}
+
+int moves_state(pass *p, const struct record *r) {
+    struct message_relocated m;
+    struct life_moving *v = &p->moving;
+    uint32_t number;
+    if (format_get_relocated(r, &m) != FORMAT_OK) {
+        return pass_malformed(p, r);
+    }
+    struct life *l = lives_find(p, r->id, &number);
+    if (m.part == 0 && v->id != r->id) {
+        moves_forget(p);
+        v->id = r->id;
+    }
+    if (m.part == 0) {
+        forget_parts(v);
+    }
+    if (v->id != r->id || v->next_part != m.part) { /* its first parts lie before this pass: superseded */
+        return LS_OK;
+    }
+    v->next_part++;
+    v->named_bytes += r->length;
+    for (uint32_t i = 0; i < m.chunk_count; i++) {
+        v->named_bytes += copied_at(v, format_chunk_row(m.chunks, i).lsn);
+    }
+    int rc = l == NULL ? gather(p, r, &m) : LS_OK;
+    if (rc != LS_OK || (r->flags & FLAG_PART) != 0) {
+        return rc;
+    }
+    bool copy_seen = v->start_lsn == m.start_lsn;
+    uint64_t bytes = v->named_bytes + (copy_seen ? v->start_bytes : 0);
+    if (l != NULL) {
+        count_move(l, bytes, copy_seen, v->header_bytes);
+    } else {
+        const struct adopted a = {.content_bytes = m.content_bytes,
+                                  .copied_bytes = bytes,
+                                  .staged = (r->flags & FLAG_STAGED) != 0,
+                                  .header_known = copy_seen,
+                                  .header_bytes = copy_seen ? v->header_bytes : 0,
+                                  .published = copy_seen && v->published};
+        rc = adopt(p, r->id, &a);
+    }
+    moves_forget(p);
+    return rc;
+}

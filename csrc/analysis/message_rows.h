@@ -1,0 +1,287 @@
+/*
+ * Messages as rows: one pass over the log, which keeps what every open message has been through and puts one row for each
+ * whose life ends. What a record means is section 7 of docs/format.md; what a row says is logstore.arrow.MESSAGES.
+ *
+ * What always holds
+ *   - a life is here from its start record, or from the first complete relocation of a chain that began before this pass,
+ *     until its message has ended; what else is read of a chain that is not here says nothing;
+ *   - a transaction is here as long as a life has work of it;
+ *   - memory is taken for what is open, not for what was read;
+ *   - the pass is a function of the records alone: ended anywhere, and begun again there with the states that it left, it
+ *     gives the same rows. So nothing may be kept that is in no state.
+ *
+ * Contradictions are not judged, since `verify` does that and a pass may begin anywhere: what does not fit changes nothing.
+ */
+#ifndef LOGSTORE_MESSAGE_ROWS_H
+#define LOGSTORE_MESSAGE_ROWS_H
+
+#include "analysis/columns.h"
+#include "read/reader.h"
+#include "table/table.h"
+
+enum {
+    LIFE_PLACES_MAX = 1 << 22, /* of one message, ever */
+    LIFE_WORK_MAX = 1 << 22,   /* undecided operations on one message */
+    BATCH_ITEMS_MAX = 1 << 20, /* places in one batch of rows */
+    LIVES_IN_SLAB = 4096,
+    READ_AT_ONCE = 64 << 20,
+};
+
+#define LIFE_NONE UINT32_MAX
+
+enum place_end {
+    PLACE_OPEN = 0,
+    PLACE_DEQUEUED = 1,
+    PLACE_QUEUE_DELETED = 2,
+};
+
+/* How something ended, or will have. */
+struct ending {
+    uint64_t lsn;
+    uint64_t time_us;
+    uint64_t tx_id; /* 0: none */
+    uint16_t delivery_count;
+    uint8_t reason;
+    uint8_t how; /* enum place_end */
+};
+
+struct life_place {
+    uint64_t enqueue_lsn;
+    uint64_t enqueue_time_us; /* 0: not known, here and below */
+    uint64_t enqueue_tx;
+    struct ending end;
+    uint32_t queue_id;
+    uint32_t order_index;
+    uint32_t ended_as; /* the life's how many-th place to end */
+};
+
+struct life_work {
+    uint64_t tx_id;
+    uint64_t lsn;
+    uint32_t queue_id;
+    uint32_t order_index;
+    uint16_t delivery_count;
+    uint8_t reason;
+    uint8_t kind; /* enum pending_kind */
+    bool queue_gone;
+};
+
+/* What a message has that is not on one queue, outside transactions. */
+struct life_more {
+    struct life_place *places; /* all it ever had, in the order in which they came */
+    struct life_work *work;    /* in the order in which it was done */
+    uint32_t place_count, place_capacity;
+    uint32_t work_count, work_capacity;
+    uint32_t open_places;
+    uint32_t ended_places;
+};
+
+enum life_flag {
+    LIFE_FREE = 1,
+    LIFE_WHOLE = 2,     /* its start record was seen */
+    LIFE_PUBLISHED = 4, /* goes with a rollback of its enqueue */
+    LIFE_ENQUEUED = 8,  /* some enqueue of it has taken effect */
+    LIFE_HEADER = 16,   /* header_bytes is known */
+    LIFE_PLACE = 32,    /* one place, which stands here; only without `more` */
+    LIFE_LINKED = 64,   /* in a list: of its place's queue, or of those with more */
+};
+
+struct life {
+    uint64_t id;
+    uint64_t start_time_us;
+    uint64_t content_bytes;
+    uint64_t record_bytes;
+    uint64_t copied_bytes;
+    uint64_t enqueue_lsn;
+    uint64_t enqueue_time_us;
+    uint64_t enqueue_tx;
+    struct life_more *more;
+    uint32_t queue_id;
+    uint32_t order_index;
+    uint32_t header_bytes;
+    uint32_t record_count;
+    uint32_t copy_count;
+    uint32_t next, prev; /* in the list; LIFE_NONE ends it. Of a free one: the next free one */
+    uint32_t flags;
+};
+
+struct life_slab {
+    struct life lives[LIVES_IN_SLAB];
+};
+
+/* A queue with open places or undecided work. */
+struct life_queue {
+    uint32_t id;     /* 0: free */
+    uint32_t first;  /* of the lives whose only place is here; of a free one: the next free one */
+    uint64_t others; /* open places and work of lives with more */
+};
+
+struct life_tx {
+    uint64_t id;   /* 0: free */
+    uint64_t *ids; /* of messages with work of it; one may stand here twice */
+    size_t count, capacity;
+    uint32_t next_free;
+    bool prepared;
+};
+
+struct life_copy {
+    uint64_t lsn;
+    uint32_t bytes;
+};
+
+/* A relocation under way. Its rows are kept only of a chain that is not here. */
+struct life_moving {
+    uint64_t id;          /* 0: none */
+    uint64_t start_lsn;   /* of the START copy; 0: none was seen */
+    uint64_t named_bytes; /* of the parts, and of the copies that they name */
+    uint32_t start_bytes;
+    uint32_t header_bytes;
+    uint32_t next_part;
+    bool published;
+    struct life_copy *copies; /* of chunks, in the order of the log */
+    uint32_t copy_count, copy_capacity;
+    struct place_row *places;
+    struct pending_row *work;
+    uint32_t place_count, place_capacity;
+    uint32_t work_count, work_capacity;
+};
+
+/* Where a place stands among its message's: the order in which they took effect. */
+struct place_key {
+    uint64_t lsn;
+    uint32_t order_index;
+    uint32_t index;
+};
+
+struct ended_id {
+    uint64_t id;
+    uint32_t number;
+};
+
+struct name_of {
+    uint32_t queue_id;
+    uint32_t index;
+};
+
+struct ls_message_rows {
+    uint64_t start_lsn;
+    uint64_t stop_lsn;
+    uint64_t from_lsn; /* where the log was first read */
+    uint64_t batch_rows;
+    uint64_t read_at_once; /* bytes of the log, by one call */
+    struct name_of *names; /* sorted by queue id */
+    size_t name_count;
+    struct name_of named; /* the last one asked for */
+
+    /* ---- what is open ---- */
+    struct life_slab **slabs;
+    uint32_t slab_count, slab_capacity;
+    uint32_t slots; /* ever used */
+    uint32_t free_life;
+    uint64_t count;
+    uint64_t staged; /* never enqueued */
+    struct index lives;
+    uint32_t many; /* the list of those with more */
+    struct life_queue *queues;
+    uint32_t queue_count, queue_capacity, free_queue;
+    struct index queue_index;
+    uint32_t near_queue; /* the last one asked for */
+    struct life_tx *txs;
+    uint32_t tx_count, tx_capacity, free_tx;
+    struct index tx_index;
+    struct life_moving moving;
+
+    /* ---- where the pass is ---- */
+    uint64_t epoch;     /* of the last batch; 0: none was read */
+    uint64_t epoch_lsn; /* of its first batch; 0: not seen */
+    struct scan_batch batch;
+    uint32_t offset; /* of the next record in the batch */
+    bool in_batch;
+    bool began;
+    bool ended;
+    ls_columns *filling; /* rows that nobody has yet */
+    uint64_t budget;     /* bytes of the log that this call may still read */
+    int failure;         /* sticks */
+    ls_error error;
+
+    /* ---- lives that have ended together, and have no row yet ---- */
+    struct ending end;
+    uint16_t end_type; /* of the record */
+    uint32_t *closing;
+    size_t closing_count, closing_capacity, closing_next;
+
+    /* ---- the open ones, handed out by id ---- */
+    struct ended_id *sorted;
+    size_t sorted_count, sorted_next;
+
+    struct place_key *keys; /* of one life's places, sorted */
+    uint32_t key_capacity;
+    uint8_t *blob;
+    size_t blob_capacity;
+};
+
+typedef struct ls_message_rows pass;
+
+static inline struct life *life_at(const pass *p, uint32_t number) {
+    return &p->slabs[number / LIVES_IN_SLAB]->lives[number % LIVES_IN_SLAB];
+}
+
+static inline bool life_is_staged(const struct life *l) { return (l->flags & LIFE_ENQUEUED) == 0; }
+
+/* ---- message_lives.c: what is open; every function that can fail says LS_NO_MEMORY or LS_BUSY ---- */
+
+void lives_init(pass *p);
+void lives_free(pass *p);
+struct life *lives_find(const pass *p, uint64_t id, uint32_t *number);
+/* Staged, with nothing but its id. */
+int lives_add(pass *p, uint64_t id, uint32_t flags, uint32_t *number);
+void lives_remove(pass *p, uint32_t number);
+
+static inline uint32_t life_open_places(const struct life *l) {
+    return l->more != NULL ? l->more->open_places : (l->flags & LIFE_PLACE) != 0 ? 1 : 0;
+}
+
+static inline uint32_t life_work_count(const struct life *l) { return l->more != NULL ? l->more->work_count : 0; }
+
+/* The place takes effect, unless the message is there already. */
+int life_add_place(pass *p, uint32_t number, const struct life_place *place);
+/* The open place on that queue ends, if there is one and the life has more; false if not. */
+bool life_end_place(pass *p, struct life *l, uint32_t queue_id, const struct ending *end);
+int life_add_work(pass *p, uint32_t number, const struct life_work *work);
+/* Its work of that transaction takes effect at its outcome, or is forgotten (NULL). */
+int life_decide_work(pass *p, uint32_t number, uint64_t tx_id, const struct ending *commit);
+/* What has come down to one place that was never ended needs no more than that. */
+void life_settle_down(pass *p, uint32_t number);
+void life_enqueued(pass *p, struct life *l);
+/* The transaction, if any life has work of it; or NULL. */
+struct life_tx *lives_tx(const pass *p, uint64_t tx_id);
+void lives_remove_tx(pass *p, uint64_t tx_id);
+/* Ends every place there; what that leaves without place and work goes into `closing`. */
+int lives_delete_queue(pass *p, uint32_t queue_id, const struct ending *end);
+int lives_close(pass *p, uint32_t number); /* into `closing` */
+/* Room for one more in an array of items of this size. */
+bool lives_grow(void **items, uint32_t *capacity, uint32_t count, size_t bytes);
+
+/* ---- message_moves.c ---- */
+
+int moves_start_copy(pass *p, const struct record *r);
+int moves_chunk_copy(pass *p, const struct record *r);
+int moves_state(pass *p, const struct record *r);
+void moves_forget(pass *p);
+/* message_rows.c: after a failure a pass only fails. */
+int pass_stick(pass *p, int rc);
+int pass_malformed(const pass *p, const struct record *r);
+
+/* ---- message_rows_put.c ---- */
+
+ls_columns *message_columns_new(bool open, uint64_t rows);
+/* LS_END: the batch is full, and nothing was put. */
+int message_columns_put(pass *p, ls_columns *c, const struct life *l, bool open);
+
+/* ---- message_state.c ---- */
+
+/* The life's state in p->blob. */
+int life_state_put(pass *p, const struct life *l, size_t *bytes);
+int life_state_get(pass *p, uint64_t id, const uint8_t *bytes, size_t n);
+
+#endif

@@ -1,0 +1,309 @@
+/* A life as a row. The columns are those that logstore.h lists for ls_message_rows. See message_rows.h. */
+#include <stdlib.h>
+
+#include "os/error.h"
+#include "analysis/message_rows.h"
+
+enum column_name {
+    C_ID,
+    C_QUEUE_ID,
+    C_QUEUE,
+    C_START_TIME,
+    C_ENQUEUE_LSN,
+    C_ENQUEUE_TIME,
+    C_DEQUEUE_LSN,
+    C_DEQUEUE_TIME,
+    C_END_LSN,
+    C_END_TIME,
+    C_OUTCOME,
+    C_REASON,
+    C_DELIVERY_COUNT,
+    C_PLACE_COUNT,
+    C_HEADER_BYTES,
+    C_CONTENT_BYTES,
+    C_RECORD_COUNT,
+    C_RECORD_BYTES,
+    C_COPY_COUNT,
+    C_COPIED_BYTES,
+    C_ENQUEUE_TX,
+    C_DEQUEUE_TX,
+    C_WHOLE,
+    C_PLACES,
+    C_PENDING,
+    C_STAGED,
+    C_STATE,
+    P_QUEUE_ID,
+    P_QUEUE,
+    P_ENQUEUE_LSN,
+    P_ENQUEUE_TIME,
+    P_ENQUEUE_TX,
+    P_DEQUEUE_LSN,
+    P_DEQUEUE_TIME,
+    P_DEQUEUE_TX,
+    P_REASON,
+    P_DELIVERY_COUNT,
+    COLUMNS_IN_ALL,
+};
+
+static_assert(COLUMNS_IN_ALL == LS_MESSAGE_COLUMNS, "logstore.h tells how many there are");
+
+static const uint8_t kinds_of_all[COLUMNS_IN_ALL] = {
+    [C_ID] = COLUMN_64,
+    [C_QUEUE_ID] = COLUMN_64,
+    [C_QUEUE] = COLUMN_32,
+    [C_START_TIME] = COLUMN_64,
+    [C_ENQUEUE_LSN] = COLUMN_64,
+    [C_ENQUEUE_TIME] = COLUMN_64,
+    [C_DEQUEUE_LSN] = COLUMN_64,
+    [C_DEQUEUE_TIME] = COLUMN_64,
+    [C_REASON] = COLUMN_8,
+    [C_DELIVERY_COUNT] = COLUMN_32,
+    [C_PLACE_COUNT] = COLUMN_32,
+    [C_HEADER_BYTES] = COLUMN_64,
+    [C_CONTENT_BYTES] = COLUMN_64,
+    [C_RECORD_COUNT] = COLUMN_32,
+    [C_RECORD_BYTES] = COLUMN_64,
+    [C_COPY_COUNT] = COLUMN_32,
+    [C_COPIED_BYTES] = COLUMN_64,
+    [C_ENQUEUE_TX] = COLUMN_64,
+    [C_DEQUEUE_TX] = COLUMN_64,
+    [C_WHOLE] = COLUMN_BITS,
+    [C_PLACES] = COLUMN_LIST,
+    [P_QUEUE_ID] = COLUMN_64,
+    [P_QUEUE] = COLUMN_32,
+    [P_ENQUEUE_LSN] = COLUMN_64,
+    [P_ENQUEUE_TIME] = COLUMN_64,
+    [P_ENQUEUE_TX] = COLUMN_64,
+    [P_DEQUEUE_LSN] = COLUMN_64,
+    [P_DEQUEUE_TIME] = COLUMN_64,
+    [P_DEQUEUE_TX] = COLUMN_64,
+    [P_REASON] = COLUMN_8,
+    [P_DELIVERY_COUNT] = COLUMN_32,
+};
+
+ls_columns *message_columns_new(bool open, uint64_t rows) {
+    enum column_kind kinds[COLUMNS_IN_ALL];
+    for (size_t i = 0; i < COLUMNS_IN_ALL; i++) {
+        kinds[i] = (enum column_kind)kinds_of_all[i];
+    }
+    kinds[C_END_LSN] = kinds[C_END_TIME] = open ? COLUMN_ABSENT : COLUMN_64;
+    kinds[C_OUTCOME] = open ? COLUMN_ABSENT : COLUMN_8;
+    kinds[C_PENDING] = open ? COLUMN_32 : COLUMN_ABSENT;
+    kinds[C_STAGED] = open ? COLUMN_BITS : COLUMN_ABSENT;
+    kinds[C_STATE] = open ? COLUMN_BYTES : COLUMN_ABSENT;
+    return columns_new(kinds, COLUMNS_IN_ALL, rows);
+}
+
+/* ---- places ---- */
+
+static int by_key(const void *a, const void *b) {
+    const struct place_key *x = a, *y = b;
+    int by_lsn = (x->lsn > y->lsn) - (x->lsn < y->lsn);
+    int by_order = (x->order_index > y->order_index) - (x->order_index < y->order_index);
+    return by_lsn != 0 ? by_lsn : by_order != 0 ? by_order : (x->index > y->index) - (x->index < y->index);
+}
+
+/* In p->keys: which place comes when. */
+static bool sort_places(pass *p, const struct life_more *x) {
+    bool sorted = true;
+    for (uint32_t i = 0; i < x->place_count; i++) {
+        if (!lives_grow((void **)&p->keys, &p->key_capacity, i, sizeof *p->keys)) {
+            return false;
+        }
+        p->keys[i] = (struct place_key){x->places[i].enqueue_lsn, x->places[i].order_index, i};
+        sorted = sorted && (i == 0 || by_key(&p->keys[i - 1], &p->keys[i]) < 0);
+    }
+    if (!sorted) {
+        qsort(p->keys, x->place_count, sizeof *p->keys, by_key);
+    }
+    return true;
+}
+
+/* The queue's index among the names; false: it has none. */
+static bool name_of(pass *p, uint32_t queue_id, uint32_t *index) {
+    size_t low = 0, high = p->name_count;
+    if (p->named.queue_id == queue_id && queue_id != 0) {
+        *index = p->named.index;
+        return true;
+    }
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (p->names[middle].queue_id < queue_id) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    if (low == p->name_count || p->names[low].queue_id != queue_id) {
+        *index = 0;
+        return false;
+    }
+    p->named = p->names[low];
+    *index = p->named.index;
+    return true;
+}
+
+static void put_queue(pass *p, struct column *ids, struct column *names, uint32_t queue_id) {
+    uint32_t index = 0;
+    bool named = queue_id != 0 && name_of(p, queue_id, &index);
+    column_put64_or_null(ids, queue_id, queue_id == 0);
+    column_put32_or_null(names, index, !named);
+}
+
+static void put_end(struct column *at, const struct ending *e, int lsn, int time, int tx, int reason) {
+    column_put64_or_null(&at[lsn], e->lsn, e->lsn == 0);
+    column_put64_or_null(&at[time], e->time_us, e->time_us == 0);
+    column_put64_or_null(&at[tx], e->tx_id, e->tx_id == 0);
+    column_put8_or_null(&at[reason], (uint8_t)(e->reason - (e->reason > 0 ? 1 : 0)), e->reason == 0);
+}
+
+/* The items' columns have the same number of rows, so that one is asked for all. */
+static bool grow_places(struct column *at) {
+    if (at[P_QUEUE_ID].rows < at[P_DELIVERY_COUNT].capacity) {
+        return true;
+    }
+    for (int i = P_QUEUE_ID; i < COLUMNS_IN_ALL; i++) {
+        if (!column_grow(&at[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool put_place(pass *p, struct column *at, const struct life_place *place) {
+    if (!grow_places(at)) {
+        return false;
+    }
+    put_queue(p, &at[P_QUEUE_ID], &at[P_QUEUE], place->queue_id);
+    column_put64(&at[P_ENQUEUE_LSN], place->enqueue_lsn);
+    column_put64_or_null(&at[P_ENQUEUE_TIME], place->enqueue_time_us, place->enqueue_time_us == 0);
+    column_put64_or_null(&at[P_ENQUEUE_TX], place->enqueue_tx, place->enqueue_tx == 0);
+    put_end(at, &place->end, P_DEQUEUE_LSN, P_DEQUEUE_TIME, P_DEQUEUE_TX, P_REASON);
+    column_put32_or_null(&at[P_DELIVERY_COUNT], place->end.delivery_count, place->end.delivery_count == 0);
+    return true;
+}
+
+/* What all places together say. */
+struct summary {
+    struct life_place first;
+    struct ending last;
+    uint32_t place_count;
+    uint32_t delivery_count;
+};
+
+static void look_at(struct summary *s, const struct life_place *place, uint32_t *ended_as) {
+    const struct ending *e = &place->end;
+    s->delivery_count = e->delivery_count > s->delivery_count ? e->delivery_count : s->delivery_count;
+    if (place->ended_as > *ended_as) {
+        s->last = *e;
+        *ended_as = place->ended_as;
+    }
+}
+
+static bool put_places(pass *p, struct column *at, const struct life *l, bool open, struct summary *s) {
+    uint32_t ended_as = 0;
+    *s = (struct summary){.place_count = 0};
+    if (l->more != NULL) {
+        if (!sort_places(p, l->more)) {
+            return false;
+        }
+        for (uint32_t i = 0; i < l->more->place_count; i++) {
+            const struct life_place *place = &l->more->places[p->keys[i].index];
+            s->first = i == 0 ? *place : s->first;
+            look_at(s, place, &ended_as);
+            if (!put_place(p, at, place)) {
+                return false;
+            }
+        }
+        s->place_count = l->more->place_count;
+    } else if ((l->flags & LIFE_PLACE) != 0) {
+        s->first = (struct life_place){.enqueue_lsn = l->enqueue_lsn,
+                                       .enqueue_time_us = l->enqueue_time_us,
+                                       .enqueue_tx = l->enqueue_tx,
+                                       .queue_id = l->queue_id,
+                                       .order_index = l->order_index};
+        if (!open && p->end.how != PLACE_OPEN) {
+            s->first.end = p->end;
+            s->first.ended_as = 1;
+        }
+        look_at(s, &s->first, &ended_as);
+        s->place_count = 1;
+        if (!put_place(p, at, &s->first)) {
+            return false;
+        }
+    }
+    column_end_list(&at[C_PLACES], at[P_QUEUE_ID].rows);
+    return true;
+}
+
+/* ---- the row ---- */
+
+static uint8_t outcome_of(const pass *p, const struct life *l, const struct summary *s) {
+    if (!life_is_staged(l)) {
+        return s->last.how == PLACE_DEQUEUED ? LS_LIFE_DEQUEUED : LS_LIFE_QUEUE_DELETED;
+    }
+    switch (p->end_type) {
+    case MESSAGE_DELETE:
+        return LS_LIFE_DESTROYED;
+    case TX_ROLLBACK:
+        return (l->flags & LIFE_PUBLISHED) != 0 ? LS_LIFE_ROLLED_BACK : LS_LIFE_DROPPED;
+    default:
+        return LS_LIFE_DROPPED;
+    }
+}
+
+static void put_facts(pass *p, struct column *at, const struct life *l, const struct summary *s) {
+    const struct life_place *first = &s->first;
+    column_put64(&at[C_ID], l->id);
+    put_queue(p, &at[C_QUEUE_ID], &at[C_QUEUE], first->queue_id);
+    column_put64_or_null(&at[C_START_TIME], l->start_time_us, l->start_time_us == 0);
+    column_put64_or_null(&at[C_ENQUEUE_LSN], first->enqueue_lsn, first->enqueue_lsn == 0);
+    column_put64_or_null(&at[C_ENQUEUE_TIME], first->enqueue_time_us, first->enqueue_time_us == 0);
+    column_put64_or_null(&at[C_ENQUEUE_TX], first->enqueue_tx, first->enqueue_tx == 0);
+    put_end(at, &s->last, C_DEQUEUE_LSN, C_DEQUEUE_TIME, C_DEQUEUE_TX, C_REASON);
+    column_put32_or_null(&at[C_DELIVERY_COUNT], s->delivery_count, s->delivery_count == 0);
+    column_put32(&at[C_PLACE_COUNT], s->place_count);
+    column_put64_or_null(&at[C_HEADER_BYTES], l->header_bytes, (l->flags & LIFE_HEADER) == 0);
+    column_put64(&at[C_CONTENT_BYTES], l->content_bytes);
+    column_put32(&at[C_RECORD_COUNT], l->record_count);
+    column_put64(&at[C_RECORD_BYTES], l->record_bytes);
+    column_put32(&at[C_COPY_COUNT], l->copy_count);
+    column_put64(&at[C_COPIED_BYTES], l->copied_bytes);
+    column_put_bit(&at[C_WHOLE], (l->flags & LIFE_WHOLE) != 0);
+}
+
+static int put_open(pass *p, struct column *at, const struct life *l, size_t state_bytes) {
+    column_put32(&at[C_PENDING], life_work_count(l));
+    column_put_bit(&at[C_STAGED], life_is_staged(l));
+    return column_put_bytes(&at[C_STATE], p->blob, state_bytes) ? LS_OK : fail_memory();
+}
+
+int message_columns_put(pass *p, ls_columns *c, const struct life *l, bool open) {
+    struct column *at = c->at;
+    struct summary s;
+    size_t state_bytes = 0;
+    uint64_t items = l->more != NULL ? l->more->place_count : 1;
+    if (c->rows > 0 && at[P_QUEUE_ID].rows + items > BATCH_ITEMS_MAX) {
+        return LS_END;
+    }
+    int rc = open ? life_state_put(p, l, &state_bytes) : LS_OK;
+    if (rc != LS_OK) {
+        return rc;
+    }
+    if (open && c->rows > 0 && state_bytes > COLUMN_BYTES_MAX - at[C_STATE].value_bytes) {
+        return LS_END;
+    }
+    if (!put_places(p, at, l, open, &s)) {
+        return fail_memory();
+    }
+    put_facts(p, at, l, &s);
+    if (open) {
+        rc = put_open(p, at, l, state_bytes);
+    } else {
+        column_put64(&at[C_END_LSN], p->end.lsn);
+        column_put64(&at[C_END_TIME], p->end.time_us);
+        column_put8(&at[C_OUTCOME], outcome_of(p, l, &s));
+    }
+    c->rows += rc == LS_OK ? 1 : 0;
+    return rc;
+}

@@ -1,0 +1,357 @@
+/*
+ * Scanning a log into columns: from the reader's verified batches to rows, through the filters, in batches of their own.
+ *
+ * Rows come in the order of the log. Where it is damaged, all rows before that place are given first, and then the error;
+ * nothing is given of a batch that was not accepted whole.
+ */
+#include "analysis/rows.h"
+
+#include <stdlib.h>
+
+#include "os/error.h"
+#include "log/log.h"
+
+#define PASSED_BYTES_MAX ((uint64_t)256 << 20) /* without a row; then the caller gets a turn */
+
+static const uint8_t column_kinds[LS_ROWS_COLUMNS] = {
+    [LS_ROWS_LSN] = COLUMN_64,
+    [LS_ROWS_TYPE] = COLUMN_8,
+    [LS_ROWS_STREAM] = COLUMN_8,
+    [LS_ROWS_ID] = COLUMN_64,
+    [LS_ROWS_PREV] = COLUMN_64,
+    [LS_ROWS_EPOCH] = COLUMN_64,
+    [LS_ROWS_TIME] = COLUMN_64,
+    [LS_ROWS_BATCH_LSN] = COLUMN_64,
+    [LS_ROWS_SEGMENT] = COLUMN_64,
+    [LS_ROWS_QUEUE_ID] = COLUMN_64,
+    [LS_ROWS_QUEUE] = COLUMN_32,
+    [LS_ROWS_QUEUE_COUNT] = COLUMN_32,
+    [LS_ROWS_QUEUE_IDS] = COLUMN_LIST,
+    [LS_ROWS_TX_ID] = COLUMN_64,
+    [LS_ROWS_OUTCOME] = COLUMN_8,
+    [LS_ROWS_EFFECT_LSN] = COLUMN_64,
+    [LS_ROWS_EFFECT_TIME] = COLUMN_64,
+    [LS_ROWS_ENQUEUE_LSN] = COLUMN_64,
+    [LS_ROWS_ENQUEUE_TIME] = COLUMN_64,
+    [LS_ROWS_XID] = COLUMN_BYTES,
+    [LS_ROWS_RECORD_BYTES] = COLUMN_32,
+    [LS_ROWS_HEADER_BYTES] = COLUMN_32,
+    [LS_ROWS_CONTENT_BYTES] = COLUMN_64,
+    [LS_ROWS_CONTENT_OFFSET] = COLUMN_64,
+    [LS_ROWS_FLAGS] = COLUMN_32,
+    [LS_ROWS_RELOCATED] = COLUMN_BITS,
+    [LS_ROWS_INLINE_ENQUEUE] = COLUMN_BITS,
+    [LS_ROWS_DELETES] = COLUMN_BITS,
+    [LS_ROWS_DELIVERY_COUNT] = COLUMN_32,
+    [LS_ROWS_REDELIVERED] = COLUMN_BITS,
+    [LS_ROWS_REASON] = COLUMN_8,
+    [LS_ROWS_HEADER] = COLUMN_BYTES,
+    [LS_ROWS_BODY] = COLUMN_BYTES,
+    [LS_ROWS_QUEUE_IDS_ITEM] = COLUMN_64,
+};
+
+static bool asked(const struct ls_rows *rows, unsigned column) { return rows->kinds[column] != COLUMN_ABSENT; }
+
+/* What a record's header and its batch say. */
+#define HEADER_COLUMNS                                                                                 \
+    (UINT64_C(1) << LS_ROWS_LSN | UINT64_C(1) << LS_ROWS_TYPE | UINT64_C(1) << LS_ROWS_STREAM |        \
+     UINT64_C(1) << LS_ROWS_ID | UINT64_C(1) << LS_ROWS_PREV | UINT64_C(1) << LS_ROWS_EPOCH |          \
+     UINT64_C(1) << LS_ROWS_TIME | UINT64_C(1) << LS_ROWS_BATCH_LSN | UINT64_C(1) << LS_ROWS_SEGMENT | \
+     UINT64_C(1) << LS_ROWS_RECORD_BYTES | UINT64_C(1) << LS_ROWS_FLAGS)
+
+static void choose_columns(struct ls_rows *rows) {
+    uint64_t columns = rows->options.columns & ~(UINT64_C(1) << LS_ROWS_QUEUE_IDS_ITEM);
+    if ((columns >> LS_ROWS_QUEUE_IDS & 1) != 0) {
+        columns |= UINT64_C(1) << LS_ROWS_QUEUE_IDS_ITEM;
+    }
+    for (unsigned i = 0; i < LS_ROWS_COLUMNS; i++) {
+        rows->kinds[i] = (columns >> i & 1) != 0 ? (enum column_kind)column_kinds[i] : COLUMN_ABSENT;
+    }
+    rows->bodied = (columns & ~HEADER_COLUMNS) != 0 || rows->options.queue_ids != NULL;
+    rows->any = asked(rows, LS_ROWS_QUEUE_IDS) || asked(rows, LS_ROWS_XID) || asked(rows, LS_ROWS_HEADER) ||
+                asked(rows, LS_ROWS_BODY);
+    rows->moved = asked(rows, LS_ROWS_OUTCOME) || asked(rows, LS_ROWS_EFFECT_LSN) || asked(rows, LS_ROWS_EFFECT_TIME);
+    rows->placed = asked(rows, LS_ROWS_ENQUEUE_LSN) || asked(rows, LS_ROWS_ENQUEUE_TIME);
+}
+
+/* A list of our own; NULL stays NULL. */
+static bool copy_list(const uint64_t **list, size_t count) {
+    if (*list == NULL) {
+        return true;
+    }
+    uint64_t *own = malloc((count + 1) * sizeof *own);
+    if (own != NULL && count > 0) {
+        memcpy(own, *list, count * sizeof *own);
+    }
+    *list = own;
+    return own != NULL;
+}
+
+static bool ascends(const uint64_t *list, size_t count) {
+    for (size_t i = 1; list != NULL && i < count; i++) {
+        if (list[i - 1] >= list[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool places_ascend(const ls_rows_options *o) {
+    for (size_t i = 1; i < o->place_count; i++) {
+        if (o->place_ids[i - 1] > o->place_ids[i] ||
+            (o->place_ids[i - 1] == o->place_ids[i] && o->place_queue_ids[i - 1] >= o->place_queue_ids[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static int check_options(const ls_rows_options *o) {
+    if (o->columns >> LS_ROWS_COLUMNS != 0) {
+        return fail(LS_OPTION, "there are %d columns, and one that is none of them is asked for", LS_ROWS_COLUMNS);
+    }
+    if (o->rows_max == 0 || o->rows_max > LS_ROWS_MOST) {
+        return fail(LS_OPTION, "a batch has 1 to %d rows, not %llu", LS_ROWS_MOST, (unsigned long long)o->rows_max);
+    }
+    if (!ascends(o->queue_ids, o->queue_id_count) || !ascends(o->ids, o->id_count) ||
+        !ascends(o->named, o->named_count) || (o->named == NULL && o->named_count > 0)) {
+        return fail(LS_OPTION, "a list of ids is to ascend, each once");
+    }
+    bool all = o->place_ids != NULL && o->place_queue_ids != NULL && o->place_lsns != NULL && o->place_times != NULL;
+    if (o->place_count > 0 && (!all || !places_ascend(o))) {
+        return fail(LS_OPTION, "known places are to ascend by id and queue, each once, with LSN and time");
+    }
+    return LS_OK;
+}
+
+/* All lists of our own; what was not copied for want of memory is NULL. */
+static bool copy_lists(ls_rows_options *o) {
+    bool copied = copy_list(&o->queue_ids, o->queue_id_count);
+    copied = copy_list(&o->ids, o->id_count) && copied;
+    copied = copy_list(&o->named, o->named_count) && copied;
+    copied = copy_list(&o->place_ids, o->place_count) && copied;
+    copied = copy_list(&o->place_queue_ids, o->place_count) && copied;
+    copied = copy_list(&o->place_lsns, o->place_count) && copied;
+    return copy_list(&o->place_times, o->place_count) && copied;
+}
+
+static void free_lists(ls_rows_options *o) {
+    const uint64_t *lists[] = {o->queue_ids,       o->ids,        o->named,      o->place_ids,
+                               o->place_queue_ids, o->place_lsns, o->place_times};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        free((void *)(uintptr_t)lists[i]);
+    }
+}
+
+int ls_rows_open(ls_reader *reader, const ls_rows_options *options, ls_rows **rows) {
+    *rows = NULL;
+    int rc = check_options(options);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    struct ls_rows *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return fail_memory();
+    }
+    made->reader = reader;
+    made->options = *options;
+    choose_columns(made);
+    bool copied = copy_lists(&made->options);
+    made->look = lookback_new(reader, options->as_of_lsn);
+    made->block = calloc(ROWS_AT_ONCE, sizeof *made->block);
+    made->values = calloc((size_t)LS_ROWS_HEADER * ROWS_AT_ONCE, sizeof *made->values);
+    if (!copied || made->look == NULL || made->block == NULL || made->values == NULL) {
+        ls_rows_free(made);
+        return fail_memory();
+    }
+    for (size_t i = 0; i < ROWS_AT_ONCE; i++) {
+        made->block[i].values = made->values + i;
+    }
+    lookback_know(made->look, &made->options);
+    scan_seek(&reader->scan, options->start_lsn);
+    *rows = made;
+    return LS_OK;
+}
+
+void ls_rows_free(ls_rows *rows) {
+    if (rows == NULL) {
+        return;
+    }
+    lookback_free(rows->look);
+    free_lists(&rows->options);
+    free(rows->block);
+    free(rows->values);
+    free(rows);
+}
+
+uint16_t ls_rows_type(const ls_rows *rows, unsigned number) {
+    if (number < ROWS_TYPES_KNOWN) {
+        return (uint16_t)((number / 8 + 1) << 8 | (number % 8 + 1));
+    }
+    number -= ROWS_TYPES_KNOWN;
+    return number < rows->unknown_count ? rows->unknown[number] : 0;
+}
+
+/* ---- filters ---- */
+
+static bool is_in(const uint64_t *list, size_t count, uint64_t id) {
+    size_t low = 0, high = count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (list[middle] < id) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low < count && list[low] == id;
+}
+
+static bool passes_header(const ls_rows_options *o, const struct record *r) {
+    if (r->lsn < o->start_lsn) {
+        return false;
+    }
+    if (o->types != 0) {
+        unsigned bit = (r->type & TYPE_SKIPPABLE) != 0 ? ROWS_TYPE_BIT_UNKNOWN : log_type_ordinal(r->type);
+        if ((o->types >> bit & 1) == 0) {
+            return false;
+        }
+    }
+    return o->ids == NULL || (r->id != 0 && is_in(o->ids, o->id_count, r->id));
+}
+
+static bool passes_queue(const ls_rows_options *o, const struct row *row) {
+    return o->queue_ids == NULL || (row_value(row, LS_ROWS_QUEUE_COUNT) > 0 &&
+                                    is_in(o->queue_ids, o->queue_id_count, row_value(row, LS_ROWS_QUEUE_ID)));
+}
+
+/* ---- batches ---- */
+
+/* The next batch of the log, whose BATCH record is the first of its records; of one that is not wanted nothing is left. */
+static int next_batch(struct ls_rows *rows) {
+    const ls_rows_options *o = &rows->options;
+    struct scan_batch *b = &rows->batch;
+    int rc = reader_next(rows->reader, b);
+    bool stops = rc == LS_OK && o->stop_lsn != 0 && b->lsn >= o->stop_lsn;
+    if (rc != LS_OK || stops) {
+        b->bytes = NULL;
+        return stops ? LS_END : rc;
+    }
+    bool in_time = o->timed == 0 || (b->batch.time_us >= o->start_us && b->batch.time_us < o->stop_us);
+    bool wanted = in_time && b->lsn + b->batch.bytes > o->start_lsn;
+    rows->offset = wanted ? 0 : b->batch.bytes;
+    rows->passed += b->batch.bytes;
+    return LS_OK;
+}
+
+/* The next record of the batch; false at its end, or where the scan is to stop. */
+static bool next_record(struct ls_rows *rows, struct record *r) {
+    const struct scan_batch *b = &rows->batch;
+    if (b->bytes == NULL || rows->offset >= b->batch.bytes) {
+        return false;
+    }
+    format_read_verified(b->bytes + rows->offset, r);
+    if (rows->options.stop_lsn != 0 && r->lsn >= rows->options.stop_lsn) {
+        rows->offset = b->batch.bytes;
+        return false;
+    }
+    return true;
+}
+
+/* So that a dequeue that follows finds it without looking back. */
+static void note_start(struct ls_rows *rows, const struct row *row) {
+    if (row->r.type == MESSAGE_START && row->operates) {
+        const struct recent_start start = {row->r.id, row_value(row, LS_ROWS_TX_ID), rows->batch.batch.time_us};
+        lookback_passed(rows->look, &start);
+    }
+}
+
+/* The record at hand joins the block, if it passes. */
+static int take(struct ls_rows *rows, const struct record *r) {
+    struct row *row = &rows->block[rows->block_count];
+    bool wanted = passes_header(&rows->options, r);
+    if (!wanted && !(rows->placed && r->type == MESSAGE_START)) {
+        return LS_OK;
+    }
+    enum format_result why = row_read(rows, r, row);
+    if (why == FORMAT_NEWER) {
+        return fail_at(
+            LS_VERSION, rows->batch.first_lsn, r->lsn,
+            "the log has records of more than %d types that this program does not know; use a newer logstore",
+            ROWS_TYPES_UNKNOWN);
+    }
+    if (why != FORMAT_OK) {
+        return fail_at(LS_CORRUPT, rows->batch.first_lsn, r->lsn,
+                       "the log is damaged: a record's checksums are right, but its contents are %s",
+                       format_result_text(why));
+    }
+    if (rows->placed) {
+        note_start(rows, row);
+    }
+    int rc = LS_OK;
+    if (wanted && passes_queue(&rows->options, row)) {
+        rc = row_resolve(rows, row);
+        rows->block_count += rc == LS_OK ? 1 : 0;
+        rows->dirty = rc != LS_OK;
+    }
+    return rc;
+}
+
+/* Rows point into the batch at hand, so they are put before the next one is read. */
+static int put_block(struct ls_rows *rows, ls_columns *columns) {
+    size_t put = 0, left = rows->block_count - rows->block_at;
+    uint64_t room = rows->options.rows_max - columns->rows;
+    int rc = rows_put(rows, columns, rows->block_at, left < room ? left : (size_t)room, &put);
+    rows->block_at += put;
+    if (rows->block_at == rows->block_count) {
+        rows->block_at = rows->block_count = 0;
+        memset(rows->values, 0, (size_t)LS_ROWS_HEADER * ROWS_AT_ONCE * sizeof *rows->values);
+        rows->dirty = false;
+    }
+    return rc;
+}
+
+static int fill(struct ls_rows *rows, ls_columns *columns) {
+    int rc = LS_OK;
+    rows->passed = 0;
+    while (rc == LS_OK && columns->rows < rows->options.rows_max &&
+           (columns->rows > 0 || rows->passed < PASSED_BYTES_MAX)) {
+        struct record r;
+        bool more = rows->block_at == 0 && rows->block_count < ROWS_AT_ONCE && next_record(rows, &r);
+        if (more) {
+            rc = take(rows, &r);
+            rows->offset += rc == LS_OK ? r.length : 0;
+        }
+        if (rows->block_count > 0 && (!more || rc != LS_OK)) {
+            rc = put_block(rows, columns); /* a record that failed is taken again, and fails with nothing before it */
+        } else if (!more) {
+            rc = next_batch(rows);
+        }
+    }
+    return rc;
+}
+
+int ls_rows_next(ls_rows *rows, ls_columns **batch) {
+    *batch = NULL;
+    if (rows->result != LS_OK) {
+        return rows->result == LS_END ? LS_END : fail_again(&rows->failure);
+    }
+    ls_columns *columns = columns_new(rows->kinds, LS_ROWS_COLUMNS, rows->options.rows_max);
+    if (columns == NULL) {
+        return fail_memory();
+    }
+    int rc = fill(rows, columns);
+    if (rc == LS_BUSY && columns->rows == 0) {
+        rc = fail_memory(); /* an empty batch may hold any record */
+    }
+    if (rc != LS_OK && (rc != LS_BUSY || columns->rows == 0)) {
+        rows->result = rc;
+        rows->failure = *ls_last_error();
+    }
+    if (columns->rows > 0) {
+        *batch = columns;
+        return LS_OK;
+    }
+    ls_columns_free(columns);
+    return rc;
+}

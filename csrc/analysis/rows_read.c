@@ -1,0 +1,347 @@
+/* What a record says as a row, and what the rest of the log says of it. See rows.h. */
+#include "analysis/rows.h"
+
+#include "os/error.h"
+#include "log/log.h"
+
+#define BIT(column) (UINT64_C(1) << (column))
+
+/* Null unless a record says otherwise. */
+#define NULL_AT_FIRST                                                                                                  \
+    (BIT(LS_ROWS_QUEUE_ID) | BIT(LS_ROWS_QUEUE) | BIT(LS_ROWS_QUEUE_IDS) | BIT(LS_ROWS_TX_ID) | BIT(LS_ROWS_OUTCOME) | \
+     BIT(LS_ROWS_ENQUEUE_LSN) | BIT(LS_ROWS_ENQUEUE_TIME) | BIT(LS_ROWS_XID) | BIT(LS_ROWS_HEADER_BYTES) |             \
+     BIT(LS_ROWS_CONTENT_BYTES) | BIT(LS_ROWS_CONTENT_OFFSET) | BIT(LS_ROWS_DELIVERY_COUNT) |                          \
+     BIT(LS_ROWS_REDELIVERED) | BIT(LS_ROWS_REASON) | BIT(LS_ROWS_HEADER) | BIT(LS_ROWS_BODY))
+
+/* Of a column that is never null, or is not here. */
+static void set(struct row *row, unsigned column, uint64_t value) {
+    row->values[(size_t)column * ROWS_AT_ONCE] = value;
+}
+
+static void say(struct row *row, unsigned column, uint64_t value) {
+    set(row, column, value);
+    row->nulls &= ~BIT(column);
+}
+
+static void say_tx(struct row *row, uint64_t tx_id) {
+    if (tx_id != 0) {
+        say(row, LS_ROWS_TX_ID, tx_id);
+    }
+}
+
+static uint64_t tx_of(const struct row *row) { return row_value(row, LS_ROWS_TX_ID); }
+
+/* ---- queues ---- */
+
+/* Where a queue's name stands among those that have one; `named_count`: nowhere. */
+static size_t name_number(struct ls_rows *rows, uint32_t queue_id) {
+    const ls_rows_options *o = &rows->options;
+    if (rows->named_last < o->named_count && o->named[rows->named_last] == queue_id) {
+        return rows->named_last;
+    }
+    size_t low = 0, high = o->named_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (o->named[middle] < queue_id) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    if (low < o->named_count && o->named[low] == queue_id) {
+        rows->named_last = low;
+        return low;
+    }
+    return o->named_count;
+}
+
+static void say_queue(struct ls_rows *rows, struct row *row, uint32_t queue_id, uint32_t count) {
+    if (count > 0) {
+        say(row, LS_ROWS_QUEUE_ID, queue_id);
+        set(row, LS_ROWS_QUEUE_COUNT, count);
+        row->nulls &= ~BIT(LS_ROWS_QUEUE_IDS);
+        size_t number = name_number(rows, queue_id);
+        if (number < rows->options.named_count) {
+            say(row, LS_ROWS_QUEUE, number);
+        }
+    }
+}
+
+/* The ids that are not 0, which stands for a place that is gone. */
+static void say_queues(struct ls_rows *rows, struct row *row) {
+    const uint8_t *lists[] = {row->queues, row->more};
+    const uint32_t counts[] = {row->queue_rows, row->more_rows};
+    uint32_t first = 0, count = 0;
+    for (int k = 0; k < 2; k++) {
+        for (uint32_t i = 0; i < counts[k]; i++) {
+            uint32_t id = format_queue_id(lists[k] + (size_t)i * row->queue_step, 0);
+            first = first == 0 ? id : first;
+            count += id != 0 ? 1 : 0;
+        }
+    }
+    say_queue(rows, row, first, count);
+}
+
+static void take_queues(struct ls_rows *rows, struct row *row, const uint8_t *queues, uint32_t count) {
+    row->queues = queues;
+    row->queue_rows = count;
+    row->queue_step = 4;
+    say_queues(rows, row);
+}
+
+/* ---- records ---- */
+
+static enum format_result read_start(struct ls_rows *rows, struct row *row) {
+    struct message_start m;
+    enum format_result why = format_get_start(&row->r, &m);
+    if (why != FORMAT_OK) {
+        return why;
+    }
+    say_tx(row, m.tx_id);
+    say(row, LS_ROWS_HEADER_BYTES, m.header_bytes);
+    say(row, LS_ROWS_CONTENT_BYTES, m.content_bytes);
+    say(row, LS_ROWS_CONTENT_OFFSET, 0);
+    row->header = m.header;
+    row->header_bytes = m.header_bytes;
+    row->body = m.content;
+    row->body_bytes = m.content_bytes;
+    row->nulls &= ~(BIT(LS_ROWS_HEADER) | BIT(LS_ROWS_BODY));
+    take_queues(rows, row, m.queues, m.queue_count);
+    row->operates = m.queue_count > 0 && (row->r.flags & FLAG_COPY) == 0;
+    set(row, LS_ROWS_INLINE_ENQUEUE, m.queue_count > 0);
+    set(row, LS_ROWS_RELOCATED, (row->r.flags & FLAG_COPY) != 0);
+    return FORMAT_OK;
+}
+
+static enum format_result read_chunk(struct row *row) {
+    struct message_chunk m;
+    enum format_result why = format_get_chunk(&row->r, &m);
+    if (why == FORMAT_OK) {
+        say(row, LS_ROWS_CONTENT_BYTES, m.content_bytes);
+        say(row, LS_ROWS_CONTENT_OFFSET, m.offset);
+        row->body = m.content;
+        row->body_bytes = m.content_bytes;
+        row->nulls &= ~BIT(LS_ROWS_BODY);
+        set(row, LS_ROWS_RELOCATED, (row->r.flags & FLAG_COPY) != 0);
+    }
+    return why;
+}
+
+static enum format_result read_enqueue(struct ls_rows *rows, struct row *row) {
+    struct message_enqueue m;
+    enum format_result why = format_get_enqueue(&row->r, &m);
+    if (why == FORMAT_OK) {
+        say_tx(row, m.tx_id);
+        row->operates = true;
+        take_queues(rows, row, m.queues, m.queue_count);
+    }
+    return why;
+}
+
+static enum format_result read_dequeue(struct ls_rows *rows, struct row *row) {
+    struct message_dequeue m;
+    enum format_result why = format_get_dequeue(&row->r, &m);
+    if (why != FORMAT_OK) {
+        return why;
+    }
+    say_tx(row, m.tx_id);
+    row->operates = true;
+    say_queue(rows, row, m.queue_id, 1);
+    set(row, LS_ROWS_DELETES, (row->r.flags & FLAG_DELETES) != 0);
+    if (m.delivery_count != 0) {
+        say(row, LS_ROWS_DELIVERY_COUNT, m.delivery_count);
+        say(row, LS_ROWS_REDELIVERED, m.delivery_count > 1);
+    }
+    if (m.reason != 0) {
+        say(row, LS_ROWS_REASON, m.reason - 1U);
+    }
+    return FORMAT_OK;
+}
+
+enum { RELOCATED_ROW_BYTES = 32, RELOCATED_ROW_QUEUE = 16 }; /* of places and pending work alike */
+
+static enum format_result read_relocated(struct ls_rows *rows, struct row *row) {
+    struct message_relocated m;
+    enum format_result why = format_get_relocated(&row->r, &m);
+    if (why == FORMAT_OK) {
+        say(row, LS_ROWS_CONTENT_BYTES, m.content_bytes);
+        set(row, LS_ROWS_RELOCATED, 1);
+        row->queues = m.places + RELOCATED_ROW_QUEUE;
+        row->queue_rows = m.place_count;
+        row->queue_step = RELOCATED_ROW_BYTES;
+        row->more = m.pending + RELOCATED_ROW_QUEUE;
+        row->more_rows = m.pending_count;
+        say_queues(rows, row);
+    }
+    return why;
+}
+
+static enum format_result read_queue_delete(struct ls_rows *rows, struct row *row) {
+    uint32_t queue_id;
+    enum format_result why = format_get_queue_delete(&row->r, &queue_id);
+    if (why == FORMAT_OK) {
+        say_queue(rows, row, queue_id, 1);
+    }
+    return why;
+}
+
+/* Who a distributed transaction is; a local one is nobody. */
+static enum format_result read_xid(struct row *row) {
+    struct tx_relocated t = {.kind = TX_KIND_DISTRIBUTED};
+    bool moved = row->r.type == TX_RELOCATED;
+    enum format_result why = moved ? format_get_tx_relocated(&row->r, &t) : format_get_xid(&row->r, &t.xid);
+    say_tx(row, row->r.id);
+    set(row, LS_ROWS_RELOCATED, moved);
+    row->has_xid = why == FORMAT_OK && t.kind == TX_KIND_DISTRIBUTED;
+    if (row->has_xid) {
+        row->xid = t.xid;
+        row->nulls &= ~BIT(LS_ROWS_XID);
+    }
+    return why;
+}
+
+static enum format_result read_body(struct ls_rows *rows, struct row *row) {
+    switch (row->r.type) {
+    case MESSAGE_START:
+        return read_start(rows, row);
+    case MESSAGE_CHUNK:
+        return read_chunk(row);
+    case MESSAGE_ENQUEUE:
+        return read_enqueue(rows, row);
+    case MESSAGE_DEQUEUE:
+        return read_dequeue(rows, row);
+    case MESSAGE_DELETE:
+        set(row, LS_ROWS_DELETES, 1);
+        return FORMAT_OK;
+    case MESSAGE_RELOCATED:
+        return read_relocated(rows, row);
+    case QUEUE_DELETE:
+        return read_queue_delete(rows, row);
+    case DTX_START:
+    case TX_PREPARE:
+    case TX_RELOCATED:
+        return read_xid(row);
+    case TX_START:
+    case TX_END:
+    case TX_COMMIT:
+    case TX_ROLLBACK:
+    case TX_DELETE:
+        say_tx(row, row->r.id);
+        return FORMAT_OK;
+    default:
+        return FORMAT_OK;
+    }
+}
+
+/* False: none is left for it. */
+static bool type_number(struct ls_rows *rows, uint16_t type, uint64_t *number) {
+    if ((type & TYPE_SKIPPABLE) == 0) {
+        *number = log_type_ordinal(type);
+        return true;
+    }
+    uint32_t i = 0;
+    while (i < rows->unknown_count && rows->unknown[i] != type) {
+        i++;
+    }
+    *number = ROWS_TYPES_KNOWN + i;
+    if (i == rows->unknown_count && i < ROWS_TYPES_UNKNOWN) {
+        rows->unknown[rows->unknown_count++] = type;
+    }
+    return i < ROWS_TYPES_UNKNOWN;
+}
+
+/* A type says by its higher byte what it is about, one of a later version too. */
+static uint8_t stream_number(uint16_t type) {
+    unsigned stream = (type & ~(unsigned)TYPE_SKIPPABLE) >> 8;
+    return stream == MESSAGE_START >> 8 ? 0 : stream == DTX_START >> 8 ? 1 : 2;
+}
+
+/* No clock says so much, and it is to be a signed number. */
+static uint64_t as_time(uint64_t time_us) { return time_us <= INT64_MAX ? time_us : INT64_MAX; }
+
+enum format_result row_read(struct ls_rows *rows, const struct record *r, struct row *row) {
+    const struct scan_batch *b = &rows->batch;
+    row->r = *r;
+    row->nulls = NULL_AT_FIRST | (r->id == 0 ? BIT(LS_ROWS_ID) : 0) | (r->prev == 0 ? BIT(LS_ROWS_PREV) : 0);
+    if (rows->dirty) {
+        for (unsigned column = 0; column < LS_ROWS_HEADER; column++) {
+            set(row, column, 0);
+        }
+    }
+    rows->dirty = true;
+    row->queues = row->more = row->header = row->body = NULL;
+    row->queue_rows = row->more_rows = row->header_bytes = row->body_bytes = 0;
+    row->operates = row->has_xid = false;
+    set(row, LS_ROWS_LSN, r->lsn);
+    uint64_t number;
+    bool numbered = type_number(rows, r->type, &number) || rows->kinds[LS_ROWS_TYPE] == COLUMN_ABSENT;
+    set(row, LS_ROWS_TYPE, number);
+    set(row, LS_ROWS_STREAM, stream_number(r->type));
+    set(row, LS_ROWS_ID, r->id);
+    set(row, LS_ROWS_PREV, r->prev);
+    set(row, LS_ROWS_EPOCH, b->batch.epoch);
+    set(row, LS_ROWS_TIME, as_time(b->batch.time_us));
+    set(row, LS_ROWS_BATCH_LSN, b->lsn);
+    set(row, LS_ROWS_SEGMENT, b->first_lsn);
+    set(row, LS_ROWS_RECORD_BYTES, r->length);
+    set(row, LS_ROWS_FLAGS, r->flags);
+    set(row, LS_ROWS_EFFECT_LSN, r->lsn);
+    set(row, LS_ROWS_EFFECT_TIME, as_time(b->batch.time_us));
+    if (!numbered) {
+        return FORMAT_NEWER;
+    }
+    return rows->bodied ? read_body(rows, row) : FORMAT_OK;
+}
+
+/* ---- the rest of the log ---- */
+
+/* Of a TX_DELETE, which alone follows the outcome: it has ended, though the log may no longer tell how. */
+static int outcome_before(struct ls_rows *rows, const struct record *r, struct outcome *o) {
+    struct record before;
+    bool in_time = rows->options.as_of_lsn == 0 || r->prev < rows->options.as_of_lsn;
+    int rc = in_time ? lookback_record(rows->look, r->prev, &before) : LS_END;
+    *o = (struct outcome){.what = LOOK_OPEN};
+    if (rc != LS_OK) {
+        return rc == LS_END ? LS_OK : rc;
+    }
+    if (before.id == r->id && (before.type == TX_COMMIT || before.type == TX_ROLLBACK)) {
+        o->what = before.type == TX_COMMIT ? LOOK_COMMITTED : LOOK_ROLLED_BACK;
+    }
+    return LS_OK;
+}
+
+static int resolve_outcome(struct ls_rows *rows, struct row *row) {
+    struct outcome o;
+    int rc = row->r.type == TX_DELETE ? outcome_before(rows, &row->r, &o)
+                                      : lookback_outcome(rows->look, tx_of(row), row->r.lsn, &o);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    if (o.what != LOOK_UNKNOWN && (row->r.type != TX_DELETE || o.what != LOOK_OPEN)) {
+        say(row, LS_ROWS_OUTCOME, (uint64_t)o.what);
+    }
+    if (row->operates) {
+        bool took = o.what == LOOK_COMMITTED;
+        set(row, LS_ROWS_EFFECT_LSN, took ? o.lsn : 0);
+        set(row, LS_ROWS_EFFECT_TIME, took ? as_time(o.time_us) : 0);
+        row->nulls |= took ? 0 : BIT(LS_ROWS_EFFECT_LSN) | BIT(LS_ROWS_EFFECT_TIME);
+    }
+    return LS_OK;
+}
+
+static int resolve_place(struct ls_rows *rows, struct row *row) {
+    struct place_found place;
+    int rc = lookback_enqueue(rows->look, &row->r, (uint32_t)row_value(row, LS_ROWS_QUEUE_ID), &place);
+    if (rc == LS_OK && place.lsn != 0) {
+        say(row, LS_ROWS_ENQUEUE_LSN, place.lsn);
+    }
+    if (rc == LS_OK && place.time_us != 0) {
+        say(row, LS_ROWS_ENQUEUE_TIME, as_time(place.time_us));
+    }
+    return rc;
+}
+
+int row_resolve(struct ls_rows *rows, struct row *row) {
+    int rc = rows->moved && tx_of(row) != 0 ? resolve_outcome(rows, row) : LS_OK;
+    return rc == LS_OK && rows->placed && row->r.type == MESSAGE_DEQUEUE ? resolve_place(rows, row) : rc;
+}

@@ -1,0 +1,139 @@
+/*
+ * Checkpoints: what replaying the log up to an LSN gives, in a file of its own, so that an open need not replay it.
+ *
+ * What always holds:
+ *   - a checkpoint is the exact state that replay gives at the end of one batch, its LSN; it is taken while others go on
+ *     working: whoever is about to change a message first hands over what it was (table_touch);
+ *   - it is renamed into place only after everything below its LSN is durable and the file itself was forced;
+ *   - it is never needed. Whatever goes wrong with one, being written or being read, is counted or reported, and
+ *     survived; and on a full disk it is given up before the log is.
+ *
+ * checkpoint.c has the policy and the order of things, checkpoint_rows.c what is copied from the table,
+ * checkpoint_file.c the file, checkpoint_load.c the way back into the table.
+ */
+#ifndef LOGSTORE_CHECKPOINT_H
+#define LOGSTORE_CHECKPOINT_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "format/checkpoint.h"
+#include "os/io.h"
+#include "logstore.h"
+
+enum {
+    CHECKPOINT_SEGMENTS = 8,       /* of log since the last one, before another is written in the background, and */
+    CHECKPOINT_TIMES_ITS_SIZE = 4, /* so many times as much log as it is long itself */
+    CHECKPOINT_LOG_MIN = 8 << 20,  /* bytes, which replay in 10 ms: less of log is worth none, at close neither */
+};
+
+/* A QUEUE_DELETE in the log: what names the queue below it is without effect. */
+struct deletion {
+    uint64_t lsn;
+    uint32_t queue_id;
+};
+
+struct checkpoints {
+    struct deletion *deletions; /* the newest last; those that fell below the base are left out from time to time */
+    size_t deletion_count;
+    size_t deletion_capacity;
+    uint64_t lsn;       /* of the one in place that an open could use; 0: none */
+    uint64_t bytes;     /* its size */
+    uint64_t epoch;     /* in which it was taken */
+    uint64_t retry_lsn; /* after a failure: not before the log has come so far */
+    bool running;       /* one is being taken */
+    bool give_up;       /* ... and should end without result */
+    bool stopping;
+    bool thread_running;
+    pthread_t thread;
+    pthread_cond_t wake; /* the thread waits here */
+    pthread_cond_t done; /* one is no longer running */
+};
+
+struct replay;
+struct message;
+
+void checkpoints_init(ls_store *store);
+void checkpoints_free(ls_store *store);
+
+/* Memory for one more deletion; then noting it cannot fail. */
+bool checkpoint_prepare_deletion(ls_store *store);
+void checkpoint_note_deletion(ls_store *store, uint32_t queue_id, uint64_t lsn);
+
+/* Lock held. Wakes the thread if one is due. */
+void checkpoint_consider(ls_store *store);
+/* (waits) Lock held: ends one that is being taken, and removes the one in place; whether there was anything. */
+bool checkpoint_give_up(ls_store *store);
+/* (waits) Lock held: one now. */
+int checkpoint_take(ls_store *store, ls_checkpoint_info *info);
+int checkpoint_start_thread(ls_store *store);
+void checkpoint_stop_thread(ls_store *store); /* lock not held */
+/* Lock held, everything closed but the files: one more if it is worth it. */
+void checkpoint_at_close(ls_store *store);
+
+/* ---- checkpoint_rows.c: from the table to blocks of rows; all with the lock held ---- */
+
+struct row_block {
+    struct row_block *next;
+    uint64_t index;
+    uint32_t used;
+    uint8_t bytes[CHECKPOINT_BLOCK_BYTES];
+};
+
+struct rows {
+    ls_store *store;
+    struct checkpoint_header *header; /* its counts grow */
+    struct row_block *filling;
+    struct row_block *full; /* waiting to be written */
+    struct row_block **full_end;
+    size_t full_count;
+    uint64_t block_count;
+    bool failed;                /* no memory, or too much was waiting: what is left is passed over */
+    struct deletion *deletions; /* as of the LSN, by queue */
+    size_t deletion_count;
+    struct walk *walk;
+};
+
+/* The table as it is at this moment is what will be copied. LS_NO_MEMORY. */
+int rows_begin(struct rows *r, ls_store *store, struct checkpoint_header *header);
+/* Some more messages; false: there are no more. Others may change the table between two calls. */
+bool rows_copy_some(struct rows *r);
+struct row_block *rows_take_full(struct rows *r); /* a list */
+/* Nothing more is copied. The block that was begun is full now. */
+void rows_end(struct rows *r);
+void rows_free(struct rows *r);
+/* Leaves those out that no checkpoint tells any more; while none is being taken. */
+void rows_forget_old_deletions(ls_store *store);
+/* How many bytes the rows of this message take. */
+uint64_t rows_bytes_of(struct message *m);
+
+/* ---- checkpoint_file.c; without the lock ---- */
+
+struct checkpoint_file {
+    vfs *v;
+    int dir;
+    int file; /* -1: none is open */
+    const struct checkpoint_header *header;
+    struct io_written *written; /* counts what is written */
+};
+
+/* All: 0 or -errno. */
+int checkpoint_file_begin(struct checkpoint_file *f, vfs *v, int dir, const struct checkpoint_header *header,
+                          struct io_written *written);
+int checkpoint_file_write(struct checkpoint_file *f, struct row_block *block, bool last);
+int checkpoint_file_finish(struct checkpoint_file *f); /* forces it, and renames it into place */
+void checkpoint_file_abandon(struct checkpoint_file *f);
+
+/* ---- checkpoint_load.c ---- */
+
+/*
+ * Between the scan and the replay. LS_OK: either *used, the table is as at the checkpoint's LSN, and the scan goes on
+ * there; or not, and the table is empty. The report says which, and why.
+ */
+int checkpoint_load(struct replay *p, int dir, bool *used);
+/* The replay found a contradiction: back to an empty table and the base. */
+void checkpoint_forget(struct replay *p);
+
+#endif

@@ -1,0 +1,51 @@
+/* A checkpoint's file: written under another name, forced, and only then renamed into place. See checkpoint.h. */
+#include "checkpoint/checkpoint.h"
+
+#include <errno.h>
+
+#include "os/io.h"
+#include "mutants/mutants.h"
+#include "os/vfs.h"
+
+static uint64_t offset_of(uint64_t index) { return CHECKPOINT_HEADER_BYTES + index * CHECKPOINT_BLOCK_BYTES; }
+
+int checkpoint_file_begin(struct checkpoint_file *f, vfs *v, int dir, const struct checkpoint_header *header,
+                          struct io_written *written) {
+    *f = (struct checkpoint_file){.v = v, .dir = dir, .header = header, .file = -1, .written = written};
+    int file = v->open(v, dir, "CHECKPOINT.new", VFS_WRITE | VFS_CREATE);
+    if (file < 0) {
+        return file;
+    }
+    f->file = file;
+    return v->truncate(v, file, 0);
+}
+
+/* The last block's rows end the file. */
+int checkpoint_file_write(struct checkpoint_file *f, struct row_block *block, bool last) {
+    uint32_t extent = last ? block->used : CHECKPOINT_BLOCK_BYTES;
+    format_put_checkpoint_block(block->bytes, f->header, block->index, block->used, extent);
+    return io_write(f->v, f->file, block->bytes, extent, offset_of(block->index), f->written);
+}
+
+int checkpoint_file_finish(struct checkpoint_file *f) {
+    uint8_t header[CHECKPOINT_HEADER_BYTES];
+    vfs *v = f->v;
+    format_put_checkpoint(header, f->header);
+    int rc = MUTANT(CHECKPOINT_RENAMED_FIRST) ? v->rename(v, f->dir, "CHECKPOINT.new", "CHECKPOINT") : 0;
+    rc = rc == 0 ? io_write(v, f->file, header, sizeof header, 0, f->written) : rc;
+    rc = rc == 0 && !MUTANT(CHECKPOINT_NOT_FORCED) ? v->sync_file(v, f->file) : rc;
+    if (rc == 0) {
+        rc = v->close(v, f->file);
+        f->file = -1;
+    }
+    rc = rc == 0 && !MUTANT(CHECKPOINT_RENAMED_FIRST) ? v->rename(v, f->dir, "CHECKPOINT.new", "CHECKPOINT") : rc;
+    return rc == 0 && !MUTANT(CHECKPOINT_NAME_NOT_FORCED) ? v->sync_dir(v, f->dir) : rc;
+}
+
+void checkpoint_file_abandon(struct checkpoint_file *f) {
+    if (f->file >= 0) {
+        (void)f->v->close(f->v, f->file);
+        f->file = -1;
+    }
+    (void)f->v->unlink(f->v, f->dir, "CHECKPOINT.new");
+}

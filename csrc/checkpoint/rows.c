@@ -1,0 +1,411 @@
+/*
+ * A checkpoint's rows, copied from the table while others change it. Every message has one bit that says whether it was
+ * copied already: what is about to change is copied first (table_touch), whatever the walk has not met yet. The walk goes
+ * along the queues, so that reading the rows back builds their runs in order, and then over all slots for what is on no
+ * queue. New messages count as copied.
+ *
+ * Memory is what waits to be written, and bounded. If it runs out the rest is passed over: the walk still sets every
+ * message's bit, so that the next checkpoint finds all of them alike.
+ */
+#include "checkpoint/checkpoint.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mutants/mutants.h"
+#include "store/store.h"
+
+enum {
+    SLICE_MESSAGES = 512, /* copied under one hold of the lock */
+    BLOCKS_WAITING_MAX = 256,
+    OPERATIONS_AT_HAND = 16,
+};
+
+struct walk {
+    uint32_t queue; /* its slot in the table */
+    bool on_queue;
+    struct cursor cursor;
+    uint64_t end_position;
+    uint32_t slot;
+    uint32_t slot_end;
+};
+
+/* ---- blocks ---- */
+
+static void close_block(struct rows *r) {
+    if (r->filling != NULL) {
+        *r->full_end = r->filling;
+        r->full_end = &r->filling->next;
+        r->full_count++;
+        r->filling = NULL;
+    }
+}
+
+/* So many bytes in one block, or NULL: then the checkpoint has failed. */
+static uint8_t *row_room(struct rows *r, uint32_t bytes) {
+    if (r->filling != NULL && r->filling->used + bytes > CHECKPOINT_BLOCK_BYTES) {
+        close_block(r);
+    }
+    if (r->filling == NULL && !r->failed) {
+        struct row_block *made = r->full_count < BLOCKS_WAITING_MAX ? malloc(sizeof *made) : NULL;
+        if (made != NULL) {
+            made->next = NULL;
+            made->index = r->block_count++;
+            made->used = CHECKPOINT_BLOCK_HEADER_BYTES;
+        }
+        r->filling = made;
+    }
+    if (r->failed || r->filling == NULL) {
+        r->failed = true;
+        return NULL;
+    }
+    uint8_t *at = r->filling->bytes + r->filling->used;
+    r->filling->used += bytes;
+    return at;
+}
+
+struct row_block *rows_take_full(struct rows *r) {
+    struct row_block *list = r->full;
+    r->full = NULL;
+    r->full_end = &r->full;
+    r->full_count = 0;
+    return list;
+}
+
+/* ---- which work and which deletions are told ---- */
+
+static int by_queue(const void *a, const void *b) {
+    const struct deletion *x = a, *y = b;
+    return (x->queue_id > y->queue_id) - (x->queue_id < y->queue_id);
+}
+
+/* Where the newest relocated state of the message stands; 0: it was never moved. */
+static uint64_t moved_at(const struct message *m) {
+    const struct message_extra *x = m->extra;
+    if (x->part_count > 0) {
+        return x->parts[x->part_count - 1].lsn;
+    }
+    return x->start_lsn != m->id ? x->start_lsn : 0;
+}
+
+/*
+ * Work on a deleted queue pends without effect, and replay knows it as long as no relocation told the chain's state
+ * without it. A deletion that is not in the list, as of the checkpoint's LSN, came after it or fell below the base.
+ */
+static bool is_told(const struct rows *r, const struct message *m, const struct work *w) {
+    if (table_queue(&r->store->table, w->queue_id) != NULL) {
+        return true;
+    }
+    const struct checkpoints *c = &r->store->checkpoints;
+    for (size_t i = c->deletion_count; i-- > 0 && c->deletions[i].lsn >= r->header->lsn;) {
+        if (c->deletions[i].queue_id == w->queue_id) {
+            return true;
+        }
+    }
+    const struct deletion wanted = {.queue_id = w->queue_id}, *found = NULL;
+    if (r->deletion_count > 0) {
+        found = bsearch(&wanted, r->deletions, r->deletion_count, sizeof wanted, by_queue);
+    }
+    return found != NULL && moved_at(m) < found->lsn;
+}
+
+static uint32_t count_work(const struct rows *r, const struct message *m) {
+    uint32_t n = 0;
+    for (const struct work *w = m->extra != NULL ? m->extra->work : NULL; w != NULL; w = w->next_of_message) {
+        n += is_told(r, m, w) ? 1 : 0;
+    }
+    return n;
+}
+
+/* ---- one message ---- */
+
+static uint8_t row_flags(const struct message *m) {
+    return (uint8_t)(((m->flags & MESSAGE_STAGED) != 0 && !MUTANT(CHECKPOINT_UNSTAGED) ? ROW_STAGED : 0) |
+                     ((m->flags & MESSAGE_PUBLISHED) != 0 ? ROW_PUBLISHED : 0) |
+                     ((m->flags & MESSAGE_LOOSE) != 0 ? ROW_LOOSE : 0));
+}
+
+/* Whether it needs nothing but one row. */
+static bool is_single(const struct message *m) {
+    const struct message_extra *x = m->extra;
+    return m->place_count == 1 && (m->flags & MESSAGE_STAGED) == 0 &&
+           (x == NULL || (x->chunk_count == 0 && x->part_count == 0 && x->pending == 0 && x->state_bytes == 0 &&
+                          x->work_state == 0 && x->work_rows == 0 && x->content_bytes == m->content_bytes));
+}
+
+static struct message_row describe(struct message *m) {
+    const struct message_extra *x = m->extra;
+    struct message_row row = {
+        .kind = ROW_CHAIN,
+        .flags = row_flags(m),
+        .id = m->id,
+        .record_bytes = m->record_bytes,
+        .content_bytes = m->content_bytes,
+        .start_lsn = message_start_lsn(m),
+        .last_lsn = message_last_lsn(m),
+        .content_total = message_content_bytes(m),
+        .place_count = m->place_count,
+        .chunk_count = x != NULL ? x->chunk_count : 0,
+        .part_count = x != NULL && !MUTANT(CHECKPOINT_WITHOUT_PARTS) ? x->part_count : 0,
+        .state_bytes = x != NULL && !MUTANT(CHECKPOINT_STATE_NOT_COUNTED) ? x->state_bytes : 0,
+        .growth = x != NULL && !MUTANT(CHECKPOINT_WITHOUT_GROWTH) ? x->growth : 0,
+        .work_state = x != NULL ? x->work_state : 0,
+        .work_rows = x != NULL ? x->work_rows : 0,
+    };
+    if (is_single(m)) {
+        const struct place *p = message_places(m);
+        const struct entry *e = place_entry(p);
+        row.order_lsn = e->order_lsn;
+        row.order_index = e->order_index;
+        row.order_lsn = MUTANT(CHECKPOINT_WITHOUT_ORDER) ? m->id : row.order_lsn;
+        row.queue_id = p->queue_id;
+        bool plain = row.start_lsn == m->id && row.last_lsn == m->id && row.growth == 0 && row.order_lsn == m->id &&
+                     row.order_index == 0;
+        row.kind = plain ? ROW_PLAIN : ROW_SINGLE;
+    }
+    return row;
+}
+
+static void put_chunks_and_parts(struct rows *r, const struct message_extra *x) {
+    uint8_t *at;
+    for (uint32_t i = 0; x != NULL && i < x->chunk_count && (at = row_room(r, CHAIN_CHUNK_BYTES)) != NULL; i++) {
+        const struct chunk_place *c = &x->chunks[i];
+        (void)format_put_chain_chunk(at, &(struct chain_chunk){c->lsn, c->offset, c->record_bytes, c->content_bytes});
+    }
+    for (uint32_t i = 0; x != NULL && i < x->part_count && !MUTANT(CHECKPOINT_WITHOUT_PARTS) &&
+                         (at = row_room(r, CHAIN_PART_BYTES)) != NULL;
+         i++) {
+        (void)format_put_chain_part(at, &(struct chain_part){x->parts[i].lsn, x->parts[i].record_bytes});
+    }
+}
+
+/* The list has the newest first, the file the oldest. */
+static void put_work(struct rows *r, const struct message *m, uint32_t n) {
+    const struct work *few[OPERATIONS_AT_HAND];
+    const struct work **list = n <= OPERATIONS_AT_HAND ? few : calloc(n, sizeof *list);
+    if (list == NULL) {
+        r->failed = true;
+        return;
+    }
+    uint32_t left = n;
+    for (const struct work *w = n > 0 ? m->extra->work : NULL; w != NULL; w = w->next_of_message) {
+        if (is_told(r, m, w)) {
+            list[--left] = w;
+        }
+    }
+    uint8_t *at;
+    for (uint32_t i = 0; i < n && (at = row_room(r, CHAIN_OPERATION_BYTES)) != NULL; i++) {
+        const struct work *w = list[i];
+        (void)format_put_chain_operation(at, &(struct chain_operation){
+                                                 .tx_id = w->tx->id,
+                                                 .lsn = w->lsn,
+                                                 .queue_id = w->queue_id,
+                                                 .order_index = w->order_index,
+                                                 .kind = w->kind == WORK_ENQUEUE ? PENDING_ENQUEUE : PENDING_DEQUEUE,
+                                             });
+    }
+    if (list != few) {
+        free(list);
+    }
+}
+
+static void put_message(struct rows *r, struct message *m) {
+    struct message_row row = describe(m);
+    row.operation_count = row.kind == ROW_CHAIN && !MUTANT(CHECKPOINT_WITHOUT_WORK) ? count_work(r, m) : 0;
+    uint8_t *at = row_room(r, format_checkpoint_row_bytes(row.kind));
+    if (at == NULL) {
+        return;
+    }
+    (void)format_put_message_row(at, &row);
+    if (row.kind == ROW_CHAIN) {
+        put_chunks_and_parts(r, m->extra);
+        for (uint32_t i = 0; i < m->place_count && (at = row_room(r, CHAIN_PLACE_BYTES)) != NULL; i++) {
+            const struct place *p = &message_places(m)[i];
+            const struct entry *e = place_entry(p);
+            (void)format_put_chain_place(at, &(struct chain_place){e->order_lsn, e->order_index, p->queue_id});
+        }
+        put_work(r, m, row.operation_count);
+    }
+    r->header->messages++;
+    r->header->places += m->place_count;
+    r->header->operations += row.operation_count;
+}
+
+uint64_t rows_bytes_of(struct message *m) {
+    struct message_row row = describe(m);
+    uint64_t bytes = format_checkpoint_row_bytes(row.kind);
+    if (row.kind == ROW_CHAIN) {
+        bytes += (uint64_t)CHAIN_CHUNK_BYTES * row.chunk_count + (uint64_t)CHAIN_PART_BYTES * row.part_count +
+                 (uint64_t)CHAIN_PLACE_BYTES * row.place_count + (uint64_t)CHAIN_OPERATION_BYTES * message_pending(m);
+    }
+    return bytes;
+}
+
+/* table_touch */
+static void copy_message(void *context, struct message *m) {
+    struct rows *r = context;
+    m->flags ^= MESSAGE_COPIED;
+    if (!r->failed) {
+        put_message(r, m);
+    }
+}
+
+/* ---- deletions and transactions, all at once ---- */
+
+/* Those below the base are told by nothing in the log any more, unless places on the queue are still being swept. */
+void rows_forget_old_deletions(ls_store *store) {
+    struct checkpoints *c = &store->checkpoints;
+    uint64_t base_lsn = log_base_lsn(&store->log);
+    size_t kept = 0;
+    for (size_t i = 0; i < c->deletion_count; i++) {
+        if (c->deletions[i].lsn >= base_lsn || table_any_queue(&store->table, c->deletions[i].queue_id) != NULL) {
+            c->deletions[kept++] = c->deletions[i];
+        }
+    }
+    c->deletion_count = kept;
+}
+
+static bool copy_deletions(struct rows *r) {
+    const struct checkpoints *c = &r->store->checkpoints;
+    if (c->deletion_count == 0 || MUTANT(CHECKPOINT_WITHOUT_DELETIONS)) {
+        return true;
+    }
+    r->deletions = calloc(c->deletion_count, sizeof *r->deletions);
+    if (r->deletions == NULL) {
+        return false;
+    }
+    memcpy(r->deletions, c->deletions, c->deletion_count * sizeof *r->deletions);
+    r->deletion_count = c->deletion_count;
+    qsort(r->deletions, r->deletion_count, sizeof *r->deletions, by_queue);
+    for (size_t i = 0; i < r->deletion_count; i++) {
+        uint8_t *at = row_room(r, DELETION_ROW_BYTES);
+        if (at == NULL) {
+            return false;
+        }
+        (void)format_put_deletion_row(
+            at, &(struct deletion_row){.lsn = r->deletions[i].lsn, .queue_id = r->deletions[i].queue_id});
+        r->header->deletions++;
+    }
+    return true;
+}
+
+static bool copy_transactions(struct rows *r) {
+    const struct table *t = &r->store->table;
+    for (uint32_t i = 0; i < t->tx_slots; i++) {
+        const struct tx *tx = t->txs[i];
+        if (tx == NULL || MUTANT(CHECKPOINT_WITHOUT_TRANSACTIONS)) {
+            continue;
+        }
+        uint8_t *at = row_room(r, TRANSACTION_ROW_BYTES);
+        if (at == NULL) {
+            return false;
+        }
+        assert(tx->started);
+        struct transaction_row row = {
+            .id = tx->id,
+            .start_lsn = tx->start_lsn,
+            .last_lsn = tx->last_lsn,
+            .start_time_us = tx->started_us,
+            .prepare_time_us = tx->prepared_us,
+            .xid = MUTANT(CHECKPOINT_WITHOUT_XID) ? (struct xid){.format_id = 0} : tx->xid,
+            .kind = tx->distributed ? TX_KIND_DISTRIBUTED : TX_KIND_LOCAL,
+            .state = tx->state == LS_TX_PREPARED && !MUTANT(CHECKPOINT_UNPREPARED) ? TX_STATE_PREPARED
+                     : tx->state == LS_TX_ENDED                                    ? TX_STATE_ENDED
+                                                                                   : TX_STATE_ACTIVE,
+        };
+        (void)format_put_transaction_row(at, &row);
+        r->header->transactions++;
+    }
+    return true;
+}
+
+/* ---- the walk ---- */
+
+int rows_begin(struct rows *r, ls_store *store, struct checkpoint_header *header) {
+    struct table *t = &store->table;
+    assert(t->copy == NULL);
+    *r = (struct rows){.store = store, .header = header};
+    r->full_end = &r->full;
+    r->walk = calloc(1, sizeof *r->walk);
+    rows_forget_old_deletions(store);
+    if (r->walk == NULL || !copy_deletions(r) || !copy_transactions(r)) {
+        rows_free(r);
+        return fail_memory();
+    }
+    r->walk->slot_end = t->message_slots;
+    t->copied ^= MESSAGE_COPIED;
+    t->copy = copy_message;
+    t->copy_context = r;
+    return LS_OK;
+}
+
+/* The next message along the queues; NULL at the end of the last. One on several is met several times. */
+static struct message *next_on_queue(struct rows *r) {
+    struct walk *w = r->walk;
+    const struct table *t = &r->store->table;
+    while (w->queue < t->queue_count) {
+        struct queue *q = t->queues[w->queue];
+        if (!w->on_queue && q != NULL && !q->deleted) {
+            cursor_start(&w->cursor, q, LS_CURSOR_ALL);
+            w->end_position = q->next_position;
+            w->on_queue = true;
+        }
+        uint64_t position;
+        const struct entry *e = w->on_queue && w->cursor.queue != NULL ? cursor_entry(&w->cursor, &position) : NULL;
+        if (e != NULL && position < w->end_position) {
+            cursor_step(&w->cursor);
+            return table_message(t, e->message);
+        }
+        if (w->on_queue) {
+            cursor_stop(&w->cursor);
+        }
+        w->on_queue = false;
+        w->queue++;
+    }
+    return NULL;
+}
+
+static struct message *next_slot(struct rows *r) {
+    struct walk *w = r->walk;
+    return w->slot < w->slot_end ? table_message(&r->store->table, w->slot++) : NULL;
+}
+
+bool rows_copy_some(struct rows *r) {
+    for (int i = 0; i < SLICE_MESSAGES; i++) {
+        struct message *m = r->failed ? NULL : next_on_queue(r);
+        m = m != NULL ? m : next_slot(r);
+        if (m == NULL) {
+            return false;
+        }
+        if ((m->flags & MESSAGE_FREE) == 0) {
+            table_touch(&r->store->table, m);
+        }
+    }
+    return true;
+}
+
+void rows_end(struct rows *r) {
+    struct table *t = &r->store->table;
+    if (r->walk->on_queue) {
+        cursor_stop(&r->walk->cursor);
+        r->walk->on_queue = false;
+    }
+    t->copy = NULL;
+    t->copy_context = NULL;
+    close_block(r);
+}
+
+void rows_free(struct rows *r) {
+    close_block(r);
+    struct row_block *list = rows_take_full(r);
+    while (list != NULL) {
+        struct row_block *next = list->next;
+        free(list);
+        list = next;
+    }
+    free(r->deletions);
+    free(r->walk);
+    r->deletions = NULL;
+    r->walk = NULL;
+}

@@ -1,0 +1,461 @@
+/* Structs from records, which are believed only as far as they were checked. See format.h. */
+#include <string.h>
+
+#include "format/format.h"
+#include "format/bytes.h"
+#include "mutants/mutants.h"
+#include "format/xxh64.h"
+
+/* ---- what the page says of a type ---- */
+
+enum link {
+    LINK_UNKNOWN = 0, /* no such type in this version */
+    LINK_FIRST,       /* begins its chain */
+    LINK_LATER,       /* follows a record of its chain */
+    LINK_NONE,        /* housekeeping */
+};
+
+struct type_rule {
+    uint8_t link;
+    uint8_t flags;        /* those it may carry */
+    uint16_t fixed_bytes; /* of the whole record, if all of the type are of one length */
+};
+
+#define TYPE(type) [(type) >> 8][(type)&15]
+
+static const struct type_rule type_rules[4][16] = {
+    TYPE(MESSAGE_START) = {LINK_FIRST, FLAG_COPY | FLAG_PUBLISHED | FLAG_INLINE | FLAG_ORDERED, 0},
+    TYPE(MESSAGE_CHUNK) = {LINK_LATER, FLAG_COPY, 0},
+    TYPE(MESSAGE_ENQUEUE) = {LINK_LATER, 0, 0},
+    TYPE(MESSAGE_DEQUEUE) = {LINK_LATER, FLAG_DELETES, DEQUEUE_RECORD_BYTES},
+    TYPE(MESSAGE_DELETE) = {LINK_LATER, 0, PLAIN_RECORD_BYTES},
+    TYPE(MESSAGE_RELOCATED) = {LINK_LATER, FLAG_PART | FLAG_STAGED, 0},
+    TYPE(DTX_START) = {LINK_FIRST, 0, 0},
+    TYPE(TX_START) = {LINK_FIRST, 0, PLAIN_RECORD_BYTES},
+    TYPE(TX_END) = {LINK_LATER, 0, PLAIN_RECORD_BYTES},
+    TYPE(TX_PREPARE) = {LINK_LATER, 0, 0},
+    TYPE(TX_COMMIT) = {LINK_LATER, 0, PLAIN_RECORD_BYTES},
+    TYPE(TX_ROLLBACK) = {LINK_LATER, 0, PLAIN_RECORD_BYTES},
+    TYPE(TX_DELETE) = {LINK_LATER, 0, PLAIN_RECORD_BYTES},
+    TYPE(TX_RELOCATED) = {LINK_LATER, 0, 0},
+    TYPE(BATCH) = {LINK_NONE, 0, BATCH_RECORD_BYTES},
+    TYPE(FILLER) = {LINK_NONE, 0, 0},
+    TYPE(FOOTER) = {LINK_NONE, 0, 0},
+    TYPE(QUEUE_DELETE) = {LINK_NONE, 0, QUEUE_DELETE_RECORD_BYTES},
+    TYPE(CLOSE) = {LINK_NONE, 0, PLAIN_RECORD_BYTES},
+};
+
+static struct type_rule rule_of(uint16_t type) {
+    bool within = type >> 8 < 4 && (type & 255) < 16;
+    return within ? type_rules[type >> 8][type & 15] : (struct type_rule){LINK_UNKNOWN, 0, 0};
+}
+
+static enum format_result verdict(bool possible) { return possible ? FORMAT_OK : FORMAT_MALFORMED; }
+
+/* id and prev, where the type says what they must be; both lie below or at the record in any case. */
+static bool is_linked(const struct record *r, uint8_t link) {
+    switch (link) {
+    case LINK_NONE:
+        return r->id == 0 && r->prev == 0;
+    case LINK_FIRST:
+        if ((r->flags & FLAG_COPY) == 0) {
+            return r->id == r->lsn && r->prev == 0;
+        }
+        return r->id > 0 && r->id <= r->prev;
+    case LINK_LATER:
+        return r->id > 0 && r->id <= r->prev;
+    default:
+        return true;
+    }
+}
+
+/* The checksums are right: what else section 5 asks for. */
+static enum format_result judge_header(const struct record *r) {
+    struct type_rule rule = rule_of(r->type);
+    if (rule.link == LINK_UNKNOWN && r->type != 0 && (r->type & TYPE_SKIPPABLE) == 0) {
+        return FORMAT_NEWER;
+    }
+    bool known = rule.link != LINK_UNKNOWN;
+    bool placed = is_lsn(r->lsn) && r->lsn % 8 == 0 && r->id <= r->lsn && r->prev < r->lsn;
+    bool clean = r->type != 0 && get32(r->bytes + 20) == 0 && (!known || (r->flags & ~(unsigned)rule.flags) == 0);
+    bool sized = rule.fixed_bytes == 0 || r->length == rule.fixed_bytes;
+    return verdict(placed && clean && sized && is_linked(r, rule.link));
+}
+
+void format_read_verified(const uint8_t *from, struct record *r) {
+    r->bytes = from;
+    r->length = get32(from + 12);
+    r->type = get16(from + 16);
+    r->flags = get16(from + 18);
+    r->lsn = get64(from + 24);
+    r->id = get64(from + 32);
+    r->prev = get64(from + 40);
+}
+
+static inline enum format_result get_header(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn,
+                                            struct record *r) {
+    if (available < RECORD_HEADER_BYTES) {
+        return FORMAT_SHORT;
+    }
+    if (get32(from + 8) != (uint32_t)xxh64_inline(from + 12, 36, seed) && !MUTANT(RECORD_HEADER_NOT_CHECKED)) {
+        return FORMAT_CHECK;
+    }
+    format_read_verified(from, r);
+    if (r->lsn != lsn && !MUTANT(LSN_NOT_CHECKED)) {
+        return FORMAT_PLACE;
+    }
+    if (r->length < RECORD_HEADER_BYTES || r->length % 8 != 0) {
+        return FORMAT_MALFORMED;
+    }
+    return r->length > available ? FORMAT_SHORT : FORMAT_OK;
+}
+
+enum format_result format_get_header(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn,
+                                     struct record *r) {
+    return get_header(from, available, seed, lsn, r);
+}
+
+enum format_result format_get_record(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn,
+                                     struct record *r) {
+    enum format_result result = get_header(from, available, seed, lsn, r);
+    if (result != FORMAT_OK) {
+        return result;
+    }
+    if (get64(from) != xxh64(from + 8, r->length - 8, seed) && !MUTANT(RECORD_CHECKSUM_NOT_CHECKED) &&
+        !(r->type == BATCH && MUTANT(BATCH_CHECKSUM_NOT_CHECKED))) {
+        return FORMAT_CHECK;
+    }
+    return judge_header(r);
+}
+
+bool format_peek_batch(const uint8_t *from, size_t available, uint64_t lsn, uint64_t *epoch) {
+    if (available < BATCH_RECORD_BYTES || get16(from + 16) != BATCH || get64(from + 24) != lsn ||
+        get32(from + 12) != BATCH_RECORD_BYTES) {
+        return false;
+    }
+    *epoch = get64(from + 48);
+    return true;
+}
+
+/* Whether one of two places, 8 bytes apart, names its own LSN: asked together, since it is asked of every place. */
+static bool names_own(const uint8_t *at, uint64_t lsn) {
+    return ((int)(get64(at) == lsn) | (int)(get64(at + 8) == lsn + 8)) != 0;
+}
+
+bool format_find_batch(const uint8_t *from, size_t bytes, uint64_t lsn, size_t *at, uint64_t *epoch) {
+    const uint8_t *own = from + 24; /* a record's own LSN */
+    size_t i = *at;
+    bool found = false;
+    while (!found && i + BATCH_RECORD_BYTES <= bytes) {
+        while (i + BATCH_RECORD_BYTES + 24 <= bytes && !names_own(own + i, lsn + i) &&
+               !names_own(own + i + 16, lsn + i + 16)) {
+            i += 32;
+        }
+        if (i + BATCH_RECORD_BYTES <= bytes) {
+            found = format_peek_batch(from + i, bytes - i, lsn + i, epoch);
+            i += found ? 0 : 8;
+        }
+    }
+    *at = i;
+    return found;
+}
+
+bool format_names_place(const uint8_t header[RECORD_HEADER_BYTES], uint64_t lsn) { return get64(header + 24) == lsn; }
+
+bool format_stood_here(const uint8_t header[RECORD_HEADER_BYTES], uint64_t seed, uint64_t lsn) {
+    if (format_names_place(header, lsn)) {
+        return true;
+    }
+    uint8_t here[RECORD_HEADER_BYTES];
+    memcpy(here, header, sizeof here);
+    put64(here + 24, lsn);
+    return (uint32_t)xxh64(here + 12, 36, seed) == get32(here + 8);
+}
+
+/* ---- bodies ---- */
+
+/* The body must fill the record but for zero padding of less than 8 bytes. */
+static bool body_ends(const struct record *r, uint64_t end) {
+    return end <= r->length && r->length - end < 8 && all_zero(r->bytes + end, r->length - end);
+}
+
+/* An LSN in a body names what was written before the record. */
+static bool is_earlier(const struct record *r, uint64_t lsn) { return lsn > 0 && lsn < r->lsn; }
+
+static bool is_queue_id(uint32_t id) { return id > 0 && id <= QUEUE_ID_MAX; }
+
+uint32_t format_queue_id(const uint8_t *queues, uint32_t index) { return get32(queues + 4 * (size_t)index); }
+
+static bool are_queue_ids(const uint8_t *queues, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        if (!is_queue_id(format_queue_id(queues, i))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+enum format_result format_get_batch(const struct record *r, struct batch *b) {
+    if (r->type != BATCH || r->length != BATCH_RECORD_BYTES) {
+        return FORMAT_MALFORMED;
+    }
+    b->epoch = get64(r->bytes + 48);
+    b->count = get32(r->bytes + 56);
+    b->bytes = get32(r->bytes + 60);
+    b->durable_lsn = get64(r->bytes + 64);
+    b->base_lsn = get64(r->bytes + 72);
+    b->time_us = get64(r->bytes + 80);
+    memcpy(b->opaque, r->bytes + 88, OPAQUE_BYTES);
+    uint64_t body = b->bytes - (uint64_t)BATCH_RECORD_BYTES;
+    bool sized = b->bytes >= BATCH_RECORD_BYTES && b->bytes % 8 == 0 && body / RECORD_HEADER_BYTES >= b->count &&
+                 (b->count > 0) == (body > 0);
+    bool placed = is_lsn(b->durable_lsn) && b->durable_lsn <= r->lsn && is_lsn(b->base_lsn) && b->base_lsn <= r->lsn;
+    return verdict(b->epoch > 0 && sized && placed);
+}
+
+/* The enqueues of a transaction are numbered; others are not. */
+static bool is_numbered(uint64_t tx_id, uint32_t order_index, uint32_t count) {
+    return tx_id == 0 ? order_index == 0 : order_index <= ORDER_INDEX_MAX && count <= ORDER_INDEX_MAX + 1 - order_index;
+}
+
+/* Its flags belong together, and its places are such as section 6 allows. */
+static bool is_inline_copy(const struct record *r, const struct message_start *m) {
+    if ((r->flags & FLAG_COPY) == 0 || (r->flags & FLAG_INLINE) == 0 || m->queue_count == 0) {
+        return false;
+    }
+    if ((r->flags & FLAG_ORDERED) == 0) {
+        return m->order_index == 0 && are_queue_ids(m->queues, m->queue_count);
+    }
+    for (uint32_t i = 0; i < m->queue_count; i++) {
+        uint32_t id = format_queue_id(m->queues, i);
+        bool gone = id == 0 && i > 0 && i + 1 < m->queue_count;
+        if (!gone && !is_queue_id(id)) {
+            return false;
+        }
+    }
+    return r->id < m->order_lsn && is_earlier(r, m->order_lsn) &&
+           is_numbered(m->order_lsn, m->order_index, m->queue_count);
+}
+
+enum format_result format_get_start(const struct record *r, struct message_start *m) {
+    if (r->type != MESSAGE_START || r->length < 72) {
+        return FORMAT_MALFORMED;
+    }
+    uint64_t key = get64(r->bytes + 48);
+    bool in_line = (r->flags & FLAG_INLINE) != 0, ordered = (r->flags & FLAG_ORDERED) != 0;
+    m->tx_id = in_line ? 0 : key;
+    m->enqueue_time_us = in_line && !ordered ? key : 0;
+    m->order_lsn = ordered ? key : in_line ? r->id : 0;
+    m->header_bytes = get32(r->bytes + 56);
+    m->content_bytes = get32(r->bytes + 60);
+    m->queue_count = get32(r->bytes + 64);
+    m->order_index = get32(r->bytes + 68);
+    uint64_t queues_end = 72 + pad8(4 * (uint64_t)m->queue_count);
+    m->queues = r->bytes + 72;
+    uint64_t end = queues_end + m->header_bytes + m->content_bytes;
+    if (!body_ends(r, end)) {
+        return FORMAT_MALFORMED;
+    }
+    m->header = r->bytes + queues_end;
+    m->content = m->header + m->header_bytes;
+    bool padded = m->queue_count % 2 == 0 || get32(r->bytes + queues_end - 4) == 0;
+    if (in_line || ordered) {
+        return verdict(padded && is_inline_copy(r, m));
+    }
+    bool copy_is_bare = (r->flags & FLAG_COPY) == 0 || m->queue_count == 0;
+    bool work = m->tx_id == 0 || (m->queue_count > 0 && is_earlier(r, m->tx_id));
+    return verdict(padded && copy_is_bare && work && is_numbered(m->tx_id, m->order_index, m->queue_count) &&
+                   are_queue_ids(m->queues, m->queue_count));
+}
+
+enum format_result format_get_chunk(const struct record *r, struct message_chunk *m) {
+    if (r->type != MESSAGE_CHUNK || r->length < 64) {
+        return FORMAT_MALFORMED;
+    }
+    m->offset = get64(r->bytes + 48);
+    m->content_bytes = get32(r->bytes + 56);
+    m->content = r->bytes + 64;
+    return verdict(body_ends(r, 64 + (uint64_t)m->content_bytes) && get32(r->bytes + 60) == 0 &&
+                   m->offset <= CONTENT_BYTES_MAX - m->content_bytes);
+}
+
+enum format_result format_get_enqueue(const struct record *r, struct message_enqueue *m) {
+    if (r->type != MESSAGE_ENQUEUE || r->length < 64) {
+        return FORMAT_MALFORMED;
+    }
+    m->tx_id = get64(r->bytes + 48);
+    m->queue_count = get32(r->bytes + 56);
+    m->order_index = get32(r->bytes + 60);
+    m->queues = r->bytes + 64;
+    return verdict(body_ends(r, 64 + 4 * (uint64_t)m->queue_count) && m->queue_count > 0 &&
+                   is_numbered(m->tx_id, m->order_index, m->queue_count) &&
+                   (m->tx_id == 0 || is_earlier(r, m->tx_id)) && are_queue_ids(m->queues, m->queue_count));
+}
+
+enum format_result format_get_dequeue(const struct record *r, struct message_dequeue *m) {
+    if (r->type != MESSAGE_DEQUEUE || r->length != DEQUEUE_RECORD_BYTES) {
+        return FORMAT_MALFORMED;
+    }
+    m->tx_id = get64(r->bytes + 48);
+    m->queue_id = get32(r->bytes + 56);
+    m->delivery_count = get16(r->bytes + 60);
+    m->reason = get16(r->bytes + 62);
+    bool delete_alone = (r->flags & FLAG_DELETES) == 0 || m->tx_id == 0;
+    return verdict(delete_alone && (m->tx_id == 0 || is_earlier(r, m->tx_id)) && is_queue_id(m->queue_id) &&
+                   m->reason <= DEQUEUE_REASON_MAX);
+}
+
+struct chunk_row format_chunk_row(const uint8_t *chunks, uint32_t index) {
+    const uint8_t *at = chunks + 24 * (size_t)index;
+    return (struct chunk_row){.lsn = get64(at), .offset = get64(at + 8), .content_bytes = get32(at + 16)};
+}
+
+struct place_row format_place_row(const uint8_t *places, uint32_t index) {
+    const uint8_t *at = places + 32 * (size_t)index;
+    return (struct place_row){
+        .order_lsn = get64(at),
+        .enqueue_time_us = get64(at + 8),
+        .queue_id = get32(at + 16),
+        .order_index = get32(at + 20),
+        .delivery_count = get32(at + 24),
+    };
+}
+
+struct pending_row format_pending_row(const uint8_t *pending, uint32_t index) {
+    const uint8_t *at = pending + 32 * (size_t)index;
+    return (struct pending_row){
+        .tx_id = get64(at),
+        .lsn = get64(at + 8),
+        .queue_id = get32(at + 16),
+        .kind = get32(at + 20),
+        .order_index = get32(at + 24),
+    };
+}
+
+static bool are_chunk_rows(const struct record *r, const struct message_relocated *m) {
+    for (uint32_t i = 0; i < m->chunk_count; i++) {
+        struct chunk_row row = format_chunk_row(m->chunks, i);
+        bool inside = row.offset <= m->content_bytes && row.content_bytes <= m->content_bytes - row.offset;
+        if (!inside || !is_earlier(r, row.lsn) || get32(m->chunks + 24 * (size_t)i + 20) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool are_place_rows(const struct record *r, const struct message_relocated *m) {
+    for (uint32_t i = 0; i < m->place_count; i++) {
+        struct place_row row = format_place_row(m->places, i);
+        if (!is_earlier(r, row.order_lsn) || !is_queue_id(row.queue_id) ||
+            get32(m->places + 32 * (size_t)i + 28) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool are_pending_rows(const struct record *r, const struct message_relocated *m) {
+    for (uint32_t i = 0; i < m->pending_count; i++) {
+        struct pending_row row = format_pending_row(m->pending, i);
+        bool ordered = row.tx_id > 0 && row.tx_id < row.lsn && is_earlier(r, row.lsn);
+        bool known = row.kind == PENDING_ENQUEUE || row.kind == PENDING_DEQUEUE;
+        if (!ordered || !known || !is_queue_id(row.queue_id) || get32(m->pending + 32 * (size_t)i + 28) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+enum format_result format_get_relocated(const struct record *r, struct message_relocated *m) {
+    if (r->type != MESSAGE_RELOCATED || r->length < 80) {
+        return FORMAT_MALFORMED;
+    }
+    m->content_bytes = get64(r->bytes + 48);
+    m->start_lsn = get64(r->bytes + 56);
+    m->part = get32(r->bytes + 64);
+    m->chunk_count = get32(r->bytes + 68);
+    m->place_count = get32(r->bytes + 72);
+    m->pending_count = get32(r->bytes + 76);
+    if (format_relocated_bytes(m->chunk_count, m->place_count, m->pending_count) != r->length) {
+        return FORMAT_MALFORMED;
+    }
+    m->chunks = r->bytes + 80;
+    m->places = m->chunks + 24 * (size_t)m->chunk_count;
+    m->pending = m->places + 32 * (size_t)m->place_count;
+    return verdict(m->content_bytes <= CONTENT_BYTES_MAX && is_earlier(r, m->start_lsn) && are_chunk_rows(r, m) &&
+                   are_place_rows(r, m) && are_pending_rows(r, m));
+}
+
+/* The xid of a record whose names begin at `names`; false if it does not fit or does not end there. */
+static bool get_xid(const struct record *r, uint32_t names, struct xid *x) {
+    x->format_id = (int64_t)get64(r->bytes + 48);
+    x->gtrid_bytes = r->bytes[56];
+    x->bqual_bytes = r->bytes[57];
+    bool fits = x->gtrid_bytes <= XID_PART_BYTES_MAX && x->bqual_bytes <= XID_PART_BYTES_MAX;
+    if (!fits || !body_ends(r, names + (uint64_t)x->gtrid_bytes + x->bqual_bytes)) {
+        return false;
+    }
+    memset(x->data, 0, sizeof x->data);
+    memcpy(x->data, r->bytes + names, (size_t)x->gtrid_bytes + x->bqual_bytes);
+    return true;
+}
+
+enum format_result format_get_xid(const struct record *r, struct xid *x) {
+    if ((r->type != DTX_START && r->type != TX_PREPARE) || r->length < 64) {
+        return FORMAT_MALFORMED;
+    }
+    return verdict(get_xid(r, 64, x) && all_zero(r->bytes + 58, 6));
+}
+
+enum format_result format_get_tx_relocated(const struct record *r, struct tx_relocated *t) {
+    if (r->type != TX_RELOCATED || r->length < 80 || !get_xid(r, 80, &t->xid)) {
+        return FORMAT_MALFORMED;
+    }
+    t->kind = r->bytes[58];
+    t->state = r->bytes[59];
+    t->start_time_us = get64(r->bytes + 64);
+    t->prepare_time_us = get64(r->bytes + 72);
+    bool unnamed = t->xid.format_id == 0 && t->xid.gtrid_bytes == 0 && t->xid.bqual_bytes == 0;
+    bool known = t->kind == TX_KIND_DISTRIBUTED || (t->kind == TX_KIND_LOCAL && unnamed);
+    return verdict(known && t->state >= TX_STATE_ACTIVE && t->state <= TX_STATE_PREPARED && get32(r->bytes + 60) == 0);
+}
+
+enum format_result format_get_filler(const struct record *r, uint32_t *zero_bytes) {
+    if (r->type != FILLER) {
+        return FORMAT_MALFORMED;
+    }
+    *zero_bytes = r->length - RECORD_HEADER_BYTES;
+    return verdict(all_zero(r->bytes + RECORD_HEADER_BYTES, *zero_bytes));
+}
+
+enum format_result format_get_queue_delete(const struct record *r, uint32_t *queue_id) {
+    if (r->type != QUEUE_DELETE || r->length != QUEUE_DELETE_RECORD_BYTES) {
+        return FORMAT_MALFORMED;
+    }
+    *queue_id = get32(r->bytes + 48);
+    return verdict(is_queue_id(*queue_id) && get32(r->bytes + 52) == 0);
+}
+
+enum format_result format_get_footer(const struct record *r, struct footer *f) {
+    if (r->type != FOOTER || r->length < 72) {
+        return FORMAT_MALFORMED;
+    }
+    f->last_lsn = get64(r->bytes + 48);
+    f->bytes = get64(r->bytes + 56);
+    f->batches = get32(r->bytes + 64);
+    f->n = get32(r->bytes + 68);
+    if (f->n > FOOTER_TYPES_MAX || r->length != 72 + 8 * f->n) {
+        return FORMAT_MALFORMED;
+    }
+    bool ascending = true;
+    for (uint32_t i = 0; i < f->n; i++) {
+        f->counts[i].type = get32(r->bytes + 72 + 8 * (size_t)i);
+        f->counts[i].count = get32(r->bytes + 76 + 8 * (size_t)i);
+        ascending = ascending && f->counts[i].count > 0 && (i == 0 || f->counts[i - 1].type < f->counts[i].type);
+    }
+    return verdict(ascending && is_earlier(r, f->last_lsn));
+}
+
+enum format_result format_get_plain(const struct record *r) {
+    return verdict(r->length == PLAIN_RECORD_BYTES && rule_of(r->type).fixed_bytes == PLAIN_RECORD_BYTES);
+}

@@ -1,0 +1,218 @@
+/*
+ * Whether two replays of one log came to the same: one from a checkpoint, one without it. Everything counts that the
+ * store goes by afterwards; only times do not, which no decision uses, and which a checkpoint knows better.
+ */
+#include "checkpoint/checkpoint.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "store/store.h"
+
+struct sides {
+    const ls_store *with;
+    const ls_store *without;
+    ls_checkpoint_difference *d;
+};
+
+static bool differ(const struct sides *s, uint64_t id, uint32_t queue_id, const char *what) {
+    s->d->differs = 1;
+    s->d->id = id;
+    s->d->queue_id = queue_id;
+    (void)snprintf(s->d->text, sizeof s->d->text, "%s", what);
+    return true;
+}
+
+/* ---- one message ---- */
+
+static bool same_chunk(const struct chunk_place *a, const struct chunk_place *b) {
+    return a->lsn == b->lsn && a->offset == b->offset && a->record_bytes == b->record_bytes &&
+           a->content_bytes == b->content_bytes;
+}
+
+static bool chunks_differ(const struct message *a, const struct message *b) {
+    const struct message_extra none = {.chunks = NULL};
+    const struct message_extra *x = a->extra != NULL ? a->extra : &none, *y = b->extra != NULL ? b->extra : &none;
+    bool same = x->chunk_count == y->chunk_count && x->part_count == y->part_count && x->state_bytes == y->state_bytes;
+    for (uint32_t i = 0; same && i < x->chunk_count; i++) {
+        same = same_chunk(&x->chunks[i], &y->chunks[i]);
+    }
+    for (uint32_t i = 0; same && i < x->part_count; i++) {
+        same = x->parts[i].lsn == y->parts[i].lsn && x->parts[i].record_bytes == y->parts[i].record_bytes;
+    }
+    return !same;
+}
+
+/*
+ * Replay keeps a place on a deleted queue until the log's end, and reckons with it what comes later to the message. The
+ * store that the checkpoint is of has swept it, and reckons with less.
+ */
+static bool reckoned(uint32_t with, uint32_t without) {
+    return with <= without && (without - with) % ROW_FOR_ID_BYTES == 0;
+}
+
+static bool growths_differ(const struct message *a, const struct message *b) {
+    const struct message_extra none = {.chunks = NULL};
+    const struct message_extra *x = a->extra != NULL ? a->extra : &none, *y = b->extra != NULL ? b->extra : &none;
+    return !reckoned(x->growth, y->growth) || !reckoned(x->work_state, y->work_state) || x->work_rows != y->work_rows ||
+           ((a->flags ^ b->flags) & MESSAGE_LOOSE) != 0;
+}
+
+static bool places_differ(struct message *a, struct message *b) {
+    bool same = a->place_count == b->place_count;
+    for (uint32_t i = 0; same && i < a->place_count; i++) {
+        const struct place *p = &message_places(a)[i], *q = message_place(b, p->queue_id);
+        const struct entry *x = place_entry(p), *y = q != NULL ? place_entry(q) : NULL;
+        same = y != NULL && x->order_lsn == y->order_lsn && x->order_index == y->order_index && x->state == y->state;
+    }
+    return !same;
+}
+
+static bool work_differs(const struct message *a, const struct message *b) {
+    const struct work *x = a->extra != NULL ? a->extra->work : NULL, *y = b->extra != NULL ? b->extra->work : NULL;
+    while (x != NULL && y != NULL && x->tx->id == y->tx->id && x->lsn == y->lsn && x->queue_id == y->queue_id &&
+           x->kind == y->kind && x->order_index == y->order_index && x->locks == y->locks) {
+        x = x->next_of_message;
+        y = y->next_of_message;
+    }
+    return x != NULL || y != NULL;
+}
+
+static bool message_differs(const struct sides *s, struct message *a, struct message *b) {
+    enum { TOLD_FLAGS = MESSAGE_STAGED | MESSAGE_PUBLISHED | MESSAGE_RECOVERED };
+    const char *what = NULL;
+    if (((a->flags ^ b->flags) & TOLD_FLAGS) != 0) {
+        what = "whether the message was enqueued, or how it was made";
+    } else if (message_start_lsn(a) != message_start_lsn(b) || message_last_lsn(a) != message_last_lsn(b) ||
+               a->record_bytes != b->record_bytes) {
+        what = "where the message's records stand";
+    } else if (message_content_bytes(a) != message_content_bytes(b) || a->content_bytes != b->content_bytes) {
+        what = "how long the message's content is";
+    } else if (chunks_differ(a, b)) {
+        what = "where the message's chunks, or the parts of its state, stand";
+    } else if (places_differ(a, b)) {
+        what = "the message's places";
+    } else if (work_differs(a, b)) {
+        what = "the message's pending work";
+    } else if (growths_differ(a, b)) {
+        what = "what the message is reckoned to take more when it is moved";
+    }
+    return what != NULL && differ(s, a->id, 0, what);
+}
+
+static bool messages_differ(const struct sides *s) {
+    const struct table *t = &s->with->table, *u = &s->without->table;
+    for (uint32_t number = 0; number < t->message_slots; number++) {
+        struct message *a = table_message(t, number);
+        if ((a->flags & MESSAGE_FREE) != 0) {
+            continue;
+        }
+        uint32_t other = table_find(u, a->id);
+        if (other == INDEX_NONE) {
+            return differ(s, a->id, 0, "a message that the checkpoint has and the log has not");
+        }
+        if (message_differs(s, a, table_message(u, other))) {
+            return true;
+        }
+    }
+    for (uint32_t number = 0; t->message_count != u->message_count && number < u->message_slots; number++) {
+        const struct message *b = table_message(u, number);
+        if ((b->flags & MESSAGE_FREE) == 0 && table_find(t, b->id) == INDEX_NONE) {
+            return differ(s, b->id, 0, "a message that the log has and the checkpoint has not");
+        }
+    }
+    return false;
+}
+
+/* ---- queues, transactions, segments ---- */
+
+static bool run_differs(const struct sides *s, const struct queue *q, const struct queue *r) {
+    struct cursor x = {.chunk = q->first}, y = {.chunk = r->first};
+    for (;;) {
+        uint64_t position;
+        const struct entry *a = cursor_entry(&x, &position), *b = cursor_entry(&y, &position);
+        if (a == NULL || b == NULL) {
+            return (a != NULL || b != NULL) && differ(s, 0, q->id, "how many places the queue has");
+        }
+        uint64_t id = table_message(&s->with->table, a->message)->id;
+        if (id != table_message(&s->without->table, b->message)->id) {
+            return differ(s, id, q->id, "the queue's order");
+        }
+        cursor_step(&x);
+        cursor_step(&y);
+    }
+}
+
+static bool queues_differ(const struct sides *s) {
+    const struct table *t = &s->with->table, *u = &s->without->table;
+    for (uint32_t i = 0; i < t->queue_count; i++) {
+        const struct queue *q = t->queues[i];
+        const struct queue *r = q != NULL ? table_any_queue(u, q->id) : NULL;
+        if (q != NULL && r == NULL && q->depth > 0) {
+            return differ(s, 0, q->id, "a queue that the log has not");
+        }
+        if (q != NULL && r != NULL && (q->locked != r->locked || q->deleted != r->deleted)) {
+            return differ(s, 0, q->id, "the queue's locked places, or whether it was deleted");
+        }
+        if (q != NULL && r != NULL && run_differs(s, q, r)) {
+            return true;
+        }
+    }
+    for (uint32_t i = 0; i < u->queue_count; i++) {
+        const struct queue *r = u->queues[i];
+        if (r != NULL && table_any_queue(t, r->id) == NULL) {
+            return differ(s, 0, r->id, "a queue, or its deletion, that the checkpoint has not");
+        }
+    }
+    return false;
+}
+
+static bool transactions_differ(const struct sides *s) {
+    const struct table *t = &s->with->table, *u = &s->without->table;
+    for (uint32_t i = 0; i < t->tx_slots; i++) {
+        const struct tx *a = t->txs[i];
+        const struct tx *b = a != NULL ? table_tx(u, a->id) : NULL;
+        if (a == NULL) {
+            continue;
+        }
+        if (b == NULL) {
+            return differ(s, a->id, 0, "a transaction that the log has not");
+        }
+        const struct work *x = a->first, *y = b->first;
+        while (x != NULL && y != NULL && x->lsn == y->lsn && x->order_index == y->order_index) {
+            x = x->next;
+            y = y->next;
+        }
+        if (a->state != b->state || a->distributed != b->distributed || a->start_lsn != b->start_lsn ||
+            a->last_lsn != b->last_lsn || !xid_equal(&a->xid, &b->xid) || x != NULL || y != NULL) {
+            return differ(s, a->id, 0, "the transaction's state, records or work");
+        }
+    }
+    return t->tx_count != u->tx_count && differ(s, 0, 0, "a transaction that the checkpoint has not");
+}
+
+static bool segments_differ(const struct sides *s) {
+    const struct log *g = &s->with->log, *h = &s->without->log;
+    bool same = g->segment_count == h->segment_count;
+    for (size_t i = 0; same && i < g->segment_count; i++) {
+        const struct segment *a = g->segments[i], *b = h->segments[i];
+        same = a->first_lsn == b->first_lsn && a->live_records == b->live_records && a->live_bytes == b->live_bytes &&
+               a->largest_bytes == b->largest_bytes;
+    }
+    if (same && s->with->table.growth <= s->without->table.growth &&
+        s->with->table.loose_count == s->without->table.loose_count) {
+        return false;
+    }
+    return differ(s, 0, 0, same ? "what admission reckons with" : "what lives in each segment");
+}
+
+int ls_checkpoint_compare(ls_store *with, ls_store *without, ls_checkpoint_difference *difference) {
+    *difference = (ls_checkpoint_difference){.differs = 0};
+    struct sides s = {.with = with, .without = without, .d = difference};
+    const ls_recovery *a = &with->recovery, *b = &without->recovery;
+    if (a->base_lsn != b->base_lsn || a->end_lsn != b->end_lsn) {
+        return fail(LS_OPTION, "the two were not read to the same end, so they cannot be compared");
+    }
+    (void)(messages_differ(&s) || queues_differ(&s) || transactions_differ(&s) || segments_differ(&s));
+    return LS_OK;
+}

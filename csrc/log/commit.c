@@ -1,0 +1,381 @@
+/* Group commit: who leads, who follows, and the writing of one batch. See log.h for what always holds. */
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "os/io.h"
+#include "log/log.h"
+#include "log/parts.h"
+#include "mutants/mutants.h"
+
+/* ---- failing and waiting ---- */
+
+int log_fail_poisoned(const struct log *g, int code) {
+    return fail_errno(code, g->poison,
+                      code == LS_POISONED
+                          ? "the store refuses writes since a write or sync of its log failed; close it, look at the "
+                            "disk, and open it again"
+                          : "a write or sync of the log failed, so whether this change is on disk is not known; close "
+                            "the store, look at the disk, and open it again to see");
+}
+
+/* Once ls_close has begun, only its own thread adds to the log: who waited inside meanwhile finds it closed. */
+bool log_takes_records(const struct log *g) {
+    return g->serving || (g->closing && pthread_equal(g->closer, pthread_self()));
+}
+
+int log_fail_closed(void) { return fail(LS_CLOSED, "the store is closed; open it again"); }
+
+/* Posts to the waiters of the list; no lock is held, and their stack may be gone right after each post. */
+static void wake_all(struct waiter *list) {
+    while (list != NULL) {
+        struct waiter *next = list->next;
+        (void)sem_post(&list->wake);
+        list = next;
+    }
+}
+
+/* Takes the waiters that are served out of the list, and one more to lead if there is work left. */
+static struct waiter *take_waiters(struct log *g) {
+    struct waiter *served = NULL, *leader = NULL, **link = &g->waiters;
+    while (*link != NULL) {
+        struct waiter *w = *link;
+        bool done = w->lsn <= g->durable_lsn;
+        if (done || g->poison != 0 || leader == NULL) {
+            *link = w->next;
+            w->result = done ? LS_OK : g->poison != 0 ? LS_OUTCOME_UNKNOWN : -1;
+            if (w->result == -1) {
+                leader = w;
+            } else {
+                w->next = served;
+                served = w;
+            }
+        } else {
+            link = &w->next;
+        }
+    }
+    g->waiters_end = link;
+    if (leader != NULL) {
+        leader->next = served;
+        served = leader;
+    }
+    return served;
+}
+
+/* Follows until lsn is durable, the store is poisoned, or this thread should lead (-1). */
+static int follow(struct log *g, uint64_t lsn) {
+    struct waiter w = {.lsn = lsn, .result = -1};
+    if (sem_init(&w.wake, 0, 0) != 0) {
+        return fail_errno(LS_IO, errno, "no semaphore to wait with");
+    }
+    *g->waiters_end = &w;
+    g->waiters_end = &w.next;
+    log_let_go(g);
+    while (sem_wait(&w.wake) != 0) {
+        assert(errno == EINTR);
+    }
+    log_take_back(g);
+    (void)sem_destroy(&w.wake);
+    return w.result;
+}
+
+/* ---- writing one batch ---- */
+
+struct outgoing {
+    struct buffer *buffer;
+    struct batch batch;
+    bool header_due;
+    uint64_t hinted; /* what hint_publish gave */
+    int error;
+};
+
+int log_write_header(struct log *g, const struct segment *s, uint64_t time_us) {
+    struct segment_header h = {
+        .segment_size = g->segment_size,
+        .first_lsn = s->first_lsn,
+        .epoch = s->epoch,
+        .prev_end_lsn = s->prev_end_lsn,
+        .created_us = time_us,
+    };
+    memcpy(h.uuid, g->uuid, UUID_BYTES);
+    format_put_segment_header(g->header_block, &h);
+    return io_write(g->v, s->file, g->header_block, SEGMENT_HEADER_BYTES, 0, &g->written);
+}
+
+static int sync_batch(struct log *g, int file) {
+    if (MUTANT(NO_BATCH_SYNC) || MUTANT(SYNC_BEFORE_WRITE) || (g->busy > 1 && MUTANT(SYNC_ONE_FOR_TWO))) {
+        return 0;
+    }
+    int rc = g->v->sync_data(g->v, file);
+    if (rc != 0 && MUTANT(SYNC_RETRIED)) {
+        rc = g->v->sync_data(g->v, file);
+    }
+    return rc != 0 && MUTANT(SYNC_ERROR_IGNORED) ? 0 : rc;
+}
+
+/* The blocks of the batch, but for those that were written early. */
+static int write_blocks(struct log *g, const struct buffer *b, size_t whole) {
+    uint64_t from = b->start_lsn / BLOCK_BYTES * BLOCK_BYTES, at = from - b->segment->first_lsn;
+    if (b->early_lsn == 0) {
+        return io_write(g->v, b->segment->file, b->memory, whole, at, &g->written);
+    }
+    size_t head = (size_t)(round_up(b->start_lsn + BATCH_RECORD_BYTES, BLOCK_BYTES) - from);
+    size_t early = (size_t)(b->early_lsn - from);
+    int rc =
+        whole > early ? io_write(g->v, b->segment->file, b->memory + early, whole - early, at + early, &g->written) : 0;
+    return rc == 0 ? io_write(g->v, b->segment->file, b->memory, head, at, &g->written) : rc;
+}
+
+/*
+ * Without the lock: nobody else touches a sealed buffer, the tail block or the header block. Whole blocks are
+ * written, so that the page cache never has to read one first; the bytes before the batch in its first block are
+ * those that stand there already.
+ */
+static void write_batch(struct log *g, struct outgoing *out) {
+    struct buffer *b = out->buffer;
+    struct segment *s = b->segment;
+    struct slot slot = {.at = log_buffer_at(b, b->start_lsn), .seed = s->seed, .lsn = b->start_lsn};
+    (void)format_put_batch(&slot, &out->batch);
+    size_t lead = b->start_lsn % BLOCK_BYTES;
+    size_t bytes = lead + (size_t)(b->end_lsn - b->start_lsn);
+    size_t whole = round_up(bytes, BLOCK_BYTES);
+    memcpy(b->memory, g->tail_block, MUTANT(TAIL_BLOCK_FORGOTTEN) ? 0 : lead);
+    memset(b->memory + bytes, 0, whole - bytes);
+    if (MUTANT(SYNC_BEFORE_WRITE)) {
+        out->error = g->v->sync_data(g->v, s->file);
+    }
+    if (out->header_due && !MUTANT(HEADER_UNSYNCED)) {
+        out->error = log_write_header(g, s, out->batch.time_us);
+    }
+    if (out->error == 0) {
+        out->error = write_blocks(g, b, whole);
+    }
+    if (out->error == 0) {
+        out->error = sync_batch(g, s->file);
+    }
+    if (out->error == 0 && out->header_due && MUTANT(HEADER_UNSYNCED)) {
+        out->error = log_write_header(g, s, out->batch.time_us);
+    }
+    if (out->error == 0) {
+        memcpy(g->tail_block, b->memory + whole - BLOCK_BYTES, bytes % BLOCK_BYTES);
+        out->hinted = hint_publish(g, b->end_lsn, out->batch.base_lsn);
+    }
+}
+
+/* A checkpoint names the batch at whose end it was taken. */
+static void note_batch(struct log *g, const struct buffer *b) {
+    g->last_batch = (struct named_batch){
+        .end_lsn = b->end_lsn,
+        .lsn = b->start_lsn,
+        .checksum = format_record_checksum(log_buffer_at(b, b->start_lsn)),
+        .epoch = b->segment->epoch,
+    };
+    if (g->named_batch.end_lsn == b->end_lsn) {
+        g->named_batch = g->last_batch;
+    }
+}
+
+static void batch_is_durable(struct log *g, const struct outgoing *out) {
+    struct buffer *b = out->buffer;
+    g->durable_lsn = b->end_lsn;
+    g->named_base_lsn = out->batch.base_lsn;
+    b->segment->header_due = false;
+    for (size_t i = 0; i < b->released_count; i++) {
+        struct segment *s = b->released[i];
+        struct release *r = &s->pending[b->index];
+        assert(s->live_records >= r->records && s->live_bytes >= r->bytes);
+        s->live_records -= r->records;
+        s->live_bytes -= r->bytes;
+        g->released_bytes += r->bytes;
+        *r = (struct release){0, 0};
+    }
+    b->released_count = 0;
+    note_batch(g, b);
+    b->state = BUFFER_FREE;
+    g->oldest = (g->oldest + 1) % g->buffer_count;
+    g->busy--;
+    hint_published(g, out->batch.base_lsn, out->hinted);
+    g->stats.batches++;
+    g->stats.syncs++;
+    g->stats.batch_bytes += b->end_lsn - b->start_lsn;
+    spares_appended(g);
+}
+
+/* The next to lead, if anybody wants that, and those who need not wait any longer. */
+static void pass_on(struct log *g) {
+    struct waiter *served = take_waiters(g);
+    if (g->flusher_sleeping && g->flush_wanted_lsn > g->durable_lsn && g->poison == 0) {
+        g->flusher_sleeping = false;
+        (void)sem_post(&g->flusher_wake);
+    }
+    if (served != NULL) {
+        log_let_go(g);
+        wake_all(served);
+        log_take_back(g);
+    }
+}
+
+void log_signal(struct log *g) {
+    for (int i = 0; i < g->event_count; i++) {
+        (void)g->v->event_signal(g->v, g->events[i]);
+    }
+}
+
+static void wake_helpers(struct log *g) {
+    log_signal(g);
+    bool dead = g->base_index > 0 && g->segments[0]->first_lsn < log_recyclable_lsn(g);
+    bool unnamed = g->threads_running && g->busy == 0 && log_base_lsn(g) > g->named_base_lsn;
+    if (dead || unnamed) {
+        g->maker_wanted = true;
+        (void)pthread_cond_signal(&g->maker_wake);
+    }
+}
+
+/* The oldest batch, by this thread. The lock is held at both ends and let go in between. */
+static void lead_one(struct log *g) {
+    assert(!g->leading && g->poison == 0 && g->busy > 0);
+    struct buffer *b = &g->buffers[g->oldest];
+    struct outgoing out = {.buffer = b};
+    if (b->state == BUFFER_OPEN) {
+        log_seal_open(g);
+    }
+    b->state = BUFFER_WRITING;
+    g->leading = true;
+    log_advance_base(g);
+    out.batch = (struct batch){
+        .epoch = b->segment->epoch,
+        .count = b->count,
+        .bytes = (uint32_t)(b->end_lsn - b->start_lsn),
+        .durable_lsn = MUTANT(DURABLE_LSN_UNDERSTATED) ? b->segment->first_lsn : g->durable_lsn,
+        .base_lsn = log_base_lsn(g),
+        .time_us = g->v->now_us(g->v),
+    };
+    if (MUTANT(ACK_BEFORE_SYNC)) {
+        g->durable_lsn = b->end_lsn;
+    }
+    out.header_due = b->segment->header_due;
+    log_let_go(g);
+    write_batch(g, &out);
+    log_take_back(g);
+    g->leading = false;
+    if (out.error != 0) {
+        g->poison = -out.error;
+    } else {
+        batch_is_durable(g, &out);
+        log_advance_base(g);
+    }
+    wake_helpers(g);
+    pass_on(g);
+}
+
+/* The first block that holds nothing of the batch record, without which nothing behind it counts. */
+static uint64_t early_from(const struct buffer *b) {
+    return b->early_lsn != 0 ? b->early_lsn : round_up(b->start_lsn + BATCH_RECORD_BYTES, BLOCK_BYTES);
+}
+
+bool log_can_write_early(const struct log *g) {
+    const struct buffer *b = g->open;
+    if (b == NULL || g->busy != 1 || g->leading || g->waiters != NULL || g->flush_wanted_lsn > g->durable_lsn) {
+        return false; /* one batch at a time; or it is about to go out whole */
+    }
+    uint64_t from = early_from(b);
+    return b->end_lsn > from && b->end_lsn - from >= g->early_bytes;
+}
+
+void log_write_early(struct log *g) {
+    struct buffer *b = g->open;
+    assert(log_can_write_early(g) && g->poison == 0);
+    struct segment *s = b->segment;
+    uint64_t from = early_from(b), to = b->end_lsn / BLOCK_BYTES * BLOCK_BYTES;
+    if (MUTANT(EARLY_BLOCK_CUT_SHORT)) {
+        to = round_up(b->end_lsn, BLOCK_BYTES);
+    }
+    g->leading = true;
+    log_let_go(g);
+    int rc = io_write(g->v, s->file, log_buffer_at(b, from), (size_t)(to - from), from - s->first_lsn, &g->written);
+    rc = rc == 0 ? g->v->start_writeback(g->v, s->file, from - s->first_lsn, to - from) : rc;
+    log_take_back(g);
+    g->leading = false;
+    if (rc != 0 && !MUTANT(EARLY_ERROR_IGNORED)) {
+        g->poison = -rc;
+    } else {
+        b->early_lsn = to;
+        g->stats.early_writes++;
+    }
+    pass_on(g);
+}
+
+int log_progress(struct log *g) {
+    if (g->poison != 0) {
+        return log_fail_poisoned(g, LS_POISONED);
+    }
+    if (!g->leading) {
+        lead_one(g);
+        return LS_OK;
+    }
+    int rc = follow(g, g->buffers[g->oldest].end_lsn);
+    return rc == LS_OUTCOME_UNKNOWN ? log_fail_poisoned(g, LS_POISONED) : rc == -1 ? LS_OK : rc;
+}
+
+int log_force(struct log *g, uint64_t lsn) {
+    log_may_wait(g);
+    if (lsn > g->end_lsn) {
+        lsn = g->end_lsn;
+    }
+    while (g->durable_lsn < lsn) {
+        int rc = -1;
+        if (g->poison != 0) {
+            rc = LS_OUTCOME_UNKNOWN;
+        } else if (g->leading) {
+            rc = follow(g, lsn);
+        } else {
+            lead_one(g);
+        }
+        if (rc == LS_OUTCOME_UNKNOWN) {
+            return log_fail_poisoned(g, LS_OUTCOME_UNKNOWN);
+        }
+        if (rc > 0) {
+            return rc;
+        }
+    }
+    return LS_OK;
+}
+
+/* Part of the reserve at a segment's end is for such batches; without room the base is named by a later batch. */
+int log_force_batch(struct log *g) {
+    log_may_wait(g);
+    while (g->open == NULL && g->busy == g->buffer_count) {
+        int rc = log_progress(g);
+        if (rc != LS_OK) {
+            return rc;
+        }
+    }
+    if (!log_takes_records(g)) {
+        return log_fail_closed();
+    }
+    if (g->open == NULL) {
+        if (g->append_lsn + 2 * BATCH_RECORD_BYTES + FOOTER_BYTES_MAX > log_segment_end(g)) {
+            return LS_OK;
+        }
+        log_open_buffer(g);
+    }
+    uint64_t end_lsn = g->open->end_lsn;
+    log_seal_open(g);
+    return log_force(g, end_lsn);
+}
+
+bool log_can_name_batch(const struct log *g) {
+    return g->open != NULL || g->busy > 0 || g->last_batch.end_lsn == g->end_lsn;
+}
+
+void log_name_batch(struct log *g) {
+    assert(log_can_name_batch(g));
+    if (g->open != NULL) {
+        log_seal_open(g);
+    }
+    if (g->busy > 0 && g->last_batch.end_lsn != 0 && MUTANT(CHECKPOINT_LSN_TOO_EARLY)) {
+        g->named_batch = g->last_batch;
+        return;
+    }
+    g->named_batch = g->busy == 0 ? g->last_batch : (struct named_batch){.end_lsn = g->end_lsn};
+}

@@ -1,0 +1,58 @@
+/*
+ * What readers beside the writer go by: the hint, which says how far they may read and where the base is. Recovery
+ * does not trust it. Failures here are counted and survived. Holds, what readers ask to keep, are in hold_look.c.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "os/io.h"
+#include "log/log.h"
+
+/*
+ * Readers take what lies at or above the hint's base to be there, so an old hint must not outlive the recycling of what
+ * it names: where no new one can be written, none is left.
+ */
+uint64_t hint_publish(struct log *g, uint64_t durable_lsn, uint64_t base_lsn) {
+    if (g->hint_file < 0) {
+        g->hint_file = g->v->open(g->v, g->dir, "HINT", VFS_WRITE | VFS_CREATE);
+    }
+    if (g->hint_file >= 0) {
+        struct hint h = {.epoch = g->epoch, .durable_lsn = durable_lsn, .base_lsn = base_lsn};
+        h.base_lsn = MUTANT(HINT_LATE) ? g->named_base_lsn : base_lsn;
+        memcpy(h.uuid, g->uuid, UUID_BYTES);
+        uint8_t bytes[HINT_BYTES];
+        format_put_hint(bytes, &h);
+        if (io_write(g->v, g->hint_file, bytes, sizeof bytes, 0, &g->written) == 0) {
+            return base_lsn;
+        }
+        (void)g->v->close(g->v, g->hint_file);
+        g->hint_file = -1;
+    }
+    int rc = g->v->unlink(g->v, g->dir, "HINT");
+    return rc == 0 || rc == -ENOENT ? HINT_NONE : HINT_OLD;
+}
+
+void hint_published(struct log *g, uint64_t base_lsn, uint64_t result) {
+    g->stats.hint_failures += result != base_lsn ? 1 : 0;
+    if (result != HINT_OLD) {
+        g->hinted_base_lsn = result;
+    }
+}
+
+/*
+ * A log that was closed in order and later ends before its CLOSE has lost what it ended with, whatever is left of it; so
+ * where it ended stands beside it, too. It can only say that something is missing: nothing becomes valid through it.
+ */
+bool closed_publish(struct log *g, uint64_t end_lsn) {
+    struct closed c = {.epoch = g->epoch, .end_lsn = end_lsn, .closed_us = g->v->now_us(g->v)};
+    uint8_t bytes[CLOSED_BYTES];
+    memcpy(c.uuid, g->uuid, UUID_BYTES);
+    format_put_closed(bytes, &c);
+    int file = g->v->open(g->v, g->dir, "CLOSED", VFS_WRITE | VFS_CREATE);
+    if (file < 0) {
+        return false;
+    }
+    bool fine = io_write(g->v, file, bytes, sizeof bytes, 0, &g->written) == 0 && g->v->sync_data(g->v, file) == 0;
+    (void)g->v->close(g->v, file);
+    return g->v->sync_dir(g->v, g->dir) == 0 && fine;
+}

@@ -1,0 +1,356 @@
+/*
+ * The log: an endless LSN space over segment files, write buffers, group commit, spares and recycling.
+ *
+ * What always holds, under `lock`:
+ *   - records are appended in LSN order, and whatever an operation changes in memory it changes under the same hold
+ *     of the lock as its append: so the base can never pass an append in flight;
+ *   - at most one thread writes and syncs (`leading`), one batch at a time, the next only after that sync returned;
+ *     what of a batch is written early lacks its batch record, and is nothing until that is there;
+ *   - a buffer is one batch, in one segment;
+ *   - durable_lsn <= end_lsn <= append_lsn, and append_lsn - durable_lsn <= max_undurable_bytes;
+ *   - what a batch releases (deaths, outcomes) leaves its segment's life only when that batch is durable, so the
+ *     base named in a batch is the base of the state below that batch's own durable_lsn;
+ *   - a file is recycled only after a durable batch named a base above it;
+ *   - a function marked (waits) may let go of the lock, and then any other operation may have run: a transaction has
+ *     ended, a message's slot has another message, a segment is a spare. So no pointer, number or size that came from the
+ *     table or from the log is kept over such a call: an operation calls all of them first, the last one being
+ *     log_reserve, and looks things up after that. What must stay is pinned (segment.readers, buffer.state) or is kept
+ *     as an id or an LSN and looked up again.
+ *
+ * Two checks enforce the last rule. log_append asserts that its bytes were reserved since the lock was last let go. And
+ * built with -DLOGSTORE_POISON every (waits) function does let go of the lock, and what look-ups have given out moves to
+ * other memory (table_move.c; each time at first, later one time in 32), so that a sanitizer reports a stale pointer.
+ *
+ * It knows nothing of messages; store.c gives it records and says what lives in which segment.
+ */
+#ifndef LOGSTORE_LOG_H
+#define LOGSTORE_LOG_H
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+
+#include "os/error.h"
+#include "format/format.h"
+#include "os/io.h"
+#include "logstore.h"
+#include "mutants/mutants.h"
+#include "os/vfs.h"
+
+enum {
+    /* A footer always fits, in a batch of its own if need be, and two empty batches that name a base before it. */
+    SEGMENT_END_RESERVE = 3 * BATCH_RECORD_BYTES + FOOTER_BYTES_MAX,
+    SPARES_RESERVED = 2,  /* for relocation and for opening */
+    ROOM_TO_WORK = 8,     /* of a segment, so large a part is kept free of life for what a drain appends */
+    LOG_SEGMENTS_MIN = 4, /* files, and one more: below it nothing is moved to make the log smaller */
+    PACE_HEAD_START = 8,  /* of a segment, so large a part is appended before moving begins: much may die by itself */
+    PACE_SHARE = 4,       /* then so many bytes of the oldest segment are looked through for each byte appended */
+    WEIGHED_TIMES = 64,   /* so often in a segment is what lives summed up */
+    RELEASED_TIMES = 16,  /* or when so large a part of one has died since */
+    GAIN_MIN = 4,         /* of a segment, so large a part must be dead in full segments for moves to be worth it */
+    EARLY_SHARE = 16,     /* of the largest batch: so large a part is written while the rest is still being filled in */
+    FLUSHER_RESTS_NS = 1000 * 1000, /* after a small batch for which nobody waited */
+    EARLY_BYTES_MIN = 64 << 10,
+    OPEN_FILES_MAX = 256,
+    TYPES_COUNTED = 24, /* three streams of eight, see log_type_ordinal */
+};
+
+struct release {
+    uint64_t records;
+    uint64_t bytes;
+};
+
+struct segment {
+    uint64_t first_lsn;
+    uint64_t epoch;
+    uint64_t seed;
+    uint64_t prev_end_lsn;
+    uint64_t end_lsn;      /* of the log's part in it; 0 while it is the current one */
+    uint64_t live_records; /* that recovery would need; the base cannot pass them */
+    uint64_t live_bytes;
+    uint64_t largest_bytes;   /* of what lived in it: so much may not fit at a segment's end */
+    struct release *pending;  /* by buffer: what leaves when that buffer's batch is durable */
+    int file;                 /* -1: not open */
+    unsigned readers;         /* of content; a file is not recycled under them */
+    bool header_due;          /* the header goes out with the first batch */
+    uint64_t stuck_until_lsn; /* it could not be moved; tried again when append_lsn is there */
+    struct segment *next_spare;
+};
+
+/* One batch, by which a checkpoint says what it stands on. */
+struct named_batch {
+    uint64_t end_lsn;  /* 0: none */
+    uint64_t lsn;      /* 0: not written yet */
+    uint64_t checksum; /* of its batch record */
+    uint64_t epoch;
+};
+
+enum buffer_state { BUFFER_FREE, BUFFER_OPEN, BUFFER_SEALED, BUFFER_WRITING };
+
+struct buffer {
+    uint8_t *memory; /* block-aligned; the batch stands at start_lsn's offset within its block */
+    struct segment *segment;
+    uint64_t start_lsn; /* of the batch record */
+    uint64_t end_lsn;
+    uint64_t early_lsn; /* up to here its blocks, but the first, are with the file already; 0: none is */
+    uint32_t count;
+    uint32_t index;
+    enum buffer_state state;
+    struct segment **released; /* segments with something in pending[index] */
+    size_t released_count;
+};
+
+struct waiter {
+    uint64_t lsn;
+    sem_t wake;
+    int result; /* -1: woken to lead */
+    struct waiter *next;
+};
+
+/* What the room is for. Moves may use the last spares, growing is refused when the store is full. */
+enum purpose { RESERVE_SHRINKS, RESERVE_GROWS, RESERVE_MOVES };
+
+/* What the log has to ask whoever knows what its records mean; always with the lock held. */
+struct log_owner {
+    void *context;
+    int (*relocate)(void *context, struct segment *s); /* (waits) moves what lives in it to the head */
+    uint64_t (*weight)(const void *context);           /* bytes that places and transactions count for admission */
+    uint64_t (*expansion)(const void *context);        /* at most so many bytes is relocated state longer than before */
+    void (*segment_begun)(void *context);              /* the log goes on in another one */
+    bool (*give_up_space)(void *context);              /* (waits) of what can be done without; whether there was any */
+#ifdef LOGSTORE_POISON
+    void (*move)(void *context); /* moves what look-ups have given out to other memory */
+#endif
+};
+
+struct log {
+    pthread_mutex_t lock;
+    uint64_t let_go;        /* how often an operation has let go of the lock */
+    uint64_t reserved_room; /* bytes that may be appended before the next log_reserve; 0 once the lock is let go */
+#ifdef LOGSTORE_POISON
+    struct segment *given_out[4]; /* the last that log_segment found */
+    unsigned given_out_next;
+#endif
+    struct log_owner owner;
+    vfs *v;
+    int dir;
+    int holds_dir;
+    int lock_file;
+    int hint_file;
+    int events[LS_EVENTS_MAX]; /* who wants to hear of group commits */
+    int event_count;
+    uint8_t uuid[UUID_BYTES];
+    uint64_t segment_size;
+    uint64_t max_undurable_bytes;
+    uint64_t max_log_bytes;
+    uint32_t record_bytes_max;
+    uint32_t batch_bytes_max;
+    uint32_t early_bytes; /* of a batch that is still being filled: so much is worth a write of its own */
+    uint64_t epoch;
+    bool background;
+    bool serving; /* between ls_serve and ls_close */
+    bool closing; /* ls_close is writing its last records; nobody else appends any more */
+    pthread_t closer;
+    atomic_bool foreign; /* this is a forked child */
+
+    struct segment **segments; /* by LSN; the last one is the current */
+    size_t segment_count;
+    size_t segment_capacity;
+    size_t base_index;        /* the first that is needed */
+    uint64_t named_base_lsn;  /* by a durable batch */
+    uint64_t hinted_base_lsn; /* no reader goes by a lower one */
+    size_t held_count;        /* of the dead ones: kept by a hold only, as of the last look at the holds */
+    int open_files;
+
+    uint64_t append_lsn; /* where the next batch would start */
+    uint64_t end_lsn;    /* end of the last record: the public next_lsn */
+    _Atomic uint64_t durable_lsn;
+
+    struct buffer *buffers;
+    uint32_t buffer_count;
+    uint32_t oldest; /* ring: buffers[oldest] is the oldest that is not free */
+    uint32_t busy;
+    struct buffer *open;
+    uint8_t *tail_block;   /* the leader's: the written part of the last block of the last batch */
+    uint8_t *header_block; /* the leader's */
+
+    struct named_batch last_batch;  /* the newest durable one of this epoch */
+    struct named_batch named_batch; /* that a checkpoint asked for */
+
+    uint32_t type_counts[TYPES_COUNTED]; /* of the current segment, for its footer */
+    uint32_t segment_batches;
+    uint64_t last_lsn;
+
+    bool leading;
+    int poison; /* errno of the failed write or sync */
+    struct waiter *waiters;
+    struct waiter **waiters_end;
+
+    pthread_t flusher;
+    sem_t flusher_wake;
+    bool flusher_sleeping;
+    uint64_t flush_wanted_lsn;
+    bool stopping;
+    bool threads_running;
+
+    pthread_t maker;
+    pthread_cond_t maker_wake; /* the maker waits here */
+    pthread_cond_t maker_done; /* a try was finished: a spare, or none to be had */
+    bool maker_wanted;
+    uint64_t maker_tries;
+    bool maker_trying;
+    unsigned spares_awaited; /* by how many, who need one more than are reserved */
+    uint64_t asked_lsn;      /* the current segment when somebody last asked whether the log can grow */
+    unsigned tries_awaited;  /* by how many threads: moving keeps no pace then */
+    uint64_t pace_from;      /* what others had appended when the move began */
+    uint64_t pace_until;     /* the maker wants to be woken when they have appended so much */
+    uint64_t compact_to_lsn; /* what lives below it is moved whatever the policy; 0: none asked */
+    unsigned compacting;     /* how many have asked for that */
+    bool moving;             /* one thread is relocating */
+    bool mid_chain;          /* ... a chain of which some copies are in the log, and its state is not */
+    bool cannot_grow;        /* the last try failed: disk full, or max_log_bytes */
+    struct segment *spares;  /* first_lsn is the name it has; ascending */
+    int grow_error;          /* errno of that try; 0: max_log_bytes */
+    size_t spare_count;
+    struct segment *unnamed; /* dead ones without a file name, until their last reader is done; by next_spare */
+    bool replacing;          /* the next file takes the place of a dead one that is being read */
+    unsigned room_wanted;    /* how many wait to make room */
+    size_t spares_reserved;  /* kept from appends that grow the log; set at each new segment */
+    size_t files_wanted;     /* that the log is kept to, spares counted; reckoned with them */
+    size_t spares_wanted;    /* before the log grows: with what lives packed anew there must be room to work */
+    uint64_t usable;         /* bytes of a segment that life can fill at worst; as of the last reckoning */
+    uint64_t gap_bytes;      /* the record that it allows for at a segment's end */
+    uint64_t weighed_bytes;  /* what lived at weighed_lsn: since then it has grown by no more than was appended */
+    uint64_t weighed_lsn;
+    uint64_t live_low;        /* the least that lived since the current segment began */
+    uint64_t live_low_before; /* and in the one before it */
+    uint64_t live_low_lsn;    /* where that was looked at */
+    uint64_t released_bytes;  /* since then */
+    uint64_t growth_asked;    /* by who waits to grow, for itself and for what it will take more when it is moved */
+    uint64_t room_given;      /* how often room was found for anything but a move: others make progress */
+    uint64_t next_spare_lsn;
+    uint64_t last_switch_us;
+    uint64_t switch_interval_us; /* how long the last segment lasted */
+
+    struct io_written written; /* to every file of the store, also without the lock */
+    ls_stats stats;
+};
+
+/* Sets up memory only; log_free undoes it, whatever had been set. */
+int log_init(struct log *g, vfs *v, const ls_options *options, const struct meta *meta);
+void log_free(struct log *g);
+int log_start_threads(struct log *g);
+void log_stop_threads(struct log *g); /* lock not held */
+
+/* Everything below wants the lock held; those marked (waits) may let it go and take it again. */
+
+/*
+ * An operation lets go of the lock and takes it again only by these, and a function that may call them is marked (waits).
+ * log_may_wait stands at the beginning of those that do not always wait: it does nothing but for the checks named above.
+ */
+void log_let_go(struct log *g);
+void log_take_back(struct log *g);
+void log_wait(struct log *g, pthread_cond_t *signal);
+void log_may_wait(struct log *g);
+void log_was_let_go(struct log *g); /* by another way, as vfs.wait_s */
+/* (waits) Room for `bytes` of records in one batch. */
+int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose);
+/* (waits) The same to grow, for what will take so many bytes more when it is moved. */
+int log_reserve_to_grow(struct log *g, uint64_t bytes, uint64_t expansion);
+/* The next record's place. */
+struct slot log_slot(struct log *g, uint64_t id, uint64_t prev, uint16_t flags);
+/* The record encoded there counts. */
+void log_append(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes);
+/* (waits) Everything below lsn durable. */
+int log_force(struct log *g, uint64_t lsn);
+/* (waits) One batch fewer waiting to be written, by this thread or another. */
+int log_progress(struct log *g);
+/* (waits) A batch although there may be nothing to write, so that the base is named. */
+int log_force_batch(struct log *g);
+/* Ends the newest batch at what was appended so far, and has it named in g->named_batch once it is durable. */
+void log_name_batch(struct log *g);
+/* Whether that can be done: not before there is a batch in this epoch. */
+bool log_can_name_batch(const struct log *g);
+/* Something of the kind happened that events tell. */
+void log_signal(struct log *g);
+/* Wakes the flusher for all that was appended. */
+void log_flush_soon(struct log *g);
+void log_advance_base(struct log *g);
+uint64_t log_base_lsn(const struct log *g);
+uint64_t log_live_bytes(const struct log *g);
+
+struct segment *log_segment(struct log *g, uint64_t lsn); /* that holds it, or NULL */
+void log_live(struct segment *s, uint64_t records, uint64_t bytes);
+void log_release(struct log *g, struct segment *s, uint64_t records, uint64_t bytes);
+/* Memory of a record not yet durable, or NULL if it is to be read from its file. */
+const uint8_t *log_buffered(struct log *g, uint64_t lsn);
+int log_segment_file(struct log *g, struct segment *s); /* an open handle or -errno */
+void log_close_idle_files(struct log *g);               /* those beyond OPEN_FILES_MAX that nobody needs now */
+
+/* segment.c: the array of segments and their memory. */
+struct segment *segment_new(const struct log *g, uint64_t first_lsn, uint64_t epoch);
+void segment_free(struct log *g, struct segment *s);
+int log_add_segment(struct log *g, struct segment *s); /* at the end; may fail for memory only */
+void log_remove_segment(struct log *g, size_t index);
+void log_unpin(struct log *g, struct segment *s); /* one reader less; the last of one without a name frees it */
+int log_reserve_segment(struct log *g);           /* memory for one more segment, so that adding it cannot fail */
+#ifdef LOGSTORE_POISON
+void log_move_segments(struct log *g); /* the array, and those given out that nothing pins, to other memory */
+#endif
+
+/* spare.c: making, taking and recycling files; spare_policy.c: when, and when to relocate. */
+int spares_make(struct log *g, bool zero_fill); /* (waits) one more spare */
+void spares_recycle(struct log *g);             /* (waits) what is dead becomes a spare, or goes */
+int spares_keep(struct log *g);                 /* (waits) recycle, make what is missing, relocate if need be */
+void spares_try(struct log *g);                 /* (waits) the maker has tried once more */
+/* Without the lock, if this thread is the maker; without background threads it is kept. */
+void log_unlock_for_io(struct log *g);
+void log_relock_after_io(struct log *g);
+int spares_need(struct log *g, enum purpose purpose); /* (waits) one may be taken, or room was made, or LS_FULL */
+/* (waits) The log can grow again, by so much and what it takes more when it is moved, or LS_FULL. */
+int spares_grow(struct log *g, uint64_t bytes, uint64_t expansion);
+void spares_reckon(struct log *g);                       /* how many are kept from what grows */
+size_t spares_for(const struct log *g, size_t segments); /* the same beside so many segments */
+size_t spares_target(const struct log *g);               /* how many are made ahead of need; as of the last reckoning */
+/* With so much more, all that lives could still be moved, and a drain would have room to work. */
+bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion);
+bool spares_are_heavy(const struct log *g); /* too much lives for a log that cannot grow */
+int spares_fail_full(const struct log *g);
+bool spares_are_behind(const struct log *g); /* the log is larger than it need be, by more than a segment */
+bool spares_allow(const struct log *g, enum purpose purpose); /* one may be taken */
+struct segment *spares_take(struct log *g);
+void spares_adopt(struct log *g, struct segment *s);
+void *spares_thread(void *log);
+/* (waits) Moving goes on once others have appended enough for so many bytes of the oldest segment, or it is urgent. */
+void spares_pace(struct log *g, uint64_t bytes);
+void spares_weigh(struct log *g);
+void spares_appended(struct log *g); /* a batch became durable: who paces may go on */
+void spares_swept(struct log *g);    /* the last place of a deleted queue is gone */
+
+/* hint.c: what readers beside the writer go by. */
+enum { HINT_OLD = 0 };       /* an old one may be left */
+#define HINT_NONE UINT64_MAX /* none is left */
+/* The base that readers now find, or one of those two; by one thread at a time, with the lock or without. */
+uint64_t hint_publish(struct log *g, uint64_t durable_lsn, uint64_t base_lsn);
+void hint_published(struct log *g, uint64_t base_lsn, uint64_t result); /* with the lock: notes what it gave */
+bool closed_publish(struct log *g, uint64_t end_lsn);
+
+/* hold_look.c: what readers ask to keep. */
+struct holds {
+    struct hold living[LS_HOLDS_MAX];
+    size_t count;
+    bool unread; /* some could not be looked at: all is kept until they can */
+};
+void holds_look(struct log *g, struct holds *holds); /* with the lock or without */
+/* With the lock: the lowest LSN that a hold within its limit wants kept of what lies below; UINT64_MAX if none. */
+uint64_t holds_lowest(const struct log *g, const struct holds *holds, uint64_t below_lsn);
+
+/* Below it nothing is needed, and no reader expects anything. */
+static inline uint64_t log_recyclable_lsn(const struct log *g) {
+    return g->named_base_lsn < g->hinted_base_lsn || MUTANT(HINT_NOT_WAITED_FOR) ? g->named_base_lsn
+                                                                                 : g->hinted_base_lsn;
+}
+
+static inline uint32_t log_type_ordinal(uint16_t type) { return ((type >> 8) - 1u) * 8u + (type & 0xffu) - 1u; }
+
+#endif

@@ -1,0 +1,47 @@
+/* Which mutant this process is. Nothing at all without -DLOGSTORE_MUTANTS. See mutants.h. */
+#include "mutants/mutants.h"
+
+#ifdef LOGSTORE_MUTANTS
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum mutant ls_mutant;
+
+static atomic_ullong strikes;
+
+#define MUTANT_NAME(name, breaks, what) #name,
+static const char *const names[] = {"", MUTANTS(MUTANT_NAME)};
+
+bool ls_mutant_strikes(void) {
+    atomic_fetch_add_explicit(&strikes, 1, memory_order_relaxed);
+    return true;
+}
+
+/* Before main, so that no thread ever sees it change. A name that there is not must not look like a mutant that lives. */
+__attribute__((constructor)) static void choose(void) {
+    const char *wanted = getenv("LOGSTORE_MUTANT");
+    if (wanted == NULL || *wanted == '\0') {
+        return;
+    }
+    for (size_t i = 1; i < MUTANT_COUNT; i++) {
+        if (strcmp(names[i], wanted) == 0) {
+            ls_mutant = (enum mutant)i;
+        }
+    }
+    if (ls_mutant == NO_MUTANT) {
+        (void)fprintf(stderr, "LOGSTORE_MUTANT: %s is none of csrc/mutants.h\n", wanted);
+        _Exit(2);
+    }
+}
+
+__attribute__((destructor)) static void report(void) {
+    if (ls_mutant != NO_MUTANT) {
+        (void)fprintf(stderr, "mutant %s struck %llu times\n", names[ls_mutant], atomic_load(&strikes));
+    }
+}
+
+#endif

@@ -1,0 +1,60 @@
+/* See error.h. Never allocates: a failed allocation must still be reportable. */
+#include "os/error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "format/format.h"
+#include "os/vfs.h"
+
+static _Thread_local ls_error last_error;
+
+const ls_error *ls_last_error(void) { return &last_error; }
+
+static int record_failure(int code, const char *format, va_list arguments) {
+    memset(&last_error, 0, sizeof last_error);
+    last_error.code = code;
+    (void)vsnprintf(last_error.text, sizeof last_error.text, format, arguments);
+    return code;
+}
+
+int(fail)(int code, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    (void)record_failure(code, format, arguments);
+    va_end(arguments);
+    return code;
+}
+
+int(fail_errno)(int code, int sys_errno, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    (void)record_failure(code, format, arguments);
+    va_end(arguments);
+    bool irregular = sys_errno == VFS_NOT_REGULAR;
+    last_error.sys_errno = irregular ? EINVAL : sys_errno;
+    size_t used = strlen(last_error.text);
+    (void)snprintf(last_error.text + used, sizeof last_error.text - used, ": %s",
+                   irregular ? "it is not a regular file" : strerror(sys_errno));
+    return code;
+}
+
+int(fail_at)(int code, uint64_t first_lsn, uint64_t lsn, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    (void)record_failure(code, format, arguments);
+    va_end(arguments);
+    format_segment_name(last_error.segment, first_lsn);
+    last_error.lsn = lsn;
+    last_error.offset = lsn - first_lsn;
+    return code;
+}
+
+int(fail_memory)(void) { return fail(LS_NO_MEMORY, "out of memory; nothing was changed"); }
+
+int fail_again(const ls_error *kept) {
+    last_error = *kept;
+    return kept->code;
+}

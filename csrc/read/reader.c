@@ -1,0 +1,411 @@
+/*
+ * Reading a log without opening it: beside its writer, or after a close or a crash. Takes no lock but for a moment, to
+ * see whether a writer lives; writes nothing; reads what is durable.
+ *
+ * Beside a writer the hint says how far to read and where the base is. What is overtaken by the base while it is being
+ * read may become another generation: it then fails to validate, the hint is read again, and the answer is "recycled",
+ * never corruption and never another generation's bytes.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "os/error.h"
+#include "os/io.h"
+#include "mutants/mutants.h"
+#include "read/reader.h"
+
+enum { OPEN_TRIES = 20, HINT_TRIES = 50, PAUSE_NS = 2 * 1000 * 1000 };
+
+static void pause_shortly(void) {
+    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    (void)nanosleep(&pause, NULL);
+}
+
+/* Whether a writer holds the lock. */
+static int look_for_writer(ls_reader *reader) {
+    vfs *v = reader->v;
+    reader->live = false;
+    int file = v->open(v, reader->dir, "LOCK", 0);
+    if (file < 0) {
+        return file == -ENOENT ? LS_OK : fail_errno(LS_IO, -file, "LOCK cannot be opened");
+    }
+    int rc = v->lock(v, file, 0);
+    (void)v->close(v, file);
+    if (rc != 0 && rc != -EWOULDBLOCK) {
+        return fail_errno(LS_IO, -rc, "LOCK cannot be looked at");
+    }
+    reader->live = rc == -EWOULDBLOCK;
+    return LS_OK;
+}
+
+/* Since there was none. */
+static bool writer_has_come(ls_reader *reader) {
+    bool come = look_for_writer(reader) != LS_OK || reader->live;
+    reader->live = false;
+    return come;
+}
+
+/* The writer rewrites it in place, so a torn one is read again. */
+static bool read_hint(ls_reader *reader, struct hint *h) {
+    vfs *v = reader->v;
+    for (int i = 0; i < HINT_TRIES; i++) {
+        uint8_t bytes[HINT_BYTES];
+        int file = v->open(v, reader->dir, "HINT", 0);
+        if (file >= 0) {
+            int64_t got = io_read(v, file, bytes, sizeof bytes, 0);
+            (void)v->close(v, file);
+            if (got == HINT_BYTES && format_get_hint(bytes, sizeof bytes, h) == FORMAT_OK &&
+                memcmp(h->uuid, reader->meta.uuid, UUID_BYTES) == 0) {
+                return true;
+            }
+        }
+        if (!reader->live && !writer_has_come(reader)) {
+            return false; /* nobody is about to write it */
+        }
+        pause_shortly();
+    }
+    return false;
+}
+
+/* Reads the header of the segment with this first LSN: its size, or -errno; *why says whether it is one. */
+static int64_t read_header(const ls_reader *reader, uint64_t first_lsn, struct segment_header *header,
+                           enum format_result *why) {
+    char name[SEGMENT_NAME_BYTES];
+    uint8_t bytes[SEGMENT_HEADER_BYTES];
+    format_segment_name(name, first_lsn);
+    int file = reader->v->open(reader->v, reader->dir, name, 0);
+    if (file < 0) {
+        return file;
+    }
+    int64_t got = io_read(reader->v, file, bytes, sizeof bytes, 0);
+    (void)reader->v->close(reader->v, file);
+    if (got >= 0) {
+        *why = format_get_segment_header(bytes, (size_t)got, reader->meta.uuid, reader->meta.segment_size, first_lsn,
+                                         header);
+    }
+    return got;
+}
+
+struct next_segment {
+    uint64_t from_lsn;
+    uint64_t first_lsn;
+};
+
+static int note_next(void *context, const char *name) {
+    struct next_segment *next = context;
+    uint64_t first_lsn;
+    if (format_parse_segment_name(name, &first_lsn) && first_lsn >= next->from_lsn && first_lsn < next->first_lsn) {
+        next->first_lsn = first_lsn;
+    }
+    return 0;
+}
+
+/*
+ * The segment in which the kept LSN lies. Where the log ended at or below it, and went on further up with another
+ * epoch, there need be no such segment: then it is the next one.
+ */
+static uint64_t find_kept(const ls_reader *reader) {
+    uint64_t from_lsn = reader->keep_lsn / reader->meta.segment_size * reader->meta.segment_size;
+    struct next_segment next = {from_lsn, UINT64_MAX};
+    if (reader->v->list(reader->v, reader->dir, note_next, &next) != 0 || next.first_lsn == UINT64_MAX) {
+        return from_lsn;
+    }
+    struct segment_header header;
+    enum format_result why = FORMAT_SHORT;
+    bool told = next.first_lsn > from_lsn && read_header(reader, next.first_lsn, &header, &why) >= 0 &&
+                why == FORMAT_OK && header.prev_end_lsn <= reader->keep_lsn;
+    return told ? next.first_lsn : from_lsn;
+}
+
+/* A hold keeps what the base has passed since: the log then begins where the hold does. */
+static void begin_where_kept(const ls_reader *reader, struct hint *h) {
+    if (reader->keep_lsn != 0 && reader->keep_lsn < h->base_lsn) {
+        h->base_lsn = find_kept(reader);
+    }
+}
+
+/*
+ * A segment that the base has passed is gone with its name, or has become another: then what was to be read there is no
+ * longer part of the log. A hold keeps it past the base; what is not readable under its name and header is damaged.
+ */
+static bool was_recycled(const ls_reader *reader, uint64_t lsn, uint64_t base_lsn) {
+    if (base_lsn <= lsn || reader->keep_lsn == 0) {
+        return base_lsn > lsn;
+    }
+    struct segment_header header;
+    enum format_result why = FORMAT_SHORT;
+    int64_t got = read_header(reader, lsn / reader->meta.segment_size * reader->meta.segment_size, &header, &why);
+    return got < 0 ? got == -ENOENT : why != FORMAT_OK;
+}
+
+static int fail_recycled(const ls_reader *reader, uint64_t base_lsn) {
+    if (reader->keep_lsn != 0) {
+        return fail(
+            LS_RECYCLED,
+            "the log below LSN %llu was recycled while it was read; begin again: from LSN %llu on no hold keeps it",
+            (unsigned long long)base_lsn, (unsigned long long)reader->keep_lsn);
+    }
+    return fail(LS_RECYCLED, "the log below LSN %llu was recycled while it was read; begin again, or take a hold first",
+                (unsigned long long)base_lsn);
+}
+
+static int open_scan(ls_reader *reader, const struct hint *live) {
+    struct scan *s = &reader->scan;
+    if (!s->rest) {
+        return scan_open(s, reader->v, reader->dir, &reader->meta, false, live);
+    }
+    struct hint h;
+    bool told = live == NULL && read_hint(reader, &h);
+    return scan_open_rest(s, reader->v, reader->dir, &reader->meta, live, told ? &h : NULL);
+}
+
+/* Without a writer nothing says so beside the log; once its end is known it is read as if beside one. */
+static int begin_again_where_kept(ls_reader *reader) {
+    struct scan *s = &reader->scan;
+    const struct scan found = *s;
+    struct hint h = {.base_lsn = found.base_lsn, .durable_lsn = found.end_lsn};
+    begin_where_kept(reader, &h);
+    scan_close(s);
+    int rc = open_scan(reader, &h);
+    s->watermark_lsn = found.watermark_lsn;
+    s->torn_bytes = found.torn_bytes;
+    s->clean = found.clean;
+    ls_lsn_range lacks;
+    if (rc == LS_OK && s->rest && scan_missing(s, &lacks, 1) > 0 && lacks.first_lsn < found.base_lsn) {
+        return was_recycled(reader, lacks.first_lsn, found.base_lsn) ? fail_recycled(reader, found.base_lsn) : LS_OK;
+    }
+    if (rc == LS_CORRUPT) {
+        ls_error kept = *ls_last_error();
+        rc = kept.lsn < found.base_lsn && was_recycled(reader, kept.lsn, found.base_lsn)
+                 ? fail_recycled(reader, found.base_lsn)
+                 : fail_again(&kept);
+    }
+    return rc;
+}
+
+static int try_open(ls_reader *reader) {
+    int rc = look_for_writer(reader);
+    if (rc == LS_OK && reader->live && !read_hint(reader, &reader->hint)) {
+        return fail(LS_LOCKED, "the store is being opened by its writer, and has no readable hint yet; try again");
+    }
+    if (rc == LS_OK) {
+        struct hint h = reader->hint;
+        begin_where_kept(reader, &h);
+        rc = open_scan(reader, reader->live ? &h : NULL);
+    }
+    if (rc == LS_OK && !reader->live && reader->keep_lsn != 0 && reader->keep_lsn < reader->scan.base_lsn) {
+        rc = begin_again_where_kept(reader);
+    }
+    return rc;
+}
+
+/* The writer may come, go, or overtake us while we look; then what we saw says nothing and we look again. */
+static bool worth_another_try(ls_reader *reader) {
+    bool was_live = reader->live;
+    struct hint before = reader->hint, now;
+    if (look_for_writer(reader) != LS_OK || (!was_live && !reader->live)) {
+        return false;
+    }
+    if (!was_live || !reader->live) {
+        return true;
+    }
+    return !read_hint(reader, &now) || now.base_lsn != before.base_lsn || now.epoch != before.epoch;
+}
+
+/* Tries again while a writer is at work on what it looks at; one that is always faster is no damage. */
+static int open_patiently(ls_reader *reader) {
+    int rc = try_open(reader);
+    for (int i = 0; rc == LS_CORRUPT || rc == LS_IO; i++) {
+        ls_error kept = *ls_last_error();
+        if (!worth_another_try(reader)) {
+            return reader->keep_lsn != 0 && rc == LS_CORRUPT && reader->live && kept.lsn < reader->hint.base_lsn &&
+                           was_recycled(reader, kept.lsn, reader->hint.base_lsn)
+                       ? fail_recycled(reader, reader->hint.base_lsn)
+                       : fail_again(&kept);
+        }
+        if (i == OPEN_TRIES) {
+            return fail_recycled(reader, reader->hint.base_lsn);
+        }
+        scan_close(&reader->scan);
+        rc = try_open(reader);
+    }
+    return rc;
+}
+
+/* Beside a writer that recycles what we look for, a segment that is missing is no damage. */
+static int open_rest_patiently(ls_reader *reader) {
+    ls_error strict = *ls_last_error();
+    for (int i = 0; i <= OPEN_TRIES; i++) {
+        scan_close(&reader->scan);
+        reader->scan.rest = true;
+        int rc = try_open(reader);
+        ls_error kept = *ls_last_error();
+        ls_lsn_range lacks = {.first_lsn = 0};
+        if (rc == LS_NO_MEMORY || (rc == LS_OK && scan_missing(&reader->scan, &lacks, 1) == 0)) {
+            return rc;
+        }
+        if (!worth_another_try(reader)) {
+            bool recycled = rc == LS_OK && reader->live && was_recycled(reader, lacks.first_lsn, reader->hint.base_lsn);
+            return recycled      ? fail_recycled(reader, reader->hint.base_lsn)
+                   : rc == LS_OK ? LS_OK
+                                 : fail_again(rc == LS_CORRUPT ? &strict : &kept);
+        }
+    }
+    return fail_recycled(reader, reader->hint.base_lsn);
+}
+
+int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, bool permissive,
+                     ls_reader **reader) {
+    *reader = NULL;
+    ls_reader *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return fail_memory();
+    }
+    made->v = v;
+    made->keep_lsn = keep_lsn;
+    made->permissive = permissive;
+    made->scan.file = -1;
+    made->dir = made->v->open_dir(made->v, store_dir);
+    int rc = LS_OK;
+    if (made->dir < 0) {
+        rc = fail_errno(made->dir == -ENOENT || made->dir == -ENOTDIR ? LS_NOT_A_STORE : LS_IO, -made->dir,
+                        "the store directory %s cannot be opened", store_dir);
+    }
+    rc = rc == LS_OK ? scan_read_meta(made->v, made->dir, "META", &made->meta) : rc;
+    if (rc == LS_OK) {
+        rc = open_patiently(made);
+        rc = permissive && (rc == LS_CORRUPT || rc == LS_IO || rc == LS_VERSION) ? open_rest_patiently(made) : rc;
+    }
+    if (rc != LS_OK) {
+        ls_error kept = *ls_last_error();
+        ls_reader_close(made);
+        return fail_again(&kept);
+    }
+    scan_seek(&made->scan, from_lsn);
+    *reader = made;
+    return LS_OK;
+}
+
+int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader) {
+    return reader_open_kept(system != NULL ? system : vfs_posix(), store_dir, 0, from_lsn, false, reader);
+}
+
+int ls_reader_open_kept(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, ls_reader **reader) {
+    *reader = NULL;
+    if (keep_lsn == 0 || keep_lsn > LSN_MAX) {
+        return fail(LS_OPTION, "what is kept begins at an LSN from 1 to %llu", (unsigned long long)LSN_MAX);
+    }
+    return reader_open_kept(system != NULL ? system : vfs_posix(), store_dir, keep_lsn, from_lsn, false, reader);
+}
+
+int ls_reader_open_permissive(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn,
+                              ls_reader **reader) {
+    *reader = NULL;
+    if (keep_lsn > LSN_MAX) {
+        return fail(LS_OPTION, "what is kept begins at an LSN up to %llu", (unsigned long long)LSN_MAX);
+    }
+    return reader_open_kept(system != NULL ? system : vfs_posix(), store_dir, keep_lsn, from_lsn, true, reader);
+}
+
+int ls_reader_missing(const ls_reader *reader, ls_lsn_range *into, size_t n, size_t *count) {
+    *count = scan_missing(&reader->scan, into, n);
+    return LS_OK;
+}
+
+void ls_reader_describe(const ls_reader *reader, ls_reader_info *info) {
+    const struct scan *s = &reader->scan;
+    *info = (ls_reader_info){
+        .segment_size = reader->meta.segment_size,
+        .max_undurable_bytes = reader->meta.max_undurable_bytes,
+        .base_lsn = s->base_lsn,
+        .end_lsn = s->end_lsn,
+        .seen_lsn = s->seen_lsn > s->end_lsn ? s->seen_lsn : s->end_lsn,
+        .watermark_lsn = s->watermark_lsn,
+        .epoch = s->epoch_max,
+        .log_bytes = s->count * reader->meta.segment_size,
+        .torn_bytes = s->torn_bytes,
+        .live = reader->live,
+        .clean = s->clean,
+    };
+    memcpy(info->uuid, reader->meta.uuid, UUID_BYTES);
+    for (size_t i = 0; i < s->count; i++) {
+        info->segments += s->files[i].in_log ? 1 : 0;
+        info->spares += s->files[i].in_log ? 0 : 1;
+    }
+}
+
+int ls_reader_segments(const ls_reader *reader, ls_segment_info *into, size_t n, size_t *count) {
+    const struct scan *s = &reader->scan;
+    *count = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        const struct scan_file *f = &s->files[i];
+        if (!f->in_log) {
+            continue;
+        }
+        if (*count < n) {
+            into[*count] = (ls_segment_info){
+                .first_lsn = f->first_lsn,
+                .epoch = f->header.epoch,
+                .end_lsn = f->end_lsn != 0 ? f->end_lsn : s->end_lsn,
+                .current = i == s->last,
+            };
+        }
+        (*count)++;
+    }
+    return LS_OK;
+}
+
+int reader_judge(ls_reader *reader, int rc, uint64_t lsn) {
+    ls_error kept = *ls_last_error();
+    struct hint now;
+    bool hinted = read_hint(reader, &now);
+    if (!reader->live) { /* a writer of a later epoch has come since, or there was none to overtake us */
+        hinted = hinted && now.epoch > reader->scan.epoch_max;
+    } else if (rc == LS_CORRUPT && !hinted) {
+        return fail(LS_LOCKED,
+                    "the writer's hint cannot be read, so that damage at LSN %llu cannot be told from "
+                    "recycling; try again",
+                    (unsigned long long)lsn);
+    }
+    if (reader->live && hinted && now.epoch != reader->hint.epoch) {
+        return fail(LS_RECYCLED, "a writer opened the store anew while its log was read; begin again");
+    }
+    hinted = hinted && !MUTANT(OVERTAKEN_IS_DAMAGE);
+    return hinted && (was_recycled(reader, lsn, now.base_lsn) || MUTANT(DAMAGE_IS_OVERTAKEN))
+               ? fail_recycled(reader, now.base_lsn)
+               : fail_again(&kept);
+}
+
+int reader_next(ls_reader *reader, struct scan_batch *b) {
+    for (;;) {
+        int rc = scan_next(&reader->scan, b);
+        rc = rc == LS_CORRUPT || rc == LS_IO ? reader_judge(reader, rc, reader->scan.next_lsn) : rc;
+        if (!reader->permissive || (rc != LS_CORRUPT && rc != LS_IO)) {
+            return rc;
+        }
+        scan_give_up_segment(&reader->scan);
+    }
+}
+
+int ls_reader_next(ls_reader *reader, ls_batch *batch) {
+    struct scan_batch b;
+    int rc = reader_next(reader, &b);
+    if (rc == LS_OK) {
+        *batch = (ls_batch){
+            .bytes = b.bytes, .size = b.batch.bytes, .lsn = b.lsn, .epoch = b.batch.epoch, .first_lsn = b.first_lsn};
+    }
+    return rc;
+}
+
+void ls_reader_close(ls_reader *reader) {
+    if (reader == NULL) {
+        return;
+    }
+    scan_close(&reader->scan);
+    if (reader->dir >= 0) {
+        (void)reader->v->close(reader->v, reader->dir);
+    }
+    free(reader);
+}

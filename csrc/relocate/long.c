@@ -1,0 +1,301 @@
+/* Moving chains of several records: copies one by one, then a state, perhaps in parts. See relocate.c. */
+#include "relocate/parts.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "os/io.h"
+#include "mutants/mutants.h"
+
+enum { ATTEMPTS_MAX = 100 };
+
+/* ---- moving a chain of several records ---- */
+
+struct copied {
+    uint32_t index; /* of the chunk */
+    struct chunk_place old;
+    uint64_t lsn;
+};
+
+int move_read_record(struct mover *v, uint64_t lsn, uint32_t bytes, uint8_t **into, struct record *r) {
+    struct log *g = v->g;
+    struct segment *s = log_segment(g, lsn);
+    assert(s != NULL);
+    uint64_t first_lsn = s->first_lsn;
+    int file = log_segment_file(g, s);
+    *into = malloc(bytes);
+    if (*into == NULL) {
+        return fail_memory();
+    }
+    s->readers++;
+    log_unlock_for_io(g);
+    int64_t got = file < 0 ? file : io_read(g->v, file, *into, bytes, lsn - first_lsn);
+    bool sound = got == bytes && format_get_record(*into, bytes, s->seed, lsn, r) == FORMAT_OK;
+    log_relock_after_io(g);
+    log_unpin(g, s);
+    if (sound) {
+        return LS_OK;
+    }
+    free(*into);
+    *into = NULL;
+    return got < 0 ? fail_errno(LS_IO, (int)-got, "a segment cannot be read")
+                   : fail_at(LS_CORRUPT, first_lsn, lsn, "a record that is to be moved is damaged");
+}
+
+static bool in_victim(const struct mover *v, uint64_t lsn) {
+    return lsn >= v->victim->first_lsn && lsn - v->victim->first_lsn < v->g->segment_size;
+}
+
+/* A copy of the start record at the head; 0 in *lsn if the message died meanwhile. */
+static int copy_start(struct mover *v, uint64_t id, uint64_t start_lsn, uint64_t *lsn, uint32_t *bytes) {
+    struct message *m = chain_still_there(v, id, start_lsn);
+    uint8_t *memory = NULL;
+    struct record r;
+    struct message_start from;
+    *lsn = 0;
+    int rc = m != NULL ? move_read_record(v, start_lsn, m->record_bytes, &memory, &r) : LS_OK;
+    if (m == NULL || rc != LS_OK) {
+        return rc;
+    }
+    if (format_get_start(&r, &from) != FORMAT_OK || r.id != id) {
+        rc = fail_at(LS_CORRUPT, v->victim->first_lsn, start_lsn, "a record that is to be moved is damaged");
+    } else {
+        rc = log_reserve(v->g, format_start_bytes(from.header_bytes, from.content_bytes, 0), RESERVE_MOVES);
+    }
+    if (rc == LS_OK && (m = chain_still_there(v, id, start_lsn)) != NULL) {
+        struct slot s = chain_slot(v, m, chain_start_flags(m));
+        *bytes = format_put_start(&s, 0, 0, NULL, 0, from.header, from.header_bytes, from.content, from.content_bytes);
+        chain_append(v, &s, MESSAGE_START, *bytes);
+        *lsn = s.lsn;
+    }
+    free(memory);
+    return rc;
+}
+
+static int copy_chunk(struct mover *v, uint64_t id, uint64_t prev, struct copied *c) {
+    uint8_t *memory = NULL;
+    struct record r;
+    struct message_chunk from;
+    int rc = move_read_record(v, c->old.lsn, c->old.record_bytes, &memory, &r);
+    if (rc == LS_OK && (format_get_chunk(&r, &from) != FORMAT_OK || r.id != id || from.offset != c->old.offset)) {
+        rc = fail_at(LS_CORRUPT, v->victim->first_lsn, c->old.lsn, "a record that is to be moved is damaged");
+    }
+    rc = rc == LS_OK ? log_reserve(v->g, c->old.record_bytes, RESERVE_MOVES) : rc;
+    if (rc == LS_OK) {
+        struct slot s = log_slot(v->g, id, prev, FLAG_COPY);
+        chain_append(v, &s, MESSAGE_CHUNK, format_put_chunk(&s, from.offset, from.content, from.content_bytes));
+        c->lsn = s.lsn;
+    }
+    free(memory);
+    return rc;
+}
+
+/* How many rows of a size go into what is left of a record. */
+static uint32_t rows_that_fit(uint64_t *room, uint32_t rows, uint32_t row_bytes) {
+    uint32_t n = *room / row_bytes < rows ? (uint32_t)(*room / row_bytes) : rows;
+    *room -= (uint64_t)n * row_bytes;
+    return n;
+}
+
+/*
+ * The state's records, the last of which makes the copies count. LS_END: the chain has changed meanwhile. On LS_OK
+ * *parts are they, nothing was waited for since the last one, and the message is as the state says.
+ */
+static int append_state(struct mover *v, uint64_t id, uint64_t old_start_lsn, uint64_t prev,
+                        const struct chain_state *s, struct chunk_place **parts, uint32_t *count) {
+    struct log *g = v->g;
+    struct message_relocated done = {.part = 0};
+    bool last = false;
+    *parts = NULL;
+    *count = 0;
+    while (!last) {
+        struct message_relocated m = s->counts;
+        uint64_t room = g->record_bytes_max - 80;
+        m.part = *count;
+        m.chunk_count = rows_that_fit(&room, s->counts.chunk_count - done.chunk_count, 24);
+        m.place_count = rows_that_fit(&room, s->counts.place_count - done.place_count, 32);
+        m.pending_count = rows_that_fit(&room, s->counts.pending_count - done.pending_count, 32);
+        last = done.chunk_count + m.chunk_count == s->counts.chunk_count &&
+               done.place_count + m.place_count == s->counts.place_count &&
+               done.pending_count + m.pending_count == s->counts.pending_count;
+        struct chunk_place *grown = realloc(*parts, (*count + 1) * sizeof *grown);
+        if (grown == NULL) {
+            return fail_memory();
+        }
+        *parts = grown;
+        uint64_t bytes = format_relocated_bytes(m.chunk_count, m.place_count, m.pending_count);
+        int rc = log_reserve(g, bytes, RESERVE_MOVES);
+        if (rc != LS_OK) {
+            return rc;
+        }
+        struct message *now = chain_still_there(v, id, old_start_lsn);
+        if (now == NULL || !chain_is_still(&v->store->table, now, s)) {
+            return LS_END;
+        }
+        uint16_t flags = (last ? 0 : FLAG_PART) | (last && s->staged ? FLAG_STAGED : 0);
+        struct slot at = log_slot(g, id, prev, flags);
+        chain_append(v, &at, MESSAGE_RELOCATED,
+                     format_put_relocated(&at, &m, s->chunks + done.chunk_count, s->places + done.place_count,
+                                          s->pending + done.pending_count));
+        grown[(*count)++] = (struct chunk_place){.lsn = at.lsn, .record_bytes = (uint32_t)bytes};
+        prev = at.lsn;
+        done.chunk_count += m.chunk_count;
+        done.place_count += m.place_count;
+        done.pending_count += m.pending_count;
+    }
+    return LS_OK;
+}
+
+/* What the state's records will need, about. */
+static uint64_t state_bytes_of(const struct table *t, struct message *m) {
+    return format_relocated_bytes(m->extra->chunk_count, chain_count_places(m), chain_count_pending(t, m));
+}
+
+/*
+ * The chunks that lie in the victim, copied one by one. Where the state is long, those that come after them too: it is
+ * written once for all of them, and would otherwise cost more than it frees.
+ */
+static int copy_chunks(struct mover *v, uint64_t id, uint64_t start_lsn, uint64_t *prev, struct copied **list,
+                       uint32_t *count) {
+    uint32_t capacity = 0;
+    uint64_t copied = 0;
+    for (uint32_t i = 0;; i++) {
+        struct message *m = chain_still_there(v, id, start_lsn);
+        if (m == NULL || i >= m->extra->chunk_count) {
+            return LS_OK;
+        }
+        uint64_t lsn = m->extra->chunks[i].lsn;
+        bool along = copied > 0 && lsn < v->head_lsn && lsn < v->g->durable_lsn &&
+                     copied < COPIED_PER_STATE * state_bytes_of(&v->store->table, m);
+        if (!in_victim(v, lsn) && !along) {
+            continue;
+        }
+        if (*count == capacity) {
+            capacity = capacity == 0 ? 16 : 2 * capacity;
+            struct copied *grown = realloc(*list, capacity * sizeof *grown);
+            if (grown == NULL) {
+                return fail_memory();
+            }
+            *list = grown;
+        }
+        struct copied *c = &(*list)[*count];
+        *c = (struct copied){.index = i, .old = m->extra->chunks[i]};
+        int rc = copy_chunk(v, id, *prev, c);
+        if (rc != LS_OK) {
+            return rc;
+        }
+        *prev = c->lsn;
+        copied += c->old.record_bytes;
+        (*count)++;
+    }
+}
+
+/* Its content may have been cut off meanwhile; then the copy is of no use. */
+static bool is_still_chunk(const struct message *m, const struct copied *c) {
+    return c->index < m->extra->chunk_count && m->extra->chunks[c->index].lsn == c->old.lsn;
+}
+
+struct long_move {
+    uint64_t old_start_lsn;
+    uint64_t new_start_lsn; /* 0: the start stays */
+    uint32_t new_start_bytes;
+    struct copied *chunks;
+    uint32_t chunk_count;
+    uint64_t prev;
+};
+
+static void switch_over(struct mover *v, struct message *m, const struct long_move *l, struct chunk_place *parts,
+                        uint32_t part_count) {
+    struct log *g = v->g;
+    uint64_t last_lsn = parts[part_count - 1].lsn;
+    table_touch(&v->store->table, m);
+    if (l->new_start_lsn != 0) {
+        chain_switch_start(g, m, l->new_start_lsn, l->new_start_bytes);
+    }
+    for (uint32_t i = 0; i < l->chunk_count; i++) {
+        const struct copied *c = &l->chunks[i];
+        if (!is_still_chunk(m, c)) {
+            continue;
+        }
+        chain_release_record(g, c->old.lsn, c->old.record_bytes);
+        chain_live_record(g, c->lsn, c->old.record_bytes);
+        m->extra->chunks[c->index].lsn = c->lsn;
+    }
+    bool follows = part_count == 1 && last_lsn == m->extra->start_lsn + m->record_bytes;
+    chain_switch_state(g, m, follows ? parts[0].record_bytes : 0);
+    chain_switch_parts(g, m, follows ? NULL : parts, follows ? 0 : part_count);
+    if (follows) {
+        free(parts);
+    }
+    m->extra->last_lsn = last_lsn;
+    message_moved(&v->store->table, m);
+}
+
+static int append_long_state(struct mover *v, uint64_t id, const struct long_move *l) {
+    int rc = LS_END;
+    times_learn(v, id, l->old_start_lsn, 0);
+    for (int attempt = 0; rc == LS_END && attempt < ATTEMPTS_MAX; attempt++) {
+        struct message *m = chain_still_there(v, id, l->old_start_lsn);
+        struct chain_state s = {.staged = false};
+        struct chunk_place *parts = NULL;
+        uint32_t count;
+        if (m == NULL) {
+            return LS_OK;
+        }
+        if (!chain_take_state(v, m, l->new_start_lsn != 0 ? l->new_start_lsn : l->old_start_lsn, &s)) {
+            return fail_memory();
+        }
+        for (uint32_t i = 0; i < l->chunk_count && !MUTANT(COPY_NOT_NAMED); i++) {
+            if (is_still_chunk(m, &l->chunks[i])) {
+                s.chunks[l->chunks[i].index].lsn = l->chunks[i].lsn;
+            }
+        }
+        rc = append_state(v, id, l->old_start_lsn, l->prev, &s, &parts, &count);
+        if (rc == LS_OK) {
+            switch_over(v, chain_still_there(v, id, l->old_start_lsn), l, parts, count);
+        } else {
+            free(parts);
+        }
+        chain_free_state(&s);
+    }
+    return rc == LS_END ? LS_OK : rc; /* it changes all the time: next time */
+}
+
+static bool has_part_in_victim(const struct mover *v, uint64_t id) {
+    uint32_t number = table_find(&v->store->table, id);
+    const struct message_extra *x = number != INDEX_NONE ? table_message(&v->store->table, number)->extra : NULL;
+    for (uint32_t i = 0; x != NULL && i < x->part_count; i++) {
+        if (in_victim(v, x->parts[i].lsn)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whatever of the chain lies in the victim: its start, chunks, and the records of its state. */
+int move_long(struct mover *v, uint64_t id) {
+    uint32_t number = table_find(&v->store->table, id);
+    if (number == INDEX_NONE) {
+        return LS_OK;
+    }
+    struct message *m = table_message(&v->store->table, number);
+    if (message_extra(m) == NULL) {
+        return fail_memory();
+    }
+    struct long_move l = {.old_start_lsn = message_start_lsn(m), .prev = message_last_lsn(m)};
+    int rc = LS_OK;
+    if (in_victim(v, l.old_start_lsn)) {
+        rc = copy_start(v, id, l.old_start_lsn, &l.new_start_lsn, &l.new_start_bytes);
+        if (l.new_start_lsn == 0) {
+            return rc; /* it died, or the copy failed */
+        }
+        l.prev = l.new_start_lsn;
+    }
+    rc = rc == LS_OK ? copy_chunks(v, id, l.old_start_lsn, &l.prev, &l.chunks, &l.chunk_count) : rc;
+    if (rc == LS_OK && (l.new_start_lsn != 0 || l.chunk_count > 0 || has_part_in_victim(v, id))) {
+        rc = append_long_state(v, id, &l);
+    }
+    free(l.chunks);
+    return rc;
+}

@@ -1,0 +1,10 @@
+/* Moving what lives in a segment to the head of the log; relocate.c says how, spare_policy.c says when. */
+#ifndef LOGSTORE_RELOCATE_H
+#define LOGSTORE_RELOCATE_H
+
+#include "store/store.h"
+
+/* (waits) Everything that lives in this sealed, durable segment is copied to the head. Lock held at both ends. */
+int relocate_segment(ls_store *store, struct segment *victim);
+
+#endif

@@ -1,0 +1,241 @@
+/* The state of a chain as a relocation tells it, and switching the table over to it. See relocate.c. */
+#include "relocate/parts.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mutants/mutants.h"
+
+/* ---- what a message's state is ---- */
+
+void chain_free_state(struct chain_state *s) {
+    free(s->chunks);
+    free(s->places);
+    free(s->pending);
+    *s = (struct chain_state){.chunks = NULL};
+}
+
+/* Places count until their queue is deleted, although the sweep may not have come to them yet; and so does work. */
+static bool counts(const struct place *p) { return !p->at.chunk->queue->deleted; }
+
+static bool work_counts(const struct table *t, const struct work *w) {
+    if ((w->kind == WORK_DEQUEUE && MUTANT(MOVED_WITHOUT_WORK)) ||
+        (w->kind == WORK_ENQUEUE && MUTANT(MOVED_WITHOUT_ENQUEUES))) {
+        return false;
+    }
+    return table_queue(t, w->queue_id) != NULL;
+}
+
+uint32_t chain_count_places(struct message *m) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->place_count; i++) {
+        n += counts(&message_places(m)[i]) ? 1 : 0;
+    }
+    return n > 1 && MUTANT(MOVED_WITHOUT_A_PLACE) ? n - 1 : n;
+}
+
+uint32_t chain_count_pending(const struct table *t, const struct message *m) {
+    uint32_t n = 0;
+    for (const struct work *w = m->extra != NULL ? m->extra->work : NULL; w != NULL; w = w->next_of_message) {
+        n += work_counts(t, w) ? 1 : 0;
+    }
+    return n;
+}
+
+/* Its queue is deleted, and the sweep will end it. */
+bool chain_is_going(struct message *m) {
+    return (m->flags & MESSAGE_STAGED) == 0 && message_pending(m) == 0 && chain_count_places(m) == 0;
+}
+
+static void put_places(const struct move_times *times, struct message *m, struct place_row *rows) {
+    for (uint32_t i = 0; i < m->place_count; i++) {
+        const struct place *p = &message_places(m)[i];
+        if (counts(p)) {
+            const struct entry *e = place_entry(p);
+            *rows++ = (struct place_row){.order_lsn = e->order_lsn,
+                                         .enqueue_time_us = times_known(times, e->order_lsn),
+                                         .queue_id = p->queue_id,
+                                         .order_index = MUTANT(MOVED_WITHOUT_ITS_INDEX) ? 0 : e->order_index};
+        }
+    }
+}
+
+/* The list has the newest first. */
+static void put_pending(const struct table *t, const struct message *m, uint32_t n, struct pending_row *rows) {
+    for (const struct work *w = n > 0 ? m->extra->work : NULL; w != NULL; w = w->next_of_message) {
+        if (!work_counts(t, w)) {
+            continue;
+        }
+        rows[--n] = (struct pending_row){
+            .tx_id = w->tx->id,
+            .lsn = w->lsn,
+            .queue_id = w->queue_id,
+            .kind = w->kind == WORK_ENQUEUE ? PENDING_ENQUEUE : PENDING_DEQUEUE,
+            .order_index = w->order_index,
+        };
+    }
+}
+
+/* With the chunks where they are now. False: no memory. */
+bool chain_take_state(const struct mover *v, struct message *m, uint64_t start_lsn, struct chain_state *s) {
+    const struct table *t = &v->store->table;
+    const struct message_extra *x = m->extra;
+    s->counts = (struct message_relocated){
+        .content_bytes = message_content_bytes(m),
+        .start_lsn = start_lsn,
+        .chunk_count = x->chunk_count - (x->chunk_count > 0 && MUTANT(MOVED_WITHOUT_A_CHUNK) ? 1 : 0),
+        .place_count = chain_count_places(m),
+        .pending_count = chain_count_pending(t, m),
+    };
+    s->version = x->version;
+    s->staged = (m->flags & MESSAGE_STAGED) != 0 && !MUTANT(MOVED_AS_NOT_STAGED);
+    s->chunks = calloc(s->counts.chunk_count + 1u, sizeof *s->chunks);
+    s->places = calloc(s->counts.place_count + 1u, sizeof *s->places);
+    s->pending = calloc(s->counts.pending_count + 1u, sizeof *s->pending);
+    if (s->chunks == NULL || s->places == NULL || s->pending == NULL) {
+        chain_free_state(s);
+        return false;
+    }
+    for (uint32_t i = 0; i < x->chunk_count; i++) {
+        s->chunks[i] = (struct chunk_row){
+            .lsn = x->chunks[i].lsn, .offset = x->chunks[i].offset, .content_bytes = x->chunks[i].content_bytes};
+    }
+    put_places(&v->times, m, s->places);
+    put_pending(t, m, s->counts.pending_count, s->pending);
+    return true;
+}
+
+/* A queue's deletion alone leaves the version as it is: it ends places and work of many messages at once. */
+bool chain_is_still(const struct table *t, struct message *m, const struct chain_state *s) {
+    if (MUTANT(MOVED_STALE)) {
+        return true;
+    }
+    return m->extra->version == s->version && chain_count_places(m) == s->counts.place_count &&
+           chain_count_pending(t, m) == s->counts.pending_count;
+}
+
+/* ---- inline copies ---- */
+
+/* Whether one record can hold it all, and how. */
+bool chain_has_inline_form(const struct table *t, struct message *m, struct inline_form *f) {
+    const struct place *places = message_places(m);
+    uint32_t low = UINT32_MAX, high = 0, n = 0;
+    bool same_index = true;
+    *f = (struct inline_form){.order_lsn = 0};
+    if (chain_count_pending(t, m) > 0 || (m->flags & MESSAGE_STAGED) != 0 ||
+        (m->extra != NULL && m->extra->chunk_count > 0)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < m->place_count; i++) {
+        if (!counts(&places[i])) {
+            continue;
+        }
+        const struct entry *e = place_entry(&places[i]);
+        if (n > 0 && e->order_lsn != f->order_lsn) {
+            return false;
+        }
+        same_index = same_index && (n == 0 || e->order_index == low);
+        f->order_lsn = e->order_lsn;
+        low = e->order_index < low ? e->order_index : low;
+        high = e->order_index > high ? e->order_index : high;
+        n++;
+    }
+    f->ordered = f->order_lsn != m->id && !MUTANT(MOVED_TO_ITS_FIRST_PLACE);
+    f->order_index = n > 0 ? low : 0;
+    f->queue_count = f->ordered ? high - low + 1 : n;
+    if (!f->ordered) {
+        return n > 0 && same_index && low == 0;
+    }
+    /* the shorter form: so what once stood in a list takes no more bytes, whatever was dequeued of it */
+    return n > 0 && (n == 1 || !same_index) && 4 * (uint64_t)f->queue_count <= format_relocated_bytes(0, n, 0);
+}
+
+/* False if two places have one number, which is no commit's doing but leaves them without a form in a list. */
+bool chain_put_inline_queues(struct message *m, const struct inline_form *f, uint32_t *queue_ids) {
+    uint32_t next = 0;
+    memset(queue_ids, 0, f->queue_count * sizeof *queue_ids);
+    for (uint32_t i = 0; i < m->place_count; i++) {
+        const struct place *p = &message_places(m)[i];
+        if (counts(p)) {
+            uint32_t at = f->ordered ? place_entry(p)->order_index - f->order_index : next++;
+            if (queue_ids[at] != 0) {
+                return false;
+            }
+            queue_ids[at] = p->queue_id;
+        }
+    }
+    return true;
+}
+
+/* ---- switching a message over ---- */
+
+void chain_release_record(struct log *g, uint64_t lsn, uint64_t bytes) {
+    struct segment *s = log_segment(g, lsn);
+    assert(s != NULL);
+    if (MUTANT(COPY_COUNTS_EARLY)) {
+        s->live_records--;
+        s->live_bytes -= bytes;
+        return;
+    }
+    log_release(g, s, 1, bytes);
+}
+
+void chain_live_record(struct log *g, uint64_t lsn, uint64_t bytes) {
+    struct segment *s = log_segment(g, lsn);
+    assert(s != NULL);
+    log_live(s, 1, bytes);
+}
+
+void chain_switch_start(struct log *g, struct message *m, uint64_t lsn, uint32_t record_bytes) {
+    chain_release_record(g, m->extra->start_lsn, message_start_weight(m));
+    chain_live_record(g, lsn, record_bytes);
+    m->extra->start_lsn = lsn;
+    m->extra->state_bytes = 0;
+    m->record_bytes = record_bytes;
+}
+
+/* The state that follows the start record at once lives and dies with it. 0: there is none. */
+void chain_switch_state(struct log *g, struct message *m, uint32_t bytes) {
+    struct segment *s = log_segment(g, m->extra->start_lsn);
+    assert(s != NULL);
+    log_live(s, 0, bytes);
+    if (m->extra->state_bytes > 0) {
+        log_release(g, s, 0, m->extra->state_bytes);
+    }
+    m->extra->state_bytes = bytes;
+}
+
+/* Takes the list over. */
+void chain_switch_parts(struct log *g, struct message *m, struct chunk_place *parts, uint32_t count) {
+    struct message_extra *x = m->extra;
+    for (uint32_t i = 0; i < x->part_count; i++) {
+        chain_release_record(g, x->parts[i].lsn, x->parts[i].record_bytes);
+    }
+    for (uint32_t i = 0; i < count && !MUTANT(MOVED_STATE_NOT_COUNTED); i++) {
+        chain_live_record(g, parts[i].lsn, parts[i].record_bytes);
+    }
+    free(x->parts);
+    x->parts = parts;
+    x->part_count = count;
+}
+
+struct slot chain_slot(const struct mover *v, const struct message *m, uint16_t flags) {
+    return log_slot(v->g, m->id, message_last_lsn(m), flags);
+}
+
+void chain_append(struct mover *v, const struct slot *s, enum record_type type, uint32_t bytes) {
+    log_append(v->g, s, (uint16_t)type, bytes);
+    v->g->stats.relocated_bytes += bytes;
+}
+
+uint16_t chain_start_flags(const struct message *m) {
+    return FLAG_COPY | ((m->flags & MESSAGE_PUBLISHED) != 0 ? FLAG_PUBLISHED : 0);
+}
+
+/* The message, if its start record is still the one at this LSN. */
+struct message *chain_still_there(const struct mover *v, uint64_t id, uint64_t start_lsn) {
+    uint32_t number = table_find(&v->store->table, id);
+    struct message *m = number != INDEX_NONE ? table_message(&v->store->table, number) : NULL;
+    return m != NULL && message_start_lsn(m) == start_lsn && !chain_is_going(m) ? m : NULL;
+}

@@ -1,0 +1,189 @@
+/*
+ * When a message's places became visible, for the states that relocations write. Nothing but analysis asks for it, so what
+ * cannot be had cheaply and exactly is told as not known, and no failure here fails a move. An earlier state says it,
+ * an inline copy, or the batch in which the order LSN lies, while the log has that; of a few segments the times of all
+ * batches are kept for as long as one segment is being moved.
+ */
+#include <stdlib.h>
+
+#include "os/io.h"
+#include "relocate/parts.h"
+
+enum { WINDOW_BYTES = 64 << 10 };
+
+void times_free(struct mover *v) {
+    for (unsigned i = 0; i < v->times.index_count; i++) {
+        free(v->times.indexes[i].at);
+    }
+}
+
+uint64_t times_known(const struct move_times *t, uint64_t order_lsn) {
+    for (unsigned i = 0; t != NULL && i < t->known_count; i++) {
+        if (t->known[i].lsn == order_lsn) {
+            return t->known[i].time_us;
+        }
+    }
+    return 0;
+}
+
+/* ---- batches of a segment ---- */
+
+static bool index_batch(struct time_index *x, uint64_t lsn, uint64_t time_us) {
+    if (x->count == x->capacity) {
+        size_t capacity = x->capacity == 0 ? 64 : 2 * x->capacity;
+        struct batch_time *grown = realloc(x->at, capacity * sizeof *grown);
+        if (grown == NULL) {
+            return false;
+        }
+        x->at = grown;
+        x->capacity = capacity;
+    }
+    x->at[x->count++] = (struct batch_time){.lsn = lsn, .time_us = time_us};
+    return true;
+}
+
+/* From batch to batch, as far as they are whole; no lock is held. */
+static void index_file(vfs *system, int file, uint64_t seed, uint64_t limit_lsn, uint8_t *window,
+                       struct time_index *x) {
+    uint64_t lsn = x->end_lsn, window_lsn = lsn, bytes = 0;
+    while (lsn < limit_lsn) {
+        if (lsn + BATCH_RECORD_BYTES > window_lsn + bytes) {
+            int64_t got = io_read(system, file, window, WINDOW_BYTES, lsn - x->first_lsn);
+            window_lsn = lsn;
+            bytes = got > 0 ? (uint64_t)got : 0;
+        }
+        struct record r;
+        struct batch b;
+        uint64_t at = lsn - window_lsn;
+        if (bytes < at + BATCH_RECORD_BYTES ||
+            format_get_record(window + at, (size_t)(bytes - at), seed, lsn, &r) != FORMAT_OK ||
+            format_get_batch(&r, &b) != FORMAT_OK || !index_batch(x, lsn, b.time_us)) {
+            return;
+        }
+        lsn += b.bytes;
+        x->end_lsn = lsn;
+    }
+}
+
+/* (waits) The times of what is durable of this segment. */
+static const struct time_index *index_segment(struct mover *v, struct segment *s) {
+    struct log *g = v->g;
+    for (unsigned i = 0; i < v->times.index_count; i++) {
+        if (v->times.indexes[i].first_lsn == s->first_lsn) {
+            return &v->times.indexes[i];
+        }
+    }
+    uint8_t *window = v->times.index_count < TIME_INDEXES ? malloc(WINDOW_BYTES) : NULL;
+    if (window == NULL) {
+        return NULL;
+    }
+    struct time_index *x = &v->times.indexes[v->times.index_count++];
+    uint64_t seed = s->seed, limit_lsn = s->end_lsn != 0 && s->end_lsn < g->durable_lsn ? s->end_lsn : g->durable_lsn;
+    *x = (struct time_index){.first_lsn = s->first_lsn, .end_lsn = s->first_lsn + SEGMENT_HEADER_BYTES};
+    int file = log_segment_file(g, s);
+    s->readers++;
+    log_unlock_for_io(g);
+    if (file >= 0) {
+        index_file(g->v, file, seed, limit_lsn, window, x);
+    }
+    log_relock_after_io(g);
+    log_unpin(g, s);
+    free(window);
+    return x;
+}
+
+static uint64_t time_of_batch(struct mover *v, uint64_t lsn) {
+    struct segment *s = lsn < v->g->durable_lsn ? log_segment(v->g, lsn) : NULL;
+    const struct time_index *x = s != NULL ? index_segment(v, s) : NULL;
+    if (x == NULL || x->at == NULL || x->count == 0 || lsn < x->at[0].lsn || lsn >= x->end_lsn) {
+        return 0;
+    }
+    size_t low = 0, high = x->count;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (x->at[middle].lsn <= lsn) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return x->at[low].time_us;
+}
+
+/* ---- what a chain's own records say ---- */
+
+static void know(struct move_times *t, uint64_t order_lsn, uint64_t time_us) {
+    for (unsigned i = 0; i < t->known_count; i++) {
+        if (t->known[i].lsn == order_lsn && t->known[i].time_us == 0) {
+            t->known[i].time_us = time_us;
+        }
+    }
+}
+
+static bool all_known(const struct move_times *t) {
+    for (unsigned i = 0; i < t->known_count; i++) {
+        if (t->known[i].time_us == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* (waits) What one record of an earlier state says; it may be gone by now, with the message. */
+static void ask_state(struct mover *v, uint64_t lsn, uint32_t bytes) {
+    struct record r;
+    struct message_relocated m;
+    uint8_t *memory = NULL;
+    if (log_segment(v->g, lsn) == NULL || lsn + bytes > v->g->durable_lsn ||
+        move_read_record(v, lsn, bytes, &memory, &r) != LS_OK) {
+        return;
+    }
+    if (r.type == MESSAGE_RELOCATED && format_get_relocated(&r, &m) == FORMAT_OK) {
+        for (uint32_t i = 0; i < m.place_count; i++) {
+            struct place_row row = format_place_row(m.places, i);
+            know(&v->times, row.order_lsn, row.enqueue_time_us);
+        }
+    }
+    free(memory);
+}
+
+static void ask_states(struct mover *v, const struct message *m) {
+    struct chunk_place parts[TIME_PARTS];
+    const struct message_extra *x = m->extra;
+    uint32_t count = x == NULL ? 0 : x->part_count < TIME_PARTS ? x->part_count : TIME_PARTS;
+    for (uint32_t i = 0; i < count; i++) { /* the message may go while one is read */
+        parts[i] = x->parts[i];
+    }
+    if (x != NULL && x->state_bytes > 0) {
+        parts[0] = (struct chunk_place){.lsn = x->start_lsn + m->record_bytes, .record_bytes = x->state_bytes};
+        count = 1;
+    }
+    for (uint32_t i = 0; i < count && !all_known(&v->times); i++) {
+        ask_state(v, parts[i].lsn, parts[i].record_bytes);
+    }
+}
+
+void times_learn(struct mover *v, uint64_t id, uint64_t start_lsn, uint64_t inline_us) {
+    struct move_times *t = &v->times;
+    struct message *m = chain_still_there(v, id, start_lsn);
+    t->known_count = 0;
+    for (uint32_t i = 0; m != NULL && i < m->place_count && t->known_count < TIMES_KNOWN; i++) {
+        uint64_t lsn = place_entry(&message_places(m)[i])->order_lsn;
+        bool there = false;
+        for (unsigned k = 0; k < t->known_count; k++) {
+            there = there || t->known[k].lsn == lsn;
+        }
+        if (!there) {
+            t->known[t->known_count++] = (struct batch_time){.lsn = lsn};
+        }
+    }
+    know(t, id, inline_us);
+    if (m != NULL && !all_known(t)) {
+        ask_states(v, m);
+    }
+    for (unsigned i = 0; i < t->known_count; i++) {
+        if (t->known[i].time_us == 0) {
+            t->known[i].time_us = time_of_batch(v, t->known[i].lsn);
+        }
+    }
+}

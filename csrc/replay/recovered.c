@@ -1,0 +1,53 @@
+/*
+ * The names of what recovery ended: for the report, and for nothing else. The counts are in ls_recovery; of each kind
+ * only the first are named, and none that memory was not there for.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "store/store.h"
+
+void recovered_note(ls_store *store, int kind, uint64_t id, uint64_t count, const struct tx *tx) {
+    struct recovered *r = &store->recovered;
+    if (r->kept[kind] == LS_RECOVERED_MAX) {
+        return;
+    }
+    if (r->count == r->capacity) {
+        size_t capacity = r->capacity == 0 ? 16 : 2 * r->capacity;
+        ls_recovered *items = realloc(r->items, capacity * sizeof *items);
+        if (items == NULL) {
+            return;
+        }
+        r->items = items;
+        r->capacity = capacity;
+    }
+    ls_recovered *made = &r->items[r->count++];
+    r->kept[kind]++;
+    *made = (ls_recovered){.id = id, .count = count, .kind = kind};
+    if (tx != NULL && tx->distributed) {
+        made->distributed = 1;
+        made->xid.format_id = tx->xid.format_id;
+        made->xid.gtrid_bytes = tx->xid.gtrid_bytes;
+        made->xid.bqual_bytes = tx->xid.bqual_bytes;
+        memcpy(made->xid.data, tx->xid.data, sizeof tx->xid.data);
+    }
+}
+
+static int by_kind_and_id(const void *a, const void *b) {
+    const ls_recovered *x = a, *y = b;
+    int by_kind = (x->kind > y->kind) - (x->kind < y->kind);
+    return by_kind != 0 ? by_kind : (x->id > y->id) - (x->id < y->id);
+}
+
+void recovered_finish(ls_store *store) {
+    if (store->recovered.count > 1) {
+        qsort(store->recovered.items, store->recovered.count, sizeof *store->recovered.items, by_kind_and_id);
+    }
+}
+
+void ls_recovery_items(const ls_store *store, ls_recovered *into, size_t n, size_t *count) {
+    *count = store->recovered.count;
+    if (n > 0 && *count > 0) {
+        memcpy(into, store->recovered.items, (n < *count ? n : *count) * sizeof *into);
+    }
+}

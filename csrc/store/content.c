@@ -1,0 +1,395 @@
+/*
+ * Reading a message's header and content back, by offset and length across records.
+ *
+ * What is not yet durable is copied from the write buffers under the lock. Everything else is read from its segment
+ * without the lock; the segment is pinned meanwhile, so that it cannot become another generation, and every record
+ * is verified before a byte of it is handed out.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "os/io.h"
+#include "mutants/mutants.h"
+#include "store/store.h"
+
+/* One record to read from: where it stands, and which part of its content goes where. */
+struct piece {
+    uint64_t lsn;
+    uint64_t id;
+    struct segment *segment; /* until it was read */
+    uint64_t segment_lsn;
+    int file;
+    uint32_t record_bytes;
+    uint16_t type;
+    bool header;           /* the message's header is wanted, not content */
+    bool whole;            /* both are, one behind the other; `bytes` is at least the record's size */
+    uint32_t header_bytes; /* then: how much of what came is header */
+    uint64_t skip;
+    size_t bytes; /* at most; what is there counts */
+};
+
+/* Both lie in a record that is no longer than `bytes`, so they fit. */
+static int64_t copy_whole(struct piece *p, const struct message_start *m, uint8_t *into) {
+    assert((uint64_t)m->header_bytes + m->content_bytes <= p->bytes);
+    if (m->header_bytes > 0) {
+        memcpy(into, m->header, m->header_bytes);
+    }
+    if (m->content_bytes > 0) {
+        memcpy(into + m->header_bytes, m->content, m->content_bytes);
+    }
+    p->header_bytes = m->header_bytes;
+    return (int64_t)m->header_bytes + (int64_t)m->content_bytes;
+}
+
+/* From a whole, verified record; how many bytes, or -1 if the record is not what the table says. */
+static int64_t copy_out(struct piece *p, const uint8_t *record, uint64_t seed, uint8_t *into) {
+    struct record r;
+    bool sound = format_get_record(record, p->record_bytes, seed, p->lsn, &r) == FORMAT_OK;
+    if (!sound && MUTANT(READ_UNVERIFIED)) {
+        format_read_verified(record, &r);
+        sound = r.length == p->record_bytes;
+    }
+    if (!sound || r.type != p->type || r.id != p->id) {
+        return -1;
+    }
+    const uint8_t *from;
+    uint64_t available;
+    if (p->type == MESSAGE_START) {
+        struct message_start m;
+        if (format_get_start(&r, &m) != FORMAT_OK) {
+            return -1;
+        }
+        if (p->whole) {
+            return copy_whole(p, &m, into);
+        }
+        from = p->header ? m.header : m.content;
+        available = p->header ? m.header_bytes : m.content_bytes;
+    } else {
+        struct message_chunk m;
+        if (format_get_chunk(&r, &m) != FORMAT_OK) {
+            return -1;
+        }
+        from = m.content;
+        available = m.content_bytes;
+    }
+    if (p->skip >= available) {
+        return 0;
+    }
+    uint64_t bytes = available - p->skip < p->bytes ? available - p->skip : p->bytes;
+    memcpy(into, from + p->skip, (size_t)bytes);
+    return (int64_t)bytes;
+}
+
+static int damaged(const struct piece *p) {
+    return fail_at(
+        LS_CORRUPT, p->segment_lsn, p->lsn,
+        "a record of message %llu is damaged on disk; nothing was changed. Keep a copy of the directory and use "
+        "`logstore verify`",
+        (unsigned long long)p->id);
+}
+
+/* Its file stays while the lock is let go. */
+static void begin_reading(struct log *g, struct segment *s) {
+    s->readers++;
+    log_let_go(g);
+}
+
+static void end_reading(struct log *g, struct segment *s) {
+    log_take_back(g);
+    bool last = s->readers == 1;
+    log_unpin(g, s);
+    if (last && g->base_index > 0) {
+        g->maker_wanted = true; /* it may have waited for us */
+        (void)pthread_cond_broadcast(&g->maker_wake);
+    }
+}
+
+/* Lock held at both ends, let go while the disk is read. */
+static int read_piece(ls_store *store, struct piece *p, uint8_t *into, size_t *done) {
+    struct log *g = &store->log;
+    p->segment = log_segment(g, p->lsn);
+    assert(p->segment != NULL);
+    const uint8_t *buffered = log_buffered(g, p->lsn);
+    p->segment_lsn = p->segment->first_lsn;
+    uint64_t seed = p->segment->seed;
+    if (buffered != NULL) {
+        int64_t copied = copy_out(p, buffered, seed, into);
+        assert(copied >= 0);
+        *done = (size_t)copied;
+        return LS_OK;
+    }
+    p->file = log_segment_file(g, p->segment);
+    if (p->file < 0) {
+        return fail_errno(LS_IO, -p->file, "a segment cannot be opened");
+    }
+    begin_reading(g, p->segment);
+    uint8_t small[4096];
+    uint8_t *record = p->record_bytes <= sizeof small ? small : malloc(p->record_bytes);
+    int rc = record == NULL ? fail_memory() : LS_OK;
+    if (rc == LS_OK) {
+        int64_t got = io_read(g->v, p->file, record, p->record_bytes, p->lsn - p->segment->first_lsn);
+        if (got < 0) {
+            rc = fail_errno(LS_IO, (int)-got, "a segment cannot be read");
+        } else {
+            int64_t copied = got < p->record_bytes ? -1 : copy_out(p, record, seed, into);
+            rc = copied < 0 ? damaged(p) : LS_OK;
+            *done = copied < 0 ? 0 : (size_t)copied;
+        }
+    }
+    if (record != small) {
+        free(record);
+    }
+    end_reading(g, p->segment);
+    return rc;
+}
+
+static int gone(uint64_t id) {
+    return fail(LS_UNKNOWN_MESSAGE, "there is no message %llu: it was never stored, or is gone already",
+                (unsigned long long)id);
+}
+
+int ls_load_header(ls_store *store, uint64_t id, uint8_t *into, size_t bytes, size_t *done) {
+    *done = 0;
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    uint32_t number = table_find(&store->table, id);
+    if (number == INDEX_NONE) {
+        rc = gone(id);
+    } else {
+        const struct message *m = table_message(&store->table, number);
+        struct piece p = {
+            .lsn = message_start_lsn(m),
+            .id = id,
+            .record_bytes = m->record_bytes,
+            .type = MESSAGE_START,
+            .header = true,
+            .bytes = bytes,
+        };
+        rc = read_piece(store, &p, into, done);
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+/* The chunk that holds content offset `at`, by binary search; they are in order and leave no gap. */
+static const struct chunk_place *find_chunk(const struct message_extra *x, uint64_t at) {
+    uint32_t low = 0, high = x->chunk_count;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (x->chunks[middle].offset <= at) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return &x->chunks[low];
+}
+
+/* The next piece of content from offset `at`; the message is looked up anew, since the lock was let go. */
+static int next_piece(ls_store *store, uint64_t id, uint64_t at, size_t bytes, struct piece *p, bool *end) {
+    uint32_t number = table_find(&store->table, id);
+    if (number == INDEX_NONE) {
+        return gone(id);
+    }
+    const struct message *m = table_message(&store->table, number);
+    *end = at >= message_content_bytes(m);
+    *p = (struct piece){.id = id, .bytes = bytes};
+    if (at < m->content_bytes) {
+        p->lsn = message_start_lsn(m);
+        p->record_bytes = m->record_bytes;
+        p->type = MESSAGE_START;
+        p->skip = at;
+    } else if (!*end) {
+        const struct chunk_place *c = find_chunk(m->extra, at);
+        p->lsn = c->lsn;
+        p->record_bytes = c->record_bytes;
+        p->type = MESSAGE_CHUNK;
+        p->skip = at - c->offset;
+    }
+    return LS_OK;
+}
+
+/* As ls_load_content, the lock held at both ends. */
+static int load_content(ls_store *store, uint64_t id, uint64_t offset, uint8_t *into, size_t bytes, size_t *done) {
+    bool end = false;
+    int rc = LS_OK;
+    while (rc == LS_OK && !end && *done < bytes) {
+        struct piece p;
+        size_t got = 0;
+        rc = next_piece(store, id, offset + *done, bytes - *done, &p, &end);
+        if (rc == LS_OK && !end) {
+            rc = read_piece(store, &p, into + *done, &got);
+            *done += got;
+            if (rc == LS_OK && got == 0) {
+                rc = damaged(&p); /* the record says less than the table: it is not the one we wrote */
+            }
+        }
+    }
+    return rc;
+}
+
+int ls_load_content(ls_store *store, uint64_t id, uint64_t offset, uint8_t *into, size_t bytes, size_t *done) {
+    *done = 0;
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    rc = load_content(store, id, offset, into, bytes, done);
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+/* Header and content of one message, if `room` surely suffices. Its start is read once for both. */
+static int load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room, uint64_t sizes[2], bool *fits) {
+    uint32_t number = table_find(&store->table, id);
+    if (number == INDEX_NONE) {
+        return gone(id);
+    }
+    const struct message *m = table_message(&store->table, number);
+    uint64_t content_bytes = message_content_bytes(m);
+    uint64_t behind = content_bytes - m->content_bytes; /* in chunks */
+    *fits = m->record_bytes <= room && behind <= room - m->record_bytes;
+    if (!*fits) {
+        return LS_OK;
+    }
+    struct piece p = {
+        .lsn = message_start_lsn(m),
+        .id = id,
+        .record_bytes = m->record_bytes,
+        .type = MESSAGE_START,
+        .whole = true,
+        .bytes = room,
+    };
+    size_t got = 0;
+    int rc = read_piece(store, &p, into, &got);
+    if (rc == LS_OK && got - p.header_bytes + behind != content_bytes) {
+        rc = damaged(&p);
+    }
+    size_t more = 0;
+    if (rc == LS_OK && behind > 0) {
+        rc = load_content(store, id, content_bytes - behind, into + got, (size_t)behind, &more);
+    }
+    if (rc == LS_OK && more < behind) {
+        rc = damaged(&p);
+    }
+    sizes[0] = p.header_bytes;
+    sizes[1] = content_bytes;
+    return rc;
+}
+
+/* ---- neighbours in the log, read at once ---- */
+
+enum { RUN_MESSAGES = 128, RUN_BYTES = 256 << 10, RUN_GAP_BYTES = 4096 };
+
+struct run {
+    struct piece pieces[RUN_MESSAGES];
+    uint64_t content_bytes[RUN_MESSAGES];
+    size_t count;
+    uint64_t end_lsn; /* of the last record */
+};
+
+/* The next messages while their start records hold all of them, stand one after another in one file, and fit. */
+static void gather_run(ls_store *store, const uint64_t *ids, size_t n, size_t room, struct run *run) {
+    run->count = 0;
+    while (run->count < n && run->count < RUN_MESSAGES) {
+        uint32_t number = table_find(&store->table, ids[run->count]);
+        if (number == INDEX_NONE) {
+            return;
+        }
+        const struct message *m = table_message(&store->table, number);
+        struct piece *first = &run->pieces[0], *p = &run->pieces[run->count];
+        uint64_t lsn = message_start_lsn(m);
+        if (message_content_bytes(m) != m->content_bytes || m->record_bytes > room) {
+            return;
+        }
+        if (run->count == 0) {
+            first->segment = log_segment(&store->log, lsn);
+            assert(first->segment != NULL);
+            run->end_lsn = first->lsn = lsn;
+        }
+        uint64_t in_segment = lsn - first->segment->first_lsn;
+        if (lsn < run->end_lsn || lsn - run->end_lsn > RUN_GAP_BYTES || in_segment >= store->log.segment_size ||
+            lsn + m->record_bytes - first->lsn > RUN_BYTES || log_buffered(&store->log, lsn) != NULL) {
+            return;
+        }
+        *p = (struct piece){
+            .segment = first->segment,
+            .segment_lsn = first->segment->first_lsn,
+            .lsn = lsn,
+            .id = m->id,
+            .record_bytes = m->record_bytes,
+            .type = MESSAGE_START,
+            .whole = true,
+            .bytes = room,
+        };
+        run->content_bytes[run->count++] = m->content_bytes;
+        run->end_lsn = lsn + m->record_bytes;
+        room -= m->record_bytes;
+    }
+}
+
+/* All of it, or what stands before a damaged one; *done stays 0 where it cannot be read at all. Lock as read_piece. */
+static int read_run(ls_store *store, struct run *run, uint8_t *into, uint64_t *sizes, size_t *used, size_t *done) {
+    struct log *g = &store->log;
+    struct segment *s = run->pieces[0].segment;
+    uint64_t from = run->pieces[0].lsn, seed = s->seed;
+    size_t span = (size_t)(run->end_lsn - from), at = 0;
+    int file = log_segment_file(g, s), rc = LS_OK;
+    if (file < 0) {
+        return LS_OK;
+    }
+    begin_reading(g, s);
+    uint8_t *records = malloc(span);
+    bool there = records != NULL && io_read(g->v, file, records, span, from - s->first_lsn) == (int64_t)span;
+    for (size_t i = 0; there && rc == LS_OK && i < run->count; i++) {
+        struct piece *p = &run->pieces[i];
+        int64_t got = copy_out(p, records + (p->lsn - from), seed, into + at);
+        if (got < 0 || (uint64_t)got - p->header_bytes != run->content_bytes[i]) {
+            rc = damaged(p);
+        } else {
+            at += (size_t)got;
+            sizes[2 * i] = p->header_bytes;
+            sizes[2 * i + 1] = run->content_bytes[i];
+            (*done)++;
+        }
+    }
+    free(records);
+    end_reading(g, s);
+    *used += at;
+    return rc;
+}
+
+int ls_load_many(ls_store *store, const uint64_t *ids, size_t n, uint8_t *into, size_t bytes, uint64_t *sizes,
+                 size_t *done) {
+    *done = 0;
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    bool fits = true;
+    size_t used = 0;
+    while (*done < n) {
+        struct run run;
+        size_t read = 0;
+        gather_run(store, ids + *done, n - *done, bytes - used, &run);
+        if (run.count > 1) {
+            rc = read_run(store, &run, into + used, &sizes[2 * *done], &used, &read);
+            *done += read;
+        }
+        if (rc != LS_OK) {
+            break;
+        }
+        if (read > 0) {
+            continue;
+        }
+        uint64_t *both = &sizes[2 * *done];
+        rc = load_whole(store, ids[*done], into + used, bytes - used, both, &fits);
+        if (rc != LS_OK || !fits) {
+            break;
+        }
+        used += (size_t)(both[0] + both[1]);
+        (*done)++;
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}

@@ -1,0 +1,461 @@
+/* Putting messages on queues and taking them off: enqueue, publish, dequeue. See store.h for the order of each. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mutants/mutants.h"
+#include "store/store.h"
+
+/* ---- enqueueing ---- */
+
+static int check_enqueue(struct message *m, uint32_t queue_id, const struct tx *tx) {
+    const struct work *w = message_last_work(m, queue_id);
+    if (w != NULL && w->tx != tx) {
+        return fail(LS_MESSAGE_LOCKED,
+                    "message %llu on queue %u is in another transaction's work; wait for its outcome",
+                    (unsigned long long)m->id, (unsigned)queue_id);
+    }
+    bool there = w != NULL ? w->kind == WORK_ENQUEUE : message_place(m, queue_id) != NULL;
+    if (there) {
+        return fail(LS_ALREADY_ENQUEUED, "message %llu is on queue %u already", (unsigned long long)m->id,
+                    (unsigned)queue_id);
+    }
+    return LS_OK;
+}
+
+static void free_work(struct work *list) {
+    while (list != NULL) {
+        struct work *next = list->next;
+        free(list);
+        list = next;
+    }
+}
+
+static struct work *make_work(size_t n) {
+    struct work *list = NULL;
+    for (size_t i = 0; i < n; i++) {
+        struct work *w = calloc(1, sizeof *w);
+        if (w == NULL) {
+            free_work(list);
+            return NULL;
+        }
+        w->next = list;
+        list = w;
+    }
+    return list;
+}
+
+static int check_work_limit(const struct tx *tx, size_t n) {
+    if (tx != NULL && (tx->work_count >= ORDER_INDEX_MAX || n > ORDER_INDEX_MAX - tx->enqueue_count)) {
+        return fail(LS_TRANSACTION_LIMIT, "a transaction holds at most %u operations; commit it and begin another",
+                    (unsigned)ORDER_INDEX_MAX);
+    }
+    return LS_OK;
+}
+
+/* Memory for places, runs or work of one message on these queues. */
+static int prepare_places(ls_store *store, struct message *m, const uint32_t *queue_ids, size_t n, struct tx *tx,
+                          struct work **work) {
+    bool ready = true;
+    *work = NULL;
+    if (tx != NULL) {
+        *work = make_work(n);
+        ready = *work != NULL && message_extra(m) != NULL;
+    } else {
+        ready = message_prepare_places(m, (uint32_t)n);
+        for (size_t i = 0; ready && i < n; i++) {
+            ready = queue_prepare(table_queue_again(&store->table, queue_ids[i]), 1);
+        }
+    }
+    if (!ready) {
+        free_work(*work);
+        *work = NULL;
+        return fail_memory();
+    }
+    return LS_OK;
+}
+
+/* The record at `lsn` puts the message on these queues, now or at the commit. */
+static void take_places(ls_store *store, uint32_t number, const uint32_t *queue_ids, size_t n, struct tx *tx,
+                        struct work *work, uint64_t lsn) {
+    struct message *m = table_message(&store->table, number);
+    if (tx == NULL && lsn != m->id) {
+        message_grows_places(&store->table, m, (uint32_t)n);
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (tx == NULL) {
+            struct queue *q = table_queue_again(&store->table, queue_ids[i]);
+            message_add_place(&store->table, m, queue_append(q, number, lsn, 0));
+        } else {
+            struct work *w = work;
+            work = work->next;
+            w->kind = WORK_ENQUEUE;
+            w->order_index = tx->enqueue_count++;
+            w->message = number;
+            w->queue_id = queue_ids[i];
+            w->lsn = lsn;
+            tx_add_work(&store->table, tx, w);
+        }
+    }
+    if (tx == NULL) {
+        m->flags &= (uint16_t)~MESSAGE_STAGED;
+    }
+}
+
+/* What a message will take more when it is moved, with n more places or as many pending operations. */
+static uint64_t expansion_with(const ls_store *store, uint64_t id, size_t n) {
+    static const struct message none = {.id = 0};
+    uint32_t number = table_find(&store->table, id);
+    return message_grows_at_most(number != INDEX_NONE ? table_message(&store->table, number) : &none, n);
+}
+
+/* (waits) Room for the record, and for what the message as it is then will take more when it is moved. */
+static int reserve_for(ls_store *store, uint64_t id, size_t n, uint64_t bytes) {
+    struct log *g = &store->log;
+    uint64_t expansion = expansion_with(store, id, n), reserved, let_go;
+    int rc;
+    do {
+        reserved = expansion;
+        let_go = g->let_go;
+        rc = log_reserve_to_grow(g, bytes, reserved);
+        expansion = g->let_go != let_go ? expansion_with(store, id, n) : reserved;
+    } while (rc == LS_OK && expansion > reserved);
+    return rc;
+}
+
+static int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *handle,
+                          uint64_t *lsn) {
+    struct log *g = &store->log;
+    uint32_t number = 0;
+    struct message *m = NULL;
+    struct tx *tx;
+    struct work *work;
+    uint64_t bytes = format_enqueue_bytes(n);
+    if (n == 0 || bytes > g->record_bytes_max) {
+        return n == 0 ? fail(LS_OPTION, "no queue is named")
+                      : message_too_large("the list of queues", bytes, g->record_bytes_max);
+    }
+    int rc = reserve_for(store, id, n, bytes);
+    rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
+    rc = rc == LS_OK ? message_check_queues(store, queue_ids, n) : rc;
+    rc = rc == LS_OK ? message_find(store, id, &number, &m) : rc;
+    rc = rc == LS_OK ? check_work_limit(tx, n) : rc;
+    rc = rc == LS_OK && (m->flags & MESSAGE_APPENDING) != 0 ? message_fail_appending(id) : rc;
+    for (size_t i = 0; rc == LS_OK && i < n; i++) {
+        rc = check_enqueue(m, queue_ids[i], tx);
+    }
+    if (rc == LS_OK && m->extra == NULL && message_extra(m) == NULL) {
+        rc = fail_memory(); /* the chain's back-link */
+    }
+    rc = rc == LS_OK ? prepare_places(store, m, queue_ids, n, tx, &work) : rc;
+    if (rc != LS_OK) {
+        return rc;
+    }
+    struct slot s = log_slot(g, id, message_last_lsn(m), 0);
+    log_append(
+        g, &s, MESSAGE_ENQUEUE,
+        format_put_enqueue(&s, tx != NULL ? tx->id : 0, tx != NULL ? tx->enqueue_count : 0, queue_ids, (uint32_t)n));
+    table_touch(&store->table, m);
+    message_appended(m, s.lsn);
+    take_places(store, number, queue_ids, n, tx, work, s.lsn);
+    *lsn = s.lsn;
+    return LS_OK;
+}
+
+int ls_enqueue(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *tx, int flags, uint64_t *lsn) {
+    int rc = work_enter(store, tx);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    *lsn = 0;
+    rc = enqueue_locked(store, id, queue_ids, n, tx, lsn);
+    return work_leave(store, tx, rc, flags);
+}
+
+/* ---- publishing ---- */
+
+/* Content and places in one record. */
+static int publish_inline(ls_store *store, const struct message_start *given, const uint32_t *queue_ids, ls_tx *handle,
+                          uint64_t *id) {
+    struct log *g = &store->log;
+    struct message_start m = *given;
+    struct message none = {.id = 0};
+    struct work *work = NULL;
+    struct tx *tx;
+    int rc = log_reserve_to_grow(g, format_start_bytes(m.header_bytes, m.content_bytes, m.queue_count),
+                                 handle != NULL ? message_grows_at_most(&none, m.queue_count) : 0);
+    rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
+    rc = rc == LS_OK ? message_check_queues(store, queue_ids, m.queue_count) : rc;
+    rc = rc == LS_OK ? check_work_limit(tx, m.queue_count) : rc;
+    if (rc == LS_OK && !table_prepare(&store->table, 1)) {
+        rc = fail_memory();
+    }
+    rc = rc == LS_OK ? prepare_places(store, &none, queue_ids, m.queue_count, tx, &work) : rc;
+    if (rc != LS_OK) {
+        free(none.extra);
+        if (none.many != 0) {
+            free(none.places.list.many);
+        }
+        return rc;
+    }
+    m.tx_id = tx != NULL ? tx->id : 0;
+    m.order_index = tx != NULL ? tx->enqueue_count : 0;
+    uint32_t number = message_put_start(store, &m, queue_ids, FLAG_PUBLISHED);
+    struct message *made = table_message(&store->table, number);
+    made->places = none.places;
+    made->many = none.many;
+    made->extra = none.extra;
+    if (made->extra != NULL) {
+        made->extra->last_lsn = made->extra->start_lsn = made->id;
+        made->extra->content_bytes = m.content_bytes;
+    }
+    *id = made->id;
+    take_places(store, number, queue_ids, m.queue_count, tx, work, made->id);
+    return LS_OK;
+}
+
+static int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header,
+                          size_t header_bytes, const uint8_t *content, size_t content_bytes, ls_tx *handle,
+                          uint64_t *id) {
+    uint64_t limit = store->log.record_bytes_max;
+    if (n == 0 || n > limit) {
+        return n == 0 ? fail(LS_OPTION, "no queue is named") : message_too_large("the list of queues", 4 * n, limit);
+    }
+    if (header_bytes <= limit && content_bytes <= limit &&
+        format_start_bytes(header_bytes, content_bytes, n) <= limit) {
+        struct message_start m = {
+            .header_bytes = (uint32_t)header_bytes,
+            .content_bytes = (uint32_t)content_bytes,
+            .queue_count = (uint32_t)n,
+            .header = header,
+            .content = content,
+        };
+        return publish_inline(store, &m, queue_ids, handle, id);
+    }
+    struct tx *tx;
+    uint64_t lsn;
+    int rc = tx_check_work(store, handle, &tx);
+    rc = rc == LS_OK ? message_check_queues(store, queue_ids, n) : rc;
+    rc = rc == LS_OK ? message_stage(store, header, header_bytes, content, content_bytes, FLAG_PUBLISHED, id) : rc;
+    rc = rc == LS_OK ? enqueue_locked(store, *id, queue_ids, n, handle, &lsn) : rc;
+    if (rc != LS_OK && *id != 0) {
+        rc = message_fail_and_unstage(store, *id);
+        *id = 0;
+    }
+    return rc;
+}
+
+int ls_publish(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
+               const uint8_t *content, size_t content_bytes, ls_tx *tx, int flags, uint64_t *id) {
+    int rc = work_enter(store, tx);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    *id = 0;
+    rc = publish_locked(store, queue_ids, n, header, header_bytes, content, content_bytes, tx, id);
+    return work_leave(store, tx, rc, flags);
+}
+
+uint64_t ls_publish_one(ls_store *store, uint32_t queue_id, const uint8_t *header, size_t header_bytes,
+                        const uint8_t *content, size_t content_bytes, int flags) {
+    uint64_t id;
+    int rc = ls_publish(store, &queue_id, 1, header, header_bytes, content, content_bytes, NULL, flags, &id);
+    return rc == LS_OK ? id : 0;
+}
+
+int ls_publish_many(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *content, const uint64_t *sizes,
+                    const uint8_t *headers, const uint64_t *header_sizes, ls_tx *tx, int flags, uint64_t *ids,
+                    size_t *done) {
+    *done = 0;
+    int rc = work_enter(store, tx);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    while (rc == LS_OK && *done < n) {
+        size_t i = *done;
+        size_t header_bytes = header_sizes != NULL ? (size_t)header_sizes[i] : 0;
+        ids[i] = 0;
+        rc = publish_locked(store, &queue_id, 1, headers, header_bytes, content, (size_t)sizes[i], tx, &ids[i]);
+        if (rc == LS_OK) {
+            headers = headers != NULL ? headers + header_bytes : NULL;
+            content += sizes[i];
+            (*done)++;
+        }
+    }
+    return work_leave(store, tx, rc, flags);
+}
+
+/* ---- dequeueing ---- */
+
+static int check_dequeue(struct message *m, uint32_t queue_id, const struct tx *tx, struct place **place) {
+    const struct work *w = message_last_work(m, queue_id);
+    *place = message_place(m, queue_id);
+    if (w != NULL && w->tx != tx && (*place != NULL || w->kind == WORK_DEQUEUE)) {
+        return fail(LS_MESSAGE_LOCKED, "message %llu on queue %u is locked by a transaction; wait for its outcome",
+                    (unsigned long long)m->id, (unsigned)queue_id);
+    }
+    bool there = w != NULL && w->tx == tx ? w->kind == WORK_ENQUEUE : *place != NULL;
+    if (!there) {
+        return fail(LS_NOT_ENQUEUED, "message %llu is not on queue %u", (unsigned long long)m->id, (unsigned)queue_id);
+    }
+    return LS_OK;
+}
+
+static int check_reason(int reason) {
+    if (reason < 0 || reason > DEQUEUE_REASON_MAX) {
+        return fail(LS_OPTION, "a dequeue's reason is 0 to %d, not %d", DEQUEUE_REASON_MAX, reason);
+    }
+    return LS_OK;
+}
+
+static int dequeue_in_tx(ls_store *store, uint32_t number, struct place *place, struct tx *tx,
+                         struct message_dequeue *d, uint64_t *lsn) {
+    struct log *g = &store->log;
+    struct message *m = table_message(&store->table, number);
+    const struct work *last = message_last_work(m, d->queue_id);
+    int rc = check_work_limit(tx, 1);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    struct work *w = make_work(1);
+    if (w == NULL || message_extra(m) == NULL) {
+        free_work(w);
+        return fail_memory();
+    }
+    d->tx_id = tx->id;
+    struct slot s = log_slot(g, m->id, message_last_lsn(m), 0);
+    log_append(g, &s, MESSAGE_DEQUEUE, format_put_dequeue(&s, d));
+    table_touch(&store->table, m);
+    message_appended(m, s.lsn);
+    w->kind = WORK_DEQUEUE;
+    w->message = number;
+    w->queue_id = d->queue_id;
+    w->lsn = s.lsn;
+    w->locks = place != NULL && last == NULL;
+    if (w->locks) {
+        queue_lock(place);
+    }
+    tx_add_work(&store->table, tx, w);
+    *lsn = s.lsn;
+    return LS_OK;
+}
+
+static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d, ls_tx *handle, uint64_t *lsn) {
+    struct log *g = &store->log;
+    uint32_t number = 0;
+    struct message *m = NULL;
+    struct tx *tx;
+    struct place *place = NULL;
+    int rc = handle != NULL ? reserve_for(store, id, 1, DEQUEUE_RECORD_BYTES)
+                            : log_reserve(g, DEQUEUE_RECORD_BYTES, RESERVE_SHRINKS);
+    rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
+    rc = rc == LS_OK ? message_check_queues(store, &d.queue_id, 1) : rc;
+    rc = rc == LS_OK ? message_find(store, id, &number, &m) : rc;
+    rc = rc == LS_OK ? check_dequeue(m, d.queue_id, tx, &place) : rc;
+    if (rc != LS_OK) {
+        return rc;
+    }
+    if (tx != NULL) {
+        return dequeue_in_tx(store, number, place, tx, &d, lsn);
+    }
+    bool last = m->place_count == 1 && message_pending(m) == 0;
+    if (!last && message_extra(m) == NULL) {
+        return fail_memory(); /* the chain goes on, and needs its back-link */
+    }
+    struct slot s = log_slot(g, id, message_last_lsn(m), last ? FLAG_DELETES : 0);
+    if (!(last && MUTANT(DEQUEUE_DROPPED_WITH_DEATH))) {
+        log_append(g, &s, MESSAGE_DEQUEUE, format_put_dequeue(&s, &d));
+    }
+    if (!MUTANT(UNTOUCHED_BY_A_DEQUEUE)) {
+        table_touch(&store->table, m);
+    }
+    message_appended(m, s.lsn);
+    *lsn = s.lsn;
+    queue_kill(place);
+    message_drop_place(&store->table, m, d.queue_id);
+    if (last) {
+        message_die(store, number);
+    }
+    return LS_OK;
+}
+
+int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int reason, int delivery_count, int flags,
+               uint64_t *lsn) {
+    *lsn = 0;
+    int rc = check_reason(reason);
+    rc = rc == LS_OK ? work_enter(store, tx) : rc;
+    if (rc != LS_OK) {
+        return rc;
+    }
+    int count = delivery_count < 0 ? 0 : delivery_count > UINT16_MAX ? UINT16_MAX : delivery_count;
+    struct message_dequeue d = {
+        .queue_id = queue_id,
+        .reason = (uint16_t)reason,
+        .delivery_count = (uint16_t)count,
+    };
+    rc = dequeue_locked(store, id, d, tx, lsn);
+    return work_leave(store, tx, rc, flags);
+}
+
+uint64_t ls_dequeue_one(ls_store *store, uint64_t id, uint32_t queue_id, int flags) {
+    uint64_t lsn;
+    return ls_dequeue(store, id, queue_id, NULL, 0, 0, flags, &lsn) == LS_OK ? lsn : 0;
+}
+
+enum { FETCHED_AT_ONCE = 32 }; /* about so many lines a processor can wait for side by side, several times over */
+
+/* Also the second time: what a thousand messages stand on are more pages than a processor knows the way to. */
+static void fetch_ahead(const ls_store *store, const uint64_t *ids, size_t n, size_t at) {
+    if (at % FETCHED_AT_ONCE == 0) {
+        table_prefetch(&store->table, ids + at, n - at < FETCHED_AT_ONCE ? n - at : FETCHED_AT_ONCE);
+    }
+}
+
+static int check_all(ls_store *store, const uint64_t *ids, size_t n, uint32_t queue_id, ls_tx *handle, size_t *at) {
+    struct tx *tx;
+    int rc = tx_check_work(store, handle, &tx);
+    rc = rc == LS_OK ? message_check_queues(store, &queue_id, 1) : rc;
+    for (*at = 0; rc == LS_OK && *at < n; (*at)++) {
+        uint32_t number;
+        struct message *m = NULL;
+        struct place *place;
+        fetch_ahead(store, ids, n, *at);
+        rc = message_find(store, ids[*at], &number, &m);
+        rc = rc == LS_OK ? check_dequeue(m, queue_id, tx, &place) : rc;
+        if (rc != LS_OK) {
+            return rc;
+        }
+    }
+    return rc;
+}
+
+static int dequeue_all(ls_store *store, const uint64_t *ids, const uint16_t *delivery_counts, size_t n,
+                       uint32_t queue_id, ls_tx *tx, int reason, int flags, size_t *done) {
+    *done = 0;
+    int rc = check_reason(reason);
+    rc = rc == LS_OK ? work_enter(store, tx) : rc;
+    if (rc != LS_OK) {
+        return rc;
+    }
+    size_t culprit;
+    rc = check_all(store, ids, n, queue_id, tx, &culprit);
+    struct message_dequeue d = {.queue_id = queue_id, .reason = (uint16_t)reason};
+    while (rc == LS_OK && *done < n) {
+        uint64_t lsn;
+        d.delivery_count = delivery_counts != NULL ? delivery_counts[*done] : 0;
+        fetch_ahead(store, ids, n, *done);
+        rc = dequeue_locked(store, ids[*done], d, tx, &lsn);
+        *done += rc == LS_OK ? 1 : 0;
+    }
+    return work_leave(store, tx, rc, flags);
+}
+
+int ls_dequeue_many(ls_store *store, const uint64_t *ids, size_t n, uint32_t queue_id, ls_tx *tx, int reason, int flags,
+                    size_t *done) {
+    return dequeue_all(store, ids, NULL, n, queue_id, tx, reason, flags, done);
+}
+
+int ls_settle_many(ls_store *store, const uint64_t *ids, const uint16_t *delivery_counts, size_t n, uint32_t queue_id,
+                   int reason, int flags, size_t *done) {
+    return dequeue_all(store, ids, delivery_counts, n, queue_id, NULL, reason, flags, done);
+}

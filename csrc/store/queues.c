@@ -1,0 +1,183 @@
+/* Queues and cursors as the public API has them. */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "mutants/mutants.h"
+#include "store/store.h"
+
+enum { SWEEP_PLACES = 1024 }; /* of a deleted queue, under one hold of the lock */
+
+int ls_queue_add(ls_store *store, uint32_t queue_id) {
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    if (queue_id == 0 || queue_id > QUEUE_ID_MAX) {
+        rc = fail(LS_OPTION, "a queue id is 1 to %u", (unsigned)QUEUE_ID_MAX);
+    } else if (store->table.live_queues >= QUEUES_MAX) {
+        rc = fail(LS_BUSY, "%d queues are declared, the most there may be", QUEUES_MAX);
+    } else if (table_any_queue(&store->table, queue_id) == NULL && !table_add_queue(&store->table, queue_id)) {
+        rc = fail_memory();
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+bool queue_sweep(ls_store *store, struct queue *q) {
+    for (int i = 0; i < SWEEP_PLACES; i++) {
+        struct cursor c = {.chunk = q->first};
+        uint64_t position;
+        const struct entry *e = cursor_entry(&c, &position);
+        if (e == NULL) {
+            return false;
+        }
+        uint32_t number = e->message;
+        struct message *m = table_message(&store->table, number);
+        struct place *p = message_place(m, q->id);
+        assert(p != NULL && place_entry(p) == e);
+        table_touch(&store->table, m);
+        queue_kill(p);
+        message_drop_place(&store->table, m, q->id);
+        if (message_is_dead(m)) {
+            message_die(store, number);
+        }
+    }
+    return true;
+}
+
+/* The record ends all places at once; memory follows in small steps, so that nobody waits long for the lock. */
+int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags) {
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    struct log *g = &store->log;
+    struct queue *q = NULL;
+    rc = log_reserve(g, QUEUE_DELETE_RECORD_BYTES, RESERVE_SHRINKS);
+    if (rc == LS_OK && (q = table_queue(&store->table, queue_id)) == NULL) {
+        rc = fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u", (unsigned)queue_id);
+    }
+    if (rc == LS_OK && !checkpoint_prepare_deletion(store)) {
+        rc = fail_memory();
+    }
+    if (rc == LS_OK) {
+        struct slot s = log_slot(g, 0, 0, 0);
+        checkpoint_note_deletion(store, queue_id, s.lsn);
+        if (!MUTANT(QUEUE_DELETE_NOT_LOGGED)) {
+            log_append(g, &s, QUEUE_DELETE, format_put_queue_delete(&s, queue_id));
+        }
+        q->deleted = true;
+        while (q->cursors != NULL) {
+            cursor_stop(q->cursors);
+        }
+        while (queue_sweep(store, q)) { /* deleted: nobody else takes it out of the table */
+            log_let_go(g);
+            log_take_back(g);
+            q = table_any_queue(&store->table, queue_id);
+        }
+        table_remove_queue(&store->table, q);
+        spares_swept(g);
+    }
+    return store_leave(store, rc, flags);
+}
+
+int ls_queue_depth(ls_store *store, uint32_t queue_id, uint64_t *places, uint64_t *locked) {
+    int rc = store_look(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    const struct queue *q = table_queue(&store->table, queue_id);
+    if (q == NULL) {
+        rc = fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u", (unsigned)queue_id);
+    } else {
+        *places = q->depth;
+        *locked = q->locked;
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+int ls_cursor_open(ls_store *store, uint32_t queue_id, int kind, ls_cursor **cursor) {
+    *cursor = NULL;
+    ls_cursor *made = calloc(1, sizeof *made);
+    int rc = made == NULL ? fail_memory() : store_look(store);
+    if (rc != LS_OK) {
+        free(made);
+        return rc;
+    }
+    struct queue *q = table_queue(&store->table, queue_id);
+    if (q == NULL) {
+        rc = fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u", (unsigned)queue_id);
+        free(made);
+    } else {
+        made->store = store;
+        atomic_fetch_add(&store->handles, 1);
+        cursor_start(&made->cursor, q, kind);
+        *cursor = made;
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+/* A place is offered only once the record that made it visible is durable; the order of a run is that of LSNs. */
+int ls_cursor_next(ls_cursor *cursor, ls_place *places, size_t n, size_t *done) {
+    *done = 0;
+    ls_store *store = cursor->store;
+    int rc = store_look(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    struct cursor *c = &cursor->cursor;
+    if (c->queue == NULL) {
+        rc = fail(LS_UNKNOWN_QUEUE, "the queue was deleted");
+    }
+    while (rc == LS_OK && *done < n) {
+        uint64_t position;
+        const struct entry *e = cursor_entry(c, &position);
+        if (e == NULL || (c->kind == LS_CURSOR_OFFER && e->order_lsn >= store->log.durable_lsn)) {
+            break;
+        }
+        bool locked = (e->state & ENTRY_LOCKED) != 0;
+        if (!locked || c->kind == LS_CURSOR_ALL) {
+            const struct message *m = table_message(&store->table, e->message);
+            places[(*done)++] = (ls_place){
+                .position = position,
+                .id = m->id,
+                .content_bytes = message_content_bytes(m),
+                .locked = locked,
+                .recovered = (e->state & ENTRY_RECOVERED) != 0,
+            };
+        }
+        cursor_step(c);
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+void ls_cursor_close(ls_cursor *cursor) {
+    if (cursor == NULL) {
+        return;
+    }
+    struct log *g = &cursor->store->log;
+    if (!atomic_load(&g->foreign)) {
+        (void)pthread_mutex_lock(&g->lock);
+        cursor_stop(&cursor->cursor);
+        (void)pthread_mutex_unlock(&g->lock);
+    }
+    store_drop(cursor->store);
+    free(cursor);
+}
+
+int ls_places_check(ls_store *store, uint32_t queue_id, const uint64_t *ids, const uint64_t *positions, size_t n,
+                    uint8_t *states) {
+    int rc = store_look(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint32_t number = table_find(&store->table, ids[i]);
+        struct message *m = number != INDEX_NONE ? table_message(&store->table, number) : NULL;
+        const struct place *p = m != NULL ? message_place(m, queue_id) : NULL;
+        states[i] = 0;
+        if (p != NULL && p->at.chunk->first_position + p->slot == positions[i]) {
+            states[i] = (place_entry(p)->state & ENTRY_LOCKED) != 0 ? 2 : 1;
+        }
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}

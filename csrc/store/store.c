@@ -1,0 +1,666 @@
+/* Opening, closing, and what every operation has in common. See store.h and docs/recovery.md. */
+#include "store/store.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "os/io.h"
+#include "mutants/mutants.h"
+#include "relocate/relocate.h"
+#include "format/xxh64.h"
+
+enum { LOCK_TRIES = 20, LOCK_PAUSE_NS = 10 * 1000 * 1000 };
+
+uint64_t ls_xxh64(const uint8_t *data, size_t bytes, uint64_t seed) { return xxh64(data, bytes, seed); }
+
+/* ---- around every operation ---- */
+
+static int fail_phase(enum phase phase) {
+    if (phase == PHASE_READING) {
+        return fail(LS_CLOSED, "the log has not been read to its end yet");
+    }
+    return phase == PHASE_INSPECTING ? fail(LS_CLOSED, "the store is only inspected; open it to change it")
+                                     : fail(LS_CLOSED, "the store is closed; open it again");
+}
+
+int store_enter(ls_store *store) {
+    if (atomic_load(&store->log.foreign)) {
+        return fail(LS_FORKED, "this process is a fork of the one that opened the store; open it again after fork, in "
+                               "one process only");
+    }
+    (void)pthread_mutex_lock(&store->log.lock);
+    enum phase phase = store->phase;
+    if (phase != PHASE_SERVING) {
+        (void)pthread_mutex_unlock(&store->log.lock);
+        return fail_phase(phase);
+    }
+    return LS_OK;
+}
+
+int store_look(ls_store *store) {
+    if (atomic_load(&store->log.foreign)) {
+        return fail(LS_FORKED, "this process is a fork of the one that opened the store; open it again after fork, in "
+                               "one process only");
+    }
+    (void)pthread_mutex_lock(&store->log.lock);
+    enum phase phase = store->phase;
+    if (phase != PHASE_SERVING && phase != PHASE_INSPECTING) {
+        (void)pthread_mutex_unlock(&store->log.lock);
+        return fail_phase(phase);
+    }
+    return LS_OK;
+}
+
+int store_leave(ls_store *store, int rc, int flags) {
+    struct log *g = &store->log;
+    if ((flags & LEAVE_QUIETLY) == 0) {
+        if (rc == LS_OK && (flags & LS_WAIT) != 0 && !store->relaxed && !MUTANT(ACK_WITHOUT_FORCE)) {
+            rc = log_force(g, g->end_lsn);
+        } else if ((flags & LS_MORE) == 0) {
+            log_flush_soon(g);
+        }
+    }
+    (void)pthread_mutex_unlock(&g->lock);
+    return rc;
+}
+
+/* ---- options ---- */
+
+void ls_options_default(ls_options *options) {
+    *options = (ls_options){.initial_segments = 2, .max_write_buffers = 10, .create = 1, .background = 1};
+}
+
+static int check_options(const ls_options *o) {
+    if (o->max_write_buffers < 2 || o->max_write_buffers > LS_BUFFERS_MAX) {
+        return fail(LS_OPTION, "max_write_buffers is 2 to %d", LS_BUFFERS_MAX);
+    }
+    if (o->initial_segments < 1 || o->initial_segments > 65536) {
+        return fail(LS_OPTION, "initial_segments is 1 to 65536");
+    }
+    if (o->segment_size > SEGMENT_BYTES_MAX) {
+        return fail(LS_OPTION, "segment_size is at most %llu bytes", (unsigned long long)SEGMENT_BYTES_MAX);
+    }
+    if (o->max_undurable_bytes > LSN_MAX / 4) {
+        return fail(LS_OPTION, "max_undurable_bytes is too large");
+    }
+    return LS_OK;
+}
+
+static int check_log_limit(const ls_options *o, const struct meta *m) {
+    if (o->max_log_bytes != 0 && o->max_log_bytes / 6 < m->segment_size) {
+        return fail(LS_OPTION, "max_log_bytes is at least 6 segments, %llu bytes",
+                    (unsigned long long)(6 * m->segment_size));
+    }
+    return LS_OK;
+}
+
+/* ---- the directory ---- */
+
+static int open_directory(struct log *g, const char *path, bool create) {
+    g->dir = g->v->open_dir(g->v, path);
+    if (g->dir == -ENOENT && create) {
+        int rc = g->v->make_dir(g->v, path);
+        if (rc != 0 && rc != -EEXIST) {
+            return fail_errno(LS_IO, -rc, "the store directory %s cannot be made", path);
+        }
+        g->dir = g->v->open_dir(g->v, path);
+    }
+    if (g->dir < 0) {
+        return fail_errno(g->dir == -ENOENT || g->dir == -ENOTDIR ? LS_NOT_A_STORE : LS_IO, -g->dir,
+                          "the store directory %s cannot be opened", path);
+    }
+    return LS_OK;
+}
+
+/*
+ * A store's directory is no safer than its own name: the directory above is synced before META can be renamed into
+ * place, by whoever finishes the creation. One that may not be read cannot be synced; then its owner made it.
+ */
+static int sync_parent(struct log *g, const char *path) {
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/') {
+        length--;
+    }
+    while (length > 0 && path[length - 1] != '/') {
+        length--;
+    }
+    while (length > 1 && path[length - 1] == '/') {
+        length--;
+    }
+    char *parent = malloc(length + 2);
+    if (parent == NULL) {
+        return fail_memory();
+    }
+    memcpy(parent, length > 0 ? path : ".", length > 0 ? length : 1);
+    parent[length > 0 ? length : 1] = '\0';
+    int dir = g->v->open_dir(g->v, parent);
+    int rc = dir < 0 ? dir : g->v->sync_dir(g->v, dir);
+    if (dir >= 0) {
+        (void)g->v->close(g->v, dir);
+    }
+    free(parent);
+    return rc == 0 || rc == -EACCES ? LS_OK : fail_errno(LS_IO, -rc, "the directory above %s cannot be synced", path);
+}
+
+/* A reader may hold it for a moment to see whether a writer lives, so one refusal is not the last word. */
+static int take_lock(struct log *g, const char *path, bool create) {
+    fork_wait();
+    g->lock_file = g->v->open(g->v, g->dir, "LOCK", VFS_WRITE | (create ? VFS_CREATE : 0));
+    fork_go_on();
+    if (g->lock_file < 0) {
+        int error = -g->lock_file;
+        return fail_errno(error == ENOENT ? LS_NOT_A_STORE : LS_IO, error, "%s/LOCK cannot be opened", path);
+    }
+    int rc = -EWOULDBLOCK;
+    for (int i = 0; i < LOCK_TRIES && rc == -EWOULDBLOCK; i++) {
+        rc = g->v->lock(g->v, g->lock_file, 1);
+        if (rc == -EWOULDBLOCK) {
+            const struct timespec pause = {.tv_nsec = LOCK_PAUSE_NS};
+            (void)nanosleep(&pause, NULL);
+        }
+    }
+    if (rc == -EWOULDBLOCK) {
+        return fail(LS_LOCKED, "the store %s is open in another process or handle; close it there first", path);
+    }
+    return rc == 0 ? LS_OK : fail_errno(LS_IO, -rc, "%s/LOCK cannot be locked", path);
+}
+
+/*
+ * Into a new file: the pages of a write that failed may stay with their file, and what is written through them later in
+ * the same boot is synced without an error and lost with the power (ext4). Until the rename META.new is what it was.
+ */
+static int write_new_meta(struct log *g, const struct meta *m) {
+    static const char *const name = "META.part";
+    uint8_t bytes[META_BYTES];
+    format_put_meta(bytes, m);
+    int file = g->v->unlink(g->v, g->dir, name);
+    file = file == 0 || file == -ENOENT ? g->v->open(g->v, g->dir, name, VFS_WRITE | VFS_CREATE | VFS_EXCLUSIVE) : file;
+    if (file < 0) {
+        return fail_errno(LS_IO, -file, "%s cannot be made", name);
+    }
+    int rc = io_write(g->v, file, bytes, sizeof bytes, 0, &g->written);
+    rc = rc == 0 && !MUTANT(META_NOT_FORCED) ? g->v->sync_file(g->v, file) : rc;
+    (void)g->v->close(g->v, file);
+    rc = rc == 0 ? g->v->rename(g->v, g->dir, name, "META.new") : rc;
+    rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc;
+    return rc == 0 ? LS_OK : fail_errno(rc == -ENOSPC ? LS_FULL : LS_IO, -rc, "META.new cannot be written");
+}
+
+static int choose_meta(ls_store *store, vfs *v, const ls_options *o) {
+    struct meta *m = &store->meta;
+    uint64_t size = o->segment_size != 0 ? o->segment_size : (uint64_t)16 << 20;
+    size = size < SEGMENT_BYTES_MIN ? SEGMENT_BYTES_MIN : round_up(size, BLOCK_BYTES);
+    *m = (struct meta){.segment_size = size, .created_us = v->now_us(v)};
+    m->max_undurable_bytes = o->max_undurable_bytes > 2 * size ? o->max_undurable_bytes : 2 * size;
+    int rc = v->random(v, m->uuid, UUID_BYTES);
+    return rc == 0 ? LS_OK : fail_errno(LS_IO, -rc, "no random bytes for the store's UUID");
+}
+
+static int is_segment(void *context, const char *name) {
+    (void)context;
+    uint64_t first_lsn;
+    return format_parse_segment_name(name, &first_lsn) ? 1 : 0;
+}
+
+/* META.new is forced before the first segment is made: where there are segments and neither file, one was lost. */
+static int check_no_segments(const struct log *g) {
+    int found = g->v->list(g->v, g->dir, is_segment, NULL);
+    if (found < 0) {
+        return fail_errno(LS_IO, -found, "the store directory cannot be listed");
+    }
+    return found == 0
+               ? LS_OK
+               : fail(LS_CORRUPT, "META is missing, but there are segments: it holds the store's UUID and sizes. "
+                                  "Restore it from a backup; nothing was changed");
+}
+
+/* META, or META.new of a creation that was interrupted, or a new one. */
+static int find_meta(ls_store *store, const ls_options *o) {
+    struct log *g = &store->log;
+    int rc = scan_read_meta(g->v, g->dir, "META", &store->meta);
+    if (rc != LS_NOT_A_STORE || ls_last_error()->sys_errno != 0) {
+        return rc;
+    }
+    int there = g->v->open(g->v, g->dir, "META", 0);
+    if (there >= 0) {
+        (void)g->v->close(g->v, there);
+        return rc; /* something, but not ours */
+    }
+    if (o->create == 0) {
+        return rc;
+    }
+    store->creating = true;
+    if (scan_read_meta(g->v, g->dir, "META.new", &store->meta) == LS_OK) {
+        return write_new_meta(g, &store->meta); /* what we read may be in the page cache only */
+    }
+    if (ls_last_error()->code == LS_VERSION) {
+        return LS_VERSION;
+    }
+    rc = check_no_segments(g);
+    rc = rc == LS_OK ? choose_meta(store, g->v, o) : rc;
+    return rc == LS_OK ? write_new_meta(g, &store->meta) : rc;
+}
+
+/* ---- what the log asks ---- */
+
+static int relocate(void *context, struct segment *s) { return relocate_segment(context, s); }
+
+static uint64_t weight(const void *context) {
+    const ls_store *store = context;
+    return BYTES_PER_PLACE * (store->table.place_count + store->table.tx_count);
+}
+
+static void segment_begun(void *context) { checkpoint_consider(context); }
+
+static bool give_up_space(void *context) { return checkpoint_give_up(context); }
+
+#ifdef LOGSTORE_POISON
+static void move(void *context) { table_move(&((ls_store *)context)->table); }
+#endif
+
+/* Only an inline copy is never longer than before; states, work and transactions are, once. */
+static uint64_t expansion(const void *context) {
+    const struct table *t = &((const ls_store *)context)->table;
+    return STATE_BYTES * t->loose_count + t->growth + 32 * (uint64_t)t->tx_count;
+}
+
+/* ---- open ---- */
+
+static int open_parts(ls_store *store, vfs *v, const char *path, const ls_options *o) {
+    struct log *g = &store->log;
+    g->v = v;
+    int rc = check_options(o);
+    rc = rc == LS_OK ? fork_register(store) : rc;
+    rc = rc == LS_OK ? open_directory(g, path, o->create != 0) : rc;
+    rc = rc == LS_OK ? take_lock(g, path, o->create != 0) : rc;
+    rc = rc == LS_OK ? find_meta(store, o) : rc;
+    rc = rc == LS_OK ? check_log_limit(o, &store->meta) : rc;
+    rc = rc == LS_OK && store->creating && !MUTANT(STORE_DIR_NOT_SYNCED) ? sync_parent(g, path) : rc;
+    rc = rc == LS_OK ? log_init(g, v, o, &store->meta) : rc;
+    if (rc == LS_OK && !store->creating) {
+        rc = recover_replay(store);
+    }
+    return rc;
+}
+
+ls_store *store_new(const ls_options *options) {
+    ls_store *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return NULL;
+    }
+    atomic_init(&made->handles, 1);
+    made->options = *options;
+    made->relaxed = options->relaxed != 0;
+    made->scan.file = -1;
+    table_init(&made->table);
+    struct log *g = &made->log;
+    g->dir = g->holds_dir = g->lock_file = g->hint_file = -1;
+    g->owner = (struct log_owner){
+        .context = made,
+        .relocate = relocate,
+        .weight = weight,
+        .expansion = expansion,
+        .segment_begun = segment_begun,
+        .give_up_space = give_up_space,
+#ifdef LOGSTORE_POISON
+        .move = move,
+#endif
+    };
+    checkpoints_init(made);
+    (void)pthread_mutex_init(&g->lock, NULL);
+    (void)pthread_cond_init(&g->maker_wake, NULL);
+    (void)pthread_cond_init(&g->maker_done, NULL);
+    (void)sem_init(&g->flusher_wake, 0, 0);
+    return made;
+}
+
+int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_store **store) {
+    *store = NULL;
+    ls_store *made = store_new(options);
+    if (made == NULL) {
+        return fail_memory();
+    }
+    uint64_t start_us = 0;
+    system = system != NULL ? system : vfs_posix();
+    start_us = system->monotonic_us(system);
+    int rc = open_parts(made, system, store_dir, options);
+    made->recovery.total_us = system->monotonic_us(system) - start_us;
+    if (rc != LS_OK) {
+        ls_error kept = *ls_last_error();
+        ls_free(made);
+        return fail_again(&kept);
+    }
+    *store = made;
+    return LS_OK;
+}
+
+/* ---- close ---- */
+
+static int roll_back_open_transactions(ls_store *store) {
+    int rc = LS_OK;
+    for (uint32_t i = 0; rc == LS_OK && i < store->table.tx_slots; i++) {
+        struct tx *tx = store->table.txs[i];
+        if (tx != NULL && tx->state != LS_TX_PREPARED) {
+            rc = tx_roll_back_open(store, tx->id);
+        }
+    }
+    return rc;
+}
+
+/* A last batch, then CLOSE in one of its own. Nothing, if nothing was written since the last orderly close. */
+static int write_close(ls_store *store) {
+    struct log *g = &store->log;
+    int rc = roll_back_open_transactions(store);
+    if (rc == LS_OK && store->was_clean && g->stats.records == 0 && g->stats.batches == 0) {
+        return rc;
+    }
+    if ((rc == LS_OK || rc == LS_FULL) &&
+        !MUTANT(CLOSE_TOO_EARLY)) { /* a rollback that cannot be told is derived by the next open */
+        rc = log_force(g, g->end_lsn);
+    }
+    rc = rc == LS_OK ? log_reserve(g, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) : rc;
+    if (rc == LS_OK) {
+        struct slot s = log_slot(g, 0, 0, 0);
+        uint64_t end_lsn = g->durable_lsn;
+        log_append(g, &s, CLOSE, format_put_plain(&s, CLOSE));
+        rc = log_force(g, g->end_lsn);
+        if (rc == LS_OK) {
+            log_unlock_for_io(g);
+            bool fine = closed_publish(g, end_lsn);
+            log_relock_after_io(g);
+            g->stats.hint_failures += fine ? 0 : 1;
+        }
+    }
+    return rc == LS_FULL ? LS_OK : rc; /* all is durable; a full log merely has no CLOSE */
+}
+
+static void close_handles(ls_store *store) {
+    struct log *g = &store->log;
+    int *handles[] = {&g->hint_file, &g->holds_dir, &g->dir, &g->lock_file}; /* the lock goes last */
+    for (size_t i = 0; i < g->segment_count; i++) {
+        if (g->segments[i]->file >= 0) {
+            (void)g->v->close(g->v, g->segments[i]->file);
+            g->segments[i]->file = -1;
+        }
+    }
+    for (struct segment *s = g->spares; s != NULL; s = s->next_spare) {
+        if (s->file >= 0) {
+            (void)g->v->close(g->v, s->file);
+            s->file = -1;
+        }
+    }
+    for (size_t i = 0; i < sizeof handles / sizeof *handles; i++) {
+        if (*handles[i] >= 0) {
+            (void)g->v->close(g->v, *handles[i]);
+            *handles[i] = -1;
+        }
+    }
+}
+
+static bool has_readers(const struct log *g) {
+    bool any = g->unnamed != NULL;
+    for (size_t i = 0; i < g->segment_count; i++) {
+        any = any || g->segments[i]->readers > 0;
+    }
+    return any;
+}
+
+int ls_close(ls_store *store) {
+    struct log *g = &store->log;
+    if (atomic_load(&g->foreign)) {
+        return LS_OK;
+    }
+    (void)pthread_mutex_lock(&g->lock);
+    if (store->phase == PHASE_CLOSED) {
+        (void)pthread_mutex_unlock(&g->lock);
+        return LS_OK;
+    }
+    bool was_serving = store->phase == PHASE_SERVING;
+    store->phase = PHASE_CLOSED;               /* nobody comes in, and who waits inside for room finds it closed */
+    while (g->moving && g->spare_count == 0) { /* it ends by giving a segment back, which the next open may need */
+        log_wait(g, &g->maker_done);
+    }
+    g->serving = false;
+    g->closing = true;
+    (void)pthread_cond_broadcast(&g->maker_wake); /* a move that keeps pace with others waits no longer */
+    g->closer = pthread_self();
+    int rc = was_serving && g->poison == 0 ? write_close(store) : LS_OK;
+    ls_error kept = *ls_last_error();
+    if (was_serving && g->poison == 0) {
+        (void)log_force(g, g->end_lsn); /* so that whoever was woken to lead finds nothing left to write */
+    }
+    while (g->leading || g->waiters != NULL || has_readers(g)) { /* another thread's last batch or read */
+        log_let_go(g);
+        const struct timespec pause = {.tv_nsec = 100 * 1000};
+        (void)nanosleep(&pause, NULL);
+        log_take_back(g);
+    }
+    (void)pthread_mutex_unlock(&g->lock);
+    checkpoint_stop_thread(store);
+    log_stop_threads(g);
+    scan_close(&store->scan);
+    (void)pthread_mutex_lock(&g->lock);
+    if (was_serving && rc == LS_OK) {
+        checkpoint_at_close(store);
+    }
+    log_signal(g);
+    fork_wait();
+    close_handles(store);
+    fork_go_on();
+    (void)pthread_mutex_unlock(&g->lock);
+    fork_forget(store);
+    return rc == LS_OK ? LS_OK : fail_again(&kept);
+}
+
+void store_drop(ls_store *store) {
+    if (atomic_fetch_sub(&store->handles, 1) > 1) {
+        return;
+    }
+    struct log *g = &store->log;
+    if (atomic_load(&g->foreign)) {
+        fork_leave_behind(store);
+        return;
+    }
+    for (int i = 0; i < g->event_count; i++) {
+        (void)g->v->event_close(g->v, g->events[i]);
+    }
+    scan_close(&store->scan);
+    log_free(g);
+    table_free(&store->table);
+    free(store->deaths);
+    checkpoints_free(store);
+    free(store->recovered.items);
+    inspection_free(store->inspection);
+    (void)pthread_mutex_destroy(&g->lock);
+    (void)pthread_cond_destroy(&g->maker_wake);
+    (void)pthread_cond_destroy(&g->maker_done);
+    (void)sem_destroy(&g->flusher_wake);
+    free(store);
+}
+
+void ls_free(ls_store *store) {
+    if (store == NULL) {
+        return;
+    }
+    if (!atomic_load(&store->log.foreign) && store->phase != PHASE_CLOSED) {
+        (void)ls_close(store);
+    }
+    store_drop(store);
+}
+
+/* ---- durability and figures ---- */
+
+int ls_creating(const ls_store *store) { return store->creating && store->phase == PHASE_OPENED; }
+
+void ls_uuid(const ls_store *store, uint8_t uuid[16]) { memcpy(uuid, store->meta.uuid, UUID_BYTES); }
+
+void ls_recovery_report(const ls_store *store, ls_recovery *report) { *report = store->recovery; }
+
+uint64_t ls_segment_size(const ls_store *store) { return store->meta.segment_size; }
+
+/* 0 in a forked child, whose parent may have held the lock: nobody there will ever give it back. */
+static uint64_t read_locked(ls_store *store, uint64_t (*what)(const struct log *g)) {
+    if (atomic_load(&store->log.foreign)) {
+        return 0;
+    }
+    (void)pthread_mutex_lock(&store->log.lock);
+    uint64_t value = what(&store->log);
+    (void)pthread_mutex_unlock(&store->log.lock);
+    return value;
+}
+
+static uint64_t poison_of(const struct log *g) { return (uint64_t)g->poison; }
+
+uint64_t ls_base_lsn(const ls_store *store) { return read_locked((ls_store *)(uintptr_t)store, log_base_lsn); }
+
+uint64_t ls_durable_lsn(const ls_store *store) { return store->log.durable_lsn; }
+
+/*
+ * Whoever asks means to wait for it, and what was appended last may be a move's or a transaction's, who want nothing
+ * flushed yet.
+ */
+uint64_t ls_next_lsn(ls_store *store) {
+    struct log *g = &store->log;
+    if (atomic_load(&g->foreign)) {
+        return 0;
+    }
+    (void)pthread_mutex_lock(&g->lock);
+    uint64_t lsn = g->end_lsn;
+    if (g->serving && lsn > g->flush_wanted_lsn && lsn > g->durable_lsn) {
+        log_flush_soon(g);
+    }
+    (void)pthread_mutex_unlock(&g->lock);
+    return lsn;
+}
+
+int ls_poisoned(const ls_store *store) { return (int)read_locked((ls_store *)(uintptr_t)store, poison_of); }
+
+int ls_force(ls_store *store, uint64_t lsn) {
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    rc = log_force(&store->log, lsn == 0 ? store->log.end_lsn : lsn);
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+int ls_durable_soon(ls_store *store, uint64_t lsn) {
+    struct log *g = &store->log;
+    if (g->durable_lsn >= lsn) {
+        return 1;
+    }
+    if (store_enter(store) == LS_OK) {
+        if (g->flush_wanted_lsn < lsn) {
+            log_flush_soon(g);
+        }
+        (void)store_leave(store, LS_OK, LEAVE_QUIETLY);
+    }
+    return 0;
+}
+
+int ls_flush_soon(ls_store *store) {
+    int rc = store_enter(store);
+    return rc == LS_OK ? store_leave(store, rc, 0) : rc;
+}
+
+int ls_event_fd(ls_store *store, int *fd) {
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    struct log *g = &store->log;
+    if (g->event_count == LS_EVENTS_MAX) {
+        rc = fail(LS_OPTION, "%d wait for group commits already; end one that nobody needs", LS_EVENTS_MAX);
+        return store_leave(store, rc, LEAVE_QUIETLY);
+    }
+    int made = g->v->event_new(g->v);
+    if (made < 0) {
+        return store_leave(store, fail_errno(LS_IO, -made, "no eventfd can be made"), LEAVE_QUIETLY);
+    }
+    g->events[g->event_count++] = *fd = made;
+    return store_leave(store, LS_OK, LEAVE_QUIETLY);
+}
+
+void ls_event_end(ls_store *store, int fd) {
+    struct log *g = &store->log;
+    if (atomic_load(&g->foreign)) {
+        return;
+    }
+    (void)pthread_mutex_lock(&g->lock);
+    for (int i = 0; i < g->event_count; i++) {
+        if (g->events[i] == fd) {
+            g->events[i] = g->events[--g->event_count];
+            (void)g->v->event_close(g->v, fd);
+            break;
+        }
+    }
+    (void)pthread_mutex_unlock(&g->lock);
+}
+
+int ls_move_base(ls_store *store) {
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    struct log *g = &store->log;
+    rc = log_force(g, g->end_lsn);
+    log_advance_base(g);
+    if (rc == LS_OK && log_base_lsn(g) > g->named_base_lsn) {
+        rc = log_reserve(g, 0, RESERVE_SHRINKS);
+        rc = rc == LS_OK ? log_force_batch(g) : rc;
+    }
+    if (rc == LS_OK && g->base_index > 0) { /* also what a hold has kept until now */
+        spares_try(g);
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+void ls_stats_get(ls_store *store, ls_stats *stats) {
+    struct log *g = &store->log;
+    *stats = (ls_stats){.relaxed = store->relaxed};
+    if (atomic_load(&g->foreign)) {
+        return;
+    }
+    (void)pthread_mutex_lock(&g->lock);
+    *stats = g->stats;
+    stats->messages = store->table.message_count;
+    stats->places = store->table.place_count;
+    stats->transactions = store->table.tx_count;
+    stats->live_bytes = log_live_bytes(g) + weight(store);
+    stats->segments = g->segment_count;
+    stats->spares = g->spare_count;
+    stats->log_bytes = (g->segment_count + g->spare_count) * g->segment_size;
+    stats->held_segments = g->held_count;
+    stats->held_bytes = g->held_count * g->segment_size;
+    stats->device_bytes = atomic_load(&g->written.bytes);
+    stats->device_writes = atomic_load(&g->written.calls);
+    stats->relaxed = store->relaxed;
+    stats->checkpoint_lsn = store->checkpoints.lsn;
+    stats->checkpoint_bytes = store->checkpoints.bytes;
+    stats->full = g->cannot_grow && (spares_are_heavy(g) || !spares_suffice(g, 0, 0));
+    (void)pthread_mutex_unlock(&g->lock);
+}
+
+int ls_segments(ls_store *store, ls_segment_info *into, size_t n, size_t *count) {
+    int rc = store_look(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    const struct log *g = &store->log;
+    *count = g->segment_count;
+    for (size_t i = 0; i < g->segment_count && i < n; i++) {
+        const struct segment *s = g->segments[i];
+        into[i] = (ls_segment_info){
+            .first_lsn = s->first_lsn,
+            .epoch = s->epoch,
+            .end_lsn = s->end_lsn != 0 ? s->end_lsn : g->end_lsn,
+            .live_bytes = s->live_bytes,
+            .live_records = s->live_records,
+            .current = i + 1 == g->segment_count,
+        };
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}

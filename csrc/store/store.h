@@ -1,0 +1,147 @@
+/*
+ * The store: the log and the table under one lock, and what the files of the core share of it.
+ *
+ * An operation always goes: usable? -> lock -> log_reserve (may wait) -> check -> allocate -> encode and change ->
+ * unlock -> wait if asked. Between the check and the end of the change the lock is never let go, and after the
+ * first byte is encoded nothing can fail.
+ */
+#ifndef LOGSTORE_STORE_H
+#define LOGSTORE_STORE_H
+
+#include "checkpoint/checkpoint.h"
+#include "log/log.h"
+#include "read/scan.h"
+#include "table/table.h"
+
+enum phase {
+    PHASE_OPENED,
+    PHASE_SERVING,
+    PHASE_READING,    /* see inspect.c: a log replayed beside whoever has it, not to its end yet */
+    PHASE_INSPECTING, /* ... that is done: what only looks is answered, and nothing else */
+    PHASE_CLOSED,
+};
+
+enum {
+    LEAVE_QUIETLY = 1 << 16, /* beside the public flags: nothing was appended that somebody waits for */
+};
+
+enum { BYTES_PER_PLACE = 128 }; /* what admission counts for a place or an open transaction */
+
+struct ls_store {
+    struct log log;
+    struct table table;
+    ls_options options;
+    struct meta meta;
+    ls_recovery recovery;
+    struct recovered {
+        ls_recovered *items;
+        size_t count;
+        size_t capacity;
+        uint32_t kept[LS_RECOVERED_QUEUE + 1]; /* by kind */
+    } recovered;
+    enum phase phase;
+    bool relaxed;
+    bool creating;        /* META is still META.new */
+    bool was_clean;       /* the log ended in CLOSE, and nothing was written since */
+    struct scan scan;     /* between open and serve: which files there are, and where the log ends */
+    struct death *deaths; /* derived, their MESSAGE_DELETE not yet logged */
+    size_t death_count;
+    size_t death_capacity;
+    struct checkpoints checkpoints;
+    ls_store *next_open;           /* the fork registry's */
+    struct inspection *inspection; /* of a store that is only inspected, else NULL */
+    atomic_uint handles; /* this one, and every cursor and transaction on it: the last to go frees the memory */
+};
+
+struct death {
+    uint64_t id;
+    uint64_t last_lsn;
+};
+
+/*
+ * Names a transaction and never points to it: two threads may give one transaction its outcome, and it is gone as soon as
+ * the first of them has. A handle that one thread frees goes when the last thread inside a call on it is out.
+ */
+struct ls_tx {
+    ls_store *store;
+    uint64_t id;
+    uint32_t number;   /* of its slot in the table, which is another's after an outcome */
+    atomic_uint users; /* its owner, and every call on it */
+    ls_tx_info last;   /* under the lock */
+};
+
+struct ls_cursor {
+    ls_store *store;
+    struct cursor cursor;
+};
+
+/* Memory for one that is not open yet, or NULL. */
+ls_store *store_new(const ls_options *options);
+/* A handle on the store goes; with the last one its memory. A garbage collector frees in any order. */
+void store_drop(ls_store *store);
+/* LS_OK if the calling process may use it; takes the lock. */
+int store_enter(ls_store *store);
+/* The same for what only looks: one that is inspected will do. */
+int store_look(ls_store *store);
+/* Gives the lock back, first making durable what was appended if the flags say so. */
+int store_leave(ls_store *store, int rc, int flags);
+
+/* Ends a message that has neither place nor pending work: out of the table, its records no longer needed. */
+void message_die(ls_store *store, uint32_t number);
+/* The same for a death that no record of its own tells: a MESSAGE_DELETE is owed, as an unforced note. */
+void message_die_derived(ls_store *store, uint32_t number);
+/* (waits) Logs the notes that are owed. */
+void store_log_deaths(ls_store *store);
+/* Whether that is so. */
+bool message_is_dead(const struct message *m);
+/* A record was appended to the chain. The extra is there, or the record is the first. */
+void message_appended(struct message *m, uint64_t lsn);
+
+/* recovered.c: names for the report. `tx` gives the xid, or is NULL. */
+void recovered_note(ls_store *store, int kind, uint64_t id, uint64_t count, const struct tx *tx);
+void recovered_finish(ls_store *store); /* puts them in order */
+
+/* For places.c; lock held. */
+int message_find(ls_store *store, uint64_t id, uint32_t *number, struct message **m);
+int message_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n); /* each is there, and named once */
+int message_too_large(const char *what, uint64_t bytes, uint64_t limit);
+/* Appends the start record and makes the message; everything that it needs is there. */
+uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids, uint16_t flags);
+int message_fail_appending(uint64_t id); /* its content is not whole */
+/* (waits) A start record with as much content as fits, and chunks with the rest. */
+int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, const uint8_t *content,
+                  size_t content_bytes, uint16_t flags, uint64_t *id);
+/* (waits) Takes back what was staged, keeping the failure that led to it. */
+int message_fail_and_unstage(ls_store *store, uint64_t id);
+
+/* transaction.c */
+struct tx *tx_of(const ls_tx *handle); /* lock held: as it is now; NULL: it has ended */
+/* Around a call on a handle, or on none: store_enter and store_leave, and the handle stays until the end. */
+int work_enter(ls_store *store, ls_tx *handle);
+int work_leave(ls_store *store, ls_tx *handle, int rc, int flags); /* the flags count without a handle */
+int tx_check_work(ls_store *store, ls_tx *handle, struct tx **tx); /* lock held; NULL handle: no transaction */
+void tx_undo_work(ls_store *store, struct tx *tx);                 /* rolls back in memory */
+int tx_roll_back_open(ls_store *store, uint64_t id);               /* (waits) unless it is prepared, or has ended */
+
+/* recover.c */
+int recover_replay(ls_store *store);
+/* inspect.c */
+void inspection_free(struct inspection *i);
+int inspection_dir(const struct inspection *i); /* of the store that it looks at */
+/* cursor.c: a few places of a deleted queue; false when none is left. */
+bool queue_sweep(ls_store *store, struct queue *q);
+/* serve.c: the catalog's queue ids, a copy in order; NULL: no memory. Which of them the log contradicts. */
+uint32_t *serve_sorted_ids(const uint32_t *queue_ids, size_t n);
+bool serve_has_queue(const uint32_t *sorted, size_t n, uint32_t id);
+int serve_cross_check(ls_store *store, const uint32_t *sorted, size_t n, uint32_t next_queue_id);
+int serve_new_epoch(ls_store *store);
+
+/* fork.c */
+int fork_register(ls_store *store);
+void fork_forget(ls_store *store);
+/* Between the two nobody forks. */
+void fork_wait(void);
+void fork_go_on(void);
+void fork_leave_behind(ls_store *store); /* in the child, in place of freeing it */
+
+#endif

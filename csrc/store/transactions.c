@@ -1,0 +1,498 @@
+/*
+ * Transactions: begin, end, prepare, commit, rollback. An operation of a transaction is logged where it happens and
+ * pends on its message; the outcome, one record, makes all of them count at once or none. A commit is one force.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mutants/mutants.h"
+#include "store/store.h"
+
+static void remember(ls_tx *handle, const struct tx *tx) {
+    handle->last = (ls_tx_info){
+        .id = tx->id,
+        .prepared_us = tx->prepared_us,
+        .operations = tx->work_count,
+        .state = tx->state,
+        .distributed = tx->distributed,
+    };
+    handle->last.xid.format_id = tx->xid.format_id;
+    handle->last.xid.gtrid_bytes = tx->xid.gtrid_bytes;
+    handle->last.xid.bqual_bytes = tx->xid.bqual_bytes;
+    memcpy(handle->last.xid.data, tx->xid.data, sizeof tx->xid.data);
+}
+
+static const char *state_name(int state) {
+    static const char *const names[] = {"unknown", "active", "ended", "prepared", "committed", "rolled back"};
+    return state >= 0 && state <= LS_TX_ROLLED_BACK ? names[state] : names[0];
+}
+
+static int fail_ended(const ls_tx *handle) {
+    return fail(LS_TRANSACTION_ENDED, "transaction %llu is %s already; begin another",
+                (unsigned long long)handle->last.id, state_name(handle->last.state));
+}
+
+static int fail_state(const struct tx *tx, const char *what) {
+    return fail(LS_WRONG_STATE, "transaction %llu is %s, so %s", (unsigned long long)tx->id, state_name(tx->state),
+                what);
+}
+
+struct tx *tx_of(const ls_tx *handle) {
+    return table_tx_at(&handle->store->table, handle->number, handle->id);
+}
+
+/* The lock is not held. */
+static void drop(ls_tx *handle) {
+    if (atomic_fetch_sub(&handle->users, 1) == 1) {
+        store_drop(handle->store);
+        free(handle);
+    }
+}
+
+int work_enter(ls_store *store, ls_tx *handle) {
+    if (handle == NULL) {
+        return store_enter(store);
+    }
+    atomic_fetch_add(&handle->users, 1);
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        drop(handle);
+    }
+    return rc;
+}
+
+int work_leave(ls_store *store, ls_tx *handle, int rc, int flags) {
+    if (handle == NULL) {
+        return store_leave(store, rc, flags);
+    }
+    rc = store_leave(store, rc, LEAVE_QUIETLY);
+    drop(handle);
+    return rc;
+}
+
+static int leave(ls_tx *handle, int rc, int flags) {
+    rc = store_leave(handle->store, rc, flags);
+    drop(handle);
+    return rc;
+}
+
+/* (waits) Room for `bytes`, and then the transaction, which another thread may have ended meanwhile. */
+static int reserve_and_find(ls_tx *handle, uint64_t bytes, struct tx **tx) {
+    if (tx_of(handle) == NULL) {
+        return fail_ended(handle);
+    }
+    int rc = log_reserve(&handle->store->log, bytes, RESERVE_SHRINKS);
+    *tx = tx_of(handle);
+    return rc == LS_OK && *tx == NULL ? fail_ended(handle) : rc;
+}
+
+int tx_check_work(ls_store *store, ls_tx *handle, struct tx **tx) {
+    *tx = NULL;
+    if (handle == NULL) {
+        return LS_OK;
+    }
+    if (handle->store != store) {
+        return fail(LS_WRONG_STATE, "the transaction belongs to another store");
+    }
+    struct tx *found = tx_of(handle);
+    if (found == NULL) {
+        return fail_ended(handle);
+    }
+    if (found->state != LS_TX_ACTIVE) {
+        return fail_state(found, "it takes no more work");
+    }
+    *tx = found;
+    return LS_OK;
+}
+
+/* ---- begin ---- */
+
+static int take_xid(const ls_xid *from, struct xid *x) {
+    if (from->gtrid_bytes > XID_PART_BYTES_MAX || from->bqual_bytes > XID_PART_BYTES_MAX) {
+        return fail(LS_OPTION, "a part of an xid has at most %d bytes", XID_PART_BYTES_MAX);
+    }
+    x->format_id = from->format_id;
+    x->gtrid_bytes = (uint8_t)from->gtrid_bytes;
+    x->bqual_bytes = (uint8_t)from->bqual_bytes;
+    memcpy(x->data, from->data, (size_t)from->gtrid_bytes + from->bqual_bytes);
+    return LS_OK;
+}
+
+static void hand_out(ls_tx *handle, ls_store *store, struct tx *tx) {
+    tx->handed_out = true;
+    handle->store = store;
+    handle->id = tx->id;
+    handle->number = tx->number;
+    atomic_init(&handle->users, 1);
+    atomic_fetch_add(&store->handles, 1);
+    remember(handle, tx);
+}
+
+static int begin_locked(ls_store *store, const struct xid *x, ls_tx *handle) {
+    struct log *g = &store->log;
+    struct tx *tx;
+    int rc = log_reserve(g, x != NULL ? format_xid_record_bytes(x) : PLAIN_RECORD_BYTES, RESERVE_GROWS);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    if (store->table.tx_count >= TX_MAX) {
+        return fail(LS_TRANSACTION_LIMIT, "%d transactions are open, the most there may be", TX_MAX);
+    }
+    if (x != NULL && table_find_xid(&store->table, x) != NULL) {
+        return fail(LS_DUPLICATE_XID, "a branch with this xid is open or prepared; resolve it first");
+    }
+    if (!table_prepare_tx(&store->table, &tx)) {
+        return fail_memory();
+    }
+    struct slot s = log_slot(g, 0, 0, 0);
+    s.id = s.lsn;
+    enum record_type type = x != NULL ? DTX_START : TX_START;
+    uint32_t bytes = x != NULL ? format_put_xid(&s, type, x) : format_put_plain(&s, type);
+    log_append(g, &s, (uint16_t)type, bytes);
+    tx->state = LS_TX_ACTIVE;
+    tx->started = true;
+    tx->started_us = g->v->now_us(g->v);
+    if (x != NULL) {
+        tx->distributed = true;
+        tx->xid = *x;
+    }
+    log_live(g->open->segment, 1, tx_start_bytes(tx));
+    table_add_tx(&store->table, tx, s.lsn);
+    hand_out(handle, store, tx);
+    return LS_OK;
+}
+
+int ls_begin(ls_store *store, const ls_xid *xid, ls_tx **handle) {
+    *handle = NULL;
+    struct xid x = {0};
+    int rc = xid != NULL ? take_xid(xid, &x) : LS_OK;
+    ls_tx *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        rc = fail_memory();
+    }
+    if (rc == LS_OK) {
+        rc = store_enter(store);
+    }
+    if (rc != LS_OK) {
+        free(made);
+        return rc;
+    }
+    rc = store_leave(store, begin_locked(store, xid != NULL ? &x : NULL, made), LEAVE_QUIETLY);
+    if (rc != LS_OK) {
+        free(made);
+        return rc;
+    }
+    *handle = made;
+    return LS_OK;
+}
+
+/* ---- outcomes in memory ---- */
+
+/* The message after its last pending work has gone: dead, staged again, or simply there. */
+static void settle_message(ls_store *store, uint32_t number) {
+    struct message *m = table_message(&store->table, number);
+    if (message_pending(m) > 0 || m->place_count > 0) {
+        return;
+    }
+    if ((m->flags & MESSAGE_PUBLISHED) != 0) {
+        m->flags &= (uint16_t)~MESSAGE_STAGED;
+    }
+    if (message_is_dead(m)) {
+        message_die_derived(store, number);
+    }
+}
+
+void tx_undo_work(ls_store *store, struct tx *tx) {
+    while (tx->first != NULL) {
+        struct work *w = tx->first;
+        uint32_t number = w->message;
+        struct message *m = table_message(&store->table, number);
+        struct place *p = w->locks ? message_place(m, w->queue_id) : NULL;
+        if (p != NULL) {
+            queue_unlock(p);
+        }
+        tx_drop_work(&store->table, w);
+        settle_message(store, number);
+    }
+}
+
+/* All memory that applying will need. */
+static bool prepare_commit(ls_store *store, struct tx *tx) {
+    bool ready = true;
+    for (struct work *w = tx->first; w != NULL; w = w->next) {
+        struct queue *q = w->kind == WORK_ENQUEUE ? table_queue(&store->table, w->queue_id) : NULL;
+        if (q != NULL) {
+            struct message *m = table_message(&store->table, w->message);
+            q->wanted++;
+            ready = ready && message_prepare_places(m, message_pending(m));
+        }
+    }
+    for (struct work *w = tx->first; w != NULL; w = w->next) {
+        struct queue *q = w->kind == WORK_ENQUEUE ? table_queue(&store->table, w->queue_id) : NULL;
+        if (q != NULL && q->wanted > 0) {
+            ready = ready && queue_prepare(q, q->wanted);
+            q->wanted = 0;
+        }
+    }
+    return ready;
+}
+
+/* Work on a queue that was deleted meanwhile has no effect. */
+static void apply_work(ls_store *store, struct tx *tx, uint64_t commit_lsn) {
+    struct table *t = &store->table;
+    while (tx->first != NULL) {
+        struct work *w = tx->first;
+        uint32_t number = w->message;
+        struct message *m = table_message(t, number);
+        struct queue *q = table_queue(t, w->queue_id);
+        struct place *p = message_place(m, w->queue_id);
+        table_touch(t, m);
+        if (w->kind == WORK_ENQUEUE) {
+            m->flags &= (uint16_t)~MESSAGE_STAGED;
+            if (q != NULL) {
+                if (w->lsn != m->id) {
+                    message_grows_places(t, m, 1);
+                }
+                message_add_place(t, m, queue_append(q, number, commit_lsn, w->order_index));
+            }
+        } else if (p != NULL) {
+            queue_kill(p);
+            message_drop_place(t, m, w->queue_id);
+        }
+        tx_drop_work(t, w);
+        settle_message(store, number);
+    }
+}
+
+/* ---- outcomes ---- */
+
+static void append_plain(ls_store *store, struct tx *tx, enum record_type type) {
+    struct slot s = log_slot(&store->log, tx->id, tx->last_lsn, 0);
+    log_append(&store->log, &s, (uint16_t)type, format_put_plain(&s, type));
+    tx->last_lsn = s.lsn;
+}
+
+/* After its outcome: its start is no longer needed once that outcome is durable. */
+static void forget_tx(ls_store *store, struct tx *tx) {
+    struct segment *s = log_segment(&store->log, tx->start_lsn);
+    assert(s != NULL); /* it was pinned until now */
+    log_release(&store->log, s, 1, tx_start_bytes(tx));
+    table_remove_tx(&store->table, tx);
+}
+
+/* For who asks once it has left the table. */
+static void remember_outcome(ls_tx *handle, const struct tx *tx, int state) {
+    remember(handle, tx);
+    handle->last.state = state;
+}
+
+int ls_tx_end(ls_tx *handle) {
+    int rc = work_enter(handle->store, handle);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    struct tx *tx;
+    rc = reserve_and_find(handle, PLAIN_RECORD_BYTES, &tx);
+    if (rc == LS_OK && (!tx->distributed || tx->state != LS_TX_ACTIVE)) {
+        rc = fail_state(tx, tx->distributed ? "it cannot be ended again"
+                                            : "it has no end but commit or rollback: it is local");
+    }
+    if (rc == LS_OK) {
+        append_plain(handle->store, tx, TX_END);
+        tx->state = LS_TX_ENDED;
+        remember(handle, tx);
+    }
+    return leave(handle, rc, LEAVE_QUIETLY);
+}
+
+int ls_prepare(ls_tx *handle, int flags) {
+    int rc = work_enter(handle->store, handle);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    ls_store *store = handle->store;
+    struct tx *tx;
+    rc = reserve_and_find(handle, XID_RECORD_BYTES_MAX, &tx);
+    if (rc == LS_OK && (!tx->distributed || tx->state != LS_TX_ENDED)) {
+        rc = fail_state(tx,
+                        tx->distributed ? "it cannot be prepared: end it first" : "it cannot be prepared: it is local");
+    }
+    if (rc == LS_OK && store->options.max_prepared != 0 && store->table.prepared_count >= store->options.max_prepared) {
+        rc = fail(LS_TRANSACTION_LIMIT,
+                  "%u transactions are prepared, the most that max_prepared allows; commit or roll back some",
+                  (unsigned)store->table.prepared_count);
+    }
+    if (rc == LS_OK) {
+        struct slot s = log_slot(&store->log, tx->id, tx->last_lsn, 0);
+        log_append(&store->log, &s, TX_PREPARE, format_put_xid(&s, TX_PREPARE, &tx->xid));
+        tx->last_lsn = s.lsn;
+        tx_prepared(&store->table, tx, store->log.v->now_us(store->log.v));
+        remember(handle, tx);
+    }
+    return leave(handle, rc, flags);
+}
+
+int ls_commit(ls_tx *handle, int flags) {
+    int rc = work_enter(handle->store, handle);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    ls_store *store = handle->store;
+    struct tx *tx;
+    rc = reserve_and_find(handle, 2 * PLAIN_RECORD_BYTES, &tx);
+    if (rc == LS_OK && tx->distributed && tx->state == LS_TX_ACTIVE) {
+        rc = fail_state(tx, "it cannot be committed: end it first");
+    }
+    if (rc == LS_OK && !prepare_commit(store, tx) && !MUTANT(COMMIT_WITHOUT_MEMORY)) {
+        rc = fail_memory();
+    }
+    if (rc == LS_OK) {
+        append_plain(store, tx, TX_COMMIT);
+        remember_outcome(handle, tx, LS_TX_COMMITTED);
+        apply_work(store, tx, MUTANT(COMMIT_BEFORE_ITS_RECORD) ? tx->id : tx->last_lsn);
+        append_plain(store, tx, TX_DELETE);
+        forget_tx(store, tx);
+        store_log_deaths(store);
+    }
+    return leave(handle, rc, MUTANT(COMMIT_NOT_FORCED) ? 0 : flags);
+}
+
+/* (waits) Room for its records is reserved; only the notes of deaths wait, once the transaction is gone. */
+static void roll_back(ls_store *store, struct tx *tx) {
+    bool told = tx->handed_out || !MUTANT(ROLLBACK_NOT_LOGGED);
+    if (told) {
+        append_plain(store, tx, TX_ROLLBACK);
+    }
+    tx_undo_work(store, tx);
+    if (told) {
+        append_plain(store, tx, TX_DELETE);
+    }
+    forget_tx(store, tx);
+    store_log_deaths(store);
+}
+
+int tx_roll_back_open(ls_store *store, uint64_t id) {
+    int rc = log_reserve(&store->log, 2 * PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
+    struct tx *tx = table_tx(&store->table, id);
+    if (rc == LS_OK && tx != NULL && tx->state != LS_TX_PREPARED) {
+        roll_back(store, tx);
+    }
+    return rc;
+}
+
+int ls_rollback(ls_tx *handle, int flags) {
+    int rc = work_enter(handle->store, handle);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    struct tx *tx;
+    rc = reserve_and_find(handle, 2 * PLAIN_RECORD_BYTES, &tx);
+    if (rc == LS_OK) {
+        remember_outcome(handle, tx, LS_TX_ROLLED_BACK);
+        roll_back(handle->store, tx);
+    }
+    return leave(handle, rc, flags);
+}
+
+void ls_tx_describe(ls_tx *handle, ls_tx_info *info) {
+    struct log *g = &handle->store->log;
+    if (atomic_load(&g->foreign)) {
+        *info = handle->last;
+        return;
+    }
+    atomic_fetch_add(&handle->users, 1);
+    (void)pthread_mutex_lock(&g->lock);
+    const struct tx *tx = tx_of(handle);
+    if (tx != NULL) {
+        remember(handle, tx);
+    }
+    *info = handle->last;
+    (void)pthread_mutex_unlock(&g->lock);
+    drop(handle);
+}
+
+/* A prepared transaction stays in doubt until somebody takes it; any other is rolled back: then true. */
+static bool let_go_of(ls_tx *handle) {
+    const struct tx *tx = tx_of(handle);
+    int rc = LS_OK;
+    if (tx != NULL && tx->state != LS_TX_PREPARED) {
+        rc = log_reserve(&handle->store->log, 2 * PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
+    }
+    struct tx *now = tx_of(handle);
+    if (now != NULL) {
+        now->handed_out = false;
+    }
+    if (now == NULL || rc != LS_OK || now->state == LS_TX_PREPARED) {
+        return false;
+    }
+    remember_outcome(handle, now, LS_TX_ROLLED_BACK);
+    roll_back(handle->store, now);
+    return true;
+}
+
+void ls_tx_free(ls_tx *handle) {
+    if (handle == NULL) {
+        return;
+    }
+    if (!atomic_load(&handle->store->log.foreign) && store_enter(handle->store) == LS_OK) {
+        bool rolled_back = let_go_of(handle);
+        (void)store_leave(handle->store, LS_OK, rolled_back ? 0 : LEAVE_QUIETLY);
+    }
+    drop(handle);
+}
+
+void ls_tx_free_at(ls_tx **handle) {
+    ls_tx *at = *handle;
+    *handle = NULL;
+    ls_tx_free(at);
+}
+
+/* ---- in doubt ---- */
+
+int ls_in_doubt(ls_store *store, uint64_t *ids, size_t n, size_t *count) {
+    *count = 0;
+    int rc = store_look(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    for (uint32_t i = 0; i < store->table.tx_slots; i++) {
+        const struct tx *tx = store->table.txs[i];
+        if (tx != NULL && tx->state == LS_TX_PREPARED) {
+            if (*count < n) {
+                ids[*count] = tx->id;
+            }
+            (*count)++;
+        }
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+int ls_in_doubt_take(ls_store *store, uint64_t id, ls_tx **handle) {
+    *handle = NULL;
+    ls_tx *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return fail_memory();
+    }
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        free(made);
+        return rc;
+    }
+    struct tx *tx = table_tx(&store->table, id);
+    if (tx == NULL || tx->state != LS_TX_PREPARED) {
+        rc = fail(LS_UNKNOWN_XID, "no prepared transaction has id %llu; it may have been resolved",
+                  (unsigned long long)id);
+    } else if (tx->handed_out) {
+        rc = fail(LS_BUSY, "transaction %llu is in other hands already", (unsigned long long)id);
+    } else {
+        hand_out(made, store, tx);
+    }
+    rc = store_leave(store, rc, LEAVE_QUIETLY);
+    if (rc != LS_OK) {
+        free(made);
+        return rc;
+    }
+    *handle = made;
+    return LS_OK;
+}

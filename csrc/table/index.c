@@ -1,0 +1,206 @@
+/*
+ * A hash from 64-bit keys to 32-bit numbers. Open addressing with linear probing; only the number is stored, the
+ * key is asked of its owner. When it fills, a table of twice the size takes over and every later insertion moves a
+ * few old slots, so that no single operation pays for the growth.
+ *
+ * The keys of messages and transactions are LSNs, and neighbours in the log are asked for together: they are published,
+ * taken from a queue's front and recovered in that order. So what is hashed is which 512 bytes of the log a key
+ * lies in, and the keys of these lie side by side: a line of the processor's cache serves several. A record that makes a
+ * message has 80 bytes or more, so there are at most seven of them.
+ *
+ * Behind the slots stands a byte for each: how far it is from where its key hashes to. Among millions, asking an owner
+ * means waiting for memory; with the byte only those are asked whose keys hash to the same slot, and nobody when a gap
+ * is closed. FAR stands for any longer way, which only the key tells.
+ */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "table/table.h"
+#include "os/vfs.h"
+
+enum {
+    INDEX_SLOTS_MIN = 64,
+    MOVES_PER_INSERTION = 8,
+    FAR = UINT8_MAX,
+    GROUP_BITS = 9, /* 512 bytes of the log: the keys in them stand side by side */
+    NEAR_BITS = 6,  /* ... a slot for each 64 bytes */
+    NEAR_SLOTS = 1 << (GROUP_BITS - NEAR_BITS),
+};
+static const uint32_t GONE = UINT32_MAX;
+
+static uint64_t hash(uint64_t key) {
+    key ^= key >> 32;
+    key *= UINT64_C(0x9E3779B97F4A7C15);
+    return key ^ (key >> 29);
+}
+
+/* Where a key wants to stand. */
+static uint64_t home_of(const struct index *x, uint64_t key, uint64_t mask) {
+    uint64_t group = hash(key >> x->group_bits) << (x->group_bits - x->near_bits);
+    uint64_t near = (key & ((UINT64_C(1) << x->group_bits) - 1)) >> x->near_bits;
+    return (group | near) & mask;
+}
+
+void index_init(struct index *x, index_key_fn *key_of, const void *context) {
+    *x = (struct index){.key_of = key_of, .context = context};
+}
+
+void index_init_by_lsn(struct index *x, index_key_fn *key_of, const void *context) {
+    *x = (struct index){.key_of = key_of, .context = context, .group_bits = GROUP_BITS, .near_bits = NEAR_BITS};
+}
+
+void index_free(struct index *x) {
+    free(x->slots);
+    free(x->old);
+    x->slots = x->old = NULL;
+}
+
+static uint8_t *ways_of(uint32_t *slots, uint64_t mask) { return (uint8_t *)(slots + mask + 1); }
+
+static uint8_t as_way(uint64_t distance) { return distance < FAR ? (uint8_t)distance : (uint8_t)FAR; }
+
+static void put(struct index *x, uint64_t key, uint32_t stored) {
+    uint64_t home = home_of(x, key, x->mask), at = home;
+    while (x->slots[at] != 0) {
+        at = (at + 1) & x->mask;
+    }
+    x->slots[at] = stored;
+    ways_of(x->slots, x->mask)[at] = as_way((at - home) & x->mask);
+}
+
+static void move_some(struct index *x, uint64_t slots) {
+    while (x->old != NULL && slots-- > 0) {
+        uint32_t stored = x->old[x->old_next];
+        if (stored != 0 && stored != GONE) {
+            put(x, x->key_of(x->context, stored - 1), stored);
+            x->old[x->old_next] = GONE;
+        }
+        if (x->old_next++ == x->old_mask) {
+            free(x->old);
+            x->old = NULL;
+        }
+    }
+}
+
+/* The new table is at most 3/4 full when the old one has moved in. */
+static bool grow(struct index *x, uint64_t slots) {
+    uint32_t *fresh = calloc(slots, sizeof *fresh + sizeof(uint8_t));
+    if (fresh == NULL) {
+        return false;
+    }
+    vfs_advise_large_pages(fresh, slots * (sizeof *fresh + sizeof(uint8_t)));
+    move_some(x, UINT64_MAX);
+    x->old = x->count > 0 ? x->slots : NULL;
+    if (x->count == 0) {
+        free(x->slots);
+    }
+    x->old_mask = x->mask;
+    x->old_next = 0;
+    x->slots = fresh;
+    x->mask = slots - 1;
+    return true;
+}
+
+bool index_has_room(const struct index *x, uint64_t more) {
+    return x->slots != NULL && (x->count + more) * 4 <= (x->mask + 1) * 3;
+}
+
+bool index_prepare(struct index *x, uint64_t more) {
+    uint64_t slots = x->slots == NULL ? INDEX_SLOTS_MIN : x->mask + 1;
+    while ((x->count + more) * 4 > slots * 3) {
+        slots *= 2;
+    }
+    return (x->slots != NULL && slots == x->mask + 1) || grow(x, slots);
+}
+
+void index_prefetch(const struct index *x, uint64_t key) {
+    if (x->slots != NULL) {
+        uint64_t home = home_of(x, key, x->mask);
+        __builtin_prefetch(&x->slots[home], 1);
+        __builtin_prefetch(&x->slots[(home + NEAR_SLOTS) & x->mask], 1); /* it may stand on the next line */
+        __builtin_prefetch(&ways_of(x->slots, x->mask)[home], 1);
+    }
+}
+
+uint32_t index_likely(const struct index *x, uint64_t key) {
+    if (x->slots == NULL) {
+        return INDEX_NONE;
+    }
+    const uint8_t *ways = ways_of(x->slots, x->mask);
+    uint64_t at = home_of(x, key, x->mask);
+    for (unsigned distance = 0; distance < FAR && x->slots[at] != 0; distance++) {
+        if (ways[at] == distance) {
+            return x->slots[at] - 1;
+        }
+        at = (at + 1) & x->mask;
+    }
+    return INDEX_NONE;
+}
+
+void index_insert(struct index *x, uint64_t key, uint32_t number) {
+    assert(x->slots != NULL && (x->count + 1) * 4 <= (x->mask + 1) * 3 && number < GONE - 1);
+    move_some(x, MOVES_PER_INSERTION);
+    put(x, key, number + 1);
+    x->count++;
+}
+
+/* The slot of the key, in slots or in old; NULL if it is in neither. */
+static uint32_t *locate(const struct index *x, uint64_t key, uint32_t *slots, uint64_t mask) {
+    const uint8_t *ways = ways_of(slots, mask);
+    uint64_t distance = 0;
+    for (uint64_t at = home_of(x, key, mask); slots[at] != 0; at = (at + 1) & mask) {
+        if (ways[at] == as_way(distance++) && slots[at] != GONE && x->key_of(x->context, slots[at] - 1) == key) {
+            return &slots[at];
+        }
+    }
+    return NULL;
+}
+
+uint32_t index_find(const struct index *x, uint64_t key) {
+    if (x->count == 0) {
+        return INDEX_NONE;
+    }
+    uint32_t *slot = locate(x, key, x->slots, x->mask);
+    if (slot == NULL && x->old != NULL) {
+        slot = locate(x, key, x->old, x->old_mask);
+    }
+    return slot == NULL ? INDEX_NONE : *slot - 1;
+}
+
+static uint64_t way_of(const struct index *x, uint64_t at) {
+    uint8_t way = ways_of(x->slots, x->mask)[at];
+    return way < FAR ? way : (at - home_of(x, x->key_of(x->context, x->slots[at] - 1), x->mask)) & x->mask;
+}
+
+/* Closes the gap: whatever follows and would no longer be found from its home slot moves into it. */
+static void close_gap(struct index *x, uint64_t gap) {
+    uint64_t at = gap;
+    for (;;) {
+        at = (at + 1) & x->mask;
+        if (x->slots[at] == 0) {
+            break;
+        }
+        uint64_t way = way_of(x, at), back = (at - gap) & x->mask;
+        if (way >= back) {
+            x->slots[gap] = x->slots[at];
+            ways_of(x->slots, x->mask)[gap] = as_way(way - back);
+            gap = at;
+        }
+    }
+    x->slots[gap] = 0;
+}
+
+void index_remove(struct index *x, uint64_t key) {
+    uint32_t *slot = locate(x, key, x->slots, x->mask);
+    if (slot != NULL) {
+        close_gap(x, (uint64_t)(slot - x->slots));
+    } else {
+        slot = x->old != NULL ? locate(x, key, x->old, x->old_mask) : NULL;
+        assert(slot != NULL);
+        *slot = GONE;
+    }
+    x->count--;
+    if (x->count == 0 && x->mask + 1 > INDEX_SLOTS_MIN * 1024) {
+        (void)grow(x, INDEX_SLOTS_MIN); /* give the memory back; if that fails it is kept */
+    }
+}

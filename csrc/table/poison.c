@@ -1,0 +1,101 @@
+/*
+ * For builds with -DLOGSTORE_POISON: what look-ups give out moves to other memory whenever an operation lets go of the
+ * lock, or could have. A pointer that was kept over such a call then points to freed memory, which a sanitizer reports
+ * at its first use, whatever the other threads did. See log.h for the rule that this enforces.
+ *
+ * Moved are messages with their extras, queues and transactions: the last few that were looked up. Segments are moved
+ * by segment.c. Without memory a thing stays where it is.
+ */
+#include "table/table.h"
+
+#ifdef LOGSTORE_POISON
+#include <stdlib.h>
+#include <string.h>
+
+enum { POISON = 0xdb };
+
+static void note(uint32_t *list, uint32_t *count, uint32_t number) {
+    if (number != INDEX_NONE && (*count == 0 || list[(*count - 1) % GIVEN_OUT] != number)) {
+        list[(*count)++ % GIVEN_OUT] = number;
+    }
+}
+
+void table_give_out(const struct table *t, uint32_t slab, uint32_t queue, uint32_t tx) {
+    struct given_out *g = &((struct table *)(uintptr_t)t)->given_out;
+    note(g->slabs, &g->slab_count, slab);
+    note(g->queues, &g->queue_count, queue);
+    note(g->txs, &g->tx_count, tx);
+}
+
+/* The memory's copy, the old one poisoned and freed; or itself. */
+static void *moved(void *old, size_t bytes) {
+    void *made = old != NULL && bytes > 0 ? malloc(bytes) : NULL;
+    if (made == NULL) {
+        return old;
+    }
+    memcpy(made, old, bytes);
+    memset(old, POISON, bytes);
+    free(old);
+    return made;
+}
+
+static void move_slab(struct table *t, uint32_t slab) {
+    t->slabs[slab] = moved(t->slabs[slab], sizeof(struct slab));
+    for (uint32_t i = 0; i < SLAB_MESSAGES && slab * SLAB_MESSAGES + i < t->message_slots; i++) {
+        struct message *m = &t->slabs[slab]->messages[i];
+        if ((m->flags & MESSAGE_FREE) != 0) {
+            continue;
+        }
+        if (m->many != 0) {
+            m->places.list.many = moved(m->places.list.many, m->places.list.capacity * sizeof(struct place));
+        }
+        if (m->extra != NULL) {
+            m->extra = moved(m->extra, sizeof *m->extra);
+            m->extra->chunks = moved(m->extra->chunks, m->extra->chunk_capacity * sizeof *m->extra->chunks);
+            m->extra->parts = moved(m->extra->parts, m->extra->part_count * sizeof *m->extra->parts);
+        }
+    }
+}
+
+static void move_queue(struct table *t, uint32_t number) {
+    struct queue *q = number < t->queue_count ? t->queues[number] : NULL;
+    if (q == NULL) {
+        return; /* it is gone */
+    }
+    q = t->queues[number] = moved(q, sizeof *q);
+    t->found = NULL;
+    for (struct place_chunk *c = q->first; c != NULL; c = c->next) {
+        c->queue = q;
+    }
+    for (struct cursor *c = q->cursors; c != NULL; c = c->next) {
+        c->queue = q;
+    }
+}
+
+static void move_tx(struct table *t, uint32_t number) {
+    struct tx *tx = number < t->tx_slots ? t->txs[number] : NULL;
+    if (tx == NULL) {
+        return; /* it has ended */
+    }
+    tx = t->txs[number] = moved(tx, sizeof *tx);
+    for (struct work *w = tx->first; w != NULL; w = w->next) {
+        w->tx = tx;
+    }
+}
+
+void table_move(struct table *t) {
+    struct given_out g = t->given_out;
+    t->given_out = (struct given_out){.slab_count = 0};
+    for (uint32_t i = 0; i < g.slab_count && i < GIVEN_OUT; i++) {
+        if (g.slabs[i] < t->slab_count) {
+            move_slab(t, g.slabs[i]);
+        }
+    }
+    for (uint32_t i = 0; i < g.queue_count && i < GIVEN_OUT; i++) {
+        move_queue(t, g.queues[i]);
+    }
+    for (uint32_t i = 0; i < g.tx_count && i < GIVEN_OUT; i++) {
+        move_tx(t, g.txs[i]);
+    }
+}
+#endif

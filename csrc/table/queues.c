@@ -1,0 +1,249 @@
+/* Queues: runs of places in the order of becoming visible, and cursors over them. See table.h. */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "logstore.h"
+#include "table/table.h"
+
+/* ---- which queues there are ---- */
+
+struct queue *table_any_queue(const struct table *t, uint32_t id) {
+    uint32_t number = index_find(&t->queue_index, id);
+#ifdef LOGSTORE_POISON
+    table_give_out(t, INDEX_NONE, number, INDEX_NONE);
+#endif
+    return number == INDEX_NONE ? NULL : t->queues[number];
+}
+
+struct queue *table_queue(const struct table *t, uint32_t id) {
+    struct queue *q = table_any_queue(t, id);
+    return q == NULL || q->deleted ? NULL : q;
+}
+
+struct queue *table_queue_again(struct table *t, uint32_t id) {
+    if (t->found == NULL || t->found->id != id || t->found->deleted) {
+        t->found = table_queue(t, id);
+    }
+    return t->found;
+}
+
+static uint32_t free_queue_slot(const struct table *t) {
+    if (t->live_queues == t->queue_count) {
+        return t->queue_count;
+    }
+    uint32_t number = 0;
+    while (t->queues[number] != NULL) {
+        number++;
+    }
+    return number;
+}
+
+bool table_add_queue(struct table *t, uint32_t id) {
+    uint32_t number = free_queue_slot(t);
+    if (number == t->queue_capacity) {
+        uint32_t capacity = t->queue_capacity == 0 ? 16 : 2 * t->queue_capacity;
+        struct queue **queues = realloc(t->queues, capacity * sizeof *queues);
+        if (queues == NULL) {
+            return false;
+        }
+        t->queues = queues;
+        t->queue_capacity = capacity;
+    }
+    struct queue *q = calloc(1, sizeof *q);
+    if (q == NULL || !index_prepare(&t->queue_index, 1)) {
+        free(q);
+        return false;
+    }
+    q->id = id;
+    t->queues[number] = q;
+    t->queue_count += number == t->queue_count ? 1 : 0;
+    t->live_queues++;
+    index_insert(&t->queue_index, id, number);
+    return true;
+}
+
+void table_remove_queue(struct table *t, struct queue *q) {
+    while (q->cursors != NULL) {
+        cursor_stop(q->cursors);
+    }
+    while (q->first != NULL) {
+        struct place_chunk *next = q->first->next;
+        free(q->first);
+        q->first = next;
+    }
+    while (q->spare != NULL) {
+        struct place_chunk *next = q->spare->next;
+        free(q->spare);
+        q->spare = next;
+    }
+    uint32_t number = index_find(&t->queue_index, q->id);
+    assert(number != INDEX_NONE);
+    index_remove(&t->queue_index, q->id);
+    t->found = t->found == q ? NULL : t->found;
+    t->queues[number] = NULL;
+    t->live_queues--;
+    free(q);
+}
+
+/* ---- the run ---- */
+
+bool queue_prepare(struct queue *q, uint64_t more) {
+    uint64_t room = q->last != NULL ? CHUNK_PLACES - q->last->used : 0;
+    for (struct place_chunk *c = q->spare; c != NULL; c = c->next) {
+        room += CHUNK_PLACES;
+    }
+    while (room < more) {
+        struct place_chunk *c = malloc(sizeof *c);
+        if (c == NULL) {
+            return false;
+        }
+        c->next = q->spare;
+        q->spare = c;
+        room += CHUNK_PLACES;
+    }
+    return true;
+}
+
+static void add_chunk(struct queue *q) {
+    struct place_chunk *c = q->spare;
+    assert(c != NULL);
+    q->spare = c->next;
+    c->queue = q;
+    c->prev = q->last;
+    c->next = NULL;
+    c->first_position = q->next_position;
+    c->used = 0;
+    c->live = 0;
+    if (q->last != NULL) {
+        q->last->next = c;
+    } else {
+        q->first = c;
+    }
+    q->last = c;
+    for (struct cursor *cursor = q->cursors; cursor != NULL; cursor = cursor->next) {
+        if (cursor->chunk == NULL) { /* it had come to the end */
+            cursor->chunk = c;
+            cursor->slot = 0;
+        }
+    }
+}
+
+struct place queue_append(struct queue *q, uint32_t message, uint64_t order_lsn, uint32_t order_index) {
+    assert(order_index <= ORDER_INDEX_MAX);
+    if (q->last == NULL || q->last->used == CHUNK_PLACES) {
+        add_chunk(q);
+    }
+    struct place_chunk *c = q->last;
+    struct place p = {.at.chunk = c, .slot = c->used, .queue_id = q->id};
+    c->entries[c->used] = (struct entry){
+        .order_lsn = order_lsn, .message = message, .order_index = order_index & ORDER_INDEX_MAX, .state = 0};
+    c->used++;
+    c->live++;
+    q->next_position++;
+    q->depth++;
+    return p;
+}
+
+/* An empty chunk goes, unless it is the last and can still be filled. */
+static void drop_chunk(struct place_chunk *c) {
+    struct queue *q = c->queue;
+    if (c->live > 0 || (c == q->last && c->used < CHUNK_PLACES)) {
+        return;
+    }
+    for (struct cursor *cursor = q->cursors; cursor != NULL; cursor = cursor->next) {
+        if (cursor->chunk == c) {
+            cursor->chunk = c->next;
+            cursor->slot = 0;
+        }
+    }
+    if (c->prev != NULL) {
+        c->prev->next = c->next;
+    } else {
+        q->first = c->next;
+    }
+    if (c->next != NULL) {
+        c->next->prev = c->prev;
+    } else {
+        q->last = c->prev;
+    }
+    free(c);
+}
+
+void queue_lock(struct place *p) {
+    struct entry *e = place_entry(p);
+    assert((e->state & (ENTRY_DEAD | ENTRY_LOCKED)) == 0);
+    e->state |= ENTRY_LOCKED;
+    p->at.chunk->queue->locked++;
+}
+
+static bool stands_after(const struct cursor *c, const struct place *p) {
+    return c->chunk == NULL || c->chunk->first_position + c->slot > p->at.chunk->first_position + p->slot;
+}
+
+void queue_unlock(struct place *p) {
+    struct entry *e = place_entry(p);
+    struct queue *q = p->at.chunk->queue;
+    assert((e->state & ENTRY_LOCKED) != 0);
+    e->state &= (uint8_t)~ENTRY_LOCKED;
+    q->locked--;
+    for (struct cursor *c = q->cursors; c != NULL; c = c->next) {
+        if (c->kind == LS_CURSOR_OFFER && stands_after(c, p)) {
+            c->chunk = p->at.chunk;
+            c->slot = p->slot;
+        }
+    }
+}
+
+void queue_kill(struct place *p) {
+    struct entry *e = place_entry(p);
+    struct place_chunk *c = p->at.chunk;
+    assert((e->state & ENTRY_DEAD) == 0);
+    if ((e->state & ENTRY_LOCKED) != 0) {
+        c->queue->locked--;
+    }
+    e->state = ENTRY_DEAD;
+    c->live--;
+    c->queue->depth--;
+    drop_chunk(c);
+}
+
+/* ---- cursors ---- */
+
+void cursor_start(struct cursor *c, struct queue *q, int kind) {
+    *c = (struct cursor){.queue = q, .chunk = q->first, .slot = 0, .kind = kind, .next = q->cursors};
+    q->cursors = c;
+}
+
+void cursor_stop(struct cursor *c) {
+    if (c->queue == NULL) {
+        return;
+    }
+    struct cursor **link = &c->queue->cursors;
+    while (*link != c) {
+        link = &(*link)->next;
+    }
+    *link = c->next;
+    c->queue = NULL;
+    c->chunk = NULL;
+}
+
+struct entry *cursor_entry(struct cursor *c, uint64_t *position) {
+    while (c->chunk != NULL) {
+        if (c->slot < c->chunk->used) {
+            struct entry *e = &c->chunk->entries[c->slot];
+            if ((e->state & ENTRY_DEAD) == 0) {
+                *position = c->chunk->first_position + c->slot;
+                return e;
+            }
+            c->slot++;
+        } else if (c->chunk->next != NULL) {
+            c->chunk = c->chunk->next;
+            c->slot = 0;
+        } else {
+            return NULL; /* stays, for what will be appended */
+        }
+    }
+    return NULL;
+}
+
+void cursor_step(struct cursor *c) { c->slot++; }

@@ -1,0 +1,355 @@
+/* Messages in slabs, and their places. See table.h. */
+#include "table/table.h"
+#include "os/vfs.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t message_key(const void *context, uint32_t number) { return table_message(context, number)->id; }
+
+static uint64_t queue_key(const void *context, uint32_t number) {
+    const struct table *t = context;
+    return t->queues[number]->id;
+}
+
+static uint64_t tx_key(const void *context, uint32_t number) {
+    const struct table *t = context;
+    return t->txs[number]->id;
+}
+
+void table_init(struct table *t) {
+    *t = (struct table){.free_message = INDEX_NONE};
+    index_init_by_lsn(&t->messages, message_key, t);
+    index_init(&t->queue_index, queue_key, t);
+    index_init_by_lsn(&t->tx_index, tx_key, t);
+}
+
+uint32_t table_find(const struct table *t, uint64_t id) { return index_find(&t->messages, id); }
+
+static void prefetch_message(const struct table *t, uint64_t id) {
+    uint32_t number = index_likely(&t->messages, id);
+    if (number != INDEX_NONE) {
+        const char *m = (const char *)table_message(t, number);
+        __builtin_prefetch(m, 1);
+        __builtin_prefetch(m + sizeof(struct message) - 1, 1); /* it may stand on two lines */
+    }
+}
+
+static void prefetch_place(const struct table *t, uint64_t id) {
+    uint32_t number = index_likely(&t->messages, id);
+    struct message *m = number != INDEX_NONE ? table_message(t, number) : NULL;
+    if (m != NULL && m->id == id && m->place_count > 0 && m->many == 0) {
+        __builtin_prefetch(m->places.one.at.chunk, 1);
+        __builtin_prefetch(place_entry(&m->places.one), 1);
+    }
+}
+
+void table_prefetch(const struct table *t, const uint64_t *ids, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        index_prefetch(&t->messages, ids[i]);
+    }
+    for (size_t i = 0; i < n; i++) {
+        prefetch_message(t, ids[i]);
+    }
+    for (size_t i = 0; i < n; i++) {
+        prefetch_place(t, ids[i]);
+    }
+}
+
+static void free_extra(struct message *m) {
+    if (m->extra != NULL) {
+        free(m->extra->chunks);
+        free(m->extra->parts);
+        free(m->extra);
+        m->extra = NULL;
+    }
+    if (m->many != 0) {
+        free(m->places.list.many);
+        m->many = 0;
+    }
+}
+
+/* A few are had one by one; of many, so many in one piece that they fill large pages. */
+#ifdef LOGSTORE_POISON
+static uint32_t slabs_from(uint32_t number) {
+    (void)number;
+    return 1; /* each moves alone */
+}
+#else
+_Static_assert(SLABS_AT_ONCE * sizeof(struct slab) % LARGE_PAGE_BYTES == 0, "slabs fill large pages");
+
+static uint32_t slabs_from(uint32_t number) { return number < SLABS_AT_ONCE ? 1 : SLABS_AT_ONCE; }
+#endif
+
+void table_free(struct table *t) {
+    for (uint32_t number = 0; number < t->message_slots; number++) {
+        free_extra(table_message(t, number));
+    }
+    for (uint32_t i = 0; i < t->slab_count; i += slabs_from(i)) {
+        free(t->slabs[i]);
+    }
+    free(t->slabs);
+    for (uint32_t i = 0; i < t->queue_count; i++) {
+        if (t->queues[i] != NULL) {
+            table_remove_queue(t, t->queues[i]);
+        }
+    }
+    free(t->queues);
+    for (uint32_t i = 0; i < t->tx_slots; i++) {
+        struct tx *tx = t->txs[i];
+        while (tx != NULL && tx->first != NULL) {
+            struct work *next = tx->first->next;
+            free(tx->first);
+            tx->first = next;
+        }
+        free(tx);
+    }
+    free(t->txs);
+    index_free(&t->messages);
+    index_free(&t->queue_index);
+    index_free(&t->tx_index);
+}
+
+static bool add_slabs(struct table *t) {
+    uint32_t more = slabs_from(t->slab_count);
+    if (t->slab_count + more > t->slab_capacity) {
+        uint32_t capacity = t->slab_capacity == 0 ? SLABS_AT_ONCE : 2 * t->slab_capacity;
+        struct slab **slabs = realloc(t->slabs, capacity * sizeof *slabs);
+        if (slabs == NULL) {
+            return false;
+        }
+        t->slabs = slabs;
+        t->slab_capacity = capacity;
+    }
+    if (t->slab_count >= INDEX_NONE / SLAB_MESSAGES - more) {
+        return false;
+    }
+    struct slab *made = more == 1 ? malloc(sizeof *made) : aligned_alloc(LARGE_PAGE_BYTES, more * sizeof *made);
+    if (made == NULL) {
+        return false;
+    }
+    if (more > 1) {
+        vfs_advise_large_pages(made, more * sizeof *made);
+    }
+    for (uint32_t i = 0; i < more; i++) {
+        t->slabs[t->slab_count++] = made + i;
+    }
+    t->free_slots += (uint64_t)more * SLAB_MESSAGES;
+    return true;
+}
+
+bool table_prepare(struct table *t, uint32_t more) {
+    while (t->free_slots < more) {
+        if (!add_slabs(t)) {
+            return false;
+        }
+    }
+    return index_prepare(&t->messages, more);
+}
+
+uint32_t table_add(struct table *t, uint64_t id, uint16_t flags) {
+    uint32_t number = t->free_message != INDEX_NONE ? t->free_message : t->message_slots;
+    assert(t->free_slots > 0 && number < t->slab_count * SLAB_MESSAGES);
+    struct message *m = table_message(t, number);
+    if (number == t->free_message) {
+        t->free_message = (uint32_t)m->id;
+    } else {
+        t->message_slots++;
+    }
+    t->free_slots--;
+    *m = (struct message){.id = id, .flags = flags | (MUTANT(CHECKPOINT_TAKES_NEW_ONES) ? 0 : t->copied)};
+    if ((flags & MESSAGE_PUBLISHED) == 0) {
+        message_grows(t, m, 0);
+    }
+    index_insert(&t->messages, id, number);
+    t->message_count++;
+    return number;
+}
+
+void table_remove(struct table *t, uint32_t number) {
+    struct message *m = table_message(t, number);
+    assert(m->place_count == 0 && message_pending(m) == 0);
+    assert(t->copy == NULL || (m->flags & MESSAGE_COPIED) == t->copied); /* too late now */
+    index_remove(&t->messages, m->id);
+    message_moved(t, m);
+    free_extra(m);
+    m->id = t->free_message;
+    m->flags = MESSAGE_FREE;
+    t->free_message = number;
+    t->free_slots++;
+    t->message_count--;
+}
+
+struct message_extra *message_extra(struct message *m) {
+    if (m->extra == NULL) {
+        m->extra = calloc(1, sizeof *m->extra);
+        if (m->extra != NULL) {
+            m->extra->last_lsn = m->id;
+            m->extra->start_lsn = m->id;
+            m->extra->content_bytes = m->content_bytes;
+        }
+    }
+    return m->extra;
+}
+
+uint64_t message_start_weight(const struct message *m) {
+    return (uint64_t)m->record_bytes + (m->extra != NULL ? m->extra->state_bytes : 0);
+}
+
+uint64_t message_content_bytes(const struct message *m) {
+    return m->extra != NULL ? m->extra->content_bytes : m->content_bytes;
+}
+
+void message_changed(struct message *m) {
+    if (m->extra != NULL) {
+        m->extra->version++;
+    }
+}
+
+void message_grows(struct table *t, struct message *m, uint64_t bytes) {
+    table_touch(t, m);
+    t->loose_count += (m->flags & MESSAGE_LOOSE) == 0 ? 1 : 0;
+    m->flags |= MESSAGE_LOOSE;
+    if (m->extra != NULL) {
+        t->growth -= m->extra->work_state; /* one state for all */
+        m->extra->work_state = 0;
+        bytes = bytes < UINT32_MAX - m->extra->growth ? bytes : UINT32_MAX - m->extra->growth;
+        m->extra->growth += (uint32_t)bytes;
+        t->growth += bytes;
+    }
+}
+
+/* Its row, and its own copy where it is short: it may be copied along with another chunk while its segment still stands. */
+uint64_t chunk_grows(uint64_t record_bytes) {
+    const uint64_t along = COPIED_PER_STATE * CHUNK_ROW_BYTES;
+    return CHUNK_ROW_BYTES + (record_bytes < along ? record_bytes : along);
+}
+
+bool message_prepare_chunks(struct message_extra *x, uint32_t count) {
+    if (count > x->chunk_capacity) {
+        uint32_t capacity = x->chunk_capacity == 0 ? 4 : 2 * x->chunk_capacity;
+        capacity = capacity < count ? count : capacity;
+        struct chunk_place *chunks = realloc(x->chunks, capacity * sizeof *chunks);
+        if (chunks == NULL) {
+            return false;
+        }
+        x->chunks = chunks;
+        x->chunk_capacity = capacity;
+    }
+    return true;
+}
+
+bool message_cut_content(struct table *t, struct message *m, uint64_t offset) {
+    struct message_extra *x = m->extra;
+    uint32_t kept = x->chunk_count;
+    while (kept > 0 && x->chunks[kept - 1].offset >= offset) {
+        kept--;
+    }
+    uint64_t end = kept > 0 ? x->chunks[kept - 1].offset + x->chunks[kept - 1].content_bytes : m->content_bytes;
+    if (end != offset) {
+        return false;
+    }
+    table_touch(t, m);
+    uint64_t less = 0;
+    for (uint32_t i = kept; i < x->chunk_count; i++) {
+        less += chunk_grows(x->chunks[i].record_bytes);
+    }
+    less = less < x->growth ? less : x->growth; /* if it was moved meanwhile it has grown already */
+    x->growth -= (uint32_t)less;
+    t->growth -= less;
+    x->chunk_count = kept;
+    x->content_bytes = offset;
+    message_changed(m);
+    return true;
+}
+
+/* Rows of a state: of what there was before too, if that was in a list in the start record. */
+void message_grows_places(struct table *t, struct message *m, uint32_t more) {
+    uint32_t before = (m->flags & MESSAGE_LOOSE) == 0 ? m->place_count : 0;
+    message_grows(t, m, (uint64_t)ROW_FOR_ID_BYTES * before + (uint64_t)ROW_BYTES * more);
+}
+
+/* No list in a start record can tell it, so there will be a state. */
+void message_grows_work(struct table *t, struct message *m) {
+    struct message_extra *x = m->extra;
+    if (x->pending == 1 && (m->flags & MESSAGE_LOOSE) == 0) {
+        x->work_state = (uint32_t)message_grows_at_most(m, 0);
+        t->growth += x->work_state;
+    }
+    x->work_rows += ROW_BYTES;
+    t->growth += ROW_BYTES;
+}
+
+void message_shrinks_work(struct table *t, struct message *m) {
+    struct message_extra *x = m->extra;
+    uint32_t less = x->pending == 0 ? x->work_state + x->work_rows : x->work_rows >= ROW_BYTES ? ROW_BYTES : 0;
+    t->growth -= less;
+    if (x->pending == 0) {
+        x->work_state = x->work_rows = 0;
+    } else {
+        x->work_rows -= less;
+    }
+}
+
+uint64_t message_grows_at_most(const struct message *m, uint64_t n) {
+    return STATE_BYTES + (uint64_t)ROW_FOR_ID_BYTES * m->place_count + ROW_BYTES * n;
+}
+
+void message_moved(struct table *t, struct message *m) {
+    table_touch(t, m);
+    t->loose_count -= (m->flags & MESSAGE_LOOSE) != 0 ? 1 : 0;
+    m->flags &= (uint16_t)~MESSAGE_LOOSE;
+    if (m->extra != NULL) {
+        t->growth -= (uint64_t)m->extra->growth + m->extra->work_state + m->extra->work_rows;
+        m->extra->growth = m->extra->work_state = m->extra->work_rows = 0;
+    }
+}
+
+struct place *message_place(struct message *m, uint32_t queue_id) {
+    struct place *places = message_places(m);
+    for (uint32_t i = 0; i < m->place_count; i++) {
+        if (places[i].queue_id == queue_id) {
+            return &places[i];
+        }
+    }
+    return NULL;
+}
+
+bool message_prepare_places(struct message *m, uint32_t more) {
+    uint32_t need = m->place_count + more;
+    if (need <= 1 || (m->many != 0 && need <= m->places.list.capacity)) {
+        return true;
+    }
+    uint32_t capacity = m->many != 0 ? 2 * m->places.list.capacity : 2;
+    capacity = capacity < need ? need : capacity;
+    struct place *many = malloc(capacity * sizeof *many);
+    if (many == NULL) {
+        return false;
+    }
+    memcpy(many, message_places(m), m->place_count * sizeof *many);
+    if (m->many != 0) {
+        free(m->places.list.many);
+    }
+    m->many = 1;
+    m->places.list.many = many;
+    m->places.list.capacity = capacity;
+    return true;
+}
+
+void message_add_place(struct table *t, struct message *m, struct place place) {
+    assert(m->many != 0 ? m->place_count < m->places.list.capacity : m->place_count == 0);
+    table_touch(t, m);
+    message_places(m)[m->place_count++] = place;
+    message_changed(m);
+    t->place_count++;
+}
+
+void message_drop_place(struct table *t, struct message *m, uint32_t queue_id) {
+    struct place *p = message_place(m, queue_id);
+    assert(p != NULL);
+    table_touch(t, m);
+    *p = message_places(m)[--m->place_count];
+    message_changed(m);
+    t->place_count--;
+}

@@ -1,0 +1,96 @@
+/*
+ * What the targets that open a store share: everything that it says, in one number, and opening it for eight queues, of
+ * which the catalog may have lost one.
+ */
+#ifndef LOGSTORE_FUZZ_WHOLE_STORE_H
+#define LOGSTORE_FUZZ_WHOLE_STORE_H
+
+#include <stdlib.h>
+
+#include "format/format.h"
+#include "logstore.h"
+#include "tests/sim/vfs_sim.h"
+#include "format/xxh64.h"
+
+enum { QUEUES = 8, PLACES_READ_MAX = 4096, READ_BYTES = 1 << 16 };
+
+static inline void require(int holds) {
+    if (!holds) {
+        abort();
+    }
+}
+
+/* ---- everything that a store says ---- */
+
+static inline uint64_t mix(uint64_t all, uint64_t more) { return xxh64(&more, sizeof more, all); }
+
+static inline uint64_t read_message(ls_store *store, uint64_t id, uint64_t all) {
+    static uint8_t into[READ_BYTES];
+    size_t done = 0;
+    int rc = ls_load_header(store, id, into, sizeof into, &done);
+    all = mix(xxh64(into, done, all), (uint64_t)rc);
+    rc = ls_load_content(store, id, 0, into, sizeof into, &done);
+    return mix(xxh64(into, done, all), (uint64_t)rc);
+}
+
+static inline uint64_t read_queue(ls_store *store, uint32_t queue, uint64_t all) {
+    static ls_place places[PLACES_READ_MAX];
+    ls_cursor *cursor;
+    size_t n = 0;
+    require(ls_cursor_open(store, queue, LS_CURSOR_ALL, &cursor) == LS_OK);
+    require(ls_cursor_next(cursor, places, PLACES_READ_MAX, &n) == LS_OK);
+    ls_cursor_close(cursor);
+    for (size_t i = 0; i < n; i++) {
+        all = mix(mix(all, places[i].id), places[i].content_bytes * 2 + (places[i].locked != 0));
+        all = read_message(store, places[i].id, all);
+    }
+    return all;
+}
+
+static inline uint64_t read_store(ls_store *store, uint32_t deleted) {
+    uint64_t ids[64], all = 0;
+    size_t n = 0;
+    for (uint32_t q = 1; q <= QUEUES; q++) {
+        all = q == deleted ? all : read_queue(store, q, mix(all, q));
+    }
+    require(ls_in_doubt(store, ids, 64, &n) == LS_OK);
+    for (size_t i = 0; i < n && i < 64; i++) {
+        ls_tx *tx;
+        ls_tx_info info;
+        require(ls_in_doubt_take(store, ids[i], &tx) == LS_OK);
+        ls_tx_describe(tx, &info);
+        all = mix(mix(all, info.id), info.operations);
+        all = xxh64(info.xid.data, sizeof info.xid.data, all);
+        ls_tx_free(tx);
+    }
+    return mix(all, n);
+}
+
+/* ---- opened, read, written to, closed, opened ---- */
+
+static inline int open_and_serve(vfs_sim *sim, uint32_t deleted, ls_store **store) {
+    uint32_t queues[QUEUES], n = 0;
+    ls_options options;
+    ls_options_default(&options);
+    options.segment_size = SEGMENT_BYTES_MIN;
+    options.max_write_buffers = 2;
+    options.background = 0;
+    for (uint32_t q = 1; q <= QUEUES; q++) {
+        if (q != deleted) {
+            queues[n++] = q;
+        }
+    }
+    int rc = ls_open(vfs_sim_table(sim), "/s", &options, store);
+    if (rc == LS_OK) {
+        rc = ls_serve(*store, queues, n, QUEUES + 1);
+    }
+    if (rc != LS_OK) {
+        ls_error kept = *ls_last_error();
+        ls_free(*store);
+        *store = NULL;
+        require(kept.code == rc);
+    }
+    return rc;
+}
+
+#endif

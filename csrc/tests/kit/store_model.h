@@ -1,0 +1,230 @@
+/*
+ * What the store must be after a row of operations, and the run that keeps the row: only what the workload was told.
+ *
+ * The oracle is the row of operations that returned LS_OK (or LS_OUTCOME_UNKNOWN), and how many of them were promised to
+ * be durable. One log in one order means that what recovery gives is the state after some prefix of that row: at least
+ * what was promised, at most what was begun. Everything else is a defect.
+ */
+#ifndef LOGSTORE_STORE_MODEL_H
+#define LOGSTORE_STORE_MODEL_H
+
+#include "logstore.h"
+#include "tests/kit/vfs_test.h"
+
+enum { SEGMENT = 64 << 10, QUEUES = 8, FIRST_QUEUES = 4, OPS_MAX = 1200, PLACES_MAX = 600, TXS = 3, WORK_MAX = 40 };
+enum { MARK_STARTED = 1, MARK_ACKNOWLEDGED, MARK_CATALOG, MARK_DURABLE_LSN, MARK_BESIDE };
+enum op_kind { PUBLISH, STAGE, ENQUEUE, DEQUEUE, DESTROY, BEGIN, END, PREPARE, COMMIT, ROLLBACK, DELETE_QUEUE, REOPEN };
+
+struct op {
+    int kind;
+    unsigned queues; /* bit q: queue q */
+    uint64_t id;
+    uint64_t tx;      /* 0: none */
+    uint64_t end_lsn; /* once this is durable, so is the operation; 0: unknown */
+};
+
+/* What every byte of a message follows from. */
+struct told {
+    uint64_t id;
+    uint32_t seed;
+    uint32_t header_bytes;
+    uint32_t content_bytes;
+};
+
+/* The xid that a transaction was begun under. */
+struct told_xid {
+    uint64_t tx;
+    uint32_t unique;
+};
+
+struct model_place {
+    uint64_t id;
+    uint64_t locked_by;
+};
+
+struct model_work {
+    uint64_t id;
+    int queue;
+    bool enqueue;
+};
+
+struct model_tx {
+    uint64_t id;
+    bool prepared;
+    int work_count;
+    struct model_work work[WORK_MAX];
+};
+
+struct state {
+    int depth[QUEUES + 1];
+    struct model_place places[QUEUES + 1][PLACES_MAX];
+    int tx_count;
+    struct model_tx txs[TXS + 1];
+};
+
+struct run {
+    vfs_sim *sim; /* NULL over another vfs */
+    vfs *v;
+    const char *path;
+    ls_options options;
+    ls_store *store;
+    uint64_t chance;
+    unsigned catalog;
+    int next_queue;
+    struct op ops[OPS_MAX];
+    size_t op_count; /* of the row: begun, and not refused */
+    size_t durable;  /* promised */
+    struct told told[OPS_MAX];
+    size_t told_count;
+    struct told_xid xids[OPS_MAX];
+    size_t xid_count;
+    ls_tx *handles[TXS];
+    uint64_t tx_ids[TXS];
+    bool distributed[TXS];
+    bool ended[TXS];
+    uint64_t staged[OPS_MAX];
+    int staged_count;
+    struct state now;
+    vfs watched; /* the simulator's table, which marks what the store says is durable whenever it writes */
+    void (*watch_more)(struct run *r); /* puts more between the store and the simulator's table, or NULL */
+    int hint_file;                     /* the writer's handle of HINT; -1: none */
+    bool hint_settles;                 /* what is written to it is on the disk at once */
+    uint64_t id_floor;                 /* the largest id that a life before this one gave out */
+    bool lost;                         /* the store is poisoned, or could not be opened again */
+    bool gentle;                       /* no refusal is expected */
+    bool lazy;                         /* waits seldom, and fills and drains by turns */
+    bool busy;                         /* in transactions most of the time */
+    bool hasty;                        /* never waits, and publishes much */
+    bool checkpoints;                  /* takes one now and then */
+    bool short_of_room; /* the disk is full now and then: who needs room waits for the checkpoint to end */
+    int meanwhile;      /* so many operations are done in the middle of the checkpoint that is being taken */
+    bool nested;        /* one of these is being done */
+    bool doubts;        /* one prepared transaction is left in doubt */
+    bool stays;         /* it is not closed meanwhile */
+};
+
+/* ---- the model ---- */
+
+/* Only what there is of it. */
+static inline void model_copy(struct state *to, const struct state *from) {
+    memcpy(to->depth, from->depth, sizeof to->depth);
+    for (int q = 1; q <= QUEUES; q++)
+        memcpy(to->places[q], from->places[q], (size_t)from->depth[q] * sizeof from->places[q][0]);
+    to->tx_count = from->tx_count;
+    memcpy(to->txs, from->txs, (size_t)from->tx_count * sizeof from->txs[0]);
+}
+
+static inline void model_append(struct state *s, int queue, uint64_t id) {
+    if (s->depth[queue] == PLACES_MAX)
+        abort();
+    s->places[queue][s->depth[queue]++] = (struct model_place){id, 0};
+}
+
+static inline struct model_place *model_find(struct state *s, int queue, uint64_t id) {
+    for (int i = 0; i < s->depth[queue]; i++) {
+        if (s->places[queue][i].id == id)
+            return &s->places[queue][i];
+    }
+    return NULL;
+}
+
+static inline void model_remove(struct state *s, int queue, uint64_t id) {
+    struct model_place *p = model_find(s, queue, id);
+
+    if (p != NULL) {
+        s->depth[queue]--;
+        memmove(p, p + 1, (size_t)(&s->places[queue][s->depth[queue]] - p) * sizeof *p);
+    }
+}
+
+static inline struct model_tx *model_tx(struct state *s, uint64_t id) {
+    for (int i = 0; i < s->tx_count; i++) {
+        if (s->txs[i].id == id)
+            return &s->txs[i];
+    }
+    return NULL;
+}
+
+static inline void model_end_tx(struct state *s, struct model_tx *t, bool commit, unsigned catalog) {
+    for (int q = 1; q <= QUEUES; q++) {
+        for (int i = 0; i < s->depth[q]; i++)
+            s->places[q][i].locked_by = s->places[q][i].locked_by == t->id ? 0 : s->places[q][i].locked_by;
+    }
+    for (int i = 0; commit && i < t->work_count; i++) {
+        if (!t->work[i].enqueue)
+            model_remove(s, t->work[i].queue, t->work[i].id);
+        else if (catalog & 1u << t->work[i].queue)
+            model_append(s, t->work[i].queue, t->work[i].id);
+    }
+    *t = s->txs[--s->tx_count];
+}
+
+static inline void model_work(struct state *s, uint64_t tx, uint64_t id, int queue, bool enqueue) {
+    struct model_tx *t = model_tx(s, tx);
+    struct model_place *p = enqueue ? NULL : model_find(s, queue, id);
+
+    if (t == NULL || t->work_count == WORK_MAX)
+        abort();
+    t->work[t->work_count++] = (struct model_work){id, queue, enqueue};
+    if (p != NULL)
+        p->locked_by = tx;
+}
+
+/* What an unclean end does to a state: unprepared transactions go, and queues that the catalog no longer has. */
+static inline void model_recover(struct state *s, unsigned catalog) {
+    for (int i = s->tx_count; i-- > 0;) {
+        if (!s->txs[i].prepared)
+            model_end_tx(s, &s->txs[i], false, catalog);
+    }
+    for (int q = 1; q <= QUEUES; q++) {
+        if (!(catalog & 1u << q))
+            s->depth[q] = 0;
+    }
+}
+
+static inline void model_do(struct state *s, const struct op *op, unsigned catalog) {
+    for (int q = 1; q <= QUEUES; q++) {
+        if (!(op->queues & 1u << q))
+            continue;
+        if (op->kind == DELETE_QUEUE)
+            s->depth[q] = 0;
+        else if (op->tx != 0)
+            model_work(s, op->tx, op->id, q, op->kind != DEQUEUE);
+        else if (op->kind == DEQUEUE)
+            model_remove(s, q, op->id);
+        else if (catalog & 1u << q)
+            model_append(s, q, op->id);
+    }
+    if (op->kind == BEGIN)
+        s->txs[s->tx_count++] = (struct model_tx){.id = op->tx};
+    if (op->kind == PREPARE)
+        model_tx(s, op->tx)->prepared = true;
+    if (op->kind == COMMIT || op->kind == ROLLBACK)
+        model_end_tx(s, model_tx(s, op->tx), op->kind == COMMIT, catalog);
+    if (op->kind == REOPEN)
+        model_recover(s, catalog);
+}
+
+static inline void model_after(const struct run *r, size_t count, unsigned catalog, struct state *s) {
+    memset(s->depth, 0, sizeof s->depth);
+    s->tx_count = 0;
+    for (size_t i = 0; i < count; i++)
+        model_do(s, &r->ops[i], catalog);
+    model_recover(s, catalog);
+}
+
+static inline bool model_names(const struct state *s, uint64_t id) {
+    for (int q = 1; q <= QUEUES; q++) {
+        if (model_find((struct state *)(uintptr_t)s, q, id) != NULL)
+            return true;
+    }
+    for (int i = 0; i < s->tx_count; i++) {
+        for (int k = 0; k < s->txs[i].work_count; k++) {
+            if (s->txs[i].work[k].id == id)
+                return true;
+        }
+    }
+    return false;
+}
+
+#endif

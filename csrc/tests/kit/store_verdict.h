@@ -1,0 +1,289 @@
+/*
+ * Whether a store, or a disk after a power cut, is what the model says: places in order, locks, what is in doubt, every
+ * content byte for byte, and nothing else alive.
+ */
+#ifndef LOGSTORE_STORE_VERDICT_H
+#define LOGSTORE_STORE_VERDICT_H
+
+#include "tests/kit/store_model.h"
+
+/* ---- what the store says ---- */
+
+enum { CONTENT_MAX = 1 << 19, POOL = 1 << 18 };
+
+/* Every content is a piece of one row of chance bytes: which one follows from its seed. */
+static inline const uint8_t *content_of(uint32_t seed) {
+    static uint8_t pool[POOL + CONTENT_MAX];
+    static bool made;
+    uint64_t c = 1;
+
+    for (size_t i = 0; !made && i < sizeof pool; i++)
+        pool[i] = (uint8_t)chance(&c);
+    made = true;
+    return pool + seed * UINT64_C(0x9E3779B97F4A7C15) % POOL;
+}
+
+static inline void fill(uint8_t *into, uint32_t seed, uint32_t bytes) { memcpy(into, content_of(seed), bytes); }
+
+/* Ids only grow, so what was told is in their order. */
+static inline const struct told *told_of(const struct run *r, uint64_t id) {
+    size_t low = 0, high = r->told_count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (r->told[middle].id < id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < r->told_count && r->told[low].id == id ? &r->told[low] : NULL;
+}
+
+/* Byte for byte, header and content. */
+static inline bool content_is_right(const struct run *r, ls_store *store, uint64_t id) {
+    static uint8_t into[CONTENT_MAX];
+    const struct told *t = told_of(r, id);
+    size_t done = 0;
+
+    if (t == NULL)
+        return false;
+    if (ls_load_header(store, id, into, sizeof into, &done) != LS_OK || done != t->header_bytes ||
+        memcmp(into, content_of(t->seed), done) != 0)
+        return false;
+    return ls_load_content(store, id, 0, into, sizeof into, &done) == LS_OK && done == t->content_bytes &&
+           memcmp(into, content_of(t->seed + 1), done) == 0;
+}
+
+static inline bool queue_is(ls_store *store, const struct state *s, int q, bool locks_too) {
+    ls_place places[PLACES_MAX + 1];
+    ls_cursor *c;
+    size_t n = 0;
+    bool same = ls_cursor_open(store, (uint32_t)q, LS_CURSOR_ALL, &c) == LS_OK &&
+                ls_cursor_next(c, places, PLACES_MAX + 1, &n) == LS_OK && n == (size_t)s->depth[q];
+
+    for (size_t i = 0; same && i < n; i++)
+        same = places[i].id == s->places[q][i].id &&
+               (!locks_too || (places[i].locked != 0) == (s->places[q][i].locked_by != 0));
+    ls_cursor_close(c);
+    return same;
+}
+
+static inline bool store_is(ls_store *store, const struct state *s, unsigned catalog) {
+    uint64_t ids[TXS + 1];
+    size_t n = 0;
+    bool same = ls_in_doubt(store, ids, TXS + 1, &n) == LS_OK;
+    size_t prepared = 0;
+
+    for (int i = 0; i < s->tx_count; i++)
+        prepared += s->txs[i].prepared;
+    same = same && n == prepared;
+    for (size_t i = 0; same && i < n; i++)
+        same = model_tx((struct state *)(uintptr_t)s, ids[i]) != NULL;
+    for (int q = 1; same && q <= QUEUES; q++)
+        same = (catalog & 1u << q) == 0 || queue_is(store, s, q, true);
+    return same;
+}
+
+/* Whether only work on queues that are gone names it: then a move may have ended it, as the queue's deletion allows. */
+static inline bool may_be_gone(ls_store *store, const struct state *s, uint64_t id) {
+    uint64_t places, locked;
+    bool kept = false;
+
+    for (int q = 1; q <= QUEUES; q++)
+        kept = kept || model_find((struct state *)(uintptr_t)s, q, id) != NULL;
+    for (int i = 0; i < s->tx_count; i++) {
+        for (int k = 0; k < s->txs[i].work_count; k++)
+            kept = kept || (s->txs[i].work[k].id == id &&
+                            ls_queue_depth(store, (uint32_t)s->txs[i].work[k].queue, &places, &locked) == LS_OK);
+    }
+    return !kept;
+}
+
+/* Nothing but what the state names is alive. Every content is right. */
+static inline bool contents_are(const struct run *r, ls_store *store, const struct state *s) {
+    ls_stats stats;
+    ls_message_info info;
+    size_t live = 0;
+
+    for (size_t i = 0; i < r->told_count; i++) {
+        uint64_t id = r->told[i].id;
+
+        if (!model_names(s, id) || (may_be_gone(store, s, id) && ls_message(store, id, &info) == LS_UNKNOWN_MESSAGE))
+            continue;
+        live++;
+        if (!content_is_right(r, store, id))
+            return false;
+    }
+    ls_stats_get(store, &stats);
+    return stats.messages == live;
+}
+
+static inline ls_xid xid_of(uint32_t unique) {
+    ls_xid xid = {.format_id = 7, .gtrid_bytes = 4, .bqual_bytes = 1};
+
+    memcpy(xid.data, &unique, sizeof unique);
+    return xid;
+}
+
+/* Whether a transaction in doubt still has the xid that it was begun under. */
+static inline bool xid_is_right(const struct run *r, ls_tx *handle, uint64_t tx) {
+    ls_tx_info info;
+    size_t i = 0;
+
+    ls_tx_describe(handle, &info);
+    while (i < r->xid_count && r->xids[i].tx != tx)
+        i++;
+    if (i < r->xid_count) {
+        ls_xid told = xid_of(r->xids[i].unique);
+
+        return info.distributed && info.xid.format_id == told.format_id && info.xid.gtrid_bytes == told.gtrid_bytes &&
+               info.xid.bqual_bytes == told.bqual_bytes &&
+               memcmp(info.xid.data, told.data, told.gtrid_bytes + told.bqual_bytes) == 0;
+    }
+    return false;
+}
+
+/* ---- opening ---- */
+
+static inline int open_store_with(const struct run *r, vfs *v, const ls_options *options, unsigned catalog,
+                                  int next_queue, ls_store **store) {
+    uint32_t ids[QUEUES];
+    size_t n = 0;
+    int rc = ls_open(v, r->path, options, store);
+
+    for (uint32_t q = 1; q <= QUEUES; q++) {
+        if (catalog & 1u << q)
+            ids[n++] = q;
+    }
+    if (rc == LS_OK) {
+        rc = ls_serve(*store, ids, n, (uint32_t)next_queue);
+        if (rc != LS_OK) {
+            ls_error kept = *ls_last_error();
+            ls_free(*store);
+            *store = NULL;
+            if (kept.code != rc)
+                abort();
+        }
+    }
+    return rc;
+}
+
+static inline int open_store(const struct run *r, vfs *v, unsigned catalog, int next_queue, ls_store **store) {
+    return open_store_with(r, v, &r->options, catalog, next_queue, store);
+}
+
+/* ---- the verdict over one disk ---- */
+
+struct bounds {
+    size_t durable; /* acknowledged */
+    size_t begun;   /* started */
+    unsigned catalog;
+};
+
+/* How many operations end at or below what the store says is durable. */
+static inline size_t durable_at(const struct run *r, uint64_t lsn, size_t durable) {
+    while (durable < r->op_count && r->ops[durable].end_lsn != 0 && r->ops[durable].end_lsn <= lsn)
+        durable++;
+    return durable;
+}
+
+/* What had been promised, begun and committed by the first k events of the journal. */
+static inline struct bounds bounds_at(const struct run *r, size_t k, struct bounds from, size_t from_k) {
+    const vfs_sim_event *events;
+    size_t n = vfs_sim_journal(r->sim, &events);
+
+    for (size_t i = from_k; i < k && i < n; i++) {
+        if (events[i].kind != VFS_SIM_MARK)
+            continue;
+        if (events[i].mark == MARK_STARTED)
+            from.begun = (size_t)events[i].value;
+        else if (events[i].mark == MARK_ACKNOWLEDGED)
+            from.durable = from.durable > events[i].value ? from.durable : (size_t)events[i].value;
+        else if (events[i].mark == MARK_DURABLE_LSN)
+            from.durable = durable_at(r, events[i].value, from.durable);
+        else if (events[i].mark == MARK_CATALOG)
+            from.catalog = (unsigned)events[i].value;
+    }
+    return from;
+}
+
+/* The largest id that the first `count` operations gave out. */
+static inline uint64_t id_max_of(const struct run *r, size_t count) {
+    uint64_t max = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        max = r->ops[i].id > max ? r->ops[i].id : max;
+        max = r->ops[i].tx > max ? r->ops[i].tx : max;
+    }
+    return max;
+}
+
+static inline bool complain(const char *what) {
+    printf("%s: %s\n", what, ls_last_error()->text);
+    return false;
+}
+
+/* Which state it is; its count in *found. */
+static inline bool recognise(const struct run *r, ls_store *store, struct bounds b, struct state *s, size_t *found) {
+    size_t top = b.begun < r->op_count ? b.begun : r->op_count;
+
+    for (size_t i = b.durable; i <= top; i++) {
+        model_after(r, i, b.catalog, s);
+        if (store_is(store, s, b.catalog)) {
+            *found = i;
+            return true;
+        }
+    }
+    printf("neither of the states %zu to %zu\n", b.durable, top);
+    return false;
+}
+
+/* One more message and one less, durable; the model goes along. *id is that of the new one. */
+static inline bool goes_on(ls_store *store, unsigned catalog, struct state *s, uint64_t *id) {
+    uint64_t lsn;
+    uint32_t q = 1;
+
+    while (!(catalog & 1u << q))
+        q++;
+    if (s->depth[q] > 0 && s->places[q][0].locked_by == 0) {
+        if (ls_dequeue(store, s->places[q][0].id, q, NULL, 0, 0, 0, &lsn) != LS_OK)
+            return complain("no dequeue after recovery");
+        model_remove(s, (int)q, s->places[q][0].id);
+    }
+    if (ls_publish(store, &q, 1, NULL, 0, (const uint8_t *)"after", 5, NULL, LS_WAIT, id) != LS_OK)
+        return complain("no publish after recovery");
+    model_append(s, (int)q, *id);
+    return true;
+}
+
+/* Opens the disk, finds its state, works on, loses power once more, and finds the state after that. */
+static inline bool disk_is_right(struct run *r, vfs_sim *disk, struct bounds b, uint64_t seed) {
+    static struct state s;
+    vfs_sim_loss loss = {
+        .mode = seed % 2 ? VFS_SIM_ALL_LOST : VFS_SIM_RANDOM, .dir_mode = VFS_SIM_DIRS_LOST, .seed = seed};
+    ls_store *store = NULL;
+    size_t found;
+    uint64_t id = 0;
+    bool right = open_store(r, vfs_sim_table(disk), b.catalog, QUEUES + 1, &store) == LS_OK;
+    vfs_sim *again;
+
+    if (!right)
+        return complain("a crash reads as a refusal to open");
+    right = recognise(r, store, b, &s, &found) &&
+            (contents_are(r, store, &s) || complain("a content is wrong, or a message too many or too few")) &&
+            goes_on(store, b.catalog, &s, &id) &&
+            (id > id_max_of(r, b.begun < r->op_count ? b.begun : r->op_count) || complain("an id was given out twice"));
+    again = vfs_sim_crash(disk, &loss);
+    ls_free(store);
+    store = NULL;
+    if (right && open_store(r, vfs_sim_table(again), b.catalog, QUEUES + 1, &store) != LS_OK)
+        right = complain("the second crash reads as a refusal to open");
+    if (right && !store_is(store, &s, b.catalog))
+        right = complain("the second crash lost something");
+    ls_free(store);
+    vfs_sim_free(again);
+    return right;
+}
+
+#endif

@@ -1,0 +1,185 @@
+/* The checks of history_check.h, continued: listings, reads, refusals, and all of them together. */
+#ifndef LOGSTORE_HISTORY_CHECK_CALLS_H
+#define LOGSTORE_HISTORY_CHECK_CALLS_H
+
+#include "tests/proof/history_check.h"
+
+/* Whether `a` became visible before `b` for sure. */
+static inline bool surely_before(const struct fact *a, const struct fact *b) {
+    if (a->visible == b->visible)
+        return a->order < b->order;
+    return a->sure_from < b->from;
+}
+
+/* A row of places in the order of a queue: nothing stands behind what surely came after it. */
+static inline void check_order(const uint32_t *places, uint32_t n, const char *where) {
+    const struct fact *earliest = NULL; /* of those behind, by its end */
+
+    for (uint32_t i = n; i > 0; i--) {
+        const struct fact *f = &facts.of[places[i - 1]];
+
+        if (f->visible == NULL)
+            continue;
+        if (earliest != NULL && surely_before(earliest, f))
+            violated("order", "%s place %u stands before one that was acknowledged before it was begun", where,
+                     places[i - 1]);
+        if (i < n && facts.of[places[i]].visible == f->visible && surely_before(&facts.of[places[i]], f))
+            violated("order", "%s place %u stands before its predecessor of the same call", where, places[i - 1]);
+        if (earliest == NULL || f->sure_from < earliest->sure_from)
+            earliest = f;
+    }
+}
+
+static inline void check_offer(const struct call *c, uint32_t place) {
+    uint32_t n;
+    const struct hold *holds = holds_of(place, &n);
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (holds[i].from < c->begun && holds[i].to > ended_of(c))
+            violated("locks", "place %u was offered while transaction %u held it", place, holds[i].tx);
+    }
+    if (h->messages[h->places[place].message].id >= c->value)
+        violated("invisible", "place %u was offered before it was durable", place);
+}
+
+static inline void check_listed(const struct call *c, uint32_t place, const struct seen *s) {
+    struct fact *f = &facts.of[place];
+
+    if (f->visible == NULL || f->from > ended_of(c))
+        violated("invisible", "place %u is listed before it was visible", place);
+    if (f->sure_gone < c->begun)
+        violated("invisible", "place %u is listed after it was taken off", place);
+    if (f->position != 0 && f->position != s->position + 1)
+        violated("positions", "place %u has been at %llu and is at %llu", place, (unsigned long long)(f->position - 1),
+                 (unsigned long long)s->position);
+    f->position = s->position + 1;
+    if (c->kind == LIST_OFFER)
+        check_offer(c, place);
+}
+
+/* What a listing of everything left out. */
+static inline void check_left_out(const struct call *c, const uint8_t *listed) {
+    for (uint32_t i = 0; i < h->place_count; i++) {
+        if (h->places[i].queue == c->queue && !listed[i] && surely_there(i, c))
+            violated("lost", "place %u is on queue %u, and was not listed", i, c->queue);
+    }
+}
+
+static inline void check_listing(const struct call *c) {
+    static uint8_t listed[PLACES_MAX];
+    static uint32_t row[SEEN_MAX];
+    uint32_t n = 0;
+    uint64_t last = 0;
+
+    memset(listed, 0, h->place_count);
+    for (uint32_t i = 0; i < c->count; i++) {
+        const struct seen *s = &c->by->seen[c->first + i];
+        uint32_t message = message_by_id(s->id), place = message != 0 ? place_of(message - 1, c->queue) : 0;
+
+        if (place == 0) { /* its publisher may not have lived to hear of its id */
+            continue;
+        }
+        place--;
+        if (c->kind == CHECK_PLACES && s->locked == 0) {
+            if (surely_there(place, c))
+                violated("lost", "place %u is there, and a check says that it is not", place);
+            continue;
+        }
+        check_listed(c, place, s);
+        if (c->kind == LIST_ALL && (listed[place] || (i > 0 && s->position <= last))) /* an offer goes back */
+            violated("positions", "place %u is listed out of turn", place);
+        last = s->position;
+        listed[place] = 1;
+        row[n++] = place;
+    }
+    if (c->kind == LIST_ALL)
+        check_order(row, n, "while running,");
+    if (c->kind == LIST_ALL && c->done != 0)
+        check_left_out(c, listed);
+}
+
+static inline void check_read(const struct call *c) {
+    bool there = false;
+
+    for (uint32_t next = h->messages[c->value].places; next != 0; next = h->places[next - 1].next)
+        there = there || surely_there(next - 1, c);
+    if (c->rc == LS_OK && c->done == 0)
+        violated("content", "message %llu was read wrongly", (unsigned long long)c->value);
+    if (c->rc == LS_UNKNOWN_MESSAGE && there)
+        violated("lost", "message %llu is on a queue, and a read was told that it is not",
+                 (unsigned long long)c->value);
+}
+
+/* ---- refusals ---- */
+
+struct ending {
+    const char *name;
+    bool closes, poisons; /* while they work */
+};
+
+static inline bool may_be_refused(const struct call *c, struct ending e) {
+    bool grows =
+        puts_on(c) || c->kind == STAGE || c->kind == APPEND || c->kind == BEGIN || (takes_off(c) && c->tx != 0);
+
+    switch (c->rc) {
+    case LS_OK:
+        return true;
+    case LS_CLOSED:
+        return e.closes;
+    case LS_POISONED:
+    case LS_OUTCOME_UNKNOWN:
+    case LS_IO:
+        return e.poisons;
+    case LS_FULL:
+        return grows;
+    case LS_UNKNOWN_MESSAGE:
+    case LS_NOT_ENQUEUED:
+    case LS_MESSAGE_LOCKED:
+        return takes_off(c) || c->kind == READ || (c->kind == ENQUEUE && c->rc == LS_UNKNOWN_MESSAGE);
+    case LS_UNKNOWN_QUEUE:
+        return puts_on(c) || takes_off(c) || is_listing(c);
+    case LS_MESSAGE_IN_USE:
+    case LS_ALREADY_ENQUEUED:
+        return c->kind == ENQUEUE;
+    default:
+        return false;
+    }
+}
+
+static inline void check_refusal(const struct call *c, struct ending e) {
+    if (c->ended != 0 && !may_be_refused(c, e))
+        violated("refused", "a call of kind %d was refused with %d", c->kind, c->rc);
+}
+
+/* `told` is when the first thread knew of the poison. */
+static inline void check_poison(const struct call *c, uint64_t told) {
+    bool changes = puts_on(c) || takes_off(c) || c->kind == STAGE || c->kind == COMMIT || c->kind == PREPARE ||
+                   c->kind == BEGIN || (c->kind == FORCE && c->ended != 0);
+
+    if (changes && c->begun > told && c->ended != 0 && c->rc == LS_OK && c->count > 0)
+        violated("poison", "a call of kind %d was acknowledged by a poisoned store", c->kind);
+}
+
+static inline void check_calls(struct ending e) {
+    uint64_t told = NEVER;
+
+    gather();
+    check_removals();
+    check_holds();
+    for (struct call *c = first_call(); c != NULL; c = next_call(c)) {
+        if ((c->rc == LS_POISONED || c->rc == LS_OUTCOME_UNKNOWN) && c->ended != 0 && c->ended < told)
+            told = c->ended;
+    }
+    for (struct call *c = first_call(); c != NULL; c = next_call(c)) {
+        check_refusal(c, e);
+        check_poison(c, told);
+        for (uint32_t i = 0; takes_off(c) && i < c->count; i++)
+            check_taking(c, i);
+        if (is_listing(c))
+            check_listing(c);
+        if (c->kind == READ && c->ended != 0)
+            check_read(c);
+    }
+}
+
+#endif

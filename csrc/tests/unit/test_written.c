@@ -1,0 +1,87 @@
+/* What the store says that it wrote is what its files got, to the byte and to the call. */
+#include "tests/kit/one_store.h"
+
+struct sum {
+    uint64_t bytes;
+    uint64_t calls;
+};
+
+static struct sum journalled(void) {
+    const vfs_sim_event *events;
+    size_t n = vfs_sim_journal(sim, &events);
+    struct sum s = {0, 0};
+
+    for (size_t i = 0; i < n; i++) {
+        if (events[i].kind == VFS_SIM_PWRITE && events[i].result > 0) {
+            s.bytes += (uint64_t)events[i].result;
+            s.calls++;
+        }
+    }
+    return s;
+}
+
+static struct sum counted(void) {
+    ls_stats stats;
+
+    ls_stats_get(r.store, &stats);
+    return (struct sum){stats.device_bytes, stats.device_writes};
+}
+
+/* Batches, new segments, headers, the hint, moves, a checkpoint. */
+static void every_write_of_a_life_is_counted_once(void) {
+    fresh();
+    struct sum before = counted();
+
+    check(vfs_sim_record(sim, 1) == 0);
+    (void)put(1, "stays", NULL);
+    churn(200);
+    check(ls_checkpoint(r.store, NULL) == LS_OK);
+    (void)put(2, "stays too", NULL);
+    struct sum after = counted(), seen = journalled();
+    check(seen.calls > 10 && seen.bytes > 200 * 3900);
+    check(after.bytes - before.bytes == seen.bytes && after.calls - before.calls == seen.calls);
+    done();
+}
+
+/* What an open rewrites and begins counts for the life that it begins. */
+static void what_an_open_writes_is_counted(void) {
+    fresh();
+    (void)put(1, "before", NULL);
+    vfs_sim *after = vfs_sim_clone(sim);
+
+    require(after != NULL);
+    done();
+    sim = after;
+    r.v = vfs_sim_table(sim);
+    check(vfs_sim_record(sim, 1) == 0);
+    check(open_again() == LS_OK || complain("open"));
+    struct sum now = counted(), seen = journalled();
+    check(now.bytes == seen.bytes && now.calls == seen.calls && now.bytes >= SEGMENT);
+    done();
+}
+
+/* A write that moves less than asked counts what moved, and what it is followed by. */
+static void a_short_write_counts_what_moved(void) {
+    static const vfs_sim_plan plan = {.kind = VFS_SIM_PWRITE, .nth = 1, .shorten = VFS_SIM_HALF};
+    fresh();
+    struct sum before = counted();
+
+    check(vfs_sim_record(sim, 1) == 0);
+    vfs_sim_fail(sim, &plan);
+    (void)put_bytes(1, 7, 3000, LS_WAIT);
+    check(vfs_sim_fired(sim) == 1);
+    vfs_sim_fail(sim, NULL);
+    struct sum after = counted(), seen = journalled();
+    check(seen.calls >= 3 && after.bytes - before.bytes == seen.bytes && after.calls - before.calls == seen.calls);
+    done();
+}
+
+int main(void) {
+    static void (*const tests[])(void) = {
+        every_write_of_a_life_is_counted_once,
+        what_an_open_writes_is_counted,
+        a_short_write_counts_what_moved,
+    };
+
+    return run_tests(tests, sizeof tests / sizeof *tests);
+}
