@@ -75,7 +75,7 @@ class Log:
 
     def read_and_hash(self, *, cold: bool) -> float:
         """MB a second."""
-        program = compiled("read_and_hash", ("csrc/xxh64.c",))
+        program = compiled("read_and_hash", ("csrc/format/xxh64.c",))
         self.cache(cold=cold)
         done = subprocess.run([program, *self.files], check=True, capture_output=True, text=True)
         return float(json.loads(done.stdout)["mb_per_s"])

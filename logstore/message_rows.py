@@ -1,6 +1,6 @@
 """Messages as rows: one pass over the log that gives one row for each message whose life has ended.
 
-The core keeps what is open and fills the columns (csrc/message_rows.h); here they are given types and are not copied.
+The core keeps what is open and fills the columns (csrc/analysis/message_rows.h); here they are given types and are not copied.
 A pass ended anywhere and begun again there, with the open set that it left, gives the very rows of one pass.
 """
 

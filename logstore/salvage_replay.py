@@ -1,6 +1,6 @@
 """A replay that never stops: what the readable records of a damaged log come to, and what cannot be known.
 
-Written from section 7 of docs/format.md. The strict replays (csrc/recover.c, commands/replay.py) refuse what this one
+Written from section 7 of docs/format.md. The strict replays (csrc/replay/settle.c, commands/replay.py) refuse what this one
 has to live with: records that are not there. Where something is lost
 
 * a relocated state replaces whatever was known before, so damage in what it supersedes costs nothing;

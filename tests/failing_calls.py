@@ -1,7 +1,7 @@
 """Calls of the system that fail: one of all that some work makes from Python about the files of one directory.
 
 Every function of ``os``, ``fcntl`` and ``io`` that the package and the standard library use for files is replaced by
-one that counts, and once raises. The core's own calls fail in csrc/proof/sweeps.c.
+one that counts, and once raises. The core's own calls fail in csrc/tests/proof/sweeps.c.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The package with the deliberate faults of csrc/mutants.h built in, for tests that show what they would notice.
+"""The package with the deliberate faults of csrc/mutants/mutants.h built in, for tests that show what they would notice.
 
 The build directory stays, so that what is up to date is not compiled again; a lock keeps two builders apart. The
 package beside the extension is a copy, for Python looks for both in one directory.

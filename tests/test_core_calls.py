@@ -1,6 +1,6 @@
 """The core makes its system calls through one table, and only those that it may make.
 
-Two witnesses: the objects themselves, none of which but vfs_posix.o can reach a file, and a tracer that watches a
+Two witnesses: the objects themselves, none of which but os-vfs_posix.o can reach a file, and a tracer that watches a
 program in C from its first to its last call.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from stores import ROOT
 
-CORE = sorted(path for path in (ROOT / "csrc").glob("*.c") if not path.name.startswith("test_"))
+CORE = sorted(path for path in (ROOT / "csrc").rglob("*.c") if path.relative_to(ROOT).parts[1] != "tests")
 FLAGS = ["-std=c11", "-O1", "-g", "-D_GNU_SOURCE", "-pthread", f"-I{ROOT / 'csrc/include'}", f"-I{ROOT / 'csrc'}"]
 
 FILE_CALLS = re.compile(
@@ -42,7 +42,7 @@ def compiler() -> str:
 def objects(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Every file of the core, compiled by itself."""
     out = tmp_path_factory.mktemp("objects")
-    made = [out / f"{source.stem}.o" for source in CORE]
+    made = [out / f"{source.parent.name}-{source.stem}.o" for source in CORE]
     running = [
         subprocess.Popen([*compiler.split(), *FLAGS, "-c", "-o", str(target), str(source)])
         for source, target in zip(CORE, made, strict=True)
@@ -67,7 +67,7 @@ def test_no_object_but_the_systems_own_can_reach_a_file(objects: list[Path]) -> 
         listed = subprocess.run(["nm", "--undefined-only", str(made)], capture_output=True, text=True, check=True)
         names = [line.split()[-1].partition("@")[0] for line in listed.stdout.splitlines()]
         reaches[made.name] = sorted(name for name in names if FILE_CALLS.match(name))
-    posix = set(reaches.pop("vfs_posix.o"))
+    posix = set(reaches.pop("os-vfs_posix.o"))
     assert {"openat", "fdatasync", "flock"} <= {name.removesuffix("64") for name in posix}  # so that the net holds
     assert {name: calls for name, calls in reaches.items() if calls} == {}
 

@@ -1,7 +1,7 @@
 """What the system refuses ends every piece of the library in a typed error, and every command in plain words.
 
 Each case lets one call fail, of all that the package makes from Python about the store and what it writes: with EIO,
-ESTALE, EDQUOT, EROFS and ENODEV in turn. Of the core's own calls csrc/proof/sweeps.c shows the same.
+ESTALE, EDQUOT, EROFS and ENODEV in turn. Of the core's own calls csrc/tests/proof/sweeps.c shows the same.
 """
 
 from __future__ import annotations

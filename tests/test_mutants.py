@@ -1,4 +1,4 @@
-"""The deliberate faults of csrc/mutants.h are in no build but their own; every one has its place and its killer."""
+"""The deliberate faults of csrc/mutants/mutants.h are in no build but their own; every one has its place and its killer."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_faults_are_built_in_only_when_asked_for() -> None:
 
 
 def test_every_mutant_strikes_somewhere_in_the_core(tool: ModuleType) -> None:
-    paths = [path for path in sorted((ROOT / "csrc").glob("*.[ch]")) if path.name != "mutants.h"]
+    paths = [path for path in sorted((ROOT / "csrc").glob("*/**/*.[ch]")) if path.name != "mutants.h"]
     core = "".join(path.read_text(encoding="utf-8") for path in paths)
     assert sorted(set(re.findall(r"\bMUTANT\((\w+)\)", core))) == sorted(mutant.name for mutant in tool.mutants())
 

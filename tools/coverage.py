@@ -15,12 +15,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-OBJECTS = Path("build/c/coverage/core")
+OBJECTS = Path("build/c/coverage/objects")
 DETAILS = Path("build/coverage.txt")
 
 ASSERTIONS = r"\s*assert\(.*"
-SOURCES = r"csrc/[a-z0-9_]+\.[ch]$"
-FOR_TESTS = ("csrc/vfs_sim", "csrc/test_codec", "csrc/mutants")
+SOURCES = r"csrc/(?!tests/(?!sim/)|mutants/)[a-z0-9_/]+\.[ch]$"
+FOR_TESTS = ("csrc/tests/",)
 
 
 def measure() -> list[dict[str, object]]:

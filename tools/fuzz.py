@@ -1,7 +1,7 @@
 """Fuzzing: the record decoder, a segment, a whole store directory, its checkpoint, and the AMQP frame reader.
 
 With clang and its libFuzzer each C target is built under the address and undefined-behaviour sanitizers and run for
---seconds; what it finds is kept in csrc/fuzz/found/TARGET, where plain C tests replay it ever after. Without libFuzzer
+--seconds; what it finds is kept in csrc/tests/fuzz/found/TARGET, where plain C tests replay it ever after. Without libFuzzer
 that is said aloud, and seeds and found cases are replayed under whatever sanitizer there is. The frame reader is
 fuzzed by tools/fuzz_frames.py. The last line is one JSON object; the exit status is 0 if nothing was found.
 
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FUZZ = ROOT / "csrc" / "fuzz"
+FUZZ = ROOT / "csrc" / "tests" / "fuzz"
 BUILD = ROOT / "build" / "fuzz"
 
 #: The longest input of each target: what it has to tell fits.
@@ -80,14 +80,19 @@ def coverage_of(source: Path, compiler: list[str]) -> list[str]:
     """The compiler for one file: the simulated disk is not fuzzed, and the decoder's search is mere comparisons."""
     if source.name.startswith("vfs_sim"):
         return [flag.replace("fuzzer-no-link,", "") for flag in compiler]
-    if source.name == "format_decode.c" and any("fuzzer" in flag for flag in compiler):
+    if source.parent.name == "format" and source.name == "decode.c" and any("fuzzer" in flag for flag in compiler):
         return [*compiler, "-fno-sanitize-coverage=trace-cmp"]
     return compiler
 
 
+def object_of(source: Path, into: Path) -> Path:
+    """Where its object is; files of two folders may have one name."""
+    return into / f"{source.parent.name}-{source.stem}.o"
+
+
 def compile_one(source: Path, into: Path, compiler: list[str]) -> None:
     """Compile a C file if its object is older than it or than any header."""
-    target = into / (source.stem + ".o")
+    target = object_of(source, into)
     if target.exists() and target.stat().st_mtime > max(source.stat().st_mtime, newest_header()):
         return
     done = run(
@@ -101,11 +106,12 @@ def build(name: str, source: Path, compiler: list[str], link: list[str], jobs: i
     """Build a program of the core and one more file."""
     into = BUILD / name
     into.mkdir(parents=True, exist_ok=True)
-    core = sorted((ROOT / "csrc").glob("*.c"))
+    core = sorted(path for path in (ROOT / "csrc").rglob("*.c") if path.relative_to(ROOT).parts[1] != "tests")
+    core += sorted((ROOT / "csrc/tests/sim").glob("*.c"))
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(lambda path: compile_one(path, into, compiler), [*core, source]))
     program = into / source.stem
-    objects = [str(into / (path.stem + ".o")) for path in [*core, source]]
+    objects = [str(object_of(path, into)) for path in [*core, source]]
     done = run([*compiler, *FLAGS, *link, "-o", str(program) + ".out", *objects])
     if done.returncode != 0:
         raise SystemExit(f"logstore: {source.name} does not link:\n{done.stderr}")
@@ -124,7 +130,7 @@ def sanitizer_environment() -> dict[str, str]:
 
 
 def fuzz(target: str, program: Path, seconds: int, seed: int) -> Outcome:
-    """One libFuzzer run; what is new goes to a corpus under build/, what fails into csrc/fuzz/found."""
+    """One libFuzzer run; what is new goes to a corpus under build/, what fails into csrc/tests/fuzz/found."""
     corpus, found, seeds = BUILD / "corpus" / target, FUZZ / "found" / target, FUZZ / "seeds" / target
     for directory in (corpus, found):
         directory.mkdir(parents=True, exist_ok=True)
@@ -192,7 +198,7 @@ def replay_compiler() -> tuple[list[str], list[str]]:
 
 
 def make_seeds() -> None:
-    """Write csrc/fuzz/seeds anew from real stores."""
+    """Write csrc/tests/fuzz/seeds anew from real stores."""
     for target in C_TARGETS:
         shutil.rmtree(FUZZ / "seeds" / target, ignore_errors=True)
     for maker in ("make_seeds", "make_checkpoint_seeds"):
@@ -223,7 +229,7 @@ def main() -> int:
         "--halve", action="append", default=[], choices=[*C_TARGETS, FRAMES], help="half the time for this one"
     )
     parser.add_argument("--build-only", action="store_true")
-    parser.add_argument("--make-seeds", action="store_true", help="write csrc/fuzz/seeds anew, and nothing else")
+    parser.add_argument("--make-seeds", action="store_true", help="write csrc/tests/fuzz/seeds anew, and nothing else")
     options = parser.parse_args()
     if options.make_seeds:
         make_seeds()
@@ -243,7 +249,7 @@ def main() -> int:
         if target in C_TARGETS and libfuzzer:
             build("targets", FUZZ / f"fuzz_{target}.c", compiler, link, options.jobs)
         elif target in C_TARGETS:
-            build("replay", ROOT / "csrc" / "tests" / f"test_fuzz_{target}.c", compiler, link, options.jobs)
+            build("replay", ROOT / "csrc" / "tests" / "unit" / f"test_fuzz_{target}.c", compiler, link, options.jobs)
     if options.build_only:
         return 0
     with ThreadPoolExecutor(options.jobs) as pool:

@@ -1,7 +1,7 @@
 """Fuzz the AMQP frame reader: with atheris where there is a wheel of it, else with hypothesis.
 
-What must hold is in tests/broker/frame_checks.py; seeds and what was found are kept in csrc/fuzz/seeds/frames and
-csrc/fuzz/found/frames, and tests/broker/test_broker_fuzz.py replays them. The last line is one JSON object.
+What must hold is in tests/broker/frame_checks.py; seeds and what was found are kept in csrc/tests/fuzz/seeds/frames and
+csrc/tests/fuzz/found/frames, and tests/broker/test_broker_fuzz.py replays them. The last line is one JSON object.
 
     python tools/fuzz_frames.py [--seconds S] [--seed N] [--make-seeds]
 """
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SEEDS, FOUND = ROOT / "csrc/fuzz/seeds/frames", ROOT / "csrc/fuzz/found/frames"
+SEEDS, FOUND = ROOT / "csrc/tests/fuzz/seeds/frames", ROOT / "csrc/tests/fuzz/found/frames"
 CORPUS = ROOT / "build/fuzz/corpus/frames"
 INPUT_BYTES_MAX = 4096
 

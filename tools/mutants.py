@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shows that the proof would notice: every deliberate fault of csrc/mutants.h must make one of its programs fail.
+"""Shows that the proof would notice: every deliberate fault of csrc/mutants/mutants.h must make one of its programs fail.
 
     tools/mutants.py [--tier fast|full] [--seconds S] [--only NAME,...] [--jobs N] [--limit S] [--find] [--list]
                      [--build-only]
@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADER = ROOT / "csrc/mutants.h"
+HEADER = ROOT / "csrc/mutants/mutants.h"
 KILLERS = ROOT / "tools/mutant_killers.json"
 BUILT = ROOT / "build/c/mutants"
 
@@ -69,7 +69,7 @@ _COUNTS = re.compile(r"^(\d+) passed, (\d+) failed$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault, as csrc/mutants.h lists it."""
+    """One fault, as csrc/mutants/mutants.h lists it."""
 
     name: str
     breaks: str
@@ -109,7 +109,7 @@ def mutants() -> list[Mutant]:
 
 def build() -> None:
     """Makes the programs with the faults compiled in."""
-    there = [name for name in PROOFS if (ROOT / f"csrc/proof/{name}.c").exists()]
+    there = [name for name in PROOFS if (ROOT / f"csrc/tests/proof/{name}.c").exists()]
     targets = [f"build/c/mutants/{name}" for name in (*there, *TESTS)]
     jobs = os.cpu_count() or 1
     command = ["make", "--no-print-directory", f"-j{jobs}", "VARIANT=mutants", *targets]
@@ -356,7 +356,7 @@ def main() -> int:
     everyone = mutants()
     unknown = sorted(only - {mutant.name for mutant in everyone})
     if unknown:
-        print(f"mutants: {unknown[0]} is none of csrc/mutants.h", file=sys.stderr)
+        print(f"mutants: {unknown[0]} is none of csrc/mutants/mutants.h", file=sys.stderr)
         return 2
     chosen = [mutant for mutant in everyone if not only or mutant.name in only]
     if asked.list:

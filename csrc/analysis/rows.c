@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 
+#include "log/damage.h"
 #include "os/error.h"
 #include "log/log.h"
 

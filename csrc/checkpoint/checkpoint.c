@@ -7,48 +7,30 @@
 #include <string.h>
 
 #include "mutants/mutants.h"
-#include "store/store.h"
 
-void checkpoints_init(ls_store *store) {
-    (void)pthread_cond_init(&store->checkpoints.wake, NULL);
-    (void)pthread_cond_init(&store->checkpoints.done, NULL);
+void checkpoints_init(struct checkpoints *c, struct log *log, struct state *state, bool disabled) {
+    c->log = log;
+    c->state = state;
+    c->disabled = disabled;
+    (void)pthread_cond_init(&c->wake, NULL);
+    (void)pthread_cond_init(&c->done, NULL);
 }
 
-void checkpoints_free(ls_store *store) {
-    free(store->checkpoints.deletions);
-    (void)pthread_cond_destroy(&store->checkpoints.wake);
-    (void)pthread_cond_destroy(&store->checkpoints.done);
-}
-
-bool checkpoint_prepare_deletion(ls_store *store) {
-    struct checkpoints *c = &store->checkpoints;
-    if (c->deletion_count == c->deletion_capacity) {
-        size_t capacity = c->deletion_capacity == 0 ? 16 : 2 * c->deletion_capacity;
-        struct deletion *deletions = realloc(c->deletions, capacity * sizeof *deletions);
-        if (deletions == NULL) {
-            return false;
-        }
-        c->deletions = deletions;
-        c->deletion_capacity = capacity;
-    }
-    return true;
-}
-
-void checkpoint_note_deletion(ls_store *store, uint32_t queue_id, uint64_t lsn) {
-    struct checkpoints *c = &store->checkpoints;
-    c->deletions[c->deletion_count++] = (struct deletion){.lsn = lsn, .queue_id = queue_id};
+void checkpoints_free(struct checkpoints *c) {
+    (void)pthread_cond_destroy(&c->wake);
+    (void)pthread_cond_destroy(&c->done);
 }
 
 /* ---- the policy ---- */
 
 /* Bytes that an open would have to replay. */
-static uint64_t log_since(const ls_store *store) {
-    const struct log *g = &store->log;
+static uint64_t log_since(const struct checkpoints *c) {
+    const struct log *g = c->log;
     uint64_t bytes = 0;
     for (size_t i = g->segment_count; i-- > g->base_index;) {
         const struct segment *s = g->segments[i];
         uint64_t end_lsn = s->end_lsn != 0 ? s->end_lsn : g->end_lsn;
-        uint64_t from = store->checkpoints.lsn > s->first_lsn ? store->checkpoints.lsn : s->first_lsn;
+        uint64_t from = c->lsn > s->first_lsn ? c->lsn : s->first_lsn;
         bytes += end_lsn > from ? end_lsn - from : 0;
         if (from > s->first_lsn) {
             break;
@@ -58,27 +40,26 @@ static uint64_t log_since(const ls_store *store) {
 }
 
 /* About what one would take: most messages are a plain row. */
-static uint64_t about_its_size(const ls_store *store) {
-    const struct table *t = &store->table;
+static uint64_t about_its_size(const struct checkpoints *c) {
+    const struct table *t = &c->state->table;
     uint64_t bytes = (uint64_t)PLAIN_ROW_BYTES * t->message_count + (uint64_t)TRANSACTION_ROW_BYTES * t->tx_count +
                      (uint64_t)CHAIN_OPERATION_BYTES * t->work_count;
-    return bytes > store->checkpoints.bytes ? bytes : store->checkpoints.bytes;
+    return bytes > c->bytes ? bytes : c->bytes;
 }
 
-static bool is_due(const ls_store *store) {
-    const struct log *g = &store->log;
-    if (store->options.no_checkpoint != 0 || !g->serving || g->poison != 0 || g->cannot_grow ||
-        g->append_lsn < store->checkpoints.retry_lsn) {
+static bool is_due(const struct checkpoints *c) {
+    const struct log *g = c->log;
+    if (c->disabled || !g->serving || g->poison != 0 || g->cannot_grow ||
+        g->append_lsn < c->retry_lsn) {
         return false;
     }
     uint64_t much = CHECKPOINT_SEGMENTS * g->segment_size;
     much = much > CHECKPOINT_LOG_MIN ? much : CHECKPOINT_LOG_MIN;
-    uint64_t size = CHECKPOINT_TIMES_ITS_SIZE * about_its_size(store);
-    return log_since(store) > (size > much ? size : much);
+    uint64_t size = CHECKPOINT_TIMES_ITS_SIZE * about_its_size(c);
+    return log_since(c) > (size > much ? size : much);
 }
 
-void checkpoint_consider(ls_store *store) {
-    struct checkpoints *c = &store->checkpoints;
+void checkpoint_consider(struct checkpoints *c) {
     if (c->thread_running && !c->running) {
         (void)pthread_cond_signal(&c->wake);
     }
@@ -87,7 +68,7 @@ void checkpoint_consider(ls_store *store) {
 /* ---- taking one ---- */
 
 struct taking {
-    ls_store *store;
+    struct checkpoints *c;
     struct checkpoint_header header;
     struct rows rows;
     struct checkpoint_file file;
@@ -95,28 +76,27 @@ struct taking {
 };
 
 /* The lock is held. After a close has begun only the closing thread goes on. */
-static bool must_end(const ls_store *store) {
-    const struct log *g = &store->log;
+static bool must_end(const struct checkpoints *c) {
+    const struct log *g = c->log;
     bool allowed = g->serving || (g->closing && pthread_equal(g->closer, pthread_self()));
-    return !allowed || store->checkpoints.give_up;
+    return !allowed || c->give_up;
 }
 
-static int ended_early(const ls_store *store) {
-    return store->checkpoints.give_up
+static int ended_early(const struct checkpoints *c) {
+    return c->give_up
                ? fail(LS_FULL, "the checkpoint was given up, since the log needs the disk's last blocks")
                : fail(LS_CLOSED, "the store is being closed");
 }
 
 /* Alone, between two moves of chains, and at the end of a batch. */
-static int find_the_moment(ls_store *store) {
-    struct log *g = &store->log;
-    struct checkpoints *c = &store->checkpoints;
+static int find_the_moment(struct checkpoints *c) {
+    struct log *g = c->log;
     for (;;) {
         while (c->running) {
             log_wait(g, &c->done);
         }
-        if (must_end(store)) {
-            return ended_early(store);
+        if (must_end(c)) {
+            return ended_early(c);
         }
         if (g->mid_chain) { /* replay would have to know the copies that were made before */
             log_wait(g, &g->maker_done);
@@ -134,9 +114,9 @@ static int find_the_moment(ls_store *store) {
 }
 
 static int begin(struct taking *k) {
-    ls_store *store = k->store;
-    struct log *g = &store->log;
-    int rc = find_the_moment(store);
+    struct checkpoints *c = k->c;
+    struct log *g = c->log;
+    int rc = find_the_moment(c);
     if (rc != LS_OK) {
         return rc;
     }
@@ -151,8 +131,8 @@ static int begin(struct taking *k) {
     if (error != 0) {
         return fail_errno(LS_IO, -error, "no random bytes for a checkpoint");
     }
-    rc = rows_begin(&k->rows, store, &k->header);
-    store->checkpoints.running = rc == LS_OK;
+    rc = rows_begin(&k->rows, c->state, &k->header);
+    c->running = rc == LS_OK;
     return rc;
 }
 
@@ -170,13 +150,13 @@ static void write_blocks(struct taking *k, struct row_block *list, bool all) {
 
 /* Lock held at both ends. Whatever fails, every message is passed, so that the next checkpoint begins anew. */
 static void copy_all(struct taking *k) {
-    struct log *g = &k->store->log;
+    struct log *g = k->c->log;
     bool more = true;
     log_let_go(g);
     k->error = -checkpoint_file_begin(&k->file, g->v, g->dir, &k->header, &g->written);
     while (more) {
         log_take_back(g);
-        if (k->error != 0 || must_end(k->store)) {
+        if (k->error != 0 || must_end(k->c)) {
             k->rows.failed = true;
         }
         more = rows_copy_some(&k->rows);
@@ -194,9 +174,9 @@ static void copy_all(struct taking *k) {
 
 /* Lock held at both ends. Everything is copied; the rest is to make it durable, the log first. */
 static int finish(struct taking *k) {
-    struct log *g = &k->store->log;
-    bool no_memory = k->rows.failed && k->error == 0 && !must_end(k->store);
-    int rc = no_memory ? fail_memory() : must_end(k->store) ? ended_early(k->store) : LS_OK;
+    struct log *g = k->c->log;
+    bool no_memory = k->rows.failed && k->error == 0 && !must_end(k->c);
+    int rc = no_memory ? fail_memory() : must_end(k->c) ? ended_early(k->c) : LS_OK;
     rc = rc == LS_OK && k->error == 0 ? log_force(g, k->header.lsn) : rc;
     if (rc != LS_OK) {
         return rc;
@@ -227,8 +207,8 @@ static int finish(struct taking *k) {
 }
 
 static void note_result(struct taking *k, int rc) {
-    struct checkpoints *c = &k->store->checkpoints;
-    struct log *g = &k->store->log;
+    struct checkpoints *c = k->c;
+    struct log *g = k->c->log;
     if (rc == LS_OK) {
         c->lsn = k->header.lsn;
         c->bytes = k->header.file_bytes;
@@ -239,10 +219,10 @@ static void note_result(struct taking *k, int rc) {
     g->stats.checkpoint_failures++;
 }
 
-int checkpoint_take(ls_store *store, ls_checkpoint_info *info) {
-    struct log *g = &store->log;
+int checkpoint_take(struct checkpoints *c, ls_checkpoint_info *info) {
+    struct log *g = c->log;
     uint64_t start_us = g->v->monotonic_us(g->v);
-    struct taking k = {.store = store};
+    struct taking k = {.c = c};
     int rc = begin(&k);
     if (rc != LS_OK) {
         note_result(&k, rc);
@@ -257,8 +237,8 @@ int checkpoint_take(ls_store *store, ls_checkpoint_info *info) {
         (void)fail_again(&kept);
     }
     note_result(&k, rc);
-    store->checkpoints.running = store->checkpoints.give_up = false;
-    (void)pthread_cond_broadcast(&store->checkpoints.done);
+    c->running = c->give_up = false;
+    (void)pthread_cond_broadcast(&c->done);
     if (rc == LS_OK && info != NULL) {
         *info = (ls_checkpoint_info){
             .lsn = k.header.lsn,
@@ -273,9 +253,8 @@ int checkpoint_take(ls_store *store, ls_checkpoint_info *info) {
     return rc;
 }
 
-bool checkpoint_give_up(ls_store *store) {
-    struct checkpoints *c = &store->checkpoints;
-    struct log *g = &store->log;
+bool checkpoint_give_up(struct checkpoints *c) {
+    struct log *g = c->log;
     bool any = c->running;
     while (c->running) {
         c->give_up = true;
@@ -291,13 +270,12 @@ bool checkpoint_give_up(ls_store *store) {
 /* ---- the thread ---- */
 
 static void *checkpoint_thread(void *context) {
-    ls_store *store = context;
-    struct log *g = &store->log;
-    struct checkpoints *c = &store->checkpoints;
+    struct checkpoints *c = context;
+    struct log *g = c->log;
     (void)pthread_mutex_lock(&g->lock);
     while (!c->stopping) {
-        if (is_due(store)) {
-            (void)checkpoint_take(store, NULL);
+        if (is_due(c)) {
+            (void)checkpoint_take(c, NULL);
         } else {
             log_wait(g, &c->wake);
         }
@@ -306,24 +284,22 @@ static void *checkpoint_thread(void *context) {
     return NULL;
 }
 
-int checkpoint_start_thread(ls_store *store) {
-    struct checkpoints *c = &store->checkpoints;
-    if (!store->log.background || store->options.no_checkpoint != 0) {
+int checkpoint_start_thread(struct checkpoints *c) {
+    if (!c->log->background || c->disabled) {
         return LS_OK;
     }
-    int rc = pthread_create(&c->thread, NULL, checkpoint_thread, store);
+    int rc = pthread_create(&c->thread, NULL, checkpoint_thread, c);
     if (rc != 0) {
         return fail_errno(LS_IO, rc, "the thread that takes checkpoints cannot be started");
     }
-    (void)pthread_mutex_lock(&store->log.lock);
+    (void)pthread_mutex_lock(&c->log->lock);
     c->thread_running = true;
-    (void)pthread_mutex_unlock(&store->log.lock);
+    (void)pthread_mutex_unlock(&c->log->lock);
     return LS_OK;
 }
 
-void checkpoint_stop_thread(ls_store *store) {
-    struct checkpoints *c = &store->checkpoints;
-    struct log *g = &store->log;
+void checkpoint_stop_thread(struct checkpoints *c) {
+    struct log *g = c->log;
     (void)pthread_mutex_lock(&g->lock);
     bool running = c->thread_running;
     c->stopping = true;
@@ -340,68 +316,11 @@ void checkpoint_stop_thread(ls_store *store) {
     }
 }
 
-void checkpoint_at_close(ls_store *store) {
-    const struct log *g = &store->log;
+void checkpoint_at_close(struct checkpoints *c) {
+    const struct log *g = c->log;
     bool written = g->last_batch.end_lsn != 0 && g->last_batch.end_lsn == g->end_lsn;
-    if (written && store->options.no_checkpoint == 0 && g->poison == 0 && !g->cannot_grow &&
-        log_since(store) >= CHECKPOINT_LOG_MIN) {
-        (void)checkpoint_take(store, NULL);
+    if (written && !c->disabled && g->poison == 0 && !g->cannot_grow &&
+        log_since(c) >= CHECKPOINT_LOG_MIN) {
+        (void)checkpoint_take(c, NULL);
     }
-}
-
-/* ---- the public part ---- */
-
-int ls_checkpoint(ls_store *store, ls_checkpoint_info *info) {
-    int rc = store_enter(store);
-    if (rc != LS_OK) {
-        return rc;
-    }
-    return store_leave(store, checkpoint_take(store, info), LEAVE_QUIETLY);
-}
-
-/* In steps, so that nobody waits long for the lock. */
-int ls_checkpoint_size(ls_store *store, ls_checkpoint_info *info) {
-    enum { STEP_MESSAGES = 4096 };
-    int rc = store_look(store);
-    if (rc != LS_OK) {
-        return rc;
-    }
-    if (!store->checkpoints.running) {
-        rows_forget_old_deletions(store);
-    }
-    const struct table *t = &store->table;
-    uint64_t rows = (uint64_t)DELETION_ROW_BYTES * store->checkpoints.deletion_count +
-                    (uint64_t)TRANSACTION_ROW_BYTES * t->tx_count;
-    *info = (ls_checkpoint_info){.messages = t->message_count,
-                                 .places = t->place_count,
-                                 .operations = t->work_count,
-                                 .transactions = t->tx_count};
-    for (uint32_t number = 0; number < t->message_slots; number++) {
-        struct message *m = table_message(t, number);
-        rows += (m->flags & MESSAGE_FREE) == 0 ? rows_bytes_of(m) : 0;
-        if (number % STEP_MESSAGES == STEP_MESSAGES - 1) {
-            log_let_go(&store->log);
-            (void)sched_yield();
-            log_take_back(&store->log);
-        }
-    }
-    uint64_t blocks = rows / (CHECKPOINT_BLOCK_BYTES - CHECKPOINT_BLOCK_HEADER_BYTES) + (rows > 0 ? 1 : 0);
-    info->bytes = CHECKPOINT_HEADER_BYTES + CHECKPOINT_BLOCK_HEADER_BYTES * blocks + rows;
-    return store_leave(store, rc, LEAVE_QUIETLY);
-}
-
-const char *ls_checkpoint_state_text(int state) {
-    static const char *const texts[] = {
-        "there is none",
-        "used",
-        "it is damaged",
-        "it is of a newer format version",
-        "it is another store's",
-        "the log ends before it",
-        "the base of the log has passed it",
-        "the batch that it names is not in the log",
-        "the log behind it contradicts it",
-        "it cannot be read",
-    };
-    return state >= 0 && (size_t)state < sizeof texts / sizeof *texts ? texts[state] : "unknown";
 }

@@ -20,8 +20,10 @@
 #include <stdint.h>
 
 #include "format/checkpoint.h"
-#include "os/io.h"
+#include "log/log.h"
 #include "logstore.h"
+#include "os/io.h"
+#include "replay/state.h"
 
 enum {
     CHECKPOINT_SEGMENTS = 8,       /* of log since the last one, before another is written in the background, and */
@@ -29,16 +31,10 @@ enum {
     CHECKPOINT_LOG_MIN = 8 << 20,  /* bytes, which replay in 10 ms: less of log is worth none, at close neither */
 };
 
-/* A QUEUE_DELETE in the log: what names the queue below it is without effect. */
-struct deletion {
-    uint64_t lsn;
-    uint32_t queue_id;
-};
-
 struct checkpoints {
-    struct deletion *deletions; /* the newest last; those that fell below the base are left out from time to time */
-    size_t deletion_count;
-    size_t deletion_capacity;
+    struct log *log;
+    struct state *state;
+    bool disabled;
     uint64_t lsn;       /* of the one in place that an open could use; 0: none */
     uint64_t bytes;     /* its size */
     uint64_t epoch;     /* in which it was taken */
@@ -53,25 +49,20 @@ struct checkpoints {
 };
 
 struct replay;
-struct message;
 
-void checkpoints_init(ls_store *store);
-void checkpoints_free(ls_store *store);
-
-/* Memory for one more deletion; then noting it cannot fail. */
-bool checkpoint_prepare_deletion(ls_store *store);
-void checkpoint_note_deletion(ls_store *store, uint32_t queue_id, uint64_t lsn);
+void checkpoints_init(struct checkpoints *c, struct log *log, struct state *state, bool disabled);
+void checkpoints_free(struct checkpoints *c);
 
 /* Lock held. Wakes the thread if one is due. */
-void checkpoint_consider(ls_store *store);
+void checkpoint_consider(struct checkpoints *c);
 /* (waits) Lock held: ends one that is being taken, and removes the one in place; whether there was anything. */
-bool checkpoint_give_up(ls_store *store);
+bool checkpoint_give_up(struct checkpoints *c);
 /* (waits) Lock held: one now. */
-int checkpoint_take(ls_store *store, ls_checkpoint_info *info);
-int checkpoint_start_thread(ls_store *store);
-void checkpoint_stop_thread(ls_store *store); /* lock not held */
+int checkpoint_take(struct checkpoints *c, ls_checkpoint_info *info);
+int checkpoint_start_thread(struct checkpoints *c);
+void checkpoint_stop_thread(struct checkpoints *c); /* lock not held */
 /* Lock held, everything closed but the files: one more if it is worth it. */
-void checkpoint_at_close(ls_store *store);
+void checkpoint_at_close(struct checkpoints *c);
 
 /* ---- checkpoint_rows.c: from the table to blocks of rows; all with the lock held ---- */
 
@@ -83,7 +74,7 @@ struct row_block {
 };
 
 struct rows {
-    ls_store *store;
+    struct state *state;
     struct checkpoint_header *header; /* its counts grow */
     struct row_block *filling;
     struct row_block *full; /* waiting to be written */
@@ -97,7 +88,7 @@ struct rows {
 };
 
 /* The table as it is at this moment is what will be copied. LS_NO_MEMORY. */
-int rows_begin(struct rows *r, ls_store *store, struct checkpoint_header *header);
+int rows_begin(struct rows *r, struct state *state, struct checkpoint_header *header);
 /* Some more messages; false: there are no more. Others may change the table between two calls. */
 bool rows_copy_some(struct rows *r);
 struct row_block *rows_take_full(struct rows *r); /* a list */
@@ -105,7 +96,7 @@ struct row_block *rows_take_full(struct rows *r); /* a list */
 void rows_end(struct rows *r);
 void rows_free(struct rows *r);
 /* Leaves those out that no checkpoint tells any more; while none is being taken. */
-void rows_forget_old_deletions(ls_store *store);
+void rows_forget_old_deletions(struct state *state, uint64_t base_lsn);
 /* How many bytes the rows of this message take. */
 uint64_t rows_bytes_of(struct message *m);
 
@@ -132,8 +123,8 @@ void checkpoint_file_abandon(struct checkpoint_file *f);
  * Between the scan and the replay. LS_OK: either *used, the table is as at the checkpoint's LSN, and the scan goes on
  * there; or not, and the table is empty. The report says which, and why.
  */
-int checkpoint_load(struct replay *p, int dir, bool *used);
+int checkpoint_load(struct checkpoints *c, struct replay *p, int dir, bool *used);
 /* The replay found a contradiction: back to an empty table and the base. */
-void checkpoint_forget(struct replay *p);
+void checkpoint_forget(struct checkpoints *c, struct replay *p);
 
 #endif

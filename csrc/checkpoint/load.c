@@ -103,15 +103,15 @@ static int following_row(struct loading *l, uint32_t bytes, const uint8_t **row)
 
 static int take_deletion(struct loading *l, const uint8_t *row) {
     struct deletion_row d;
-    ls_store *store = l->p->store;
+    struct state *state = l->p->state;
     if (format_get_deletion_row(row, l->h.lsn, &d) != FORMAT_OK || table_any_queue(l->t, d.queue_id) != NULL) {
         return LOAD_DAMAGED;
     }
-    if (!table_add_queue(l->t, d.queue_id) || !checkpoint_prepare_deletion(store)) {
+    if (!table_add_queue(l->t, d.queue_id) || !state_prepare_deletion(state)) {
         return fail_memory();
     }
     table_any_queue(l->t, d.queue_id)->deleted = true;
-    checkpoint_note_deletion(store, d.queue_id, d.lsn);
+    state_note_deletion(state, d.queue_id, d.lsn);
     l->deletions++;
     return LS_OK;
 }
@@ -371,7 +371,7 @@ static bool open_file(struct loading *l) {
         report->checkpoint_state = result == FORMAT_NEWER ? LS_CHECKPOINT_NEWER : LS_CHECKPOINT_DAMAGED;
         return false;
     }
-    if (memcmp(l->h.uuid, l->p->store->meta.uuid, UUID_BYTES) != 0 && !MUTANT(CHECKPOINT_OF_ANOTHER_STORE)) {
+    if (memcmp(l->h.uuid, l->p->scan->meta.uuid, UUID_BYTES) != 0 && !MUTANT(CHECKPOINT_OF_ANOTHER_STORE)) {
         report->checkpoint_state = LS_CHECKPOINT_FOREIGN;
         return false;
     }
@@ -410,17 +410,14 @@ static int read_rows(struct loading *l) {
     return take_rows(l);
 }
 
-void checkpoint_forget(struct replay *p) {
-    struct ls_store *store = p->store;
-    table_free(p->t);
-    table_init(p->t);
-    store->checkpoints.deletion_count = 0;
-    store->checkpoints.lsn = store->checkpoints.bytes = 0;
+void checkpoint_forget(struct checkpoints *c, struct replay *p) {
+    state_clear(p->state);
+    c->lsn = c->bytes = 0;
     scan_rewind(p->scan);
 }
 
-int checkpoint_load(struct replay *p, int dir, bool *used) {
-    struct loading l = {.p = p, .t = p->t, .v = p->g->v, .dir = dir, .file = -1};
+int checkpoint_load(struct checkpoints *c, struct replay *p, int dir, bool *used) {
+    struct loading l = {.p = p, .t = p->t, .v = p->scan->v, .dir = dir, .file = -1};
     uint64_t start_us = l.v->monotonic_us(l.v);
     bool found = false;
     *used = false;
@@ -429,16 +426,16 @@ int checkpoint_load(struct replay *p, int dir, bool *used) {
         rc = read_rows(&l);
         if (rc == LS_OK) {
             *used = true;
-            p->store->checkpoints.lsn = l.h.lsn;
-            p->store->checkpoints.bytes = l.h.file_bytes;
-            p->store->checkpoints.epoch = l.h.epoch;
+            c->lsn = l.h.lsn;
+            c->bytes = l.h.file_bytes;
+            c->epoch = l.h.epoch;
             p->report->checkpoint_state = LS_CHECKPOINT_USED;
         } else if (rc < 0) {
             rc = ignore(&l, rc == LOAD_UNREADABLE ? LS_CHECKPOINT_UNREADABLE : LS_CHECKPOINT_DAMAGED);
         }
     }
     if (!*used && rc == LS_OK) {
-        checkpoint_forget(p);
+        checkpoint_forget(c, p);
     }
     if (l.file >= 0) {
         (void)l.v->close(l.v, l.file);

@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "mutants/mutants.h"
-#include "store/store.h"
 
 enum {
     SLICE_MESSAGES = 512, /* copied under one hold of the lock */
@@ -94,12 +93,12 @@ static uint64_t moved_at(const struct message *m) {
  * without it. A deletion that is not in the list, as of the checkpoint's LSN, came after it or fell below the base.
  */
 static bool is_told(const struct rows *r, const struct message *m, const struct work *w) {
-    if (table_queue(&r->store->table, w->queue_id) != NULL) {
+    if (table_queue(&r->state->table, w->queue_id) != NULL) {
         return true;
     }
-    const struct checkpoints *c = &r->store->checkpoints;
-    for (size_t i = c->deletion_count; i-- > 0 && c->deletions[i].lsn >= r->header->lsn;) {
-        if (c->deletions[i].queue_id == w->queue_id) {
+    const struct deletions *d = &r->state->deletions;
+    for (size_t i = d->count; i-- > 0 && d->items[i].lsn >= r->header->lsn;) {
+        if (d->items[i].queue_id == w->queue_id) {
             return true;
         }
     }
@@ -254,29 +253,28 @@ static void copy_message(void *context, struct message *m) {
 /* ---- deletions and transactions, all at once ---- */
 
 /* Those below the base are told by nothing in the log any more, unless places on the queue are still being swept. */
-void rows_forget_old_deletions(ls_store *store) {
-    struct checkpoints *c = &store->checkpoints;
-    uint64_t base_lsn = log_base_lsn(&store->log);
+void rows_forget_old_deletions(struct state *state, uint64_t base_lsn) {
+    struct deletions *d = &state->deletions;
     size_t kept = 0;
-    for (size_t i = 0; i < c->deletion_count; i++) {
-        if (c->deletions[i].lsn >= base_lsn || table_any_queue(&store->table, c->deletions[i].queue_id) != NULL) {
-            c->deletions[kept++] = c->deletions[i];
+    for (size_t i = 0; i < d->count; i++) {
+        if (d->items[i].lsn >= base_lsn || table_any_queue(&state->table, d->items[i].queue_id) != NULL) {
+            d->items[kept++] = d->items[i];
         }
     }
-    c->deletion_count = kept;
+    d->count = kept;
 }
 
 static bool copy_deletions(struct rows *r) {
-    const struct checkpoints *c = &r->store->checkpoints;
-    if (c->deletion_count == 0 || MUTANT(CHECKPOINT_WITHOUT_DELETIONS)) {
+    const struct deletions *d = &r->state->deletions;
+    if (d->count == 0 || MUTANT(CHECKPOINT_WITHOUT_DELETIONS)) {
         return true;
     }
-    r->deletions = calloc(c->deletion_count, sizeof *r->deletions);
+    r->deletions = calloc(d->count, sizeof *r->deletions);
     if (r->deletions == NULL) {
         return false;
     }
-    memcpy(r->deletions, c->deletions, c->deletion_count * sizeof *r->deletions);
-    r->deletion_count = c->deletion_count;
+    memcpy(r->deletions, d->items, d->count * sizeof *r->deletions);
+    r->deletion_count = d->count;
     qsort(r->deletions, r->deletion_count, sizeof *r->deletions, by_queue);
     for (size_t i = 0; i < r->deletion_count; i++) {
         uint8_t *at = row_room(r, DELETION_ROW_BYTES);
@@ -291,7 +289,7 @@ static bool copy_deletions(struct rows *r) {
 }
 
 static bool copy_transactions(struct rows *r) {
-    const struct table *t = &r->store->table;
+    const struct table *t = &r->state->table;
     for (uint32_t i = 0; i < t->tx_slots; i++) {
         const struct tx *tx = t->txs[i];
         if (tx == NULL || MUTANT(CHECKPOINT_WITHOUT_TRANSACTIONS)) {
@@ -322,13 +320,13 @@ static bool copy_transactions(struct rows *r) {
 
 /* ---- the walk ---- */
 
-int rows_begin(struct rows *r, ls_store *store, struct checkpoint_header *header) {
-    struct table *t = &store->table;
+int rows_begin(struct rows *r, struct state *state, struct checkpoint_header *header) {
+    struct table *t = &state->table;
     assert(t->copy == NULL);
-    *r = (struct rows){.store = store, .header = header};
+    *r = (struct rows){.state = state, .header = header};
     r->full_end = &r->full;
     r->walk = calloc(1, sizeof *r->walk);
-    rows_forget_old_deletions(store);
+    rows_forget_old_deletions(state, header->base_lsn);
     if (r->walk == NULL || !copy_deletions(r) || !copy_transactions(r)) {
         rows_free(r);
         return fail_memory();
@@ -343,7 +341,7 @@ int rows_begin(struct rows *r, ls_store *store, struct checkpoint_header *header
 /* The next message along the queues; NULL at the end of the last. One on several is met several times. */
 static struct message *next_on_queue(struct rows *r) {
     struct walk *w = r->walk;
-    const struct table *t = &r->store->table;
+    const struct table *t = &r->state->table;
     while (w->queue < t->queue_count) {
         struct queue *q = t->queues[w->queue];
         if (!w->on_queue && q != NULL && !q->deleted) {
@@ -368,7 +366,7 @@ static struct message *next_on_queue(struct rows *r) {
 
 static struct message *next_slot(struct rows *r) {
     struct walk *w = r->walk;
-    return w->slot < w->slot_end ? table_message(&r->store->table, w->slot++) : NULL;
+    return w->slot < w->slot_end ? table_message(&r->state->table, w->slot++) : NULL;
 }
 
 bool rows_copy_some(struct rows *r) {
@@ -379,14 +377,14 @@ bool rows_copy_some(struct rows *r) {
             return false;
         }
         if ((m->flags & MESSAGE_FREE) == 0) {
-            table_touch(&r->store->table, m);
+            table_touch(&r->state->table, m);
         }
     }
     return true;
 }
 
 void rows_end(struct rows *r) {
-    struct table *t = &r->store->table;
+    struct table *t = &r->state->table;
     if (r->walk->on_queue) {
         cursor_stop(&r->walk->cursor);
         r->walk->on_queue = false;

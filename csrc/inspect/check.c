@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "inspect/inspect.h"
+#include "log/damage.h"
 
 static int wrong(const struct scan_batch *b, uint64_t lsn, const char *what) {
     return fail_at(LS_CORRUPT, b->first_lsn, lsn, "the log contradicts itself: %s", what);

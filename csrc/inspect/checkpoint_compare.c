@@ -101,7 +101,7 @@ static bool message_differs(const struct sides *s, struct message *a, struct mes
 }
 
 static bool messages_differ(const struct sides *s) {
-    const struct table *t = &s->with->table, *u = &s->without->table;
+    const struct table *t = &s->with->state.table, *u = &s->without->state.table;
     for (uint32_t number = 0; number < t->message_slots; number++) {
         struct message *a = table_message(t, number);
         if ((a->flags & MESSAGE_FREE) != 0) {
@@ -134,8 +134,8 @@ static bool run_differs(const struct sides *s, const struct queue *q, const stru
         if (a == NULL || b == NULL) {
             return (a != NULL || b != NULL) && differ(s, 0, q->id, "how many places the queue has");
         }
-        uint64_t id = table_message(&s->with->table, a->message)->id;
-        if (id != table_message(&s->without->table, b->message)->id) {
+        uint64_t id = table_message(&s->with->state.table, a->message)->id;
+        if (id != table_message(&s->without->state.table, b->message)->id) {
             return differ(s, id, q->id, "the queue's order");
         }
         cursor_step(&x);
@@ -144,7 +144,7 @@ static bool run_differs(const struct sides *s, const struct queue *q, const stru
 }
 
 static bool queues_differ(const struct sides *s) {
-    const struct table *t = &s->with->table, *u = &s->without->table;
+    const struct table *t = &s->with->state.table, *u = &s->without->state.table;
     for (uint32_t i = 0; i < t->queue_count; i++) {
         const struct queue *q = t->queues[i];
         const struct queue *r = q != NULL ? table_any_queue(u, q->id) : NULL;
@@ -168,7 +168,7 @@ static bool queues_differ(const struct sides *s) {
 }
 
 static bool transactions_differ(const struct sides *s) {
-    const struct table *t = &s->with->table, *u = &s->without->table;
+    const struct table *t = &s->with->state.table, *u = &s->without->state.table;
     for (uint32_t i = 0; i < t->tx_slots; i++) {
         const struct tx *a = t->txs[i];
         const struct tx *b = a != NULL ? table_tx(u, a->id) : NULL;
@@ -199,8 +199,8 @@ static bool segments_differ(const struct sides *s) {
         same = a->first_lsn == b->first_lsn && a->live_records == b->live_records && a->live_bytes == b->live_bytes &&
                a->largest_bytes == b->largest_bytes;
     }
-    if (same && s->with->table.growth <= s->without->table.growth &&
-        s->with->table.loose_count == s->without->table.loose_count) {
+    if (same && s->with->state.table.growth <= s->without->state.table.growth &&
+        s->with->state.table.loose_count == s->without->state.table.loose_count) {
         return false;
     }
     return differ(s, 0, 0, same ? "what admission reckons with" : "what lives in each segment");
@@ -209,7 +209,7 @@ static bool segments_differ(const struct sides *s) {
 int ls_checkpoint_compare(ls_store *with, ls_store *without, ls_checkpoint_difference *difference) {
     *difference = (ls_checkpoint_difference){.differs = 0};
     struct sides s = {.with = with, .without = without, .d = difference};
-    const ls_recovery *a = &with->recovery, *b = &without->recovery;
+    const ls_recovery *a = &with->state.report, *b = &without->state.report;
     if (a->base_lsn != b->base_lsn || a->end_lsn != b->end_lsn) {
         return fail(LS_OPTION, "the two were not read to the same end, so they cannot be compared");
     }

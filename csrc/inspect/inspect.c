@@ -32,11 +32,10 @@ int inspection_dir(const struct inspection *i) { return i->reader->dir; }
 static void begin(ls_store *store, struct inspection *i) {
     struct scan *s = &i->reader->scan;
     struct log *g = &store->log;
-    i->replay = (struct replay){.store = store,
+    i->replay = (struct replay){.state = &store->state,
                                 .scan = s,
-                                .t = &store->table,
-                                .g = g,
-                                .report = &store->recovery,
+                                .t = &store->state.table,
+                                .report = &store->state.report,
                                 .base_lsn = s->base_lsn,
                                 .inspects = true,
                                 .beside = i->reader->live};
@@ -58,11 +57,11 @@ static int open_parts(ls_store *store, vfs *v, const char *path) {
     }
     if (rc == LS_OK) {
         begin(store, i);
-        rc = replay_take_segments(&i->replay);
+        rc = state_take_segments(&store->state, &i->reader->scan);
     }
     if (rc == LS_OK && (i->flags & (LS_INSPECT_CHECK | LS_INSPECT_NO_CHECKPOINT)) == 0) {
         bool used;
-        rc = checkpoint_load(&i->replay, i->reader->dir, &used);
+        rc = checkpoint_load(&store->checkpoints, &i->replay, i->reader->dir, &used);
         i->taken_over = used && i->reader->live && store->checkpoints.epoch == i->reader->hint.epoch;
     }
     return rc;
@@ -192,12 +191,13 @@ static int finish(ls_store *store) {
     if (i->replay.beside && !i->taken_over) {
         take_over(i);
     }
-    store->recovery.scan_us = v->monotonic_us(v) - i->start_us;
+    store->state.report.scan_us = v->monotonic_us(v) - i->start_us;
     int rc = replay_settle(&i->replay);
+    rc = rc == LS_OK ? recover_give_to_log(&store->log, &store->state) : rc;
     if (rc == LS_OK) {
-        recovered_finish(store);
-        i->staged = count_staged(&store->table);
-        store->recovery.total_us = v->monotonic_us(v) - i->start_us;
+        recovered_finish(&store->state.recovered);
+        i->staged = count_staged(&store->state.table);
+        store->state.report.total_us = v->monotonic_us(v) - i->start_us;
         (void)pthread_mutex_lock(&store->log.lock);
         log_advance_base(&store->log);
         store->phase = PHASE_INSPECTING;
@@ -279,7 +279,7 @@ int ls_inspect_queues(ls_store *store, ls_queue_info *into, size_t n, size_t *co
     if (rc != LS_OK) {
         return rc;
     }
-    const struct table *t = &store->table;
+    const struct table *t = &store->state.table;
     for (uint32_t k = 0; k < t->queue_count; k++) {
         const struct queue *q = t->queues[k];
         if (q == NULL) {
@@ -310,24 +310,24 @@ int ls_inspect_catalog(ls_store *store, const uint32_t *queue_ids, size_t n, uin
         free(sorted);
         return rc;
     }
-    struct table *t = &store->table;
+    struct table *t = &store->state.table;
     rc = serve_cross_check(store, sorted, n, next_queue_id);
     for (uint32_t k = 0; rc == LS_OK && k < t->queue_count; k++) {
         struct queue *q = t->queues[k];
         if (q == NULL || q->deleted || serve_has_queue(sorted, n, q->id)) {
             continue;
         }
-        store->recovery.queues_dropped++;
-        store->recovery.places_dropped += q->depth;
-        recovered_note(store, LS_RECOVERED_QUEUE, q->id, q->depth, NULL);
+        store->state.report.queues_dropped++;
+        store->state.report.places_dropped += q->depth;
+        recovered_note(&store->state.recovered, LS_RECOVERED_QUEUE, q->id, q->depth, NULL);
         q->deleted = true;
         while (queue_sweep(store, q)) {
         }
     }
-    recovered_finish(store);
+    recovered_finish(&store->state.recovered);
     log_advance_base(&store->log);
-    store->recovery.messages = t->message_count;
-    store->recovery.places = t->place_count;
+    store->state.report.messages = t->message_count;
+    store->state.report.places = t->place_count;
     free(sorted);
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
@@ -338,8 +338,8 @@ int ls_inspect_transactions(ls_store *store, ls_open_tx *into, size_t n, size_t 
     if (rc != LS_OK) {
         return rc;
     }
-    for (uint32_t k = 0; k < store->table.tx_slots; k++) {
-        const struct tx *tx = store->table.txs[k];
+    for (uint32_t k = 0; k < store->state.table.tx_slots; k++) {
+        const struct tx *tx = store->state.table.txs[k];
         if (tx == NULL) {
             continue;
         }
@@ -370,14 +370,14 @@ int ls_inspect_work(ls_store *store, uint64_t tx_id, ls_open_work *into, size_t 
     if (rc != LS_OK) {
         return rc;
     }
-    const struct tx *tx = table_tx(&store->table, tx_id);
+    const struct tx *tx = table_tx(&store->state.table, tx_id);
     if (tx == NULL) {
         rc = fail(LS_UNKNOWN_XID, "no open transaction has id %llu", (unsigned long long)tx_id);
     }
     for (const struct work *w = tx != NULL ? tx->first : NULL; w != NULL; w = w->next) {
         if (*count < n) {
             into[*count] = (ls_open_work){
-                .message_id = table_message(&store->table, w->message)->id,
+                .message_id = table_message(&store->state.table, w->message)->id,
                 .lsn = w->lsn,
                 .queue_id = w->queue_id,
                 .order_index = w->order_index,
@@ -423,8 +423,8 @@ int ls_inspect_messages(ls_store *store, uint32_t *slot, ls_message_info *into, 
     if (rc != LS_OK) {
         return rc;
     }
-    for (; *done < n && *slot < store->table.message_slots; (*slot)++) {
-        const struct message *m = table_message(&store->table, *slot);
+    for (; *done < n && *slot < store->state.table.message_slots; (*slot)++) {
+        const struct message *m = table_message(&store->state.table, *slot);
         if ((m->flags & MESSAGE_FREE) == 0) {
             into[(*done)++] = (ls_message_info){
                 .id = m->id,

@@ -4,6 +4,7 @@
 
 #include "read/reader.h"
 #include "replay/replay.h"
+#include "store/store.h"
 
 /* What the log must also keep to, though no replay needs it. */
 struct checks {

@@ -150,7 +150,7 @@ static void count_needs(struct look *k, const struct needs *n, uint64_t id, int 
 }
 
 static void look_at_messages(struct look *k) {
-    const struct table *t = &k->store->table;
+    const struct table *t = &k->store->state.table;
     for (uint32_t number = 0; number < t->message_slots; number++) {
         const struct message *m = table_message(t, number);
         if ((m->flags & MESSAGE_FREE) == 0) {
@@ -165,7 +165,7 @@ static void look_at_messages(struct look *k) {
 }
 
 static void look_at_transactions(struct look *k) {
-    const struct table *t = &k->store->table;
+    const struct table *t = &k->store->state.table;
     for (uint32_t i = 0; i < t->tx_slots; i++) {
         const struct tx *tx = t->txs[i];
         if (tx != NULL) {
@@ -243,7 +243,7 @@ static void describe_tx(const struct tx *tx, ls_holder *h) {
 
 /* What is gone meanwhile is left out. */
 static size_t describe(struct look *k, ls_holder *holders) {
-    struct table *t = &k->store->table;
+    struct table *t = &k->store->state.table;
     ls_tail_segment *counted = k->segments;
     size_t done = 0, segments = k->segment_count;
     k->segment_count = 0; /* its bytes have been counted */

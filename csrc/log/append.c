@@ -11,6 +11,8 @@
 #include "log/parts.h"
 #include "mutants/mutants.h"
 
+_Static_assert((int)BLOCK_BYTES == (int)IO_BLOCK_BYTES, "headers and batches are written in whole blocks of the device");
+
 /* ---- memory ---- */
 
 static int init_buffers(struct log *g) {

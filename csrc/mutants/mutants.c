@@ -33,7 +33,7 @@ __attribute__((constructor)) static void choose(void) {
         }
     }
     if (ls_mutant == NO_MUTANT) {
-        (void)fprintf(stderr, "LOGSTORE_MUTANT: %s is none of csrc/mutants.h\n", wanted);
+        (void)fprintf(stderr, "LOGSTORE_MUTANT: %s is none of csrc/mutants/mutants.h\n", wanted);
         _Exit(2);
     }
 }

@@ -3,17 +3,17 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "format/format.h"
 #include "os/vfs.h"
 
 static _Thread_local ls_error last_error;
 
 const ls_error *ls_last_error(void) { return &last_error; }
 
-static int record_failure(int code, const char *format, va_list arguments) {
+int fail_with(int code, const char *format, va_list arguments) {
     memset(&last_error, 0, sizeof last_error);
     last_error.code = code;
     (void)vsnprintf(last_error.text, sizeof last_error.text, format, arguments);
@@ -23,7 +23,7 @@ static int record_failure(int code, const char *format, va_list arguments) {
 int(fail)(int code, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    (void)record_failure(code, format, arguments);
+    (void)fail_with(code, format, arguments);
     va_end(arguments);
     return code;
 }
@@ -31,7 +31,7 @@ int(fail)(int code, const char *format, ...) {
 int(fail_errno)(int code, int sys_errno, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    (void)record_failure(code, format, arguments);
+    (void)fail_with(code, format, arguments);
     va_end(arguments);
     bool irregular = sys_errno == VFS_NOT_REGULAR;
     last_error.sys_errno = irregular ? EINVAL : sys_errno;
@@ -41,15 +41,10 @@ int(fail_errno)(int code, int sys_errno, const char *format, ...) {
     return code;
 }
 
-int(fail_at)(int code, uint64_t first_lsn, uint64_t lsn, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    (void)record_failure(code, format, arguments);
-    va_end(arguments);
-    format_segment_name(last_error.segment, first_lsn);
+void error_locate(const char *segment, uint64_t offset, uint64_t lsn) {
+    (void)snprintf(last_error.segment, sizeof last_error.segment, "%s", segment);
     last_error.lsn = lsn;
-    last_error.offset = lsn - first_lsn;
-    return code;
+    last_error.offset = offset;
 }
 
 int(fail_memory)(void) { return fail(LS_NO_MEMORY, "out of memory; nothing was changed"); }

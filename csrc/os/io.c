@@ -3,7 +3,6 @@
 
 #include <errno.h>
 
-#include "format/format.h"
 #include "mutants/mutants.h"
 
 enum { READ_TRIES = 16 }; /* reads that do not get to the end of a block */
@@ -57,7 +56,7 @@ int64_t io_read_direct(vfs *v, int file, void *into, size_t bytes, uint64_t at) 
             return moved < 0 ? moved : moved == 0 ? (int64_t)got : -EIO;
         }
         interrupted = 0;
-        size_t end = got + (size_t)moved, whole = end - end % BLOCK_BYTES;
+        size_t end = got + (size_t)moved, whole = end - end % IO_BLOCK_BYTES;
         if (whole < end) {
             int64_t size = v->size(v, file);
             if (size < 0) {

@@ -6,6 +6,9 @@
 
 #include "os/vfs.h"
 
+/* What the device moves at once: past the page cache only whole blocks at whole offsets may be asked for. */
+enum { IO_BLOCK_BYTES = 4096 };
+
 /* A transfer that is interrupted so often without moving anything ends with -EINTR: no wait is endless. */
 enum { IO_INTERRUPTED_MAX = 16 };
 

@@ -117,6 +117,8 @@ void scan_rewind(struct scan *s);
 /* The accepted batch that stands at `lsn`, and goes on behind it; *found says whether there is one. */
 int scan_from_batch(struct scan *s, uint64_t lsn, struct scan_batch *b, bool *found);
 void scan_close(struct scan *s);
+/* Everything below this LSN is known durable: damage there is corruption. */
+void scan_raise_watermark(struct scan *s, uint64_t lsn);
 
 /* META, as LS_NOT_A_STORE, LS_VERSION or LS_CORRUPT where it is not one. `name`: META or META.new. */
 int scan_read_meta(vfs *v, int dir, const char *name, struct meta *m);

@@ -27,7 +27,6 @@ int scan_accept_batch(struct scan *s, size_t index, uint64_t lsn, uint64_t end_l
                       enum format_result *why);
 /* The watermark is at least what any batch record of the file says was durable; *found counts them. */
 int scan_search_batches(struct scan *s, size_t index, uint64_t offset, uint64_t epoch, uint64_t *found);
-void scan_raise_watermark(struct scan *s, uint64_t lsn);
 /* To the segment that the next batch is in; false after the last batch of the log. */
 bool scan_goes_on(struct scan *s);
 /* The batch at next_lsn; *why says whether it was accepted, and if so the next one is behind it. */

@@ -7,6 +7,7 @@
 
 #include "os/io.h"
 #include "mutants/mutants.h"
+#include "log/damage.h"
 
 enum { ATTEMPTS_MAX = 100 };
 
@@ -130,7 +131,7 @@ static int append_state(struct mover *v, uint64_t id, uint64_t old_start_lsn, ui
             return rc;
         }
         struct message *now = chain_still_there(v, id, old_start_lsn);
-        if (now == NULL || !chain_is_still(&v->store->table, now, s)) {
+        if (now == NULL || !chain_is_still(v->t, now, s)) {
             return LS_END;
         }
         uint16_t flags = (last ? 0 : FLAG_PART) | (last && s->staged ? FLAG_STAGED : 0);
@@ -167,7 +168,7 @@ static int copy_chunks(struct mover *v, uint64_t id, uint64_t start_lsn, uint64_
         }
         uint64_t lsn = m->extra->chunks[i].lsn;
         bool along = copied > 0 && lsn < v->head_lsn && lsn < v->g->durable_lsn &&
-                     copied < COPIED_PER_STATE * state_bytes_of(&v->store->table, m);
+                     copied < COPIED_PER_STATE * state_bytes_of(v->t, m);
         if (!in_victim(v, lsn) && !along) {
             continue;
         }
@@ -209,7 +210,7 @@ static void switch_over(struct mover *v, struct message *m, const struct long_mo
                         uint32_t part_count) {
     struct log *g = v->g;
     uint64_t last_lsn = parts[part_count - 1].lsn;
-    table_touch(&v->store->table, m);
+    table_touch(v->t, m);
     if (l->new_start_lsn != 0) {
         chain_switch_start(g, m, l->new_start_lsn, l->new_start_bytes);
     }
@@ -229,7 +230,7 @@ static void switch_over(struct mover *v, struct message *m, const struct long_mo
         free(parts);
     }
     m->extra->last_lsn = last_lsn;
-    message_moved(&v->store->table, m);
+    message_moved(v->t, m);
 }
 
 static int append_long_state(struct mover *v, uint64_t id, const struct long_move *l) {
@@ -263,8 +264,8 @@ static int append_long_state(struct mover *v, uint64_t id, const struct long_mov
 }
 
 static bool has_part_in_victim(const struct mover *v, uint64_t id) {
-    uint32_t number = table_find(&v->store->table, id);
-    const struct message_extra *x = number != INDEX_NONE ? table_message(&v->store->table, number)->extra : NULL;
+    uint32_t number = table_find(v->t, id);
+    const struct message_extra *x = number != INDEX_NONE ? table_message(v->t, number)->extra : NULL;
     for (uint32_t i = 0; x != NULL && i < x->part_count; i++) {
         if (in_victim(v, x->parts[i].lsn)) {
             return true;
@@ -275,11 +276,11 @@ static bool has_part_in_victim(const struct mover *v, uint64_t id) {
 
 /* Whatever of the chain lies in the victim: its start, chunks, and the records of its state. */
 int move_long(struct mover *v, uint64_t id) {
-    uint32_t number = table_find(&v->store->table, id);
+    uint32_t number = table_find(v->t, id);
     if (number == INDEX_NONE) {
         return LS_OK;
     }
-    struct message *m = table_message(&v->store->table, number);
+    struct message *m = table_message(v->t, number);
     if (message_extra(m) == NULL) {
         return fail_memory();
     }

@@ -33,7 +33,7 @@ struct move_times {
 };
 
 struct mover {
-    ls_store *store;
+    struct table *t;
     struct log *g;
     struct segment *victim;
     uint64_t head_lsn; /* where the newest segment began: what is above it has just come */

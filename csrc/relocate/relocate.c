@@ -19,6 +19,7 @@
 
 #include "os/io.h"
 #include "mutants/mutants.h"
+#include "log/damage.h"
 
 enum { RECORDS_AT_ONCE = 64 };
 
@@ -27,7 +28,7 @@ enum { RECORDS_AT_ONCE = 64 };
 static void append_inline(struct mover *v, struct message *m, const struct message_start *from,
                           const struct inline_form *f, const uint32_t *queue_ids) {
     if (!MUTANT(UNTOUCHED_BY_A_MOVE)) {
-        table_touch(&v->store->table, m);
+        table_touch(v->t, m);
     }
     uint16_t flags = chain_start_flags(m) | FLAG_INLINE | (f->ordered ? FLAG_ORDERED : 0);
     struct slot s = chain_slot(v, m, flags);
@@ -38,12 +39,12 @@ static void append_inline(struct mover *v, struct message *m, const struct messa
     chain_switch_start(v->g, m, s.lsn, bytes);
     chain_switch_parts(v->g, m, NULL, 0);
     m->extra->last_lsn = s.lsn;
-    message_moved(&v->store->table, m);
+    message_moved(v->t, m);
 }
 
 static void append_start_and_state(struct mover *v, struct message *m, const struct message_start *from,
                                    struct chain_state *s) {
-    table_touch(&v->store->table, m);
+    table_touch(v->t, m);
     struct slot at = chain_slot(v, m, chain_start_flags(m));
     uint32_t bytes =
         format_put_start(&at, 0, 0, NULL, 0, from->header, from->header_bytes, from->content, from->content_bytes);
@@ -56,7 +57,7 @@ static void append_start_and_state(struct mover *v, struct message *m, const str
     chain_switch_state(v->g, m, state_bytes);
     chain_switch_parts(v->g, m, NULL, 0);
     m->extra->last_lsn = state.lsn;
-    message_moved(&v->store->table, m);
+    message_moved(v->t, m);
 }
 
 /*
@@ -65,7 +66,7 @@ static void append_start_and_state(struct mover *v, struct message *m, const str
  */
 static int move_small(struct mover *v, uint64_t id, uint64_t start_lsn, const struct message_start *from, bool *moved) {
     struct log *g = v->g;
-    const struct table *t = &v->store->table;
+    const struct table *t = v->t;
     struct message *m;
     bool learned = false;
     *moved = true;
@@ -129,7 +130,7 @@ static int move_small(struct mover *v, uint64_t id, uint64_t start_lsn, const st
 static int move_tx(struct mover *v, uint64_t id, uint64_t start_lsn) {
     struct log *g = v->g;
     int rc = log_reserve(g, XID_RECORD_BYTES_MAX + 16, RESERVE_MOVES);
-    struct tx *tx = table_tx(&v->store->table, id);
+    struct tx *tx = table_tx(v->t, id);
     if (rc != LS_OK || tx == NULL || tx->start_lsn != start_lsn) {
         return rc;
     }
@@ -182,8 +183,8 @@ static bool is_chunk_or_part(const struct message_extra *x, uint64_t lsn) {
 
 static int move_start(struct mover *v, const struct record *r) {
     struct message_start from;
-    uint32_t number = table_find(&v->store->table, r->id);
-    const struct message *m = number != INDEX_NONE ? table_message(&v->store->table, number) : NULL;
+    uint32_t number = table_find(v->t, r->id);
+    const struct message *m = number != INDEX_NONE ? table_message(v->t, number) : NULL;
     if (m == NULL || message_start_lsn(m) != r->lsn) {
         return LS_OK;
     }
@@ -201,7 +202,7 @@ static int move_start(struct mover *v, const struct record *r) {
 }
 
 static int move_record(struct mover *v, const struct record *r) {
-    const struct table *t = &v->store->table;
+    const struct table *t = v->t;
     uint32_t number;
     const struct tx *tx;
     struct batch b;
@@ -310,10 +311,9 @@ static int read_and_move(struct mover *v) {
     }
 }
 
-int relocate_segment(ls_store *store, struct segment *victim) {
-    struct log *g = &store->log;
+int relocate_segment(struct log *g, struct table *t, struct segment *victim) {
     struct mover v = {
-        .store = store,
+        .t = t,
         .g = g,
         .victim = victim,
         .head_lsn = g->segments[g->segment_count - 1]->first_lsn,

@@ -2,9 +2,10 @@
 #ifndef LOGSTORE_RELOCATE_H
 #define LOGSTORE_RELOCATE_H
 
-#include "store/store.h"
+#include "log/log.h"
+#include "table/table.h"
 
 /* (waits) Everything that lives in this sealed, durable segment is copied to the head. Lock held at both ends. */
-int relocate_segment(ls_store *store, struct segment *victim);
+int relocate_segment(struct log *g, struct table *t, struct segment *victim);
 
 #endif

@@ -79,7 +79,7 @@ static void put_pending(const struct table *t, const struct message *m, uint32_t
 
 /* With the chunks where they are now. False: no memory. */
 bool chain_take_state(const struct mover *v, struct message *m, uint64_t start_lsn, struct chain_state *s) {
-    const struct table *t = &v->store->table;
+    const struct table *t = v->t;
     const struct message_extra *x = m->extra;
     s->counts = (struct message_relocated){
         .content_bytes = message_content_bytes(m),
@@ -235,7 +235,7 @@ uint16_t chain_start_flags(const struct message *m) {
 
 /* The message, if its start record is still the one at this LSN. */
 struct message *chain_still_there(const struct mover *v, uint64_t id, uint64_t start_lsn) {
-    uint32_t number = table_find(&v->store->table, id);
-    struct message *m = number != INDEX_NONE ? table_message(&v->store->table, number) : NULL;
+    uint32_t number = table_find(v->t, id);
+    struct message *m = number != INDEX_NONE ? table_message(v->t, number) : NULL;
     return m != NULL && message_start_lsn(m) == start_lsn && !chain_is_going(m) ? m : NULL;
 }

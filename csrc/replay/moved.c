@@ -9,6 +9,8 @@
 #include "mutants/mutants.h"
 #include "replay/replay.h"
 
+#include "os/error.h"
+
 static void forget_parts(struct moving *v) {
     free(v->parts);
     free(v->chunks);
@@ -24,7 +26,7 @@ static void forget_parts(struct moving *v) {
 void replay_free(struct replay *p) { forget_parts(&p->moving); }
 
 /* What a relocation says of a message; the rows are in the `moving`. */
-struct state {
+struct moved_state {
     uint64_t start_lsn;
     uint64_t content_bytes;
     uint32_t start_record_bytes;
@@ -93,7 +95,7 @@ static int replace_work(const struct replay *p, const struct record *r, uint32_t
 }
 
 /* The chunks continue the start record's content without a gap, to its end. */
-static int take_chunks(const struct replay *p, const struct record *r, const struct state *s, struct message_extra *x) {
+static int take_chunks(const struct replay *p, const struct record *r, const struct moved_state *s, struct message_extra *x) {
     const struct moving *v = &p->moving;
     uint64_t at = s->start_content_bytes;
     for (size_t i = 0; i < v->chunk_count; i++) {
@@ -115,7 +117,7 @@ static int take_chunks(const struct replay *p, const struct record *r, const str
     return LS_OK;
 }
 
-static int apply_state(struct replay *p, const struct record *r, const struct state *s) {
+static int apply_state(struct replay *p, const struct record *r, const struct moved_state *s) {
     struct moving *v = &p->moving;
     uint32_t number = table_find(p->t, r->id);
     bool known = number != INDEX_NONE;
@@ -196,7 +198,7 @@ int replay_copied_start(struct replay *p, const struct record *r) {
     }
     forget_parts(v);
     int rc = take_inline_places(p, &m, (r->flags & FLAG_ORDERED) != 0);
-    struct state s = {
+    struct moved_state s = {
         .start_lsn = r->lsn,
         .content_bytes = m.content_bytes,
         .start_record_bytes = r->length,
@@ -249,7 +251,7 @@ static int gather_part(struct replay *p, const struct record *r, const struct me
 }
 
 /* The start record that the state names; false if it lies where the log no longer is: then this state is superseded. */
-static bool find_start(const struct replay *p, const struct record *r, uint64_t start_lsn, struct state *s) {
+static bool find_start(const struct replay *p, const struct record *r, uint64_t start_lsn, struct moved_state *s) {
     const struct moving *v = &p->moving;
     if (v->copy_lsn == start_lsn && v->copy_id == r->id) {
         s->start_record_bytes = v->copy_record_bytes;
@@ -286,7 +288,7 @@ int replay_relocated(struct replay *p, const struct record *r) {
     if (rc != LS_OK || (r->flags & FLAG_PART) != 0) {
         return rc;
     }
-    struct state s = {
+    struct moved_state s = {
         .start_lsn = m.start_lsn,
         .content_bytes = m.content_bytes,
         .staged = (r->flags & FLAG_STAGED) != 0,

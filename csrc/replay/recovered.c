@@ -1,14 +1,10 @@
-/*
- * The names of what recovery ended: for the report, and for nothing else. The counts are in ls_recovery; of each kind
- * only the first are named, and none that memory was not there for.
- */
+/* The names of what recovery ended, for its report. The counts of all are in ls_recovery. See state.h. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "store/store.h"
+#include "replay/state.h"
 
-void recovered_note(ls_store *store, int kind, uint64_t id, uint64_t count, const struct tx *tx) {
-    struct recovered *r = &store->recovered;
+void recovered_note(struct recovered *r, int kind, uint64_t id, uint64_t count, const struct tx *tx) {
     if (r->kept[kind] == LS_RECOVERED_MAX) {
         return;
     }
@@ -39,15 +35,8 @@ static int by_kind_and_id(const void *a, const void *b) {
     return by_kind != 0 ? by_kind : (x->id > y->id) - (x->id < y->id);
 }
 
-void recovered_finish(ls_store *store) {
-    if (store->recovered.count > 1) {
-        qsort(store->recovered.items, store->recovered.count, sizeof *store->recovered.items, by_kind_and_id);
-    }
-}
-
-void ls_recovery_items(const ls_store *store, ls_recovered *into, size_t n, size_t *count) {
-    *count = store->recovered.count;
-    if (n > 0 && *count > 0) {
-        memcpy(into, store->recovered.items, (n < *count ? n : *count) * sizeof *into);
+void recovered_finish(struct recovered *r) {
+    if (r->count > 1) {
+        qsort(r->items, r->count, sizeof *r->items, by_kind_and_id);
     }
 }

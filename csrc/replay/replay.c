@@ -7,9 +7,10 @@
 #include <string.h>
 
 #include "mutants/mutants.h"
+#include "log/damage.h"
 
 int replay_inconsistent(const struct replay *p, const struct record *r, const char *what) {
-    const struct segment *s = log_segment(p->g, r->lsn);
+    const struct live_segment *s = state_segment(p->state, r->lsn);
     return fail_at(LS_CORRUPT, s != NULL ? s->first_lsn : 0, r->lsn,
                    "the log contradicts itself: %s (chain %llu). Nothing was changed; keep a copy of the directory",
                    what, (unsigned long long)r->id);
@@ -387,11 +388,11 @@ static int replay_queue_delete(const struct replay *p, const struct record *r) {
         return fail_memory();
     }
     struct queue *q = table_any_queue(p->t, id);
-    if (!q->deleted && !checkpoint_prepare_deletion(p->store)) {
+    if (!q->deleted && !state_prepare_deletion(p->state)) {
         return fail_memory();
     }
     if (!q->deleted) {
-        checkpoint_note_deletion(p->store, id, r->lsn);
+        state_note_deletion(p->state, id, r->lsn);
     }
     q->deleted = true;
     return LS_OK;

@@ -1,12 +1,12 @@
 /*
- * Replay, record by record: what recover.c feeds it with, in LSN order, becomes messages, places and open transactions
- * in the table. Places stand there without their run (see table.h), and nothing is counted as live yet: what is moved
+ * Replay, record by record in LSN order: what the accepted log holds becomes messages, places and open transactions in
+ * the table. Places stand there without their run (see table.h), and nothing is counted as live yet: what is moved
  * or dies on the way may lie in segments that are no longer there.
  */
 #ifndef LOGSTORE_REPLAY_H
 #define LOGSTORE_REPLAY_H
 
-#include "store/store.h"
+#include "replay/state.h"
 
 /* A relocation on its way: the newest copied start record, and the parts of a state that were seen so far. */
 struct moving {
@@ -25,11 +25,10 @@ struct moving {
 };
 
 struct replay {
-    ls_store *store;
+    struct state *state;
     struct scan *scan;
-    struct table *t;
-    struct log *g;
-    ls_recovery *report;
+    struct table *t;     /* the state's */
+    ls_recovery *report; /* the state's */
     uint64_t base_lsn;
     uint64_t time_us; /* of the batch */
     bool inspects;    /* nothing will be served: what recovery ends is forgotten at once */
@@ -37,8 +36,8 @@ struct replay {
     struct moving moving;
 };
 
-/* recover.c: the phases, in this order; all of the log in between. */
-int replay_take_segments(struct replay *p);
+/* settle.c: the phases, in this order. */
+int replay_log(struct replay *p); /* from where the scan stands to its end */
 void replay_begin_batch(struct replay *p, const struct scan_batch *b); /* then replay_record for each of its records */
 int replay_settle(struct replay *p);
 

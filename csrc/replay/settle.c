@@ -13,7 +13,7 @@
 
 #include "mutants/mutants.h"
 #include "replay/replay.h"
-#include "read/scan_parts.h"
+#include "os/error.h"
 #include "os/vfs.h"
 
 enum {
@@ -26,36 +26,6 @@ enum {
 };
 
 /* ---- the phases ---- */
-
-/* Every file of the log becomes a segment; those behind the base wait at the front to be recycled. */
-int replay_take_segments(struct replay *p) {
-    struct scan *s = p->scan;
-    for (size_t i = 0; i < s->count; i++) {
-        struct scan_file *f = &s->files[i];
-        bool behind = f->state == SCAN_VALID && f->first_lsn < s->base_lsn;
-        if (i == s->last && s->end_lsn <= f->first_lsn) {
-            f->in_log = false; /* nothing of the log is in it */
-        }
-        if (!f->in_log && !behind) {
-            continue;
-        }
-        struct segment *made = segment_new(p->g, f->first_lsn, f->header.epoch);
-        if (made == NULL) {
-            return fail_memory();
-        }
-        made->prev_end_lsn = f->header.prev_end_lsn;
-        made->end_lsn = behind ? f->first_lsn + s->meta.segment_size : f->end_lsn != 0 ? f->end_lsn : s->end_lsn;
-        int rc = log_add_segment(p->g, made);
-        if (rc != LS_OK) {
-            segment_free(p->g, made);
-            return rc;
-        }
-        p->g->base_index += behind ? 1 : 0;
-        p->report->segments += behind ? 0 : 1;
-    }
-    p->g->named_base_lsn = s->base_lsn;
-    return LS_OK;
-}
 
 void replay_begin_batch(struct replay *p, const struct scan_batch *b) {
     p->report->batches++;
@@ -105,7 +75,7 @@ static int replay_batch(struct replay *p, const struct scan_batch *b) {
     return rc;
 }
 
-static int replay_log(struct replay *p) {
+int replay_log(struct replay *p) {
     struct scan_batch b;
     int rc;
     while ((rc = scan_next(p->scan, &b)) == LS_OK) {
@@ -141,7 +111,7 @@ static int settle_transactions(struct replay *p) {
         if (tx->state == LS_TX_PREPARED && !MUTANT(PREPARED_ROLLED_BACK)) {
             p->report->transactions_in_doubt++;
         } else {
-            recovered_note(p->store, LS_RECOVERED_TRANSACTION, tx->id, tx->work_count, tx);
+            recovered_note(&p->state->recovered, LS_RECOVERED_TRANSACTION, tx->id, tx->work_count, tx);
             p->report->operations_undone += tx->work_count;
             replay_undo(p, tx);
             p->report->transactions_abandoned++;
@@ -250,7 +220,7 @@ static int settle_messages(struct replay *p) {
             m->flags &= (uint16_t)~MESSAGE_STAGED;
             p->report->staged_dropped++;
             p->report->staged_bytes += message_content_bytes(m);
-            recovered_note(p->store, LS_RECOVERED_STAGED, m->id, message_content_bytes(m), NULL);
+            recovered_note(&p->state->recovered, LS_RECOVERED_STAGED, m->id, message_content_bytes(m), NULL);
         }
         if (message_is_dead(m)) {
             table_remove(p->t, number);
@@ -270,18 +240,20 @@ static int settle_messages(struct replay *p) {
 /* ---- what lives where ---- */
 
 /* One record that the table needs; false if it is not in the log. *near: where the last one was, as mostly the next. */
-static bool count_record(const struct replay *p, struct segment **near, uint64_t lsn, uint64_t bytes) {
-    struct segment *s = *near;
-    if (s == NULL || lsn < s->first_lsn || lsn - s->first_lsn >= p->g->segment_size) {
-        s = *near = lsn >= p->base_lsn ? log_segment(p->g, lsn) : NULL;
+static bool count_record(const struct replay *p, struct live_segment **near, uint64_t lsn, uint64_t bytes) {
+    struct live_segment *s = *near;
+    if (s == NULL || lsn < s->first_lsn || lsn - s->first_lsn >= p->state->segment_size) {
+        s = *near = lsn >= p->base_lsn ? state_segment(p->state, lsn) : NULL;
     }
     if (s != NULL) {
-        log_live(s, 1, bytes);
+        s->records++;
+        s->bytes += bytes;
+        s->largest_bytes = bytes > s->largest_bytes ? bytes : s->largest_bytes;
     }
     return s != NULL;
 }
 
-static bool count_message(const struct replay *p, struct segment **near, const struct message *m) {
+static bool count_message(const struct replay *p, struct live_segment **near, const struct message *m) {
     bool there = count_record(p, near, message_start_lsn(m), message_start_weight(m));
     const struct message_extra *x = m->extra;
     for (uint32_t i = 0; x != NULL && i < x->chunk_count; i++) {
@@ -295,7 +267,7 @@ static bool count_message(const struct replay *p, struct segment **near, const s
 
 static int count_live(const struct replay *p) {
     struct record r = {.lsn = p->base_lsn};
-    struct segment *near = NULL;
+    struct live_segment *near = NULL;
     for (uint32_t number = 0; number < p->t->message_slots; number++) {
         const struct message *m = table_message(p->t, number);
         r.id = m->id;
@@ -454,12 +426,11 @@ static void report_scan(struct replay *p) {
     p->report->watermark_lsn = s->watermark_lsn;
     p->report->torn_bytes = s->torn_bytes;
     p->report->bytes_read = s->bytes_read;
-    p->store->was_clean = s->clean;
 }
 
 /* From what the records say to what lives. */
 int replay_settle(struct replay *p) {
-    vfs *v = p->g->v;
+    vfs *v = p->scan->v;
     ls_recovery *report = p->report;
     report_scan(p);
     uint64_t start_us = v->monotonic_us(v);
@@ -476,58 +447,5 @@ int replay_settle(struct replay *p) {
     report->places = p->t->place_count;
     report->transactions_us = settled_us - start_us;
     report->messages_us = v->monotonic_us(v) - settled_us;
-    return rc;
-}
-
-static int replay_and_settle(struct replay *p, uint64_t start_us) {
-    vfs *v = p->g->v;
-    if (p->g->background) {
-        scan_ahead_start(p->scan);
-    }
-    int rc = replay_log(p);
-    scan_ahead_stop(p->scan);
-    replay_free(p);
-    p->report->scan_us = v->monotonic_us(v) - start_us;
-    return rc == LS_OK ? replay_settle(p) : rc;
-}
-
-/* As before the checkpoint was read; that there was one stays in the report. */
-static void begin_anew(struct replay *p, const ls_recovery *before) {
-    ls_recovery now = *p->report;
-    *p->report = *before;
-    p->report->checkpoint_state = LS_CHECKPOINT_CONTRADICTS;
-    p->report->checkpoint_lsn = now.checkpoint_lsn;
-    p->report->checkpoint_bytes = now.checkpoint_bytes;
-    p->report->checkpoint_us = now.checkpoint_us;
-    checkpoint_forget(p);
-    p->store->recovered.count = 0;
-    memset(p->store->recovered.kept, 0, sizeof p->store->recovered.kept);
-    for (size_t i = 0; i < p->g->segment_count; i++) {
-        struct segment *s = p->g->segments[i];
-        s->live_records = s->live_bytes = s->largest_bytes = 0;
-    }
-}
-
-int recover_replay(ls_store *store) {
-    struct replay p = {
-        .store = store, .scan = &store->scan, .t = &store->table, .g = &store->log, .report = &store->recovery};
-    vfs *v = store->log.v;
-    uint64_t start_us = v->monotonic_us(v);
-    int rc = scan_open(&store->scan, v, store->log.dir, &store->meta, !MUTANT(PAGE_CACHE_BELIEVED), NULL);
-    p.base_lsn = store->scan.base_lsn;
-    rc = rc == LS_OK ? replay_take_segments(&p) : rc;
-    bool used = false;
-    const ls_recovery before = store->recovery;
-    rc = rc == LS_OK && store->options.no_checkpoint == 0 ? checkpoint_load(&p, store->log.dir, &used) : rc;
-    rc = rc == LS_OK ? replay_and_settle(&p, start_us) : rc;
-    if (rc == LS_CORRUPT && used &&
-        !MUTANT(CHECKPOINT_BELIEVED)) { /* perhaps the checkpoint's fault: the log alone decides */
-        begin_anew(&p, &before);
-        rc = replay_and_settle(&p, start_us);
-    }
-    if (rc == LS_OK && store->recovery.checkpoint_used) {
-        scan_raise_watermark(p.scan, store->recovery.checkpoint_lsn);
-        store->recovery.watermark_lsn = p.scan->watermark_lsn;
-    }
     return rc;
 }

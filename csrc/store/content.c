@@ -12,6 +12,7 @@
 #include "os/io.h"
 #include "mutants/mutants.h"
 #include "store/store.h"
+#include "log/damage.h"
 
 /* One record to read from: where it stands, and which part of its content goes where. */
 struct piece {
@@ -155,11 +156,11 @@ int ls_load_header(ls_store *store, uint64_t id, uint8_t *into, size_t bytes, si
     if (rc != LS_OK) {
         return rc;
     }
-    uint32_t number = table_find(&store->table, id);
+    uint32_t number = table_find(&store->state.table, id);
     if (number == INDEX_NONE) {
         rc = gone(id);
     } else {
-        const struct message *m = table_message(&store->table, number);
+        const struct message *m = table_message(&store->state.table, number);
         struct piece p = {
             .lsn = message_start_lsn(m),
             .id = id,
@@ -189,11 +190,11 @@ static const struct chunk_place *find_chunk(const struct message_extra *x, uint6
 
 /* The next piece of content from offset `at`; the message is looked up anew, since the lock was let go. */
 static int next_piece(ls_store *store, uint64_t id, uint64_t at, size_t bytes, struct piece *p, bool *end) {
-    uint32_t number = table_find(&store->table, id);
+    uint32_t number = table_find(&store->state.table, id);
     if (number == INDEX_NONE) {
         return gone(id);
     }
-    const struct message *m = table_message(&store->table, number);
+    const struct message *m = table_message(&store->state.table, number);
     *end = at >= message_content_bytes(m);
     *p = (struct piece){.id = id, .bytes = bytes};
     if (at < m->content_bytes) {
@@ -242,11 +243,11 @@ int ls_load_content(ls_store *store, uint64_t id, uint64_t offset, uint8_t *into
 
 /* Header and content of one message, if `room` surely suffices. Its start is read once for both. */
 static int load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room, uint64_t sizes[2], bool *fits) {
-    uint32_t number = table_find(&store->table, id);
+    uint32_t number = table_find(&store->state.table, id);
     if (number == INDEX_NONE) {
         return gone(id);
     }
-    const struct message *m = table_message(&store->table, number);
+    const struct message *m = table_message(&store->state.table, number);
     uint64_t content_bytes = message_content_bytes(m);
     uint64_t behind = content_bytes - m->content_bytes; /* in chunks */
     *fits = m->record_bytes <= room && behind <= room - m->record_bytes;
@@ -293,11 +294,11 @@ struct run {
 static void gather_run(ls_store *store, const uint64_t *ids, size_t n, size_t room, struct run *run) {
     run->count = 0;
     while (run->count < n && run->count < RUN_MESSAGES) {
-        uint32_t number = table_find(&store->table, ids[run->count]);
+        uint32_t number = table_find(&store->state.table, ids[run->count]);
         if (number == INDEX_NONE) {
             return;
         }
-        const struct message *m = table_message(&store->table, number);
+        const struct message *m = table_message(&store->state.table, number);
         struct piece *first = &run->pieces[0], *p = &run->pieces[run->count];
         uint64_t lsn = message_start_lsn(m);
         if (message_content_bytes(m) != m->content_bytes || m->record_bytes > room) {

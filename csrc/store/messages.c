@@ -7,18 +7,8 @@
 
 /* ---- life and death ---- */
 
-bool message_is_dead(const struct message *m) {
-    return m->place_count == 0 && message_pending(m) == 0 && (m->flags & MESSAGE_STAGED) == 0;
-}
-
-void message_appended(struct message *m, uint64_t lsn) {
-    if (m->extra != NULL) {
-        m->extra->last_lsn = lsn;
-    }
-}
-
 void message_die(ls_store *store, uint32_t number) {
-    struct message *m = table_message(&store->table, number);
+    struct message *m = table_message(&store->state.table, number);
     struct log *g = &store->log;
     struct segment *s = log_segment(g, message_start_lsn(m));
     assert(s != NULL);
@@ -33,12 +23,12 @@ void message_die(ls_store *store, uint32_t number) {
         assert(s != NULL);
         log_release(g, s, 1, m->extra->parts[i].record_bytes);
     }
-    table_remove(&store->table, number);
+    table_remove(&store->state.table, number);
 }
 
 /* Without memory the note is left out: the death follows from the outcome all the same. */
 void message_die_derived(ls_store *store, uint32_t number) {
-    const struct message *m = table_message(&store->table, number);
+    const struct message *m = table_message(&store->state.table, number);
     if (store->death_count == store->death_capacity) {
         size_t capacity = store->death_capacity == 0 ? 64 : 2 * store->death_capacity;
         struct death *deaths = realloc(store->deaths, capacity * sizeof *deaths);
@@ -75,11 +65,11 @@ static int unknown_queue(uint32_t id) {
 }
 
 int message_find(ls_store *store, uint64_t id, uint32_t *number, struct message **m) {
-    *number = table_find(&store->table, id);
+    *number = table_find(&store->state.table, id);
     if (*number == INDEX_NONE) {
         return unknown_message(id);
     }
-    *m = table_message(&store->table, *number);
+    *m = table_message(&store->state.table, *number);
     return LS_OK;
 }
 
@@ -88,7 +78,7 @@ int message_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
     int rc = LS_OK;
     size_t seen = 0;
     for (; rc == LS_OK && seen < n; seen++) {
-        struct queue *q = table_queue_again(&store->table, queue_ids[seen]);
+        struct queue *q = table_queue_again(&store->state.table, queue_ids[seen]);
         if (q == NULL) {
             rc = unknown_queue(queue_ids[seen]);
         } else if (q->wanted != 0) {
@@ -98,7 +88,7 @@ int message_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
         }
     }
     for (size_t i = 0; i < seen; i++) {
-        struct queue *q = table_queue_again(&store->table, queue_ids[i]);
+        struct queue *q = table_queue_again(&store->state.table, queue_ids[i]);
         if (q != NULL) {
             q->wanted = 0;
         }
@@ -125,8 +115,8 @@ uint32_t message_put_start(ls_store *store, const struct message_start *m, const
     log_append(g, &s, MESSAGE_START, bytes);
     log_live(g->open->segment, 1, bytes);
     uint32_t number =
-        table_add(&store->table, s.lsn, MESSAGE_STAGED | ((flags & FLAG_PUBLISHED) != 0 ? MESSAGE_PUBLISHED : 0));
-    struct message *made = table_message(&store->table, number);
+        table_add(&store->state.table, s.lsn, MESSAGE_STAGED | ((flags & FLAG_PUBLISHED) != 0 ? MESSAGE_PUBLISHED : 0));
+    struct message *made = table_message(&store->state.table, number);
     made->record_bytes = bytes;
     made->content_bytes = m->content_bytes;
     return number;
@@ -175,7 +165,7 @@ static int append_chunk(ls_store *store, struct append *a, const uint8_t *conten
         return fail_memory();
     }
     if (!MUTANT(UNTOUCHED_BY_A_CHUNK)) {
-        table_touch(&store->table, m);
+        table_touch(&store->state.table, m);
     }
     a->from = a->begun ? a->from : x->content_bytes;
     a->begun = true;
@@ -188,7 +178,7 @@ static int append_chunk(ls_store *store, struct append *a, const uint8_t *conten
         .lsn = s.lsn, .offset = x->content_bytes, .record_bytes = record_bytes, .content_bytes = bytes};
     x->content_bytes += bytes;
     x->last_lsn = s.lsn;
-    message_grows(&store->table, m, chunk_grows(record_bytes));
+    message_grows(&store->state.table, m, chunk_grows(record_bytes));
     message_changed(m);
     return LS_OK;
 }
@@ -219,11 +209,11 @@ static void take_back(ls_store *store, const struct append *a) {
     struct message_extra *x = m->extra;
     struct slot s = log_slot(&store->log, a->id, x->last_lsn, 0);
     log_append(&store->log, &s, MESSAGE_CHUNK, format_put_chunk(&s, a->from, NULL, 0));
-    table_touch(&store->table, m);
+    table_touch(&store->state.table, m);
     for (uint32_t i = x->chunk_count; i-- > 0 && x->chunks[i].offset >= a->from;) {
         log_release(&store->log, log_segment(&store->log, x->chunks[i].lsn), 1, x->chunks[i].record_bytes);
     }
-    bool cut = message_cut_content(&store->table, m, a->from);
+    bool cut = message_cut_content(&store->state.table, m, a->from);
     assert(cut && (m->flags & MESSAGE_APPENDING) != 0);
     (void)cut;
     x->last_lsn = s.lsn;
@@ -249,10 +239,10 @@ int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, c
     if (rc != LS_OK) {
         return rc;
     }
-    if (!table_prepare(&store->table, 1)) {
+    if (!table_prepare(&store->state.table, 1)) {
         return fail_memory();
     }
-    *id = table_message(&store->table, message_put_start(store, &m, NULL, flags))->id;
+    *id = table_message(&store->state.table, message_put_start(store, &m, NULL, flags))->id;
     struct append a = {.id = *id};
     return append_chunks(store, &a, content == NULL ? NULL : content + m.content_bytes,
                          content_bytes - m.content_bytes);
@@ -260,10 +250,10 @@ int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, c
 
 /* Room for the record is reserved. */
 static void destroy(ls_store *store, uint32_t number) {
-    struct message *m = table_message(&store->table, number);
+    struct message *m = table_message(&store->state.table, number);
     struct slot s = log_slot(&store->log, m->id, message_last_lsn(m), 0);
     log_append(&store->log, &s, MESSAGE_DELETE, format_put_plain(&s, MESSAGE_DELETE));
-    table_touch(&store->table, m);
+    table_touch(&store->state.table, m);
     m->flags &= (uint16_t)~MESSAGE_STAGED;
     message_die(store, number);
 }
@@ -273,8 +263,8 @@ static void unstage(ls_store *store, uint64_t id) {
     if (log_reserve(&store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) != LS_OK) {
         return;
     }
-    uint32_t number = table_find(&store->table, id);
-    const struct message *m = number != INDEX_NONE ? table_message(&store->table, number) : NULL;
+    uint32_t number = table_find(&store->state.table, id);
+    const struct message *m = number != INDEX_NONE ? table_message(&store->state.table, number) : NULL;
     if (m != NULL && m->place_count == 0 && message_pending(m) == 0) {
         destroy(store, number);
     }

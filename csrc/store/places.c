@@ -64,7 +64,7 @@ static int prepare_places(ls_store *store, struct message *m, const uint32_t *qu
     } else {
         ready = message_prepare_places(m, (uint32_t)n);
         for (size_t i = 0; ready && i < n; i++) {
-            ready = queue_prepare(table_queue_again(&store->table, queue_ids[i]), 1);
+            ready = queue_prepare(table_queue_again(&store->state.table, queue_ids[i]), 1);
         }
     }
     if (!ready) {
@@ -78,14 +78,14 @@ static int prepare_places(ls_store *store, struct message *m, const uint32_t *qu
 /* The record at `lsn` puts the message on these queues, now or at the commit. */
 static void take_places(ls_store *store, uint32_t number, const uint32_t *queue_ids, size_t n, struct tx *tx,
                         struct work *work, uint64_t lsn) {
-    struct message *m = table_message(&store->table, number);
+    struct message *m = table_message(&store->state.table, number);
     if (tx == NULL && lsn != m->id) {
-        message_grows_places(&store->table, m, (uint32_t)n);
+        message_grows_places(&store->state.table, m, (uint32_t)n);
     }
     for (size_t i = 0; i < n; i++) {
         if (tx == NULL) {
-            struct queue *q = table_queue_again(&store->table, queue_ids[i]);
-            message_add_place(&store->table, m, queue_append(q, number, lsn, 0));
+            struct queue *q = table_queue_again(&store->state.table, queue_ids[i]);
+            message_add_place(&store->state.table, m, queue_append(q, number, lsn, 0));
         } else {
             struct work *w = work;
             work = work->next;
@@ -94,7 +94,7 @@ static void take_places(ls_store *store, uint32_t number, const uint32_t *queue_
             w->message = number;
             w->queue_id = queue_ids[i];
             w->lsn = lsn;
-            tx_add_work(&store->table, tx, w);
+            tx_add_work(&store->state.table, tx, w);
         }
     }
     if (tx == NULL) {
@@ -105,8 +105,8 @@ static void take_places(ls_store *store, uint32_t number, const uint32_t *queue_
 /* What a message will take more when it is moved, with n more places or as many pending operations. */
 static uint64_t expansion_with(const ls_store *store, uint64_t id, size_t n) {
     static const struct message none = {.id = 0};
-    uint32_t number = table_find(&store->table, id);
-    return message_grows_at_most(number != INDEX_NONE ? table_message(&store->table, number) : &none, n);
+    uint32_t number = table_find(&store->state.table, id);
+    return message_grows_at_most(number != INDEX_NONE ? table_message(&store->state.table, number) : &none, n);
 }
 
 /* (waits) Room for the record, and for what the message as it is then will take more when it is moved. */
@@ -155,7 +155,7 @@ static int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_id
     log_append(
         g, &s, MESSAGE_ENQUEUE,
         format_put_enqueue(&s, tx != NULL ? tx->id : 0, tx != NULL ? tx->enqueue_count : 0, queue_ids, (uint32_t)n));
-    table_touch(&store->table, m);
+    table_touch(&store->state.table, m);
     message_appended(m, s.lsn);
     take_places(store, number, queue_ids, n, tx, work, s.lsn);
     *lsn = s.lsn;
@@ -187,7 +187,7 @@ static int publish_inline(ls_store *store, const struct message_start *given, co
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? message_check_queues(store, queue_ids, m.queue_count) : rc;
     rc = rc == LS_OK ? check_work_limit(tx, m.queue_count) : rc;
-    if (rc == LS_OK && !table_prepare(&store->table, 1)) {
+    if (rc == LS_OK && !table_prepare(&store->state.table, 1)) {
         rc = fail_memory();
     }
     rc = rc == LS_OK ? prepare_places(store, &none, queue_ids, m.queue_count, tx, &work) : rc;
@@ -201,7 +201,7 @@ static int publish_inline(ls_store *store, const struct message_start *given, co
     m.tx_id = tx != NULL ? tx->id : 0;
     m.order_index = tx != NULL ? tx->enqueue_count : 0;
     uint32_t number = message_put_start(store, &m, queue_ids, FLAG_PUBLISHED);
-    struct message *made = table_message(&store->table, number);
+    struct message *made = table_message(&store->state.table, number);
     made->places = none.places;
     made->many = none.many;
     made->extra = none.extra;
@@ -311,7 +311,7 @@ static int check_reason(int reason) {
 static int dequeue_in_tx(ls_store *store, uint32_t number, struct place *place, struct tx *tx,
                          struct message_dequeue *d, uint64_t *lsn) {
     struct log *g = &store->log;
-    struct message *m = table_message(&store->table, number);
+    struct message *m = table_message(&store->state.table, number);
     const struct work *last = message_last_work(m, d->queue_id);
     int rc = check_work_limit(tx, 1);
     if (rc != LS_OK) {
@@ -325,7 +325,7 @@ static int dequeue_in_tx(ls_store *store, uint32_t number, struct place *place, 
     d->tx_id = tx->id;
     struct slot s = log_slot(g, m->id, message_last_lsn(m), 0);
     log_append(g, &s, MESSAGE_DEQUEUE, format_put_dequeue(&s, d));
-    table_touch(&store->table, m);
+    table_touch(&store->state.table, m);
     message_appended(m, s.lsn);
     w->kind = WORK_DEQUEUE;
     w->message = number;
@@ -335,7 +335,7 @@ static int dequeue_in_tx(ls_store *store, uint32_t number, struct place *place, 
     if (w->locks) {
         queue_lock(place);
     }
-    tx_add_work(&store->table, tx, w);
+    tx_add_work(&store->state.table, tx, w);
     *lsn = s.lsn;
     return LS_OK;
 }
@@ -367,12 +367,12 @@ static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d
         log_append(g, &s, MESSAGE_DEQUEUE, format_put_dequeue(&s, &d));
     }
     if (!MUTANT(UNTOUCHED_BY_A_DEQUEUE)) {
-        table_touch(&store->table, m);
+        table_touch(&store->state.table, m);
     }
     message_appended(m, s.lsn);
     *lsn = s.lsn;
     queue_kill(place);
-    message_drop_place(&store->table, m, d.queue_id);
+    message_drop_place(&store->state.table, m, d.queue_id);
     if (last) {
         message_die(store, number);
     }
@@ -407,7 +407,7 @@ enum { FETCHED_AT_ONCE = 32 }; /* about so many lines a processor can wait for s
 /* Also the second time: what a thousand messages stand on are more pages than a processor knows the way to. */
 static void fetch_ahead(const ls_store *store, const uint64_t *ids, size_t n, size_t at) {
     if (at % FETCHED_AT_ONCE == 0) {
-        table_prefetch(&store->table, ids + at, n - at < FETCHED_AT_ONCE ? n - at : FETCHED_AT_ONCE);
+        table_prefetch(&store->state.table, ids + at, n - at < FETCHED_AT_ONCE ? n - at : FETCHED_AT_ONCE);
     }
 }
 

@@ -14,9 +14,9 @@ int ls_queue_add(ls_store *store, uint32_t queue_id) {
     }
     if (queue_id == 0 || queue_id > QUEUE_ID_MAX) {
         rc = fail(LS_OPTION, "a queue id is 1 to %u", (unsigned)QUEUE_ID_MAX);
-    } else if (store->table.live_queues >= QUEUES_MAX) {
+    } else if (store->state.table.live_queues >= QUEUES_MAX) {
         rc = fail(LS_BUSY, "%d queues are declared, the most there may be", QUEUES_MAX);
-    } else if (table_any_queue(&store->table, queue_id) == NULL && !table_add_queue(&store->table, queue_id)) {
+    } else if (table_any_queue(&store->state.table, queue_id) == NULL && !table_add_queue(&store->state.table, queue_id)) {
         rc = fail_memory();
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
@@ -31,12 +31,12 @@ bool queue_sweep(ls_store *store, struct queue *q) {
             return false;
         }
         uint32_t number = e->message;
-        struct message *m = table_message(&store->table, number);
+        struct message *m = table_message(&store->state.table, number);
         struct place *p = message_place(m, q->id);
         assert(p != NULL && place_entry(p) == e);
-        table_touch(&store->table, m);
+        table_touch(&store->state.table, m);
         queue_kill(p);
-        message_drop_place(&store->table, m, q->id);
+        message_drop_place(&store->state.table, m, q->id);
         if (message_is_dead(m)) {
             message_die(store, number);
         }
@@ -53,15 +53,15 @@ int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags) {
     struct log *g = &store->log;
     struct queue *q = NULL;
     rc = log_reserve(g, QUEUE_DELETE_RECORD_BYTES, RESERVE_SHRINKS);
-    if (rc == LS_OK && (q = table_queue(&store->table, queue_id)) == NULL) {
+    if (rc == LS_OK && (q = table_queue(&store->state.table, queue_id)) == NULL) {
         rc = fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u", (unsigned)queue_id);
     }
-    if (rc == LS_OK && !checkpoint_prepare_deletion(store)) {
+    if (rc == LS_OK && !state_prepare_deletion(&store->state)) {
         rc = fail_memory();
     }
     if (rc == LS_OK) {
         struct slot s = log_slot(g, 0, 0, 0);
-        checkpoint_note_deletion(store, queue_id, s.lsn);
+        state_note_deletion(&store->state, queue_id, s.lsn);
         if (!MUTANT(QUEUE_DELETE_NOT_LOGGED)) {
             log_append(g, &s, QUEUE_DELETE, format_put_queue_delete(&s, queue_id));
         }
@@ -72,9 +72,9 @@ int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags) {
         while (queue_sweep(store, q)) { /* deleted: nobody else takes it out of the table */
             log_let_go(g);
             log_take_back(g);
-            q = table_any_queue(&store->table, queue_id);
+            q = table_any_queue(&store->state.table, queue_id);
         }
-        table_remove_queue(&store->table, q);
+        table_remove_queue(&store->state.table, q);
         spares_swept(g);
     }
     return store_leave(store, rc, flags);
@@ -85,7 +85,7 @@ int ls_queue_depth(ls_store *store, uint32_t queue_id, uint64_t *places, uint64_
     if (rc != LS_OK) {
         return rc;
     }
-    const struct queue *q = table_queue(&store->table, queue_id);
+    const struct queue *q = table_queue(&store->state.table, queue_id);
     if (q == NULL) {
         rc = fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u", (unsigned)queue_id);
     } else {
@@ -103,7 +103,7 @@ int ls_cursor_open(ls_store *store, uint32_t queue_id, int kind, ls_cursor **cur
         free(made);
         return rc;
     }
-    struct queue *q = table_queue(&store->table, queue_id);
+    struct queue *q = table_queue(&store->state.table, queue_id);
     if (q == NULL) {
         rc = fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u", (unsigned)queue_id);
         free(made);
@@ -136,7 +136,7 @@ int ls_cursor_next(ls_cursor *cursor, ls_place *places, size_t n, size_t *done) 
         }
         bool locked = (e->state & ENTRY_LOCKED) != 0;
         if (!locked || c->kind == LS_CURSOR_ALL) {
-            const struct message *m = table_message(&store->table, e->message);
+            const struct message *m = table_message(&store->state.table, e->message);
             places[(*done)++] = (ls_place){
                 .position = position,
                 .id = m->id,
@@ -171,8 +171,8 @@ int ls_places_check(ls_store *store, uint32_t queue_id, const uint64_t *ids, con
         return rc;
     }
     for (size_t i = 0; i < n; i++) {
-        uint32_t number = table_find(&store->table, ids[i]);
-        struct message *m = number != INDEX_NONE ? table_message(&store->table, number) : NULL;
+        uint32_t number = table_find(&store->state.table, ids[i]);
+        struct message *m = number != INDEX_NONE ? table_message(&store->state.table, number) : NULL;
         const struct place *p = m != NULL ? message_place(m, queue_id) : NULL;
         states[i] = 0;
         if (p != NULL && p->at.chunk->first_position + p->slot == positions[i]) {

@@ -53,7 +53,7 @@ static int check_id(uint32_t id, uint32_t next_queue_id) {
 
 /* A queue that the catalog no longer has was deleted; its record may be owed. One it never had is a mismatch. */
 int serve_cross_check(ls_store *store, const uint32_t *sorted, size_t n, uint32_t next_queue_id) {
-    struct table *t = &store->table;
+    struct table *t = &store->state.table;
     int rc = LS_OK;
     for (uint32_t i = 0; rc == LS_OK && i < t->queue_count; i++) {
         rc = t->queues[i] != NULL ? check_id(t->queues[i]->id, next_queue_id) : LS_OK;
@@ -130,7 +130,7 @@ static int rewrite_tail(ls_store *store) {
     int file = g->v->open(g->v, g->dir, name, VFS_WRITE | (s->direct ? VFS_DIRECT : 0));
     int rc = file < 0 ? file
                       : copy_blocks(g->v, file, s->direct, from / BLOCK_BYTES * BLOCK_BYTES, to, &g->written,
-                                    &store->recovery.bytes_rewritten);
+                                    &store->state.report.bytes_rewritten);
     rc = rc == 0 && !MUTANT(REWRITE_NOT_FORCED) ? g->v->sync_data(g->v, file) : rc;
     if (file >= 0) {
         (void)g->v->close(g->v, file);
@@ -326,7 +326,7 @@ static int start_segment(ls_store *store) {
     }
     g->append_lsn = g->end_lsn = made->first_lsn + SEGMENT_HEADER_BYTES;
     g->durable_lsn = g->end_lsn;
-    store->recovery.epoch = g->epoch;
+    store->state.report.epoch = g->epoch;
     if (store->creating) {
         g->named_base_lsn = made->first_lsn;
     }
@@ -390,8 +390,8 @@ static int finish_creation(ls_store *store) {
     if (rc != 0) {
         return fail_errno(LS_IO, -rc, "META cannot be renamed into place");
     }
-    store->recovery.created = 1;
-    store->recovery.base_lsn = store->recovery.end_lsn = g->end_lsn;
+    store->state.report.created = 1;
+    store->state.report.base_lsn = store->state.report.end_lsn = g->end_lsn;
     return LS_OK;
 }
 
@@ -399,7 +399,7 @@ static int finish_creation(ls_store *store) {
 
 static int log_owed(ls_store *store, const uint32_t *sorted, size_t n) {
     struct log *g = &store->log;
-    struct table *t = &store->table;
+    struct table *t = &store->state.table;
     int rc = LS_OK;
     for (uint32_t i = 0; rc == LS_OK && i < t->tx_slots; i++) {
         struct tx *tx = t->txs[i];
@@ -416,9 +416,9 @@ static int log_owed(ls_store *store, const uint32_t *sorted, size_t n) {
             table_remove_queue(t, q);
             continue;
         }
-        store->recovery.queues_dropped++;
-        store->recovery.places_dropped += q->depth;
-        recovered_note(store, LS_RECOVERED_QUEUE, q->id, q->depth, NULL);
+        store->state.report.queues_dropped++;
+        store->state.report.places_dropped += q->depth;
+        recovered_note(&store->state.recovered, LS_RECOVERED_QUEUE, q->id, q->depth, NULL);
         uint32_t id = q->id;
         log_let_go(g);
         rc = ls_queue_delete(store, id, 0);
@@ -455,7 +455,7 @@ static int serve_locked(ls_store *store, const uint32_t *sorted, size_t n, uint3
     int rc = serve_cross_check(store, sorted, n, next_queue_id);
     uint64_t start_us = v->monotonic_us(v);
     rc = rc == LS_OK ? (store->creating ? clear_creation(store) : rewrite_tail(store)) : rc;
-    store->recovery.rewrite_us = v->monotonic_us(v) - start_us;
+    store->state.report.rewrite_us = v->monotonic_us(v) - start_us;
     rc = rc == LS_OK ? open_side_files(store) : rc;
     rc = rc == LS_OK ? start_segment(store) : rc;
     rc = rc == LS_OK ? gather_spares(store) : rc;
@@ -493,13 +493,13 @@ int ls_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next
         rc = log_start_threads(g);
     }
     if (rc == LS_OK) {
-        rc = checkpoint_start_thread(store);
+        rc = checkpoint_start_thread(&store->checkpoints);
     }
     scan_close(&store->scan);
-    recovered_finish(store);
-    store->recovery.messages = store->table.message_count;
-    store->recovery.places = store->table.place_count;
-    store->recovery.total_us += g->v->monotonic_us(g->v) - start_us;
+    recovered_finish(&store->state.recovered);
+    store->state.report.messages = store->state.table.message_count;
+    store->state.report.places = store->state.table.place_count;
+    store->state.report.total_us += g->v->monotonic_us(g->v) - start_us;
     if (rc != LS_OK) {
         ls_error kept = *ls_last_error();
         (void)ls_close(store);

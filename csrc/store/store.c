@@ -246,24 +246,27 @@ static int find_meta(ls_store *store, const ls_options *o) {
 
 /* ---- what the log asks ---- */
 
-static int relocate(void *context, struct segment *s) { return relocate_segment(context, s); }
+static int relocate(void *context, struct segment *s) {
+    ls_store *store = context;
+    return relocate_segment(&store->log, &store->state.table, s);
+}
 
 static uint64_t weight(const void *context) {
     const ls_store *store = context;
-    return BYTES_PER_PLACE * (store->table.place_count + store->table.tx_count);
+    return BYTES_PER_PLACE * (store->state.table.place_count + store->state.table.tx_count);
 }
 
-static void segment_begun(void *context) { checkpoint_consider(context); }
+static void segment_begun(void *context) { checkpoint_consider(&((ls_store *)context)->checkpoints); }
 
-static bool give_up_space(void *context) { return checkpoint_give_up(context); }
+static bool give_up_space(void *context) { return checkpoint_give_up(&((ls_store *)context)->checkpoints); }
 
 #ifdef LOGSTORE_POISON
-static void move(void *context) { table_move(&((ls_store *)context)->table); }
+static void move(void *context) { table_move(&((ls_store *)context)->state.table); }
 #endif
 
 /* Only an inline copy is never longer than before; states, work and transactions are, once. */
 static uint64_t expansion(const void *context) {
-    const struct table *t = &((const ls_store *)context)->table;
+    const struct table *t = &((const ls_store *)context)->state.table;
     return STATE_BYTES * t->loose_count + t->growth + 32 * (uint64_t)t->tx_count;
 }
 
@@ -295,7 +298,7 @@ ls_store *store_new(const ls_options *options) {
     made->options = *options;
     made->relaxed = options->relaxed != 0;
     made->scan.file = -1;
-    table_init(&made->table);
+    state_init(&made->state);
     struct log *g = &made->log;
     g->dir = g->holds_dir = g->lock_file = g->hint_file = -1;
     g->owner = (struct log_owner){
@@ -309,7 +312,7 @@ ls_store *store_new(const ls_options *options) {
         .move = move,
 #endif
     };
-    checkpoints_init(made);
+    checkpoints_init(&made->checkpoints, g, &made->state, options->no_checkpoint != 0);
     (void)pthread_mutex_init(&g->lock, NULL);
     (void)pthread_cond_init(&g->maker_wake, NULL);
     (void)pthread_cond_init(&g->maker_done, NULL);
@@ -327,7 +330,7 @@ int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_st
     system = system != NULL ? system : vfs_posix();
     start_us = system->monotonic_us(system);
     int rc = open_parts(made, system, store_dir, options);
-    made->recovery.total_us = system->monotonic_us(system) - start_us;
+    made->state.report.total_us = system->monotonic_us(system) - start_us;
     if (rc != LS_OK) {
         ls_error kept = *ls_last_error();
         ls_free(made);
@@ -341,8 +344,8 @@ int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_st
 
 static int roll_back_open_transactions(ls_store *store) {
     int rc = LS_OK;
-    for (uint32_t i = 0; rc == LS_OK && i < store->table.tx_slots; i++) {
-        struct tx *tx = store->table.txs[i];
+    for (uint32_t i = 0; rc == LS_OK && i < store->state.table.tx_slots; i++) {
+        struct tx *tx = store->state.table.txs[i];
         if (tx != NULL && tx->state != LS_TX_PREPARED) {
             rc = tx_roll_back_open(store, tx->id);
         }
@@ -439,12 +442,12 @@ int ls_close(ls_store *store) {
         log_take_back(g);
     }
     (void)pthread_mutex_unlock(&g->lock);
-    checkpoint_stop_thread(store);
+    checkpoint_stop_thread(&store->checkpoints);
     log_stop_threads(g);
     scan_close(&store->scan);
     (void)pthread_mutex_lock(&g->lock);
     if (was_serving && rc == LS_OK) {
-        checkpoint_at_close(store);
+        checkpoint_at_close(&store->checkpoints);
     }
     log_signal(g);
     fork_wait();
@@ -469,10 +472,9 @@ void store_drop(ls_store *store) {
     }
     scan_close(&store->scan);
     log_free(g);
-    table_free(&store->table);
+    state_free(&store->state);
     free(store->deaths);
-    checkpoints_free(store);
-    free(store->recovered.items);
+    checkpoints_free(&store->checkpoints);
     inspection_free(store->inspection);
     (void)pthread_mutex_destroy(&g->lock);
     (void)pthread_cond_destroy(&g->maker_wake);
@@ -497,7 +499,7 @@ int ls_creating(const ls_store *store) { return store->creating && store->phase 
 
 void ls_uuid(const ls_store *store, uint8_t uuid[16]) { memcpy(uuid, store->meta.uuid, UUID_BYTES); }
 
-void ls_recovery_report(const ls_store *store, ls_recovery *report) { *report = store->recovery; }
+void ls_recovery_report(const ls_store *store, ls_recovery *report) { *report = store->state.report; }
 
 uint64_t ls_segment_size(const ls_store *store) { return store->meta.segment_size; }
 
@@ -626,9 +628,9 @@ void ls_stats_get(ls_store *store, ls_stats *stats) {
     }
     (void)pthread_mutex_lock(&g->lock);
     *stats = g->stats;
-    stats->messages = store->table.message_count;
-    stats->places = store->table.place_count;
-    stats->transactions = store->table.tx_count;
+    stats->messages = store->state.table.message_count;
+    stats->places = store->state.table.place_count;
+    stats->transactions = store->state.table.tx_count;
     stats->live_bytes = log_live_bytes(g) + weight(store);
     stats->segments = g->segment_count;
     stats->spares = g->spare_count;

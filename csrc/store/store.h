@@ -11,7 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "log/log.h"
 #include "read/scan.h"
-#include "table/table.h"
+#include "replay/state.h"
 
 enum phase {
     PHASE_OPENED,
@@ -29,16 +29,9 @@ enum { BYTES_PER_PLACE = 128 }; /* what admission counts for a place or an open 
 
 struct ls_store {
     struct log log;
-    struct table table;
+    struct state state;
     ls_options options;
     struct meta meta;
-    ls_recovery recovery;
-    struct recovered {
-        ls_recovered *items;
-        size_t count;
-        size_t capacity;
-        uint32_t kept[LS_RECOVERED_QUEUE + 1]; /* by kind */
-    } recovered;
     enum phase phase;
     bool relaxed;
     bool creating;        /* META is still META.new */
@@ -92,14 +85,6 @@ void message_die(ls_store *store, uint32_t number);
 void message_die_derived(ls_store *store, uint32_t number);
 /* (waits) Logs the notes that are owed. */
 void store_log_deaths(ls_store *store);
-/* Whether that is so. */
-bool message_is_dead(const struct message *m);
-/* A record was appended to the chain. The extra is there, or the record is the first. */
-void message_appended(struct message *m, uint64_t lsn);
-
-/* recovered.c: names for the report. `tx` gives the xid, or is NULL. */
-void recovered_note(ls_store *store, int kind, uint64_t id, uint64_t count, const struct tx *tx);
-void recovered_finish(ls_store *store); /* puts them in order */
 
 /* For places.c; lock held. */
 int message_find(ls_store *store, uint64_t id, uint32_t *number, struct message **m);
@@ -125,6 +110,8 @@ int tx_roll_back_open(ls_store *store, uint64_t id);               /* (waits) un
 
 /* recover.c */
 int recover_replay(ls_store *store);
+/* The log goes on from what replay found live in each segment. LS_NO_MEMORY. */
+int recover_give_to_log(struct log *g, const struct state *s);
 /* inspect.c */
 void inspection_free(struct inspection *i);
 int inspection_dir(const struct inspection *i); /* of the store that it looks at */

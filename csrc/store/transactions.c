@@ -39,7 +39,7 @@ static int fail_state(const struct tx *tx, const char *what) {
 }
 
 struct tx *tx_of(const ls_tx *handle) {
-    return table_tx_at(&handle->store->table, handle->number, handle->id);
+    return table_tx_at(&handle->store->state.table, handle->number, handle->id);
 }
 
 /* The lock is not held. */
@@ -136,13 +136,13 @@ static int begin_locked(ls_store *store, const struct xid *x, ls_tx *handle) {
     if (rc != LS_OK) {
         return rc;
     }
-    if (store->table.tx_count >= TX_MAX) {
+    if (store->state.table.tx_count >= TX_MAX) {
         return fail(LS_TRANSACTION_LIMIT, "%d transactions are open, the most there may be", TX_MAX);
     }
-    if (x != NULL && table_find_xid(&store->table, x) != NULL) {
+    if (x != NULL && table_find_xid(&store->state.table, x) != NULL) {
         return fail(LS_DUPLICATE_XID, "a branch with this xid is open or prepared; resolve it first");
     }
-    if (!table_prepare_tx(&store->table, &tx)) {
+    if (!table_prepare_tx(&store->state.table, &tx)) {
         return fail_memory();
     }
     struct slot s = log_slot(g, 0, 0, 0);
@@ -158,7 +158,7 @@ static int begin_locked(ls_store *store, const struct xid *x, ls_tx *handle) {
         tx->xid = *x;
     }
     log_live(g->open->segment, 1, tx_start_bytes(tx));
-    table_add_tx(&store->table, tx, s.lsn);
+    table_add_tx(&store->state.table, tx, s.lsn);
     hand_out(handle, store, tx);
     return LS_OK;
 }
@@ -191,7 +191,7 @@ int ls_begin(ls_store *store, const ls_xid *xid, ls_tx **handle) {
 
 /* The message after its last pending work has gone: dead, staged again, or simply there. */
 static void settle_message(ls_store *store, uint32_t number) {
-    struct message *m = table_message(&store->table, number);
+    struct message *m = table_message(&store->state.table, number);
     if (message_pending(m) > 0 || m->place_count > 0) {
         return;
     }
@@ -207,12 +207,12 @@ void tx_undo_work(ls_store *store, struct tx *tx) {
     while (tx->first != NULL) {
         struct work *w = tx->first;
         uint32_t number = w->message;
-        struct message *m = table_message(&store->table, number);
+        struct message *m = table_message(&store->state.table, number);
         struct place *p = w->locks ? message_place(m, w->queue_id) : NULL;
         if (p != NULL) {
             queue_unlock(p);
         }
-        tx_drop_work(&store->table, w);
+        tx_drop_work(&store->state.table, w);
         settle_message(store, number);
     }
 }
@@ -221,15 +221,15 @@ void tx_undo_work(ls_store *store, struct tx *tx) {
 static bool prepare_commit(ls_store *store, struct tx *tx) {
     bool ready = true;
     for (struct work *w = tx->first; w != NULL; w = w->next) {
-        struct queue *q = w->kind == WORK_ENQUEUE ? table_queue(&store->table, w->queue_id) : NULL;
+        struct queue *q = w->kind == WORK_ENQUEUE ? table_queue(&store->state.table, w->queue_id) : NULL;
         if (q != NULL) {
-            struct message *m = table_message(&store->table, w->message);
+            struct message *m = table_message(&store->state.table, w->message);
             q->wanted++;
             ready = ready && message_prepare_places(m, message_pending(m));
         }
     }
     for (struct work *w = tx->first; w != NULL; w = w->next) {
-        struct queue *q = w->kind == WORK_ENQUEUE ? table_queue(&store->table, w->queue_id) : NULL;
+        struct queue *q = w->kind == WORK_ENQUEUE ? table_queue(&store->state.table, w->queue_id) : NULL;
         if (q != NULL && q->wanted > 0) {
             ready = ready && queue_prepare(q, q->wanted);
             q->wanted = 0;
@@ -240,7 +240,7 @@ static bool prepare_commit(ls_store *store, struct tx *tx) {
 
 /* Work on a queue that was deleted meanwhile has no effect. */
 static void apply_work(ls_store *store, struct tx *tx, uint64_t commit_lsn) {
-    struct table *t = &store->table;
+    struct table *t = &store->state.table;
     while (tx->first != NULL) {
         struct work *w = tx->first;
         uint32_t number = w->message;
@@ -278,7 +278,7 @@ static void forget_tx(ls_store *store, struct tx *tx) {
     struct segment *s = log_segment(&store->log, tx->start_lsn);
     assert(s != NULL); /* it was pinned until now */
     log_release(&store->log, s, 1, tx_start_bytes(tx));
-    table_remove_tx(&store->table, tx);
+    table_remove_tx(&store->state.table, tx);
 }
 
 /* For who asks once it has left the table. */
@@ -318,16 +318,16 @@ int ls_prepare(ls_tx *handle, int flags) {
         rc = fail_state(tx,
                         tx->distributed ? "it cannot be prepared: end it first" : "it cannot be prepared: it is local");
     }
-    if (rc == LS_OK && store->options.max_prepared != 0 && store->table.prepared_count >= store->options.max_prepared) {
+    if (rc == LS_OK && store->options.max_prepared != 0 && store->state.table.prepared_count >= store->options.max_prepared) {
         rc = fail(LS_TRANSACTION_LIMIT,
                   "%u transactions are prepared, the most that max_prepared allows; commit or roll back some",
-                  (unsigned)store->table.prepared_count);
+                  (unsigned)store->state.table.prepared_count);
     }
     if (rc == LS_OK) {
         struct slot s = log_slot(&store->log, tx->id, tx->last_lsn, 0);
         log_append(&store->log, &s, TX_PREPARE, format_put_xid(&s, TX_PREPARE, &tx->xid));
         tx->last_lsn = s.lsn;
-        tx_prepared(&store->table, tx, store->log.v->now_us(store->log.v));
+        tx_prepared(&store->state.table, tx, store->log.v->now_us(store->log.v));
         remember(handle, tx);
     }
     return leave(handle, rc, flags);
@@ -374,7 +374,7 @@ static void roll_back(ls_store *store, struct tx *tx) {
 
 int tx_roll_back_open(ls_store *store, uint64_t id) {
     int rc = log_reserve(&store->log, 2 * PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
-    struct tx *tx = table_tx(&store->table, id);
+    struct tx *tx = table_tx(&store->state.table, id);
     if (rc == LS_OK && tx != NULL && tx->state != LS_TX_PREPARED) {
         roll_back(store, tx);
     }
@@ -456,8 +456,8 @@ int ls_in_doubt(ls_store *store, uint64_t *ids, size_t n, size_t *count) {
     if (rc != LS_OK) {
         return rc;
     }
-    for (uint32_t i = 0; i < store->table.tx_slots; i++) {
-        const struct tx *tx = store->table.txs[i];
+    for (uint32_t i = 0; i < store->state.table.tx_slots; i++) {
+        const struct tx *tx = store->state.table.txs[i];
         if (tx != NULL && tx->state == LS_TX_PREPARED) {
             if (*count < n) {
                 ids[*count] = tx->id;
@@ -479,7 +479,7 @@ int ls_in_doubt_take(ls_store *store, uint64_t id, ls_tx **handle) {
         free(made);
         return rc;
     }
-    struct tx *tx = table_tx(&store->table, id);
+    struct tx *tx = table_tx(&store->state.table, id);
     if (tx == NULL || tx->state != LS_TX_PREPARED) {
         rc = fail(LS_UNKNOWN_XID, "no prepared transaction has id %llu; it may have been resolved",
                   (unsigned long long)id);

@@ -321,6 +321,18 @@ uint64_t message_content_bytes(const struct message *m);
 
 static inline uint32_t message_pending(const struct message *m) { return m->extra != NULL ? m->extra->pending : 0; }
 
+/* It has neither place nor pending work, and is not staged. */
+static inline bool message_is_dead(const struct message *m) {
+    return m->place_count == 0 && message_pending(m) == 0 && (m->flags & MESSAGE_STAGED) == 0;
+}
+
+/* A record was appended to the chain. The extra is there, or the record is the first. */
+static inline void message_appended(struct message *m, uint64_t lsn) {
+    if (m->extra != NULL) {
+        m->extra->last_lsn = lsn;
+    }
+}
+
 void message_changed(struct message *m); /* in what a relocation would write */
 /* A chunk, or places by a record of their own: by so much will it grow. Without an extra it grows by a state only. */
 void message_grows(struct table *t, struct message *m, uint64_t bytes);

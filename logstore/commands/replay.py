@@ -1,6 +1,6 @@
 """What the records of a log mean, in pure Python: which messages live, on which queues, and what is pending.
 
-Written from section 7 of docs/format.md alone and sharing nothing with csrc/recover.c, so that the two can be held
+Written from section 7 of docs/format.md alone and sharing nothing with csrc/replay/settle.c, so that the two can be held
 against each other. It is for inspection: it keeps places without their order.
 
 What always holds: it takes the records of an accepted log from its base on, in order, and never raises for what

@@ -21,7 +21,7 @@ from logstore.broker import frames
 if TYPE_CHECKING:
     from broker.live_broker import Broker
 
-KEPT = Path(__file__).parents[2] / "csrc" / "fuzz"
+KEPT = Path(__file__).parents[2] / "csrc" / "tests" / "fuzz"
 
 cuts = st.lists(st.integers(0, 5000), max_size=12)
 

@@ -3,7 +3,7 @@
  * encodes to the same bytes again. Checksums are put right first, for otherwise nothing gets beyond them; one input in
  * two also gets its header's length, place and links right, so that bodies are reached.
  *
- * tools/fuzz.py builds and runs it; csrc/tests/test_fuzz_record.c replays what is kept.
+ * tools/fuzz.py builds and runs it; csrc/tests/unit/test_fuzz_record.c replays what is kept.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * failed assertion, and says the same when it is asked again.
  *
  * The first byte says what to make of the others: the file as it is, or a segment in few bytes (repair.h), as it is or
- * with its checksums put right. tools/fuzz.py builds and runs it; csrc/tests/test_fuzz_segment.c replays what is kept.
+ * with its checksums put right. tools/fuzz.py builds and runs it; csrc/tests/unit/test_fuzz_segment.c replays what is kept.
  */
 #include "logstore.h"
 #include "tests/fuzz/repair.h"

@@ -5,7 +5,7 @@
  *
  * The first byte says whether checksums are put right and whether there is a META, the second how large segments are and
  * which queue the catalog no longer has; then come files: what it is (a segment's place, or one of FILE_*), how many bytes, and the bytes, for segments as
- * in repair.h. tools/fuzz.py builds and runs it; csrc/tests/test_fuzz_store.c replays what is kept.
+ * in repair.h. tools/fuzz.py builds and runs it; csrc/tests/unit/test_fuzz_store.c replays what is kept.
  */
 #include "tests/fuzz/repair.h"
 #include "tests/fuzz/whole_store.h"

@@ -1,6 +1,6 @@
 /*
  * Seeds for the fuzz targets, made from real stores: `make_seeds DIRECTORY` writes DIRECTORY/record, /segment and /store.
- * The same program gives the same seeds; what is kept in csrc/fuzz/seeds is its output.
+ * The same program gives the same seeds; what is kept in csrc/tests/fuzz/seeds is its output.
  */
 #include <sys/stat.h>
 

@@ -56,7 +56,7 @@ static inline int replay(const char *target) {
     for (int i = 0; i < 2; i++) {
         char path[256];
 
-        (void)snprintf(path, sizeof path, "csrc/fuzz/%s/%s", kinds[i], target);
+        (void)snprintf(path, sizeof path, "csrc/tests/fuzz/%s/%s", kinds[i], target);
         n += replay_directory(path, &failed);
     }
     printf("%d passed, %d failed\n", n - failed, failed);

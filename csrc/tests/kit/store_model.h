@@ -55,7 +55,7 @@ struct model_tx {
     struct model_work work[WORK_MAX];
 };
 
-struct state {
+struct model_state {
     int depth[QUEUES + 1];
     struct model_place places[QUEUES + 1][PLACES_MAX];
     int tx_count;
@@ -84,7 +84,7 @@ struct run {
     bool ended[TXS];
     uint64_t staged[OPS_MAX];
     int staged_count;
-    struct state now;
+    struct model_state now;
     vfs watched; /* the simulator's table, which marks what the store says is durable whenever it writes */
     void (*watch_more)(struct run *r); /* puts more between the store and the simulator's table, or NULL */
     int hint_file;                     /* the writer's handle of HINT; -1: none */
@@ -106,7 +106,7 @@ struct run {
 /* ---- the model ---- */
 
 /* Only what there is of it. */
-static inline void model_copy(struct state *to, const struct state *from) {
+static inline void model_copy(struct model_state *to, const struct model_state *from) {
     memcpy(to->depth, from->depth, sizeof to->depth);
     for (int q = 1; q <= QUEUES; q++)
         memcpy(to->places[q], from->places[q], (size_t)from->depth[q] * sizeof from->places[q][0]);
@@ -114,13 +114,13 @@ static inline void model_copy(struct state *to, const struct state *from) {
     memcpy(to->txs, from->txs, (size_t)from->tx_count * sizeof from->txs[0]);
 }
 
-static inline void model_append(struct state *s, int queue, uint64_t id) {
+static inline void model_append(struct model_state *s, int queue, uint64_t id) {
     if (s->depth[queue] == PLACES_MAX)
         abort();
     s->places[queue][s->depth[queue]++] = (struct model_place){id, 0};
 }
 
-static inline struct model_place *model_find(struct state *s, int queue, uint64_t id) {
+static inline struct model_place *model_find(struct model_state *s, int queue, uint64_t id) {
     for (int i = 0; i < s->depth[queue]; i++) {
         if (s->places[queue][i].id == id)
             return &s->places[queue][i];
@@ -128,7 +128,7 @@ static inline struct model_place *model_find(struct state *s, int queue, uint64_
     return NULL;
 }
 
-static inline void model_remove(struct state *s, int queue, uint64_t id) {
+static inline void model_remove(struct model_state *s, int queue, uint64_t id) {
     struct model_place *p = model_find(s, queue, id);
 
     if (p != NULL) {
@@ -137,7 +137,7 @@ static inline void model_remove(struct state *s, int queue, uint64_t id) {
     }
 }
 
-static inline struct model_tx *model_tx(struct state *s, uint64_t id) {
+static inline struct model_tx *model_tx(struct model_state *s, uint64_t id) {
     for (int i = 0; i < s->tx_count; i++) {
         if (s->txs[i].id == id)
             return &s->txs[i];
@@ -145,7 +145,7 @@ static inline struct model_tx *model_tx(struct state *s, uint64_t id) {
     return NULL;
 }
 
-static inline void model_end_tx(struct state *s, struct model_tx *t, bool commit, unsigned catalog) {
+static inline void model_end_tx(struct model_state *s, struct model_tx *t, bool commit, unsigned catalog) {
     for (int q = 1; q <= QUEUES; q++) {
         for (int i = 0; i < s->depth[q]; i++)
             s->places[q][i].locked_by = s->places[q][i].locked_by == t->id ? 0 : s->places[q][i].locked_by;
@@ -159,7 +159,7 @@ static inline void model_end_tx(struct state *s, struct model_tx *t, bool commit
     *t = s->txs[--s->tx_count];
 }
 
-static inline void model_work(struct state *s, uint64_t tx, uint64_t id, int queue, bool enqueue) {
+static inline void model_work(struct model_state *s, uint64_t tx, uint64_t id, int queue, bool enqueue) {
     struct model_tx *t = model_tx(s, tx);
     struct model_place *p = enqueue ? NULL : model_find(s, queue, id);
 
@@ -171,7 +171,7 @@ static inline void model_work(struct state *s, uint64_t tx, uint64_t id, int que
 }
 
 /* What an unclean end does to a state: unprepared transactions go, and queues that the catalog no longer has. */
-static inline void model_recover(struct state *s, unsigned catalog) {
+static inline void model_recover(struct model_state *s, unsigned catalog) {
     for (int i = s->tx_count; i-- > 0;) {
         if (!s->txs[i].prepared)
             model_end_tx(s, &s->txs[i], false, catalog);
@@ -182,7 +182,7 @@ static inline void model_recover(struct state *s, unsigned catalog) {
     }
 }
 
-static inline void model_do(struct state *s, const struct op *op, unsigned catalog) {
+static inline void model_do(struct model_state *s, const struct op *op, unsigned catalog) {
     for (int q = 1; q <= QUEUES; q++) {
         if (!(op->queues & 1u << q))
             continue;
@@ -205,7 +205,7 @@ static inline void model_do(struct state *s, const struct op *op, unsigned catal
         model_recover(s, catalog);
 }
 
-static inline void model_after(const struct run *r, size_t count, unsigned catalog, struct state *s) {
+static inline void model_after(const struct run *r, size_t count, unsigned catalog, struct model_state *s) {
     memset(s->depth, 0, sizeof s->depth);
     s->tx_count = 0;
     for (size_t i = 0; i < count; i++)
@@ -213,9 +213,9 @@ static inline void model_after(const struct run *r, size_t count, unsigned catal
     model_recover(s, catalog);
 }
 
-static inline bool model_names(const struct state *s, uint64_t id) {
+static inline bool model_names(const struct model_state *s, uint64_t id) {
     for (int q = 1; q <= QUEUES; q++) {
-        if (model_find((struct state *)(uintptr_t)s, q, id) != NULL)
+        if (model_find((struct model_state *)(uintptr_t)s, q, id) != NULL)
             return true;
     }
     for (int i = 0; i < s->tx_count; i++) {

@@ -55,7 +55,7 @@ static inline bool content_is_right(const struct run *r, ls_store *store, uint64
            memcmp(into, content_of(t->seed + 1), done) == 0;
 }
 
-static inline bool queue_is(ls_store *store, const struct state *s, int q, bool locks_too) {
+static inline bool queue_is(ls_store *store, const struct model_state *s, int q, bool locks_too) {
     ls_place places[PLACES_MAX + 1];
     ls_cursor *c;
     size_t n = 0;
@@ -69,7 +69,7 @@ static inline bool queue_is(ls_store *store, const struct state *s, int q, bool 
     return same;
 }
 
-static inline bool store_is(ls_store *store, const struct state *s, unsigned catalog) {
+static inline bool store_is(ls_store *store, const struct model_state *s, unsigned catalog) {
     uint64_t ids[TXS + 1];
     size_t n = 0;
     bool same = ls_in_doubt(store, ids, TXS + 1, &n) == LS_OK;
@@ -79,19 +79,19 @@ static inline bool store_is(ls_store *store, const struct state *s, unsigned cat
         prepared += s->txs[i].prepared;
     same = same && n == prepared;
     for (size_t i = 0; same && i < n; i++)
-        same = model_tx((struct state *)(uintptr_t)s, ids[i]) != NULL;
+        same = model_tx((struct model_state *)(uintptr_t)s, ids[i]) != NULL;
     for (int q = 1; same && q <= QUEUES; q++)
         same = (catalog & 1u << q) == 0 || queue_is(store, s, q, true);
     return same;
 }
 
 /* Whether only work on queues that are gone names it: then a move may have ended it, as the queue's deletion allows. */
-static inline bool may_be_gone(ls_store *store, const struct state *s, uint64_t id) {
+static inline bool may_be_gone(ls_store *store, const struct model_state *s, uint64_t id) {
     uint64_t places, locked;
     bool kept = false;
 
     for (int q = 1; q <= QUEUES; q++)
-        kept = kept || model_find((struct state *)(uintptr_t)s, q, id) != NULL;
+        kept = kept || model_find((struct model_state *)(uintptr_t)s, q, id) != NULL;
     for (int i = 0; i < s->tx_count; i++) {
         for (int k = 0; k < s->txs[i].work_count; k++)
             kept = kept || (s->txs[i].work[k].id == id &&
@@ -101,7 +101,7 @@ static inline bool may_be_gone(ls_store *store, const struct state *s, uint64_t 
 }
 
 /* Nothing but what the state names is alive. Every content is right. */
-static inline bool contents_are(const struct run *r, ls_store *store, const struct state *s) {
+static inline bool contents_are(const struct run *r, ls_store *store, const struct model_state *s) {
     ls_stats stats;
     ls_message_info info;
     size_t live = 0;
@@ -225,7 +225,7 @@ static inline bool complain(const char *what) {
 }
 
 /* Which state it is; its count in *found. */
-static inline bool recognise(const struct run *r, ls_store *store, struct bounds b, struct state *s, size_t *found) {
+static inline bool recognise(const struct run *r, ls_store *store, struct bounds b, struct model_state *s, size_t *found) {
     size_t top = b.begun < r->op_count ? b.begun : r->op_count;
 
     for (size_t i = b.durable; i <= top; i++) {
@@ -240,7 +240,7 @@ static inline bool recognise(const struct run *r, ls_store *store, struct bounds
 }
 
 /* One more message and one less, durable; the model goes along. *id is that of the new one. */
-static inline bool goes_on(ls_store *store, unsigned catalog, struct state *s, uint64_t *id) {
+static inline bool goes_on(ls_store *store, unsigned catalog, struct model_state *s, uint64_t *id) {
     uint64_t lsn;
     uint32_t q = 1;
 
@@ -259,7 +259,7 @@ static inline bool goes_on(ls_store *store, unsigned catalog, struct state *s, u
 
 /* Opens the disk, finds its state, works on, loses power once more, and finds the state after that. */
 static inline bool disk_is_right(struct run *r, vfs_sim *disk, struct bounds b, uint64_t seed) {
-    static struct state s;
+    static struct model_state s;
     vfs_sim_loss loss = {
         .mode = seed % 2 ? VFS_SIM_ALL_LOST : VFS_SIM_RANDOM, .dir_mode = VFS_SIM_DIRS_LOST, .seed = seed};
     ls_store *store = NULL;

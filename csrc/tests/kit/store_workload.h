@@ -520,7 +520,7 @@ static inline void run_end(struct run *r) {
  * False, and a line: the disk is none that the oracle allows.
  */
 static inline bool next_life(struct run *r, vfs_sim *disk, struct bounds *b) {
-    static struct state s;
+    static struct model_state s;
     size_t found = 0;
 
     vfs_sim_free(r->sim);

@@ -36,7 +36,7 @@ static inline size_t checkpoint_file_of(const struct subject *s) {
 
 /* Opened, as the model says; contents are right, or, if the log is damaged, refused. *used: by the checkpoint. */
 static inline bool state_is_whole(struct subject *s, vfs_sim *disk, bool log_is_whole, bool *used) {
-    static struct state state;
+    static struct model_state state;
     struct run *r = &s->r;
     ls_store *store = NULL;
     ls_recovery report = {.checkpoint_used = 0};

@@ -292,7 +292,7 @@ static inline vfs_sim *cut_before(const struct subject *s, size_t cut) {
 
 /* Which prefix of the row that disk is; a cut that is no prefix would be a defect of the store, not of these bytes. */
 static inline const struct reference *reference_of(struct subject *s, size_t cut) {
-    static struct state state;
+    static struct model_state state;
     struct reference *made = &s->references[s->reference_count];
     ls_store *store = NULL;
     ls_recovery report;

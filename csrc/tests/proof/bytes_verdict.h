@@ -266,7 +266,7 @@ static inline void judge_refusal(const struct damage *d, const struct wanted *w,
 /* ---- a store that opened ---- */
 
 /* What is in doubt is committed, and its effects are those that were prepared. */
-static inline bool doubts_are(ls_store *store, struct state *state, unsigned catalog) {
+static inline bool doubts_are(ls_store *store, struct model_state *state, unsigned catalog) {
     while (state->tx_count > 0) {
         ls_tx *tx;
         bool right = ls_in_doubt_take(store, state->txs[0].id, &tx) == LS_OK && ls_commit(tx, LS_WAIT) == LS_OK;
@@ -292,7 +292,7 @@ static inline void judge_report(const struct damage *d, const struct wanted *w, 
 }
 
 static inline void judge_opened(const struct damage *d, const struct wanted *w, ls_store *store) {
-    static struct state state;
+    static struct model_state state;
     const struct reference ref_then = *reference_of(d->s, w->cut), *ref = &ref_then;
     struct run *r = &d->s->r;
     ls_recovery report;

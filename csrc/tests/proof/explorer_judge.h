@@ -125,7 +125,7 @@ static inline uint32_t distinct(uint64_t *ids, size_t count) {
 }
 
 /* A message that only work on deleted queues names may be gone already. */
-static inline void look_alive(struct look *l, const struct state *s, unsigned catalog) {
+static inline void look_alive(struct look *l, const struct model_state *s, unsigned catalog) {
     static uint64_t ids[QUEUES * PLACES_MAX + TXS * WORK_MAX];
     size_t n = 0;
 
@@ -144,7 +144,7 @@ static inline void look_alive(struct look *l, const struct state *s, unsigned ca
     }
 }
 
-static inline struct look look_of_state(const struct state *s, unsigned catalog) {
+static inline struct look look_of_state(const struct model_state *s, unsigned catalog) {
     struct look l = {.order = 1};
 
     for (int q = 1; q <= QUEUES; q++) {
@@ -159,7 +159,7 @@ static inline struct look look_of_state(const struct state *s, unsigned catalog)
 
 /* The looks of all the states that a crash may leave, under one catalog. */
 static inline void judge_prepare(struct judge *j, unsigned catalog) {
-    static struct state s, after;
+    static struct model_state s, after;
 
     if (j->known && j->catalog == catalog)
         return;
@@ -277,7 +277,7 @@ static inline enum check recognise_look(struct judge *j, const struct look *l, s
 
 /* What the first open must show. *found is the state, SIZE_MAX where a check that is off left it unknown. */
 static inline enum check judge_first(struct judge *j, ls_store *store, struct bounds b, size_t *found) {
-    static struct state s;
+    static struct model_state s;
     struct look l;
     bool content = true;
     enum check c;
@@ -305,7 +305,7 @@ static inline enum check judge_first(struct judge *j, ls_store *store, struct bo
 }
 
 /* Every prepared transaction has the xid that it was given and gets an outcome, and the places must then be what its operations make of them. */
-static inline bool settles(const struct run *r, ls_store *store, struct state *s, unsigned catalog, uint64_t seed) {
+static inline bool settles(const struct run *r, ls_store *store, struct model_state *s, unsigned catalog, uint64_t seed) {
     for (; s->tx_count > 0; seed /= 2) {
         struct model_tx *t = &s->txs[0];
         ls_tx *handle;
@@ -324,7 +324,7 @@ static inline bool settles(const struct run *r, ls_store *store, struct state *s
     return store_is(store, s, catalog);
 }
 
-static inline enum check work_on(struct judge *j, ls_store *store, struct bounds b, size_t found, struct state *s,
+static inline enum check work_on(struct judge *j, ls_store *store, struct bounds b, size_t found, struct model_state *s,
                                  uint64_t seed) {
     size_t top = b.begun < j->run->op_count ? b.begun : j->run->op_count;
     enum check c = NOTHING_BROKEN;
@@ -353,7 +353,7 @@ static inline uint64_t epoch_of(const ls_store *store) {
 /* Power goes once more: after new work (then that work must be there), or at once. */
 static inline enum check judge_second(struct judge *j, vfs_sim *disk, ls_store *store, struct bounds b, size_t found,
                                       uint64_t seed) {
-    static struct state s;
+    static struct model_state s;
     vfs_sim_loss loss = {
         .mode = seed % 4 == 0 ? VFS_SIM_ALL_LOST : VFS_SIM_RANDOM, .dir_mode = VFS_SIM_DIRS_LOST, .seed = seed};
     bool works = seed / 4 % 2 != 0;

@@ -195,7 +195,7 @@ static void a_sealed_record_that_is_another_s_is_damage_to_a_read_and_to_a_move(
         check(ls_publish(r.store, &queue, 1, NULL, 0, content, sizeof content, NULL, LS_WAIT, &chunked_id) == LS_OK);
         id = ways[i].plain ? plain_id : chunked_id;
         if (ways[i].chunk) {
-            struct message *m = table_message(&r.store->table, table_find(&r.store->table, id));
+            struct message *m = table_message(&r.store->state.table, table_find(&r.store->state.table, id));
 
             require(m->extra != NULL && m->extra->chunk_count > 1);
             replace_there(m->extra->chunks[1].lsn, ways[i].offset, ways[i].width, ways[i].value);

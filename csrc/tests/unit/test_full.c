@@ -38,7 +38,7 @@ static bool fill_up(uint32_t size, bool wait) {
 }
 
 static bool intact(vfs_sim *sim) {
-    static struct state s;
+    static struct model_state s;
     ls_stats stats;
 
     model_after(&r, r.op_count, r.catalog, &s);

@@ -39,7 +39,7 @@ static bool same_message(const struct message *a, const struct message *b) {
 }
 
 static bool same_messages(const ls_store *a, const ls_store *b) {
-    const struct table *t = &a->table, *u = &b->table;
+    const struct table *t = &a->state.table, *u = &b->state.table;
 
     if (t->message_count != u->message_count || t->place_count != u->place_count)
         return false;
@@ -54,7 +54,7 @@ static bool same_messages(const ls_store *a, const ls_store *b) {
 }
 
 static bool same_queue(const ls_store *a, const struct queue *q, const ls_store *b) {
-    const struct queue *other = table_any_queue(&b->table, q->id);
+    const struct queue *other = table_any_queue(&b->state.table, q->id);
     struct cursor c = {.chunk = q->first}, d = {.chunk = other != NULL ? other->first : NULL};
     uint64_t position;
     const struct entry *e;
@@ -64,7 +64,7 @@ static bool same_queue(const ls_store *a, const struct queue *q, const ls_store 
     while ((e = cursor_entry(&c, &position)) != NULL) {
         const struct entry *f = cursor_entry(&d, &position);
 
-        if (f == NULL || table_message(&a->table, e->message)->id != table_message(&b->table, f->message)->id ||
+        if (f == NULL || table_message(&a->state.table, e->message)->id != table_message(&b->state.table, f->message)->id ||
             e->order_lsn != f->order_lsn || e->order_index != f->order_index ||
             (e->state & ENTRY_LOCKED) != (f->state & ENTRY_LOCKED))
             return false;
@@ -77,8 +77,8 @@ static bool same_queue(const ls_store *a, const struct queue *q, const ls_store 
 static bool same_queues(const ls_store *a, const ls_store *b) {
     bool same = true;
 
-    for (uint32_t i = 0; same && i < a->table.queue_count; i++)
-        same = a->table.queues[i] == NULL || same_queue(a, a->table.queues[i], b);
+    for (uint32_t i = 0; same && i < a->state.table.queue_count; i++)
+        same = a->state.table.queues[i] == NULL || same_queue(a, a->state.table.queues[i], b);
     return same;
 }
 
@@ -86,7 +86,7 @@ static bool same_work(const ls_store *a, const struct tx *t, const ls_store *b, 
     const struct work *w = t->first, *x = u->first;
 
     for (; w != NULL && x != NULL; w = w->next, x = x->next) {
-        if (table_message(&a->table, w->message)->id != table_message(&b->table, x->message)->id || w->lsn != x->lsn ||
+        if (table_message(&a->state.table, w->message)->id != table_message(&b->state.table, x->message)->id || w->lsn != x->lsn ||
             w->queue_id != x->queue_id || w->kind != x->kind || w->locks != x->locks ||
             (w->kind == WORK_ENQUEUE && w->order_index != x->order_index))
             return false;
@@ -96,9 +96,9 @@ static bool same_work(const ls_store *a, const struct tx *t, const ls_store *b, 
 
 /* Every transaction of a; of those that recovery ends only prepared ones are looked for. */
 static bool same_transactions(const ls_store *a, const ls_store *b, bool prepared_only) {
-    for (uint32_t i = 0; i < a->table.tx_slots; i++) {
-        const struct tx *t = a->table.txs[i];
-        const struct tx *u = t != NULL ? table_tx(&b->table, t->id) : NULL;
+    for (uint32_t i = 0; i < a->state.table.tx_slots; i++) {
+        const struct tx *t = a->state.table.txs[i];
+        const struct tx *u = t != NULL ? table_tx(&b->state.table, t->id) : NULL;
 
         if (t == NULL || (prepared_only && t->state != LS_TX_PREPARED))
             continue;
@@ -113,8 +113,8 @@ static bool same_transactions(const ls_store *a, const ls_store *b, bool prepare
 static struct release of_ended(const ls_store *opened, const struct segment *s, uint64_t segment_size) {
     struct release found = {0, 0};
 
-    for (uint32_t i = 0; i < opened->table.tx_slots; i++) {
-        const struct tx *t = opened->table.txs[i];
+    for (uint32_t i = 0; i < opened->state.table.tx_slots; i++) {
+        const struct tx *t = opened->state.table.txs[i];
 
         if (t != NULL && t->state != LS_TX_PREPARED && t->start_lsn / segment_size == s->first_lsn / segment_size) {
             found.records++;
@@ -165,7 +165,7 @@ static bool is_as_served(ls_store *seen, ls_store *opened, unsigned catalog) {
     uint32_t next = catalog == 0 ? 1 : QUEUES + 1;
     int there = ls_serve(opened, ids, n, next);
     int here = ls_inspect_catalog(seen, ids, n, next);
-    const ls_recovery *a = &seen->recovery, *b = &opened->recovery;
+    const ls_recovery *a = &seen->state.report, *b = &opened->state.report;
     uint64_t places, locked, also, also_locked;
     bool same = here == there;
 
@@ -188,7 +188,7 @@ static bool is_as_opened(unsigned catalog) {
         right = same_messages(seen, opened) && same_messages(opened, seen) && same_queues(seen, opened) &&
                 same_queues(opened, seen) && same_transactions(opened, seen, true) &&
                 same_transactions(seen, opened, false) && same_segments(seen, opened, false) &&
-                same_report(&seen->recovery, &opened->recovery);
+                same_report(&seen->state.report, &opened->state.report);
         if (!right)
             printf("what was inspected is not what was opened\n");
         right = right && (is_as_served(seen, opened, catalog) || complain("as served"));

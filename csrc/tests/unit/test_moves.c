@@ -239,7 +239,7 @@ static uint64_t stays_id;
 /* As ls_queue_delete begins; its sweep has not come to the message, whose start stays while its chunks are moved. */
 static void delete_queue_between_parts(struct log *g) {
     const uint8_t *last = log_buffered(g, g->last_lsn);
-    struct table *t = &busy_store->table;
+    struct table *t = &busy_store->state.table;
     struct queue *q = table_queue(t, 7);
 
     if (log_segment(g, message_start_lsn(table_message(t, table_find(t, stays_id)))) == g->segments[g->base_index])
@@ -277,10 +277,10 @@ static void a_queue_deleted_between_two_parts_is_in_none_of_them(void) {
     for (uint32_t i = 0; i < MANY; i += 100)
         check(ls_enqueue(store, stays_id, queues + i, 100, NULL, 0, &lsn) == LS_OK);
     watch(sim, store, delete_queue_between_parts);
-    for (int i = 0; i < 100 && table_queue(&store->table, 7) != NULL; i++)
+    for (int i = 0; i < 100 && table_queue(&store->state.table, 7) != NULL; i++)
         check(churn_until_moved(store, 1, 1));
     meanwhile = NULL;
-    check(table_queue(&store->table, 7) == NULL);
+    check(table_queue(&store->state.table, 7) == NULL);
     check(ls_close(store) == LS_OK);
     ls_free(store);
     store = open_with(sim, &o, left, n);

@@ -79,7 +79,7 @@ static uint32_t walk(uint32_t *last) {
 static int with_flip(vfs_sim *sim, const char *name, uint32_t at, int bit, bool *right) {
     vfs_sim *disk = vfs_sim_clone(sim);
     struct bounds all = {0, r.op_count, r.catalog};
-    static struct state s;
+    static struct model_state s;
     ls_store *store = NULL;
     uint64_t changes;
     size_t found;
@@ -207,7 +207,7 @@ static void bytes_from_elsewhere_never_validate(void) {
     static uint8_t foreign[SEGMENT];
     vfs_sim *other = made(true), *sim;
     struct names n = segments(other);
-    static struct state s;
+    static struct model_state s;
 
     check(vfs_sim_get(other, VFS_SIM_STABLE, "/s", n.name[0], foreign, sizeof foreign) == SEGMENT);
     vfs_sim_free(other);

@@ -312,7 +312,7 @@ static void one_handle_at_a_time_and_a_closed_one_says_so(void) {
 /* The same workload as everywhere, on a real disk: what was told holds after each close. */
 static void it_holds_on_real_files_too(void) {
     char path[] = "/tmp/logstore-test-XXXXXX", command[80];
-    static struct state s;
+    static struct model_state s;
 
     require(mkdtemp(path) != NULL);
     memset(&r, 0, sizeof r);

@@ -1,0 +1,73 @@
+/*
+ * What a log comes to, in memory: the table, the deleted queues that the log still names, what is live in each segment,
+ * and the report of how it was recovered. Replay fills it in; it knows neither a store nor a log that is written.
+ *
+ * The live counters are those of replay: a log that goes on from here takes them over (log.h counts from then on).
+ */
+#ifndef LOGSTORE_STATE_H
+#define LOGSTORE_STATE_H
+
+#include "logstore.h"
+#include "read/scan.h"
+#include "table/table.h"
+
+/* A QUEUE_DELETE in the log: a queue id in a record below it names nothing any more. */
+struct deletion {
+    uint64_t lsn;
+    uint32_t queue_id;
+};
+
+struct deletions {
+    struct deletion *items; /* the newest last; those below the base are forgotten from time to time */
+    size_t count;
+    size_t capacity;
+};
+
+/* The names of what recovery ended: of each kind the first LS_RECOVERED_MAX. */
+struct recovered {
+    ls_recovered *items;
+    size_t count;
+    size_t capacity;
+    uint32_t kept[LS_RECOVERED_QUEUE + 1]; /* by kind */
+};
+
+/* A segment of the log, and what of it the table needs. */
+struct live_segment {
+    uint64_t first_lsn;
+    uint64_t epoch;
+    uint64_t prev_end_lsn;
+    uint64_t end_lsn; /* of the log's part in it */
+    uint64_t records;
+    uint64_t bytes;
+    uint64_t largest_bytes; /* of one record */
+    bool behind;            /* the base */
+};
+
+struct state {
+    struct table table;
+    struct deletions deletions;
+    struct recovered recovered;
+    ls_recovery report;
+    struct live_segment *segments; /* by first_lsn */
+    size_t segment_count;
+    uint64_t segment_size;
+    uint64_t base_lsn;
+};
+
+void state_init(struct state *s);
+void state_free(struct state *s);
+/* The segments of the scanned log, with nothing live in them yet; those behind the base come first. LS_NO_MEMORY. */
+int state_take_segments(struct state *s, struct scan *scan);
+struct live_segment *state_segment(const struct state *s, uint64_t lsn); /* that holds it, or NULL */
+/* Back to an empty table, with nothing live in any segment. The report stays. */
+void state_clear(struct state *s);
+
+/* Memory for one more deletion; then noting it cannot fail. */
+bool state_prepare_deletion(struct state *s);
+void state_note_deletion(struct state *s, uint32_t queue_id, uint64_t lsn);
+
+/* recovered.c. `tx` gives the xid, or is NULL. If memory runs out, the name is left out of the report. */
+void recovered_note(struct recovered *r, int kind, uint64_t id, uint64_t count, const struct tx *tx);
+void recovered_finish(struct recovered *r); /* sorts them */
+
+#endif

@@ -1,0 +1,91 @@
+/*
+ * Recovering at open: scan the log, load a checkpoint if one can be used, replay the rest, settle, and hand what is live
+ * over to the log. Writes nothing.
+ */
+#include <string.h>
+
+#include "mutants/mutants.h"
+#include "replay/replay.h"
+#include "store/store.h"
+
+static int replay_and_settle(struct replay *p, bool background, uint64_t start_us) {
+    vfs *v = p->scan->v;
+    if (background) {
+        scan_ahead_start(p->scan);
+    }
+    int rc = replay_log(p);
+    scan_ahead_stop(p->scan);
+    replay_free(p);
+    p->report->scan_us = v->monotonic_us(v) - start_us;
+    return rc == LS_OK ? replay_settle(p) : rc;
+}
+
+/* As before the checkpoint was read; that there was one stays in the report. */
+static void begin_anew(ls_store *store, struct replay *p, const ls_recovery *before) {
+    ls_recovery now = *p->report;
+    *p->report = *before;
+    p->report->checkpoint_state = LS_CHECKPOINT_CONTRADICTS;
+    p->report->checkpoint_lsn = now.checkpoint_lsn;
+    p->report->checkpoint_bytes = now.checkpoint_bytes;
+    p->report->checkpoint_us = now.checkpoint_us;
+    checkpoint_forget(&store->checkpoints, p);
+}
+
+int recover_give_to_log(struct log *g, const struct state *s) {
+    for (size_t i = 0; i < s->segment_count; i++) {
+        const struct live_segment *from = &s->segments[i];
+        struct segment *made = segment_new(g, from->first_lsn, from->epoch);
+        if (made == NULL) {
+            return fail_memory();
+        }
+        made->prev_end_lsn = from->prev_end_lsn;
+        made->end_lsn = from->end_lsn;
+        made->live_records = from->records;
+        made->live_bytes = from->bytes;
+        made->largest_bytes = from->largest_bytes;
+        int rc = log_add_segment(g, made);
+        if (rc != LS_OK) {
+            segment_free(g, made);
+            return rc;
+        }
+        g->base_index += from->behind ? 1 : 0;
+    }
+    g->named_base_lsn = s->base_lsn;
+    return LS_OK;
+}
+
+int recover_replay(ls_store *store) {
+    struct state *state = &store->state;
+    struct scan *scan = &store->scan;
+    struct replay p = {.state = state, .scan = scan, .t = &state->table, .report = &state->report};
+    vfs *v = store->log.v;
+    bool background = store->log.background, used = false;
+    uint64_t start_us = v->monotonic_us(v);
+    int rc = scan_open(scan, v, store->log.dir, &store->meta, !MUTANT(PAGE_CACHE_BELIEVED), NULL);
+    p.base_lsn = scan->base_lsn;
+    rc = rc == LS_OK ? state_take_segments(state, scan) : rc;
+    const ls_recovery before = state->report;
+    if (rc == LS_OK && store->options.no_checkpoint == 0) {
+        rc = checkpoint_load(&store->checkpoints, &p, store->log.dir, &used);
+    }
+    rc = rc == LS_OK ? replay_and_settle(&p, background, start_us) : rc;
+    if (rc == LS_CORRUPT && used &&
+        !MUTANT(CHECKPOINT_BELIEVED)) { /* perhaps the checkpoint's fault: the log alone decides */
+        begin_anew(store, &p, &before);
+        rc = replay_and_settle(&p, background, start_us);
+    }
+    store->was_clean = scan->clean;
+    if (rc == LS_OK && state->report.checkpoint_used) {
+        scan_raise_watermark(scan, state->report.checkpoint_lsn);
+        state->report.watermark_lsn = scan->watermark_lsn;
+    }
+    return rc == LS_OK ? recover_give_to_log(&store->log, state) : rc;
+}
+
+void ls_recovery_items(const ls_store *store, ls_recovered *into, size_t n, size_t *count) {
+    const struct recovered *r = &store->state.recovered;
+    *count = r->count;
+    if (n > 0 && *count > 0) {
+        memcpy(into, r->items, (n < *count ? n : *count) * sizeof *into);
+    }
+}
