@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "xxh64.h"
+#include "format/xxh64.h"
 
 enum { CHUNK_BYTES = 1 << 20 };
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "log/damage.h"
+#include "read/damage.h"
 #include "os/error.h"
 #include "os/io.h"
 

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "log/damage.h"
+#include "read/damage.h"
 #include "os/error.h"
 
 int pass_malformed(const pass *p, const struct record *r) {

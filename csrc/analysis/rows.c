@@ -8,9 +8,8 @@
 
 #include <stdlib.h>
 
-#include "log/damage.h"
+#include "read/damage.h"
 #include "os/error.h"
-#include "log/log.h"
 
 #define PASSED_BYTES_MAX ((uint64_t)256 << 20) /* without a row; then the caller gets a turn */
 
@@ -213,7 +212,7 @@ static bool passes_header(const ls_rows_options *o, const struct record *r) {
         return false;
     }
     if (o->types != 0) {
-        unsigned bit = (r->type & TYPE_SKIPPABLE) != 0 ? ROWS_TYPE_BIT_UNKNOWN : log_type_ordinal(r->type);
+        unsigned bit = (r->type & TYPE_SKIPPABLE) != 0 ? ROWS_TYPE_BIT_UNKNOWN : format_type_ordinal(r->type);
         if ((o->types >> bit & 1) == 0) {
             return false;
         }

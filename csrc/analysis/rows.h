@@ -6,7 +6,7 @@
 #include "analysis/lookback.h"
 
 enum {
-    ROWS_TYPES_KNOWN = 24,    /* as log_type_ordinal numbers them */
+    ROWS_TYPES_KNOWN = 24,    /* as format_type_ordinal numbers them */
     ROWS_TYPES_UNKNOWN = 104, /* the number of a type fits seven bits */
     ROWS_TYPE_BIT_UNKNOWN = 31,
 };

@@ -2,7 +2,6 @@
 #include "analysis/rows.h"
 
 #include "os/error.h"
-#include "log/log.h"
 
 #define BIT(column) (UINT64_C(1) << (column))
 
@@ -236,7 +235,7 @@ static enum format_result read_body(struct ls_rows *rows, struct row *row) {
 /* False: none is left for it. */
 static bool type_number(struct ls_rows *rows, uint16_t type, uint64_t *number) {
     if ((type & TYPE_SKIPPABLE) == 0) {
-        *number = log_type_ordinal(type);
+        *number = format_type_ordinal(type);
         return true;
     }
     uint32_t i = 0;

@@ -49,8 +49,7 @@ static uint64_t about_its_size(const struct checkpoints *c) {
 
 static bool is_due(const struct checkpoints *c) {
     const struct log *g = c->log;
-    if (c->disabled || !g->serving || g->poison != 0 || g->cannot_grow ||
-        g->append_lsn < c->retry_lsn) {
+    if (c->disabled || !g->serving || g->poison != 0 || g->cannot_grow || g->append_lsn < c->retry_lsn) {
         return false;
     }
     uint64_t much = CHECKPOINT_SEGMENTS * g->segment_size;
@@ -83,9 +82,8 @@ static bool must_end(const struct checkpoints *c) {
 }
 
 static int ended_early(const struct checkpoints *c) {
-    return c->give_up
-               ? fail(LS_FULL, "the checkpoint was given up, since the log needs the disk's last blocks")
-               : fail(LS_CLOSED, "the store is being closed");
+    return c->give_up ? fail(LS_FULL, "the checkpoint was given up, since the log needs the disk's last blocks")
+                      : fail(LS_CLOSED, "the store is being closed");
 }
 
 /* Alone, between two moves of chains, and at the end of a batch. */
@@ -319,8 +317,7 @@ void checkpoint_stop_thread(struct checkpoints *c) {
 void checkpoint_at_close(struct checkpoints *c) {
     const struct log *g = c->log;
     bool written = g->last_batch.end_lsn != 0 && g->last_batch.end_lsn == g->end_lsn;
-    if (written && !c->disabled && g->poison == 0 && !g->cannot_grow &&
-        log_since(c) >= CHECKPOINT_LOG_MIN) {
+    if (written && !c->disabled && g->poison == 0 && !g->cannot_grow && log_since(c) >= CHECKPOINT_LOG_MIN) {
         (void)checkpoint_take(c, NULL);
     }
 }

@@ -66,6 +66,11 @@ enum record_type {
     CLOSE = 0x0305,
 };
 
+/* A type's high byte is its stream, 1 to 3; a footer counts the records of eight types of each. */
+enum { TYPES_COUNTED = 3 * 8 };
+
+static inline uint32_t format_type_ordinal(uint16_t type) { return ((type >> 8) - 1u) * 8u + (type & 0xffu) - 1u; }
+
 enum record_flag {
     FLAG_COPY = 1,
     FLAG_PART = 2,

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "inspect/inspect.h"
-#include "log/damage.h"
+#include "read/damage.h"
 
 static int wrong(const struct scan_batch *b, uint64_t lsn, const char *what) {
     return fail_at(LS_CORRUPT, b->first_lsn, lsn, "the log contradicts itself: %s", what);
@@ -33,7 +33,7 @@ int check_batch(struct inspection *i, const struct scan_batch *b) {
     if (b->first_lsn != c->first_lsn) {
         enter_segment(c, b->first_lsn);
     }
-    c->type_counts[log_type_ordinal(BATCH)]++;
+    c->type_counts[format_type_ordinal(BATCH)]++;
     c->before_lsn = b->lsn;
     const struct batch *said = &b->batch;
     bool opens_segment = b->lsn == b->first_lsn + SEGMENT_HEADER_BYTES;
@@ -66,7 +66,7 @@ static int check_footer(struct checks *c, const struct scan_batch *b, const stru
         if (stream < 1 || stream > 3 || code < 1 || code > 8) {
             known = false;
         } else {
-            said[log_type_ordinal((uint16_t)f.counts[n].type)] = f.counts[n].count;
+            said[format_type_ordinal((uint16_t)f.counts[n].type)] = f.counts[n].count;
         }
     }
     if (!known || memcmp(said, c->type_counts, sizeof said) != 0) {
@@ -79,9 +79,9 @@ static int check_footer(struct checks *c, const struct scan_batch *b, const stru
     if (f.bytes != bytes) {
         return wrong_number(b, r->lsn, "the number of bytes in a segment's footer", f.bytes, bytes);
     }
-    if (f.batches != c->type_counts[log_type_ordinal(BATCH)]) {
+    if (f.batches != c->type_counts[format_type_ordinal(BATCH)]) {
         return wrong_number(b, r->lsn, "the number of batches in a segment's footer", f.batches,
-                            c->type_counts[log_type_ordinal(BATCH)]);
+                            c->type_counts[format_type_ordinal(BATCH)]);
     }
     return LS_OK;
 }
@@ -170,7 +170,7 @@ int check_record(struct inspection *i, const struct scan_batch *b, const struct 
         rc = check_transaction(i, b, r);
     }
     if ((r->type & TYPE_SKIPPABLE) == 0) {
-        c->type_counts[log_type_ordinal(r->type)]++;
+        c->type_counts[format_type_ordinal(r->type)]++;
     }
     c->last_lsn = c->before_lsn = r->lsn;
     return rc;

@@ -11,7 +11,8 @@
 #include "log/parts.h"
 #include "mutants/mutants.h"
 
-_Static_assert((int)BLOCK_BYTES == (int)IO_BLOCK_BYTES, "headers and batches are written in whole blocks of the device");
+_Static_assert((int)BLOCK_BYTES == (int)IO_BLOCK_BYTES,
+               "headers and batches are written in whole blocks of the device");
 
 /* ---- memory ---- */
 
@@ -190,7 +191,7 @@ static void append(struct log *g, const struct slot *s, uint16_t type, uint32_t 
     b->count++;
     g->append_lsn = g->end_lsn = b->end_lsn;
     g->last_lsn = s->lsn;
-    g->type_counts[log_type_ordinal(type)]++;
+    g->type_counts[format_type_ordinal(type)]++;
     g->stats.records++;
     g->stats.appended_bytes += bytes;
 }
@@ -237,7 +238,7 @@ static void count_types(struct log *g, struct footer *f) {
         QUEUE_DELETE,
         CLOSE,
     };
-    g->type_counts[log_type_ordinal(BATCH)] = g->segment_batches + 1; /* with the batch that holds the footer */
+    g->type_counts[format_type_ordinal(BATCH)] = g->segment_batches + 1; /* with the batch that holds the footer */
     for (uint32_t i = 0; i < TYPES_COUNTED; i++) {
         if (g->type_counts[i] > 0 && types[i] != FOOTER) {
             f->counts[f->n++] = (struct footer_count){types[i], g->type_counts[i]};

@@ -52,7 +52,6 @@ enum {
     FLUSHER_RESTS_NS = 1000 * 1000, /* after a small batch for which nobody waited */
     EARLY_BYTES_MIN = 64 << 10,
     OPEN_FILES_MAX = 256,
-    TYPES_COUNTED = 24, /* three streams of eight, see log_type_ordinal */
 };
 
 struct release {
@@ -350,7 +349,5 @@ static inline uint64_t log_recyclable_lsn(const struct log *g) {
     return g->named_base_lsn < g->hinted_base_lsn || MUTANT(HINT_NOT_WAITED_FOR) ? g->named_base_lsn
                                                                                  : g->hinted_base_lsn;
 }
-
-static inline uint32_t log_type_ordinal(uint16_t type) { return ((type >> 8) - 1u) * 8u + (type & 0xffu) - 1u; }
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "os/io.h"
 #include "mutants/mutants.h"
-#include "log/damage.h"
+#include "read/damage.h"
 
 enum { ATTEMPTS_MAX = 100 };
 

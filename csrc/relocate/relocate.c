@@ -19,7 +19,7 @@
 
 #include "os/io.h"
 #include "mutants/mutants.h"
-#include "log/damage.h"
+#include "read/damage.h"
 
 enum { RECORDS_AT_ONCE = 64 };
 

@@ -95,7 +95,8 @@ static int replace_work(const struct replay *p, const struct record *r, uint32_t
 }
 
 /* The chunks continue the start record's content without a gap, to its end. */
-static int take_chunks(const struct replay *p, const struct record *r, const struct moved_state *s, struct message_extra *x) {
+static int take_chunks(const struct replay *p, const struct record *r, const struct moved_state *s,
+                       struct message_extra *x) {
     const struct moving *v = &p->moving;
     uint64_t at = s->start_content_bytes;
     for (size_t i = 0; i < v->chunk_count; i++) {

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "mutants/mutants.h"
-#include "log/damage.h"
+#include "read/damage.h"
 
 int replay_inconsistent(const struct replay *p, const struct record *r, const char *what) {
     const struct live_segment *s = state_segment(p->state, r->lsn);

@@ -37,7 +37,7 @@ struct replay {
 };
 
 /* settle.c: the phases, in this order. */
-int replay_log(struct replay *p); /* from where the scan stands to its end */
+int replay_log(struct replay *p);                                      /* from where the scan stands to its end */
 void replay_begin_batch(struct replay *p, const struct scan_batch *b); /* then replay_record for each of its records */
 int replay_settle(struct replay *p);
 

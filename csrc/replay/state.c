@@ -35,7 +35,9 @@ int state_take_segments(struct state *s, struct scan *scan) {
             .first_lsn = f->first_lsn,
             .epoch = f->header.epoch,
             .prev_end_lsn = f->header.prev_end_lsn,
-            .end_lsn = behind ? f->first_lsn + s->segment_size : f->end_lsn != 0 ? f->end_lsn : scan->end_lsn,
+            .end_lsn = behind            ? f->first_lsn + s->segment_size
+                       : f->end_lsn != 0 ? f->end_lsn
+                                         : scan->end_lsn,
             .behind = behind,
         };
         s->report.segments += behind ? 0 : 1;

@@ -22,8 +22,8 @@ int ls_checkpoint_size(ls_store *store, ls_checkpoint_info *info) {
         rows_forget_old_deletions(&store->state, log_base_lsn(&store->log));
     }
     const struct table *t = &store->state.table;
-    uint64_t rows = (uint64_t)DELETION_ROW_BYTES * store->state.deletions.count +
-                    (uint64_t)TRANSACTION_ROW_BYTES * t->tx_count;
+    uint64_t rows =
+        (uint64_t)DELETION_ROW_BYTES * store->state.deletions.count + (uint64_t)TRANSACTION_ROW_BYTES * t->tx_count;
     *info = (ls_checkpoint_info){.messages = t->message_count,
                                  .places = t->place_count,
                                  .operations = t->work_count,

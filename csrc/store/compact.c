@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "store/store.h"
-#include "log/damage.h"
+#include "read/damage.h"
 
 struct plan {
     size_t moved;        /* segments, from the base on */

@@ -12,7 +12,7 @@
 #include "os/io.h"
 #include "mutants/mutants.h"
 #include "store/store.h"
-#include "log/damage.h"
+#include "read/damage.h"
 
 /* One record to read from: where it stands, and which part of its content goes where. */
 struct piece {

@@ -16,7 +16,8 @@ int ls_queue_add(ls_store *store, uint32_t queue_id) {
         rc = fail(LS_OPTION, "a queue id is 1 to %u", (unsigned)QUEUE_ID_MAX);
     } else if (store->state.table.live_queues >= QUEUES_MAX) {
         rc = fail(LS_BUSY, "%d queues are declared, the most there may be", QUEUES_MAX);
-    } else if (table_any_queue(&store->state.table, queue_id) == NULL && !table_add_queue(&store->state.table, queue_id)) {
+    } else if (table_any_queue(&store->state.table, queue_id) == NULL &&
+               !table_add_queue(&store->state.table, queue_id)) {
         rc = fail_memory();
     }
     return store_leave(store, rc, LEAVE_QUIETLY);

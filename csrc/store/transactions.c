@@ -318,7 +318,8 @@ int ls_prepare(ls_tx *handle, int flags) {
         rc = fail_state(tx,
                         tx->distributed ? "it cannot be prepared: end it first" : "it cannot be prepared: it is local");
     }
-    if (rc == LS_OK && store->options.max_prepared != 0 && store->state.table.prepared_count >= store->options.max_prepared) {
+    if (rc == LS_OK && store->options.max_prepared != 0 &&
+        store->state.table.prepared_count >= store->options.max_prepared) {
         rc = fail(LS_TRANSACTION_LIMIT,
                   "%u transactions are prepared, the most that max_prepared allows; commit or roll back some",
                   (unsigned)store->state.table.prepared_count);

@@ -225,7 +225,8 @@ static inline bool complain(const char *what) {
 }
 
 /* Which state it is; its count in *found. */
-static inline bool recognise(const struct run *r, ls_store *store, struct bounds b, struct model_state *s, size_t *found) {
+static inline bool recognise(const struct run *r, ls_store *store, struct bounds b, struct model_state *s,
+                             size_t *found) {
     size_t top = b.begun < r->op_count ? b.begun : r->op_count;
 
     for (size_t i = b.durable; i <= top; i++) {

@@ -305,7 +305,8 @@ static inline enum check judge_first(struct judge *j, ls_store *store, struct bo
 }
 
 /* Every prepared transaction has the xid that it was given and gets an outcome, and the places must then be what its operations make of them. */
-static inline bool settles(const struct run *r, ls_store *store, struct model_state *s, unsigned catalog, uint64_t seed) {
+static inline bool settles(const struct run *r, ls_store *store, struct model_state *s, unsigned catalog,
+                           uint64_t seed) {
     for (; s->tx_count > 0; seed /= 2) {
         struct model_tx *t = &s->txs[0];
         ls_tx *handle;

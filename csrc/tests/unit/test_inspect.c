@@ -64,7 +64,8 @@ static bool same_queue(const ls_store *a, const struct queue *q, const ls_store 
     while ((e = cursor_entry(&c, &position)) != NULL) {
         const struct entry *f = cursor_entry(&d, &position);
 
-        if (f == NULL || table_message(&a->state.table, e->message)->id != table_message(&b->state.table, f->message)->id ||
+        if (f == NULL ||
+            table_message(&a->state.table, e->message)->id != table_message(&b->state.table, f->message)->id ||
             e->order_lsn != f->order_lsn || e->order_index != f->order_index ||
             (e->state & ENTRY_LOCKED) != (f->state & ENTRY_LOCKED))
             return false;
@@ -86,8 +87,8 @@ static bool same_work(const ls_store *a, const struct tx *t, const ls_store *b, 
     const struct work *w = t->first, *x = u->first;
 
     for (; w != NULL && x != NULL; w = w->next, x = x->next) {
-        if (table_message(&a->state.table, w->message)->id != table_message(&b->state.table, x->message)->id || w->lsn != x->lsn ||
-            w->queue_id != x->queue_id || w->kind != x->kind || w->locks != x->locks ||
+        if (table_message(&a->state.table, w->message)->id != table_message(&b->state.table, x->message)->id ||
+            w->lsn != x->lsn || w->queue_id != x->queue_id || w->kind != x->kind || w->locks != x->locks ||
             (w->kind == WORK_ENQUEUE && w->order_index != x->order_index))
             return false;
     }

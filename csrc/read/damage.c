@@ -1,5 +1,5 @@
 /* See damage.h. */
-#include "log/damage.h"
+#include "read/damage.h"
 
 #include <stdarg.h>
 
