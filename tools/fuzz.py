@@ -1,7 +1,7 @@
 """Fuzzing: the record decoder, a segment, a whole store directory, its checkpoint, and the AMQP frame reader.
 
 With clang and its libFuzzer each C target is built under the address and undefined-behaviour sanitizers and run for
---seconds; what it finds is kept in csrc/tests/fuzz/found/TARGET, where plain C tests replay it ever after. Without libFuzzer
+--seconds; what it finds is kept in csrc/tests/fuzz/found/TARGET, where plain C tests replay it. Without libFuzzer
 that is said aloud, and seeds and found cases are replayed under whatever sanitizer there is. The frame reader is
 fuzzed by tools/fuzz_frames.py. The last line is one JSON object; the exit status is 0 if nothing was found.
 

@@ -1,6 +1,7 @@
 """Checks that the layers of csrc/ include downwards only, and that nothing in it includes by a relative path.
 
-The table says which folders each folder may include, besides itself and include/logstore.h. A violation names both files.
+The table says which folders each folder may include, besides itself and include/logstore.h. A violation names both
+files.
 """
 
 from __future__ import annotations
