@@ -6,6 +6,7 @@ A store that a test leaves open is closed behind it, so that a failing test does
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import shutil
 import signal
@@ -32,6 +33,20 @@ settings.load_profile("unhurried")
 # Whoever runs the tests in the background may have interrupts ignored, and every process that a test starts with them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# pytest-timeout stops looking once a test has failed, so a fixture that waits behind it would wait for ever.
+STOPPED_S = 1200
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Ends the process, with every thread's place, when a test and its fixtures take longer than any of them may."""
+    if item.get_closest_marker("slow") is None:
+        faulthandler.dump_traceback_later(STOPPED_S, exit=True, file=sys.__stderr__)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture
