@@ -36,8 +36,8 @@ from rich.table import Table
 from tail_traffic import SCENARIOS, Judged, RandomSurvivors, Scenario, Traffic, judge, unmoved_bytes
 
 import logstore
-from logstore.bench import bound_bytes
-from logstore.bench_watch import EVERY_S, Watch
+from logstore.bench.runner import bound_bytes
+from logstore.bench.watch import EVERY_S, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import logstore
-from logstore.bench import bound_bytes
+from logstore.bench.runner import bound_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

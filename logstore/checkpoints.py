@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from xxhash import xxh64_intdigest
 
-from logstore.files import BLOCK_BYTES, _Block, _check_lsn
-from logstore.records import BATCH_RECORD_BYTES, Buffer, InvalidRecord, MalformedRecord
+from logstore.codec.files import BLOCK_BYTES, _Block, _check_lsn
+from logstore.codec.records import BATCH_RECORD_BYTES, Buffer, InvalidRecord, MalformedRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

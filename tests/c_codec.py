@@ -14,7 +14,7 @@ from uuid import UUID
 from logstore import records
 from logstore._core import ffi, lib
 from logstore.checkpoints import CheckpointHeader
-from logstore.files import Closed, Hint, Hold, Meta, SegmentHeader
+from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader
 from logstore.records import BODIES, Body, Buffer, InvalidRecord, MalformedRecord, NewerVersion, Record, RecordFlag
 
 Fixed = SegmentHeader | Meta | Hint | Closed | Hold | CheckpointHeader

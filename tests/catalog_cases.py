@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from logstore.catalog import Catalog
+from logstore.catalog.catalog import Catalog
 
 ROOT = Path(__file__).resolve().parent.parent
 UUID = bytes(range(16))

@@ -31,11 +31,11 @@ import sqlalchemy  # noqa: F401
 import logstore
 import logstore.backup
 import logstore.export
-import logstore.report_arrow
-import logstore.report_figures
+import logstore.report.arrow
+import logstore.report.figures
 import logstore.salvage
 from logstore import cli
-from logstore.control import SOCKET_NAME
+from logstore.store.control import SOCKET_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import logstore.queues
 import logstore.store
-import logstore.transactions
+import logstore.store.queues
+import logstore.store.transactions
 from logstore._core import ffi, lib
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Faulty:
 
 def planted(patches: pytest.MonkeyPatch, **replaced: Any) -> None:
     faulty = Faulty(**replaced)
-    for module in (logstore.store, logstore.queues, logstore.transactions):
+    for module in (logstore.store, logstore.store.queues, logstore.store.transactions):
         patches.setattr(module, "lib", faulty)
         for name, function in replaced.items():  # what the module has looked up once, too
             if hasattr(module, name.removeprefix("ls")):
@@ -105,11 +105,11 @@ def acquire_ignores_what_was_released(patches: pytest.MonkeyPatch) -> None:
             self._check_acquired(delivery)
             delivery._settled = True  # and stays acquired
 
-    patches.setattr(logstore.queues.Queue, "release", release)
+    patches.setattr(logstore.store.queues.Queue, "release", release)
 
 
 def a_rollback_forgets_to_bring_back_what_consumers_passed(patches: pytest.MonkeyPatch) -> None:
-    real = logstore.queues.Queue._next_rows
+    real = logstore.store.queues.Queue._next_rows
 
     def next_rows(self: Any, n: int) -> Any:
         seen = getattr(self, "_furthest", -1)
@@ -117,7 +117,7 @@ def a_rollback_forgets_to_bring_back_what_consumers_passed(patches: pytest.Monke
         self._furthest = max([seen, *(row[0] for row in rows)])
         return [row for row in rows if row[0] > seen or row[0] in self._locked]
 
-    patches.setattr(logstore.queues.Queue, "_next_rows", next_rows)
+    patches.setattr(logstore.store.queues.Queue, "_next_rows", next_rows)
 
 
 def a_prepare_does_not_wait_but_says_that_it_is_durable(patches: pytest.MonkeyPatch) -> None:

@@ -259,7 +259,8 @@ class World:
 
 def owners(world: World) -> dict[str, Callable[[], Any]]:
     """For each class the object whose methods are called."""
-    from logstore import inspect, inspection, tpc
+    from logstore import inspect, tpc
+    from logstore.inspect import inspection
 
     def inspected() -> Any:
         made = inspection.Inspection(world.closed)
@@ -272,7 +273,7 @@ def owners(world: World) -> dict[str, Callable[[], Any]]:
         return hold(world.closed, world.name())
 
     def scan() -> Any:
-        from logstore.message_rows import MessageScan
+        from logstore.rows.messages import MessageScan
 
         return MessageScan(world.closed, queue_names={})
 
@@ -333,7 +334,7 @@ def arguments(world: World) -> dict[str, Callable[[], object]]:
             return reader.info
 
     def open_set() -> Any:
-        from logstore.message_rows import MessageScan
+        from logstore.rows.messages import MessageScan
 
         with MessageScan(world.closed, queue_names={}) as scan:
             list(scan)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from killed import and_then_killed
 
 import logstore
+from logstore.core.xid import Xid
 from logstore.errors import StoreError
-from logstore.transactions import Xid
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,11 +16,11 @@ from logstore import errors
 from logstore._core import ffi, lib
 from logstore.inspect import Reader
 from logstore.records import Record
-from logstore.salvage import Contents
-from logstore.salvage_catalog import Names, read_names
-from logstore.salvage_log import Log, read_log
-from logstore.salvage_source import Source
-from logstore.salvage_state import Message, State
+from logstore.salvage.catalog import Names, read_names
+from logstore.salvage.log import Log, read_log
+from logstore.salvage.run import Contents
+from logstore.salvage.source import Source
+from logstore.salvage.state import Message, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

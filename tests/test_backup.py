@@ -22,11 +22,11 @@ from test_cli import run
 from test_inspect import crash, snapshot
 
 import logstore
-from logstore import backup as module
 from logstore import errors
 from logstore.backup import back_up, plan_backup
-from logstore.catalog import Catalog
-from logstore.files import Hint, decode_segment
+from logstore.backup import copying as module
+from logstore.catalog.catalog import Catalog
+from logstore.codec.files import Hint, decode_segment
 from logstore.holds import hold, list_holds
 from logstore.inspect import LogRecycled, Reader
 
@@ -435,7 +435,7 @@ def test_another_stores_catalog_is_not_backed_up(tmp_path: Path, closed: Path) -
 def test_a_writer_that_is_too_fast_for_the_holds_limit_ends_it(
     store: MessageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("logstore.inspect.READ_AHEAD_BYTES", 0)
+    monkeypatch.setattr("logstore.inspect.reader.READ_AHEAD_BYTES", 0)
     queue = store.declare_queue("q")
     ids = store.publish_many(queue, [bytes(20_000)] * 100)
     overtaken = False

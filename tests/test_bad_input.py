@@ -22,7 +22,7 @@ from stores import ROOT, SMALL_SEGMENT, contents, segment_files
 
 import logstore
 from logstore import errors
-from logstore.files import Meta, SegmentHeader
+from logstore.codec.files import Meta, SegmentHeader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -23,12 +23,13 @@ from test_cli import Result, fails, run
 from test_inspect import snapshot
 
 import logstore
-from logstore import bench, bench_workers
-from logstore.bench_counts import Tally, Times, sum_of
-from logstore.bench_load import DISTINCT, Backlog, Contents
-from logstore.bench_plan import PROFILES, Plan, plan
-from logstore.bench_report import Moment
-from logstore.bench_watch import Watch, log_bytes
+from logstore.bench import runner as bench
+from logstore.bench import workers as bench_workers
+from logstore.bench.counts import Tally, Times, sum_of
+from logstore.bench.load import DISTINCT, Backlog, Contents
+from logstore.bench.plan import PROFILES, Plan, plan
+from logstore.bench.report import Moment
+from logstore.bench.watch import Watch, log_bytes
 from logstore.commands.bench import _moment_table
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ READER = """
 import hashlib, json, os, sys
 from logstore.holds import hold
 from logstore.inspect import LogRecycled, Reader
-from logstore import inspect
+from logstore.inspect import reader as inspect
 from logstore.records import InlineCopy, MessageDequeue, MessageStart, OrderedCopy, RecordFlag
 
 store_dir, stop, held = sys.argv[1], sys.argv[2], sys.argv[3] == "held"

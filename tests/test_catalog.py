@@ -17,8 +17,8 @@ from catalog_cases import OTHER_UUID, UUID, everything, fill, reopened, run_pyth
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore.catalog import BindingRow, Catalog, ExchangeRow, QueueRow
-from logstore.catalog_rows import QUEUE_ID_MAX
+from logstore.catalog.catalog import BindingRow, Catalog, ExchangeRow, QueueRow
+from logstore.catalog.rows import QUEUE_ID_MAX
 from logstore.errors import (
     CatalogError,
     CatalogMismatch,
@@ -68,7 +68,7 @@ def test_everything_is_there_after_reopening(catalog: Catalog, tmp_path: Path) -
 
 def test_what_a_killed_process_declared_is_there(tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys; from logstore.catalog import Catalog\n"
+        "import os, signal, sys; from logstore.catalog.catalog import Catalog\n"
         "catalog = Catalog.create(sys.argv[1], store_uuid=bytes(range(16)))\n"
         "catalog.declare_queue('orders'); os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -19,8 +19,8 @@ import pytest
 import sqlalchemy as sa
 from catalog_cases import CHANGES, UUID, everything, fill, reopened, run_python
 
-from logstore import catalog_places
-from logstore.catalog import Catalog, QueueRow
+from logstore.catalog import places as catalog_places
+from logstore.catalog.catalog import Catalog, QueueRow
 from logstore.errors import (
     CatalogError,
     CatalogOvertaken,
@@ -195,7 +195,7 @@ def test_a_reader_beside_a_live_writer_sees_what_is_committed_and_changes_nothin
 def as_nobody(code: str, directory: Path) -> str:
     drop = "import os, sys\nif os.getuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
     report = (
-        "from logstore.catalog import Catalog; from logstore.errors import StoreError\n"
+        "from logstore.catalog.catalog import Catalog; from logstore.errors import StoreError\n"
         "import sqlite3, sqlalchemy.dialects.sqlite, sqlalchemy.pool\n"
         f"{drop}"
         "try:\n"
@@ -309,7 +309,9 @@ def test_reading_asks_the_database_nothing(catalog: Catalog) -> None:
 
 
 def test_importing_the_module_imports_no_database() -> None:
-    code = "import sys, logstore.catalog; print(sorted({'sqlalchemy', 'sqlite3', 'psycopg'} & set(sys.modules)))"
+    code = (
+        "import sys, logstore.catalog.catalog; print(sorted({'sqlalchemy', 'sqlite3', 'psycopg'} & set(sys.modules)))"
+    )
     assert run_python(code).stdout == "[]\n"
 
 

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from catalog_cases import CHANGES, OTHER_UUID, UUID, everything, fill, run_python
 from postgres import PASSWORD, Server, Wire, wait_until
 
-from logstore.catalog import Catalog
+from logstore.catalog.catalog import Catalog
 from logstore.errors import (
     CatalogError,
     CatalogMismatch,
@@ -361,7 +361,7 @@ def test_a_forked_child_does_not_disturb_the_parents_session(
     server: Server, tmp_path: Path, place: dict[str, Any]
 ) -> None:
     code = (
-        "import os, sys; from logstore.catalog import Catalog; from logstore.errors import StoreForked\n"
+        "import os, sys; from logstore.catalog.catalog import Catalog; from logstore.errors import StoreForked\n"
         "catalog = Catalog.create(sys.argv[1], connect=sys.argv[2], schema=sys.argv[3], store_uuid=bytes(range(16)))\n"
         "def session():\n"
         "    with catalog._transaction() as c: return c.exec_driver_sql('SELECT pg_backend_pid()').scalar()\n"
@@ -481,7 +481,7 @@ def test_losing_the_server_prints_nothing_of_the_drivers_own(
     server: Server, tmp_path: Path, place: dict[str, Any]
 ) -> None:
     code = (
-        "import os, sys; from logstore.catalog import Catalog; from logstore.errors import CatalogUnavailable\n"
+        "import os, sys; from logstore.catalog.catalog import Catalog; from logstore.errors import CatalogUnavailable\n"
         "catalog = Catalog.create(sys.argv[1], connect=sys.argv[2], schema=sys.argv[3], store_uuid=bytes(range(16)))\n"
         "with catalog._transaction() as c: c.exec_driver_sql('SELECT 1')\n"
         "print('ready', flush=True); sys.stdin.readline()\n"

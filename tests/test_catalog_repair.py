@@ -232,7 +232,7 @@ def test_an_open_store_is_left_alone(options: list[str], path: Path) -> None:
 
 
 def test_a_failure_within_the_repair_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from logstore import catalog_repair
+    from logstore.store import catalog_repair
 
     execute(path, "UPDATE store SET next_queue_id = 1")
     before = (path / "catalog.sqlite").read_bytes()

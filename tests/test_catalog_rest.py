@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logstore import catalog_rest, errors
-from logstore.catalog_places import FILE_NAME
+from logstore import errors
+from logstore.catalog import rest as catalog_rest
+from logstore.catalog.places import FILE_NAME
 from logstore.inspect import Reader, read_catalog
 from logstore.salvage import salvage
 

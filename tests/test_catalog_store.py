@@ -24,7 +24,7 @@ from stores import ROOT, contents
 import logstore
 import logstore.inspect
 from logstore import cli
-from logstore.catalog import Catalog
+from logstore.catalog.catalog import Catalog
 from logstore.errors import CatalogMismatch, CatalogUnavailable, OptionError, QueueExists, UnknownQueue
 
 pytestmark = pytest.mark.postgres

@@ -490,7 +490,7 @@ def test_a_catalog_older_than_the_log_is_refused_and_found_by_verify(tmp_path: P
 AS_NOBODY = """
 import sys, os
 from logstore.cli import main
-import logstore.catalog, logstore.broker, sqlalchemy, rich.table, rich.console
+import logstore.catalog.catalog, logstore.broker, sqlalchemy, rich.table, rich.console
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 main(sys.argv[1:])

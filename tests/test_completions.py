@@ -13,7 +13,7 @@ import pytest
 from simulated import Disk
 
 from logstore import errors
-from logstore.completions import Completions
+from logstore.store.completions import Completions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from logstore import errors
 from logstore._core import ffi
-from logstore.content import batches, is_parts, split
+from logstore.store.content import batches, is_parts, split
 
 ITEMS = st.lists(st.binary(max_size=40), max_size=60)
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import logstore
-from logstore import control
-from logstore.control import PROTOCOL_VERSION, REQUEST_BYTES_MAX, SESSIONS_MAX, SOCKET_NAME, ControlServer, call
+from logstore.store import control
+from logstore.store.control import PROTOCOL_VERSION, REQUEST_BYTES_MAX, SESSIONS_MAX, SOCKET_NAME, ControlServer, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -435,5 +435,5 @@ def test_a_caller_that_leaves_early_does_not_stop_what_it_asked_for(listening: L
 
 
 def test_importing_the_library_does_not_import_the_socket(run_python: Callable[..., Any]) -> None:
-    ended = run_python("import logstore, sys; print('logstore.control' in sys.modules)")
+    ended = run_python("import logstore, sys; print('logstore.store.control' in sys.modules)")
     assert ended.stdout.strip() == "False", ended.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from logstore.extras import MissingExtra, require
+from logstore.core.extras import MissingExtra, require
 
 ROOT = Path(__file__).parent.parent
 PLACES = ("logstore", "docs", "tests", "tools", "benchmarks", "csrc", ".ci")

@@ -18,12 +18,13 @@ from row_histories import epoch
 from row_oracle import message_rows, record_rows
 
 import logstore
-from logstore import export as module
-from logstore import export_files, export_plan
 from logstore.arrow import message_schema, open_schema, schema
 from logstore.errors import NotAStore, OptionError, VersionError
 from logstore.export import export, hold_for, plan_export
-from logstore.export_manifest import (
+from logstore.export import files as export_files
+from logstore.export import plan as export_plan
+from logstore.export import run as module
+from logstore.export.manifest import (
     ExportDamaged,
     ExportGap,
     ExportLocked,
@@ -32,9 +33,9 @@ from logstore.export_manifest import (
     Manifest,
     Span,
 )
-from logstore.export_mark import find_mark
-from logstore.export_target import Target, read_manifest
-from logstore.export_verify import verify
+from logstore.export.mark import find_mark
+from logstore.export.target import Target, read_manifest
+from logstore.export.verification import verify
 from logstore.holds import hold, list_holds
 from logstore.inspect import Reader, SegmentInfo
 

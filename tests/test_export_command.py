@@ -13,7 +13,7 @@ from test_cli import COMMAND, TIMEOUT_S, run, told
 from test_export import SEGMENT, damage, everything, manifest_of, recycle, store_dir
 
 import logstore
-from logstore.export_target import Target
+from logstore.export.target import Target
 from logstore.holds import list_holds
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import logstore
-from logstore import export_iceberg
 from logstore.errors import StoreError
 from logstore.export import export
-from logstore.export_iceberg import LAST_LSN, open_catalog
-from logstore.export_manifest import ExportError, ExportMismatch
-from logstore.export_target import read_manifest
+from logstore.export import iceberg as export_iceberg
+from logstore.export.iceberg import LAST_LSN, open_catalog
+from logstore.export.manifest import ExportError, ExportMismatch
+from logstore.export.target import read_manifest
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: pip install '/path/to/checkout[iceberg]'")

@@ -19,9 +19,9 @@ from killed import quick_directory, remove
 
 import logstore
 from logstore.export import export
-from logstore.export_manifest import INTENT, MANIFEST, ExportError
-from logstore.export_target import read_manifest
-from logstore.export_verify import verify
+from logstore.export.manifest import INTENT, MANIFEST, ExportError
+from logstore.export.target import read_manifest
+from logstore.export.verification import verify
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
 

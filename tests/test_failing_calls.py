@@ -19,12 +19,14 @@ from failing_calls import ERRORS, FailingCalls
 from killed import quick_directory, remove
 
 import logstore
-from logstore import backup, catalog_repair, cli, inspect, report, salvage
+from logstore import backup, cli, inspect, report, salvage
 from logstore.errors import StoreError
+from logstore.store import catalog_repair
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
 
-from logstore import export, export_verify
+from logstore import export
+from logstore.export import verification as export_verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from record_cases import SEGMENT, UUID_1, UUID_2, flipped, lsns, sealed, u32, u64
 from xxhash import xxh64_intdigest
 
-from logstore import files, records
+from logstore import records
 from logstore._core import ffi, lib
 from logstore.checkpoints import CheckpointHeader
-from logstore.files import Closed, Hint, Hold, Meta, SegmentHeader, decode_segment, iter_batches
+from logstore.codec import files
+from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader, decode_segment, iter_batches
 from logstore.records import (
     FIRST,
     Batch,

@@ -15,9 +15,9 @@ import pytest
 from c_codec import decode_by_c, decode_fixed_by_c, encode_by_c, encode_fixed_by_c
 
 import logstore
-from logstore.catalog import Catalog
-from logstore.commands.replay import Replay
-from logstore.files import Closed, Hint, Hold, Meta, SegmentHeader, decode_segment, iter_batches
+from logstore.catalog.catalog import Catalog
+from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader, decode_segment, iter_batches
+from logstore.codec.replay import Replay
 from logstore.inspect import BatchBytes, Reader
 from logstore.records import BODIES, Batch, InlineCopy, OrderedCopy, Record, RecordFlag, RecordType, encode_record
 

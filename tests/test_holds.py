@@ -18,7 +18,7 @@ from test_cli import run
 
 import logstore
 from logstore import errors
-from logstore.files import Hold as HoldFile
+from logstore.codec.files import Hold as HoldFile
 from logstore.holds import hold, list_holds
 from logstore.inspect import LogRecycled, Reader, segment_name
 

@@ -19,7 +19,7 @@ from test_cli import fails, fine, run, told
 from test_in_doubt import FILL, MOVE, on_queues, prepare, rows
 
 import logstore
-from logstore.control import SOCKET_NAME, call
+from logstore.store.control import SOCKET_NAME, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -248,7 +248,7 @@ def test_a_hanging_caller_holds_up_neither_clients_nor_the_end(path: Path) -> No
 
 
 def test_a_stopped_broker_is_told_from_one_that_answers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logstore.control.PATIENCE_S", 0.5)
+    monkeypatch.setattr("logstore.store.control.PATIENCE_S", 0.5)
     with serving(path) as process:
         process._process.send_signal(signal.SIGSTOP)
         try:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import logstore
-from logstore import inspect as module
-from logstore.commands.replay import Replay
+from logstore.codec.replay import Replay
 from logstore.errors import (
     CatalogMismatch,
     CorruptLog,
@@ -27,6 +26,7 @@ from logstore.errors import (
     StoreError,
 )
 from logstore.inspect import LogRecycled, Reader, read_catalog, segment_name
+from logstore.inspect import reader as module
 from logstore.records import (
     Batch,
     Empty,

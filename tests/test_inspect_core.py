@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 import logstore
 from logstore import Xid, errors
 from logstore.cli import run as run_command
-from logstore.commands.replay import Replay
-from logstore.inspect import Reader
-from logstore.inspection import Inspection
+from logstore.codec.replay import Replay
+from logstore.inspect import Inspection, Reader
 
 if TYPE_CHECKING:
     from pathlib import Path

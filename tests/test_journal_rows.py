@@ -25,7 +25,7 @@ from logstore import arrow
 from logstore.export import export
 from logstore.holds import hold
 from logstore.inspect import Reader
-from logstore.message_rows import MessageScan
+from logstore.rows.messages import MessageScan
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
 

@@ -13,7 +13,7 @@ from row_oracle import message_rows
 from logstore import arrow
 from logstore.errors import OptionError, StoreError
 from logstore.inspect import LogRecycled, Reader
-from logstore.message_rows import MessageScan
+from logstore.rows.messages import MessageScan
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
 

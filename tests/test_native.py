@@ -15,8 +15,8 @@ from test_cli import spawn, told
 from test_inspect import crash
 
 import logstore
-from logstore import _native
 from logstore._core import ffi, lib
+from logstore.core import native as _native
 
 if TYPE_CHECKING:
     from pathlib import Path

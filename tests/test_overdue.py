@@ -75,7 +75,7 @@ def test_an_overdue_transaction_is_rolled_back_with_a_warning_and_counted(
     store = open_store(prepared_timeout=0.2)
     queue = store.declare_queue("q")
     key = store.publish(queue, b"kept")
-    with caplog.at_level(logging.WARNING, logger="logstore.overdue"):
+    with caplog.at_level(logging.WARNING, logger="logstore.store.overdue"):
         transaction = store.begin(Xid(7, b"late"))
         store.dequeue(key, queue, transaction=transaction)
         transaction.end()

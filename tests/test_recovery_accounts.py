@@ -19,9 +19,9 @@ from stores import contents
 
 import logstore
 from logstore import cli
+from logstore.core.reports import DroppedQueue, Staged
 from logstore.inspect import Reader
 from logstore.records import QueueDelete, RecordType
-from logstore.reports import DroppedQueue, Staged
 
 Open = Callable[..., logstore.MessageStore]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -23,7 +23,7 @@ from torture import tortured
 
 import logstore
 from logstore import Delivery, MessageStore, ReentrantCall
-from logstore.locks import Lock, QuickLock
+from logstore.core.locks import Lock, QuickLock
 
 SHM = Path("/dev/shm")
 STRIDE = 1 if tortured() else 3  # a prime: the operations differ in their steps, and so in those that are tried

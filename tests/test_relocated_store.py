@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from test_cli import fails, fine, run, told
 
-from logstore.catalog import Catalog
+from logstore.catalog.catalog import Catalog
 from logstore.inspect import Reader
 from logstore.records import RecordFlag, RecordType
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from moving_log import DELETES, FIVE, PART, PUBLISHED, STAGED, MovingLog
 
-from logstore.commands.replay import Replay
+from logstore.codec.replay import Replay
 from logstore.records import ChunkPlace, Empty, PendingKind, PendingWork, RecordFlag, RecordType, TxState
 
 if TYPE_CHECKING:

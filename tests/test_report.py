@@ -20,12 +20,12 @@ import logstore
 from logstore import holds
 from logstore.arrow import export
 from logstore.cli import run
+from logstore.core.extras import MissingExtra
 from logstore.errors import OptionError, StoreError, UnknownQueue
-from logstore.export_manifest import ExportDamaged
-from logstore.extras import MissingExtra
+from logstore.export.manifest import ExportDamaged
 from logstore.report import report, write_page
-from logstore.report_counts import BUCKETS_MAX, NICE_US, Grid, Latency, micros, moment, step_us
-from logstore.report_page import page
+from logstore.report.counts import BUCKETS_MAX, NICE_US, Grid, Latency, micros, moment, step_us
+from logstore.report.page import page
 
 if TYPE_CHECKING:
     import subprocess
@@ -499,7 +499,7 @@ def test_what_was_there_is_replaced_only_by_a_whole_page(
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("logstore.report.os.fsync", full)
+    monkeypatch.setattr("logstore.report.run.os.fsync", full)
     with pytest.raises(StoreError, match="No space left"):
         write_page(found, target)
     assert target.read_text() == "what was there"

@@ -9,8 +9,8 @@ from killed import and_then_killed
 from row_oracle import EPOCH, MESSAGE_COLUMNS, OPEN_COLUMNS, message_rows, record_rows
 
 import logstore
+from logstore.core.xid import Xid
 from logstore.holds import hold
-from logstore.transactions import Xid
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,8 @@ from row_oracle import record_rows
 
 from logstore import arrow
 from logstore.errors import CorruptLog, OptionError, StoreError
-from logstore.inspect import SEGMENT_HEADER_BYTES, Reader
+from logstore.inspect import Reader
+from logstore.inspect.reader import SEGMENT_HEADER_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -70,7 +70,7 @@ def test_housekeeping_is_of_no_chain_that_can_be_asked_for(store: Any) -> None:
 
 
 def open_set(path: Path) -> tuple[int, Any]:
-    from logstore.message_rows import MessageScan
+    from logstore.rows.messages import MessageScan
 
     with MessageScan(path, queue_names={}) as scan:
         assert list(scan) == []
@@ -78,7 +78,7 @@ def open_set(path: Path) -> tuple[int, Any]:
 
 
 def test_an_open_set_is_told_as_often_as_it_is_asked_for(store: Any) -> None:
-    from logstore.message_rows import MessageScan
+    from logstore.rows.messages import MessageScan
 
     for _ in range(5):
         store.publish("one", b"x")
@@ -89,7 +89,7 @@ def test_an_open_set_is_told_as_often_as_it_is_asked_for(store: Any) -> None:
 
 
 def test_a_pass_that_goes_on_where_the_log_is_gone_says_so(store: Any) -> None:
-    from logstore.message_rows import MessageScan
+    from logstore.rows.messages import MessageScan
 
     message = store.publish("one", b"x")
     stop_lsn, seed = open_set(store.path)
@@ -104,7 +104,7 @@ def test_a_pass_that_goes_on_where_the_log_is_gone_says_so(store: Any) -> None:
 
 
 def test_an_open_set_of_other_types_is_refused(store: Any) -> None:
-    from logstore.message_rows import MessageScan
+    from logstore.rows.messages import MessageScan
 
     stop_lsn, _ = open_set(store.path)
     for seed in (pa.table({"id": ["1"], "state": [b"x"]}), pa.table({"id": [1], "state": ["x"]})):

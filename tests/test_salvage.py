@@ -33,12 +33,12 @@ from test_cli import fails, fine, run, told
 
 import logstore
 from logstore import errors
-from logstore.catalog_places import FILE_NAME
+from logstore.catalog.places import FILE_NAME
 from logstore.inspect import Reader
 from logstore.records import RecordFlag, RecordType
 from logstore.salvage import FOUND_QUEUE, salvage
-from logstore.salvage_catalog import Names, read_names
-from logstore.salvage_source import Source
+from logstore.salvage.catalog import Names, read_names
+from logstore.salvage.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable

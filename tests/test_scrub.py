@@ -11,7 +11,7 @@ import pytest
 
 import logstore
 from logstore import errors
-from logstore.inspection import Pace
+from logstore.inspect import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ def test_damage_is_warned_of_once_and_counted_and_what_follows_is_read(
 ) -> None:
     path = tmp_path / "store"
     with (
-        caplog.at_level(logging.WARNING, logger="logstore.scrub"),
+        caplog.at_level(logging.WARNING, logger="logstore.store.scrub"),
         logstore.open(path, segment_size=SEGMENT, scrub_rate=FAST) as store,
     ):
         ids = fill(store)

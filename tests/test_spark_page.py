@@ -84,8 +84,8 @@ def test_the_tables_of_messages_are_their_schemas() -> None:
 
 def test_every_analysis_and_option_that_the_page_names_is_one_that_there_is() -> None:
     import logstore.spark
-    from logstore import spark_analyses
-    from logstore.spark_options import BATCH_OPTIONS, STREAM_OPTIONS
+    from logstore.spark import analyses as spark_analyses
+    from logstore.spark.options import BATCH_OPTIONS, STREAM_OPTIONS
 
     named = set(re.findall(r"^\| `(\w+)\(.*?\)`", PAGE, re.MULTILINE)) | {"merge_latency", "everything"}
     assert named | {"places", "settled"} == set(spark_analyses.__all__)

@@ -13,8 +13,8 @@ import pytest
 from stores import ROOT
 
 import logstore
-from logstore.bench import bound_bytes
-from logstore.bench_watch import Watch, log_bytes
+from logstore.bench.runner import bound_bytes
+from logstore.bench.watch import Watch, log_bytes
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 

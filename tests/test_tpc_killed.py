@@ -22,7 +22,10 @@ from sql_partner import Shop, Step
 from stores import SMALL_SEGMENT, contents
 
 import logstore
-from logstore import tpc, tpc_join, tpc_markers, transactions
+from logstore import tpc
+from logstore.store import transactions
+from logstore.tpc import join as tpc_join
+from logstore.tpc import markers as tpc_markers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

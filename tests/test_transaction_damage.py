@@ -14,8 +14,8 @@ from stores import SMALL_SEGMENT, contents
 
 import logstore
 from logstore import Xid, errors
+from logstore.codec.bodies import Filler, RecordFlag
 from logstore.inspect import Reader
-from logstore.record_bodies import Filler, RecordFlag
 from logstore.records import Record, RecordType, encode_record
 
 if TYPE_CHECKING:

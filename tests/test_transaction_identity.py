@@ -21,7 +21,7 @@ from stores import SMALL_SEGMENT, contents
 import logstore
 from logstore import Xid, errors
 from logstore._core import lib
-from logstore._native import check
+from logstore.core.native import check
 from logstore.inspect import Reader
 from logstore.records import Record, RecordType
 

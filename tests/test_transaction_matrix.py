@@ -29,7 +29,7 @@ from transaction_works import PLACES, QUEUES, START, WORKS, Bench, Work
 
 import logstore
 from logstore import Xid, errors
-from logstore.record_bodies import BATCH_RECORD_BYTES
+from logstore.codec.bodies import BATCH_RECORD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

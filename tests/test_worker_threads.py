@@ -15,11 +15,15 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore import MessageStore, bench_watch, completions, errors, releases, spark_export, threads
+from logstore import MessageStore, errors
+from logstore.bench import watch as bench_watch
 from logstore.broker.catalog_changes import CatalogChanges
 from logstore.commands.stopping import Stopping
-from logstore.overdue import Overdue
-from logstore.scrub import Scrub
+from logstore.core import threads
+from logstore.spark import export_job as spark_export
+from logstore.store import completions, releases
+from logstore.store.overdue import Overdue
+from logstore.store.scrub import Scrub
 
 BEYOND = (SystemExit, GeneratorExit, KeyboardInterrupt, asyncio.CancelledError)  # no Exception
 WORST = (*BEYOND, MemoryError, errors.StoreError)
@@ -159,7 +163,7 @@ def test_an_error_of_the_store_ends_none_of_its_threads(
         raise errors.StoreError("planted")
 
     monkeypatch.setattr(kind, method, refuse)
-    monkeypatch.setattr("logstore.scrub.ROUND_S_MIN", 0.001)
+    monkeypatch.setattr("logstore.store.scrub.ROUND_S_MIN", 0.001)
     store = opened(**options)
     until(lambda: len(calls) >= 3)
     assert failed(store) == []

@@ -15,7 +15,7 @@ import logstore
 from broker.amqp_client import RawClient
 from broker.live_broker import Broker
 from broker.serve_process import ServeProcess
-from logstore.control import call
+from logstore.store.control import call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

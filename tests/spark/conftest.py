@@ -30,8 +30,8 @@ SETTINGS = {
 
 def require_spark() -> None:
     """Skips, or fails in CI, without what Spark needs."""
-    from logstore.extras import MissingExtra
-    from logstore.spark_java import find_java, need_pyspark
+    from logstore.core.extras import MissingExtra
+    from logstore.spark.java import find_java, need_pyspark
 
     try:
         need_pyspark()

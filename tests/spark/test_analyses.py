@@ -15,10 +15,11 @@ from pyspark.testing import assertDataFrameEqual
 from row_oracle import message_rows
 
 import logstore.spark
-from logstore import arrow, spark_analyses
+from logstore import arrow
 from logstore.errors import OptionError
-from logstore.message_rows import MessageScan
-from logstore.report_counts import step_us
+from logstore.report.counts import step_us
+from logstore.rows.messages import MessageScan
+from logstore.spark import analyses as spark_analyses
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,10 +27,10 @@ from pyspark.testing import assertDataFrameEqual
 import logstore.spark
 from logstore import errors
 from logstore.records import LSN_LIMIT
-from logstore.spark_filters import Conditions
-from logstore.spark_options import Options
-from logstore.spark_schema import spark_schema
-from logstore.spark_source import LogReader, PushingLogReader
+from logstore.spark.filters import Conditions
+from logstore.spark.options import Options
+from logstore.spark.schema import spark_schema
+from logstore.spark.source import LogReader, PushingLogReader
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,8 +19,8 @@ import logstore.arrow
 import logstore.export
 import logstore.spark
 from logstore import errors
-from logstore.export_manifest import ExportError, ExportLocked
-from logstore.export_target import Target, read_manifest
+from logstore.export.manifest import ExportError, ExportLocked
+from logstore.export.target import Target, read_manifest
 from logstore.holds import list_holds
 from logstore.inspect import Reader
 

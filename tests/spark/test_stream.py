@@ -22,9 +22,9 @@ import logstore.spark
 from logstore import errors
 from logstore.holds import hold, list_holds
 from logstore.inspect import LogRecycled, Reader
-from logstore.spark_options import StreamOptions
-from logstore.spark_schema import spark_schema
-from logstore.spark_stream import LogStream
+from logstore.spark.options import StreamOptions
+from logstore.spark.schema import spark_schema
+from logstore.spark.stream import LogStream
 
 if TYPE_CHECKING:
     from pathlib import Path
