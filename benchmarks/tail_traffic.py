@@ -1,4 +1,4 @@
-"""One old thing stays while everything else passes: the traffic of tail_bound.py and of tests/test_tail_bound.py.
+"""One old thing stays while everything else passes: the traffic of tail_bound.py and of tests/store/test_tail_bound.py.
 
 A scenario puts something into the log that nobody takes away, then messages of 1 KiB pass: ``publish_many`` and
 ``dequeue_many``, and one wait for each batch. Another process adds up the segment files the whole time. The promise:

@@ -5,7 +5,7 @@ its allocated blocks, whichever is more, so that a sparse file counts as full. A
 directory is read is counted once, by its inode. It asks the store nothing, so it can say what the store cannot: whether
 its own account is true.
 
-Run as a program (``python bench_watch.py DIR SECONDS``) it prints a line a sample, nanoseconds of the monotonic clock
+Run as a program (``python watch.py DIR SECONDS``) it prints a line a sample, nanoseconds of the monotonic clock
 and bytes, until its standard input ends.
 """
 

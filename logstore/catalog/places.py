@@ -1,4 +1,4 @@
-"""Where a catalog can be: a SQLite file in the store directory, or what catalog_postgres.py knows.
+"""Where a catalog can be: a SQLite file in the store directory, or a schema of a server, which postgres.py reaches.
 
 A place knows how to make, open and check itself, and how to say what its driver's exceptions mean. It never
 creates a catalog that was to be opened, and changes no file before it is known to be ours.

@@ -1,6 +1,6 @@
 """What the catalog holds: its tables, its rows, and the names and arguments that can be kept.
 
-Nothing here talks to a server or a file: places are in ``catalog_places.py``, operations in ``catalog.py``.
+Nothing here talks to a server or a file: ``places.py`` does that, and ``catalog.py`` has the operations.
 What is read from a database is never trusted to have the types that its columns promise.
 """
 

@@ -1,4 +1,4 @@
-"""How the body of a log record is laid out: the parts from which record_bodies.py builds section 6 of docs/format.md.
+"""How the body of a log record is laid out: the parts from which bodies.py builds section 6 of docs/format.md.
 
 A part encodes itself from the whole body, and decodes itself from what of the record is left. Reading never goes
 past the record's end; whatever breaks a rule raises ValueError, which says what is wrong.

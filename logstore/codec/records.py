@@ -1,7 +1,7 @@
 """Log records as Python objects: the second witness of the disk format.
 
 This file is written from docs/format.md alone, shares no line with the C codec, and is held byte-equal to it by
-tests. It is for inspection and for tests, not for speed. What the records say is in record_bodies.py, what is no
+tests. It is for inspection and for tests, not for speed. What the records say is in bodies.py, what is no
 record in files.py; everything that a reader of records needs can be imported from here.
 
 What it must never do: import the rest of the package, believe a length that no check covers, read or allocate

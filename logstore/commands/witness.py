@@ -1,4 +1,4 @@
-"""The second witness of ``logstore verify``: a log read by the decoder in records.py and replayed in Python.
+"""The second witness of ``logstore verify``: a log read by the decoder in codec/records.py and replayed in Python.
 
 It shares nothing with the core but the page that both were written from (docs/format.md). It is slow, forgets nothing
 and stops at nothing, so it also names every problem once the core has met one.

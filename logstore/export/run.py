@@ -2,7 +2,7 @@
 
 A target has the datasets ``records`` (every record) and ``messages`` (a row for each message whose life has ended),
 both by UTC day, and ``open`` (the messages that live at the last exported LSN, which the next run carries on). A run
-goes on where the last one ended, up to what is durable; export_target.py says how it is made to count.
+goes on where the last one ended, up to what is durable; target.py says how it is made to count.
 
 What always holds: the same log in the same state gives the same bytes; no record is in two files, and none is left
 out but for a gap that the manifest names. A run reads beside a live writer, which it asks to keep what it has not

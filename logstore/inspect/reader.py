@@ -297,7 +297,7 @@ class Reader:
                     yield record
 
     def decode(self, batch: BatchBytes) -> Iterator[Record]:
-        """The records of one batch, its BATCH record first, read by the decoder in records.py."""
+        """The records of one batch, its BATCH record first, read by the decoder in codec/records.py."""
         seed = self._seed(batch.first_lsn, batch.epoch)
         at, end = 0, len(batch.raw)
         while at < end:

@@ -1,6 +1,6 @@
 """The catalog of a damaged store, as much of it as can be read, and the catalog of the new one.
 
-What it must never do: change the old database, or make a file beside it (catalog_rest.py).
+What it must never do: change the old database, or make a file beside it (catalog/rest.py).
 
 What always holds: the new catalog has a queue for every id that the salvaged log names; one whose name is lost is
 called by its id. Names are only taken from a catalog that belongs to the store.

@@ -1,13 +1,13 @@
 """A replay that never stops: what the readable records of a damaged log come to, and what cannot be known.
 
-Written from section 7 of docs/format.md. The strict replays (csrc/recover.c, commands/replay.py) refuse what this one
+Written from section 7 of docs/format.md. The strict replays (csrc/recover.c, codec/replay.py) refuse what this one
 has to live with: records that are not there. Where something is lost
 
 * a relocated state replaces whatever was known before, so damage in what it supersedes costs nothing;
 * a doubt is resolved towards keeping the message, and said;
 * without any loss before it, a record means exactly what it means to recovery.
 
-It takes, in LSN order, what salvage_scan.py found: records, records of which only the header is whole, and gaps.
+It takes, in LSN order, what scan.py found: records, records of which only the header is whole, and gaps.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Care(Names):
-    """What :class:`~logstore.store.MessageStore` tells of itself, and what keeps it small."""
+    """What :class:`~logstore.MessageStore` tells of itself, and what keeps it small."""
 
     _path: Path
     _completions: Completions

@@ -35,7 +35,7 @@ _ONE_QUEUE: Final = (Queue, str)
 
 
 class Names:
-    """What :class:`~logstore.store.MessageStore` has of the catalog."""
+    """What :class:`~logstore.MessageStore` has of the catalog."""
 
     _c: Any
     _pid: int

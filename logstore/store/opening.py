@@ -1,4 +1,4 @@
-"""How a store is opened: :func:`open` checks the options that :class:`~logstore.store.MessageStore` is made with."""
+"""How a store is opened: :func:`open` checks the options that :class:`~logstore.MessageStore` is made with."""
 
 from __future__ import annotations
 

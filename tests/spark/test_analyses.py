@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as f
 from pyspark.testing import assertDataFrameEqual
-from row_oracle import message_rows
 
 import logstore.spark
+from kit.row_oracle import message_rows
 from logstore import arrow
 from logstore.errors import OptionError
 from logstore.report.counts import step_us

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import require_spark
-from row_oracle import record_rows
-from stores import ROOT
 
+from kit.row_oracle import record_rows
+from kit.spark_needed import require_spark
+from kit.stores import ROOT
 from logstore.core.extras import MissingExtra
 from logstore.spark.java import find_java
 

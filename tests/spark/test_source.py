@@ -10,11 +10,11 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's own pages have it
 from pyspark.testing import assertDataFrameEqual
-from row_oracle import record_rows
-from spark_logs import churn, damage, open_small
 
 import logstore.arrow
 import logstore.spark
+from kit.row_oracle import record_rows
+from kit.spark_logs import churn, damage, open_small
 from logstore import errors
 from logstore.inspect import Reader
 from logstore.spark.plan import cut
