@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 import logstore
-from kit.exported import SEGMENT, damage, everything, manifest_of, recycle
+from kit.exported import SEGMENT, damage, everything, manifest_of, recycle, store_dir
 from kit.killed import and_then_killed
 from kit.row_histories import epoch
 from kit.row_oracle import message_rows, record_rows
@@ -41,6 +41,8 @@ from logstore.holds import hold, list_holds
 from logstore.inspect import Reader, SegmentInfo
 
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
+
+__all__ = ["store_dir"]  # a fixture
 
 Rows = list[dict[str, Any]]
 

@@ -598,5 +598,5 @@ def test_percentiles_are_as_right_as_the_page_says() -> None:
 
 
 def test_the_page_is_part_of_the_package() -> None:
-    assert (ROOT / "logstore" / "report_page.html").is_file()
+    assert (ROOT / "logstore" / "report" / "page.html").is_file()
     assert '"*.html"' in (ROOT / "pyproject.toml").read_text()
