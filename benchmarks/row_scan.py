@@ -21,7 +21,7 @@ import logstore
 import logstore.arrow
 from logstore._core import ffi, lib
 from logstore.inspect import Reader
-from logstore.message_rows import MessageScan
+from logstore.rows.messages import MessageScan
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,9 @@ segment. What stays is read and compared the whole time, all of it at the end an
 ``--csv`` and ``--svg`` keep the samples: the largest of each step on the way, with what lived, the bound, and what the
 log would have had to keep if nothing was ever moved (computed from what was appended, not measured).
 
-A log has whole files. Where 2 x live is no whole number of segments, and above 4, the policy (csrc/log/space/files.c) rounds up:
-so samples can be above the bound by less than a segment, and are counted; what must never be is more than that.
+A log has whole files. Where 2 x live is no whole number of segments, and above 4, the policy
+(csrc/log/space/files.c) rounds up: so samples can be above the bound by less than a segment, and are counted; what must
+never be is more than that.
 
 Exit status: 1 if a sample was above its bound in whole segments, or something that stayed was not what it was.
 """
@@ -36,8 +37,8 @@ from rich.table import Table
 from tail_traffic import SCENARIOS, Judged, RandomSurvivors, Scenario, Traffic, judge, unmoved_bytes
 
 import logstore
-from logstore.bench import bound_bytes
-from logstore.bench_watch import EVERY_S, Watch
+from logstore.bench.runner import bound_bytes
+from logstore.bench.watch import EVERY_S, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

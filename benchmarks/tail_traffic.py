@@ -1,4 +1,4 @@
-"""One old thing stays while everything else passes: the traffic of tail_bound.py and of tests/test_tail_bound.py.
+"""One old thing stays while everything else passes: the traffic of tail_bound.py and of tests/store/test_tail_bound.py.
 
 A scenario puts something into the log that nobody takes away, then messages of 1 KiB pass: ``publish_many`` and
 ``dequeue_many``, and one wait for each batch. Another process adds up the segment files the whole time. The promise:
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import logstore
-from logstore.bench import bound_bytes
+from logstore.bench.runner import bound_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

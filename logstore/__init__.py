@@ -6,6 +6,8 @@ group commit. Start with :func:`open`; ``docs/api.md`` has the whole surface.
 
 from __future__ import annotations
 
+from logstore.core.reports import Recovery, SegmentLife
+from logstore.core.xid import Xid
 from logstore.errors import (
     AlreadyEnqueued,
     CatalogError,
@@ -37,12 +39,11 @@ from logstore.errors import (
     VersionError,
     WrongState,
 )
-from logstore.opening import open  # noqa: A004 - as in gzip.open
-from logstore.queues import Delivery, Message, Queue
-from logstore.reports import Recovery, SegmentLife
-from logstore.store import MessageStore
-from logstore.tail import Compaction, Tail
-from logstore.transactions import Transaction, Xid
+from logstore.store.message_store import MessageStore
+from logstore.store.opening import open  # noqa: A004 - as in gzip.open
+from logstore.store.queues import Delivery, Message, Queue
+from logstore.store.tail import Compaction, Tail
+from logstore.store.transactions import Transaction
 
 __version__ = "0.1.0"
 

@@ -6,7 +6,7 @@ knows nothing of the functions themselves, and nothing at run time imports it: s
 ``setup.py``.
 
 Assertions of the core stay on in every build. ``LOGSTORE_SANITIZE=address,undefined`` (or ``thread``) in the
-environment adds the sanitizers; ``LOGSTORE_MUTANTS=1`` builds the deliberate faults of ``csrc/mutants/mutants.h`` in, for the
+environment adds the sanitizers; ``LOGSTORE_MUTANTS=1`` builds the deliberate faults of ``csrc/mutants`` in, for the
 tests of the tests alone; ``CC`` chooses the compiler, as always.
 """
 

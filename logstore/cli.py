@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from logstore import __version__
+from logstore.codec.files import FORMAT_VERSION
 from logstore.commands.backup import backup
 from logstore.commands.bench import bench
 from logstore.commands.chain import chain
@@ -46,7 +47,6 @@ from logstore.errors import (
     UnknownMessage,
     UnknownQueue,
 )
-from logstore.files import FORMAT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

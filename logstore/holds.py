@@ -5,7 +5,7 @@ a hold first: from then on everything at or above its LSN stays, until it lets g
 keeps a log for ever: it ends with its process, with its time, and when it alone would keep more than its limit. What
 it keeps counts neither against ``max_log_bytes`` nor as a reason to relocate.
 
-What has run out is not silently lost: reading it raises :class:`~logstore.inspect.LogRecycled`.
+What has run out is not silently lost: reading it raises :class:`~logstore.holds.LogRecycled`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from logstore import arguments
 from logstore._core import ffi, lib
-from logstore._native import failure, filled, listed
+from logstore.core import arguments
+from logstore.core.locks import Lock
+from logstore.core.native import failure, filled, listed
 from logstore.errors import OptionError, StoreClosed, StoreError, StoreForked
-from logstore.locks import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-__all__ = ["LASTS_S", "LIMIT_BYTES", "Hold", "HoldInfo", "hold", "list_holds"]
+__all__ = ["LASTS_S", "LIMIT_BYTES", "Hold", "HoldInfo", "LogRecycled", "hold", "list_holds"]
 
 LIMIT_BYTES: Final = 1 << 30
 LASTS_S: Final = 3600.0
@@ -42,6 +42,13 @@ _STATES: Final = {
     lib.LS_HOLD_FOREIGN: "of another store",
     lib.LS_HOLD_OVERTAKEN: "overtaken",
 }
+
+
+class LogRecycled(StoreError):
+    """The writer reused segments before this reader had read them.
+
+    What was read up to then was whole. Begin again, with a new reader: it starts at the new base.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +298,5 @@ def _check(code: int) -> None:
         return
     failed: StoreError = failure(code)
     if code == lib.LS_RECYCLED:
-        from logstore.inspect import LogRecycled
-
         raise LogRecycled(failed.message)
     raise failed

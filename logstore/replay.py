@@ -11,15 +11,16 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from logstore import arguments, errors
+from logstore import errors
+from logstore.core import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
-    from logstore.catalog import BindingRow, ExchangeRow
-    from logstore.queues import Message, Queue
-    from logstore.store import MessageStore
-    from logstore.transactions import Transaction
+    from logstore.catalog.catalog import BindingRow, ExchangeRow
+    from logstore.store.message_store import MessageStore
+    from logstore.store.queues import Message, Queue
+    from logstore.store.transactions import Transaction
 
 __all__ = ["Receiver", "Replayed", "replay"]
 
@@ -106,7 +107,7 @@ def replay(store: MessageStore, receiver: object) -> Replayed:
 
 
 def _check_store(store: object) -> None:
-    from logstore.store import MessageStore  # which this module is not needed for
+    from logstore.store.message_store import MessageStore  # which this module is not needed for
 
     arguments.instance("store", store, MessageStore, what="a MessageStore, as logstore.open() gives it")
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from stores import ROOT, SMALL_SEGMENT
+
+from kit.stores import ROOT, SMALL_SEGMENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -38,10 +38,10 @@ class Missing(Exception):
 
 def check() -> None:
     """Raises Missing, which says what to install."""
+    from logstore.core.extras import require
     from logstore.errors import StoreError
-    from logstore.extras import require
     from logstore.report import need_page
-    from logstore.spark_java import find_java, need_pyspark
+    from logstore.spark.java import find_java, need_pyspark
 
     try:
         require("demo", "pika")

@@ -1,6 +1,6 @@
 """Fuzz the AMQP frame reader: with atheris where there is a wheel of it, else with hypothesis.
 
-What must hold is in tests/broker/frame_checks.py; seeds and what was found are kept in csrc/tests/fuzz/seeds/frames and
+What must hold is in tests/kit/frame_checks.py; seeds and what was found are kept in csrc/tests/fuzz/seeds/frames and
 csrc/tests/fuzz/found/frames, and tests/broker/test_broker_fuzz.py replays them. The last line is one JSON object.
 
     python tools/fuzz_frames.py [--seconds S] [--seed N] [--make-seeds]
@@ -32,7 +32,7 @@ def fuzz_here(arguments: list[str]) -> None:
     with atheris.instrument_imports(include=["logstore.broker.frames", "logstore.broker.fields", "pamqp"]):
         import logstore.broker.fields
         import logstore.broker.frames  # noqa: F401 - imported here to be instrumented
-    from broker import frame_checks
+    from kit import frame_checks
 
     atheris.Setup([sys.argv[0], *arguments], frame_checks.check_told)
     atheris.Fuzz()
@@ -65,8 +65,9 @@ def with_atheris(seconds: int, seed: int) -> tuple[int, int]:
 def with_hypothesis(seconds: int, seed: int) -> tuple[int, int]:
     """The same check over generated inputs, guided towards those that give more frames; stops at the first find."""
     import hypothesis
-    from broker import frame_checks
     from hypothesis import strategies as st
+
+    from kit import frame_checks
 
     executions, last = 0, b""
 
@@ -94,9 +95,10 @@ def with_hypothesis(seconds: int, seed: int) -> tuple[int, int]:
 
 def make_seeds() -> None:
     """A frame of every method, as the fuzzer is told it, and whole streams as they are."""
-    from broker import frame_checks
     from pamqp import commands
     from pamqp import frame as pamqp_frame
+
+    from kit import frame_checks
 
     SEEDS.mkdir(parents=True, exist_ok=True)
     stream = b""

@@ -1,7 +1,7 @@
 """The guard: what the core's paths cost in instructions, held against a file of what they cost before.
 
 Times differ from run to run and from machine to machine; the instructions of one program do not. The program is
-``csrc/tests/guard/instructions.c``, built like the C tests (``VARIANT=plain``) and run under valgrind's callgrind. A path
+``csrc/tests/guard``, built like the C tests (``VARIANT=plain``) and run under valgrind's callgrind. A path
 fails that costs over a twentieth more than ``tools/instructions.json`` says; one that costs less is told, for the file
 should then be made anew: otherwise the gain could be lost again unseen.
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Write the golden files under tests/golden/v1/, by hand: struct and xxhash at the offsets of docs/format.md.
 
-This program must never use logstore/records.py, logstore/files.py or the C core: it is the third hand that
-wrote the page down, and what it made once is read by every later version. Beside each file stands a JSON that
+This program must never use logstore/codec or the C core: it is the third hand that wrote the page down, and what it
+made once is read by every later version. Beside each file stands a JSON that
 says what a reader finds in it: bytes as hex, types and flags by name. The layout itself is in golden_layout.py.
 
     make_golden.py             writes the files

@@ -31,11 +31,11 @@ TREE = ROOT / "build" / "memory-tests"
 COPIED = ("benchmarks", "csrc", "docs", "logstore", "tests", "tools")
 
 PART = (
-    "tests/test_native.py",
-    "tests/test_inspect_core.py",
-    "tests/test_queue_batches.py",
-    "tests/test_content.py",
-    "tests/test_tail.py",
+    "tests/core/test_native.py",
+    "tests/inspect/test_inspect_core.py",
+    "tests/store/test_queue_batches.py",
+    "tests/store/test_content.py",
+    "tests/store/test_tail.py",
 )
 SELECTED = "not slow and not spark"
 FILE_S = 900  # a test file that takes longer hangs
@@ -46,12 +46,12 @@ NOT_UNDER_ASAN = frozenset(
     {
         "tests/broker/test_broker_storms_calls.py",
         "tests/broker/test_broker_storms_clock.py",
-        "tests/test_commit_cost.py",
-        "tests/test_core_calls.py",
-        "tests/test_instructions.py",
-        "tests/test_processes_clocks.py",
-        "tests/test_real_disks.py",
-        "tests/test_real_disks_eio.py",
+        "tests/store/test_commit_cost.py",
+        "tests/store/test_core_calls.py",
+        "tests/tools/test_instructions.py",
+        "tests/faults/test_processes_clocks.py",
+        "tests/faults/test_real_disks.py",
+        "tests/faults/test_real_disks_eio.py",
     }
 )
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shows that the proof would notice: every deliberate fault of csrc/mutants/mutants.h must make one of its programs fail.
+"""Shows that the proof would notice: every deliberate fault of csrc/mutants must make one of its programs fail.
 
     tools/mutants.py [--tier fast|full] [--seconds S] [--only NAME,...] [--jobs N] [--limit S] [--find] [--list]
                      [--build-only]

@@ -37,8 +37,8 @@ HALVED = ("--halve", "record", "--halve", "checkpoint")
 
 #: Tests against real disks and real processes that go on as long as they are told.
 LONG_TESTS = (
-    "tests/test_real_disks.py",
-    "tests/test_processes.py",
+    "tests/faults/test_real_disks.py",
+    "tests/faults/test_processes.py",
     "tests/broker/test_broker_storms.py",
     "tests/broker/test_broker_storms_calls.py",
 )

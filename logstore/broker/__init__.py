@@ -22,6 +22,8 @@ What is different from other brokers, on purpose or for now:
 * whatever is not implemented (headers exchanges, exchange-to-exchange bindings, `immediate`,
   queue arguments but `x-message-ttl`, `x-expires` and `x-queue-type: classic`) is refused clearly,
   with 540 or 406, and never ignored. 540 closes the channel, not the connection.
+
+The package is a client of the store: it may import ``store`` and what lies below, and no other client.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from logstore.core.threads import log_error, start
 from logstore.errors import CatalogError, CatalogUnavailable, StoreError
-from logstore.threads import log_error, start
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine

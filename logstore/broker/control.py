@@ -1,4 +1,4 @@
-"""What commands may ask of a running broker through its control socket; see `logstore.control`.
+"""What commands may ask of a running broker through its control socket; see `logstore.store.control`.
 
 Each function serves one command. What waits for the disk is done by another thread, so that clients of
 the broker notice nothing.
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.memory_queue import MemoryQueue
-from logstore.control import ControlServer
+from logstore.core.xid import Xid
 from logstore.errors import OptionError, UnknownQueue
-from logstore.outcomes import decide
-from logstore.tail import HOLDERS
-from logstore.transactions import Xid
+from logstore.store.control import ControlServer
+from logstore.store.outcomes import decide
+from logstore.store.tail import HOLDERS
 
 if TYPE_CHECKING:
     from logstore.broker.server import Server
-    from logstore.tail import Tail
+    from logstore.store.tail import Tail
 
 
 class BrokerControl:

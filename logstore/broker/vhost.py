@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from logstore import MessageStore, Queue
     from logstore.broker.queues import BrokerQueue
     from logstore.broker.wakeups import WakeUps
-    from logstore.catalog import ExchangeRow
+    from logstore.catalog.catalog import ExchangeRow
 
 logger = logging.getLogger(__name__)
 

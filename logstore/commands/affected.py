@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from logstore.codec.files import SEGMENT_HEADER_BYTES, SegmentHeader
+from logstore.codec.records import InvalidRecord, RecordType
+from logstore.core.regular_files import read_start
 from logstore.errors import StoreError
-from logstore.files import SEGMENT_HEADER_BYTES, SegmentHeader
-from logstore.records import InvalidRecord, RecordType
-from logstore.regular_files import read_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,7 +64,7 @@ def affected(
 
 def _beside(store_dir: Path, info: ReaderInfo, names: Iterable[str]) -> dict[str, Any]:
     """Queues are not told: the writer still has them, and knows."""
-    from logstore.salvage_scan import Damaged, Gap, walk
+    from logstore.salvage.scan import Damaged, Gap, walk
 
     messages: list[dict[str, Any]] = []
     transactions: list[int] = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.bench_plan import PROFILES, plan
+from logstore.bench.plan import PROFILES, plan
 from logstore.commands.options import SIZE, Amount, catalog_options, json_option, store_argument
 from logstore.commands.output import Failure, print_facts, print_json, print_table, size_text
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from logstore.bench_plan import Plan
-    from logstore.bench_report import Moment, Report
+    from logstore.bench.plan import Plan
+    from logstore.bench.report import Moment, Report
 
 _COUNT = click.IntRange(min=0)
 _SHARE = Amount(0, 1)

@@ -13,8 +13,7 @@ from logstore.commands.options import LSN, catalog_options, json_option, store_a
 from logstore.commands.output import Failure, one_line, print_json, progress
 from logstore.commands.state import retried
 from logstore.errors import CatalogError, CorruptLog, UnknownMessage
-from logstore.inspect import read_catalog
-from logstore.inspection import Inspection
+from logstore.inspect import Inspection, read_catalog
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logstore import control
 from logstore.errors import OutcomeUnknown, StoreLocked
 from logstore.inspect import Reader
+from logstore.store import control
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,9 +11,8 @@ from logstore.commands.changing import BROKER, STORE, ask, change
 from logstore.commands.options import catalog_options, dry_run_option, json_option, store_argument
 from logstore.commands.output import print_json, size_text
 from logstore.commands.state import retried
-from logstore.inspect import Reader
-from logstore.inspection import Inspection
-from logstore.tail import compaction_of
+from logstore.inspect import Inspection, Reader
+from logstore.store.tail import compaction_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +90,7 @@ def checkpoint(store_dir: Path, dry_run: bool, as_json: bool, connect: str | Non
 def would_checkpoint(store_dir: Path) -> dict[str, Any]:
     """What a checkpoint would take. Raises ``StoreLocked`` as writing one would."""
     from logstore._core import lib
-    from logstore._native import filled
+    from logstore.core.native import filled
 
     with Reader(store_dir) as reader:
         live = reader.info.live

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from logstore.codec.files import Hint
+from logstore.codec.records import LSN_LIMIT, InvalidRecord, Record, RecordFlag, RecordType
 from logstore.commands.options import LSN, catalog_options, json_option, store_argument
 from logstore.commands.output import printable
 from logstore.commands.state import TRIES
+from logstore.core.regular_files import read_start
 from logstore.errors import StoreError, UnknownQueue
-from logstore.files import Hint
 from logstore.holds import Hold, hold
 from logstore.inspect import LogRecycled, Reader, read_catalog
-from logstore.records import LSN_LIMIT, InvalidRecord, Record, RecordFlag, RecordType
-from logstore.regular_files import read_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

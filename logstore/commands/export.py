@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from logstore.export import ExportReport
-    from logstore.export_manifest import Span
-    from logstore.export_plan import ExportPlan
-    from logstore.export_verify import VerifyReport
+    from logstore.export.manifest import Span
+    from logstore.export.plan import ExportPlan
+    from logstore.export.verification import VerifyReport
     from logstore.holds import Hold
 
 RENEWED_EVERY_S = 60.0
@@ -93,7 +93,7 @@ def _export(
     schema: str | None,
 ) -> None:
     from logstore.export import hold_for, plan_export
-    from logstore.export_manifest import ExportGap
+    from logstore.export.manifest import ExportGap
 
     given: dict[str, Any] = {"body": body, "compression": compression, "allow_gap": allow_gap}
     try:
@@ -199,7 +199,7 @@ def _tell(store_dir: Path, report: ExportReport, *, as_json: bool) -> None:
 
 
 def _verify(target: Path, *, as_json: bool) -> None:
-    from logstore.export_verify import verify
+    from logstore.export.verification import verify
 
     with working() as show:
         report = verify(target, progress=partial(show, "reading"))

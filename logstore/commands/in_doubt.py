@@ -17,14 +17,14 @@ from logstore.commands.changing import change, would_go_through
 from logstore.commands.options import XID, catalog_options, dry_run_option, json_option, naming, path_argument
 from logstore.commands.output import age_text, print_facts, print_json, print_table
 from logstore.commands.state import State, read_state
-from logstore.outcomes import decide, unknown
+from logstore.store.outcomes import decide, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from logstore.inspection import OpenTransaction
-    from logstore.transactions import Xid
+    from logstore.core.xid import Xid
+    from logstore.inspect import OpenTransaction
 
 DONE = {"commit": "committed", "rollback": "rolled back"}
 # An xid may begin with a minus sign, which must not be taken for an option.

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from logstore.codec.files import FORMAT_VERSION
 from logstore.commands.options import catalog_options, json_option, store_argument
 from logstore.commands.output import one_line, print_facts, print_json, print_table, size_text
 from logstore.commands.state import State, read_state
-from logstore.files import FORMAT_VERSION
 from logstore.holds import list_holds
-from logstore.inspection import QueueLife
-from logstore.refusals import refusals
+from logstore.inspect import QueueLife
+from logstore.inspect.refusals import refusals
 
 if TYPE_CHECKING:
     from pathlib import Path

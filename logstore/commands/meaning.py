@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logstore.records import (
+from logstore.codec.records import (
     InlineCopy,
     MessageChunk,
     MessageDequeue,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from logstore import arguments
+from logstore.codec.records import LSN_LIMIT
+from logstore.core import arguments
+from logstore.core.xid import Xid
 from logstore.errors import CorruptLog, OptionError, StoreError
-from logstore.records import LSN_LIMIT
-from logstore.transactions import Xid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,7 +90,7 @@ class Amount(click.FloatRange):
 
 
 class PathText(click.Path):
-    """A path that a file can have, as :func:`logstore.arguments.path` checks it."""
+    """A path that a file can have, as :func:`logstore.core.arguments.path` checks it."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(path_type=Path, **options)

@@ -15,13 +15,13 @@ from logstore.commands.output import print_facts, print_json, size_text
 from logstore.commands.state import read_state
 from logstore.errors import StoreError, StoreLocked
 from logstore.inspect import Reader
-from logstore.refusals import refusals
+from logstore.inspect.refusals import refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from logstore.reports import Recovery
+    from logstore.core.reports import Recovery
 
 SIZES = frozenset({"bytes_read", "bytes_rewritten", "torn_bytes", "staged_bytes"})
 NOT_KNOWN = frozenset({"created", "direct", "bytes_rewritten"})  # before a store is opened; nor are times

@@ -29,7 +29,7 @@ def repair_catalog(store_dir: Path, dry_run: bool, as_json: bool, connect: str |
 
     Exits 0 if nothing is wrong or all of it was mended, 1 if the catalog is beyond that, 3 if it cannot be opened.
     """
-    from logstore.catalog_repair import repair_catalog as repair
+    from logstore.store.catalog_repair import repair_catalog as repair
 
     found = repair(store_dir, connect=connect, schema=schema, dry_run=dry_run)
     if found.problem is not None:

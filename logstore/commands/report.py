@@ -13,8 +13,9 @@ import click
 from logstore.commands.options import PathText, catalog_options, json_option, store_argument
 from logstore.commands.output import print_json
 from logstore.commands.working import working
-from logstore.report import TOP, TOP_MAX, need_page, write_page
+from logstore.report import need_page, write_page
 from logstore.report import report as make_report
+from logstore.report.run import TOP, TOP_MAX
 
 if TYPE_CHECKING:
     _TimeType = click.ParamType[datetime]

@@ -15,7 +15,7 @@ import click
 from logstore.commands.options import SIZE, catalog_options, store_argument
 from logstore.commands.output import Failure
 from logstore.commands.stopping import Stopping
-from logstore.extras import install_command
+from logstore.core.extras import install_command
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, TypeVar
 
+from logstore.codec.files import Closed, Hint, Hold, Meta
+from logstore.codec.records import InvalidRecord, NewerVersion
 from logstore.commands.findings import Findings, Found
-from logstore.files import Closed, Hint, Hold, Meta
-from logstore.records import InvalidRecord, NewerVersion
-from logstore.regular_files import read_start
+from logstore.core.regular_files import read_start
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from logstore.files import _Block
+    from logstore.codec.files import _Block
     from logstore.inspect import ReaderInfo
 
 B = TypeVar("B", bound="_Block")

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from logstore.commands.output import progress
 from logstore.errors import CatalogMismatch
-from logstore.inspect import CatalogView, LogRecycled, ReaderInfo, read_catalog
-from logstore.inspection import Inspection, OpenTransaction, QueueLife
+from logstore.inspect import CatalogView, Inspection, LogRecycled, OpenTransaction, QueueLife, ReaderInfo, read_catalog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
     from pathlib import Path
 
-    from logstore.reports import Recovery
+    from logstore.core.reports import Recovery
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, Self
 
-from logstore.threads import start
+from logstore.core.threads import start
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore import control
 from logstore.commands.changing import ask
 from logstore.commands.options import Amount, catalog_options, json_option, store_argument
 from logstore.commands.output import age_text, print_json, print_table, printable, size_text
 from logstore.commands.state import retried
 from logstore.holds import list_holds
-from logstore.inspect import read_catalog
-from logstore.inspection import Inspection
-from logstore.tail import HOLDERS, HOLDERS_MAX, read_tail
+from logstore.inspect import Inspection, read_catalog
+from logstore.store import control
+from logstore.store.tail import HOLDERS, HOLDERS_MAX, read_tail
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,24 +13,23 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from logstore.codec.files import SEGMENT_HEADER_BYTES
 from logstore.commands.affected import affected
 from logstore.commands.findings import Findings, Found
 from logstore.commands.side_files import check_side_files
 from logstore.commands.state import catalog_contradiction
 from logstore.commands.witness import Witness
 from logstore.errors import CatalogError, CatalogUnavailable, CorruptLog, StoreError
-from logstore.files import SEGMENT_HEADER_BYTES
 from logstore.holds import Hold, hold
-from logstore.inspect import LogRecycled, Reader, ReaderInfo, read_catalog
-from logstore.inspection import Inspection, QueueLife
-from logstore.refusals import refusals
+from logstore.inspect import Inspection, LogRecycled, QueueLife, Reader, ReaderInfo, read_catalog
+from logstore.inspect.refusals import refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from logstore.commands.replay import Replayed
-    from logstore.reports import Recovery
+    from logstore.codec.replay import Replayed
+    from logstore.core.reports import Recovery
 
 SMALL_BYTES = 2 << 20  # of log: the second witness reads it all
 

@@ -1,4 +1,4 @@
-"""The second witness of ``logstore verify``: a log read by the decoder in records.py and replayed in Python.
+"""The second witness of ``logstore verify``: a log read by the decoder in codec/records.py and replayed in Python.
 
 It shares nothing with the core but the page that both were written from (docs/format.md). It is slow, forgets nothing
 and stops at nothing, so it also names every problem once the core has met one.
@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from logstore.commands.replay import Replay, Replayed
+from logstore.codec.files import SEGMENT_HEADER_BYTES
+from logstore.codec.records import Batch, Footer, InvalidRecord, Record, RecordType, encode_record
+from logstore.codec.replay import Replay, Replayed
 from logstore.errors import CorruptLog
-from logstore.files import SEGMENT_HEADER_BYTES
 from logstore.inspect import BatchBytes, LogRecycled, Reader, ReaderInfo
-from logstore.records import Batch, Footer, InvalidRecord, Record, RecordType, encode_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import pika
 import pytest
-from broker.serve_process import ServeProcess
-from torture import seconds_to_spend
 
-from acceptance.kill9_clients import QUEUE, Consumer, PipeliningPublisher, Publisher, Shared
+from kit.kill9_clients import QUEUE, Consumer, PipeliningPublisher, Publisher, Shared
+from kit.serve_process import ServeProcess
+from kit.torture import seconds_to_spend
 
 if TYPE_CHECKING:
     from pathlib import Path

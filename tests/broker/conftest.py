@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from broker.live_broker import Broker, open_store
-from broker.store_proxies import HeldDisk
+from kit.live_broker import Broker, open_store
+from kit.store_proxies import HeldDisk
 from logstore.broker import Limits
 
 if TYPE_CHECKING:

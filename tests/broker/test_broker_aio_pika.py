@@ -10,7 +10,7 @@ import kombu
 import pytest
 
 if TYPE_CHECKING:
-    from broker.live_broker import Broker
+    from kit.live_broker import Broker
 
 
 def test_aio_pika_publishes_and_consumes(broker: Broker) -> None:

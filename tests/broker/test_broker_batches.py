@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pamqp import body, commands, frame, header
 
-from broker.live_broker import Broker, open_store
-from broker.store_proxies import HeldDisk, PickyStore
+from kit.live_broker import Broker, open_store
+from kit.store_proxies import HeldDisk, PickyStore
 from logstore.broker import Limits, batches
 
 if TYPE_CHECKING:

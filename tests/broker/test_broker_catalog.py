@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pamqp import commands
 
-from broker.live_broker import Broker, open_store
-from broker.store_proxies import Proxy
+from kit.live_broker import Broker, open_store
+from kit.store_proxies import Proxy
 from logstore.errors import CatalogError, CatalogUnavailable
 
 if TYPE_CHECKING:

@@ -6,16 +6,16 @@ import itertools
 import signal
 from typing import TYPE_CHECKING, Any
 
-import postgres
 import pytest
 from pamqp import commands
-from postgres import Server, Wire, wait_until
 
 import logstore
-from broker.amqp_client import RawClient
-from broker.live_broker import Broker
-from broker.serve_process import ServeProcess
-from logstore.control import call
+from kit import postgres
+from kit.amqp_client import RawClient
+from kit.live_broker import Broker
+from kit.postgres import Server, Wire, wait_until
+from kit.serve_process import ServeProcess
+from logstore.store.control import call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

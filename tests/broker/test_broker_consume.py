@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pamqp import commands
 
-from broker.live_broker import Broker
+from kit.live_broker import Broker
 
 if TYPE_CHECKING:
-    from broker.amqp_client import RawClient
+    from kit.amqp_client import RawClient
 
 both_kinds = pytest.mark.parametrize("durable", [True, False])
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pamqp import commands
 
-from broker.amqp_client import RawClient
-from broker.serve_process import ServeProcess
+from kit.amqp_client import RawClient
+from kit.serve_process import ServeProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

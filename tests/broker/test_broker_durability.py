@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pamqp import commands
 
-from broker.live_broker import Broker
-from broker.store_proxies import HeldDisk
+from kit.broker_waits import nothing_comes
+from kit.live_broker import Broker
+from kit.store_proxies import HeldDisk
 
 if TYPE_CHECKING:
-    from broker.amqp_client import RawClient
+    from kit.amqp_client import RawClient
 
 
 def with_messages(broker: Broker, count: int, *, channels: int = 1) -> RawClient:
@@ -33,13 +34,6 @@ def take(client: RawClient, channel: int = 1) -> int:
     tag = client.expect(commands.Basic.GetOk).delivery_tag
     client.content()
     return int(tag)
-
-
-def nothing_comes(client: RawClient) -> None:
-    client.socket.settimeout(0.25)
-    with pytest.raises(TimeoutError):
-        client.receive()
-    client.socket.settimeout(10)
 
 
 synchronous = [

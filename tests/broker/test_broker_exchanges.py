@@ -11,7 +11,7 @@ from pamqp import commands
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.live_broker import Broker
+    from kit.live_broker import Broker
 
 
 def received(channel: Any, queue: str) -> list[bytes]:

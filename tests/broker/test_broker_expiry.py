@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.live_broker import Broker
+    from kit.live_broker import Broker
 
 both_kinds = pytest.mark.parametrize("durable", [True, False])
 

@@ -13,8 +13,8 @@ import pika
 import pytest
 from pamqp import commands, frame, heartbeat
 
-from broker.live_broker import Broker, open_store
-from broker.store_proxies import HeldDisk
+from kit.live_broker import Broker, open_store
+from kit.store_proxies import HeldDisk
 from logstore.broker import Limits
 
 if TYPE_CHECKING:

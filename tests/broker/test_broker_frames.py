@@ -15,7 +15,7 @@ from pamqp import commands, encode
 from pamqp import frame as pamqp_frame
 from pamqp import header as pamqp_header
 
-from broker.amqp_client import raw_frame
+from kit.amqp_client import raw_frame
 from logstore.broker import fields, frames
 from logstore.broker.errors import ConnectionException
 from logstore.broker.headers import NO_PROPERTIES, MessageHeader, decode_header, encode_header

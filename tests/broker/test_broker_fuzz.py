@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from pamqp import commands
 from pamqp import frame as pamqp_frame
 
-from broker import frame_checks
-from broker.amqp_client import RawClient, raw_frame
+from kit import frame_checks
+from kit.amqp_client import RawClient, raw_frame
 from logstore.broker import frames
 
 if TYPE_CHECKING:
-    from broker.live_broker import Broker
+    from kit.live_broker import Broker
 
 KEPT = Path(__file__).parents[2] / "csrc" / "tests" / "fuzz"
 

@@ -10,12 +10,12 @@ import pika
 import pytest
 from pamqp import body, commands, encode, header
 
-from broker.amqp_client import PROTOCOL_HEADER, RawClient, raw_frame
+from kit.amqp_client import PROTOCOL_HEADER, RawClient, raw_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.live_broker import Broker
+    from kit.live_broker import Broker
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import pytest
 from pamqp import commands
 
 import logstore
-from broker.live_broker import Broker, open_store
-from broker.store_proxies import BrokenStore
+from kit.live_broker import Broker, open_store
+from kit.store_proxies import BrokenStore
 from logstore.broker import BrokerError, Limits, run
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pika
 import pytest
 
-from broker.live_broker import open_store
-from broker.serve_process import serving
+from kit.live_broker import open_store
+from kit.serve_process import serving
 from logstore.broker import BrokerError, Limits, run
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ def test_sigterm_ends_it_cleanly_within_ten_seconds_and_the_next_start_has_every
 @pytest.mark.parametrize("hangs", ["force", "publish"])
 def test_sigterm_ends_it_whatever_hangs_and_the_next_start_has_everything(tmp_path: Path, hangs: str) -> None:
     code = (
-        "import sys, threading, logstore.store\n"
+        "import sys, threading, logstore\n"
         "from logstore.cli import main\n"
-        "store = logstore.store.MessageStore\n"
+        "store = logstore.MessageStore\n"
         "real = getattr(store, sys.argv.pop(1))\n"
         "def hang(self, *args, **options):\n"
         "    if not args or b'hang' not in args[1:2]: return real(self, *args, **options)\n"

@@ -9,9 +9,9 @@ import pika
 import pytest
 from pamqp import body, commands, header
 
-from broker.amqp_client import raw_frame
-from broker.live_broker import Broker, open_store
-from broker.store_proxies import BrokenStore, FullStore, HeldDisk
+from kit.amqp_client import raw_frame
+from kit.live_broker import Broker, open_store
+from kit.store_proxies import BrokenStore, FullStore, HeldDisk
 from logstore.broker import Limits
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pamqp import commands
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.live_broker import Broker
+    from kit.live_broker import Broker
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:

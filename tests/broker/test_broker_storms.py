@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import pika
 import pytest
-from killed import quick_directory, remove
 from pika.exceptions import NackError
-from torture import seconds_to_spend
 
-from broker.serve_process import ServeProcess, serving
-from broker.storm_clients import Crowd, Journal, connect, encode, make_queues, wait_for
+from kit.killed import quick_directory, remove
+from kit.serve_process import ServeProcess, serving
+from kit.storm_clients import Crowd, Journal, connect, encode, make_queues, wait_for
+from kit.torture import seconds_to_spend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

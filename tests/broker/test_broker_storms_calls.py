@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import pika
 import pytest
-from killed import quick_directory, remove
 from pika.exceptions import AMQPError, NackError
-from torture import seconds_to_spend, tortured
 
-from broker.serve_process import ServeProcess
-from broker.storm_clients import Journal, connect, decode, encode, make_queues, wait_for
+from kit.killed import quick_directory, remove
+from kit.serve_process import ServeProcess
+from kit.storm_clients import Journal, connect, decode, encode, make_queues, wait_for
+from kit.torture import seconds_to_spend, tortured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

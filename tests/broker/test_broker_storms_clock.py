@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pika
 import pytest
-from clock_jumps import HOUR_S, YEAR_S, JumpingClock
-from killed import quick_directory, remove
 
-from broker.serve_process import ServeProcess
-from broker.storm_clients import connect, wait_for
+from kit.clock_jumps import HOUR_S, YEAR_S, JumpingClock
+from kit.killed import quick_directory, remove
+from kit.serve_process import ServeProcess
+from kit.storm_clients import connect, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

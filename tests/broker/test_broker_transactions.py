@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import pika
@@ -10,9 +9,10 @@ import pytest
 from pamqp import commands
 from pika.exceptions import ChannelClosedByBroker
 
-from broker.live_broker import Broker, open_store
-from broker.store_proxies import BrokenStore, FullStore, HeldDisk, Proxy
-from broker.test_broker_durability import nothing_comes
+from kit.broker_transactions import drain, fill, ready, select, take, wait_for
+from kit.broker_waits import nothing_comes
+from kit.live_broker import Broker, open_store
+from kit.store_proxies import BrokenStore, FullStore, HeldDisk, Proxy
 from logstore.broker.headers import decode_header
 from logstore.broker.queues import now_ms
 
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 
     from pika.adapters.blocking_connection import BlockingChannel
 
-    from broker.amqp_client import RawClient
-
-WAIT_S = 30.0
-
 
 def transactional(broker: Broker, *queues: str, durable: bool = True) -> BlockingChannel:
     """A channel in tx mode, with queues."""
@@ -34,46 +30,6 @@ def transactional(broker: Broker, *queues: str, durable: bool = True) -> Blockin
         channel.queue_declare(queue, durable=durable)
     channel.tx_select()
     return channel
-
-
-def drain(broker: Broker, queue: str) -> list[bytes]:
-    """What is ready on a queue, in order; it is taken."""
-    channel = broker.pika().channel()
-    found = []
-    while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
-        found.append(got[2])
-    return found
-
-
-def ready(broker: Broker, queue: str) -> int:
-    return int(broker.call(lambda: broker.server.vhost.queues[queue].ready_count))
-
-
-def fill(broker: Broker, queue: str, count: int, *, durable: bool = True) -> None:
-    channel = broker.pika().channel()
-    channel.queue_declare(queue, durable=durable)
-    channel.confirm_delivery()
-    for number in range(count):
-        channel.basic_publish("", queue, b"%d" % number)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def select(client: RawClient, number: int = 1) -> None:
-    client.send(number, commands.Tx.Select())
-    client.expect(commands.Tx.SelectOk)
-
-
-def take(client: RawClient, queue: str = "q") -> int:
-    client.send(1, commands.Basic.Get(queue=queue))
-    tag = client.expect(commands.Basic.GetOk).delivery_tag
-    client.content()
-    return int(tag)
 
 
 # ---- Publishing

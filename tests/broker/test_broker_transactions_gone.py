@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from pamqp import commands
 
-from broker.test_broker_transactions import drain, fill, ready, select, take, wait_for
+from kit.broker_transactions import drain, fill, ready, select, take, wait_for
 
 if TYPE_CHECKING:
-    from broker.live_broker import Broker
-    from broker.store_proxies import HeldDisk
+    from kit.live_broker import Broker
+    from kit.store_proxies import HeldDisk
 
 
 @pytest.mark.parametrize("goodbye", ["channel", "connection", "cut"])

@@ -15,7 +15,7 @@ import pytest
 from pika.exceptions import AMQPError
 
 import logstore
-from broker.serve_process import ServeProcess, serving
+from kit.serve_process import ServeProcess, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable

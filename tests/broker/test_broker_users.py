@@ -13,7 +13,7 @@ from logstore.broker.users import Users, check_password, hash_password, is_loopb
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.live_broker import Broker
+    from kit.live_broker import Broker
 
 
 def test_a_hash_fits_its_password_only_and_is_salted() -> None:

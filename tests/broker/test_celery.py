@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import celery
 
-from broker.serve_process import serving
+from kit.serve_process import serving
 
 if TYPE_CHECKING:
     from pathlib import Path

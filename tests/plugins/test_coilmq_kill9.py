@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import stomp
-from stomp_broker import CONFIG, Broker, Client
+
+from kit.stomp_broker import CONFIG, Broker, Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

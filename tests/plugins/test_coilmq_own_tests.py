@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from stores import ROOT
+
+from kit.stores import ROOT
 
 # CoilMQ's stores put a frame that could not be sent at the end of its queue, and this one of its tests expects that.
 # Ours puts it back where it was, as after a crash.

@@ -13,10 +13,10 @@ from coilmq.config import config as coilmq_defaults
 from coilmq.queue import QueueManager
 from coilmq.scheduler import RandomSubscriberScheduler
 from coilmq.util.frames import Frame
-from simulated import Disk
-from stores import SMALL_SEGMENT
 
 import logstore
+from kit.simulated import Disk
+from kit.stores import SMALL_SEGMENT
 from logstore.plugins import coilmq as plugin
 
 if TYPE_CHECKING:

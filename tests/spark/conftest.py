@@ -9,8 +9,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_logs import mixed_log
-from stores import ROOT
+
+from kit.spark_logs import mixed_log
+from kit.spark_needed import require_spark
+from kit.stores import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,21 +28,6 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-
-
-def require_spark() -> None:
-    """Skips, or fails in CI, without what Spark needs."""
-    from logstore.extras import MissingExtra
-    from logstore.spark_java import find_java, need_pyspark
-
-    try:
-        need_pyspark()
-        find_java()
-    except MissingExtra as missing:
-        why = f"SPARK IS NOT TESTED: {missing.message}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(why)
-        pytest.skip(why)
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +56,6 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def mixed_rows(mixed: Path) -> list[dict[str, Any]]:
     """Its rows, worked out in plain Python."""
-    from row_oracle import record_rows
+    from kit.row_oracle import record_rows
 
     return record_rows(mixed)

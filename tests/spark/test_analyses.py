@@ -12,13 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as f
 from pyspark.testing import assertDataFrameEqual
-from row_oracle import message_rows
 
 import logstore.spark
-from logstore import arrow, spark_analyses
+from kit.row_oracle import message_rows
+from logstore import arrow
 from logstore.errors import OptionError
-from logstore.message_rows import MessageScan
-from logstore.report_counts import step_us
+from logstore.report.counts import step_us
+from logstore.rows.messages import MessageScan
+from logstore.spark import analyses as spark_analyses
 
 if TYPE_CHECKING:
     from collections.abc import Callable

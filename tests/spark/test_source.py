@@ -10,14 +10,14 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's own pages have it
 from pyspark.testing import assertDataFrameEqual
-from row_oracle import record_rows
-from spark_logs import churn, damage, open_small
 
 import logstore.arrow
 import logstore.spark
+from kit.row_oracle import record_rows
+from kit.spark_logs import churn, damage, open_small
 from logstore import errors
 from logstore.inspect import Reader
-from logstore.spark_plan import cut
+from logstore.spark.plan import cut
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -296,9 +296,9 @@ def test_one_state_is_held_for_all_queries_however_busy_the_writer(spark: SparkS
 
 
 def test_a_query_that_a_writer_overtakes_says_so_and_loses_nothing_silently(tmp_path: Path) -> None:
-    from logstore.spark_options import Options
-    from logstore.spark_schema import spark_schema
-    from logstore.spark_source import LogReader
+    from logstore.spark.options import Options
+    from logstore.spark.schema import spark_schema
+    from logstore.spark.source import LogReader
 
     with open_small(tmp_path / "live") as store:
         queue = store.declare_queue("q")

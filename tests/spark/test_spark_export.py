@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.testing import assertDataFrameEqual
-from row_oracle import record_rows
-from spark_logs import churn, damage, everything, kept_whole, open_small, wait_until
-from stores import ROOT
 
 import logstore.arrow
 import logstore.export
 import logstore.spark
+from kit.row_oracle import record_rows
+from kit.spark_logs import churn, damage, everything, kept_whole, open_small, wait_until
+from kit.stores import ROOT
 from logstore import errors
-from logstore.export_manifest import ExportError, ExportLocked
-from logstore.export_target import Target, read_manifest
+from logstore.export.manifest import ExportError, ExportLocked
+from logstore.export.target import Target, read_manifest
 from logstore.holds import list_holds
 from logstore.inspect import Reader
 

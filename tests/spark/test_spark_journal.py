@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from row_journal import Event, Journal, md5, new_store, write_epoch
-from spark_logs import kept_whole
 
 import logstore.export
 import logstore.spark
+from kit.row_journal import Event, Journal, md5, new_store, write_epoch
+from kit.spark_logs import kept_whole
 from logstore.holds import hold
 from logstore.inspect import Reader
 

@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from test_spark_page import BLOCKS, run_blocks
+
+from kit.spark_page import BLOCKS, run_blocks
 
 if TYPE_CHECKING:
     from pathlib import Path

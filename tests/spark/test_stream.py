@@ -14,17 +14,17 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
-from row_oracle import record_rows
-from spark_logs import churn, everything, kept_whole, open_small, wait_until
-from stores import ROOT
 
 import logstore.spark
+from kit.row_oracle import record_rows
+from kit.spark_logs import churn, everything, kept_whole, open_small, wait_until
+from kit.stores import ROOT
 from logstore import errors
 from logstore.holds import hold, list_holds
 from logstore.inspect import LogRecycled, Reader
-from logstore.spark_options import StreamOptions
-from logstore.spark_schema import spark_schema
-from logstore.spark_stream import LogStream
+from logstore.spark.options import StreamOptions
+from logstore.spark.schema import spark_schema
+from logstore.spark.stream import LogStream
 
 if TYPE_CHECKING:
     from pathlib import Path

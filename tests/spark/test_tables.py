@@ -13,8 +13,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import logstore.spark
 from logstore.errors import OptionError
-from logstore.spark_options import Options, StreamOptions, given_for, kept_with
-from logstore.spark_schema import checked_columns, spark_schema
+from logstore.spark.options import Options, StreamOptions, given_for, kept_with
+from logstore.spark.schema import checked_columns, spark_schema
 
 if TYPE_CHECKING:
     from pathlib import Path

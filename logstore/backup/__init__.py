@@ -1,0 +1,10 @@
+"""Copies a whole store to another directory, beside its writer or without one.
+
+It may import ``inspect`` and what lies below that; :mod:`logstore.store` calls it for ``store.backup()``.
+"""
+
+from __future__ import annotations
+
+from logstore.backup.copying import BackupPlan, BackupReport, back_up, plan_backup
+
+__all__ = ["BackupPlan", "BackupReport", "back_up", "plan_backup"]

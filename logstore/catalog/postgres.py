@@ -1,0 +1,193 @@
+"""A catalog in one schema of a PostgreSQL server: connecting, the settings of a transaction, what its errors mean.
+
+* The user's own settings in the URL stand, but for ``synchronous_commit``, without which a commit promises nothing.
+* No wait is unbounded. The server limits locks and statements; a server that has stopped does neither, and the kernel
+  still acknowledges for it, so each answer has a deadline here too. Past it the connection is closed.
+* Passwords stay out of everything that is said.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from logstore.catalog.text import one_line
+from logstore.core.extras import install_command
+from logstore.errors import CatalogError, CatalogUnavailable, OptionError
+
+if TYPE_CHECKING:  # imported where they are used: half of the time that "import logstore" may take
+    from collections.abc import Generator
+
+    import psycopg
+    from sqlalchemy import URL, Connection, Engine
+
+T = TypeVar("T")
+
+DEFAULT_SCHEMA: Final = "logstore"
+_SCHEMA: Final = re.compile("[A-Za-z_][A-Za-z0-9_]{0,62}")
+
+# Parts of the timeout, so that the server says what was in the way before the connection is given up.
+LOCK_PART: Final = 0.5
+STATEMENT_PART: Final = 0.75
+IDLE_TIMEOUT_S: Final = 30  # after which the server ends a transaction whose client is gone, and frees its row
+
+# libpq's words for: notice within a minute that the other side is gone without a farewell.
+_KEEPALIVE: Final = {
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+_SEE_TO_SERVER: Final = "see to the server, its address and the role, then try again"
+_SHOWN: Final = ("host", "hostaddr", "port", "dbname", "service")  # of a URL's query, which may hold a password too
+
+
+class PostgresSchema:
+    """One schema of a PostgreSQL server."""
+
+    def __init__(self, connect: str, schema: str | None, *, timeout_s: float, read_only: bool = False) -> None:
+        self.url = _url(connect)
+        self.timeout_s = timeout_s
+        self.read_only = read_only
+        self.schema: str | None = DEFAULT_SCHEMA if schema is None else schema
+        if not _SCHEMA.fullmatch(str(self.schema)):
+            raise OptionError(f"catalog={schema!r} is no schema name: letters, digits and _ only, at most 63")
+        query = {name: value for name, value in self.url.query.items() if name in _SHOWN}
+        shown = self.url.set(query=query).render_as_string(hide_password=True)
+        self.where = f"the catalog {self.schema!r} at {shown}"
+
+    def make(self) -> None:
+        """Nothing: the database is the server's; the schema is made with the tables."""
+
+    def engine(self) -> Engine:
+        """One connection, made anew when it broke; nothing is sent before the first transaction."""
+        import sqlalchemy as sa
+
+        settings = {"connect_timeout": math.ceil(self.timeout_s), "client_encoding": "utf8", **_KEEPALIVE}
+        given = {name: value for name, value in settings.items() if name not in self.url.query}
+        # Statements prepared in one session would be missing in another one behind a pooler.
+        given["prepare_threshold"] = None
+        try:
+            engine = sa.create_engine(
+                self.url,
+                connect_args=given,
+                pool_size=1,
+                max_overflow=0,
+                pool_timeout=self.timeout_s,
+                pool_pre_ping=True,
+                hide_parameters=True,
+            )
+        except ImportError as error:
+            raise CatalogUnavailable(f"{self.where} needs the driver psycopg: {install_command('postgres')}") from error
+        begin = self._begin()
+        sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
+        connection_class = _with_deadlines(self.timeout_s)
+        sa.event.listen(engine, "do_connect", lambda _d, _r, args, options: connection_class.connect(*args, **options))
+        return engine
+
+    def _begin(self) -> str:
+        """What every transaction starts with; for this transaction only, as a pooler's sessions are shared."""
+        settings = [
+            "SET LOCAL synchronous_commit TO on",
+            f"SET LOCAL idle_in_transaction_session_timeout TO '{IDLE_TIMEOUT_S}s'",
+        ]
+        for name, part in (("lock_timeout", LOCK_PART), ("statement_timeout", STATEMENT_PART)):
+            if name not in str(self.url.query.get("options", "")):
+                settings.append(f"SET LOCAL {name} TO '{max(1, int(1000 * part * self.timeout_s))}ms'")
+        if self.read_only:  # all tables of one moment, beside a writer
+            settings.insert(0, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        return "; ".join(settings)
+
+    def prepare_schema(self, connection: Connection) -> None:
+        """The schema, if it is not there: making one wants more rights than using one.
+
+        Whoever else is making a catalog in this schema is waited for.
+        """
+        import sqlalchemy as sa
+
+        assert self.schema is not None
+        lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(f"logstore catalog {self.schema}", 0))
+        connection.execute(sa.select(lock))
+        if not sa.inspect(connection).has_schema(self.schema):
+            connection.execute(sa.schema.CreateSchema(self.schema))
+
+    def verify(self, connection: Connection) -> None:
+        """Nothing: the server keeps its own pages and references."""
+
+    def settle(self, engine: Engine) -> None:
+        """Nothing: a server's settings are its operator's."""
+
+    def renew(self, engine: Engine) -> None:
+        """Nothing: the server sees to its own files."""
+
+    def explain(self, error: Exception) -> CatalogError:
+        """By the SQLSTATE, if the server got to say one."""
+        from sqlalchemy.exc import InterfaceError, OperationalError
+        from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+        cause = getattr(error, "orig", None) or error
+        state = getattr(cause, "sqlstate", None)
+        said = one_line(cause)
+        if state is None:
+            if isinstance(error, OperationalError | InterfaceError | PoolTimeout):
+                return CatalogUnavailable(f"{self.where} cannot be reached ({said}): {_SEE_TO_SERVER}")
+            return CatalogError(f"{self.where} could not be used ({said}): see to the connect URL and the server")
+        if state == "53100":
+            return CatalogError(f"{self.where} cannot grow, the server's disk is full: make room and repeat the call")
+        if state == "55P03":
+            return CatalogUnavailable(
+                f"{self.where} is locked by another session of the server; end that one, or try again"
+            )
+        if state == "42501":
+            return CatalogError(
+                f"{self.where} is not open to this role ({said}): grant it the schema and its tables, or connect as "
+                "another role"
+            )
+        if state == "25006":
+            return CatalogError(
+                f"{self.where} can only be read ({said}): connect to the primary server, as a role that may write"
+            )
+        # Connection, authentication, no such database; rollback, resources, operator's doing; idle for too long.
+        if state[:2] in ("08", "28", "3D", "40", "53", "57") or state == "25P03":
+            return CatalogUnavailable(f"{self.where} cannot be reached at present ({said}): {_SEE_TO_SERVER}")
+        return CatalogError(f"{self.where} could not be used ({said}): see to the schema on the server")
+
+
+def _with_deadlines(timeout_s: float) -> type[psycopg.Connection[Any]]:
+    """Psycopg's connection, which is closed if an answer takes longer; what was asked for may happen all the same."""
+    import psycopg
+
+    class WithDeadlines(psycopg.Connection[Any]):
+        def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
+            return super().wait(self._until(gen, time.monotonic() + timeout_s), *args, **options)
+
+        def _until(self, gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
+            # The driver resumes a generator when the socket is ready, and ten times a second when it is not.
+            ready = None
+            while True:
+                try:
+                    wanted = gen.send(ready)
+                except StopIteration as answer:
+                    found: T = answer.value
+                    return found
+                if time.monotonic() >= deadline:
+                    self.close()
+                    raise psycopg.OperationalError(f"no answer in {timeout_s:g} s")
+                ready = yield wanted
+
+    return WithDeadlines
+
+
+def _url(connect: str) -> URL:
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        url = make_url(connect)
+    except (ArgumentError, ValueError):  # neither says anything but the URL, password and all
+        raise OptionError("connect is no database URL; write postgresql+psycopg://user@host/database") from None
+    if url.drivername not in ("postgresql", "postgresql+psycopg"):
+        raise OptionError(f"connect names {url.drivername}, and only postgresql+psycopg:// is possible")
+    return url.set(drivername="postgresql+psycopg")

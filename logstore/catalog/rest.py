@@ -1,0 +1,207 @@
+"""Reading a catalog that nobody has open, without changing it or leaving anything behind.
+
+SQLite makes files beside a database that it reads, unless it knows that nobody writes to it. A catalog that is whole in
+its one file is read in its place, as immutable. One that a crash left with a write-ahead log or a rollback journal is
+copied first, at most COPY_BYTES_MAX, and brought to order in the copy.
+
+The contents always come from one state of the files. The copy of a process that was killed is removed when the next
+copy is made in the same directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from logstore.catalog.places import FILE_NAME, SIDE_NAMES, SqliteFile
+from logstore.core.regular_files import open_regular, read_start, told
+from logstore.errors import CatalogUnavailable, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
+Stamps = dict[str, tuple[int, int, int]]
+
+COPY_BYTES_MAX: Final = 4 << 30
+_WAL, _SHM, _JOURNAL = SIDE_NAMES
+TRIES: Final = 5  # a catalog that changes while it is read is read again
+_PREFIX: Final = ".catalog-"
+_OURS: Final = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}")
+_PIECE_BYTES: Final = 1 << 20
+
+
+def read_at_rest(store_dir: Path, read: Callable[[Path, bool], T], *, copies_in: Path | None = None) -> T:
+    """What ``read`` makes of the catalog of a store that no writer has open.
+
+    It is given the directory that the catalog is in, and whether the file there is the store's own, at rest. It is
+    called again if a writer came meanwhile. A copy, where one is needed, is made below ``copies_in`` (by default the
+    system's directory for temporary files). Raises what ``read`` raises, ``CatalogUnavailable`` or ``CatalogError``.
+    """
+    place = SqliteFile(store_dir, read_only=True)
+    for _ in range(TRIES):
+        place.check_files()
+        before = _stamps(store_dir)
+        try:
+            if not any(_is_pending(store_dir / name) for name in before if name in (_WAL, _JOURNAL)):
+                found = read(store_dir, True)
+            else:
+                with _copied(place, before, copies_in) as copy:
+                    found = read(copy, False)
+        except StoreError:
+            if _stamps(store_dir) == before:
+                raise
+            continue
+        if _stamps(store_dir) == before:
+            return found
+    raise CatalogUnavailable(f"{place.where} changed each time it was read: try again at a quieter time")
+
+
+@contextmanager
+def copied_at_rest(store_dir: Path) -> Iterator[Path]:
+    """A directory with a copy of the catalog of a store that no writer has open; it goes afterwards.
+
+    Raises ``CatalogUnavailable``, ``CatalogMismatch`` where there is none, or ``CatalogError``.
+    """
+    place = SqliteFile(store_dir, read_only=True)
+    place.check_files()
+    with _copied(place, _stamps(store_dir), None) as copy:
+        yield copy
+
+
+def _is_pending(path: Path) -> bool:
+    """Whether a write-ahead log or a journal has a header; without one SQLite takes nothing from it."""
+    try:
+        return any(read_start(path, 8)[0])
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise CatalogUnavailable(f"{path} cannot be read: {error.strerror}; see to the disk") from error
+
+
+def _stamps(directory: Path) -> Stamps:
+    found = {}
+    for name in (FILE_NAME, *SIDE_NAMES):
+        try:
+            status = os.lstat(directory / name)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise CatalogUnavailable(f"the catalog cannot be looked at ({told(error)}); see to the disk") from error
+        found[name] = status.st_ino, status.st_size, status.st_mtime_ns
+    return found
+
+
+@contextmanager
+def _copied(place: SqliteFile, stamps: Stamps, copies_in: Path | None) -> Iterator[Path]:
+    """A directory with a copy, in which nothing is left to be written back. Messages name the original."""
+    size = sum(found[1] for found in stamps.values())
+    if size > COPY_BYTES_MAX:
+        raise CatalogUnavailable(
+            f"{place.where} has changes that were not written back, and with {size} bytes it is too large to be copied "
+            f"for that ({COPY_BYTES_MAX} at most): open the store once, which writes them back"
+        )
+    with _scratch(place, copies_in) as made:
+        try:
+            for name, (_, bytes_there, _) in stamps.items():
+                if name != _SHM:
+                    _copy(place.path.with_name(name), made / name, bytes_there)
+        except OSError as error:
+            named = error.filename or made
+            raise CatalogUnavailable(
+                f"{place.where} cannot be copied to be read ({named}: {error.strerror}): see to that, or name a "
+                "directory with room in TMPDIR"
+            ) from error
+        try:
+            _bring_to_order(made / FILE_NAME)
+            yield made
+        except StoreError as error:
+            raise type(error)(error.message.replace(str(made), str(place.path.parent))) from error
+
+
+def _copy(source: Path, target: Path, size: int) -> None:
+    """So many bytes; what is a hole stays one."""
+    origin = open_regular(source)
+    try:
+        copy = open_regular(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            done = 0
+            while done < size and (piece := os.pread(origin, min(_PIECE_BYTES, size - done), done)):
+                if any(piece):
+                    written = 0
+                    while written < len(piece):
+                        written += os.pwrite(copy, piece[written:], done + written)
+                done += len(piece)
+            os.truncate(copy, done)
+        finally:
+            os.close(copy)
+    finally:
+        os.close(origin)
+
+
+def _bring_to_order(file: Path) -> None:
+    """What a crash left is rolled back, or written back; what is damaged stays, for the reader to find."""
+    import sqlite3
+
+    with suppress(sqlite3.Error), closing(sqlite3.connect(file)) as database:
+        database.execute("SELECT count(*) FROM sqlite_master").fetchall()
+
+
+# ---- Where copies are
+
+
+@contextmanager
+def _scratch(place: SqliteFile, parent: Path | None) -> Iterator[Path]:
+    """A directory that is locked while it is used, and goes afterwards; those of dead processes go first."""
+    try:
+        parent = Path(tempfile.gettempdir()) if parent is None else parent
+        _clear_away(parent)
+        made, lock = _locked_directory(parent)
+    except OSError as error:
+        raise CatalogUnavailable(
+            f"{place.where} cannot be copied to be read ({error.filename or parent}: {error.strerror}): see to "
+            "that, or name another directory in TMPDIR"
+        ) from error
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked_directory(parent: Path) -> tuple[Path, int]:
+    while True:
+        made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        with suppress(FileNotFoundError, BlockingIOError):  # another process took it for a dead one's
+            lock = _lock(made)
+            if os.path.lexists(made):
+                return made, lock
+            os.close(lock)
+
+
+def _lock(directory: Path) -> int:
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _clear_away(parent: Path) -> None:
+    for entry in os.scandir(parent):
+        if _OURS.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+            with suppress(OSError):
+                lock = _lock(Path(entry.path))
+                try:
+                    if os.fstat(lock).st_uid == os.geteuid():
+                        shutil.rmtree(entry.path, ignore_errors=True)
+                finally:
+                    os.close(lock)

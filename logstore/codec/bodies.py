@@ -1,0 +1,480 @@
+"""What the records of the log say: their bodies, section 6 of docs/format.md, one class each.
+
+Written from that page alone. Fields stand in the page's order; a class's ``parts`` are its layout, and its
+``check`` has the rules that need the record's own LSN or flags.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from logstore.codec.layout import (
+    Body,
+    a_queue_id,
+    above_zero,
+    an_lsn,
+    content_size,
+    count_of,
+    data,
+    earlier,
+    fixed_data,
+    lsn_or_none,
+    number,
+    queue_list,
+    reserved,
+    rest,
+    rows,
+    within,
+    xid_part_size,
+    zeros,
+)
+
+if TYPE_CHECKING:
+    import builtins
+
+    from logstore.codec.records import Record
+
+FOOTER_COUNTS_MAX = 24
+RECORD_HEADER_BYTES = 48
+BATCH_RECORD_BYTES = 104
+
+
+class RecordFlag(IntFlag):
+    """Bits of a record's ``flags`` (section 5); each is legal on the types named there only."""
+
+    COPY = 1
+    PART = 2
+    DELETES = 4
+    PUBLISHED = 8
+    STAGED = 16
+    INLINE = 32
+    ORDERED = 64
+
+
+class DequeueReason(IntEnum):
+    """Why a message left a queue (section 6, ``MESSAGE_DEQUEUE``)."""
+
+    NOT_TOLD = 0
+    ACCEPTED = 1
+    REJECTED = 2
+    EXPIRED = 3
+    PURGED = 4
+    DEAD_LETTERED = 5
+    QUEUE_DELETED = 6
+
+
+class PendingKind(IntEnum):
+    """What a transaction will do to a place when it commits (section 6, ``MESSAGE_RELOCATED``)."""
+
+    ENQUEUE = 1
+    DEQUEUE = 2
+
+
+class TxKind(IntEnum):
+    """Kind of a relocated transaction (section 6, ``TX_RELOCATED``)."""
+
+    LOCAL = 1
+    DISTRIBUTED = 2
+
+
+class TxState(IntEnum):
+    """State of a relocated transaction (section 6, ``TX_RELOCATED``)."""
+
+    ACTIVE = 1
+    ENDED = 2
+    PREPARED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Body):
+    """``BATCH``: what one group commit wrote; the first record of every batch."""
+
+    epoch: int  # the segment's, in clear
+    count: int  # records that follow in this batch
+    bytes: int  # of the whole batch, this record included
+    durable_lsn: int  # everything below it was durable before this batch was written
+    base_lsn: int  # first LSN still needed by what lies below durable_lsn
+    time_us: int
+    opaque: builtins.bytes = b"\0" * 16  # a replicating layer's own
+
+    parts = (
+        number("epoch", 8, above_zero),
+        number("count", 4),
+        number("bytes", 4),
+        number("durable_lsn", 8, an_lsn),
+        number("base_lsn", 8, an_lsn),
+        number("time_us", 8),
+        fixed_data("opaque", 16),
+    )
+
+    def check(self, record: Record) -> None:
+        """Section 6: what it holds fits in, and nothing that it names lies above it."""
+        room = self.bytes - BATCH_RECORD_BYTES
+        if room < RECORD_HEADER_BYTES * self.count or self.bytes % 8 or (room > 0) != (self.count > 0):
+            raise ValueError(f"{self.bytes} bytes are not those of a batch of {self.count} records")
+        if max(self.durable_lsn, self.base_lsn) > record.lsn:
+            raise ValueError("durable_lsn or base_lsn lies above the batch")
+
+
+def numbered(tx_id: int, order_index: int, queues: tuple[int, ...]) -> None:
+    """The enqueues of a transaction are numbered from 0, others are not."""
+    if order_index + len(queues) > 2**24 if tx_id else order_index != 0:
+        raise ValueError("an order index that no enqueue has")
+
+
+@dataclass(frozen=True, slots=True)
+class MessageStart(Body):
+    """``MESSAGE_START``: a message's header, its first content, and perhaps all its enqueues."""
+
+    tx_id: int  # transaction of the inline enqueues; 0: none
+    queues: tuple[int, ...]
+    header: bytes
+    content: bytes
+    order_index: int = 0  # of the first inline enqueue among those of its transaction
+
+    parts = (
+        number("tx_id", 8, lsn_or_none),
+        count_of("header"),
+        count_of("content"),
+        count_of("queues"),
+        number("order_index", 4),
+        queue_list("queues", padded=True),
+        data("header"),
+        data("content"),
+    )
+
+    def check(self, record: Record) -> None:
+        """Section 6: a transaction is that of inline enqueues, and a copy has none unless its state is inline."""
+        earlier(record.lsn, tx_id=self.tx_id)
+        if self.tx_id and not self.queues:
+            raise ValueError("a transaction without an enqueue")
+        if self.queues and RecordFlag.COPY in record.flags:
+            raise ValueError("a copy enqueues")
+        numbered(self.tx_id, self.order_index, self.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class InlineCopy(Body):
+    """``MESSAGE_START`` with ``COPY`` and ``INLINE``: a relocated message whole, places included.
+
+    Its places have the order key that a publish outside transactions gives: the chain's id, and 0.
+    """
+
+    enqueue_time_us: int  # of the batch of the enqueue; 0: not known
+    queues: tuple[int, ...]
+    header: bytes
+    content: bytes
+
+    parts = (
+        number("enqueue_time_us", 8),
+        count_of("header"),
+        count_of("content"),
+        count_of("queues", check=above_zero),
+        reserved(4),
+        queue_list("queues", padded=True),
+        data("header"),
+        data("content"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedCopy(Body):
+    """``MESSAGE_START`` with ``COPY``, ``INLINE`` and ``ORDERED``: the same, with an order key of its own."""
+
+    order_lsn: int  # at which the places became visible
+    queues: tuple[int, ...]  # 0: a place that is gone, whose order index is still counted
+    header: bytes
+    content: bytes
+    order_index: int  # of the first in the list; the next has one more, and so on
+
+    parts = (
+        number("order_lsn", 8, an_lsn),
+        count_of("header"),
+        count_of("content"),
+        count_of("queues", check=above_zero),
+        number("order_index", 4),
+        queue_list("queues", padded=True, gaps=True),
+        data("header"),
+        data("content"),
+    )
+
+    def check(self, record: Record) -> None:
+        """Section 6: the places became visible after the chain began and before it was copied."""
+        earlier(record.lsn, order_lsn=self.order_lsn)
+        if self.order_lsn <= record.id:
+            raise ValueError(f"order_lsn {self.order_lsn:#x} does not lie above the chain's id")
+        numbered(self.order_lsn, self.order_index, self.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageChunk(Body):
+    """``MESSAGE_CHUNK``: more content."""
+
+    offset: int  # of these bytes in the content
+    content: bytes
+
+    parts = (number("offset", 8, content_size), count_of("content"), reserved(4), data("content"))
+
+    def __post_init__(self) -> None:
+        content_size(self.offset + len(self.content))
+
+
+@dataclass(frozen=True, slots=True)
+class MessageEnqueue(Body):
+    """``MESSAGE_ENQUEUE``: places on one or more queues."""
+
+    tx_id: int  # 0: none
+    queues: tuple[int, ...]
+    order_index: int = 0  # as of a MESSAGE_START
+
+    parts = (
+        number("tx_id", 8, lsn_or_none),
+        count_of("queues", check=above_zero),
+        number("order_index", 4),
+        queue_list("queues", padded=False),
+    )
+
+    def check(self, record: Record) -> None:
+        """Section 6: the transaction began before."""
+        earlier(record.lsn, tx_id=self.tx_id)
+        numbered(self.tx_id, self.order_index, self.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageDequeue(Body):
+    """``MESSAGE_DEQUEUE``: the place on one queue ends."""
+
+    tx_id: int  # 0: none
+    queue_id: int
+    delivery_count: int  # 0 if not told
+    reason: DequeueReason
+
+    parts = (
+        number("tx_id", 8, lsn_or_none),
+        number("queue_id", 4, a_queue_id),
+        number("delivery_count", 2),
+        number("reason", 2, DequeueReason),
+    )
+
+    def check(self, record: Record) -> None:
+        """Section 6: the transaction began before, and none carries the delete."""
+        earlier(record.lsn, tx_id=self.tx_id)
+        if self.tx_id and RecordFlag.DELETES in record.flags:
+            raise ValueError("a delete in a transaction")
+
+
+@dataclass(frozen=True, slots=True)
+class Empty(Body):
+    """The types without a body: ``MESSAGE_DELETE``, and the local transactions' but ``TX_RELOCATED``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close(Body):
+    """``CLOSE``: an orderly close; alone in the last batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPlace(Body):
+    """Where a relocated message's chunk stands."""
+
+    lsn: int  # of the MESSAGE_CHUNK
+    offset: int  # in the content
+    content_bytes: int
+
+    parts = (
+        number("lsn", 8, an_lsn),
+        number("offset", 8),
+        number("content_bytes", 4),
+        reserved(4),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlace(Body):
+    """A relocated message's place on a queue."""
+
+    order_lsn: int  # at which the place became visible
+    enqueue_time_us: int
+    queue_id: int
+    order_index: int  # within the commit
+    delivery_count: int
+
+    parts = (
+        number("order_lsn", 8, an_lsn),
+        number("enqueue_time_us", 8),
+        number("queue_id", 4, a_queue_id),
+        number("order_index", 4),
+        number("delivery_count", 4),
+        reserved(4),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PendingWork(Body):
+    """What an open transaction has done to a relocated message."""
+
+    tx_id: int
+    lsn: int  # of the operation
+    queue_id: int
+    kind: PendingKind
+    order_index: int  # within the transaction
+
+    parts = (
+        number("tx_id", 8, an_lsn),
+        number("lsn", 8, an_lsn),
+        number("queue_id", 4, a_queue_id),
+        number("kind", 4, PendingKind),
+        number("order_index", 4),
+        reserved(4),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRelocated(Body):
+    """``MESSAGE_RELOCATED``: a chain's whole state, or with flag ``PART`` a part of it."""
+
+    content_bytes: int  # of the whole content
+    start_lsn: int  # of the MESSAGE_START copy
+    part: int
+    chunks: tuple[ChunkPlace, ...]
+    places: tuple[QueuePlace, ...]
+    pending: tuple[PendingWork, ...]
+
+    parts = (
+        number("content_bytes", 8, content_size),
+        number("start_lsn", 8, an_lsn),
+        number("part", 4),
+        count_of("chunks"),
+        count_of("places"),
+        count_of("pending"),
+        rows("chunks", ChunkPlace, 24),
+        rows("places", QueuePlace, 32),
+        rows("pending", PendingWork, 32),
+    )
+
+    def check(self, record: Record) -> None:
+        """Section 6: all that it names is earlier, in order, and inside the content."""
+        earlier(record.lsn, start_lsn=self.start_lsn)
+        for chunk in self.chunks:
+            earlier(record.lsn, chunk=chunk.lsn)
+            if chunk.offset + chunk.content_bytes > self.content_bytes:
+                raise ValueError("a chunk lies outside the content")
+        for place in self.places:
+            earlier(record.lsn, place=place.order_lsn)
+        for work in self.pending:
+            earlier(record.lsn, work=work.lsn)
+            earlier(work.lsn, tx_id=work.tx_id)
+
+
+@dataclass(frozen=True, slots=True)
+class XidBody(Body):
+    """``DTX_START``, ``TX_PREPARE``: a distributed transaction's name."""
+
+    format_id: int  # signed
+    gtrid: bytes  # at most 64 bytes
+    bqual: bytes  # at most 64 bytes
+
+    parts = (
+        number("format_id", 8, signed=True),
+        count_of("gtrid", 1, xid_part_size),
+        count_of("bqual", 1, xid_part_size),
+        reserved(6),
+        data("gtrid"),
+        data("bqual"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TxRelocated(Body):
+    """``TX_RELOCATED``: an open transaction's whole state. The xid of a local one is all zero."""
+
+    format_id: int  # signed
+    gtrid: bytes
+    bqual: bytes
+    kind: TxKind
+    state: TxState
+    start_time_us: int
+    prepare_time_us: int
+
+    parts = (
+        number("format_id", 8, signed=True),
+        count_of("gtrid", 1, xid_part_size),
+        count_of("bqual", 1, xid_part_size),
+        number("kind", 1, TxKind),
+        number("state", 1, TxState),
+        reserved(4),
+        number("start_time_us", 8),
+        number("prepare_time_us", 8),
+        data("gtrid"),
+        data("bqual"),
+    )
+
+    def __post_init__(self) -> None:
+        if self.kind == TxKind.LOCAL and (self.format_id or self.gtrid or self.bqual):
+            raise ValueError("a local transaction has an xid")
+
+
+@dataclass(frozen=True, slots=True)
+class Filler(Body):
+    """``FILLER``: zero bytes that mean nothing."""
+
+    bytes: int  # of zeros; a multiple of 8
+
+    parts = (zeros("bytes"),)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeCount(Body):
+    """How many records of one type a sealed segment holds."""
+
+    type: int  # of a RecordType, or of a skippable type
+    count: int
+
+    parts = (number("type", 4), number("count", 4, above_zero))
+
+
+@dataclass(frozen=True, slots=True)
+class Footer(Body):
+    """``FOOTER``: the last record of a segment that was left for the next one; never needed."""
+
+    last_lsn: int  # of the record before this one
+    bytes: int  # from the first record position to this record
+    batches: int
+    counts: tuple[TypeCount, ...]  # ascending by type
+
+    parts = (
+        number("last_lsn", 8, an_lsn),
+        number("bytes", 8),
+        number("batches", 4),
+        count_of("counts", check=within(0, FOOTER_COUNTS_MAX, "number of types")),
+        rows("counts", TypeCount, 8),
+    )
+
+    def __post_init__(self) -> None:
+        if any(one.type >= next_one.type for one, next_one in pairwise(self.counts)):
+            raise ValueError("counts do not ascend by type")
+
+    def check(self, record: Record) -> None:
+        """Section 6: it counts what lies before it."""
+        earlier(record.lsn, last_lsn=self.last_lsn)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDelete(Body):
+    """``QUEUE_DELETE``: every place and all pending work on a queue end."""
+
+    queue_id: int
+
+    parts = (number("queue_id", 4, a_queue_id), reserved(4))
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown(Body):
+    """The body of a skippable type that this reader does not know (section 5)."""
+
+    raw: bytes  # padding included
+
+    parts = (rest("raw"),)

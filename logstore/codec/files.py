@@ -1,0 +1,337 @@
+"""Segments, and the files that are not part of the log, as Python objects: the second witness continued.
+
+Segment headers, ``META``, ``HINT`` and holds (sections 4 and 8 of docs/format.md), and the walk over the
+batches of a segment under the validity rule (section 1). Written from that page alone, like records.py, whose
+promises hold here as well: arbitrary bytes raise nothing but InvalidRecord, nothing is read or allocated
+beyond the buffer, and what decodes encodes to the same bytes.
+
+A version is judged before any checksum: a right magic and a larger version is NewerVersion.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, ClassVar, Self
+from uuid import UUID
+
+from xxhash import xxh64_intdigest
+
+from logstore.codec.records import (
+    BATCH_RECORD_BYTES,
+    LSN_LIMIT,
+    Batch,
+    Buffer,
+    InvalidRecord,
+    MalformedRecord,
+    NewerVersion,
+    Record,
+    RecordType,
+    decode_record,
+    segment_seed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+FORMAT_VERSION = 1
+BLOCK_BYTES = 4096
+SEGMENT_HEADER_BYTES = BLOCK_BYTES
+SEGMENT_SIZE_MIN = 64 << 10
+SEGMENT_SIZE_MAX = 1 << 30
+UNDURABLE_BYTES_MAX = (2**63 - 1) // 4
+
+_VERSION = struct.Struct("<8sI")  # magic, format_version: what every later version begins with
+_START = struct.Struct("<8sII16s")  # ..., size of the whole, uuid
+
+
+def record_bytes_max(segment_size: int) -> int:
+    """Most bytes that one record may have (section 2)."""
+    return min(segment_size // 16, 1 << 20)
+
+
+def batch_bytes_max(segment_size: int) -> int:
+    """Most bytes that one batch may have (section 2)."""
+    return min(segment_size // 8, 2 << 20)
+
+
+def _check_lsn(value: int, what: str) -> None:
+    if not 0 < value < LSN_LIMIT:
+        raise ValueError(f"{what} {value:#x} is no LSN")
+
+
+def _check_segment_size(value: int) -> None:
+    if value % BLOCK_BYTES or not SEGMENT_SIZE_MIN <= value <= SEGMENT_SIZE_MAX:
+        raise ValueError(f"segment size {value} is not allowed")
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A structure of fixed size: magic, version, size, UUID, numbers of 64 bits, zeros, checksum.
+
+    A subclass adds the numbers as fields, in the page's order, and says what they may be.
+    """
+
+    MAGIC: ClassVar[bytes]
+    BYTES: ClassVar[int]
+
+    uuid: UUID  # the store's; its 16 bytes stand in the order of its text
+
+    def _seed(self) -> int:
+        return 0
+
+    def _check(self) -> None:
+        """Raise ValueError for a number out of its range."""
+
+    @classmethod
+    def _numbers(cls) -> struct.Struct:
+        return struct.Struct(f"<{len(fields(cls)) - 1}Q")
+
+    def encode(self) -> bytes:
+        """The whole structure, checksum included; MalformedRecord for a number out of its range."""
+        raw = bytearray(self.BYTES)
+        numbers = [getattr(self, field.name) for field in fields(self)[1:]]
+        try:
+            self._check()
+            _START.pack_into(raw, 0, self.MAGIC, FORMAT_VERSION, self.BYTES, self.uuid.bytes)
+            self._numbers().pack_into(raw, _START.size, *numbers)
+        except (ValueError, struct.error) as error:
+            raise MalformedRecord(str(error), 0) from None
+        raw[-8:] = xxh64_intdigest(raw[:-8], self._seed()).to_bytes(8, "little")
+        return bytes(raw)
+
+    @classmethod
+    def decode(cls, buffer: Buffer) -> Self:
+        """The structure at the front of ``buffer``.
+
+        Raises NewerVersion, InvalidRecord for a wrong magic, length or checksum, or MalformedRecord for a
+        right checksum over content that breaks the page's rules.
+        """
+        raw = memoryview(buffer)[: cls.BYTES]
+        if len(raw) < _VERSION.size or raw[:8] != cls.MAGIC:
+            raise InvalidRecord(f"does not begin with {cls.MAGIC.decode()}", 0)
+        _, version = _VERSION.unpack_from(raw)
+        if version > FORMAT_VERSION:
+            raise NewerVersion(f"format version {version} is newer than {FORMAT_VERSION}", 0)
+        if len(raw) < cls.BYTES:
+            raise InvalidRecord(f"{len(raw)} bytes are too few for {cls.BYTES}", 0)
+        _, _, size, uuid = _START.unpack_from(raw)
+        numbers = cls._numbers()
+        build: Callable[..., Self] = cls
+        block = build(UUID(bytes=uuid), *numbers.unpack_from(raw, _START.size))
+        if int.from_bytes(raw[-8:], "little") != xxh64_intdigest(raw[:-8], block._seed()):
+            raise InvalidRecord("checksum is wrong", 0)
+        if version != FORMAT_VERSION or size != cls.BYTES:
+            raise MalformedRecord(f"version {version} or size {size} is impossible", 0)
+        if any(raw[_START.size + numbers.size : -8]):
+            raise MalformedRecord("reserved space is not zero", 0)
+        try:
+            block._check()
+        except ValueError as error:
+            raise MalformedRecord(str(error), 0) from None
+        return block
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader(_Block):
+    """The first block of a segment (section 4)."""
+
+    segment_size: int  # bytes
+    first_lsn: int  # equals the file's name; the caller compares
+    epoch: int
+    prev_end_lsn: int  # where the log before this segment ends; 0 in the store's first segment
+    created_us: int
+
+    MAGIC: ClassVar[bytes] = b"LOGSTORE"
+    BYTES: ClassVar[int] = SEGMENT_HEADER_BYTES
+
+    def _seed(self) -> int:
+        return self.seed
+
+    @property
+    def seed(self) -> int:
+        """Seed of all checksums in this segment (section 3)."""
+        return segment_seed(self.uuid, self.first_lsn, self.epoch)
+
+    @property
+    def first_record_lsn(self) -> int:
+        """Where the segment's first batch stands (section 2)."""
+        return self.first_lsn + SEGMENT_HEADER_BYTES
+
+    @property
+    def limit_lsn(self) -> int:
+        """The first LSN behind the segment."""
+        return self.first_lsn + self.segment_size
+
+    def _check(self) -> None:
+        _check_segment_size(self.segment_size)
+        _check_lsn(self.first_lsn, "first_lsn")
+        if self.first_lsn % self.segment_size or self.limit_lsn > LSN_LIMIT:
+            raise ValueError(f"first_lsn {self.first_lsn:#x} is no place for a segment")
+        if self.epoch == 0:
+            raise ValueError("epoch is zero")
+        if self.prev_end_lsn > self.first_lsn:
+            raise ValueError("prev_end_lsn lies above the segment")
+
+
+@dataclass(frozen=True, slots=True)
+class Meta(_Block):
+    """``META``: what makes a directory a store (section 8)."""
+
+    segment_size: int  # bytes
+    max_undurable_bytes: int
+    created_us: int
+
+    MAGIC: ClassVar[bytes] = b"LSTRMETA"
+    BYTES: ClassVar[int] = BLOCK_BYTES
+
+    def _check(self) -> None:
+        _check_segment_size(self.segment_size)
+        if not 2 * self.segment_size <= self.max_undurable_bytes <= UNDURABLE_BYTES_MAX:
+            raise ValueError(f"max_undurable_bytes {self.max_undurable_bytes} is not allowed")
+
+
+@dataclass(frozen=True, slots=True)
+class Hint(_Block):
+    """``HINT``: what a reader beside the writer may read up to; recovery never trusts it (section 8)."""
+
+    epoch: int
+    durable_lsn: int
+    base_lsn: int
+
+    MAGIC: ClassVar[bytes] = b"LSTRHINT"
+    BYTES: ClassVar[int] = 64
+
+    def _check(self) -> None:
+        if self.epoch == 0:
+            raise ValueError("epoch is zero")
+        _check_lsn(self.durable_lsn, "durable_lsn")
+        _check_lsn(self.base_lsn, "base_lsn")
+
+
+@dataclass(frozen=True, slots=True)
+class Closed(_Block):
+    """``CLOSED``: what an orderly close leaves, so that a log that later ends earlier is missed (section 8)."""
+
+    epoch: int
+    end_lsn: int  # where CLOSE stands: all below it was durable
+    closed_us: int
+
+    MAGIC: ClassVar[bytes] = b"LSTRCLSD"
+    BYTES: ClassVar[int] = 64
+
+    def _check(self) -> None:
+        if self.epoch == 0:
+            raise ValueError("epoch is zero")
+        _check_lsn(self.end_lsn, "end_lsn")
+
+
+@dataclass(frozen=True, slots=True)
+class Hold(_Block):
+    """``holds/NAME.hold``: a reader's wish to keep segments (section 8)."""
+
+    hold_lsn: int  # everything at or above it is kept
+    limit_bytes: int  # the most that it may keep; 0: no limit
+    expires_us: int
+    created_us: int
+
+    MAGIC: ClassVar[bytes] = b"LSTRHOLD"
+    BYTES: ClassVar[int] = 256
+
+    def _check(self) -> None:
+        _check_lsn(self.hold_lsn, "hold_lsn")
+
+
+# ---- A segment's part of the log, section 1.
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Where the accepted batches of a segment end, and why.
+
+    ``error`` is None where the segment's part of the log ends by rule. Otherwise it says why the batch at
+    ``lsn`` is not accepted; whether that is a torn tail or corruption is for recovery to decide.
+    """
+
+    lsn: int
+    error: InvalidRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment's header and its part of the log: accepted batches, each a BATCH record and its records."""
+
+    header: SegmentHeader
+    batches: tuple[tuple[Record, tuple[Record, ...]], ...]
+    stop: Stop
+
+
+def iter_batches(
+    buffer: Buffer, header: SegmentHeader, end: int | None = None
+) -> Generator[tuple[Record, list[Record]], None, Stop]:
+    """Walk the accepted batches of a segment: its BATCH record and the records it holds (section 1).
+
+    ``buffer`` begins with the segment's header; it may be shorter than the segment. ``end`` is the LSN at
+    which the segment's part of the log ends, the ``prev_end_lsn`` of the next segment; None in the last.
+    The value that the generator returns says where and why the walk ended. Raises NewerVersion for a
+    record of a later version of the format, since nothing after it can be judged.
+    """
+    limit_lsn = header.limit_lsn if end is None else min(end, header.limit_lsn)
+    part = memoryview(buffer)[: max(limit_lsn - header.first_lsn, 0)]
+    lsn = header.first_record_lsn
+    while lsn < limit_lsn:
+        try:
+            batch, records = _decode_batch(part, header, lsn)
+        except NewerVersion:
+            raise
+        except InvalidRecord as error:
+            return Stop(lsn, error)
+        yield batch, records
+        lsn += sum(record.length for record in records) + batch.length
+    return Stop(lsn, None)
+
+
+def _decode_batch(part: memoryview, header: SegmentHeader, lsn: int) -> tuple[Record, list[Record]]:
+    """The batch at ``lsn``, whole or not at all."""
+    start = lsn - header.first_lsn
+    seed = header.seed
+    batch = decode_record(part, start, seed, lsn)
+    body = batch.body
+    if not isinstance(body, Batch):
+        raise MalformedRecord("a record outside a batch", start)
+    if body.epoch != header.epoch:
+        raise MalformedRecord(f"batch of epoch {body.epoch} in a segment of epoch {header.epoch}", start)
+    if not BATCH_RECORD_BYTES <= body.bytes <= batch_bytes_max(header.segment_size):
+        raise MalformedRecord(f"a batch of {body.bytes} bytes", start)
+    end = start + body.bytes
+    if end > len(part):
+        raise InvalidRecord("the batch does not fit the segment's part of the log", start)
+    records: list[Record] = []
+    at = start + batch.length
+    while at < end and len(records) < body.count:
+        record = decode_record(part[:end], at, seed, header.first_lsn + at)
+        if record.length > record_bytes_max(header.segment_size):
+            raise MalformedRecord(f"a record of {record.length} bytes", at)
+        if record.type is RecordType.BATCH:
+            raise MalformedRecord("a batch inside a batch", at)
+        records.append(record)
+        at += record.length
+    if at != end or len(records) != body.count:
+        raise MalformedRecord(f"{len(records)} records of {at - start} bytes are not what the batch says", start)
+    return batch, records
+
+
+def decode_segment(buffer: Buffer, end: int | None = None) -> Segment:
+    """A segment's header and accepted batches; ``end`` as in :func:`iter_batches`.
+
+    Raises as SegmentHeader.decode and :func:`iter_batches` do.
+    """
+    header = SegmentHeader.decode(buffer)
+    batches: list[tuple[Record, tuple[Record, ...]]] = []
+    walk = iter_batches(buffer, header, end)
+    while True:
+        try:
+            batch, records = next(walk)
+        except StopIteration as stopped:
+            return Segment(header, tuple(batches), stopped.value)
+        batches.append((batch, tuple(records)))

@@ -1,0 +1,376 @@
+"""Log records as Python objects: the second witness of the disk format.
+
+This file is written from docs/format.md alone, shares no line with the C codec, and is held byte-equal to it by
+tests. It is for inspection and for tests, not for speed. What the records say is in bodies.py, what is no
+record in files.py; everything that a reader of records needs can be imported from here.
+
+What it must never do: import the rest of the package, believe a length that no check covers, read or allocate
+beyond the buffer it was given, or raise anything but :class:`InvalidRecord` for bytes that came from a disk.
+
+What always holds: a record is decoded only if every byte of it is what the page says, so encoding what was
+decoded gives the same bytes again.
+
+Numbers are unsigned unless said otherwise. LSNs are positions in the log's byte space, and 0 means none.
+Times are microseconds since 1970, for analysis only. Section numbers are those of docs/format.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+from xxhash import xxh64_intdigest
+
+from logstore.codec.bodies import (
+    BATCH_RECORD_BYTES,
+    FOOTER_COUNTS_MAX,
+    RECORD_HEADER_BYTES,
+    Batch,
+    ChunkPlace,
+    Close,
+    DequeueReason,
+    Empty,
+    Filler,
+    Footer,
+    InlineCopy,
+    MessageChunk,
+    MessageDequeue,
+    MessageEnqueue,
+    MessageRelocated,
+    MessageStart,
+    OrderedCopy,
+    PendingKind,
+    PendingWork,
+    QueueDelete,
+    QueuePlace,
+    RecordFlag,
+    TxKind,
+    TxRelocated,
+    TxState,
+    TypeCount,
+    Unknown,
+    XidBody,
+)
+from logstore.codec.layout import (
+    CONTENT_BYTES_MAX,
+    LSN_LIMIT,
+    QUEUE_ID_MAX,
+    XID_PART_BYTES_MAX,
+    Body,
+    Cursor,
+    an_lsn,
+    decode_parts,
+    encode_parts,
+)
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+__all__ = [
+    "BATCH_RECORD_BYTES",
+    "BODIES",
+    "CONTENT_BYTES_MAX",
+    "FIRST",
+    "FLAGS",
+    "FOOTER_COUNTS_MAX",
+    "LSN_LIMIT",
+    "QUEUE_ID_MAX",
+    "RECORD_HEADER_BYTES",
+    "SKIPPABLE",
+    "XID_PART_BYTES_MAX",
+    "Batch",
+    "Body",
+    "Buffer",
+    "ChunkPlace",
+    "Close",
+    "DequeueReason",
+    "Empty",
+    "Filler",
+    "Footer",
+    "InlineCopy",
+    "InvalidRecord",
+    "MalformedRecord",
+    "MessageChunk",
+    "MessageDequeue",
+    "MessageEnqueue",
+    "MessageRelocated",
+    "MessageStart",
+    "NewerVersion",
+    "OrderedCopy",
+    "PendingKind",
+    "PendingWork",
+    "QueueDelete",
+    "QueuePlace",
+    "Record",
+    "RecordFlag",
+    "RecordType",
+    "Stream",
+    "TxKind",
+    "TxRelocated",
+    "TxState",
+    "TypeCount",
+    "Unknown",
+    "XidBody",
+    "body_class",
+    "decode_record",
+    "encode_record",
+    "header_check",
+    "record_bytes",
+    "seal_record",
+    "segment_seed",
+]
+
+SKIPPABLE = 0x8000  # in a type's code: a reader that does not know the type passes over the record
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_HEADER = struct.Struct("<QIIHHIQQQ")  # checksum, header_check, length, type, flags, spare, lsn, id, prev
+_SEED = struct.Struct("<16sQQ")
+
+
+class InvalidRecord(ValueError):
+    """These bytes are no record of this place: never written, torn, damaged, or of another place or time.
+
+    ``reason`` says what is wrong, ``offset`` where in the buffer the record (or the file) begins, in bytes.
+    """
+
+    def __init__(self, reason: str, offset: int) -> None:
+        super().__init__(f"{reason} (at offset {offset})")
+        self.reason = reason
+        self.offset = offset
+
+
+class MalformedRecord(InvalidRecord):
+    """The checksums are right, but the content breaks a rule of the page.
+
+    No torn write and no rot looks like this: whoever wrote it has a defect.
+    """
+
+
+class NewerVersion(InvalidRecord):
+    """Written by a later version of the format, which this reader must not guess at."""
+
+
+class Stream(IntEnum):
+    """Which family a record belongs to; the upper byte of its type (section 5)."""
+
+    MESSAGE = 1
+    TRANSACTION = 2
+    HOUSEKEEPING = 3
+
+
+class RecordType(IntEnum):
+    """What a record says (section 5). 0 is never valid."""
+
+    MESSAGE_START = 0x0101
+    MESSAGE_CHUNK = 0x0102
+    MESSAGE_ENQUEUE = 0x0103
+    MESSAGE_DEQUEUE = 0x0104
+    MESSAGE_DELETE = 0x0105
+    MESSAGE_RELOCATED = 0x0106
+    DTX_START = 0x0201
+    TX_START = 0x0202
+    TX_END = 0x0203
+    TX_PREPARE = 0x0204
+    TX_COMMIT = 0x0205
+    TX_ROLLBACK = 0x0206
+    TX_DELETE = 0x0207
+    TX_RELOCATED = 0x0208
+    BATCH = 0x0301
+    FILLER = 0x0302
+    FOOTER = 0x0303
+    QUEUE_DELETE = 0x0304
+    CLOSE = 0x0305
+
+    @property
+    def stream(self) -> Stream:
+        """The family this type belongs to."""
+        return Stream(self >> 8)
+
+
+# ---- What records there are, section 5.
+
+
+BODIES: dict[RecordType, type[Body]] = {  # of an inline copy's body, body_class knows
+    RecordType.MESSAGE_START: MessageStart,
+    RecordType.MESSAGE_CHUNK: MessageChunk,
+    RecordType.MESSAGE_ENQUEUE: MessageEnqueue,
+    RecordType.MESSAGE_DEQUEUE: MessageDequeue,
+    RecordType.MESSAGE_DELETE: Empty,
+    RecordType.MESSAGE_RELOCATED: MessageRelocated,
+    RecordType.DTX_START: XidBody,
+    RecordType.TX_START: Empty,
+    RecordType.TX_END: Empty,
+    RecordType.TX_PREPARE: XidBody,
+    RecordType.TX_COMMIT: Empty,
+    RecordType.TX_ROLLBACK: Empty,
+    RecordType.TX_DELETE: Empty,
+    RecordType.TX_RELOCATED: TxRelocated,
+    RecordType.BATCH: Batch,
+    RecordType.FILLER: Filler,
+    RecordType.FOOTER: Footer,
+    RecordType.QUEUE_DELETE: QueueDelete,
+    RecordType.CLOSE: Close,
+}
+
+FIRST = frozenset({RecordType.MESSAGE_START, RecordType.DTX_START, RecordType.TX_START})  # of their chains
+
+FLAGS: dict[RecordType, RecordFlag] = {
+    RecordType.MESSAGE_START: RecordFlag.COPY | RecordFlag.PUBLISHED | RecordFlag.INLINE | RecordFlag.ORDERED,
+    RecordType.MESSAGE_CHUNK: RecordFlag.COPY,
+    RecordType.MESSAGE_DEQUEUE: RecordFlag.DELETES,
+    RecordType.MESSAGE_RELOCATED: RecordFlag.PART | RecordFlag.STAGED,
+}
+
+
+# The same by plain numbers: an enumeration's own look-ups and operators are most of the time that a record takes.
+_TYPES: dict[int, RecordType] = {int(kind): kind for kind in RecordType}
+_BODY_CLASSES: dict[int, type[Body]] = {int(kind): made for kind, made in BODIES.items()}
+_FLAG_BITS: dict[int, int] = {int(kind): int(FLAGS.get(kind, 0)) for kind in RecordType}
+_FLAG_SETS = tuple(RecordFlag(bits) for bits in range(2 * max(RecordFlag)))
+_COPY, _INLINE, _ORDERED = int(RecordFlag.COPY), int(RecordFlag.INLINE), int(RecordFlag.ORDERED)
+_START = int(RecordType.MESSAGE_START)
+_HOUSEKEEPING = int(Stream.HOUSEKEEPING)
+_FIRST = frozenset(map(int, FIRST))
+
+
+def body_class(code: int, flags: int) -> type[Body]:
+    """The class of the body of a record of this type and these flags; ``Unknown`` for a type not known."""
+    if code == _START and flags & _INLINE:
+        return OrderedCopy if flags & _ORDERED else InlineCopy
+    return _BODY_CLASSES.get(code, Unknown)
+
+
+# ---- The record, section 5.
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of the log."""
+
+    lsn: int  # its own
+    type: RecordType | int  # an int only if unknown and skippable
+    flags: RecordFlag
+    id: int  # LSN of the chain's first record; 0 in housekeeping records
+    prev: int  # LSN of the chain's previous record; 0 in the first, and in housekeeping records
+    length: int  # bytes, header and padding included
+    body: Body
+
+
+def record_bytes(body: Body) -> int:
+    """Length in bytes of the record that holds this body, header and padding included (section 6)."""
+    return (RECORD_HEADER_BYTES + len(encode_parts(body)) + 7) // 8 * 8
+
+
+def segment_seed(uuid: UUID, first_lsn: int, epoch: int) -> int:
+    """Seed of all checksums in one segment of one store in one epoch (section 3)."""
+    return xxh64_intdigest(_SEED.pack(uuid.bytes, first_lsn, epoch))
+
+
+def header_check(header: Buffer, seed: int) -> int:
+    """The check of a record's header alone, which makes its length believable: 32 bits (section 5)."""
+    return xxh64_intdigest(header[12:RECORD_HEADER_BYTES], seed) & 0xFFFFFFFF
+
+
+def seal_record(record: Record, seed: int) -> bytes:
+    """The record's bytes in the segment with this seed, of a record that keeps the page's rules.
+
+    Raises MalformedRecord for a field that does not fit its place, and a length that is not the body's. Everything
+    else is for :func:`encode_record` to find; whoever writes many that he has built himself saves the time.
+    """
+    try:
+        body = encode_parts(record.body)
+        header = record.length, record.type, record.flags, 0, record.lsn, record.id, record.prev
+        raw = bytearray(_HEADER.pack(0, 0, *header) + body)
+    except (OverflowError, struct.error) as error:
+        raise MalformedRecord(f"a field does not fit its place: {error}", 0) from None
+    raw += bytes(-len(raw) % 8)
+    if len(raw) != record.length:
+        raise MalformedRecord("the record would not be read back as it was given", 0)
+    raw[8:12] = header_check(raw, seed).to_bytes(4, "little")
+    raw[0:8] = xxh64_intdigest(memoryview(raw)[8:], seed).to_bytes(8, "little")
+    return bytes(raw)
+
+
+def encode_record(record: Record, seed: int) -> bytes:
+    """The record's bytes in the segment with this seed (sections 5 and 6).
+
+    Raises MalformedRecord for a record that :func:`decode_record` would not give back: a field out of range,
+    a flag on the wrong type, a length that is not the body's.
+    """
+    raw = seal_record(record, seed)
+    if decode_record(raw, 0, seed, record.lsn) != record:
+        raise MalformedRecord("the record would not be read back as it was given", 0)
+    return raw
+
+
+def decode_record(buffer: Buffer, offset: int, seed: int, expected_lsn: int) -> Record:
+    """The record at ``offset`` of ``buffer``: the one at ``expected_lsn``, in the segment with this seed.
+
+    Raises :class:`InvalidRecord` if a check fails, :class:`MalformedRecord` if they hold and the content
+    breaks the page's rules, :class:`NewerVersion` if they hold and only a later version knows the type.
+    """
+    view = memoryview(buffer)
+    if not 0 <= offset <= len(view) - RECORD_HEADER_BYTES:
+        raise InvalidRecord("no room for a record header", offset)
+    header = view[offset : offset + RECORD_HEADER_BYTES]
+    checksum, check, length, code, flags, spare, lsn, chain_id, prev = _HEADER.unpack(header)
+    if check != header_check(header, seed):
+        raise InvalidRecord("header check is wrong", offset)
+    if lsn != expected_lsn:
+        raise InvalidRecord(f"record of LSN {lsn:#x} at the place of LSN {expected_lsn:#x}", offset)
+    if length < RECORD_HEADER_BYTES or length % 8:
+        raise MalformedRecord(f"length {length} is impossible", offset)
+    if length > len(view) - offset:
+        raise InvalidRecord(f"length {length} is more than there is", offset)
+    if checksum != xxh64_intdigest(view[offset + 8 : offset + length], seed):
+        raise InvalidRecord("checksum is wrong", offset)
+    if code not in _TYPES and not code & SKIPPABLE and code != 0:
+        raise NewerVersion(f"record type {code:#06x} belongs to a later version", offset)
+    try:
+        if spare or lsn % 8:
+            raise ValueError("spare is not zero, or lsn is not aligned")
+        body = _decode_body(code, flags, view[offset + RECORD_HEADER_BYTES : offset + length])
+        known = _FLAG_SETS[flags] if flags < len(_FLAG_SETS) else RecordFlag(flags)
+        record = Record(lsn, _TYPES.get(code, code), known, chain_id, prev, length, body)
+        _check_chain_and_flags(record, code, flags)
+        body.check(record)
+    except ValueError as error:
+        raise MalformedRecord(str(error), offset) from None
+    return record
+
+
+def _decode_body(code: int, flags: int, content: memoryview) -> Body:
+    if code == 0:
+        raise ValueError("type is zero")
+    cursor = Cursor(content)
+    body = decode_parts(body_class(code, flags), cursor)
+    if cursor.left >= 8:
+        raise ValueError("length is more than the body needs")
+    cursor.take_zeros(cursor.left)
+    return body
+
+
+def _check_chain_and_flags(record: Record, code: int, flags: int) -> None:
+    """The rules of section 5 on lsn, id, prev and flags; raises ValueError."""
+    an_lsn(record.lsn)
+    if record.id > record.lsn or record.prev >= record.lsn:
+        raise ValueError("id or prev lies above the record")
+    if code not in _TYPES:
+        return
+    if flags & ~_FLAG_BITS[code]:
+        raise ValueError(f"flags {flags:#06x} are not those of {_TYPES[code].name}")
+    if flags & _INLINE and not flags & _COPY:
+        raise ValueError("INLINE without COPY")
+    if flags & _ORDERED and not flags & _INLINE:
+        raise ValueError("ORDERED without INLINE")
+    if code >> 8 == _HOUSEKEEPING:
+        if record.id or record.prev:
+            raise ValueError("a housekeeping record names a chain")
+    elif code in _FIRST and not flags & _COPY:
+        if record.id != record.lsn or record.prev:
+            raise ValueError("the first record of a chain names another one")
+    elif not 0 < record.id <= record.prev:
+        raise ValueError("a later record of a chain does not follow it")

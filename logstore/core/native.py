@@ -1,0 +1,145 @@
+"""From the core's return codes to exceptions, and the few conversions that every caller of the core needs.
+
+Nothing here knows what an operation means; it only makes sure that no code other than 0 goes unnoticed, that no
+buffer is copied needlessly on its way down, and that what comes up owns its memory.
+
+In cffi only what ``ffi.new`` and ``ffi.from_buffer`` return owns memory. Slices and items of it, its fields that are
+structs or arrays, and pointers made from it are views: reading one after its owner is freed reads freed memory. A
+function that makes an owner therefore returns copies: of structs by :func:`filled` and :func:`listed`, and
+``tools/cdata_lint.py`` rejects a view that leaves the function of its owner.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+from logstore import errors
+from logstore._core import ffi, lib
+from logstore.core import arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BY_CODE: dict[int, Callable[[str], errors.StoreError]] = {
+    lib.LS_OPTION: errors.OptionError,
+    lib.LS_NOT_A_STORE: errors.NotAStore,
+    lib.LS_LOCKED: errors.StoreLocked,
+    lib.LS_FULL: errors.StoreFull,
+    lib.LS_POISONED: errors.StorePoisoned,
+    lib.LS_OUTCOME_UNKNOWN: errors.OutcomeUnknown,
+    lib.LS_CLOSED: errors.StoreClosed,
+    lib.LS_FORKED: errors.StoreForked,
+    lib.LS_VERSION: errors.VersionError,
+    lib.LS_CATALOG_MISMATCH: errors.CatalogMismatch,
+    lib.LS_UNKNOWN_MESSAGE: errors.UnknownMessage,
+    lib.LS_UNKNOWN_QUEUE: errors.UnknownQueue,
+    lib.LS_MESSAGE_LOCKED: errors.MessageLocked,
+    lib.LS_MESSAGE_IN_USE: errors.MessageInUse,
+    lib.LS_ALREADY_ENQUEUED: errors.AlreadyEnqueued,
+    lib.LS_NOT_ENQUEUED: errors.NotEnqueued,
+    lib.LS_UNKNOWN_XID: errors.UnknownXid,
+    lib.LS_DUPLICATE_XID: errors.DuplicateXid,
+    lib.LS_TRANSACTION_ENDED: errors.TransactionEnded,
+    lib.LS_WRONG_STATE: errors.WrongState,
+    lib.LS_TRANSACTION_LIMIT: errors.TransactionError,
+}
+
+_PLACE: Final = struct.Struct("@QQQII")  # ls_place
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def failure(code: int) -> errors.StoreError:
+    """The exception for a code that the core has just returned to this thread."""
+    last = lib.ls_last_error()
+    text = ffi.string(last.text).decode("utf-8", "replace")
+    made: errors.StoreError
+    if code == lib.LS_CORRUPT:
+        segment = ffi.string(last.segment).decode("ascii")
+        what = text.removeprefix("the log is damaged: ").split(". Nothing was changed")[0]
+        made = errors.CorruptLog(what, segment=segment, offset=last.offset, lsn=last.lsn)
+    elif code == lib.LS_IO and last.sys_errno in _NO_SPACE:
+        made = errors.StoreFull(text)
+    else:
+        made = _BY_CODE.get(code, errors.StoreError)(text)
+    if last.sys_errno != 0:
+        made.__cause__ = OSError(last.sys_errno, text)
+    return made
+
+
+def check(code: int) -> None:
+    """Raises what ``code`` stands for, unless it is 0."""
+    if code != 0:
+        raise failure(code)
+
+
+def copied(value: Any) -> Any:
+    """A C value as Python objects: a struct's fields by name, an array as a list, or as ``bytes`` if it has such.
+
+    Text ends at its first zero. Raises ``TypeError`` for a pointer, since nothing says how far it may be read.
+    """
+    if not isinstance(value, ffi.CData):
+        return value
+    kind = ffi.typeof(value)
+    if kind.kind == "struct":
+        return SimpleNamespace(**{name: copied(getattr(value, name)) for name, _ in kind.fields})
+    if kind.kind != "array":
+        raise TypeError(f"a {kind.cname} cannot be copied: read what it points to")
+    if kind.item.cname == "char":
+        return ffi.string(value)
+    if kind.item.cname == "uint8_t":
+        return bytes(ffi.buffer(value))
+    return [copied(item) for item in value]
+
+
+def filled(kind: str, fill: Callable[[Any], int | None]) -> Any:
+    """A copy of the struct that ``fill`` writes; raises what its code stands for."""
+    made = ffi.new(f"{kind} *")
+    check(fill(made) or 0)
+    return copied(made[0])
+
+
+def number(kind: str, fill: Callable[[Any], int | None], name: str) -> int:
+    """One number of the struct that ``fill`` writes, without copying the others."""
+    made = ffi.new(f"{kind} *")
+    check(fill(made) or 0)
+    return int(getattr(made, name))
+
+
+def listed(kind: str, read: Callable[[Any, int, Any], int | None], room: int = 64) -> list[Any]:
+    """Copies of all rows of the core: ``read(rows, room, count)`` fills at most ``room`` rows and sets the count."""
+    count = ffi.new("size_t *")
+    while True:
+        rows = ffi.new(f"{kind}[]", room)
+        check(read(rows, room, count) or 0)
+        if count[0] <= room:
+            return [copied(row) for row in rows[0 : count[0]]]
+        room = int(count[0])
+
+
+def places_of(rows: Any, count: int) -> list[tuple[int, int, int, int, int]]:
+    """The first ``count`` of an array of ``ls_place``: position, id, bytes of content, locked, recovered."""
+    return list(_PLACE.iter_unpack(ffi.buffer(rows, count * _PLACE.size)))
+
+
+def as_buffer(data: object, name: str = "content") -> tuple[Any, int]:
+    """What cffi can pass on of any contiguous buffer without a copy, and its size in bytes.
+
+    Raises ``TypeError`` for what is no buffer (``str`` above all) and ``OptionError`` for one with gaps, or one that
+    was released; both say ``name``.
+    """
+    if isinstance(data, bytes):
+        return data, len(data)
+    if isinstance(data, str):
+        raise TypeError(f"{name} is bytes, not str: encode it first")
+    try:
+        view = memoryview(data)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} is bytes or another buffer, not {arguments.shown(data)}") from None
+    except ValueError as problem:
+        raise errors.OptionError(f"{name} is a buffer that cannot be read any more: {problem}") from None
+    if not view.c_contiguous:
+        raise errors.OptionError(f"{name} is a buffer with gaps; copy it with bytes() first")
+    return ffi.from_buffer("uint8_t[]", data), view.nbytes

@@ -1,0 +1,397 @@
+"""The Parquet files of an export: rows of the core's scanners, cut into files and encoded.
+
+:func:`write_records` and :func:`write_messages` take plain picklable arguments and put their files into a staging
+directory, so that another process, or another machine with the store at hand, can do a unit of an export as well.
+What they write depends on the log alone: the same unit gives the same bytes wherever and whenever it is written.
+
+A file ends where the UTC day changes, where it has :data:`FILE_ROWS` rows, and where its unit ends.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from logstore.codec.files import FORMAT_VERSION
+from logstore.core.extras import require
+from logstore.export.manifest import OPEN_FILE, SCHEMA_VERSION, FileInfo, Span, staged_name
+from logstore.export.target import StagedFile
+from logstore.inspect import Reader
+from logstore.rows.messages import MessageScan
+from logstore.rows.records import open_places
+from logstore.rows.scan import RowScan
+from logstore.rows.schema import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from uuid import UUID
+
+    import pyarrow as pa
+
+    from logstore.holds import Hold
+
+__all__ = ["BOUNDED", "FILE_ROWS", "Job", "write_messages", "write_records"]
+
+FILE_ROWS: Final = 4 << 20
+GROUP_ROWS: Final = 1 << 20
+GROUP_BYTES: Final = 256 << 20  # of rows in memory: with long headers or bodies a row group ends sooner
+_DAY_US: Final = 86_400_000_000
+_LAST_DAY: Final = (date.max - date(1970, 1, 1)).days  # a clock that told more is not believed
+
+# Columns of which there are few different values, or the same ones come again and again.
+_DICTIONARIES: Final = frozenset(
+    {"type", "stream", "queue", "outcome", "reason", "xid", "epoch", "segment", "queue_id", "queue_ids"}
+    | {"content_bytes", "content_offset"}
+)
+# Columns that are asked for by range or value; bounds of the others would cost more than they spare.
+BOUNDED: Final = frozenset(  # of all datasets
+    {"lsn", "type", "id", "time", "batch_lsn", "queue_id", "queue", "tx_id", "outcome", "effect_lsn", "effect_time"}
+    | {"enqueue_lsn", "enqueue_time", "reason", "end_lsn", "end_time", "start_time", "dequeue_lsn", "dequeue_time"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What writing any part of an export takes; plain, and picklable."""
+
+    store_dir: str
+    store: UUID
+    as_of_lsn: int
+    """Outcomes of transactions are told as they are known below it."""
+    queue_names: dict[int, str]
+    body: int | None
+    compression: str
+    keep_lsn: int | None = None
+    """Where a hold that another process has taken begins."""
+    open_set: str | None = None
+    """The file of the messages that were open where the run begins; None if nothing was exported before."""
+    file_rows: int = FILE_ROWS
+
+
+# ---- How a file is written
+
+
+class _Files:
+    """Rows in the order of the log, cut into files."""
+
+    def __init__(self, job: Job, dataset: str, span: Span, staging: Path, key: str, time: str, attempt: str) -> None:
+        self._job = job
+        self._dataset = dataset
+        self._staging = staging
+        self._key = key
+        self._time = time
+        self._attempt = attempt
+        self._start, self._stop = span.start_lsn, span.stop_lsn
+        self._day = -1
+        self._rows = 0
+        self._last_key = -1
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+        self._waiting_bytes = 0
+        self._writer: _Writer | None = None
+        self._made: list[FileInfo] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._writer is not None:
+            self._writer.abandon()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """More rows."""
+        at = 0
+        for day, rows in _days(batch.column(self._time)):
+            self._add_of_day(day, batch.slice(at, rows))
+            at += rows
+
+    def _add_of_day(self, day: int, batch: pa.RecordBatch) -> None:
+        while batch.num_rows:
+            if self._rows and day != self._day:
+                self._finish(batch.column(self._key)[0].as_py())
+            room = self._job.file_rows - self._rows
+            if room <= 0:
+                room = self._same_key(batch)
+                if room == 0:
+                    self._finish(batch.column(self._key)[0].as_py())
+                    continue
+            self._day = day
+            self._take(batch.slice(0, room))
+            batch = batch.slice(room)
+
+    def _same_key(self, batch: pa.RecordBatch) -> int:
+        """How many rows at the front belong to the LSN that the file ends with: what is of one LSN is in one file."""
+        compute = require("arrow", "pyarrow.compute")
+        others = compute.indices_nonzero(compute.not_equal(batch.column(self._key), self._last_key))
+        return int(others[0].as_py()) if len(others) else int(batch.num_rows)
+
+    def _take(self, batch: pa.RecordBatch) -> None:
+        self._rows += batch.num_rows
+        self._last_key = batch.column(self._key)[-1].as_py()
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        self._waiting_bytes += batch.nbytes
+        while self._waiting_rows >= GROUP_ROWS:
+            self._flush(GROUP_ROWS)
+        if self._waiting_bytes >= GROUP_BYTES:
+            self._flush(self._waiting_rows)
+
+    def _flush(self, rows: int) -> None:
+        """The first of the waiting rows as one row group."""
+        group: list[pa.RecordBatch] = []
+        while rows:
+            batch = self._waiting.pop(0)
+            if batch.num_rows > rows:
+                self._waiting.insert(0, batch.slice(rows))
+                batch = batch.slice(0, rows)
+            group.append(batch)
+            rows -= batch.num_rows
+            self._waiting_rows -= batch.num_rows
+        self._waiting_bytes = sum(batch.nbytes for batch in self._waiting)
+        if not group:
+            return
+        if self._writer is None:
+            name = f".{self._dataset}-{self._start:016x}{self._attempt}.part"
+            self._writer = _Writer(self._job, self._staging / name, group[0].schema)
+        self._writer.write(group)
+
+    def _finish(self, stop_lsn: int) -> None:
+        if self._waiting_rows:
+            self._flush(self._waiting_rows)
+        if self._writer is not None:
+            name = f"{self._dataset}-{self._start:016x}-{stop_lsn:016x}.parquet"
+            path = f"{self._dataset}/day={_day_text(self._day)}/{name}"
+            span = Span(self._start, stop_lsn)
+            self._made.append(self._writer.finish(self._dataset, path, span, self._rows))
+            self._start = stop_lsn
+        self._writer, self._rows = None, 0
+
+    def end(self) -> list[FileInfo]:
+        """All files that were made."""
+        self._finish(self._stop)
+        return self._made
+
+
+class _Writer:
+    """One Parquet file under a name of its own until it is whole."""
+
+    def __init__(self, job: Job, path: Path, made: pa.Schema) -> None:
+        parquet = require("arrow", "pyarrow.parquet")
+        self._job = job
+        self._file = StagedFile(path)
+        codec, _, level = job.compression.partition(":")
+        self._writer = parquet.ParquetWriter(
+            self._file,
+            made,
+            compression=codec,
+            compression_level=int(level) if level else None,
+            store_schema=False,
+            write_page_index=True,
+            **_encodings(made),
+        )
+
+    def write(self, batches: list[pa.RecordBatch]) -> None:
+        """One row group."""
+        arrow = require("arrow", "pyarrow")
+        table = arrow.Table.from_batches(batches).unify_dictionaries()
+        try:
+            self._writer.write_table(table, row_group_size=GROUP_ROWS)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def finish(self, dataset: str, path: str, span: Span, rows: int) -> FileInfo:
+        """The file, forced, under the name that it is staged under."""
+        try:
+            said = {
+                "logstore.store": str(self._job.store),
+                "logstore.dataset": dataset,
+                "logstore.start_lsn": str(span.start_lsn),
+                "logstore.stop_lsn": str(span.stop_lsn),
+                "logstore.format_version": str(FORMAT_VERSION),
+                "logstore.schema_version": str(SCHEMA_VERSION),
+            }
+            self._writer.add_key_value_metadata(said)
+            self._writer.close()
+            digest = self._file.finish()
+            os.rename(self._file.path, self._file.path.parent / staged_name(path))
+        except BaseException:
+            self.abandon()
+            raise
+        return FileInfo(dataset, path, span.start_lsn, span.stop_lsn, rows, self._file.bytes, digest)
+
+    def abandon(self) -> None:
+        """It is not wanted."""
+        self._file.abandon()
+        self._writer.is_open = False
+
+
+def _encodings(made: pa.Schema) -> dict[str, Any]:
+    """LSNs, ids and times grow by little from row to row, so differences are what is kept; names repeat."""
+    arrow = require("arrow", "pyarrow")
+    dictionaries: list[str] = []
+    bounded = [name for name in made.names if name in BOUNDED]
+    deltas: list[str] = []
+
+    def sort(path: str, kind: pa.DataType) -> None:
+        if arrow.types.is_list(kind):
+            sort(f"{path}.list.element", kind.value_type)
+        elif arrow.types.is_struct(kind):
+            for each in kind:
+                sort(f"{path}.{each.name}", each.type)
+        elif any(name in _DICTIONARIES for name in path.split(".")) or arrow.types.is_int32(kind):
+            dictionaries.append(path)
+        elif arrow.types.is_timestamp(kind) or kind == arrow.int64():
+            deltas.append(path)
+
+    for each in made:
+        sort(each.name, each.type)
+    return {
+        "use_dictionary": dictionaries,
+        "column_encoding": dict.fromkeys(deltas, "DELTA_BINARY_PACKED"),
+        "write_statistics": bounded,
+    }
+
+
+def _days(times: pa.Array) -> Iterator[tuple[int, int]]:
+    """The UTC days of these times and how many rows each lasts, in order; a day comes again where a clock went back."""
+    arrow, compute = require("arrow", "pyarrow"), require("arrow", "pyarrow.compute")
+    days = compute.divide(times.cast(arrow.int64()), _DAY_US)
+    days = compute.min_element_wise(compute.max_element_wise(days, 0), _LAST_DAY)
+    if not len(days):
+        return
+    low_high = compute.min_max(days)
+    if low_high["min"] == low_high["max"]:
+        yield low_high["min"].as_py(), len(days)
+        return
+    borders = [1 + at for at in compute.indices_nonzero(compute.not_equal(days[1:], days[:-1])).to_pylist()]
+    for start, stop in zip([0, *borders], [*borders, len(days)], strict=True):
+        yield days[start].as_py(), stop - start
+
+
+def _day_text(day: int) -> str:
+    return (date(1970, 1, 1) + timedelta(days=day)).isoformat()
+
+
+# ---- Records
+
+
+def write_records(
+    job: Job,
+    unit: Span,
+    staging: str | os.PathLike[str],
+    *,
+    hold: Hold | None = None,
+    attempt: str = "",
+    watch: Callable[[int], None] = lambda _: None,
+) -> list[FileInfo]:
+    """Write the records of this range of the log into the staging directory; the files, in order.
+
+    ``hold`` is one that this process has; otherwise the job says where another one's begins. ``attempt`` is part of
+    the names that files have until they are whole, where two may be at the same unit. ``watch`` is told now and
+    then how many bytes of the log came by; what it raises ends this. Raises what reading the log does, and ``OSError``.
+    """
+    made = schema(body=job.body is not None, strings="dictionary")
+    known = _known_places(job)
+    keep_lsn = None if hold is not None else job.keep_lsn
+    reader = Reader(job.store_dir, from_lsn=unit.start_lsn, hold=hold, keep_lsn=keep_lsn)
+    with RowScan(
+        reader,
+        made,
+        start_lsn=unit.start_lsn,
+        stop_lsn=unit.stop_lsn,
+        as_of_lsn=job.as_of_lsn,
+        body_bytes=job.body or 0,
+        batch_rows=1 << 15,
+        queue_names=job.queue_names,
+        known=known,
+    ) as scan:
+        rows = _watched(scan, "lsn", unit.start_lsn, watch)
+        return _write(job, "records", unit, Path(staging), "lsn", "time", rows, attempt)
+
+
+def _watched(
+    batches: Iterable[pa.RecordBatch], key: str, start_lsn: int, watch: Callable[[int], None]
+) -> Iterator[pa.RecordBatch]:
+    at = start_lsn
+    for batch in batches:
+        yield batch
+        last = batch.column(key)[-1].as_py() if batch.num_rows else at
+        watch(last - at)
+        at = last
+
+
+def _write(
+    job: Job,
+    dataset: str,
+    span: Span,
+    staging: Path,
+    key: str,
+    time: str,
+    batches: Iterable[pa.RecordBatch],
+    attempt: str,
+) -> list[FileInfo]:
+    with _Files(job, dataset, span, staging, key, time, attempt) as files:
+        for batch in batches:
+            files.add(batch)
+        return files.end()
+
+
+def _known_places(job: Job) -> pa.Table | None:
+    """The places of which the log may have let go since they were exported: as the messages then open had them.
+
+    So what a dequeue's row says does not depend on what a writer has recycled between two runs.
+    """
+    if job.open_set is None:
+        return None
+    found = os.stat(job.open_set)
+    return _places_in(job.open_set, found.st_ino, found.st_mtime_ns)
+
+
+@lru_cache(maxsize=1)  # for all units of a chunk
+def _places_in(open_set: str, _inode: int, _changed_ns: int) -> pa.Table:
+    parquet = require("arrow", "pyarrow.parquet")
+    return open_places(parquet.read_table(open_set, columns=["id", "places"]))
+
+
+# ---- Messages
+
+
+def write_messages(
+    job: Job,
+    run: Span,
+    staging: str | os.PathLike[str],
+    *,
+    hold: Hold | None = None,
+    attempt: str = "",
+    watch: Callable[[int], None] = lambda _: None,
+) -> tuple[list[FileInfo], FileInfo]:
+    """Write the messages that closed in this range of the log, and those open at its end; the files, and the open set.
+
+    The range begins where the job's open set ends. Arguments and errors are those of :func:`write_records`.
+    """
+    parquet = require("arrow", "pyarrow.parquet")
+    seed = None if job.open_set is None else parquet.read_table(job.open_set)
+    with MessageScan(
+        job.store_dir,
+        start_lsn=run.start_lsn,
+        stop_lsn=run.stop_lsn,
+        seed=seed,
+        hold=hold,
+        keep_lsn=None if hold is not None else job.keep_lsn,
+        queue_names=job.queue_names,
+    ) as scan:
+        rows = _watched(scan, "end_lsn", run.start_lsn, watch)
+        files = _write(job, "messages", run, Path(staging), "end_lsn", "end_time", rows, attempt)
+        return files, _write_open(job, scan.open_rows(), run, Path(staging), attempt)
+
+
+def _write_open(job: Job, rows: pa.Table, run: Span, staging: Path, attempt: str) -> FileInfo:
+    writer = _Writer(job, staging / f".open-{run.stop_lsn:016x}{attempt}.part", rows.schema)
+    for start in range(0, rows.num_rows, GROUP_ROWS):
+        writer.write(rows.slice(start, GROUP_ROWS).to_batches())
+    return writer.finish("open", OPEN_FILE, Span(run.stop_lsn, run.stop_lsn), rows.num_rows)

@@ -1,0 +1,380 @@
+"""``logstore.arrow.export`` and ``logstore export``: the log as Parquet files that are kept.
+
+A target has the datasets ``records`` (every record) and ``messages`` (a row for each message whose life has ended),
+both by UTC day, and ``open`` (the messages that live at the last exported LSN, which the next run carries on). A run
+goes on where the last one ended, up to what is durable; target.py says how it is made to count.
+
+What always holds: the same log in the same state gives the same bytes; no record is in two files, and none is left
+out but for a gap that the manifest names. A run reads beside a live writer, which it asks to keep what it has not
+read yet. LSNs are positions in the log, sizes bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from xxhash import xxh32_hexdigest
+
+from logstore.codec.files import FORMAT_VERSION
+from logstore.core import arguments
+from logstore.core.extras import require
+from logstore.core.regular_files import open_regular
+from logstore.errors import StoreError
+from logstore.export.files import Job, write_messages, write_records
+from logstore.export.manifest import OPEN_FILE, ExportDamaged, FileInfo, Manifest, Span
+from logstore.export.mark import check_mark, find_mark
+from logstore.export.plan import CHUNK_BYTES, FILE_BYTES, ExportPlan, checked_options, chunks, log_bytes, plan_run
+from logstore.export.target import Target, checked_manifest, explained, file_hash
+from logstore.holds import LIMIT_BYTES, LIMIT_BYTES_MAX, Hold, hold
+from logstore.inspect import LogRecycled, Reader
+from logstore.rows.records import queue_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from uuid import UUID
+
+    from logstore.inspect import ReaderInfo
+
+__all__ = ["ExportReport", "Run", "export", "held_for", "hold_for", "plan_export"]
+
+HOLD_S: Final = 3600.0
+RENEWED_AFTER_S: Final = 60.0
+THREADS: Final = 2
+_TRIES: Final = 3  # against a writer that comes while nothing holds the log
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """What one run has come to."""
+
+    target: Path
+    store: UUID
+    start_lsn: int
+    """Where it went on."""
+    last_lsn: int
+    """Everything below it is exported."""
+    records: int
+    messages: int
+    """That ended in this range of the log."""
+    open: int
+    """Messages that live at its end."""
+    files: int
+    bytes: int
+    """Of the new files."""
+    log_bytes: int
+    """That were read."""
+    gap: Span | None
+    """What the store had let go of before."""
+    seconds: float
+
+
+def export(
+    store_dir: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    start_lsn: int | None = None,
+    body: int | None = None,
+    compression: str | None = None,
+    file_bytes: int = FILE_BYTES,
+    iceberg: str | os.PathLike[str] | None = None,
+    allow_gap: bool = False,
+    hold: Hold | None = None,
+    hold_limit_bytes: int | None = None,
+    connect: str | None = None,
+    catalog: str | None = None,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> ExportReport:
+    """Export to ``target`` what the log has beyond the last run, up to what is durable now.
+
+    ``start_lsn``: where a new target begins (the base). ``body``: bytes of each record's content to keep (none).
+    ``compression``: ``zstd:1``, or as given before. ``file_bytes``: of the log, for one file. ``iceberg``: a directory
+    with an Apache Iceberg catalog, in which the files are registered. ``allow_gap``: goes on where records were lost.
+    ``hold``: one that the caller has (:func:`hold_for`), which moves on with the export; otherwise a run beside a
+    live writer takes its own, of at most ``hold_limit_bytes`` (1 GiB, or the log's size). ``connect`` and ``catalog``
+    name the catalog as in ``logstore.open``. ``progress`` is told bytes of the log that are done, and in all.
+
+    Raises ``OptionError``; ``ExportGap``, ``ExportLocked``, ``ExportMismatch``, ``ExportDamaged`` and ``ExportError``
+    of :mod:`logstore.export.manifest`; ``MissingExtra``; and what reading the log does. Whatever it raises, the target
+    holds what it held before, or some of the run, whole; the next run goes on from there.
+    """
+    source, path = arguments.path("store_dir", store_dir), arguments.path("target", target)
+    _check_options(start_lsn, body, compression, hold_limit_bytes)
+    arguments.integer("file_bytes", file_bytes, 1, 1 << 40)
+    arguments.optional(arguments.path, "iceberg", iceberg)
+    arguments.place(connect, catalog, called="catalog")
+    arguments.function("progress", progress)
+    if hold is not None:
+        arguments.instance("hold", hold, Hold)
+    require("arrow", "pyarrow.parquet")
+    started = time.monotonic()
+    with Reader(source) as reader:
+        info = reader.info  # and it says so if this is no store
+    with Target(path, source) as place:
+        for attempt in range(1, 1 + _TRIES):
+            try:
+                with held_for(source, place, info, hold, hold_limit_bytes) as held, _reader(source, held) as reader:
+                    planned = plan_run(
+                        reader,
+                        place.manifest,
+                        start_lsn=start_lsn,
+                        body=body,
+                        compression=compression,
+                        file_bytes=file_bytes,
+                        allow_gap=allow_gap,
+                    )
+                    names = queue_names(source, connect=connect, catalog=catalog)
+                    run = Run(place, reader, held, planned, names, progress)
+                    report = run.make()
+                    break
+            except LogRecycled:
+                with Reader(source) as again:
+                    info = again.info
+                if attempt == _TRIES or hold is not None:
+                    raise
+        if iceberg is not None and place.manifest is not None:
+            from logstore.export.iceberg import register
+
+            register(place.path, place.manifest, Path(iceberg))
+        return replace(report, seconds=time.monotonic() - started)
+
+
+def _check_options(
+    start_lsn: object, body: int | None, compression: str | None, hold_limit_bytes: object = None
+) -> None:
+    arguments.optional(arguments.integer, "start_lsn", start_lsn, 0, arguments.LSN_MAX)
+    arguments.optional(arguments.integer, "hold_limit_bytes", hold_limit_bytes, 1, LIMIT_BYTES_MAX)
+    checked_options(None, body, compression)
+
+
+def plan_export(
+    store_dir: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    start_lsn: int | None = None,
+    body: int | None = None,
+    compression: str | None = None,
+    allow_gap: bool = False,
+) -> ExportPlan:
+    """What :func:`export` would do now; nothing is made or changed. Raises as it does."""
+    path = arguments.path("target", target)
+    _check_options(start_lsn, body, compression)
+    with explained(path):
+        manifest = checked_manifest(path)
+    with Reader(store_dir) as reader:
+        return plan_run(reader, manifest, start_lsn=start_lsn, body=body, compression=compression, allow_gap=allow_gap)
+
+
+# ---- What keeps the log meanwhile
+
+
+def hold_for(
+    store_dir: str | os.PathLike[str], target: str | os.PathLike[str], *, limit_bytes: int | None = None
+) -> Hold:
+    """A hold on what ``target`` has not got yet, for an export that is run again and again.
+
+    Where the log has let go of that already, on all that is left of it. Raises as :func:`logstore.holds.hold` does.
+    """
+    source, path = arguments.path("store_dir", store_dir), arguments.path("target", target)
+    arguments.optional(arguments.integer, "limit_bytes", limit_bytes, 1, LIMIT_BYTES_MAX)
+    with explained(path):
+        manifest = checked_manifest(path)
+    return _take_hold(source, path, manifest, limit_bytes)
+
+
+def _take_hold(source: Path, target: Path, manifest: Manifest | None, limit_bytes: int | None) -> Hold:
+    if limit_bytes is None:
+        with Reader(source, from_lsn=(1 << 63) - 1) as reader:
+            limit_bytes = max(LIMIT_BYTES, reader.info.log_bytes)
+    name = f"export-{xxh32_hexdigest(os.fsencode(os.path.realpath(target)))}"
+    if manifest is not None:
+        try:
+            return hold(source, name, lsn=manifest.last_lsn, limit_bytes=limit_bytes, expires_s=HOLD_S)
+        except LogRecycled:
+            pass  # whether anything is lost, the plan says
+    return hold(source, name, limit_bytes=limit_bytes, expires_s=HOLD_S)
+
+
+def held_for(
+    source: Path, place: Target, info: ReaderInfo, given: Hold | None, limit_bytes: int | None
+) -> AbstractContextManager[Hold | None]:
+    """The hold that the run reads with. What no writer changes needs none, and its directory is left as it is."""
+    if given is not None:
+        return nullcontext(given)
+    return _take_hold(source, place.path, place.manifest, limit_bytes) if info.live else nullcontext()
+
+
+@contextmanager
+def _reader(source: Path, held: Hold | None) -> Iterator[Reader]:
+    with Reader(source, hold=held) as reader:
+        yield reader
+
+
+# ---- One run
+
+
+class Run:
+    """From where the export stands to what is durable, chunk by chunk."""
+
+    chunk_bytes = CHUNK_BYTES
+
+    def __init__(
+        self,
+        place: Target,
+        reader: Reader,
+        held: Hold | None,
+        planned: ExportPlan,
+        names: dict[int, str],
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self._place = place
+        self._source = reader.path
+        self._info = reader.info
+        self._segments = reader.segments()
+        self._held = held
+        self._plan = planned
+        self._names = names
+        self._progress = progress
+        self._made: list[FileInfo] = []
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._done = self._seen = 0
+        self._renewed = time.monotonic()
+
+    def make(self) -> ExportReport:
+        """All of it."""
+        started = time.monotonic()
+        if self._place.manifest is not None:
+            check_mark(self._source, self._held, self._segments, self._place.manifest.mark)
+        if self._plan.units:
+            self._force_tail()
+            self._check_open_set()
+        gap = self._plan.gap
+        for chunk in chunks(self._plan.units, self._segments, self.chunk_bytes):
+            self._make_chunk(chunk, gap)
+            gap = None
+            if self._held is not None:
+                self._held.advance(chunk[-1].stop_lsn)
+        rows = {name: sum(one.rows for one in self._made if one.dataset == name) for name in ("records", "messages")}
+        manifest = self._place.manifest
+        return ExportReport(
+            target=self._place.path,
+            store=self._info.uuid,
+            start_lsn=self._plan.start_lsn,
+            last_lsn=self._plan.stop_lsn if manifest is None else manifest.last_lsn,
+            records=rows["records"],
+            messages=rows["messages"],
+            open=0 if manifest is None or manifest.open is None else manifest.open.rows,
+            files=len(self._made),
+            bytes=sum(one.bytes for one in self._made),
+            log_bytes=self._plan.log_bytes,
+            gap=self._plan.gap,
+            seconds=time.monotonic() - started,
+        )
+
+    def _force_tail(self) -> None:
+        """After a crash the end of the log may be in memory only, and what is exported must not be lost to the log."""
+        if self._info.state != "crashed":
+            return
+        for segment in self._segments:
+            if segment.end_lsn > self._info.watermark_lsn:
+                try:
+                    fd = open_regular(self._source / segment.name)
+                    try:
+                        os.fdatasync(fd)
+                    finally:
+                        os.close(fd)
+                except OSError as error:
+                    said = f"{self._source / segment.name} cannot be forced to the disk: {error.strerror}; see to it"
+                    raise StoreError(said) from error
+
+    def _check_open_set(self) -> None:
+        """What the run before left open is carried on, so it must be what that run wrote."""
+        manifest = self._place.manifest
+        if manifest is None or manifest.open is None:
+            return
+        path = self._place.path / manifest.open.path
+        with explained(self._place.path):
+            try:
+                found = file_hash(path)
+            except FileNotFoundError:
+                found = 0, ""
+        if found != (manifest.open.bytes, manifest.open.xxh64):
+            raise ExportDamaged(
+                f"{path} is missing or damaged, and without it nothing can be carried on: restore it, or export to a "
+                "new target"
+            )
+
+    def _make_chunk(self, units: list[Span], gap: Span | None) -> None:
+        before = self._place.manifest
+        span = Span(units[0].start_lsn, units[-1].stop_lsn)
+        staging = self._place.begin()
+        begin_lsn = self._segments[0].first_lsn
+        job = Job(
+            store_dir=str(self._source),
+            store=self._info.uuid,
+            as_of_lsn=self._plan.stop_lsn,
+            queue_names=self._names,
+            body=self._plan.options.body,
+            compression=self._plan.options.compression,
+            # Without a hold a writer may come at any moment, and must not be able to take away what is to be read. As
+            # with a hold, no row depends on what lies below the first one that was not exported.
+            keep_lsn=None if self._held is not None else max(1, begin_lsn, 0 if before is None else span.start_lsn),
+            # What was open before a gap may have ended in it: only what the log still tells is carried on.
+            open_set=str(self._place.path / OPEN_FILE) if before is not None and gap is None else None,
+        )
+        with explained(self._place.path):
+            files, opened = self.write(job, units, span, staging)
+        if before is None:
+            before = Manifest(self._info.uuid, FORMAT_VERSION, span.start_lsn, span.start_lsn, self._plan.options)
+        mark = find_mark(self._source, self._held, self._segments, span)
+        manifest = replace(before, options=self._plan.options).with_run(span.stop_lsn, files, opened, gap, mark)
+        self._place.commit(manifest, [*files, opened])
+        self._made += files
+        self._done += log_bytes(self._segments, span.start_lsn, span.stop_lsn)
+        self._seen = self._done  # gaps between epochs came by as well
+
+    def write(self, job: Job, units: list[Span], span: Span, staging: Path) -> tuple[list[FileInfo], FileInfo]:
+        """The messages, which are one scan, beside the records, unit by unit: two threads have work throughout."""
+        self._stopped = False
+        with ThreadPoolExecutor(THREADS, "logstore-export") as pool:
+            messages: Future[tuple[list[FileInfo], FileInfo]] = pool.submit(
+                write_messages, job, span, staging, hold=self._held, watch=self._look
+            )
+            records = [
+                pool.submit(write_records, job, unit, staging, hold=self._held, watch=self._watch) for unit in units
+            ]
+            try:
+                waiting: list[Future[Any]] = [messages, *records]
+                for done in as_completed(waiting):
+                    done.result()
+            except BaseException:
+                self._stopped = True
+                pool.shutdown(cancel_futures=True)
+                raise
+            files, opened = messages.result()
+            return [file for each in records for file in each.result()] + files, opened
+
+    def _watch(self, read_bytes: int) -> None:
+        """So much of the log's records came by."""
+        self._look(0)
+        with self._lock:
+            self._seen = min(self._seen + read_bytes, self._plan.log_bytes)
+            self._progress(self._seen, self._plan.log_bytes)
+
+    def _look(self, _: int) -> None:
+        """Called by the writing threads now and then: the hold must not run out, and an end must be noticed."""
+        if self._stopped:
+            raise StoreError("the export was stopped")
+        if self._held is not None and time.monotonic() - self._renewed > RENEWED_AFTER_S:
+            with self._lock:
+                if time.monotonic() - self._renewed > RENEWED_AFTER_S:
+                    self._held.renew()
+                    self._renewed = time.monotonic()

@@ -1,0 +1,371 @@
+"""The directory that an export goes to: locked, changed only whole, and brought to order after a crash.
+
+A run writes its files into ``_staging`` and forces them; then ``_intent.json`` is renamed into place, which is the
+moment at which the run counts; then each file is renamed to its place, the manifest last, and the intent is removed.
+Whoever comes next carries an intent to its end, and otherwise throws away what is staged. So a crash or kill at any
+moment leaves the export as before the run or as after it, once the next export (or ``--verify``) has looked at it.
+
+What must never happen: a file outside of ``_staging`` that no manifest and no intent names; a file that is replaced
+(but for the open set, which is renamed over as one). All names that are no rows of a dataset begin with an underscore,
+which Spark, DuckDB's and Polars' patterns over ``records/*/*.parquet`` pass over.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from xxhash import xxh64
+
+from logstore.core.directory import lies_in
+from logstore.core.regular_files import force_directory, lock_regular, naming, open_regular, read_start, told
+from logstore.errors import OptionError
+from logstore.export.manifest import (
+    INTENT,
+    LOCK,
+    MANIFEST,
+    OPEN_FILE,
+    STAGING,
+    ExportDamaged,
+    ExportError,
+    ExportLocked,
+    FileInfo,
+    Intent,
+    Manifest,
+    is_file_path,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+__all__ = ["StagedFile", "Target", "checked_manifest", "explained", "file_hash", "read_manifest"]
+
+_STAGED_MANIFEST: Final = "manifest.json"
+_STAGED_INTENT: Final = "intent.json"
+_MANIFEST_BYTES_MAX: Final = 1 << 30
+_PIECE: Final = 1 << 20
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class StagedFile:
+    """A new file, written front to back, hashed on the way and forced when it is closed. A file object for writers."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.bytes = 0
+        self._hash = xxh64()
+        self._kept: list[bytes] = []  # not written yet: writers come with many small pieces
+        self._kept_bytes = 0
+        self._fd = os.open(path, _NEW, 0o666)
+        self._abandoned = False
+
+    @property
+    def closed(self) -> bool:
+        """No more can be written."""
+        return self._fd < 0
+
+    def writable(self) -> bool:
+        """It is there to be written."""
+        return not self.closed
+
+    def tell(self) -> int:
+        """How much was written."""
+        return self.bytes
+
+    def flush(self) -> None:
+        """What writers may call; :meth:`finish` says when it is all there."""
+
+    def write(self, data: bytes) -> int:
+        """Take these bytes; ``OSError`` if those taken before cannot be written."""
+        size = len(data)
+        if self._abandoned:
+            return size  # a writer that is thrown away may still want to say something
+        self._kept.append(bytes(data))
+        self._kept_bytes += size
+        self.bytes += size
+        if self._kept_bytes >= _PIECE:
+            self._write_out()
+        return size
+
+    def _write_out(self) -> None:
+        content, self._kept, self._kept_bytes = b"".join(self._kept), [], 0
+        self._hash.update(content)
+        view = memoryview(content)
+        with naming(self.path):
+            while view:
+                view = view[os.write(self._fd, view) :]
+
+    def finish(self) -> str:
+        """Write what is left, and force it to the disk; its hash."""
+        self._write_out()
+        fd, self._fd = self._fd, -1
+        try:
+            with naming(self.path):
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        """What writers call at their end; :meth:`finish` is for whoever made it."""
+
+    def abandon(self) -> None:
+        """It is not wanted; a second call is harmless."""
+        self._abandoned = True
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        with suppress(OSError):
+            os.unlink(self.path)
+
+
+class Target:
+    """The target of an export, locked as long as this lives. A context manager.
+
+    ``manifest`` is what it holds, None if nothing was exported yet. Raises ``OptionError`` for a directory that is
+    something else, :class:`~logstore.export.manifest.ExportLocked`, ``ExportDamaged``, ``VersionError``, and
+    ``ExportError`` for what the system refuses.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], store_dir: Path | None = None) -> None:
+        self.path = Path(path)
+        self.staging = self.path / STAGING
+        self._lock = -1
+        if store_dir is not None:
+            _check_outside(store_dir, self.path)
+        with explained(self.path):
+            self._make()
+            self._take_lock()
+            try:
+                self.manifest = self._brought_to_order()
+            except BaseException:
+                self.close()
+                raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the lock; a second call is harmless."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _make(self) -> None:
+        """The directory, if it is not there. One that holds anything but an export is left alone."""
+        made = False
+        with suppress(FileExistsError):
+            os.mkdir(self.path)
+            made = True
+        if made:
+            force_directory(self.path.absolute().parent)
+            return
+        names = set(os.listdir(self.path))
+        if names and not names & {LOCK, MANIFEST, INTENT}:
+            raise OptionError(
+                f"the target {self.path} holds something that is no export; choose an absent or empty one"
+            )
+
+    def _take_lock(self) -> None:
+        try:
+            self._lock = lock_regular(self.path / LOCK, fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT, 0o666)
+        except BlockingIOError:
+            raise ExportLocked(f"another export writes to {self.path}: wait until it has ended") from None
+
+    def _brought_to_order(self) -> Manifest | None:
+        raw = _read(self.path / INTENT)
+        if raw is not None:
+            self._put_into_place(Intent.decode(raw, self.path / INTENT))
+        self.clear_staging()
+        return checked_manifest(self.path)
+
+    def clear_staging(self) -> None:
+        """Throw away what no intent names."""
+        with suppress(FileNotFoundError):
+            for name in sorted(os.listdir(self.staging)):
+                os.unlink(self.staging / name)
+
+    def begin(self) -> Path:
+        """The staging directory, there and empty."""
+        with explained(self.path):
+            with suppress(FileExistsError):
+                os.mkdir(self.staging)
+            self.clear_staging()
+            force_directory(self.path)
+        return self.staging
+
+    def commit(self, manifest: Manifest, files: list[FileInfo]) -> None:
+        """Make this run count: ``files`` are staged and forced, and ``manifest`` tells of them and all before.
+
+        When this returns, or once the intent stands, the run is in the export for good; before that it is not.
+        """
+        with explained(self.path):
+            raw = manifest.encode()
+            intent = Intent(self._stage(_STAGED_MANIFEST, raw), tuple(files))
+            self._stage(_STAGED_INTENT, intent.encode())
+            force_directory(self.staging)
+            os.rename(self.staging / _STAGED_INTENT, self.path / INTENT)
+            force_directory(self.path)
+            self._put_into_place(intent)
+            self.manifest = manifest
+
+    def _stage(self, name: str, content: bytes) -> str:
+        file = StagedFile(self.staging / name)
+        try:
+            file.write(content)
+            return file.finish()
+        except BaseException:
+            file.abandon()
+            raise
+
+    def _put_into_place(self, intent: Intent) -> None:
+        """All that the intent names, again as often as it takes."""
+        directories = {self.path}
+        for file in intent.files:
+            place = self.path / file.path
+            for directory in (place.parent.parent, place.parent):
+                if directory not in directories:
+                    with suppress(FileExistsError):
+                        os.mkdir(directory)
+                    directories.add(directory)
+            self._move(self.staging / file.staged, place, file.bytes)
+        for directory in sorted(directories, key=lambda path: len(path.parts), reverse=True):
+            force_directory(directory)
+        self._move_manifest(intent)
+        force_directory(self.path)
+        os.unlink(self.path / INTENT)
+        force_directory(self.path)
+
+    def _move(self, staged: Path, place: Path, size: int) -> None:
+        try:
+            os.rename(staged, place)
+        except FileNotFoundError:
+            try:
+                found = os.stat(place, follow_symlinks=False).st_size
+            except FileNotFoundError:
+                found = -1
+            if found != size:
+                raise ExportDamaged(
+                    f"{place} is missing or not what a run that was interrupted had written: export to a new target"
+                ) from None
+
+    def _move_manifest(self, intent: Intent) -> None:
+        place = self.path / MANIFEST
+        with suppress(FileNotFoundError):  # then it is in its place already
+            os.rename(self.staging / _STAGED_MANIFEST, place)
+        raw = _read(place)
+        if raw is None or xxh64(raw).hexdigest() != intent.manifest_xxh64:
+            raise ExportDamaged(f"{place} is not that of the run that was interrupted: export to a new target")
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """What the target says of itself; None if it says nothing."""
+    raw = _read(path / MANIFEST)
+    return None if raw is None else Manifest.decode(raw, path / MANIFEST)
+
+
+def checked_manifest(path: Path) -> Manifest | None:
+    """What the target says of itself, if it has the files that it names and no other ones of an export.
+
+    Raises :class:`~logstore.export.manifest.ExportDamaged`: going on would leave rows out, or write them twice.
+    """
+    # In this order a run that another process ends meanwhile is seen as before it or as after it.
+    found = _dataset_files(path)
+    interrupted = (path / INTENT).exists()
+    manifest = read_manifest(path)
+    named = {} if manifest is None else {file.path: file.bytes for file in (*manifest.files, *manifest.of("open"))}
+    strangers = sorted(found.keys() - named.keys()) if not interrupted else []
+    if strangers:
+        where = f"{path / MANIFEST} is missing" if manifest is None else f"{path / MANIFEST} does not name all files"
+        raise ExportDamaged(
+            f"{where}, and {path / strangers[0]} was exported{_and_more(strangers)}: exporting again would double its "
+            f"rows. Restore {MANIFEST}, or export to a new target"
+        )
+    lost = sorted(name for name, size in named.items() if name != OPEN_FILE and found.get(name) != size)
+    lost = [name for name in lost if _size(path / name) != named[name]]
+    if lost:
+        raise ExportDamaged(
+            f"{path / lost[0]} is missing or damaged{_and_more(lost)}, and its rows are in no other file: restore it, "
+            "or export to a new target"
+        )
+    return manifest
+
+
+def _dataset_files(path: Path) -> dict[str, int]:
+    """The files with names that an export writes, and their sizes."""
+    found = {}
+    for place in path.glob("*/*"):
+        for file in (place,) if place.parent.name == "open" else place.glob("*.parquet"):
+            name = file.relative_to(path).as_posix()
+            if is_file_path(name) and (size := _size(file)) is not None:
+                found[name] = size
+    return found
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return os.stat(path, follow_symlinks=False).st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _and_more(names: list[str]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+
+
+def file_hash(path: Path) -> tuple[int, str]:
+    """Bytes and XXH64 of a file."""
+    made, size = xxh64(), 0
+    fd = open_regular(path)
+    try:
+        with naming(path):
+            while piece := os.read(fd, _PIECE):
+                made.update(piece)
+                size += len(piece)
+    finally:
+        os.close(fd)
+    return size, made.hexdigest()
+
+
+@contextmanager
+def explained(target: Path) -> Iterator[None]:
+    """What the system refuses, as an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            said = f"the disk of the target {target} is full: make room, or choose another target"
+        elif error.errno in (errno.ENOENT, errno.ENOTDIR):
+            named = error.filename or target
+            said = f"the target {target} cannot be used ({named}: {error.strerror}): check the path"
+        else:
+            said = f"the export to {target} failed ({told(error)}): see to the disk and the permissions"
+        raise ExportError(
+            f"{said}. What was exported before is whole; running this again goes on from there"
+        ) from error
+
+
+def _check_outside(store_dir: Path, target: Path) -> None:
+    if lies_in(target, store_dir):
+        raise OptionError(f"the target {target} lies in the store {store_dir} itself; choose a place outside")
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        raw, size = read_start(path, _MANIFEST_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+    if size > _MANIFEST_BYTES_MAX:
+        raise ExportDamaged(f"{path} is larger than any that an export writes: restore it")
+    return raw

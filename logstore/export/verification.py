@@ -1,0 +1,152 @@
+"""``logstore export --verify``: whether a target still holds what its manifest says. Nothing is changed.
+
+Every file is read and hashed, and what it says of itself is held against the manifest; what lies among the files and
+is none of them is a problem too, because a pattern over the datasets would read it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from logstore.core import arguments
+from logstore.core.extras import require
+from logstore.core.regular_files import lock_regular
+from logstore.export.manifest import INTENT, LOCK, ExportError, ExportLocked, FileInfo, Manifest
+from logstore.export.target import explained, file_hash, read_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["VerifyReport", "verify"]
+
+_KEYS: Final = {"records": "lsn", "messages": "end_lsn"}
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What was found."""
+
+    manifest: Manifest
+    files: int
+    bytes: int
+    records: int
+    messages: int
+    problems: tuple[str, ...]
+
+
+def verify(target: str | os.PathLike[str], *, progress: Callable[[int, int], None] = lambda *_: None) -> VerifyReport:
+    """Read all files of an export; ``progress`` is told bytes done and in all.
+
+    Raises ``ExportError`` for a directory without an export, or with a run that was interrupted and must be finished
+    first; ``ExportLocked`` while one is under way; ``ExportDamaged``, ``VersionError``, ``MissingExtra``.
+    """
+    path = arguments.path("target", target)
+    arguments.function("progress", progress)
+    with explained(path):
+        lock = _lock(path)
+        try:
+            if (path / INTENT).exists():
+                raise ExportError(f"a run of the export to {path} was interrupted: run the export again, then this")
+            manifest = read_manifest(path)
+            if manifest is None:
+                raise ExportError(f"{path} holds no export: there is no manifest in it; check the path")
+            return _verified(path, manifest, progress)
+        finally:
+            os.close(lock)
+
+
+def _lock(path: Path) -> int:
+    try:
+        return lock_regular(path / LOCK, fcntl.LOCK_SH)
+    except FileNotFoundError:
+        raise ExportError(f"{path} holds no export: there is no {LOCK} in it; check the path") from None
+    except BlockingIOError:
+        raise ExportLocked(f"an export writes to {path}: wait until it has ended") from None
+
+
+def _verified(path: Path, manifest: Manifest, progress: Callable[[int, int], None]) -> VerifyReport:
+    problems: list[str] = []
+    files = [*manifest.files, *manifest.of("open")]
+    total, done = sum(file.bytes for file in files), 0
+    for file in files:
+        problem = _problem(path / file.path, file, manifest)
+        if problem is not None:
+            problems.append(f"{file.path}: {problem}")
+        done += file.bytes
+        progress(done, total)
+    problems += _missing_ranges(manifest)
+    known = {file.path for file in files}
+    for dataset in ("records", "messages", "open"):
+        for found in sorted((path / dataset).rglob("*")):
+            if not found.is_dir() and found.relative_to(path).as_posix() not in known:
+                problems.append(f"{found.relative_to(path)}: is no file of the export, and would be read as one")
+    rows = {name: sum(file.rows for file in manifest.of(name)) for name in _KEYS}
+    return VerifyReport(manifest, len(files), total, rows["records"], rows["messages"], tuple(problems))
+
+
+def _problem(path: Path, file: FileInfo, manifest: Manifest) -> str | None:
+    try:
+        size, digest = file_hash(path)
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if size != file.bytes:
+        return f"has {size} bytes and not {file.bytes}"
+    if digest != file.xxh64:
+        return "is damaged: its hash is wrong"
+    return _contradiction(path, file, manifest)
+
+
+def _contradiction(path: Path, file: FileInfo, manifest: Manifest) -> str | None:
+    """What a file with the right hash says that the manifest does not: then the two were made by different hands."""
+    arrow, parquet = require("arrow", "pyarrow"), require("arrow", "pyarrow.parquet")
+    try:
+        metadata = parquet.read_metadata(path)
+    except (OSError, arrow.ArrowException) as error:
+        return f"is no Parquet file ({error})"
+    if metadata.num_rows != file.rows:
+        return f"has {metadata.num_rows} rows and not {file.rows}"
+    told = {key.decode(): value.decode() for key, value in (metadata.metadata or {}).items() if key[:9] == b"logstore."}
+    wanted = {
+        "logstore.store": str(manifest.store),
+        "logstore.dataset": file.dataset,
+        "logstore.start_lsn": str(file.start_lsn),
+        "logstore.stop_lsn": str(file.stop_lsn),
+    }
+    for name, value in wanted.items():
+        if told.get(name) != value:
+            return f"says {name} {told.get(name)} and not {value}"
+    key = _KEYS.get(file.dataset)
+    bounds = None if key is None else _bounds(metadata, key)
+    if bounds is not None and not file.start_lsn <= bounds[0] <= bounds[1] < file.stop_lsn:
+        return f"has LSN {bounds[0]} to {bounds[1]}, outside of its range"
+    return None
+
+
+def _bounds(metadata: Any, key: str) -> tuple[int, int] | None:
+    """The smallest and the largest LSN in a column."""
+    found = []
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        columns = [row_group.column(at) for at in range(row_group.num_columns)]
+        found += [one.statistics for one in columns if one.path_in_schema == key and one.statistics is not None]
+    if not found:
+        return None
+    return min(one.min for one in found), max(one.max for one in found)
+
+
+def _missing_ranges(manifest: Manifest) -> list[str]:
+    """Parts of the log of which there is no file of records, and no gap says why."""
+    at, problems = manifest.first_lsn, []
+    spans = [(one.start_lsn, one.stop_lsn) for one in manifest.of("records")]
+    spans += [(one.start_lsn, one.stop_lsn) for one in manifest.gaps]
+    for start, stop in [*sorted(spans), (manifest.last_lsn, manifest.last_lsn)]:
+        if start > at:
+            problems.append(f"records: LSN {at} to {start} are missing")
+        at = max(at, stop)
+    return problems

@@ -1,0 +1,333 @@
+"""The state that a store's log comes to, without opening the store: replayed by the core beside whoever has it.
+
+What it must never do: take the store's lock, create or change a file in the store, or hold up a writer.
+
+What always holds: beside a writer the state is that of a moment at which all of it was durable, the writer's open
+transactions and staged messages included; after a close or a crash it is what an open would make of it. LSNs, ids and
+sizes (bytes) are plain ints, times are µs since 1970.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from logstore._core import ffi, lib
+from logstore.core import arguments
+from logstore.core.native import check, failure, filled, listed, number, places_of
+from logstore.core.reports import Recovery, SegmentLife
+from logstore.core.xid import Xid, xid_from_c
+from logstore.errors import StoreClosed
+from logstore.holds import LogRecycled
+from logstore.inspect.reader import ReaderInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
+
+__all__ = ["Inspection", "OpenTransaction", "Pace", "QueueLife", "Work"]
+
+STEP_BYTES: Final = 4 << 20  # read between two looks at the clock, and for Ctrl-C
+STEP_BYTES_MIN: Final = 64 << 10
+STEPS_PER_S: Final = 8
+RATE_MAX: Final = 1e15  # bytes a second
+PLACES_AT_ONCE: Final = 4096
+BAD_CHECKPOINTS: Final = frozenset(
+    {
+        lib.LS_CHECKPOINT_DAMAGED,
+        lib.LS_CHECKPOINT_NEWER,
+        lib.LS_CHECKPOINT_FOREIGN,
+        lib.LS_CHECKPOINT_CONTRADICTS,
+        lib.LS_CHECKPOINT_UNREADABLE,
+    }
+)
+STATES: Final = {lib.LS_TX_ACTIVE: "active", lib.LS_TX_ENDED: "ended", lib.LS_TX_PREPARED: "prepared"}
+
+
+class Pace:
+    """At most so many bytes a second, without making up for what was slower before; None: as fast as it goes."""
+
+    def __init__(
+        self,
+        rate: float | None,
+        *,
+        wait: Callable[[float], object] = time.sleep,
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        rate = arguments.optional(arguments.number, "rate", rate, 0, RATE_MAX, "bytes a second")
+        arguments.function("wait", wait)
+        arguments.optional(arguments.function, "now", now)
+        self.step_bytes = STEP_BYTES
+        if rate is not None:
+            self.step_bytes = int(min(max(rate / STEPS_PER_S, STEP_BYTES_MIN), STEP_BYTES))
+        self._rate = rate
+        self._wait = wait
+        self._now = time.monotonic if now is None else now
+        self._due = self._now()
+
+    def spend(self, size: int) -> None:
+        """So many bytes were read: waits until the next may be."""
+        arguments.integer("size", size, 0, arguments.LSN_MAX)
+        if self._rate is None:
+            return
+        now = self._now()
+        self._due = max(self._due, now - 1 / STEPS_PER_S) + size / self._rate
+        if self._due > now:
+            self._wait(self._due - now)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLife:
+    """What is on one queue. The log knows no names, and no queue on which nothing is."""
+
+    id: int
+    deleted: bool
+    """The log says so; nothing is on it."""
+    depth: int
+    """Every place that is visible."""
+    locked: int
+    """Of these: dequeued by a transaction without an outcome."""
+    content_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an open transaction did, and will make count when it commits."""
+
+    message_id: int
+    lsn: int
+    """Of its record."""
+    queue_id: int
+    enqueues: bool
+    """Otherwise it dequeues."""
+    order_index: int
+    """Of an enqueue, in its transaction."""
+    locks: bool
+    """A place that is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction without an outcome."""
+
+    id: int
+    start_lsn: int
+    """Of its start, or of its newest relocation."""
+    xid: Xid | None
+    """``None``: it is local."""
+    state: str
+    """``active``, ``ended`` or ``prepared``."""
+    started_us: int
+    """0: not known."""
+    prepared_us: int
+    """0: not prepared."""
+    work: tuple[Work, ...]
+
+    @property
+    def prepared(self) -> bool:
+        """Only an outcome from outside can end it."""
+        return self.state == "prepared"
+
+
+class Inspection:
+    """The store in ``store_dir``, looked at. A context manager; one thread at a time uses it.
+
+    :meth:`read` reads the log; all else tells what came of it. A checkpoint is used as an open would use it, unless it
+    is to be left aside. With ``checked`` it is, and what no replay needs is held against the rest as well: back-links,
+    what batches say of those before them, footers. ``direct`` reads past the page cache,
+    where the file system can: what the disk holds, and without driving other pages out.
+
+    Raises as :class:`~logstore.inspect.Reader` does.
+    """
+
+    def __init__(
+        self,
+        store_dir: str | os.PathLike[str],
+        *,
+        checked: bool = False,
+        checkpoint: bool = True,
+        direct: bool = False,
+    ) -> None:
+        self.path = arguments.path("store_dir", store_dir)
+        self._flags = (lib.LS_INSPECT_CHECK if checked else 0) | (lib.LS_INSPECT_DIRECT if direct else 0)
+        self._handle: Any = None
+        self._open(0 if checkpoint else lib.LS_INSPECT_NO_CHECKPOINT)
+
+    def _open(self, flags: int) -> None:
+        handle = ffi.new("ls_store **")
+        self._check(lib.ls_inspect_open(ffi.NULL, os.fsencode(self.path), self._flags | flags, handle))
+        self._handle = ffi.gc(handle[0], lib.ls_free)
+        self.info = ReaderInfo.from_c(filled("ls_inspection", self._describe).log)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of files and memory; a second call is harmless."""
+        if self._handle is not None:
+            ffi.release(self._handle)
+            self._handle = None
+
+    @property
+    def _c(self) -> Any:
+        if self._handle is None:
+            raise StoreClosed("this inspection is closed: make another one")
+        return self._handle
+
+    @property
+    def handle(self) -> Any:
+        """The core's ``ls_store``, for what reads it."""
+        return self._c
+
+    def _check(self, code: int) -> None:
+        if code == lib.LS_RECYCLED:
+            raise LogRecycled(
+                f"the writer of {self.path} reused a segment before it was read; nothing is wrong with the log: run "
+                "this again, or at a quieter time"
+            )
+        check(code)
+
+    def _describe(self, found: Any) -> None:
+        lib.ls_inspect_describe(self._c, found)
+
+    def _number(self, name: str) -> int:
+        return number("ls_inspection", self._describe, name)
+
+    def read(self, show: Callable[[int], object] = lambda _: None, *, rate: float | None = None) -> None:
+        """Read the log to its end, at most ``rate`` bytes a second; ``show`` is told how many bytes were read.
+
+        Raises ``CorruptLog`` where the log is damaged or contradicts itself, ``VersionError``,
+        :class:`~logstore.inspect.LogRecycled` if a writer was faster.
+        """
+        arguments.function("show", show)
+        code = self._read(show, Pace(rate))
+        if code == lib.LS_CORRUPT and self.recovery.checkpoint_used:
+            self.close()
+            self._open(lib.LS_INSPECT_NO_CHECKPOINT)  # perhaps its fault: as for an open, the log alone decides
+            code = self._read(show, Pace(rate))
+        if code != lib.LS_END:
+            if code == lib.LS_RECYCLED:
+                self._check(code)
+            raise failure(code)
+
+    def _read(self, show: Callable[[int], object], pace: Pace) -> int:
+        lsn, before, base = ffi.new("uint64_t *"), self._number("next_lsn"), self.info.base_lsn
+        while (code := int(lib.ls_inspect_step(self._c, pace.step_bytes, lsn))) == 0:
+            show(lsn[0] - base)
+            pace.spend(lsn[0] - before)
+            before = lsn[0]
+        show(lsn[0] - base)
+        return code
+
+    @property
+    def checkpoint_is_bad(self) -> bool:
+        """There is one that could not be used, for a reason that lies in itself: it is damaged, or another store's.
+
+        One that the base has passed, or that is newer than what is looked at, is none of these.
+        """
+        state = number("ls_recovery", lambda report: lib.ls_recovery_report(self._c, report), "checkpoint_state")
+        return state in BAD_CHECKPOINTS
+
+    def differs_from(self, other: Inspection) -> str | None:
+        """How what this one, by a checkpoint, came to differs from what the log alone gives; both read to their end."""
+        found = filled("ls_checkpoint_difference", lambda into: lib.ls_checkpoint_compare(self._c, other._c, into))
+        if not found.differs:
+            return None
+        of = f" of {found.id}" if found.id else f" of queue {found.queue_id}" if found.queue_id else ""
+        return f"{found.text.decode('utf-8', 'replace')}{of}"
+
+    # ---- What came of it
+
+    def drop_queues(self, queue_ids: Iterable[int], next_queue_id: int) -> None:
+        """Given the ids of the catalog's queues, refuse or drop what an open would. Raises ``CatalogMismatch``."""
+        ids = list(queue_ids)
+        check(lib.ls_inspect_catalog(self._c, ffi.new("uint32_t[]", ids), len(ids), next_queue_id))
+
+    @property
+    def recovery(self) -> Recovery:
+        """As an open would report it, but for the times, what it writes, and its epoch."""
+        return Recovery.of(self._c)
+
+    @property
+    def bytes_read(self) -> int:
+        """From the segments."""
+        return self._number("bytes_read")
+
+    @property
+    def footers(self) -> int:
+        """How many were held against their segments."""
+        return self._number("footers")
+
+    @property
+    def staged(self) -> int:
+        """Messages that were never enqueued, by an open transaction neither."""
+        return self._number("staged")
+
+    @property
+    def queue_id_max(self) -> int:
+        """The largest that any record names."""
+        return self._number("queue_id_max")
+
+    def queues(self) -> list[QueueLife]:
+        """Those that the log knows, by id."""
+        found = listed("ls_queue_info", lambda *into: lib.ls_inspect_queues(self._c, *into))
+        made = [QueueLife(one.id, bool(one.deleted), one.depth, one.locked, one.content_bytes) for one in found]
+        return sorted(made, key=lambda one: one.id)
+
+    def transactions(self) -> list[OpenTransaction]:
+        """Those without an outcome, by id: beside a writer all, otherwise those in doubt."""
+        found = listed("ls_open_tx", lambda *into: lib.ls_inspect_transactions(self._c, *into))
+        made = [
+            OpenTransaction(
+                one.id,
+                one.start_lsn,
+                xid_from_c(one.xid) if one.distributed else None,
+                STATES[one.state],
+                one.started_us,
+                one.prepared_us,
+                self._work(one.id),
+            )
+            for one in found
+        ]
+        return sorted(made, key=lambda one: one.id)
+
+    def _work(self, tx_id: int) -> tuple[Work, ...]:
+        found = listed("ls_open_work", lambda *into: lib.ls_inspect_work(self._c, tx_id, *into))
+        return tuple(
+            Work(one.message_id, one.lsn, one.queue_id, bool(one.enqueues), one.order_index, bool(one.locks))
+            for one in found
+        )
+
+    def whereabouts(self, message_id: int) -> tuple[int, list[tuple[int, bool]]]:
+        """The LSN of a message's start record or its newest copy, and its queues: id, and whether it is locked there.
+
+        Raises ``UnknownMessage`` for one that does not live.
+        """
+        message_id = arguments.integer("message_id", message_id, 0, arguments.LSN_MAX)
+        lsn = ffi.new("uint64_t *")
+        found = listed("ls_message_place", lambda *into: lib.ls_inspect_places(self._c, message_id, lsn, *into))
+        return int(lsn[0]), [(one.queue_id, bool(one.locked)) for one in found]
+
+    def places(self, queue_id: int) -> Iterator[tuple[int, bool]]:
+        """The messages on a queue in order: id, and whether a transaction locks it. Raises ``UnknownQueue``."""
+        queue_id = arguments.integer("queue_id", queue_id, 0, (1 << 32) - 1)
+        handle = ffi.new("ls_cursor **")
+        check(lib.ls_cursor_open(self._c, queue_id, lib.LS_CURSOR_ALL, handle))
+        cursor = ffi.gc(handle[0], lib.ls_cursor_close)
+        rows, done = ffi.new("ls_place[]", PLACES_AT_ONCE), ffi.new("size_t *")
+        check(lib.ls_cursor_next(cursor, rows, PLACES_AT_ONCE, done))
+        while done[0] > 0:
+            yield from ((message_id, bool(locked)) for _, message_id, _, locked, _ in places_of(rows, done[0]))
+            check(lib.ls_cursor_next(cursor, rows, PLACES_AT_ONCE, done))
+
+    def segments(self) -> list[SegmentLife]:
+        """Of the log, oldest first, with what lives in each."""
+        rows = listed("ls_segment_info", lambda *into: lib.ls_segments(self._c, *into))
+        return [SegmentLife.from_c(one) for one in rows if one.first_lsn >= self.info.base_lsn]

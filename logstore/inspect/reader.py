@@ -1,0 +1,395 @@
+"""Looking at a store without opening it: beside its writer, after a close, or after a crash.
+
+What it must never do: take the store's lock, create or change a file in the store, or show a record that the
+core's reader has not verified.
+
+What always holds: a reader sees one state of the log, that of the moment at which it was made. Beside a writer
+this is what was durable then; after a crash it is what recovery will accept. A writer is not held up, so it may
+reuse segments before they were read: that is :class:`LogRecycled`, and the remedy is to begin again.
+
+LSNs, ids and sizes (bytes) are plain ints.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from contextlib import closing
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
+from uuid import UUID
+
+from logstore._core import ffi, lib
+from logstore.catalog.catalog import Catalog, QueueRow
+from logstore.catalog.rest import read_at_rest
+from logstore.codec.files import SEGMENT_HEADER_BYTES
+from logstore.codec.records import InvalidRecord, NewerVersion, Record, decode_record, segment_seed
+from logstore.core import arguments
+from logstore.core.native import check, failure, filled, listed
+from logstore.errors import CorruptLog, OptionError, StoreClosed, StoreError, VersionError
+from logstore.holds import Hold, LogRecycled, list_holds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+__all__ = [
+    "BatchBytes",
+    "CatalogView",
+    "LogRecycled",
+    "Reader",
+    "ReaderInfo",
+    "SegmentInfo",
+    "read_catalog",
+    "segment_name",
+]
+
+READ_AHEAD_BYTES = 64 << 20  # beside a writer: taken from the disk at once, before it is looked at
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderInfo:
+    """What there is to read, and how the log was left."""
+
+    uuid: UUID
+    segment_size: int
+    max_undurable_bytes: int
+    base_lsn: int  # the first LSN that is still needed
+    end_lsn: int  # of the accepted log, or what is durable beside a writer
+    seen_lsn: int  # end of the valid batches, those of a last segment that is left out included
+    watermark_lsn: int  # damage below it is corruption, not a torn tail
+    epoch: int  # of the newest segment
+    segments: int  # of the log
+    spares: int  # files that hold nothing of the log
+    log_bytes: int  # of all segment files
+    torn_bytes: int  # of a write that a crash cut short: set aside, not part of the log
+    live: bool  # a writer has the store open
+    clean: bool  # the log ends in an orderly close
+
+    @classmethod
+    def from_c(cls, raw: Any) -> Self:
+        """Of a copy of the core's ``ls_reader_info``."""
+        numbers: dict[str, Any] = {field.name: getattr(raw, field.name) for field in fields(cls)}
+        numbers["uuid"] = UUID(bytes=raw.uuid)
+        return cls(**numbers | {"live": bool(raw.live), "clean": bool(raw.clean)})
+
+    @property
+    def state(self) -> str:
+        """``live`` beside a writer, ``closed`` after an orderly close, else ``crashed``."""
+        return "live" if self.live else "closed" if self.clean else "crashed"
+
+    @property
+    def writer_epoch(self) -> int | None:
+        """The epoch of the writer that has the store open, or None."""
+        return self.epoch if self.live else None
+
+    @property
+    def durable_lsn(self) -> int:
+        """Everything below it is known to be on the disk; what follows after a crash, recovery writes again."""
+        return self.watermark_lsn if self.state == "crashed" else self.end_lsn
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """One segment of the log."""
+
+    first_lsn: int
+    epoch: int
+    end_lsn: int  # of the log's part in it
+    current: bool  # the last one
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f"{self.first_lsn:016x}.seg"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchBytes:
+    """One accepted batch as it stands on the disk, verified by the core."""
+
+    raw: bytes
+    lsn: int
+    epoch: int
+    first_lsn: int  # of its segment
+
+    @property
+    def end_lsn(self) -> int:
+        """Where the next one begins, if it is in this segment."""
+        return self.lsn + len(self.raw)
+
+
+def segment_name(lsn: int, segment_size: int) -> str:
+    """Name of the segment file in which this LSN lies."""
+    at = arguments.integer("lsn", lsn, 0, arguments.LSN_MAX)
+    return f"{at - at % arguments.integer('segment_size', segment_size, 1, arguments.LSN_MAX):016x}.seg"
+
+
+class Reader:
+    """The accepted log of a store, from its base or from the batch that holds ``from_lsn``, to its end.
+
+    A context manager. It is read once, front to back: :meth:`batches`, :meth:`records` and :meth:`chain` go on
+    where the last call stopped. One thread at a time uses it.
+
+    Raises ``NotAStore``, ``VersionError``, ``CorruptLog``, ``StoreLocked`` while a writer is in the midst of
+    opening the store for the first time, or ``StoreError`` for what the system refuses.
+
+    With ``hold``, a :class:`~logstore.holds.Hold` on this store, the log begins at the hold's segment, though the base
+    may have passed it, and no writer is faster while the hold lasts. Where another process has the hold, ``keep_lsn``
+    stands in for it: the log begins at the segment of that LSN, and :class:`LogRecycled` is raised if something at or
+    above it is gone.
+
+    With ``permissive`` it passes over what cannot be read: a segment that is missing or whose header is damaged, and
+    the rest of a segment from a damaged batch on. :meth:`missing` tells what that was. ``CorruptLog`` is raised only
+    where no segment is left.
+    """
+
+    def __init__(
+        self,
+        store_dir: str | os.PathLike[str],
+        *,
+        from_lsn: int = 0,
+        hold: Hold | None = None,
+        keep_lsn: int | None = None,
+        permissive: bool = False,
+    ) -> None:
+        self.path = arguments.path("store_dir", store_dir)
+        self._from_lsn = arguments.integer("from_lsn", from_lsn, 0, arguments.LSN_MAX)
+        self._keep_lsn = arguments.optional(arguments.integer, "keep_lsn", keep_lsn, 1, arguments.LSN_MAX)
+        if hold is not None:
+            arguments.instance("hold", hold, Hold)
+            if keep_lsn is not None:
+                raise OptionError(f"keep_lsn is {keep_lsn} and hold is {hold!r}: give one of the two")
+        self._held = None if hold is None else (hold.name, hold.lsn)
+        if hold is not None and hold.path.absolute() != self.path.absolute():
+            raise OptionError(f"the hold {hold.name} is on {hold.path}, and not on {self.path}: take one there")
+        made = self._open(permissive=permissive) if hold is None or permissive else hold.open_reader(from_lsn)
+        self._c: Any = ffi.gc(made, lib.ls_reader_close)
+        self.info = ReaderInfo.from_c(filled("ls_reader_info", lambda info: lib.ls_reader_describe(self._c, info)))
+        self._seeds: dict[tuple[int, int], int] = {}
+
+    def _open(self, *, permissive: bool) -> Any:
+        handle = ffi.new("ls_reader **")
+        path = os.fsencode(self.path)
+        if permissive:
+            keep_lsn = self._held[1] if self._held is not None else self._keep_lsn or 0
+            code = lib.ls_reader_open_permissive(ffi.NULL, path, keep_lsn, self._from_lsn, handle)
+        elif self._keep_lsn is None:
+            code = lib.ls_reader_open(ffi.NULL, path, self._from_lsn, handle)
+        else:
+            code = lib.ls_reader_open_kept(ffi.NULL, path, self._keep_lsn, self._from_lsn, handle)
+        if code == lib.LS_RECYCLED:
+            raise LogRecycled(failure(code).message)
+        check(code)
+        return handle[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the files; a second call is harmless."""
+        if self._c is not None:
+            ffi.release(self._c)
+            self._c = None
+
+    def segments(self) -> list[SegmentInfo]:
+        """The segments of the log, oldest first."""
+        found = listed("ls_segment_info", lambda *into: lib.ls_reader_segments(self._c, *into))
+        return [SegmentInfo(one.first_lsn, one.epoch, one.end_lsn, bool(one.current)) for one in found]
+
+    def missing(self) -> list[tuple[int, int]]:
+        """What a permissive reader passed over so far: first LSN and end of each part, ascending."""
+        found = listed("ls_lsn_range", lambda *into: lib.ls_reader_missing(self.handle, *into))
+        return [(one.first_lsn, one.end_lsn) for one in found]
+
+    def last_lsn(self) -> int:
+        """Where the last record ends. The log ends beyond it once a writer has begun a segment and written nothing."""
+        ends = [one.end_lsn for one in self.segments() if one.end_lsn > one.first_lsn + SEGMENT_HEADER_BYTES]
+        return min(ends[-1], self.info.end_lsn) if ends else self.info.base_lsn
+
+    # ---- What it reads
+
+    def batches(self) -> Iterator[BatchBytes]:
+        """Every accepted batch that ends beyond ``from_lsn``, verified and copied out.
+
+        Raises ``CorruptLog`` where the log is damaged, :class:`LogRecycled` beside a writer that was faster.
+        """
+        ahead: deque[BatchBytes] = deque()
+        waiting, untouched = 0, True
+        error: StoreError | None = None
+        more = True
+        while more or ahead:
+            while more and waiting <= (READ_AHEAD_BYTES if self.info.live else 0):
+                try:
+                    batch = self._next()
+                except LogRecycled as overtaken:
+                    if untouched:
+                        raise  # nothing was given out, so beginning again repeats nothing
+                    error, batch = overtaken, None
+                except StoreError as failed:
+                    error, batch = failed, None  # what is whole comes first
+                more = batch is not None
+                if batch is not None:
+                    ahead.append(batch)
+                    waiting += len(batch.raw)
+            if ahead:
+                batch = ahead.popleft()
+                waiting -= len(batch.raw)
+                untouched = False
+                yield batch
+        if error is not None:
+            raise error
+
+    def _next(self) -> BatchBytes | None:
+        raw = ffi.new("ls_batch *")
+        while True:
+            code = lib.ls_reader_next(self.handle, raw)
+            if code == lib.LS_END:
+                return None
+            if code != 0:
+                raise self.explained(code)
+            if raw.lsn + raw.size > self._from_lsn:
+                return BatchBytes(bytes(ffi.buffer(raw.bytes, raw.size)), raw.lsn, raw.epoch, raw.first_lsn)
+
+    @property
+    def handle(self) -> Any:
+        """The core's reader, for whatever else of the core reads with it."""
+        if self._c is None:
+            raise StoreClosed("this reader is closed: make another one")
+        return self._c
+
+    def explained(self, code: int) -> StoreError:
+        """What a code of the core means here."""
+        failed = failure(code)
+        if code == lib.LS_RECYCLED:
+            return LogRecycled(
+                f"the writer of {self.path} reused a segment before it was read, {self._unkept()}; nothing is wrong "
+                "with the log: run this again, or at a quieter time"
+            )
+        return failed
+
+    def _unkept(self) -> str:
+        """Why nothing kept what is gone."""
+        if self._held is not None:
+            states = {one.name: one.state for one in list_holds(self.path)}
+            state = states.get(self._held[0], "gone")
+            if state == "honoured":
+                return f"below LSN {self._held[1]}, from which on the hold {self._held[0]} keeps it"
+            return f"since the hold {self._held[0]} is {state}"
+        if self._keep_lsn is not None:
+            return f"and from LSN {self._keep_lsn} on no hold keeps it"
+        return "and no hold was taken"
+
+    def records(self) -> Iterator[Record]:
+        """Every record of these batches in order, the BATCH records included, from ``from_lsn`` on.
+
+        Raises as :meth:`batches`; ``CorruptLog`` also if the two decoders of the format disagree.
+        """
+        for batch in self.batches():
+            for record in self.decode(batch):
+                if record.lsn >= self._from_lsn:
+                    yield record
+
+    def decode(self, batch: BatchBytes) -> Iterator[Record]:
+        """The records of one batch, its BATCH record first, read by the decoder in codec/records.py."""
+        seed = self._seed(batch.first_lsn, batch.epoch)
+        at, end = 0, len(batch.raw)
+        while at < end:
+            lsn = batch.lsn + at
+            try:
+                record = decode_record(batch.raw, at, seed, lsn)
+            except NewerVersion as error:
+                raise VersionError(f"{self.path}: {error.reason}; use a newer logstore") from None
+            except InvalidRecord as error:
+                raise CorruptLog(
+                    f"the core reads a record here that the second decoder refuses ({error.reason})",
+                    segment=segment_name(lsn, self.info.segment_size),
+                    offset=lsn - batch.first_lsn,
+                    lsn=lsn,
+                ) from None
+            yield record
+            at += record.length
+
+    def seed(self, first_lsn: int, epoch: int) -> int:
+        """Seed of the checksums in this segment."""
+        arguments.integer("first_lsn", first_lsn, 0, arguments.LSN_MAX)
+        arguments.integer("epoch", epoch, 0, (1 << 32) - 1)
+        return self._seed(first_lsn, epoch)
+
+    def _seed(self, first_lsn: int, epoch: int) -> int:
+        key = first_lsn, epoch
+        if key not in self._seeds:
+            self._seeds[key] = segment_seed(self.info.uuid, first_lsn, epoch)
+        return self._seeds[key]
+
+    def chain(self, id: int) -> Iterator[Record]:  # noqa: A002 - the design's own word
+        """All records of one message or transaction, in order; none if the log does not hold it.
+
+        Its copies and relocated states are among them, those too that never counted; what stands before the last
+        complete relocation is superseded by it. A reader made with ``from_lsn=id`` skips what cannot be part of it.
+        """
+        named = self.naming(id)  # which checks it
+        return (record for record in named if record.id == id)
+
+    def naming(self, id: int) -> Iterator[Record]:  # noqa: A002 - the design's own word
+        """All records of one message or transaction, and of a transaction those of its operations as well, in order."""
+        wanted = arguments.integer("id", id, 0, arguments.LSN_MAX).to_bytes(8, "little")
+        return self._naming(id, wanted)
+
+    def _naming(self, id: int, wanted: bytes) -> Iterator[Record]:  # noqa: A002 - the design's own word
+        for batch in self.batches() if id != 0 else ():
+            if wanted in batch.raw:  # a batch that has it nowhere need not be decoded
+                for record in self.decode(batch):
+                    if record.lsn >= self._from_lsn and (record.id == id or _is_work_of(record, id)):
+                        yield record
+
+
+def _is_work_of(record: Record, tx_id: int) -> bool:
+    body = record.body
+    return getattr(body, "tx_id", 0) == tx_id or any(one.tx_id == tx_id for one in getattr(body, "pending", ()))
+
+
+# ---- The catalog, read only
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogView:
+    """What the catalog says of queues."""
+
+    next_queue_id: int  # every id in the log is below it
+    queues: tuple[QueueRow, ...]  # by id
+
+
+def read_catalog(
+    store_dir: str | os.PathLike[str],
+    info: ReaderInfo,
+    *,
+    connect: str | None = None,
+    schema: str | None = None,
+) -> CatalogView:
+    """The queues that the catalog of this store has committed; nothing is created or changed.
+
+    It is read after the log, so it is as new as the log or newer. Raises ``CatalogMismatch`` (missing, another
+    store's), ``VersionError``, ``CatalogUnavailable`` or ``CatalogError``.
+    """
+    directory = arguments.path("store_dir", store_dir).absolute()
+    arguments.instance("info", info, ReaderInfo)
+    arguments.place(connect, schema)
+
+    def view(place: Path, at_rest: bool) -> CatalogView:
+        with closing(
+            Catalog.open(
+                place, connect=connect, schema=schema, store_uuid=info.uuid.bytes, read_only=True, at_rest=at_rest
+            )
+        ) as opened:
+            return CatalogView(opened.next_queue_id, tuple(opened.queues()))
+
+    if connect is not None or schema is not None or info.live:
+        return view(directory, False)
+    return read_at_rest(directory, view)

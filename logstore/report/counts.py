@@ -1,0 +1,252 @@
+"""What a report is made of: counts, which it takes from whoever counts, from Arrow or from Spark.
+
+What always holds: equal logs give equal counts, whoever counts; nothing here grows with the number of messages, only
+with that of queues and intervals. Times are µs since 1970, in UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+__all__ = ["Counts", "Deliveries", "Doubt", "Grid", "Held", "Latency", "QueueBytes", "Scope", "step_us"]
+
+SECOND_US: Final = 1_000_000
+EXACT_STEPS: Final = 128  # as logstore.spark.analyses.latency_histogram has them
+BUCKETS_MAX: Final = 160
+OLDEST: Final = 10  # of the messages that live, told one by one
+_NICE_MS: Final = (10, 20, 50, 100, 200, 500)
+_NICE_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200)
+_NICE_DAYS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 366)
+NICE_US: Final = (
+    *(one * 1000 for one in _NICE_MS),
+    *(one * SECOND_US for one in _NICE_S),
+    *(one * 86_400 * SECOND_US for one in _NICE_DAYS),
+)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def micros(time: datetime) -> int:
+    """µs since 1970, exactly."""
+    return (time - EPOCH) // timedelta(microseconds=1)
+
+
+def moment(us: int) -> datetime:
+    """The other way round."""
+    return EPOCH + timedelta(microseconds=us)
+
+
+def step_us(step: int) -> tuple[int, int]:
+    """The latencies that one step of a histogram holds: from, and below."""
+    if step < EXACT_STEPS:
+        return step, step + 1
+    shift = step // 64 - 1
+    low = (step - shift * 64) << shift
+    return low, low + (1 << shift)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is asked for."""
+
+    queues: frozenset[int] | None = None
+    """Only these."""
+    start_us: int | None = None
+    stop_us: int | None = None
+    """Only what happened in between, ``stop_us`` not included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Intervals of time, one after the other, cut as counted from 1970."""
+
+    start_us: int
+    step_us: int
+    buckets: int
+
+    @classmethod
+    def over(cls, first_us: int, last_us: int) -> Grid:
+        """The finest that covers both with at most ``BUCKETS_MAX`` intervals of a length that people know."""
+        for step in NICE_US:
+            start = first_us - first_us % step
+            buckets = (last_us - start) // step + 1
+            if buckets <= BUCKETS_MAX:
+                return cls(start, step, buckets)
+        start = first_us - first_us % NICE_US[-1]
+        step = NICE_US[-1] * -(-((last_us - start) // NICE_US[-1] + 1) // (BUCKETS_MAX - 1))  # one more by cutting
+        start = first_us - first_us % step
+        return cls(start, step, (last_us - start) // step + 1)
+
+    @property
+    def stop_us(self) -> int:
+        """The end of the last one."""
+        return self.start_us + self.step_us * self.buckets
+
+    def within(self, scope: Scope) -> tuple[int, int]:
+        """From when to before when things are counted: the first and last interval may be asked for in part."""
+        start = self.start_us if scope.start_us is None else max(self.start_us, scope.start_us)
+        return start, self.stop_us if scope.stop_us is None else min(self.stop_us, scope.stop_us)
+
+    def index(self, us: int) -> int:
+        """Of the interval in which a time lies; below 0 or beyond the last for others."""
+        return (us - self.start_us) // self.step_us
+
+    def times(self) -> list[datetime]:
+        """Where they begin."""
+        return [moment(self.start_us + self.step_us * index) for index in range(self.buckets)]
+
+
+@dataclass(slots=True)
+class Latency:
+    """From enqueue to dequeue, of one queue, as a histogram."""
+
+    count: int = 0
+    total_us: int = 0
+    min_us: int = 0
+    max_us: int = 0
+    steps: dict[int, int] = field(default_factory=dict)
+
+    def add(self, steps: dict[int, int], total_us: int, min_us: int, max_us: int) -> None:
+        """Others, which are at least one."""
+        self.min_us = min(self.min_us, min_us) if self.count else min_us
+        self.max_us = max(self.max_us, max_us)
+        self.total_us += total_us
+        for step, count in steps.items():
+            self.steps[step] = self.steps.get(step, 0) + count
+            self.count += count
+
+    def quantile_us(self, rank: float) -> float:
+        """At most 0.8 % from the latency that so large a part of all does not exceed, and never beyond the extremes."""
+        wanted, seen = rank * self.count, 0
+        for step in sorted(self.steps):
+            seen += self.steps[step]
+            if seen >= wanted:
+                low, high = step_us(step)
+                middle = (low + high - 1) / 2
+                return min(max(middle, float(self.min_us)), float(self.max_us))
+        return float(self.max_us)
+
+
+@dataclass(slots=True)
+class QueueBytes:
+    """What the messages that came to a queue first cost the log."""
+
+    messages: int = 0
+    places: int = 0
+    content_bytes: int = 0
+    record_bytes: int = 0
+    copied_bytes: int = 0
+
+    def add(self, messages: int, places: int, content: int, record: int, copied: int) -> None:
+        """More of them."""
+        self.messages += messages
+        self.places += places
+        self.content_bytes += content
+        self.record_bytes += record
+        self.copied_bytes += copied
+
+    @property
+    def amplification(self) -> float | None:
+        """Bytes written for each byte of records as first written."""
+        return (self.record_bytes + self.copied_bytes) / self.record_bytes if self.record_bytes else None
+
+
+@dataclass(slots=True)
+class Deliveries:
+    """How often what ended on a queue had been delivered, and what became a dead letter."""
+
+    settled: int = 0
+    told: int = 0
+    redelivered: int = 0
+    deliveries: int = 0
+    most: int = 0
+    dead: int = 0
+    last_dead_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A message that lives."""
+
+    id: int
+    queue_id: int | None
+    """The first on which it waits."""
+    since_us: int | None
+    """Its enqueue, else its start; None: the log no longer tells."""
+    content_bytes: int
+    places: int
+    pending: int
+    staged: bool
+    moved: bool
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The first has lived longest; one of which the log no longer tells is older than all of which it does."""
+        return -1 if self.since_us is None else self.since_us, self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A prepared transaction without an outcome."""
+
+    tx_id: int
+    xid: str | None
+    since_us: int | None
+    operations: int
+    queue_ids: tuple[int, ...]
+
+
+WRITTEN: Final = ("records", "record_bytes", "copied_bytes", "messages", "content_bytes", "commits", "rollbacks")
+
+
+@dataclass(slots=True)
+class Counts:
+    """All of it. Lists have one number for each interval of the grid."""
+
+    grid: Grid
+    names: dict[int, str] = field(default_factory=dict)
+    """Of queues; one that is not here has none any more."""
+    opening: dict[int, int] = field(default_factory=dict)
+    """Places that were there before the first interval: see :meth:`anchor`."""
+    came: dict[int, list[int]] = field(default_factory=dict)
+    went: dict[int, list[int]] = field(default_factory=dict)
+    written: dict[str, list[int]] = field(default_factory=dict)
+    """By the names of WRITTEN; of the whole log, whatever queues are asked for."""
+    latency: dict[int, Latency] = field(default_factory=dict)
+    bytes: dict[int | None, QueueBytes] = field(default_factory=dict)
+    """None: never on any queue."""
+    deliveries: dict[int, Deliveries] = field(default_factory=dict)
+    outcomes: dict[str, int] = field(default_factory=dict)
+    """Of closed messages."""
+    open_messages: int = 0
+    open_places: int = 0
+    open_bytes: int = 0
+    open_pending: int = 0
+    open_staged: int = 0
+    oldest: list[Held] = field(default_factory=list)
+    doubts: list[Doubt] = field(default_factory=list)
+
+    def anchor(self, waiting: dict[int, int], later: dict[int, int]) -> None:
+        """Work out what was there at the beginning from what is there at the end.
+
+        ``waiting``: places on each queue at the end of the log; ``later``: by how much it grew after the last interval.
+        Not counted from the beginning on: of a message that began and ended where the log was recycled since, the
+        log tells the dequeue only.
+        """
+        for queue_id in sorted({*self.came, *self.went, *waiting, *later}):
+            grew = sum(self.came.get(queue_id, ())) - sum(self.went.get(queue_id, ())) + later.get(queue_id, 0)
+            self.opening[queue_id] = waiting.get(queue_id, 0) - grew
+
+    def depths(self, queue_id: int) -> list[int]:
+        """How deep it is at the end of each interval."""
+        came, went = self.came.get(queue_id), self.went.get(queue_id)
+        depth, found = self.opening.get(queue_id, 0), []
+        for index in range(self.grid.buckets):
+            depth += (came[index] if came else 0) - (went[index] if went else 0)
+            found.append(depth)
+        return found
+
+    def queue_ids(self) -> list[int]:
+        """Every queue on which anything was, by id."""
+        return sorted({*self.opening, *self.came, *self.went})

@@ -1,0 +1,196 @@
+"""The figures of a report: one plain document, which ``--json`` prints as it is and the page draws.
+
+Every list of queues is complete and sorted by what it is about, largest first; ``rest`` sums up those that a page has
+no room for. Times are texts in ISO 8601 (UTC), spans µs, sizes bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from logstore.report.counts import Latency, QueueBytes, moment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from logstore.report.counts import Counts, Held
+
+__all__ = ["figures"]
+
+RANKS: Final = {"p50_us": 0.5, "p90_us": 0.9, "p99_us": 0.99, "p999_us": 0.999}
+
+
+def figures(counts: Counts, facts: dict[str, Any], top: int) -> dict[str, Any]:
+    """Everything that was counted, with ``facts`` about the store before it; ``top`` queues are told one by one."""
+    return {
+        **facts,
+        "interval_s": counts.grid.step_us / 1e6,
+        "times": [time.isoformat() for time in counts.grid.times()],
+        "top": top,
+        "summary": _summary(counts) | {"unseen": None if facts["from"] or facts["to"] else _unseen(counts)},
+        "depth": _depth(counts, top),
+        "written": counts.written,
+        "latency": _latency(counts, top),
+        "bytes": _bytes(counts, top),
+        "deliveries": _deliveries(counts),
+        "oldest": [_held(counts, held) for held in counts.oldest],
+        "in_doubt": [
+            {
+                "tx_id": doubt.tx_id,
+                "xid": doubt.xid,
+                "since": _iso(doubt.since_us),
+                "operations": doubt.operations,
+                "queues": [_named(counts, queue_id)["queue"] for queue_id in doubt.queue_ids],
+            }
+            for doubt in counts.doubts
+        ],
+    }
+
+
+def _iso(us: int | None) -> str | None:
+    return None if us is None else moment(us).isoformat()
+
+
+def _named(counts: Counts, queue_id: int | None) -> dict[str, Any]:
+    """The queue's id and name; None for both: never on any."""
+    return {"queue_id": queue_id, "queue": None if queue_id is None else counts.names.get(queue_id)}
+
+
+def _summary(counts: Counts) -> dict[str, Any]:
+    return {
+        "published": sum(counts.written.get("messages", ())),
+        "records": sum(counts.written.get("records", ())),
+        "record_bytes": sum(counts.written.get("record_bytes", ())),
+        "content_bytes": sum(counts.written.get("content_bytes", ())),
+        "closed": sum(counts.outcomes.values()),
+        "outcomes": dict(sorted(counts.outcomes.items())),
+        "open": counts.open_messages,
+        "places": counts.open_places,
+        "open_bytes": counts.open_bytes,
+        "pending": counts.open_pending,
+        "staged": counts.open_staged,
+        "queues": len(counts.queue_ids()),
+        "in_doubt": len(counts.doubts),
+        "oldest_is_known": all(one.since_us is not None for one in counts.oldest),
+        "oldest_since": _iso(min((one.since_us for one in counts.oldest if one.since_us is not None), default=None)),
+    }
+
+
+def _unseen(counts: Counts) -> int:
+    """Places that ended, of messages whose beginning the log has let go of, and that were never moved."""
+    ended = sum(map(sum, counts.went.values()))
+    return max(ended - sum(one.settled for one in counts.deliveries.values()), 0)
+
+
+def _sum(rows: Iterable[list[int]], length: int) -> list[int]:
+    total = [0] * length
+    for row in rows:
+        total = [one + other for one, other in zip(total, row, strict=True)]
+    return total
+
+
+def _depth(counts: Counts, top: int) -> dict[str, Any]:
+    buckets = counts.grid.buckets
+    empty = [0] * buckets
+    queues = []
+    for queue_id in counts.queue_ids():
+        depths = counts.depths(queue_id)
+        came, went = counts.came.get(queue_id, empty), counts.went.get(queue_id, empty)
+        queues.append(
+            {
+                **_named(counts, queue_id),
+                "enqueued": sum(came),
+                "ended": sum(went),
+                "deepest": max([counts.opening.get(queue_id, 0), *depths]),
+                "depth": depths[-1] if depths else counts.opening.get(queue_id, 0),
+                "values": depths,
+            }
+        )
+    queues.sort(key=lambda one: (-one["deepest"], -one["enqueued"], one["queue_id"]))
+    others = queues[top:]
+    found: dict[str, Any] = {
+        "queues": [{name: value for name, value in one.items() if name != "values"} for one in queues],
+        "series": [{name: one[name] for name in ("queue_id", "queue", "values")} for one in queues[:top]],
+        "rest": None,
+        "total": _sum((one["values"] for one in queues), buckets),
+        "enqueued": _sum(counts.came.values(), buckets),
+        "ended": _sum(counts.went.values(), buckets),
+    }
+    if others:
+        sums = {name: sum(one[name] for one in others) for name in ("enqueued", "ended", "depth")}
+        values = _sum((one["values"] for one in others), buckets)
+        found["rest"] = {"queues": len(others), **sums, "deepest": max(values, default=0), "values": values}
+    return found
+
+
+def _latency_row(latency: Latency) -> dict[str, Any]:
+    quantiles = {name: latency.quantile_us(rank) for name, rank in RANKS.items()}
+    mean = latency.total_us / latency.count if latency.count else 0.0
+    return {"count": latency.count, "min_us": latency.min_us, "mean_us": mean, **quantiles, "max_us": latency.max_us}
+
+
+def _latency(counts: Counts, top: int) -> dict[str, Any]:
+    ranked = sorted(counts.latency.items(), key=lambda item: (-item[1].count, item[0]))
+    rest = Latency()
+    for _, one in ranked[top:]:
+        rest.add(one.steps, one.total_us, one.min_us, one.max_us)
+    return {
+        "queues": [{**_named(counts, queue_id), **_latency_row(one)} for queue_id, one in ranked],
+        "rest": {"queues": len(ranked) - top, **_latency_row(rest)} if rest.count else None,
+    }
+
+
+def _bytes_row(one: QueueBytes) -> dict[str, Any]:
+    names = ("messages", "places", "content_bytes", "record_bytes", "copied_bytes")
+    return {name: getattr(one, name) for name in names} | {"write_amplification": one.amplification}
+
+
+def _bytes(counts: Counts, top: int) -> dict[str, Any]:
+    def order(item: tuple[int | None, QueueBytes]) -> tuple[int, int]:
+        return -(item[1].record_bytes + item[1].copied_bytes), -1 if item[0] is None else item[0]
+
+    ranked = sorted(counts.bytes.items(), key=order)
+    rest, total = QueueBytes(), QueueBytes()
+    for index, (_, one) in enumerate(ranked):
+        for sums in (total, rest) if index >= top else (total,):
+            sums.add(one.messages, one.places, one.content_bytes, one.record_bytes, one.copied_bytes)
+    return {
+        "queues": [{**_named(counts, queue_id), **_bytes_row(one)} for queue_id, one in ranked],
+        "rest": {"queues": len(ranked) - top, **_bytes_row(rest)} if len(ranked) > top else None,
+        "total": _bytes_row(total),
+    }
+
+
+def _deliveries(counts: Counts) -> list[dict[str, Any]]:
+    ranked = sorted(counts.deliveries.items(), key=lambda item: (-item[1].redelivered, -item[1].dead, item[0]))
+    return [
+        {
+            **_named(counts, queue_id),
+            **{name: getattr(one, name) for name in ("settled", "told", "redelivered", "deliveries", "most")},
+            "dead_lettered": one.dead,
+            "last_dead_lettered": _iso(one.last_dead_us),
+        }
+        for queue_id, one in ranked
+    ]
+
+
+def _held(counts: Counts, held: Held) -> dict[str, Any]:
+    names = ("id", "content_bytes", "places", "pending", "staged", "moved")
+    told = {name: getattr(held, name) for name in names}
+    return {**_named(counts, held.queue_id), "since": _iso(held.since_us)} | told | {"remedy": _remedy(counts, held)}
+
+
+def _remedy(counts: Counts, held: Held) -> str:
+    """What would free it, in words."""
+    told = []
+    if held.queue_id is not None:
+        name = counts.names.get(held.queue_id)
+        more = f" and {held.places - 1} more" if held.places > 1 else ""
+        told.append(f"consume or purge queue {held.queue_id if name is None else repr(name)}{more}")
+    if held.pending:
+        told.append("commit or roll back the transaction that has work on it")
+    if not told and held.staged:
+        return "enqueue or destroy it; a restart drops it"
+    if not told and held.places:
+        return "consume or purge the queues on which it waits"
+    return "; ".join(told) if told else "it is going: nothing is to be done"

@@ -1,0 +1,255 @@
+"""A report of a log: how deep its queues were, how fast, what it cost, what holds it, as figures and as one page.
+
+It reads a store, beside its writer too, or what ``logstore export`` wrote, and changes neither. Counting is done here,
+with Arrow, or by Spark, which gives the same. Needs ``pip install '/path/to/checkout[report]'``.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from logstore.core import arguments
+from logstore.core.extras import require
+from logstore.core.regular_files import typed
+from logstore.errors import OptionError, StoreError, UnknownQueue
+from logstore.report.counts import Grid, Scope, micros, moment
+from logstore.report.sources import ExportSource, StoreSource, open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from logstore.report.counts import Counts
+    from logstore.report.sources import Source
+
+    Show = Callable[[str, int, int], None]
+
+__all__ = ["need_page", "report", "write_page"]
+
+TOP: Final = 10
+TOP_MAX: Final = 50
+NAMES_TOLD: Final = 10
+
+
+def report(
+    path: str | os.PathLike[str],
+    *,
+    queues: Sequence[str] = (),
+    start: datetime | None = None,
+    stop: datetime | None = None,
+    top: int = TOP,
+    title: str | None = None,
+    spark: SparkSession | None = None,
+    connect: str | None = None,
+    catalog: str | None = None,
+    show: Show = lambda *_: None,
+) -> dict[str, Any]:
+    """The figures of the store in ``path``, or of the export whose target it is: a plain document, ready for JSON.
+
+    ``queues``: only these. ``start``, ``stop``: only what happened from the one to before the other (both with a time
+    zone). ``top``: so many queues are told one by one in series, the others as one. ``spark``: a session that counts,
+    instead of this process. ``connect`` and ``catalog`` say where a store's catalog is, as in ``logstore.open``.
+    ``show`` is told what is being read, how far it is, and of how much.
+
+    Raises ``MissingExtra``, ``OptionError``, ``UnknownQueue``, and what reading a store or an export raises.
+    """
+    path = arguments.path("path", path)
+    queues = arguments.texts("queues", queues)
+    arguments.optional(arguments.moment, "start", start)
+    arguments.optional(arguments.moment, "stop", stop)
+    top = arguments.integer("top", top, 1, TOP_MAX)
+    arguments.optional(arguments.text, "title", title)
+    arguments.place(connect, catalog, called="catalog")
+    arguments.function("show", show)
+    if spark is not None:
+        arguments.having("spark", spark, ("createDataFrame", "sql"), "a SparkSession")
+    require("report", "numpy")
+    with typed(f"{path} cannot be read"), open_source(path, connect=connect, catalog=catalog) as source:
+        ids = _ids(source, queues)
+        scope = Scope(ids, None if start is None else micros(start), None if stop is None else micros(stop))
+        count = _by_arrow if spark is None else _by_spark
+        counts, span = count(source, scope, spark, show)
+        counts.names = source.names()
+        told = source.doubts()
+        if told is not None:
+            counts.doubts = told
+        return _document(source, counts, span, scope, queues, top, title)
+
+
+def _ids(source: Source, queues: Sequence[str]) -> frozenset[int] | None:
+    if not queues:
+        return None
+    known = source.names()
+    found = frozenset(queue_id for queue_id, name in known.items() if name in queues)
+    missing = sorted(set(queues) - {known[queue_id] for queue_id in found})
+    if missing:
+        names = sorted(known.values())
+        more = f" and {len(names) - NAMES_TOLD} more" if len(names) > NAMES_TOLD else ""
+        listed = ", ".join(map(repr, names[:NAMES_TOLD])) + more if names else "none"
+        raise UnknownQueue(f"{source.path} knows no queue {missing[0]!r}; there are: {listed}")
+    return found
+
+
+def _grid(span: tuple[int, int] | None, scope: Scope) -> Grid:
+    """The intervals of what is there and asked for; none if that is nothing."""
+    if span is None:
+        return Grid(scope.start_us or 0, 1_000_000, 0)
+    first = span[0] if scope.start_us is None else max(span[0], scope.start_us)
+    last = span[1] if scope.stop_us is None else min(span[1], scope.stop_us - 1)
+    return Grid.over(first, last) if first <= last else Grid(first, 1_000_000, 0)
+
+
+def _by_arrow(source: Source, scope: Scope, _: object, show: Show) -> tuple[Counts, tuple[int, int] | None]:
+    from logstore.report import arrow as report_arrow
+
+    facts = source.facts
+    length = max(facts.end_lsn - facts.base_lsn, 1)
+
+    def watched(what: str, batches: Iterator[Any], column: str) -> Iterator[Any]:
+        for batch in batches:
+            if batch.num_rows:
+                show(what, min(max(batch.column(column)[-1].as_py() - facts.base_lsn, 0), length), length)
+            yield batch
+
+    times = watched("looking at times", source.records(report_arrow.FIRST_COLUMNS), "lsn")
+    span, deletions = report_arrow.time_range(times)
+    records = watched("reading records", source.records(report_arrow.RECORD_COLUMNS), "lsn")
+    messages, open_rows = source.messages()
+    counted = watched("following messages", messages, "end_lsn")
+    return report_arrow.count(records, counted, open_rows, _grid(span, scope), scope, deletions), span
+
+
+def _by_spark(source: Source, scope: Scope, spark: Any, _: Show) -> tuple[Counts, tuple[int, int] | None]:
+    from logstore.report import spark as report_spark
+
+    with ExitStack() as stack:
+        records, messages, opened = _tables(source, spark, stack)
+        span = report_spark.time_range(records)
+        # Of a store all was read at one moment, and the core tells what is in doubt.
+        parts = source.doubts() is None
+        return report_spark.count(records, messages, opened, _grid(span, scope), scope, parts=parts), span
+
+
+def _tables(source: Source, spark: SparkSession, stack: ExitStack) -> tuple[DataFrame, DataFrame, DataFrame]:
+    """Records, messages and open messages for Spark.
+
+    Of a store, what follows messages is one pass by nature: it is made here, into files that are gone afterwards.
+    """
+    from logstore.report.arrow import RECORD_COLUMNS
+
+    place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="logstore-report-")))
+    if isinstance(source, ExportSource):
+        records = _parquet(spark, source.files("records"), RECORD_COLUMNS, "records")
+        messages = _parquet(spark, source.files("messages"), None, "messages")
+        opened = _written(source.open_rows().to_batches(), place / "open.parquet", "open")
+        return records, messages, _parquet(spark, [opened], None, "open")
+    import json
+
+    from logstore import spark as facade
+
+    if not isinstance(source, StoreSource):
+        raise TypeError(f"Spark reads stores and exports, not {source!r}")
+    bounds = json.dumps({str(source.path.absolute()): (source.start_lsn, source.stop_lsn)})
+    records = facade.read(spark, source.path, columns=RECORD_COLUMNS, snapshot=bounds)
+    batches, open_rows = source.messages()
+    closed = _written(batches, place / "messages.parquet", "messages")
+    opened = _written(open_rows().to_batches(), place / "open.parquet", "open")
+    return records, _parquet(spark, [closed], None, "messages"), _parquet(spark, [opened], None, "open")
+
+
+def _written(batches: Any, path: Path, kind: str) -> str:
+    parquet = require("report", "pyarrow.parquet")
+    with parquet.ParquetWriter(path, _schema(kind)) as writer:
+        for batch in batches:
+            writer.write_batch(batch.cast(_schema(kind)))
+    return str(path)
+
+
+def _schema(kind: str) -> Any:
+    """As Parquet and Spark have it: texts without dictionaries."""
+    from logstore import arrow
+
+    return {"records": arrow.RECORDS, "messages": arrow.MESSAGES, "open": arrow.OPEN}[kind]
+
+
+def _parquet(spark: SparkSession, paths: list[str], columns: Sequence[str] | None, kind: str) -> DataFrame:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    made = from_arrow_schema(_schema(kind))
+    table = spark.read.schema(made).parquet(*paths) if paths else spark.createDataFrame([], made)
+    return table if columns is None else table.select(*columns)
+
+
+def _document(
+    source: Source,
+    counts: Counts,
+    span: tuple[int, int] | None,
+    scope: Scope,
+    queues: Sequence[str],
+    top: int,
+    title: str | None,
+) -> dict[str, Any]:
+    from logstore.report.figures import figures
+
+    def iso(us: int | None) -> str | None:
+        return None if us is None else moment(us).isoformat()
+
+    facts = source.facts
+    told = {
+        "title": title or f"{source.path.absolute().name}: a report",
+        "store": str(source.path),
+        "kind": facts.kind,
+        "uuid": facts.uuid,
+        "state": facts.state,
+        "base_lsn": facts.base_lsn,
+        "end_lsn": facts.end_lsn,
+        "log_bytes": facts.log_bytes,
+        "first_time": None if span is None else iso(span[0]),
+        "last_time": None if span is None else iso(span[1]),
+        "from": iso(scope.start_us),
+        "to": iso(scope.stop_us),
+        "queues_asked": list(queues),
+    }
+    return {**figures(counts, told, top), "tail": source.tail()}
+
+
+def need_page() -> None:
+    """Raises ``MissingExtra`` without what :func:`write_page` needs: better known before a long log is read."""
+    require("report", "matplotlib")
+    require("report", "jinja2")
+
+
+def write_page(found: dict[str, Any], target: str | os.PathLike[str]) -> None:
+    """Write the page of a report's figures to a file: whole, or not at all; what was there is replaced only then.
+
+    Raises ``MissingExtra``, ``OptionError`` for a target that is no file, ``StoreError`` if it cannot be written.
+    """
+    from logstore.report.page import page
+
+    goal = arguments.path("target", target)
+    with typed(f"{goal} cannot be written"):
+        if goal.is_dir():
+            raise OptionError(f"the target {goal} is a directory: name a file")
+    try:
+        text = page(arguments.instance("found", found, dict, what="the document that report() gives"))
+    except KeyError as problem:
+        raise OptionError(f"found is not the document that report() gives: it has no {problem}") from problem
+    staged = goal.parent / f".{goal.name}.{secrets.token_hex(4)}"
+    try:
+        with staged.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        staged.replace(goal)
+    except OSError as error:
+        raise StoreError(f"{goal} cannot be written: {error.strerror}; choose another place with -o") from error
+    finally:
+        with suppress(OSError):
+            staged.unlink(missing_ok=True)

@@ -1,0 +1,274 @@
+"""Where a report's rows come from: a store, whatever state it is in, or the target of an export.
+
+What always holds: a report shows one state. Beside a writer that is what was durable when it began, and a hold keeps
+it until it has been read; of an export it is what its manifest names, whatever an export writes meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from abc import ABC, abstractmethod
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from xxhash import xxh64_hexdigest
+
+from logstore.core.extras import require
+from logstore.core.regular_files import read_start
+from logstore.errors import StoreError
+from logstore.holds import LIMIT_BYTES, hold, list_holds
+from logstore.inspect import Inspection, Reader, read_catalog
+from logstore.report.counts import Doubt
+from logstore.store.tail import read_tail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import TracebackType
+
+    from logstore.export.manifest import Manifest
+    from logstore.inspect import ReaderInfo
+
+__all__ = ["ExportSource", "Source", "StoreSource", "open_source"]
+
+MANIFEST: Final = "_manifest.json"
+EXPORT_LOCK: Final = "_LOCK"
+HOLD_S: Final = 6 * 3600.0
+HOLDERS: Final = 10
+TRIES: Final = 10
+BATCH_ROWS: Final = 1 << 16
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is said of the source as a whole."""
+
+    kind: str
+    """``store`` or ``export``."""
+    uuid: str
+    state: str
+    base_lsn: int
+    end_lsn: int
+    log_bytes: int
+
+
+class Source(ABC):
+    """What a report is made of. A context manager: what it holds is let go at its end."""
+
+    facts: Facts
+    path: Path
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @abstractmethod
+    def records(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Record batches with these columns."""
+
+    @abstractmethod
+    def messages(self) -> tuple[Iterator[Any], Callable[[], Any]]:
+        """Batches of closed messages, and what gives the table of open ones once those are exhausted."""
+
+    @abstractmethod
+    def names(self) -> dict[int, str]:
+        """Of the queues, by id, as far as somebody knows them."""
+
+    def tail(self) -> dict[str, Any] | None:
+        """What holds the tail, as ``logstore tail --json`` says it; None of an export."""
+        return None
+
+    def doubts(self) -> list[Doubt] | None:
+        """Transactions in doubt; None: the records must tell."""
+        return None
+
+
+class StoreSource(Source):
+    """A store."""
+
+    def __init__(self, store_dir: str | os.PathLike[str], *, connect: str | None, catalog: str | None) -> None:
+        super().__init__()
+        self.path = Path(store_dir)
+        self._connect, self._catalog = connect, catalog
+        self._tail: dict[str, Any] = {}
+        self._doubts: list[Doubt] = []
+        with self._stack as stack:
+            with Reader(self.path) as reader:
+                info = reader.info
+            self.hold = None
+            self.start_lsn = info.base_lsn
+            if info.live:
+                limit = max(LIMIT_BYTES, info.log_bytes)
+                name = f"report-{os.getpid()}-{secrets.token_hex(4)}"
+                self.hold = stack.enter_context(hold(self.path, name, limit_bytes=limit, expires_s=HOLD_S))
+                self.start_lsn = self.hold.lsn
+                with Reader(self.path, hold=self.hold) as reader:
+                    info = reader.info
+            self.stop_lsn = info.end_lsn  # after a crash what recovery will accept
+            catalog_view = read_catalog(self.path, info, connect=connect, schema=catalog)
+            self._names = {queue.id: queue.name for queue in catalog_view.queues}
+            self._look(info)
+            self._stack = stack.pop_all()
+        self.facts = Facts("store", str(info.uuid), info.state, self.start_lsn, self.stop_lsn, info.log_bytes)
+
+    def _look(self, info: ReaderInfo) -> None:
+        """What the core makes of it."""
+        with Inspection(self.path) as found:
+            found.read()
+            told = read_tail(found.handle, self._names, list_holds(self.path), HOLDERS)
+            self._tail = told.as_dict() | {"log_bytes": info.log_bytes}
+            own = None if self.hold is None else self.hold.name
+            self._tail["holds"] = [one for one in self._tail["holds"] if one["name"] != own]
+            self._doubts = [
+                Doubt(
+                    one.id,
+                    None if one.xid is None else str(one.xid),
+                    one.prepared_us or one.started_us or None,
+                    len(one.work),
+                    tuple(sorted({work.queue_id for work in one.work if work.queue_id})),
+                )
+                for one in found.transactions()
+                if one.prepared
+            ]
+
+    def names(self) -> dict[int, str]:
+        """As the catalog has them."""
+        return self._names
+
+    def records(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Read from the segments, as often as it is asked for."""
+        from logstore import arrow
+
+        yield from arrow.read(
+            self.path,
+            start_lsn=self.start_lsn,
+            stop_lsn=self.stop_lsn,
+            columns=columns,
+            hold=self.hold,
+            queue_names=self._names,
+        )
+
+    def messages(self) -> tuple[Iterator[Any], Callable[[], Any]]:
+        """One pass over the log."""
+        from logstore.rows.messages import MessageScan
+
+        scan = MessageScan(
+            self.path,
+            start_lsn=self.start_lsn,
+            stop_lsn=self.stop_lsn,
+            seed=None,
+            hold=self.hold,
+            queue_names=self._names,
+        )
+        return iter(self._stack.enter_context(scan)), scan.open_rows
+
+    def tail(self) -> dict[str, Any] | None:
+        """As the log tells it."""
+        return self._tail
+
+    def doubts(self) -> list[Doubt] | None:
+        """As the core has them, with when they were prepared, even if they were relocated since."""
+        return self._doubts
+
+
+class ExportSource(Source):
+    """What an export wrote. Records, messages and the open set are of one moment: that of its manifest."""
+
+    def __init__(self, target: str | os.PathLike[str]) -> None:
+        from logstore.export.target import checked_manifest
+
+        super().__init__()
+        self.path = Path(target)
+        self.manifest, self._opened = self._state(checked_manifest)
+        manifest = self.manifest
+        size = sum(file.bytes for file in (*manifest.files, *manifest.of("open")))
+        self.facts = Facts("export", str(manifest.store), "exported", manifest.first_lsn, manifest.last_lsn, size)
+
+    def _state(self, checked_manifest: Callable[[Path], Manifest | None]) -> tuple[Manifest, bytes]:
+        """A manifest and the open set of its moment; another export may be between two renames."""
+        for _ in range(TRIES):
+            manifest = checked_manifest(self.path)
+            if manifest is None:
+                raise StoreError(f"{self.path} has no {MANIFEST} any more: give the target of an export")
+            opened = self._open_bytes(manifest)
+            if opened is not None:
+                return manifest, opened
+            time.sleep(0.2)
+        raise StoreError(
+            f"{self.path}: the open set is not the manifest's: an export is writing it, or was interrupted; "
+            "run the export again, then this"
+        )
+
+    def _open_bytes(self, manifest: Manifest) -> bytes | None:
+        """The open set if it is the one that this manifest names; the file is replaced by each export."""
+        if manifest.open is None:
+            return None
+        try:
+            raw, _ = read_start(self.path / manifest.open.path, manifest.open.bytes + 1)
+        except FileNotFoundError:
+            return None
+        return raw if xxh64_hexdigest(raw) == manifest.open.xxh64 else None
+
+    def files(self, dataset: str) -> list[str]:
+        """The paths of the Parquet files of one dataset, in order."""
+        return [str(self.path / file.path) for file in self.manifest.of(dataset)]
+
+    def _batches(self, dataset: str, columns: Sequence[str] | None) -> Iterator[Any]:
+        from logstore.export.manifest import ExportDamaged
+
+        arrow, parquet = require("report", "pyarrow"), require("report", "pyarrow.parquet")
+        for path in self.files(dataset):
+            try:
+                with parquet.ParquetFile(path) as file:
+                    yield from file.iter_batches(BATCH_ROWS, columns=None if columns is None else list(columns))
+            except (OSError, arrow.ArrowException) as error:
+                raise ExportDamaged(
+                    f"{path} cannot be read ({error}): restore it; logstore export --verify {self.path} tells all that "
+                    "is missing or damaged"
+                ) from error
+
+    def records(self, columns: Sequence[str]) -> Iterator[Any]:
+        """From its files."""
+        return self._batches("records", columns)
+
+    def messages(self) -> tuple[Iterator[Any], Callable[[], Any]]:
+        """From its files."""
+        return self._batches("messages", None), self.open_rows
+
+    def open_rows(self) -> Any:
+        """The table of open messages, of the manifest's moment."""
+        pyarrow, parquet = require("report", "pyarrow"), require("report", "pyarrow.parquet")
+        return parquet.read_table(pyarrow.BufferReader(self._opened))
+
+    def names(self) -> dict[int, str]:
+        """As the records have them."""
+        found: dict[int, str] = {}
+        for batch in self._batches("records", ("queue_id", "queue")):
+            found |= {queue_id: name for queue_id, name in _pairs(batch) if name is not None}
+        return found
+
+
+def _pairs(batch: Any) -> list[tuple[int, str | None]]:
+    """Each queue once with its name."""
+    pyarrow = require("report", "pyarrow")
+    table = pyarrow.Table.from_batches([batch]).group_by(["queue_id", "queue"]).aggregate([])
+    ids, names = (table.column(name).to_pylist() for name in ("queue_id", "queue"))
+    return [(one, name) for one, name in zip(ids, names, strict=True) if one is not None]
+
+
+def open_source(path: str | os.PathLike[str], *, connect: str | None = None, catalog: str | None = None) -> Source:
+    """A store's directory, or an export's target. Raises what reading it raises."""
+    require("report", "pyarrow")
+    if any((Path(path) / name).is_file() for name in (MANIFEST, EXPORT_LOCK)):
+        return ExportSource(path)
+    return StoreSource(path, connect=connect, catalog=catalog)

@@ -1,0 +1,241 @@
+"""Messages as rows: one pass over the log that gives one row for each message whose life has ended.
+
+The core keeps what is open and fills the columns (csrc/analysis/message_rows.h); here they are given types and are not
+copied. A pass ended anywhere and begun again there, with the open set that it left, gives the very rows of one pass.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from logstore._core import ffi, lib
+from logstore.core import arguments
+from logstore.core.extras import require
+from logstore.core.native import check, failure
+from logstore.errors import OptionError, StoreClosed
+from logstore.inspect import LogRecycled, Reader
+from logstore.rows.scan import REASONS, column_array
+from logstore.rows.schema import message_schema, open_schema
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+    import pyarrow as pa
+
+    from logstore.holds import Hold
+
+__all__ = ["OUTCOMES", "REST_KEY", "MessageScan"]
+
+OUTCOMES: Final = ("dequeued", "queue_deleted", "destroyed", "rolled_back", "dropped")
+"""How a message's life ends."""
+
+REST_KEY: Final = b"logstore.scan"
+"""In the metadata of an open set's schema: what a pass leaves that is no message's."""
+
+BATCH_ROWS: Final = 1 << 16
+_PLACE_COLUMNS: Final = 10
+_FACTS: Final = lib.LS_MESSAGE_COLUMNS - _PLACE_COLUMNS  # columns of the row itself; those of places stand behind them
+_DICTIONARIES: Final = frozenset({"queue", "outcome", "reason"})
+
+
+class MessageScan:
+    """The messages whose life ended from ``start_lsn`` (the log's beginning) to before ``stop_lsn`` (its end).
+
+    A context manager; iterating over it gives record batches of :attr:`schema`, sorted by (``end_lsn``, ``id``), of at
+    most ``batch_rows`` rows. After the last, :meth:`open_rows` has the messages that are open at :attr:`stop_lsn`. What
+    began before ``start_lsn`` is known by ``seed``, the open set of a pass that ended there, or by its next relocation.
+
+    ``queue_names`` names the queues that have a name. ``hold``: reads what it keeps, and ``keep_lsn`` what another
+    process's hold keeps; without one a live writer may be faster. Raises ``OptionError`` for a seed that is none,
+    ``CorruptLog`` where the log is damaged, ``LogRecycled`` if the writer was faster, ``MissingExtra``, and what
+    opening a :class:`~logstore.inspect.Reader` raises. One thread at a time uses it.
+    """
+
+    def __init__(
+        self,
+        store_dir: str | os.PathLike[str],
+        *,
+        start_lsn: int | None = None,
+        stop_lsn: int | None = None,
+        seed: pa.Table | None = None,
+        hold: Hold | None = None,
+        keep_lsn: int | None = None,
+        queue_names: Mapping[int, str],
+        batch_rows: int = BATCH_ROWS,
+    ) -> None:
+        arrow = require("arrow", "pyarrow")
+        start = _lsn("start_lsn", start_lsn, 0)
+        rows = arguments.integer("batch_rows", batch_rows, 1, lib.LS_MESSAGE_ROWS_MAX)
+        names_by_id = arguments.names_by_id("queue_names", queue_names)
+        if seed is not None:
+            arguments.instance("seed", seed, arrow.Table, what="a pyarrow.Table, as open_rows() gives it")
+        self._reader = Reader(store_dir, from_lsn=start, hold=hold, keep_lsn=keep_lsn)
+        try:
+            stop = _lsn("stop_lsn", stop_lsn, self._reader.info.end_lsn)
+            self.start_lsn = start
+            """The first LSN that counts."""
+            self.stop_lsn = max(start, min(stop, self._reader.info.end_lsn))
+            """Where the rows end: a pass that begins here goes on with what is open."""
+            named = sorted(names_by_id)
+            names = arrow.array([names_by_id[number] for number in named], arrow.string())
+            self._dictionaries = {
+                "queue": names,
+                "outcome": arrow.array(OUTCOMES, arrow.string()),
+                "reason": arrow.array(REASONS, arrow.string()),
+            }
+            self.schema: pa.Schema = _with_dictionaries(message_schema())
+            """Of the batches."""
+            made = ffi.new("ls_message_rows **")
+            ids = ffi.new("uint32_t[]", named)
+            check(lib.ls_message_rows_new(start, self.stop_lsn, ids, len(named), rows, made))
+            self._c: Any = ffi.gc(made[0], lib.ls_message_rows_free)
+            self._began = False
+            if seed is not None:
+                self._seed(seed)
+        except BaseException:
+            self._reader.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of files and memory; a second call is harmless. Batches that were given out stay."""
+        if self._c is not None:
+            ffi.release(self._c)
+            self._c = None
+        self._reader.close()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        while True:
+            code, owner = self._next(lambda into: lib.ls_message_rows_next(self._handle(), self._reader.handle, into))
+            if code == lib.LS_END:
+                return
+            if code == lib.LS_RECYCLED and not self._began:
+                raise LogRecycled(failure(code).message)
+            if code != 0:
+                raise self._reader.explained(code)
+            self._began = True
+            if owner is not None:  # else enough was read for one call
+                yield self._batch(owner, self.schema)
+
+    def open_rows(self) -> pa.Table:
+        """The messages that are open where the rows end, by id; once all batches were read.
+
+        Keep the metadata of its schema with it: the next pass needs that too. Raises ``WrongState`` before the end.
+        """
+        arrow = require("arrow", "pyarrow")
+        plain = open_schema()
+        schema = _with_dictionaries(plain)
+        batches = []
+        while True:
+            code, owner = self._next(lambda into: lib.ls_message_rows_open(self._handle(), into))
+            if code == lib.LS_END:
+                break
+            check(code)
+            batches.append(self._batch(owner, schema))
+        table = arrow.Table.from_batches(batches, schema=schema).cast(plain)
+        bytes_, count = ffi.new("uint8_t **"), ffi.new("size_t *")
+        check(lib.ls_message_rows_rest(self._handle(), ffi.cast("const uint8_t **", bytes_), count))
+        rest = bytes(ffi.buffer(bytes_[0], count[0])) if count[0] else b""
+        return table.replace_schema_metadata({REST_KEY: rest.hex().encode()})
+
+    # ---- From C to Arrow
+
+    def _handle(self) -> Any:
+        if self._c is None:
+            raise StoreClosed("this scan is closed: make another one")
+        return self._c
+
+    def _next(self, call: Any) -> tuple[int, Any]:
+        into = ffi.new("ls_columns **")
+        code = call(into)
+        return code, ffi.gc(into[0], lib.ls_columns_free) if into[0] != ffi.NULL else None
+
+    def _batch(self, owner: Any, schema: pa.Schema) -> pa.RecordBatch:
+        arrow = require("arrow", "pyarrow")
+        columns, rows = ffi.new("ls_column[]", lib.LS_MESSAGE_COLUMNS), ffi.new("uint64_t *")
+        lib.ls_columns_get(owner, columns, lib.LS_MESSAGE_COLUMNS, rows)
+        at = {name: columns[number] for number, name in enumerate(_names())}
+        arrays = []
+        for field in schema:
+            if field.name == "places":
+                child = self._places(field.type.value_type, columns, owner)
+                arrays.append(column_array(at["places"], field.type, rows[0], owner, child))
+            else:
+                arrays.append(self._array(field, at[field.name], rows[0], owner))
+        return arrow.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _array(self, field: pa.Field, column: Any, rows: int, owner: Any) -> pa.Array:
+        arrow = require("arrow", "pyarrow")
+        if field.name not in _DICTIONARIES:
+            return column_array(column, field.type, rows, owner)
+        indices = column_array(column, arrow.int32() if field.name == "queue" else arrow.int8(), rows, owner)
+        made = arrow.DictionaryArray.from_arrays(indices, self._dictionaries[field.name], safe=False)
+        return made if arrow.types.is_dictionary(field.type) else made.dictionary_decode()
+
+    def _places(self, kind: pa.DataType, columns: Any, owner: Any) -> pa.Array:
+        """The items of all rows' lists."""
+        arrow = require("arrow", "pyarrow")
+        items = columns[_FACTS].rows
+        arrays = [self._array(kind[i], columns[_FACTS + i], items, owner) for i in range(_PLACE_COLUMNS)]
+        return arrow.StructArray.from_arrays(arrays, fields=[kind[i] for i in range(_PLACE_COLUMNS)])
+
+    def _seed(self, table: pa.Table) -> None:
+        missing = {"id", "state"} - set(table.schema.names)
+        if missing:
+            raise OptionError(
+                f"seed is an open set, with the columns id and state, and this one lacks {' and '.join(missing)}"
+            )
+        types = require("arrow", "pyarrow").types
+        if not types.is_integer(table.schema.field("id").type) or not types.is_binary(table.schema.field("state").type):
+            raise OptionError(
+                "seed is an open set whose id is no number or whose state is no bytes: take it as a pass left it"
+            )
+        rest = (table.schema.metadata or {}).get(REST_KEY, b"")
+        try:
+            told = bytes.fromhex(rest.decode("ascii"))
+        except ValueError:
+            raise OptionError(f"the {REST_KEY.decode()} of seed is not what a pass left") from None
+        if told:
+            check(lib.ls_message_rows_seed_rest(self._c, told, len(told)))
+        arrow = require("arrow", "pyarrow")
+        wanted = arrow.schema([("id", arrow.int64()), ("state", arrow.binary())])
+        for batch in table.select(["id", "state"]).cast(wanted).to_batches():
+            ids, states = batch.columns
+            if ids.null_count or states.null_count:
+                raise OptionError("a row of seed has no id or no state: take it as a pass left it")
+            at, offsets = _address(ids.buffers()[1], "int64_t *"), _address(states.buffers()[1], "int32_t *")
+            values = _address(states.buffers()[2], "uint8_t *")
+            rows = batch.num_rows
+            check(lib.ls_message_rows_seed_all(self._c, at + ids.offset, values, offsets + states.offset, rows))
+
+
+def _address(buffer: pa.Buffer | None, kind: str) -> Any:
+    return ffi.cast(kind, 0 if buffer is None else buffer.address)
+
+
+def _names() -> list[str]:
+    """The core's columns, in their order, without those of places."""
+    return [*message_schema().names, "pending", "staged", "state"]
+
+
+def _with_dictionaries(schema: pa.Schema) -> pa.Schema:
+    """The same rows, where strings that repeat stand once."""
+    arrow = require("arrow", "pyarrow")
+    for number, field in enumerate(schema):
+        if field.name in _DICTIONARIES:
+            index = arrow.int32() if field.name == "queue" else arrow.int8()
+            schema = schema.set(number, field.with_type(arrow.dictionary(index, arrow.string())))
+    return schema
+
+
+def _lsn(name: str, value: object, otherwise: int) -> int:
+    return otherwise if value is None else arguments.integer(name, value, 0, arguments.LSN_MAX)

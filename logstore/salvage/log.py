@@ -1,0 +1,211 @@
+"""A damaged log from its base to its end: every readable record given to the replay, every gap between them named.
+
+Where the log ends is decided as recovery decides it (docs/recovery.md): in the last segment, at or above W, a batch
+that is not accepted is a torn tail, which no acknowledged message can be in; below W it is damage, and what can be read
+of it counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from logstore.codec.files import SEGMENT_HEADER_BYTES
+from logstore.codec.records import Record, RecordType
+from logstore.salvage.replay import SalvageReplay
+from logstore.salvage.scan import NOTHING_READABLE, BatchRun, Damaged, Gap, batches
+from logstore.salvage.write import first_lsn_beyond
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from logstore.salvage.source import SegmentFile, Source
+
+_SEALS = frozenset({RecordType.FOOTER, RecordType.CLOSE})  # what a segment that was left for another ends with
+
+
+@dataclass(slots=True)
+class Torn:
+    """A torn tail: bytes of a write that nobody was told had succeeded."""
+
+    lsn: int
+    end_lsn: int
+    records: int  # readable ones in it
+
+    @property
+    def bytes(self) -> int:
+        """How many."""
+        return self.end_lsn - self.lsn
+
+
+@dataclass(slots=True)
+class Log:
+    """What was read of a log."""
+
+    replay: SalvageReplay
+    base_lsn: int
+    end_lsn: int  # beyond everything that is known to have been written
+    watermark_lsn: int
+    gaps: list[Gap] = field(default_factory=list)
+    damaged: list[Damaged] = field(default_factory=list)  # without their bytes
+    torn: Torn | None = None
+    segments: int = 0
+    records: int = 0  # readable
+    bytes_read: int = 0
+    unreadable_bytes: int = 0  # that the disk did not give
+    headers: list[str] = field(default_factory=list)  # segments whose header is damaged
+
+
+class _Reading:
+    """One pass over the log."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.size = source.segment_size
+        self.files = [one for one in source.files if one.in_log]
+        base_lsn, watermark_lsn = self._ends()
+        self.files = [one for one in self.files if one.first_lsn >= base_lsn]
+        self.log = Log(SalvageReplay(base_lsn), base_lsn, watermark_lsn, watermark_lsn)
+        self._reached_lsn = base_lsn + SEGMENT_HEADER_BYTES  # all before it is accounted for
+        self._seal: RecordType | None = None  # the record that ended that segment, if nothing of it follows
+        self._epoch = 0
+
+    def _ends(self) -> tuple[int, int]:
+        """The base and W, from the newest batch records that can be read, and from what lies beside the log."""
+        base_lsn = watermark_lsn = 0
+        for one in reversed(self.files):
+            for run in self._runs(one):
+                for item in run.items:
+                    if isinstance(item, Record) and item.type is RecordType.CLOSE:
+                        watermark_lsn = max(watermark_lsn, item.lsn)
+                if run.batch is not None:
+                    base_lsn = max(base_lsn, run.batch.base_lsn)
+                    watermark_lsn = max(watermark_lsn, run.batch.durable_lsn)
+            if base_lsn:
+                break
+        for one in self.files:
+            watermark_lsn = max(watermark_lsn, one.header.prev_end_lsn if one.header is not None else 0)
+        if self.source.closed is not None:
+            watermark_lsn = max(watermark_lsn, self.source.closed.end_lsn)
+        if self.source.hint is not None:
+            watermark_lsn = max(watermark_lsn, self.source.hint.durable_lsn)
+        if not base_lsn:
+            base_lsn = min((one.first_lsn for one in self.files), default=watermark_lsn)
+        return base_lsn - base_lsn % self.size, watermark_lsn
+
+    def _runs(self, one: SegmentFile) -> Iterator[BatchRun]:
+        raw = self.source.segment(one)
+        end = len(raw) if one.cut_lsn is None else min(len(raw), one.cut_lsn - one.first_lsn)
+        return batches(raw, end, one.first_lsn, one.epoch, self.source.uuid)
+
+    # ---- Gaps
+
+    def _gap(self, gap: Gap) -> None:
+        if gap.end_lsn <= gap.lsn:
+            return
+        self.log.gaps.append(gap)
+        self.log.replay.apply(gap)
+
+    def _between(self, one: SegmentFile) -> None:
+        """What is not there between the segment before and this one."""
+        reached = self._reached_lsn
+        if one.first_lsn <= reached < one.first_lsn + SEGMENT_HEADER_BYTES + 1:
+            return  # the log begins here
+        if one.header is not None:
+            end_lsn = min(one.header.prev_end_lsn, one.first_lsn)
+            if end_lsn > reached:
+                self._gap(Gap(reached, end_lsn, "a segment, or the end of one, is missing"))
+            return
+        if not self._follows(one):
+            why = "where the log before this segment ended is not known: its header is damaged"
+            self._gap(Gap(reached, one.first_lsn, why, certain=False))
+
+    def _follows(self, one: SegmentFile) -> bool:
+        """Whether a segment without a valid header is surely the one that came next."""
+        if self._seal is RecordType.FOOTER:
+            return one.first_lsn == self._limit(self._reached_lsn) and one.epoch == self._epoch
+        begins = first_lsn_beyond(self._reached_lsn, self.source.gap_bytes, self.size)
+        return self._seal is RecordType.CLOSE and one.first_lsn == begins and one.epoch == self._epoch + 1
+
+    def _limit(self, lsn: int) -> int:
+        """The first LSN behind the segment in which the record before this LSN lies."""
+        return (lsn - 1) // self.size * self.size + self.size
+
+    # ---- Segments
+
+    def read(self, show: Callable[[int, int], None]) -> Log:
+        """All of it."""
+        total = len(self.files) * self.size
+        for i, one in enumerate(self.files):
+            self._between(one)
+            self.log.replay.enter(one.epoch)
+            self._epoch = one.epoch
+            if one.header is None:
+                self.log.headers.append(one.name)
+            self._segment(one, last=i == len(self.files) - 1)
+            self.log.segments += 1
+            self.log.unreadable_bytes += 4096 * len(one.unreadable)
+            show((i + 1) * self.size, total)
+        self._end()
+        return self.log
+
+    def _segment(self, one: SegmentFile, *, last: bool) -> None:
+        self._reached_lsn = one.first_lsn + SEGMENT_HEADER_BYTES
+        self._seal = None
+        torn = False
+        for run in self._runs(one):
+            self.log.bytes_read += run.end_lsn - run.lsn
+            if torn or (last and one.cut_lsn is None and not run.accepted and run.lsn >= self.log.watermark_lsn):
+                torn = True
+                self._tear(run)
+                continue
+            for item in run.items:
+                self._take(item, one)
+        if one.cut_lsn is not None:
+            self._gap(self._rest(one, self._reached_lsn, one.cut_lsn))
+            self._reached_lsn = max(self._reached_lsn, one.cut_lsn)
+
+    def _rest(self, one: SegmentFile, lsn: int, end_lsn: int) -> Gap:
+        why = "a segment was cut short" if lsn >= one.first_lsn + one.size else NOTHING_READABLE
+        return Gap(lsn, min(end_lsn, one.first_lsn + self.size), why)
+
+    def _tear(self, run: BatchRun) -> None:
+        found = [item for item in run.items if not isinstance(item, Gap)]
+        if not found:
+            return  # what was there before the log came so far
+        torn = self.log.torn = self.log.torn or Torn(run.lsn, run.lsn, 0)
+        torn.records += len(found)
+        batch_bytes = 0 if run.batch is None else run.batch.bytes
+        torn.end_lsn = max(torn.end_lsn, found[-1].lsn + found[-1].length, run.lsn + batch_bytes)
+
+    def _take(self, item: Record | Damaged | Gap, one: SegmentFile) -> None:
+        """The last gap of a segment without a cut may be what was there before the log came so far."""
+        if isinstance(item, Gap):
+            if item.end_lsn < one.first_lsn + min(one.size, self.size) or one.cut_lsn is not None:
+                self._gap(item)
+                self._reached_lsn, self._seal = item.end_lsn, None
+            return
+        self._reached_lsn = item.lsn + item.length
+        self._seal = RecordType(item.type) if item.type in _SEALS else None
+        if isinstance(item, Damaged):
+            self.log.damaged.append(item._replace(raw=b""))
+        else:
+            self.log.records += 1
+        self.log.replay.apply(item)
+
+    def _end(self) -> None:
+        """What is missing behind the last readable record although it was durable once."""
+        log, reached = self.log, self._reached_lsn
+        if log.watermark_lsn > reached:
+            self._gap(Gap(reached, log.watermark_lsn, "the log ends before what was durable once"))
+        elif self.files and self.files[-1].size < self.size and log.torn is None:
+            one = self.files[-1]
+            why = "a segment was cut short, and what was there cannot be told from a torn tail"
+            self._gap(Gap(max(reached, one.first_lsn + one.size), one.first_lsn + self.size, why, certain=False))
+        newest = max((one.first_lsn for one in self.source.files if one.in_log), default=0)
+        log.end_lsn = max(log.watermark_lsn, self._reached_lsn, newest, log.torn.end_lsn if log.torn else 0)
+
+
+def read_log(source: Source, show: Callable[[int, int], None]) -> Log:
+    """Everything that can be read of the log, from its base on."""
+    return _Reading(source).read(show)

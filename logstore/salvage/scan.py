@@ -1,0 +1,211 @@
+"""The records of one segment, found one by one where its batches can no longer be walked.
+
+A record carries its own LSN, a check of its header and a checksum, both seeded with its place, store and epoch. So what
+validates at its own LSN was written there by this store in this segment's life, whatever became of its neighbours.
+
+What always holds: what is found and what is lost lie side by side and cover the whole part of the log, in order.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from logstore.codec.files import SEGMENT_HEADER_BYTES
+from logstore.codec.records import (
+    BATCH_RECORD_BYTES,
+    BODIES,
+    RECORD_HEADER_BYTES,
+    Batch,
+    Close,
+    Empty,
+    InvalidRecord,
+    NewerVersion,
+    Record,
+    RecordFlag,
+    RecordType,
+    decode_record,
+    header_check,
+    segment_seed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+_HEADER = struct.Struct("<QIIHHIQQQ")
+_LSN_AT = 24  # in a record's header
+_TYPE_AT = 16
+NOTHING_READABLE = "no record can be read there"
+_EPOCH_AT = 48  # in a batch record, in clear
+
+
+class Damaged(NamedTuple):
+    """A record whose header is whole and whose body is not."""
+
+    lsn: int
+    length: int
+    type: int
+    flags: int
+    id: int
+    prev: int
+    raw: bytes  # as it stands there
+
+    @property
+    def end_lsn(self) -> int:
+        """Where the next record begins."""
+        return self.lsn + self.length
+
+
+@dataclass(slots=True)
+class Gap:
+    """Bytes in which no record can be made out."""
+
+    lsn: int
+    end_lsn: int
+    why: str
+    records: int | None = None  # that stood there, batch records left out; None: not known
+    certain: bool = True  # False: perhaps nothing of the log was there
+    unreadable: bool = False  # the disk does not give them
+
+    @property
+    def bytes(self) -> int:
+        """How many."""
+        return self.end_lsn - self.lsn
+
+
+Found: TypeAlias = Record | Damaged | Gap
+
+
+def _positions(raw: bytes, first_lsn: int, start: int, end: int) -> Iterator[int]:
+    """Offsets at which the LSN field of a record's header names that very place."""
+    at = start
+    while at + RECORD_HEADER_BYTES <= end:
+        lsn = first_lsn + at
+        chunk_end = min(at + 256 - lsn % 256, end)
+        pattern = (lsn >> 8).to_bytes(7, "little")
+        low = at + _LSN_AT + 1
+        while (hit := raw.find(pattern, low, chunk_end + _LSN_AT + 1)) >= 0:
+            offset = hit - _LSN_AT - 1
+            if offset % 8 == 0 and raw[hit - 1] == (first_lsn + offset) & 0xFF and offset + RECORD_HEADER_BYTES <= end:
+                yield offset
+            low = hit + 1
+        at = chunk_end
+
+
+def _look(view: memoryview, offset: int, first_lsn: int, seed: int) -> Record | Damaged | None:
+    """What stands there: a record, one of which only the header is whole, or None. Raises NewerVersion."""
+    lsn = first_lsn + offset
+    if int.from_bytes(view[offset + _LSN_AT : offset + _LSN_AT + 8], "little") != lsn:
+        return None
+    try:
+        return decode_record(view, offset, seed, lsn)
+    except NewerVersion:
+        raise
+    except InvalidRecord:
+        pass
+    if offset + RECORD_HEADER_BYTES > len(view):
+        return None
+    _, check, length, code, flags, _, _, chain_id, prev = _HEADER.unpack_from(view, offset)
+    if check != header_check(view[offset : offset + RECORD_HEADER_BYTES], seed):
+        return None
+    if length < RECORD_HEADER_BYTES or length % 8 or code not in BODIES:
+        return None
+    kind = RecordType(code)
+    if BODIES[kind] in (Empty, Close) and length == RECORD_HEADER_BYTES:  # the check covers all that it says
+        return Record(lsn, kind, RecordFlag(flags), chain_id, prev, length, BODIES[kind]())
+    raw = bytes(view[offset : offset + length])
+    return Damaged(lsn, len(raw), code, flags, chain_id, prev, raw)
+
+
+def clear_epochs(raw: bytes, uuid: UUID, first_lsn: int) -> Counter[int]:
+    """The epochs of all batch records that validate by themselves, each under the epoch that it names in clear."""
+    found: Counter[int] = Counter()
+    batch, view = int(RecordType.BATCH).to_bytes(2, "little"), memoryview(raw)
+    for offset in _positions(raw, first_lsn, SEGMENT_HEADER_BYTES, len(raw)):
+        if raw[offset + _TYPE_AT : offset + _TYPE_AT + 2] != batch or offset + BATCH_RECORD_BYTES > len(raw):
+            continue
+        epoch = int.from_bytes(raw[offset + _EPOCH_AT : offset + _EPOCH_AT + 8], "little")
+        record = _look(view, offset, first_lsn, segment_seed(uuid, first_lsn, epoch))
+        if isinstance(record, Record) and isinstance(record.body, Batch):
+            found[epoch] += 1
+    return found
+
+
+def readable_records(raw: bytes, first_lsn: int, seed: int) -> bool:
+    """Whether any record of this seed stands there."""
+    view = memoryview(raw)
+    return any(
+        isinstance(_look(view, offset, first_lsn, seed), Record)
+        for offset in _positions(raw, first_lsn, SEGMENT_HEADER_BYTES, len(raw))
+    )
+
+
+def walk(raw: bytes, start: int, end: int, first_lsn: int, seed: int) -> Iterator[Found]:
+    """Everything from offset ``start`` to ``end``, gaps included; the last gap reaches to ``end``."""
+    view, at = memoryview(raw)[:end], start
+    while at < end:
+        found = _look(view, at, first_lsn, seed)
+        if found is None:
+            candidates = (_look(view, behind, first_lsn, seed) for behind in _positions(raw, first_lsn, at + 8, end))
+            found = next((one for one in candidates if one is not None), None)
+            until = end if found is None else found.lsn - first_lsn
+            yield Gap(first_lsn + at, first_lsn + until, NOTHING_READABLE)
+            at = until
+        if found is not None:
+            yield found
+            at += found.length
+
+
+class BatchRun(NamedTuple):
+    """A batch, or what stands between two of them."""
+
+    lsn: int
+    end_lsn: int
+    batch: Batch | None  # None: its batch record cannot be read
+    items: list[Found]  # its batch record included
+    accepted: bool
+
+
+def batches(raw: bytes, end: int, first_lsn: int, epoch: int, uuid: UUID) -> Iterator[BatchRun]:
+    """The part of a segment up to offset ``end``, batch by batch; lost records are counted where a batch tells."""
+    seed = segment_seed(uuid, first_lsn, epoch)
+    run: list[Found] = []
+    batch: Batch | None = None
+    batch_lsn = batch_end = first_lsn + SEGMENT_HEADER_BYTES
+    for item in walk(raw, SEGMENT_HEADER_BYTES, end, first_lsn, seed):
+        parts: tuple[Found, ...] = (item,)
+        if isinstance(item, Gap) and item.lsn < batch_end < item.end_lsn:
+            parts = Gap(item.lsn, batch_end, item.why), Gap(batch_end, item.end_lsn, item.why)
+        for part in parts:
+            body = part.body if isinstance(part, Record) else None
+            if batch is not None and part.lsn >= batch_end:
+                yield _closed(batch_lsn, batch_end, batch, run)
+                run, batch, batch_lsn = [], None, batch_end
+            if isinstance(body, Batch):
+                if run:
+                    yield _closed(batch_lsn, part.lsn, batch, run)
+                    run = []
+                batch, batch_lsn, batch_end = body, part.lsn, part.lsn + body.bytes
+            run.append(part)
+    if run:
+        last = run[-1]
+        yield _closed(batch_lsn, last.lsn + (last.bytes if isinstance(last, Gap) else last.length), batch, run)
+
+
+def _closed(lsn: int, end_lsn: int, batch: Batch | None, items: list[Found]) -> BatchRun:
+    """A batch that is complete; its gaps are told how many records they held."""
+    gaps = [item for item in items if isinstance(item, Gap)]
+    if batch is None:
+        first = items[0]
+        if isinstance(first, Gap) and first.lsn == lsn and first.bytes <= BATCH_RECORD_BYTES:
+            first.records = 0  # nothing but a batch record has room there
+        return BatchRun(lsn, end_lsn, None, items, False)
+    missing = batch.count - (len(items) - len(gaps) - 1)
+    whole = end_lsn == lsn + batch.bytes
+    if len(gaps) == 1 and whole:
+        gaps[0].records = missing
+    sound = all(isinstance(item, Record) for item in items)
+    return BatchRun(lsn, end_lsn, batch, items, sound and missing == 0 and whole)

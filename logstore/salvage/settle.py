@@ -1,0 +1,167 @@
+"""The end of a salvaging replay: what is kept, what is lost, and what is doubtful, of every message and transaction.
+
+What always holds: every message that the replay knows of and that is not over is in exactly one of ``messages``,
+``found`` and ``lost`` (what is found is listed as lost, too: its places are), or was never needed any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from logstore.codec.records import PendingKind
+from logstore.salvage.state import (
+    CONTENT_IN_DOUBT,
+    CONTENT_LOST,
+    START_UNKNOWN,
+    Doubtful,
+    LostMessage,
+    LostTransaction,
+    Message,
+    State,
+    Transaction,
+    Work,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logstore.codec.records import XidBody
+    from logstore.salvage.replay import SalvageReplay
+
+
+def settle(replay: SalvageReplay, is_gone: Callable[[int], bool]) -> State:
+    """What a replay comes to; ``is_gone`` says of a queue's id whether the queue was deleted."""
+    state = State(
+        messages={},
+        found={},
+        transactions={},
+        lost=[],
+        doubtful=[],
+        lost_transactions=[],
+        queue_id_max=replay.queue_id_max,
+        staged_dropped=replay.staged_dropped,
+        rolled_back=replay.rolled_back,
+        doubt_lsn=replay.last_gap_lsn,
+        maybe_consumed=0,
+    )
+    open_xids: set[XidBody | None] = set()
+    for transaction in sorted(replay.transactions.values(), key=lambda one: one.id, reverse=True):
+        transaction.outcome_lost |= transaction.xid in open_xids  # a name is only given again after the outcome
+        open_xids |= {transaction.xid} - {None}
+        _settle_transaction(replay, state, transaction)
+    for message_id in sorted(replay.messages):
+        _settle_message(replay, state, message_id, is_gone)
+    for transaction in state.transactions.values():
+        transaction.work = [
+            work
+            for work in transaction.work
+            if work.message_id in state.messages and work in (state.messages[work.message_id].pending or ())
+        ]
+    return state
+
+
+# ---- Transactions
+
+
+def _settle_transaction(replay: SalvageReplay, state: State, transaction: Transaction) -> None:
+    lossy = replay.lossy_since(transaction.last_lsn) or transaction.outcome_lost
+    if transaction.state != "prepared" and (transaction.doomed or not lossy) and _began(replay, transaction):
+        state.rolled_back += 1
+        replay.undo(transaction)
+        return
+    if transaction.state == "prepared" and transaction.xid is not None and not transaction.outcome_lost:
+        state.transactions[transaction.id] = transaction
+        if lossy:
+            why = "it may have had an outcome, which is lost: it is in doubt again"
+            state.lost_transactions.append(LostTransaction(transaction.id, transaction.xid, why, in_doubt=True))
+        return
+    why = "its outcome is lost" if lossy else "its beginning is lost, and with it what it was"
+    if transaction.state == "prepared" and transaction.xid is None:
+        why = "it is prepared, and its xid is lost"
+    if transaction.work or transaction.state == "prepared":
+        state.lost_transactions.append(LostTransaction(transaction.id, transaction.xid, why, in_doubt=False))
+    for work in list(transaction.work):
+        _keep(replay, transaction, work, why)
+
+
+def _began(replay: SalvageReplay, transaction: Transaction) -> bool:
+    """Whether all of it is known: its beginning, and that nothing was lost before."""
+    return transaction.started or replay.first_loss_lsn is None
+
+
+def _keep(replay: SalvageReplay, transaction: Transaction, work: Work, why: str) -> None:
+    """The outcome that keeps the message: enqueued, and not dequeued."""
+    message = replay.messages.get(work.message_id)
+    if message is None:
+        return
+    if work.kind is PendingKind.ENQUEUE:
+        message.doubt(work.lsn, f"transaction {transaction.id} enqueued it, and {why}: it may have been rolled back")
+        replay.commit(work._replace(order_index=0) if work.lsn == work.message_id else work, work.lsn)
+        if message.pending and work in message.pending:
+            message.pending.remove(work)
+            message.pending = message.pending or None
+    else:
+        message.doubt(work.lsn, f"transaction {transaction.id} dequeued it, and {why}: it may have been consumed")
+        message.pending = [one for one in message.pending or () if one != work] or None
+
+
+# ---- Messages
+
+
+def _settle_message(replay: SalvageReplay, state: State, message_id: int, is_gone: Callable[[int], bool]) -> None:
+    message = replay.messages[message_id]
+    had_places = bool(message.places)
+    message.places = tuple(place for place in message.places if not is_gone(place.queue_id))
+    message.pending = [work for work in message.pending or () if not is_gone(work.queue_id)] or None
+    lost = message.lost or []
+    if message.content_bytes is None or CONTENT_IN_DOUBT in lost or CONTENT_LOST in lost:
+        if not _was_over(replay, message_id, message, had_places=had_places):
+            _lose(replay, state, message_id, message)
+        return
+    if message.places or message.pending:
+        _keep_message(state, message_id, message, replay)
+        return
+    if lost or (message.doubts and not had_places):
+        state.found[message_id] = message
+        _lose(replay, state, message_id, message)
+
+
+def _keep_message(state: State, message_id: int, message: Message, replay: SalvageReplay) -> None:
+    state.messages[message_id] = message
+    state.maybe_consumed += message.last_lsn < replay.last_gap_lsn
+    for why in message.lost or ():
+        state.doubtful.append(Doubtful(message_id, None, message.last_lsn, f"{why}: it may have been elsewhere, too"))
+    for doubt in message.doubts or ():
+        state.doubtful.append(Doubtful(message_id, None, doubt.lsn, doubt.why))
+
+
+def _was_over(replay: SalvageReplay, message_id: int, message: Message, *, had_places: bool) -> bool:
+    """Of a message that cannot be read: whether that is no loss."""
+    first_loss = replay.first_loss_lsn
+    stray_lsn = replay.strays.get(message_id)
+    if stray_lsn is not None and (first_loss is None or stray_lsn < first_loss):
+        return True  # an orphan, as any log has them
+    return had_places and not message.places and not message.pending and message_id >= replay.base_lsn
+
+
+def _lose(replay: SalvageReplay, state: State, message_id: int, message: Message) -> None:
+    why = list(message.lost or ())
+    if message.content_bytes is None and not why:
+        why.append(CONTENT_LOST)
+    why += [doubt.why for doubt in message.doubts or ()]
+    certain = message_id not in replay.strays and message.start_lsn == START_UNKNOWN
+    certain = certain or bool(message.places) or CONTENT_LOST in why
+    lost_lsn = message_id if message_id in replay.probable and message_id >= replay.base_lsn else None
+    state.lost.append(
+        LostMessage(
+            message_id,
+            why,
+            lsn=lost_lsn if lost_lsn is not None else min((one.lsn for one in message.doubts or ()), default=None),
+            queues=[place.queue_id for place in message.places]
+            or sorted({work.queue_id for work in message.pending or ()}),
+            queues_probable=replay.probable.get(message_id, []) if not message.places else [],
+            readable_bytes=message.readable_bytes,
+            certain=certain,
+            kept=message_id in state.found,
+        )
+    )

@@ -1,0 +1,226 @@
+"""The export as a job of Spark's, for logs of any size: ``python -m logstore.spark.export_job DIR TARGET``.
+
+It is the same export as :func:`logstore.arrow.export`: the same plan, the same writing functions, the same commit, and
+so the same bytes in the same files. What differs is where a unit is written: each in a task of its own, on whatever
+executor has room, into the staging directory, which all must reach, as they must the store. The messages are one scan
+of the log, in a task beside them. The driver alone decides that a run counts.
+
+:func:`stream_export` does it again and again behind a stream of the log: a batch that comes twice after a restart finds
+that it counts already.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from logstore.arrow import queue_names
+from logstore.core.threads import start
+from logstore.errors import OptionError, StoreError
+from logstore.export import ExportReport, Run, held_for, hold_for
+from logstore.export.manifest import ExportError, FileInfo
+from logstore.export.plan import CHUNK_BYTES, FILE_BYTES, plan_run
+from logstore.export.target import Target, checked_manifest, read_manifest
+from logstore.inspect import Reader
+from logstore.spark.java import need_pyspark
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from logstore.export.files import Job
+    from logstore.export.manifest import Span
+    from logstore.holds import Hold
+
+__all__ = ["export", "stream_export"]
+
+RENEWED_EVERY_S: Final = 60
+
+
+def export(
+    spark: SparkSession,
+    store_dir: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    start_lsn: int | None = None,
+    stop_lsn: int | None = None,
+    body: int | None = None,
+    compression: str | None = None,
+    file_bytes: int = FILE_BYTES,
+    chunk_bytes: int = CHUNK_BYTES,
+    iceberg: str | os.PathLike[str] | None = None,
+    allow_gap: bool = False,
+    hold: Hold | None = None,
+    hold_limit_bytes: int | None = None,
+    connect: str | None = None,
+    catalog: str | None = None,
+) -> ExportReport:
+    """Export what the log has beyond the last run as :func:`logstore.arrow.export` does, in tasks of Spark's.
+
+    ``chunk_bytes`` of log are written at once, in units of ``file_bytes``, and then made to count: for a cluster with
+    many cores take more. ``stop_lsn``: the LSN at which to stop. All else is as it is there, errors included; what a
+    task fails with is an ``ExportError`` that repeats what it said.
+    """
+    need_pyspark()
+    for name, size in (("file_bytes", file_bytes), ("chunk_bytes", chunk_bytes)):
+        if not 1 <= size <= 1 << 50:
+            raise OptionError(f"{name} is a number from 1 to {1 << 50}, not {size!r}")
+    source = Path(store_dir).absolute()
+    with Reader(source) as reader:
+        info = reader.info
+    with Target(Path(target).absolute(), source) as place:
+        with (
+            held_for(source, place, info, hold, hold_limit_bytes) as held,
+            Reader(source, hold=held) as reader,
+        ):
+            planned = plan_run(
+                reader,
+                place.manifest,
+                start_lsn=start_lsn,
+                stop_lsn=stop_lsn,
+                body=body,
+                compression=compression,
+                file_bytes=file_bytes,
+                allow_gap=allow_gap,
+            )
+            names = queue_names(source, connect=connect, catalog=catalog)
+            run = _SparkRun(place, reader, held, planned, names, lambda *_: None)
+            run.spark, run.chunk_bytes = spark, chunk_bytes
+            report = run.make()
+        if iceberg is not None and place.manifest is not None:
+            from logstore.export.iceberg import register
+
+            register(place.path, place.manifest, Path(iceberg))
+        return report
+
+
+class _SparkRun(Run):
+    """A run whose files are written by tasks."""
+
+    spark: SparkSession
+
+    def write(self, job: Job, units: list[Span], span: Span, staging: Path) -> tuple[list[FileInfo], FileInfo]:
+        """One task for each unit, and one for the messages, which is begun first since it takes longest."""
+        from pyspark.errors import PySparkException
+
+        from logstore.spark.work import Work, WorkSource
+
+        # A hold belongs to the process that took it: the tasks are told where it begins.
+        job = job if self._held is None else replace(job, keep_lsn=self._held.lsn)
+        work = Work(job, span, tuple(units), str(staging))
+        self.spark.dataSource.register(WorkSource)
+        tasks = self.spark.read.format(WorkSource.name()).option("work", work.encode()).load()
+        with _kept_alive(self._held):
+            try:
+                rows = tasks.collect()  # a line for each task
+            except PySparkException as failed:
+                raise ExportError(
+                    f"a task of the export to {self._place.path} failed: {_last_line(failed)}. What was exported "
+                    "before is whole; running this again goes on from there"
+                ) from failed
+        made = {row["task"]: [FileInfo(**each) for each in json.loads(row["made"])] for row in rows}
+        if sorted(made) != list(range(1 + len(units))):
+            raise ExportError(f"of {1 + len(units)} tasks of the export only {sorted(made)} told what they wrote")
+        *messages, opened = made[0]
+        return [file for task in range(1, 1 + len(units)) for file in made[task]] + messages, opened
+
+
+@contextmanager
+def _kept_alive(held: Hold | None) -> Iterator[None]:
+    """While tasks read, the driver renews what keeps the log for them."""
+    done = threading.Event()
+
+    def renew() -> None:
+        while held is not None and not done.wait(RENEWED_EVERY_S):
+            try:
+                held.renew()
+            except StoreError:
+                return  # a task that misses something says so
+
+    thread = start("logstore-export-hold", renew)
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _last_line(failed: Exception) -> str:
+    """What the task itself said, without the stack that it came through."""
+    lines = [line.strip() for line in str(failed).splitlines() if line.strip().startswith("logstore.")]
+    return lines[-1].partition(": ")[2] if lines else str(failed).strip().splitlines()[0]
+
+
+# ---- Again and again, behind a stream
+
+
+def stream_export(
+    spark: SparkSession,
+    store_dir: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    checkpoint: str | os.PathLike[str],
+    *,
+    trigger: dict[str, Any] | None = None,
+    stream: dict[str, object] | None = None,
+    **options: Any,
+) -> StreamingQuery:
+    """A streaming query that exports what a live writer appends, batch by batch, for as long as it runs.
+
+    ``trigger`` is what ``DataStreamWriter.trigger`` takes (``{"processingTime": "1 minute"}``), ``stream`` options of
+    the source such as ``maxBytesPerTrigger``, and ``options`` are those of :func:`export`. This process holds the log
+    until it is exported, as long as the query runs. Files are named by the LSNs that they hold, and the manifest says
+    which count: a batch that is delivered again after a restart writes nothing.
+    """
+    need_pyspark()
+    from logstore.spark.options import StreamOptions
+    from logstore.spark.ranges import RangeSource
+
+    source, place = Path(store_dir).absolute(), Path(target).absolute()
+    given = {key: str(value) for key, value in (stream or {}).items()}
+    StreamOptions.read(given | {"path": str(source)})
+    kept = hold_for(source, place, limit_bytes=options.pop("hold_limit_bytes", None))
+    try:
+        manifest = checked_manifest(place)
+        if manifest is not None:
+            given.setdefault("start", str(manifest.last_lsn))
+        spark.dataSource.register(RangeSource)
+        frame = spark.readStream.format(RangeSource.name()).options(**given).load(str(source))
+        writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(
+            _exporting(source, place, options | {"hold": kept})
+        )
+        query = writer.trigger(**(trigger or {"processingTime": "1 minute"})).start()
+    except BaseException:
+        kept.release()
+        raise
+    start("logstore-export-hold", _keep_while, query, kept)
+    return query
+
+
+def _keep_while(query: StreamingQuery, kept: Hold) -> None:
+    """The hold lasts as long as the query does."""
+    from pyspark.errors import PySparkException
+
+    try:
+        while not query.awaitTermination(RENEWED_EVERY_S):
+            kept.renew()
+    except (PySparkException, StoreError):
+        return  # the query says itself what it failed with, and its next batch, what it misses
+    finally:
+        kept.release()
+
+
+def _exporting(source: Path, target: Path, options: dict[str, Any]) -> Callable[[DataFrame, int], None]:
+    def make(batch: DataFrame, _: int) -> None:
+        ends = [row["stop_lsn"] for row in batch.collect()]  # a row for each task of the batch, not for each record
+        manifest = read_manifest(target)
+        if ends and (manifest is None or manifest.last_lsn < max(ends)):
+            export(batch.sparkSession, source, target, stop_lsn=max(ends), **options)
+
+    return make

@@ -1,0 +1,141 @@
+"""Which of a query's conditions the scanner can decide by itself, exactly, and what they come to together.
+
+A condition is taken only if it decides every row as Spark would, nulls included; every other goes back to Spark. What
+goes back may still narrow what is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from logstore.codec.records import LSN_LIMIT, RecordType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyspark.sql.datasource import Filter
+
+__all__ = ["Conditions"]
+
+MICROSECOND: Final = timedelta(microseconds=1)
+NEVER_NULL: Final = frozenset({"lsn", "type", "time", "stream", "epoch", "batch_lsn", "segment", "store"})
+SETS: Final = {"type": str, "queue": str, "queue_id": int, "id": int}
+"""Columns of which single values are decided, and what these are."""
+
+
+@dataclass(slots=True)
+class Conditions:
+    """All of them hold of every row that is read."""
+
+    start_lsn: int = 0
+    stop_lsn: int = LSN_LIMIT
+    start_time: datetime | None = None
+    stop_time: datetime | None = None
+    wanted: dict[str, frozenset[Any]] = field(default_factory=dict)
+    """By column of :data:`SETS`: the values of which a row has one."""
+
+    @property
+    def impossible(self) -> bool:
+        """No row can meet them."""
+        times = self.start_time is not None and self.stop_time is not None and self.start_time >= self.stop_time
+        return self.start_lsn >= self.stop_lsn or times or any(not values for values in self.wanted.values())
+
+    def take(self, filters: Sequence[Filter]) -> Iterable[Filter]:
+        """Those that are not decided here; all are ANDed."""
+        from pyspark.sql.datasource import IsNotNull
+
+        left = [one for one in filters if not isinstance(one, IsNotNull) and not self._takes(one)]
+        # A value that is wanted is not null; so this is decided once it is known which columns have one.
+        nulls = [one for one in filters if isinstance(one, IsNotNull) and not self._never_null(one.attribute)]
+        return left + nulls
+
+    def _never_null(self, path: tuple[str, ...]) -> bool:
+        return len(path) == 1 and (path[0].lower() in NEVER_NULL or path[0].lower() in self.wanted)
+
+    def _takes(self, one: Filter) -> bool:
+        from pyspark.sql import datasource as spark
+
+        path: tuple[str, ...] = getattr(one, "attribute", ())
+        value: Any = getattr(one, "value", None)
+        if len(path) != 1:
+            return False
+        column = path[0].lower()
+        if isinstance(one, spark.In):
+            values = tuple(value) if isinstance(value, list | tuple) else ()
+            if column == "lsn" and values and all(_is(each, int) for each in values):
+                self.limit(min(values), max(values) + 1)  # and Spark decides which of those between
+                return False
+            return column in SETS and bool(values) and self.want(column, values)
+        if isinstance(one, spark.EqualTo) and column in SETS:
+            return self.want(column, (value,))
+        if column == "lsn" and _is(value, int):
+            return self._takes_lsn(one, value)
+        if column == "time" and isinstance(value, datetime) and value.tzinfo is not None:
+            return self._takes_time(one, value.astimezone(UTC))
+        return False
+
+    def _takes_lsn(self, one: Filter, value: int) -> bool:
+        from pyspark.sql import datasource as spark
+
+        ranges = {
+            spark.EqualTo: (value, value + 1),
+            spark.GreaterThan: (value + 1, LSN_LIMIT),
+            spark.GreaterThanOrEqual: (value, LSN_LIMIT),
+            spark.LessThan: (0, value),
+            spark.LessThanOrEqual: (0, value + 1),
+        }
+        found = ranges.get(type(one))
+        if found is None:
+            return False
+        self.limit(*found)
+        return True
+
+    def limit(self, start: int, stop: int) -> None:
+        """Only start ≤ LSN < stop."""
+        self.start_lsn = max(self.start_lsn, start)
+        self.stop_lsn = max(0, min(self.stop_lsn, stop))
+
+    def _takes_time(self, one: Filter, value: datetime) -> bool:
+        from pyspark.sql import datasource as spark
+
+        try:
+            after = value + MICROSECOND
+        except OverflowError:
+            return False  # the last moment there is
+        ranges: dict[Any, tuple[datetime | None, datetime | None]] = {
+            spark.EqualTo: (value, after),
+            spark.GreaterThan: (after, None),
+            spark.GreaterThanOrEqual: (value, None),
+            spark.LessThan: (None, value),
+            spark.LessThanOrEqual: (None, after),
+        }
+        found = ranges.get(type(one))
+        if found is None:
+            return False
+        start, stop = found
+        if start is not None and (self.start_time is None or start > self.start_time):
+            self.start_time = start
+        if stop is not None and (self.stop_time is None or stop < self.stop_time):
+            self.stop_time = stop
+        return True
+
+    def want(self, column: str, values: Iterable[Any]) -> bool:
+        """Only rows with one of these values in a column of :data:`SETS`; false: that cannot be decided here."""
+        values = tuple(values)
+        if not all(_is(each, SETS[column]) for each in values):
+            return False
+        if column == "type" and not RecordType.__members__.keys() >= set(values):
+            return False  # of a later version, perhaps
+        found = frozenset(values)
+        if column in ("id", "queue_id"):
+            found = frozenset(each for each in found if 0 < each < LSN_LIMIT)  # no other is in any log
+        self.wanted[column] = self.wanted.get(column, found) & found
+        if column == "id" and self.wanted[column]:
+            self.limit(min(self.wanted[column]), LSN_LIMIT)  # a chain's id is its first record's LSN
+        return True
+
+
+def _is(value: object, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)

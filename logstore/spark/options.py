@@ -1,0 +1,316 @@
+"""The options of the Spark data source, read once and checked: what is wrong is said before anything is opened.
+
+Spark hands every option over as text, under a name whose case does not count; nor does that of a value that is one
+of a few words. LSNs are decimal or, with 0x, hexadecimal; sizes are bytes.
+
+Of a table in a catalog Spark hands the options over among the table's properties, and only when it is created: so they
+are kept with its columns, see :func:`kept_with`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from logstore.codec.records import LSN_LIMIT, RecordType
+from logstore.errors import OptionError
+from logstore.spark.filters import Conditions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql.types import StructType
+
+__all__ = [
+    "BATCH_OPTIONS",
+    "BODY_BYTES",
+    "STREAM_OPTIONS",
+    "Options",
+    "StreamOptions",
+    "given_for",
+    "kept_with",
+    "paths_of",
+]
+
+PARTITION_BYTES: Final = 64 << 20
+BATCH_ROWS: Final = 1 << 16
+BATCH_ROWS_MAX: Final = 1 << 20
+BODY_BYTES: Final = 64 << 10
+MODES: Final = ("strict", "permissive")
+HOLD_LIMIT_BYTES: Final = 8 << 30
+HOLD_LASTS_S: Final = 3600
+
+READ_OPTIONS: Final = {
+    "path": "the store directory",
+    "paths": "several, as JSON; load() of a list sets it",
+    "body": "message bodies, cut to so many bytes; adds the column body",
+    "connect": "how to reach the catalog, where it is not in the store directory",
+    "catalog": "the schema of the catalog's tables there",
+    "partition_bytes": "of log, that one task reads",
+    "batch_rows": "rows in one Arrow batch",
+}
+BATCH_OPTIONS: Final = READ_OPTIONS | {
+    "start_lsn": "the first LSN",
+    "stop_lsn": "the LSN at which to stop, itself not read",
+    "as_of_lsn": "outcomes of transactions as they were known at this LSN",
+    "mode": "strict: damage fails the query; permissive: what is readable, and the rest is logged",
+    "types": "record types; the scanner passes over all others. A list: with commas, or in JSON",
+    "queues": "names of queues, of which a record's first is one",
+    "queue_ids": "the same by id",
+    "ids": "chains: ids of messages and transactions",
+    "start_time": "the first time, in ISO 8601 with its zone",
+    "stop_time": "the time at which to stop",
+    "snapshot": "what logstore.spark.read() sets: from where and up to where each store is read",
+}
+STREAM_OPTIONS: Final = READ_OPTIONS | {
+    "start": "earliest, latest or an LSN: where a new query begins",
+    "maxrecordspertrigger": "the most records in one batch",
+    "maxbytespertrigger": "about the most log bytes in one batch",
+    "failondataloss": "false: go on where the log was recycled before it was read, and log what is missing",
+    "hold_limit_bytes": "the most that the stream may keep from being recycled",
+    "hold_expires_s": "how long its hold outlives a stream that does nothing",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Common:
+    paths: tuple[str, ...]
+    body: int | None
+    connect: str | None
+    catalog: str | None
+    partition_bytes: int
+    batch_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Options(_Common):
+    """Of a batch read."""
+
+    as_of_lsn: int | None
+    permissive: bool
+    conditions: Conditions
+    """What every row must meet, whatever the query says."""
+    snapshot: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By absolute path: where the log began and where it ended when it was looked at."""
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> Options:
+        """Raises ``OptionError``."""
+        text = _Text(given, BATCH_OPTIONS)
+        mode = text.word("mode", "strict").lower()
+        if mode not in MODES:
+            raise OptionError(f"the option mode is {mode!r}; it is strict or permissive")
+        start_lsn, stop_lsn = text.lsn("start_lsn"), text.lsn("stop_lsn")
+        if start_lsn is not None and stop_lsn is not None and start_lsn > stop_lsn:
+            raise OptionError(f"start_lsn is {start_lsn}, and that is beyond stop_lsn, {stop_lsn}")
+        return cls(
+            *_common(text),
+            as_of_lsn=text.lsn("as_of_lsn"),
+            permissive=mode == "permissive",
+            conditions=_conditions(text, start_lsn, stop_lsn),
+            snapshot=_snapshot(text.get("snapshot")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions(_Common):
+    """Of a stream."""
+
+    start: str | int
+    max_records: int | None
+    max_bytes: int | None
+    fail_on_data_loss: bool
+    hold_limit_bytes: int
+    hold_expires_s: int
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> StreamOptions:
+        """Raises ``OptionError``."""
+        text = _Text(given, STREAM_OPTIONS)
+        common = _common(text)
+        if len(common[0]) != 1:
+            raise OptionError("a stream follows one store: make one for each, and union them")
+        start = text.word("start", "earliest").lower()
+        max_records, max_bytes = text.number("maxrecordspertrigger"), text.number("maxbytespertrigger")
+        if max_records is not None and max_bytes is not None:
+            raise OptionError("maxRecordsPerTrigger and maxBytesPerTrigger are both given; Spark applies one limit")
+        loss = text.word("failondataloss", "true").lower()
+        if loss not in ("true", "false"):
+            raise OptionError(f"the option failOnDataLoss is {loss!r}; it is true or false")
+        return cls(
+            *common,
+            start=start if start in ("earliest", "latest") else text.lsn("start") or 0,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            fail_on_data_loss=loss == "true",
+            hold_limit_bytes=text.number("hold_limit_bytes") or HOLD_LIMIT_BYTES,
+            hold_expires_s=text.number("hold_expires_s") or HOLD_LASTS_S,
+        )
+
+
+class _Text:
+    """Options as they were given, none of them unknown."""
+
+    def __init__(self, given: Mapping[str, str], known: Mapping[str, str]) -> None:
+        self._given = {key.lower(): value for key, value in given.items()}
+        unknown = sorted(set(self._given) - set(known))
+        if unknown:
+            raise OptionError(f"the source logstore has no option {', '.join(unknown)}; it has: {', '.join(known)}")
+
+    def get(self, key: str) -> str | None:
+        return self._given.get(key)
+
+    def word(self, key: str, default: str) -> str:
+        return self._given.get(key, default)
+
+    def lsn(self, key: str) -> int | None:
+        text = self.get(key)
+        if text is None:
+            return None
+        try:
+            number = int(text, 16 if text[:2] in ("0x", "0X") else 10)
+        except ValueError:
+            number = -1
+        if not 0 <= number < LSN_LIMIT:
+            raise OptionError(f"the option {key} is {text!r}, which is no LSN; write it in decimal, or with 0x")
+        return number
+
+    def values(self, key: str, *, number: bool) -> list[Any] | None:
+        """A list: in JSON, or with commas between."""
+        text = self.get(key)
+        if text is None:
+            return None
+        try:
+            found = json.loads(text) if text.startswith("[") else [part.strip() for part in text.split(",")]
+            if number:
+                return [int(each) for each in found]
+        except (TypeError, ValueError):
+            found = [None]
+        if not found or not all(isinstance(each, str) and each for each in found):
+            raise OptionError(f"the option {key} is {text!r}; it is a list, with commas or in JSON")
+        return found
+
+    def moment(self, key: str) -> datetime | None:
+        text = self.get(key)
+        if text is None:
+            return None
+        try:
+            found = datetime.fromisoformat(text)
+        except ValueError:
+            found = None
+        if found is None or found.tzinfo is None:
+            raise OptionError(f"the option {key} is {text!r}; write it as 2026-01-31T12:00:00Z, with its zone")
+        return found.astimezone(UTC)
+
+    def number(self, key: str, *, least: int = 1) -> int | None:
+        text = self.get(key)
+        if text is None:
+            return None
+        if not (text.isascii() and text.isdecimal()) or not least <= int(text) < LSN_LIMIT:
+            raise OptionError(f"the option {key} is {text!r}; it is a whole number, {least} or more")
+        return int(text)
+
+
+def _common(text: _Text) -> tuple[tuple[str, ...], int | None, str | None, str | None, int, int]:
+    batch_rows = text.number("batch_rows") or BATCH_ROWS
+    if batch_rows > BATCH_ROWS_MAX:
+        raise OptionError(f"the option batch_rows is {batch_rows}; at most {BATCH_ROWS_MAX} rows are one batch")
+    return (
+        _paths(text),
+        text.number("body", least=0),
+        text.get("connect"),
+        text.get("catalog"),
+        text.number("partition_bytes") or PARTITION_BYTES,
+        batch_rows,
+    )
+
+
+KEPT: Final = "logstore"
+_OPTION_OF_TABLE: Final = "option."
+
+
+def _of_table(given: Mapping[str, str]) -> dict[str, str] | None:
+    """The options of a table that is being created, without the properties that Spark adds; None: it is no table."""
+    lower = {key.lower(): value for key, value in given.items()}
+    if not {"provider", "owner"} <= lower.keys():
+        return None
+    size = len(_OPTION_OF_TABLE)
+    made = {key[size:]: value for key, value in lower.items() if key.startswith(_OPTION_OF_TABLE)}
+    place = lower.get("path", lower.get("location"))
+    return made | ({"path": place} if place is not None and "paths" not in made else {})
+
+
+def kept_with(schema: StructType, given: Mapping[str, str]) -> StructType:
+    """The schema of a source with these options. That of a table in a catalog carries them from then on."""
+    options = _of_table(given)
+    if options is not None:
+        schema.fields[0].metadata = {KEPT: json.dumps(options, sort_keys=True)}
+    return schema
+
+
+def given_for(schema: StructType, given: Mapping[str, str]) -> dict[str, str]:
+    """The options of a read: those of a table that were kept with its columns, and those given now."""
+    kept = next((field.metadata[KEPT] for field in schema.fields if KEPT in (field.metadata or {})), None)
+    made = _of_table(given)
+    options = {key.lower(): value for key, value in given.items()} if made is None else made
+    if kept is None and not {"path", "paths"} & options.keys():
+        raise OptionError(
+            "the source logstore needs a path: load(DIR), or the option path. A table is made without a list of "
+            "columns, as in CREATE TABLE name USING logstore OPTIONS (path 'DIR'): its options are kept with them"
+        )
+    found: dict[str, str] = json.loads(kept or "{}")
+    return found | options
+
+
+def paths_of(given: Mapping[str, str]) -> tuple[str, ...]:
+    """The store directories that are named, absolute. Raises ``OptionError`` for none, and for unknown options."""
+    options = _of_table(given)
+    return _paths(_Text(given if options is None else options, BATCH_OPTIONS | STREAM_OPTIONS))
+
+
+def _paths(text: _Text) -> tuple[str, ...]:
+    one, several = text.get("path"), text.get("paths")
+    try:
+        paths = json.loads(several) if several is not None else []
+    except ValueError:
+        paths = None
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise OptionError(f"the option paths is {several!r}; it is a list of store directories, in JSON")
+    if one is not None:
+        paths.append(one)
+    if not paths:
+        raise OptionError("the source logstore needs a path: load(DIR), or the option path")
+    found = []
+    for path in paths:
+        local = path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
+        if "://" in local:
+            raise OptionError(f"{path} is no directory of this machine's: a log is read through the file system")
+        found.append(str(Path(local).absolute()))
+    if len(set(found)) < len(found):
+        raise OptionError(f"a store is named twice in {', '.join(found)}: each row would come twice")
+    return tuple(found)
+
+
+def _conditions(text: _Text, start_lsn: int | None, stop_lsn: int | None) -> Conditions:
+    made = Conditions()
+    made.limit(start_lsn or 0, LSN_LIMIT if stop_lsn is None else stop_lsn)
+    for option, column in (("types", "type"), ("queues", "queue"), ("queue_ids", "queue_id"), ("ids", "id")):
+        values = text.values(option, number=column in ("queue_id", "id"))
+        if values is not None and column == "type":
+            values = [value.upper() for value in values]
+        if values is not None and not made.want(column, values):
+            raise OptionError(
+                f"the option types is {text.get(option)!r}; there are {', '.join(RecordType.__members__)}"
+            )
+    made.start_time, made.stop_time = text.moment("start_time"), text.moment("stop_time")
+    return made
+
+
+def _snapshot(text: str | None) -> dict[str, tuple[int, int]]:
+    try:
+        return {path: (int(start), int(stop)) for path, (start, stop) in json.loads(text or "{}").items()}
+    except (AttributeError, TypeError, ValueError):
+        raise OptionError(f"the option snapshot is {text!r}; logstore.spark.held() sets it") from None

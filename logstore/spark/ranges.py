@@ -1,0 +1,56 @@
+"""The stream of what comes, as ranges of the log instead of records: what an export behind a stream is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import LongType, StructField, StructType
+
+from logstore.spark.options import StreamOptions
+from logstore.spark.schema import spark_schema
+from logstore.spark.source import LogSource
+from logstore.spark.stream import LogStream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+
+__all__ = ["RangeSource"]
+
+
+class RangeSource(LogSource):
+    """The format ``logstore_ranges``: a row for each task that would read a batch's records. A stream only."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Of the format."""
+        return "logstore_ranges"
+
+    def schema(self) -> StructType:
+        """Where a range begins, and where it ends."""
+        return StructType([StructField(name, LongType(), False) for name in ("start_lsn", "stop_lsn")])
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's own signature
+        """There is none."""
+        from logstore.errors import OptionError
+
+        raise OptionError("logstore_ranges is a stream: read it with readStream")
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - as Spark has them
+        """Of one streaming query."""
+        return _RangeStream(spark_schema(["lsn"]), StreamOptions.read(dict(self.options)))
+
+
+class _RangeStream(LogStream):
+    """Plans as a stream of records does, and reads nothing."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The range itself."""
+        import pyarrow as pa
+
+        if partition.value is not None:
+            wanted = partition.value
+            kinds = pa.schema([pa.field(name, pa.int64(), False) for name in ("start_lsn", "stop_lsn")])
+            yield pa.RecordBatch.from_arrays([[wanted.start_lsn], [wanted.stop_lsn]], schema=kinds)

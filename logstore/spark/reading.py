@@ -1,0 +1,197 @@
+"""Reading the log in Spark: :func:`register`, :func:`read`, :func:`read_stream` and :func:`held`."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from logstore.errors import OptionError
+from logstore.spark.java import need_pyspark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from logstore.holds import Hold
+
+__all__ = ["held", "pushdown_is_sound", "read", "read_stream", "register"]
+
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+
+
+def register(spark: SparkSession, *, pushdown: bool = False) -> None:
+    """Make the format ``logstore`` known to this session, for DataFrames, streams and ``USING logstore`` in SQL.
+
+    With ``pushdown`` the scanner applies what it can of each query's conditions; the session's setting
+    ``spark.sql.python.filterPushdown.enabled`` is then set to true, and must stay so. Mind what
+    :func:`pushdown_is_sound` says. A second call replaces the first.
+
+    Raises :class:`MissingExtra`.
+    """
+    need_pyspark()
+    from logstore.spark.source import LogSource, PushingLogSource
+
+    if pushdown:
+        spark.conf.set(PUSHDOWN, "true")
+    spark.dataSource.register(PushingLogSource if pushdown else LogSource)
+
+
+def pushdown_is_sound(spark: SparkSession) -> bool:
+    """Whether this Spark keeps the conditions of one query apart from the next query on the same DataFrame.
+
+    Spark 4.1 to 4.3 does not: a scan with conditions that were pushed into a Python source leaves its plan to every
+    other scan of that DataFrame. So ``frame.where(...).count()`` changes what ``frame.count()`` says after it, and a
+    frame that is joined with itself is read with one side's conditions on both. Later versions keep them apart.
+    """
+    try:
+        jvm: Any = spark._jvm
+        find = jvm.java.lang.Class.forName
+        builder = find("org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder")
+        return any(field.getName() == "readInfo" for field in builder.getDeclaredFields())
+    except Exception:  # noqa: BLE001 - a session of Spark Connect has no JVM to ask, and the answer is then no
+        return False
+
+
+def read(
+    spark: SparkSession,
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    columns: Sequence[str] | None = None,
+    pushdown: bool | None = None,
+    **options: object,
+) -> DataFrame:
+    """The records of one store or of several, as a DataFrame; all its queries see the stores as they stand now.
+
+    ``columns`` are those to read, in their order: Spark cannot tell a source which ones a query uses, so naming them
+    here is what saves work. ``options`` are the source's; of these ``start_lsn``, ``stop_lsn``, ``types``, ``queues``,
+    ``queue_ids``, ``ids``, ``start_time`` and ``stop_time`` say which records the scanner hands out at all.
+
+    ``pushdown``: the scanner also applies what it can of each query's own conditions. By default where
+    :func:`pushdown_is_sound`; ``True`` where it is not is safe only for a frame that is used in one query, once.
+
+    Nothing is held: where a live writer has recycled what the frame is to read, a query raises ``LogRecycled``; see
+    :func:`held`. Raises :class:`MissingExtra`, ``OptionError`` for an unknown column or option, and what opening a
+    :class:`~logstore.inspect.Reader` raises.
+    """
+    from logstore.inspect import Reader
+
+    def look(one: str, *, permissive: bool) -> tuple[int, int]:
+        with Reader(one, permissive=permissive) as reader:
+            return reader.info.base_lsn, reader.info.end_lsn
+
+    return _read(spark, path, columns, pushdown, options, look)
+
+
+def _read(
+    spark: SparkSession,
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    columns: Sequence[str] | None,
+    pushdown: bool | None,
+    options: dict[str, object],
+    look: Callable[..., tuple[int, int]],
+) -> DataFrame:
+    need_pyspark()
+    from logstore.spark.options import Options
+    from logstore.spark.schema import spark_schema
+    from logstore.spark.source import LogSource, OncePushedLogSource
+
+    checked = Options.read(_texts(options, path))  # here, where our own exceptions can be raised
+    paths = list(checked.paths)
+    schema = None if columns is None else spark_schema(_columns(columns))
+    source = OncePushedLogSource if (pushdown_is_sound(spark) if pushdown is None else pushdown) else LogSource
+    if source is OncePushedLogSource:
+        spark.conf.set(PUSHDOWN, "true")
+    spark.dataSource.register(source)
+    snapshot = json.dumps({one: look(one, permissive=checked.permissive) for one in paths})
+    reader = spark.read.format(source.name()).options(**_texts(options | {"snapshot": snapshot}))
+    reader = reader if schema is None else reader.schema(schema)
+    return reader.load(paths[0] if len(paths) == 1 else paths)
+
+
+def read_stream(
+    spark: SparkSession, path: str | os.PathLike[str], *, columns: Sequence[str] | None = None, **options: object
+) -> DataFrame:
+    """The records of one store as a stream that follows its writer, up to what is durable.
+
+    ``options`` are the source's: ``start``, ``maxRecordsPerTrigger``, ``maxBytesPerTrigger``, ``failOnDataLoss`` ...
+
+    Raises :class:`MissingExtra`, ``OptionError`` for an unknown column or option.
+    """
+    need_pyspark()
+    from logstore.spark.options import StreamOptions
+    from logstore.spark.schema import spark_schema
+
+    (one,) = StreamOptions.read(_texts(options, path)).paths
+    schema = None if columns is None else spark_schema(_columns(columns))
+    register(spark)
+    reader = spark.readStream.format("logstore").options(**_texts(options))
+    return (reader if schema is None else reader.schema(schema)).load(one)
+
+
+@contextmanager
+def held(
+    spark: SparkSession,
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    columns: Sequence[str] | None = None,
+    pushdown: bool | None = None,
+    hold: Hold | None = None,
+    hold_limit_bytes: int = 1 << 40,
+    hold_expires_s: float = 86_400,
+    **options: object,
+) -> Iterator[DataFrame]:
+    """As :func:`read`, and a hold keeps what is to be read until the ``with`` block ends.
+
+    No writer is faster then, unless the hold runs out, by ``hold_limit_bytes`` kept or ``hold_expires_s``. ``hold`` is
+    one that the caller has on the only store, whose log is then read from there on, though its base may have passed it.
+
+    Raises as :func:`read`, and as :func:`logstore.holds.hold` does.
+    """
+    import secrets
+    from contextlib import ExitStack
+
+    from logstore.holds import hold as take
+    from logstore.inspect import Reader
+
+    if hold is not None and not isinstance(path, str | os.PathLike):
+        raise OptionError("a hold is on one store: without it, one is taken on each of several")
+    with ExitStack() as stack:
+
+        def look(one: str, *, permissive: bool) -> tuple[int, int]:
+            name = f"spark-{os.getpid()}-{secrets.token_hex(4)}"
+            limits: dict[str, Any] = {"limit_bytes": hold_limit_bytes, "expires_s": hold_expires_s}
+            kept = stack.enter_context(take(one, name, **limits)) if hold is None else hold
+            with Reader(one, hold=kept, permissive=permissive) as reader:
+                return kept.lsn, reader.info.end_lsn
+
+        yield _read(spark, path, columns, pushdown, options, look)
+
+
+def _columns(columns: Sequence[str]) -> Sequence[str]:
+    if isinstance(columns, str):
+        raise OptionError(f"columns is {columns!r}; it is a list of columns")
+    return columns
+
+
+def _texts(
+    options: dict[str, object], path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None
+) -> dict[str, str]:
+    """Options as Spark takes them."""
+    made = {key: _text(value) for key, value in options.items() if value is not None}
+    if path is not None:
+        made["paths"] = json.dumps(
+            [os.fspath(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
+        )
+    return made
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return json.dumps(list(value)) if isinstance(value, list | tuple | set | frozenset) else str(value)

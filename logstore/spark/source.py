@@ -1,0 +1,213 @@
+"""The log as a source of Spark's: ``spark.read.format("logstore").load(path)``.
+
+A task is given a range of whole segments and hands Arrow batches from the core's scanner to Spark; no record ever
+becomes a Python object. A DataFrame sees its stores as they stood when it was first planned, or, made by
+:func:`logstore.spark.read`, when it was made. Beside a live store a query that is slower than its writer fails with
+:class:`~logstore.inspect.LogRecycled` and never skips; :func:`logstore.spark.held` keeps that from happening.
+
+Files are opened while a range is read, and at no other time: what is made here is pickled and sent elsewhere.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from logstore.spark.options import BODY_BYTES, Options, StreamOptions, given_for, kept_with, paths_of
+from logstore.spark.plan import Range, cut, look, used_names
+from logstore.spark.schema import STORE, checked_columns, spark_schema, target_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceStreamReader, Filter
+    from pyspark.sql.types import StructType
+
+    from logstore.spark.plan import View
+
+__all__ = ["LogSource", "OncePushedLogSource", "PushingLogSource", "RangePartition", "read_range"]
+
+TOLD_BY_EARLIER = frozenset({"enqueue_lsn", "enqueue_time", "outcome"})
+"""Columns for which the scanner looks further back than a range begins."""
+
+
+class RangePartition(InputPartition):
+    """One task's range."""
+
+    def __init__(self, wanted: Range) -> None:
+        super().__init__(wanted)
+
+
+class LogSource(DataSource):
+    """The format ``logstore``. Spark applies all conditions itself."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Of the format."""
+        return "logstore"
+
+    def schema(self) -> StructType:
+        """All columns; ``body`` if the option is given, ``store`` if there is more than one."""
+        given = {key.lower(): value for key, value in self.options.items()}
+        made = spark_schema(body="body" in given, store=len(paths_of(given)) > 1)
+        return kept_with(made, given)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Of one query."""
+        return LogReader(schema, Options.read(given_for(schema, self.options)))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's own name
+        """Of one streaming query."""
+        from logstore.spark.stream import LogStream
+
+        return LogStream(schema, StreamOptions.read(given_for(schema, self.options)))
+
+
+class PushingLogSource(LogSource):
+    """The same, where ``spark.sql.python.filterPushdown.enabled`` is true: the scanner applies what it can.
+
+    Spark refuses a reader that takes conditions while that setting is false, so there are two classes. And Spark 4
+    keeps what was planned with a query's conditions for all queries of the same DataFrame: one that has no conditions,
+    or that joins the frame with itself, is then answered with another's. See :func:`logstore.spark.pushdown_is_sound`.
+    """
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Of one query."""
+        return PushingLogReader(schema, Options.read(given_for(schema, self.options)))
+
+
+class OncePushedLogSource(PushingLogSource):
+    """The same under a name of its own, ``logstore_pushed``, for single frames where all others push nothing."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Of the format."""
+        return "logstore_pushed"
+
+
+class LogReader(DataSourceReader):
+    """Plans one query, and reads its ranges elsewhere."""
+
+    def __init__(self, schema: StructType, options: Options) -> None:
+        self._schema = schema
+        self._options = options
+        self._columns = checked_columns(schema)
+        self._conditions = deepcopy(options.conditions)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Ranges of whole segments, of each store as it stands now."""
+        if self._conditions.impossible:
+            return []
+        views = [self._look(path) for path in self._options.paths]
+        return [RangePartition(one) for view in views for one in self._ranges(view, len(views))]
+
+    def _look(self, path: str) -> View:
+        options = self._options
+        held = options.snapshot.get(path)
+        named = "queue" in self._columns or "queue" in self._conditions.wanted
+        return look(
+            path,
+            names=named,
+            keep_lsn=None if held is None else held[0],
+            connect=options.connect,
+            catalog=options.catalog,
+            permissive=options.permissive,
+        )
+
+    def _ranges(self, view: View, stores: int) -> Iterator[Range]:
+        options, conditions = self._options, self._conditions
+        held = options.snapshot.get(view.path)
+        end_lsn = view.stop_lsn if held is None else held[1]
+        stop_lsn = min(end_lsn, conditions.stop_lsn)
+        start_lsn = max(conditions.start_lsn, 0 if held is None else held[0])
+        queue_ids = self._queue_ids(view)
+        if queue_ids == ():
+            return
+        base_lsn = view.base_lsn if held is None else held[0]
+        for parts in cut(view.clipped(start_lsn, stop_lsn), options.partition_bytes, stores):
+            first = parts[0][0]
+            yield Range(
+                path=view.path,
+                uuid=str(view.uuid),
+                start_lsn=first,
+                stop_lsn=parts[-1][1],
+                keep_lsn=max(1, base_lsn if TOLD_BY_EARLIER.intersection(self._columns) else first),
+                as_of_lsn=end_lsn if options.as_of_lsn is None else options.as_of_lsn,
+                names=used_names(view.names, self._columns),
+                types=_listed(conditions.wanted.get("type")),
+                queue_ids=queue_ids,
+                ids=_listed(conditions.wanted.get("id")),
+                start_time=conditions.start_time,
+                stop_time=conditions.stop_time,
+            )
+
+    def _queue_ids(self, view: View) -> tuple[int, ...] | None:
+        """Those of which a row names one; None: of any."""
+        ids, names = self._conditions.wanted.get("queue_id"), self._conditions.wanted.get("queue")
+        if names is not None:
+            named = frozenset(id for id, name in view.names.items() if name in names)  # noqa: A001 - a queue's id
+            ids = named if ids is None else ids & named
+        return _listed(ids)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range, in LSN order; elsewhere."""
+        if partition.value is not None:  # Spark makes one such where there is nothing to read
+            yield from read_range(partition.value, self._schema, self._options)
+
+
+class PushingLogReader(LogReader):
+    """Also decides what of the conditions the scanner can decide."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's own name
+        """Those that Spark is left to decide."""
+        return self._conditions.take(filters)
+
+
+def _listed(values: frozenset[Any] | None) -> tuple[Any, ...] | None:
+    return None if values is None else tuple(sorted(values))
+
+
+# ---- Elsewhere
+
+
+def read_range(wanted: Range, schema: StructType, options: Options | StreamOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of one range, with exactly this schema.
+
+    Raises ``CorruptLog`` at damage, unless the options are permissive: then what cannot be read is passed over, and the
+    log of the program says what that was. Raises ``LogRecycled`` where a writer was faster.
+    """
+    import logstore.arrow
+
+    columns = checked_columns(schema)
+    target = target_schema(schema)
+    # A column at least is needed to know how many rows there are.
+    ours = [name for name in columns if name != STORE] or ["lsn"]
+    body = (BODY_BYTES if options.body is None else options.body) if "body" in ours else None
+    with logstore.arrow.read(
+        wanted.path,
+        start_lsn=wanted.start_lsn,
+        stop_lsn=wanted.stop_lsn,
+        columns=ours,
+        body=body,
+        where=wanted.where(),
+        keep_lsn=wanted.keep_lsn,
+        as_of_lsn=wanted.as_of_lsn,
+        queue_names=dict(wanted.names),
+        batch_rows=options.batch_rows,
+        strings="plain",
+        permissive=isinstance(options, Options) and options.permissive,
+    ) as reader:
+        for batch in reader:
+            yield _shaped(batch, columns, target, wanted.uuid)
+
+
+def _shaped(batch: pa.RecordBatch, columns: Sequence[str], target: pa.Schema, uuid: str) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    arrays = [pa.repeat(pa.scalar(uuid), batch.num_rows) if name == STORE else batch.column(name) for name in columns]
+    if not arrays:
+        return batch.select([])
+    return pa.RecordBatch.from_arrays(arrays, schema=target)

@@ -1,0 +1,284 @@
+"""The log as a stream of Spark's: ``spark.readStream.format("logstore").load(path)``.
+
+An offset is an LSN, and the UUID of the store that it is of. A batch is what lies between two offsets, none of it above
+what was durable. What a row says of other records is what the log tells from the segment in which the batch begins,
+which the stream holds; outcomes of transactions are those that were known where the batch ends. So a row does not
+depend on how its batch is cut into tasks, and a batch that is read again after a restart has the same rows.
+
+The stream holds the log from the end of its last completed batch on, so that a writer recycles nothing that is still to
+be read. A hold ends with its process: while a query is stopped nothing is held, and what was recycled meanwhile is an
+error when it goes on, or with ``failOnDataLoss=false`` a gap that is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+
+from logstore.errors import OptionError, StoreError, StoreLocked
+from logstore.holds import hold
+from logstore.inspect import LogRecycled
+from logstore.spark.plan import Range, View, cut, look, used_names
+from logstore.spark.schema import checked_columns
+from logstore.spark.source import RangePartition, read_range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
+
+    from logstore.holds import Hold
+    from logstore.spark.options import StreamOptions
+
+__all__ = ["LogStream"]
+
+logger = logging.getLogger("logstore.spark")
+
+Offset = dict[str, Any]
+
+
+class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans the batches of one streaming query; what it reads is read elsewhere."""
+
+    def __init__(self, schema: StructType, options: StreamOptions) -> None:
+        self._schema = schema
+        self._options = options
+        self._columns = checked_columns(schema)
+        self._path = options.paths[0]
+        self._hold: Hold | None = None
+        self._last_lsn: int | None = None  # with Trigger.AvailableNow: where it is to end
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_hold": None}
+
+    # ---- Offsets
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's own name
+        """Where a query without a checkpoint begins."""
+        start = self._options.start
+        view = self._look()
+        if isinstance(start, int):
+            if start > view.stop_lsn:
+                raise OptionError(f"the option start is {start}, and the log of {self._path} ends at {view.stop_lsn}")
+            self._keep(start)
+            return _offset(view, start)
+        if start == "latest":
+            self._keep(view.stop_lsn)
+            return _offset(view, view.stop_lsn)
+        return _offset(view, self._keep(None))
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's own name
+        """Up to where the next batch may go: what is durable, within the limit."""
+        at = int(start["lsn"])
+        try:
+            self._keep(at)
+            view = self._look_from(at, durable=True)
+        except StoreLocked:  # a writer is about to open the store; nothing is durable that was not
+            return start
+        self._same_store(start, view)
+        stop = view.stop_lsn if self._last_lsn is None else min(view.stop_lsn, self._last_lsn)
+        if stop <= at:
+            return start
+        if isinstance(limit, ReadMaxBytes):
+            stop = _after_bytes(view, at, stop, limit.max_bytes)
+        elif isinstance(limit, ReadMaxRows):
+            stop = self._after_rows(view, at, stop, limit.max_rows)
+        return _offset(view, stop)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's own name
+        """As the options say."""
+        if self._options.max_records is not None:
+            return ReadMaxRows(self._options.max_records)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's own name
+        """What is durable now."""
+        try:
+            view = self._look()
+        except StoreError:
+            return None  # it is asked for a progress report only
+        return _offset(view, view.stop_lsn)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's own name
+        """The query ends with what is durable now."""
+        self._last_lsn = self._look().stop_lsn
+
+    # ---- Batches
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """The ranges of one batch."""
+        at, stop = int(start["lsn"]), int(end["lsn"])
+        if at >= stop:
+            return []
+        self._keep(at)
+        # After a crash the log tells no more of what was durable than its writer did; what was, is there.
+        view = self._look_from(at, names="queue" in self._columns)
+        self._same_store(end, view)
+        if view.stop_lsn < stop:
+            raise StoreError(
+                f"the checkpoint has been at LSN {stop}, and the log of {self._path} ends at {view.stop_lsn}: it was "
+                "set back, by a restored backup perhaps; begin with a new checkpoint"
+            )
+        ranges = view.clipped(at, stop)
+        return [
+            RangePartition(
+                Range(
+                    path=self._path,
+                    uuid=str(view.uuid),
+                    start_lsn=parts[0][0],
+                    stop_lsn=parts[-1][1],
+                    keep_lsn=ranges[0][0],
+                    as_of_lsn=stop,
+                    names=used_names(view.names, self._columns),
+                )
+            )
+            for parts in cut(ranges, self._options.partition_bytes)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range, in LSN order; elsewhere."""
+        if partition.value is None:
+            return
+        wanted: Range = partition.value
+        if self._options.fail_on_data_loss:
+            yield from read_range(wanted, self._schema, self._options)
+            return
+        begun = False
+        # The segment in which the batch began may be gone, and this range not.
+        for one in (wanted, replace(wanted, keep_lsn=wanted.start_lsn)):
+            try:
+                for batch in read_range(one, self._schema, self._options):
+                    begun = True
+                    yield batch
+                return
+            except LogRecycled as lost:
+                if begun or one is not wanted:
+                    said = "%s: rows below LSN %d are missing: %s"
+                    logger.warning(said, self._path, wanted.stop_lsn, lost.message)
+                    return
+
+    def commit(self, end: Offset) -> None:
+        """Everything below ``end`` has been processed and need not be held any more."""
+        if self._hold is not None and int(end["lsn"]) > self._hold.lsn:
+            try:
+                self._hold.advance(int(end["lsn"]), expires_s=self._options.hold_expires_s)
+            except LogRecycled:
+                self.stop()  # it had run out; what is gone is seen when the next batch is planned
+
+    def stop(self) -> None:
+        """Let go of the log."""
+        if self._hold is not None:
+            self._hold.release()
+            self._hold = None
+
+    # ---- The hold
+
+    def _keep(self, lsn: int | None) -> int:
+        """Hold the log from here on, or from its base on: from where it is held.
+
+        Raises ``LogRecycled`` if something from ``lsn`` on is gone, unless the stream may lose data.
+        """
+        if self._hold is not None:
+            try:
+                self._hold.renew(self._options.hold_expires_s)
+            except LogRecycled:
+                self.stop()
+            else:
+                return self._hold.lsn
+        try:
+            self._hold = self._take(lsn)
+        except LogRecycled:
+            self._hold = self._take(None)
+            self._look_from(lsn or 1)  # between two epochs a base passes an LSN without anything being gone
+        return self._hold.lsn
+
+    def _take(self, lsn: int | None) -> Hold:
+        name = f"spark-stream-{os.getpid()}-{secrets.token_hex(4)}"
+        limit, lasts_s = self._options.hold_limit_bytes, self._options.hold_expires_s
+        return hold(self._path, name, lsn=lsn, limit_bytes=limit, expires_s=lasts_s)
+
+    # ---- Looking at the store
+
+    def _look(self, *, names: bool = False, durable: bool = True, keep_lsn: int | None = None) -> View:
+        options = self._options
+        return look(
+            self._path,
+            names=names,
+            durable=durable,
+            keep_lsn=keep_lsn,
+            connect=options.connect,
+            catalog=options.catalog,
+        )
+
+    def _look_from(self, lsn: int, *, names: bool = False, durable: bool = False) -> View:
+        """The log from ``lsn`` on. Raises ``LogRecycled``, unless the stream may lose data: then from its base on."""
+        try:
+            return self._look(names=names, durable=durable, keep_lsn=lsn)
+        except LogRecycled:
+            if self._options.fail_on_data_loss:
+                raise LogRecycled(
+                    f"the stream from {self._path} is to go on at LSN {lsn}, and the log there was recycled before it "
+                    "was read: while no query runs, nothing holds it. Begin with a new checkpoint, or set the option "
+                    "failOnDataLoss to false: then the stream goes on, and what is missing is logged"
+                ) from None
+        view = self._look(names=names, durable=durable)
+        logger.warning(
+            "%s: the log from LSN %d up to LSN %d was recycled before it was read: these records are missing",
+            self._path,
+            lsn,
+            view.base_lsn,
+        )
+        return view
+
+    def _same_store(self, offset: Offset, view: View) -> None:
+        if offset.get("store") != str(view.uuid):
+            raise StoreError(
+                f"the checkpoint is of the store {offset.get('store')}, and {self._path} is the store {view.uuid}: "
+                "give each store a checkpoint of its own"
+            )
+
+    def _after_rows(self, view: View, at: int, stop: int, rows: int) -> int:
+        """The LSN of the record after so many, or ``stop`` if there are no more."""
+        import logstore.arrow
+
+        start = view.clipped(at, stop)
+        if not start:
+            return stop
+        with logstore.arrow.read(
+            self._path,
+            start_lsn=at,
+            stop_lsn=stop,
+            columns=["lsn"],
+            keep_lsn=start[0][0],
+            as_of_lsn=stop,
+            queue_names={},
+            batch_rows=min(rows + 1, self._options.batch_rows),
+        ) as reader:
+            for batch in reader:
+                if batch.num_rows > rows:
+                    return int(batch.column(0)[rows].as_py())
+                rows -= batch.num_rows
+        return stop
+
+
+def _offset(view: View, lsn: int) -> Offset:
+    return {"lsn": lsn, "store": str(view.uuid)}
+
+
+def _after_bytes(view: View, at: int, stop: int, size: int) -> int:
+    for first, end in view.clipped(at, stop):
+        if end - first >= size:
+            return first + size
+        size -= end - first
+    return stop

@@ -1,0 +1,166 @@
+"""The part of a store that an operator asks for: what was recovered, what is counted, what holds the tail; upkeep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from logstore import errors
+from logstore._core import ffi, lib
+from logstore.core import arguments
+from logstore.core.native import check, filled
+from logstore.core.reports import Checkpoint, Recovery, stats_from_c
+from logstore.store.names import Names
+from logstore.store.tail import HOLDERS, Compaction, Tail, compaction_of, read_tail
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from logstore.backup import BackupReport
+    from logstore.holds import HoldInfo
+    from logstore.store.completions import Completions
+    from logstore.store.overdue import Overdue
+    from logstore.store.releases import Releases
+    from logstore.store.scrub import Scrub
+
+
+class Care(Names):
+    """What :class:`~logstore.MessageStore` tells of itself, and what keeps it small."""
+
+    _path: Path
+    _completions: Completions
+    _overdue: Overdue | None
+    _scrub: Scrub | None
+    _releases: Releases
+    _catalog_place: tuple[str | None, str | None]  # as it was opened
+
+    @property
+    def base_lsn(self) -> int:
+        """The tail: the first LSN that is still needed."""
+        self._not_forked()
+        return int(lib.ls_base_lsn(self._c))
+
+    @property
+    def durable_lsn(self) -> int:
+        """Everything below it is on disk."""
+        self._not_forked()
+        return int(lib.ls_durable_lsn(self._c))
+
+    @property
+    def next_lsn(self) -> int:
+        """The end of what was appended: what to wait for after an operation with ``wait=False``."""
+        lsn: int = lib.ls_next_lsn(self._c)
+        if lsn == 0:
+            self._not_forked()
+        return lsn
+
+    @property
+    def recovery(self) -> Recovery:
+        """What the open found and did."""
+        return Recovery.of(self._c)
+
+    def stats_native(self) -> Any:
+        """The core's counters, as it has them."""
+        self._not_forked()
+        return filled("ls_stats", lambda stats: lib.ls_stats_get(self._c, stats))
+
+    def stats(self) -> dict[str, Any]:
+        """Counters by name, the ``durability`` in force, and per queue ``depth``, ``locked`` and ``acquired``.
+
+        ``threads_failed`` names each thread of the store that has ended before its time, and what ended it.
+        """
+        counters = stats_from_c(self.stats_native())
+        per_queue: dict[str, dict[str, int]] = {}
+        for queue in self.queues():
+            try:
+                depth, locked = self._depth(queue.id)
+            except errors.UnknownQueue:
+                continue  # deleted meanwhile
+            per_queue[queue.name] = {"depth": depth, "locked": locked, "acquired": queue._acquired_count()}
+        counters["queues"] = per_queue
+        counters["holds"] = sum(each.honoured for each in self._list_holds())
+        counters["overdue_rolled_back"] = self._overdue.rolled_back if self._overdue is not None else 0
+        if self._scrub is not None:
+            counters |= self._scrub.stats()
+        having = (self._completions, self._releases, self._overdue, self._scrub)
+        threads = (one.thread for one in having if one is not None)
+        counters["threads_failed"] = [
+            f"{one.name}: {one.failure}" for one in threads if one is not None and one.failure is not None
+        ]
+        return counters
+
+    def tail(self, limit: int = HOLDERS) -> Tail:
+        """What holds the base, whose it is, what would free it, and what of each segment is still needed.
+
+        At most ``limit`` holders are told (and 1000), the lowest first; all are counted.
+        """
+        self._not_forked()
+        limit = arguments.integer("limit", limit, 0, arguments.LSN_MAX)
+        names = {queue.id: queue.name for queue in self.queues()}
+        return read_tail(self._c, names, self._list_holds(), limit)
+
+    def compact(self, *, dry_run: bool = False) -> Compaction:
+        """Makes the log as small as it can be now, while others go on working: moves what lives in the oldest segments,
+        recycles what is behind the base, and gives surplus files back to the disk.
+
+        With ``dry_run`` it says what would come of it and changes nothing. Raises ``CorruptLog`` if a segment cannot be
+        moved, ``StoreFull`` if there is no room to move; what was gained until then stays gained.
+        """
+        self._not_forked()
+        return compaction_of(self._c, dry_run=bool(dry_run))
+
+    def backup(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        rate_bytes_s: float | None = None,
+        hold_limit_bytes: int | None = None,
+        progress: Callable[[int, int], None] = lambda *_: None,
+    ) -> BackupReport:
+        """A whole copy in ``target``, an absent or empty directory: of what is durable now, while work goes on.
+
+        Raises as :func:`logstore.backup.back_up` does; whatever is raised, nothing was made.
+        """
+        from logstore.backup import back_up
+
+        self._not_forked()
+        connect, schema = self._catalog_place
+        return back_up(
+            self._path,
+            target,
+            connect=connect,
+            catalog=schema,
+            rate_bytes_s=rate_bytes_s,
+            hold_limit_bytes=hold_limit_bytes,
+            progress=progress,
+        )
+
+    def _list_holds(self) -> list[HoldInfo]:
+        """Those there are; none where there are no files."""
+        from logstore.holds import list_holds
+
+        try:
+            return list_holds(self._path)
+        except errors.StoreError:
+            return []
+
+    def checkpoint(self) -> Checkpoint:
+        """Writes a checkpoint now, while others go on working: the next open replays only the log behind it.
+
+        It is in place and durable on return. Nothing ever needs one: a failure (``StoreFull`` for want of disk, an
+        ``OSError`` from it) leaves the store and an earlier checkpoint as they were.
+        """
+        info = filled("ls_checkpoint_info", lambda into: lib.ls_checkpoint(self._c, into))
+        return Checkpoint(info.lsn, info.bytes, info.messages, info.transactions, info.took_us / 1e6)
+
+    def checkpoint_size(self) -> Checkpoint:
+        """What :meth:`checkpoint` would write now, without writing it."""
+        info = filled("ls_checkpoint_info", lambda into: lib.ls_checkpoint_size(self._c, into))
+        return Checkpoint(self.next_lsn, info.bytes, info.messages, info.transactions, 0.0)
+
+    def _depth(self, queue_id: int) -> tuple[int, int]:
+        places = ffi.new("uint64_t *")
+        locked = ffi.new("uint64_t *")
+        check(lib.ls_queue_depth(self._c, queue_id, places, locked))
+        return int(places[0]), int(locked[0])

@@ -1,0 +1,375 @@
+"""The control socket: how a command reaches the broker that has a store open.
+
+A broker listens on ``control.sock`` in its store directory (0600, and the directory is 0700). Whoever connects sends
+one request and gets one reply, both one line of JSON, and that is all::
+
+    {"logstore-control": 1, "command": "in-doubt.commit", "arguments": {"xid": "1:6f:"}}
+    {"logstore-control": 1, "result": {"id": 524388, "operations": 2}}
+    {"logstore-control": 1, "error": {"kind": "UnknownXid", "message": "..."}}
+
+The kind of an error is a name of ``logstore.errors``. The version changes when the meaning of what is there does; new
+commands and new fields do not change it, and fields that a side does not know are ignored by it. A command is one
+entry in the mapping that :class:`ControlServer` is given.
+
+What must never happen: that a client which sends nothing, too much or rubbish, or takes no answer, holds up the event
+loop or keeps anything but one of ``SESSIONS_MAX`` sockets for ``PATIENCE_S``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import logging
+import os
+import socket
+import stat
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from logstore import errors
+from logstore.errors import OutcomeUnknown, StoreError, StoreLocked
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from pathlib import Path
+
+    Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+
+__all__ = ["PROTOCOL_VERSION", "SOCKET_NAME", "ControlServer", "call", "is_served"]
+
+logger = logging.getLogger("logstore.control")
+
+T = TypeVar("T")
+
+SOCKET_NAME: Final = "control.sock"
+PROTOCOL_VERSION: Final = 1
+REQUEST_BYTES_MAX: Final = 64 << 10
+REPLY_BYTES_MAX: Final = 16 << 20
+SESSIONS_MAX: Final = 16  # at once; more are refused
+PATIENCE_S: Final = 5.0  # for a request to come, and for a reply to be taken
+CALL_S: Final = 600.0  # how long a caller waits for what may have to wait for the disk
+
+_VERSION_KEY: Final = "logstore-control"
+_PEER: Final = struct.Struct("iII")  # pid, uid, gid
+
+
+# ---- Both sides
+
+
+@contextlib.contextmanager
+def _short_path(store_dir: Path) -> Iterator[str]:
+    """A path to the socket that fits into an address (107 bytes), however long that of the store is."""
+    directory = os.open(store_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{SOCKET_NAME}"
+    finally:
+        os.close(directory)
+
+
+def _line(**fields: object) -> bytes:
+    return json.dumps({_VERSION_KEY: PROTOCOL_VERSION, **fields}).encode() + b"\n"
+
+
+def _read_line(line: bytes, whose: str) -> dict[str, Any]:
+    """The object on a line. Raises ``StoreError`` for what is none, ``VersionError`` for another version's."""
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict) or type(said.get(_VERSION_KEY)) is not int:
+        raise StoreError(f"{whose} is no line of the control protocol")
+    if said[_VERSION_KEY] != PROTOCOL_VERSION:
+        raise errors.VersionError(
+            f"{whose} is of version {said[_VERSION_KEY]} of the control protocol, and this is version "
+            f"{PROTOCOL_VERSION}: use the logstore that runs the broker"
+        )
+    return said
+
+
+# ---- The caller's side
+
+
+def is_served(store_dir: Path) -> bool:
+    """Whether a broker listens on this store's control socket."""
+    try:
+        _connect(store_dir).close()
+    except StoreError:
+        return False
+    return True
+
+
+def call(store_dir: Path, command: str, arguments: Mapping[str, Any], *, timeout_s: float = CALL_S) -> dict[str, Any]:
+    """Have the broker that has this store open do something; what it says of it.
+
+    Raises ``StoreLocked`` if no broker listens there, ``OutcomeUnknown`` if it goes away or falls silent before it
+    has answered, ``VersionError`` if it speaks another version, and otherwise what went wrong over there.
+    """
+    with _connect(store_dir) as connection:
+        try:
+            with contextlib.suppress(BrokenPipeError):  # it hung up on us, and may have said why
+                connection.sendall(_line(command=command, arguments=dict(arguments)))
+            connection.settimeout(timeout_s)
+            line = _receive(connection)
+        except TimeoutError as error:
+            raise _unanswered(command, f"has not answered in {timeout_s:g} s") from error
+        except OSError as error:
+            raise _unanswered(command, f"cannot be reached any more ({error.strerror})") from error
+    if not line.endswith(b"\n"):
+        raise _unanswered(command, "went away before it had answered")
+    reply = _read_line(line, "the broker's answer")
+    result, problem = reply.get("result"), reply.get("error")
+    if isinstance(problem, dict):
+        raise _problem(str(problem.get("kind")), str(problem.get("message")))
+    if not isinstance(result, dict):
+        raise StoreError("the broker's answer is no line of the control protocol")
+    return result
+
+
+def _connect(store_dir: Path) -> socket.socket:
+    path = store_dir / SOCKET_NAME
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    made.settimeout(PATIENCE_S)
+    try:
+        with _short_path(store_dir) as short:
+            made.connect(short)
+    except OSError as error:
+        made.close()
+        if error.errno in (errno.EAGAIN, errno.ETIMEDOUT) or isinstance(error, TimeoutError):
+            raise StoreLocked(f"the broker takes no calls on {path} at present: try again later") from error
+        if error.errno in (errno.EACCES, errno.EPERM):
+            raise StoreLocked(f"{path} may not be used by this user: run the command as the broker's") from error
+        raise StoreLocked(
+            f"the store {store_dir} is open in another process, and no broker listens on {path}: use that program's "
+            "own means, or end it and try again"
+        ) from error
+    return made
+
+
+def _receive(connection: socket.socket) -> bytes:
+    """Up to the end of a line, or of the connection."""
+    received = bytearray()
+    while not received.endswith(b"\n") and len(received) < REPLY_BYTES_MAX:
+        data = connection.recv(1 << 16)
+        if not data:
+            break
+        received += data
+    return bytes(received)
+
+
+def _unanswered(command: str, what: str) -> OutcomeUnknown:
+    return OutcomeUnknown(f"the broker {what}: whether {command!r} was done is not known; look, and ask again if not")
+
+
+def _problem(kind: str, message: str) -> StoreError:
+    found = getattr(errors, kind, None) if kind in errors.__all__ else None
+    if found is None or found is errors.CorruptLog:  # that one is made of more than a message
+        return StoreError(message)
+    return cast("StoreError", found(message))
+
+
+# ---- The broker's side
+
+
+class ControlServer:
+    """Listens on a store's control socket for one event loop, and has its handlers do what is asked.
+
+    A handler takes the arguments and gives the result, both JSON objects; the ``StoreError`` that it raises is told
+    to the caller. It runs on the event loop, and has what takes time done by :meth:`in_thread`.
+    """
+
+    def __init__(self, store_dir: Path, handlers: Mapping[str, Handler]) -> None:
+        self._store_dir = store_dir.absolute()
+        self._handlers = {"ping": self._ping, **handlers}
+        self._listener: asyncio.Server | None = None
+        self._own: tuple[int, int] | None = None  # device and inode of our socket
+        self._sessions: set[_Session] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="logstore-control")
+
+    async def start(self) -> None:
+        """Listen. Replaces the socket of a broker that died; raises ``StoreError`` if that cannot be done."""
+        path = self._store_dir / SOCKET_NAME
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        try:
+            self._clear_the_way(path)
+            os.fchmod(made.fileno(), 0o600)  # before it has a name
+            with _short_path(self._store_dir) as short:
+                made.bind(short)
+            status = path.lstat()
+            self._own = status.st_dev, status.st_ino
+            loop = asyncio.get_running_loop()
+            self._listener = await loop.create_unix_server(lambda: _Session(self), sock=made, backlog=SESSIONS_MAX)
+        except OSError as error:
+            made.close()
+            self._remove_socket()
+            raise StoreError(f"no control socket can be made at {path}: {error.strerror or error}") from error
+        except StoreError:
+            made.close()
+            raise
+
+    def _clear_the_way(self, path: Path) -> None:
+        """Whoever has the store open for writing may replace the socket of one who had."""
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(status.st_mode):
+            raise StoreError(f"{path} is in the way of the control socket and is none: remove it")
+        if is_served(self._store_dir):
+            raise StoreError(f"another broker of this process listens on {path} already")
+        path.unlink()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Take no more calls and remove the socket; what is being done gets ``timeout_s`` to end."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+            self._remove_socket()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+        for session in list(self._sessions):
+            session.hang_up()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _remove_socket(self) -> None:
+        path = self._store_dir / SOCKET_NAME
+        own, self._own = self._own, None
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            if (status.st_dev, status.st_ino) == own:
+                path.unlink()
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Have another thread do what may wait for the disk; one such piece of work at a time."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def _ping(self, _arguments: dict[str, Any]) -> dict[str, Any]:
+        return {"pid": os.getpid(), "commands": sorted(self._handlers)}
+
+    # For sessions.
+
+    def admit(self, session: _Session) -> bool:
+        """Whether there is room for one more."""
+        if len(self._sessions) >= SESSIONS_MAX:
+            return False
+        self._sessions.add(session)
+        return True
+
+    def leave(self, session: _Session) -> None:
+        """It has ended."""
+        self._sessions.discard(session)
+
+    def serve(self, session: _Session, line: bytes) -> None:
+        """Do what a line asks for, and answer."""
+        task = asyncio.get_running_loop().create_task(self._serve(session, line))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, session: _Session, line: bytes) -> None:
+        try:
+            reply = _line(result=await self._do(line))
+        except StoreError as error:
+            reply = refusal(error)
+        except Exception:
+            logger.exception("a control command failed")
+            reply = refusal(StoreError("the broker failed at this; its log says how"))
+        session.reply(reply)
+
+    async def _do(self, line: bytes) -> dict[str, Any]:
+        request = _read_line(line, "the request")
+        command, arguments = request.get("command"), request.get("arguments", {})
+        if not isinstance(command, str) or not isinstance(arguments, dict):
+            raise StoreError("the request names no command, or its arguments are no object")
+        handler = self._handlers.get(command)
+        if handler is None:
+            raise StoreError(f"this broker knows no command {command!r}; it knows {', '.join(sorted(self._handlers))}")
+        logger.info("control command %s %s", command, arguments)
+        return await handler(arguments)
+
+
+def refusal(error: StoreError) -> bytes:
+    """An error as a reply."""
+    return _line(error={"kind": type(error).__name__, "message": error.message})
+
+
+class _Session(asyncio.Protocol):
+    """One caller: a line in, a line out."""
+
+    def __init__(self, server: ControlServer) -> None:
+        self._server = server
+        self._received = bytearray()
+        self._is_asked = False
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        uid = peer_uid(transport)
+        if uid not in (0, os.geteuid()):
+            self._refuse(f"user {uid} may not control this broker: run the command as its user")
+        elif not self._server.admit(self):
+            self._refuse(f"the broker is busy with {SESSIONS_MAX} other commands: try again later")
+        else:
+            self._set_timer()
+
+    def _refuse(self, why: str) -> None:
+        self._is_asked = True
+        self.reply(refusal(StoreError(why)))
+
+    def _set_timer(self) -> None:
+        self._cancel_timer()
+        self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self.hang_up)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_asked or self._transport is None:
+            return
+        self._received += data
+        line, newline, _ = self._received.partition(b"\n")
+        if newline and len(line) < REQUEST_BYTES_MAX:
+            self._is_asked = True
+            self._cancel_timer()
+            self._transport.pause_reading()
+            self._server.serve(self, bytes(line))
+        elif len(self._received) >= REQUEST_BYTES_MAX:
+            self._refuse(f"a request has less than {REQUEST_BYTES_MAX} bytes")
+
+    def eof_received(self) -> bool:
+        """Whoever has asked may close its sending half and still be answered."""
+        return self._is_asked
+
+    def reply(self, line: bytes) -> None:
+        """Answer, and hang up when the answer was taken, or was not for too long."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._received.clear()
+        self._set_timer()
+        self._transport.write(line)
+        self._transport.close()
+
+    def hang_up(self) -> None:
+        """End it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._cancel_timer()
+        self._transport = None
+        self._server.leave(self)
+
+
+def peer_uid(transport: asyncio.BaseTransport) -> int:
+    """The user whose process is at the other end, as the kernel says; -1 if it does not."""
+    peer = transport.get_extra_info("socket")
+    try:
+        credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    except OSError:
+        return -1
+    return int(_PEER.unpack(credentials)[1])

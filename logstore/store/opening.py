@@ -1,0 +1,92 @@
+"""How a store is opened: :func:`open` checks the options that :class:`~logstore.MessageStore` is made with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from logstore._core import ffi, lib
+from logstore.catalog.places import TIMEOUT_S as CATALOG_TIMEOUT_S
+from logstore.core import arguments
+from logstore.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    import os
+
+SEGMENT_SIZE_MIN: Final = 512 * 1024
+SEGMENT_SIZE_MAX: Final = 1 << 30
+SECTOR: Final = 4096
+PREPARED_MAX: Final = 65_536
+TIMEOUT_S_MAX: Final = 100 * 365 * 86_400
+CATALOG_TIMEOUT_S_MAX: Final = 3600
+SCRUB_RATE_MIN: Final = 4096
+SCRUB_RATE_MAX: Final = 1 << 50
+
+
+def open(  # noqa: A001 - the name that section 10 of the design gives it, as in gzip.open
+    store_dir: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    segment_size: int | None = None,
+    initial_segments: int = 2,
+    max_write_buffers: int = 10,
+    max_undurable_bytes: int | None = None,
+    max_log_bytes: int | None = None,
+    max_prepared: int = 10_000,
+    prepared_timeout: float | None = None,
+    scrub_rate: float | None = None,
+    durability: str = "strict",
+    connect: str | None = None,
+    catalog: str | None = None,
+    catalog_timeout: float = CATALOG_TIMEOUT_S,
+) -> MessageStore:
+    """Opens the store in ``store_dir``, making or recovering it first.
+
+    ``segment_size`` (bytes, default 16 MiB, at least 512 KiB, rounded up to the sector) is fixed when the store
+    is made;
+    a later one that differs is ignored with a warning. ``initial_segments`` files are made with a new store.
+    ``max_write_buffers`` batches are filled before the log forces by itself; ``max_undurable_bytes`` (default two
+    segments)
+    is the most that can be lost by a crash and is never exceeded. ``max_log_bytes`` (at least 6 segments) limits
+    the log on
+    disk, spares included. At most ``max_prepared`` distributed transactions are prepared at once. With a
+    ``prepared_timeout`` (seconds, wall clock) what has been prepared for longer is rolled back although its coordinator
+    was promised otherwise, with a warning in the log; without one nothing prepared is ever ended by time.
+    With a ``scrub_rate`` (bytes a second) a thread reads the log from the disk, round and round; what it finds damaged
+    is logged as a warning and counted in ``stats()``.
+    ``durability="relaxed"`` returns before the disk has it: a crash then loses the last moments.
+    ``connect`` is an SQLAlchemy URL of a shared catalog and ``catalog`` the schema in it; without them it is an SQLite
+    file in the directory. Each answer of that server is waited for ``catalog_timeout`` seconds at most (connecting: at
+    least 2); then the call raises ``CatalogUnavailable``.
+
+    Raises :class:`~logstore.errors.OptionError`, ``NotAStore``, ``StoreLocked``, ``CorruptLog``, ``VersionError``,
+    ``CatalogMismatch``, ``CatalogUnavailable``, ``StoreFull``, or ``StoreError`` for what the system refuses. A refused
+    open changes nothing in the log.
+    """
+    path = arguments.path("store_dir", store_dir)
+    options = ffi.new("ls_options *")
+    lib.ls_options_default(options)
+    options.create = bool(create)
+    options.relaxed = arguments.choice("durability", durability, "strict", "relaxed") == "relaxed"
+    if segment_size is not None:
+        wanted = max(arguments.integer("segment_size", segment_size, 1, SEGMENT_SIZE_MAX), SEGMENT_SIZE_MIN)
+        options.segment_size = -(-wanted // SECTOR) * SECTOR
+    options.initial_segments = arguments.integer("initial_segments", initial_segments, 1, 65536)
+    options.max_write_buffers = arguments.integer("max_write_buffers", max_write_buffers, 2, 64)
+    if max_undurable_bytes is not None:
+        options.max_undurable_bytes = arguments.integer("max_undurable_bytes", max_undurable_bytes, 1, 1 << 60)
+    if max_log_bytes is not None:
+        options.max_log_bytes = arguments.integer("max_log_bytes", max_log_bytes, 1, 1 << 62)
+    options.max_prepared = arguments.integer("max_prepared", max_prepared, 1, PREPARED_MAX)
+    arguments.optional(arguments.number, "prepared_timeout", prepared_timeout, 0, TIMEOUT_S_MAX, "seconds")
+    arguments.optional(arguments.number, "scrub_rate", scrub_rate, SCRUB_RATE_MIN, SCRUB_RATE_MAX, "bytes a second")
+    arguments.number("catalog_timeout", catalog_timeout, 0, CATALOG_TIMEOUT_S_MAX, "seconds")
+    arguments.place(connect, catalog, called="catalog")
+    return MessageStore(
+        path,
+        options,
+        connect=connect,
+        catalog=catalog,
+        catalog_timeout=catalog_timeout,
+        prepared_timeout=prepared_timeout,
+        scrub_rate=scrub_rate,
+    )

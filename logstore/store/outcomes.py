@@ -1,0 +1,39 @@
+"""Giving a transaction in doubt the outcome that its coordinator did not: by name, whoever has the store open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from logstore.errors import OptionError, TransactionEnded, UnknownXid
+
+if TYPE_CHECKING:
+    from logstore.core.xid import Xid
+    from logstore.store.message_store import MessageStore
+
+
+def decide(store: MessageStore, xid: Xid, outcome: str) -> dict[str, Any]:
+    """Commit or roll back the prepared transaction of this xid, durably; its ``id`` and ``operations``.
+
+    Raises ``UnknownXid`` if none is in doubt, or if somebody else decided it at this moment.
+    """
+    if outcome not in ("commit", "rollback"):
+        raise OptionError(f'an outcome is "commit" or "rollback", not {outcome!r}')
+    for transaction in store.in_doubt():
+        if transaction.xid == xid:
+            break
+    else:
+        raise unknown(xid)
+    done = {"id": transaction.id, "operations": transaction.operations}
+    try:
+        (transaction.commit if outcome == "commit" else transaction.rollback)()
+    except TransactionEnded as error:
+        raise unknown(xid) from error
+    return done
+
+
+def unknown(xid: Xid) -> UnknownXid:
+    """The error for an xid that nothing is in doubt under."""
+    return UnknownXid(
+        f"no transaction {xid} is in doubt: it has its outcome, or was never here; 'logstore in-doubt DIR list' shows "
+        "those that wait for one"
+    )

@@ -1,0 +1,149 @@
+"""Transactions: :class:`Transaction` over the core's handle.
+
+A transaction is used by one thread at a time. Its operations do not wait; ``prepare``, ``commit`` and ``rollback`` do,
+and a commit costs one force however many operations it holds. What is neither committed nor prepared is rolled back
+when it is abandoned, when the store is closed, and by recovery.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from logstore import errors
+from logstore._core import ffi, lib
+from logstore.core import arguments
+from logstore.core.native import check, number
+from logstore.core.xid import Xid, xid_from_c
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logstore.store.message_store import MessageStore
+
+_STATES: Final = {1: "active", 2: "ended", 3: "prepared", 4: "committed", 5: "rolled_back"}
+
+
+def new_handle() -> Any:
+    """Where the core puts a transaction's handle: it is freed with this, from the moment at which the core sets it.
+
+    So a signal handler's exception right after the core's call leaves no transaction that nobody can end; and none
+    comes while it is freed, since no Python runs for that.
+    """
+    return ffi.gc(ffi.new("ls_tx **"), lib.ls_tx_free_at)
+
+
+class Transaction:
+    """Operations that take effect together, at ``commit``, or not at all.
+
+    Made by ``store.begin()`` or ``store.transaction()``; passed to the store's operations as ``transaction=``.
+    """
+
+    def __init__(self, store: MessageStore, made: Any) -> None:
+        self._store = store
+        self._made = made  # of new_handle()
+        self._handle = made[0]
+        self._has_outcome = False
+        self._on_commit: list[Callable[[], object]] = []
+        info = ffi.new("ls_tx_info *")
+        self._describe(info)
+        self._id: int = info.id
+        self._xid = xid_from_c(info.xid) if info.distributed else None
+
+    def __del__(self) -> None:
+        if getattr(self, "_has_outcome", True):
+            return
+        ffi.release(self._made)  # which rolls back, and queues are to look for what that has unlocked
+        self._store._releases.abandoned()
+
+    def _describe(self, info: Any) -> None:
+        lib.ls_tx_describe(self._handle, info)
+
+    @property
+    def id(self) -> int:
+        """The LSN of the transaction's start record: its persistence ID."""
+        return self._id
+
+    @property
+    def xid(self) -> Xid | None:
+        """The branch's name; ``None`` for a local transaction."""
+        return self._xid
+
+    @property
+    def state(self) -> str:
+        """One of ``active``, ``ended``, ``prepared``, ``committed``, ``rolled_back``."""
+        return _STATES[number("ls_tx_info", self._describe, "state")]
+
+    @property
+    def operations(self) -> int:
+        """How many operations wait for the outcome."""
+        return number("ls_tx_info", self._describe, "operations")
+
+    @property
+    def prepared_us(self) -> int:
+        """When it was prepared, wall clock in µs since 1970; 0 if it is not. For reports only."""
+        return number("ls_tx_info", self._describe, "prepared_us")
+
+    def end(self) -> None:
+        """No more work: the step before ``prepare`` or a one-phase ``commit`` of a distributed transaction.
+
+        Raises :class:`~logstore.errors.WrongState` if it is local or not active.
+        """
+        check(lib.ls_tx_end(self._handle))
+
+    def prepare(self, *, wait: bool = True) -> None:
+        """Promises that ``commit`` will succeed, through every restart; durable on return.
+
+        Raises :class:`~logstore.errors.WrongState` unless the transaction is distributed and ended.
+        """
+        try:
+            self._store._keep_prepared(
+                self
+            )  # before it is prepared: in_doubt() in another thread must find this handle
+            check(lib.ls_prepare(self._handle, lib.LS_WAIT if wait else 0))
+        except BaseException:
+            if self.state != "prepared":
+                self._store._forget_transaction(self, rolled_back=False)
+            raise
+
+    def commit(self, *, wait: bool = True) -> None:
+        """All operations take effect at once; durable on return.
+
+        Raises :class:`~logstore.errors.TransactionEnded` after an outcome, :class:`~logstore.errors.WrongState` for
+        a distributed transaction that is still active, and :class:`~logstore.errors.OutcomeUnknown` if the log
+        failed while waiting.
+        """
+        check(lib.ls_commit(self._handle, lib.LS_WAIT if wait else 0))
+        self._has_outcome = True
+        self._store._forget_transaction(self, rolled_back=False)
+        calls, self._on_commit = self._on_commit, []
+        for call in calls:
+            call()
+
+    def rollback(self, *, wait: bool = True) -> None:
+        """None of the operations ever happened; what they had locked is back in its old place.
+
+        Raises :class:`~logstore.errors.TransactionEnded` after an outcome.
+        """
+        try:
+            check(lib.ls_rollback(self._handle, lib.LS_WAIT if wait else 0))
+            self._has_outcome = True
+        finally:
+            self._store._forget_transaction(self, rolled_back=True)
+
+    def __repr__(self) -> str:
+        name = f" {self._xid}" if self._xid is not None else ""
+        return f"<Transaction {self._id}{name} {self.state}>"
+
+
+def handle_of(store: MessageStore, transaction: Transaction | None) -> Any:
+    """What the core takes for this transaction; checks that it is one, and of this store."""
+    if transaction is None:
+        return ffi.NULL
+    if not isinstance(transaction, Transaction):
+        raise TypeError(f"transaction is a Transaction, not {arguments.shown(transaction)}")
+    if transaction._store is not store:
+        raise errors.TransactionError(
+            f"transaction {transaction.id} belongs to another store; begin one with the store whose messages it is "
+            "to change"
+        )
+    return transaction._handle

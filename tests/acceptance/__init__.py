@@ -1,1 +1,0 @@
-"""Acceptance tests: the command as its own process, under real clients."""

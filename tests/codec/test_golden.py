@@ -1,0 +1,253 @@
+"""The golden files: made by hand, checked in, and read the same by every reader of the format."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+from dataclasses import fields, is_dataclass
+from enum import IntEnum, IntFlag
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+import logstore
+from kit.c_codec import decode_by_c, decode_fixed_by_c, encode_by_c, encode_fixed_by_c
+from logstore.catalog.catalog import Catalog
+from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader, decode_segment, iter_batches
+from logstore.codec.replay import Replay
+from logstore.inspect import BatchBytes, Reader
+from logstore.records import BODIES, Batch, InlineCopy, OrderedCopy, Record, RecordFlag, RecordType, encode_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "v1"
+SEGMENTS = sorted(str(path.relative_to(GOLDEN)) for path in GOLDEN.rglob("*.seg"))
+OTHERS: dict[str, type[Meta | Hint | Closed | Hold]] = {
+    "store/META": Meta,
+    "store/HINT": Hint,
+    "store/CLOSED": Closed,
+    "store/holds/reader.hold": Hold,
+}
+
+
+@pytest.fixture(scope="module")
+def generator() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "tools")
+        yield importlib.import_module("make_golden")
+
+
+def told(value: Any) -> Any:
+    """A decoded structure in the words of the golden JSON."""
+    if is_dataclass(value):
+        return {field.name: told(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, IntFlag):
+        return [flag.name for flag in type(value) if flag in value]
+    if isinstance(value, IntEnum):
+        return value.name
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, tuple | list):
+        return [told(item) for item in value]
+    return value
+
+
+def told_record(record: Record) -> dict[str, Any]:
+    words: dict[str, Any] = told(record)
+    if not isinstance(record.type, RecordType):
+        words["type"] = f"{record.type:#06x}"
+    return words
+
+
+def read(path: str) -> tuple[bytes, Any]:
+    return (GOLDEN / path).read_bytes(), json.loads((GOLDEN / f"{path}.json").read_text())
+
+
+def records_of(path: str) -> list[Record]:
+    raw, expected = read(path)
+    segment = decode_segment(raw, expected["end"])
+    return [record for batch, records in segment.batches for record in (batch, *records)]
+
+
+def test_the_checked_in_files_are_exactly_what_the_generator_makes(generator: ModuleType) -> None:
+    assert generator.differences(generator.generate(), GOLDEN) == []
+
+
+def test_a_changed_a_missing_and_an_extra_golden_file_are_each_noticed(generator: ModuleType, tmp_path: Path) -> None:
+    files = {"same": b"1", "changed": b"2", "missing": b"3"}
+    for name, raw in (("same", b"1"), ("changed", b"x"), ("extra", b"4")):
+        (tmp_path / name).write_bytes(raw)
+    assert generator.differences(files, tmp_path) == [
+        "changed: differs",
+        "extra: should not be there",
+        "missing: is missing",
+    ]
+
+
+def test_all_golden_files_together_stay_below_one_mebibyte() -> None:
+    assert sum(path.stat().st_size for path in GOLDEN.rglob("*") if path.is_file()) < 1 << 20
+
+
+@pytest.mark.parametrize("path", SEGMENTS)
+def test_records_py_finds_in_a_golden_segment_what_its_json_says(path: str) -> None:
+    raw, expected = read(path)
+    segment = decode_segment(raw, expected["end"])
+    assert told(segment.header) == expected["header"]
+    assert f"{segment.header.first_lsn:016x}.seg" == Path(path).name
+    found = [
+        {"batch": told_record(batch), "records": [told_record(record) for record in records]}
+        for batch, records in segment.batches
+    ]
+    assert found == expected["batches"]
+    assert segment.stop.lsn == expected["stop_lsn"]
+    assert (segment.stop.error is None) == (expected["stop"] == "end")
+
+
+@pytest.mark.parametrize("path", SEGMENTS)
+def test_both_codecs_encode_a_golden_segment_to_the_same_bytes(path: str) -> None:
+    raw, expected = read(path)
+    header = SegmentHeader.decode(raw)
+    assert header.encode() == encode_fixed_by_c(header) == raw[:4096]
+    for batch, records in iter_batches(raw, header, expected["end"]):
+        for record in (batch, *records):
+            at = record.lsn - header.first_lsn
+            assert encode_record(record, header.seed) == raw[at : at + record.length]
+            if isinstance(record.type, RecordType):
+                assert encode_by_c(record, header.seed) == raw[at : at + record.length]
+
+
+@pytest.mark.parametrize("path", OTHERS)
+def test_both_codecs_find_in_a_golden_file_what_its_json_says_and_encode_it_back(path: str) -> None:
+    raw, expected = read(path)
+    for found in (OTHERS[path].decode(raw), decode_fixed_by_c(OTHERS[path], raw)):
+        assert told(found) == expected
+        assert found.encode() == encode_fixed_by_c(found) == raw
+
+
+def whole_store(case: str, into: Path) -> list[str]:
+    """Make a copy of the golden store of this case, META included; its segments, oldest first."""
+    shutil.copytree(GOLDEN / case, into, ignore=shutil.ignore_patterns("*.json"))
+    shutil.copyfile(GOLDEN / "store" / "META", into / "META")
+    return [path for path in SEGMENTS if path.startswith(f"{case}/")]
+
+
+@pytest.mark.parametrize("case", sorted({path.split("/")[0] for path in SEGMENTS}))
+def test_the_c_reader_gives_exactly_the_batches_and_records_of_a_golden_store(case: str, tmp_path: Path) -> None:
+    segments = [read(path) for path in whole_store(case, tmp_path / "store")]
+    expected = [(raw, says, batch) for raw, says in segments for batch in says["batches"]]
+    with Reader(tmp_path / "store") as reader:
+        info = reader.info
+        for (raw, says, batch), found in zip(expected, reader.batches(), strict=True):
+            assert (found.lsn, found.epoch) == (batch["batch"]["lsn"], says["header"]["epoch"])
+            at = found.lsn - says["header"]["first_lsn"]
+            assert found.raw == raw[at : at + batch["batch"]["body"]["bytes"]]
+            records = list(records_by_c(found, reader.seed(found.first_lsn, found.epoch)))
+            assert {"batch": records[0], "records": records[1:]} == batch
+    last = expected[-1][2]
+    assert info.end_lsn == segments[-1][1]["stop_lsn"]
+    assert info.base_lsn == last["batch"]["body"]["base_lsn"]
+    assert info.clean == ([record["type"] for record in last["records"]] == ["CLOSE"])
+
+
+def records_by_c(batch: BatchBytes, seed: int) -> Iterator[dict[str, Any]]:
+    at = 0
+    while at < len(batch.raw):
+        record = decode_by_c(batch.raw, at, seed, batch.lsn + at)
+        yield told_record(record)
+        at += record.length
+
+
+def test_opening_the_golden_store_recovers_its_messages(tmp_path: Path) -> None:
+    where = tmp_path / "store"
+    segments = whole_store("store", where)
+    catalog = Catalog.create(where, store_uuid=Meta.decode((where / "META").read_bytes()).uuid.bytes)
+    assert [catalog.declare_queue(name)[0].id for name in ("one", "two")] == [1, 2]
+    catalog.close()
+    starts = [record for path in segments for record in records_of(path) if record.type is RecordType.MESSAGE_START]
+    _, second, third = starts
+    with logstore.open(where) as store:
+        assert store.recovery.clean
+        assert store.recovery.messages == 2
+        for name, messages in (("one", [second]), ("two", [second, third])):
+            queue = store.queue(name)
+            waiting = list(queue.browse())
+            assert [one.id for one in waiting] == [message.id for message in messages]
+            assert [one.content for one in waiting] == [message.body.content for message in messages]
+
+
+def test_the_golden_segments_hold_every_record_type_and_every_flag() -> None:
+    records = [record for path in SEGMENTS for record in records_of(path)]
+    assert {record.type for record in records} == {*RecordType, 0x8001}
+    flags = RecordFlag(0)
+    for record in records:
+        flags |= record.flags
+    every_flag = RecordFlag(0)
+    for flag in RecordFlag:
+        every_flag |= flag
+    assert flags == every_flag
+    assert set(BODIES) == set(RecordType)
+    inline_copies = {type(record.body) for record in records if RecordFlag.INLINE in record.flags}
+    assert inline_copies == {InlineCopy, OrderedCopy}
+
+
+def replayed(case: str) -> Replay:
+    (path,) = (path for path in SEGMENTS if path.startswith(f"{case}/"))
+    records = records_of(path)
+    (*_, last) = (record.body for record in records if isinstance(record.body, Batch))
+    replay = Replay(last.base_lsn)
+    for record in records:
+        replay.apply(record)
+    return replay
+
+
+def test_the_golden_inline_copies_come_to_what_they_say() -> None:
+    replay = replayed("inline")
+    found = replay.finish(writer_epoch=3)
+    depths = {queue: counts.depth for queue, counts in found.queues.items()}
+    assert depths == {1: 4, 2: 4, 3: 3, 4: 1, 2**32 - 2: 1}
+    assert (found.messages, found.places, found.staged, found.transactions) == (7, 13, 0, [])
+    assert found.queues[4].content_bytes == len(b"begun here")
+    assert (replay.orphans, replay.problems) == (0, [])
+
+
+def test_the_golden_relocated_states_come_to_what_they_say() -> None:
+    replay = replayed("relocation")
+    found = replay.finish(writer_epoch=3)
+    assert {queue: (one.depth, one.locked) for queue, one in found.queues.items()} == {1: (2, 1), 2: (2, 0), 3: (1, 0)}
+    assert (found.messages, found.staged, found.queues[3].content_bytes) == (3, 1, 7)
+    assert [(one.state, one.xid is None, len(one.operations)) for one in found.transactions] == [
+        ("active", True, 1),
+        ("prepared", False, 1),
+        ("ended", False, 1),
+    ]
+    assert (replay.orphans, replay.problems) == (0, [])
+    assert [one.id for one in replay.finish().transactions] == [0x31200]
+
+
+def test_a_segment_that_is_cut_by_its_successor_still_holds_the_whole_batch_above_the_cut() -> None:
+    raw, expected = read("store/0000000000020000.seg")
+    assert len(decode_segment(raw).batches) == len(decode_segment(raw, expected["end"]).batches) + 1
+    successor = SegmentHeader.decode(read("store/0000000000050000.seg")[0])
+    assert successor.prev_end_lsn == expected["end"]
+
+
+def test_old_batches_in_a_recycled_segment_stand_exactly_where_the_new_ones_end_and_are_not_accepted() -> None:
+    raw, expected = read("recycled/0000000000040000.seg")
+    at = expected["stop_lsn"] - expected["header"]["first_lsn"]
+    assert raw[at + 16 : at + 18] == RecordType.BATCH.to_bytes(2, "little")
+    stop = decode_segment(raw).stop
+    assert stop.lsn == expected["stop_lsn"]
+    assert stop.error is not None
+
+
+def test_the_page_shows_exactly_the_worked_example_that_the_generator_prints(generator: ModuleType) -> None:
+    page = (ROOT / "docs" / "format.md").read_text()
+    assert f"```\n{generator.example()}\n```\n" in page

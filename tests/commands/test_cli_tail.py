@@ -1,0 +1,134 @@
+"""``logstore tail``, ``compact`` and ``checkpoint``: beside a broker, beside another writer, and on a closed store."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import logstore
+from kit.command import fails, fine, run, told
+from kit.serve_process import serving
+from kit.stores import SMALL_SEGMENT, segment_files
+from logstore.commands.tail import CELLS_MAX, ROW_CELLS, picture
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Closed: one message that stays before many that went."""
+    made = tmp_path / "store"
+    with logstore.open(made, segment_size=SMALL_SEGMENT) as store:
+        orders = store.declare_queue("orders")
+        store.publish(orders, b"stays")
+        ids = store.publish_many(orders, [bytes(20_000)] * 300)
+        store.dequeue_many(ids, orders)
+    return made
+
+
+def test_the_tail_of_a_closed_store_names_what_holds_it_in_plain_ascii(path: Path) -> None:
+    said = fine("tail", path)
+    assert "consume or purge queue 'orders'" in said
+    assert "^ base" in said
+    assert "> current" in said
+    drawn = said[: said.index("holder ")]
+    assert drawn.isascii()
+    assert all(len(line) <= 80 for line in drawn.splitlines() if "LSN" not in line and "segment is" not in line)
+
+
+def test_beside_a_writer_that_is_no_broker_the_log_is_read(path: Path) -> None:
+    with logstore.open(path) as store:
+        document = told("tail", path)
+        assert document["through"] == "log"
+        assert document["holders"][0]["places"][0]["queue"] == "orders"
+        assert store.stats()["messages"] == 1
+
+
+def test_reading_the_tail_changes_no_file(path: Path) -> None:
+    before = {one.name: (one.stat().st_mtime_ns, one.stat().st_size) for one in path.iterdir() if one.is_file()}
+    fine("tail", path)
+    fine("compact", "--dry-run", path)
+    fine("checkpoint", "--dry-run", path)
+    assert before == {one.name: (one.stat().st_mtime_ns, one.stat().st_size) for one in path.iterdir() if one.is_file()}
+
+
+def test_a_compaction_comes_within_a_segment_of_its_dry_run(path: Path) -> None:
+    would = told("compact", "--dry-run", path)
+    done = told("compact", path)
+    assert (would["dry_run"], done["dry_run"]) == (True, False)
+    assert abs(would["bytes_after"] - done["bytes_after"]) <= SMALL_SEGMENT
+    assert len(segment_files(path)) <= 6
+
+
+def test_a_checkpoint_is_of_the_size_that_its_dry_run_says(path: Path) -> None:
+    would = told("checkpoint", "--dry-run", path)
+    done = told("checkpoint", path)
+    assert done["messages"] == would["messages"] == 1
+    assert abs(done["bytes"] - would["bytes"]) <= 4096
+
+
+def test_what_is_no_store_is_status_three_and_a_senseless_limit_is_misuse(tmp_path: Path, path: Path) -> None:
+    for command in ("tail", "compact", "checkpoint"):
+        fails(run(command, tmp_path / "nothing"), 3)
+    fails(run("tail", "--limit", "-1", path), 2)
+    fails(run("tail", "--watch", "0", path), 2)
+
+
+def test_a_changing_command_on_a_store_locked_without_a_broker_is_status_three(path: Path) -> None:
+    with logstore.open(path):
+        for command in ("compact", "checkpoint"):
+            fails(run(command, path), 3)
+            fails(run(command, "--dry-run", path), 3)
+
+
+def test_watching_prints_an_object_a_line_and_ends_quietly_with_an_interrupt(path: Path) -> None:
+    words = [sys.executable, "-m", "logstore", "tail", "--json", "--watch", "0.1", os.fspath(path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        first, second = (json.loads(watching.stdout.readline()) for _ in range(2))
+        watching.send_signal(signal.SIGINT)
+        _, complaint = watching.communicate(timeout=60)
+    assert first["base_lsn"] == second["base_lsn"]
+    assert complaint == ""
+
+
+def test_a_log_of_thousands_of_segments_is_folded_and_fits_eighty_columns() -> None:
+    def segment(number: int) -> dict[str, Any]:
+        used = {"first_lsn": number, "end_lsn": number, "live_bytes": number % 3 * 300, "relocated_bytes": 0}
+        return used | {"state": "current" if number == 5000 else "needed"}
+
+    document = {"segments": [segment(n) for n in range(1, 5001)], "spares": 3, "segment_size": 1000, "holds": []}
+    for fancy in (False, True):
+        rows = [line for line, kinds in picture(document, fancy=fancy) if kinds]
+        assert sum(map(len, rows)) <= CELLS_MAX
+        assert max(map(len, rows)) <= ROW_CELLS
+        assert sum(">" in row or "▶" in row for row in rows) == 1
+
+
+def test_beside_a_broker_the_tail_names_the_consumer_that_has_the_message(path: Path) -> None:
+    pika = pytest.importorskip("pika")
+    with serving(path) as broker:
+        connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port))
+        channel = connection.channel()
+        got = []
+        channel.basic_consume("orders", lambda *delivery: got.append(delivery), consumer_tag="slow-one")
+        while not got:
+            connection.process_data_events(time_limit=1)
+        document = told("tail", path)
+        assert document["through"] == "broker"
+        assert "slow-one" in document["holders"][0]["places"][0]["consumer"]
+        assert "slow-one" in document["holders"][0]["remedy"]
+        assert told("compact", "--dry-run", path)["through"] == "broker"
+        assert told("compact", path)["through"] == "broker"
+        assert told("checkpoint", "--dry-run", path)["messages"] == 1
+        assert told("checkpoint", path)["through"] == "broker"
+        channel.basic_ack(got[0][1].delivery_tag)
+        connection.close()
+        assert told("tail", path)["holding_messages"] == 0

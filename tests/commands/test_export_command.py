@@ -1,0 +1,140 @@
+"""``logstore export`` as an operator uses it: what it says, and how it exits."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+import logstore
+from kit.command import COMMAND, TIMEOUT_S, run, told
+from kit.exported import SEGMENT, damage, everything, manifest_of, recycle, store_dir
+from logstore.export.target import Target
+from logstore.holds import list_holds
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["store_dir"]  # a fixture
+
+
+def test_it_says_what_it_wrote_and_next_time_that_there_is_nothing_new(store_dir: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    planned = told("export", store_dir, target, "--dry-run")
+    assert not target.exists()
+    first = told("export", store_dir, target)
+    assert (planned["dry_run"], first["dry_run"]) == (True, False)
+    same = ("start_lsn", "last_lsn", "log_bytes", "gap")
+    assert [planned[name] for name in same] == [first[name] for name in same]
+    assert (first["messages"], first["open"], first["files"]) == (15, 45, 2)
+    done = run("export", store_dir, target)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nothing new below LSN" in done.stdout
+    with logstore.open(store_dir) as store:
+        store.publish("orders", b"more")
+    done = run("export", store_dir, target)
+    assert done.returncode == 0
+    assert "46 messages open" in done.stdout
+    assert "would be exported: 0 bytes" in run("export", store_dir, target, "--dry-run").stdout
+
+
+def test_verify_finds_every_kind_of_damage_and_says_where(store_dir: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    assert run("export", store_dir, target, "--body", "1K").returncode == 0
+    whole = run("export", "--verify", target)
+    assert (whole.returncode, whole.stderr) == (0, "")
+    assert "3 files" in whole.stdout
+    before = everything(target)
+    records, messages = (target / manifest_of(target).of(name)[0].path for name in ("records", "messages"))
+    damage(records)
+    messages.unlink()
+    stray = records.with_name("stray.parquet")
+    stray.write_bytes(b"")
+    done = run("export", "--verify", target)
+    assert done.returncode == 1
+    assert "3 problems were found" in done.stderr
+    for name, problem in ((records.name, "hash is wrong"), (messages.name, "missing"), (stray.name, "no file of")):
+        assert any(name in line and problem in line for line in done.stdout.splitlines())
+    found = run("export", "--verify", target, "--json")
+    assert found.returncode == 1
+    document = json.loads(found.stdout)
+    assert (document["ok"], len(document["problems"])) == (False, 3)
+    stray.unlink()
+    messages.write_bytes(before[messages.relative_to(target).as_posix()])
+    records.write_bytes(before[records.relative_to(target).as_posix()][:-1])
+    assert "bytes and not" in run("export", "--verify", target).stdout
+
+
+def test_each_refusal_is_one_line_and_has_its_exit_status(store_dir: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    cases = [
+        (2, "missing argument TARGET", ("export", store_dir)),
+        (2, "in the store", ("export", store_dir, store_dir / "x")),
+        (2, "no compression", ("export", store_dir, target, "--compression", "zip")),
+        (2, "alone", ("export", "--verify", store_dir, target)),
+        (3, "cannot be opened", ("export", tmp_path / "nothing", target)),
+        (3, "holds no export", ("export", "--verify", tmp_path)),
+        (3, "check the path", ("export", store_dir, tmp_path / "no" / "such" / "directory")),
+    ]
+    for status, said, arguments in cases:
+        done = run(*arguments)
+        assert (done.returncode, done.stdout) == (status, "")
+        assert done.stderr.count("\n") == 1
+        assert said in done.stderr, done.stderr
+    assert not target.exists()
+    with Target(target):
+        done = run("export", store_dir, target)
+        assert (done.returncode, "wait until it has ended" in done.stderr) == (3, True)
+
+
+def test_a_gap_is_a_problem_until_it_is_allowed_and_then_told_by_verify(tmp_path: Path) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    with logstore.open(path, segment_size=SEGMENT) as store:
+        store.publish(store.declare_queue("other"), b"stays")
+    assert run("export", path, target).returncode == 0
+    recycle(path, 20)
+    recycle(path, 20)
+    done = run("export", path, target)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "--allow-gap" in done.stderr
+    done = run("export", path, target, "--allow-gap")
+    assert done.returncode == 0
+    assert "lost before it was exported" in done.stdout
+    done = run("export", "--verify", target)
+    assert done.returncode == 0
+    assert "lost before it was exported" in done.stdout
+
+
+def test_a_run_that_stays_exports_what_comes_and_holds_the_log_until_it_is_told_to_end(tmp_path: Path) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    with logstore.open(path, segment_size=SEGMENT) as store:
+        queue = store.declare_queue("orders")
+        store.publish(queue, b"one")
+        command = [*COMMAND, "export", str(path), str(target), "--every", "0.1", "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                assert json.loads(process.stdout.readline())["open"] == 1
+                assert [(one.alive, one.name[:7]) for one in list_holds(path)] == [(True, "export-")]
+                for _ in range(10):
+                    store.dequeue_many(list(store.publish_many(queue, [bytes(20_000)] * 40)), queue)
+                store.compact()
+                messages, until = 0, time.monotonic() + TIMEOUT_S
+                while messages < 400 and time.monotonic() < until:
+                    messages += json.loads(process.stdout.readline())["messages"]
+                assert messages == 400
+            finally:
+                process.send_signal(signal.SIGINT)
+                process.stdout.read()
+        assert process.returncode == 128 + signal.SIGINT
+        assert all(not one.alive for one in list_holds(path))
+    assert run("export", path, target).returncode == 0
+    assert run("export", "--verify", target).returncode == 0
+
+
+def test_the_list_of_read_only_commands_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert " export," in run("--help").stdout

@@ -1,0 +1,441 @@
+"""The library entered again by the thread that is in it, and left by an exception, at any step: nothing is half done.
+
+Every operation is interrupted at every line of the package and wherever CPython looks for signals in between: by an
+exception, and by a call into the library as a signal handler or a finalizer makes it. Unless LOGSTORE_TORTURE_S is set,
+operations are interrupted at every third step; the lock alone always at every step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from kit.interrupts import Interrupted, every_step, interrupt
+from kit.stores import SMALL_SEGMENT
+from kit.torture import tortured
+from logstore import Delivery, MessageStore, ReentrantCall
+from logstore.core.locks import Lock, QuickLock
+
+SHM = Path("/dev/shm")
+STRIDE = 1 if tortured() else 3  # a prime: the operations differ in their steps, and so in those that are tried
+
+
+@pytest.fixture
+def quick_dir(tmp_path: Path) -> Iterator[Path]:
+    """Where a sync costs nothing, if there is such a place."""
+    if not SHM.is_dir():
+        yield tmp_path / "store"
+        return
+    with tempfile.TemporaryDirectory(dir=SHM) as made:
+        yield Path(made) / "store"
+
+
+@pytest.fixture
+def store(quick_dir: Path) -> Iterator[MessageStore]:
+    with logstore.open(quick_dir, segment_size=SMALL_SEGMENT) as opened:
+        opened.declare_queue("dead")
+        opened.declare_queue("q", dead_letter="dead")
+        opened.declare_exchange("e")
+        yield opened
+
+
+def queue_rows(directory: Path) -> dict[str, int]:
+    """The catalog's queues as the file has them; its next id is beyond them all."""
+    with closing(sqlite3.connect(f"file:{directory}/catalog.sqlite?mode=ro", uri=True)) as database:
+        rows = dict(database.execute("SELECT name, id FROM queues").fetchall())
+        ((following,),) = database.execute("SELECT next_queue_id FROM store").fetchall()
+    assert following > max(rows.values())
+    return rows
+
+
+def check_names(store: MessageStore) -> None:
+    """The store goes on, and knows exactly what its catalog's file holds."""
+    store.config["after"] = "".join(store.config.get("after", "") or "x")[:8] + "x"
+    names = {queue.name: queue.id for queue in store.queues()}
+    assert names == queue_rows(store.path)
+    assert all(store.queue(name).id == queue_id for name, queue_id in names.items())
+    assert not threading.current_thread().daemon
+
+
+def reopened(store: MessageStore) -> contextlib.closing[MessageStore]:
+    store.close()
+    return closing(logstore.open(store.path, create=False))
+
+
+# ---- The lock
+
+
+@pytest.mark.parametrize("kind", [Lock, QuickLock])
+def test_a_lock_is_entered_once_by_a_thread_and_by_the_next_one_afterwards(kind: type[Lock | QuickLock]) -> None:
+    lock, done = kind("the thing"), list[int]()
+    entered = lock.once() if isinstance(lock, QuickLock) else lock
+    with entered:
+        with pytest.raises(ReentrantCall, match="the thing is being used by this thread already"):
+            use(lock, done)
+        other = threading.Thread(target=use, args=(lock, done))
+        other.start()
+        assert not done
+    other.join()
+    use(lock, done)
+    assert done == [1, 2, 1, 2]
+
+
+def test_a_lock_whose_preparation_fails_is_free_again() -> None:
+    def fail() -> None:
+        raise ValueError("not prepared")
+
+    lock = Lock("the thing", then=fail)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not prepared"), lock:
+            pass
+
+
+def use(lock: Lock | QuickLock, done: list[int]) -> None:
+    if isinstance(lock, QuickLock):
+        use_quick(lock, done)
+        return
+    with lock:
+        done.append(1)
+        done.append(2)
+
+
+def use_quick(lock: QuickLock, done: list[int]) -> None:
+    entered = lock.once()
+    with entered:
+        done.append(1)
+        done.append(2)
+
+
+@pytest.mark.parametrize("kind", [Lock, QuickLock])
+def test_an_exception_at_any_step_leaves_a_lock_that_its_thread_can_take(kind: type[Lock | QuickLock]) -> None:
+    lock, done = kind("the thing"), list[int]()
+    interrupted = 0
+    for _, ended in every_step(lambda _: use(lock, done), interrupt, within=""):
+        interrupted += not ended
+        done.clear()
+        use(lock, done)
+        assert done == [1, 2]
+    assert interrupted > 10
+    other = threading.Thread(target=use, args=(lock, done))
+    other.start()
+    other.join(30)
+    assert not other.is_alive()
+
+
+@pytest.mark.parametrize("kind", [Lock, QuickLock])
+def test_a_second_entry_at_any_step_is_refused_while_the_lock_is_held_and_harms_nothing(
+    kind: type[Lock | QuickLock],
+) -> None:
+    lock = kind("the thing")
+    refused = 0
+
+    def again() -> None:
+        nonlocal refused
+        try:
+            use(lock, [])
+        except ReentrantCall:
+            refused += 1
+
+    for _, ended in every_step(lambda _: use(lock, []), again, within=""):
+        assert ended
+        assert lock.acquire(blocking=False)
+        lock.release()
+    assert refused > (5 if kind is Lock else 4)  # the other is taken in one step
+
+
+# ---- The catalog
+
+Change = Callable[[MessageStore, int], object]
+
+CHANGES: dict[str, Change] = {
+    "declare_queue": lambda store, n: store.declare_queue(f"new {n}", dead_letter="dead"),
+    "delete_queue": lambda store, _: store.delete_queue("old", wait=False),
+    "declare_exchange": lambda store, n: store.declare_exchange(f"e{n}"),
+    "bind": lambda store, n: store.bind("e", "q", str(n)),
+    "unbind": lambda store, n: store.unbind("e", "q", str(n)),
+    "config": lambda store, n: store.config.update({"n": str(n)}),
+    "config del": lambda store, n: store.config.pop("n", None),
+}
+
+
+def prepare(store: MessageStore, change: str, n: int) -> None:
+    if change == "delete_queue":
+        store.declare_queue("old")
+    elif change == "unbind":
+        store.bind("e", "q", str(n))
+    elif change == "config del":
+        store.config["n"] = str(n)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_exception_at_any_step_of_a_change_leaves_a_catalog_that_goes_on(change: str, store: MessageStore) -> None:
+    interrupted = 0
+    prepare(store, change, 1)
+    for n, ended in every_step(lambda n: CHANGES[change](store, n), interrupt, stride=STRIDE):
+        interrupted += not ended
+        check_names(store)
+        prepare(store, change, n + 1)
+    assert interrupted > 40 // STRIDE
+    rows = queue_rows(store.path)
+    with reopened(store) as again:
+        assert {queue.name: queue.id for queue in again.queues()} == rows
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_inside_a_change_is_refused_or_works_and_both_catalogs_agree(change: str, store: MessageStore) -> None:
+    outcomes: list[str] = []
+
+    def again() -> None:
+        try:
+            store.declare_queue("within")
+            outcomes.append("done")
+        except ReentrantCall:
+            outcomes.append("refused")
+
+    prepare(store, change, 1)
+    for n, ended in every_step(lambda n: CHANGES[change](store, n), again, stride=STRIDE):
+        assert ended
+        rows = queue_rows(store.path)
+        assert ("within" in rows) == (outcomes[-1:] == ["done"])
+        if "within" in rows:
+            store.delete_queue("within")
+        prepare(store, change, n + 1)
+    check_names(store)
+    assert set(outcomes) == {"done", "refused"}
+    rows = queue_rows(store.path)
+    with reopened(store) as again_opened:
+        assert {queue.name: queue.id for queue in again_opened.queues()} == rows
+
+
+@pytest.mark.parametrize("change", ["declare_queue", "bind"])
+def test_an_exception_inside_the_databases_driver_leaves_a_catalog_that_goes_on(
+    change: str, store: MessageStore
+) -> None:
+    """Any package's code now; the last exceptions are kept, and with them whatever their frames hold."""
+    kept: list[BaseException] = []
+
+    def call(n: int) -> None:
+        try:
+            CHANGES[change](store, n)
+        except Interrupted as interruption:
+            kept.append(interruption)
+            del kept[:-3]
+            raise
+        except AssertionError as another:  # SQLAlchemy asserts in a finally, which replaces the exception
+            if not isinstance(another.__context__, Interrupted):
+                raise
+            raise another.__context__ from None
+
+    for _ in every_step(call, interrupt, stride=127, within=""):
+        check_names(store)
+    assert kept
+
+
+def test_a_message_is_never_put_on_a_queue_whose_deletion_was_interrupted(store: MessageStore) -> None:
+    """An acknowledged message on a queue that the catalog does not have any more would be dropped by the next open."""
+    handle = store.declare_queue("old")
+    for _ in every_step(lambda n: CHANGES["delete_queue"](store, n), interrupt, stride=STRIDE):
+        with contextlib.suppress(logstore.UnknownQueue):
+            store.publish(handle, b"acknowledged")
+            assert "old" in queue_rows(store.path)
+        handle = store.declare_queue("old")
+
+
+def test_reading_the_catalog_within_a_change_works(store: MessageStore) -> None:
+    seen: list[int] = []
+
+    def read() -> None:
+        seen.append(len(store.bindings()) + len(store.exchanges()) + len(store.config))
+        assert store.queue("q").name == "q"
+
+    for _, ended in every_step(lambda n: store.bind("e", "q", str(n)), read, stride=STRIDE):
+        assert ended
+    assert len(seen) > 40 // STRIDE
+
+
+def test_a_finalizer_that_changes_the_catalog_is_refused_and_harms_no_later_change(store: MessageStore) -> None:
+    refusals: list[Any] = []
+
+    class Finalized:
+        def __del__(self) -> None:
+            try:
+                store.declare_queue("by the finalizer")
+            except ReentrantCall as refusal:
+                refusals.append(refusal.message)
+
+    for n, ended in every_step(lambda n: store.declare_queue(f"new {n}"), lambda: Finalized() and None, stride=STRIDE):
+        assert ended
+        if n % 10 == 0:
+            check_names(store)
+            with contextlib.suppress(logstore.UnknownQueue):
+                store.delete_queue("by the finalizer")
+    assert refusals
+    check_names(store)
+
+
+# ---- Queues
+
+MESSAGES = 6
+
+
+def refill(store: MessageStore) -> list[int]:
+    """Six messages wait; of these the first two were out before and came back. Their ids, in order."""
+    for name in ("q", "dead"):
+        for message in store.messages(name):
+            store.dequeue(message.id, name, wait=False)
+    ids = list(store.publish_many("q", [b"%d" % i for i in range(MESSAGES)]))
+    queue = store.queue("q")
+    for delivery in queue.acquire(2):
+        delivery.release()
+    return ids
+
+
+def places(store: MessageStore, name: str) -> list[int]:
+    return [message.id for message in store.messages(name)]
+
+
+def take_all(store: MessageStore, held: list[Delivery]) -> list[int]:
+    """What the queue hands out once all that is held was given back; each in order, none twice, none missing."""
+    queue = store.queue("q")
+    for delivery in held:
+        with contextlib.suppress(logstore.NotEnqueued, logstore.UnknownMessage):
+            delivery.release()
+    taken = queue.acquire(2 * MESSAGES)
+    ids = [delivery.id for delivery in taken]
+    for delivery in taken:
+        delivery.release()
+    assert store.stats()["queues"]["q"]["acquired"] == 0
+    return ids
+
+
+def work_with_load(store: MessageStore, held: list[Delivery]) -> None:
+    held += store.queue("q").acquire(4, load=True)
+
+
+USES: dict[str, Callable[[MessageStore, list[Delivery]], object]] = {
+    "acquire": lambda store, held: held.extend(store.queue("q").acquire(4)),
+    "acquire one by one": lambda store, held: [held.extend(store.queue("q").acquire()) for _ in range(3)],
+    "acquire and load": work_with_load,
+    "release": lambda _, held: held[1].release(),
+    "accept": lambda _, held: held[1].accept(wait=False),
+    "accept_many": lambda store, held: store.queue("q").accept_many(held, wait=False),
+    "reject": lambda _, held: held[1].reject(wait=False),
+    "purge": lambda store, _: store.queue("q").purge(wait=False),
+    "messages": lambda store, _: list(store.messages("q")),
+}
+
+
+def held_for(store: MessageStore, use: str) -> list[Delivery]:
+    return store.queue("q").acquire(3) if use in ("release", "accept", "accept_many", "reject") else []
+
+
+@pytest.mark.parametrize("use", USES)
+def test_an_exception_at_any_step_neither_loses_nor_doubles_a_message(use: str, store: MessageStore) -> None:
+    interrupted = 0
+
+    def call(_: int) -> None:
+        nonlocal held
+        USES[use](store, held)
+
+    held: list[Delivery] = []
+    ids = refill(store)
+    held = held_for(store, use)
+    for _, ended in every_step(call, interrupt, stride=STRIDE):
+        interrupted += not ended
+        left = places(store, "q")
+        assert take_all(store, held) == left, "each message that is on the queue is offered, once and in its place"
+        assert sorted(left + places(store, "dead")) == ids or use in ("accept", "accept_many", "purge")
+        ids = refill(store)
+        held = held_for(store, use)
+    assert interrupted > 20 // STRIDE or use == "messages"
+    with reopened(store) as again:
+        assert len(places(again, "q")) <= MESSAGES
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_message_acquired_inside_any_use_of_a_queue_is_out_once(use: str, store: MessageStore) -> None:
+    outcomes: set[str] = set()
+    inside: list[Delivery] = []
+
+    def again() -> None:
+        try:
+            inside.extend(store.queue("q").acquire(2))
+            outcomes.add("done")
+        except ReentrantCall:
+            outcomes.add("refused")
+
+    held: list[Delivery] = []
+    refill(store)
+    held = held_for(store, use)
+    for _, ended in every_step(lambda _: USES[use](store, held), again, stride=STRIDE):  # noqa: B023 - called at once
+        assert ended
+        out = [delivery.id for delivery in held + inside if not delivery._settled]
+        assert len(set(out)) == len(out)
+        assert take_all(store, held + inside) == places(store, "q")
+        inside.clear()
+        refill(store)
+        held = held_for(store, use)
+    assert "done" in outcomes
+    assert "refused" in outcomes or use == "messages"
+
+
+def test_a_finalizer_that_releases_what_is_held_neither_waits_nor_breaks_the_queue(store: MessageStore) -> None:
+    queue = store.queue("q")
+    refill(store)
+    (held,) = queue.acquire()
+    refused = 0
+
+    def release() -> None:
+        nonlocal refused
+        try:
+            held.release()
+        except ReentrantCall:
+            refused += 1
+
+    for _, ended in every_step(lambda _: queue.acquire(3), release, stride=STRIDE):
+        assert ended
+        left = places(store, "q")
+        queue.acquire(MESSAGES)
+        assert store.stats()["queues"]["q"]["acquired"] == len(left)
+        refill(store)
+        for place in list(queue._acquired.values()):
+            queue._acquired.pop(place.position)
+        queue._cursor = None
+        (held,) = queue.acquire()
+    assert refused
+
+
+# ---- Transactions
+
+
+def in_a_transaction(store: MessageStore, _: int) -> None:
+    with store.transaction() as tx:
+        store.publish("q", b"one", transaction=tx)
+
+
+def in_a_branch(store: MessageStore, number: int) -> None:
+    tx = store.begin(logstore.Xid(1, str(number).encode()))
+    store.publish("q", b"one", transaction=tx)
+    tx.end()
+    tx.prepare()
+    tx.commit()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupted in a finalizer
+@pytest.mark.parametrize("work", [in_a_transaction, in_a_branch])
+def test_an_exception_at_any_step_leaves_no_transaction_that_nobody_can_end(
+    store: MessageStore, work: Callable[[MessageStore, int], None]
+) -> None:
+    for _ in every_step(lambda number: work(store, number), interrupt, stride=STRIDE):
+        for prepared in store.in_doubt():
+            prepared.rollback()
+        assert store.stats()["transactions"] == 0

@@ -1,0 +1,117 @@
+"""An export's files are in the Iceberg tables once each, also after a kill between the manifest and the catalog."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import logstore
+from logstore.errors import StoreError
+from logstore.export import export
+from logstore.export import iceberg as export_iceberg
+from logstore.export.iceberg import LAST_LSN, open_catalog
+from logstore.export.manifest import ExportError, ExportMismatch
+from logstore.export.target import read_manifest
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
+pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: pip install '/path/to/checkout[iceberg]'")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # pyiceberg's own
+
+
+def work(path: Path) -> None:
+    with logstore.open(path, segment_size=512 << 10) as store:
+        queue = store.declare_queue("orders")
+        ids = list(store.publish_many(queue, [b"x"] * 20))
+        store.dequeue_many(ids[:10], queue)
+
+
+def rows(catalog: Any, dataset: str) -> tuple[int, int]:
+    """Rows of a table, and different ones."""
+    table = catalog.load_table(("logstore", dataset)).scan().to_arrow()
+    key = "lsn" if dataset == "records" else "id"
+    return table.num_rows, len(set(table.column(key).to_pylist()))
+
+
+def test_each_run_adds_its_files_and_a_run_with_nothing_new_adds_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, target, place = tmp_path / "store", tmp_path / "target", tmp_path / "iceberg"
+    records = messages = 0
+    for number in range(1, 3):
+        work(path)
+        report = export(path, target, iceberg=place)
+        records += report.records
+        messages += report.messages
+        catalog = open_catalog(place)
+        assert rows(catalog, "records") == (records, records)
+        assert rows(catalog, "messages") == (messages, messages) == (10 * number, 10 * number)
+        table = catalog.load_table(("logstore", "records"))
+        assert len(table.history()) == number
+        assert table.current_snapshot().summary.additional_properties[LAST_LSN] == str(report.last_lsn)
+        assert [field.name for field in table.spec().fields] == ["day"]
+        before = table.metadata_location
+        export(path, target, iceberg=place)
+        assert catalog.load_table(("logstore", "records")).metadata_location == before
+    assert caplog.messages == []
+
+
+def test_what_a_run_left_out_because_it_was_killed_the_next_one_registers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, target, place = tmp_path / "store", tmp_path / "target", tmp_path / "iceberg"
+    work(path)
+    export(path, target, iceberg=place)
+    work(path)
+    real = export_iceberg._register
+
+    def die(catalog: Any, dataset: str, *rest: Any) -> int:
+        if dataset == "messages":
+            raise KeyboardInterrupt
+        return real(catalog, dataset, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(export_iceberg, "_register", die)
+        with pytest.raises(KeyboardInterrupt):
+            export(path, target, iceberg=place)
+    catalog = open_catalog(place)
+    manifest = read_manifest(target)
+    assert manifest is not None
+    wanted = {name: sum(file.rows for file in manifest.of(name)) for name in ("records", "messages")}
+    assert rows(catalog, "records")[0] == wanted["records"]
+    assert rows(catalog, "messages")[0] < wanted["messages"]
+    export(path, target, iceberg=place)
+    for name, count in wanted.items():
+        assert rows(catalog, name) == (count, count)
+
+
+def test_an_export_made_before_is_registered_whole_and_a_filter_on_time_reads_by_day(tmp_path: Path) -> None:
+    path, target, place = tmp_path / "store", tmp_path / "target", tmp_path / "iceberg"
+    for _ in range(2):
+        work(path)
+        export(path, target)
+    export(path, target, iceberg=place)
+    table = open_catalog(place).load_table(("logstore", "messages"))
+    assert table.scan().to_arrow().num_rows == 20
+    assert table.scan(row_filter="end_time < '2001-01-01T00:00:00+00:00'").to_arrow().num_rows == 0
+    assert list(table.scan(row_filter="end_time < '2001-01-01T00:00:00+00:00'").plan_files()) == []
+
+
+def test_the_tables_of_one_export_are_not_given_to_another(tmp_path: Path) -> None:
+    path, place = tmp_path / "store", tmp_path / "iceberg"
+    work(path)
+    export(path, tmp_path / "one", iceberg=place)
+    with pytest.raises(ExportMismatch, match="another export"):
+        export(path, tmp_path / "two", iceberg=place)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ExportError, match="cannot be made"):
+        export(path, tmp_path / "two", iceberg=tmp_path / "file")
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    (damaged / "catalog.sqlite").write_bytes(b"no database" * 1000)
+    with pytest.raises(StoreError, match="Iceberg"):
+        export(path, tmp_path / "two", iceberg=damaged)

@@ -1,0 +1,273 @@
+"""An export that is killed at any step, or refused anything by the system, loses no row and doubles none.
+
+The steps are the calls that change what is on the disk. After each, the next run must come to the very bytes of an
+export that nothing happened to: so no row is missing, and none is there twice.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+import logstore
+from kit.killed import quick_directory, remove
+from logstore.export import export
+from logstore.export.manifest import INTENT, MANIFEST, ExportError
+from logstore.export.target import read_manifest
+from logstore.export.verification import verify
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SEGMENT = 512 << 10
+PATIENCE_S = 120
+CHANGING = ("open", "write", "fsync", "rename", "mkdir", "unlink")
+
+
+class Case:
+    """A store that was exported and went on since, and what comes of exporting it again."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.store, self.target, self.before = place / "store", place / "target", place / "before"
+        with logstore.open(self.store, segment_size=SEGMENT) as store:
+            queue = store.declare_queue("orders")
+            first = list(store.publish_many(queue, [bytes(2000)] * 200))
+            store.dequeue_many(first[:50], queue)
+        export(self.store, self.before)
+        with logstore.open(self.store) as store:
+            queue = store.queue("orders")
+            more = list(store.publish_many(queue, [bytes(20_000)] * 40))
+            store.dequeue_many(first[50:60] + more[:5], queue)
+        self.begin()
+        self.export()
+        self.wanted = contents(self.target)
+        assert set(contents(self.before)) < set(self.wanted)
+
+    def begin(self) -> None:
+        """The target as it was before the second run."""
+        shutil.rmtree(self.target, ignore_errors=True)
+        shutil.copytree(self.before, self.target)
+
+    def export(self) -> None:
+        export(self.store, self.target, file_bytes=SEGMENT)
+
+    def check(self) -> None:
+        """What any reader sees of the datasets at this moment is no half of a file, and the next run mends the rest."""
+        for path in self.target.glob("**/*.parquet"):
+            name = path.relative_to(self.target).as_posix()
+            before = self.before / name
+            assert path.read_bytes() in (self.wanted[name], before.read_bytes() if before.is_file() else b"none")
+        self.export()
+        assert contents(self.target) == self.wanted
+        assert verify(self.target).problems == ()
+
+
+def contents(target: Path) -> dict[str, bytes]:
+    return {path.relative_to(target).as_posix(): path.read_bytes() for path in target.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def case() -> Iterator[Case]:
+    place = quick_directory("export-")
+    yield Case(place)
+    remove(place)
+
+
+class Steps:
+    """Counts the calls that change the disk, and does something else instead of one of them."""
+
+    def __init__(self, target: Path, number: int, instead: Callable[[str, tuple[Any, ...]], object]) -> None:
+        self.target, self.number, self.instead = str(target), number, instead
+        self.count = 0
+        self.real = {name: getattr(os, name) for name in CHANGING}
+
+    def __enter__(self) -> Self:
+        for name in CHANGING:
+            setattr(os, name, self.wrapped(name))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, function in self.real.items():
+            setattr(os, name, function)
+
+    def wrapped(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if self.changes(name, arguments):
+                self.count += 1
+                if self.count == self.number:
+                    self.instead(name, arguments)
+            return self.real[name](*arguments, **options)
+
+        return call
+
+    def changes(self, name: str, arguments: tuple[Any, ...]) -> bool:
+        """Of the target only, and an open only if it makes a file."""
+        if name == "open":
+            return str(arguments[0]).startswith(self.target) and bool(arguments[1] & os.O_CREAT)
+        if name in ("write", "fsync"):
+            return os.readlink(f"/proc/self/fd/{arguments[0]}").startswith(self.target)
+        return str(arguments[0]).startswith(self.target)
+
+
+def die(name: str, arguments: tuple[Any, ...]) -> None:
+    """Of a write, half of it reaches the file."""
+    if name == "write":
+        os.pwrite(arguments[0], arguments[1][: len(arguments[1]) // 2], os.lseek(arguments[0], 0, os.SEEK_CUR))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(work: Callable[..., object], *arguments: object) -> bool:
+    """Whether the child was killed on its way, rather than coming to the end of its work."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            signal.alarm(PATIENCE_S)
+            work(*arguments)
+            code = 0
+        except BaseException:  # noqa: BLE001 - shown by the test that fails
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL, f"the child died of signal {os.WTERMSIG(status)}"
+        return True
+    assert os.waitstatus_to_exitcode(status) == 0, "the child failed; its traceback is above"
+    return False
+
+
+def export_and_die(case: Case, number: int) -> None:
+    with Steps(case.target, number, die):
+        case.export()
+
+
+def test_killed_at_every_step_the_next_run_comes_to_the_same_bytes(case: Case) -> None:
+    number, seen = 0, set()
+    while True:
+        number += 1
+        case.begin()
+        if not killed(export_and_die, case, number):
+            break
+        manifest = read_manifest(case.target)
+        assert manifest is not None
+        seen.add((manifest.encode() == case.wanted[MANIFEST], (case.target / INTENT).exists()))
+        case.check()
+    assert number > 40
+    # Killed while staging, while putting into place, and after the manifest.
+    assert seen >= {(False, False), (False, True), (True, True)}
+
+
+def test_killed_while_it_carries_on_what_was_killed_it_is_carried_on_again(case: Case) -> None:
+    case.begin()
+    with Steps(case.target, 0, die) as steps:
+        case.export()
+    again = 0
+    for first in range(steps.count - 11, steps.count, 5):
+        for number in range(1, 12, 2):
+            case.begin()
+            assert killed(export_and_die, case, first)
+            again += killed(export_and_die, case, number)
+            case.check()
+    assert again > 5
+
+
+def test_killed_at_its_first_run_it_begins_anew(case: Case) -> None:
+    for number in (1, 2, 3, 5, 8, 13, 21, 30, 34, 38):
+        shutil.rmtree(case.target)
+        assert killed(export_and_die, case, number)
+        export(case.store, case.target, file_bytes=SEGMENT)
+        found = contents(case.target)
+        shutil.rmtree(case.target)
+        export(case.store, case.target, file_bytes=SEGMENT)
+        assert contents(case.target) == found
+
+
+def test_refused_at_any_step_it_says_so_and_the_next_run_comes_to_the_same_bytes(case: Case) -> None:
+    def refuse(name: str, _: tuple[Any, ...]) -> None:
+        raise OSError(code, os.strerror(code))
+
+    number = code = 0
+    while True:
+        number += 1
+        code = errno.ENOSPC if number % 2 else errno.EIO
+        case.begin()
+        try:
+            with Steps(case.target, number, refuse) as steps:
+                case.export()
+        except ExportError as error:
+            wanted = "is full" if code == errno.ENOSPC else os.strerror(code)
+            assert wanted in error.message, error.message
+            assert str(case.target) in error.message
+        if steps.count < number:
+            break
+        case.check()
+    assert number > 40
+
+
+class Journal(Steps):
+    """Writes down every call that changes the disk, and what it was about, within the target."""
+
+    def __init__(self, target: Path) -> None:
+        super().__init__(target, 0, die)
+        self.calls: list[tuple[str, str]] = []
+
+    def wrapped(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            about = arguments[0]
+            if name in ("write", "fsync"):
+                about = os.readlink(f"/proc/self/fd/{about}")
+            if str(about).startswith(self.target) and self.changes(name, arguments):
+                shown = [
+                    os.path.relpath(one, self.target) for one in (about, *arguments[1:]) if isinstance(one, Path | str)
+                ]
+                self.calls.append((name, " ".join(shown)))
+            return self.real[name](*arguments, **options)
+
+        return call
+
+    def last(self, name: str, about: str, before: int) -> int:
+        """Where such a call was last made before that one; -1 if nowhere."""
+        return max((at for at in range(before) if self.calls[at] == (name, about)), default=-1)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_everything_is_forced_in_the_order_in_which_a_power_failure_asks_for_it(case: Case, first: bool) -> None:
+    case.begin()
+    if first:
+        shutil.rmtree(case.target)
+    with Journal(case.target) as journal:
+        case.export()
+    calls = journal.calls
+    renames = {about.split()[1]: at for at, (name, about) in enumerate(calls) if name == "rename"}
+    sources = {about.split()[1]: about.split()[0] for name, about in calls if name == "rename"}
+    intended = renames[INTENT]
+    told = renames[MANIFEST]
+    for place, source in sources.items():
+        if source.endswith(".part") or place == INTENT:
+            written, forced = (journal.last(name, source, renames[place]) for name in ("write", "fsync"))
+            assert -1 < written < forced, place  # a file is forced before it gets its name
+        if place.startswith("_staging/"):
+            assert renames[place] < journal.last("fsync", "_staging", intended)
+        elif place.endswith(".parquet"):
+            assert intended < journal.last("fsync", ".", renames[place])  # the intent stands before anything moves
+            directory = os.path.dirname(place)
+            assert renames[place] < journal.last("fsync", directory, told), place
+    made = [about for name, about in calls if name == "mkdir" and about not in (".", "_staging")]
+    assert made
+    assert all(journal.last("fsync", os.path.dirname(about) or ".", told) > -1 for about in made)
+    assert journal.last("fsync", "_staging/manifest.json", intended) > -1
+    removed = calls.index(("unlink", INTENT))
+    assert told < journal.last("fsync", ".", removed)
+    assert calls[-1] == ("fsync", ".")
+    assert len([place for place in renames if place.endswith(".parquet")]) >= 4

@@ -1,0 +1,1 @@
+"""Helpers of the tests: stores, processes, disks, servers and oracles. No tests are here."""

@@ -1,0 +1,17 @@
+"""Waits for what a broker must not send."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from kit.amqp_client import RawClient
+
+
+def nothing_comes(client: RawClient) -> None:
+    client.socket.settimeout(0.25)
+    with pytest.raises(TimeoutError):
+        client.receive()
+    client.socket.settimeout(10)

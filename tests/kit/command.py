@@ -1,0 +1,69 @@
+"""Runs the ``logstore`` command as a process and checks its status and what it printed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from logstore import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMAND = (sys.executable, "-m", "logstore")
+TIMEOUT_S = 120  # of a busy machine
+
+
+class Result(NamedTuple):
+    """What became of a command."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(*arguments: object) -> Result:
+    """The command with these arguments, in this process."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        status = cli.run([str(one) for one in arguments])
+    return Result(status, out.getvalue(), err.getvalue())
+
+
+def spawn(*arguments: object, program: Sequence[str] = COMMAND, **options: Any) -> Result:
+    """The command with these arguments as a process of its own."""
+    done = subprocess.run(
+        [*program, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=options.pop("stdout", subprocess.PIPE),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        **options,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def fails(result: Result, status: int) -> str:
+    """It exited so, with one plain line that is given back."""
+    assert result.returncode == status, (result.returncode, result.stderr)
+    assert re.fullmatch(r"logstore: [^\n]+\n", result.stderr), result.stderr
+    return result.stderr
+
+
+def fine(*arguments: object) -> str:
+    result = run(*arguments)
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+def told(*arguments: object) -> Any:
+    """What it says as JSON: one document on one line."""
+    said = fine(*arguments, "--json")
+    assert said.count("\n") == 1
+    return json.loads(said)

@@ -1,0 +1,52 @@
+"""Stores to export, and what an export of them holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore.export.manifest import (
+    Manifest,
+)
+from logstore.export.target import read_manifest
+
+SEGMENT = 512 << 10
+
+
+def manifest_of(target: Path) -> Manifest:
+    found = read_manifest(target)
+    assert found is not None
+    return found
+
+
+def everything(target: Path) -> dict[str, bytes]:
+    """Every file of a target, by its path."""
+    return {path.relative_to(target).as_posix(): path.read_bytes() for path in target.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def store_dir(tmp_path: Path) -> Path:
+    """Some messages, some gone, over several segments; closed."""
+    path = tmp_path / "store"
+    with logstore.open(path, segment_size=SEGMENT) as store:
+        queue = store.declare_queue("orders")
+        ids = store.publish_many(queue, [bytes(20_000)] * 60, headers=[b"head"] * 60)
+        store.dequeue_many(list(ids)[:30:2], queue)
+    return path
+
+
+def recycle(path: Path, times: int) -> None:
+    with logstore.open(path) as store:
+        queue = store.declare_queue("orders")
+        for _ in range(times):
+            ids = store.publish_many(queue, [bytes(20_000)] * 40)
+            store.dequeue_many(list(ids), queue)
+        store.compact()
+
+
+def damage(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)

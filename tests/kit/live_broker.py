@@ -1,0 +1,101 @@
+"""A broker in a thread of its own, on a port that the system chose, and ways to reach into it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pika
+import uvloop
+
+import logstore
+from kit.amqp_client import RawClient
+from logstore.broker import Limits, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+T = TypeVar("T")
+
+
+def open_store(directory: Path) -> Any:
+    return logstore.open(directory, segment_size=1 << 20)  # small, so that tests open quickly and cross many
+
+
+class MishapHandler(logging.Handler):
+    """Collects what was logged with a traceback: a defect, whoever caused it."""
+
+    def __init__(self, mishaps: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self.mishaps = mishaps
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.mishaps.append({"log": record.getMessage(), "exception": record.exc_info})
+
+
+class Broker:
+    """A server in a thread of its own, and the ways a test may reach into it."""
+
+    def __init__(self, store: Any, limits: Limits | None = None) -> None:
+        self.store = store
+        self.server = Server(store, "127.0.0.1", 0, limits=limits)
+        self.loop = uvloop.new_event_loop()
+        self.mishaps: list[dict[str, Any]] = []  # what nobody caught; a test fails on any
+        self.loop.set_exception_handler(lambda _, context: self.mishaps.append(context))
+        self._handler = MishapHandler(self.mishaps)
+        logging.getLogger("logstore").addHandler(self._handler)
+        self._clients: list[Any] = []
+        self._thread = threading.Thread(target=self._run, name="broker", daemon=True)
+        self._thread.start()
+        self.call_async(self.server.start)
+        self.port = self.server.port
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def call_async(self, function: Callable[[], Awaitable[T]]) -> T:
+        async def call() -> T:
+            return await function()
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(20)
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run something on the broker's own thread."""
+
+        async def call() -> T:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(20)
+
+    def pika(self, **options: Any) -> pika.BlockingConnection:
+        connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.port, **options))
+        self._clients.append(connection)
+        return connection
+
+    def raw(self, **options: Any) -> RawClient:
+        client = RawClient(self.port, **options)
+        self._clients.append(client.socket)
+        return client
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    def stop(self) -> None:
+        if self.loop.is_closed():
+            return
+        for client in self._clients:
+            with contextlib.suppress(Exception):
+                client.close()
+        self.call_async(lambda: self.server.stop(3))
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+        self.loop.close()
+        logging.getLogger("logstore").removeHandler(self._handler)
+        assert self.mishaps == []

@@ -1,0 +1,166 @@
+"""Faults planted into a store, each of which the model's machine must find.
+
+A fault replaces functions of the core, or a method of the package, through the monkeypatch that it is given.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import logstore.store.message_store
+import logstore.store.queues
+import logstore.store.transactions
+from logstore._core import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+
+class Faulty:
+    """The core, but for the functions that a fault replaces."""
+
+    def __init__(self, **replaced: Any) -> None:
+        self.__dict__.update(replaced)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(lib, name)
+
+
+def planted(patches: pytest.MonkeyPatch, **replaced: Any) -> None:
+    faulty = Faulty(**replaced)
+    for module in (logstore.store.message_store, logstore.store.queues, logstore.store.transactions):
+        patches.setattr(module, "lib", faulty)
+        for name, function in replaced.items():  # what the module has looked up once, too
+            if hasattr(module, name.removeprefix("ls")):
+                patches.setattr(module, name.removeprefix("ls"), function)
+
+
+def a_dequeue_is_dropped_now_and_then(patches: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def is_dropped() -> bool:
+        nonlocal calls
+        calls += 1
+        return calls % 3 == 0
+
+    planted(
+        patches,
+        ls_dequeue=lambda *arguments: 0 if is_dropped() else lib.ls_dequeue(*arguments),
+        ls_dequeue_one=lambda *arguments: 1 if is_dropped() else lib.ls_dequeue_one(*arguments),
+    )
+
+
+def a_force_does_nothing_and_says_that_all_is_durable(patches: pytest.MonkeyPatch) -> None:
+    def publish(*arguments: Any) -> int:
+        *others, flags, made = arguments
+        return int(lib.ls_publish(*others, flags & ~lib.LS_WAIT, made))
+
+    def publish_one(*arguments: Any) -> int:
+        *others, flags = arguments
+        return int(lib.ls_publish_one(*others, flags & ~lib.LS_WAIT))
+
+    planted(
+        patches,
+        ls_publish=publish,
+        ls_publish_one=publish_one,
+        ls_force=lambda *_: 0,
+        ls_durable_lsn=lambda store: max(lib.ls_durable_lsn(store), lib.ls_next_lsn(store)),
+    )
+
+
+def a_commit_does_not_wait_but_says_that_it_is_durable(patches: pytest.MonkeyPatch) -> None:
+    claimed: list[int] = [0]
+
+    def commit(handle: Any, flags: int) -> int:
+        code = int(lib.ls_commit(handle, 0))
+        claimed[0] |= flags & lib.LS_WAIT
+        return code
+
+    planted(
+        patches,
+        ls_commit=commit,
+        ls_durable_lsn=lambda store: lib.ls_next_lsn(store) if claimed[0] else lib.ls_durable_lsn(store),
+    )
+
+
+def publish_many_swaps_two(patches: pytest.MonkeyPatch) -> None:
+    def publish_many(store: Any, queue: int, n: int, content: Any, sizes: Any, *others: Any) -> int:
+        if n < 2:
+            return int(lib.ls_publish_many(store, queue, n, content, sizes, *others))
+        whole = bytes(ffi.buffer(content)) if not isinstance(content, bytes) else content
+        last = len(whole) - sizes[n - 1]
+        before = last - sizes[n - 2]
+        swapped = whole[:before] + whole[last:] + whole[before:last]
+        new_sizes = ffi.new("uint64_t[]", [*sizes[0 : n - 2], sizes[n - 1], sizes[n - 2]])
+        return int(lib.ls_publish_many(store, queue, n, swapped, new_sizes, *others))
+
+    planted(patches, ls_publish_many=publish_many)
+
+
+def acquire_ignores_what_was_released(patches: pytest.MonkeyPatch) -> None:
+    def release(self: Any, delivery: Any) -> None:
+        with self._lock:
+            self._check_acquired(delivery)
+            delivery._settled = True  # and stays acquired
+
+    patches.setattr(logstore.store.queues.Queue, "release", release)
+
+
+def a_rollback_forgets_to_bring_back_what_consumers_passed(patches: pytest.MonkeyPatch) -> None:
+    real = logstore.store.queues.Queue._next_rows
+
+    def next_rows(self: Any, n: int) -> Any:
+        seen = getattr(self, "_furthest", -1)
+        rows = real(self, n)
+        self._furthest = max([seen, *(row[0] for row in rows)])
+        return [row for row in rows if row[0] > seen or row[0] in self._locked]
+
+    patches.setattr(logstore.store.queues.Queue, "_next_rows", next_rows)
+
+
+def a_prepare_does_not_wait_but_says_that_it_is_durable(patches: pytest.MonkeyPatch) -> None:
+    claimed: list[int] = [0]
+
+    def prepare(handle: Any, flags: int) -> int:
+        code = int(lib.ls_prepare(handle, 0))
+        claimed[0] |= flags & lib.LS_WAIT if code == 0 else 0
+        return code
+
+    planted(
+        patches,
+        ls_prepare=prepare,
+        ls_durable_lsn=lambda store: lib.ls_next_lsn(store) if claimed[0] else lib.ls_durable_lsn(store),
+    )
+
+
+def an_open_rolls_back_what_is_in_doubt(patches: pytest.MonkeyPatch) -> None:
+    real = logstore.MessageStore._serve
+
+    def serve(self: Any, catalog: Any) -> None:
+        real(self, catalog)
+        for transaction in self.in_doubt():
+            transaction.rollback()
+
+    patches.setattr(logstore.MessageStore, "_serve", serve)
+
+
+def an_append_is_lost_in_a_staged_message(patches: pytest.MonkeyPatch) -> None:
+    def append(store: Any, key: int, content: Any, size: int, flags: int) -> int:
+        return 0 if size >= 5000 else int(lib.ls_append_content(store, key, content, size, flags))
+
+    planted(patches, ls_append_content=append)
+
+
+FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
+    a_dequeue_is_dropped_now_and_then,
+    a_force_does_nothing_and_says_that_all_is_durable,
+    a_commit_does_not_wait_but_says_that_it_is_durable,
+    publish_many_swaps_two,
+    acquire_ignores_what_was_released,
+    a_rollback_forgets_to_bring_back_what_consumers_passed,
+    an_append_is_lost_in_a_staged_message,
+    a_prepare_does_not_wait_but_says_that_it_is_durable,
+    an_open_rolls_back_what_is_in_doubt,
+]

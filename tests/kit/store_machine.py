@@ -1,0 +1,536 @@
+"""A machine that does random things to a store and to a plain model of it, and compares; see test_model.py.
+
+Its rules are the public operations; a crash loses what was not synced, wholly, in part or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from kit.simulated import ALL_LOST, BY_SEED, Disk
+from kit.store_model import DEQUEUE, ENQUEUE, State, shown_by
+from logstore import Xid, errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logstore import Delivery, MessageStore, Transaction
+
+PICK = st.integers(0, 1_000_000)
+WAIT = st.booleans()
+SIZES = st.sampled_from([0, 0, 1, 100, 3000, 5000, 9000])
+XIDS = [Xid(1, b"g", b"b%d" % i) for i in range(3)]
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """One store, what it should hold, and the operations that may not have reached the disk."""
+
+    plant: ClassVar[Callable[[pytest.MonkeyPatch], None] | None] = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = pytest.MonkeyPatch()
+        if self.plant is not None:
+            type(self).plant(self.patches)  # type: ignore[misc]  # kept on the class, called without self
+        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # SQLite's syncs would take most of the time
+        self.directory = Path(tempfile.mkdtemp(prefix="logstore-model-", dir=memory))
+        self.disks = [Disk()]
+        self.live = State()  # all that was done
+        self.sure = State()  # all that is durable
+        self.unsure: list[tuple[int, tuple[Any, ...]]] = []  # what is between them: durable from this LSN on
+        self.catalog: set[int] = set()
+        self.names = 0
+        self.contents = 0
+        self.forget_handles()
+        self.store = self.open()
+
+    @property
+    def disk(self) -> Disk:
+        return self.disks[-1]
+
+    def open(self) -> MessageStore:
+        return self.disk.open(self.directory / "store", background=0)
+
+    def forget_handles(self) -> None:
+        self.txs: dict[int, Transaction] = {}
+        self.held: dict[tuple[int, int], Delivery] = {}
+        self.counts: dict[tuple[int, int], int] = {}
+
+    def teardown(self) -> None:
+        try:
+            with contextlib.suppress(errors.StoreError):
+                self.store.close()
+            del self.store
+            self.forget_handles()
+            for disk in self.disks:
+                disk.free()
+        finally:
+            self.patches.undo()
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    # ---- bookkeeping ----
+
+    def did(self, *operation: Any, wait: bool = False) -> None:
+        """The store has done it: it is part of what there is, and sure once the disk has it."""
+        self.live.apply(*operation)
+        self.unsure.append((self.store.next_lsn, operation))
+        if wait:
+            assert self.store.durable_lsn >= self.store.next_lsn
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        durable = self.store.durable_lsn
+        while self.unsure and self.unsure[0][0] <= durable:
+            self.sure.apply(*self.unsure.pop(0)[1])
+
+    def fresh_content(self, size: int) -> bytes:
+        self.contents += 1
+        return b"%d:" % self.contents + bytes([self.contents % 256]) * size
+
+    def some_queue(self, pick: int) -> int:
+        ids = sorted(self.live.queues)
+        return ids[pick % len(ids)]
+
+    def handle(self, queue: int) -> Any:
+        return next(known for known in self.store.queues() if known.id == queue)
+
+    def some_message(self, pick: int) -> int:
+        keys = sorted(self.live.messages)
+        return keys[pick % len(keys)]
+
+    def some_tx(self, pick: int) -> int | None:
+        """An active transaction, or none of them."""
+        active = [None, *(tx for tx, known in sorted(self.live.txs.items()) if known.state == "active")]
+        return active[pick % len(active)]
+
+    def transaction(self, tx: int | None) -> Transaction | None:
+        return None if tx is None else self.txs[tx]
+
+    def forget_place(self, queue: int, key: int) -> None:
+        self.held.pop((queue, key), None)
+        self.counts.pop((queue, key), None)
+
+    # ---- rules: queues ----
+
+    @initialize()
+    def first_queue(self) -> None:
+        self.declare_queue()
+
+    @precondition(lambda self: len(self.live.queues) < 4)
+    @rule()
+    def declare_queue(self) -> None:
+        self.names += 1
+        queue = self.store.declare_queue(f"q{self.names}").id
+        assert queue not in self.catalog
+        self.catalog.add(queue)
+        self.did("declare_queue", queue)
+
+    @precondition(lambda self: len(self.live.queues) > 1)
+    @rule(pick=PICK, wait=WAIT)
+    def delete_queue(self, pick: int, wait: bool) -> None:
+        queue = self.some_queue(pick)
+        self.store.delete_queue(self.handle(queue), wait=wait)
+        self.catalog.remove(queue)
+        for _, key in [place for place in {**self.held, **self.counts} if place[0] == queue]:
+            self.forget_place(queue, key)
+        self.did("delete_queue", queue, wait=wait)
+
+    # ---- rules: messages ----
+
+    @rule(pick=PICK, fan=st.integers(1, 3), size=SIZES, tx=PICK, wait=WAIT, parts=st.booleans())
+    def publish(self, pick: int, fan: int, size: int, tx: int, wait: bool, parts: bool) -> None:
+        queues = sorted({self.some_queue(pick + i) for i in range(fan)})
+        content, header = self.fresh_content(size), b"h" * (pick % 5)
+        into = self.some_tx(tx)
+        key = self.store.publish(
+            [self.handle(queue) for queue in queues],
+            [content[:2], content[2:]] if parts else content,
+            header=header,
+            transaction=self.transaction(into),
+            wait=wait,
+        )
+        self.did("publish", key, content, header, queues, into, wait=wait and into is None)
+
+    @rule(pick=PICK, sizes=st.lists(SIZES, max_size=6), tx=PICK, wait=WAIT)
+    def publish_many(self, pick: int, sizes: list[int], tx: int, wait: bool) -> None:
+        queue, into = self.some_queue(pick), self.some_tx(tx)
+        contents = [self.fresh_content(size) for size in sizes]
+        keys = self.store.publish_many(self.handle(queue), contents, transaction=self.transaction(into), wait=wait)
+        assert len(keys) == len(contents)
+        for key, content in zip(keys, contents, strict=True):
+            self.did("publish", key, content, b"", [queue], into)
+        assert not (wait and into is None and keys) or self.store.durable_lsn >= self.store.next_lsn
+
+    @rule(size=SIZES)
+    def stage(self, size: int) -> None:
+        content = self.fresh_content(size)
+        self.did("stage", self.store.stage(b"head", content), content, b"head")
+
+    @precondition(lambda self: self.live.messages)
+    @rule(pick=PICK, size=SIZES)
+    def append_content(self, pick: int, size: int) -> None:
+        key, data = self.some_message(pick), bytes([pick % 256]) * size
+        message = self.live.messages[key]
+        if message.staged and self.live.work_on(key) is None:
+            self.store.append_content(key, data)
+            self.did("append", key, data)
+        elif data:
+            with pytest.raises(errors.MessageInUse):
+                self.store.append_content(key, data)
+
+    @precondition(lambda self: self.live.messages)
+    @rule(pick=PICK, at=PICK, tx=PICK, wait=WAIT)
+    def enqueue(self, pick: int, at: int, tx: int, wait: bool) -> None:
+        key, queue, into = self.some_message(pick), self.some_queue(at), self.some_tx(tx)
+        if (queue, key) in self.held:
+            return  # a consumer has it: what becomes of its place is that consumer's word
+        refused = self.live.refusal(ENQUEUE, key, queue, into)
+        if refused is not None:
+            with pytest.raises(getattr(errors, refused)):
+                self.store.enqueue(key, self.handle(queue), self.transaction(into), wait=wait)
+            return
+        lsn = self.store.enqueue(key, self.handle(queue), self.transaction(into), wait=wait)
+        self.did("enqueue", key, [queue], into, lsn, wait=wait and into is None)
+
+    @precondition(lambda self: self.live.messages)
+    @rule(pick=PICK, at=PICK, tx=PICK, wait=WAIT)
+    def dequeue(self, pick: int, at: int, tx: int, wait: bool) -> None:
+        key, queue, into = self.some_message(pick), self.some_queue(at), self.some_tx(tx)
+        refused = self.live.refusal(DEQUEUE, key, queue, into)
+        if refused is not None:
+            with pytest.raises(getattr(errors, refused)):
+                self.store.dequeue(key, self.handle(queue), self.transaction(into), wait=wait)
+            return
+        if into is None:
+            if (queue, key) in self.held:
+                return
+            self.forget_place(queue, key)
+        self.store.dequeue(key, self.handle(queue), self.transaction(into), wait=wait)
+        self.did("dequeue", key, queue, into, wait=wait and into is None)
+
+    @precondition(lambda self: any(self.live.queues.values()))
+    @rule(pick=PICK, wait=WAIT)
+    def work_off(self, pick: int, wait: bool) -> None:
+        """All that is free on one queue goes, so that segments die and are used again."""
+        queue = self.some_queue(pick)
+        keys = [
+            place.key
+            for place in self.live.queues[queue]
+            if not self.live.locked(place.key, queue) and (queue, place.key) not in self.held
+        ]
+        self.store.dequeue_many(keys, self.handle(queue), wait=wait)
+        for key in keys:
+            self.forget_place(queue, key)
+            self.did("dequeue", key, queue, None)
+
+    @precondition(lambda self: self.live.messages)
+    @rule(pick=PICK, wait=WAIT)
+    def destroy(self, pick: int, wait: bool) -> None:
+        key = self.some_message(pick)
+        if self.live.places(key) or self.live.work_on(key) is not None:
+            with pytest.raises(errors.MessageInUse):
+                self.store.destroy(key, wait=wait)
+            return
+        self.store.destroy(key, wait=wait)
+        self.did("destroy", key, wait=wait)
+
+    # ---- rules: consumers ----
+
+    @rule(pick=PICK, n=st.integers(1, 5), back=st.booleans())
+    def acquire(self, pick: int, n: int, back: bool) -> None:
+        queue = self.some_queue(pick)
+        durable = self.store.durable_lsn
+        free = []
+        for place in self.live.queues[queue]:
+            if place.order_lsn >= durable:
+                break
+            if not self.live.locked(place.key, queue) and (queue, place.key) not in self.held:
+                free.append(place)
+        got = self.handle(queue).acquire(n)
+        assert [delivery.id for delivery in got] == [place.key for place in free[:n]]
+        for delivery, place in zip(got, free, strict=False):
+            at = (queue, delivery.id)
+            self.counts[at] = self.counts.get(at, 0) + 1
+            assert delivery.delivery_count == self.counts[at]
+            assert delivery.redelivered == (place.recovered or self.counts[at] > 1)
+            self.held[at] = delivery
+        if back and got:
+            self.release(sorted(self.held).index((queue, got[0].id)), True)
+
+    def some_held(self, pick: int) -> tuple[tuple[int, int], Delivery]:
+        places = sorted(self.held)
+        at = places[pick % len(places)]
+        return at, self.held[at]
+
+    @precondition(lambda self: self.held)
+    @rule(pick=PICK, again=st.booleans())
+    def release(self, pick: int, again: bool) -> None:
+        """Half of the time the next consumer comes at once."""
+        at, delivery = self.some_held(pick)
+        delivery.release()
+        del self.held[at]
+        if again and at[0] in self.live.queues:
+            self.acquire(sorted(self.live.queues).index(at[0]), 5, False)
+
+    @precondition(lambda self: self.held)
+    @rule(pick=PICK, wait=WAIT, reject=st.booleans())
+    def accept(self, pick: int, wait: bool, reject: bool) -> None:
+        (queue, key), delivery = self.some_held(pick)
+        settle = delivery.reject if reject else delivery.accept
+        if self.live.locked(key, queue):
+            with pytest.raises(errors.MessageLocked):
+                settle(wait=wait)
+            return
+        settle(wait=wait)
+        self.forget_place(queue, key)
+        self.did("dequeue", key, queue, None, wait=wait)
+
+    # ---- rules: transactions ----
+
+    @precondition(lambda self: len(self.live.txs) < 3)
+    @rule(pick=PICK, size=SIZES, wait=WAIT, prepared=st.booleans())
+    def begin(self, pick: int, size: int, wait: bool, prepared: bool) -> None:
+        """Half of the branches go all the way to being in doubt: chance alone comes there too seldom."""
+        xid = [None, None, *XIDS][pick % 5]
+        if xid is not None and any(tx.xid == xid for tx in self.live.txs.values()):
+            with pytest.raises(errors.DuplicateXid):
+                self.store.begin(xid)
+            return
+        transaction = self.store.begin(xid)
+        self.txs[transaction.id] = transaction
+        self.did("begin", transaction.id, xid)
+        if prepared and xid is not None:
+            queue, content = self.some_queue(pick), self.fresh_content(size)
+            key = self.store.publish(self.handle(queue), content, transaction=transaction)
+            self.did("publish", key, content, b"", [queue], transaction.id)
+            self.end(transaction.id)
+            transaction.prepare(wait=wait)
+            self.did("state", transaction.id, "prepared", wait=wait)
+
+    def any_tx(self, pick: int) -> int:
+        ids = sorted(self.live.txs)
+        return ids[pick % len(ids)]
+
+    def end(self, tx: int) -> None:
+        """No more work is taken then, and nothing of the refused ones is logged."""
+        self.txs[tx].end()
+        self.did("state", tx, "ended")
+        before, queue = self.store.next_lsn, self.some_queue(tx)
+        with pytest.raises(errors.WrongState):
+            self.store.publish(self.handle(queue), b"never", transaction=self.txs[tx])
+        for place in self.live.queues[queue][:1]:
+            with pytest.raises(errors.WrongState):
+                self.store.dequeue(place.key, self.handle(queue), self.txs[tx])
+        assert self.store.next_lsn == before
+
+    @precondition(lambda self: self.live.txs)
+    @rule(pick=PICK, wait=WAIT, step=st.sampled_from(["end", "prepare", "both"]))
+    def prepare(self, pick: int, wait: bool, step: str) -> None:
+        tx = self.any_tx(pick)
+        known = self.live.txs[tx]
+        if step != "prepare":
+            if known.xid is None or known.state != "active":
+                with pytest.raises(errors.WrongState):
+                    self.txs[tx].end()
+                return
+            self.end(tx)
+        if step == "end":
+            return
+        if known.state != "ended":
+            with pytest.raises(errors.WrongState):
+                self.txs[tx].prepare(wait=wait)
+            return
+        self.txs[tx].prepare(wait=wait)
+        self.did("state", tx, "prepared", wait=wait)
+
+    def found_by_name(self, tx: int) -> None:
+        """What is in doubt is found by its xid, as a coordinator does that has lost every handle."""
+        known = self.live.txs[tx]
+        if known.state == "prepared":
+            (found,) = [one for one in self.store.in_doubt() if one.xid == known.xid]
+            assert found is self.txs[tx]
+            assert found.operations == len(known.work)
+            with pytest.raises(errors.DuplicateXid):
+                self.store.begin(known.xid)
+
+    @precondition(lambda self: self.live.txs)
+    @rule(pick=PICK, wait=WAIT)
+    def commit(self, pick: int, wait: bool) -> None:
+        tx = self.any_tx(pick)
+        known = self.live.txs[tx]
+        if known.xid is not None and known.state == "active":
+            with pytest.raises(errors.WrongState):
+                self.txs[tx].commit()
+            return
+        self.found_by_name(tx)
+        before = self.store.next_lsn
+        handle = self.txs.pop(tx)
+        handle.commit(wait=wait)
+        for kind, key, queue in known.work:
+            if kind == DEQUEUE:
+                self.forget_place(queue, key)
+        self.did("commit", tx, before, wait=wait)
+        with pytest.raises(errors.TransactionEnded):
+            handle.rollback()
+
+    @precondition(lambda self: self.live.txs)
+    @rule(pick=PICK, wait=WAIT, abandoned=st.booleans())
+    def rollback(self, pick: int, wait: bool, abandoned: bool) -> None:
+        """By word, or because the last handle goes: which is no outcome for what is prepared."""
+        tx = self.any_tx(pick)
+        if abandoned and self.live.txs[tx].state != "prepared":
+            del self.txs[tx]
+            gc.collect(0)
+            self.did("rollback", tx)
+            return
+        self.found_by_name(tx)
+        handle = self.txs.pop(tx)
+        handle.rollback(wait=wait)
+        self.did("rollback", tx, wait=wait)
+        with pytest.raises(errors.TransactionEnded):
+            handle.commit()
+
+    @precondition(lambda self: len(self.live.txs) < 3 and any(self.live.queues.values()))
+    @rule(pick=PICK, n=st.integers(1, 3))
+    def pass_by(self, pick: int, n: int) -> None:
+        """A transaction has the front, a consumer takes what is behind it, a rollback brings the front back."""
+        queue = self.some_queue(pick)
+        free = [
+            place.key
+            for place in self.live.queues[queue]
+            if not self.live.locked(place.key, queue) and (queue, place.key) not in self.held
+        ]
+        if not free or self.live.refusal(DEQUEUE, free[0], queue, None) is not None:
+            return
+        transaction = self.store.begin()
+        self.txs[transaction.id] = transaction
+        self.did("begin", transaction.id, None)
+        self.store.dequeue(free[0], self.handle(queue), transaction)
+        self.did("dequeue", free[0], queue, transaction.id)
+        at = sorted(self.live.queues).index(queue)
+        self.acquire(at, n, False)
+        del self.txs[transaction.id]
+        transaction.rollback(wait=False)
+        self.did("rollback", transaction.id)
+        self.acquire(at, n, False)
+
+    # ---- rules: durability ----
+
+    @rule()
+    def force(self) -> None:
+        self.store.force()
+        assert self.store.durable_lsn >= self.store.next_lsn
+        self.catch_up()
+
+    @rule()
+    def compact(self) -> None:
+        self.store.compact()
+        self.catch_up()
+        assert self.store.stats()["spares"] <= 4
+
+    def reopened(self, candidates: list[State]) -> None:
+        """The store is open again: it shows one of the states it may be in, and is in that state for ever."""
+        self.forget_handles()
+        shown = shown_by(self.store)
+        possible = [candidate for candidate in candidates if candidate.shown() == shown]
+        assert possible, f"shows {shown}, not one of {[candidate.shown() for candidate in candidates]}"
+        self.live = possible[-1]
+        self.sure = self.live.copy()
+        self.unsure = []
+        self.txs = {transaction.id: transaction for transaction in self.store.in_doubt()}
+
+    def what_may_be(self) -> list[State]:
+        state = self.sure.copy()
+        states = [state.recovered(self.catalog)]
+        for _, operation in self.unsure:
+            state.apply(*operation)
+            states.append(state.recovered(self.catalog))
+        return states
+
+    @rule(times=st.integers(1, 3))
+    def close_and_open(self, times: int) -> None:
+        for _ in range(times):
+            expected = self.live.recovered(self.catalog)
+            self.store.close()
+            self.store = self.open()
+            assert self.store.recovery.clean
+            self.reopened([expected])
+
+    @rule(losses=st.integers(ALL_LOST, BY_SEED), seed=st.integers(1, 1000), times=st.integers(1, 3))
+    def crash(self, losses: int, seed: int, times: int) -> None:
+        for number in range(times):
+            candidates = self.what_may_be()
+            self.disks.append(self.disk.crash(losses, seed + number))
+            self.store.close()  # the old one, on the old disk
+            self.store = self.open()
+            self.reopened(candidates)
+
+    @rule(losses=st.integers(ALL_LOST, BY_SEED), seed=st.integers(1, 1000), nth=st.integers(1, 60))
+    def crash_and_crash_again_during_recovery(self, losses: int, seed: int, nth: int) -> None:
+        candidates = self.what_may_be()
+        self.disks.append(self.disk.crash(losses, seed))
+        self.store.close()
+        self.disk.fail(nth, errno.EIO, forever=True)
+        try:
+            self.store = self.open()
+        except errors.StoreError:
+            pass
+        else:
+            self.disk.fail(0, 0)
+            self.reopened(candidates)
+            candidates = self.what_may_be()
+        self.disks.append(self.disk.crash(losses, seed + 1))
+        with contextlib.suppress(errors.StoreError):
+            self.store.close()
+        self.store = self.open()
+        self.reopened(candidates)
+
+    @rule(nth=st.integers(1, 3), forever=st.booleans(), losses=st.integers(-1, BY_SEED), seed=st.integers(1, 1000))
+    def fail_and_open_again(self, nth: int, forever: bool, losses: int, seed: int) -> None:
+        """A write or sync fails: refused from then on, and after opening again in one of the possible states."""
+        self.publish(0, 1, 100, 0, False, False)
+        self.disk.fail(nth, errno.EIO, forever=forever)
+        try:
+            self.store.force()
+        except errors.OutcomeUnknown:
+            with pytest.raises(errors.StorePoisoned):
+                self.store.publish(self.handle(self.some_queue(0)), b"never", wait=False)
+        self.disk.fail(0, 0)
+        self.catch_up()
+        candidates = self.what_may_be()
+        if losses >= 0:
+            self.disks.append(self.disk.crash(losses, seed))
+        with contextlib.suppress(errors.OutcomeUnknown):
+            self.store.close()
+        self.store = self.open()
+        self.reopened(candidates)
+
+    # ---- what always holds ----
+
+    @invariant()
+    def the_store_shows_what_was_done(self) -> None:
+        assert shown_by(self.store) == self.live.shown()
+        for key, message in self.live.messages.items():
+            assert self.store.load_content(key) == message.content
+
+    @invariant()
+    def the_lsns_are_in_order(self) -> None:
+        assert self.store.durable_lsn <= self.store.next_lsn
+        assert self.store.base_lsn <= self.store.durable_lsn

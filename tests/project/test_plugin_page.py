@@ -1,0 +1,95 @@
+"""What docs/plugin.md says runs as it stands there, from top to bottom, and prints what it says."""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import inspect
+import io
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import logstore
+from kit.stores import ROOT
+from logstore.plugins import coilmq as plugin
+from logstore.replay import Receiver
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from pathlib import Path
+
+PAGE = (ROOT / "docs" / "plugin.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_every_piece_of_python_runs_and_prints_what_stands_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(BLOCKS) == PAGE.count("```python\n"), "a piece without its output"
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    try:
+        for code, said in BLOCKS:
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(compile(code, "docs/plugin.md", "exec"), names)
+            assert printed.getvalue() == said, code
+    finally:
+        if "store" in names:
+            names["store"].close()
+
+
+def test_the_table_of_callbacks_is_the_receivers_methods_in_their_order() -> None:
+    table = re.findall(r"^\| \d \| `(\w+)\((.*?)\)` \|", PAGE, re.MULTILINE)
+    methods = [(name, inspect.signature(method)) for name, method in inspect.getmembers(Receiver, inspect.isfunction)]
+    public = {name: list(signature.parameters)[1:] for name, signature in methods if not name.startswith("_")}
+    assert [name for name, _ in table] == [name for name in vars(Receiver) if name in public]
+    assert {name: [word.strip() for word in words.split(",")] for name, words in table} == public
+
+
+def test_every_error_of_the_tree_is_in_the_table_or_below_one_that_is() -> None:
+    section = PAGE.split("## Errors", 1)[1].split("```python", 1)[0]
+    named = {word for word in re.findall(r"`(\w+)`", section) if hasattr(logstore, word)}
+    tree = {
+        name: kind
+        for name, kind in vars(logstore).items()
+        if isinstance(kind, type) and issubclass(kind, logstore.StoreError)
+    }
+    missing = {
+        name
+        for name, kind in tree.items()
+        if kind is not logstore.StoreError
+        and not {parent.__name__ for parent in kind.__mro__} & (named - {"StoreError"})
+    }
+    assert missing == set()
+
+
+def test_the_settings_for_coilmq_are_ones_that_the_plug_in_takes(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
+    assert "/var/lib/coilmq/store" in text
+    settings = configparser.ConfigParser()
+    settings.read_string(re.sub(r"^; (\S+ = )", r"\1", text, flags=re.MULTILINE))
+    settings.set("coilmq", "qstore.logstore.data_dir", str(tmp_path / "store"))
+    plugin.make_scheduler(settings)
+    plugin.make_store(settings).close()
+
+
+def test_every_option_of_open_that_the_page_names_for_coilmq_is_one_that_the_plug_in_knows() -> None:
+    (listed,) = re.findall(r"as for logstore\.open: (.*?)\n; qstore", PAGE, re.DOTALL)
+    assert set(re.findall(r"\w+", listed)) == {*plugin._NUMBERS, *plugin._TEXTS}
+    assert set(re.findall(r"\w+", listed)) <= set(inspect.signature(logstore.open).parameters)
+
+
+def test_neither_the_replay_nor_the_plug_ins_load_a_broker_before_it_is_asked_for(
+    run_python: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = run_python(
+        """
+        import sys, logstore.plugins, logstore.replay
+        print(sorted({"coilmq", "click", "sqlalchemy"} & set(sys.modules)))
+        """
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")

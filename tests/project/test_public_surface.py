@@ -1,0 +1,62 @@
+"""Every public callable, given a wrong value, raises an error that names the argument, or can do with it.
+
+What is public is found by looking (public_surface.py), so that a new function is tried without being listed; the values
+stand in wrong_values.py. The calls are made in a process of their own, since a wrong value might end it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kit.public_surface import NEEDS_A_JVM, modules, surface
+from kit.stores import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIGHT = [name for name in modules() if name not in NEEDS_A_JVM]
+
+
+def driven(place: Path, *names: str) -> dict[str, list[str]]:
+    """Whether each callable of these modules was called, and what was found wrong."""
+    process = subprocess.run(
+        [sys.executable, "-m", "kit.public_surface", place, *names],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"},
+    )
+    if process.returncode != 0:
+        last = place / "now"
+        called = last.read_text("utf-8").strip() if last.exists() else "no call"
+        pytest.fail(f"the process ended with {process.returncode} in {called}: {process.stderr[-2000:]}")
+    found: dict[str, list[str]] = json.loads(process.stdout)
+    return found
+
+
+def test_every_public_call_answers_a_wrong_value_with_an_error_that_names_it_and_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    found = driven(tmp_path, *LIGHT)
+    assert found["findings"] == []
+    public = {name for module in LIGHT for name, _ in surface(module)}
+    assert set(found["called"]) == public
+    assert {"open", "MessageStore.publish", "Queue.accept_many", "Delivery.reject", "Transaction.commit"} <= public
+    assert {"read", "hold", "Reader", "MessageScan", "Inspection", "salvage", "back_up", "export"} <= public
+
+
+def test_the_driver_finds_an_error_of_another_type_one_that_names_nothing_and_one_that_changed_something() -> None:
+    from kit.public_surface import names
+    from logstore.errors import OptionError, UnknownQueue
+
+    assert names(TypeError("a message id is an int, not None"), "message_id")
+    assert not names(TypeError("an int is wanted, not None"), "message_id")
+    assert not names(OptionError("it is too large"), "limit")
+    assert names(UnknownQueue("there is no such queue; declare it first"), "queue")

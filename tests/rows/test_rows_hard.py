@@ -1,0 +1,112 @@
+"""Rows that are asked for in ways that few ask: of no column, by nobody who reads them, of a log that has gone on."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import logstore
+from logstore import arrow
+from logstore.errors import OptionError
+from logstore.inspect import LogRecycled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    with logstore.open(tmp_path / "store", segment_size=1 << 19) as store:
+        store.declare_queue("one")
+        yield store
+
+
+def rows_of(store: Any, **options: Any) -> list[dict[str, Any]]:
+    return arrow.read(store.path, strings="plain", **options).read_all().to_pylist()
+
+
+def test_how_many_rows_there_are_is_told_without_any_column(store: Any) -> None:
+    for _ in range(9):
+        store.publish("one", b"x")
+    batches = list(arrow.read(store.path, columns=[], batch_rows=4))
+    assert sum(batch.num_rows for batch in batches) == len(rows_of(store)) > 9
+    assert all(batch.num_columns == 0 for batch in batches)
+
+
+def test_a_stream_may_be_dropped_unread_or_half_read(store: Any) -> None:
+    message = store.publish("one", b"x")
+    store.dequeue(message, "one")
+    for read in range(3):
+        stream = arrow.read(store.path, batch_rows=1)
+        kept = [stream.read_next_batch() for _ in range(read)]
+        del stream
+        gc.collect()
+        assert [batch.num_rows for batch in kept] == [1] * read
+
+
+def test_names_that_are_none_are_refused_and_nothing_is_left_behind(store: Any) -> None:
+    store.publish("one", b"x")
+    names: Any = {1: 5}
+    with pytest.raises((TypeError, pa.ArrowException)):
+        arrow.read(store.path, queue_names=names)
+    gc.collect()
+    assert rows_of(store, columns=["lsn"])
+
+
+def test_before_everything_no_transaction_has_an_outcome(store: Any) -> None:
+    with store.transaction() as tx:
+        store.publish("one", b"x", transaction=tx)
+    assert {row["outcome"] for row in rows_of(store, as_of_lsn=0)} == {None, "open"}
+    assert "committed" in {row["outcome"] for row in rows_of(store)}
+
+
+def test_housekeeping_is_of_no_chain_that_can_be_asked_for(store: Any) -> None:
+    store.publish("one", b"x")
+    assert rows_of(store, where=arrow.Where(ids=[0])) == []
+
+
+def open_set(path: Path) -> tuple[int, Any]:
+    from logstore.rows.messages import MessageScan
+
+    with MessageScan(path, queue_names={}) as scan:
+        assert list(scan) == []
+        return scan.stop_lsn, scan.open_rows()
+
+
+def test_an_open_set_is_told_as_often_as_it_is_asked_for(store: Any) -> None:
+    from logstore.rows.messages import MessageScan
+
+    for _ in range(5):
+        store.publish("one", b"x")
+    with MessageScan(store.path, queue_names={}, batch_rows=2) as scan:
+        assert list(scan) == []
+        assert scan.open_rows() == scan.open_rows()
+        assert scan.open_rows().num_rows == 5
+
+
+def test_a_pass_that_goes_on_where_the_log_is_gone_says_so(store: Any) -> None:
+    from logstore.rows.messages import MessageScan
+
+    message = store.publish("one", b"x")
+    stop_lsn, seed = open_set(store.path)
+    store.dequeue(message, "one")
+    for _ in range(60):
+        store.dequeue(store.publish("one", bytes(30000), wait=False), "one", wait=False)
+    store.compact()
+    store.force()
+    assert rows_of(store, columns=["lsn"])[0]["lsn"] > stop_lsn  # the log has gone on
+    with pytest.raises(LogRecycled), MessageScan(store.path, start_lsn=stop_lsn, seed=seed, queue_names={}) as scan:
+        list(scan)
+
+
+def test_an_open_set_of_other_types_is_refused(store: Any) -> None:
+    from logstore.rows.messages import MessageScan
+
+    stop_lsn, _ = open_set(store.path)
+    for seed in (pa.table({"id": ["1"], "state": [b"x"]}), pa.table({"id": [1], "state": ["x"]})):
+        with pytest.raises(OptionError):
+            MessageScan(store.path, start_lsn=stop_lsn, seed=seed, queue_names={})

@@ -1,0 +1,397 @@
+"""Hearing that something has become durable, or never will: callbacks, awaitables, and a failed log."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kit.simulated import Disk
+from logstore import errors
+from logstore.store.completions import Completions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from logstore import MessageStore
+
+Open = Any
+
+
+def until(condition: Any, what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.001)
+
+
+def test_a_callback_hears_of_every_group_with_its_durable_lsn_and_stays(store: MessageStore) -> None:
+    queue = store.declare_queue("q")
+    heard: list[Any] = []
+    threads: set[threading.Thread] = set()
+
+    def callback(what: Any) -> None:
+        heard.append(what)
+        threads.add(threading.current_thread())
+
+    store.on_durable(callback)
+    for number in range(20):
+        store.publish(queue, b"%d" % number)
+        wanted = store.next_lsn
+        until(lambda: heard and heard[-1] >= wanted, "the callback was not called")  # noqa: B023 - used at once
+    assert heard == sorted(set(heard))
+    assert all(isinstance(lsn, int) for lsn in heard)
+    assert threading.main_thread() not in threads
+    store.close()
+    assert heard[-1] == store.durable_lsn
+
+
+def test_several_callbacks_are_called_and_a_failing_one_harms_nobody(store: MessageStore) -> None:
+    queue = store.declare_queue("q")
+    first: list[Any] = []
+    second: list[Any] = []
+
+    def broken(what: Any) -> None:
+        first.append(what)
+        raise RuntimeError("not the store's fault")
+
+    store.on_durable(broken)
+    store.on_durable(second.append)
+    for _ in range(3):
+        store.publish(queue, b"x")
+        until(lambda: second and second[-1] >= store.next_lsn, "the second callback was not called")
+    assert first == second
+
+
+def test_a_callback_may_use_the_store(store: MessageStore) -> None:
+    queue = store.declare_queue("q")
+    more = iter([b"second", b"third"])
+
+    def callback(_: Any) -> None:
+        for content in more:
+            store.publish(queue, content, wait=False)
+            return
+
+    store.on_durable(callback)
+    store.publish(queue, b"first")
+    until(lambda: queue.depth == 3, "the callback did not publish")
+
+
+def test_what_was_appended_last_becomes_durable_even_if_nobody_else_waits_for_it(store: MessageStore) -> None:
+    """A transaction's operation wants no flush; who reads ``next_lsn`` does, and who hears of group commits is told."""
+    queue = store.declare_queue("q")
+    heard: list[Any] = []
+    store.on_durable(heard.append)
+    with store.transaction() as transaction:
+        store.publish(queue, b"x", transaction=transaction)
+        wanted = store.next_lsn
+        until(lambda: heard and heard[-1] >= wanted, "nobody flushed it")
+
+
+def test_a_callback_in_a_loop_is_called_there_and_hears_of_the_failure_once(open_store: Open) -> None:
+    store = open_store()
+    queue = store.declare_queue("q")
+    heard: list[Any] = []
+    threads: set[threading.Thread] = set()
+
+    def callback(what: Any) -> None:
+        heard.append(what)
+        threads.add(threading.current_thread())
+
+    async def main() -> None:
+        store.on_durable(callback, loop=asyncio.get_running_loop())
+        async with asyncio.timeout(60):
+            for number in range(5):
+                store.publish(queue, b"%d" % number, wait=False)
+                await store.durable(store.next_lsn)
+            break_the_log(store)
+            store.publish(queue, b"lost", wait=False)
+            with pytest.raises(errors.OutcomeUnknown):
+                await store.durable(store.next_lsn)
+            with pytest.raises(errors.OutcomeUnknown):
+                await store.durable(store.next_lsn)
+
+    asyncio.run(main())
+    *lsns, failure = heard
+    assert lsns == sorted(set(lsns))
+    assert lsns[-1] == store.durable_lsn
+    assert isinstance(failure, errors.OutcomeUnknown)
+    assert threads == {threading.main_thread()}
+
+
+def test_loops_that_came_and_went_leave_room_for_others(store: MessageStore) -> None:
+    queue = store.declare_queue("q")
+
+    async def once() -> None:
+        store.publish(queue, b"x", wait=False)
+        async with asyncio.timeout(60):
+            await store.durable(store.next_lsn)
+
+    for _ in range(100):
+        asyncio.run(once())
+    assert queue.depth == 100
+
+
+def test_awaiting_an_lsn_returns_once_it_is_durable(store: MessageStore) -> None:
+    queue = store.declare_queue("q")
+
+    async def publish(name: int) -> None:
+        for number in range(50):
+            key = store.publish(queue, b"%d %d" % (name, number), wait=False)
+            ticket = store.next_lsn
+            await store.durable(ticket)
+            assert store.durable_lsn >= ticket > key
+
+    async def main() -> None:
+        await store.durable(0)
+        await store.durable(store.durable_lsn)
+        async with asyncio.timeout(20):
+            await asyncio.gather(*map(publish, range(20)))
+
+    asyncio.run(main())
+    assert queue.depth == 1000
+    assert store.stats()["syncs"] < 1000  # many waited for one
+
+
+def test_loops_in_many_threads_wait_side_by_side(store: MessageStore) -> None:
+    queue = store.declare_queue("q")
+    failures: list[BaseException] = []
+
+    async def main() -> None:
+        for _ in range(30):
+            store.publish(queue, b"x", wait=False)
+            async with asyncio.timeout(20):
+                await store.durable(store.next_lsn)
+
+    def run() -> None:
+        try:
+            asyncio.run(main())
+        except BaseException as problem:  # noqa: BLE001 - shown by the assertion
+            failures.append(problem)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert queue.depth == 120
+
+
+def test_a_waiter_that_gives_up_or_whose_loop_ends_harms_nobody(store: MessageStore) -> None:
+    queue = store.declare_queue("q")
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await store.durable(store.next_lsn + (1 << 30))
+
+    asyncio.run(give_up())
+    store.publish(queue, b"x")
+
+    async def wait() -> None:
+        store.publish(queue, b"y", wait=False)
+        async with asyncio.timeout(10):
+            await store.durable(store.next_lsn)
+
+    asyncio.run(wait())
+
+
+def test_closing_tells_whoever_still_waits(store: MessageStore) -> None:
+    async def main() -> None:
+        waiting = asyncio.ensure_future(store.durable(store.next_lsn + (1 << 30)))
+        await asyncio.sleep(0.05)
+        await asyncio.to_thread(store.close)
+        async with asyncio.timeout(10):
+            with pytest.raises(errors.StoreClosed):
+                await waiting
+        with pytest.raises(errors.StoreClosed):
+            await store.durable(1 << 60)
+
+    asyncio.run(main())
+
+
+def test_what_close_made_durable_is_told_before_it_returns(store: MessageStore) -> None:
+    heard: list[Any] = []
+    store.on_durable(heard.append)
+    queue = store.declare_queue("q")
+    store.publish(queue, b"x", wait=False)
+    ticket = store.next_lsn
+    store.close()
+    assert heard[-1] >= ticket
+
+
+# ---- a failed log ----
+
+
+def break_the_log(store: MessageStore) -> None:
+    """From now on what is written to its segments goes to a device that is full."""
+    full = os.open("/dev/full", os.O_WRONLY | os.O_CLOEXEC)
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+        if target.startswith(str(store.path)) and target.endswith(".seg"):
+            os.dup2(full, int(fd), inheritable=False)
+    os.close(full)
+
+
+def test_after_a_failed_write_everybody_is_told_and_nothing_more_is_accepted(open_store: Open) -> None:
+    store = open_store()
+    queue = store.declare_queue("q")
+    kept = store.publish(queue, b"kept")
+    (held,) = queue.acquire(1)
+    transaction = store.begin()
+    store.publish(queue, b"pending", transaction=transaction)
+    store.force()
+    durable = store.durable_lsn
+    heard: list[Any] = []
+    store.on_durable(heard.append)
+    break_the_log(store)
+    with pytest.raises(errors.OutcomeUnknown, match="open it again") as caught:
+        store.publish(queue, b"who knows")
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == errno.ENOSPC
+    until(lambda: heard, "the callback was not called")
+    for _ in range(2):
+        with pytest.raises(errors.OutcomeUnknown):
+            store.force()
+        with pytest.raises(errors.OutcomeUnknown):
+            asyncio.run(store.durable(store.next_lsn))
+        for write in (
+            lambda: store.publish(queue, b"x"),
+            lambda: store.publish(queue, b"x", wait=False),
+            lambda: store.publish_many(queue, [b"x"]),
+            lambda: store.dequeue(kept, queue),
+            lambda: store.stage(),
+            lambda: store.begin(),
+            lambda: transaction.commit(),
+            held.accept,
+            held.reject,
+        ):
+            with pytest.raises(errors.StorePoisoned, match="open it again"):
+                write()
+    store.force(durable)
+    asyncio.run(store.durable(durable))
+    assert store.durable_lsn == durable
+    assert queue.depth == 2  # what it has in memory can still be listed
+    assert len(heard) == 1
+    assert isinstance(heard[0], errors.OutcomeUnknown)
+    late: list[Any] = []
+    store.on_durable(late.append)
+    assert [type(what) for what in late] == [errors.OutcomeUnknown]
+    store.close()
+    again = open_store()
+    assert [message.content for message in again.messages("q")] == [b"kept"]
+
+
+def test_a_waiter_that_waits_already_is_told_when_the_log_fails(open_store: Open) -> None:
+    store = open_store()
+    queue = store.declare_queue("q")
+
+    async def main() -> None:
+        waiting = [asyncio.ensure_future(store.durable(store.next_lsn + (1 << 20))) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        break_the_log(store)
+        store.publish(queue, b"x", wait=False)
+        async with asyncio.timeout(10):
+            for waiter in waiting:
+                with pytest.raises(errors.OutcomeUnknown):
+                    await waiter
+
+    asyncio.run(main())
+
+
+def test_every_waiting_thread_learns_that_its_outcome_is_unknown(tmp_path: Path) -> None:
+    disk = Disk()
+    store = disk.open(tmp_path / "s")
+    queue = store.declare_queue("q")
+    told: list[BaseException | None] = []
+    started = threading.Barrier(8)
+
+    def publish() -> None:
+        started.wait()
+        try:
+            for _ in range(1000):
+                store.publish(queue, b"x")
+        except errors.StoreError as problem:
+            told.append(problem)
+        else:
+            told.append(None)
+
+    threads = [threading.Thread(target=publish) for _ in range(8)]
+    disk.fail(300, errno.ENOSPC, forever=True)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in threads)
+    assert len(told) == 8
+    assert all(isinstance(problem, errors.OutcomeUnknown | errors.StorePoisoned) for problem in told)
+    assert any(isinstance(problem, errors.OutcomeUnknown) for problem in told)
+    store.close()
+
+
+def test_a_transaction_that_could_not_be_made_durable_is_in_one_state_after_reopening(tmp_path: Path) -> None:
+    for nth in (1, 2):  # the write, then the sync
+        disk = Disk()
+        path = tmp_path / str(nth)
+        store = disk.open(path)
+        queue = store.declare_queue("q")
+        transaction = store.begin()
+        store.publish(queue, b"a", transaction=transaction)
+        store.publish(queue, b"b", transaction=transaction)
+        disk.fail(nth, errno.EIO, forever=True)
+        with pytest.raises(errors.OutcomeUnknown):
+            transaction.commit()
+        disk.fail(0, 0)
+        store.close()
+        seen = set()
+        for _ in range(2):
+            store = disk.open(path)
+            seen.add(tuple(message.content for message in store.messages("q")))
+            store.close()
+        assert seen in ({()}, {(b"a", b"b")})
+
+
+@pytest.mark.parametrize("worst", [SystemExit, GeneratorExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_no_exception_of_a_callback_ends_the_thread_that_calls_them(
+    worst: type[BaseException], store: MessageStore
+) -> None:
+    queue = store.declare_queue("q")
+    heard: list[Any] = []
+
+    def broken(_: Any) -> None:
+        raise worst
+
+    store.on_durable(broken)
+    store.on_durable(heard.append)
+    for _ in range(3):
+        store.publish(queue, b"x")
+        until(lambda: heard and heard[-1] >= store.next_lsn, "nobody was called any more")
+
+
+def test_a_commit_right_after_registering_is_told_however_late_the_thread_begins(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = store.declare_queue("q")
+    heard: list[Any] = []
+    published = threading.Event()
+    really = Completions._run
+
+    def late(self: Completions, *arguments: Any) -> None:
+        published.wait(60)
+        really(self, *arguments)
+
+    monkeypatch.setattr(Completions, "_run", late)
+    store.on_durable(heard.append)
+    store.publish(queue, b"x")
+    wanted = store.durable_lsn
+    published.set()
+    until(lambda: heard and heard[-1] >= wanted, "the commit was not told")

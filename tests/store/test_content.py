@@ -1,0 +1,131 @@
+"""Contents as callers give them: what is one buffer and what is many, and how many go down at a time."""
+
+from __future__ import annotations
+
+import array
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logstore import errors
+from logstore._core import ffi
+from logstore.store.content import batches, is_parts, split
+
+ITEMS = st.lists(st.binary(max_size=40), max_size=60)
+
+
+def unpacked(given_contents: Any, headers: Any = None) -> list[tuple[bytes, bytes | None]]:
+    """What the core would make of it, by the sizes alone."""
+    found: list[tuple[bytes, bytes | None]] = []
+    for content, sizes, header, header_sizes in batches(given_contents, headers):
+        whole = bytes(ffi.buffer(content)) if not isinstance(content, bytes) else content
+        heads = None if header_sizes is None else bytes(header)
+        at = head_at = 0
+        for number, size in enumerate(sizes):
+            head = None
+            if heads is not None:
+                head = heads[head_at : head_at + header_sizes[number]]
+                head_at += header_sizes[number]
+            found.append((whole[at : at + size], head))
+            at += size
+        assert at <= len(whole)
+    return found
+
+
+def test_a_buffer_is_one_content_and_an_iterable_many() -> None:
+    for buffer in (b"", bytearray(b"x"), memoryview(b"x"), array.array("d", [1.0]), pa.py_buffer(b"x")):
+        assert not is_parts(buffer)
+        first, rest = split(buffer)
+        assert first is buffer
+        assert list(rest) == []
+    for parts in ([b"a", b"b"], (b"a", b"b"), iter([b"a", b"b"]), {b"a": 1, b"b": 2}):
+        assert is_parts(parts)
+        first, rest = split(parts)
+        assert [first, *rest] == [b"a", b"b"]
+    assert split([])[0] == b""
+    assert not is_parts("text")
+    assert not is_parts(5)
+
+
+@given(items=ITEMS)
+def test_a_list_goes_down_whole_and_in_order(items: list[bytes]) -> None:
+    assert unpacked(items) == [(item, None) for item in items]
+    assert unpacked(iter(items), headers=iter(items)) == [(item, item) for item in items]
+
+
+@given(items=ITEMS, seed=st.integers(0, 1000), wide=st.booleans())
+def test_any_slicing_and_chunking_of_an_arrow_array_gives_its_items(items: list[bytes], seed: int, wide: bool) -> None:
+    chance = random.Random(seed)
+    kind = pa.large_binary() if wide else pa.binary()
+    whole = pa.array(items, kind)
+    start = chance.randint(0, len(items))
+    stop = chance.randint(start, len(items))
+    expected = [(item, None) for item in items[start:stop]]
+    assert unpacked(whole.slice(start, stop - start)) == expected
+    cut = chance.randint(0, len(items))
+    chunked = pa.chunked_array([whole.slice(0, cut), whole.slice(cut)], kind)
+    assert unpacked(chunked.slice(start, stop - start)) == expected
+    heads = [(item, item[::-1]) for item in items]
+    assert unpacked(chunked, headers=pa.array([item[::-1] for item in items], kind)) == heads
+
+
+def test_text_arrays_are_their_utf8() -> None:
+    assert unpacked(pa.array(["ä", "", "b"])) == [("ä".encode(), None), (b"", None), (b"b", None)]
+
+
+def test_an_endless_source_is_taken_in_bounded_steps() -> None:
+    def endless() -> Any:
+        while True:
+            yield bytes(1 << 20)
+
+    _, sizes, _, _ = next(batches(endless(), None))
+    assert sum(sizes) <= 64 << 20
+
+    def small() -> Any:
+        while True:
+            yield b""
+
+    _, sizes, _, _ = next(batches(small(), None))
+    assert 0 < len(sizes) <= 100_000
+
+
+def test_offsets_that_do_not_ascend_are_refused() -> None:
+    offsets = pa.py_buffer(array.array("i", [0, 5, 2, 6]).tobytes())
+    broken = pa.Array.from_buffers(pa.binary(), 3, [None, offsets, pa.py_buffer(b"abcdef")])
+    with pytest.raises(errors.OptionError, match="offset"):
+        unpacked(broken)
+
+
+def test_offsets_beyond_the_data_are_refused() -> None:
+    offsets = pa.py_buffer(array.array("i", [0, 5, 6_000_000, 6]).tobytes())  # pyarrow looks at the ends only
+    broken = pa.Array.from_buffers(pa.binary(), 3, [None, offsets, pa.py_buffer(b"abcdef")])
+    with pytest.raises(errors.OptionError, match="outside its data"):
+        unpacked(broken.slice(0, 2))
+
+
+@given(sizes=st.lists(st.sampled_from([0, 1, 300, 9000, 70_000]), max_size=1100))
+@settings(max_examples=30)
+def test_large_contents_among_small_ones_go_down_once_each_and_in_order(sizes: list[int]) -> None:
+    items = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
+    assert unpacked(items) == [(item, None) for item in items]
+    assert unpacked(tuple(items), headers=items) == [(item, item) for item in items]
+
+
+def test_items_of_several_bytes_each_count_as_bytes() -> None:
+    wide = array.array("I", [1, 2, 3])
+    assert unpacked([b"x", wide, memoryview(wide)]) == [(b"x", None), (wide.tobytes(), None), (wide.tobytes(), None)]
+
+
+def test_a_list_that_changes_while_it_is_read_is_refused() -> None:
+    looks = iter([[b"x", b"y"], [b"x", b"yy"], [b"x"]])
+
+    class Changing(list[bytes]):
+        def __iter__(self) -> Any:
+            return iter(next(looks))
+
+    with pytest.raises(errors.OptionError, match="changed while it was read"):
+        unpacked(Changing([b"x", b"y"]))

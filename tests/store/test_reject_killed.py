@@ -1,0 +1,131 @@
+"""A message that is rejected to a dead-letter queue is on one of the two, wherever the process dies meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from kit.killed import and_then_killed, quick_directory, remove
+from kit.stores import SMALL_SEGMENT, contents
+from logstore import Delivery, MessageStore, Queue, Transaction
+
+NONE_DONE, ALL_DONE = ([b"no"], []), ([], [b"no"])
+
+# What writes a record each, in any order: of the four of a reject that dead-letters.
+WRITERS = ((MessageStore, "begin"), (MessageStore, "enqueue"), (MessageStore, "_dequeue"), (Transaction, "commit"))
+RECORDS = 4
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    made = quick_directory("reject-")
+    yield made
+    remove(made)
+
+
+def make(path: Path) -> None:
+    with logstore.open(path, segment_size=SMALL_SEGMENT) as store:
+        store.declare_queue("dead")
+        store.publish(store.declare_queue("q", dead_letter="dead"), b"no")
+
+
+def by_queue(queue: Queue, delivery: Delivery, *, wait: bool) -> None:
+    queue.reject(delivery, wait=wait)
+
+
+def by_delivery(_: Queue, delivery: Delivery, *, wait: bool) -> None:
+    delivery.reject(wait=wait)
+
+
+WAYS = {"queue": by_queue, "delivery": by_delivery}
+
+
+def reject_and_stop(path: Path, way: str, wait: bool, records: int, durable: bool, kept: list[Any]) -> int:
+    """A thread rejects and stops for good once it has written so many records; how many it wrote."""
+    store = logstore.open(path, create=False)
+    (delivery,) = store.queue("q").acquire()
+    written, stopped = 0, threading.Event()
+
+    def stopping(really: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal written
+            if written == records:
+                stopped.set()
+                threading.Event().wait()
+            done = really(*arguments, **options)
+            written += 1
+            if durable:
+                store.force()
+            return done
+
+        return call
+
+    for kind, name in WRITERS:
+        setattr(kind, name, stopping(getattr(kind, name)))
+
+    def work() -> None:
+        WAYS[way](store.queue("q"), delivery, wait=wait)
+        stopped.set()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert stopped.wait(60)
+    kept += [store, thread]
+    return written
+
+
+def places(path: Path) -> tuple[list[bytes], list[bytes]]:
+    with logstore.open(path, create=False) as store:
+        return contents(store.queue("q")), contents(store.queue("dead"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("durable", [True, False], ids=["each record forced", "as it is"])
+def test_a_kill_between_any_two_records_of_a_reject_leaves_the_message_in_one_place(
+    way: str, wait: bool, durable: bool, place: Path
+) -> None:
+    found = []
+    make(place / "fresh")
+    for records in range(RECORDS + 1):
+        path = Path(shutil.copytree(place / "fresh", place / str(records)))
+        assert and_then_killed(reject_and_stop, path, way, wait, records, durable) == records
+        found.append(places(path))
+        assert places(path) == found[-1], "a second open changes nothing"
+    assert found[:RECORDS] == [NONE_DONE] * RECORDS
+    assert found[RECORDS] == ALL_DONE if wait or durable else found[RECORDS] in (NONE_DONE, ALL_DONE)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_log_that_ends_anywhere_among_the_records_of_a_reject_has_the_message_in_one_place(
+    way: str, place: Path
+) -> None:
+    """Each record forced by itself, and the log cut there: what a power cut leaves."""
+    make(place / "fresh")
+    whole = Path(shutil.copytree(place / "fresh", place / "whole"))
+    and_then_killed(reject_and_stop, whole, way, True, RECORDS, True)
+    before = sorted(one.read_bytes() for one in (place / "fresh").glob("*.seg"))
+    changed = [one for one in sorted(whole.glob("*.seg")) if one.read_bytes() not in before]
+    (segment,) = changed
+    old, new = (place / "fresh" / segment.name).read_bytes(), segment.read_bytes()
+    differing = [at for at in range(0, len(new), 512) if old[at : at + 512] != new[at : at + 512]]
+    found = []
+    for at in [*differing, len(new)]:
+        cut = Path(shutil.copytree(whole, place / f"cut {at}"))
+        handle = os.open(cut / segment.name, os.O_WRONLY)
+        try:
+            os.pwrite(handle, old[at:], at)
+        finally:
+            os.close(handle)
+        (cut / "HINT").unlink(missing_ok=True)
+        found.append(places(cut))
+    turn = found.index(ALL_DONE)
+    assert found == [NONE_DONE] * turn + [ALL_DONE] * (len(found) - turn)
+    assert turn > RECORDS - 1
