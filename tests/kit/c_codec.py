@@ -12,8 +12,8 @@ from typing import Any
 from uuid import UUID
 
 from kit.checkpoints import CheckpointHeader
+from kit.testing import ffi, lib
 from logstore import records
-from logstore._core import ffi, lib
 from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader
 from logstore.records import BODIES, Body, Buffer, InvalidRecord, MalformedRecord, NewerVersion, Record, RecordFlag
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any, Final
 
+from kit import testing
 from logstore import MessageStore
 from logstore._core import ffi, lib
 
@@ -26,8 +27,8 @@ class Disk:
     """A disk in memory. What is not synced may go at a crash, which gives another disk and leaves this one."""
 
     def __init__(self, sim: Any = None) -> None:
-        self._sim = lib.ls_sim_new() if sim is None else sim
-        assert self._sim != ffi.NULL
+        self._sim = testing.lib.ls_sim_new() if sim is None else sim
+        assert self._sim != testing.ffi.NULL
 
     def open(self, path: Path, **options: Any) -> MessageStore:
         """The store in ``path``, whose directory exists on the real disk for the catalog's sake."""
@@ -37,19 +38,19 @@ class Disk:
         made.segment_size = TINY_SEGMENT
         for name, value in options.items():
             setattr(made, name, value)
-        return MessageStore(path, made, system=self._sim)
+        return MessageStore(path, made, system=testing.for_core(self._sim))
 
     def crash(self, losses: int = ALL_LOST, seed: int = 1) -> Disk:
         """The disk as the power cut leaves it."""
-        after = lib.ls_sim_crash(self._sim, losses, seed)
-        assert after != ffi.NULL
+        after = testing.lib.ls_sim_crash(self._sim, losses, seed)
+        assert after != testing.ffi.NULL
         return Disk(after)
 
     def fail(self, nth: int, error: int, *, forever: bool = False) -> None:
         """The nth call from now on fails with this errno, and all after it if asked; 0 ends the plan."""
-        lib.ls_sim_fail(self._sim, nth, forever, error)
+        testing.lib.ls_sim_fail(self._sim, nth, forever, error)
 
     def free(self) -> None:
         """After every store on it is closed and forgotten."""
         gc.collect()
-        lib.ls_sim_free(self._sim)
+        testing.lib.ls_sim_free(self._sim)

@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from stores import ROOT
+from kit.stores import ROOT
 
 from tools.include_lint import LAYERS, problems
 
