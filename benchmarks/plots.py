@@ -19,7 +19,8 @@ def draw(told: dict[str, Any], directory: Path) -> list[Path]:
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams |= {"svg.hashsalt": "logstore", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    mpl.rcParams |= {"svg.hashsalt": "logstore", "svg.fonttype": "none", "font.size": 9}
+    mpl.rcParams |= {"axes.spines.top": False, "axes.spines.right": False}
     directory.mkdir(parents=True, exist_ok=True)
     results, verdicts = Results.from_dict(told["rows"]), told["targets"]
     made = [_work(results, work, directory / f"bench_{name}.svg") for work, name in NAMES.items()]

@@ -226,7 +226,8 @@ def draw(told: dict[str, Any], path: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams |= {"svg.hashsalt": "logstore", "font.size": 8, "axes.spines.top": False, "axes.spines.right": False}
+    mpl.rcParams |= {"svg.hashsalt": "logstore", "svg.fonttype": "none", "font.size": 8}
+    mpl.rcParams |= {"axes.spines.top": False, "axes.spines.right": False}
     from matplotlib import pyplot as plt
 
     sizes = list(dict.fromkeys(row["body_bytes"] for row in told["rates"]))

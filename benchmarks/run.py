@@ -1,7 +1,7 @@
 """All figures of the store in one run, beside what the same disk gives a C loop and what others make of it.
 
 ``make bench`` runs everything but the broker; ``BENCH_ARGS=--quick`` a little of everything. The tables go to the
-terminal, and tables, pictures and ``results.json`` into ``--out``. ``--report docs/benchmarks.md`` measures nothing: it
+terminal, and tables, pictures and ``results.json`` into ``--out``. ``--report PAGE`` measures nothing: it
 writes the tables of a run into that page, between its marks, and the pictures into ``img`` beside it.
 """
 

@@ -54,11 +54,23 @@ def test_the_two_commands_are_targets_of_the_makefile() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
 
 
-def test_every_document_that_is_linked_exists() -> None:
-    for document in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        for link in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
-            if "://" not in link:
-                assert (document.parent / link).exists(), f"{document.name} links to {link}"
+def anchors(page: str) -> set[str]:
+    """The headings of a page as links name them."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page, flags=re.DOTALL), re.MULTILINE):
+        found.add(re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-"))
+    return found
+
+
+def test_every_document_and_heading_that_is_linked_exists() -> None:
+    for document in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for link in re.findall(r"\]\(([^)\s]+)\)", document.read_text("utf-8")):
+            if "://" in link:
+                continue
+            place, _, heading = link.partition("#")
+            target = document.parent / place if place else document
+            assert target.exists(), f"{document.name} links to {link}"
+            assert not heading or heading in anchors(target.read_text("utf-8")), f"{document.name} links to {link}"
 
 
 def test_an_import_stays_light() -> None:
