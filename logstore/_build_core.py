@@ -105,7 +105,7 @@ def mutant_flags(wanted: str) -> list[str]:
 def whole_program_flags() -> list[str]:
     """``-O3 -flto`` where the compiler and its linker can do it: the core's files call each other often, for little.
 
-    Counted in instructions it saves a sixth of a publish and a third of a dequeue (docs/decisions.md).
+    Counted in instructions it saves a sixth of a publish and a third of a dequeue (docs/decisions/python-boundary.md).
     """
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     with tempfile.TemporaryDirectory() as made:

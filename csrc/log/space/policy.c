@@ -1,6 +1,6 @@
 /*
  * When spares are made, when what lives is moved, and who waits for that. One thread does it (the maker); without
- * background threads, whoever needs a spare. docs/decisions.md has the reasons: "How many files a log has".
+ * background threads, whoever needs a spare. docs/decisions/relocation.md has the reasons: "How many files a log has".
  */
 #include <assert.h>
 #include <errno.h>
@@ -56,7 +56,7 @@ static bool is_long(const struct log *g) { return spares_segments_used(g) + 1 + 
 
 /*
  * And what is dead in full segments is worth a round of moves: that round copies no more than what lives, so the bytes
- * copied for each byte gained are bounded (docs/decisions.md says by how much).
+ * copied for each byte gained are bounded (docs/decisions/relocation.md says by how much).
  */
 static bool is_worth_moving(const struct log *g) {
     uint64_t full = (spares_segments_used(g) - 1) * g->usable, live = 0;
