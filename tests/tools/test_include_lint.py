@@ -6,8 +6,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from kit.stores import ROOT
 
+from kit.stores import ROOT
 from tools.include_lint import LAYERS, problems
 
 if TYPE_CHECKING:
