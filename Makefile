@@ -105,7 +105,7 @@ BUILT_WITH := build/.extension-built-with
 # Rewritten only if it changes: another compiler, other flags, a source file more or less.
 $(BUILT_WITH): FORCE
 	@mkdir -p build
-	@echo '$(CC) $(CFLAGS) $(LOGSTORE_SANITIZE) $(LOGSTORE_MUTANTS) $(CORE)' > $@.now
+	@echo '$(CC) $(CFLAGS) $(LOGSTORE_SANITIZE) $(CORE)' > $@.now
 	@if cmp -s $@.now $@; then rm $@.now; else \
 		[ ! -e $@ ] || rm -rf logstore/_core*.so build/lib.* build/temp.*; mv $@.now $@; fi
 
@@ -284,7 +284,7 @@ endef
 SANITIZED := -O1 -fno-omit-frame-pointer -fno-sanitize-recover=all
 FLAGS_plain := -O2
 FLAGS_proof := -O3 -march=native
-FLAGS_mutants := -O2 -DLOGSTORE_MUTANTS
+FLAGS_mutants := -O2
 FLAGS_asan := $(SANITIZED) -DLOGSTORE_POISON -fsanitize=address,undefined
 FLAGS_tsan := $(SANITIZED) -DLOGSTORE_POISON -fsanitize=thread
 FLAGS_coverage := -O0 --coverage -fprofile-update=atomic

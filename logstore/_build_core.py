@@ -6,8 +6,7 @@ knows nothing of the functions themselves, and nothing at run time imports it: s
 ``setup.py``.
 
 Assertions of the core stay on in every build. ``LOGSTORE_SANITIZE=address,undefined`` (or ``thread``) in the
-environment adds the sanitizers; ``LOGSTORE_MUTANTS=1`` builds the deliberate faults of ``csrc/mutants`` in, for the
-tests of the tests alone; ``CC`` chooses the compiler, as always.
+environment adds the sanitizers; ``CC`` chooses the compiler, as always.
 """
 
 from __future__ import annotations
@@ -95,13 +94,6 @@ def sanitizer_flags(wanted: str) -> list[str]:
     return [f"-fsanitize={','.join(names)}", "-O1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
 
 
-def mutant_flags(wanted: str) -> list[str]:
-    """Flags for a value of ``LOGSTORE_MUTANTS``: 1, or nothing at all."""
-    if wanted not in {"", "0", "1"}:
-        raise SystemExit(f"LOGSTORE_MUTANTS is 1 or 0, not {wanted!r}")
-    return ["-DLOGSTORE_MUTANTS"] if wanted == "1" else []
-
-
 def whole_program_flags() -> list[str]:
     """``-O3 -flto`` where the compiler and its linker can do it: the core's files call each other often, for little.
 
@@ -135,8 +127,7 @@ def builder() -> FFI:
         raise SystemExit(f"{HEADER} is missing: build from a whole checkout or a source distribution")
     sources = core_files(".c")
     sanitizers = sanitizer_flags(os.environ.get("LOGSTORE_SANITIZE", ""))
-    mutants = mutant_flags(os.environ.get("LOGSTORE_MUTANTS", ""))
-    whole_program = [] if sanitizers or mutants else whole_program_flags()
+    whole_program = [] if sanitizers else whole_program_flags()
 
     ffi = FFI()
     ffi.cdef(declarations(header.read_text(encoding="utf-8")))
@@ -146,7 +137,7 @@ def builder() -> FFI:
         sources=sources,
         include_dirs=["csrc/include", "csrc"],
         depends=core_files(".h"),
-        extra_compile_args=[*COMPILE_FLAGS, *whole_program, *mutants, *sanitizers],
+        extra_compile_args=[*COMPILE_FLAGS, *whole_program, *sanitizers],
         extra_link_args=["-pthread", *whole_program, *sanitizers],
     )
     return ffi

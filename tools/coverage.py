@@ -19,7 +19,7 @@ OBJECTS = Path("build/c/coverage/objects")
 DETAILS = Path("build/coverage.txt")
 
 ASSERTIONS = r"\s*assert\(.*"
-SOURCES = r"csrc/(?!tests/(?!sim/)|mutants/)[a-z0-9_/]+\.[ch]$"
+SOURCES = r"csrc/(?!tests/(?!sim/))[a-z0-9_/]+\.[ch]$"
 FOR_TESTS = ("csrc/tests/",)
 
 

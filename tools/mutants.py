@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shows that the proof would notice: every deliberate fault of csrc/mutants must make one of its programs fail.
+"""Shows that the proof would notice: every deliberate fault of tools/mutants.toml must make one of its programs fail.
 
     tools/mutants.py [--tier fast|full] [--seconds S] [--only NAME,...] [--jobs N] [--limit S] [--find] [--list]
                      [--build-only]
@@ -10,7 +10,7 @@ must also pass without the mutant, or it would prove nothing.
 
 fast: every mutant is killed. full: also, the check that saw it is switched off, and the next one, until the program
 passes on the same workload, cut everywhere: so it is these checks and no others that notice. Where a test saw it, the
-explorer is run without that test. Equivalent mutants (mutants.h has the proofs) must live.
+explorer is run without that test. Equivalent mutants (the table has the proofs) must live.
 
 --find searches for all (or those of --only) whose killer no longer sees them, and writes the killers down. The last
 line is one JSON object; exit status 0 only if no mutant lives.
@@ -30,10 +30,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tools.mutant_table import Mutant, make_copy, mutants
+
 ROOT = Path(__file__).resolve().parent.parent
-HEADER = ROOT / "csrc/mutants/mutants.h"
 KILLERS = ROOT / "tools/mutant_killers.json"
-BUILT = ROOT / "build/c/mutants"
+COPY = ROOT / "build/mutants"
+BUILT = COPY / "build/c/mutants"
 
 # In the order in which they are searched; the tests come last, for what neither a crash nor turned bytes can show.
 PROOFS = ("explorer", "sweeps", "bytes")
@@ -59,22 +62,10 @@ STARTED = time.monotonic()
 COUNTED = ("crash_states", "failures", "cases")  # in a program's last line: how much it looked at
 DIED = "survives"  # the name of the check that the process neither dies nor hangs
 
-_GROUP = re.compile(r"#define (\w*MUTANTS\w*)\(X\)((?:.*\\\n)*.*)")
-_MUTANT = re.compile(r'X\((\w+),\s*\\?\s*"([^"]*)",\s*\\?\s*"([^"]*)"\)')
 _AGAIN = re.compile(r"again: (?:crash_)?(explorer|sweeps) (.+)")
 _VIOLATED = re.compile(r"^VIOLATED (\w+):", re.MULTILINE)
 _FAILED_TEST = re.compile(r"^\S+:\d+: (\w+): ", re.MULTILINE)
 _COUNTS = re.compile(r"^(\d+) passed, (\d+) failed$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One fault, as csrc/mutants/mutants.h lists it."""
-
-    name: str
-    breaks: str
-    what: str
-    equivalent: bool
 
 
 @dataclass(frozen=True)
@@ -99,21 +90,14 @@ class Verdict:
     note: str = ""
 
 
-def mutants() -> list[Mutant]:
-    """All mutants, in the header's order."""
-    found = []
-    for group, body in _GROUP.findall(HEADER.read_text(encoding="utf-8")):
-        found += [Mutant(*fields, group.startswith("EQUIVALENT")) for fields in _MUTANT.findall(body)]
-    return found
-
-
 def build() -> None:
-    """Makes the programs with the faults compiled in."""
+    """Makes the programs from the copy with the faults in it."""
+    make_copy(COPY, ("Makefile", "csrc"))
     there = [name for name in PROOFS if (ROOT / f"csrc/tests/proof/{name}.c").exists()]
     targets = [f"build/c/mutants/{name}" for name in (*there, *TESTS)]
     jobs = os.cpu_count() or 1
     command = ["make", "--no-print-directory", f"-j{jobs}", "VARIANT=mutants", *targets]
-    if subprocess.run(command, cwd=ROOT, check=False, stdout=sys.stderr).returncode != 0:
+    if subprocess.run(command, cwd=COPY, check=False, stdout=sys.stderr).returncode != 0:
         raise SystemExit("mutants: the programs cannot be built")
 
 
@@ -280,7 +264,7 @@ def describe(verdict: Verdict) -> str:
         said = f"NOT EQUIVALENT: {', '.join(verdict.checks)}" if verdict.checks else "equivalent, lives"
         return f"{mutant.name:32} {said}"
     if not verdict.checks:
-        return f"{mutant.name:32} LIVES: {mutant.what} ({mutant.breaks}){'; ' + verdict.note if verdict.note else ''}"
+        return f"{mutant.name:32} LIVES: {mutant.fault} ({mutant.breaks}){'; ' + verdict.note if verdict.note else ''}"
     after = f" after {verdict.looked_at}" if verdict.looked_at else ""
     without = {None: "", True: "; lives without", False: "; DIES WITHOUT THEM TOO"}[verdict.lives_without]
     note = f" ({verdict.note})" if verdict.note else ""
@@ -356,12 +340,12 @@ def main() -> int:
     everyone = mutants()
     unknown = sorted(only - {mutant.name for mutant in everyone})
     if unknown:
-        print(f"mutants: {unknown[0]} is none of csrc/mutants/mutants.h", file=sys.stderr)
+        print(f"mutants: {unknown[0]} is none of tools/mutants.toml", file=sys.stderr)
         return 2
     chosen = [mutant for mutant in everyone if not only or mutant.name in only]
     if asked.list:
         for mutant in chosen:
-            print(f"{mutant.name:32} {'equivalent: ' if mutant.equivalent else ''}{mutant.what} ({mutant.breaks})")
+            print(f"{mutant.name:32} {'equivalent: ' if mutant.equivalent else ''}{mutant.fault} ({mutant.breaks})")
         return 0
     build()
     if asked.build_only:

@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mutants/mutants.h"
-
 void checkpoints_init(struct checkpoints *c, struct log *log, struct state *state, bool disabled) {
     c->log = log;
     c->state = state;
@@ -178,11 +176,6 @@ static int finish(struct taking *k) {
     rc = rc == LS_OK && k->error == 0 ? log_force(g, k->header.lsn) : rc;
     if (rc != LS_OK) {
         return rc;
-    }
-    if (MUTANT(CHECKPOINT_LSN_TOO_LATE)) {
-        (void)log_force(g, g->end_lsn);
-        g->named_batch = g->last_batch;
-        k->header.lsn = g->last_batch.end_lsn;
     }
     k->header.batch_lsn = g->named_batch.lsn;
     k->header.batch_checksum = g->named_batch.checksum;

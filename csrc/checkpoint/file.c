@@ -4,7 +4,6 @@
 #include <errno.h>
 
 #include "os/io.h"
-#include "mutants/mutants.h"
 #include "os/vfs.h"
 
 static uint64_t offset_of(uint64_t index) { return CHECKPOINT_HEADER_BYTES + index * CHECKPOINT_BLOCK_BYTES; }
@@ -31,15 +30,14 @@ int checkpoint_file_finish(struct checkpoint_file *f) {
     uint8_t header[CHECKPOINT_HEADER_BYTES];
     vfs *v = f->v;
     format_put_checkpoint(header, f->header);
-    int rc = MUTANT(CHECKPOINT_RENAMED_FIRST) ? v->rename(v, f->dir, "CHECKPOINT.new", "CHECKPOINT") : 0;
-    rc = rc == 0 ? io_write(v, f->file, header, sizeof header, 0, f->written) : rc;
-    rc = rc == 0 && !MUTANT(CHECKPOINT_NOT_FORCED) ? v->sync_file(v, f->file) : rc;
+    int rc = io_write(v, f->file, header, sizeof header, 0, f->written);
+    rc = rc == 0 ? v->sync_file(v, f->file) : rc;
     if (rc == 0) {
         rc = v->close(v, f->file);
         f->file = -1;
     }
-    rc = rc == 0 && !MUTANT(CHECKPOINT_RENAMED_FIRST) ? v->rename(v, f->dir, "CHECKPOINT.new", "CHECKPOINT") : rc;
-    return rc == 0 && !MUTANT(CHECKPOINT_NAME_NOT_FORCED) ? v->sync_dir(v, f->dir) : rc;
+    rc = rc == 0 ? v->rename(v, f->dir, "CHECKPOINT.new", "CHECKPOINT") : rc;
+    return rc == 0 ? v->sync_dir(v, f->dir) : rc;
 }
 
 void checkpoint_file_abandon(struct checkpoint_file *f) {

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "os/io.h"
-#include "mutants/mutants.h"
 #include "replay/replay.h"
 
 enum { BLOCKS_AT_ONCE = 16, ROWS_AHEAD = 16 };
@@ -338,9 +337,8 @@ static int take_rows(struct loading *l) {
             return rc;
         }
     }
-    bool whole = MUTANT(CHECKPOINT_NOT_COUNTED) ||
-                 (l->messages == l->h.messages && l->places == l->h.places && l->operations == l->h.operations &&
-                  l->transactions == l->h.transactions && l->deletions == l->h.deletions);
+    bool whole = l->messages == l->h.messages && l->places == l->h.places && l->operations == l->h.operations &&
+                 l->transactions == l->h.transactions && l->deletions == l->h.deletions;
     return rc != LOAD_OVER ? rc : whole ? LS_OK : LOAD_DAMAGED;
 }
 
@@ -371,7 +369,7 @@ static bool open_file(struct loading *l) {
         report->checkpoint_state = result == FORMAT_NEWER ? LS_CHECKPOINT_NEWER : LS_CHECKPOINT_DAMAGED;
         return false;
     }
-    if (memcmp(l->h.uuid, l->p->scan->meta.uuid, UUID_BYTES) != 0 && !MUTANT(CHECKPOINT_OF_ANOTHER_STORE)) {
+    if (memcmp(l->h.uuid, l->p->scan->meta.uuid, UUID_BYTES) != 0) {
         report->checkpoint_state = LS_CHECKPOINT_FOREIGN;
         return false;
     }
@@ -396,7 +394,7 @@ static int find_its_batch(struct loading *l, bool *found) {
         return rc;
     }
     *found = there && b.batch.epoch == l->h.epoch && l->h.batch_lsn + b.batch.bytes == l->h.lsn &&
-             (format_record_checksum(b.bytes) == l->h.batch_checksum || MUTANT(CHECKPOINT_BATCH_NOT_COMPARED));
+             format_record_checksum(b.bytes) == l->h.batch_checksum;
     return *found ? LS_OK : ignore(l, LS_CHECKPOINT_NOT_IN_LOG);
 }
 

@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mutants/mutants.h"
-
 enum {
     SLICE_MESSAGES = 512, /* copied under one hold of the lock */
     BLOCKS_WAITING_MAX = 256,
@@ -120,7 +118,7 @@ static uint32_t count_work(const struct rows *r, const struct message *m) {
 /* ---- one message ---- */
 
 static uint8_t row_flags(const struct message *m) {
-    return (uint8_t)(((m->flags & MESSAGE_STAGED) != 0 && !MUTANT(CHECKPOINT_UNSTAGED) ? ROW_STAGED : 0) |
+    return (uint8_t)(((m->flags & MESSAGE_STAGED) != 0 ? ROW_STAGED : 0) |
                      ((m->flags & MESSAGE_PUBLISHED) != 0 ? ROW_PUBLISHED : 0) |
                      ((m->flags & MESSAGE_LOOSE) != 0 ? ROW_LOOSE : 0));
 }
@@ -146,9 +144,9 @@ static struct message_row describe(struct message *m) {
         .content_total = message_content_bytes(m),
         .place_count = m->place_count,
         .chunk_count = x != NULL ? x->chunk_count : 0,
-        .part_count = x != NULL && !MUTANT(CHECKPOINT_WITHOUT_PARTS) ? x->part_count : 0,
-        .state_bytes = x != NULL && !MUTANT(CHECKPOINT_STATE_NOT_COUNTED) ? x->state_bytes : 0,
-        .growth = x != NULL && !MUTANT(CHECKPOINT_WITHOUT_GROWTH) ? x->growth : 0,
+        .part_count = x != NULL ? x->part_count : 0,
+        .state_bytes = x != NULL ? x->state_bytes : 0,
+        .growth = x != NULL ? x->growth : 0,
         .work_state = x != NULL ? x->work_state : 0,
         .work_rows = x != NULL ? x->work_rows : 0,
     };
@@ -157,7 +155,6 @@ static struct message_row describe(struct message *m) {
         const struct entry *e = place_entry(p);
         row.order_lsn = e->order_lsn;
         row.order_index = e->order_index;
-        row.order_lsn = MUTANT(CHECKPOINT_WITHOUT_ORDER) ? m->id : row.order_lsn;
         row.queue_id = p->queue_id;
         bool plain = row.start_lsn == m->id && row.last_lsn == m->id && row.growth == 0 && row.order_lsn == m->id &&
                      row.order_index == 0;
@@ -172,9 +169,7 @@ static void put_chunks_and_parts(struct rows *r, const struct message_extra *x) 
         const struct chunk_place *c = &x->chunks[i];
         (void)format_put_chain_chunk(at, &(struct chain_chunk){c->lsn, c->offset, c->record_bytes, c->content_bytes});
     }
-    for (uint32_t i = 0; x != NULL && i < x->part_count && !MUTANT(CHECKPOINT_WITHOUT_PARTS) &&
-                         (at = row_room(r, CHAIN_PART_BYTES)) != NULL;
-         i++) {
+    for (uint32_t i = 0; x != NULL && i < x->part_count && (at = row_room(r, CHAIN_PART_BYTES)) != NULL; i++) {
         (void)format_put_chain_part(at, &(struct chain_part){x->parts[i].lsn, x->parts[i].record_bytes});
     }
 }
@@ -211,7 +206,7 @@ static void put_work(struct rows *r, const struct message *m, uint32_t n) {
 
 static void put_message(struct rows *r, struct message *m) {
     struct message_row row = describe(m);
-    row.operation_count = row.kind == ROW_CHAIN && !MUTANT(CHECKPOINT_WITHOUT_WORK) ? count_work(r, m) : 0;
+    row.operation_count = row.kind == ROW_CHAIN ? count_work(r, m) : 0;
     uint8_t *at = row_room(r, format_checkpoint_row_bytes(row.kind));
     if (at == NULL) {
         return;
@@ -266,7 +261,7 @@ void rows_forget_old_deletions(struct state *state, uint64_t base_lsn) {
 
 static bool copy_deletions(struct rows *r) {
     const struct deletions *d = &r->state->deletions;
-    if (d->count == 0 || MUTANT(CHECKPOINT_WITHOUT_DELETIONS)) {
+    if (d->count == 0) {
         return true;
     }
     r->deletions = calloc(d->count, sizeof *r->deletions);
@@ -292,7 +287,7 @@ static bool copy_transactions(struct rows *r) {
     const struct table *t = &r->state->table;
     for (uint32_t i = 0; i < t->tx_slots; i++) {
         const struct tx *tx = t->txs[i];
-        if (tx == NULL || MUTANT(CHECKPOINT_WITHOUT_TRANSACTIONS)) {
+        if (tx == NULL) {
             continue;
         }
         uint8_t *at = row_room(r, TRANSACTION_ROW_BYTES);
@@ -306,11 +301,11 @@ static bool copy_transactions(struct rows *r) {
             .last_lsn = tx->last_lsn,
             .start_time_us = tx->started_us,
             .prepare_time_us = tx->prepared_us,
-            .xid = MUTANT(CHECKPOINT_WITHOUT_XID) ? (struct xid){.format_id = 0} : tx->xid,
+            .xid = tx->xid,
             .kind = tx->distributed ? TX_KIND_DISTRIBUTED : TX_KIND_LOCAL,
-            .state = tx->state == LS_TX_PREPARED && !MUTANT(CHECKPOINT_UNPREPARED) ? TX_STATE_PREPARED
-                     : tx->state == LS_TX_ENDED                                    ? TX_STATE_ENDED
-                                                                                   : TX_STATE_ACTIVE,
+            .state = tx->state == LS_TX_PREPARED ? TX_STATE_PREPARED
+                     : tx->state == LS_TX_ENDED  ? TX_STATE_ENDED
+                                                 : TX_STATE_ACTIVE,
         };
         (void)format_put_transaction_row(at, &row);
         r->header->transactions++;

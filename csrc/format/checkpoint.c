@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "format/bytes.h"
-#include "mutants/mutants.h"
 #include "format/xxh64.h"
 
 static const uint8_t magic[8] = {'L', 'S', 'T', 'R', 'C', 'K', 'P', 'T'};
@@ -69,7 +68,7 @@ enum format_result format_get_checkpoint(const uint8_t *from, size_t available, 
     h->operations = get64(from + 112);
     h->transactions = get64(from + 120);
     h->deletions = get64(from + 128);
-    if (get64(from + 4088) != xxh64(from, 4088, 0) && !MUTANT(CHECKPOINT_HEADER_NOT_CHECKED)) {
+    if (get64(from + 4088) != xxh64(from, 4088, 0)) {
         return FORMAT_CHECK;
     }
     bool sized = get32(from + 8) == FORMAT_VERSION && get32(from + 12) == CHECKPOINT_HEADER_BYTES;
@@ -109,7 +108,7 @@ enum format_result format_get_checkpoint_block(const uint8_t *block, const struc
                                                uint32_t *used) {
     uint32_t extent = format_checkpoint_extent(h->file_bytes, index);
     bool last = index + 1 == format_checkpoint_blocks(h->file_bytes);
-    if (get64(block) != xxh64(block + 8, extent - 8, block_seed(h, index)) && !MUTANT(CHECKPOINT_BLOCK_NOT_CHECKED)) {
+    if (get64(block) != xxh64(block + 8, extent - 8, block_seed(h, index))) {
         return FORMAT_CHECK;
     }
     *used = get32(block + 12);

@@ -3,7 +3,6 @@
 
 #include "format/format.h"
 #include "format/bytes.h"
-#include "mutants/mutants.h"
 #include "format/xxh64.h"
 
 /* ---- what the page says of a type ---- */
@@ -97,11 +96,11 @@ static inline enum format_result get_header(const uint8_t *from, size_t availabl
     if (available < RECORD_HEADER_BYTES) {
         return FORMAT_SHORT;
     }
-    if (get32(from + 8) != (uint32_t)xxh64_inline(from + 12, 36, seed) && !MUTANT(RECORD_HEADER_NOT_CHECKED)) {
+    if (get32(from + 8) != (uint32_t)xxh64_inline(from + 12, 36, seed)) {
         return FORMAT_CHECK;
     }
     format_read_verified(from, r);
-    if (r->lsn != lsn && !MUTANT(LSN_NOT_CHECKED)) {
+    if (r->lsn != lsn) {
         return FORMAT_PLACE;
     }
     if (r->length < RECORD_HEADER_BYTES || r->length % 8 != 0) {
@@ -121,8 +120,7 @@ enum format_result format_get_record(const uint8_t *from, size_t available, uint
     if (result != FORMAT_OK) {
         return result;
     }
-    if (get64(from) != xxh64(from + 8, r->length - 8, seed) && !MUTANT(RECORD_CHECKSUM_NOT_CHECKED) &&
-        !(r->type == BATCH && MUTANT(BATCH_CHECKSUM_NOT_CHECKED))) {
+    if (get64(from) != xxh64(from + 8, r->length - 8, seed)) {
         return FORMAT_CHECK;
     }
     return judge_header(r);

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "format/bytes.h"
-#include "mutants/mutants.h"
 #include "format/xxh64.h"
 
 const char *format_result_text(enum format_result result) {
@@ -32,8 +31,8 @@ const char *format_result_text(enum format_result result) {
 uint64_t format_segment_seed(const uint8_t uuid[UUID_BYTES], uint64_t first_lsn, uint64_t epoch) {
     uint8_t from[UUID_BYTES + 16];
     memcpy(from, uuid, UUID_BYTES);
-    put64(from + 16, MUTANT(SEED_WITHOUT_FIRST_LSN) ? 0 : first_lsn);
-    put64(from + 24, MUTANT(SEED_WITHOUT_EPOCH) ? 0 : epoch);
+    put64(from + 16, first_lsn);
+    put64(from + 24, epoch);
     return xxh64(from, sizeof from, 0);
 }
 
@@ -131,8 +130,7 @@ enum format_result format_get_segment_header(const uint8_t *from, size_t availab
     h->epoch = get64(from + 48);
     h->prev_end_lsn = get64(from + 56);
     h->created_us = get64(from + 64);
-    if (get64(from + 4088) != xxh64(from, 4088, format_segment_seed(h->uuid, h->first_lsn, h->epoch)) &&
-        !MUTANT(HEADER_CHECKSUM_NOT_CHECKED)) {
+    if (get64(from + 4088) != xxh64(from, 4088, format_segment_seed(h->uuid, h->first_lsn, h->epoch))) {
         return FORMAT_CHECK;
     }
     if (memcmp(h->uuid, uuid, UUID_BYTES) != 0 || h->segment_size != segment_size || h->first_lsn != first_lsn) {

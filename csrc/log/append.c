@@ -9,7 +9,6 @@
 #include <time.h>
 
 #include "log/parts.h"
-#include "mutants/mutants.h"
 
 _Static_assert((int)BLOCK_BYTES == (int)IO_BLOCK_BYTES,
                "headers and batches are written in whole blocks of the device");
@@ -270,9 +269,6 @@ static void switch_segment(struct log *g, enum purpose purpose) {
     g->segments[g->segment_count++] = next;
     g->append_lsn = next->first_lsn + SEGMENT_HEADER_BYTES;
     log_close_idle_files(g);
-    if (MUTANT(HEADER_TOO_EARLY)) {
-        (void)log_write_header(g, next, 0);
-    }
     if (g->owner.segment_begun != NULL) {
         g->owner.segment_begun(g->owner.context);
     }
@@ -368,7 +364,7 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
         if (!log_takes_records(g)) {
             return log_fail_closed();
         }
-        if (g->poison != 0 && !MUTANT(POISON_FORGOTTEN)) {
+        if (g->poison != 0) {
             return log_fail_poisoned(g, LS_POISONED);
         }
         if (purpose != RESERVE_MOVES && g->moving && g->spare_count == 0) { /* a move has taken the last spare */
@@ -389,11 +385,10 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
                 continue; /* what was made has been taken meanwhile */
             }
         }
-        if (!log_takes_records(g) || (g->poison != 0 && !MUTANT(POISON_FORGOTTEN))) {
+        if (!log_takes_records(g) || g->poison != 0) {
             continue; /* it happened while we waited to grow */
         }
-        if (g->busy > 0 && g->append_lsn + BATCH_RECORD_BYTES + bytes - g->durable_lsn > g->max_undurable_bytes &&
-            !MUTANT(UNDURABLE_WITHOUT_LIMIT)) {
+        if (g->busy > 0 && g->append_lsn + BATCH_RECORD_BYTES + bytes - g->durable_lsn > g->max_undurable_bytes) {
             rc = log_progress(g);
         } else if (purpose == RESERVE_GROWS && log_can_write_early(g)) {
             log_write_early(g);

@@ -6,7 +6,6 @@
 #include "os/io.h"
 #include "log/log.h"
 #include "log/parts.h"
-#include "mutants/mutants.h"
 
 /* ---- failing and waiting ---- */
 
@@ -102,16 +101,7 @@ int log_write_header(struct log *g, const struct segment *s, uint64_t time_us) {
     return io_write(g->v, s->file, g->header_block, SEGMENT_HEADER_BYTES, 0, &g->written);
 }
 
-static int sync_batch(struct log *g, int file) {
-    if (MUTANT(NO_BATCH_SYNC) || MUTANT(SYNC_BEFORE_WRITE) || (g->busy > 1 && MUTANT(SYNC_ONE_FOR_TWO))) {
-        return 0;
-    }
-    int rc = g->v->sync_data(g->v, file);
-    if (rc != 0 && MUTANT(SYNC_RETRIED)) {
-        rc = g->v->sync_data(g->v, file);
-    }
-    return rc != 0 && MUTANT(SYNC_ERROR_IGNORED) ? 0 : rc;
-}
+static int sync_batch(struct log *g, int file) { return g->v->sync_data(g->v, file); }
 
 /* The blocks of the batch, but for those that were written early. */
 static int write_blocks(struct log *g, const struct buffer *b, size_t whole) {
@@ -139,12 +129,9 @@ static void write_batch(struct log *g, struct outgoing *out) {
     size_t lead = b->start_lsn % BLOCK_BYTES;
     size_t bytes = lead + (size_t)(b->end_lsn - b->start_lsn);
     size_t whole = round_up(bytes, BLOCK_BYTES);
-    memcpy(b->memory, g->tail_block, MUTANT(TAIL_BLOCK_FORGOTTEN) ? 0 : lead);
+    memcpy(b->memory, g->tail_block, lead);
     memset(b->memory + bytes, 0, whole - bytes);
-    if (MUTANT(SYNC_BEFORE_WRITE)) {
-        out->error = g->v->sync_data(g->v, s->file);
-    }
-    if (out->header_due && !MUTANT(HEADER_UNSYNCED)) {
+    if (out->header_due) {
         out->error = log_write_header(g, s, out->batch.time_us);
     }
     if (out->error == 0) {
@@ -152,9 +139,6 @@ static void write_batch(struct log *g, struct outgoing *out) {
     }
     if (out->error == 0) {
         out->error = sync_batch(g, s->file);
-    }
-    if (out->error == 0 && out->header_due && MUTANT(HEADER_UNSYNCED)) {
-        out->error = log_write_header(g, s, out->batch.time_us);
     }
     if (out->error == 0) {
         memcpy(g->tail_block, b->memory + whole - BLOCK_BYTES, bytes % BLOCK_BYTES);
@@ -246,13 +230,10 @@ static void lead_one(struct log *g) {
         .epoch = b->segment->epoch,
         .count = b->count,
         .bytes = (uint32_t)(b->end_lsn - b->start_lsn),
-        .durable_lsn = MUTANT(DURABLE_LSN_UNDERSTATED) ? b->segment->first_lsn : g->durable_lsn,
+        .durable_lsn = g->durable_lsn,
         .base_lsn = log_base_lsn(g),
         .time_us = g->v->now_us(g->v),
     };
-    if (MUTANT(ACK_BEFORE_SYNC)) {
-        g->durable_lsn = b->end_lsn;
-    }
     out.header_due = b->segment->header_due;
     log_let_go(g);
     write_batch(g, &out);
@@ -287,16 +268,13 @@ void log_write_early(struct log *g) {
     assert(log_can_write_early(g) && g->poison == 0);
     struct segment *s = b->segment;
     uint64_t from = early_from(b), to = b->end_lsn / BLOCK_BYTES * BLOCK_BYTES;
-    if (MUTANT(EARLY_BLOCK_CUT_SHORT)) {
-        to = round_up(b->end_lsn, BLOCK_BYTES);
-    }
     g->leading = true;
     log_let_go(g);
     int rc = io_write(g->v, s->file, log_buffer_at(b, from), (size_t)(to - from), from - s->first_lsn, &g->written);
     rc = rc == 0 ? g->v->start_writeback(g->v, s->file, from - s->first_lsn, to - from) : rc;
     log_take_back(g);
     g->leading = false;
-    if (rc != 0 && !MUTANT(EARLY_ERROR_IGNORED)) {
+    if (rc != 0) {
         g->poison = -rc;
     } else {
         b->early_lsn = to;
@@ -372,10 +350,6 @@ void log_name_batch(struct log *g) {
     assert(log_can_name_batch(g));
     if (g->open != NULL) {
         log_seal_open(g);
-    }
-    if (g->busy > 0 && g->last_batch.end_lsn != 0 && MUTANT(CHECKPOINT_LSN_TOO_EARLY)) {
-        g->named_batch = g->last_batch;
-        return;
     }
     g->named_batch = g->busy == 0 ? g->last_batch : (struct named_batch){.end_lsn = g->end_lsn};
 }

@@ -18,7 +18,7 @@ uint64_t hint_publish(struct log *g, uint64_t durable_lsn, uint64_t base_lsn) {
     }
     if (g->hint_file >= 0) {
         struct hint h = {.epoch = g->epoch, .durable_lsn = durable_lsn, .base_lsn = base_lsn};
-        h.base_lsn = MUTANT(HINT_LATE) ? g->named_base_lsn : base_lsn;
+        h.base_lsn = base_lsn;
         memcpy(h.uuid, g->uuid, UUID_BYTES);
         uint8_t bytes[HINT_BYTES];
         format_put_hint(bytes, &h);

@@ -6,7 +6,6 @@
 #include "log/hold.h"
 #include "os/io.h"
 #include "log/log.h"
-#include "mutants/mutants.h"
 
 enum { LOOK_TRIES = 16, READ_TRIES = 5, PAUSE_NS = 1000 * 1000 };
 
@@ -38,10 +37,7 @@ int hold_look(vfs *v, int holds_dir, const char *entry, struct hold *h, enum for
             return file == -ENOENT ? 0 : file;
         }
         int rc = v->lock(v, file, 1);
-        if (rc == -EWOULDBLOCK && MUTANT(HOLD_CLEARED_THOUGH_OWNED)) {
-            (void)v->unlink(v, holds_dir, entry);
-        }
-        if (rc == -EWOULDBLOCK || (rc == 0 && MUTANT(HOLD_WITHOUT_OWNER))) {
+        if (rc == -EWOULDBLOCK) {
             rc = hold_read(v, file, h, why);
             (void)v->close(v, file);
             return rc < 0 ? rc : 1;
@@ -59,17 +55,16 @@ int hold_look(vfs *v, int holds_dir, const char *entry, struct hold *h, enum for
 }
 
 int hold_judge(const struct hold *h, const struct hold_facts *facts) {
-    if (memcmp(h->uuid, facts->uuid, UUID_BYTES) != 0 && !MUTANT(HOLD_OF_ANOTHER_STORE)) {
+    if (memcmp(h->uuid, facts->uuid, UUID_BYTES) != 0) {
         return LS_HOLD_FOREIGN;
     }
-    if (h->expires_us <= facts->now_us && !MUTANT(HOLD_TIME_IGNORED)) {
+    if (h->expires_us <= facts->now_us) {
         return LS_HOLD_EXPIRED;
     }
     if (h->hold_lsn < facts->gone_lsn) {
         return LS_HOLD_OVERTAKEN;
     }
-    return h->limit_bytes != 0 && facts->kept_bytes > h->limit_bytes && !MUTANT(HOLD_LIMIT_IGNORED) ? LS_HOLD_OVER_LIMIT
-                                                                                                    : LS_HOLD_HONOURED;
+    return h->limit_bytes != 0 && facts->kept_bytes > h->limit_bytes ? LS_HOLD_OVER_LIMIT : LS_HOLD_HONOURED;
 }
 
 /* ---- the writer's look ---- */
@@ -119,12 +114,9 @@ uint64_t holds_lowest(const struct log *g, const struct holds *holds, uint64_t b
     for (size_t i = 0; i < holds->count; i++) {
         const struct hold *h = &holds->living[i];
         facts.kept_bytes = kept_by(g, h->hold_lsn, below_lsn);
-        if (hold_judge(h, &facts) == LS_HOLD_HONOURED && (h->hold_lsn < lowest || MUTANT(LAST_HOLD_COUNTS))) {
+        if (hold_judge(h, &facts) == LS_HOLD_HONOURED && h->hold_lsn < lowest) {
             lowest = h->hold_lsn;
         }
     }
-    if (MUTANT(HOLD_IGNORED)) {
-        return UINT64_MAX;
-    }
-    return holds->unread && !MUTANT(UNREAD_HOLDS_IGNORED) ? 0 : lowest;
+    return holds->unread ? 0 : lowest;
 }

@@ -34,7 +34,6 @@
 #include "format/format.h"
 #include "os/io.h"
 #include "logstore.h"
-#include "mutants/mutants.h"
 #include "os/vfs.h"
 
 enum {
@@ -346,8 +345,7 @@ uint64_t holds_lowest(const struct log *g, const struct holds *holds, uint64_t b
 
 /* Below it nothing is needed, and no reader expects anything. */
 static inline uint64_t log_recyclable_lsn(const struct log *g) {
-    return g->named_base_lsn < g->hinted_base_lsn || MUTANT(HINT_NOT_WAITED_FOR) ? g->named_base_lsn
-                                                                                 : g->hinted_base_lsn;
+    return g->named_base_lsn < g->hinted_base_lsn ? g->named_base_lsn : g->hinted_base_lsn;
 }
 
 #endif

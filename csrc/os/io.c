@@ -3,8 +3,6 @@
 
 #include <errno.h>
 
-#include "mutants/mutants.h"
-
 enum { READ_TRIES = 16 }; /* reads that do not get to the end of a block */
 
 int io_write(vfs *v, int file, const void *from, size_t bytes, uint64_t at, struct io_written *written) {
@@ -12,17 +10,11 @@ int io_write(vfs *v, int file, const void *from, size_t bytes, uint64_t at, stru
     int interrupted = 0;
     while (bytes > 0) {
         int64_t moved = v->pwrite(v, file, next, bytes, at);
-        if (moved == -EINTR && MUTANT(INTERRUPTED_WRITE_IS_WHOLE)) {
-            return 0;
-        }
         if (moved == -EINTR && ++interrupted < IO_INTERRUPTED_MAX) {
             continue;
         }
         if (moved < 0) {
             return (int)moved;
-        }
-        if ((uint64_t)moved < bytes && MUTANT(SHORT_WRITE_IS_WHOLE)) {
-            return 0;
         }
         if (moved == 0 || (uint64_t)moved > bytes) {
             return -EIO;

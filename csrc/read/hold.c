@@ -9,7 +9,6 @@
 
 #include "os/error.h"
 #include "os/io.h"
-#include "mutants/mutants.h"
 #include "read/reader.h"
 
 enum { LOCK_TRIES = 250, TAKE_TRIES = 16, PAUSE_NS = 2 * 1000 * 1000 };
@@ -133,7 +132,7 @@ static int make_file(ls_hold *h) {
     vfs *v = h->v;
     int rc = v->unlink(v, h->dir, "new");
     h->file = rc == 0 || rc == -ENOENT ? v->open(v, h->dir, "new", VFS_WRITE | VFS_CREATE | VFS_EXCLUSIVE) : rc;
-    rc = h->file < 0 ? h->file : MUTANT(HOLD_NOT_LOCKED) ? 0 : v->lock(v, h->file, 1);
+    rc = h->file < 0 ? h->file : v->lock(v, h->file, 1);
     rc = rc == 0 ? write_hold(h, h->file, &h->hold) : rc;
     rc = rc == 0 ? v->rename(v, h->dir, "new", h->entry) : rc;
     if (rc == 0) {
@@ -243,7 +242,7 @@ static int kept_by_another(const ls_hold *h, bool *kept) {
 static int confirm(ls_hold *h, bool from_base) {
     ls_reader_info info;
     int rc = look_at_base(h, &info);
-    for (int i = 0; rc == LS_OK && info.base_lsn > h->hold.hold_lsn && !MUTANT(HOLD_NOT_CONFIRMED); i++) {
+    for (int i = 0; rc == LS_OK && info.base_lsn > h->hold.hold_lsn; i++) {
         bool kept = false;
         rc = from_base ? LS_OK : kept_by_another(h, &kept);
         if (rc != LS_OK || kept) {

@@ -13,7 +13,6 @@
 
 #include "os/error.h"
 #include "os/io.h"
-#include "mutants/mutants.h"
 #include "read/reader.h"
 
 enum { OPEN_TRIES = 20, HINT_TRIES = 50, PAUSE_NS = 2 * 1000 * 1000 };
@@ -372,10 +371,7 @@ int reader_judge(ls_reader *reader, int rc, uint64_t lsn) {
     if (reader->live && hinted && now.epoch != reader->hint.epoch) {
         return fail(LS_RECYCLED, "a writer opened the store anew while its log was read; begin again");
     }
-    hinted = hinted && !MUTANT(OVERTAKEN_IS_DAMAGE);
-    return hinted && (was_recycled(reader, lsn, now.base_lsn) || MUTANT(DAMAGE_IS_OVERTAKEN))
-               ? fail_recycled(reader, now.base_lsn)
-               : fail_again(&kept);
+    return hinted && was_recycled(reader, lsn, now.base_lsn) ? fail_recycled(reader, now.base_lsn) : fail_again(&kept);
 }
 
 int reader_next(ls_reader *reader, struct scan_batch *b) {

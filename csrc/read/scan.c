@@ -10,7 +10,6 @@
 #include "read/damage.h"
 #include "os/error.h"
 #include "os/io.h"
-#include "mutants/mutants.h"
 
 /* ---- where the log begins and ends ---- */
 
@@ -70,7 +69,7 @@ static void find_taken_over(struct scan *s) {
 }
 
 uint64_t scan_first_beyond(const struct meta *meta, uint64_t lsn) {
-    uint64_t gap = MUTANT(NO_GAP) ? 0 : meta->max_undurable_bytes;
+    uint64_t gap = meta->max_undurable_bytes;
     return (lsn + gap) / meta->segment_size * meta->segment_size + meta->segment_size;
 }
 
@@ -97,7 +96,7 @@ static void link_chain(struct scan *s) {
             return;
         }
         s->missing_lsn = 0;
-        s->files[before].end_lsn = MUTANT(PREV_END_IGNORED) ? s->files[before].first_lsn + s->meta.segment_size : end;
+        s->files[before].end_lsn = end;
         at = before;
     }
 }
@@ -206,7 +205,7 @@ static int look_beyond(struct scan *s) {
     size_t from = s->last == SIZE_MAX ? 0 : s->last + 1;
     for (size_t i = from; i < s->count; i++) {
         uint64_t found = 0;
-        int rc = MUTANT(LATER_FILES_NOT_SEARCHED) ? LS_OK : scan_search_batches(s, i, SEGMENT_HEADER_BYTES, 0, &found);
+        int rc = scan_search_batches(s, i, SEGMENT_HEADER_BYTES, 0, &found);
         if (rc != LS_OK) {
             return rc;
         }
@@ -252,8 +251,7 @@ static int leave_last_out(struct scan *s, bool only_copies, struct scan_batch *l
         return LS_OK;
     }
     int rc = end_before_last(s, &before);
-    if (rc == LS_OK && last->lsn != 0 && last->batch.base_lsn > before.batch.base_lsn &&
-        !MUTANT(NEEDED_COPIES_LEFT_OUT)) {
+    if (rc == LS_OK && last->lsn != 0 && last->batch.base_lsn > before.batch.base_lsn) {
         s->end_lsn = end_lsn;
         return LS_OK;
     }
@@ -277,7 +275,7 @@ static int find_ends(struct scan *s) {
     if (rc == LS_OK && last.lsn != 0) {
         scan_raise_watermark(s, last.batch.durable_lsn);
     }
-    if (rc == LS_OK && !MUTANT(WATERMARK_NOT_SEARCHED)) {
+    if (rc == LS_OK) {
         rc = scan_search_batches(s, s->last, tear_lsn - f->first_lsn, f->header.epoch, &found);
     }
     if (rc == LS_OK) {
@@ -292,8 +290,7 @@ static int find_ends(struct scan *s) {
     if (rc != LS_OK) {
         return rc;
     }
-    if (tear_lsn < s->watermark_lsn &&
-        !MUTANT(WATERMARK_IGNORED)) { /* an epoch's first batch names its own place as durable, far beyond end_lsn */
+    if (tear_lsn < s->watermark_lsn) { /* an epoch's first batch names its own place as durable, far beyond end_lsn */
         if (f->bytes < s->meta.segment_size) {
             return cut_short(s, f);
         }
@@ -314,8 +311,7 @@ static int find_base(struct scan *s) {
     for (size_t i = 0; i < s->count; i++) {
         const struct scan_file *f = &s->files[i];
         s->files[i].in_log = f->in_log && f->first_lsn >= s->base_lsn;
-        if (f->in_log && f->bytes < s->meta.segment_size &&
-            !MUTANT(CUT_SEGMENT_ACCEPTED)) { /* what it held cannot be told from a torn tail */
+        if (f->in_log && f->bytes < s->meta.segment_size) { /* what it held cannot be told from a torn tail */
             return cut_short(s, f);
         }
     }

@@ -9,7 +9,6 @@
 #include "read/damage.h"
 #include "os/error.h"
 #include "os/io.h"
-#include "mutants/mutants.h"
 
 /* ---- the window ---- */
 
@@ -114,7 +113,7 @@ enum format_result scan_batch_record(const uint8_t *at, size_t available, uint64
     if (result == FORMAT_OK) {
         result = format_get_batch(&r, b);
     }
-    if (result == FORMAT_OK && ((b->epoch != epoch && !MUTANT(EPOCH_NOT_CHECKED)) || b->base_lsn == 0)) {
+    if (result == FORMAT_OK && (b->epoch != epoch || b->base_lsn == 0)) {
         result = FORMAT_MALFORMED;
     }
     return result;
@@ -127,10 +126,6 @@ static enum format_result verify_batch(const uint8_t *at, uint64_t lsn, uint64_t
     while (offset < b->bytes) {
         struct record r;
         enum format_result result = format_get_record(at + offset, b->bytes - offset, seed, lsn + offset, &r);
-        if (result != FORMAT_OK && count > 0 && MUTANT(TORN_BATCH_IN_PART)) {
-            b->bytes = offset;
-            return FORMAT_OK;
-        }
         if (result != FORMAT_OK) {
             *broken_lsn = lsn + offset;
             return result;
@@ -143,7 +138,7 @@ static enum format_result verify_batch(const uint8_t *at, uint64_t lsn, uint64_t
         offset += r.length;
         count++;
     }
-    return count == b->count || MUTANT(COUNT_NOT_CHECKED) ? FORMAT_OK : FORMAT_MALFORMED;
+    return count == b->count ? FORMAT_OK : FORMAT_MALFORMED;
 }
 
 /* *why is FORMAT_OK if an accepted batch stands there, which ends at or below end_lsn. */

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "os/io.h"
-#include "mutants/mutants.h"
 #include "read/damage.h"
 
 enum { ATTEMPTS_MAX = 100 };
@@ -247,7 +246,7 @@ static int append_long_state(struct mover *v, uint64_t id, const struct long_mov
         if (!chain_take_state(v, m, l->new_start_lsn != 0 ? l->new_start_lsn : l->old_start_lsn, &s)) {
             return fail_memory();
         }
-        for (uint32_t i = 0; i < l->chunk_count && !MUTANT(COPY_NOT_NAMED); i++) {
+        for (uint32_t i = 0; i < l->chunk_count; i++) {
             if (is_still_chunk(m, &l->chunks[i])) {
                 s.chunks[l->chunks[i].index].lsn = l->chunks[i].lsn;
             }

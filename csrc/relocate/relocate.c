@@ -18,7 +18,6 @@
 #include <string.h>
 
 #include "os/io.h"
-#include "mutants/mutants.h"
 #include "read/damage.h"
 
 enum { RECORDS_AT_ONCE = 64 };
@@ -27,9 +26,7 @@ enum { RECORDS_AT_ONCE = 64 };
 
 static void append_inline(struct mover *v, struct message *m, const struct message_start *from,
                           const struct inline_form *f, const uint32_t *queue_ids) {
-    if (!MUTANT(UNTOUCHED_BY_A_MOVE)) {
-        table_touch(v->t, m);
-    }
+    table_touch(v->t, m);
     uint16_t flags = chain_start_flags(m) | FLAG_INLINE | (f->ordered ? FLAG_ORDERED : 0);
     struct slot s = chain_slot(v, m, flags);
     uint64_t key = f->ordered ? f->order_lsn : from->enqueue_time_us;
@@ -135,9 +132,9 @@ static int move_tx(struct mover *v, uint64_t id, uint64_t start_lsn) {
         return rc;
     }
     struct tx_relocated t = {
-        .xid = MUTANT(MOVED_WITHOUT_ITS_XID) ? (struct xid){.format_id = 0} : tx->xid,
+        .xid = tx->xid,
         .kind = tx->distributed ? TX_KIND_DISTRIBUTED : TX_KIND_LOCAL,
-        .state = tx->state == LS_TX_PREPARED ? (MUTANT(MOVED_AS_UNPREPARED) ? TX_STATE_ENDED : TX_STATE_PREPARED)
+        .state = tx->state == LS_TX_PREPARED ? TX_STATE_PREPARED
                  : tx->state == LS_TX_ENDED  ? TX_STATE_ENDED
                                              : TX_STATE_ACTIVE,
         .start_time_us = tx->started_us,
@@ -243,10 +240,6 @@ static int move_window(struct mover *v, uint64_t lsn, size_t bytes, size_t *used
         enum format_result why = format_get_record(v->window + *used, bytes - *used, v->victim->seed, lsn + *used, &r);
         if (why == FORMAT_SHORT) {
             return LS_OK;
-        }
-        if (why == FORMAT_CHECK && MUTANT(MOVED_UNVERIFIED)) {
-            format_read_verified(v->window + *used, &r);
-            why = r.length >= RECORD_HEADER_BYTES && r.length <= bytes - *used ? FORMAT_OK : why;
         }
         if (why != FORMAT_OK) {
             return fail_at(LS_CORRUPT, v->victim->first_lsn, lsn + *used,

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mutants/mutants.h"
-
 /* ---- what a message's state is ---- */
 
 void chain_free_state(struct chain_state *s) {
@@ -19,20 +17,14 @@ void chain_free_state(struct chain_state *s) {
 /* Places count until their queue is deleted, although the sweep may not have come to them yet; and so does work. */
 static bool counts(const struct place *p) { return !p->at.chunk->queue->deleted; }
 
-static bool work_counts(const struct table *t, const struct work *w) {
-    if ((w->kind == WORK_DEQUEUE && MUTANT(MOVED_WITHOUT_WORK)) ||
-        (w->kind == WORK_ENQUEUE && MUTANT(MOVED_WITHOUT_ENQUEUES))) {
-        return false;
-    }
-    return table_queue(t, w->queue_id) != NULL;
-}
+static bool work_counts(const struct table *t, const struct work *w) { return table_queue(t, w->queue_id) != NULL; }
 
 uint32_t chain_count_places(struct message *m) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < m->place_count; i++) {
         n += counts(&message_places(m)[i]) ? 1 : 0;
     }
-    return n > 1 && MUTANT(MOVED_WITHOUT_A_PLACE) ? n - 1 : n;
+    return n;
 }
 
 uint32_t chain_count_pending(const struct table *t, const struct message *m) {
@@ -56,7 +48,7 @@ static void put_places(const struct move_times *times, struct message *m, struct
             *rows++ = (struct place_row){.order_lsn = e->order_lsn,
                                          .enqueue_time_us = times_known(times, e->order_lsn),
                                          .queue_id = p->queue_id,
-                                         .order_index = MUTANT(MOVED_WITHOUT_ITS_INDEX) ? 0 : e->order_index};
+                                         .order_index = e->order_index};
         }
     }
 }
@@ -84,12 +76,12 @@ bool chain_take_state(const struct mover *v, struct message *m, uint64_t start_l
     s->counts = (struct message_relocated){
         .content_bytes = message_content_bytes(m),
         .start_lsn = start_lsn,
-        .chunk_count = x->chunk_count - (x->chunk_count > 0 && MUTANT(MOVED_WITHOUT_A_CHUNK) ? 1 : 0),
+        .chunk_count = x->chunk_count,
         .place_count = chain_count_places(m),
         .pending_count = chain_count_pending(t, m),
     };
     s->version = x->version;
-    s->staged = (m->flags & MESSAGE_STAGED) != 0 && !MUTANT(MOVED_AS_NOT_STAGED);
+    s->staged = (m->flags & MESSAGE_STAGED) != 0;
     s->chunks = calloc(s->counts.chunk_count + 1u, sizeof *s->chunks);
     s->places = calloc(s->counts.place_count + 1u, sizeof *s->places);
     s->pending = calloc(s->counts.pending_count + 1u, sizeof *s->pending);
@@ -108,9 +100,6 @@ bool chain_take_state(const struct mover *v, struct message *m, uint64_t start_l
 
 /* A queue's deletion alone leaves the version as it is: it ends places and work of many messages at once. */
 bool chain_is_still(const struct table *t, struct message *m, const struct chain_state *s) {
-    if (MUTANT(MOVED_STALE)) {
-        return true;
-    }
     return m->extra->version == s->version && chain_count_places(m) == s->counts.place_count &&
            chain_count_pending(t, m) == s->counts.pending_count;
 }
@@ -141,7 +130,7 @@ bool chain_has_inline_form(const struct table *t, struct message *m, struct inli
         high = e->order_index > high ? e->order_index : high;
         n++;
     }
-    f->ordered = f->order_lsn != m->id && !MUTANT(MOVED_TO_ITS_FIRST_PLACE);
+    f->ordered = f->order_lsn != m->id;
     f->order_index = n > 0 ? low : 0;
     f->queue_count = f->ordered ? high - low + 1 : n;
     if (!f->ordered) {
@@ -173,11 +162,6 @@ bool chain_put_inline_queues(struct message *m, const struct inline_form *f, uin
 void chain_release_record(struct log *g, uint64_t lsn, uint64_t bytes) {
     struct segment *s = log_segment(g, lsn);
     assert(s != NULL);
-    if (MUTANT(COPY_COUNTS_EARLY)) {
-        s->live_records--;
-        s->live_bytes -= bytes;
-        return;
-    }
     log_release(g, s, 1, bytes);
 }
 
@@ -212,7 +196,7 @@ void chain_switch_parts(struct log *g, struct message *m, struct chunk_place *pa
     for (uint32_t i = 0; i < x->part_count; i++) {
         chain_release_record(g, x->parts[i].lsn, x->parts[i].record_bytes);
     }
-    for (uint32_t i = 0; i < count && !MUTANT(MOVED_STATE_NOT_COUNTED); i++) {
+    for (uint32_t i = 0; i < count; i++) {
         chain_live_record(g, parts[i].lsn, parts[i].record_bytes);
     }
     free(x->parts);

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mutants/mutants.h"
 #include "replay/replay.h"
 
 #include "os/error.h"
@@ -72,7 +71,7 @@ static int add_places(const struct replay *p, const struct record *r, struct mes
 static int replace_work(const struct replay *p, const struct record *r, uint32_t number) {
     const struct moving *v = &p->moving;
     const struct message *m = table_message(p->t, number);
-    while (m->extra->work != NULL && !MUTANT(MOVED_WORK_ADDED)) {
+    while (m->extra->work != NULL) {
         tx_drop_work(p->t, m->extra->work);
     }
     for (size_t i = 0; i < v->pending_count; i++) {
@@ -298,7 +297,7 @@ int replay_relocated(struct replay *p, const struct record *r) {
         s.has_parts = v->next_part > 1 || r->lsn != m.start_lsn + s.start_record_bytes;
         s.state_bytes = s.has_parts ? 0 : r->length;
         rc = apply_state(p, r, &s);
-    } else if (m.start_lsn >= p->base_lsn || MUTANT(SUPERSEDED_REFUSED)) {
+    } else if (m.start_lsn >= p->base_lsn) {
         rc = replay_inconsistent(p, r, "a relocated state names a start record that is not there");
     } else {
         p->report->orphans++;

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mutants/mutants.h"
 #include "read/damage.h"
 
 int replay_inconsistent(const struct replay *p, const struct record *r, const char *what) {
@@ -123,8 +122,7 @@ static int replay_start(const struct replay *p, const struct record *r) {
     struct message *made = table_message(p->t, number);
     made->record_bytes = r->length;
     made->content_bytes = m.content_bytes;
-    uint64_t tx_id = m.tx_id != 0 && MUTANT(WORK_COUNTS_AT_ONCE) ? 0 : m.tx_id;
-    return place_message(p, r, number, tx_id, m.order_index, m.queues, m.queue_count);
+    return place_message(p, r, number, m.tx_id, m.order_index, m.queues, m.queue_count);
 }
 
 static int replay_chunk(const struct replay *p, const struct record *r) {
@@ -342,9 +340,6 @@ static int replay_tx_step(const struct replay *p, const struct record *r) {
     if (!is_due(tx, r->type)) {
         return replay_inconsistent(p, r, "a step of a transaction is out of turn");
     }
-    if (r->type == TX_COMMIT && !tx->started && MUTANT(OUTCOME_FORGOTTEN)) {
-        return LS_OK;
-    }
     tx->last_lsn = r->lsn;
     int rc = LS_OK;
     struct xid x;
@@ -406,7 +401,7 @@ int replay_record(struct replay *p, const struct record *r) {
     case MESSAGE_START:
         return (r->flags & FLAG_COPY) != 0 ? replay_copied_start(p, r) : replay_start(p, r);
     case MESSAGE_CHUNK:
-        return (r->flags & FLAG_COPY) != 0 && !MUTANT(COPIES_COUNTED) ? LS_OK : replay_chunk(p, r);
+        return (r->flags & FLAG_COPY) != 0 ? LS_OK : replay_chunk(p, r);
     case MESSAGE_ENQUEUE:
         return replay_enqueue(p, r);
     case MESSAGE_DEQUEUE:

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mutants/mutants.h"
 #include "replay/replay.h"
 #include "os/error.h"
 #include "os/vfs.h"
@@ -105,10 +104,7 @@ static int settle_transactions(struct replay *p) {
             }
             continue;
         }
-        if (tx->state == LS_TX_ENDED && MUTANT(ENDED_KEPT)) {
-            tx_prepared(p->t, tx, p->time_us);
-        }
-        if (tx->state == LS_TX_PREPARED && !MUTANT(PREPARED_ROLLED_BACK)) {
+        if (tx->state == LS_TX_PREPARED) {
             p->report->transactions_in_doubt++;
         } else {
             recovered_note(&p->state->recovered, LS_RECOVERED_TRANSACTION, tx->id, tx->work_count, tx);
@@ -310,7 +306,7 @@ static int build_run(const struct replay *p, struct queue *q, struct ordered *li
     if (!queue_prepare(q, n)) {
         return fail_memory();
     }
-    if (!is_sorted(list, n) && !MUTANT(QUEUES_UNSORTED)) {
+    if (!is_sorted(list, n)) {
         qsort(list, n, sizeof *list, by_order);
     }
     for (size_t i = 0; i < n; i++) {

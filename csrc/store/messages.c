@@ -164,9 +164,7 @@ static int append_chunk(ls_store *store, struct append *a, const uint8_t *conten
     if (x == NULL || !message_prepare_chunks(x, x->chunk_count + 1)) {
         return fail_memory();
     }
-    if (!MUTANT(UNTOUCHED_BY_A_CHUNK)) {
-        table_touch(&store->state.table, m);
-    }
+    table_touch(&store->state.table, m);
     a->from = a->begun ? a->from : x->content_bytes;
     a->begun = true;
     m->flags = (uint16_t)(last ? m->flags & ~MESSAGE_APPENDING : m->flags | MESSAGE_APPENDING);

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mutants/mutants.h"
 #include "store/store.h"
 
 /* ---- enqueueing ---- */
@@ -363,12 +362,8 @@ static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d
         return fail_memory(); /* the chain goes on, and needs its back-link */
     }
     struct slot s = log_slot(g, id, message_last_lsn(m), last ? FLAG_DELETES : 0);
-    if (!(last && MUTANT(DEQUEUE_DROPPED_WITH_DEATH))) {
-        log_append(g, &s, MESSAGE_DEQUEUE, format_put_dequeue(&s, &d));
-    }
-    if (!MUTANT(UNTOUCHED_BY_A_DEQUEUE)) {
-        table_touch(&store->state.table, m);
-    }
+    log_append(g, &s, MESSAGE_DEQUEUE, format_put_dequeue(&s, &d));
+    table_touch(&store->state.table, m);
     message_appended(m, s.lsn);
     *lsn = s.lsn;
     queue_kill(place);

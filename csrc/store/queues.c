@@ -2,7 +2,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "mutants/mutants.h"
 #include "store/store.h"
 
 enum { SWEEP_PLACES = 1024 }; /* of a deleted queue, under one hold of the lock */
@@ -63,9 +62,7 @@ int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags) {
     if (rc == LS_OK) {
         struct slot s = log_slot(g, 0, 0, 0);
         state_note_deletion(&store->state, queue_id, s.lsn);
-        if (!MUTANT(QUEUE_DELETE_NOT_LOGGED)) {
-            log_append(g, &s, QUEUE_DELETE, format_put_queue_delete(&s, queue_id));
-        }
+        log_append(g, &s, QUEUE_DELETE, format_put_queue_delete(&s, queue_id));
         q->deleted = true;
         while (q->cursors != NULL) {
             cursor_stop(q->cursors);

@@ -4,7 +4,6 @@
  */
 #include <string.h>
 
-#include "mutants/mutants.h"
 #include "replay/replay.h"
 #include "store/store.h"
 
@@ -61,7 +60,7 @@ int recover_replay(ls_store *store) {
     vfs *v = store->log.v;
     bool background = store->log.background, used = false;
     uint64_t start_us = v->monotonic_us(v);
-    int rc = scan_open(scan, v, store->log.dir, &store->meta, !MUTANT(PAGE_CACHE_BELIEVED), NULL);
+    int rc = scan_open(scan, v, store->log.dir, &store->meta, true, NULL);
     p.base_lsn = scan->base_lsn;
     rc = rc == LS_OK ? state_take_segments(state, scan) : rc;
     const ls_recovery before = state->report;
@@ -69,8 +68,7 @@ int recover_replay(ls_store *store) {
         rc = checkpoint_load(&store->checkpoints, &p, store->log.dir, &used);
     }
     rc = rc == LS_OK ? replay_and_settle(&p, background, start_us) : rc;
-    if (rc == LS_CORRUPT && used &&
-        !MUTANT(CHECKPOINT_BELIEVED)) { /* perhaps the checkpoint's fault: the log alone decides */
+    if (rc == LS_CORRUPT && used) { /* perhaps the checkpoint's fault: the log alone decides */
         begin_anew(store, &p, &before);
         rc = replay_and_settle(&p, background, start_us);
     }

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "os/io.h"
-#include "mutants/mutants.h"
 #include "store/store.h"
 
 /* ---- the catalog ---- */
@@ -119,7 +118,7 @@ static int copy_blocks(vfs *v, int file, bool direct, uint64_t from, uint64_t to
 static int rewrite_tail(ls_store *store) {
     struct log *g = &store->log;
     struct scan *s = &store->scan;
-    if (s->last == SIZE_MAX || !s->files[s->last].in_log || MUTANT(TAIL_NOT_REWRITTEN) || MUTANT(PAGE_CACHE_BELIEVED)) {
+    if (s->last == SIZE_MAX || !s->files[s->last].in_log) {
         return LS_OK;
     }
     uint64_t first_lsn = s->files[s->last].first_lsn;
@@ -131,7 +130,7 @@ static int rewrite_tail(ls_store *store) {
     int rc = file < 0 ? file
                       : copy_blocks(g->v, file, s->direct, from / BLOCK_BYTES * BLOCK_BYTES, to, &g->written,
                                     &store->state.report.bytes_rewritten);
-    rc = rc == 0 && !MUTANT(REWRITE_NOT_FORCED) ? g->v->sync_data(g->v, file) : rc;
+    rc = rc == 0 ? g->v->sync_data(g->v, file) : rc;
     if (file >= 0) {
         (void)g->v->close(g->v, file);
     }
@@ -174,8 +173,7 @@ static int take_file(ls_store *store, uint64_t first_lsn) {
     for (int pass = 0; pass < 2; pass++) { /* one that has the name already is taken first */
         for (size_t i = 0; i < s->count; i++) {
             struct scan_file *f = &s->files[i];
-            if (!lies_about(f, s->base_lsn) || (pass == 0 && f->first_lsn != first_lsn) ||
-                (i == s->last && !MUTANT(LAST_REUSED_TOO_EARLY))) {
+            if (!lies_about(f, s->base_lsn) || (pass == 0 && f->first_lsn != first_lsn) || i == s->last) {
                 continue;
             }
             format_segment_name(name, f->first_lsn);
@@ -224,7 +222,7 @@ static int write_first_header(ls_store *store, struct segment *made) {
     memcpy(h.uuid, g->uuid, UUID_BYTES);
     format_put_segment_header(g->header_block, &h);
     int rc = io_write(g->v, made->file, g->header_block, SEGMENT_HEADER_BYTES, 0, &g->written);
-    rc = rc == 0 && !MUTANT(EPOCH_NOT_FORCED) ? g->v->sync_file(g->v, made->file) : rc;
+    rc = rc == 0 ? g->v->sync_file(g->v, made->file) : rc;
     rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc;
     return rc == 0 ? LS_OK
                    : fail_errno(rc == -ENOSPC ? LS_FULL : LS_IO, -rc, "the new epoch's segment cannot be written");
@@ -295,9 +293,7 @@ static uint64_t choose_first_lsn(const ls_store *store) {
     }
     uint64_t beyond = s->files[s->last].first_lsn;
     beyond = s->end_lsn > beyond ? s->end_lsn : beyond;
-    beyond = s->seen_lsn > beyond && !MUTANT(LEFT_OUT_IDS_AGAIN)
-                 ? s->seen_lsn
-                 : beyond; /* also where what was there has been left out */
+    beyond = s->seen_lsn > beyond ? s->seen_lsn : beyond; /* also where what was there has been left out */
     beyond = s->moved_epoch > s->epoch_max && s->moved_lsn > beyond ? s->moved_lsn : beyond;
     return scan_first_beyond(&store->meta, beyond);
 }
@@ -307,7 +303,7 @@ static int start_segment(ls_store *store) {
     struct segment *made;
     const struct scan *s = &store->scan;
     uint64_t epoch = s->moved_epoch > s->epoch_max ? s->moved_epoch : s->epoch_max;
-    g->epoch = epoch + (epoch > 0 && MUTANT(EPOCH_NOT_RAISED) ? 0 : 1);
+    g->epoch = epoch + 1;
     g->next_spare_lsn = choose_first_lsn(store);
     if (!store->creating) { /* before any file is taken: a hint of the last epoch may name what was left out */
         hint_published(g, s->base_lsn, hint_publish(g, s->end_lsn, s->base_lsn));
@@ -357,7 +353,7 @@ static int gather_spares(ls_store *store) {
     clear_away(store);
     (void)g->v->unlink(g->v, g->dir, "CHECKPOINT.new"); /* of a life that was cut */
     s->last = last;
-    int rc = MUTANT(NO_DIR_SYNC_AT_OPEN) ? 0 : g->v->sync_dir(g->v, g->dir);
+    int rc = g->v->sync_dir(g->v, g->dir);
     if (rc != 0) {
         return fail_errno(LS_IO, -rc, "the store directory cannot be synced");
     }
@@ -386,7 +382,7 @@ static int clear_creation(ls_store *store) {
 static int finish_creation(ls_store *store) {
     struct log *g = &store->log;
     int rc = g->v->rename(g->v, g->dir, "META.new", "META");
-    rc = rc == 0 && !MUTANT(META_RENAME_NOT_FORCED) ? g->v->sync_dir(g->v, g->dir) : rc;
+    rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc;
     if (rc != 0) {
         return fail_errno(LS_IO, -rc, "META cannot be renamed into place");
     }

@@ -8,7 +8,6 @@
 #include <time.h>
 
 #include "os/io.h"
-#include "mutants/mutants.h"
 #include "relocate/relocate.h"
 #include "format/xxh64.h"
 
@@ -57,7 +56,7 @@ int store_look(ls_store *store) {
 int store_leave(ls_store *store, int rc, int flags) {
     struct log *g = &store->log;
     if ((flags & LEAVE_QUIETLY) == 0) {
-        if (rc == LS_OK && (flags & LS_WAIT) != 0 && !store->relaxed && !MUTANT(ACK_WITHOUT_FORCE)) {
+        if (rc == LS_OK && (flags & LS_WAIT) != 0 && !store->relaxed) {
             rc = log_force(g, g->end_lsn);
         } else if ((flags & LS_MORE) == 0) {
             log_flush_soon(g);
@@ -182,7 +181,7 @@ static int write_new_meta(struct log *g, const struct meta *m) {
         return fail_errno(LS_IO, -file, "%s cannot be made", name);
     }
     int rc = io_write(g->v, file, bytes, sizeof bytes, 0, &g->written);
-    rc = rc == 0 && !MUTANT(META_NOT_FORCED) ? g->v->sync_file(g->v, file) : rc;
+    rc = rc == 0 ? g->v->sync_file(g->v, file) : rc;
     (void)g->v->close(g->v, file);
     rc = rc == 0 ? g->v->rename(g->v, g->dir, name, "META.new") : rc;
     rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc;
@@ -281,7 +280,7 @@ static int open_parts(ls_store *store, vfs *v, const char *path, const ls_option
     rc = rc == LS_OK ? take_lock(g, path, o->create != 0) : rc;
     rc = rc == LS_OK ? find_meta(store, o) : rc;
     rc = rc == LS_OK ? check_log_limit(o, &store->meta) : rc;
-    rc = rc == LS_OK && store->creating && !MUTANT(STORE_DIR_NOT_SYNCED) ? sync_parent(g, path) : rc;
+    rc = rc == LS_OK && store->creating ? sync_parent(g, path) : rc;
     rc = rc == LS_OK ? log_init(g, v, o, &store->meta) : rc;
     if (rc == LS_OK && !store->creating) {
         rc = recover_replay(store);
@@ -360,8 +359,7 @@ static int write_close(ls_store *store) {
     if (rc == LS_OK && store->was_clean && g->stats.records == 0 && g->stats.batches == 0) {
         return rc;
     }
-    if ((rc == LS_OK || rc == LS_FULL) &&
-        !MUTANT(CLOSE_TOO_EARLY)) { /* a rollback that cannot be told is derived by the next open */
+    if (rc == LS_OK || rc == LS_FULL) { /* a rollback that cannot be told is derived by the next open */
         rc = log_force(g, g->end_lsn);
     }
     rc = rc == LS_OK ? log_reserve(g, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) : rc;

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mutants/mutants.h"
 #include "store/store.h"
 
 static void remember(ls_tx *handle, const struct tx *tx) {
@@ -345,30 +344,25 @@ int ls_commit(ls_tx *handle, int flags) {
     if (rc == LS_OK && tx->distributed && tx->state == LS_TX_ACTIVE) {
         rc = fail_state(tx, "it cannot be committed: end it first");
     }
-    if (rc == LS_OK && !prepare_commit(store, tx) && !MUTANT(COMMIT_WITHOUT_MEMORY)) {
+    if (rc == LS_OK && !prepare_commit(store, tx)) {
         rc = fail_memory();
     }
     if (rc == LS_OK) {
         append_plain(store, tx, TX_COMMIT);
         remember_outcome(handle, tx, LS_TX_COMMITTED);
-        apply_work(store, tx, MUTANT(COMMIT_BEFORE_ITS_RECORD) ? tx->id : tx->last_lsn);
+        apply_work(store, tx, tx->last_lsn);
         append_plain(store, tx, TX_DELETE);
         forget_tx(store, tx);
         store_log_deaths(store);
     }
-    return leave(handle, rc, MUTANT(COMMIT_NOT_FORCED) ? 0 : flags);
+    return leave(handle, rc, flags);
 }
 
 /* (waits) Room for its records is reserved; only the notes of deaths wait, once the transaction is gone. */
 static void roll_back(ls_store *store, struct tx *tx) {
-    bool told = tx->handed_out || !MUTANT(ROLLBACK_NOT_LOGGED);
-    if (told) {
-        append_plain(store, tx, TX_ROLLBACK);
-    }
+    append_plain(store, tx, TX_ROLLBACK);
     tx_undo_work(store, tx);
-    if (told) {
-        append_plain(store, tx, TX_DELETE);
-    }
+    append_plain(store, tx, TX_DELETE);
     forget_tx(store, tx);
     store_log_deaths(store);
 }

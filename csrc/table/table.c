@@ -158,7 +158,7 @@ uint32_t table_add(struct table *t, uint64_t id, uint16_t flags) {
         t->message_slots++;
     }
     t->free_slots--;
-    *m = (struct message){.id = id, .flags = flags | (MUTANT(CHECKPOINT_TAKES_NEW_ONES) ? 0 : t->copied)};
+    *m = (struct message){.id = id, .flags = flags | t->copied};
     if ((flags & MESSAGE_PUBLISHED) == 0) {
         message_grows(t, m, 0);
     }

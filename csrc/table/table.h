@@ -18,7 +18,6 @@
 #include <stdint.h>
 
 #include "format/format.h"
-#include "mutants/mutants.h"
 
 /* ---- index.c: 64-bit key -> 32-bit number of a thing that knows its key; grows a little with every insertion ---- */
 
@@ -276,7 +275,7 @@ struct table {
 
 /* Before anything of the message changes that recovery would give back; its places still stand in their runs. */
 static inline void table_touch(const struct table *t, struct message *m) {
-    if (t->copy != NULL && !MUTANT(CHECKPOINT_NOT_TOUCHED) && (m->flags & MESSAGE_COPIED) != t->copied) {
+    if (t->copy != NULL && (m->flags & MESSAGE_COPIED) != t->copied) {
         t->copy(t->copy_context, m);
     }
 }

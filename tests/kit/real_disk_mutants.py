@@ -1,4 +1,4 @@
-"""The package with the deliberate faults of csrc/mutants built in, for tests that show what they would notice.
+"""The package with the deliberate faults of tools/mutants.toml built in, for tests that show what they would notice.
 
 The build directory stays, so that what is up to date is not compiled again; a lock keeps two builders apart. The
 package beside the extension is a copy, for Python looks for both in one directory.
@@ -7,15 +7,16 @@ package beside the extension is a copy, for Python looks for both in one directo
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from kit.stores import ROOT
+from tools.mutant_table import make_copy
 
 BUILD = ROOT / "build" / "mutants-python"
+PARTS = ("csrc", "logstore", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 
 
 def mutant_package(directory: Path) -> Path:
@@ -23,10 +24,10 @@ def mutant_package(directory: Path) -> Path:
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        make_copy(BUILD / "copy", PARTS)
         made = subprocess.run(
             [sys.executable, "setup.py", "--quiet", "build_ext", "-b", BUILD / "lib", "--build-temp", BUILD / "temp"],
-            cwd=ROOT,
-            env={**os.environ, "LOGSTORE_MUTANTS": "1"},
+            cwd=BUILD / "copy",
             capture_output=True,
             text=True,
             check=False,

@@ -24,7 +24,7 @@ from logstore import _build_core, _core
 NAME = "_logstore_testing"
 HEADER = ROOT / "csrc/tests/sim/testing.h"
 SOURCES = sorted((ROOT / "csrc/tests/sim").glob("*.c")) + sorted(
-    path for folder in ("format", "mutants", "os") for path in (ROOT / "csrc" / folder).glob("*.c")
+    path for folder in ("format", "os") for path in (ROOT / "csrc" / folder).glob("*.c")
 )
 BUILT = ROOT / "build/testing"
 

@@ -20,7 +20,7 @@ def test_no_layer_includes_upwards_here() -> None:
 
 def test_every_folder_of_the_core_is_a_layer() -> None:
     folders = {path.name for path in (ROOT / "csrc").iterdir() if path.is_dir()}
-    assert folders - {"include", "mutants", "tests"} == set(LAYERS)
+    assert folders - {"include", "tests"} == set(LAYERS)
 
 
 @pytest.mark.parametrize(

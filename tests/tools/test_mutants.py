@@ -1,4 +1,4 @@
-"""The deliberate faults of csrc/mutants are in no build but their own; every one has its place and its killer."""
+"""The deliberate faults of tools/mutants.toml are in no source; every one has its place and its killer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.stores import ROOT
-from logstore import _build_core, _core
+from logstore import _core
+from tools.mutant_table import Change, TableError, applied, table
 
 if TYPE_CHECKING:
     import subprocess
@@ -58,21 +59,33 @@ def test_a_mutants_name_in_the_environment_changes_nothing(
     assert (done.stdout, done.stderr) == ("as ever\n", "")
 
 
-def test_the_faults_are_built_in_only_when_asked_for() -> None:
-    assert _build_core.mutant_flags("") == _build_core.mutant_flags("0") == []
-    assert _build_core.mutant_flags("1") == ["-DLOGSTORE_MUTANTS"]
-    with pytest.raises(SystemExit, match="LOGSTORE_MUTANTS is 1 or 0"):
-        _build_core.mutant_flags("ACK_BEFORE_SYNC")
+def test_no_file_of_the_core_names_a_mutant() -> None:
+    core = [path for path in (ROOT / "csrc").rglob("*.[ch]") if path.relative_to(ROOT).parts[1] != "tests"]
+    assert [path for path in core if "MUTANT" in path.read_text(encoding="utf-8").upper()] == []
 
 
-def test_every_mutant_strikes_somewhere_in_the_core(tool: ModuleType) -> None:
-    paths = [path for path in sorted((ROOT / "csrc").glob("*/**/*.[ch]")) if path.name != "mutants.h"]
-    core = "".join(path.read_text(encoding="utf-8") for path in paths)
-    assert sorted(set(re.findall(r"\bMUTANT\((\w+)\)", core))) == sorted(mutant.name for mutant in tool.mutants())
+def test_every_mutant_has_its_place_in_a_change_and_every_change_fits() -> None:
+    mutants, changes = table()
+    named = {name for change in changes for name in re.findall(r"\bMUTANT\((\w+)\)", change.faulty)}
+    assert named == {mutant.name for mutant in mutants}
+    for change in changes:
+        assert "MUTANT" not in change.text
+        assert (ROOT / change.file).read_text(encoding="utf-8").count(change.text) == 1, change
+
+
+def test_a_change_whose_text_is_missing_or_there_twice_is_refused() -> None:
+    change = Change("a.c", "b = 1;\n", "b = 2;\n")
+    assert applied("a\nb = 1;\nc\n", [change]) == "a\nb = 2;\nc\n"
+    with pytest.raises(TableError, match="a.c: 0 places, and not one, begin with: b = 1;"):
+        applied("a\nb  = 1;\n", [change])
+    with pytest.raises(TableError, match="a.c: 2 places"):
+        applied("b = 1;\nb = 1;\n", [change])
+    with pytest.raises(TableError, match="two changes meet"):
+        applied("a\nb = 1;\n", [change, Change("a.c", "a\nb = 1;", "")])
 
 
 def test_every_mutant_that_is_not_equivalent_has_a_killer(tool: ModuleType) -> None:
     killers = json.loads(tool.KILLERS.read_text(encoding="utf-8"))
-    counted = [mutant.name for mutant in tool.mutants() if not mutant.equivalent]
+    counted = [mutant.name for mutant in table()[0] if not mutant.equivalent]
     assert list(killers) == counted
-    assert len(counted) >= 24
+    assert len(counted) >= 124

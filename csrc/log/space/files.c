@@ -17,7 +17,6 @@
 
 #include "os/io.h"
 #include "log/log.h"
-#include "mutants/mutants.h"
 #include "log/space/parts.h"
 
 enum {
@@ -82,7 +81,7 @@ static int make_file(struct log *g, uint64_t first_lsn, bool zero_fill) {
     if (rc == 0) {
         rc = g->v->sync_file(g->v, file);
     }
-    if (rc == 0 && !MUTANT(NO_DIR_SYNC_FOR_A_NEW_FILE)) {
+    if (rc == 0) {
         rc = g->v->sync_dir(g->v, g->dir);
     }
     if (rc != 0) {
@@ -94,9 +93,7 @@ static int make_file(struct log *g, uint64_t first_lsn, bool zero_fill) {
 }
 
 /* What a hold alone keeps is the reader's, and limited by the hold; what is dead but not recycled yet has its file. */
-size_t spares_segments_kept(const struct log *g) {
-    return g->segment_count - (MUTANT(HELD_IS_OF_THE_LOG) ? 0 : g->held_count);
-}
+size_t spares_segments_kept(const struct log *g) { return g->segment_count - g->held_count; }
 
 size_t spares_files(const struct log *g) { return spares_segments_kept(g) + g->spare_count; }
 
@@ -125,7 +122,7 @@ static int make_spare(struct log *g, bool zero_fill) {
     int file = make_file(g, s->first_lsn, zero_fill);
     log_relock_after_io(g);
     if (file < 0) {
-        g->next_spare_lsn = MUTANT(GAP_AFTER_A_FAILED_SPARE) ? g->next_spare_lsn : s->first_lsn;
+        g->next_spare_lsn = s->first_lsn;
         g->grow_error = -file;
         segment_free(g, s);
         return fail_errno(file == -ENOSPC || file == -EDQUOT || file == -EFBIG ? LS_FULL : LS_IO, -file,
@@ -253,20 +250,20 @@ size_t spares_most(const struct log *g) { return spares_beside(g, spares_segment
  * loses only its name: its readers have the file open.
  */
 static void recycle(struct log *g, struct segment *s) {
-    bool read = s->readers > 0 && !MUTANT(RECYCLED_UNDER_A_READ);
+    bool read = s->readers > 0;
     char from[SEGMENT_NAME_BYTES], to[SEGMENT_NAME_BYTES];
     format_segment_name(from, s->first_lsn);
     bool keep = !read && g->spare_count < spares_most(g);
     int rc = -1;
     if (keep) {
         uint64_t first_lsn = g->next_spare_lsn;
-        g->next_spare_lsn += MUTANT(RECYCLED_UNDER_ONE_NAME) ? 0 : g->segment_size;
+        g->next_spare_lsn += g->segment_size;
         format_segment_name(to, first_lsn);
         log_unlock_for_io(g);
         rc = s->file >= 0 ? 0 : g->v->open(g->v, g->dir, from, VFS_WRITE);
         int opened = s->file < 0 && rc >= 0 ? rc : -1;
         rc = rc < 0 ? rc : g->v->rename(g->v, g->dir, from, to);
-        rc = rc < 0 || MUTANT(NO_DIR_SYNC_FOR_A_RECYCLED_FILE) ? rc : g->v->sync_dir(g->v, g->dir);
+        rc = rc < 0 ? rc : g->v->sync_dir(g->v, g->dir);
         log_relock_after_io(g);
         if (opened >= 0) {
             s->file = opened;
@@ -275,10 +272,10 @@ static void recycle(struct log *g, struct segment *s) {
         if (rc == 0) {
             s->first_lsn = first_lsn;
             s->epoch = g->epoch;
-            s->seed = MUTANT(RECYCLED_WITH_ITS_SEED) ? s->seed : format_segment_seed(g->uuid, first_lsn, g->epoch);
+            s->seed = format_segment_seed(g->uuid, first_lsn, g->epoch);
             s->end_lsn = s->live_records = s->live_bytes = s->largest_bytes = 0;
-            s->stuck_until_lsn = MUTANT(RECYCLED_AS_STUCK) ? s->stuck_until_lsn : 0;
-            s->header_due = !MUTANT(RECYCLED_WITH_ITS_HEADER);
+            s->stuck_until_lsn = 0;
+            s->header_due = true;
             g->stats.segments_recycled++;
             spares_adopt(g, s);
             return;
@@ -303,7 +300,7 @@ static void recycle(struct log *g, struct segment *s) {
 
 /* Whether the oldest segment is behind the base that a durable batch named and readers know. */
 static bool oldest_is_dead(const struct log *g, uint64_t below_lsn) {
-    return g->base_index > 0 && (g->segments[0]->first_lsn < below_lsn || MUTANT(RECYCLED_TOO_EARLY));
+    return g->base_index > 0 && g->segments[0]->first_lsn < below_lsn;
 }
 
 /* A reader that stands at the end of a segment's part of the log goes on from that segment. */
@@ -383,10 +380,9 @@ void spares_recycle(struct log *g) {
     log_relock_after_io(g);
     uint64_t kept_from = holds_lowest(g, &holds, below_lsn);
     g->held_count = count_held(g, below_lsn, kept_from);
-    while (oldest_is_dead(g, below_lsn) &&
-           (MUTANT(HELD_FROM_THE_NEXT_ON) ? g->segments[0]->first_lsn : first_above(g, g->segments[0])) <= kept_from) {
+    while (oldest_is_dead(g, below_lsn) && first_above(g, g->segments[0]) <= kept_from) {
         struct segment *s = g->segments[0];
-        if (s->readers > 0 && !MUTANT(RECYCLED_UNDER_A_READ)) {
+        if (s->readers > 0) {
             /* Of content that was there when they began; nobody comes after them. A move has pinned what it reads. */
             if (g->spare_count >= g->spares_reserved) {
                 break;

@@ -6,7 +6,6 @@
 #include <errno.h>
 
 #include "log/log.h"
-#include "mutants/mutants.h"
 #include "log/space/parts.h"
 
 enum { HELD_AGAIN_S = 1 };

@@ -1,7 +1,5 @@
-/* Which mutant this process is. Nothing at all without -DLOGSTORE_MUTANTS. See mutants.h. */
+/* The environment variable LOGSTORE_MUTANT chooses the mutant for the whole process. See mutants.h. */
 #include "mutants/mutants.h"
-
-#ifdef LOGSTORE_MUTANTS
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -13,7 +11,7 @@ enum mutant ls_mutant;
 
 static atomic_ullong strikes;
 
-#define MUTANT_NAME(name, breaks, what) #name,
+#define MUTANT_NAME(name) #name,
 static const char *const names[] = {"", MUTANTS(MUTANT_NAME)};
 
 bool ls_mutant_strikes(void) {
@@ -33,7 +31,7 @@ __attribute__((constructor)) static void choose(void) {
         }
     }
     if (ls_mutant == NO_MUTANT) {
-        (void)fprintf(stderr, "LOGSTORE_MUTANT: %s is none of csrc/mutants/mutants.h\n", wanted);
+        (void)fprintf(stderr, "LOGSTORE_MUTANT: %s is none of tools/mutants.toml\n", wanted);
         _Exit(2);
     }
 }
@@ -43,5 +41,3 @@ __attribute__((destructor)) static void report(void) {
         (void)fprintf(stderr, "mutant %s struck %llu times\n", names[ls_mutant], atomic_load(&strikes));
     }
 }
-
-#endif
