@@ -105,8 +105,8 @@ def test_what_recover_did_is_durable(tmp_path: Path, manager: Any) -> None:
     store.declare_queue("q")
     participant = tpc.Participant(store, transaction_manager=manager)
     leave_in_doubt(participant, manager, b"x")  # voted, and so forced, in a relaxed store too
-    store = disk.crash(ALL_LOST).open(tmp_path / "s", relaxed=True, background=False)
-    disk = Disk(store._system)
+    disk = disk.crash(ALL_LOST)
+    store = disk.open(tmp_path / "s", relaxed=True, background=False)
     tpc.Participant(store, transaction_manager=manager).recover(lambda _: True)
     with disk.crash(ALL_LOST).open(tmp_path / "s") as again:
         assert (again.in_doubt(), contents(again.queue("q"))) == ([], [b"x"])
