@@ -88,8 +88,8 @@ def harm_store(path: Path, truth: Truth, kind: str, rng: random.Random) -> list[
             return [remove(file)]
         case "swapped":
             return swap_sectors(file, near // 512 * 512, 512 * rng.randrange(8, 128))
-        case "header":
-            return [damage_bytes(file, rng.randrange(4000), rng.randbytes(50))]
+        case "header":  # with its magic, or behind its version: a larger version is a newer store's, and refused
+            return [damage_bytes(file, rng.choice((0, 12 + rng.randrange(4000))), rng.randbytes(50))]
         case "record":
             return [damage_bytes(file, offset, bytes(record.length))]
     at = offset + rng.randrange(record.length)
