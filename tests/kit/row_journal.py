@@ -341,8 +341,14 @@ class Writer:
             self.journal.note(["dequeue", *facts])
 
     def delete_queue(self) -> None:
-        kept = next(iter(self.journal.messages.values())).places
-        queue = self.chance.choice([one for one in self.queues() if one.id not in {place.queue_id for place in kept}])
+        kept = {place.queue_id for place in next(iter(self.journal.messages.values())).places}
+        # An open drops work on a deleted queue, and with it a staged message that has no other: in doubt or not.
+        staged = [one for one in self.journal.messages.values() if not one.enqueued and not one.published]
+        kept |= {work[1] for one in staged for work in one.work}
+        others = [one for one in self.queues() if one.id not in kept]
+        if not others:
+            return
+        queue = self.chance.choice(others)
         self.store.delete_queue(queue)
         self.journal.note(["delete_queue", queue.id])
         self.store.declare_queue(f"queue {queue.id} anew")
