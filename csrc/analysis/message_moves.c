@@ -1,7 +1,7 @@
 /*
  * Relocations in a pass over messages. A complete one gives a chain's whole state. Of a chain that is here it is the
  * state that is here already, and is only counted; of one that began before this pass it is all that is known, and from
- * then on the chain is here. See message_rows.h, and replay_moved.c for what makes one complete.
+ * then on the chain is here. See message_rows.h, and replay/moved.c for what makes one complete.
  */
 #include <stdlib.h>
 

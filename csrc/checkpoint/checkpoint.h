@@ -8,8 +8,8 @@
  *   - it is never needed. Whatever goes wrong with one, being written or being read, is counted or reported, and
  *     survived; and on a full disk it is given up before the log is.
  *
- * checkpoint.c has the policy and the order of things, checkpoint_rows.c what is copied from the table,
- * checkpoint_file.c the file, checkpoint_load.c the way back into the table.
+ * checkpoint.c has the policy and the order of things, checkpoint/rows.c what is copied from the table,
+ * checkpoint/file.c the file, checkpoint/load.c the way back into the table.
  */
 #ifndef LOGSTORE_CHECKPOINT_H
 #define LOGSTORE_CHECKPOINT_H
@@ -64,7 +64,7 @@ void checkpoint_stop_thread(struct checkpoints *c); /* lock not held */
 /* Lock held, everything closed but the files: one more if it is worth it. */
 void checkpoint_at_close(struct checkpoints *c);
 
-/* ---- checkpoint_rows.c: from the table to blocks of rows; all with the lock held ---- */
+/* ---- checkpoint/rows.c: from the table to blocks of rows; all with the lock held ---- */
 
 struct row_block {
     struct row_block *next;
@@ -100,7 +100,7 @@ void rows_forget_old_deletions(struct state *state, uint64_t base_lsn);
 /* How many bytes the rows of this message take. */
 uint64_t rows_bytes_of(struct message *m);
 
-/* ---- checkpoint_file.c; without the lock ---- */
+/* ---- checkpoint/file.c; without the lock ---- */
 
 struct checkpoint_file {
     vfs *v;
@@ -117,7 +117,7 @@ int checkpoint_file_write(struct checkpoint_file *f, struct row_block *block, bo
 int checkpoint_file_finish(struct checkpoint_file *f); /* forces it, and renames it into place */
 void checkpoint_file_abandon(struct checkpoint_file *f);
 
-/* ---- checkpoint_load.c ---- */
+/* ---- checkpoint/load.c ---- */
 
 /*
  * Between the scan and the replay. LS_OK: either *used, the table is as at the checkpoint's LSN, and the scan goes on

@@ -1,4 +1,4 @@
-/* The layout of a checkpoint, section 8 of docs/format.md. See format_checkpoint.h. */
+/* The layout of a checkpoint, section 8 of docs/format.md. See format/checkpoint.h. */
 #include "format/checkpoint.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /*
  * Bytes <-> structs, and nothing else: the on-disk layout of docs/format.md lives in format*.c only. format.c has
- * sizes, names and what is no record; format_encode.c and format_decode.c have the records.
+ * sizes, names and what is no record; format/encode.c and format/decode.c have the records.
  *
  * Encoders write into memory that the caller has made large enough (the *_bytes functions say how much) and leave
  * it sealed: header check and checksum filled in. Decoders treat every byte as an attacker's: nothing is read

@@ -1,4 +1,4 @@
-/* What inspect.c and inspect_check.c share. See inspect.c. */
+/* What inspect.c and inspect/check.c share. See inspect.c. */
 #ifndef LOGSTORE_INSPECT_H
 #define LOGSTORE_INSPECT_H
 

@@ -19,7 +19,7 @@
  *
  * Two checks enforce the last rule. log_append asserts that its bytes were reserved since the lock was last let go. And
  * built with -DLOGSTORE_POISON every (waits) function does let go of the lock, and what look-ups have given out moves to
- * other memory (table_move.c; each time at first, later one time in 32), so that a sanitizer reports a stale pointer.
+ * other memory (table/poison.c; each time at first, later one time in 32), so that a sanitizer reports a stale pointer.
  *
  * It knows nothing of messages; store.c gives it records and says what lives in which segment.
  */
@@ -296,7 +296,7 @@ int log_reserve_segment(struct log *g);           /* memory for one more segment
 void log_move_segments(struct log *g); /* the array, and those given out that nothing pins, to other memory */
 #endif
 
-/* spare.c: making, taking and recycling files; spare_policy.c: when, and when to relocate. */
+/* log/space/files.c: making, taking and recycling files; log/space/policy.c: when, and when to relocate. */
 int spares_make(struct log *g, bool zero_fill); /* (waits) one more spare */
 void spares_recycle(struct log *g);             /* (waits) what is dead becomes a spare, or goes */
 int spares_keep(struct log *g);                 /* (waits) recycle, make what is missing, relocate if need be */

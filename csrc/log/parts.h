@@ -1,10 +1,10 @@
-/* What log.c and commit.c share with each other and with nobody else. The lock is held. */
+/* What log/append.c and commit.c share with each other and with nobody else. The lock is held. */
 #ifndef LOGSTORE_LOG_PARTS_H
 #define LOGSTORE_LOG_PARTS_H
 
 #include "log/log.h"
 
-/* log.c: buffers */
+/* log/append.c: buffers */
 uint8_t *log_buffer_at(const struct buffer *b, uint64_t lsn); /* where it stands in the buffer that has it */
 void log_open_buffer(struct log *g);                          /* one is free */
 void log_seal_open(struct log *g);

@@ -4,7 +4,7 @@
 
 #include "relocate/relocate.h"
 
-/* ---- relocate_times.c: what it learns about when places became visible ---- */
+/* ---- relocate/times.c: what it learns about when places became visible ---- */
 
 enum {
     TIME_INDEXES = 3, /* segments whose batches' times are kept */
@@ -51,7 +51,7 @@ void times_learn(struct mover *v, uint64_t id, uint64_t start_lsn, uint64_t inli
 uint64_t times_known(const struct move_times *t, uint64_t order_lsn); /* 0: not known */
 void times_free(struct mover *v);
 
-/* ---- relocate_state.c ---- */
+/* ---- relocate/state.c ---- */
 
 /* What a relocation tells of a chain that no single record can hold. */
 struct chain_state {
@@ -98,7 +98,7 @@ uint16_t chain_start_flags(const struct message *m);
 /* The message, if its start record is still the one at this LSN. */
 struct message *chain_still_there(const struct mover *v, uint64_t id, uint64_t start_lsn);
 
-/* ---- relocate_long.c ---- */
+/* ---- relocate/long.c ---- */
 
 /* (waits) Whatever of a chain of several records lies in the victim: its start, chunks, and the records of its state. */
 int move_long(struct mover *v, uint64_t id);

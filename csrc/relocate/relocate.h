@@ -1,4 +1,4 @@
-/* Moving what lives in a segment to the head of the log; relocate.c says how, spare_policy.c says when. */
+/* Moving what lives in a segment to the head of the log; relocate.c says how, log/space/policy.c says when. */
 #ifndef LOGSTORE_RELOCATE_H
 #define LOGSTORE_RELOCATE_H
 

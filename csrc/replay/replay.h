@@ -57,7 +57,7 @@ void replay_drop_work_on_deleted(const struct replay *p);
 int replay_add_work(const struct replay *p, const struct record *r, uint32_t number, uint64_t tx_id,
                     const struct work *like);
 
-/* replay_moved.c: MESSAGE_RELOCATED, TX_RELOCATED, and copies. */
+/* replay/moved.c: MESSAGE_RELOCATED, TX_RELOCATED, and copies. */
 int replay_copied_start(struct replay *p, const struct record *r);
 int replay_relocated(struct replay *p, const struct record *r);
 int replay_tx_relocated(const struct replay *p, const struct record *r);

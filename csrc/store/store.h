@@ -99,7 +99,7 @@ int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, c
 /* (waits) Takes back what was staged, keeping the failure that led to it. */
 int message_fail_and_unstage(ls_store *store, uint64_t id);
 
-/* transaction.c */
+/* store/transactions.c */
 struct tx *tx_of(const ls_tx *handle); /* lock held: as it is now; NULL: it has ended */
 /* Around a call on a handle, or on none: store_enter and store_leave, and the handle stays until the end. */
 int work_enter(ls_store *store, ls_tx *handle);
@@ -115,7 +115,7 @@ int recover_give_to_log(struct log *g, const struct state *s);
 /* inspect.c */
 void inspection_free(struct inspection *i);
 int inspection_dir(const struct inspection *i); /* of the store that it looks at */
-/* cursor.c: a few places of a deleted queue; false when none is left. */
+/* store/queues.c: a few places of a deleted queue; false when none is left. */
 bool queue_sweep(ls_store *store, struct queue *q);
 /* serve.c: the catalog's queue ids, a copy in order; NULL: no memory. Which of them the log contradicts. */
 uint32_t *serve_sorted_ids(const uint32_t *queue_ids, size_t n);

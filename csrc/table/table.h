@@ -228,7 +228,7 @@ struct slab {
 #ifdef LOGSTORE_POISON
 enum { GIVEN_OUT = 4 };
 
-/* What look-ups gave out since the lock was last let go: the last of each kind. See table_move.c. */
+/* What look-ups gave out since the lock was last let go: the last of each kind. See table/poison.c. */
 struct given_out {
     uint32_t slabs[GIVEN_OUT];
     uint32_t queues[GIVEN_OUT]; /* their slots */
@@ -356,7 +356,7 @@ bool message_prepare_places(struct message *m, uint32_t more);
 void message_add_place(struct table *t, struct message *m, struct place place);
 void message_drop_place(struct table *t, struct message *m, uint32_t queue_id); /* from the list only */
 
-/* queue.c */
+/* table/queues.c */
 struct queue *table_queue(const struct table *t, uint32_t id); /* not a deleted one; or NULL */
 struct queue *table_queue_again(struct table *t, uint32_t id); /* the same, quicker for the one asked for before */
 struct queue *table_any_queue(const struct table *t, uint32_t id);
@@ -375,7 +375,7 @@ void cursor_step(struct cursor *c);
 void cursor_start(struct cursor *c, struct queue *q, int kind);
 void cursor_stop(struct cursor *c);
 
-/* transaction table, in txs.c */
+/* transaction table, in table/transactions.c */
 struct tx *table_tx(const struct table *t, uint64_t id);
 struct tx *table_tx_at(const struct table *t, uint32_t number, uint64_t id); /* the same, for who knows its slot */
 struct tx *table_find_xid(const struct table *t, const struct xid *x);       /* an open one with it */

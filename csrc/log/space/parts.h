@@ -1,4 +1,4 @@
-/* What spare.c (segment files, and how many the log needs) and spare_policy.c (when they are made and moved) share. */
+/* Shared by files.c (segment files, and how many the log needs) and policy.c (when they are made and moved). */
 #ifndef LOGSTORE_SPARE_PARTS_H
 #define LOGSTORE_SPARE_PARTS_H
 
