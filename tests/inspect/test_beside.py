@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TIMEOUT_S = 200
+RECYCLED = 3  # segments at least, while the readers read
 
 # Reads the log again and again until told to stop; prints a line for each time: how it ended, where it was to end, what
 # it saw. With a hold it goes on where it stopped, else it begins at the base.
@@ -118,11 +119,12 @@ def test_readers_in_other_processes_see_what_was_written_and_nothing_else(tmp_pa
         for name, options in (("free", ("free",)), ("slow", ("free", "no read ahead")), ("held", ("held",))):
             readers[name] = reader(writer.store_dir, stop, *options)
         writer.wait_for(150_000)
+        writer.wait_for_recycling(RECYCLED)
         stop.touch()
         said = {name: process.communicate(timeout=TIMEOUT_S) for name, process in readers.items()}
         counted = writer.end()
     truth = Truth(writer.journal)
-    assert counted["segments_recycled"] > 3
+    assert counted["segments_recycled"] > RECYCLED
     for name, process in readers.items():
         assert process.returncode == 0, said[name][1]
         rounds = [json.loads(line) for line in said[name][0].splitlines()]

@@ -43,6 +43,7 @@ class Writer:
         self.number = seed * 1_000_000
         self.live: list[tuple[int, str]] = []
         self.journal = journal.open("a", encoding="ascii")
+        self.recycled = journal.with_suffix(".recycled")
 
     def note(self, first_lsn: int, end_lsn: int, made: list[Any], gone: list[Any], doubt: str = "") -> None:
         """One event, whose record is in [first_lsn, end_lsn)."""
@@ -121,6 +122,8 @@ class Writer:
                 self.prepare(b"late")
             if rounds % 500 == 0 and kept:
                 self.live.append(kept.pop())
+            if rounds % 100 == 0:
+                self.recycled.write_text(str(self.store.stats()["segments_recycled"]))
         self.store.force()
 
 
@@ -152,6 +155,19 @@ class Running(NamedTuple):
             assert self.process.poll() is None, "the writer died"
             assert time.monotonic() < until, "the writer does not get on"
             time.sleep(0.005)
+
+    def wait_for_recycling(self, segments: int) -> None:
+        """Until it has recycled more segments than this; whoever holds segments has to move on meanwhile."""
+        until = time.monotonic() + TIMEOUT_S
+        while not self.recycled.exists() or int(self.recycled.read_text() or 0) <= segments:
+            assert self.process.poll() is None, "the writer died"
+            assert time.monotonic() < until, "the writer recycles nothing"
+            time.sleep(0.005)
+
+    @property
+    def recycled(self) -> Path:
+        """The file in which the writer says how many segments it has recycled."""
+        return self.journal.with_suffix(".recycled")
 
     def end(self) -> dict[str, int]:
         """It closes its store; what it says of it."""
