@@ -71,6 +71,7 @@ def test_a_backup_beside_a_writer_is_the_state_at_the_lsn_it_names(tmp_path: Pat
             writer.wait_for(30_000 * (number + 1))
             target = tmp_path / f"backup{number}"
             reports.append(back_up(writer.store_dir, target, rate_bytes_s=rate))
+        writer.wait_for_recycling(3)
         counted = writer.end()
     assert counted["segments_recycled"] > 3
     assert counted["relocated_bytes"] > 0
