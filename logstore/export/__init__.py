@@ -5,6 +5,22 @@ It may import ``rows``, ``inspect`` and what lies below those.
 
 from __future__ import annotations
 
+from logstore.export.manifest import ExportDamaged, ExportError, ExportGap, ExportLocked, ExportMismatch
 from logstore.export.run import ExportReport, Run, export, held_for, hold_for, plan_export
+from logstore.export.verification import VerifyReport, verify
 
-__all__ = ["ExportReport", "Run", "export", "held_for", "hold_for", "plan_export"]
+__all__ = [
+    "ExportDamaged",
+    "ExportError",
+    "ExportGap",
+    "ExportLocked",
+    "ExportMismatch",
+    "ExportReport",
+    "Run",
+    "VerifyReport",
+    "export",
+    "held_for",
+    "hold_for",
+    "plan_export",
+    "verify",
+]

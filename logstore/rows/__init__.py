@@ -3,3 +3,9 @@
 :mod:`logstore.arrow` is its public face. It may import ``inspect`` and what lies below that, and imports pyarrow only
 when rows are asked for.
 """
+
+from __future__ import annotations
+
+from logstore.rows.messages import MessageScan
+
+__all__ = ["MessageScan"]

@@ -10,12 +10,16 @@ import json
 import os
 import subprocess
 import sys
+from difflib import unified_diff
 from typing import TYPE_CHECKING
 
 import pytest
 
+import logstore
+from kit.public_listing import LISTING, listing
 from kit.public_surface import NEEDS_A_JVM, modules, surface
 from kit.stores import ROOT
+from logstore import cli
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,3 +64,25 @@ def test_the_driver_finds_an_error_of_another_type_one_that_names_nothing_and_on
     assert not names(TypeError("an int is wanted, not None"), "message_id")
     assert not names(OptionError("it is too large"), "limit")
     assert names(UnknownQueue("there is no such queue; declare it first"), "queue")
+
+
+def changes(was: str, now: str) -> str:
+    return "\n".join(unified_diff(was.splitlines(), now.splitlines(), "the listing", "the package", n=0, lineterm=""))
+
+
+def test_names_signatures_commands_options_and_exit_statuses_are_the_ones_that_the_listing_has() -> None:
+    changed = changes(LISTING.read_text("utf-8"), listing())
+    assert not changed, f"{changed}\nif that is meant: cd tests && PYTHONPATH=.. python -m kit.public_listing"
+
+
+def test_the_listing_notices_a_changed_default_option_and_exit_status(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tail = cli.command.commands["tail"]
+    monkeypatch.setattr(tail, "params", [each for each in tail.params if each.name != "watch"])
+    monkeypatch.setattr(cli, "CANNOT_OPEN", 4)
+    monkeypatch.setitem(logstore.open.__kwdefaults__, "create", False)
+    changed = changes(LISTING.read_text("utf-8"), listing())
+    assert "-logstore tail --watch: " in changed
+    assert "+NotAStore: exit status 4" in changed
+    assert "+logstore.open(store_dir, *, create=False, " in changed
