@@ -201,6 +201,7 @@ layout: setup
 	@$(BIN)/ruff format --check --quiet . || { echo "logstore: run 'make format'" >&2; exit 1; }
 	@$(BIN)/python tools/cdata_lint.py
 	@$(BIN)/python tools/include_lint.py
+	@$(BIN)/python tools/core_stub.py --check
 	@$(BIN)/lint-imports --no-cache > build/lint-imports.log 2>&1 || { cat build/lint-imports.log; exit 1; }
 	@if command -v clang-format >/dev/null 2>&1; then clang-format --dry-run -Werror $(ALL_C); \
 		else $(call LOUDLY,clang-format is not here: the C code's layout was NOT checked); fi
@@ -216,6 +217,7 @@ tidy:
 format: setup ## let ruff and clang-format lay the code out
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format --quiet .
+	@$(BIN)/python tools/core_stub.py
 	@if command -v clang-format >/dev/null 2>&1; then clang-format -i $(ALL_C); \
 		else $(call LOUDLY,clang-format is not here: the C code was left as it is); fi
 

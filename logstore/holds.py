@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
+    from logstore._core import ls_hold_ptr
+
 __all__ = ["LASTS_S", "LIMIT_BYTES", "Hold", "HoldInfo", "LogRecycled", "hold", "list_holds"]
 
 LIMIT_BYTES: Final = 1 << 30
@@ -92,8 +94,8 @@ class Hold:
     Usable from several threads. A forked child has no part in it.
     """
 
-    def __init__(self, handle: Any, store_dir: Path, lasts_us: int) -> None:
-        self._c = handle
+    def __init__(self, handle: ls_hold_ptr, store_dir: Path, lasts_us: int) -> None:
+        self._c: ls_hold_ptr | None = handle
         self._pid = os.getpid()
         self._lock = Lock("the hold")
         self._lasts_us = lasts_us
@@ -105,7 +107,7 @@ class Hold:
         with self._lock:
             return filled("ls_hold_info", lambda info: lib.ls_hold_describe(self._usable(), info))
 
-    def _usable(self) -> Any:
+    def _usable(self) -> ls_hold_ptr:
         """The core's handle; under the lock, for as long as it is used."""
         if self._c is None:
             raise StoreClosed("this hold was released: take another one")

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
+    from logstore._core import ls_store_ptr
+
 __all__ = ["Inspection", "OpenTransaction", "Pace", "QueueLife", "Work"]
 
 STEP_BYTES: Final = 4 << 20  # read between two looks at the clock, and for Ctrl-C
@@ -152,7 +154,7 @@ class Inspection:
     ) -> None:
         self.path = arguments.path("store_dir", store_dir)
         self._flags = (lib.LS_INSPECT_CHECK if checked else 0) | (lib.LS_INSPECT_DIRECT if direct else 0)
-        self._handle: Any = None
+        self._handle: ls_store_ptr | None = None
         self._open(0 if checkpoint else lib.LS_INSPECT_NO_CHECKPOINT)
 
     def _open(self, flags: int) -> None:
@@ -176,13 +178,13 @@ class Inspection:
             self._handle = None
 
     @property
-    def _c(self) -> Any:
+    def _c(self) -> ls_store_ptr:
         if self._handle is None:
             raise StoreClosed("this inspection is closed: make another one")
         return self._handle
 
     @property
-    def handle(self) -> Any:
+    def handle(self) -> ls_store_ptr:
         """The core's ``ls_store``, for what reads it."""
         return self._c
 

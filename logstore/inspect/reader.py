@@ -165,7 +165,7 @@ class Reader:
         if hold is not None and hold.path.absolute() != self.path.absolute():
             raise OptionError(f"the hold {hold.name} is on {hold.path}, and not on {self.path}: take one there")
         made = self._open(permissive=permissive) if hold is None or permissive else hold.open_reader(from_lsn)
-        self._c: Any = ffi.gc(made, lib.ls_reader_close)
+        self._c = ffi.gc(made, lib.ls_reader_close)
         self.info = ReaderInfo.from_c(filled("ls_reader_info", lambda info: lib.ls_reader_describe(self._c, info)))
         self._seeds: dict[tuple[int, int], int] = {}
 

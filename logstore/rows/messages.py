@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from logstore._core import ls_message_rows_ptr
     from logstore.holds import Hold
 
 __all__ = ["OUTCOMES", "REST_KEY", "MessageScan"]
@@ -90,7 +91,7 @@ class MessageScan:
             made = ffi.new("ls_message_rows **")
             ids = ffi.new("uint32_t[]", named)
             check(lib.ls_message_rows_new(start, self.stop_lsn, ids, len(named), rows, made))
-            self._c: Any = ffi.gc(made[0], lib.ls_message_rows_free)
+            self._c: ls_message_rows_ptr | None = ffi.gc(made[0], lib.ls_message_rows_free)
             self._began = False
             if seed is not None:
                 self._seed(seed)
@@ -149,7 +150,7 @@ class MessageScan:
 
     # ---- From C to Arrow
 
-    def _handle(self) -> Any:
+    def _handle(self) -> ls_message_rows_ptr:
         if self._c is None:
             raise StoreClosed("this scan is closed: make another one")
         return self._c
@@ -205,7 +206,7 @@ class MessageScan:
         except ValueError:
             raise OptionError(f"the {REST_KEY.decode()} of seed is not what a pass left") from None
         if told:
-            check(lib.ls_message_rows_seed_rest(self._c, told, len(told)))
+            check(lib.ls_message_rows_seed_rest(self._handle(), told, len(told)))
         arrow = require("arrow", "pyarrow")
         wanted = arrow.schema([("id", arrow.int64()), ("state", arrow.binary())])
         for batch in table.select(["id", "state"]).cast(wanted).to_batches():
@@ -215,7 +216,7 @@ class MessageScan:
             at, offsets = _address(ids.buffers()[1], "int64_t *"), _address(states.buffers()[1], "int32_t *")
             values = _address(states.buffers()[2], "uint8_t *")
             rows = batch.num_rows
-            check(lib.ls_message_rows_seed_all(self._c, at + ids.offset, values, offsets + states.offset, rows))
+            check(lib.ls_message_rows_seed_all(self._handle(), at + ids.offset, values, offsets + states.offset, rows))
 
 
 def _address(buffer: pa.Buffer | None, kind: str) -> Any:

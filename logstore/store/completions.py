@@ -14,7 +14,7 @@ import contextlib
 import os
 import select
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from logstore import errors
 from logstore._core import ffi, lib
@@ -26,6 +26,8 @@ from logstore.core.threads import Worker, log_error, start
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from logstore._core import ls_store_ptr
+
 _ENDS_PROCESS = (KeyboardInterrupt, SystemExit)
 _What = TypeVar("_What")
 _STOP_POLL_MS = 1000  # a thread that missed its last event still ends
@@ -36,7 +38,7 @@ class _Loop:
     core. Used in that loop's thread only; ``lsns`` ascends.
     """
 
-    def __init__(self, handle: Any, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, handle: ls_store_ptr, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.failure: Exception | None = None
         self._c = handle
@@ -119,7 +121,7 @@ class Completions:
     somebody first asks.
     """
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, handle: ls_store_ptr) -> None:
         self._c = handle
         self._lock = Lock("the store's list of callbacks")
         self._callbacks: tuple[Callable[[int | Exception], object], ...] = ()  # replaced as a whole

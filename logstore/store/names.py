@@ -27,6 +27,7 @@ from logstore.store.queues import Queue
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, MutableMapping
 
+    from logstore._core import ls_store_ptr
     from logstore.catalog.catalog import BindingRow, Catalog, QueueRow
     from logstore.catalog.rows import StoredQueue
     from logstore.store.message_store import MessageStore
@@ -37,7 +38,7 @@ _ONE_QUEUE: Final = (Queue, str)
 class Names:
     """What :class:`~logstore.MessageStore` has of the catalog."""
 
-    _c: Any
+    _c: ls_store_ptr
     _pid: int
     _closed: bool
     _catalog: Catalog | None

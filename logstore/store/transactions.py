@@ -18,12 +18,13 @@ from logstore.core.xid import Xid, xid_from_c
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from logstore._core import Pointer, ls_tx_info_ptr, ls_tx_ptr
     from logstore.store.message_store import MessageStore
 
 _STATES: Final = {1: "active", 2: "ended", 3: "prepared", 4: "committed", 5: "rolled_back"}
 
 
-def new_handle() -> Any:
+def new_handle() -> Pointer[ls_tx_ptr]:
     """Where the core puts a transaction's handle: it is freed with this, from the moment at which the core sets it.
 
     So a signal handler's exception right after the core's call leaves no transaction that nobody can end; and none
@@ -38,7 +39,7 @@ class Transaction:
     Made by ``store.begin()`` or ``store.transaction()``; passed to the store's operations as ``transaction=``.
     """
 
-    def __init__(self, store: MessageStore, made: Any) -> None:
+    def __init__(self, store: MessageStore, made: Pointer[ls_tx_ptr]) -> None:
         self._store = store
         self._made = made  # of new_handle()
         self._handle = made[0]
@@ -55,7 +56,7 @@ class Transaction:
         ffi.release(self._made)  # which rolls back, and queues are to look for what that has unlocked
         self._store._releases.abandoned()
 
-    def _describe(self, info: Any) -> None:
+    def _describe(self, info: ls_tx_info_ptr) -> None:
         lib.ls_tx_describe(self._handle, info)
 
     @property
