@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import shutil
 import signal
@@ -37,6 +38,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # pytest-timeout stops looking once a test has failed, so a fixture that waits behind it would wait for ever.
 STOPPED_S = 1200
+
+
+def pytest_collection_finish() -> None:
+    """Keeps what was imported and collected out of every later collection of garbage: some tests collect often."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -25,7 +25,7 @@ from logstore import MessageStore, Transaction, Xid
 from logstore.errors import OutcomeUnknown, StoreError
 
 BODY = bytes(1024)
-SEGMENT = 4 << 20  # a batch holds an eighth of it: more than the largest transaction here
+SEGMENT = 1 << 20  # a batch holds an eighth of it: more than the largest transaction here
 WRITE_AND_FORCE = [1, 2]
 
 
