@@ -1,4 +1,5 @@
-# Two commands matter: `make run` starts a broker, `make test` shows that all of this works.
+# Two commands matter: `make run` starts a broker, `make test` checks everything that a change can break. `make check`
+# holds the long checks behind it.
 #
 # Everything is made inside the checkout (.venv, build); nothing needs root. What is up to date is not made again,
 # so that without a network everything already made goes on working. A missing tool is named in one plain line.
@@ -34,7 +35,7 @@ C_FLAGS := -std=c11 -g -D_GNU_SOURCE -Wall -Wextra -pthread -Icsrc/include -Icsr
 .PHONY: help
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
-		printf '  make %-10s %s\n' "$$name" "$$text"; done
+		printf '  make %-21s %s\n' "$$name" "$$text"; done
 
 # ---- What must be there before anything is attempted --------------------------------------------------------------
 
@@ -135,26 +136,47 @@ demo: $(if $(wildcard $(FULL)),$(FULL),$(DEMO)) $(EXTENSION) ## the tour: broker
 .PHONY: setup
 setup: $(FULL) $(EXTENSION) ## the full environment in .venv: every extra in use and every test tool
 
-# What needs no Python goes on beside the installation, as many pieces at once as there are cores.
-.PHONY: test
-test: ## set everything up and run every check (all but the slow tests)
-	+@$(SUBMAKE) --output-sync=line STAGE=checks lint strict ctest sanitize
+# Checks that need no Python run while it is being installed, on all cores.
+.PHONY: test check
+test: ## set everything up and check what a change can break: lint, compilers, C and Python tests
+	+@$(SUBMAKE) --output-sync=line STAGE=checks lint strict ctest
 	+@$(SUBMAKE) pytest
-	+@$(SUBMAKE) --output-sync=target STAGE=memory pytest-overwritten pytest-asan
-	+@$(SUBMAKE) proof
+	@echo "make test: passed; the long checks are 'make check'"
 
-# One worker more than there are cores, since the tests often wait; those with Spark after them in one process, since a
-# session takes all cores. With arguments of one's own all in one process, so that they may be --pdb, -s or a single test.
-.PHONY: pytest
+check: ## the long checks: sanitizers, slow tests and the proof
+	+@$(SUBMAKE) --output-sync=line STAGE=sanitize sanitize pytest-overwritten pytest-asan
+	+@$(SUBMAKE) test-slow
+	+@$(SUBMAKE) proof
+	@echo "make check: passed"
+
+# A C test program needs no Python.
+.PHONY: test-one
+test-one: $(if $(T),$(if $(wildcard csrc/tests/unit/$(T).c),,setup)) ## one test: a file or a part of a name (T=test_queues)
+	+@if [ -z '$(T)' ]; then echo "logstore: which one? make test-one T=test_queues" >&2; exit 2; \
+	elif [ -e 'csrc/tests/unit/$(T).c' ]; then $(SUBMAKE) VARIANT=plain 'run-$(T)'; \
+	elif [ -e '$(firstword $(subst ::, ,$(T)))' ]; then $(BIN)/python -m pytest -q '$(T)' $(PYTEST_ARGS); \
+	elif [ -n '$(FILES_OF_T)' ]; then $(BIN)/python -m pytest -q $(FILES_OF_T) $(PYTEST_ARGS); \
+	else $(BIN)/python -m pytest -q -k '$(T)' $(PYTEST_ARGS); fi
+
+# Workers wait often, so there is one more than there are cores. The tests with Spark share one session, in one process that
+# runs with the workers; its output is kept until it ends. With PYTEST_ARGS all run in one process, for --pdb or -s.
+.PHONY: pytest pytest-workers pytest-spark
 pytest: setup ## the Python tests alone (PYTEST_ARGS=...)
 ifeq ($(PYTEST_ARGS),)
-	@$(BIN)/python -m pytest -q -m 'not slow and not spark' $(WORKERS)
-	@$(BIN)/python -m pytest -q -m 'not slow and spark' tests
+	+@$(SUBMAKE) STAGE=pytest pytest-workers pytest-spark
 else
 	@$(BIN)/python -m pytest -q -m 'not slow' $(PYTEST_ARGS)
 endif
 
-# Each a fixed part in `make test`; all with MEMORY_ARGS=--all, as the torture runs them.
+pytest-workers:
+	@$(BIN)/python -m pytest -q -m 'not slow and not spark' $(WORKERS)
+
+pytest-spark:
+	@if $(BIN)/python -m pytest -q -m 'not slow and spark' tests > build/pytest-spark.log 2>&1; \
+		then echo "with Spark: $$(tail -n 1 build/pytest-spark.log)"; \
+		else cat build/pytest-spark.log; echo "with Spark: FAILED" >&2; exit 1; fi
+
+# Each a fixed part in `make check`; all with MEMORY_ARGS=--all, as the torture runs them.
 .PHONY: pytest-overwritten pytest-asan
 pytest-overwritten: setup ## Python tests where freed memory is overwritten (MEMORY_ARGS=--all)
 	@$(BIN)/python tools/memory_tests.py overwritten $(MEMORY_ARGS)
@@ -182,7 +204,7 @@ torture: proof-programs ## all of that and the long tests, for so many seconds (
 
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes
-	@$(BIN)/python -m pytest -q -m slow $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -m slow $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(WORKERS))
 
 .PHONY: bench
 bench: $(BENCH) $(EXTENSION) ## measure the store beside others (BENCH_ARGS=--quick, --help ...)
@@ -269,6 +291,7 @@ clean: ## remove what was built and cached; .venv and stores stay
 
 COMMA := ,
 LOUDLY = echo "logstore: SKIPPED: $(1)" >&2
+FILES_OF_T = $(shell find tests -name '$(T).py')
 WORKERS = $(if $(filter-out 1,$(JOBS)),-n $(shell expr $(JOBS) + 1) --dist worksteal)
 SUBMAKE = $(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),,-j$(JOBS))
 
