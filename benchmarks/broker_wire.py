@@ -29,13 +29,11 @@ _END: Final = 0xCE
 
 CHANNEL: Final = 1
 ACK_INDEX: Final = commands.Basic.Ack.index
-NACK_INDEX: Final = commands.Basic.Nack.index
 DELIVER_INDEX: Final = commands.Basic.Deliver.index
 CANCEL_OK_INDEX: Final = commands.Basic.CancelOk.index
 CONSUME_OK_INDEX: Final = commands.Basic.ConsumeOk.index
 
 PERSISTENT: Final = commands.Basic.Properties(delivery_mode=2)
-SOCKET_BYTES: Final = 1 << 20
 READ_BYTES: Final = 1 << 18
 
 

@@ -92,16 +92,3 @@ class Results:
             known = {name: row[name] for name in Row.__dataclass_fields__}
             made.rows[(row["suite"], row["engine"], row["work"], row["mode"], row["content_bytes"])] = Row(**known)
         return made
-
-
-def quotient(
-    name: str, above: Row | None, below: Row | None, target: float | None = None, *, at_least: bool = True
-) -> Quotient | None:
-    """Turn by turn; None where one of them was not measured."""
-    if above is None or below is None:
-        return None
-    pairs = [(a, b) for a, b in zip(above.samples, below.samples, strict=False) if b > 0]
-    if not pairs:
-        return None
-    samples = [a / b for a, b in pairs]
-    return Quotient(name, above.engine, below.engine, samples, target, at_least)

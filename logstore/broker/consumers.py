@@ -42,7 +42,6 @@ logger = logging.getLogger(__name__)
 UNLIMITED: Final = 1 << 30
 OVERSHOOT_BYTES: Final = 256 * 1024  # of deliveries, beyond the room that an outbox has
 CONTENT_HEADER_BYTES: Final = 12  # class, weight and body size, before the properties
-GET_INDEX: Final = commands.Basic.Get.index
 
 
 class Consumer:

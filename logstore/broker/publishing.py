@@ -51,7 +51,6 @@ _MANDATORY: Final = 1
 _IMMEDIATE: Final = 2
 _ROUTING_AT: Final = 6  # behind the method id and a reserved short
 _BASIC: Final = commands.Basic.frame_id
-PUBLISH_INDEX: Final = commands.Basic.Publish.index
 _NOTHING_WANTED: Final = Properties(None, None)
 
 

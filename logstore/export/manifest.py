@@ -46,7 +46,6 @@ INTENT: Final = "_intent.json"
 STAGING: Final = "_staging"
 LOCK: Final = "_LOCK"
 OPEN_FILE: Final = "open/open.parquet"
-DATASETS: Final = ("records", "messages", "open")
 MANIFEST_VERSION: Final = 1
 SCHEMA_VERSION: Final = 1
 """Of the columns; a later one may have more."""

@@ -122,14 +122,15 @@ def test_prepare_and_its_outcome_are_two_forces(outcome: str, tmp_path: Path) ->
     assert transaction._store.stats()["syncs"] - before == 2
 
 
-def test_what_is_done_in_a_transaction_touches_no_disk(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begin", [local, distributed])
+def test_what_is_done_in_a_transaction_touches_no_disk(begin: Begin, tmp_path: Path) -> None:
     disk = Disk()
     store = disk.open(tmp_path / "s", segment_size=SEGMENT, background=0)
     store.publish_many(store.declare_queue("q"), [BODY] * 50)
     store.force()
     before = store.stats()["syncs"]
     disk.fail(1, errno.EIO, forever=True)
-    transaction = store.begin()
+    transaction = begin(store)
     work(store, transaction, 100)
     disk.fail(0, 0)
     assert store.stats()["syncs"] == before

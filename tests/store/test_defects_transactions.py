@@ -1,7 +1,7 @@
 """The defects of this design's predecessor in their transactional forms; see test_defects.py.
 
-The numbers are those of the list in the design. A restart is a power cut on the simulated disk, or a killed process
-where it is the file system that counts.
+The numbers are those of the list in the design; 10, what an outcome costs, is in test_commit_cost.py. A restart is a
+power cut on the simulated disk, or a killed process where it is the file system that counts.
 """
 
 from __future__ import annotations
@@ -300,21 +300,6 @@ def test_9_and_11_content_is_loaded_whole_or_empty_while_its_transaction_is_open
     store.in_doubt()[0].commit()
     assert contents(store.queue("q")) == data
     store.close()
-
-
-def test_10_a_distributed_transaction_of_any_size_costs_one_force_for_each_promise(store: MessageStore) -> None:
-    queue = store.declare_queue("q")
-    store.publish(queue, b"warm")
-    tx = store.begin(Xid(1, b"g"))
-    syncs = store.stats()["syncs"]
-    for number in range(100):
-        store.publish(queue, b"%d" % number, transaction=tx)
-    tx.end()
-    assert store.stats()["syncs"] == syncs
-    tx.prepare()
-    assert store.stats()["syncs"] == syncs + 1
-    tx.commit()
-    assert store.stats()["syncs"] == syncs + 2
 
 
 def test_12_a_bad_record_never_turns_the_outcomes_behind_it_into_rollbacks(path: Path) -> None:

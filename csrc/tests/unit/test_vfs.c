@@ -71,14 +71,17 @@ static void names_are_single_components(const place *p) {
     int f;
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        check(p->v->open(p->v, p->dir, bad[i], 0) == -EINVAL);
         check(p->v->open(p->v, p->dir, bad[i], VFS_WRITE | VFS_CREATE) == -EINVAL);
         check(p->v->open_subdir(p->v, p->dir, bad[i], 1) == -EINVAL);
         check(p->v->unlink(p->v, p->dir, bad[i]) == -EINVAL);
         check(p->v->rename(p->v, p->dir, bad[i], "ok") == -EINVAL);
+        check(p->v->rename(p->v, p->dir, "ok", bad[i]) == -EINVAL);
     }
     memset(long_name, 'n', sizeof long_name);
     long_name[sizeof long_name - 1] = '\0';
     check(create(p, long_name) == -ENAMETOOLONG);
+    check(p->v->unlink(p->v, p->dir, long_name) == -ENAMETOOLONG);
     long_name[VFS_NAME_MAX] = '\0';
     f = create(p, long_name);
     require(f >= 0);
