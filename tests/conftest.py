@@ -36,6 +36,10 @@ settings.load_profile("unhurried")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Plain pytest works in a fresh clone. After a change of the core, make builds the extension anew.
+if not list((ROOT / "logstore").glob("_core*.so")):
+    subprocess.run([sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"], cwd=ROOT, check=True)
+
 # pytest-timeout stops looking once a test has failed, so a fixture that waits behind it would wait for ever.
 STOPPED_S = 1200
 

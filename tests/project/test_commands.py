@@ -1,0 +1,167 @@
+"""What the commands of the Makefile and continuous integration run, and that a page names no other command."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kit.stores import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def recipe(target: str) -> str:
+    """The lines of a target."""
+    found = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
+    assert found is not None, f"there is no target {target}"
+    return found[1]
+
+
+def below(target: str) -> set[str]:
+    """The targets that this one makes."""
+    words = [each for line in re.findall(r"\$\(SUBMAKE\)(.*)", recipe(target)) for each in line.split()]
+    return {word for word in words if "=" not in word and not word.startswith("-")}
+
+
+def program(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+# ---- what a newcomer waits for, and what comes behind it
+
+
+def test_make_test_has_what_a_change_can_break_and_make_check_the_long_checks() -> None:
+    assert below("test") == {"lint", "strict", "ctest", "pytest"}
+    assert "$(SUBMAKE) STAGE=pytest pytest-workers pytest-spark" in MAKEFILE
+    assert below("check") == {"sanitize", "pytest-overwritten", "pytest-asan", "test-slow", "proof"}
+
+
+def test_every_python_test_is_in_one_of_the_three_runs() -> None:
+    selected = [recipe(target) for target in ("pytest-workers", "pytest-spark", "test-slow")]
+    marked = [re.search(r"-m (?:'([^']+)'|(slow)) ", lines) for lines in selected]
+    assert [found and (found[1] or found[2]) for found in marked] == [
+        "not slow and not spark",
+        "not slow and spark",
+        "slow",
+    ]
+
+
+# ---- continuous integration
+
+
+@pytest.fixture
+def ci(tmp_path: Path):
+    """Runs .ci/run where make only notes what it is asked for, and fails at one target."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("apt-get", "dpkg", "clang", "clang-format", "clang-tidy", "strace", "valgrind"):
+        program(tools / name, "exit 0")
+
+    def run(failing: str) -> tuple[list[str], subprocess.CompletedProcess[str]]:
+        notes = tmp_path / "notes"
+        notes.unlink(missing_ok=True)
+        program(tools / "make", f'echo "$*" >> {notes}; [ "$*" != "{failing}" ]')
+        environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}
+        done = subprocess.run([ROOT / ".ci" / "run"], env=environment, capture_output=True, text=True, check=False)
+        return notes.read_text().splitlines(), done
+
+    return run
+
+
+def test_ci_runs_make_test_and_then_make_check(ci) -> None:
+    made, done = ci("nothing")
+    assert (made, done.returncode) == (["setup", "test", "check"], 0)
+    assert re.search(r"=== make test: passed in \d+ s", done.stdout)
+    assert re.search(r"=== make check: passed in \d+ s", done.stdout)
+
+
+@pytest.mark.parametrize(("failing", "ran"), [("test", ["setup", "test"]), ("check", ["setup", "test", "check"])])
+def test_ci_stops_at_the_first_command_that_fails_and_names_it(ci, failing: str, ran: list[str]) -> None:
+    made, done = ci(failing)
+    assert (made, done.returncode) == (ran, 1)
+    assert re.search(rf"make {failing} FAILED after \d+ s", done.stderr.splitlines()[-2])
+
+
+# ---- one test
+
+
+def made_one(tmp_path: Path, name: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """`make test-one` with an environment whose python says how it was called."""
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    program(tmp_path / "venv" / "bin" / "python", 'case "$2" in pytest) echo "$*";; esac')
+    for made in ("venv/.installed-everything", "extension", "built"):
+        (tmp_path / made).touch()
+    places = [f"VENV={tmp_path}/venv", f"EXTENSION={tmp_path}/extension", f"BUILT_WITH={tmp_path}/other"]
+    command = ["make", "--no-print-directory", *options, "test-one", f"T={name}", *places]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "called"),
+    [
+        ("test_queues", "-m pytest -q tests/store/test_queues.py"),
+        ("tests/store/test_queues.py", "-m pytest -q tests/store/test_queues.py"),
+        ("tests/store/test_queues.py::test_a", "-m pytest -q tests/store/test_queues.py::test_a"),
+        ("abandoned", "-m pytest -q -k abandoned"),
+    ],
+)
+def test_make_test_one_runs_a_file_a_test_or_what_has_the_name(tmp_path: Path, name: str, called: str) -> None:
+    assert made_one(tmp_path, name).stdout.splitlines()[-1] == called
+
+
+def test_make_test_one_runs_a_c_program_without_python(tmp_path: Path) -> None:
+    done = made_one(tmp_path, "test_vfs", "--dry-run")
+    assert "build/c/plain/test_vfs" in done.stdout
+    assert "setup.py" not in done.stdout
+
+
+def test_make_test_one_without_a_name_says_how_to_give_one(tmp_path: Path) -> None:
+    done = made_one(tmp_path, "")
+    assert done.returncode == 2
+    assert "make test-one T=test_queues" in done.stderr
+
+
+@pytest.mark.slow
+def test_plain_pytest_runs_one_file_in_a_fresh_clone(tmp_path: Path) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("no git here: a fresh clone was NOT tried")
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/store/test_content.py"],
+        cwd=clone,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list((clone / "logstore").glob("_core*.so"))
+
+
+# ---- what the pages say
+
+
+def test_make_help_names_every_target_of_the_pages_and_the_pages_name_no_other() -> None:
+    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    targets = set(re.findall(r"^  make (\S+)", listed, re.MULTILINE))
+    named = {
+        target
+        for page in PAGES
+        for code in re.findall(r"```\n(.*?)```|`([^`\n]+)`", page.read_text("utf-8"), re.DOTALL)
+        for target in re.findall(r"^make ([a-z][a-z-]*)", "".join(code), re.MULTILINE)
+    }
+    assert {"run", "test", "check", "test-one", "proof", "torture", "bench"} <= named <= targets
+    documented = set(re.findall(r"^([a-z-]+):[^#\n]*## ", MAKEFILE, re.MULTILINE))
+    assert documented == targets
