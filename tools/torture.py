@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "proof"
 PROGRAMS = ROOT / "build" / "c"
 PYTHON = sys.executable
+PYTEST = (PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "worksteal")
 
 #: Below these the fast tier shows less than it promises.
 STATES_MIN, FLIPS_MIN, FUZZ_SECONDS = 500_000, 65_536, 60
@@ -42,6 +43,9 @@ LONG_TESTS = (
     "tests/broker/test_broker_storms.py",
     "tests/broker/test_broker_storms_calls.py",
 )
+
+#: The slow tests take every case only here; below this budget they would leave the others nothing.
+SLOW_TESTS_MIN_S = 1800
 
 
 @dataclass(frozen=True)
@@ -149,9 +153,8 @@ def fast_stages() -> list[list[Job]]:
 def torture_stages(seconds: int) -> list[list[Job]]:
     """All but the explorer, which takes what they leave; five fuzz targets run two at a time."""
     pair = max(4, seconds // 24)
-    long_tests = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "worksteal"]
     return [
-        [Job("long-tests", [*long_tests, *LONG_TESTS], {"LOGSTORE_TORTURE_S": str(max(1, seconds // 120))})],
+        [Job("long-tests", [*PYTEST, *LONG_TESTS], {"LOGSTORE_TORTURE_S": str(max(1, seconds // 120))})],
         [Job("mutants", tool("mutants.py", "--tier", "full", "--seconds", max(4, seconds // 24)))],
         [
             Job("sweeps", proof("sweeps", "--tier", "full", "--seconds", pair)),
@@ -163,7 +166,18 @@ def torture_stages(seconds: int) -> list[list[Job]]:
         ],
         [Job("fuzz", tool("fuzz.py", "--seconds", max(2, seconds // 10), "--jobs", 2))],
         python_memory(max(2, seconds // 10)),
+        slow_tests(seconds),
     ]
+
+
+def slow_tests(seconds: int) -> list[Job]:
+    """The slow tests with every case; `make check` runs a fixed part of them."""
+    if seconds < SLOW_TESTS_MIN_S:
+        print(
+            f"SKIPPED: every case of the slow tests: BUDGET_S is below {SLOW_TESTS_MIN_S}", file=sys.stderr, flush=True
+        )
+        return []
+    return [Job("slow-tests", [*PYTEST, "-m", "slow", "tests"], {"LOGSTORE_TORTURE_S": "1"})]
 
 
 def explore(seconds: float) -> Job:
@@ -174,7 +188,7 @@ def summary(outcomes: Sequence[Outcome]) -> tuple[str, list[str]]:
     """The last line, and what is wrong."""
     by_name = {outcome.name: outcome for outcome in outcomes}
     wrong = [f"{outcome.name} failed" for outcome in outcomes if outcome.status != 0]
-    wrong += [f"{o.name} said nothing" for o in outcomes if not o.said and o.name != "long-tests"]
+    wrong += [f"{o.name} said nothing" for o in outcomes if not o.said and not o.name.endswith("-tests")]
     explorer, mutants = by_name["explorer"], by_name["mutants"]
     sweeps, flips, fuzz = by_name["sweeps"], by_name["bytes"], by_name["fuzz"]
     violations = sum(outcome.count("violations") + outcome.count("crashes") for outcome in outcomes)

@@ -16,6 +16,7 @@ import pytest
 
 from kit import odd_files
 from kit.odd_files import COMMANDS, ODD, TARGETS, WRITING, Said
+from kit.torture import part_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,7 +134,8 @@ def test_an_odd_file_ends_every_command_soon_in_plain_words_and_all_agree(
 def test_any_odd_thing_in_place_of_any_file_ends_every_command_soon_in_plain_words(
     tmp_path: Path, template: Path, file: str
 ) -> None:
-    problems = [one for odd in ODD for one in problems_of(tmp_path, template, file, odd)]
+    odds = part_of(list(ODD), 4, first=FILES.index(file))
+    problems = [one for odd in odds for one in problems_of(tmp_path, template, file, odd)]
     assert not problems, "\n".join(problems)
 
 

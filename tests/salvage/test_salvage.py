@@ -32,6 +32,7 @@ from kit.salvage_cases import (
     truncate,
     wrong,
 )
+from kit.torture import part_of
 from logstore import errors
 from logstore.catalog.places import FILE_NAME
 from logstore.inspect import Reader
@@ -140,7 +141,7 @@ def check_damage(path: Path, truth: Truth, place: Path, kinds: list[str], rng: r
 
 @pytest.mark.slow
 def test_of_much_damage_to_many_stores_recovered_and_lost_part_what_is_known_exactly(tmp_path: Path) -> None:
-    for seed in range(100, 130):
+    for seed in part_of(range(100, 130), 4):
         path = tmp_path / f"store{seed}"
         truth = make_store(path, seed, end=ENDS[seed % 3])
         for turn in range(60):

@@ -22,6 +22,7 @@ import logstore
 from kit.killed import and_then_killed, quick_directory, remove
 from kit.sql_partner import Shop, Step
 from kit.stores import SMALL_SEGMENT, contents
+from kit.torture import tortured
 from logstore import tpc
 from logstore.store import transactions
 from logstore.tpc import join as tpc_join
@@ -209,8 +210,8 @@ def test_a_kill_at_any_step_of_the_commit_leaves_both_or_neither(fresh: Path, wh
 # ---- at each line ----
 
 # Each line takes two or three processes, so all of them take minutes.
-all_of_them = pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
-every = pytest.mark.parametrize("stride", [all_of_them, 17], ids=["every line", "every 17th"])
+most_of_them = pytest.param(1 if tortured() else 5, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
+every = pytest.mark.parametrize("stride", [most_of_them, 17], ids=["many lines", "every 17th"])
 
 
 @every
