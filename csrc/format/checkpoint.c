@@ -125,7 +125,7 @@ static uint64_t block_checksum(const uint8_t *block, const struct checkpoint_hea
 void format_put_checkpoint_block(uint8_t *block, const struct checkpoint_header *h, uint64_t index, uint32_t used,
                                  uint32_t extent) {
     PUT(block, CHECKPOINT_BLOCK, index, (uint32_t)index);
-    PUT(block, CHECKPOINT_BLOCK, used, used);
+    PUT(block, CHECKPOINT_BLOCK, bytes, used);
     memset(block + used, 0, extent - used);
     PUT(block, CHECKPOINT_BLOCK, checksum, block_checksum(block, h, index, extent));
 }
@@ -137,7 +137,7 @@ enum format_result format_get_checkpoint_block(const uint8_t *block, const struc
     if (GET(block, CHECKPOINT_BLOCK, checksum) != block_checksum(block, h, index, extent)) {
         return FORMAT_CHECK;
     }
-    *used = GET(block, CHECKPOINT_BLOCK, used);
+    *used = GET(block, CHECKPOINT_BLOCK, bytes);
     bool possible = GET(block, CHECKPOINT_BLOCK, index) == (uint32_t)index && *used > CHECKPOINT_BLOCK_HEADER_BYTES &&
                     *used <= extent && *used % 8 == 0 && (!last || *used == extent);
     return possible && all_zero(block + *used, extent - *used) ? FORMAT_OK : FORMAT_MALFORMED;
