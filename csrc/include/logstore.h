@@ -634,6 +634,9 @@ int ls_rows_open(ls_reader *reader, const ls_rows_options *options, ls_rows **ro
    in it was asked for, call again. LS_END after the last; LS_CORRUPT where the log is damaged, after all rows before that
    place; LS_RECYCLED. */
 int ls_rows_next(ls_rows *rows, ls_columns **batch);
+/* A column's type: int32, int64, bool, string, binary, time (microseconds in UTC), name (an index of strings), list (of
+   int64); "!" follows where it is never null. NULL: there is no such column. */
+const char *ls_rows_column(unsigned column);
 /* The type that has this number in the type column: 0 if none has (yet: types that this version does not know get theirs
    as they are met). */
 uint16_t ls_rows_type(const ls_rows *rows, unsigned number);
