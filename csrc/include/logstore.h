@@ -552,7 +552,7 @@ typedef struct ls_column {
 size_t ls_columns_get(const ls_columns *columns, ls_column *into, size_t n, uint64_t *rows);
 void ls_columns_free(ls_columns *columns);
 
-/* The columns of records, by number; kinds and meanings stand in docs/spark.md. Of a column that is a dictionary's there is
+/* The columns of records, by number, those of fixed width first; docs/spark.md has their meanings. Of a column that is a dictionary's there is
    the index: type (as ls_rows_type counts), stream (message, transaction, log), queue (into ls_rows_options.named), outcome
    (LS_OUTCOME_...), reason (as in the format, from 0 for accepted). */
 #define LS_ROWS_LSN            0
