@@ -86,8 +86,8 @@ class Interpreter(ABC):
         """The message of a record that is not the first of its chain; None: the record has no effect."""
 
     @abstractmethod
-    def opened(self, lsn: int, tx_id: int) -> Transaction | None:
-        """The transaction of an operation; None: the operation has no effect."""
+    def opened(self, lsn: int, work: Work) -> Transaction | None:
+        """The transaction of an operation, told by the record at ``lsn``; None: the operation has no effect."""
 
     @abstractmethod
     def stepped(self, record: Record) -> Transaction | None:
@@ -368,7 +368,7 @@ class Interpreter(ABC):
 
     def _work(self, lsn: int, message: Message, work: Work) -> None:
         self._name((work.queue_id,))
-        transaction = self.opened(lsn, work.tx_id)
+        transaction = self.opened(lsn, work)
         if transaction is None:
             return
         transaction.last_lsn = max(transaction.last_lsn, work.lsn)

@@ -144,8 +144,9 @@ class Replay(Interpreter):
             self.contradiction(record.lsn, reason)
         transaction.enqueues = body.order_index + len(body.queues)
 
-    def opened(self, lsn: int, tx_id: int) -> Transaction | None:
+    def opened(self, lsn: int, work: Work) -> Transaction | None:
         """A transaction that began below the base is known from its work."""
+        tx_id = work.tx_id
         transaction = self.transactions.get(tx_id)
         if transaction is None:
             if tx_id >= self.base_lsn or tx_id in self.ended:

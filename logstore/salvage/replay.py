@@ -129,9 +129,9 @@ class SalvageReplay(Interpreter):
             message.lost = None
         super().add_content(record, message, body)
 
-    def opened(self, lsn: int, tx_id: int) -> Transaction | None:
+    def opened(self, lsn: int, work: Work) -> Transaction | None:  # noqa: ARG002
         """A transaction without a start is known from its work."""
-        return None if tx_id in self.ended else self._transaction(tx_id, lsn)
+        return None if work.tx_id in self.ended else self._transaction(work.tx_id, work.lsn)
 
     def stepped(self, record: Record) -> Transaction | None:
         """A transaction without a start is known from its steps; an outcome ends only work that is known."""
