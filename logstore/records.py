@@ -7,4 +7,4 @@ This is the public face of :mod:`logstore.codec`, whose files say what always ho
 from __future__ import annotations
 
 from logstore.codec.records import *  # noqa: F403 - one list of names, that of the module behind
-from logstore.codec.records import __all__
+from logstore.codec.records import __all__  # noqa: F401
