@@ -21,6 +21,7 @@ endif
 # One folder a layer; csrc/tests is linked into test programs only.
 CORE := $(sort $(filter-out csrc/tests/%,$(wildcard csrc/*/*.c csrc/*/*/*.c)))
 CORE_HEADERS := $(sort $(filter-out csrc/tests/%,$(wildcard csrc/*/*.h csrc/*/*/*.h)))
+LAYOUT := csrc/format/layout.def
 SIMULATOR := $(sort $(wildcard csrc/tests/sim/*.c))
 CTESTS := $(sort $(wildcard csrc/tests/unit/test_*.c))
 PROOFS := $(sort $(wildcard csrc/tests/proof/*.c))
@@ -113,7 +114,7 @@ $(BUILT_WITH): FORCE
 # Where many things are made at once, first what is installed, then what it has left to build.
 $(EXTENSION) $(BUILT_WITH): | $(if $(STAGE),$(FULL))
 
-$(EXTENSION): $(CORE) $(CORE_HEADERS) logstore/_build_core.py setup.py $(BUILT_WITH)
+$(EXTENSION): $(CORE) $(CORE_HEADERS) $(LAYOUT) logstore/_build_core.py setup.py $(BUILT_WITH)
 	$(CHECK_TOOLS)
 	@echo "logstore: building the extension module"
 	@[ -e $@ ] || rm -rf build/lib.* build/temp.* # a build that was interrupted leaves files that look made
@@ -353,7 +354,7 @@ $(OUT)/instructions: csrc/tests/guard/instructions.c $(OBJECTS) $(OUT)/.compiled
 $(OUT)/instructions-planted: csrc/tests/guard/instructions.c $(OBJECTS) $(OUT)/.compiled-with FORCE
 	@$(CC) $(FLAGS) -DPLANTED_INSTRUCTIONS=$(PLANTED) -Wl,--wrap=table_add -o $@ $< $(OBJECTS)
 
-$(OUT)/%.ok: csrc/%.c $(CORE_HEADERS) .clang-tidy
+$(OUT)/%.ok: csrc/%.c $(CORE_HEADERS) $(LAYOUT) .clang-tidy
 	@mkdir -p $(@D)
 	@clang-tidy --quiet $< -- $(C_FLAGS) > $@.log 2>&1 || { cat $@.log; exit 1; }
 	@touch $@

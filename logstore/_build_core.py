@@ -136,7 +136,7 @@ def builder() -> FFI:
         PREAMBLE,
         sources=sources,
         include_dirs=["csrc/include", "csrc"],
-        depends=core_files(".h"),
+        depends=core_files(".h") + core_files(".def"),
         extra_compile_args=[*COMPILE_FLAGS, *whole_program, *sanitizers],
         extra_link_args=["-pthread", *whole_program, *sanitizers],
     )

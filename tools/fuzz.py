@@ -73,7 +73,7 @@ def has_libfuzzer() -> bool:
 
 def newest_header() -> float:
     """When any header last changed: every object depends on all of them."""
-    return max(path.stat().st_mtime for path in (ROOT / "csrc").rglob("*.h"))
+    return max(path.stat().st_mtime for path in (ROOT / "csrc").rglob("*") if path.suffix in (".h", ".def"))
 
 
 def coverage_of(source: Path, compiler: list[str]) -> list[str]:

@@ -13,43 +13,6 @@
 
 #define PASSED_BYTES_MAX ((uint64_t)256 << 20) /* without a row; then the caller gets a turn */
 
-static const uint8_t column_kinds[LS_ROWS_COLUMNS] = {
-    [LS_ROWS_LSN] = COLUMN_64,
-    [LS_ROWS_TYPE] = COLUMN_8,
-    [LS_ROWS_STREAM] = COLUMN_8,
-    [LS_ROWS_ID] = COLUMN_64,
-    [LS_ROWS_PREV] = COLUMN_64,
-    [LS_ROWS_EPOCH] = COLUMN_64,
-    [LS_ROWS_TIME] = COLUMN_64,
-    [LS_ROWS_BATCH_LSN] = COLUMN_64,
-    [LS_ROWS_SEGMENT] = COLUMN_64,
-    [LS_ROWS_QUEUE_ID] = COLUMN_64,
-    [LS_ROWS_QUEUE] = COLUMN_32,
-    [LS_ROWS_QUEUE_COUNT] = COLUMN_32,
-    [LS_ROWS_QUEUE_IDS] = COLUMN_LIST,
-    [LS_ROWS_TX_ID] = COLUMN_64,
-    [LS_ROWS_OUTCOME] = COLUMN_8,
-    [LS_ROWS_EFFECT_LSN] = COLUMN_64,
-    [LS_ROWS_EFFECT_TIME] = COLUMN_64,
-    [LS_ROWS_ENQUEUE_LSN] = COLUMN_64,
-    [LS_ROWS_ENQUEUE_TIME] = COLUMN_64,
-    [LS_ROWS_XID] = COLUMN_BYTES,
-    [LS_ROWS_RECORD_BYTES] = COLUMN_32,
-    [LS_ROWS_HEADER_BYTES] = COLUMN_32,
-    [LS_ROWS_CONTENT_BYTES] = COLUMN_64,
-    [LS_ROWS_CONTENT_OFFSET] = COLUMN_64,
-    [LS_ROWS_FLAGS] = COLUMN_32,
-    [LS_ROWS_RELOCATED] = COLUMN_BITS,
-    [LS_ROWS_INLINE_ENQUEUE] = COLUMN_BITS,
-    [LS_ROWS_DELETES] = COLUMN_BITS,
-    [LS_ROWS_DELIVERY_COUNT] = COLUMN_32,
-    [LS_ROWS_REDELIVERED] = COLUMN_BITS,
-    [LS_ROWS_REASON] = COLUMN_8,
-    [LS_ROWS_HEADER] = COLUMN_BYTES,
-    [LS_ROWS_BODY] = COLUMN_BYTES,
-    [LS_ROWS_QUEUE_IDS_ITEM] = COLUMN_64,
-};
-
 static bool asked(const struct ls_rows *rows, unsigned column) { return rows->kinds[column] != COLUMN_ABSENT; }
 
 /* What a record's header and its batch say. */
@@ -65,7 +28,7 @@ static void choose_columns(struct ls_rows *rows) {
         columns |= UINT64_C(1) << LS_ROWS_QUEUE_IDS_ITEM;
     }
     for (unsigned i = 0; i < LS_ROWS_COLUMNS; i++) {
-        rows->kinds[i] = (columns >> i & 1) != 0 ? (enum column_kind)column_kinds[i] : COLUMN_ABSENT;
+        rows->kinds[i] = (columns >> i & 1) != 0 ? row_columns[i].kind : COLUMN_ABSENT;
     }
     rows->bodied = (columns & ~HEADER_COLUMNS) != 0 || rows->options.queue_ids != NULL;
     rows->any = asked(rows, LS_ROWS_QUEUE_IDS) || asked(rows, LS_ROWS_XID) || asked(rows, LS_ROWS_HEADER) ||
@@ -183,6 +146,8 @@ void ls_rows_free(ls_rows *rows) {
     free(rows->values);
     free(rows);
 }
+
+const char *ls_rows_column(unsigned column) { return column < LS_ROWS_COLUMNS ? row_columns[column].type : NULL; }
 
 uint16_t ls_rows_type(const ls_rows *rows, unsigned number) {
     if (number < ROWS_TYPES_KNOWN) {

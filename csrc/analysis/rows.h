@@ -11,6 +11,13 @@ enum {
     ROWS_TYPE_BIT_UNKNOWN = 31,
 };
 
+/* Every column, once: how its values are kept, and its type as ls_rows_column gives it. */
+struct row_column {
+    enum column_kind kind;
+    const char *type;
+};
+extern const struct row_column row_columns[LS_ROWS_COLUMNS];
+
 struct ls_rows {
     ls_reader *reader;
     struct lookback *look;

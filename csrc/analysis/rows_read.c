@@ -3,6 +3,43 @@
 
 #include "os/error.h"
 
+const struct row_column row_columns[LS_ROWS_COLUMNS] = {
+    [LS_ROWS_LSN] = {COLUMN_64, "int64!"},
+    [LS_ROWS_TYPE] = {COLUMN_8, "name!"},
+    [LS_ROWS_STREAM] = {COLUMN_8, "name!"},
+    [LS_ROWS_ID] = {COLUMN_64, "int64"},
+    [LS_ROWS_PREV] = {COLUMN_64, "int64"},
+    [LS_ROWS_EPOCH] = {COLUMN_64, "int64!"},
+    [LS_ROWS_TIME] = {COLUMN_64, "time!"},
+    [LS_ROWS_BATCH_LSN] = {COLUMN_64, "int64!"},
+    [LS_ROWS_SEGMENT] = {COLUMN_64, "int64!"},
+    [LS_ROWS_QUEUE_ID] = {COLUMN_64, "int64"},
+    [LS_ROWS_QUEUE] = {COLUMN_32, "name"},
+    [LS_ROWS_QUEUE_COUNT] = {COLUMN_32, "int32!"},
+    [LS_ROWS_QUEUE_IDS] = {COLUMN_LIST, "list"},
+    [LS_ROWS_TX_ID] = {COLUMN_64, "int64"},
+    [LS_ROWS_OUTCOME] = {COLUMN_8, "name"},
+    [LS_ROWS_EFFECT_LSN] = {COLUMN_64, "int64"},
+    [LS_ROWS_EFFECT_TIME] = {COLUMN_64, "time"},
+    [LS_ROWS_ENQUEUE_LSN] = {COLUMN_64, "int64"},
+    [LS_ROWS_ENQUEUE_TIME] = {COLUMN_64, "time"},
+    [LS_ROWS_XID] = {COLUMN_BYTES, "string"},
+    [LS_ROWS_RECORD_BYTES] = {COLUMN_32, "int32!"},
+    [LS_ROWS_HEADER_BYTES] = {COLUMN_32, "int32"},
+    [LS_ROWS_CONTENT_BYTES] = {COLUMN_64, "int64"},
+    [LS_ROWS_CONTENT_OFFSET] = {COLUMN_64, "int64"},
+    [LS_ROWS_FLAGS] = {COLUMN_32, "int32!"},
+    [LS_ROWS_RELOCATED] = {COLUMN_BITS, "bool!"},
+    [LS_ROWS_INLINE_ENQUEUE] = {COLUMN_BITS, "bool!"},
+    [LS_ROWS_DELETES] = {COLUMN_BITS, "bool!"},
+    [LS_ROWS_DELIVERY_COUNT] = {COLUMN_32, "int32"},
+    [LS_ROWS_REDELIVERED] = {COLUMN_BITS, "bool"},
+    [LS_ROWS_REASON] = {COLUMN_8, "name"},
+    [LS_ROWS_HEADER] = {COLUMN_BYTES, "binary"},
+    [LS_ROWS_BODY] = {COLUMN_BYTES, "binary"},
+    [LS_ROWS_QUEUE_IDS_ITEM] = {COLUMN_64, "int64!"},
+};
+
 #define BIT(column) (UINT64_C(1) << (column))
 
 /* Null unless a record says otherwise. */

@@ -1,6 +1,4 @@
-/*
- * Little-endian numbers at any address, for the files of the codec alone: nobody else knows an offset.
- */
+/* Little-endian numbers at any address, for the files of the codec alone: nobody else knows an offset. */
 #ifndef LOGSTORE_FORMAT_BYTES_H
 #define LOGSTORE_FORMAT_BYTES_H
 
@@ -8,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+
+static inline void put8(uint8_t *at, uint8_t v) { *at = v; }
 
 static inline void put16(uint8_t *at, uint16_t v) {
     at[0] = (uint8_t)v;
@@ -27,6 +27,8 @@ static inline void put64(uint8_t *at, uint64_t v) {
 #endif
     memcpy(at, &v, sizeof v);
 }
+
+static inline uint8_t get8(const uint8_t *at) { return *at; }
 
 static inline uint16_t get16(const uint8_t *at) { return (uint16_t)(at[0] | (at[1] << 8)); }
 

@@ -3,26 +3,39 @@
 
 #include <string.h>
 
-#include "format/bytes.h"
+#include "format/fields.h"
 #include "format/xxh64.h"
 
 static const uint8_t magic[8] = {'L', 'S', 'T', 'R', 'C', 'K', 'P', 'T'};
 
 /* ---- the header ------------------------------------------------------------------------------------------ */
 
+/*
+ *  0          32      40    48          56               64         72           80     88
+ *  | preamble | epoch | lsn | batch_lsn | batch_checksum | base_lsn | file_bytes | salt |
+ *  88           96         104      112          120            128         136  4088       4096
+ *  | created_us | messages | places | operations | transactions | deletions | 0  | checksum |
+ */
 void format_put_checkpoint(uint8_t *into, const struct checkpoint_header *h) {
-    const uint64_t numbers[] = {h->epoch,      h->lsn,          h->batch_lsn,  h->batch_checksum, h->base_lsn,
-                                h->file_bytes, h->salt,         h->created_us, h->messages,       h->places,
-                                h->operations, h->transactions, h->deletions};
     memset(into, 0, CHECKPOINT_HEADER_BYTES);
     memcpy(into, magic, sizeof magic);
-    put32(into + 8, FORMAT_VERSION);
-    put32(into + 12, CHECKPOINT_HEADER_BYTES);
-    memcpy(into + 16, h->uuid, UUID_BYTES);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        put64(into + 32 + 8 * i, numbers[i]);
-    }
-    put64(into + 4088, xxh64(into, 4088, 0));
+    PUT(into, PREAMBLE, format_version, FORMAT_VERSION);
+    PUT(into, PREAMBLE, bytes, CHECKPOINT_HEADER_BYTES);
+    memcpy(into + AT(PREAMBLE, uuid), h->uuid, UUID_BYTES);
+    PUT(into, CHECKPOINT, epoch, h->epoch);
+    PUT(into, CHECKPOINT, lsn, h->lsn);
+    PUT(into, CHECKPOINT, batch_lsn, h->batch_lsn);
+    PUT(into, CHECKPOINT, batch_checksum, h->batch_checksum);
+    PUT(into, CHECKPOINT, base_lsn, h->base_lsn);
+    PUT(into, CHECKPOINT, file_bytes, h->file_bytes);
+    PUT(into, CHECKPOINT, salt, h->salt);
+    PUT(into, CHECKPOINT, created_us, h->created_us);
+    PUT(into, CHECKPOINT, messages, h->messages);
+    PUT(into, CHECKPOINT, places, h->places);
+    PUT(into, CHECKPOINT, operations, h->operations);
+    PUT(into, CHECKPOINT, transactions, h->transactions);
+    PUT(into, CHECKPOINT, deletions, h->deletions);
+    PUT(into, CHECKPOINT, checksum, xxh64(into, AT(CHECKPOINT, checksum), 0));
 }
 
 /* The counts are of rows that stand in the file, so its size bounds them, and all memory that they ask for. */
@@ -48,31 +61,35 @@ enum format_result format_get_checkpoint(const uint8_t *from, size_t available, 
     if (memcmp(from, magic, sizeof magic) != 0) {
         return FORMAT_MAGIC;
     }
-    if (get32(from + 8) > FORMAT_VERSION) {
+    if (GET(from, PREAMBLE, format_version) > FORMAT_VERSION) {
         return FORMAT_NEWER;
     }
     if (available < CHECKPOINT_HEADER_BYTES) {
         return FORMAT_SHORT;
     }
-    memcpy(h->uuid, from + 16, UUID_BYTES);
-    h->epoch = get64(from + 32);
-    h->lsn = get64(from + 40);
-    h->batch_lsn = get64(from + 48);
-    h->batch_checksum = get64(from + 56);
-    h->base_lsn = get64(from + 64);
-    h->file_bytes = get64(from + 72);
-    h->salt = get64(from + 80);
-    h->created_us = get64(from + 88);
-    h->messages = get64(from + 96);
-    h->places = get64(from + 104);
-    h->operations = get64(from + 112);
-    h->transactions = get64(from + 120);
-    h->deletions = get64(from + 128);
-    if (get64(from + 4088) != xxh64(from, 4088, 0)) {
+    memcpy(h->uuid, from + AT(PREAMBLE, uuid), UUID_BYTES);
+    h->epoch = GET(from, CHECKPOINT, epoch);
+    h->lsn = GET(from, CHECKPOINT, lsn);
+    h->batch_lsn = GET(from, CHECKPOINT, batch_lsn);
+    h->batch_checksum = GET(from, CHECKPOINT, batch_checksum);
+    h->base_lsn = GET(from, CHECKPOINT, base_lsn);
+    h->file_bytes = GET(from, CHECKPOINT, file_bytes);
+    h->salt = GET(from, CHECKPOINT, salt);
+    h->created_us = GET(from, CHECKPOINT, created_us);
+    h->messages = GET(from, CHECKPOINT, messages);
+    h->places = GET(from, CHECKPOINT, places);
+    h->operations = GET(from, CHECKPOINT, operations);
+    h->transactions = GET(from, CHECKPOINT, transactions);
+    h->deletions = GET(from, CHECKPOINT, deletions);
+    if (GET(from, CHECKPOINT, checksum) != xxh64(from, AT(CHECKPOINT, checksum), 0)) {
         return FORMAT_CHECK;
     }
-    bool sized = get32(from + 8) == FORMAT_VERSION && get32(from + 12) == CHECKPOINT_HEADER_BYTES;
-    return sized && all_zero(from + 136, 4088 - 136) && header_is_possible(h) ? FORMAT_OK : FORMAT_MALFORMED;
+    bool sized =
+        GET(from, PREAMBLE, format_version) == FORMAT_VERSION && GET(from, PREAMBLE, bytes) == CHECKPOINT_HEADER_BYTES;
+    return sized && all_zero(from + AT(CHECKPOINT, zero), AT(CHECKPOINT, checksum) - AT(CHECKPOINT, zero)) &&
+                   header_is_possible(h)
+               ? FORMAT_OK
+               : FORMAT_MALFORMED;
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------------------- */
@@ -96,24 +113,33 @@ static uint64_t block_seed(const struct checkpoint_header *h, uint64_t index) {
     return xxh64(from, sizeof from, 0);
 }
 
+static uint64_t block_checksum(const uint8_t *block, const struct checkpoint_header *h, uint64_t index,
+                               uint32_t extent) {
+    return xxh64(block + AT(CHECKPOINT_BLOCK, index), extent - AT(CHECKPOINT_BLOCK, index), block_seed(h, index));
+}
+
+/*
+ *  0          8       12     16     used  extent
+ *  | checksum | index | used | rows | 0   |
+ */
 void format_put_checkpoint_block(uint8_t *block, const struct checkpoint_header *h, uint64_t index, uint32_t used,
                                  uint32_t extent) {
-    put32(block + 8, (uint32_t)index);
-    put32(block + 12, used);
+    PUT(block, CHECKPOINT_BLOCK, index, (uint32_t)index);
+    PUT(block, CHECKPOINT_BLOCK, bytes, used);
     memset(block + used, 0, extent - used);
-    put64(block, xxh64(block + 8, extent - 8, block_seed(h, index)));
+    PUT(block, CHECKPOINT_BLOCK, checksum, block_checksum(block, h, index, extent));
 }
 
 enum format_result format_get_checkpoint_block(const uint8_t *block, const struct checkpoint_header *h, uint64_t index,
                                                uint32_t *used) {
     uint32_t extent = format_checkpoint_extent(h->file_bytes, index);
     bool last = index + 1 == format_checkpoint_blocks(h->file_bytes);
-    if (get64(block) != xxh64(block + 8, extent - 8, block_seed(h, index))) {
+    if (GET(block, CHECKPOINT_BLOCK, checksum) != block_checksum(block, h, index, extent)) {
         return FORMAT_CHECK;
     }
-    *used = get32(block + 12);
-    bool possible = get32(block + 8) == (uint32_t)index && *used > CHECKPOINT_BLOCK_HEADER_BYTES && *used <= extent &&
-                    *used % 8 == 0 && (!last || *used == extent);
+    *used = GET(block, CHECKPOINT_BLOCK, bytes);
+    bool possible = GET(block, CHECKPOINT_BLOCK, index) == (uint32_t)index && *used > CHECKPOINT_BLOCK_HEADER_BYTES &&
+                    *used <= extent && *used % 8 == 0 && (!last || *used == extent);
     return possible && all_zero(block + *used, extent - *used) ? FORMAT_OK : FORMAT_MALFORMED;
 }
 
@@ -125,88 +151,127 @@ uint32_t format_checkpoint_row_bytes(uint8_t kind) {
     return kind < sizeof bytes ? bytes[kind] : 0;
 }
 
+/*
+ *  0      1   4          8     16
+ *  | kind | 0 | queue_id | lsn |
+ */
 uint32_t format_put_deletion_row(uint8_t *into, const struct deletion_row *d) {
-    put32(into, ROW_DELETION);
-    put32(into + 4, d->queue_id);
-    put64(into + 8, d->lsn);
+    memset(into, 0, AT(DELETION_ROW, queue_id));
+    PUT(into, DELETION_ROW, kind, ROW_DELETION);
+    PUT(into, DELETION_ROW, queue_id, d->queue_id);
+    PUT(into, DELETION_ROW, lsn, d->lsn);
     return DELETION_ROW_BYTES;
 }
 
+/*
+ *  0          1      2       3   8    16          24         32              40                48
+ *  | row_kind | kind | state | 0 | id | start_lsn | last_lsn | start_time_us | prepare_time_us |
+ *  48          56            57            58  64                  192
+ *  | format_id | gtrid_bytes | bqual_bytes | 0 | gtrid | bqual | 0 |
+ */
 uint32_t format_put_transaction_row(uint8_t *into, const struct transaction_row *t) {
     memset(into, 0, TRANSACTION_ROW_BYTES);
-    into[0] = ROW_TRANSACTION;
-    into[1] = t->kind;
-    into[2] = t->state;
-    put64(into + 8, t->id);
-    put64(into + 16, t->start_lsn);
-    put64(into + 24, t->last_lsn);
-    put64(into + 32, t->start_time_us);
-    put64(into + 40, t->prepare_time_us);
-    put64(into + 48, (uint64_t)t->xid.format_id);
-    into[56] = t->xid.gtrid_bytes;
-    into[57] = t->xid.bqual_bytes;
-    memcpy(into + 64, t->xid.data, (size_t)t->xid.gtrid_bytes + t->xid.bqual_bytes);
+    PUT(into, TRANSACTION_ROW, row_kind, ROW_TRANSACTION);
+    PUT(into, TRANSACTION_ROW, kind, t->kind);
+    PUT(into, TRANSACTION_ROW, state, t->state);
+    PUT(into, TRANSACTION_ROW, id, t->id);
+    PUT(into, TRANSACTION_ROW, start_lsn, t->start_lsn);
+    PUT(into, TRANSACTION_ROW, last_lsn, t->last_lsn);
+    PUT(into, TRANSACTION_ROW, start_time_us, t->start_time_us);
+    PUT(into, TRANSACTION_ROW, prepare_time_us, t->prepare_time_us);
+    PUT(into, TRANSACTION_ROW, format_id, (uint64_t)t->xid.format_id);
+    PUT(into, TRANSACTION_ROW, gtrid_bytes, t->xid.gtrid_bytes);
+    PUT(into, TRANSACTION_ROW, bqual_bytes, t->xid.bqual_bytes);
+    memcpy(into + AT(TRANSACTION_ROW, names), t->xid.data, (size_t)t->xid.gtrid_bytes + t->xid.bqual_bytes);
     return TRANSACTION_ROW_BYTES;
 }
 
+/*
+ * A message: a plain row ends at 24, a single one at 56.
+ *  0      1       2   4          8    16             20              24
+ *  | kind | flags | 0 | queue_id | id | record_bytes | content_bytes |
+ *  24          32         40          48            52       56
+ *  | start_lsn | last_lsn | order_lsn | order_index | growth |
+ * A chain has place_count at 4 and differs from 40 on:
+ *  40              48            52           56                60            64       68           72          76  80
+ *  | content_total | chunk_count | part_count | operation_count | state_bytes | growth | work_state | work_rows | 0 |
+ */
 uint32_t format_put_message_row(uint8_t *into, const struct message_row *m) {
-    put32(into, (uint32_t)m->kind | (uint32_t)m->flags << 8);
-    put32(into + 4, m->kind == ROW_CHAIN ? m->place_count : m->queue_id);
-    put64(into + 8, m->id);
-    put32(into + 16, m->record_bytes);
-    put32(into + 20, m->content_bytes);
+    PUT(into, MESSAGE_ROW, kind, m->kind);
+    PUT(into, MESSAGE_ROW, flags, m->flags);
+    PUT(into, MESSAGE_ROW, zero, 0);
+    PUT(into, MESSAGE_ROW, queue_id, m->kind == ROW_CHAIN ? m->place_count : m->queue_id);
+    PUT(into, MESSAGE_ROW, id, m->id);
+    PUT(into, MESSAGE_ROW, record_bytes, m->record_bytes);
+    PUT(into, MESSAGE_ROW, content_bytes, m->content_bytes);
     if (m->kind == ROW_PLAIN) {
         return PLAIN_ROW_BYTES;
     }
-    put64(into + 24, m->start_lsn);
-    put64(into + 32, m->last_lsn);
+    PUT(into, MESSAGE_ROW, start_lsn, m->start_lsn);
+    PUT(into, MESSAGE_ROW, last_lsn, m->last_lsn);
     if (m->kind == ROW_SINGLE) {
-        put64(into + 40, m->order_lsn);
-        put32(into + 48, m->order_index);
-        put32(into + 52, m->growth);
+        PUT(into, SINGLE_ROW, order_lsn, m->order_lsn);
+        PUT(into, SINGLE_ROW, order_index, m->order_index);
+        PUT(into, SINGLE_ROW, growth, m->growth);
         return SINGLE_ROW_BYTES;
     }
-    put64(into + 40, m->content_total);
-    put32(into + 48, m->chunk_count);
-    put32(into + 52, m->part_count);
-    put32(into + 56, m->operation_count);
-    put32(into + 60, m->state_bytes);
-    put32(into + 64, m->growth);
-    put32(into + 68, m->work_state);
-    put32(into + 72, m->work_rows);
-    put32(into + 76, 0);
+    PUT(into, CHAIN_ROW, content_total, m->content_total);
+    PUT(into, CHAIN_ROW, chunk_count, m->chunk_count);
+    PUT(into, CHAIN_ROW, part_count, m->part_count);
+    PUT(into, CHAIN_ROW, operation_count, m->operation_count);
+    PUT(into, CHAIN_ROW, state_bytes, m->state_bytes);
+    PUT(into, CHAIN_ROW, growth, m->growth);
+    PUT(into, CHAIN_ROW, work_state, m->work_state);
+    PUT(into, CHAIN_ROW, work_rows, m->work_rows);
+    PUT(into, CHAIN_ROW, zero, 0);
     return CHAIN_ROW_BYTES;
 }
 
+/*
+ *  0     8        16             20              24
+ *  | lsn | offset | record_bytes | content_bytes |
+ */
 uint32_t format_put_chain_chunk(uint8_t *into, const struct chain_chunk *c) {
-    put64(into, c->lsn);
-    put64(into + 8, c->offset);
-    put32(into + 16, c->record_bytes);
-    put32(into + 20, c->content_bytes);
+    PUT(into, CHAIN_CHUNK, lsn, c->lsn);
+    PUT(into, CHAIN_CHUNK, offset, c->offset);
+    PUT(into, CHAIN_CHUNK, record_bytes, c->record_bytes);
+    PUT(into, CHAIN_CHUNK, content_bytes, c->content_bytes);
     return CHAIN_CHUNK_BYTES;
 }
 
+/*
+ *  0     8              12  16
+ *  | lsn | record_bytes | 0 |
+ */
 uint32_t format_put_chain_part(uint8_t *into, const struct chain_part *p) {
-    put64(into, p->lsn);
-    put32(into + 8, p->record_bytes);
-    put32(into + 12, 0);
+    PUT(into, CHAIN_PART, lsn, p->lsn);
+    PUT(into, CHAIN_PART, record_bytes, p->record_bytes);
+    PUT(into, CHAIN_PART, zero, 0);
     return CHAIN_PART_BYTES;
 }
 
+/*
+ *  0           8             12         16
+ *  | order_lsn | order_index | queue_id |
+ */
 uint32_t format_put_chain_place(uint8_t *into, const struct chain_place *p) {
-    put64(into, p->order_lsn);
-    put32(into + 8, p->order_index);
-    put32(into + 12, p->queue_id);
+    PUT(into, CHAIN_PLACE, order_lsn, p->order_lsn);
+    PUT(into, CHAIN_PLACE, order_index, p->order_index);
+    PUT(into, CHAIN_PLACE, queue_id, p->queue_id);
     return CHAIN_PLACE_BYTES;
 }
 
+/*
+ *  0       8     16         20            24     28  32
+ *  | tx_id | lsn | queue_id | order_index | kind | 0 |
+ */
 uint32_t format_put_chain_operation(uint8_t *into, const struct chain_operation *o) {
-    put64(into, o->tx_id);
-    put64(into + 8, o->lsn);
-    put32(into + 16, o->queue_id);
-    put32(into + 20, o->order_index);
-    put32(into + 24, o->kind);
-    put32(into + 28, 0);
+    PUT(into, CHAIN_OPERATION, tx_id, o->tx_id);
+    PUT(into, CHAIN_OPERATION, lsn, o->lsn);
+    PUT(into, CHAIN_OPERATION, queue_id, o->queue_id);
+    PUT(into, CHAIN_OPERATION, order_index, o->order_index);
+    PUT(into, CHAIN_OPERATION, kind, o->kind);
+    PUT(into, CHAIN_OPERATION, zero, 0);
     return CHAIN_OPERATION_BYTES;
 }
 
@@ -224,78 +289,85 @@ static bool is_record_bytes(uint32_t bytes) {
 }
 
 enum format_result format_get_deletion_row(const uint8_t *from, uint64_t lsn, struct deletion_row *d) {
-    d->queue_id = get32(from + 4);
-    d->lsn = get64(from + 8);
-    bool possible = get32(from) == ROW_DELETION && is_queue_id(d->queue_id) && stands_in(d->lsn, 8, lsn);
+    d->queue_id = GET(from, DELETION_ROW, queue_id);
+    d->lsn = GET(from, DELETION_ROW, lsn);
+    bool possible = GET(from, DELETION_ROW, kind) == ROW_DELETION &&
+                    all_zero(from + AT(DELETION_ROW, zero), AT(DELETION_ROW, queue_id) - AT(DELETION_ROW, zero)) &&
+                    is_queue_id(d->queue_id) && stands_in(d->lsn, 8, lsn);
     return possible ? FORMAT_OK : FORMAT_MALFORMED;
 }
 
 enum format_result format_get_transaction_row(const uint8_t *from, uint64_t lsn, struct transaction_row *t) {
     *t = (struct transaction_row){
-        .id = get64(from + 8),
-        .start_lsn = get64(from + 16),
-        .last_lsn = get64(from + 24),
-        .start_time_us = get64(from + 32),
-        .prepare_time_us = get64(from + 40),
-        .xid = {.format_id = (int64_t)get64(from + 48), .gtrid_bytes = from[56], .bqual_bytes = from[57]},
-        .kind = from[1],
-        .state = from[2],
+        .id = GET(from, TRANSACTION_ROW, id),
+        .start_lsn = GET(from, TRANSACTION_ROW, start_lsn),
+        .last_lsn = GET(from, TRANSACTION_ROW, last_lsn),
+        .start_time_us = GET(from, TRANSACTION_ROW, start_time_us),
+        .prepare_time_us = GET(from, TRANSACTION_ROW, prepare_time_us),
+        .xid = {.format_id = (int64_t)GET(from, TRANSACTION_ROW, format_id),
+                .gtrid_bytes = GET(from, TRANSACTION_ROW, gtrid_bytes),
+                .bqual_bytes = GET(from, TRANSACTION_ROW, bqual_bytes)},
+        .kind = GET(from, TRANSACTION_ROW, kind),
+        .state = GET(from, TRANSACTION_ROW, state),
     };
     if (t->xid.gtrid_bytes > XID_PART_BYTES_MAX || t->xid.bqual_bytes > XID_PART_BYTES_MAX) {
         return FORMAT_MALFORMED;
     }
     size_t named = (size_t)t->xid.gtrid_bytes + t->xid.bqual_bytes;
-    memcpy(t->xid.data, from + 64, named);
+    memcpy(t->xid.data, from + AT(TRANSACTION_ROW, names), named);
     bool local = t->kind == TX_KIND_LOCAL;
     bool sorted = local
                       ? t->state == TX_STATE_ACTIVE && named == 0 && t->xid.format_id == 0
                       : t->kind == TX_KIND_DISTRIBUTED && t->state >= TX_STATE_ACTIVE && t->state <= TX_STATE_PREPARED;
     bool placed = t->id > 0 && stands_in(t->id, 8, lsn) && stands_in(t->start_lsn, t->id, lsn) &&
                   stands_in(t->last_lsn, t->start_lsn, lsn);
-    bool clean = from[0] == ROW_TRANSACTION && all_zero(from + 3, 5) && all_zero(from + 58, 6) &&
-                 all_zero(from + 64 + named, 2 * XID_PART_BYTES_MAX - named);
+    bool clean =
+        GET(from, TRANSACTION_ROW, row_kind) == ROW_TRANSACTION &&
+        all_zero(from + AT(TRANSACTION_ROW, zero), AT(TRANSACTION_ROW, id) - AT(TRANSACTION_ROW, zero)) &&
+        all_zero(from + AT(TRANSACTION_ROW, more_zero), AT(TRANSACTION_ROW, names) - AT(TRANSACTION_ROW, more_zero)) &&
+        all_zero(from + AT(TRANSACTION_ROW, names) + named, 2 * XID_PART_BYTES_MAX - named);
     return sorted && placed && clean ? FORMAT_OK : FORMAT_MALFORMED;
 }
 
-uint64_t format_checkpoint_row_id(const uint8_t *from) { return get64(from + 8); }
+uint64_t format_checkpoint_row_id(const uint8_t *from) { return GET(from, MESSAGE_ROW, id); }
 
 static void get_chain(const uint8_t *from, struct message_row *m) {
-    m->place_count = get32(from + 4);
+    m->place_count = GET(from, MESSAGE_ROW, queue_id);
     m->queue_id = 0;
-    m->content_total = get64(from + 40);
-    m->chunk_count = get32(from + 48);
-    m->part_count = get32(from + 52);
-    m->operation_count = get32(from + 56);
-    m->state_bytes = get32(from + 60);
-    m->growth = get32(from + 64);
-    m->work_state = get32(from + 68);
-    m->work_rows = get32(from + 72);
+    m->content_total = GET(from, CHAIN_ROW, content_total);
+    m->chunk_count = GET(from, CHAIN_ROW, chunk_count);
+    m->part_count = GET(from, CHAIN_ROW, part_count);
+    m->operation_count = GET(from, CHAIN_ROW, operation_count);
+    m->state_bytes = GET(from, CHAIN_ROW, state_bytes);
+    m->growth = GET(from, CHAIN_ROW, growth);
+    m->work_state = GET(from, CHAIN_ROW, work_state);
+    m->work_rows = GET(from, CHAIN_ROW, work_rows);
 }
 
 enum format_result format_get_message_row(const uint8_t *from, uint64_t lsn, struct message_row *m) {
     *m = (struct message_row){
-        .kind = from[0],
-        .flags = from[1],
-        .queue_id = get32(from + 4),
-        .id = get64(from + 8),
-        .record_bytes = get32(from + 16),
-        .content_bytes = get32(from + 20),
+        .kind = GET(from, MESSAGE_ROW, kind),
+        .flags = GET(from, MESSAGE_ROW, flags),
+        .queue_id = GET(from, MESSAGE_ROW, queue_id),
+        .id = GET(from, MESSAGE_ROW, id),
+        .record_bytes = GET(from, MESSAGE_ROW, record_bytes),
+        .content_bytes = GET(from, MESSAGE_ROW, content_bytes),
         .place_count = 1,
     };
     m->start_lsn = m->last_lsn = m->order_lsn = m->id;
     m->content_total = m->content_bytes;
-    bool clean = from[2] == 0 && from[3] == 0 && m->flags <= (ROW_STAGED | ROW_PUBLISHED | ROW_LOOSE);
+    bool clean = GET(from, MESSAGE_ROW, zero) == 0 && m->flags <= (ROW_STAGED | ROW_PUBLISHED | ROW_LOOSE);
     if (m->kind != ROW_PLAIN) {
-        m->start_lsn = get64(from + 24);
-        m->last_lsn = get64(from + 32);
+        m->start_lsn = GET(from, MESSAGE_ROW, start_lsn);
+        m->last_lsn = GET(from, MESSAGE_ROW, last_lsn);
     }
     if (m->kind == ROW_SINGLE) {
-        m->order_lsn = get64(from + 40);
-        m->order_index = get32(from + 48);
-        m->growth = get32(from + 52);
+        m->order_lsn = GET(from, SINGLE_ROW, order_lsn);
+        m->order_index = GET(from, SINGLE_ROW, order_index);
+        m->growth = GET(from, SINGLE_ROW, growth);
     } else if (m->kind == ROW_CHAIN) {
         get_chain(from, m);
-        clean = clean && get32(from + 76) == 0 && m->state_bytes % 8 == 0 && m->state_bytes <= 1 << 20 &&
+        clean = clean && GET(from, CHAIN_ROW, zero) == 0 && m->state_bytes % 8 == 0 && m->state_bytes <= 1 << 20 &&
                 m->content_total <= CONTENT_BYTES_MAX && m->content_total >= m->content_bytes;
     }
     bool one_place = m->kind == ROW_CHAIN || (is_queue_id(m->queue_id) && (m->flags & ROW_STAGED) == 0 &&
@@ -307,39 +379,39 @@ enum format_result format_get_message_row(const uint8_t *from, uint64_t lsn, str
 }
 
 enum format_result format_get_chain_chunk(const uint8_t *from, uint64_t lsn, uint64_t id, struct chain_chunk *c) {
-    c->lsn = get64(from);
-    c->offset = get64(from + 8);
-    c->record_bytes = get32(from + 16);
-    c->content_bytes = get32(from + 20);
+    c->lsn = GET(from, CHAIN_CHUNK, lsn);
+    c->offset = GET(from, CHAIN_CHUNK, offset);
+    c->record_bytes = GET(from, CHAIN_CHUNK, record_bytes);
+    c->content_bytes = GET(from, CHAIN_CHUNK, content_bytes);
     bool possible = stands_in(c->lsn, id, lsn) && c->offset <= CONTENT_BYTES_MAX && is_record_bytes(c->record_bytes) &&
                     c->record_bytes == format_chunk_bytes(c->content_bytes);
     return possible ? FORMAT_OK : FORMAT_MALFORMED;
 }
 
 enum format_result format_get_chain_part(const uint8_t *from, uint64_t lsn, uint64_t id, struct chain_part *p) {
-    p->lsn = get64(from);
-    p->record_bytes = get32(from + 8);
-    bool possible = stands_in(p->lsn, id, lsn) && is_record_bytes(p->record_bytes) && get32(from + 12) == 0;
+    p->lsn = GET(from, CHAIN_PART, lsn);
+    p->record_bytes = GET(from, CHAIN_PART, record_bytes);
+    bool possible = stands_in(p->lsn, id, lsn) && is_record_bytes(p->record_bytes) && GET(from, CHAIN_PART, zero) == 0;
     return possible ? FORMAT_OK : FORMAT_MALFORMED;
 }
 
 enum format_result format_get_chain_place(const uint8_t *from, uint64_t lsn, uint64_t id, struct chain_place *p) {
-    p->order_lsn = get64(from);
-    p->order_index = get32(from + 8);
-    p->queue_id = get32(from + 12);
+    p->order_lsn = GET(from, CHAIN_PLACE, order_lsn);
+    p->order_index = GET(from, CHAIN_PLACE, order_index);
+    p->queue_id = GET(from, CHAIN_PLACE, queue_id);
     bool possible = stands_in(p->order_lsn, id, lsn) && p->order_index <= ORDER_INDEX_MAX && is_queue_id(p->queue_id);
     return possible ? FORMAT_OK : FORMAT_MALFORMED;
 }
 
 enum format_result format_get_chain_operation(const uint8_t *from, uint64_t lsn, uint64_t id,
                                               struct chain_operation *o) {
-    o->tx_id = get64(from);
-    o->lsn = get64(from + 8);
-    o->queue_id = get32(from + 16);
-    o->order_index = get32(from + 20);
-    o->kind = get32(from + 24);
+    o->tx_id = GET(from, CHAIN_OPERATION, tx_id);
+    o->lsn = GET(from, CHAIN_OPERATION, lsn);
+    o->queue_id = GET(from, CHAIN_OPERATION, queue_id);
+    o->order_index = GET(from, CHAIN_OPERATION, order_index);
+    o->kind = GET(from, CHAIN_OPERATION, kind);
     bool possible = o->tx_id > 0 && o->tx_id < o->lsn && stands_in(o->lsn, id, lsn) && is_queue_id(o->queue_id) &&
                     o->order_index <= ORDER_INDEX_MAX && (o->kind == PENDING_ENQUEUE || o->kind == PENDING_DEQUEUE) &&
-                    get32(from + 28) == 0;
+                    GET(from, CHAIN_OPERATION, zero) == 0;
     return possible ? FORMAT_OK : FORMAT_MALFORMED;
 }

@@ -1,5 +1,5 @@
 /*
- * Bytes <-> structs of a checkpoint: section 8 of docs/format.md. What a row means is checkpoint*.c's to know.
+ * Bytes <-> structs of a checkpoint: section 8 of docs/format.md. csrc/checkpoint/ knows what a row means.
  *
  * As in format.h: encoders write into memory that is large enough; decoders treat every byte as an attacker's, and
  * FORMAT_OK means that the row keeps every rule of the page that can be judged from the row and the header alone.
@@ -9,11 +9,7 @@
 
 #include "format/format.h"
 
-enum {
-    CHECKPOINT_HEADER_BYTES = BLOCK_BYTES,
-    CHECKPOINT_BLOCK_BYTES = 64 << 10,
-    CHECKPOINT_BLOCK_HEADER_BYTES = 16,
-};
+enum { CHECKPOINT_BLOCK_BYTES = 64 << 10 };
 
 struct checkpoint_header {
     uint8_t uuid[UUID_BYTES];
@@ -38,18 +34,6 @@ enum checkpoint_row {
     ROW_PLAIN = 3,
     ROW_SINGLE = 4,
     ROW_CHAIN = 5,
-};
-
-enum {
-    DELETION_ROW_BYTES = 16,
-    TRANSACTION_ROW_BYTES = 192,
-    PLAIN_ROW_BYTES = 24,
-    SINGLE_ROW_BYTES = 56,
-    CHAIN_ROW_BYTES = 80,
-    CHAIN_CHUNK_BYTES = 24,
-    CHAIN_PART_BYTES = 16,
-    CHAIN_PLACE_BYTES = 16,
-    CHAIN_OPERATION_BYTES = 32,
 };
 
 enum { ROW_STAGED = 1, ROW_PUBLISHED = 2, ROW_LOOSE = 4 };

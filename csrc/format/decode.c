@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "format/format.h"
-#include "format/bytes.h"
+#include "format/fields.h"
 #include "format/xxh64.h"
 
 /* ---- what the page says of a type ---- */
@@ -20,28 +20,9 @@ struct type_rule {
     uint16_t fixed_bytes; /* of the whole record, if all of the type are of one length */
 };
 
-#define TYPE(type) [(type) >> 8][(type)&15]
-
 static const struct type_rule type_rules[4][16] = {
-    TYPE(MESSAGE_START) = {LINK_FIRST, FLAG_COPY | FLAG_PUBLISHED | FLAG_INLINE | FLAG_ORDERED, 0},
-    TYPE(MESSAGE_CHUNK) = {LINK_LATER, FLAG_COPY, 0},
-    TYPE(MESSAGE_ENQUEUE) = {LINK_LATER, 0, 0},
-    TYPE(MESSAGE_DEQUEUE) = {LINK_LATER, FLAG_DELETES, DEQUEUE_RECORD_BYTES},
-    TYPE(MESSAGE_DELETE) = {LINK_LATER, 0, PLAIN_RECORD_BYTES},
-    TYPE(MESSAGE_RELOCATED) = {LINK_LATER, FLAG_PART | FLAG_STAGED, 0},
-    TYPE(DTX_START) = {LINK_FIRST, 0, 0},
-    TYPE(TX_START) = {LINK_FIRST, 0, PLAIN_RECORD_BYTES},
-    TYPE(TX_END) = {LINK_LATER, 0, PLAIN_RECORD_BYTES},
-    TYPE(TX_PREPARE) = {LINK_LATER, 0, 0},
-    TYPE(TX_COMMIT) = {LINK_LATER, 0, PLAIN_RECORD_BYTES},
-    TYPE(TX_ROLLBACK) = {LINK_LATER, 0, PLAIN_RECORD_BYTES},
-    TYPE(TX_DELETE) = {LINK_LATER, 0, PLAIN_RECORD_BYTES},
-    TYPE(TX_RELOCATED) = {LINK_LATER, 0, 0},
-    TYPE(BATCH) = {LINK_NONE, 0, BATCH_RECORD_BYTES},
-    TYPE(FILLER) = {LINK_NONE, 0, 0},
-    TYPE(FOOTER) = {LINK_NONE, 0, 0},
-    TYPE(QUEUE_DELETE) = {LINK_NONE, 0, QUEUE_DELETE_RECORD_BYTES},
-    TYPE(CLOSE) = {LINK_NONE, 0, PLAIN_RECORD_BYTES},
+#define RECORD(type, code, link, flags, bytes) [(code) >> 8][(code)&15] = {LINK_##link, flags, bytes},
+#include "format/layout.def"
 };
 
 static struct type_rule rule_of(uint16_t type) {
@@ -76,19 +57,20 @@ static enum format_result judge_header(const struct record *r) {
     }
     bool known = rule.link != LINK_UNKNOWN;
     bool placed = is_lsn(r->lsn) && r->lsn % 8 == 0 && r->id <= r->lsn && r->prev < r->lsn;
-    bool clean = r->type != 0 && get32(r->bytes + 20) == 0 && (!known || (r->flags & ~(unsigned)rule.flags) == 0);
+    bool clean =
+        r->type != 0 && GET(r->bytes, RECORD_HEADER, spare) == 0 && (!known || (r->flags & ~(unsigned)rule.flags) == 0);
     bool sized = rule.fixed_bytes == 0 || r->length == rule.fixed_bytes;
     return verdict(placed && clean && sized && is_linked(r, rule.link));
 }
 
 void format_read_verified(const uint8_t *from, struct record *r) {
     r->bytes = from;
-    r->length = get32(from + 12);
-    r->type = get16(from + 16);
-    r->flags = get16(from + 18);
-    r->lsn = get64(from + 24);
-    r->id = get64(from + 32);
-    r->prev = get64(from + 40);
+    r->length = GET(from, RECORD_HEADER, length);
+    r->type = GET(from, RECORD_HEADER, type);
+    r->flags = GET(from, RECORD_HEADER, flags);
+    r->lsn = GET(from, RECORD_HEADER, lsn);
+    r->id = GET(from, RECORD_HEADER, id);
+    r->prev = GET(from, RECORD_HEADER, prev);
 }
 
 static inline enum format_result get_header(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn,
@@ -96,7 +78,8 @@ static inline enum format_result get_header(const uint8_t *from, size_t availabl
     if (available < RECORD_HEADER_BYTES) {
         return FORMAT_SHORT;
     }
-    if (get32(from + 8) != (uint32_t)xxh64_inline(from + 12, 36, seed)) {
+    if (GET(from, RECORD_HEADER, header_check) !=
+        (uint32_t)xxh64_inline(from + AT(RECORD_HEADER, length), CHECKED_BYTES, seed)) {
         return FORMAT_CHECK;
     }
     format_read_verified(from, r);
@@ -120,18 +103,19 @@ enum format_result format_get_record(const uint8_t *from, size_t available, uint
     if (result != FORMAT_OK) {
         return result;
     }
-    if (get64(from) != xxh64(from + 8, r->length - 8, seed)) {
+    if (GET(from, RECORD_HEADER, checksum) !=
+        xxh64(from + AT(RECORD_HEADER, header_check), r->length - AT(RECORD_HEADER, header_check), seed)) {
         return FORMAT_CHECK;
     }
     return judge_header(r);
 }
 
 bool format_peek_batch(const uint8_t *from, size_t available, uint64_t lsn, uint64_t *epoch) {
-    if (available < BATCH_RECORD_BYTES || get16(from + 16) != BATCH || get64(from + 24) != lsn ||
-        get32(from + 12) != BATCH_RECORD_BYTES) {
+    if (available < BATCH_RECORD_BYTES || GET(from, RECORD_HEADER, type) != BATCH ||
+        GET(from, RECORD_HEADER, lsn) != lsn || GET(from, RECORD_HEADER, length) != BATCH_RECORD_BYTES) {
         return false;
     }
-    *epoch = get64(from + 48);
+    *epoch = GET(from, BATCH, epoch);
     return true;
 }
 
@@ -141,7 +125,7 @@ static bool names_own(const uint8_t *at, uint64_t lsn) {
 }
 
 bool format_find_batch(const uint8_t *from, size_t bytes, uint64_t lsn, size_t *at, uint64_t *epoch) {
-    const uint8_t *own = from + 24; /* a record's own LSN */
+    const uint8_t *own = from + AT(RECORD_HEADER, lsn); /* a record's own LSN */
     size_t i = *at;
     bool found = false;
     while (!found && i + BATCH_RECORD_BYTES <= bytes) {
@@ -158,7 +142,9 @@ bool format_find_batch(const uint8_t *from, size_t bytes, uint64_t lsn, size_t *
     return found;
 }
 
-bool format_names_place(const uint8_t header[RECORD_HEADER_BYTES], uint64_t lsn) { return get64(header + 24) == lsn; }
+bool format_names_place(const uint8_t header[RECORD_HEADER_BYTES], uint64_t lsn) {
+    return GET(header, RECORD_HEADER, lsn) == lsn;
+}
 
 bool format_stood_here(const uint8_t header[RECORD_HEADER_BYTES], uint64_t seed, uint64_t lsn) {
     if (format_names_place(header, lsn)) {
@@ -166,8 +152,9 @@ bool format_stood_here(const uint8_t header[RECORD_HEADER_BYTES], uint64_t seed,
     }
     uint8_t here[RECORD_HEADER_BYTES];
     memcpy(here, header, sizeof here);
-    put64(here + 24, lsn);
-    return (uint32_t)xxh64(here + 12, 36, seed) == get32(here + 8);
+    PUT(here, RECORD_HEADER, lsn, lsn);
+    return (uint32_t)xxh64(here + AT(RECORD_HEADER, length), CHECKED_BYTES, seed) ==
+           GET(here, RECORD_HEADER, header_check);
 }
 
 /* ---- bodies ---- */
@@ -197,13 +184,13 @@ enum format_result format_get_batch(const struct record *r, struct batch *b) {
     if (r->type != BATCH || r->length != BATCH_RECORD_BYTES) {
         return FORMAT_MALFORMED;
     }
-    b->epoch = get64(r->bytes + 48);
-    b->count = get32(r->bytes + 56);
-    b->bytes = get32(r->bytes + 60);
-    b->durable_lsn = get64(r->bytes + 64);
-    b->base_lsn = get64(r->bytes + 72);
-    b->time_us = get64(r->bytes + 80);
-    memcpy(b->opaque, r->bytes + 88, OPAQUE_BYTES);
+    b->epoch = GET(r->bytes, BATCH, epoch);
+    b->count = GET(r->bytes, BATCH, count);
+    b->bytes = GET(r->bytes, BATCH, bytes);
+    b->durable_lsn = GET(r->bytes, BATCH, durable_lsn);
+    b->base_lsn = GET(r->bytes, BATCH, base_lsn);
+    b->time_us = GET(r->bytes, BATCH, time_us);
+    memcpy(b->opaque, r->bytes + AT(BATCH, opaque), OPAQUE_BYTES);
     uint64_t body = b->bytes - (uint64_t)BATCH_RECORD_BYTES;
     bool sized = b->bytes >= BATCH_RECORD_BYTES && b->bytes % 8 == 0 && body / RECORD_HEADER_BYTES >= b->count &&
                  (b->count > 0) == (body > 0);
@@ -236,20 +223,20 @@ static bool is_inline_copy(const struct record *r, const struct message_start *m
 }
 
 enum format_result format_get_start(const struct record *r, struct message_start *m) {
-    if (r->type != MESSAGE_START || r->length < 72) {
+    if (r->type != MESSAGE_START || r->length < AT(MESSAGE_START, queues)) {
         return FORMAT_MALFORMED;
     }
-    uint64_t key = get64(r->bytes + 48);
+    uint64_t key = GET(r->bytes, MESSAGE_START, tx_id);
     bool in_line = (r->flags & FLAG_INLINE) != 0, ordered = (r->flags & FLAG_ORDERED) != 0;
     m->tx_id = in_line ? 0 : key;
     m->enqueue_time_us = in_line && !ordered ? key : 0;
     m->order_lsn = ordered ? key : in_line ? r->id : 0;
-    m->header_bytes = get32(r->bytes + 56);
-    m->content_bytes = get32(r->bytes + 60);
-    m->queue_count = get32(r->bytes + 64);
-    m->order_index = get32(r->bytes + 68);
-    uint64_t queues_end = 72 + pad8(4 * (uint64_t)m->queue_count);
-    m->queues = r->bytes + 72;
+    m->header_bytes = GET(r->bytes, MESSAGE_START, header_bytes);
+    m->content_bytes = GET(r->bytes, MESSAGE_START, content_bytes);
+    m->queue_count = GET(r->bytes, MESSAGE_START, queue_count);
+    m->order_index = GET(r->bytes, MESSAGE_START, order_index);
+    uint64_t queues_end = AT(MESSAGE_START, queues) + pad8(4 * (uint64_t)m->queue_count);
+    m->queues = r->bytes + AT(MESSAGE_START, queues);
     uint64_t end = queues_end + m->header_bytes + m->content_bytes;
     if (!body_ends(r, end)) {
         return FORMAT_MALFORMED;
@@ -267,25 +254,25 @@ enum format_result format_get_start(const struct record *r, struct message_start
 }
 
 enum format_result format_get_chunk(const struct record *r, struct message_chunk *m) {
-    if (r->type != MESSAGE_CHUNK || r->length < 64) {
+    if (r->type != MESSAGE_CHUNK || r->length < AT(MESSAGE_CHUNK, content)) {
         return FORMAT_MALFORMED;
     }
-    m->offset = get64(r->bytes + 48);
-    m->content_bytes = get32(r->bytes + 56);
-    m->content = r->bytes + 64;
-    return verdict(body_ends(r, 64 + (uint64_t)m->content_bytes) && get32(r->bytes + 60) == 0 &&
-                   m->offset <= CONTENT_BYTES_MAX - m->content_bytes);
+    m->offset = GET(r->bytes, MESSAGE_CHUNK, offset);
+    m->content_bytes = GET(r->bytes, MESSAGE_CHUNK, content_bytes);
+    m->content = r->bytes + AT(MESSAGE_CHUNK, content);
+    return verdict(body_ends(r, AT(MESSAGE_CHUNK, content) + (uint64_t)m->content_bytes) &&
+                   GET(r->bytes, MESSAGE_CHUNK, zero) == 0 && m->offset <= CONTENT_BYTES_MAX - m->content_bytes);
 }
 
 enum format_result format_get_enqueue(const struct record *r, struct message_enqueue *m) {
-    if (r->type != MESSAGE_ENQUEUE || r->length < 64) {
+    if (r->type != MESSAGE_ENQUEUE || r->length < AT(MESSAGE_ENQUEUE, queues)) {
         return FORMAT_MALFORMED;
     }
-    m->tx_id = get64(r->bytes + 48);
-    m->queue_count = get32(r->bytes + 56);
-    m->order_index = get32(r->bytes + 60);
-    m->queues = r->bytes + 64;
-    return verdict(body_ends(r, 64 + 4 * (uint64_t)m->queue_count) && m->queue_count > 0 &&
+    m->tx_id = GET(r->bytes, MESSAGE_ENQUEUE, tx_id);
+    m->queue_count = GET(r->bytes, MESSAGE_ENQUEUE, queue_count);
+    m->order_index = GET(r->bytes, MESSAGE_ENQUEUE, order_index);
+    m->queues = r->bytes + AT(MESSAGE_ENQUEUE, queues);
+    return verdict(body_ends(r, AT(MESSAGE_ENQUEUE, queues) + 4 * (uint64_t)m->queue_count) && m->queue_count > 0 &&
                    is_numbered(m->tx_id, m->order_index, m->queue_count) &&
                    (m->tx_id == 0 || is_earlier(r, m->tx_id)) && are_queue_ids(m->queues, m->queue_count));
 }
@@ -294,39 +281,41 @@ enum format_result format_get_dequeue(const struct record *r, struct message_deq
     if (r->type != MESSAGE_DEQUEUE || r->length != DEQUEUE_RECORD_BYTES) {
         return FORMAT_MALFORMED;
     }
-    m->tx_id = get64(r->bytes + 48);
-    m->queue_id = get32(r->bytes + 56);
-    m->delivery_count = get16(r->bytes + 60);
-    m->reason = get16(r->bytes + 62);
+    m->tx_id = GET(r->bytes, MESSAGE_DEQUEUE, tx_id);
+    m->queue_id = GET(r->bytes, MESSAGE_DEQUEUE, queue_id);
+    m->delivery_count = GET(r->bytes, MESSAGE_DEQUEUE, delivery_count);
+    m->reason = GET(r->bytes, MESSAGE_DEQUEUE, reason);
     bool delete_alone = (r->flags & FLAG_DELETES) == 0 || m->tx_id == 0;
     return verdict(delete_alone && (m->tx_id == 0 || is_earlier(r, m->tx_id)) && is_queue_id(m->queue_id) &&
                    m->reason <= DEQUEUE_REASON_MAX);
 }
 
 struct chunk_row format_chunk_row(const uint8_t *chunks, uint32_t index) {
-    const uint8_t *at = chunks + 24 * (size_t)index;
-    return (struct chunk_row){.lsn = get64(at), .offset = get64(at + 8), .content_bytes = get32(at + 16)};
+    const uint8_t *at = chunks + RELOCATED_CHUNK_BYTES * (size_t)index;
+    return (struct chunk_row){.lsn = GET(at, RELOCATED_CHUNK, lsn),
+                              .offset = GET(at, RELOCATED_CHUNK, offset),
+                              .content_bytes = GET(at, RELOCATED_CHUNK, content_bytes)};
 }
 
 struct place_row format_place_row(const uint8_t *places, uint32_t index) {
-    const uint8_t *at = places + 32 * (size_t)index;
+    const uint8_t *at = places + RELOCATED_PLACE_BYTES * (size_t)index;
     return (struct place_row){
-        .order_lsn = get64(at),
-        .enqueue_time_us = get64(at + 8),
-        .queue_id = get32(at + 16),
-        .order_index = get32(at + 20),
-        .delivery_count = get32(at + 24),
+        .order_lsn = GET(at, RELOCATED_PLACE, order_lsn),
+        .enqueue_time_us = GET(at, RELOCATED_PLACE, enqueue_time_us),
+        .queue_id = GET(at, RELOCATED_PLACE, queue_id),
+        .order_index = GET(at, RELOCATED_PLACE, order_index),
+        .delivery_count = GET(at, RELOCATED_PLACE, delivery_count),
     };
 }
 
 struct pending_row format_pending_row(const uint8_t *pending, uint32_t index) {
-    const uint8_t *at = pending + 32 * (size_t)index;
+    const uint8_t *at = pending + RELOCATED_WORK_BYTES * (size_t)index;
     return (struct pending_row){
-        .tx_id = get64(at),
-        .lsn = get64(at + 8),
-        .queue_id = get32(at + 16),
-        .kind = get32(at + 20),
-        .order_index = get32(at + 24),
+        .tx_id = GET(at, RELOCATED_WORK, tx_id),
+        .lsn = GET(at, RELOCATED_WORK, lsn),
+        .queue_id = GET(at, RELOCATED_WORK, queue_id),
+        .kind = GET(at, RELOCATED_WORK, kind),
+        .order_index = GET(at, RELOCATED_WORK, order_index),
     };
 }
 
@@ -334,7 +323,8 @@ static bool are_chunk_rows(const struct record *r, const struct message_relocate
     for (uint32_t i = 0; i < m->chunk_count; i++) {
         struct chunk_row row = format_chunk_row(m->chunks, i);
         bool inside = row.offset <= m->content_bytes && row.content_bytes <= m->content_bytes - row.offset;
-        if (!inside || !is_earlier(r, row.lsn) || get32(m->chunks + 24 * (size_t)i + 20) != 0) {
+        if (!inside || !is_earlier(r, row.lsn) ||
+            GET(m->chunks + RELOCATED_CHUNK_BYTES * (size_t)i, RELOCATED_CHUNK, zero) != 0) {
             return false;
         }
     }
@@ -345,7 +335,7 @@ static bool are_place_rows(const struct record *r, const struct message_relocate
     for (uint32_t i = 0; i < m->place_count; i++) {
         struct place_row row = format_place_row(m->places, i);
         if (!is_earlier(r, row.order_lsn) || !is_queue_id(row.queue_id) ||
-            get32(m->places + 32 * (size_t)i + 28) != 0) {
+            GET(m->places + RELOCATED_PLACE_BYTES * (size_t)i, RELOCATED_PLACE, zero) != 0) {
             return false;
         }
     }
@@ -357,7 +347,8 @@ static bool are_pending_rows(const struct record *r, const struct message_reloca
         struct pending_row row = format_pending_row(m->pending, i);
         bool ordered = row.tx_id > 0 && row.tx_id < row.lsn && is_earlier(r, row.lsn);
         bool known = row.kind == PENDING_ENQUEUE || row.kind == PENDING_DEQUEUE;
-        if (!ordered || !known || !is_queue_id(row.queue_id) || get32(m->pending + 32 * (size_t)i + 28) != 0) {
+        if (!ordered || !known || !is_queue_id(row.queue_id) ||
+            GET(m->pending + RELOCATED_WORK_BYTES * (size_t)i, RELOCATED_WORK, zero) != 0) {
             return false;
         }
     }
@@ -365,30 +356,30 @@ static bool are_pending_rows(const struct record *r, const struct message_reloca
 }
 
 enum format_result format_get_relocated(const struct record *r, struct message_relocated *m) {
-    if (r->type != MESSAGE_RELOCATED || r->length < 80) {
+    if (r->type != MESSAGE_RELOCATED || r->length < AT(MESSAGE_RELOCATED, chunks)) {
         return FORMAT_MALFORMED;
     }
-    m->content_bytes = get64(r->bytes + 48);
-    m->start_lsn = get64(r->bytes + 56);
-    m->part = get32(r->bytes + 64);
-    m->chunk_count = get32(r->bytes + 68);
-    m->place_count = get32(r->bytes + 72);
-    m->pending_count = get32(r->bytes + 76);
+    m->content_bytes = GET(r->bytes, MESSAGE_RELOCATED, content_bytes);
+    m->start_lsn = GET(r->bytes, MESSAGE_RELOCATED, start_lsn);
+    m->part = GET(r->bytes, MESSAGE_RELOCATED, part);
+    m->chunk_count = GET(r->bytes, MESSAGE_RELOCATED, chunk_count);
+    m->place_count = GET(r->bytes, MESSAGE_RELOCATED, place_count);
+    m->pending_count = GET(r->bytes, MESSAGE_RELOCATED, pending_count);
     if (format_relocated_bytes(m->chunk_count, m->place_count, m->pending_count) != r->length) {
         return FORMAT_MALFORMED;
     }
-    m->chunks = r->bytes + 80;
-    m->places = m->chunks + 24 * (size_t)m->chunk_count;
-    m->pending = m->places + 32 * (size_t)m->place_count;
+    m->chunks = r->bytes + AT(MESSAGE_RELOCATED, chunks);
+    m->places = m->chunks + RELOCATED_CHUNK_BYTES * (size_t)m->chunk_count;
+    m->pending = m->places + RELOCATED_PLACE_BYTES * (size_t)m->place_count;
     return verdict(m->content_bytes <= CONTENT_BYTES_MAX && is_earlier(r, m->start_lsn) && are_chunk_rows(r, m) &&
                    are_place_rows(r, m) && are_pending_rows(r, m));
 }
 
 /* The xid of a record whose names begin at `names`; false if it does not fit or does not end there. */
 static bool get_xid(const struct record *r, uint32_t names, struct xid *x) {
-    x->format_id = (int64_t)get64(r->bytes + 48);
-    x->gtrid_bytes = r->bytes[56];
-    x->bqual_bytes = r->bytes[57];
+    x->format_id = (int64_t)GET(r->bytes, XID, format_id);
+    x->gtrid_bytes = GET(r->bytes, XID, gtrid_bytes);
+    x->bqual_bytes = GET(r->bytes, XID, bqual_bytes);
     bool fits = x->gtrid_bytes <= XID_PART_BYTES_MAX && x->bqual_bytes <= XID_PART_BYTES_MAX;
     if (!fits || !body_ends(r, names + (uint64_t)x->gtrid_bytes + x->bqual_bytes)) {
         return false;
@@ -399,23 +390,25 @@ static bool get_xid(const struct record *r, uint32_t names, struct xid *x) {
 }
 
 enum format_result format_get_xid(const struct record *r, struct xid *x) {
-    if ((r->type != DTX_START && r->type != TX_PREPARE) || r->length < 64) {
+    if ((r->type != DTX_START && r->type != TX_PREPARE) || r->length < AT(XID, names)) {
         return FORMAT_MALFORMED;
     }
-    return verdict(get_xid(r, 64, x) && all_zero(r->bytes + 58, 6));
+    return verdict(get_xid(r, AT(XID, names), x) && all_zero(r->bytes + AT(XID, zero), AT(XID, names) - AT(XID, zero)));
 }
 
 enum format_result format_get_tx_relocated(const struct record *r, struct tx_relocated *t) {
-    if (r->type != TX_RELOCATED || r->length < 80 || !get_xid(r, 80, &t->xid)) {
+    if (r->type != TX_RELOCATED || r->length < AT(TX_RELOCATED, names) ||
+        !get_xid(r, AT(TX_RELOCATED, names), &t->xid)) {
         return FORMAT_MALFORMED;
     }
-    t->kind = r->bytes[58];
-    t->state = r->bytes[59];
-    t->start_time_us = get64(r->bytes + 64);
-    t->prepare_time_us = get64(r->bytes + 72);
+    t->kind = GET(r->bytes, TX_RELOCATED, kind);
+    t->state = GET(r->bytes, TX_RELOCATED, state);
+    t->start_time_us = GET(r->bytes, TX_RELOCATED, start_time_us);
+    t->prepare_time_us = GET(r->bytes, TX_RELOCATED, prepare_time_us);
     bool unnamed = t->xid.format_id == 0 && t->xid.gtrid_bytes == 0 && t->xid.bqual_bytes == 0;
     bool known = t->kind == TX_KIND_DISTRIBUTED || (t->kind == TX_KIND_LOCAL && unnamed);
-    return verdict(known && t->state >= TX_STATE_ACTIVE && t->state <= TX_STATE_PREPARED && get32(r->bytes + 60) == 0);
+    return verdict(known && t->state >= TX_STATE_ACTIVE && t->state <= TX_STATE_PREPARED &&
+                   GET(r->bytes, TX_RELOCATED, zero) == 0);
 }
 
 enum format_result format_get_filler(const struct record *r, uint32_t *zero_bytes) {
@@ -430,25 +423,26 @@ enum format_result format_get_queue_delete(const struct record *r, uint32_t *que
     if (r->type != QUEUE_DELETE || r->length != QUEUE_DELETE_RECORD_BYTES) {
         return FORMAT_MALFORMED;
     }
-    *queue_id = get32(r->bytes + 48);
-    return verdict(is_queue_id(*queue_id) && get32(r->bytes + 52) == 0);
+    *queue_id = GET(r->bytes, QUEUE_DELETE, queue_id);
+    return verdict(is_queue_id(*queue_id) && GET(r->bytes, QUEUE_DELETE, zero) == 0);
 }
 
 enum format_result format_get_footer(const struct record *r, struct footer *f) {
-    if (r->type != FOOTER || r->length < 72) {
+    if (r->type != FOOTER || r->length < AT(FOOTER, counts)) {
         return FORMAT_MALFORMED;
     }
-    f->last_lsn = get64(r->bytes + 48);
-    f->bytes = get64(r->bytes + 56);
-    f->batches = get32(r->bytes + 64);
-    f->n = get32(r->bytes + 68);
-    if (f->n > FOOTER_TYPES_MAX || r->length != 72 + 8 * f->n) {
+    f->last_lsn = GET(r->bytes, FOOTER, last_lsn);
+    f->bytes = GET(r->bytes, FOOTER, bytes);
+    f->batches = GET(r->bytes, FOOTER, batches);
+    f->n = GET(r->bytes, FOOTER, n);
+    if (f->n > FOOTER_TYPES_MAX || r->length != AT(FOOTER, counts) + TYPE_COUNT_BYTES * f->n) {
         return FORMAT_MALFORMED;
     }
     bool ascending = true;
     for (uint32_t i = 0; i < f->n; i++) {
-        f->counts[i].type = get32(r->bytes + 72 + 8 * (size_t)i);
-        f->counts[i].count = get32(r->bytes + 76 + 8 * (size_t)i);
+        const uint8_t *at = r->bytes + AT(FOOTER, counts) + TYPE_COUNT_BYTES * (size_t)i;
+        f->counts[i].type = GET(at, TYPE_COUNT, type);
+        f->counts[i].count = GET(at, TYPE_COUNT, count);
         ascending = ascending && f->counts[i].count > 0 && (i == 0 || f->counts[i - 1].type < f->counts[i].type);
     }
     return verdict(ascending && is_earlier(r, f->last_lsn));

@@ -3,45 +3,51 @@
 #include <string.h>
 
 #include "format/format.h"
-#include "format/bytes.h"
+#include "format/fields.h"
 #include "format/xxh64.h"
 
 uint64_t format_start_bytes(uint64_t header_bytes, uint64_t content_bytes, uint64_t queue_count) {
-    return pad8(72 + pad8(4 * queue_count) + header_bytes + content_bytes);
+    return pad8(AT(MESSAGE_START, queues) + pad8(4 * queue_count) + header_bytes + content_bytes);
 }
 
-uint64_t format_chunk_bytes(uint64_t content_bytes) { return pad8(64 + content_bytes); }
+uint64_t format_chunk_bytes(uint64_t content_bytes) { return pad8(AT(MESSAGE_CHUNK, content) + content_bytes); }
 
-uint64_t format_enqueue_bytes(uint64_t queue_count) { return pad8(64 + 4 * queue_count); }
+uint64_t format_enqueue_bytes(uint64_t queue_count) { return pad8(AT(MESSAGE_ENQUEUE, queues) + 4 * queue_count); }
 
 uint64_t format_relocated_bytes(uint64_t chunk_count, uint64_t place_count, uint64_t pending_count) {
-    return 80 + 24 * chunk_count + 32 * place_count + 32 * pending_count;
+    return AT(MESSAGE_RELOCATED, chunks) + RELOCATED_CHUNK_BYTES * chunk_count + RELOCATED_PLACE_BYTES * place_count +
+           RELOCATED_WORK_BYTES * pending_count;
 }
 
 uint32_t format_xid_record_bytes(const struct xid *x) {
-    return (uint32_t)pad8(64 + (uint64_t)x->gtrid_bytes + x->bqual_bytes);
+    return (uint32_t)pad8(AT(XID, names) + (uint64_t)x->gtrid_bytes + x->bqual_bytes);
 }
 
 uint32_t format_tx_relocated_bytes(const struct xid *x) {
-    return (uint32_t)pad8(80 + (uint64_t)x->gtrid_bytes + x->bqual_bytes);
+    return (uint32_t)pad8(AT(TX_RELOCATED, names) + (uint64_t)x->gtrid_bytes + x->bqual_bytes);
 }
 
-/* Zeroes the last 8 bytes first, so that the body may end anywhere in them. */
+/*
+ * The header of every record; the body begins at 48. Zeroes the last 8 bytes first, so that a body may end in them.
+ *  0          8              12       16     18      20      24    32   40     48
+ *  | checksum | header_check | length | type | flags | spare | lsn | id | prev |
+ */
 static void start_record(const struct slot *s, enum record_type type, uint32_t length) {
     assert(length >= RECORD_HEADER_BYTES && length % 8 == 0);
     put64(s->at + length - 8, 0);
-    put32(s->at + 12, length);
-    put16(s->at + 16, (uint16_t)type);
-    put16(s->at + 18, s->flags);
-    put32(s->at + 20, 0);
-    put64(s->at + 24, s->lsn);
-    put64(s->at + 32, s->id);
-    put64(s->at + 40, s->prev);
+    PUT(s->at, RECORD_HEADER, length, length);
+    PUT(s->at, RECORD_HEADER, type, (uint16_t)type);
+    PUT(s->at, RECORD_HEADER, flags, s->flags);
+    PUT(s->at, RECORD_HEADER, spare, 0);
+    PUT(s->at, RECORD_HEADER, lsn, s->lsn);
+    PUT(s->at, RECORD_HEADER, id, s->id);
+    PUT(s->at, RECORD_HEADER, prev, s->prev);
 }
 
 static uint32_t seal_record(const struct slot *s, uint32_t length) {
-    put32(s->at + 8, (uint32_t)xxh64(s->at + 12, 36, s->seed));
-    put64(s->at, xxh64(s->at + 8, length - 8, s->seed));
+    PUT(s->at, RECORD_HEADER, header_check, (uint32_t)xxh64(s->at + AT(RECORD_HEADER, length), CHECKED_BYTES, s->seed));
+    PUT(s->at, RECORD_HEADER, checksum,
+        xxh64(s->at + AT(RECORD_HEADER, header_check), length - AT(RECORD_HEADER, header_check), s->seed));
     return length;
 }
 
@@ -56,17 +62,22 @@ static void put_queues(uint8_t *at, const uint32_t *queues, uint32_t queue_count
     }
 }
 
+/*
+ * Zeros fill the queue ids up to a multiple of 8.
+ *  48      56             60              64            68            72
+ *  | tx_id | header_bytes | content_bytes | queue_count | order_index | queue ids | header | content |
+ */
 uint32_t format_put_start(const struct slot *s, uint64_t key, uint32_t order_index, const uint32_t *queues,
                           uint32_t queue_count, const void *header, uint32_t header_bytes, const void *content,
                           uint32_t content_bytes) {
     uint32_t length = (uint32_t)format_start_bytes(header_bytes, content_bytes, queue_count);
     start_record(s, MESSAGE_START, length);
-    put64(s->at + 48, key);
-    put32(s->at + 56, header_bytes);
-    put32(s->at + 60, content_bytes);
-    put32(s->at + 64, queue_count);
-    put32(s->at + 68, order_index);
-    uint8_t *at = s->at + 72;
+    PUT(s->at, MESSAGE_START, tx_id, key);
+    PUT(s->at, MESSAGE_START, header_bytes, header_bytes);
+    PUT(s->at, MESSAGE_START, content_bytes, content_bytes);
+    PUT(s->at, MESSAGE_START, queue_count, queue_count);
+    PUT(s->at, MESSAGE_START, order_index, order_index);
+    uint8_t *at = s->at + AT(MESSAGE_START, queues);
     put_queues(at, queues, queue_count);
     if (queue_count % 2 != 0) {
         put32(at + 4 * (size_t)queue_count, 0);
@@ -81,115 +92,159 @@ uint32_t format_put_start(const struct slot *s, uint64_t key, uint32_t order_ind
     return seal_record(s, length);
 }
 
+/*
+ *  48       56              60  64
+ *  | offset | content_bytes | 0 | content |
+ */
 uint32_t format_put_chunk(const struct slot *s, uint64_t offset, const void *content, uint32_t content_bytes) {
     uint32_t length = (uint32_t)format_chunk_bytes(content_bytes);
     start_record(s, MESSAGE_CHUNK, length);
-    put64(s->at + 48, offset);
-    put32(s->at + 56, content_bytes);
-    put32(s->at + 60, 0);
+    PUT(s->at, MESSAGE_CHUNK, offset, offset);
+    PUT(s->at, MESSAGE_CHUNK, content_bytes, content_bytes);
+    PUT(s->at, MESSAGE_CHUNK, zero, 0);
     if (content_bytes > 0) {
-        memcpy(s->at + 64, content, content_bytes);
+        memcpy(s->at + AT(MESSAGE_CHUNK, content), content, content_bytes);
     }
     return seal_record(s, length);
 }
 
+/*
+ *  48      56            60            64
+ *  | tx_id | queue_count | order_index | queue ids |
+ */
 uint32_t format_put_enqueue(const struct slot *s, uint64_t tx_id, uint32_t order_index, const uint32_t *queues,
                             uint32_t queue_count) {
     uint32_t length = (uint32_t)format_enqueue_bytes(queue_count);
     start_record(s, MESSAGE_ENQUEUE, length);
-    put64(s->at + 48, tx_id);
-    put32(s->at + 56, queue_count);
-    put32(s->at + 60, order_index);
-    put_queues(s->at + 64, queues, queue_count);
+    PUT(s->at, MESSAGE_ENQUEUE, tx_id, tx_id);
+    PUT(s->at, MESSAGE_ENQUEUE, queue_count, queue_count);
+    PUT(s->at, MESSAGE_ENQUEUE, order_index, order_index);
+    put_queues(s->at + AT(MESSAGE_ENQUEUE, queues), queues, queue_count);
     return seal_record(s, length);
 }
 
+/*
+ *  48      56         60               62       64
+ *  | tx_id | queue_id | delivery_count | reason |
+ */
 uint32_t format_put_dequeue(const struct slot *s, const struct message_dequeue *d) {
     start_record(s, MESSAGE_DEQUEUE, DEQUEUE_RECORD_BYTES);
-    put64(s->at + 48, d->tx_id);
-    put32(s->at + 56, d->queue_id);
-    put16(s->at + 60, d->delivery_count);
-    put16(s->at + 62, d->reason);
+    PUT(s->at, MESSAGE_DEQUEUE, tx_id, d->tx_id);
+    PUT(s->at, MESSAGE_DEQUEUE, queue_id, d->queue_id);
+    PUT(s->at, MESSAGE_DEQUEUE, delivery_count, d->delivery_count);
+    PUT(s->at, MESSAGE_DEQUEUE, reason, d->reason);
     return seal_record(s, DEQUEUE_RECORD_BYTES);
 }
 
+/*
+ *  0     8        16              20  24
+ *  | lsn | offset | content_bytes | 0 |
+ */
 static uint8_t *put_chunk_rows(uint8_t *at, const struct chunk_row *rows, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++, at += 24) {
-        put64(at, rows[i].lsn);
-        put64(at + 8, rows[i].offset);
-        put32(at + 16, rows[i].content_bytes);
-        put32(at + 20, 0);
+    for (uint32_t i = 0; i < count; i++, at += RELOCATED_CHUNK_BYTES) {
+        PUT(at, RELOCATED_CHUNK, lsn, rows[i].lsn);
+        PUT(at, RELOCATED_CHUNK, offset, rows[i].offset);
+        PUT(at, RELOCATED_CHUNK, content_bytes, rows[i].content_bytes);
+        PUT(at, RELOCATED_CHUNK, zero, 0);
     }
     return at;
 }
 
+/*
+ *  0           8                 16         20            24               28  32
+ *  | order_lsn | enqueue_time_us | queue_id | order_index | delivery_count | 0 |
+ */
 static uint8_t *put_place_rows(uint8_t *at, const struct place_row *rows, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++, at += 32) {
-        put64(at, rows[i].order_lsn);
-        put64(at + 8, rows[i].enqueue_time_us);
-        put32(at + 16, rows[i].queue_id);
-        put32(at + 20, rows[i].order_index);
-        put32(at + 24, rows[i].delivery_count);
-        put32(at + 28, 0);
+    for (uint32_t i = 0; i < count; i++, at += RELOCATED_PLACE_BYTES) {
+        PUT(at, RELOCATED_PLACE, order_lsn, rows[i].order_lsn);
+        PUT(at, RELOCATED_PLACE, enqueue_time_us, rows[i].enqueue_time_us);
+        PUT(at, RELOCATED_PLACE, queue_id, rows[i].queue_id);
+        PUT(at, RELOCATED_PLACE, order_index, rows[i].order_index);
+        PUT(at, RELOCATED_PLACE, delivery_count, rows[i].delivery_count);
+        PUT(at, RELOCATED_PLACE, zero, 0);
     }
     return at;
 }
 
+/*
+ *  0       8     16         20     24            28  32
+ *  | tx_id | lsn | queue_id | kind | order_index | 0 |
+ */
 static void put_pending_rows(uint8_t *at, const struct pending_row *rows, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++, at += 32) {
-        put64(at, rows[i].tx_id);
-        put64(at + 8, rows[i].lsn);
-        put32(at + 16, rows[i].queue_id);
-        put32(at + 20, rows[i].kind);
-        put32(at + 24, rows[i].order_index);
-        put32(at + 28, 0);
+    for (uint32_t i = 0; i < count; i++, at += RELOCATED_WORK_BYTES) {
+        PUT(at, RELOCATED_WORK, tx_id, rows[i].tx_id);
+        PUT(at, RELOCATED_WORK, lsn, rows[i].lsn);
+        PUT(at, RELOCATED_WORK, queue_id, rows[i].queue_id);
+        PUT(at, RELOCATED_WORK, kind, rows[i].kind);
+        PUT(at, RELOCATED_WORK, order_index, rows[i].order_index);
+        PUT(at, RELOCATED_WORK, zero, 0);
     }
 }
 
+/*
+ *  48              56          64     68            72            76              80
+ *  | content_bytes | start_lsn | part | chunk_count | place_count | pending_count | chunks | places | pending work |
+ */
 uint32_t format_put_relocated(const struct slot *s, const struct message_relocated *m, const struct chunk_row *chunks,
                               const struct place_row *places, const struct pending_row *pending) {
     uint32_t length = (uint32_t)format_relocated_bytes(m->chunk_count, m->place_count, m->pending_count);
     start_record(s, MESSAGE_RELOCATED, length);
-    put64(s->at + 48, m->content_bytes);
-    put64(s->at + 56, m->start_lsn);
-    put32(s->at + 64, m->part);
-    put32(s->at + 68, m->chunk_count);
-    put32(s->at + 72, m->place_count);
-    put32(s->at + 76, m->pending_count);
-    uint8_t *at = put_chunk_rows(s->at + 80, chunks, m->chunk_count);
+    PUT(s->at, MESSAGE_RELOCATED, content_bytes, m->content_bytes);
+    PUT(s->at, MESSAGE_RELOCATED, start_lsn, m->start_lsn);
+    PUT(s->at, MESSAGE_RELOCATED, part, m->part);
+    PUT(s->at, MESSAGE_RELOCATED, chunk_count, m->chunk_count);
+    PUT(s->at, MESSAGE_RELOCATED, place_count, m->place_count);
+    PUT(s->at, MESSAGE_RELOCATED, pending_count, m->pending_count);
+    uint8_t *at = put_chunk_rows(s->at + AT(MESSAGE_RELOCATED, chunks), chunks, m->chunk_count);
     at = put_place_rows(at, places, m->place_count);
     put_pending_rows(at, pending, m->pending_count);
     return seal_record(s, length);
 }
 
-/* What the three records that carry an xid begin with. */
+/*
+ * Three records begin with an xid.
+ *  48          56            57            58  64
+ *  | format_id | gtrid_bytes | bqual_bytes | 0 |
+ */
 static void put_xid_head(const struct slot *s, const struct xid *x) {
-    put64(s->at + 48, (uint64_t)x->format_id);
-    s->at[56] = x->gtrid_bytes;
-    s->at[57] = x->bqual_bytes;
-    memset(s->at + 58, 0, 6);
+    PUT(s->at, XID, format_id, (uint64_t)x->format_id);
+    PUT(s->at, XID, gtrid_bytes, x->gtrid_bytes);
+    PUT(s->at, XID, bqual_bytes, x->bqual_bytes);
+    memset(s->at + AT(XID, zero), 0, AT(XID, names) - AT(XID, zero));
 }
 
+/*
+ *  48    64
+ *  | xid | gtrid | bqual |
+ */
 uint32_t format_put_xid(const struct slot *s, enum record_type type, const struct xid *x) {
     uint32_t length = format_xid_record_bytes(x);
     start_record(s, type, length);
     put_xid_head(s, x);
-    memcpy(s->at + 64, x->data, (size_t)x->gtrid_bytes + x->bqual_bytes);
+    memcpy(s->at + AT(XID, names), x->data, (size_t)x->gtrid_bytes + x->bqual_bytes);
     return seal_record(s, length);
 }
 
+/*
+ *  48    58     59      60  64              72                80
+ *  | xid | kind | state | 0 | start_time_us | prepare_time_us | gtrid | bqual |
+ */
 uint32_t format_put_tx_relocated(const struct slot *s, const struct tx_relocated *t) {
     uint32_t length = format_tx_relocated_bytes(&t->xid);
     start_record(s, TX_RELOCATED, length);
     put_xid_head(s, &t->xid);
-    s->at[58] = t->kind;
-    s->at[59] = t->state;
-    put64(s->at + 64, t->start_time_us);
-    put64(s->at + 72, t->prepare_time_us);
-    memcpy(s->at + 80, t->xid.data, (size_t)t->xid.gtrid_bytes + t->xid.bqual_bytes);
+    PUT(s->at, TX_RELOCATED, kind, t->kind);
+    PUT(s->at, TX_RELOCATED, state, t->state);
+    PUT(s->at, TX_RELOCATED, start_time_us, t->start_time_us);
+    PUT(s->at, TX_RELOCATED, prepare_time_us, t->prepare_time_us);
+    memcpy(s->at + AT(TX_RELOCATED, names), t->xid.data, (size_t)t->xid.gtrid_bytes + t->xid.bqual_bytes);
     return seal_record(s, length);
 }
 
+/*
+ *  48
+ *  | zero bytes |
+ */
 uint32_t format_put_filler(const struct slot *s, uint32_t zero_bytes) {
     uint32_t length = RECORD_HEADER_BYTES + zero_bytes;
     start_record(s, FILLER, length);
@@ -197,35 +252,48 @@ uint32_t format_put_filler(const struct slot *s, uint32_t zero_bytes) {
     return seal_record(s, length);
 }
 
+/*
+ *  48         52  56
+ *  | queue_id | 0 |
+ */
 uint32_t format_put_queue_delete(const struct slot *s, uint32_t queue_id) {
     start_record(s, QUEUE_DELETE, QUEUE_DELETE_RECORD_BYTES);
-    put32(s->at + 48, queue_id);
-    put32(s->at + 52, 0);
+    PUT(s->at, QUEUE_DELETE, queue_id, queue_id);
+    PUT(s->at, QUEUE_DELETE, zero, 0);
     return seal_record(s, QUEUE_DELETE_RECORD_BYTES);
 }
 
+/*
+ *  48         56      64        68  72     76      80
+ *  | last_lsn | bytes | batches | n | type | count | type | count | ... |
+ */
 uint32_t format_put_footer(const struct slot *s, const struct footer *f) {
-    uint32_t length = 72 + 8 * f->n;
+    uint32_t length = AT(FOOTER, counts) + TYPE_COUNT_BYTES * f->n;
     start_record(s, FOOTER, length);
-    put64(s->at + 48, f->last_lsn);
-    put64(s->at + 56, f->bytes);
-    put32(s->at + 64, f->batches);
-    put32(s->at + 68, f->n);
+    PUT(s->at, FOOTER, last_lsn, f->last_lsn);
+    PUT(s->at, FOOTER, bytes, f->bytes);
+    PUT(s->at, FOOTER, batches, f->batches);
+    PUT(s->at, FOOTER, n, f->n);
     for (uint32_t i = 0; i < f->n; i++) {
-        put32(s->at + 72 + 8 * (size_t)i, f->counts[i].type);
-        put32(s->at + 76 + 8 * (size_t)i, f->counts[i].count);
+        uint8_t *at = s->at + AT(FOOTER, counts) + TYPE_COUNT_BYTES * (size_t)i;
+        PUT(at, TYPE_COUNT, type, f->counts[i].type);
+        PUT(at, TYPE_COUNT, count, f->counts[i].count);
     }
     return seal_record(s, length);
 }
 
+/*
+ *  48      56      60      64            72         80        88       104
+ *  | epoch | count | bytes | durable_lsn | base_lsn | time_us | opaque |
+ */
 uint32_t format_put_batch(const struct slot *s, const struct batch *b) {
     start_record(s, BATCH, BATCH_RECORD_BYTES);
-    put64(s->at + 48, b->epoch);
-    put32(s->at + 56, b->count);
-    put32(s->at + 60, b->bytes);
-    put64(s->at + 64, b->durable_lsn);
-    put64(s->at + 72, b->base_lsn);
-    put64(s->at + 80, b->time_us);
-    memcpy(s->at + 88, b->opaque, OPAQUE_BYTES);
+    PUT(s->at, BATCH, epoch, b->epoch);
+    PUT(s->at, BATCH, count, b->count);
+    PUT(s->at, BATCH, bytes, b->bytes);
+    PUT(s->at, BATCH, durable_lsn, b->durable_lsn);
+    PUT(s->at, BATCH, base_lsn, b->base_lsn);
+    PUT(s->at, BATCH, time_us, b->time_us);
+    memcpy(s->at + AT(BATCH, opaque), b->opaque, OPAQUE_BYTES);
     return seal_record(s, BATCH_RECORD_BYTES);
 }

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "format/bytes.h"
+#include "format/fields.h"
 #include "format/xxh64.h"
 
 const char *format_result_text(enum format_result result) {
@@ -27,6 +27,11 @@ const char *format_result_text(enum format_result result) {
 }
 
 /* ---- sizes and names ------------------------------------------------------------------------------------- */
+
+const struct format_type format_types[TYPES_COUNTED] = {
+#define RECORD(type, code, link, flags, bytes) [((code) >> 8) * 8 - 8 + ((code)&255) - 1] = {code, #type},
+#include "format/layout.def"
+};
 
 uint64_t format_segment_seed(const uint8_t uuid[UUID_BYTES], uint64_t first_lsn, uint64_t epoch) {
     uint8_t from[UUID_BYTES + 16];
@@ -72,15 +77,21 @@ bool format_parse_segment_name(const char *name, uint64_t *first_lsn) {
 
 /* ---- whole files and blocks ------------------------------------------------------------------------------ */
 
-uint64_t format_record_checksum(const uint8_t header[RECORD_HEADER_BYTES]) { return get64(header); }
+uint64_t format_record_checksum(const uint8_t header[RECORD_HEADER_BYTES]) {
+    return GET(header, RECORD_HEADER, checksum);
+}
 
-/* The preamble that all of them share: magic, version, size, UUID. */
+/*
+ * All of them share a preamble.
+ *  0       8                12      16     32
+ *  | magic | format_version | bytes | uuid |
+ */
 static void put_preamble(uint8_t *into, const char *magic, uint32_t bytes, const uint8_t uuid[UUID_BYTES]) {
     memset(into, 0, bytes);
     memcpy(into, magic, 8);
-    put32(into + 8, FORMAT_VERSION);
-    put32(into + 12, bytes);
-    memcpy(into + 16, uuid, UUID_BYTES);
+    PUT(into, PREAMBLE, format_version, FORMAT_VERSION);
+    PUT(into, PREAMBLE, bytes, bytes);
+    memcpy(into + AT(PREAMBLE, uuid), uuid, UUID_BYTES);
 }
 
 /* What is judged before the checksum: a later version may compute it differently. */
@@ -91,7 +102,7 @@ static enum format_result get_preamble(const uint8_t *from, size_t available, co
     if (memcmp(from, magic, 8) != 0) {
         return FORMAT_MAGIC;
     }
-    if (get32(from + 8) > FORMAT_VERSION) {
+    if (GET(from, PREAMBLE, format_version) > FORMAT_VERSION) {
         return FORMAT_NEWER;
     }
     return available < bytes ? FORMAT_SHORT : FORMAT_OK;
@@ -99,7 +110,7 @@ static enum format_result get_preamble(const uint8_t *from, size_t available, co
 
 /* What is judged once the checksum is right: the rest of the preamble, and that what is not used is zero. */
 static enum format_result judge(const uint8_t *from, uint32_t bytes, uint32_t used_bytes, bool possible) {
-    bool sized = get32(from + 8) == FORMAT_VERSION && get32(from + 12) == bytes;
+    bool sized = GET(from, PREAMBLE, format_version) == FORMAT_VERSION && GET(from, PREAMBLE, bytes) == bytes;
     bool clean = all_zero(from + used_bytes, bytes - 8 - used_bytes);
     return possible && sized && clean ? FORMAT_OK : FORMAT_MALFORMED;
 }
@@ -108,14 +119,19 @@ static bool is_segment_size(uint64_t bytes) {
     return bytes >= SEGMENT_BYTES_MIN && bytes <= SEGMENT_BYTES_MAX && bytes % BLOCK_BYTES == 0;
 }
 
+/*
+ *  0          32             40          48      56             64           72  4088       4096
+ *  | preamble | segment_size | first_lsn | epoch | prev_end_lsn | created_us | 0 | checksum |
+ */
 void format_put_segment_header(uint8_t *into, const struct segment_header *h) {
     put_preamble(into, "LOGSTORE", SEGMENT_HEADER_BYTES, h->uuid);
-    put64(into + 32, h->segment_size);
-    put64(into + 40, h->first_lsn);
-    put64(into + 48, h->epoch);
-    put64(into + 56, h->prev_end_lsn);
-    put64(into + 64, h->created_us);
-    put64(into + 4088, xxh64(into, 4088, format_segment_seed(h->uuid, h->first_lsn, h->epoch)));
+    PUT(into, SEGMENT_HEADER, segment_size, h->segment_size);
+    PUT(into, SEGMENT_HEADER, first_lsn, h->first_lsn);
+    PUT(into, SEGMENT_HEADER, epoch, h->epoch);
+    PUT(into, SEGMENT_HEADER, prev_end_lsn, h->prev_end_lsn);
+    PUT(into, SEGMENT_HEADER, created_us, h->created_us);
+    PUT(into, SEGMENT_HEADER, checksum,
+        xxh64(into, AT(SEGMENT_HEADER, checksum), format_segment_seed(h->uuid, h->first_lsn, h->epoch)));
 }
 
 enum format_result format_get_segment_header(const uint8_t *from, size_t available, const uint8_t uuid[UUID_BYTES],
@@ -124,13 +140,14 @@ enum format_result format_get_segment_header(const uint8_t *from, size_t availab
     if (result != FORMAT_OK) {
         return result;
     }
-    memcpy(h->uuid, from + 16, UUID_BYTES);
-    h->segment_size = get64(from + 32);
-    h->first_lsn = get64(from + 40);
-    h->epoch = get64(from + 48);
-    h->prev_end_lsn = get64(from + 56);
-    h->created_us = get64(from + 64);
-    if (get64(from + 4088) != xxh64(from, 4088, format_segment_seed(h->uuid, h->first_lsn, h->epoch))) {
+    memcpy(h->uuid, from + AT(PREAMBLE, uuid), UUID_BYTES);
+    h->segment_size = GET(from, SEGMENT_HEADER, segment_size);
+    h->first_lsn = GET(from, SEGMENT_HEADER, first_lsn);
+    h->epoch = GET(from, SEGMENT_HEADER, epoch);
+    h->prev_end_lsn = GET(from, SEGMENT_HEADER, prev_end_lsn);
+    h->created_us = GET(from, SEGMENT_HEADER, created_us);
+    if (GET(from, SEGMENT_HEADER, checksum) !=
+        xxh64(from, AT(SEGMENT_HEADER, checksum), format_segment_seed(h->uuid, h->first_lsn, h->epoch))) {
         return FORMAT_CHECK;
     }
     if (memcmp(h->uuid, uuid, UUID_BYTES) != 0 || h->segment_size != segment_size || h->first_lsn != first_lsn) {
@@ -138,15 +155,20 @@ enum format_result format_get_segment_header(const uint8_t *from, size_t availab
     }
     bool placed = is_segment_size(segment_size) && is_lsn(first_lsn) && first_lsn % segment_size == 0 &&
                   first_lsn - 1 <= LSN_MAX - segment_size;
-    return judge(from, SEGMENT_HEADER_BYTES, 72, placed && h->epoch > 0 && h->prev_end_lsn <= first_lsn);
+    return judge(from, SEGMENT_HEADER_BYTES, AT(SEGMENT_HEADER, zero),
+                 placed && h->epoch > 0 && h->prev_end_lsn <= first_lsn);
 }
 
+/*
+ *  0          32             40                    48           56  4088       4096
+ *  | preamble | segment_size | max_undurable_bytes | created_us | 0 | checksum |
+ */
 void format_put_meta(uint8_t *into, const struct meta *m) {
     put_preamble(into, "LSTRMETA", META_BYTES, m->uuid);
-    put64(into + 32, m->segment_size);
-    put64(into + 40, m->max_undurable_bytes);
-    put64(into + 48, m->created_us);
-    put64(into + 4088, xxh64(into, 4088, 0));
+    PUT(into, META, segment_size, m->segment_size);
+    PUT(into, META, max_undurable_bytes, m->max_undurable_bytes);
+    PUT(into, META, created_us, m->created_us);
+    PUT(into, META, checksum, xxh64(into, AT(META, checksum), 0));
 }
 
 enum format_result format_get_meta(const uint8_t *from, size_t available, struct meta *m) {
@@ -154,23 +176,27 @@ enum format_result format_get_meta(const uint8_t *from, size_t available, struct
     if (result != FORMAT_OK) {
         return result;
     }
-    if (get64(from + 4088) != xxh64(from, 4088, 0)) {
+    if (GET(from, META, checksum) != xxh64(from, AT(META, checksum), 0)) {
         return FORMAT_CHECK;
     }
-    memcpy(m->uuid, from + 16, UUID_BYTES);
-    m->segment_size = get64(from + 32);
-    m->max_undurable_bytes = get64(from + 40);
-    m->created_us = get64(from + 48);
+    memcpy(m->uuid, from + AT(PREAMBLE, uuid), UUID_BYTES);
+    m->segment_size = GET(from, META, segment_size);
+    m->max_undurable_bytes = GET(from, META, max_undurable_bytes);
+    m->created_us = GET(from, META, created_us);
     bool bounded = m->max_undurable_bytes >= 2 * m->segment_size && m->max_undurable_bytes <= LSN_MAX / 4;
-    return judge(from, META_BYTES, 56, is_segment_size(m->segment_size) && bounded);
+    return judge(from, META_BYTES, AT(META, zero), is_segment_size(m->segment_size) && bounded);
 }
 
+/*
+ *  0          32      40            48         56         64
+ *  | preamble | epoch | durable_lsn | base_lsn | checksum |
+ */
 void format_put_hint(uint8_t *into, const struct hint *h) {
     put_preamble(into, "LSTRHINT", HINT_BYTES, h->uuid);
-    put64(into + 32, h->epoch);
-    put64(into + 40, h->durable_lsn);
-    put64(into + 48, h->base_lsn);
-    put64(into + 56, xxh64(into, 56, 0));
+    PUT(into, HINT, epoch, h->epoch);
+    PUT(into, HINT, durable_lsn, h->durable_lsn);
+    PUT(into, HINT, base_lsn, h->base_lsn);
+    PUT(into, HINT, checksum, xxh64(into, AT(HINT, checksum), 0));
 }
 
 enum format_result format_get_hint(const uint8_t *from, size_t available, struct hint *h) {
@@ -178,22 +204,26 @@ enum format_result format_get_hint(const uint8_t *from, size_t available, struct
     if (result != FORMAT_OK) {
         return result;
     }
-    if (get64(from + 56) != xxh64(from, 56, 0)) {
+    if (GET(from, HINT, checksum) != xxh64(from, AT(HINT, checksum), 0)) {
         return FORMAT_CHECK;
     }
-    memcpy(h->uuid, from + 16, UUID_BYTES);
-    h->epoch = get64(from + 32);
-    h->durable_lsn = get64(from + 40);
-    h->base_lsn = get64(from + 48);
-    return judge(from, HINT_BYTES, 56, h->epoch > 0 && is_lsn(h->durable_lsn) && is_lsn(h->base_lsn));
+    memcpy(h->uuid, from + AT(PREAMBLE, uuid), UUID_BYTES);
+    h->epoch = GET(from, HINT, epoch);
+    h->durable_lsn = GET(from, HINT, durable_lsn);
+    h->base_lsn = GET(from, HINT, base_lsn);
+    return judge(from, HINT_BYTES, AT(HINT, checksum), h->epoch > 0 && is_lsn(h->durable_lsn) && is_lsn(h->base_lsn));
 }
 
+/*
+ *  0          32      40        48          56         64
+ *  | preamble | epoch | end_lsn | closed_us | checksum |
+ */
 void format_put_closed(uint8_t *into, const struct closed *c) {
     put_preamble(into, "LSTRCLSD", CLOSED_BYTES, c->uuid);
-    put64(into + 32, c->epoch);
-    put64(into + 40, c->end_lsn);
-    put64(into + 48, c->closed_us);
-    put64(into + 56, xxh64(into, 56, 0));
+    PUT(into, CLOSED, epoch, c->epoch);
+    PUT(into, CLOSED, end_lsn, c->end_lsn);
+    PUT(into, CLOSED, closed_us, c->closed_us);
+    PUT(into, CLOSED, checksum, xxh64(into, AT(CLOSED, checksum), 0));
 }
 
 enum format_result format_get_closed(const uint8_t *from, size_t available, struct closed *c) {
@@ -201,23 +231,27 @@ enum format_result format_get_closed(const uint8_t *from, size_t available, stru
     if (result != FORMAT_OK) {
         return result;
     }
-    if (get64(from + 56) != xxh64(from, 56, 0)) {
+    if (GET(from, CLOSED, checksum) != xxh64(from, AT(CLOSED, checksum), 0)) {
         return FORMAT_CHECK;
     }
-    memcpy(c->uuid, from + 16, UUID_BYTES);
-    c->epoch = get64(from + 32);
-    c->end_lsn = get64(from + 40);
-    c->closed_us = get64(from + 48);
-    return judge(from, CLOSED_BYTES, 56, c->epoch > 0 && is_lsn(c->end_lsn));
+    memcpy(c->uuid, from + AT(PREAMBLE, uuid), UUID_BYTES);
+    c->epoch = GET(from, CLOSED, epoch);
+    c->end_lsn = GET(from, CLOSED, end_lsn);
+    c->closed_us = GET(from, CLOSED, closed_us);
+    return judge(from, CLOSED_BYTES, AT(CLOSED, checksum), c->epoch > 0 && is_lsn(c->end_lsn));
 }
 
+/*
+ *  0          32         40            48           56           64  248        256
+ *  | preamble | hold_lsn | limit_bytes | expires_us | created_us | 0 | checksum |
+ */
 void format_put_hold(uint8_t *into, const struct hold *h) {
     put_preamble(into, "LSTRHOLD", HOLD_BYTES, h->uuid);
-    put64(into + 32, h->hold_lsn);
-    put64(into + 40, h->limit_bytes);
-    put64(into + 48, h->expires_us);
-    put64(into + 56, h->created_us);
-    put64(into + 248, xxh64(into, 248, 0));
+    PUT(into, HOLD, hold_lsn, h->hold_lsn);
+    PUT(into, HOLD, limit_bytes, h->limit_bytes);
+    PUT(into, HOLD, expires_us, h->expires_us);
+    PUT(into, HOLD, created_us, h->created_us);
+    PUT(into, HOLD, checksum, xxh64(into, AT(HOLD, checksum), 0));
 }
 
 enum format_result format_get_hold(const uint8_t *from, size_t available, struct hold *h) {
@@ -225,13 +259,13 @@ enum format_result format_get_hold(const uint8_t *from, size_t available, struct
     if (result != FORMAT_OK) {
         return result;
     }
-    if (get64(from + 248) != xxh64(from, 248, 0)) {
+    if (GET(from, HOLD, checksum) != xxh64(from, AT(HOLD, checksum), 0)) {
         return FORMAT_CHECK;
     }
-    memcpy(h->uuid, from + 16, UUID_BYTES);
-    h->hold_lsn = get64(from + 32);
-    h->limit_bytes = get64(from + 40);
-    h->expires_us = get64(from + 48);
-    h->created_us = get64(from + 56);
-    return judge(from, HOLD_BYTES, 64, is_lsn(h->hold_lsn));
+    memcpy(h->uuid, from + AT(PREAMBLE, uuid), UUID_BYTES);
+    h->hold_lsn = GET(from, HOLD, hold_lsn);
+    h->limit_bytes = GET(from, HOLD, limit_bytes);
+    h->expires_us = GET(from, HOLD, expires_us);
+    h->created_us = GET(from, HOLD, created_us);
+    return judge(from, HOLD_BYTES, AT(HOLD, zero), is_lsn(h->hold_lsn));
 }

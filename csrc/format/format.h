@@ -1,6 +1,6 @@
 /*
- * Bytes <-> structs, and nothing else: the on-disk layout of docs/format.md lives in format*.c only. format.c has
- * sizes, names and what is no record; format/encode.c and format/decode.c have the records.
+ * Bytes <-> structs, and nothing else. layout.def has every record type, length and offset of docs/format.md, once;
+ * encode.c and decode.c have the records, checkpoint.c has checkpoints, format.c has the other files and the names.
  *
  * Encoders write into memory that the caller has made large enough (the *_bytes functions say how much) and leave
  * it sealed: header check and checksum filled in. Decoders treat every byte as an attacker's: nothing is read
@@ -15,21 +15,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The length of each file, header, row and record of a fixed length: META_BYTES, BATCH_RECORD_BYTES and so on. */
+enum {
+#define SIZE(owner, bytes) owner##_BYTES = (bytes),
+#include "format/layout.def"
+};
+
 enum {
     FORMAT_VERSION = 1,
     BLOCK_BYTES = 4096,
-    SEGMENT_HEADER_BYTES = BLOCK_BYTES,
-    META_BYTES = 4096,
-    HINT_BYTES = 64,
-    CLOSED_BYTES = 64,
-    HOLD_BYTES = 256,
     UUID_BYTES = 16,
     OPAQUE_BYTES = 16,
-    RECORD_HEADER_BYTES = 48,
-    BATCH_RECORD_BYTES = 104,
-    DEQUEUE_RECORD_BYTES = 64,
-    QUEUE_DELETE_RECORD_BYTES = 56,
-    PLAIN_RECORD_BYTES = 48, /* a record without a body */
     FOOTER_TYPES_MAX = 24,
     FOOTER_BYTES_MAX = 72 + 8 * FOOTER_TYPES_MAX,
     XID_PART_BYTES_MAX = 64,
@@ -45,31 +41,21 @@ enum {
 #define CONTENT_BYTES_MAX ((uint64_t)INT64_MAX)
 
 enum record_type {
-    MESSAGE_START = 0x0101,
-    MESSAGE_CHUNK = 0x0102,
-    MESSAGE_ENQUEUE = 0x0103,
-    MESSAGE_DEQUEUE = 0x0104,
-    MESSAGE_DELETE = 0x0105,
-    MESSAGE_RELOCATED = 0x0106,
-    DTX_START = 0x0201,
-    TX_START = 0x0202,
-    TX_END = 0x0203,
-    TX_PREPARE = 0x0204,
-    TX_COMMIT = 0x0205,
-    TX_ROLLBACK = 0x0206,
-    TX_DELETE = 0x0207,
-    TX_RELOCATED = 0x0208,
-    BATCH = 0x0301,
-    FILLER = 0x0302,
-    FOOTER = 0x0303,
-    QUEUE_DELETE = 0x0304,
-    CLOSE = 0x0305,
+#define RECORD(type, code, link, flags, bytes) type = (code),
+#include "format/layout.def"
 };
 
 /* A type's high byte is its stream, 1 to 3; a footer counts the records of eight types of each. */
 enum { TYPES_COUNTED = 3 * 8 };
 
 static inline uint32_t format_type_ordinal(uint16_t type) { return ((type >> 8) - 1u) * 8u + (type & 0xffu) - 1u; }
+
+/* Every type at its ordinal; type 0 and no name where an ordinal has none. */
+struct format_type {
+    uint16_t type;
+    const char *name;
+};
+extern const struct format_type format_types[TYPES_COUNTED];
 
 enum record_flag {
     FLAG_COPY = 1,

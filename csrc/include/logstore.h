@@ -552,7 +552,7 @@ typedef struct ls_column {
 size_t ls_columns_get(const ls_columns *columns, ls_column *into, size_t n, uint64_t *rows);
 void ls_columns_free(ls_columns *columns);
 
-/* The columns of records, by number; kinds and meanings stand in docs/spark.md. Of a column that is a dictionary's there is
+/* The columns of records, by number, those of fixed width first; docs/spark.md has their meanings. Of a column that is a dictionary's there is
    the index: type (as ls_rows_type counts), stream (message, transaction, log), queue (into ls_rows_options.named), outcome
    (LS_OUTCOME_...), reason (as in the format, from 0 for accepted). */
 #define LS_ROWS_LSN            0
@@ -634,6 +634,9 @@ int ls_rows_open(ls_reader *reader, const ls_rows_options *options, ls_rows **ro
    in it was asked for, call again. LS_END after the last; LS_CORRUPT where the log is damaged, after all rows before that
    place; LS_RECYCLED. */
 int ls_rows_next(ls_rows *rows, ls_columns **batch);
+/* A column's type: int32, int64, bool, string, binary, time (microseconds in UTC), name (an index of strings), list (of
+   int64); "!" follows where it is never null. NULL: there is no such column. */
+const char *ls_rows_column(unsigned column);
 /* The type that has this number in the type column: 0 if none has (yet: types that this version does not know get theirs
    as they are met). */
 uint16_t ls_rows_type(const ls_rows *rows, unsigned number);

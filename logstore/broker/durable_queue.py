@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from logstore import Delivery, MessageStore, Queue, Transaction
+    from logstore.broker.arguments import QueueArguments
     from logstore.broker.consumers import Consumer
     from logstore.broker.memory_queue import MemoryQueue
     from logstore.broker.wakeups import WakeUps
@@ -33,8 +34,7 @@ class DurableQueue(BrokerQueue):
         wakeups: WakeUps,
         *,
         auto_delete: bool,
-        ttl_ms: int | None,
-        expires_ms: int | None,
+        arguments: QueueArguments,
         neighbours: Mapping[str, BrokerQueue],
     ) -> None:
         super().__init__(
@@ -43,8 +43,7 @@ class DurableQueue(BrokerQueue):
             exclusive=False,
             auto_delete=auto_delete,
             owner=None,
-            ttl_ms=ttl_ms,
-            expires_ms=expires_ms,
+            arguments=arguments,
         )
         self.handle = handle
         self.route = Route((self,), ())

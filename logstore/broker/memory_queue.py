@@ -14,6 +14,7 @@ from logstore.broker.exchanges import Route
 from logstore.broker.queues import BrokerQueue, Place
 
 if TYPE_CHECKING:
+    from logstore.broker.arguments import QueueArguments
     from logstore.broker.durable_queue import DurableQueue
     from logstore.broker.wakeups import WakeUps
 
@@ -91,8 +92,7 @@ class MemoryQueue(BrokerQueue):
         exclusive: bool,
         auto_delete: bool,
         owner: object | None,
-        ttl_ms: int | None,
-        expires_ms: int | None,
+        arguments: QueueArguments,
     ) -> None:
         super().__init__(
             name,
@@ -100,8 +100,7 @@ class MemoryQueue(BrokerQueue):
             exclusive=exclusive,
             auto_delete=auto_delete,
             owner=owner,
-            ttl_ms=ttl_ms,
-            expires_ms=expires_ms,
+            arguments=arguments,
         )
         self.declared_durable = declared_durable
         self.route = Route((), (self,))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from logstore.broker.arguments import QueueArguments
     from logstore.broker.consumers import Consumer
     from logstore.broker.durable_queue import DurableQueue
     from logstore.broker.memory_queue import MemoryQueue
@@ -127,15 +128,15 @@ class BrokerQueue(abc.ABC):
         exclusive: bool,
         auto_delete: bool,
         owner: object | None,
-        ttl_ms: int | None,
-        expires_ms: int | None,
+        arguments: QueueArguments,
     ) -> None:
         self.name = name
         self.exclusive = exclusive
         self.auto_delete = auto_delete
         self.owner = owner  # the connection an exclusive queue belongs to
-        self.ttl_ms = ttl_ms
-        self.expires_ms = expires_ms
+        self.arguments = arguments
+        self.ttl_ms = arguments.ttl_ms
+        self.expires_ms = arguments.expires_ms
         self.wakeups = wakeups
         self.bindings: set[Binding] = set()
         self.deleted = False
@@ -148,7 +149,7 @@ class BrokerQueue(abc.ABC):
         self._last_tail = b""
         self._last_envelope = Envelope(b"", b"")
         self._body_bytes_mean = 1024.0
-        self._may_expire = ttl_ms is not None
+        self._may_expire = self.ttl_ms is not None
         self._head_is_lasting = False  # the first message never expires; forgotten when it goes
         self._expiry_timer: asyncio.TimerHandle | None = None
         self.unused_timer: asyncio.TimerHandle | None = None  # for `x-expires`

@@ -313,8 +313,7 @@ class VirtualHost:
                 exclusive=exclusive,
                 auto_delete=auto_delete,
                 owner=connection if exclusive else None,
-                ttl_ms=wanted.ttl_ms,
-                expires_ms=wanted.expires_ms,
+                arguments=wanted,
             )
             self._add_queue(queue)
             return queue
@@ -346,8 +345,7 @@ class VirtualHost:
             handle,
             self.wakeups,
             auto_delete=flags.get(AUTO_DELETE_KEY) is True,
-            ttl_ms=wanted.ttl_ms,
-            expires_ms=wanted.expires_ms,
+            arguments=wanted,
             neighbours=self.queues,
         )
         self._add_queue(queue)
@@ -523,8 +521,7 @@ def _check_same(queue: BrokerQueue, durable: bool, exclusive: bool, auto_delete:
     for key, received, current in (
         ("durable", durable, is_durable),
         ("auto_delete", auto_delete, queue.auto_delete),
-        ("x-message-ttl", wanted.ttl_ms, queue.ttl_ms),
-        ("x-expires", wanted.expires_ms, queue.expires_ms),
+        *((key, value, queue.arguments.by_key()[key]) for key, value in wanted.by_key().items()),
     ):
         if received != current:
             raise inequivalent(key, "queue", queue.name, received, current)

@@ -1,45 +1,61 @@
 """The back-links of a log's chains, followed record by record (sections 5 and 7 of docs/format.md).
 
 What always holds: a copy, or a part of a state, becomes a link of its chain only when the record comes that completes
-it. Until then whatever else is written of the chain passes over it, for it may never count.
+it. Until then other records of the chain pass over it, because it may never count.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logstore.codec.records import FIRST
-from logstore.codec.relocation import Copies, is_relocated
+from logstore.codec.records import FIRST, RecordFlag, RecordType
 
 if TYPE_CHECKING:
     from logstore.codec.records import Record
 
+COPY, INLINE, PART = int(RecordFlag.COPY), int(RecordFlag.INLINE), int(RecordFlag.PART)
+
+
+def is_relocated(record: Record) -> bool:
+    """A copy, or a message's relocated state or a part of it."""
+    return record.type is RecordType.MESSAGE_RELOCATED or int(record.flags) & COPY != 0
+
+
+def is_complete(record: Record) -> bool:
+    """Of a relocated record: it gives a message's whole state, with the copies and parts before it."""
+    flags = int(record.flags)
+    return flags & INLINE != 0 or (record.type is RecordType.MESSAGE_RELOCATED and flags & PART == 0)
+
 
 class Chains:
-    """The chains that may go on, by id: their newest records, and what was copied of them."""
+    """The chains that may go on, by id: their newest records, and the copies that do not count yet."""
 
     def __init__(self, base_lsn: int) -> None:
         self.base_lsn = base_lsn
         self._newest: dict[int, int] = {}  # LSN of the newest record that counts
-        self._copies: dict[int, Copies] = {}  # not complete yet
+        self._copied: dict[int, int] = {}  # LSN of the newest copy or part of a relocation that is not complete
+        self._broken: dict[int, dict[int, str]] = {}  # what is wrong with the back-links of copies and parts, by LSN
 
     def link(self, record: Record) -> str | None:
-        """Take a record that counts: its chain's newest from now on. What is wrong with its back-link, or None."""
-        if record.type in FIRST and not is_relocated(record):
+        """Take a record. Gives what is wrong with its back-link; of a copy or part that counts with its state."""
+        if is_relocated(record):
+            wrong = self._wrong_link(record)
+            if not is_complete(record):
+                self._copied[record.id] = record.lsn
+                if wrong is not None:
+                    self._broken.setdefault(record.id, {})[record.lsn] = wrong
+                return None
+            self._copied.pop(record.id, None)
+        elif record.type in FIRST:
             wrong = f"chain {record.id} starts twice" if record.id in self._newest else None
         else:
             wrong = self._wrong_link(record)
         self._newest[record.id] = record.lsn
         return wrong
 
-    def copy(self, record: Record) -> None:
-        """Take a copy, or a part of a state that is not the last."""
-        wrong = self._wrong_link(record)
-        self._copies.setdefault(record.id, Copies()).add(record, wrong)
-
-    def take_copies(self, id: int) -> Copies:  # noqa: A002 - the design's own word
-        """What was copied of a chain, and now is complete or never will be."""
-        return self._copies.pop(id, None) or Copies()
+    def take_broken(self, id: int) -> dict[int, str]:  # noqa: A002 - the design's own word
+        """What is wrong with the back-links of the copies and parts of a relocation that is now complete."""
+        return self._broken.pop(id, {})
 
     def newest(self, id: int) -> int:  # noqa: A002
         """LSN of the chain's newest record that counts; the base if there is none."""
@@ -47,16 +63,15 @@ class Chains:
 
     def end(self, id: int) -> None:  # noqa: A002
         """Nothing follows in this chain."""
-        self._newest.pop(id, None)
-        self._copies.pop(id, None)
+        for kept in (self._newest, self._copied, self._broken):
+            kept.pop(id, None)
 
     def _wrong_link(self, record: Record) -> str | None:
         """It names the newest record of the chain that counts, or one below the base; a relocation's also a copy."""
         newest, prev = self._newest.get(record.id), record.prev
         if newest is None and record.id >= self.base_lsn:
             return f"chain {record.id} has no start, or had ended before"
-        copies = self._copies.get(record.id)
-        if copies is not None and prev == copies.newest and is_relocated(record):
+        if prev == self._copied.get(record.id) and is_relocated(record):
             return None
         if newest is not None and prev != newest:
             return f"prev is {prev}, and the record before it in chain {record.id} is {newest}"

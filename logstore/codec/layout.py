@@ -1,7 +1,7 @@
 """How the body of a log record is laid out: the parts from which bodies.py builds section 6 of docs/format.md.
 
-A part encodes itself from the whole body, and decodes itself from what of the record is left. Reading never goes
-past the record's end; whatever breaks a rule raises ValueError, which says what is wrong.
+A part encodes itself from the whole body and decodes itself from the rest of the record. Reading never goes past the
+record's end; a broken rule raises ValueError with the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ XID_PART_BYTES_MAX = 64
 
 
 class Cursor:
-    """Reads a body from its front and never past its end; what breaks a rule raises ValueError."""
+    """Reads a body from its front and never past its end. Raises ValueError for bytes that break a rule."""
 
     __slots__ = ("_at", "_body", "_end")
 
@@ -35,7 +35,7 @@ class Cursor:
         return self._end - self._at
 
     def take(self, bytes_wanted: int) -> bytes:
-        """The next so many bytes."""
+        """The next ``bytes_wanted`` bytes."""
         at = self._at
         self._at = end = at + bytes_wanted
         if end > self._end:
@@ -44,7 +44,7 @@ class Cursor:
         return bytes(self._body[at:end])
 
     def take_zeros(self, bytes_wanted: int) -> int:
-        """The number of the next so many bytes, which must be zero."""
+        """Take ``bytes_wanted`` bytes, which must be zero; gives their number."""
         if any(self.take(bytes_wanted)):
             raise ValueError("is not zero")
         return bytes_wanted
@@ -55,8 +55,9 @@ class Part:
     """One field of a body, or a count of a later one, or reserved space."""
 
     name: str
+    width: int  # bytes; 0: any number of them
     encode: Callable[[Any], bytes]  # from the whole body
-    decode: Callable[[Cursor, int], Any]  # what stands here, given the count read for this name, if any
+    decode: Callable[[Cursor, int], Any]  # the value here, given the count read for this name, if any
     is_field: bool = True  # of the body class; otherwise a count or reserved space
 
 
@@ -85,15 +86,17 @@ def number(name: str, width: int, check: Callable[[int], int] = int, signed: boo
     """One integer of ``width`` bytes; ``check`` gives its value or raises."""
     return Part(
         name,
+        width,
         lambda body: getattr(body, name).to_bytes(width, "little", signed=signed),
         lambda cursor, _: check(int.from_bytes(cursor.take(width), "little", signed=signed)),
     )
 
 
 def count_of(name: str, width: int = 4, check: Callable[[int], int] = int) -> Part:
-    """How much a later part of that name holds: bytes, or rows."""
+    """The number of bytes or rows in a later part of that name."""
     return Part(
         name,
+        width,
         lambda body: len(getattr(body, name)).to_bytes(width, "little"),
         lambda cursor, _: check(int.from_bytes(cursor.take(width), "little")),
         is_field=False,
@@ -101,44 +104,46 @@ def count_of(name: str, width: int = 4, check: Callable[[int], int] = int) -> Pa
 
 
 def reserved(width: int) -> Part:
-    """Bytes without a meaning, which are zero."""
-    return Part("reserved space", lambda _: bytes(width), lambda cursor, _: cursor.take_zeros(width), is_field=False)
+    """Bytes without a meaning; they are zero."""
+    return Part(
+        "reserved space", width, lambda _: bytes(width), lambda cursor, _: cursor.take_zeros(width), is_field=False
+    )
 
 
 def data(name: str) -> Part:
-    """As many bytes as the count said."""
-    return Part(name, lambda body: bytes(getattr(body, name)), lambda cursor, count: cursor.take(count))
+    """The number of bytes that the count gave."""
+    return Part(name, 0, lambda body: bytes(getattr(body, name)), lambda cursor, count: cursor.take(count))
 
 
 def fixed_data(name: str, width: int) -> Part:
-    """Bytes that are passed through."""
-    return Part(name, lambda body: bytes(getattr(body, name)), lambda cursor, _: cursor.take(width))
+    """Bytes of a fixed number, passed through."""
+    return Part(name, width, lambda body: bytes(getattr(body, name)), lambda cursor, _: cursor.take(width))
 
 
 def rest(name: str) -> Part:
     """Everything up to the record's end."""
-    return Part(name, lambda body: bytes(getattr(body, name)), lambda cursor, _: cursor.take(cursor.left))
+    return Part(name, 0, lambda body: bytes(getattr(body, name)), lambda cursor, _: cursor.take(cursor.left))
 
 
 def zeros(name: str) -> Part:
     """Zero bytes up to the record's end; the field is their number."""
-    return Part(name, lambda body: bytes(getattr(body, name)), lambda cursor, _: cursor.take_zeros(cursor.left))
+    return Part(name, 0, lambda body: bytes(getattr(body, name)), lambda cursor, _: cursor.take_zeros(cursor.left))
 
 
 def rows(name: str, row_class: type[Body], row_bytes: int) -> Part:
-    """As many rows of ``row_bytes`` bytes as the count said."""
+    """The number of rows that the count gave, of ``row_bytes`` bytes each."""
 
     def decode(cursor: Cursor, count: int) -> tuple[Body, ...]:
         rows = Cursor(memoryview(cursor.take(row_bytes * count)))
         return tuple(decode_parts(row_class, rows) for _ in range(count))
 
-    return Part(name, lambda body: b"".join(encode_parts(row) for row in getattr(body, name)), decode)
+    return Part(name, 0, lambda body: b"".join(encode_parts(row) for row in getattr(body, name)), decode)
 
 
 def queue_list(name: str, padded: bool, gaps: bool = False) -> Part:
-    """As many queue ids as the count said; padded to a multiple of 8 if more follows.
+    """The number of queue ids that the count gave, padded to a multiple of 8 if more follows.
 
-    With ``gaps`` 0 may stand for a place that is gone, but not first or last.
+    With ``gaps``, 0 stands for a place that is gone; the first and the last id are never 0.
     """
 
     def encode(body: Any) -> bytes:
@@ -153,7 +158,7 @@ def queue_list(name: str, padded: bool, gaps: bool = False) -> Part:
                 a_queue_id(queue_id)
         return ids
 
-    return Part(name, encode, decode)
+    return Part(name, 0, encode, decode)
 
 
 def within(low: int, high: int, what: str) -> Callable[[int], int]:
@@ -176,7 +181,7 @@ xid_part_size = within(0, XID_PART_BYTES_MAX, f"length up to {XID_PART_BYTES_MAX
 
 
 def earlier(lsn: int, **named_lsns: int) -> None:
-    """Check that what a body names was written before the record at ``lsn``."""
+    """Check that the records that a body names come before the one at ``lsn``."""
     for name, named_lsn in named_lsns.items():
         if named_lsn >= lsn:
             raise ValueError(f"{name} {named_lsn:#x} does not lie below the record")
@@ -189,4 +194,4 @@ class Body:
     parts: ClassVar[Parts] = ()
 
     def check(self, record: Record) -> None:
-        """Raise ValueError for what no writer can mean in this record, whose body it is."""
+        """Raise ValueError if no writer can have meant this body in this record."""

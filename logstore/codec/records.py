@@ -19,7 +19,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from xxhash import xxh64_intdigest
 
@@ -161,28 +161,42 @@ class Stream(IntEnum):
     HOUSEKEEPING = 3
 
 
-class RecordType(IntEnum):
-    """What a record says (section 5). 0 is never valid."""
+_NONE = RecordFlag(0)
+_STARTS = RecordFlag.COPY | RecordFlag.PUBLISHED | RecordFlag.INLINE | RecordFlag.ORDERED
 
-    MESSAGE_START = 0x0101
-    MESSAGE_CHUNK = 0x0102
-    MESSAGE_ENQUEUE = 0x0103
-    MESSAGE_DEQUEUE = 0x0104
+
+class RecordType(IntEnum):
+    """What a record says (section 5): code, class of the body, legal flags, and whether it begins a chain."""
+
+    body: type[Body]  # of a record that is no inline copy; body_class knows all
+    flags: RecordFlag
+    first: bool
+
+    def __new__(cls, code: int, body: type[Body] = Empty, flags: RecordFlag = _NONE, first: bool = False) -> Self:
+        """A member from its line below."""
+        made = int.__new__(cls, code)
+        made._value_, made.body, made.flags, made.first = code, body, flags, first
+        return made
+
+    MESSAGE_START = 0x0101, MessageStart, _STARTS, True
+    MESSAGE_CHUNK = 0x0102, MessageChunk, RecordFlag.COPY
+    MESSAGE_ENQUEUE = 0x0103, MessageEnqueue
+    MESSAGE_DEQUEUE = 0x0104, MessageDequeue, RecordFlag.DELETES
     MESSAGE_DELETE = 0x0105
-    MESSAGE_RELOCATED = 0x0106
-    DTX_START = 0x0201
-    TX_START = 0x0202
+    MESSAGE_RELOCATED = 0x0106, MessageRelocated, RecordFlag.PART | RecordFlag.STAGED
+    DTX_START = 0x0201, XidBody, _NONE, True
+    TX_START = 0x0202, Empty, _NONE, True
     TX_END = 0x0203
-    TX_PREPARE = 0x0204
+    TX_PREPARE = 0x0204, XidBody
     TX_COMMIT = 0x0205
     TX_ROLLBACK = 0x0206
     TX_DELETE = 0x0207
-    TX_RELOCATED = 0x0208
-    BATCH = 0x0301
-    FILLER = 0x0302
-    FOOTER = 0x0303
-    QUEUE_DELETE = 0x0304
-    CLOSE = 0x0305
+    TX_RELOCATED = 0x0208, TxRelocated
+    BATCH = 0x0301, Batch
+    FILLER = 0x0302, Filler
+    FOOTER = 0x0303, Footer
+    QUEUE_DELETE = 0x0304, QueueDelete
+    CLOSE = 0x0305, Close
 
     @property
     def stream(self) -> Stream:
@@ -190,45 +204,15 @@ class RecordType(IntEnum):
         return Stream(self >> 8)
 
 
-# ---- What records there are, section 5.
+BODIES: dict[RecordType, type[Body]] = {kind: kind.body for kind in RecordType}
+FLAGS: dict[RecordType, RecordFlag] = {kind: kind.flags for kind in RecordType if kind.flags}
+FIRST = frozenset(kind for kind in RecordType if kind.first)  # of their chains
 
 
-BODIES: dict[RecordType, type[Body]] = {  # of an inline copy's body, body_class knows
-    RecordType.MESSAGE_START: MessageStart,
-    RecordType.MESSAGE_CHUNK: MessageChunk,
-    RecordType.MESSAGE_ENQUEUE: MessageEnqueue,
-    RecordType.MESSAGE_DEQUEUE: MessageDequeue,
-    RecordType.MESSAGE_DELETE: Empty,
-    RecordType.MESSAGE_RELOCATED: MessageRelocated,
-    RecordType.DTX_START: XidBody,
-    RecordType.TX_START: Empty,
-    RecordType.TX_END: Empty,
-    RecordType.TX_PREPARE: XidBody,
-    RecordType.TX_COMMIT: Empty,
-    RecordType.TX_ROLLBACK: Empty,
-    RecordType.TX_DELETE: Empty,
-    RecordType.TX_RELOCATED: TxRelocated,
-    RecordType.BATCH: Batch,
-    RecordType.FILLER: Filler,
-    RecordType.FOOTER: Footer,
-    RecordType.QUEUE_DELETE: QueueDelete,
-    RecordType.CLOSE: Close,
-}
-
-FIRST = frozenset({RecordType.MESSAGE_START, RecordType.DTX_START, RecordType.TX_START})  # of their chains
-
-FLAGS: dict[RecordType, RecordFlag] = {
-    RecordType.MESSAGE_START: RecordFlag.COPY | RecordFlag.PUBLISHED | RecordFlag.INLINE | RecordFlag.ORDERED,
-    RecordType.MESSAGE_CHUNK: RecordFlag.COPY,
-    RecordType.MESSAGE_DEQUEUE: RecordFlag.DELETES,
-    RecordType.MESSAGE_RELOCATED: RecordFlag.PART | RecordFlag.STAGED,
-}
-
-
-# The same by plain numbers: an enumeration's own look-ups and operators are most of the time that a record takes.
+# By plain numbers, because an enumeration's own look-ups and operators take most of a record's time.
 _TYPES: dict[int, RecordType] = {int(kind): kind for kind in RecordType}
-_BODY_CLASSES: dict[int, type[Body]] = {int(kind): made for kind, made in BODIES.items()}
-_FLAG_BITS: dict[int, int] = {int(kind): int(FLAGS.get(kind, 0)) for kind in RecordType}
+_BODY_CLASSES: dict[int, type[Body]] = {int(kind): kind.body for kind in RecordType}
+_FLAG_BITS: dict[int, int] = {int(kind): int(kind.flags) for kind in RecordType}
 _FLAG_SETS = tuple(RecordFlag(bits) for bits in range(2 * max(RecordFlag)))
 _COPY, _INLINE, _ORDERED = int(RecordFlag.COPY), int(RecordFlag.INLINE), int(RecordFlag.ORDERED)
 _START = int(RecordType.MESSAGE_START)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from logstore.inspect import Reader
 
-__all__ = ["COLUMNS", "DICTIONARIES", "REASONS", "RowScan", "column_array", "type_bits"]
+__all__ = ["COLUMNS", "DICTIONARIES", "REASONS", "TYPES", "RowScan", "column_array", "type_bits"]
 
 _NUMBERS: Final = {
     name.removeprefix("LS_ROWS_").lower(): getattr(lib, name)
@@ -39,7 +39,10 @@ _STREAMS: Final = ("message", "transaction", "log")
 _OUTCOMES: Final = ("committed", "rolled_back", "prepared", "open")
 _KNOWN_TYPES: Final = 24  # as the core numbers them: three streams of eight
 
-DICTIONARIES: Final = frozenset({"type", "stream", "queue", "outcome", "reason"})
+TYPES: Final = {name: ffi.string(lib.ls_rows_column(_NUMBERS[name])).decode() for name in COLUMNS}
+"""The type of each column in the core's words: ``int64!`` is never null."""
+
+DICTIONARIES: Final = frozenset(name for name, word in TYPES.items() if word.rstrip("!") == "name")
 """Columns of which the core gives the index of a string."""
 
 

@@ -1,6 +1,7 @@
 """What the rows look like: the Arrow schemas of records, of closed messages and of open ones.
 
-docs/spark.md says what each column means. pyarrow is imported when a schema is asked for.
+The core declares the columns of records (rows_read.c); docs/spark.md explains them. pyarrow is imported when
+a schema is asked for.
 """
 
 from __future__ import annotations
@@ -11,33 +12,16 @@ from typing import TYPE_CHECKING, Final
 from logstore.core import arguments
 from logstore.core.extras import require
 from logstore.errors import OptionError
-from logstore.rows.scan import COLUMNS, DICTIONARIES
+from logstore.rows.scan import COLUMNS, DICTIONARIES, TYPES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["message_schema", "open_schema", "schema"]
 
-_ALWAYS: Final = "lsn type stream epoch time batch_lsn segment queue_count record_bytes flags"
-_NEVER_NULL: Final = frozenset(f"{_ALWAYS} relocated inline_enqueue deletes".split())
 
-
-def _time() -> pa.DataType:
-    return require("arrow", "pyarrow").timestamp("us", tz="UTC")
-
-
-def _record_types() -> dict[str, pa.DataType]:
-    arrow = require("arrow", "pyarrow")
-    kinds = {
-        "int32": "queue_count record_bytes header_bytes flags delivery_count",
-        "string": "type stream queue outcome xid reason",
-        "bool": "relocated inline_enqueue deletes redelivered",
-        "binary": "header body",
-    }
-    made = {name: arrow.type_for_alias(kind) for kind, names in kinds.items() for name in names.split()}
-    made |= dict.fromkeys(("time", "effect_time", "enqueue_time"), _time())
-    made["queue_ids"] = arrow.list_(arrow.field("element", arrow.int64(), nullable=False))
-    return {name: made.get(name, arrow.int64()) for name in COLUMNS}
+def _record_fields() -> dict[str, pa.Field]:
+    return {field.name: field for field in _fields(" ".join(f"{name}:{word}" for name, word in TYPES.items()))}
 
 
 def schema(columns: Sequence[str] | None = None, *, body: bool = False, strings: str = "plain") -> pa.Schema:
@@ -48,15 +32,16 @@ def schema(columns: Sequence[str] | None = None, *, body: bool = False, strings:
     arrow = require("arrow", "pyarrow")
     strings = arguments.choice("strings", strings, "plain", "dictionary")
     names = [name for name in COLUMNS if body or name != "body"] if columns is None else _wanted(columns)
-    types = _record_types()
+    fields = _record_fields()
     for name in names:
-        if name not in types:
+        if name not in fields:
             raise OptionError(f"there is no column {arguments.shown(name)}; there are {', '.join(COLUMNS)}")
         if names.count(name) > 1:
             raise OptionError(f"the column {name!r} is named twice")
         if strings == "dictionary" and name in DICTIONARIES:
-            types[name] = arrow.dictionary(arrow.int32() if name == "queue" else arrow.int8(), arrow.string())
-    return arrow.schema([arrow.field(name, types[name], nullable=name not in _NEVER_NULL) for name in names])
+            index = arrow.int32() if name == "queue" else arrow.int8()
+            fields[name] = fields[name].with_type(arrow.dictionary(index, arrow.string()))
+    return arrow.schema([fields[name] for name in names])
 
 
 def _wanted(columns: object) -> list[str]:
@@ -93,7 +78,11 @@ def _fields(text: str) -> list[pa.Field]:
     for word in text.split():
         name, kind = word.rstrip("!").split(":")
         if kind == "time":
-            what = _time()
+            what = arrow.timestamp("us", tz="UTC")
+        elif kind == "name":
+            what = arrow.string()
+        elif kind == "list":
+            what = arrow.list_(arrow.field("element", arrow.int64(), nullable=False))
         elif kind == "places":
             what = arrow.list_(arrow.field("element", arrow.struct(_fields(_PLACE_FIELDS)), nullable=False))
         else:
@@ -108,5 +97,5 @@ def message_schema() -> pa.Schema:
 
 
 def open_schema() -> pa.Schema:
-    """Of messages whose life goes on."""
+    """Of messages that are not closed."""
     return require("arrow", "pyarrow").schema(_fields(f"{_MESSAGE_HEAD} {_MESSAGE_REST} {_OPEN_REST}"))

@@ -46,7 +46,8 @@ from logstore.salvage.write import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logstore.salvage.state import Message, State
+    from logstore.codec.replay_state import Message
+    from logstore.salvage.state import State
 
 COMPARED_BYTES = 1 << 20  # of a content at once
 FOUND_QUEUE = "lost-and-found"  # for messages whose queues are not known

@@ -9,18 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from logstore.codec.records import PendingKind
-from logstore.salvage.state import (
-    CONTENT_IN_DOUBT,
-    CONTENT_LOST,
-    START_UNKNOWN,
-    Doubtful,
-    LostMessage,
-    LostTransaction,
-    Message,
-    State,
-    Transaction,
-    Work,
-)
+from logstore.codec.replay_state import START_UNKNOWN, Message, Transaction, Work
+from logstore.salvage.state import CONTENT_IN_DOUBT, CONTENT_LOST, Doubtful, LostMessage, LostTransaction, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +30,7 @@ def settle(replay: SalvageReplay, is_gone: Callable[[int], bool]) -> State:
         lost_transactions=[],
         queue_id_max=replay.queue_id_max,
         staged_dropped=replay.staged_dropped,
-        rolled_back=replay.rolled_back,
+        rolled_back=0,
         doubt_lsn=replay.last_gap_lsn,
         maybe_consumed=0,
     )

@@ -187,11 +187,11 @@ def test_a_batch_may_end_with_its_segment_and_not_beyond() -> None:
 
 def test_a_later_versions_record_in_a_batch_stops_the_reader_loudly() -> None:
     lsn = 0x11000 + 104
-    raw = bytearray(encode_record(Record(lsn, 0x8107, RecordFlag(0), 0, 0, 48, records.Unknown(b"")), HEADER.seed))
+    raw = bytearray(encode_record(Record(lsn, 0x81FF, RecordFlag(0), 0, 0, 48, records.Unknown(b"")), HEADER.seed))
     says = Batch(1, 1, 152, 0x11000, 0x10000, 0)
     batch = encode_record(Record(0x11000, RecordType.BATCH, RecordFlag(0), 0, 0, 104, says), HEADER.seed)
     assert count_of(in_segment(batch, raw)) == 1
-    struct.pack_into("<H", raw, 16, 0x0107)
+    struct.pack_into("<H", raw, 16, 0x01FF)
     with pytest.raises(NewerVersion):
         list(iter_batches(in_segment(batch, sealed(raw, HEADER.seed)), HEADER))
 

@@ -223,7 +223,7 @@ def test_the_golden_relocated_states_come_to_what_they_say() -> None:
     found = replay.finish(writer_epoch=3)
     assert {queue: (one.depth, one.locked) for queue, one in found.queues.items()} == {1: (2, 1), 2: (2, 0), 3: (1, 0)}
     assert (found.messages, found.staged, found.queues[3].content_bytes) == (3, 1, 7)
-    assert [(one.state, one.xid is None, len(one.operations)) for one in found.transactions] == [
+    assert [(one.state, one.xid is None, len(one.work)) for one in found.transactions] == [
         ("active", True, 1),
         ("prepared", False, 1),
         ("ended", False, 1),

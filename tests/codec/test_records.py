@@ -408,12 +408,12 @@ def test_a_length_is_not_believed_before_the_header_check_that_covers_it() -> No
 
 def test_an_unknown_type_is_a_newer_version_unless_it_says_that_it_may_be_skipped() -> None:
     raw = bytearray(encode_record(EXAMPLES[RecordType.QUEUE_DELETE], SEED))
-    struct.pack_into("<HH", raw, 16, 0x0107, 0x4000)
+    struct.pack_into("<HH", raw, 16, 0x01FF, 0x4000)
     with pytest.raises(NewerVersion):
         decode_record(sealed(raw), 0, SEED, 0x12000)
-    struct.pack_into("<H", raw, 16, 0x8107)
+    struct.pack_into("<H", raw, 16, 0x81FF)
     record = decode_record(sealed(raw), 0, SEED, 0x12000)
-    assert (record.type, record.flags, record.body) == (0x8107, 0x4000, records.Unknown(bytes(raw[48:])))
+    assert (record.type, record.flags, record.body) == (0x81FF, 0x4000, records.Unknown(bytes(raw[48:])))
     assert encode_record(record, SEED) == sealed(raw)
     for offset, value in ((32, 0x12008), (40, 0x12000)):
         above = bytearray(raw)

@@ -187,7 +187,7 @@ class Writer:
 
 def summary(replay: Replay, writer_epoch: int | None) -> Any:
     found = replay.finish(writer_epoch=writer_epoch)
-    transactions = sorted((one.id, one.state, one.xid, sorted(one.operations)) for one in found.transactions)
+    transactions = sorted((one.id, one.state, one.xid, sorted(one.work)) for one in found.transactions)
     return found.messages, found.staged, found.places, found.queues, transactions
 
 

@@ -137,7 +137,7 @@ def test_it_agrees_with_the_replay_in_python_on_bytes_and_pending_work(tmp_path:
         work = [(each.message_id, each.queue_id, each.enqueues, each.lsn) for each in one.work]
     assert queues == {key: (each.depth, each.locked, each.content_bytes) for key, each in second.queues.items()}
     (known,) = second.transactions
-    assert work == [(each.message_id, each.queue_id, each.kind == 1, each.lsn) for each in known.operations]
+    assert work == [(each.message_id, each.queue_id, each.kind == 1, each.lsn) for each in known.work]
     assert str(one.xid) == "3:74:"
 
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import logstore
 from logstore import errors
 from logstore._core import ffi, lib
+from logstore.codec.replay_state import Message
 from logstore.inspect import Reader
 from logstore.records import Record
 from logstore.salvage.catalog import Names, read_names
 from logstore.salvage.log import Log, read_log
 from logstore.salvage.run import Contents
 from logstore.salvage.source import Source
-from logstore.salvage.state import Message, State
+from logstore.salvage.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

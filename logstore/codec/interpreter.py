@@ -1,0 +1,470 @@
+"""What the records of a log mean, in pure Python: which messages live, on which queues, and what is pending.
+
+Written from section 7 of docs/format.md alone and sharing nothing with csrc/replay, so that the two can be held against
+each other. This class has the meaning of each record; a subclass adds the policy, which is all that has to differ
+between a log that must be whole and one that is known to be damaged: what a record means whose chain is not known, and
+what follows from a contradiction. The strict policy is replay.py, the lenient one salvage/replay.py.
+
+What always holds: records come in LSN order. A relocated state replaces everything that was known of its message.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from logstore.codec.records import (
+    Batch,
+    InlineCopy,
+    MessageChunk,
+    MessageDequeue,
+    MessageEnqueue,
+    MessageRelocated,
+    MessageStart,
+    OrderedCopy,
+    PendingKind,
+    QueueDelete,
+    Record,
+    RecordFlag,
+    RecordType,
+    TxKind,
+    TxRelocated,
+    XidBody,
+)
+from logstore.codec.replay_state import START_UNKNOWN, Copies, Message, Moved, Piece, Place, Transaction, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from logstore.codec.records import PendingWork
+
+
+class Interpreter(ABC):
+    """Takes records one by one with :meth:`interpret`. The methods without a body are the policy."""
+
+    keeps_ended = False  # remember all that ended, not only chains that began below the base
+
+    def __init__(self, base_lsn: int) -> None:
+        self.base_lsn = base_lsn
+        self.messages: dict[int, Message] = {}
+        self.transactions: dict[int, Transaction] = {}
+        self.ended: set[int] = set()  # messages and transactions known to be over
+        self.deleted_queues: set[int] = set()
+        self.queue_id_max = 0  # of all that are named
+        self.committed = 0
+        self.rolled_back = 0  # by a record of their own
+        self._copies: dict[int, Copies] = {}
+        self._time_us = 0
+        self._epoch = 0
+        self._handlers: dict[RecordType | int, Callable[[Record], None]] = {
+            RecordType.MESSAGE_START: self._start,
+            RecordType.MESSAGE_CHUNK: self._chunk,
+            RecordType.MESSAGE_ENQUEUE: self._enqueue,
+            RecordType.MESSAGE_DEQUEUE: self._dequeue,
+            RecordType.MESSAGE_DELETE: self._finish,
+            RecordType.MESSAGE_RELOCATED: self._relocate,
+            RecordType.TX_START: self._begin,
+            RecordType.DTX_START: self._begin,
+            RecordType.TX_END: self._step,
+            RecordType.TX_PREPARE: self._step,
+            RecordType.TX_COMMIT: self._outcome,
+            RecordType.TX_ROLLBACK: self._outcome,
+            RecordType.TX_DELETE: self._forget,
+            RecordType.TX_RELOCATED: self._relocate_transaction,
+            RecordType.QUEUE_DELETE: self._delete_queue,
+            RecordType.BATCH: self._batch,
+        }
+
+    # ---- The policy
+
+    @abstractmethod
+    def contradiction(self, lsn: int, reason: str) -> None:
+        """Two records cannot both be true; the newer one counts."""
+
+    @abstractmethod
+    def known(self, record: Record) -> Message | None:
+        """The message of a record that is not the first of its chain; None: the record has no effect."""
+
+    @abstractmethod
+    def opened(self, lsn: int, work: Work) -> Transaction | None:
+        """The transaction of an operation, told by the record at ``lsn``; None: the operation has no effect."""
+
+    @abstractmethod
+    def stepped(self, record: Record) -> Transaction | None:
+        """The transaction of a step or an outcome; None: the record has no effect."""
+
+    @abstractmethod
+    def moved_transaction(self, record: Record, xid: XidBody | None, state: str) -> Transaction:
+        """The transaction of which the record gives the whole state."""
+
+    @abstractmethod
+    def accepts(self, record: Record, copies: Copies, moved: Moved) -> bool:
+        """Whether a relocated state counts."""
+
+    @abstractmethod
+    def accepts_without_parts(self, record: Record, copies: Copies) -> bool:
+        """Whether a relocated state counts of which parts are not there."""
+
+    @abstractmethod
+    def take_content(self, message: Message, state: MessageRelocated, copies: Copies) -> None:
+        """Set where the message's content stands now."""
+
+    @abstractmethod
+    def not_on(self, lsn: int, message_id: int, message: Message, queue_id: int) -> None:
+        """A message is dequeued from a queue on which it has no place."""
+
+    @abstractmethod
+    def is_over(self, message: Message) -> bool:
+        """Whether a message that is not staged is dead: it has no place and no pending work."""
+
+    @abstractmethod
+    def dequeued(self, record: Record, message: Message) -> None:
+        """A dequeue outside transactions took effect, and it does not carry the delete."""
+
+    @abstractmethod
+    def recover(self) -> None:
+        """What opening the store does at the beginning of an epoch."""
+
+    @abstractmethod
+    def numbered(self, record: Record, body: MessageStart | MessageEnqueue) -> None:
+        """An enqueue comes, in a transaction or not."""
+
+    def keeps(self, work: Work) -> bool:  # noqa: ARG002
+        """Whether pending work stays that a relocated state does not list."""
+        return False
+
+    # ---- What comes in
+
+    def interpret(self, record: Record) -> None:
+        """Take the next record; types without a meaning for the state are passed over."""
+        handler = self._handlers.get(record.type)
+        if handler is not None:
+            handler(record)
+
+    def enter(self, epoch: int) -> None:
+        """A segment of this epoch begins."""
+        if self._epoch not in (0, epoch):
+            self.recover()
+        self._epoch = epoch
+
+    def _batch(self, record: Record) -> None:
+        assert isinstance(record.body, Batch)
+        self._time_us = record.body.time_us
+
+    def _name(self, queues: Iterable[int]) -> None:
+        self.queue_id_max = max(self.queue_id_max, *queues, 0)
+
+    def _note_end(self, id: int) -> None:  # noqa: A002 - the design's own word
+        if self.keeps_ended or id < self.base_lsn:
+            self.ended.add(id)
+
+    # ---- Messages
+
+    def _start(self, record: Record) -> None:
+        body = record.body
+        published = RecordFlag.PUBLISHED in record.flags
+        if isinstance(body, InlineCopy | OrderedCopy):
+            self._inline(record, body, published=published)
+            return
+        assert isinstance(body, MessageStart)
+        if RecordFlag.COPY in record.flags:
+            copies = self._copies.setdefault(record.id, Copies())
+            copies.start_lsn, copies.start_bytes, copies.published = record.lsn, len(body.content), published
+            return
+        message = Message(record.lsn, len(body.content), record.lsn, published=published)
+        self.messages[record.id] = message
+        self.numbered(record, body)
+        self._place(record, message, body)
+
+    def _chunk(self, record: Record) -> None:
+        body = record.body
+        assert isinstance(body, MessageChunk)
+        if RecordFlag.COPY in record.flags:
+            copies = self._copies.setdefault(record.id, Copies())
+            copies.chunks[body.offset] = Piece(record.lsn, len(body.content))
+            return
+        message = self.known(record)
+        if message is not None:
+            self.add_content(record, message, body)
+
+    def add_content(self, record: Record, message: Message, body: MessageChunk) -> None:
+        """A chunk continues the content, or an empty one takes back an append that failed."""
+        message.chunks = message.chunks or {}
+        if message.size is not None:  # as the last state has it
+            message.size = body.offset + len(body.content)
+        if body.content:
+            message.length += len(body.content)
+            message.chunks[body.offset] = Piece(record.lsn, len(body.content))
+        else:
+            message.length = body.offset
+            message.chunks = {offset: other for offset, other in message.chunks.items() if offset < body.offset}
+
+    def _enqueue(self, record: Record) -> None:
+        body = record.body
+        assert isinstance(body, MessageEnqueue)
+        self._name(body.queues)
+        self.numbered(record, body)
+        message = self.known(record)
+        if message is not None:
+            self._place(record, message, body)
+
+    def _place(self, record: Record, message: Message, body: MessageStart | MessageEnqueue) -> None:
+        self._name(body.queues)
+        if not body.queues:
+            return
+        if body.tx_id == 0:
+            places = tuple(Place(queue_id, record.lsn, 0, self._time_us) for queue_id in body.queues)
+            self._add(record.lsn, record.id, message, places)
+            return
+        for order_index, queue_id in enumerate(body.queues, body.order_index):
+            work = Work(PendingKind.ENQUEUE, record.id, queue_id, body.tx_id, record.lsn, order_index)
+            self._work(record.lsn, message, work)
+
+    def _add(self, lsn: int, message_id: int, message: Message, places: tuple[Place, ...]) -> None:
+        named = {place.queue_id for place in places}
+        for place in message.places:
+            if place.queue_id in named and place.queue_id not in self.deleted_queues:
+                reason = f"message {message_id} is enqueued on queue {place.queue_id}, where it is already"
+                self.contradiction(lsn, reason)
+        message.staged = False
+        message.places = (*(place for place in message.places if place.queue_id not in named), *places)
+
+    def _dequeue(self, record: Record) -> None:
+        body = record.body
+        assert isinstance(body, MessageDequeue)
+        self._name((body.queue_id,))
+        if RecordFlag.DELETES in record.flags:
+            if record.id in self.messages:
+                self._drop(record.lsn, record.id, self.messages[record.id], body.queue_id)
+            self._finish(record)
+            return
+        message = self.known(record)
+        if message is None:
+            return
+        if body.tx_id != 0:
+            work = Work(PendingKind.DEQUEUE, record.id, body.queue_id, body.tx_id, record.lsn, 0)
+            self._work(record.lsn, message, work)
+            return
+        self._drop(record.lsn, record.id, message, body.queue_id)
+        self.dequeued(record, message)
+
+    def _drop(self, lsn: int, message_id: int, message: Message, queue_id: int) -> None:
+        left = tuple(place for place in message.places if place.queue_id != queue_id)
+        if len(left) == len(message.places):
+            self.not_on(lsn, message_id, message, queue_id)
+        message.places = left
+
+    def _finish(self, record: Record) -> None:
+        """A record ends the message."""
+        message = self.messages.get(record.id)
+        if message is not None and not (self.is_over(message) and (not message.staged or self._is_delete(record))):
+            self.contradiction(record.lsn, f"message {record.id} is deleted while it is still needed")
+        self.end_message(record.id)
+
+    def _is_delete(self, record: Record) -> bool:
+        """A MESSAGE_DELETE may also end a message that was never enqueued."""
+        return record.type is RecordType.MESSAGE_DELETE
+
+    def end_message(self, message_id: int) -> None:
+        """Forget a message that is over, and all work on it."""
+        message = self.messages.pop(message_id, None)
+        for work in message.pending or () if message is not None else ():
+            transaction = self.transactions.get(work.tx_id)
+            if transaction is not None:
+                transaction.work.remove(work)
+        self._note_end(message_id)
+        self._copies.pop(message_id, None)
+
+    def _delete_queue(self, record: Record) -> None:
+        """Ends places and work on the queue at once; messages without another are found at the end."""
+        assert isinstance(record.body, QueueDelete)
+        self._name((record.body.queue_id,))
+        self.deleted_queues.add(record.body.queue_id)
+
+    # ---- Relocated messages
+
+    def _inline(self, record: Record, body: InlineCopy | OrderedCopy, *, published: bool) -> None:
+        ordered = isinstance(body, OrderedCopy)
+        order_lsn = body.order_lsn if isinstance(body, OrderedCopy) else record.id
+        first = body.order_index if isinstance(body, OrderedCopy) else 0
+        time_us = 0 if isinstance(body, OrderedCopy) else body.enqueue_time_us
+        places = tuple(
+            Place(queue_id, order_lsn, first + (i if ordered else 0), time_us)
+            for i, queue_id in enumerate(body.queues)
+            if queue_id
+        )
+        self._copies.pop(record.id, None)
+        copies, size = Copies(), len(body.content)
+        copies.start_lsn, copies.start_bytes, copies.published = record.lsn, size, published
+        state = MessageRelocated(size, record.lsn, 0, (), (), ())
+        self._replace(record, state, copies, Moved(places, [], staged=False, published=published))
+
+    def _relocate(self, record: Record) -> None:
+        body = record.body
+        assert isinstance(body, MessageRelocated)
+        copies = self._copies.setdefault(record.id, Copies())
+        if body.part == 0:
+            copies.parts, copies.parts_lost = [], False
+        copies.parts_lost = copies.parts_lost or len(copies.parts) != body.part
+        copies.parts.append(record)
+        if RecordFlag.PART in record.flags:
+            return
+        del self._copies[record.id]
+        if copies.parts_lost and not self.accepts_without_parts(record, copies):
+            return
+        parts = state_parts(copies)
+        places = tuple(
+            Place(row.queue_id, row.order_lsn, row.order_index, row.enqueue_time_us, row.delivery_count)
+            for part in parts
+            for row in part.places
+        )
+        pending = sorted((row for part in parts for row in part.pending), key=lambda row: (row.lsn, row.order_index))
+        work = [relocated_work(record.id, row) for row in pending]
+        moved = Moved(places, work, RecordFlag.STAGED in record.flags, copies.published)
+        self._replace(record, body, copies, moved)
+
+    def _replace(self, record: Record, state: MessageRelocated, copies: Copies, moved: Moved) -> None:
+        """A relocation gives the message's whole state, whatever was or was not seen of it before."""
+        self._name(place.queue_id for place in moved.places)
+        self._name(work.queue_id for work in moved.work)
+        if not self.accepts(record, copies, moved):
+            return
+        message = self.messages.get(record.id)
+        if message is None:
+            message = self.messages[record.id] = Message(START_UNKNOWN, 0, record.lsn, published=False)
+        self.ended.discard(record.id)
+        message.last_lsn, message.published = record.lsn, moved.published or message.published
+        message.lost = message.doubts = None
+        self.take_content(message, state, copies)
+        message.size = message.length = state.content_bytes
+        times = {place.queue_id: place.time_us for place in message.places}  # a state may not know them
+        message.places = tuple(
+            place if place.time_us else place._replace(time_us=times.get(place.queue_id, 0)) for place in moved.places
+        )
+        message.staged = moved.staged
+        self._replace_work(record.lsn, message, moved.work)
+
+    def _replace_work(self, lsn: int, message: Message, said: list[Work]) -> None:
+        """Work that is known already stays where it is in its transaction; other work comes or goes."""
+        keys = {work.key for work in said}
+        for work in [one for one in message.pending or () if one.key not in keys and not self.keeps(one)]:
+            self.end_work(message, work)
+        there = {work.key for work in message.pending or ()}
+        for work in said:
+            if work.key not in there:
+                self._work(lsn, message, work)
+
+    # ---- Transactions
+
+    def _begin(self, record: Record) -> None:
+        self.transactions[record.id] = Transaction(
+            record.id,
+            record.lsn,
+            record.lsn,
+            record.body if isinstance(record.body, XidBody) else None,
+            distributed=record.type is RecordType.DTX_START,
+            started_us=self._time_us,
+        )
+
+    def _work(self, lsn: int, message: Message, work: Work) -> None:
+        self._name((work.queue_id,))
+        transaction = self.opened(lsn, work)
+        if transaction is None:
+            return
+        transaction.last_lsn = max(transaction.last_lsn, work.lsn)
+        transaction.work.append(work)
+        message.pending = message.pending or []
+        message.pending.append(work)
+
+    def end_work(self, message: Message, work: Work) -> None:
+        """An operation is no longer pending."""
+        transaction = self.transactions.get(work.tx_id)
+        if transaction is not None and work in transaction.work:
+            transaction.work.remove(work)
+        if message.pending is not None and work in message.pending:
+            message.pending.remove(work)
+        if not message.pending:
+            message.pending = None
+
+    def _step(self, record: Record) -> None:
+        transaction = self.stepped(record)
+        if transaction is None:
+            return
+        transaction.distributed = True
+        if record.type is RecordType.TX_END:
+            transaction.state = "ended"
+            return
+        transaction.state, transaction.prepared_us = "prepared", self._time_us
+        if isinstance(record.body, XidBody):
+            transaction.xid = record.body
+
+    def _outcome(self, record: Record) -> None:
+        transaction = self.stepped(record)
+        self.transactions.pop(record.id, None)
+        self._note_end(record.id)
+        if transaction is None:
+            return
+        if record.type is RecordType.TX_COMMIT:
+            self.committed += 1
+            for work in list(transaction.work):
+                self.commit(work, record.lsn)
+        else:
+            self.rolled_back += 1
+            self.undo(transaction)
+
+    def commit(self, work: Work, order_lsn: int) -> None:
+        """The operation takes effect now."""
+        message = self.messages.get(work.message_id)
+        if message is None:
+            return
+        self.end_work(message, work)
+        if work.kind is PendingKind.DEQUEUE:
+            self._drop(order_lsn, work.message_id, message, work.queue_id)
+        else:
+            place = Place(work.queue_id, order_lsn, work.order_index, self._time_us)
+            self._add(order_lsn, work.message_id, message, (place,))
+        self._settle(work.message_id, message)
+
+    def undo(self, transaction: Transaction) -> None:
+        """None of its operations ever takes effect."""
+        for work in list(transaction.work):
+            message = self.messages.get(work.message_id)
+            if message is not None:
+                self.end_work(message, work)
+                self._settle(work.message_id, message)
+        transaction.work = []
+
+    def _settle(self, message_id: int, message: Message) -> None:
+        """A publish goes with the rollback of its enqueue; a message that was staged before stays staged."""
+        if self.is_over(message) and (message.published or not message.staged):
+            self.end_message(message_id)
+
+    def _forget(self, record: Record) -> None:
+        self._note_end(record.id)
+        transaction = self.transactions.get(record.id)
+        if transaction is not None:
+            self.contradiction(record.lsn, f"transaction {record.id} is forgotten before its outcome")
+            transaction.outcome_lost = True
+
+    def _relocate_transaction(self, record: Record) -> None:
+        body = record.body
+        assert isinstance(body, TxRelocated)
+        distributed, state = body.kind is TxKind.DISTRIBUTED, body.state.name.lower()
+        xid = XidBody(body.format_id, body.gtrid, body.bqual) if distributed else None
+        transaction = self.moved_transaction(record, xid, state)
+        self.ended.discard(record.id)
+        transaction.last_lsn = max(transaction.last_lsn, record.lsn)
+        transaction.distributed, transaction.xid = distributed, xid
+        transaction.state, transaction.started = state, True
+        transaction.started_us, transaction.prepared_us = body.start_time_us, body.prepare_time_us
+
+
+def state_parts(copies: Copies) -> list[MessageRelocated]:
+    """The bodies of a state's parts, as far as they are there."""
+    return [part.body for part in copies.parts if isinstance(part.body, MessageRelocated)]
+
+
+def relocated_work(message_id: int, row: PendingWork) -> Work:
+    """The operation that a row of a relocated state tells of."""
+    order_index = row.order_index if row.kind is PendingKind.ENQUEUE else 0
+    return Work(row.kind, message_id, row.queue_id, row.tx_id, row.lsn, order_index)

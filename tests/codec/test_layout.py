@@ -1,0 +1,239 @@
+"""The three statements of the layout agree: docs/format.md, csrc/format/layout.def and the Python decoder.
+
+Each was written by hand: the page is the contract, and the two codecs are its independent witnesses. An offset counts
+from the start of the record, the row or the file.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import fields
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from logstore.codec import files
+from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader
+from logstore.codec.records import _HEADER as HEADER
+from logstore.records import (
+    RECORD_HEADER_BYTES,
+    Body,
+    ChunkPlace,
+    PendingWork,
+    QueuePlace,
+    RecordFlag,
+    RecordType,
+    TypeCount,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/format.md").read_text(encoding="utf-8")
+DECLARED = re.sub(r"/\*.*?\*/", "", (ROOT / "csrc/format/layout.def").read_text(encoding="utf-8"), flags=re.DOTALL)
+
+NUMBER_BYTES = {1, 2, 4, 8}
+XIDS = {"DTX_START": "XID", "TX_PREPARE": "XID"}
+COUNTS = {  # of what a count says how much there is: the count's own name
+    "header": "header_bytes",
+    "content": "content_bytes",
+    "gtrid": "gtrid_bytes",
+    "bqual": "bqual_bytes",
+    "queues": "queue_count",
+    "chunks": "chunk_count",
+    "places": "place_count",
+    "pending": "pending_count",
+    "counts": "n",
+    "reserved space": "zero",
+}
+ROWS: dict[str, type[Body]] = {
+    "RELOCATED_CHUNK": ChunkPlace,
+    "RELOCATED_PLACE": QueuePlace,
+    "RELOCATED_WORK": PendingWork,
+    "TYPE_COUNT": TypeCount,
+}
+FILES = {"SEGMENT_HEADER": SegmentHeader, "META": Meta, "HINT": Hint, "CLOSED": Closed, "HOLD": Hold}
+CHECKPOINT_ROWS = {"deletion": "DELETION_ROW", "transaction": "TRANSACTION_ROW"}
+
+
+class Field(NamedTuple):
+    """A number of a record, a row or a file."""
+
+    offset: int
+    bytes: int
+    name: str
+
+
+# ---- The three statements
+
+
+def by_c(owner: str) -> list[Field]:
+    """The numbers that layout.def declares."""
+    found = re.findall(rf"^FIELD\({owner}, (\w+), (\d+), (\d)\)", DECLARED, re.MULTILINE)
+    return [Field(int(offset), int(size), name) for name, offset, size in found]
+
+
+def sizes_by_c() -> dict[str, int]:
+    return {owner: int(size) for owner, size in re.findall(r"^SIZE\((\w+), (\d+)\)", DECLARED, re.MULTILINE)}
+
+
+def types_by_c() -> dict[str, tuple[int, str, RecordFlag, int]]:
+    """Code, place in a chain, flags, and the length of every record of the type (0: they differ)."""
+    sizes = sizes_by_c()
+    found = re.findall(r"^RECORD\((\w+), (\w+), (\w+), ([^,]+), (\w+)\)", DECLARED, re.MULTILINE)
+    made = {}
+    for name, code, link, flags, size in found:
+        bits = RecordFlag(0)
+        for flag in flags.split(" | ") if flags != "0" else ():
+            bits |= RecordFlag[flag.removeprefix("FLAG_")]
+        made[name] = int(code, 0), link, bits, sizes[size.removesuffix("_BYTES")] if size != "0" else 0
+    return made
+
+
+def by_python(body: type[Body], offset: int) -> list[Field]:
+    """The numbers of a body class that stand before whatever has no fixed place."""
+    found = []
+    for part in body.parts:
+        if part.width == 0:
+            break
+        if part.width in NUMBER_BYTES:
+            found.append(Field(offset, part.width, part.name if part.is_field else COUNTS[part.name]))
+        offset += part.width
+    return found
+
+
+def paragraph(title: str) -> str:
+    """The part of the page that begins with this name in bold, alone or among others, up to the next such name."""
+    for part in re.split(r"\n(?=\*\*`|#|An `INLINE`|First come)", PAGE):
+        if f"**`{title}`**" in part.split("\n")[0]:
+            return part
+    raise AssertionError(f"docs/format.md has no paragraph on {title}")
+
+
+def by_page(text: str) -> list[Field]:
+    """The numbers in tables (``| 48 | 8 | `epoch` |``) and in sentences (``48: `offset` (8)``)."""
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| `(\w+)` \|", text, re.MULTILINE)
+    told = re.findall(r"\b(\d+): (?:`(\w+)`|(0)) \((\d+)[,;)]", text)
+    found = [Field(int(offset), int(size), name) for offset, size, name in rows]
+    found += [Field(int(offset), int(size), name or "zero") for offset, name, _, size in told]
+    return sorted(field for field in found if field.bytes in NUMBER_BYTES and field.name != "magic")
+
+
+def rows_by_page(cell: str) -> list[Field]:
+    """The numbers of a row that the page lists without offsets: ``lsn` (8), `offset` (8), 0 (4)``."""
+    found, offset = [], 0
+    for name, _, size in re.findall(r"(?:`(\w+)`|\b(0))[^(`]*\((\d)[;)]", cell):
+        found.append(Field(offset, int(size), name or "zero"))
+        offset += int(size)
+    return found
+
+
+# ---- Types
+
+
+def types_by_page() -> Iterator[tuple[str, int, str, bool]]:
+    for name, code, stream, first in re.findall(r"^\| `(\w+)` \| (0x\w{4}) \| (\w+) \| ([^|]*)\|", PAGE, re.MULTILINE):
+        yield name, int(code, 16), stream, first.startswith("yes")
+
+
+def test_the_page_and_both_codecs_have_the_same_types_in_the_same_order() -> None:
+    page = list(types_by_page())
+    assert [(kind.name, int(kind), kind.stream.name.lower(), kind.first) for kind in RecordType] == page
+    assert [(name, code) for name, (code, *_) in types_by_c().items()] == [(name, code) for name, code, *_ in page]
+
+
+def test_both_codecs_have_the_same_flags_chain_places_and_lengths_for_each_type() -> None:
+    links = {True: "FIRST", False: "LATER"}
+    for name, (_, link, flags, size) in types_by_c().items():
+        kind = RecordType[name]
+        assert flags == kind.flags, name
+        assert link == ("NONE" if kind.stream.name == "HOUSEKEEPING" else links[kind.first]), name
+        assert size == fixed_bytes(kind), name
+
+
+def fixed_bytes(kind: RecordType) -> int:
+    widths = [part.width for part in kind.body.parts]
+    return RECORD_HEADER_BYTES + sum(widths) if 0 not in widths else 0
+
+
+def test_the_page_names_the_types_of_each_flag() -> None:
+    for name, bit, kinds in re.findall(r"^\| `(\w+)` \| (\d) \| (.*?) \|", PAGE, re.MULTILINE):
+        flag = RecordFlag[name]
+        assert flag == 1 << int(bit)
+        told = {one for one in re.findall(r"`(\w+)`", kinds) if one in RecordType.__members__}
+        assert told == {kind.name for kind in RecordType if flag in kind.flags}, name
+
+
+def test_the_lengths_on_the_page_are_those_of_both_codecs() -> None:
+    told = {}
+    for line in re.findall(r"^\*\*`.*", PAGE, re.MULTILINE):
+        if size := re.search(r"\*\* \((\d+) bytes\)", line):
+            told |= {name: int(size[1]) for name in re.findall(r"\*\*`(\w+)`\*\*", line)}
+    by_type = {name: size for name, (*_, size) in types_by_c().items() if size}
+    by_file = {name: sizes_by_c()[name] for name in ("META", "HINT", "CLOSED")}
+    assert told == by_type | by_file
+
+
+# ---- Fields
+
+
+@pytest.mark.parametrize("kind", RecordType, ids=lambda kind: kind.name)
+def test_the_page_and_both_codecs_have_the_same_fields_of_a_record(kind: RecordType) -> None:
+    declared = by_c(XIDS.get(kind.name, kind.name))
+    assert by_python(kind.body, RECORD_HEADER_BYTES) == declared
+    assert by_page(paragraph(kind.name)) == declared
+
+
+def test_the_page_and_both_codecs_have_the_same_fields_of_a_row() -> None:
+    relocated = re.findall(
+        r"^\| \S+ \| (\d+) × `\w+` \| [a-z ]+ \| (.*) \|", paragraph("MESSAGE_RELOCATED"), re.MULTILINE
+    )
+    counted = re.findall(r"n pairs (.*?), ascending", paragraph("FOOTER"))
+    told = [(int(size), cell) for size, cell in relocated] + [(8, counted[0])]
+    for (size, cell), (owner, body) in zip(told, ROWS.items(), strict=True):
+        assert by_c(owner) == by_python(body, 0) == rows_by_page(cell), owner
+        assert sizes_by_c()[owner] == size == sum(part.width for part in body.parts)
+
+
+def test_the_page_and_both_codecs_have_the_same_fields_of_the_record_header() -> None:
+    table = PAGE.split("## 5. Record header")[1].split("| flag |")[0]
+    widths = [struct.calcsize(letter) for letter in HEADER.format.lstrip("<")]
+    assert [field.bytes for field in by_c("RECORD_HEADER")] == widths
+    assert by_page(table) == by_c("RECORD_HEADER")
+
+
+@pytest.mark.parametrize("owner", FILES)
+def test_the_page_and_both_codecs_have_the_same_fields_of_a_file(owner: str) -> None:
+    section = PAGE.split("## 4. Segment header")[1].split("## 5.")[0]
+    text = {"SEGMENT_HEADER": section, "HOLD": PAGE.split("**`holds/NAME.hold`**")[-1].split("\n\n")[0]}.get(owner)
+    told = [field for field in by_page(text or paragraph(owner)) if field.offset >= 32]
+    declared = [field for field in by_c(owner) if field.name != "checksum"]
+    assert [field for field in told if field.name != "checksum"] == declared
+    numbers = [field.name for field in fields(FILES[owner])][1:]  # after the UUID
+    assert [Field(32 + 8 * i, 8, name) for i, name in enumerate(numbers)] == declared
+    size = sizes_by_c()[owner]
+    assert by_c(owner)[-1] == Field(size - 8, 8, "checksum")
+    assert size == getattr(FILES[owner], "BYTES", files.SEGMENT_HEADER_BYTES)
+
+
+def test_the_page_and_the_core_have_the_same_fields_of_a_checkpoint() -> None:
+    section = PAGE.split("## 8.")[1].split("## 9.")[0]
+    header, blocks = section.split("| `LSTRCKPT` |")[1].split("\n| 0 | 8 | `checksum`")
+    assert [field for field in by_page(header) if field.offset >= 32] == by_c("CHECKPOINT")
+    assert [Field(0, 8, "checksum"), *by_page(blocks.split("First come")[0])] == by_c("CHECKPOINT_BLOCK")
+    for name, owner in CHECKPOINT_ROWS.items():
+        size, cell = re.findall(rf"^\| {name} \| \d \| (\d+) \| (.*) \|", section, re.MULTILINE)[0]
+        assert by_page(cell) == [field for field in by_c(owner) if field.offset > 0], name
+        assert int(size) == sizes_by_c()[owner]
+
+
+def test_the_declared_fields_lie_side_by_side() -> None:
+    for owner in set(re.findall(r"^FIELD\((\w+),", DECLARED, re.MULTILINE)):
+        declared = by_c(owner)
+        for one, following in pairwise(declared):
+            assert one.offset + one.bytes <= following.offset, (owner, following.name)
+            assert following.offset % following.bytes == 0, (owner, following.name)
