@@ -1,6 +1,6 @@
 /*
  * Walking a log: which files are segments, where the log begins and ends, and every accepted batch in between.
- * Torn versus corrupt is decided here and nowhere else, by docs/format.md section 1 and docs/recovery.md.
+ * The table in verdict.c decides between torn and corrupt, by docs/format.md section 1 and docs/recovery.md.
  *
  * It reads and never writes. Recovery uses it under the lock; readers use it beside a writer.
  */
@@ -14,8 +14,8 @@
 #include "os/vfs.h"
 
 enum scan_state {
-    SCAN_SPARE,   /* no valid header, and no batch record that validates for the name */
-    SCAN_DAMAGED, /* no valid header, but batch records */
+    SCAN_SPARE,  /* no valid header, and no batch record that validates for the name */
+    SCAN_TRACES, /* no valid header, but batch records */
     SCAN_VALID,
 };
 

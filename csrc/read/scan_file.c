@@ -230,11 +230,11 @@ int scan_read_header(struct scan *s, size_t index) {
     }
     f->why =
         format_get_segment_header(s->window, (size_t)got, s->meta.uuid, s->meta.segment_size, f->first_lsn, &f->header);
-    if (f->why == FORMAT_NEWER && !s->rest) {
-        return scan_fail_newer(f->first_lsn);
-    }
-    f->state = f->why == FORMAT_OK && f->first_lsn < LSN_MAX - 2 * s->meta.segment_size ? SCAN_VALID : SCAN_SPARE;
-    return LS_OK;
+    bool valid = f->why == FORMAT_OK && f->first_lsn < LSN_MAX - 2 * s->meta.segment_size;
+    enum found found = valid ? FOUND_HEADER : f->why == FORMAT_NEWER ? FOUND_NEWER : FOUND_BAD_HEADER;
+    const struct verdict_row *row = verdict_of(found, 0);
+    f->state = row->verdict == VERDICT_ACCEPTED ? SCAN_VALID : SCAN_SPARE;
+    return s->rest ? LS_OK : scan_refuse(s, row, f->first_lsn, f->first_lsn, f->why);
 }
 
 /*

@@ -3,6 +3,7 @@
 #define LOGSTORE_SCAN_PARTS_H
 
 #include "read/scan.h"
+#include "read/verdict.h"
 
 enum { WINDOW_BYTES = 8 << 20 };
 
@@ -36,5 +37,18 @@ bool scan_read_on(struct scan *s, size_t bytes);
 /* scan_ahead.c: the next batch, if another thread has it or will have it. */
 bool scan_ahead_take(struct scan *s, struct scan_batch *b);
 int scan_fail_newer(uint64_t first_lsn);
+/* LS_CORRUPT or LS_VERSION, at this place, if the row says so. `why` is told as the detail of what is corrupt. */
+int scan_refuse(const struct scan *s, const struct verdict_row *row, uint64_t first_lsn, uint64_t lsn,
+                enum format_result why);
+
+/* scan_ends.c. Without a valid header, a file that an open had begun to take over becomes the last segment. */
+void scan_find_taken_over(struct scan *s);
+void scan_link_chain(struct scan *s);
+/* Judges the files above the last valid header, whose batch records raise the watermark. */
+int scan_look_beyond(struct scan *s);
+/* Finds end and watermark, and the base, which the last accepted batch names. */
+int scan_find_ends(struct scan *s);
+/* Judges the segments from the base on: the chain must reach the base, and each file must be whole. */
+int scan_find_base(struct scan *s);
 
 #endif

@@ -14,10 +14,11 @@ static int walk(struct scan *s, size_t index, uint64_t *end_lsn, struct scan_bat
         if (rc == LS_NO_MEMORY) {
             return rc;
         }
-        if (rc == LS_OK && why == FORMAT_NEWER) {
+        enum verdict verdict = rc == LS_OK ? verdict_of(verdict_found(why), 0)->verdict : VERDICT_CORRUPT;
+        if (verdict == VERDICT_NEWER) {
             return scan_fail_newer(f->first_lsn);
         }
-        if (rc != LS_OK || why != FORMAT_OK) {
+        if (verdict != VERDICT_ACCEPTED) {
             break;
         }
         *last = b;
