@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "read/damage.h"
+#include "os/array.h"
 #include "os/error.h"
 #include "os/io.h"
 
@@ -18,15 +19,7 @@ uint64_t look_segment_end(const struct lookback *l, const struct scan_file *f) {
 const struct scan_file *look_segment(const struct lookback *l, uint64_t lsn) {
     const struct scan *s = &l->reader->scan;
     uint64_t first_lsn = lsn / s->meta.segment_size * s->meta.segment_size;
-    size_t low = 0, high = s->count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (s->files[middle].first_lsn < first_lsn) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    size_t low = array_lower_bound(struct scan_file, s->files, s->count, first_lsn, first_lsn);
     bool there = low < s->count && s->files[low].first_lsn == first_lsn && s->files[low].in_log &&
                  first_lsn >= l->floor_lsn && lsn >= first_lsn + SEGMENT_HEADER_BYTES;
     return there && lsn < look_segment_end(l, &s->files[low]) ? &s->files[low] : NULL;
@@ -188,31 +181,15 @@ int lookback_time(struct lookback *l, uint64_t lsn, uint64_t *time_us) {
     if (rc != LS_OK || f == NULL || (d->cut_lsn != 0 && lsn >= d->cut_lsn)) {
         return rc;
     }
-    size_t low = 0, high = d->time_count; /* the last batch at or below lsn */
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (d->times[middle].lsn <= lsn) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    *time_us = low > 0 ? d->times[low - 1].time_us : 0;
+    size_t above = array_lower_bound(struct batch_time, d->times, d->time_count, lsn, lsn + 1);
+    *time_us = above > 0 ? d->times[above - 1].time_us : 0;
     return LS_OK;
 }
 
 /* The newest that a segment says of a transaction: what it decides, or that it is prepared. */
 static const struct outcome *find_outcome(const struct digest *d, uint64_t tx_id) {
-    size_t low = 0, high = d->outcome_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (d->outcomes[middle].tx_id <= tx_id) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low > 0 && d->outcomes[low - 1].tx_id == tx_id ? &d->outcomes[low - 1] : NULL;
+    size_t above = array_lower_bound(struct outcome, d->outcomes, d->outcome_count, tx_id, tx_id + 1);
+    return above > 0 && d->outcomes[above - 1].tx_id == tx_id ? &d->outcomes[above - 1] : NULL;
 }
 
 /* Whether a segment of this part of the log is missing, or was not read to its end. */
@@ -417,16 +394,13 @@ void lookback_know(struct lookback *l, const ls_rows_options *options) { l->know
 /* What the log does not tell (any more) may be known from elsewhere. */
 static void ask_known(const struct lookback *l, uint64_t id, uint32_t queue_id, struct place_found *found) {
     const ls_rows_options *o = l->known;
-    size_t low = 0, high = o != NULL ? o->place_count : 0;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (o->place_ids[middle] < id || (o->place_ids[middle] == id && o->place_queue_ids[middle] < queue_id)) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
+    if (o == NULL) {
+        return;
     }
-    bool there = o != NULL && low < o->place_count && o->place_ids[low] == id && o->place_queue_ids[low] == queue_id;
+    size_t low = array_lower_bound_of(o->place_ids, o->place_count, id);
+    size_t high = array_lower_bound_of(o->place_ids, o->place_count, id + 1);
+    low += array_lower_bound_of(o->place_queue_ids + low, high - low, queue_id);
+    bool there = low < high && o->place_queue_ids[low] == queue_id;
     if (there && (found->lsn == 0 || found->lsn == o->place_lsns[low])) {
         *found = (struct place_found){.lsn = o->place_lsns[low], .time_us = o->place_times[low]};
     }

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "os/array.h"
 #include "os/error.h"
 
 #define DIGESTS_BYTES_MAX ((uint64_t)256 << 20)
@@ -47,29 +48,19 @@ static void make_room(struct lookback *l, const struct digest *kept) {
     }
 }
 
-/* Room for one more of `item_bytes`, perhaps elsewhere; capacities are powers of two from 256 on. NULL: no memory. */
-static void *grow(void *items, size_t count, size_t item_bytes) {
-    bool full = count == 0 || (count >= 256 && (count & (count - 1)) == 0);
-    return full ? realloc(items, (count == 0 ? 256 : 2 * count) * item_bytes) : items;
-}
-
 static int add_time(struct lookback *l, struct digest *d, uint64_t lsn, uint64_t time_us) {
-    struct batch_time *grown = grow(d->times, d->time_count, sizeof *d->times);
-    if (grown == NULL) {
+    if (!array_grow(&d->times, &d->time_capacity, d->time_count, 1)) {
         return fail_memory();
     }
-    d->times = grown;
     d->times[d->time_count++] = (struct batch_time){.lsn = lsn, .time_us = time_us};
     l->digest_bytes += sizeof *d->times;
     return LS_OK;
 }
 
 static int add_outcome(struct lookback *l, struct digest *d, const struct outcome *o) {
-    struct outcome *grown = grow(d->outcomes, d->outcome_count, sizeof *d->outcomes);
-    if (grown == NULL) {
+    if (!array_grow(&d->outcomes, &d->outcome_capacity, d->outcome_count, 1)) {
         return fail_memory();
     }
-    d->outcomes = grown;
     d->outcomes[d->outcome_count++] = *o;
     l->digest_bytes += sizeof *d->outcomes;
     return LS_OK;

@@ -32,8 +32,10 @@ struct batch_time {
 struct digest {
     struct batch_time *times; /* ascending */
     size_t time_count;
+    size_t time_capacity;
     struct outcome *outcomes; /* by transaction, then LSN */
     size_t outcome_count;
+    size_t outcome_capacity;
     uint64_t cut_lsn; /* what it says ends here, since a permissive reader could not read on; 0: it is whole */
     bool has_times;
     bool has_outcomes;

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "os/array.h"
 #include "os/error.h"
 
 /* ---- memory ---- */
@@ -46,29 +47,12 @@ void lives_free(pass *p) {
     index_free(&p->tx_index);
 }
 
-bool lives_grow(void **items, uint32_t *capacity, uint32_t count, size_t bytes) {
-    if (count < *capacity) {
-        return true;
-    }
-    if (*capacity > UINT32_MAX / 2 || *capacity > SIZE_MAX / bytes / 2 - 4) {
-        return false;
-    }
-    uint32_t more = *capacity < 2 ? *capacity + 1 : 2 * *capacity;
-    void *grown = realloc(*items, more * bytes);
-    if (grown == NULL) {
-        return false;
-    }
-    *items = grown;
-    *capacity = more;
-    return true;
-}
-
 static bool prepare_slot(pass *p) {
     if (p->free_life != LIFE_NONE || p->slots < p->slab_count * LIVES_IN_SLAB) {
         return true;
     }
     if (p->slab_count >= (LIFE_NONE - 1) / LIVES_IN_SLAB ||
-        !lives_grow((void **)&p->slabs, &p->slab_capacity, p->slab_count, sizeof(struct life_slab *))) {
+        !array_grow(&p->slabs, &p->slab_capacity, p->slab_count, 1)) {
         return false;
     }
     struct life_slab *slab = malloc(sizeof *slab);
@@ -136,7 +120,7 @@ static struct life_queue *need_queue(pass *p, uint32_t queue_id) {
     if (number != LIFE_NONE) {
         p->free_queue = p->queues[number].first;
     } else {
-        if (!lives_grow((void **)&p->queues, &p->queue_capacity, p->queue_count, sizeof *p->queues)) {
+        if (!array_grow(&p->queues, &p->queue_capacity, p->queue_count, 1)) {
             return NULL;
         }
         number = p->queue_count++;
@@ -218,7 +202,7 @@ static int need_more(pass *p, uint32_t number) {
         return LS_OK;
     }
     struct life_more *x = calloc(1, sizeof *x);
-    if (x == NULL || !lives_grow((void **)&x->places, &x->place_capacity, 0, sizeof *x->places)) {
+    if (x == NULL || !array_grow(&x->places, &x->place_capacity, 0, 1)) {
         free(x);
         return fail_memory();
     }
@@ -289,7 +273,7 @@ static int add_to_more(pass *p, uint32_t number, const struct life_place *place)
         return fail(LS_BUSY, "message %llu has been on queues more than %d times: it has no row",
                     (unsigned long long)l->id, (int)LIFE_PLACES_MAX);
     }
-    if (!lives_grow((void **)&x->places, &x->place_capacity, x->place_count, sizeof *x->places)) {
+    if (!array_grow(&x->places, &x->place_capacity, x->place_count, 1)) {
         return fail_memory();
     }
     x->places[x->place_count++] = *place;
@@ -352,7 +336,7 @@ static struct life_tx *need_tx(pass *p, uint64_t tx_id) {
     if (number != LIFE_NONE) {
         p->free_tx = p->txs[number].next_free;
     } else {
-        if (!lives_grow((void **)&p->txs, &p->tx_capacity, p->tx_count, sizeof *p->txs)) {
+        if (!array_grow(&p->txs, &p->tx_capacity, p->tx_count, 1)) {
             return NULL;
         }
         number = p->tx_count++;
@@ -376,14 +360,8 @@ static bool tx_names(struct life_tx *tx, uint64_t id) {
     if (tx->count > 0 && tx->ids[tx->count - 1] == id) {
         return true;
     }
-    if (tx->count == tx->capacity) {
-        size_t capacity = tx->capacity == 0 ? 1 : 2 * tx->capacity;
-        uint64_t *grown = capacity <= SIZE_MAX / sizeof *grown ? realloc(tx->ids, capacity * sizeof *grown) : NULL;
-        if (grown == NULL) {
-            return false;
-        }
-        tx->ids = grown;
-        tx->capacity = capacity;
+    if (!array_grow(&tx->ids, &tx->capacity, tx->count, 1)) {
+        return false;
     }
     tx->ids[tx->count++] = id;
     return true;
@@ -402,7 +380,7 @@ int life_add_work(pass *p, uint32_t number, const struct life_work *work) {
         return fail(LS_BUSY, "message %llu has more than %d undecided operations: it has no row",
                     (unsigned long long)l->id, (int)LIFE_WORK_MAX);
     }
-    if (!lives_grow((void **)&x->work, &x->work_capacity, x->work_count, sizeof *x->work) || !tx_names(tx, l->id)) {
+    if (!array_grow(&x->work, &x->work_capacity, x->work_count, 1) || !tx_names(tx, l->id)) {
         return fail_memory();
     }
     x->work[x->work_count++] = *work;
@@ -456,14 +434,8 @@ int life_decide_work(pass *p, uint32_t number, uint64_t tx_id, const struct endi
 /* ---- ends of many ---- */
 
 int lives_close(pass *p, uint32_t number) {
-    if (p->closing_count == p->closing_capacity) {
-        size_t capacity = p->closing_capacity == 0 ? 16 : 2 * p->closing_capacity;
-        uint32_t *grown = realloc(p->closing, capacity * sizeof *grown);
-        if (grown == NULL) {
-            return fail_memory();
-        }
-        p->closing = grown;
-        p->closing_capacity = capacity;
+    if (!array_grow(&p->closing, &p->closing_capacity, p->closing_count, 1)) {
+        return fail_memory();
     }
     p->closing[p->closing_count++] = number;
     return LS_OK;

@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 
+#include "os/array.h"
 #include "os/error.h"
 #include "analysis/message_rows.h"
 
@@ -21,7 +22,7 @@ static void forget_parts(struct life_moving *v) {
 }
 
 static bool take_place(struct life_moving *v, struct place_row row) {
-    if (!lives_grow((void **)&v->places, &v->place_capacity, v->place_count, sizeof *v->places)) {
+    if (!array_grow(&v->places, &v->place_capacity, v->place_count, 1)) {
         return false;
     }
     v->places[v->place_count++] = row;
@@ -151,8 +152,7 @@ int moves_chunk_copy(pass *p, const struct record *r) {
         moves_forget(p);
         p->moving.id = r->id;
     }
-    if (!lives_grow((void **)&p->moving.copies, &p->moving.copy_capacity, p->moving.copy_count,
-                    sizeof *p->moving.copies)) {
+    if (!array_grow(&p->moving.copies, &p->moving.copy_capacity, p->moving.copy_count, 1)) {
         return fail_memory();
     }
     p->moving.copies[p->moving.copy_count++] = (struct life_copy){.lsn = r->lsn, .bytes = r->length};
@@ -161,15 +161,7 @@ int moves_chunk_copy(pass *p, const struct record *r) {
 
 /* Bytes of the chunk's copy that stands there, if it was seen. */
 static uint32_t copied_at(const struct life_moving *v, uint64_t lsn) {
-    uint32_t low = 0, high = v->copy_count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (v->copies[middle].lsn < lsn) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    size_t low = array_lower_bound(struct life_copy, v->copies, v->copy_count, lsn, lsn);
     return low < v->copy_count && v->copies[low].lsn == lsn ? v->copies[low].bytes : 0;
 }
 
@@ -187,7 +179,7 @@ static int gather(pass *p, const struct record *r, const struct message_relocate
         taken = take_place(v, row);
     }
     for (uint32_t i = 0; taken && i < m->pending_count; i++) {
-        taken = lives_grow((void **)&v->work, &v->work_capacity, v->work_count, sizeof *v->work);
+        taken = array_grow(&v->work, &v->work_capacity, v->work_count, 1);
         if (taken) {
             v->work[v->work_count] = format_pending_row(m->pending, i);
             sound = sound && v->work[v->work_count++].order_index <= ORDER_INDEX_MAX;

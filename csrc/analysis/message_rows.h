@@ -259,8 +259,6 @@ void lives_remove_tx(pass *p, uint64_t tx_id);
 /* Ends every place there; what that leaves without place and work goes into `closing`. */
 int lives_delete_queue(pass *p, uint32_t queue_id, const struct ending *end);
 int lives_close(pass *p, uint32_t number); /* into `closing` */
-/* Room for one more in an array of items of this size. */
-bool lives_grow(void **items, uint32_t *capacity, uint32_t count, size_t bytes);
 
 /* ---- message_moves.c ---- */
 

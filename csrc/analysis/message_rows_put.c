@@ -1,6 +1,7 @@
 /* A life as a row. The columns are those that logstore.h lists for ls_message_rows. See message_rows.h. */
 #include <stdlib.h>
 
+#include "os/array.h"
 #include "os/error.h"
 #include "analysis/message_rows.h"
 
@@ -107,7 +108,7 @@ static int by_key(const void *a, const void *b) {
 static bool sort_places(pass *p, const struct life_more *x) {
     bool sorted = true;
     for (uint32_t i = 0; i < x->place_count; i++) {
-        if (!lives_grow((void **)&p->keys, &p->key_capacity, i, sizeof *p->keys)) {
+        if (!array_grow(&p->keys, &p->key_capacity, i, 1)) {
             return false;
         }
         p->keys[i] = (struct place_key){x->places[i].enqueue_lsn, x->places[i].order_index, i};
@@ -121,19 +122,11 @@ static bool sort_places(pass *p, const struct life_more *x) {
 
 /* The queue's index among the names; false: it has none. */
 static bool name_of(pass *p, uint32_t queue_id, uint32_t *index) {
-    size_t low = 0, high = p->name_count;
     if (p->named.queue_id == queue_id && queue_id != 0) {
         *index = p->named.index;
         return true;
     }
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (p->names[middle].queue_id < queue_id) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    size_t low = array_lower_bound(struct name_of, p->names, p->name_count, queue_id, queue_id);
     if (low == p->name_count || p->names[low].queue_id != queue_id) {
         *index = 0;
         return false;

@@ -13,6 +13,7 @@
  */
 #include <stdlib.h>
 
+#include "os/array.h"
 #include "os/error.h"
 #include "format/bytes.h"
 #include "analysis/message_rows.h"
@@ -326,7 +327,7 @@ static bool get_copies(pass *p, const uint8_t *at, uint32_t n, int *rc) {
     for (uint32_t i = 0; sound && *rc == LS_OK && i < n; i++, at += COPY_BYTES) {
         uint64_t lsn = get64(at), before = i > 0 ? v->copies[i - 1].lsn : 0;
         sound = is_below(p, lsn) && lsn > before && get64(at + 8) <= UINT32_MAX;
-        *rc = lives_grow((void **)&v->copies, &v->copy_capacity, i, sizeof *v->copies) ? LS_OK : fail_memory();
+        *rc = array_grow(&v->copies, &v->copy_capacity, i, 1) ? LS_OK : fail_memory();
         if (*rc == LS_OK) {
             v->copies[v->copy_count++] = (struct life_copy){.lsn = lsn, .bytes = get32(at + 8)};
         }
@@ -341,7 +342,7 @@ static bool get_rows(pass *p, const uint8_t *at, uint32_t places, uint32_t work,
         const struct place_row row = format_place_row(at, 0);
         sound = is_below(p, row.order_lsn) && is_queue(row.queue_id) && is_number(row.enqueue_time_us) &&
                 row.order_index <= ORDER_INDEX_MAX;
-        *rc = lives_grow((void **)&v->places, &v->place_capacity, v->place_count, sizeof row) ? LS_OK : fail_memory();
+        *rc = array_grow(&v->places, &v->place_capacity, v->place_count, 1) ? LS_OK : fail_memory();
         if (*rc == LS_OK) {
             v->places[v->place_count++] = row;
         }
@@ -350,7 +351,7 @@ static bool get_rows(pass *p, const uint8_t *at, uint32_t places, uint32_t work,
         const struct pending_row row = format_pending_row(at, 0);
         sound = is_below(p, row.tx_id) && is_below(p, row.lsn) && row.tx_id < row.lsn && is_queue(row.queue_id) &&
                 row.order_index <= ORDER_INDEX_MAX && (row.kind == PENDING_ENQUEUE || row.kind == PENDING_DEQUEUE);
-        *rc = lives_grow((void **)&v->work, &v->work_capacity, v->work_count, sizeof row) ? LS_OK : fail_memory();
+        *rc = array_grow(&v->work, &v->work_capacity, v->work_count, 1) ? LS_OK : fail_memory();
         if (*rc == LS_OK) {
             v->work[v->work_count++] = row;
         }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "read/damage.h"
+#include "os/array.h"
 #include "os/error.h"
 
 #define PASSED_BYTES_MAX ((uint64_t)256 << 20) /* without a row; then the caller gets a turn */
@@ -195,15 +196,7 @@ uint16_t ls_rows_type(const ls_rows *rows, unsigned number) {
 /* ---- filters ---- */
 
 static bool is_in(const uint64_t *list, size_t count, uint64_t id) {
-    size_t low = 0, high = count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (list[middle] < id) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    size_t low = array_lower_bound_of(list, count, id);
     return low < count && list[low] == id;
 }
 

@@ -1,6 +1,7 @@
 /* What a record says as a row, and what the rest of the log says of it. See rows.h. */
 #include "analysis/rows.h"
 
+#include "os/array.h"
 #include "os/error.h"
 
 #define BIT(column) (UINT64_C(1) << (column))
@@ -38,15 +39,7 @@ static size_t name_number(struct ls_rows *rows, uint32_t queue_id) {
     if (rows->named_last < o->named_count && o->named[rows->named_last] == queue_id) {
         return rows->named_last;
     }
-    size_t low = 0, high = o->named_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (o->named[middle] < queue_id) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    size_t low = array_lower_bound_of(o->named, o->named_count, queue_id);
     if (low < o->named_count && o->named[low] == queue_id) {
         rows->named_last = low;
         return low;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "read/damage.h"
+#include "os/array.h"
 #include "os/error.h"
 #include "os/io.h"
 
@@ -194,15 +195,9 @@ static int add_file(void *context, const char *name) {
     if (!format_parse_segment_name(name, &first_lsn)) {
         return 0;
     }
-    if (s->count == s->capacity) {
-        size_t capacity = s->capacity == 0 ? 64 : 2 * s->capacity;
-        struct scan_file *files = realloc(s->files, capacity * sizeof *files);
-        if (files == NULL) {
-            listing->no_memory = true;
-            return 1;
-        }
-        s->files = files;
-        s->capacity = capacity;
+    if (!array_grow(&s->files, &s->capacity, s->count, 1)) {
+        listing->no_memory = true;
+        return 1;
     }
     s->files[s->count] = (struct scan_file){.first_lsn = first_lsn};
     s->count++;
