@@ -2,16 +2,15 @@
  * Whether two replays of one log came to the same: one from a checkpoint, one without it. Everything counts that the
  * store goes by afterwards; only times do not, which no decision uses, and which a checkpoint knows better.
  */
-#include "checkpoint/checkpoint.h"
-
 #include <stdio.h>
-#include <string.h>
 
-#include "store/store.h"
+#include "format/checkpoint.h"
+#include "inspect/inspect.h"
+#include "os/error.h"
 
 struct sides {
-    const ls_store *with;
-    const ls_store *without;
+    const struct state *with;
+    const struct state *without;
     ls_checkpoint_difference *d;
 };
 
@@ -101,7 +100,7 @@ static bool message_differs(const struct sides *s, struct message *a, struct mes
 }
 
 static bool messages_differ(const struct sides *s) {
-    const struct table *t = &s->with->state.table, *u = &s->without->state.table;
+    const struct table *t = &s->with->table, *u = &s->without->table;
     for (uint32_t number = 0; number < t->message_slots; number++) {
         struct message *a = table_message(t, number);
         if ((a->flags & MESSAGE_FREE) != 0) {
@@ -134,8 +133,8 @@ static bool run_differs(const struct sides *s, const struct queue *q, const stru
         if (a == NULL || b == NULL) {
             return (a != NULL || b != NULL) && differ(s, 0, q->id, "how many places the queue has");
         }
-        uint64_t id = table_message(&s->with->state.table, a->message)->id;
-        if (id != table_message(&s->without->state.table, b->message)->id) {
+        uint64_t id = table_message(&s->with->table, a->message)->id;
+        if (id != table_message(&s->without->table, b->message)->id) {
             return differ(s, id, q->id, "the queue's order");
         }
         cursor_step(&x);
@@ -144,7 +143,7 @@ static bool run_differs(const struct sides *s, const struct queue *q, const stru
 }
 
 static bool queues_differ(const struct sides *s) {
-    const struct table *t = &s->with->state.table, *u = &s->without->state.table;
+    const struct table *t = &s->with->table, *u = &s->without->table;
     for (uint32_t i = 0; i < t->queue_count; i++) {
         const struct queue *q = t->queues[i];
         const struct queue *r = q != NULL ? table_any_queue(u, q->id) : NULL;
@@ -168,7 +167,7 @@ static bool queues_differ(const struct sides *s) {
 }
 
 static bool transactions_differ(const struct sides *s) {
-    const struct table *t = &s->with->state.table, *u = &s->without->state.table;
+    const struct table *t = &s->with->table, *u = &s->without->table;
     for (uint32_t i = 0; i < t->tx_slots; i++) {
         const struct tx *a = t->txs[i];
         const struct tx *b = a != NULL ? table_tx(u, a->id) : NULL;
@@ -192,24 +191,23 @@ static bool transactions_differ(const struct sides *s) {
 }
 
 static bool segments_differ(const struct sides *s) {
-    const struct log *g = &s->with->log, *h = &s->without->log;
-    bool same = g->segment_count == h->segment_count;
-    for (size_t i = 0; same && i < g->segment_count; i++) {
-        const struct segment *a = g->segments[i], *b = h->segments[i];
-        same = a->first_lsn == b->first_lsn && a->live_records == b->live_records && a->live_bytes == b->live_bytes &&
-               a->largest_bytes == b->largest_bytes;
+    const struct state *a = s->with, *b = s->without;
+    bool same = a->segment_count == b->segment_count;
+    for (size_t i = 0; same && i < a->segment_count; i++) {
+        const struct live_segment *x = &a->segments[i], *y = &b->segments[i];
+        same = x->first_lsn == y->first_lsn && x->records == y->records && x->bytes == y->bytes &&
+               x->largest_bytes == y->largest_bytes;
     }
-    if (same && s->with->state.table.growth <= s->without->state.table.growth &&
-        s->with->state.table.loose_count == s->without->state.table.loose_count) {
+    if (same && a->table.growth <= b->table.growth && a->table.loose_count == b->table.loose_count) {
         return false;
     }
     return differ(s, 0, 0, same ? "what admission reckons with" : "what lives in each segment");
 }
 
-int ls_checkpoint_compare(ls_store *with, ls_store *without, ls_checkpoint_difference *difference) {
+int checkpoint_compare(const struct state *with, const struct state *without, ls_checkpoint_difference *difference) {
     *difference = (ls_checkpoint_difference){.differs = 0};
     struct sides s = {.with = with, .without = without, .d = difference};
-    const ls_recovery *a = &with->state.report, *b = &without->state.report;
+    const ls_recovery *a = &with->report, *b = &without->report;
     if (a->base_lsn != b->base_lsn || a->end_lsn != b->end_lsn) {
         return fail(LS_OPTION, "the two were not read to the same end, so they cannot be compared");
     }
