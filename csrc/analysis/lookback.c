@@ -69,7 +69,7 @@ static struct window *window_with(struct lookback *l, const struct scan_file *f,
     return NULL;
 }
 
-/* Reads a window of so many bytes or more, from the block of `offset` on. */
+/* Reads at least `bytes` from the block of `offset` on. */
 static int fill_window(struct lookback *l, const struct scan_file *f, uint64_t offset, size_t bytes, size_t ahead,
                        struct window *w) {
     uint64_t from = offset / BLOCK_BYTES * BLOCK_BYTES, left = l->reader->meta.segment_size - from;
@@ -186,13 +186,13 @@ int lookback_time(struct lookback *l, uint64_t lsn, uint64_t *time_us) {
     return LS_OK;
 }
 
-/* The newest that a segment says of a transaction: what it decides, or that it is prepared. */
+/* The newest state of a transaction in one segment: its outcome, or that it is prepared. */
 static const struct outcome *find_outcome(const struct digest *d, uint64_t tx_id) {
     size_t above = array_lower_bound(struct outcome, d->outcomes, d->outcome_count, tx_id, tx_id + 1);
     return above > 0 && d->outcomes[above - 1].tx_id == tx_id ? &d->outcomes[above - 1] : NULL;
 }
 
-/* Whether a segment of this part of the log is missing, or was not read to its end. */
+/* A segment of this part of the log is missing, or could not be read to its end. */
 static bool lacks_between(const struct lookback *l, uint64_t from_lsn, uint64_t to_lsn) {
     const struct scan *s = &l->reader->scan;
     uint64_t at = from_lsn;
@@ -206,7 +206,7 @@ static bool lacks_between(const struct lookback *l, uint64_t from_lsn, uint64_t 
         }
         at = look_segment_end(l, f);
     }
-    return at < to_lsn || (s->rest && to_lsn == s->end_lsn && s->end_lsn < s->watermark_lsn);
+    return at < to_lsn || (s->permissive && to_lsn == s->end_lsn && s->end_lsn < s->watermark_lsn);
 }
 
 static int search_outcome(struct lookback *l, uint64_t tx_id, uint64_t from_lsn, struct outcome *o) {
@@ -253,7 +253,7 @@ void lookback_passed(struct lookback *l, const struct recent_start *start) {
     l->starts[look_slot(start->id, LOOK_STARTS)] = *start;
 }
 
-/* An enqueue at `lsn`, of a transaction or of none: whether it made the place, and then when. */
+/* Whether an enqueue at `lsn` made the place, and when; tx_id 0: outside transactions. */
 static int judge_enqueue(struct lookback *l, uint64_t lsn, uint64_t tx_id, struct place_found *found, bool *made) {
     *made = true;
     *found = (struct place_found){.lsn = lsn};
@@ -323,7 +323,7 @@ static int judge_relocated(struct lookback *l, const struct record *r, uint32_t 
     return rc;
 }
 
-/* Whether this record of the chain made the place, and when. */
+/* Whether this record of the chain made the place, and when; for a record of any type. */
 static int judge_record(struct lookback *l, const struct record *r, uint32_t queue_id, struct place_found *found,
                         bool *made) {
     struct message_enqueue e;
@@ -342,7 +342,7 @@ static int judge_record(struct lookback *l, const struct record *r, uint32_t que
     }
 }
 
-/* What is known of this chain's dequeues, or where that goes: of a set the one that was asked for the longest ago. */
+/* The known run of this chain's dequeues, or the oldest entry of its set, to be replaced. */
 static struct dequeues_only *run_of(struct lookback *l, uint64_t id) {
     struct dequeues_only *set = &l->chains[look_slot(id, LOOK_CHAINS / LOOK_WAYS) * LOOK_WAYS], *oldest = set;
     for (size_t i = 0; i < LOOK_WAYS; i++) {
@@ -354,7 +354,7 @@ static struct dequeues_only *run_of(struct lookback *l, uint64_t id) {
     return oldest;
 }
 
-/* Along the chain's back-links to the record that made the place. A run of dequeues is passed over only once. */
+/* Follows the chain's back-links to the record that made the place. A known run of dequeues is skipped. */
 static int follow_chain(struct lookback *l, const struct record *dequeue, uint32_t queue_id,
                         struct place_found *found) {
     struct dequeues_only *run = run_of(l, dequeue->id);
@@ -376,7 +376,7 @@ static int follow_chain(struct lookback *l, const struct record *dequeue, uint32
             *run = (struct dequeues_only){.id = dequeue->id, .top = dequeue->lsn, .next = at};
         }
         if (rc != LS_OK) {
-            return rc == LS_END ? LS_OK : rc; /* recycled: the log no longer tells */
+            return rc == LS_END ? LS_OK : rc; /* recycled: unknown */
         }
         below = at;
         at = r.prev;
@@ -391,10 +391,10 @@ static int follow_chain(struct lookback *l, const struct record *dequeue, uint32
 
 void lookback_know(struct lookback *l, const ls_rows_options *options) { l->known = options; }
 
-/* What the log does not tell (any more) may be known from elsewhere. */
+/* The caller may know places whose records were recycled. */
 static void ask_known(const struct lookback *l, uint64_t id, uint32_t queue_id, struct place_found *found) {
     const ls_rows_options *o = l->known;
-    if (o == NULL) {
+    if (o == NULL || o->place_count == 0) {
         return;
     }
     size_t low = array_lower_bound_of(o->place_ids, o->place_count, id);
@@ -424,7 +424,7 @@ int lookback_enqueue(struct lookback *l, const struct record *dequeue, uint32_t 
     return rc;
 }
 
-/* ---- the whole ---- */
+/* ---- made and freed ---- */
 
 struct lookback *lookback_new(ls_reader *reader, uint64_t as_of_lsn) {
     struct lookback *l = calloc(1, sizeof *l);
@@ -435,7 +435,7 @@ struct lookback *lookback_new(ls_reader *reader, uint64_t as_of_lsn) {
     l->v = reader->v;
     l->digest_count = reader->scan.count;
     l->file = -1;
-    /* Segments below a hold may be recycled at any time; rows must not depend on when. */
+    /* Segments below a hold may be recycled at any time, so rows never depend on them. */
     uint64_t kept_lsn = reader->keep_lsn / reader->meta.segment_size * reader->meta.segment_size;
     l->floor_lsn = kept_lsn > reader->scan.base_lsn ? kept_lsn : reader->scan.base_lsn;
     l->as_of_lsn = as_of_lsn == 0 || as_of_lsn > reader->scan.end_lsn ? reader->scan.end_lsn : as_of_lsn;

@@ -1,4 +1,6 @@
-/* What whole segments say of times and transactions, learnt once and kept within a limit. See lookback.h. */
+/*
+ * Digests of segments, made once and kept within a limit: times of batches, outcomes of transactions. See lookback.h.
+ */
 #include "analysis/lookback_parts.h"
 
 #include <stdlib.h>
@@ -38,7 +40,7 @@ static struct digest *oldest_but(struct lookback *l, const struct digest *kept) 
     return oldest;
 }
 
-/* Those that were not asked for the longest go, but never the one at hand. */
+/* Drops the least recently used digests, never the current one. */
 static void make_room(struct lookback *l, const struct digest *kept) {
     for (size_t i = 0; i < l->digest_count && l->digest_bytes > DIGESTS_BYTES_MAX; i++) {
         struct digest *oldest = oldest_but(l, kept);
@@ -66,7 +68,7 @@ static int add_outcome(struct lookback *l, struct digest *d, const struct outcom
     return LS_OK;
 }
 
-/* Of a record that tells how a transaction stands; others are passed over. */
+/* Notes a record that decides or prepares a transaction. */
 static int note_outcome(struct lookback *l, struct digest *d, const struct record *r, uint64_t time_us) {
     struct outcome o = {.tx_id = r->id, .lsn = r->lsn, .time_us = time_us};
     struct tx_relocated t;
@@ -96,7 +98,9 @@ static bool tells_of_a_transaction(uint16_t type) {
     return type == TX_COMMIT || type == TX_ROLLBACK || type == TX_PREPARE || type == TX_RELOCATED;
 }
 
-/* The outcomes in one batch, whose record was verified; the others' headers are checked, so that none is passed over. */
+/*
+ * The outcomes in one batch, whose batch record is verified. The header of every record is checked, so none is missed.
+ */
 static int read_outcomes(struct lookback *l, const struct scan_file *f, uint64_t lsn, const struct batch *b,
                          uint64_t seed, struct digest *d) {
     const uint8_t *at;
@@ -124,7 +128,7 @@ static int by_transaction(const void *a, const void *b) {
     return x->tx_id != y->tx_id ? (x->tx_id > y->tx_id) - (x->tx_id < y->tx_id) : (x->lsn > y->lsn) - (x->lsn < y->lsn);
 }
 
-/* Every batch of the log's part of a segment; *at_lsn is how far that went. */
+/* Reads every batch of the log's part of a segment, up to *at_lsn. */
 static int learn_batches(struct lookback *l, const struct scan_file *f, bool times, bool outcomes, struct digest *d,
                          uint64_t *at_lsn) {
     uint64_t seed = format_segment_seed(l->reader->meta.uuid, f->first_lsn, f->header.epoch);

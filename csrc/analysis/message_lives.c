@@ -1,4 +1,4 @@
-/* The open messages of a pass: lives, their places and work, queues and transactions that they name. See message_rows.h. */
+/* The open messages of a pass, with their places, pending work, queues and transactions. See message_rows.h. */
 #include "analysis/message_rows.h"
 
 #include <stdlib.h>
@@ -94,7 +94,7 @@ void life_enqueued(pass *p, struct life *l) {
     }
 }
 
-/* ---- queues, and who is on them ---- */
+/* ---- queues, and the messages on them ---- */
 
 static struct life_queue *find_queue(pass *p, uint32_t queue_id) {
     if (p->near_queue != LIFE_NONE && p->queues[p->near_queue].id == queue_id) {
@@ -142,7 +142,7 @@ static void link_into(pass *p, uint32_t *first, uint32_t number) {
     l->flags |= LIFE_LINKED;
 }
 
-/* The head of the list that it is in. */
+/* The head of the list that the life is in. */
 static uint32_t *list_of(pass *p, const struct life *l) {
     return l->more != NULL ? &p->many : &find_queue(p, l->queue_id)->first;
 }
@@ -195,7 +195,7 @@ void lives_remove(pass *p, uint32_t number) {
 
 /* ---- places ---- */
 
-/* From one place at most to any number of them. */
+/* Makes room for more than one place. */
 static int need_more(pass *p, uint32_t number) {
     struct life *l = life_at(p, number);
     if (l->more != NULL) {
@@ -247,7 +247,7 @@ void life_settle_down(pass *p, uint32_t number) {
 }
 
 static struct life_place *open_place(struct life_more *x, uint32_t queue_id) {
-    uint32_t left = x->open_places; /* mostly the newest: a long history need not be gone through */
+    uint32_t left = x->open_places; /* from the newest on, which is mostly the one */
     for (uint32_t i = x->place_count; left > 0 && i-- > 0;) {
         bool open = x->places[i].end.how == PLACE_OPEN;
         if (open && x->places[i].queue_id == queue_id) {
@@ -270,7 +270,7 @@ static int add_to_more(pass *p, uint32_t number, const struct life_place *place)
         return LS_OK;
     }
     if (x->place_count >= LIFE_PLACES_MAX) {
-        return fail(LS_BUSY, "message %llu has been on queues more than %d times: it has no row",
+        return fail(LS_BUSY, "message %llu was enqueued more than %d times, the most that a row can hold",
                     (unsigned long long)l->id, (int)LIFE_PLACES_MAX);
     }
     if (!array_grow(&x->places, &x->place_capacity, x->place_count, 1)) {
@@ -377,7 +377,7 @@ int life_add_work(pass *p, uint32_t number, const struct life_work *work) {
     struct life *l = life_at(p, number);
     struct life_more *x = l->more;
     if (x->work_count >= LIFE_WORK_MAX) {
-        return fail(LS_BUSY, "message %llu has more than %d undecided operations: it has no row",
+        return fail(LS_BUSY, "message %llu has more than %d pending operations, the most that a row can hold",
                     (unsigned long long)l->id, (int)LIFE_WORK_MAX);
     }
     if (!array_grow(&x->work, &x->work_capacity, x->work_count, 1) || !tx_names(tx, l->id)) {

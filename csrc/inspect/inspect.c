@@ -61,13 +61,18 @@ int inspection_open(vfs *v, const char *store_dir, int flags, struct state *stat
 
 /* ---- reading ---- */
 
-/* What its own open did before the writer wrote its first batch: see above. */
+/*
+ * Repeats what the writer's open did to older work before its first batch. The log does not say all of it at once: a
+ * rollback is logged, but a staged message is dropped without a record. So this runs at the first batch of the writer's
+ * epoch, or at the end if there is none yet.
+ */
 static void take_over(struct inspection *i) {
     struct replay *p = &i->replay;
     for (uint32_t n = 0; n < p->t->tx_slots; n++) {
         struct tx *tx = p->t->txs[n];
-        if (tx != NULL && tx->started && tx->state != LS_TX_PREPARED) { /* of others the state or the outcome follows */
-            tx->settled = true;                                         /* the record that says so may be missing yet */
+        if (tx != NULL && tx->started &&
+            tx->state != LS_TX_PREPARED) { /* of others, the state or the outcome follows */
+            tx->settled = true;            /* the rollback may not be logged yet */
             replay_undo(p, tx);
         }
     }
@@ -194,7 +199,7 @@ int inspection_step(struct inspection *i, uint64_t bytes, uint64_t *lsn) {
 
 void ls_reader_past_cache(ls_reader *reader) {
     reader->scan.all_direct = true;
-    reader->scan.file_index = SIZE_MAX; /* what is open is read through the cache */
+    reader->scan.file_index = SIZE_MAX; /* the open file is read through the cache */
 }
 
 int ls_reader_skim(ls_reader *reader, uint64_t bytes, uint64_t *lsn) {

@@ -1,9 +1,9 @@
 /*
- * Inspection: the state of a log, without opening it. It takes no lock and writes nothing; it fills a struct state that the
- * caller owns, and knows no store and no log that is written.
+ * Inspection: the state of a log, without opening it. It takes no lock and writes nothing; it fills a struct state that
+ * the caller owns, and knows no store and no log that is written.
  *
- * Beside a writer the state is what was durable when the inspection was opened; after a close or a crash it is what an open
- * would recover. The log is read in steps, so that the caller can show progress, limit the rate, or stop.
+ * Beside a writer the state is what was durable when the inspection was opened; after a close or a crash it is what an
+ * open would recover. The log is read in steps, so that the caller can show progress, limit the rate, or stop.
  */
 #ifndef LOGSTORE_INSPECT_H
 #define LOGSTORE_INSPECT_H

@@ -17,7 +17,7 @@ static ls_tail_segment *segment_of(const struct tail_look *k, uint64_t lsn) {
     return s != NULL && lsn - s->first_lsn < k->tail->segment_size ? s : NULL;
 }
 
-/* Keeps the lowest, in order. */
+/* Keeps the candidates with the lowest LSNs, in order. */
 static void note_candidate(struct tail_look *k, uint64_t lsn, uint64_t id, int kind) {
     if (k->capacity == 0 || (k->count == k->capacity && lsn > k->lowest[k->count - 1].lsn)) {
         return;
@@ -29,14 +29,14 @@ static void note_candidate(struct tail_look *k, uint64_t lsn, uint64_t id, int k
     k->count = kept + 1;
 }
 
-/* One record that lives. */
+/* The live records of one message or transaction. */
 struct needs {
     uint64_t lowest_lsn;
     uint64_t bytes;
     uint64_t bytes_at_base;
 };
 
-static void need(struct tail_look *k, struct needs *n, uint64_t lsn, uint64_t bytes, bool moved) {
+static void add_need(struct tail_look *k, struct needs *n, uint64_t lsn, uint64_t bytes, bool moved) {
     ls_tail_segment *s = moved ? segment_of(k, lsn) : NULL;
     if (s != NULL) {
         s->moved_bytes += bytes;
@@ -50,12 +50,12 @@ static struct needs needs_of_message(struct tail_look *k, const struct message *
     struct needs n = {.lowest_lsn = UINT64_MAX};
     const struct message_extra *x = m->extra;
     bool moved = message_start_lsn(m) != m->id;
-    need(k, &n, message_start_lsn(m), message_start_weight(m), moved);
+    add_need(k, &n, message_start_lsn(m), message_start_weight(m), moved);
     for (uint32_t i = 0; x != NULL && i < x->chunk_count; i++) {
-        need(k, &n, x->chunks[i].lsn, x->chunks[i].record_bytes, moved);
+        add_need(k, &n, x->chunks[i].lsn, x->chunks[i].record_bytes, moved);
     }
     for (uint32_t i = 0; x != NULL && i < x->part_count; i++) {
-        need(k, &n, x->parts[i].lsn, x->parts[i].record_bytes, moved);
+        add_need(k, &n, x->parts[i].lsn, x->parts[i].record_bytes, moved);
     }
     return n;
 }
@@ -91,13 +91,13 @@ static void look_at_transactions(struct tail_look *k) {
         const struct tx *tx = t->txs[i];
         if (tx != NULL) {
             struct needs n = {.lowest_lsn = UINT64_MAX};
-            need(k, &n, tx->start_lsn, tx_start_bytes(tx), tx->start_lsn != tx->id);
+            add_need(k, &n, tx->start_lsn, tx_start_bytes(tx), tx->start_lsn != tx->id);
             count_needs(k, &n, tx->id, LS_HOLDER_TRANSACTION);
         }
     }
 }
 
-/* ---- who they are ---- */
+/* ---- the holders ---- */
 
 static const struct work *locking_work(const struct message *m, uint32_t queue_id) {
     const struct work *w = m->extra != NULL ? m->extra->work : NULL;
@@ -115,7 +115,8 @@ void tail_copy_xid(ls_xid *into, const struct tx *tx) {
 }
 
 static void add_item(ls_holder *h, int kind, uint32_t queue_id, uint64_t position, const struct tx *tx) {
-    _Static_assert(sizeof h->items / sizeof *h->items == LS_HOLDER_ITEMS_MAX, "as many as are told");
+    _Static_assert(sizeof h->items / sizeof *h->items == LS_HOLDER_ITEMS_MAX,
+                   "LS_HOLDER_ITEMS_MAX is the length of ls_holder.items");
     if (h->item_count < LS_HOLDER_ITEMS_MAX) {
         ls_holder_item *item = &h->items[h->item_count];
         *item = (ls_holder_item){.kind = kind, .queue_id = queue_id, .position = position};
@@ -162,12 +163,12 @@ static void describe_tx(const struct tx *tx, ls_holder *h) {
     tail_copy_xid(&h->xid, tx);
 }
 
-/* Holders that have gone meanwhile are left out. */
+/* Skips holders that have ended meanwhile. */
 static size_t describe(struct tail_look *k, ls_holder *holders) {
     struct table *t = k->table;
     ls_tail_segment *counted = k->segments;
     size_t done = 0, segments = k->segment_count;
-    k->segment_count = 0; /* its bytes have been counted */
+    k->segment_count = 0; /* no bytes are counted again */
     for (size_t i = 0; i < k->count; i++) {
         const struct tail_candidate *c = &k->lowest[i];
         ls_holder *h = &holders[done];
@@ -187,7 +188,7 @@ static size_t describe(struct tail_look *k, ls_holder *holders) {
     return done;
 }
 
-/* ---- since when: a record's batch says when it was written, and a copy when its message was enqueued ---- */
+/* ---- since when: a record's batch has the time of the write, an inline copy that of the message's enqueue ---- */
 
 struct window {
     vfs *v;
@@ -223,8 +224,8 @@ static uint64_t time_of_copy(struct window *w, const ls_holder *h) {
     return m.enqueue_time_us;
 }
 
-/* The file may be another segment's by now: then its batches do not validate, and the times stay unknown. */
-static void tell_times(struct window *w, ls_holder *holders, size_t n) {
+/* If the file has become another segment, its batches do not validate, and the times stay unknown. */
+static void fill_times(struct window *w, ls_holder *holders, size_t n) {
     uint64_t lsn = w->first_lsn + SEGMENT_HEADER_BYTES;
     size_t next = 0;
     while (next < n) {
@@ -280,7 +281,7 @@ void tail_add_times(const struct tail_look *k, ls_holder *holders, size_t n) {
     format_segment_name(name, w.first_lsn);
     w.file = w.v->open(w.v, k->dir, name, 0);
     if (w.file >= 0) {
-        tell_times(&w, holders, n);
+        fill_times(&w, holders, n);
         (void)w.v->close(w.v, w.file);
     }
     free(w.bytes);

@@ -1,6 +1,7 @@
 /*
- * The tail explained: which chains need records in the oldest segment, what lives in every segment, and what relocating all
- * of it would copy. The table is read in slices, so that nobody waits for long; a change between two slices may show or not.
+ * The tail explained: which chains need records in the oldest segment, what lives in every segment, and what relocating
+ * all of it would copy. The table is read in slices, so that nobody waits for long; a change between two slices may
+ * show or not.
  */
 #ifndef LOGSTORE_TAIL_H
 #define LOGSTORE_TAIL_H

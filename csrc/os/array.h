@@ -20,8 +20,9 @@ bool array_grow_long(void *array, size_t *capacity, size_t count, size_t more, s
 bool array_grow_short(void *array, uint32_t *capacity, size_t count, size_t more, size_t item_bytes);
 
 /*
- * The number of items whose key lies below `key`, which is the index of the first other one. The items are of this struct
- * type and sorted by the field, a uint64_t or uint32_t. Give key + 1 for the number of items up to and with `key`.
+ * The number of items whose key lies below `key`, which is the index of the first other one. The items are of this
+ * struct type and sorted by the field, a uint64_t or uint32_t. Give key + 1 for the number of items up to and with
+ * `key`.
  */
 #define array_lower_bound(type, items, count, field, key) \
     array_search((items), (count), sizeof(type), offsetof(type, field), sizeof(((const type *)0)->field), (key))

@@ -11,7 +11,7 @@
 #include "os/error.h"
 #include "os/io.h"
 
-/* ---- where the log begins and ends ---- */
+/* ---- opening ---- */
 
 size_t scan_find_file(const struct scan *s, uint64_t first_lsn) {
     for (size_t i = 0; i < s->count; i++) {
@@ -22,7 +22,7 @@ size_t scan_find_file(const struct scan *s, uint64_t first_lsn) {
     return SIZE_MAX;
 }
 
-/* The last valid header below the limit; with direct reading, one that is really on the disk. */
+/* The last valid header below the limit; with direct reading, the last one that is on the disk. */
 int scan_find_last(struct scan *s) {
     s->last = SIZE_MAX;
     for (size_t i = s->count; i-- > 0;) {
@@ -80,8 +80,8 @@ int scan_refuse(const struct scan *s, const struct verdict_row *row, uint64_t fi
         verdict_reason(row->reason), format_result_text(why), record, (unsigned long long)s->watermark_lsn);
 }
 
-/* Where the log ended when it was last closed in order: what it held below that is missed. */
-int scan_look_at_closed(struct scan *s) {
+/* Everything below the end of the log at its last orderly close was durable. */
+int scan_read_closed(struct scan *s) {
     uint8_t bytes[CLOSED_BYTES];
     struct closed c;
     int file = s->v->open(s->v, s->dir, "CLOSED", 0);
@@ -109,8 +109,7 @@ int scan_prepare(struct scan *s, vfs *v, int dir, const struct meta *meta) {
 
 int scan_fail_no_segment(void) {
     return fail(LS_CORRUPT,
-                "the store has no valid segment: its log is missing. Restore the segment files; nothing was "
-                "changed");
+                "the store has no valid segment: its log is missing. Restore the segment files; nothing was changed");
 }
 
 int scan_list(struct scan *s, vfs *v, int dir, const struct meta *meta) {
@@ -123,7 +122,7 @@ int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool wan
     s->want_direct = want_direct;
     s->limit_lsn = live != NULL ? live->durable_lsn : 0;
     rc = rc == LS_OK ? scan_list_files(s) : rc;
-    rc = rc == LS_OK && live == NULL ? scan_look_at_closed(s) : rc;
+    rc = rc == LS_OK && live == NULL ? scan_read_closed(s) : rc;
     rc = rc == LS_OK ? scan_find_last(s) : rc;
     if (rc != LS_OK) {
         return rc;
@@ -156,7 +155,7 @@ int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool wan
     return rc;
 }
 
-/* ---- every batch ---- */
+/* ---- iteration ---- */
 
 void scan_rewind(struct scan *s) {
     s->next_file = s->first;
@@ -177,7 +176,7 @@ static bool next_segment(struct scan *s) {
     return false;
 }
 
-bool scan_goes_on(struct scan *s) {
+bool scan_has_next(struct scan *s) {
     if (s->next_file > s->last) {
         return false;
     }
@@ -196,7 +195,7 @@ int scan_accept_next(struct scan *s, struct scan_batch *b, enum format_result *w
 }
 
 int scan_next(struct scan *s, struct scan_batch *b) {
-    if (!scan_goes_on(s)) {
+    if (!scan_has_next(s)) {
         return LS_END;
     }
     if (s->ahead != NULL && scan_ahead_take(s, b)) {

@@ -10,9 +10,9 @@ static bool is_accepted(enum found found, unsigned facts) {
 }
 
 /*
- * Whether the file holds the header of the store's only segment, which had no record yet, and was renamed by an open that
- * lost power before it wrote the new header. Only such a file has the name that follows from the header; a spare made of
- * an earlier segment has a later name.
+ * Whether the file holds the header of the store's only segment, which had no record yet, and was renamed by an open
+ * that lost power before it wrote the new header. Only such a file has the name that follows from the header; a spare
+ * made of an earlier segment has a later name.
  */
 static bool has_moved_header(const struct scan *s, const struct scan_file *f) {
     uint64_t was_lsn = f->header.first_lsn;
@@ -32,8 +32,9 @@ void scan_find_taken_over(struct scan *s) {
 }
 
 /*
- * From the last segment backwards along prev_end_lsn. Files between two segments of the chain are cut off and not of the
- * log. Stops at the first segment of the store, or where a file is missing, which is right if the base lies above it.
+ * From the last segment backwards along prev_end_lsn. Files between two segments of the chain are cut off and not of
+ * the log. Stops at the first segment of the store, or where a file is missing, which is right if the base lies above
+ * it.
  */
 void scan_link_chain(struct scan *s) {
     size_t at = s->last;
@@ -93,8 +94,8 @@ struct stop {
 };
 
 /*
- * Walks one segment to its first batch that is not accepted. W is not known yet: a batch that would be refused at or above
- * W is refused here, and the caller judges the others again with all facts.
+ * Walks one segment to its first batch that is not accepted. W is not known yet: a batch that would be refused at or
+ * above W is refused here, and the caller judges the others again with all facts.
  */
 static int walk_to_end(struct scan *s, size_t index, struct stop *stop) {
     const struct scan_file *f = &s->files[index];
@@ -196,8 +197,8 @@ static int end_before_last(struct scan *s, struct scan_batch *last) {
 }
 
 /*
- * A last segment that holds nothing, or only the copies of a relocation that a crash interrupted, is set aside and becomes
- * a spare. So a store that is full and crashes again and again uses no more space.
+ * A last segment that holds nothing, or only the copies of a relocation that a crash interrupted, is set aside and
+ * becomes a spare. So a store that is full and crashes again and again uses no more space.
  */
 static int set_last_aside(struct scan *s, const struct stop *stop, struct scan_batch *last) {
     uint64_t end_lsn = s->end_lsn, base_lsn = stop->last.batch.base_lsn;
