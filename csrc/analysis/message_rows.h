@@ -171,7 +171,7 @@ struct ls_message_rows {
     uint64_t read_at_once; /* bytes of the log that one call may read */
     struct name_of *names; /* sorted by queue id */
     size_t name_count;
-    struct name_of named; /* the last one asked for */
+    struct name_of named; /* the last one used */
 
     /* ---- open messages ---- */
     struct life_slab **slabs;
@@ -185,7 +185,7 @@ struct ls_message_rows {
     struct life_queue *queues;
     uint32_t queue_count, queue_capacity, free_queue;
     struct index queue_index;
-    uint32_t near_queue; /* the last one asked for */
+    uint32_t near_queue; /* the last one used */
     struct life_tx *txs;
     uint32_t tx_count, tx_capacity, free_tx;
     struct index tx_index;

@@ -1,4 +1,4 @@
-/* What an inspection came to, as lists and figures. See inspect.h. */
+/* Lists and figures of a finished inspection. See inspect.h. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

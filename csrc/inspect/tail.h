@@ -1,6 +1,6 @@
 /*
  * The tail explained: which chains need records in the oldest segment, what lives in every segment, and what relocating
- * all of it would copy. The table is read in slices, so that nobody waits for long; a change between two slices may
+ * all of it would copy. The table is read in slices, so that others wait only briefly; a change between two slices may
  * show or not.
  */
 #ifndef LOGSTORE_TAIL_H

@@ -1,4 +1,4 @@
-/* What a hold can no longer keep. See hold_list.c. */
+/* The part of the log that no hold can keep any more. See hold_list.c. */
 #ifndef LOGSTORE_HOLD_LIST_H
 #define LOGSTORE_HOLD_LIST_H
 

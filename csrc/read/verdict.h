@@ -9,7 +9,7 @@
 
 #include "format/format.h"
 
-/* What stands where the scan looks. */
+/* The scan's find at one place: exactly one of these. */
 enum found {
     FOUND_BATCH,        /* a valid batch */
     FOUND_NO_BATCH,     /* no valid batch */
@@ -26,7 +26,7 @@ enum found {
     FOUND_KINDS,
 };
 
-/* What is known about the place. Any number of these can hold at once; docs/recovery.md has the full sentences. */
+/* Facts about the place. Any number of these can hold at once; docs/recovery.md has the full sentences. */
 enum fact {
     BELOW_W = 1,        /* below W */
     BEFORE_END = 2,     /* before a known end */
@@ -73,7 +73,7 @@ extern const size_t verdict_row_count;
 
 /* The row that answers. Its verdict is the decision. */
 const struct verdict_row *verdict_of(enum found found, unsigned facts);
-/* What stands at a batch's place if decoding it gave this result. */
+/* The find at a batch's place, by the result of decoding it. */
 enum found verdict_found(enum format_result result);
 const char *verdict_reason(enum reason reason);
 
