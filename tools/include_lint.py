@@ -21,8 +21,8 @@ LAYERS = {
     "replay": "table read format os",
     "relocate": "table read log format os",
     "checkpoint": "replay table read log format os",
-    "store": "checkpoint relocate replay table read log format os",
-    "inspect": "store checkpoint relocate replay table read log format os",
+    "inspect": "checkpoint replay table read format os",
+    "store": "inspect checkpoint relocate replay table read log format os",
     "analysis": "table read format os",
 }
 EVERYWHERE = {"logstore.h"}

@@ -1,11 +1,11 @@
-/* Batches of columns: memory, and what grows. See columns.h. */
+/* Memory of columns. See columns.h. */
 #include "analysis/columns.h"
 
 #include <stdlib.h>
 
 #include "format/format.h"
 
-enum { ALIGNED_BYTES = 64 }; /* as Arrow would have its buffers */
+enum { ALIGNED_BYTES = 64 }; /* as Arrow recommends for buffers */
 
 static uint64_t value_bytes(enum column_kind kind, uint64_t rows) {
     switch (kind) {
@@ -22,7 +22,7 @@ static uint64_t value_bytes(enum column_kind kind, uint64_t rows) {
     }
 }
 
-/* With some bytes more than are asked for, so that NULL means no memory and a bitmap can be changed in words. */
+/* The slack makes every buffer non-empty, and lets a bitmap be changed in words. */
 static uint8_t *new_buffer(uint64_t bytes) {
     return aligned_alloc(ALIGNED_BYTES, round_up(bytes + COLUMN_SLACK_BYTES, ALIGNED_BYTES));
 }

@@ -1,10 +1,9 @@
 /*
- * Rows as columns, in the memory layout that Arrow's specification gives them: the machine's own numbers one after another,
- * a bitmap of what is not null (bit i of byte i / 8, the lowest first), and int32 offsets where items are of any length.
+ * Rows as columns, in Arrow's memory layout: native numbers one after another, a validity bitmap (bit i of byte i / 8,
+ * the lowest first), and int32 offsets for items of variable length.
  *
- * A batch is made with room for a number of rows. Values of fixed width go straight to their row, without a check: the
- * caller keeps below that number. What is of any length grows, and says so if it cannot. Whatever a batch holds is its
- * own, until it is freed.
+ * A batch is made with room for a number of rows. Values of fixed width go to their row without a check: the caller
+ * keeps below that number. Columns of variable length grow, and report failure. A batch owns all its memory.
  */
 #ifndef LOGSTORE_COLUMNS_H
 #define LOGSTORE_COLUMNS_H
@@ -16,13 +15,13 @@
 #include "logstore.h"
 
 enum column_kind {
-    COLUMN_ABSENT = 0, /* not asked for: nothing may be put there */
+    COLUMN_ABSENT = 0, /* not requested: nothing may be put there */
     COLUMN_8,          /* one byte a row */
     COLUMN_32,
     COLUMN_64,
     COLUMN_BITS,
-    COLUMN_BYTES, /* any number of bytes a row */
-    COLUMN_LIST,  /* offsets only: the items stand in columns of their own, which grow as these do */
+    COLUMN_BYTES, /* variable length */
+    COLUMN_LIST,  /* offsets only: the items are in columns of their own, which grow */
 };
 
 #define COLUMN_BYTES_MAX ((uint64_t)INT32_MAX - 64) /* offsets are int32 */
@@ -32,27 +31,27 @@ enum { COLUMN_SLACK_BYTES = 16 }; /* behind every buffer */
 
 struct column {
     enum column_kind kind;
-    uint64_t rows;     /* put so far */
+    uint64_t rows;     /* rows, or items, put so far */
     uint64_t capacity; /* rows */
     uint64_t nulls;
     uint8_t *values;
     uint64_t value_bytes; /* of a COLUMN_BYTES: used */
     uint64_t value_capacity;
     uint8_t *offsets; /* capacity + 1 of them, of a COLUMN_BYTES or _LIST */
-    uint8_t *valid;   /* all ones where nothing was put yet */
+    uint8_t *valid;   /* all ones where nothing has been put yet */
 };
 
 struct ls_columns {
-    uint64_t rows; /* of the rows; items of lists have their own count */
+    uint64_t rows; /* items of lists have counts of their own */
     size_t count;
     struct column *at;
 };
 
-/* With room for so many rows; items of a list begin with that too, and grow. NULL: no memory. */
+/* With room for `rows` rows, and for as many items of a list, which grow. NULL: no memory. */
 ls_columns *columns_new(const enum column_kind *kinds, size_t count, uint64_t rows_max);
-/* Room for one row more in a column that holds the items of a list. False: no memory, or more than it may hold. */
+/* Room for one more item in a column that holds the items of a list. False: no memory, or the column is full. */
 bool column_grow(struct column *c);
-/* The next row of a COLUMN_BYTES. False: no memory, or more than one batch may hold. */
+/* The next row of a COLUMN_BYTES. False: no memory, or the batch is full. */
 bool column_put_bytes(struct column *c, const void *bytes, uint64_t n);
 bool column_has_room_for(struct column *c, uint64_t bytes);
 
@@ -73,14 +72,14 @@ static inline void column_put64(struct column *c, uint64_t value) {
     memcpy(c->values + 8 * c->rows++, &value, sizeof value);
 }
 
-/* Bits are zero where nothing was put yet. */
+/* Bits that have not been put yet are zero. */
 static inline void column_put_bit(struct column *c, bool value) {
     assert(c->rows < c->capacity);
     c->values[c->rows / 8] = (uint8_t)(c->values[c->rows / 8] | (unsigned)value << (c->rows % 8));
     c->rows++;
 }
 
-/* The row that was put last is null, whatever its value is. */
+/* Makes the last row null, whatever its value. */
 static inline void column_make_null(struct column *c) {
     uint64_t row = c->rows - 1;
     c->valid[row / 8] = (uint8_t)(c->valid[row / 8] & ~(1U << (row % 8)));
@@ -108,7 +107,7 @@ static inline void column_put8_or_null(struct column *c, uint8_t value, bool is_
     c->nulls += is_null ? 1 : 0;
 }
 
-/* Ends the row's list where its items end, which is how many were put so far. */
+/* Ends the row's list at the items put so far. */
 static inline void column_end_list(struct column *c, uint64_t items) {
     assert(c->rows < c->capacity && items <= COLUMN_ROWS_MAX);
     const uint32_t end = (uint32_t)items;

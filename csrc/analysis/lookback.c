@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "read/damage.h"
+#include "os/array.h"
 #include "os/error.h"
 #include "os/io.h"
 
@@ -18,15 +19,7 @@ uint64_t look_segment_end(const struct lookback *l, const struct scan_file *f) {
 const struct scan_file *look_segment(const struct lookback *l, uint64_t lsn) {
     const struct scan *s = &l->reader->scan;
     uint64_t first_lsn = lsn / s->meta.segment_size * s->meta.segment_size;
-    size_t low = 0, high = s->count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (s->files[middle].first_lsn < first_lsn) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    size_t low = array_lower_bound(struct scan_file, s->files, s->count, first_lsn, first_lsn);
     bool there = low < s->count && s->files[low].first_lsn == first_lsn && s->files[low].in_log &&
                  first_lsn >= l->floor_lsn && lsn >= first_lsn + SEGMENT_HEADER_BYTES;
     return there && lsn < look_segment_end(l, &s->files[low]) ? &s->files[low] : NULL;
@@ -76,7 +69,7 @@ static struct window *window_with(struct lookback *l, const struct scan_file *f,
     return NULL;
 }
 
-/* Reads a window of so many bytes or more, from the block of `offset` on. */
+/* Reads at least `bytes` from the block of `offset` on. */
 static int fill_window(struct lookback *l, const struct scan_file *f, uint64_t offset, size_t bytes, size_t ahead,
                        struct window *w) {
     uint64_t from = offset / BLOCK_BYTES * BLOCK_BYTES, left = l->reader->meta.segment_size - from;
@@ -188,34 +181,18 @@ int lookback_time(struct lookback *l, uint64_t lsn, uint64_t *time_us) {
     if (rc != LS_OK || f == NULL || (d->cut_lsn != 0 && lsn >= d->cut_lsn)) {
         return rc;
     }
-    size_t low = 0, high = d->time_count; /* the last batch at or below lsn */
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (d->times[middle].lsn <= lsn) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    *time_us = low > 0 ? d->times[low - 1].time_us : 0;
+    size_t above = array_lower_bound(struct batch_time, d->times, d->time_count, lsn, lsn + 1);
+    *time_us = above > 0 ? d->times[above - 1].time_us : 0;
     return LS_OK;
 }
 
-/* The newest that a segment says of a transaction: what it decides, or that it is prepared. */
+/* The newest state of a transaction in one segment: its outcome, or that it is prepared. */
 static const struct outcome *find_outcome(const struct digest *d, uint64_t tx_id) {
-    size_t low = 0, high = d->outcome_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (d->outcomes[middle].tx_id <= tx_id) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low > 0 && d->outcomes[low - 1].tx_id == tx_id ? &d->outcomes[low - 1] : NULL;
+    size_t above = array_lower_bound(struct outcome, d->outcomes, d->outcome_count, tx_id, tx_id + 1);
+    return above > 0 && d->outcomes[above - 1].tx_id == tx_id ? &d->outcomes[above - 1] : NULL;
 }
 
-/* Whether a segment of this part of the log is missing, or was not read to its end. */
+/* A segment of this part of the log is missing, or could not be read to its end. */
 static bool lacks_between(const struct lookback *l, uint64_t from_lsn, uint64_t to_lsn) {
     const struct scan *s = &l->reader->scan;
     uint64_t at = from_lsn;
@@ -229,7 +206,7 @@ static bool lacks_between(const struct lookback *l, uint64_t from_lsn, uint64_t 
         }
         at = look_segment_end(l, f);
     }
-    return at < to_lsn || (s->rest && to_lsn == s->end_lsn && s->end_lsn < s->watermark_lsn);
+    return at < to_lsn || (s->permissive && to_lsn == s->end_lsn && s->end_lsn < s->watermark_lsn);
 }
 
 static int search_outcome(struct lookback *l, uint64_t tx_id, uint64_t from_lsn, struct outcome *o) {
@@ -276,7 +253,7 @@ void lookback_passed(struct lookback *l, const struct recent_start *start) {
     l->starts[look_slot(start->id, LOOK_STARTS)] = *start;
 }
 
-/* An enqueue at `lsn`, of a transaction or of none: whether it made the place, and then when. */
+/* Whether an enqueue at `lsn` made the place, and when; tx_id 0: outside transactions. */
 static int judge_enqueue(struct lookback *l, uint64_t lsn, uint64_t tx_id, struct place_found *found, bool *made) {
     *made = true;
     *found = (struct place_found){.lsn = lsn};
@@ -346,7 +323,7 @@ static int judge_relocated(struct lookback *l, const struct record *r, uint32_t 
     return rc;
 }
 
-/* Whether this record of the chain made the place, and when. */
+/* Whether this record of the chain made the place, and when; for a record of any type. */
 static int judge_record(struct lookback *l, const struct record *r, uint32_t queue_id, struct place_found *found,
                         bool *made) {
     struct message_enqueue e;
@@ -365,7 +342,7 @@ static int judge_record(struct lookback *l, const struct record *r, uint32_t que
     }
 }
 
-/* What is known of this chain's dequeues, or where that goes: of a set the one that was asked for the longest ago. */
+/* The known run of this chain's dequeues, or the oldest entry of its set, to be replaced. */
 static struct dequeues_only *run_of(struct lookback *l, uint64_t id) {
     struct dequeues_only *set = &l->chains[look_slot(id, LOOK_CHAINS / LOOK_WAYS) * LOOK_WAYS], *oldest = set;
     for (size_t i = 0; i < LOOK_WAYS; i++) {
@@ -377,7 +354,7 @@ static struct dequeues_only *run_of(struct lookback *l, uint64_t id) {
     return oldest;
 }
 
-/* Along the chain's back-links to the record that made the place. A run of dequeues is passed over only once. */
+/* Follows the chain's back-links to the record that made the place. A known run of dequeues is skipped. */
 static int follow_chain(struct lookback *l, const struct record *dequeue, uint32_t queue_id,
                         struct place_found *found) {
     struct dequeues_only *run = run_of(l, dequeue->id);
@@ -399,7 +376,7 @@ static int follow_chain(struct lookback *l, const struct record *dequeue, uint32
             *run = (struct dequeues_only){.id = dequeue->id, .top = dequeue->lsn, .next = at};
         }
         if (rc != LS_OK) {
-            return rc == LS_END ? LS_OK : rc; /* recycled: the log no longer tells */
+            return rc == LS_END ? LS_OK : rc; /* recycled: unknown */
         }
         below = at;
         at = r.prev;
@@ -414,19 +391,16 @@ static int follow_chain(struct lookback *l, const struct record *dequeue, uint32
 
 void lookback_know(struct lookback *l, const ls_rows_options *options) { l->known = options; }
 
-/* What the log does not tell (any more) may be known from elsewhere. */
+/* The caller may know places whose records were recycled. */
 static void ask_known(const struct lookback *l, uint64_t id, uint32_t queue_id, struct place_found *found) {
     const ls_rows_options *o = l->known;
-    size_t low = 0, high = o != NULL ? o->place_count : 0;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (o->place_ids[middle] < id || (o->place_ids[middle] == id && o->place_queue_ids[middle] < queue_id)) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
+    if (o == NULL || o->place_count == 0) {
+        return;
     }
-    bool there = o != NULL && low < o->place_count && o->place_ids[low] == id && o->place_queue_ids[low] == queue_id;
+    size_t low = array_lower_bound_of(o->place_ids, o->place_count, id);
+    size_t high = array_lower_bound_of(o->place_ids, o->place_count, id + 1);
+    low += array_lower_bound_of(o->place_queue_ids + low, high - low, queue_id);
+    bool there = low < high && o->place_queue_ids[low] == queue_id;
     if (there && (found->lsn == 0 || found->lsn == o->place_lsns[low])) {
         *found = (struct place_found){.lsn = o->place_lsns[low], .time_us = o->place_times[low]};
     }
@@ -450,7 +424,7 @@ int lookback_enqueue(struct lookback *l, const struct record *dequeue, uint32_t 
     return rc;
 }
 
-/* ---- the whole ---- */
+/* ---- made and freed ---- */
 
 struct lookback *lookback_new(ls_reader *reader, uint64_t as_of_lsn) {
     struct lookback *l = calloc(1, sizeof *l);
@@ -461,7 +435,7 @@ struct lookback *lookback_new(ls_reader *reader, uint64_t as_of_lsn) {
     l->v = reader->v;
     l->digest_count = reader->scan.count;
     l->file = -1;
-    /* Segments below a hold may be recycled at any time; rows must not depend on when. */
+    /* Segments below a hold may be recycled at any time, so rows never depend on them. */
     uint64_t kept_lsn = reader->keep_lsn / reader->meta.segment_size * reader->meta.segment_size;
     l->floor_lsn = kept_lsn > reader->scan.base_lsn ? kept_lsn : reader->scan.base_lsn;
     l->as_of_lsn = as_of_lsn == 0 || as_of_lsn > reader->scan.end_lsn ? reader->scan.end_lsn : as_of_lsn;

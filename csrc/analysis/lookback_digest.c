@@ -1,8 +1,11 @@
-/* What whole segments say of times and transactions, learnt once and kept within a limit. See lookback.h. */
+/*
+ * Digests of segments, made once and kept within a limit: times of batches, outcomes of transactions. See lookback.h.
+ */
 #include "analysis/lookback_parts.h"
 
 #include <stdlib.h>
 
+#include "os/array.h"
 #include "os/error.h"
 
 #define DIGESTS_BYTES_MAX ((uint64_t)256 << 20)
@@ -37,7 +40,7 @@ static struct digest *oldest_but(struct lookback *l, const struct digest *kept) 
     return oldest;
 }
 
-/* Those that were not asked for the longest go, but never the one at hand. */
+/* Drops the least recently used digests, never the current one. */
 static void make_room(struct lookback *l, const struct digest *kept) {
     for (size_t i = 0; i < l->digest_count && l->digest_bytes > DIGESTS_BYTES_MAX; i++) {
         struct digest *oldest = oldest_but(l, kept);
@@ -47,35 +50,25 @@ static void make_room(struct lookback *l, const struct digest *kept) {
     }
 }
 
-/* Room for one more of `item_bytes`, perhaps elsewhere; capacities are powers of two from 256 on. NULL: no memory. */
-static void *grow(void *items, size_t count, size_t item_bytes) {
-    bool full = count == 0 || (count >= 256 && (count & (count - 1)) == 0);
-    return full ? realloc(items, (count == 0 ? 256 : 2 * count) * item_bytes) : items;
-}
-
 static int add_time(struct lookback *l, struct digest *d, uint64_t lsn, uint64_t time_us) {
-    struct batch_time *grown = grow(d->times, d->time_count, sizeof *d->times);
-    if (grown == NULL) {
+    if (!array_grow(&d->times, &d->time_capacity, d->time_count, 1)) {
         return fail_memory();
     }
-    d->times = grown;
     d->times[d->time_count++] = (struct batch_time){.lsn = lsn, .time_us = time_us};
     l->digest_bytes += sizeof *d->times;
     return LS_OK;
 }
 
 static int add_outcome(struct lookback *l, struct digest *d, const struct outcome *o) {
-    struct outcome *grown = grow(d->outcomes, d->outcome_count, sizeof *d->outcomes);
-    if (grown == NULL) {
+    if (!array_grow(&d->outcomes, &d->outcome_capacity, d->outcome_count, 1)) {
         return fail_memory();
     }
-    d->outcomes = grown;
     d->outcomes[d->outcome_count++] = *o;
     l->digest_bytes += sizeof *d->outcomes;
     return LS_OK;
 }
 
-/* Of a record that tells how a transaction stands; others are passed over. */
+/* Notes a record that decides or prepares a transaction. */
 static int note_outcome(struct lookback *l, struct digest *d, const struct record *r, uint64_t time_us) {
     struct outcome o = {.tx_id = r->id, .lsn = r->lsn, .time_us = time_us};
     struct tx_relocated t;
@@ -105,7 +98,9 @@ static bool tells_of_a_transaction(uint16_t type) {
     return type == TX_COMMIT || type == TX_ROLLBACK || type == TX_PREPARE || type == TX_RELOCATED;
 }
 
-/* The outcomes in one batch, whose record was verified; the others' headers are checked, so that none is passed over. */
+/*
+ * The outcomes in one batch, whose batch record is verified. The header of every record is checked, so none is missed.
+ */
 static int read_outcomes(struct lookback *l, const struct scan_file *f, uint64_t lsn, const struct batch *b,
                          uint64_t seed, struct digest *d) {
     const uint8_t *at;
@@ -133,7 +128,7 @@ static int by_transaction(const void *a, const void *b) {
     return x->tx_id != y->tx_id ? (x->tx_id > y->tx_id) - (x->tx_id < y->tx_id) : (x->lsn > y->lsn) - (x->lsn < y->lsn);
 }
 
-/* Every batch of the log's part of a segment; *at_lsn is how far that went. */
+/* Reads every batch of the log's part of a segment, up to *at_lsn. */
 static int learn_batches(struct lookback *l, const struct scan_file *f, bool times, bool outcomes, struct digest *d,
                          uint64_t *at_lsn) {
     uint64_t seed = format_segment_seed(l->reader->meta.uuid, f->first_lsn, f->header.epoch);

@@ -1,4 +1,4 @@
-/* What the files of looking back share: windows, and digests of segments. See lookback.h. */
+/* Shared by the files of lookback: windows, and digests of segments. See lookback.h. */
 #ifndef LOGSTORE_LOOKBACK_PARTS_H
 #define LOGSTORE_LOOKBACK_PARTS_H
 
@@ -6,9 +6,9 @@
 
 enum {
     LOOK_WINDOWS = 24,
-    LOOK_WINDOW_BYTES = 256 << 10, /* of what is read through */
-    LOOK_RECORD_BYTES = 32 << 10,  /* of what may be one record here, and the next one far away */
-    LOOK_STARTS = 1 << 16,         /* powers of two: they are found by hash */
+    LOOK_WINDOW_BYTES = 256 << 10, /* read at once, of a segment that is read to its end */
+    LOOK_RECORD_BYTES = 32 << 10,  /* read at once, for single records */
+    LOOK_STARTS = 1 << 16,         /* powers of two, for the hash */
     LOOK_OUTCOMES = 1 << 10,
     LOOK_CHAINS = 1 << 18, /* in sets of LOOK_WAYS */
     LOOK_WAYS = 4,
@@ -28,19 +28,21 @@ struct batch_time {
     uint64_t time_us;
 };
 
-/* What a segment says, learnt once. */
+/* The times and outcomes in one segment. */
 struct digest {
     struct batch_time *times; /* ascending */
     size_t time_count;
+    size_t time_capacity;
     struct outcome *outcomes; /* by transaction, then LSN */
     size_t outcome_count;
-    uint64_t cut_lsn; /* what it says ends here, since a permissive reader could not read on; 0: it is whole */
+    size_t outcome_capacity;
+    uint64_t cut_lsn; /* a permissive reader could not read beyond this; 0: it is whole */
     bool has_times;
     bool has_outcomes;
     uint64_t used; /* when */
 };
 
-/* From `top` down to `next` a chain has dequeues only. */
+/* Between `next` and `top` a chain has dequeues only. */
 struct dequeues_only {
     uint64_t id;
     uint64_t top;
@@ -49,14 +51,14 @@ struct dequeues_only {
 
 struct lookback {
     ls_reader *reader;
-    vfs *v;              /* the reader's: whoever frees this may have closed that */
-    size_t digest_count; /* likewise its files */
+    vfs *v;              /* the reader's, which may be closed before this is freed */
+    size_t digest_count; /* number of the reader's files, for the same reason */
     uint64_t as_of_lsn;
-    uint64_t floor_lsn; /* the first segment that it looks at */
+    uint64_t floor_lsn; /* the first segment that is used */
     uint64_t clock;
     struct window windows[LOOK_WINDOWS];
     struct window *last;
-    uint64_t verified_lsn; /* of the record that was verified last, still in `last` */
+    uint64_t verified_lsn; /* of the last verified record, still in `last` */
     int file;              /* the one file that is open */
     const struct scan_file *file_of;
     struct digest *digests; /* one for each of the scan's files */
@@ -64,7 +66,7 @@ struct lookback {
     struct recent_start *starts;
     struct outcome *outcomes;
     struct dequeues_only *chains;
-    const ls_rows_options *known; /* its places; NULL: none */
+    const ls_rows_options *known; /* places that the caller knows; NULL: none */
 };
 
 static inline size_t look_slot(uint64_t id, size_t slots) {
@@ -73,19 +75,19 @@ static inline size_t look_slot(uint64_t id, size_t slots) {
 
 /* The segment in which an LSN of the log lies; NULL: none. */
 const struct scan_file *look_segment(const struct lookback *l, uint64_t lsn);
-/* Where the log's part of it ends. */
+/* End of the log's part of it. */
 uint64_t look_segment_end(const struct lookback *l, const struct scan_file *f);
-/* Bytes of a segment from this offset on: as many as asked if the file has them. What is not at hand is read with what
-   follows it, `ahead` bytes in all. */
+/* `bytes` of a segment from this offset on, of which *available are there. If no window has them, at least `ahead` bytes are
+   read. */
 int look_bytes(struct lookback *l, const struct scan_file *f, uint64_t offset, size_t bytes, size_t ahead,
                const uint8_t **at, size_t *available);
-/* A permissive reader does without what cannot be read. */
+/* True if the reader is permissive and the failure is damage: the answer is then unknown. */
 static inline bool look_forgives(const struct lookback *l, int rc) {
     return l->reader->permissive && (rc == LS_CORRUPT || rc == LS_IO);
 }
-/* What was found at this LSN is not what stood there: damaged, or recycled while it was read. */
+/* The record at this LSN is invalid: damaged, or recycled while it was read. */
 int look_failed(struct lookback *l, uint64_t lsn, enum format_result why);
-/* lookback_digest.c: with times, or outcomes, or both. */
+/* lookback_digest.c: the segment's digest, with times, outcomes, or both. */
 int look_digest(struct lookback *l, const struct scan_file *f, bool times, bool outcomes, struct digest **d);
 void look_digests_free(struct lookback *l);
 

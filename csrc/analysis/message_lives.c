@@ -1,8 +1,9 @@
-/* The open messages of a pass: lives, their places and work, queues and transactions that they name. See message_rows.h. */
+/* The open messages of a pass, with their places, pending work, queues and transactions. See message_rows.h. */
 #include "analysis/message_rows.h"
 
 #include <stdlib.h>
 
+#include "os/array.h"
 #include "os/error.h"
 
 /* ---- memory ---- */
@@ -46,29 +47,12 @@ void lives_free(pass *p) {
     index_free(&p->tx_index);
 }
 
-bool lives_grow(void **items, uint32_t *capacity, uint32_t count, size_t bytes) {
-    if (count < *capacity) {
-        return true;
-    }
-    if (*capacity > UINT32_MAX / 2 || *capacity > SIZE_MAX / bytes / 2 - 4) {
-        return false;
-    }
-    uint32_t more = *capacity < 2 ? *capacity + 1 : 2 * *capacity;
-    void *grown = realloc(*items, more * bytes);
-    if (grown == NULL) {
-        return false;
-    }
-    *items = grown;
-    *capacity = more;
-    return true;
-}
-
 static bool prepare_slot(pass *p) {
     if (p->free_life != LIFE_NONE || p->slots < p->slab_count * LIVES_IN_SLAB) {
         return true;
     }
     if (p->slab_count >= (LIFE_NONE - 1) / LIVES_IN_SLAB ||
-        !lives_grow((void **)&p->slabs, &p->slab_capacity, p->slab_count, sizeof(struct life_slab *))) {
+        !array_grow(&p->slabs, &p->slab_capacity, p->slab_count, 1)) {
         return false;
     }
     struct life_slab *slab = malloc(sizeof *slab);
@@ -110,7 +94,7 @@ void life_enqueued(pass *p, struct life *l) {
     }
 }
 
-/* ---- queues, and who is on them ---- */
+/* ---- queues, and the messages on them ---- */
 
 static struct life_queue *find_queue(pass *p, uint32_t queue_id) {
     if (p->near_queue != LIFE_NONE && p->queues[p->near_queue].id == queue_id) {
@@ -136,7 +120,7 @@ static struct life_queue *need_queue(pass *p, uint32_t queue_id) {
     if (number != LIFE_NONE) {
         p->free_queue = p->queues[number].first;
     } else {
-        if (!lives_grow((void **)&p->queues, &p->queue_capacity, p->queue_count, sizeof *p->queues)) {
+        if (!array_grow(&p->queues, &p->queue_capacity, p->queue_count, 1)) {
             return NULL;
         }
         number = p->queue_count++;
@@ -158,7 +142,7 @@ static void link_into(pass *p, uint32_t *first, uint32_t number) {
     l->flags |= LIFE_LINKED;
 }
 
-/* The head of the list that it is in. */
+/* The head of the list that the life is in. */
 static uint32_t *list_of(pass *p, const struct life *l) {
     return l->more != NULL ? &p->many : &find_queue(p, l->queue_id)->first;
 }
@@ -211,14 +195,14 @@ void lives_remove(pass *p, uint32_t number) {
 
 /* ---- places ---- */
 
-/* From one place at most to any number of them. */
+/* Makes room for more than one place. */
 static int need_more(pass *p, uint32_t number) {
     struct life *l = life_at(p, number);
     if (l->more != NULL) {
         return LS_OK;
     }
     struct life_more *x = calloc(1, sizeof *x);
-    if (x == NULL || !lives_grow((void **)&x->places, &x->place_capacity, 0, sizeof *x->places)) {
+    if (x == NULL || !array_grow(&x->places, &x->place_capacity, 0, 1)) {
         free(x);
         return fail_memory();
     }
@@ -263,7 +247,7 @@ void life_settle_down(pass *p, uint32_t number) {
 }
 
 static struct life_place *open_place(struct life_more *x, uint32_t queue_id) {
-    uint32_t left = x->open_places; /* mostly the newest: a long history need not be gone through */
+    uint32_t left = x->open_places; /* from the newest on, which is mostly the one */
     for (uint32_t i = x->place_count; left > 0 && i-- > 0;) {
         bool open = x->places[i].end.how == PLACE_OPEN;
         if (open && x->places[i].queue_id == queue_id) {
@@ -286,10 +270,10 @@ static int add_to_more(pass *p, uint32_t number, const struct life_place *place)
         return LS_OK;
     }
     if (x->place_count >= LIFE_PLACES_MAX) {
-        return fail(LS_BUSY, "message %llu has been on queues more than %d times: it has no row",
+        return fail(LS_BUSY, "message %llu was enqueued more than %d times, the most that a row can hold",
                     (unsigned long long)l->id, (int)LIFE_PLACES_MAX);
     }
-    if (!lives_grow((void **)&x->places, &x->place_capacity, x->place_count, sizeof *x->places)) {
+    if (!array_grow(&x->places, &x->place_capacity, x->place_count, 1)) {
         return fail_memory();
     }
     x->places[x->place_count++] = *place;
@@ -352,7 +336,7 @@ static struct life_tx *need_tx(pass *p, uint64_t tx_id) {
     if (number != LIFE_NONE) {
         p->free_tx = p->txs[number].next_free;
     } else {
-        if (!lives_grow((void **)&p->txs, &p->tx_capacity, p->tx_count, sizeof *p->txs)) {
+        if (!array_grow(&p->txs, &p->tx_capacity, p->tx_count, 1)) {
             return NULL;
         }
         number = p->tx_count++;
@@ -376,14 +360,8 @@ static bool tx_names(struct life_tx *tx, uint64_t id) {
     if (tx->count > 0 && tx->ids[tx->count - 1] == id) {
         return true;
     }
-    if (tx->count == tx->capacity) {
-        size_t capacity = tx->capacity == 0 ? 1 : 2 * tx->capacity;
-        uint64_t *grown = capacity <= SIZE_MAX / sizeof *grown ? realloc(tx->ids, capacity * sizeof *grown) : NULL;
-        if (grown == NULL) {
-            return false;
-        }
-        tx->ids = grown;
-        tx->capacity = capacity;
+    if (!array_grow(&tx->ids, &tx->capacity, tx->count, 1)) {
+        return false;
     }
     tx->ids[tx->count++] = id;
     return true;
@@ -399,10 +377,10 @@ int life_add_work(pass *p, uint32_t number, const struct life_work *work) {
     struct life *l = life_at(p, number);
     struct life_more *x = l->more;
     if (x->work_count >= LIFE_WORK_MAX) {
-        return fail(LS_BUSY, "message %llu has more than %d undecided operations: it has no row",
+        return fail(LS_BUSY, "message %llu has more than %d pending operations, the most that a row can hold",
                     (unsigned long long)l->id, (int)LIFE_WORK_MAX);
     }
-    if (!lives_grow((void **)&x->work, &x->work_capacity, x->work_count, sizeof *x->work) || !tx_names(tx, l->id)) {
+    if (!array_grow(&x->work, &x->work_capacity, x->work_count, 1) || !tx_names(tx, l->id)) {
         return fail_memory();
     }
     x->work[x->work_count++] = *work;
@@ -456,14 +434,8 @@ int life_decide_work(pass *p, uint32_t number, uint64_t tx_id, const struct endi
 /* ---- ends of many ---- */
 
 int lives_close(pass *p, uint32_t number) {
-    if (p->closing_count == p->closing_capacity) {
-        size_t capacity = p->closing_capacity == 0 ? 16 : 2 * p->closing_capacity;
-        uint32_t *grown = realloc(p->closing, capacity * sizeof *grown);
-        if (grown == NULL) {
-            return fail_memory();
-        }
-        p->closing = grown;
-        p->closing_capacity = capacity;
+    if (!array_grow(&p->closing, &p->closing_capacity, p->closing_count, 1)) {
+        return fail_memory();
     }
     p->closing[p->closing_count++] = number;
     return LS_OK;

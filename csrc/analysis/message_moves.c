@@ -1,10 +1,11 @@
 /*
- * Relocations in a pass over messages. A complete one gives a chain's whole state. Of a chain that is here it is the
- * state that is here already, and is only counted; of one that began before this pass it is all that is known, and from
- * then on the chain is here. See message_rows.h, and replay/moved.c for what makes one complete.
+ * Relocations in a pass over messages. A complete relocation gives a chain's whole state. For a chain that the pass
+ * has, it repeats that state and is only counted. For a chain that began before the pass, the pass has the chain from
+ * here on. See message_rows.h, and replay/moved.c for what makes a relocation complete.
  */
 #include <stdlib.h>
 
+#include "os/array.h"
 #include "os/error.h"
 #include "analysis/message_rows.h"
 
@@ -21,14 +22,14 @@ static void forget_parts(struct life_moving *v) {
 }
 
 static bool take_place(struct life_moving *v, struct place_row row) {
-    if (!lives_grow((void **)&v->places, &v->place_capacity, v->place_count, sizeof *v->places)) {
+    if (!array_grow(&v->places, &v->place_capacity, v->place_count, 1)) {
         return false;
     }
     v->places[v->place_count++] = row;
     return true;
 }
 
-/* Everything that a complete relocation of a chain says that is not here. */
+/* Fills a new life from a complete relocation. */
 struct adopted {
     uint64_t content_bytes;
     uint64_t copied_bytes;
@@ -51,7 +52,7 @@ static int adopt_places(pass *p, uint32_t number) {
     return rc;
 }
 
-/* Who moves it has not rolled it back: so what began in an earlier epoch is prepared. */
+/* An open rolls back what is not prepared. So work of an earlier epoch that is relocated now is prepared. */
 static int adopt_work(pass *p, uint32_t number) {
     int rc = LS_OK;
     for (uint32_t i = 0; rc == LS_OK && i < p->moving.work_count; i++) {
@@ -69,7 +70,7 @@ static int adopt_work(pass *p, uint32_t number) {
     return rc;
 }
 
-/* One that nothing keeps, or that began in this pass and is not here, is a message that has ended. */
+/* A message without places and work has ended, and so has one that began in this pass and is not in it any more. */
 static int adopt(pass *p, uint64_t id, const struct adopted *a) {
     const struct life_moving *v = &p->moving;
     uint32_t number;
@@ -99,7 +100,7 @@ static void count_move(struct life *l, uint64_t bytes, bool header_known, uint32
     }
 }
 
-/* The whole state in one record. */
+/* An inline copy: the whole state in one record. */
 static int move_inline(pass *p, const struct record *r, const struct message_start *m) {
     uint32_t number;
     struct life *l = lives_find(p, r->id, &number);
@@ -151,25 +152,16 @@ int moves_chunk_copy(pass *p, const struct record *r) {
         moves_forget(p);
         p->moving.id = r->id;
     }
-    if (!lives_grow((void **)&p->moving.copies, &p->moving.copy_capacity, p->moving.copy_count,
-                    sizeof *p->moving.copies)) {
+    if (!array_grow(&p->moving.copies, &p->moving.copy_capacity, p->moving.copy_count, 1)) {
         return fail_memory();
     }
     p->moving.copies[p->moving.copy_count++] = (struct life_copy){.lsn = r->lsn, .bytes = r->length};
     return LS_OK;
 }
 
-/* Bytes of the chunk's copy that stands there, if it was seen. */
+/* Bytes of the chunk's copy at this LSN; 0: it was not seen. */
 static uint32_t copied_at(const struct life_moving *v, uint64_t lsn) {
-    uint32_t low = 0, high = v->copy_count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (v->copies[middle].lsn < lsn) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    size_t low = array_lower_bound(struct life_copy, v->copies, v->copy_count, lsn, lsn);
     return low < v->copy_count && v->copies[low].lsn == lsn ? v->copies[low].bytes : 0;
 }
 
@@ -177,7 +169,7 @@ static int gather(pass *p, const struct record *r, const struct message_relocate
     struct life_moving *v = &p->moving;
     bool taken = true, sound = true;
     if (m->place_count > LIFE_PLACES_MAX - v->place_count || m->pending_count > LIFE_WORK_MAX - v->work_count) {
-        return fail(LS_BUSY, "message %llu has more places or undecided operations than a row can have",
+        return fail(LS_BUSY, "message %llu has more places or pending operations than a row can hold",
                     (unsigned long long)v->id);
     }
     for (uint32_t i = 0; taken && i < m->place_count; i++) {
@@ -187,7 +179,7 @@ static int gather(pass *p, const struct record *r, const struct message_relocate
         taken = take_place(v, row);
     }
     for (uint32_t i = 0; taken && i < m->pending_count; i++) {
-        taken = lives_grow((void **)&v->work, &v->work_capacity, v->work_count, sizeof *v->work);
+        taken = array_grow(&v->work, &v->work_capacity, v->work_count, 1);
         if (taken) {
             v->work[v->work_count] = format_pending_row(m->pending, i);
             sound = sound && v->work[v->work_count++].order_index <= ORDER_INDEX_MAX;
@@ -211,7 +203,7 @@ int moves_state(pass *p, const struct record *r) {
     if (m.part == 0) {
         forget_parts(v);
     }
-    if (v->id != r->id || v->next_part != m.part) { /* its first parts lie before this pass: superseded */
+    if (v->id != r->id || v->next_part != m.part) { /* its first parts lie before this pass, so it was superseded */
         return LS_OK;
     }
     v->next_part++;

@@ -88,7 +88,7 @@ static int chunk(pass *p, const struct record *r) {
         return pass_malformed(p, r);
     }
     struct life *l = counted(p, r, &number);
-    if (l != NULL && c.content_bytes == 0) { /* an append that failed is taken back */
+    if (l != NULL && c.content_bytes == 0) { /* undoes an append that failed */
         l->content_bytes = c.offset < l->content_bytes ? c.offset : l->content_bytes;
     } else if (l != NULL) {
         l->content_bytes += c.content_bytes <= CONTENT_BYTES_MAX - l->content_bytes ? c.content_bytes : 0;
@@ -145,7 +145,7 @@ static int by_id(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* A message without place and work has ended, unless it is staged again: then it is one that can be enqueued. */
+/* A message without places and work has ended, unless it is staged and can be enqueued. */
 static int after_outcome(pass *p, uint32_t number, bool by_recovery) {
     const struct life *l = life_at(p, number);
     if (life_open_places(l) > 0 || life_work_count(l) > 0) {
@@ -159,7 +159,9 @@ static int after_outcome(pass *p, uint32_t number, bool by_recovery) {
     return LS_OK;
 }
 
-/* What an open found without an outcome and not prepared, it rolled back; what that left staged, it did not keep. */
+/*
+ * An open rolled back every transaction that was neither decided nor prepared, and dropped messages that stayed staged.
+ */
 static int decide(pass *p, const struct record *r) {
     struct life_tx *tx = lives_tx(p, r->id);
     int rc = LS_OK;
@@ -198,14 +200,14 @@ static int note_prepared(pass *p, const struct record *r) {
     return LS_OK;
 }
 
-/* ---- what ends many ---- */
+/* ---- records that end many messages ---- */
 
 static int compare_closing(const void *a, const void *b) {
     const struct ended_id *x = a, *y = b;
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* Lives that one record ended have their rows by id. */
+/* Messages that one record ended get their rows by id. */
 static int sort_closing(pass *p) {
     bool sorted = true;
     for (size_t i = 1; sorted && i < p->closing_count; i++) {
@@ -240,7 +242,7 @@ static int delete_queue(pass *p, const struct record *r) {
     return rc == LS_OK ? sort_closing(p) : rc;
 }
 
-/* An open keeps no message that was never enqueued and that no transaction works on. */
+/* An open drops messages that were never enqueued and have no pending work. */
 static int begin_epoch(pass *p) {
     const struct scan_batch *b = &p->batch;
     int rc = LS_OK;
@@ -291,11 +293,11 @@ static int take_record(pass *p, const struct record *r) {
     case QUEUE_DELETE:
         return delete_queue(p, r);
     default:
-        return LS_OK; /* housekeeping, the other steps of transactions, and types that may be skipped */
+        return LS_OK; /* types without an effect on messages */
     }
 }
 
-/* Rows for those that have ended. LS_END: the batch is full. */
+/* Puts a row for each message that has ended. LS_END: the batch is full. */
 static int put_closing(pass *p, ls_columns *c) {
     int rc = LS_OK;
     while (rc == LS_OK && p->closing_next < p->closing_count) {
@@ -312,7 +314,7 @@ static int put_closing(pass *p, ls_columns *c) {
     return rc;
 }
 
-/* What a pass goes on from must still be there, or what ended in between would be missing. */
+/* The log must begin at or below the start, or messages that ended in between would be missing. */
 static int begin(pass *p, const ls_reader *reader) {
     const struct scan *s = &reader->scan;
     p->began = true;
@@ -322,11 +324,11 @@ static int begin(pass *p, const ls_reader *reader) {
     const struct scan_file *f = &s->files[s->first];
     return f->first_lsn <= p->start_lsn || f->header.prev_end_lsn <= p->start_lsn
                ? LS_OK
-               : fail(LS_RECYCLED, "the log from LSN %llu to %llu is gone: rows of messages cannot begin there",
+               : fail(LS_RECYCLED, "the log from LSN %llu to %llu was recycled: rows of messages cannot begin there",
                       (unsigned long long)p->start_lsn, (unsigned long long)f->header.prev_end_lsn);
 }
 
-/* LS_END: nothing of the log is left below stop_lsn. */
+/* The next batch. LS_END: there is none below stop_lsn. */
 static int next_batch(pass *p, ls_reader *reader) {
     do {
         int rc = p->began ? LS_OK : begin(p, reader);
@@ -347,7 +349,7 @@ static int next_batch(pass *p, ls_reader *reader) {
     return begin_epoch(p);
 }
 
-/* LS_OK: the batch of rows is full, or enough was read; *full says which. LS_END: everything was read. */
+/* LS_OK: the batch of rows is *full, or this call has read enough. LS_END: the log was read to stop_lsn. */
 static int fill(pass *p, ls_reader *reader, ls_columns *c, bool *full) {
     int rc = LS_OK;
     *full = false;
@@ -431,11 +433,11 @@ int ls_message_rows_open(ls_message_rows *rows, ls_columns **batch) {
         return fail_again(&rows->error);
     }
     if (!rows->ended) {
-        return fail(LS_WRONG_STATE, "what is open is known once all rows of what has ended were read");
+        return fail(LS_WRONG_STATE, "open messages are known only after the last row of the ended ones was read");
     }
     int rc = rows->sorted == NULL ? pass_stick(rows, sort_open(rows)) : LS_OK;
     if (rc == LS_OK && rows->sorted_next == rows->sorted_count) {
-        rows->sorted_next = 0; /* who asks again is told again */
+        rows->sorted_next = 0; /* another call begins again */
         return LS_END;
     }
     uint64_t left = rows->sorted_count - rows->sorted_next;
@@ -467,7 +469,7 @@ int ls_message_rows_new(uint64_t start_lsn, uint64_t stop_lsn, const uint32_t *q
     if (start_lsn > stop_lsn || stop_lsn > LSN_MAX || batch_rows == 0 || batch_rows > LS_MESSAGE_ROWS_MAX ||
         n > LS_MESSAGE_NAMES_MAX) {
         return fail(LS_OPTION,
-                    "a range of the log ends where it begins or later, below 2^63; a batch has 1 to %d rows, "
+                    "a range of the log ends at or above its start and below 2^63; a batch has 1 to %d rows, "
                     "and at most %d queues have names",
                     LS_MESSAGE_ROWS_MAX, LS_MESSAGE_NAMES_MAX);
     }

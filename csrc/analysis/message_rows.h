@@ -1,16 +1,16 @@
 /*
- * Messages as rows: one pass over the log, which keeps what every open message has been through and puts one row for each
- * whose life ends. What a record means is section 7 of docs/format.md; what a row says is logstore.arrow.MESSAGES.
+ * Messages as rows: one pass over the log keeps the history of every open message, and puts one row for each message
+ * that ends. Section 7 of docs/format.md defines the records, logstore.arrow.MESSAGES the columns.
  *
- * What always holds
- *   - a life is here from its start record, or from the first complete relocation of a chain that began before this pass,
- *     until its message has ended; what else is read of a chain that is not here says nothing;
- *   - a transaction is here as long as a life has work of it;
- *   - memory is taken for what is open, not for what was read;
- *   - the pass is a function of the records alone: ended anywhere, and begun again there with the states that it left, it
- *     gives the same rows. So nothing may be kept that is in no state.
+ * Invariants
+ *   - the pass has a life for each message from its start record, or from the first complete relocation of a chain that
+ *     began before the pass, until the message ends; other records of a chain without a life are ignored;
+ *   - the pass has a transaction as long as a life has work of it;
+ *   - memory grows with the open messages, not with the log;
+ *   - rows depend on the records alone: a pass that ends anywhere, and is resumed there from the states that it left,
+ *     gives the same rows. So all memory of a pass is in a state.
  *
- * Contradictions are not judged, since `verify` does that and a pass may begin anywhere: what does not fit changes nothing.
+ * Contradictions change nothing and are not reported: `verify` does that, and a pass may begin anywhere.
  */
 #ifndef LOGSTORE_MESSAGE_ROWS_H
 #define LOGSTORE_MESSAGE_ROWS_H
@@ -35,7 +35,7 @@ enum place_end {
     PLACE_QUEUE_DELETED = 2,
 };
 
-/* How something ended, or will have. */
+/* The record that ends a place, work or a message. */
 struct ending {
     uint64_t lsn;
     uint64_t time_us;
@@ -52,7 +52,7 @@ struct life_place {
     struct ending end;
     uint32_t queue_id;
     uint32_t order_index;
-    uint32_t ended_as; /* the life's how many-th place to end */
+    uint32_t ended_as; /* the number of the life's places that ended before, plus one */
 };
 
 struct life_work {
@@ -66,10 +66,10 @@ struct life_work {
     bool queue_gone;
 };
 
-/* What a message has that is not on one queue, outside transactions. */
+/* For a message that was on more than one queue, or has pending work. */
 struct life_more {
-    struct life_place *places; /* all it ever had, in the order in which they came */
-    struct life_work *work;    /* in the order in which it was done */
+    struct life_place *places; /* all places it ever had, in order */
+    struct life_work *work;    /* in the order of the log */
     uint32_t place_count, place_capacity;
     uint32_t work_count, work_capacity;
     uint32_t open_places;
@@ -79,11 +79,11 @@ struct life_more {
 enum life_flag {
     LIFE_FREE = 1,
     LIFE_WHOLE = 2,     /* its start record was seen */
-    LIFE_PUBLISHED = 4, /* goes with a rollback of its enqueue */
-    LIFE_ENQUEUED = 8,  /* some enqueue of it has taken effect */
+    LIFE_PUBLISHED = 4, /* a rollback of its enqueue ends it */
+    LIFE_ENQUEUED = 8,  /* an enqueue has taken effect */
     LIFE_HEADER = 16,   /* header_bytes is known */
-    LIFE_PLACE = 32,    /* one place, which stands here; only without `more` */
-    LIFE_LINKED = 64,   /* in a list: of its place's queue, or of those with more */
+    LIFE_PLACE = 32,    /* the life's only place; only without `more` */
+    LIFE_LINKED = 64,   /* in a list: of its queue, or of the lives with `more` */
 };
 
 struct life {
@@ -112,13 +112,13 @@ struct life_slab {
 /* A queue with open places or undecided work. */
 struct life_queue {
     uint32_t id;     /* 0: free */
-    uint32_t first;  /* of the lives whose only place is here; of a free one: the next free one */
-    uint64_t others; /* open places and work of lives with more */
+    uint32_t first;  /* of the lives whose only place is on it; in a free entry the next free one */
+    uint64_t others; /* open places and work of lives with `more` */
 };
 
 struct life_tx {
     uint64_t id;   /* 0: free */
-    uint64_t *ids; /* of messages with work of it; one may stand here twice */
+    uint64_t *ids; /* of messages with work of it, some of them twice */
     size_t count, capacity;
     uint32_t next_free;
     bool prepared;
@@ -129,7 +129,7 @@ struct life_copy {
     uint32_t bytes;
 };
 
-/* A relocation under way. Its rows are kept only of a chain that is not here. */
+/* A relocation that is being read. Rows are kept only if the pass has no life of the chain. */
 struct life_moving {
     uint64_t id;          /* 0: none */
     uint64_t start_lsn;   /* of the START copy; 0: none was seen */
@@ -146,7 +146,7 @@ struct life_moving {
     uint32_t work_count, work_capacity;
 };
 
-/* Where a place stands among its message's: the order in which they took effect. */
+/* Sort key of a message's places: the order in which they took effect. */
 struct place_key {
     uint64_t lsn;
     uint32_t order_index;
@@ -166,14 +166,14 @@ struct name_of {
 struct ls_message_rows {
     uint64_t start_lsn;
     uint64_t stop_lsn;
-    uint64_t from_lsn; /* where the log was first read */
+    uint64_t from_lsn; /* LSN of the first batch that was read */
     uint64_t batch_rows;
-    uint64_t read_at_once; /* bytes of the log, by one call */
+    uint64_t read_at_once; /* bytes of the log that one call may read */
     struct name_of *names; /* sorted by queue id */
     size_t name_count;
-    struct name_of named; /* the last one asked for */
+    struct name_of named; /* the last one used */
 
-    /* ---- what is open ---- */
+    /* ---- open messages ---- */
     struct life_slab **slabs;
     uint32_t slab_count, slab_capacity;
     uint32_t slots; /* ever used */
@@ -181,17 +181,17 @@ struct ls_message_rows {
     uint64_t count;
     uint64_t staged; /* never enqueued */
     struct index lives;
-    uint32_t many; /* the list of those with more */
+    uint32_t many; /* list of the lives with `more` */
     struct life_queue *queues;
     uint32_t queue_count, queue_capacity, free_queue;
     struct index queue_index;
-    uint32_t near_queue; /* the last one asked for */
+    uint32_t near_queue; /* the last one used */
     struct life_tx *txs;
     uint32_t tx_count, tx_capacity, free_tx;
     struct index tx_index;
     struct life_moving moving;
 
-    /* ---- where the pass is ---- */
+    /* ---- position ---- */
     uint64_t epoch;     /* of the last batch; 0: none was read */
     uint64_t epoch_lsn; /* of its first batch; 0: not seen */
     struct scan_batch batch;
@@ -199,18 +199,18 @@ struct ls_message_rows {
     bool in_batch;
     bool began;
     bool ended;
-    ls_columns *filling; /* rows that nobody has yet */
+    ls_columns *filling; /* rows not yet handed out */
     uint64_t budget;     /* bytes of the log that this call may still read */
-    int failure;         /* sticks */
+    int failure;         /* of every later call, too */
     ls_error error;
 
-    /* ---- lives that have ended together, and have no row yet ---- */
+    /* ---- messages that one record ended, without a row yet ---- */
     struct ending end;
     uint16_t end_type; /* of the record */
     uint32_t *closing;
     size_t closing_count, closing_capacity, closing_next;
 
-    /* ---- the open ones, handed out by id ---- */
+    /* ---- open messages, handed out by id ---- */
     struct ended_id *sorted;
     size_t sorted_count, sorted_next;
 
@@ -228,12 +228,12 @@ static inline struct life *life_at(const pass *p, uint32_t number) {
 
 static inline bool life_is_staged(const struct life *l) { return (l->flags & LIFE_ENQUEUED) == 0; }
 
-/* ---- message_lives.c: what is open; every function that can fail says LS_NO_MEMORY or LS_BUSY ---- */
+/* ---- message_lives.c: open messages; a function that can fail gives LS_NO_MEMORY or LS_BUSY ---- */
 
 void lives_init(pass *p);
 void lives_free(pass *p);
 struct life *lives_find(const pass *p, uint64_t id, uint32_t *number);
-/* Staged, with nothing but its id. */
+/* A staged message, all zero but its id and flags. */
 int lives_add(pass *p, uint64_t id, uint32_t flags, uint32_t *number);
 void lives_remove(pass *p, uint32_t number);
 
@@ -243,24 +243,22 @@ static inline uint32_t life_open_places(const struct life *l) {
 
 static inline uint32_t life_work_count(const struct life *l) { return l->more != NULL ? l->more->work_count : 0; }
 
-/* The place takes effect, unless the message is there already. */
+/* The place takes effect, unless the message is on that queue already. */
 int life_add_place(pass *p, uint32_t number, const struct life_place *place);
-/* The open place on that queue ends, if there is one and the life has more; false if not. */
+/* Ends the open place on that queue. False: there is none, or the life has no `more`. */
 bool life_end_place(pass *p, struct life *l, uint32_t queue_id, const struct ending *end);
 int life_add_work(pass *p, uint32_t number, const struct life_work *work);
-/* Its work of that transaction takes effect at its outcome, or is forgotten (NULL). */
+/* The transaction's work on the message takes effect at its commit, or is dropped (NULL: rollback). */
 int life_decide_work(pass *p, uint32_t number, uint64_t tx_id, const struct ending *commit);
-/* What has come down to one place that was never ended needs no more than that. */
+/* Drops `more` if the message has one open place, no other place, and no work. */
 void life_settle_down(pass *p, uint32_t number);
 void life_enqueued(pass *p, struct life *l);
 /* The transaction, if any life has work of it; or NULL. */
 struct life_tx *lives_tx(const pass *p, uint64_t tx_id);
 void lives_remove_tx(pass *p, uint64_t tx_id);
-/* Ends every place there; what that leaves without place and work goes into `closing`. */
+/* Ends every place on the queue. Messages that this leaves without places and work go into `closing`. */
 int lives_delete_queue(pass *p, uint32_t queue_id, const struct ending *end);
 int lives_close(pass *p, uint32_t number); /* into `closing` */
-/* Room for one more in an array of items of this size. */
-bool lives_grow(void **items, uint32_t *capacity, uint32_t count, size_t bytes);
 
 /* ---- message_moves.c ---- */
 
@@ -268,7 +266,7 @@ int moves_start_copy(pass *p, const struct record *r);
 int moves_chunk_copy(pass *p, const struct record *r);
 int moves_state(pass *p, const struct record *r);
 void moves_forget(pass *p);
-/* message_rows.c: after a failure a pass only fails. */
+/* message_rows.c: keeps a failure, which every later call repeats. */
 int pass_stick(pass *p, int rc);
 int pass_malformed(const pass *p, const struct record *r);
 

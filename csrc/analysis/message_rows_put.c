@@ -1,6 +1,7 @@
-/* A life as a row. The columns are those that logstore.h lists for ls_message_rows. See message_rows.h. */
+/* Puts a life as a row, with the columns that logstore.h lists for ls_message_rows. See message_rows.h. */
 #include <stdlib.h>
 
+#include "os/array.h"
 #include "os/error.h"
 #include "analysis/message_rows.h"
 
@@ -45,7 +46,7 @@ enum column_name {
     COLUMNS_IN_ALL,
 };
 
-static_assert(COLUMNS_IN_ALL == LS_MESSAGE_COLUMNS, "logstore.h tells how many there are");
+static_assert(COLUMNS_IN_ALL == LS_MESSAGE_COLUMNS, "LS_MESSAGE_COLUMNS counts these");
 
 static const uint8_t kinds_of_all[COLUMNS_IN_ALL] = {
     [C_ID] = COLUMN_64,
@@ -103,11 +104,11 @@ static int by_key(const void *a, const void *b) {
     return by_lsn != 0 ? by_lsn : by_order != 0 ? by_order : (x->index > y->index) - (x->index < y->index);
 }
 
-/* In p->keys: which place comes when. */
+/* Sorts the life's places into p->keys. */
 static bool sort_places(pass *p, const struct life_more *x) {
     bool sorted = true;
     for (uint32_t i = 0; i < x->place_count; i++) {
-        if (!lives_grow((void **)&p->keys, &p->key_capacity, i, sizeof *p->keys)) {
+        if (!array_grow(&p->keys, &p->key_capacity, i, 1)) {
             return false;
         }
         p->keys[i] = (struct place_key){x->places[i].enqueue_lsn, x->places[i].order_index, i};
@@ -119,21 +120,13 @@ static bool sort_places(pass *p, const struct life_more *x) {
     return true;
 }
 
-/* The queue's index among the names; false: it has none. */
+/* The queue's index among the names. False: it has no name. */
 static bool name_of(pass *p, uint32_t queue_id, uint32_t *index) {
-    size_t low = 0, high = p->name_count;
     if (p->named.queue_id == queue_id && queue_id != 0) {
         *index = p->named.index;
         return true;
     }
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (p->names[middle].queue_id < queue_id) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    size_t low = array_lower_bound(struct name_of, p->names, p->name_count, queue_id, queue_id);
     if (low == p->name_count || p->names[low].queue_id != queue_id) {
         *index = 0;
         return false;
@@ -157,7 +150,7 @@ static void put_end(struct column *at, const struct ending *e, int lsn, int time
     column_put8_or_null(&at[reason], (uint8_t)(e->reason - (e->reason > 0 ? 1 : 0)), e->reason == 0);
 }
 
-/* The items' columns have the same number of rows, so that one is asked for all. */
+/* All columns of items have the same number of rows, so one is checked for all. */
 static bool grow_places(struct column *at) {
     if (at[P_QUEUE_ID].rows < at[P_DELIVERY_COUNT].capacity) {
         return true;
@@ -183,7 +176,7 @@ static bool put_place(pass *p, struct column *at, const struct life_place *place
     return true;
 }
 
-/* What all places together say. */
+/* Columns that summarize all places. */
 struct summary {
     struct life_place first;
     struct ending last;

@@ -1,6 +1,6 @@
 /*
- * What a pass leaves where it ends, as bytes, for the pass that begins there: each open message's state, and the rest, which
- * is no message's. Numbers are little-endian; a version and a checksum come first, seeded by whose state it is.
+ * The state of a pass as bytes, for the pass that resumes there: one state for each open message, and one for the rest.
+ * Numbers are little-endian. The checksum of a message's state is seeded with its id, that of the rest with 0.
  *
  *   state: magic (4), version (4), checksum (8) of all that follows; id, epoch, epoch_lsn, start_time, content_bytes,
  *          record_bytes, copied_bytes (8 each); flags, header_bytes, record_count, copy_count, place_count, work_count (4 each);
@@ -9,10 +9,11 @@
  *          start_bytes, header_bytes, next_part, published, copy_count, place_count, work_count, 0 (4 each); then copies
  *          (LSN, bytes, 8 each), and rows as a relocation has them (32 each)
  *
- * What is read back may be anybody's bytes: every number is judged before it is used.
+ * The bytes are not trusted: every number is checked before it is used.
  */
 #include <stdlib.h>
 
+#include "os/array.h"
 #include "os/error.h"
 #include "format/bytes.h"
 #include "analysis/message_rows.h"
@@ -52,7 +53,7 @@ static void seal(uint8_t *at, size_t bytes, uint32_t magic, uint64_t seed) {
     put64(at + 8, xxh64(at + PREFIX_BYTES, bytes - PREFIX_BYTES, seed));
 }
 
-/* NULL, or what is wrong with it. */
+/* NULL, or a text that says what is wrong. */
 static const char *judge_seal(const uint8_t *at, size_t bytes, size_t bytes_min, uint32_t magic, uint64_t seed) {
     if (bytes < 8 || get32(at) != magic) {
         return "it is something else";
@@ -181,7 +182,7 @@ static bool get_work(const pass *p, const uint8_t *at, struct life_work *w, bool
            all_zero(at + 29, 3);
 }
 
-/* The message whose numbers these are; nothing of it is kept yet. NULL, or what is wrong. */
+/* Decodes the fixed part of a state into *l. NULL, or a text that says what is wrong. */
 static const char *get_life(const pass *p, const uint8_t *at, size_t n, uint64_t id, struct life *l) {
     *l = (struct life){
         .id = get64(at + 16),
@@ -257,8 +258,8 @@ int life_state_get(pass *p, uint64_t id, const uint8_t *bytes, size_t n) {
     }
     if (wrong != NULL) {
         return fail(LS_OPTION,
-                    "the state of open message %llu cannot be gone on with: %s. Take the open set that the run before "
-                    "left, or begin again without one",
+                    "cannot resume open message %llu: %s. Use the open set that the last run left, or begin "
+                    "without one",
                     (unsigned long long)id, wrong);
     }
     if (rc == LS_OK && get64(bytes + 24) > p->epoch) {
@@ -319,14 +320,14 @@ int ls_message_rows_rest(ls_message_rows *rows, const uint8_t **rest, size_t *by
     return LS_OK;
 }
 
-/* False: one cannot be. *rc: there was no memory for one. */
+/* False: a row is impossible. *rc: LS_NO_MEMORY, or LS_OK. */
 static bool get_copies(pass *p, const uint8_t *at, uint32_t n, int *rc) {
     struct life_moving *v = &p->moving;
     bool sound = true;
     for (uint32_t i = 0; sound && *rc == LS_OK && i < n; i++, at += COPY_BYTES) {
         uint64_t lsn = get64(at), before = i > 0 ? v->copies[i - 1].lsn : 0;
         sound = is_below(p, lsn) && lsn > before && get64(at + 8) <= UINT32_MAX;
-        *rc = lives_grow((void **)&v->copies, &v->copy_capacity, i, sizeof *v->copies) ? LS_OK : fail_memory();
+        *rc = array_grow(&v->copies, &v->copy_capacity, i, 1) ? LS_OK : fail_memory();
         if (*rc == LS_OK) {
             v->copies[v->copy_count++] = (struct life_copy){.lsn = lsn, .bytes = get32(at + 8)};
         }
@@ -341,7 +342,7 @@ static bool get_rows(pass *p, const uint8_t *at, uint32_t places, uint32_t work,
         const struct place_row row = format_place_row(at, 0);
         sound = is_below(p, row.order_lsn) && is_queue(row.queue_id) && is_number(row.enqueue_time_us) &&
                 row.order_index <= ORDER_INDEX_MAX;
-        *rc = lives_grow((void **)&v->places, &v->place_capacity, v->place_count, sizeof row) ? LS_OK : fail_memory();
+        *rc = array_grow(&v->places, &v->place_capacity, v->place_count, 1) ? LS_OK : fail_memory();
         if (*rc == LS_OK) {
             v->places[v->place_count++] = row;
         }
@@ -350,7 +351,7 @@ static bool get_rows(pass *p, const uint8_t *at, uint32_t places, uint32_t work,
         const struct pending_row row = format_pending_row(at, 0);
         sound = is_below(p, row.tx_id) && is_below(p, row.lsn) && row.tx_id < row.lsn && is_queue(row.queue_id) &&
                 row.order_index <= ORDER_INDEX_MAX && (row.kind == PENDING_ENQUEUE || row.kind == PENDING_DEQUEUE);
-        *rc = lives_grow((void **)&v->work, &v->work_capacity, v->work_count, sizeof row) ? LS_OK : fail_memory();
+        *rc = array_grow(&v->work, &v->work_capacity, v->work_count, 1) ? LS_OK : fail_memory();
         if (*rc == LS_OK) {
             v->work[v->work_count++] = row;
         }
@@ -394,8 +395,8 @@ int ls_message_rows_seed_rest(ls_message_rows *rows, const uint8_t *rest, size_t
     wrong = wrong == NULL ? take_rest(rows, rest, bytes, &rc) : wrong;
     if (wrong != NULL) {
         rc = fail(LS_OPTION,
-                  "what the run before left besides open messages cannot be gone on with: %s. Take the open set as "
-                  "that run left it, or begin again without one",
+                  "cannot resume behind the last run: %s. Use the open set as that run left it, or begin without "
+                  "one",
                   wrong);
     }
     return pass_stick(rows, rc);

@@ -1,21 +1,22 @@
 /*
- * Scanning a log into columns: from the reader's verified batches to rows, through the filters, in batches of their own.
+ * Scans a log into columns: the reader's verified batches become rows, pass the filters, and fill batches of rows.
  *
- * Rows come in the order of the log. Where it is damaged, all rows before that place are given first, and then the error;
- * nothing is given of a batch that was not accepted whole.
+ * Rows come in the order of the log. At damage all rows before it are given first, then the error. A batch that was not
+ * accepted gives no rows.
  */
 #include "analysis/rows.h"
 
 #include <stdlib.h>
 
 #include "read/damage.h"
+#include "os/array.h"
 #include "os/error.h"
 
-#define PASSED_BYTES_MAX ((uint64_t)256 << 20) /* without a row; then the caller gets a turn */
+#define PASSED_BYTES_MAX ((uint64_t)256 << 20) /* without a row, before the call returns */
 
 static bool asked(const struct ls_rows *rows, unsigned column) { return rows->kinds[column] != COLUMN_ABSENT; }
 
-/* What a record's header and its batch say. */
+/* Columns that need only the record's header and its batch. */
 #define HEADER_COLUMNS                                                                                 \
     (UINT64_C(1) << LS_ROWS_LSN | UINT64_C(1) << LS_ROWS_TYPE | UINT64_C(1) << LS_ROWS_STREAM |        \
      UINT64_C(1) << LS_ROWS_ID | UINT64_C(1) << LS_ROWS_PREV | UINT64_C(1) << LS_ROWS_EPOCH |          \
@@ -37,7 +38,7 @@ static void choose_columns(struct ls_rows *rows) {
     rows->placed = asked(rows, LS_ROWS_ENQUEUE_LSN) || asked(rows, LS_ROWS_ENQUEUE_TIME);
 }
 
-/* A list of our own; NULL stays NULL. */
+/* Copies a list; NULL stays NULL. */
 static bool copy_list(const uint64_t **list, size_t count) {
     if (*list == NULL) {
         return true;
@@ -71,23 +72,23 @@ static bool places_ascend(const ls_rows_options *o) {
 
 static int check_options(const ls_rows_options *o) {
     if (o->columns >> LS_ROWS_COLUMNS != 0) {
-        return fail(LS_OPTION, "there are %d columns, and one that is none of them is asked for", LS_ROWS_COLUMNS);
+        return fail(LS_OPTION, "the mask of columns has a bit beyond the %d columns", LS_ROWS_COLUMNS);
     }
     if (o->rows_max == 0 || o->rows_max > LS_ROWS_MOST) {
         return fail(LS_OPTION, "a batch has 1 to %d rows, not %llu", LS_ROWS_MOST, (unsigned long long)o->rows_max);
     }
     if (!ascends(o->queue_ids, o->queue_id_count) || !ascends(o->ids, o->id_count) ||
         !ascends(o->named, o->named_count) || (o->named == NULL && o->named_count > 0)) {
-        return fail(LS_OPTION, "a list of ids is to ascend, each once");
+        return fail(LS_OPTION, "a list of ids must ascend, without duplicates");
     }
     bool all = o->place_ids != NULL && o->place_queue_ids != NULL && o->place_lsns != NULL && o->place_times != NULL;
     if (o->place_count > 0 && (!all || !places_ascend(o))) {
-        return fail(LS_OPTION, "known places are to ascend by id and queue, each once, with LSN and time");
+        return fail(LS_OPTION, "known places must ascend by id and queue, without duplicates, each with LSN and time");
     }
     return LS_OK;
 }
 
-/* All lists of our own; what was not copied for want of memory is NULL. */
+/* Replaces all lists by copies. False: no memory; lists that were not copied are NULL. */
 static bool copy_lists(ls_rows_options *o) {
     bool copied = copy_list(&o->queue_ids, o->queue_id_count);
     copied = copy_list(&o->ids, o->id_count) && copied;
@@ -160,15 +161,7 @@ uint16_t ls_rows_type(const ls_rows *rows, unsigned number) {
 /* ---- filters ---- */
 
 static bool is_in(const uint64_t *list, size_t count, uint64_t id) {
-    size_t low = 0, high = count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (list[middle] < id) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    size_t low = array_lower_bound_of(list, count, id);
     return low < count && list[low] == id;
 }
 
@@ -192,7 +185,7 @@ static bool passes_queue(const ls_rows_options *o, const struct row *row) {
 
 /* ---- batches ---- */
 
-/* The next batch of the log, whose BATCH record is the first of its records; of one that is not wanted nothing is left. */
+/* The next batch of the log; its BATCH record is the first record. A batch outside the range is left empty. */
 static int next_batch(struct ls_rows *rows) {
     const ls_rows_options *o = &rows->options;
     struct scan_batch *b = &rows->batch;
@@ -209,7 +202,7 @@ static int next_batch(struct ls_rows *rows) {
     return LS_OK;
 }
 
-/* The next record of the batch; false at its end, or where the scan is to stop. */
+/* The next record of the batch; false at its end, or at stop_lsn. */
 static bool next_record(struct ls_rows *rows, struct record *r) {
     const struct scan_batch *b = &rows->batch;
     if (b->bytes == NULL || rows->offset >= b->batch.bytes) {
@@ -223,7 +216,7 @@ static bool next_record(struct ls_rows *rows, struct record *r) {
     return true;
 }
 
-/* So that a dequeue that follows finds it without looking back. */
+/* A dequeue that follows soon then finds the start without a read. */
 static void note_start(struct ls_rows *rows, const struct row *row) {
     if (row->r.type == MESSAGE_START && row->operates) {
         const struct recent_start start = {row->r.id, row_value(row, LS_ROWS_TX_ID), rows->batch.batch.time_us};
@@ -231,7 +224,7 @@ static void note_start(struct ls_rows *rows, const struct row *row) {
     }
 }
 
-/* The record at hand joins the block, if it passes. */
+/* Adds the current record to the block, if it passes the filters. */
 static int take(struct ls_rows *rows, const struct record *r) {
     struct row *row = &rows->block[rows->block_count];
     bool wanted = passes_header(&rows->options, r);
@@ -262,7 +255,7 @@ static int take(struct ls_rows *rows, const struct record *r) {
     return rc;
 }
 
-/* Rows point into the batch at hand, so they are put before the next one is read. */
+/* Rows point into the current batch, so they are put before the next one is read. */
 static int put_block(struct ls_rows *rows, ls_columns *columns) {
     size_t put = 0, left = rows->block_count - rows->block_at;
     uint64_t room = rows->options.rows_max - columns->rows;
@@ -288,7 +281,7 @@ static int fill(struct ls_rows *rows, ls_columns *columns) {
             rows->offset += rc == LS_OK ? r.length : 0;
         }
         if (rows->block_count > 0 && (!more || rc != LS_OK)) {
-            rc = put_block(rows, columns); /* a record that failed is taken again, and fails with nothing before it */
+            rc = put_block(rows, columns); /* a record that failed is read again by the next call, and fails there */
         } else if (!more) {
             rc = next_batch(rows);
         }
@@ -307,7 +300,7 @@ int ls_rows_next(ls_rows *rows, ls_columns **batch) {
     }
     int rc = fill(rows, columns);
     if (rc == LS_BUSY && columns->rows == 0) {
-        rc = fail_memory(); /* an empty batch may hold any record */
+        rc = fail_memory(); /* an empty batch may hold the largest record */
     }
     if (rc != LS_OK && (rc != LS_BUSY || columns->rows == 0)) {
         rows->result = rc;

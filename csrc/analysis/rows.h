@@ -1,4 +1,4 @@
-/* The records of a log as rows of columns: what rows.c reads and rows_put.c fills. */
+/* The records of a log as rows of columns. rows.c scans, rows_read.c makes rows, rows_put.c fills columns. */
 #ifndef LOGSTORE_ROWS_H
 #define LOGSTORE_ROWS_H
 
@@ -6,8 +6,8 @@
 #include "analysis/lookback.h"
 
 enum {
-    ROWS_TYPES_KNOWN = 24,    /* as format_type_ordinal numbers them */
-    ROWS_TYPES_UNKNOWN = 104, /* the number of a type fits seven bits */
+    ROWS_TYPES_KNOWN = 24,    /* numbered by format_type_ordinal */
+    ROWS_TYPES_UNKNOWN = 104, /* a type's number has seven bits */
     ROWS_TYPE_BIT_UNKNOWN = 31,
 };
 
@@ -21,39 +21,39 @@ extern const struct row_column row_columns[LS_ROWS_COLUMNS];
 struct ls_rows {
     ls_reader *reader;
     struct lookback *look;
-    ls_rows_options options; /* its pointers lead to what is ours */
+    ls_rows_options options; /* with copies of its lists */
     enum column_kind kinds[LS_ROWS_COLUMNS];
-    struct scan_batch batch; /* at hand: bytes NULL: none */
-    uint32_t offset;         /* in it, of the next record */
-    uint64_t passed;         /* bytes of the log since the caller had a turn */
-    bool bodied;             /* a row is asked for what its record's body says */
-    bool any;                /* a row is asked for something of any length */
-    bool moved;              /* about effects and outcomes */
-    bool placed;             /* about the enqueue of a dequeue */
+    struct scan_batch batch; /* the current one; bytes NULL: none */
+    uint32_t offset;         /* of the next record in it */
+    uint64_t passed;         /* bytes of the log read by this call without a row */
+    bool bodied;             /* some column needs the record's body */
+    bool any;                /* some column has variable length */
+    bool moved;              /* some column needs effects or outcomes */
+    bool placed;             /* some column needs the enqueue of a dequeue */
     uint32_t unknown_count;
     uint16_t unknown[ROWS_TYPES_UNKNOWN];
-    size_t named_last; /* where the last queue's name was found */
-    struct row *block; /* ROWS_AT_ONCE of them: read and not put yet */
-    uint64_t *values;  /* of all of them: ROWS_AT_ONCE for each column of fixed width */
-    bool dirty;        /* values of the next row are not 0: one that was read was not wanted */
+    size_t named_last; /* index of the last queue in options.named */
+    struct row *block; /* ROWS_AT_ONCE of them: read, not put yet */
+    uint64_t *values;  /* ROWS_AT_ONCE for each column of fixed width */
+    bool dirty;        /* the next row's values hold those of a row that was filtered out */
     size_t block_count;
     size_t block_at;
-    int result; /* what ended it, if not LS_OK */
+    int result; /* of the failure that ended the scan */
     ls_error failure;
 };
 
-enum { ROWS_AT_ONCE = 64 }; /* that are read and not yet put */
+enum { ROWS_AT_ONCE = 64 }; /* read, not put yet */
 
 /*
- * What one record says. Of columns of fixed width the values stand in rows->values, column by column, and nulls has a bit
- * where there is none; the rest is where it is in the record.
+ * One record as a row. Values of fixed width stand in rows->values, column by column, and `nulls` has a bit for each
+ * null; values of variable length stay in the record.
  */
 struct row {
     struct record r;
     uint64_t nulls;
-    uint64_t *values;      /* of column n: values[n * ROWS_AT_ONCE]; 0 where a record does not say */
+    uint64_t *values;      /* of column n: values[n * ROWS_AT_ONCE]; 0 if null */
     const uint8_t *queues; /* little-endian ids, `queue_rows` of them, `queue_step` bytes apart */
-    const uint8_t *more;   /* likewise, after these */
+    const uint8_t *more;   /* more ids of the same form, after these */
     uint32_t queue_rows;
     uint32_t more_rows;
     uint32_t queue_step;
@@ -66,13 +66,13 @@ struct row {
     struct xid xid;
 };
 
-/* What a verified record says, and the batch that it is in; else its checksums are right and its contents impossible, or
-   (FORMAT_NEWER) there are more types unknown to this version than have a number. */
+/* Makes a row of a verified record and its batch. FORMAT_MALFORMED: impossible contents. FORMAT_NEWER: more unknown
+   types than have a number. */
 enum format_result row_read(struct ls_rows *rows, const struct record *r, struct row *row);
-/* And what the rest of the log says of it. */
+/* Adds the values that come from the rest of the log. */
 int row_resolve(struct ls_rows *rows, struct row *row);
 
-/* So many rows of the block, in a batch with room for them. LS_BUSY: no room for the next row, of *put that are; begin another batch. */
+/* Puts up to `n` rows from row `from` of the block; *put is how many. LS_BUSY: the next row needs another batch. */
 int rows_put(const struct ls_rows *rows, ls_columns *columns, size_t from, size_t n, size_t *put);
 
 static inline uint64_t row_value(const struct row *row, unsigned column) {

@@ -1,4 +1,4 @@
-/* Rows into columns: a few rows at once, one column after the other. See rows.h. */
+/* Puts rows into columns, a block of rows at once, one column after the other. See rows.h. */
 #include "analysis/rows.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 /* ---- columns of fixed width ---- */
 
-/* A bitmap's eight bytes as a number whose lowest bit is the first. */
+/* Eight bytes of a bitmap as a number whose lowest bit is the first row. */
 static uint64_t little(uint64_t bits) {
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     bits = __builtin_bswap64(bits);
@@ -38,8 +38,8 @@ static void put_32(struct column *c, const uint64_t *values, size_t n) {
 }
 
 /*
- * Which columns are null stands in each row; which rows are, is wanted for each column: a square of bits is turned over, in
- * halves that change places, then halves of those.
+ * Each row has a bit for each null column; each column needs a bit for each null row. So a square of bits is
+ * transposed, by swapping halves, then halves of these.
  */
 static void turn_over(uint64_t square[64]) {
     uint64_t mask = UINT64_C(0x00000000ffffffff);
@@ -52,12 +52,12 @@ static void turn_over(uint64_t square[64]) {
     }
 }
 
-/* So many rows from c->rows on: bit i of `nulls` says that row i of them is null. */
+/* The next `n` rows from c->rows on; bit i of `nulls`: row i of them is null. */
 static void put_nulls(struct column *c, uint64_t nulls) {
     if (nulls == 0) {
         return;
     }
-    uint8_t *at = c->valid + c->rows / 8; /* eight bytes more than the rows need are there */
+    uint8_t *at = c->valid + c->rows / 8; /* the buffer has COLUMN_SLACK_BYTES more than the rows need */
     unsigned shift = (unsigned)(c->rows % 8);
     uint64_t valid;
     memcpy(&valid, at, sizeof valid);
@@ -84,7 +84,7 @@ static void put_fixed(struct column *c, const uint64_t *values, size_t n) {
     }
 }
 
-/* ---- columns of any length ---- */
+/* ---- columns of variable length ---- */
 
 enum { XID_TEXT_BYTES_MAX = 24 + 2 + 4 * XID_PART_BYTES_MAX };
 
@@ -138,7 +138,7 @@ static uint64_t body_bytes(const struct ls_rows *rows, const struct row *row) {
     return row->body_bytes < rows->options.body_max ? row->body_bytes : rows->options.body_max;
 }
 
-/* Many rows of many bytes each are given in more batches, so that nobody needs room for what they come to. */
+/* Rows of many bytes go into several batches, so that the size of a batch is limited. */
 #define BATCH_BYTES_MAX ((uint64_t)64 << 20)
 
 static bool ends_batch(const ls_columns *columns, const struct ls_rows *rows, const struct row *row) {
@@ -150,7 +150,7 @@ static bool ends_batch(const ls_columns *columns, const struct ls_rows *rows, co
     return used > 0 && more > BATCH_BYTES_MAX - used;
 }
 
-/* There is room for it all, so that no column is longer than another. */
+/* Checked before anything is put, so that all columns keep the same length. */
 static bool has_room(ls_columns *columns, const struct ls_rows *rows, const struct row *row) {
     struct column *at = columns->at;
     return !ends_batch(columns, rows, row) &&
@@ -201,7 +201,7 @@ int rows_put(const struct ls_rows *rows, ls_columns *columns, size_t from, size_
             continue;
         }
         assert(before + *put <= c->capacity);
-        c->rows = before; /* what is of any length is there already */
+        c->rows = before; /* values of variable length are put already */
         if (is_fixed(c->kind)) {
             put_fixed(c, rows->values + (size_t)i * ROWS_AT_ONCE + from, *put);
         }

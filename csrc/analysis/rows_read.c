@@ -1,6 +1,7 @@
-/* What a record says as a row, and what the rest of the log says of it. See rows.h. */
+/* Makes a row of a record, with values from the rest of the log. See rows.h. */
 #include "analysis/rows.h"
 
+#include "os/array.h"
 #include "os/error.h"
 
 const struct row_column row_columns[LS_ROWS_COLUMNS] = {
@@ -49,7 +50,7 @@ const struct row_column row_columns[LS_ROWS_COLUMNS] = {
      BIT(LS_ROWS_CONTENT_BYTES) | BIT(LS_ROWS_CONTENT_OFFSET) | BIT(LS_ROWS_DELIVERY_COUNT) |                          \
      BIT(LS_ROWS_REDELIVERED) | BIT(LS_ROWS_REASON) | BIT(LS_ROWS_HEADER) | BIT(LS_ROWS_BODY))
 
-/* Of a column that is never null, or is not here. */
+/* For a column that is never null, or not requested. */
 static void set(struct row *row, unsigned column, uint64_t value) {
     row->values[(size_t)column * ROWS_AT_ONCE] = value;
 }
@@ -69,21 +70,13 @@ static uint64_t tx_of(const struct row *row) { return row_value(row, LS_ROWS_TX_
 
 /* ---- queues ---- */
 
-/* Where a queue's name stands among those that have one; `named_count`: nowhere. */
+/* Index of the queue in options.named; named_count: it has no name. */
 static size_t name_number(struct ls_rows *rows, uint32_t queue_id) {
     const ls_rows_options *o = &rows->options;
     if (rows->named_last < o->named_count && o->named[rows->named_last] == queue_id) {
         return rows->named_last;
     }
-    size_t low = 0, high = o->named_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (o->named[middle] < queue_id) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    size_t low = array_lower_bound_of(o->named, o->named_count, queue_id);
     if (low < o->named_count && o->named[low] == queue_id) {
         rows->named_last = low;
         return low;
@@ -103,7 +96,7 @@ static void say_queue(struct ls_rows *rows, struct row *row, uint32_t queue_id, 
     }
 }
 
-/* The ids that are not 0, which stands for a place that is gone. */
+/* The ids other than 0; 0 is a place that no longer exists. */
 static void say_queues(struct ls_rows *rows, struct row *row) {
     const uint8_t *lists[] = {row->queues, row->more};
     const uint32_t counts[] = {row->queue_rows, row->more_rows};
@@ -221,7 +214,7 @@ static enum format_result read_queue_delete(struct ls_rows *rows, struct row *ro
     return why;
 }
 
-/* Who a distributed transaction is; a local one is nobody. */
+/* The xid of a distributed transaction; a local one has none. */
 static enum format_result read_xid(struct row *row) {
     struct tx_relocated t = {.kind = TX_KIND_DISTRIBUTED};
     bool moved = row->r.type == TX_RELOCATED;
@@ -269,7 +262,7 @@ static enum format_result read_body(struct ls_rows *rows, struct row *row) {
     }
 }
 
-/* False: none is left for it. */
+/* False: all numbers are in use. */
 static bool type_number(struct ls_rows *rows, uint16_t type, uint64_t *number) {
     if ((type & TYPE_SKIPPABLE) == 0) {
         *number = format_type_ordinal(type);
@@ -286,13 +279,13 @@ static bool type_number(struct ls_rows *rows, uint16_t type, uint64_t *number) {
     return i < ROWS_TYPES_UNKNOWN;
 }
 
-/* A type says by its higher byte what it is about, one of a later version too. */
+/* The high byte of a type gives its stream, also for a type of a later version. */
 static uint8_t stream_number(uint16_t type) {
     unsigned stream = (type & ~(unsigned)TYPE_SKIPPABLE) >> 8;
     return stream == MESSAGE_START >> 8 ? 0 : stream == DTX_START >> 8 ? 1 : 2;
 }
 
-/* No clock says so much, and it is to be a signed number. */
+/* Times are signed in Arrow; no clock gives a larger one. */
 static uint64_t as_time(uint64_t time_us) { return time_us <= INT64_MAX ? time_us : INT64_MAX; }
 
 enum format_result row_read(struct ls_rows *rows, const struct record *r, struct row *row) {
@@ -331,7 +324,7 @@ enum format_result row_read(struct ls_rows *rows, const struct record *r, struct
 
 /* ---- the rest of the log ---- */
 
-/* Of a TX_DELETE, which alone follows the outcome: it has ended, though the log may no longer tell how. */
+/* For a TX_DELETE, which follows the outcome: the transaction has ended, even if the outcome was recycled. */
 static int outcome_before(struct ls_rows *rows, const struct record *r, struct outcome *o) {
     struct record before;
     bool in_time = rows->options.as_of_lsn == 0 || r->prev < rows->options.as_of_lsn;

@@ -119,12 +119,19 @@ void checkpoint_file_abandon(struct checkpoint_file *f);
 
 /* ---- checkpoint/load.c ---- */
 
+/* The checkpoint that a replay begins behind; zeros if there is none. */
+struct loaded_checkpoint {
+    uint64_t lsn;
+    uint64_t bytes;
+    uint64_t epoch; /* in which it was taken */
+};
+
 /*
- * Between the scan and the replay. LS_OK: either *used, the table is as at the checkpoint's LSN, and the scan goes on
+ * Between the scan and the replay. LS_OK: either *used, the table is as at the checkpoint's LSN, and the scan continues
  * there; or not, and the table is empty. The report says which, and why.
  */
-int checkpoint_load(struct checkpoints *c, struct replay *p, int dir, bool *used);
+int checkpoint_load(struct replay *p, int dir, struct loaded_checkpoint *loaded, bool *used);
 /* The replay found a contradiction: back to an empty table and the base. */
-void checkpoint_forget(struct checkpoints *c, struct replay *p);
+void checkpoint_forget(struct replay *p);
 
 #endif

@@ -408,32 +408,30 @@ static int read_rows(struct loading *l) {
     return take_rows(l);
 }
 
-void checkpoint_forget(struct checkpoints *c, struct replay *p) {
+void checkpoint_forget(struct replay *p) {
     state_clear(p->state);
-    c->lsn = c->bytes = 0;
     scan_rewind(p->scan);
 }
 
-int checkpoint_load(struct checkpoints *c, struct replay *p, int dir, bool *used) {
+int checkpoint_load(struct replay *p, int dir, struct loaded_checkpoint *loaded, bool *used) {
     struct loading l = {.p = p, .t = p->t, .v = p->scan->v, .dir = dir, .file = -1};
     uint64_t start_us = l.v->monotonic_us(l.v);
     bool found = false;
     *used = false;
+    *loaded = (struct loaded_checkpoint){.lsn = 0};
     int rc = open_file(&l) ? find_its_batch(&l, &found) : LS_OK;
     if (rc == LS_OK && found) {
         rc = read_rows(&l);
         if (rc == LS_OK) {
             *used = true;
-            c->lsn = l.h.lsn;
-            c->bytes = l.h.file_bytes;
-            c->epoch = l.h.epoch;
+            *loaded = (struct loaded_checkpoint){.lsn = l.h.lsn, .bytes = l.h.file_bytes, .epoch = l.h.epoch};
             p->report->checkpoint_state = LS_CHECKPOINT_USED;
         } else if (rc < 0) {
             rc = ignore(&l, rc == LOAD_UNREADABLE ? LS_CHECKPOINT_UNREADABLE : LS_CHECKPOINT_DAMAGED);
         }
     }
     if (!*used && rc == LS_OK) {
-        checkpoint_forget(c, p);
+        checkpoint_forget(p);
     }
     if (l.file >= 0) {
         (void)l.v->close(l.v, l.file);

@@ -1,9 +1,9 @@
 /*
- * What a sound log also keeps to, although no replay needs it: what batches say of the log before them, footers,
- * back-links, and the numbers of a transaction's enqueues. Replay itself judges all that state depends on.
+ * Rules that a sound log keeps although no replay needs them: durable_lsn and base of batches, footers, back-links, and
+ * the numbers of a transaction's enqueues. Replay itself checks everything that the state depends on.
  *
- * Of a chain that replay does not have (it is over, or began below the base and left nothing that counts) back-links
- * are not judged here. The replay in Python, which forgets nothing, judges those too.
+ * Back-links of a chain that replay does not have are not checked here: the chain has ended, or is an orphan. The
+ * replay in Python keeps all chains, and checks those too.
  */
 #include <stdio.h>
 #include <string.h>
@@ -97,13 +97,13 @@ static int check_link(const struct scan_batch *b, const struct record *r, uint64
                    (unsigned long long)r->prev, (unsigned long long)r->id, (unsigned long long)newest);
 }
 
-/* Copies and parts of a state follow one another, and what completes them follows them; all else passes over them. */
+/* Copies, parts of a state and the record that completes them are linked to one another. Other records skip them. */
 static int check_message(struct inspection *i, const struct scan_batch *b, const struct record *r) {
     struct checks *c = &i->checks;
     bool copied = (r->type == MESSAGE_START || r->type == MESSAGE_CHUNK) && (r->flags & FLAG_COPY) != 0;
     bool relocated = copied || r->type == MESSAGE_RELOCATED;
     if (r->type == MESSAGE_START && !copied) {
-        return LS_OK; /* its id is its own LSN, and prev is 0: the codec has seen to it */
+        return LS_OK; /* the codec has checked that its id is its LSN and prev is 0 */
     }
     bool follows_copy = relocated && c->copied_id == r->id && r->prev == c->copied_lsn;
     if (relocated) {
@@ -132,7 +132,7 @@ static int check_transaction(const struct inspection *i, const struct scan_batch
     return LS_OK;
 }
 
-/* A transaction's enqueues are numbered as they were made. What is not known of one that was moved is not judged. */
+/* A transaction's enqueues are numbered in order. After a relocation of the transaction the count is unknown. */
 static int check_number(const struct inspection *i, const struct scan_batch *b, const struct record *r, uint64_t tx_id,
                         uint32_t order_index, uint32_t count) {
     struct tx *tx = tx_id != 0 ? table_tx(i->replay.t, tx_id) : NULL;
@@ -142,7 +142,7 @@ static int check_number(const struct inspection *i, const struct scan_batch *b, 
     if (tx->started && tx->start_lsn == tx->id && order_index != tx->enqueue_count) {
         return wrong_number(b, r->lsn, "the number of an enqueue in its transaction", order_index, tx->enqueue_count);
     }
-    tx->enqueue_count = order_index + count; /* replay itself has no use for it */
+    tx->enqueue_count = order_index + count; /* replay does not use this count */
     return LS_OK;
 }
 

@@ -1,17 +1,16 @@
 /*
- * Whether two replays of one log came to the same: one from a checkpoint, one without it. Everything counts that the
- * store goes by afterwards; only times do not, which no decision uses, and which a checkpoint knows better.
+ * Compares two replays of one log, one from a checkpoint and one without it. Everything that the store uses later must
+ * agree. Only times may differ: no decision uses them, and a checkpoint has more of them.
  */
-#include "checkpoint/checkpoint.h"
-
 #include <stdio.h>
-#include <string.h>
 
-#include "store/store.h"
+#include "format/checkpoint.h"
+#include "inspect/inspect.h"
+#include "os/error.h"
 
 struct sides {
-    const ls_store *with;
-    const ls_store *without;
+    const struct state *with;
+    const struct state *without;
     ls_checkpoint_difference *d;
 };
 
@@ -44,18 +43,18 @@ static bool chunks_differ(const struct message *a, const struct message *b) {
 }
 
 /*
- * Replay keeps a place on a deleted queue until the log's end, and reckons with it what comes later to the message. The
- * store that the checkpoint is of has swept it, and reckons with less.
+ * Replay keeps a place on a deleted queue to the end of the log, and counts it into the growth of later changes. The
+ * store that took the checkpoint had swept the place, and counts less.
  */
-static bool reckoned(uint32_t with, uint32_t without) {
+static bool is_same_growth(uint32_t with, uint32_t without) {
     return with <= without && (without - with) % ROW_FOR_ID_BYTES == 0;
 }
 
 static bool growths_differ(const struct message *a, const struct message *b) {
     const struct message_extra none = {.chunks = NULL};
     const struct message_extra *x = a->extra != NULL ? a->extra : &none, *y = b->extra != NULL ? b->extra : &none;
-    return !reckoned(x->growth, y->growth) || !reckoned(x->work_state, y->work_state) || x->work_rows != y->work_rows ||
-           ((a->flags ^ b->flags) & MESSAGE_LOOSE) != 0;
+    return !is_same_growth(x->growth, y->growth) || !is_same_growth(x->work_state, y->work_state) ||
+           x->work_rows != y->work_rows || ((a->flags ^ b->flags) & MESSAGE_LOOSE) != 0;
 }
 
 static bool places_differ(struct message *a, struct message *b) {
@@ -95,13 +94,13 @@ static bool message_differs(const struct sides *s, struct message *a, struct mes
     } else if (work_differs(a, b)) {
         what = "the message's pending work";
     } else if (growths_differ(a, b)) {
-        what = "what the message is reckoned to take more when it is moved";
+        what = "how much the message grows when it is relocated";
     }
     return what != NULL && differ(s, a->id, 0, what);
 }
 
 static bool messages_differ(const struct sides *s) {
-    const struct table *t = &s->with->state.table, *u = &s->without->state.table;
+    const struct table *t = &s->with->table, *u = &s->without->table;
     for (uint32_t number = 0; number < t->message_slots; number++) {
         struct message *a = table_message(t, number);
         if ((a->flags & MESSAGE_FREE) != 0) {
@@ -109,7 +108,7 @@ static bool messages_differ(const struct sides *s) {
         }
         uint32_t other = table_find(u, a->id);
         if (other == INDEX_NONE) {
-            return differ(s, a->id, 0, "a message that the checkpoint has and the log has not");
+            return differ(s, a->id, 0, "a message that only the checkpoint has");
         }
         if (message_differs(s, a, table_message(u, other))) {
             return true;
@@ -118,7 +117,7 @@ static bool messages_differ(const struct sides *s) {
     for (uint32_t number = 0; t->message_count != u->message_count && number < u->message_slots; number++) {
         const struct message *b = table_message(u, number);
         if ((b->flags & MESSAGE_FREE) == 0 && table_find(t, b->id) == INDEX_NONE) {
-            return differ(s, b->id, 0, "a message that the log has and the checkpoint has not");
+            return differ(s, b->id, 0, "a message that only the log has");
         }
     }
     return false;
@@ -134,8 +133,8 @@ static bool run_differs(const struct sides *s, const struct queue *q, const stru
         if (a == NULL || b == NULL) {
             return (a != NULL || b != NULL) && differ(s, 0, q->id, "how many places the queue has");
         }
-        uint64_t id = table_message(&s->with->state.table, a->message)->id;
-        if (id != table_message(&s->without->state.table, b->message)->id) {
+        uint64_t id = table_message(&s->with->table, a->message)->id;
+        if (id != table_message(&s->without->table, b->message)->id) {
             return differ(s, id, q->id, "the queue's order");
         }
         cursor_step(&x);
@@ -144,12 +143,12 @@ static bool run_differs(const struct sides *s, const struct queue *q, const stru
 }
 
 static bool queues_differ(const struct sides *s) {
-    const struct table *t = &s->with->state.table, *u = &s->without->state.table;
+    const struct table *t = &s->with->table, *u = &s->without->table;
     for (uint32_t i = 0; i < t->queue_count; i++) {
         const struct queue *q = t->queues[i];
         const struct queue *r = q != NULL ? table_any_queue(u, q->id) : NULL;
         if (q != NULL && r == NULL && q->depth > 0) {
-            return differ(s, 0, q->id, "a queue that the log has not");
+            return differ(s, 0, q->id, "a queue that only the checkpoint has");
         }
         if (q != NULL && r != NULL && (q->locked != r->locked || q->deleted != r->deleted)) {
             return differ(s, 0, q->id, "the queue's locked places, or whether it was deleted");
@@ -161,14 +160,14 @@ static bool queues_differ(const struct sides *s) {
     for (uint32_t i = 0; i < u->queue_count; i++) {
         const struct queue *r = u->queues[i];
         if (r != NULL && table_any_queue(t, r->id) == NULL) {
-            return differ(s, 0, r->id, "a queue, or its deletion, that the checkpoint has not");
+            return differ(s, 0, r->id, "a queue, or its deletion, that only the log has");
         }
     }
     return false;
 }
 
 static bool transactions_differ(const struct sides *s) {
-    const struct table *t = &s->with->state.table, *u = &s->without->state.table;
+    const struct table *t = &s->with->table, *u = &s->without->table;
     for (uint32_t i = 0; i < t->tx_slots; i++) {
         const struct tx *a = t->txs[i];
         const struct tx *b = a != NULL ? table_tx(u, a->id) : NULL;
@@ -176,7 +175,7 @@ static bool transactions_differ(const struct sides *s) {
             continue;
         }
         if (b == NULL) {
-            return differ(s, a->id, 0, "a transaction that the log has not");
+            return differ(s, a->id, 0, "a transaction that only the checkpoint has");
         }
         const struct work *x = a->first, *y = b->first;
         while (x != NULL && y != NULL && x->lsn == y->lsn && x->order_index == y->order_index) {
@@ -188,28 +187,27 @@ static bool transactions_differ(const struct sides *s) {
             return differ(s, a->id, 0, "the transaction's state, records or work");
         }
     }
-    return t->tx_count != u->tx_count && differ(s, 0, 0, "a transaction that the checkpoint has not");
+    return t->tx_count != u->tx_count && differ(s, 0, 0, "a transaction that only the log has");
 }
 
 static bool segments_differ(const struct sides *s) {
-    const struct log *g = &s->with->log, *h = &s->without->log;
-    bool same = g->segment_count == h->segment_count;
-    for (size_t i = 0; same && i < g->segment_count; i++) {
-        const struct segment *a = g->segments[i], *b = h->segments[i];
-        same = a->first_lsn == b->first_lsn && a->live_records == b->live_records && a->live_bytes == b->live_bytes &&
-               a->largest_bytes == b->largest_bytes;
+    const struct state *a = s->with, *b = s->without;
+    bool same = a->segment_count == b->segment_count;
+    for (size_t i = 0; same && i < a->segment_count; i++) {
+        const struct live_segment *x = &a->segments[i], *y = &b->segments[i];
+        same = x->first_lsn == y->first_lsn && x->records == y->records && x->bytes == y->bytes &&
+               x->largest_bytes == y->largest_bytes;
     }
-    if (same && s->with->state.table.growth <= s->without->state.table.growth &&
-        s->with->state.table.loose_count == s->without->state.table.loose_count) {
+    if (same && a->table.growth <= b->table.growth && a->table.loose_count == b->table.loose_count) {
         return false;
     }
-    return differ(s, 0, 0, same ? "what admission reckons with" : "what lives in each segment");
+    return differ(s, 0, 0, same ? "the growth that admission expects" : "the live records of a segment");
 }
 
-int ls_checkpoint_compare(ls_store *with, ls_store *without, ls_checkpoint_difference *difference) {
+int checkpoint_compare(const struct state *with, const struct state *without, ls_checkpoint_difference *difference) {
     *difference = (ls_checkpoint_difference){.differs = 0};
     struct sides s = {.with = with, .without = without, .d = difference};
-    const ls_recovery *a = &with->state.report, *b = &without->state.report;
+    const ls_recovery *a = &with->report, *b = &without->report;
     if (a->base_lsn != b->base_lsn || a->end_lsn != b->end_lsn) {
         return fail(LS_OPTION, "the two were not read to the same end, so they cannot be compared");
     }

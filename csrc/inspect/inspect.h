@@ -1,12 +1,18 @@
-/* What inspect.c and inspect/check.c share. See inspect.c. */
+/*
+ * Inspection: the state of a log, without opening it. It takes no lock and writes nothing; it fills a struct state that
+ * the caller owns, and knows no store and no log that is written.
+ *
+ * Beside a writer the state is what was durable when the inspection was opened; after a close or a crash it is what an
+ * open would recover. The log is read in steps, so that the caller can show progress, limit the rate, or stop.
+ */
 #ifndef LOGSTORE_INSPECT_H
 #define LOGSTORE_INSPECT_H
 
+#include "inspect/tail.h"
 #include "read/reader.h"
 #include "replay/replay.h"
-#include "store/store.h"
 
-/* What the log must also keep to, though no replay needs it. */
+/* Rules that a sound log keeps although no replay needs them. */
 struct checks {
     uint64_t first_lsn; /* of the segment being read */
     uint32_t type_counts[TYPES_COUNTED];
@@ -21,18 +27,53 @@ struct checks {
 
 struct inspection {
     ls_reader *reader;
+    struct state *state;
     struct replay replay;
     struct checks checks;
+    size_t base_index; /* the first of the state's segments that is needed */
     int flags;
-    bool taken_over; /* the writer beside has its own batches; what its open did to older work is done here, too */
-    int result;      /* of the first failure, told again by every later step */
+    bool finished;   /* read to the end, and settled */
+    bool taken_over; /* the writer beside has batches of its own; what its open did to older work was done here, too */
+    int result;      /* of the first failure, which every later step repeats */
     ls_error failure;
     uint64_t staged;
     uint32_t queue_id_max;
     uint64_t start_us;
 };
 
-/* Before the record is replayed. LS_CORRUPT: it is not what stands before it in its batch, segment or chain. */
+/* The state is new. On failure *made is NULL. */
+int inspection_open(vfs *v, const char *store_dir, int flags, struct state *state, struct inspection **made);
+/* As ls_inspect_step. */
+int inspection_step(struct inspection *i, uint64_t bytes, uint64_t *lsn);
+void inspection_free(struct inspection *i); /* NULL will do; the state stays */
+
+/* ---- answers.c: after the last step ---- */
+
+void inspection_describe(const struct inspection *i, ls_inspection *into);
+/* The base that a writer would name: the first segment that is needed. */
+void inspection_advance_base(struct inspection *i);
+uint64_t inspection_base_lsn(const struct inspection *i);
+size_t inspection_segments(const struct inspection *i, ls_segment_info *into, size_t n); /* how many there are */
+/* LS_NO_MEMORY. Fills in all that tail_explain needs. */
+int inspection_take_tail(const struct inspection *i, struct tail_look *k);
+/* As ls_inspect_catalog. */
+int inspection_drop_queues(struct inspection *i, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id);
+
+/* Each fills up to n and gives the number that there are. */
+size_t inspection_queues(const struct table *t, ls_queue_info *into, size_t n);
+size_t inspection_transactions(const struct table *t, ls_open_tx *into, size_t n);
+int inspection_work(const struct table *t, uint64_t tx_id, ls_open_work *into, size_t n, size_t *count);
+size_t inspection_places(struct message *m, ls_message_place *into, size_t n);
+/* The next n live messages from *slot on, which is moved behind them. */
+size_t inspection_messages(const struct table *t, uint32_t *slot, ls_message_info *into, size_t n);
+
+/* ---- checkpoint_compare.c ---- */
+
+/* As ls_checkpoint_compare. */
+int checkpoint_compare(const struct state *with, const struct state *without, ls_checkpoint_difference *difference);
+
+/* ---- check.c: before the record is replayed. LS_CORRUPT: it contradicts its batch, segment or chain. ---- */
+
 int check_batch(struct inspection *i, const struct scan_batch *b);
 int check_record(struct inspection *i, const struct scan_batch *b, const struct record *r);
 

@@ -1,144 +1,66 @@
-/*
- * The tail explained: which chains need what lies in the oldest segment, what lives in every segment, and what moving it
- * all would come to. It looks at the table in slices, so that nobody waits for long; what changes between two slices may
- * be told as it was or as it is.
- */
-#include <assert.h>
+/* The tail explained, over a table. See tail.h. */
+#include "inspect/tail.h"
+
 #include <stdlib.h>
 #include <string.h>
 
+#include "format/format.h"
+#include "os/array.h"
+#include "os/error.h"
 #include "os/io.h"
-#include "store/store.h"
 
 enum { SLICE_MESSAGES = 4096, WINDOW_BYTES = 256 << 10 };
 
-struct candidate {
-    uint64_t lsn;
-    uint64_t id;
-    int kind;
-};
-
-struct look {
-    ls_store *store;
-    ls_tail *tail;
-    ls_tail_segment *segments; /* of the log, all of them */
-    size_t segment_count;
-    uint64_t base_end_lsn; /* of the oldest segment's span */
-    struct candidate *lowest;
-    size_t count;
-    size_t capacity;
-};
-
-static int take_segments(struct look *k) {
-    struct log *g = &k->store->log;
-    size_t all = g->segment_count + g->spare_count;
-    k->segments = calloc(all + 1, sizeof *k->segments);
-    if (k->segments == NULL) {
-        return fail_memory();
-    }
-    for (size_t i = 0; i < g->segment_count; i++) {
-        const struct segment *s = g->segments[i];
-        bool current = i + 1 == g->segment_count;
-        k->segments[k->segment_count++] = (ls_tail_segment){
-            .first_lsn = s->first_lsn,
-            .epoch = s->epoch,
-            .end_lsn = s->end_lsn != 0 ? s->end_lsn : g->end_lsn,
-            .live_bytes = s->live_bytes,
-            .live_records = s->live_records,
-            .state = i < g->base_index ? LS_SEGMENT_DEAD
-                     : current         ? LS_SEGMENT_CURRENT
-                                       : LS_SEGMENT_NEEDED,
-        };
-    }
-    size_t at = k->segment_count;
-    for (const struct segment *s = g->spares; s != NULL; s = s->next_spare) {
-        k->segments[at++] = (ls_tail_segment){.first_lsn = s->first_lsn, .state = LS_SEGMENT_SPARE};
-    }
-    uint64_t base_lsn = log_base_lsn(g);
-    *k->tail = (ls_tail){
-        .segment_size = g->segment_size,
-        .base_lsn = base_lsn,
-        .needed_lsn = g->end_lsn,
-        .durable_lsn = g->durable_lsn,
-        .next_lsn = g->end_lsn,
-        .live_bytes = log_live_bytes(g),
-        .segments = g->segment_count,
-        .spares = g->spare_count,
-        .held_segments = g->held_count,
-        .files_wanted = g->files_wanted,
-        .will_move = g->serving && spares_are_behind(g),
-    };
-    k->base_end_lsn = base_lsn + g->segment_size;
-    return LS_OK;
+static ls_tail_segment *segment_of(const struct tail_look *k, uint64_t lsn) {
+    size_t above = array_lower_bound(ls_tail_segment, k->segments, k->segment_count, first_lsn, lsn + 1);
+    ls_tail_segment *s = above > 0 ? &k->segments[above - 1] : NULL;
+    return s != NULL && lsn - s->first_lsn < k->tail->segment_size ? s : NULL;
 }
 
-static ls_tail_segment *segment_of(const struct look *k, uint64_t lsn) {
-    size_t low = 0, high = k->segment_count;
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        if (k->segments[middle].first_lsn <= lsn) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    return high > 0 && k->segments[low].first_lsn <= lsn && lsn - k->segments[low].first_lsn < k->tail->segment_size
-               ? &k->segments[low]
-               : NULL;
-}
-
-/* Keeps the lowest, in order. */
-static void note_candidate(struct look *k, uint64_t lsn, uint64_t id, int kind) {
+/* Keeps the candidates with the lowest LSNs, in order. */
+static void note_candidate(struct tail_look *k, uint64_t lsn, uint64_t id, int kind) {
     if (k->capacity == 0 || (k->count == k->capacity && lsn > k->lowest[k->count - 1].lsn)) {
         return;
     }
-    size_t low = 0, high = k->count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (k->lowest[middle].lsn < lsn) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    size_t low = array_lower_bound(struct tail_candidate, k->lowest, k->count, lsn, lsn);
     size_t kept = k->count < k->capacity ? k->count : k->capacity - 1;
     memmove(k->lowest + low + 1, k->lowest + low, (kept - low) * sizeof *k->lowest);
-    k->lowest[low] = (struct candidate){lsn, id, kind};
+    k->lowest[low] = (struct tail_candidate){lsn, id, kind};
     k->count = kept + 1;
 }
 
-/* One record that lives. */
+/* The live records of one message or transaction. */
 struct needs {
     uint64_t lowest_lsn;
     uint64_t bytes;
     uint64_t bytes_at_base;
 };
 
-static void need(struct look *k, struct needs *n, uint64_t lsn, uint64_t bytes, bool moved) {
+static void add_need(struct tail_look *k, struct needs *n, uint64_t lsn, uint64_t bytes, bool moved) {
     ls_tail_segment *s = moved ? segment_of(k, lsn) : NULL;
     if (s != NULL) {
         s->moved_bytes += bytes;
     }
     n->lowest_lsn = lsn < n->lowest_lsn ? lsn : n->lowest_lsn;
     n->bytes += bytes;
-    n->bytes_at_base += lsn >= k->tail->base_lsn && lsn < k->base_end_lsn ? bytes : 0;
+    n->bytes_at_base += lsn >= k->tail->base_lsn && lsn - k->tail->base_lsn < k->tail->segment_size ? bytes : 0;
 }
 
-static struct needs needs_of_message(struct look *k, const struct message *m) {
+static struct needs needs_of_message(struct tail_look *k, const struct message *m) {
     struct needs n = {.lowest_lsn = UINT64_MAX};
     const struct message_extra *x = m->extra;
     bool moved = message_start_lsn(m) != m->id;
-    need(k, &n, message_start_lsn(m), message_start_weight(m), moved);
+    add_need(k, &n, message_start_lsn(m), message_start_weight(m), moved);
     for (uint32_t i = 0; x != NULL && i < x->chunk_count; i++) {
-        need(k, &n, x->chunks[i].lsn, x->chunks[i].record_bytes, moved);
+        add_need(k, &n, x->chunks[i].lsn, x->chunks[i].record_bytes, moved);
     }
     for (uint32_t i = 0; x != NULL && i < x->part_count; i++) {
-        need(k, &n, x->parts[i].lsn, x->parts[i].record_bytes, moved);
+        add_need(k, &n, x->parts[i].lsn, x->parts[i].record_bytes, moved);
     }
     return n;
 }
 
-static void count_needs(struct look *k, const struct needs *n, uint64_t id, int kind) {
+static void count_needs(struct tail_look *k, const struct needs *n, uint64_t id, int kind) {
     k->tail->needed_lsn = n->lowest_lsn < k->tail->needed_lsn ? n->lowest_lsn : k->tail->needed_lsn;
     if (n->bytes_at_base == 0) {
         return;
@@ -149,34 +71,33 @@ static void count_needs(struct look *k, const struct needs *n, uint64_t id, int 
     note_candidate(k, n->lowest_lsn, id, kind);
 }
 
-static void look_at_messages(struct look *k) {
-    const struct table *t = &k->store->state.table;
+static void look_at_messages(struct tail_look *k) {
+    const struct table *t = k->table;
     for (uint32_t number = 0; number < t->message_slots; number++) {
         const struct message *m = table_message(t, number);
         if ((m->flags & MESSAGE_FREE) == 0) {
             struct needs n = needs_of_message(k, m);
             count_needs(k, &n, m->id, LS_HOLDER_MESSAGE);
         }
-        if (number % SLICE_MESSAGES == SLICE_MESSAGES - 1) { /* others get their turn */
-            log_let_go(&k->store->log);
-            log_take_back(&k->store->log);
+        if (number % SLICE_MESSAGES == SLICE_MESSAGES - 1 && k->yield != NULL) {
+            k->yield(k->context);
         }
     }
 }
 
-static void look_at_transactions(struct look *k) {
-    const struct table *t = &k->store->state.table;
+static void look_at_transactions(struct tail_look *k) {
+    const struct table *t = k->table;
     for (uint32_t i = 0; i < t->tx_slots; i++) {
         const struct tx *tx = t->txs[i];
         if (tx != NULL) {
             struct needs n = {.lowest_lsn = UINT64_MAX};
-            need(k, &n, tx->start_lsn, tx_start_bytes(tx), tx->start_lsn != tx->id);
+            add_need(k, &n, tx->start_lsn, tx_start_bytes(tx), tx->start_lsn != tx->id);
             count_needs(k, &n, tx->id, LS_HOLDER_TRANSACTION);
         }
     }
 }
 
-/* ---- who they are ---- */
+/* ---- the holders ---- */
 
 static const struct work *locking_work(const struct message *m, uint32_t queue_id) {
     const struct work *w = m->extra != NULL ? m->extra->work : NULL;
@@ -186,7 +107,7 @@ static const struct work *locking_work(const struct message *m, uint32_t queue_i
     return w;
 }
 
-static void tell_xid(ls_xid *into, const struct tx *tx) {
+void tail_copy_xid(ls_xid *into, const struct tx *tx) {
     into->format_id = tx->xid.format_id;
     into->gtrid_bytes = tx->xid.gtrid_bytes;
     into->bqual_bytes = tx->xid.bqual_bytes;
@@ -194,7 +115,8 @@ static void tell_xid(ls_xid *into, const struct tx *tx) {
 }
 
 static void add_item(ls_holder *h, int kind, uint32_t queue_id, uint64_t position, const struct tx *tx) {
-    _Static_assert(sizeof h->items / sizeof *h->items == LS_HOLDER_ITEMS_MAX, "as many as are told");
+    _Static_assert(sizeof h->items / sizeof *h->items == LS_HOLDER_ITEMS_MAX,
+                   "LS_HOLDER_ITEMS_MAX is the length of ls_holder.items");
     if (h->item_count < LS_HOLDER_ITEMS_MAX) {
         ls_holder_item *item = &h->items[h->item_count];
         *item = (ls_holder_item){.kind = kind, .queue_id = queue_id, .position = position};
@@ -202,13 +124,13 @@ static void add_item(ls_holder *h, int kind, uint32_t queue_id, uint64_t positio
             item->tx_id = tx->id;
             item->tx_state = tx->state;
             item->distributed = tx->distributed;
-            tell_xid(&item->xid, tx);
+            tail_copy_xid(&item->xid, tx);
         }
     }
     h->item_count++;
 }
 
-static void describe_message(struct look *k, struct message *m, ls_holder *h) {
+static void describe_message(struct tail_look *k, struct message *m, ls_holder *h) {
     struct needs n = needs_of_message(k, m);
     h->bytes = n.bytes;
     h->content_bytes = message_content_bytes(m);
@@ -238,17 +160,17 @@ static void describe_tx(const struct tx *tx, ls_holder *h) {
     h->distributed = tx->distributed;
     h->time_us = tx->started_us;
     h->prepared_us = tx->prepared_us;
-    tell_xid(&h->xid, tx);
+    tail_copy_xid(&h->xid, tx);
 }
 
-/* What is gone meanwhile is left out. */
-static size_t describe(struct look *k, ls_holder *holders) {
-    struct table *t = &k->store->state.table;
+/* Skips holders that have ended meanwhile. */
+static size_t describe(struct tail_look *k, ls_holder *holders) {
+    struct table *t = k->table;
     ls_tail_segment *counted = k->segments;
     size_t done = 0, segments = k->segment_count;
-    k->segment_count = 0; /* its bytes have been counted */
+    k->segment_count = 0; /* no bytes are counted again */
     for (size_t i = 0; i < k->count; i++) {
-        const struct candidate *c = &k->lowest[i];
+        const struct tail_candidate *c = &k->lowest[i];
         ls_holder *h = &holders[done];
         *h = (ls_holder){.id = c->id, .lsn = c->lsn, .kind = c->kind};
         uint32_t number = c->kind == LS_HOLDER_MESSAGE ? table_find(t, c->id) : INDEX_NONE;
@@ -266,7 +188,7 @@ static size_t describe(struct look *k, ls_holder *holders) {
     return done;
 }
 
-/* ---- since when: a record's batch says when it was written, and a copy when its message was enqueued ---- */
+/* ---- since when: a record's batch has the time of the write, an inline copy that of the message's enqueue ---- */
 
 struct window {
     vfs *v;
@@ -302,8 +224,8 @@ static uint64_t time_of_copy(struct window *w, const ls_holder *h) {
     return m.enqueue_time_us;
 }
 
-/* The file may be another segment's by now: then its batches do not validate, and the times stay unknown. */
-static void tell_times(struct window *w, ls_holder *holders, size_t n) {
+/* If the file has become another segment, its batches do not validate, and the times stay unknown. */
+static void fill_times(struct window *w, ls_holder *holders, size_t n) {
     uint64_t lsn = w->first_lsn + SEGMENT_HEADER_BYTES;
     size_t next = 0;
     while (next < n) {
@@ -327,50 +249,40 @@ static void tell_times(struct window *w, ls_holder *holders, size_t n) {
     }
 }
 
-static void add_times(struct look *k, ls_holder *holders, size_t n) {
-    struct log *g = &k->store->log;
-    struct window w = {.v = g->v, .first_lsn = k->tail->base_lsn};
+/* ---- all of it ---- */
+
+int tail_prepare(struct tail_look *k, size_t holders_max) {
+    k->capacity = holders_max;
+    k->lowest = calloc(holders_max + 1, sizeof *k->lowest);
+    return k->lowest == NULL ? fail_memory() : LS_OK;
+}
+
+void tail_free(struct tail_look *k) {
+    free(k->segments);
+    free(k->lowest);
+}
+
+size_t tail_explain(struct tail_look *k, ls_holder *holders) {
+    k->tail->needed_lsn = k->tail->next_lsn;
+    look_at_messages(k);
+    look_at_transactions(k);
+    return describe(k, holders);
+}
+
+void tail_add_times(const struct tail_look *k, ls_holder *holders, size_t n) {
+    struct window w = {.v = k->v, .first_lsn = k->tail->base_lsn};
     const ls_tail_segment *s = segment_of(k, w.first_lsn);
     char name[SEGMENT_NAME_BYTES];
     w.bytes = s != NULL && n > 0 ? malloc(WINDOW_BYTES) : NULL;
     if (w.bytes == NULL) {
         return;
     }
-    w.seed = format_segment_seed(g->uuid, w.first_lsn, s->epoch);
+    w.seed = format_segment_seed(k->uuid, w.first_lsn, s->epoch);
     format_segment_name(name, w.first_lsn);
-    const struct inspection *looked_at = k->store->inspection;
-    w.file = g->v->open(g->v, looked_at != NULL ? inspection_dir(looked_at) : g->dir, name, 0);
+    w.file = w.v->open(w.v, k->dir, name, 0);
     if (w.file >= 0) {
-        tell_times(&w, holders, n);
-        (void)g->v->close(g->v, w.file);
+        fill_times(&w, holders, n);
+        (void)w.v->close(w.v, w.file);
     }
     free(w.bytes);
-}
-
-int ls_tail_read(ls_store *store, ls_tail *tail, ls_tail_segment *segments, size_t n, size_t *count, ls_holder *holders,
-                 size_t holders_max, size_t *done) {
-    struct look k = {.store = store, .tail = tail, .capacity = holders_max};
-    k.lowest = calloc(holders_max + 1, sizeof *k.lowest);
-    *done = *count = 0;
-    if (k.lowest == NULL) {
-        return fail_memory();
-    }
-    int rc = store_look(store);
-    if (rc == LS_OK) {
-        rc = take_segments(&k);
-        if (rc == LS_OK) {
-            look_at_messages(&k);
-            look_at_transactions(&k);
-            *done = describe(&k, holders);
-        }
-        rc = store_leave(store, rc, LEAVE_QUIETLY);
-    }
-    if (rc == LS_OK) {
-        add_times(&k, holders, *done);
-        *count = (size_t)(tail->segments + tail->spares);
-        memcpy(segments, k.segments, (*count < n ? *count : n) * sizeof *segments);
-    }
-    free(k.segments);
-    free(k.lowest);
-    return rc;
 }

@@ -1,4 +1,4 @@
-/* Taking holds, keeping them alive, letting them go, and listing them: the reader's side. See hold.h. */
+/* Taking, renewing and releasing a hold, on the reader's side. See log/hold.h. */
 #include "log/hold.h"
 
 #include <errno.h>
@@ -9,6 +9,7 @@
 
 #include "os/error.h"
 #include "os/io.h"
+#include "read/hold_list.h"
 #include "read/reader.h"
 
 enum { LOCK_TRIES = 250, TAKE_TRIES = 16, PAUSE_NS = 2 * 1000 * 1000 };
@@ -19,7 +20,7 @@ struct ls_hold {
     vfs *v;
     char *store_dir;
     int dir;   /* holds/ */
-    int store; /* the directory above it */
+    int store; /* the store's directory */
     int file;
     struct meta meta;
     char entry[LS_HOLD_NAME_MAX + 6];
@@ -47,17 +48,17 @@ static int check_numbers(uint64_t lsn, uint64_t limit_bytes, uint64_t lasts_us) 
         return fail(LS_OPTION, "a hold's LSN is at most %llu", (unsigned long long)LSN_MAX);
     }
     if (limit_bytes == 0) {
-        return fail(LS_OPTION, "a hold's limit_bytes is at least 1: no hold keeps a log for ever");
+        return fail(LS_OPTION, "a hold's limit_bytes is at least 1: no hold is without limit");
     }
     if (lasts_us == 0 || lasts_us > LS_HOLD_DAYS_MAX * DAY_US) {
-        return fail(LS_OPTION, "a hold lasts for some time, at most %d days, and may be renewed", LS_HOLD_DAYS_MAX);
+        return fail(LS_OPTION, "a hold lasts more than 0 and at most %d days, and may be renewed", LS_HOLD_DAYS_MAX);
     }
     return LS_OK;
 }
 
 /* ---- the file ---- */
 
-/* A writer or another taker may have it for a moment. */
+/* A writer or another taker may have the lock for a moment. */
 static int lock_patiently(vfs *v, int file) {
     int rc = -EWOULDBLOCK;
     for (int i = 0; i < LOCK_TRIES && rc == -EWOULDBLOCK; i++) {
@@ -89,7 +90,7 @@ struct census {
     bool own_lives;
 };
 
-/* Clears away those whose owners are gone, the wanted name among them. */
+/* Removes holds without an owner, also one of the wanted name. */
 static int count_one(void *context, const char *entry) {
     struct census *census = context;
     if (!hold_is_name(entry)) {
@@ -103,7 +104,10 @@ static int count_one(void *context, const char *entry) {
     return 0;
 }
 
-/* The name is free, and there is room for one more. Who looks at a dead one has it locked for a moment. */
+/*
+ * Waits until the name is free and there is room for one more: another process may have a dead hold locked for a
+ * moment.
+ */
 static int find_room(ls_hold *h) {
     for (int i = 0;; i++) {
         struct census census = {h->v, h->dir, 0, h->entry, false};
@@ -116,10 +120,10 @@ static int find_room(ls_hold *h) {
         }
         if (i == TAKE_TRIES) {
             return census.own_lives ? fail(LS_BUSY,
-                                           "the hold %s of %s is taken by a process that lives; take another name, or "
-                                           "wait until that is done",
+                                           "the hold %s of %s belongs to a running process; take another name, or "
+                                           "wait until it is released",
                                            h->entry, h->store_dir)
-                                    : fail(LS_BUSY, "the store %s has %d holds, and no more are possible; release one",
+                                    : fail(LS_BUSY, "the store %s has %d holds, the most there may be; release one",
                                            h->store_dir, LS_HOLDS_MAX);
         }
         const struct timespec pause = {.tv_nsec = PAUSE_NS};
@@ -127,7 +131,10 @@ static int find_room(ls_hold *h) {
     }
 }
 
-/* Whole and locked before it has its name. With the takers' lock, so a file `new` is what a dead taker left. */
+/*
+ * The file is whole and locked before it gets its name. Needs the takers' lock, so a file `new` is left by a dead
+ * taker.
+ */
 static int make_file(ls_hold *h) {
     vfs *v = h->v;
     int rc = v->unlink(v, h->dir, "new");
@@ -164,9 +171,9 @@ static int place_hold(ls_hold *h) {
     return rc;
 }
 
-/* ---- what it can keep ---- */
+/* ---- confirming ---- */
 
-/* The base that readers find now, and the store's UUID. */
+/* The base that readers find now, and the UUID. */
 static int look_at_base(const ls_hold *h, struct ls_reader_info *info) {
     ls_reader *reader;
     int rc = ls_reader_open(h->v, h->store_dir, UINT64_MAX, &reader);
@@ -184,42 +191,9 @@ static int fail_passed(const ls_hold *h, uint64_t lsn, uint64_t base_lsn, const 
                 h->entry, h->store_dir, (unsigned long long)lsn, why, (unsigned long long)base_lsn);
 }
 
-struct oldest {
-    uint64_t first_lsn;
-};
-
-static int note_oldest(void *context, const char *name) {
-    struct oldest *oldest = context;
-    uint64_t first_lsn;
-    if (format_parse_segment_name(name, &first_lsn) && first_lsn < oldest->first_lsn) {
-        oldest->first_lsn = first_lsn;
-    }
-    return 0;
-}
-
-/* Where the log ended before the oldest segment that is there: all of it below is gone. 0 where nothing tells. */
-static uint64_t find_gone(vfs *v, int store, const struct meta *meta) {
-    struct oldest oldest = {.first_lsn = UINT64_MAX};
-    if (v->list(v, store, note_oldest, &oldest) != 0 || oldest.first_lsn == UINT64_MAX) {
-        return 0;
-    }
-    char name[SEGMENT_NAME_BYTES];
-    uint8_t bytes[SEGMENT_HEADER_BYTES];
-    struct segment_header header;
-    format_segment_name(name, oldest.first_lsn);
-    int file = v->open(v, store, name, 0);
-    int64_t got = file < 0 ? file : io_read(v, file, bytes, sizeof bytes, 0);
-    if (file >= 0) {
-        (void)v->close(v, file);
-    }
-    bool told = got >= 0 && format_get_segment_header(bytes, (size_t)got, meta->uuid, meta->segment_size,
-                                                      oldest.first_lsn, &header) == FORMAT_OK;
-    return told ? header.prev_end_lsn : 0;
-}
-
 /*
- * Whether another hold that counts now keeps what this one is to keep: a writer that looked before this one was in its
- * place saw the other, and one that looks later sees this one.
+ * Another honoured hold keeps the LSN of this one. A writer that looked before this hold had its name saw the other
+ * one, and a writer that looks later sees this one.
  */
 static int kept_by_another(const ls_hold *h, bool *kept) {
     ls_hold_info others[2 * LS_HOLDS_MAX];
@@ -231,13 +205,13 @@ static int kept_by_another(const ls_hold *h, bool *kept) {
         bool another = strlen(others[i].name) != own || memcmp(others[i].name, h->entry, own) != 0;
         *kept = *kept || (another && others[i].state == LS_HOLD_HONOURED && others[i].lsn <= h->hold.hold_lsn);
     }
-    *kept = *kept && find_gone(h->v, h->store, &h->meta) <= h->hold.hold_lsn;
+    *kept = *kept && holds_find_gone(h->v, h->store, &h->meta) <= h->hold.hold_lsn;
     return rc;
 }
 
 /*
- * Only what lies at or above a base that is found with the hold in its place, or what another hold keeps, is sure to be
- * kept by it. A hold that was too low counted for nothing meanwhile: having been raised, it is confirmed anew.
+ * A hold certainly keeps the log at or above the base that is read while the hold is in place, or at or above another
+ * honoured hold. A hold below that keeps nothing, so a raised one is confirmed again.
  */
 static int confirm(ls_hold *h, bool from_base) {
     ls_reader_info info;
@@ -318,7 +292,7 @@ int ls_hold_take(vfs *system, const char *store_dir, const char *name, uint64_t 
     return LS_OK;
 }
 
-/* Whether it still has its name: an operator may have removed it. */
+/* False if an operator has removed the file. */
 static bool has_its_name(const ls_hold *h) {
     int there = h->v->open(h->v, h->dir, h->entry, 0);
     if (there >= 0) {
@@ -333,7 +307,7 @@ int ls_hold_advance(ls_hold *h, uint64_t lsn, uint64_t lasts_us) {
         return rc;
     }
     if (lsn != 0 && lsn < h->hold.hold_lsn) {
-        return fail(LS_OPTION, "the hold %s is at LSN %llu: it goes forward only, and not to %llu", h->entry,
+        return fail(LS_OPTION, "the hold %s is at LSN %llu and cannot go back to %llu", h->entry,
                     (unsigned long long)h->hold.hold_lsn, (unsigned long long)lsn);
     }
     uint64_t before_us = h->hold.expires_us;
@@ -346,7 +320,7 @@ int ls_hold_advance(ls_hold *h, uint64_t lsn, uint64_t lasts_us) {
     }
     h->hold = wanted;
     bool removed = !has_its_name(h);
-    if (removed || h->v->now_us(h->v) >= before_us) { /* between the two it counted for nothing */
+    if (removed || h->v->now_us(h->v) >= before_us) { /* meanwhile nothing was kept */
         ls_reader_info info;
         rc = look_at_base(h, &info);
         if (rc == LS_OK && (removed || info.base_lsn > wanted.hold_lsn)) {
@@ -354,7 +328,7 @@ int ls_hold_advance(ls_hold *h, uint64_t lsn, uint64_t lasts_us) {
         }
         return rc;
     }
-    uint64_t gone_lsn = find_gone(h->v, h->store, &h->meta);
+    uint64_t gone_lsn = holds_find_gone(h->v, h->store, &h->meta);
     return gone_lsn <= wanted.hold_lsn ? LS_OK : fail_passed(h, wanted.hold_lsn, gone_lsn, "it had reached its limit");
 }
 
@@ -374,7 +348,7 @@ void ls_hold_release(ls_hold *h) {
         return;
     }
     if (h->file >= 0) {
-        /* Only what is still ours: what an operator removed may be another's by now. */
+        /* If an operator removed the file, the name may be another owner's now. */
         if (h->v->sync_file(h->v, h->file) != -ESTALE) {
             (void)h->v->unlink(h->v, h->dir, h->entry);
         }
@@ -392,136 +366,4 @@ void ls_hold_release(ls_hold *h) {
 
 int ls_hold_read(const ls_hold *h, uint64_t from_lsn, ls_reader **reader) {
     return reader_open_kept(h->v, h->store_dir, h->hold.hold_lsn, from_lsn, false, reader);
-}
-
-/* ---- listing ---- */
-
-struct list_of_holds {
-    vfs *v;
-    int store;
-    int dir;
-    struct meta meta;
-    uint64_t base_lsn; /* 0: not known */
-    uint64_t gone_lsn;
-    ls_hold_info *into;
-    size_t room;
-    size_t count;
-};
-
-/* Bytes of the segments that lie wholly below the base and not wholly below a hold. */
-struct tally {
-    uint64_t segment_size;
-    uint64_t base_lsn;
-    uint64_t hold_lsn;
-    uint64_t bytes;
-};
-
-static int add_segment(void *context, const char *name) {
-    struct tally *tally = context;
-    uint64_t first_lsn;
-    if (format_parse_segment_name(name, &first_lsn) && first_lsn < tally->base_lsn &&
-        first_lsn + tally->segment_size > tally->hold_lsn) {
-        tally->bytes += tally->segment_size;
-    }
-    return 0;
-}
-
-/* A shared lock, for a moment: it is not ours to clear away. */
-static int read_entry(const struct list_of_holds *list, int file, ls_hold_info *info) {
-    vfs *v = list->v;
-    int rc = v->lock(v, file, 0);
-    bool abandoned = rc == 0;
-    struct hold h;
-    enum format_result why = FORMAT_SHORT;
-    if (rc == 0 || rc == -EWOULDBLOCK) {
-        rc = hold_read(v, file, &h, &why);
-    }
-    if (rc < 0) {
-        return rc;
-    }
-    info->state = abandoned ? LS_HOLD_ABANDONED : LS_HOLD_DAMAGED;
-    if (why == FORMAT_OK) {
-        struct tally tally = {list->meta.segment_size, list->base_lsn, h.hold_lsn, 0};
-        rc = v->list(v, list->store, add_segment, &tally);
-        info->lsn = h.hold_lsn;
-        info->limit_bytes = h.limit_bytes;
-        info->created_us = h.created_us;
-        info->expires_us = h.expires_us;
-        struct hold_facts facts = {.now_us = v->now_us(v), .kept_bytes = tally.bytes, .gone_lsn = list->gone_lsn};
-        memcpy(facts.uuid, list->meta.uuid, UUID_BYTES);
-        info->state = abandoned ? info->state : hold_judge(&h, &facts);
-        info->kept_bytes = info->state == LS_HOLD_HONOURED ? tally.bytes : 0;
-    }
-    return rc < 0 ? rc : 0;
-}
-
-static int list_one(void *context, const char *entry) {
-    struct list_of_holds *list = context;
-    if (!hold_is_name(entry)) {
-        return 0;
-    }
-    int file = list->v->open(list->v, list->dir, entry, 0);
-    if (file < 0) {
-        return file == -ENOENT ? 0 : file; /* released meanwhile */
-    }
-    ls_hold_info info = {.state = 0};
-    memcpy(info.name, entry, strlen(entry) - 5);
-    int rc = read_entry(list, file, &info);
-    (void)list->v->close(list->v, file);
-    if (rc == 0) {
-        if (list->count < list->room) {
-            list->into[list->count] = info;
-        }
-        list->count++;
-    }
-    return rc;
-}
-
-static int by_name(const void *a, const void *b) {
-    return strcmp(((const ls_hold_info *)a)->name, ((const ls_hold_info *)b)->name);
-}
-
-static void read_base(struct list_of_holds *list) {
-    uint8_t bytes[HINT_BYTES];
-    struct hint hint;
-    int file = list->v->open(list->v, list->store, "HINT", 0);
-    if (file < 0) {
-        return;
-    }
-    int64_t got = io_read(list->v, file, bytes, sizeof bytes, 0);
-    (void)list->v->close(list->v, file);
-    if (got == HINT_BYTES && format_get_hint(bytes, sizeof bytes, &hint) == FORMAT_OK &&
-        memcmp(hint.uuid, list->meta.uuid, UUID_BYTES) == 0) {
-        list->base_lsn = hint.base_lsn;
-    }
-}
-
-int ls_holds(vfs *system, const char *store_dir, ls_hold_info *into, size_t n, size_t *count) {
-    struct list_of_holds list = {.v = system != NULL ? system : vfs_posix(), .dir = -1, .into = into, .room = n};
-    vfs *v = list.v;
-    *count = 0;
-    list.store = v->open_dir(v, store_dir);
-    if (list.store < 0) {
-        int code = list.store == -ENOENT || list.store == -ENOTDIR ? LS_NOT_A_STORE : LS_IO;
-        return fail_errno(code, -list.store, "the store directory %s cannot be opened", store_dir);
-    }
-    int rc = scan_read_meta(v, list.store, "META", &list.meta);
-    if (rc == LS_OK) {
-        read_base(&list);
-        list.gone_lsn = find_gone(v, list.store, &list.meta);
-        list.dir = v->open_subdir(v, list.store, "holds", 0);
-        int result = list.dir >= 0 ? v->list(v, list.dir, list_one, &list) : list.dir == -ENOENT ? 0 : list.dir;
-        rc = result == 0 ? LS_OK : fail_errno(LS_IO, -result, "the holds of %s cannot be read", store_dir);
-    }
-    if (list.dir >= 0) {
-        (void)v->close(v, list.dir);
-    }
-    (void)v->close(v, list.store);
-    if (rc == LS_OK) {
-        *count = list.count;
-        if (list.count > 1) {
-            qsort(into, list.count < n ? list.count : n, sizeof *into, by_name);
-        }
-    }
-    return rc;
 }

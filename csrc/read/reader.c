@@ -1,10 +1,10 @@
 /*
- * Reading a log without opening it: beside its writer, or after a close or a crash. Takes no lock but for a moment, to
- * see whether a writer lives; writes nothing; reads what is durable.
+ * Reads a log without opening it: beside its writer, or after a close or a crash. It writes nothing, reads only durable
+ * bytes, and holds the lock only for a moment, to see whether a writer lives.
  *
- * Beside a writer the hint says how far to read and where the base is. What is overtaken by the base while it is being
- * read may become another generation: it then fails to validate, the hint is read again, and the answer is "recycled",
- * never corruption and never another generation's bytes.
+ * Beside a writer the hint gives the end and the base. A segment that the base passes while it is read may be recycled.
+ * Its batches then fail to validate, the hint is read again, and the answer is LS_RECYCLED: never corruption, never
+ * bytes of the file's next use.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -39,14 +39,14 @@ static int look_for_writer(ls_reader *reader) {
     return LS_OK;
 }
 
-/* Since there was none. */
-static bool writer_has_come(ls_reader *reader) {
-    bool come = look_for_writer(reader) != LS_OK || reader->live;
+/* For a reader that found no writer at first. */
+static bool has_writer_now(ls_reader *reader) {
+    bool has_writer = look_for_writer(reader) != LS_OK || reader->live;
     reader->live = false;
-    return come;
+    return has_writer;
 }
 
-/* The writer rewrites it in place, so a torn one is read again. */
+/* The writer rewrites the hint in place, so a torn one is read again. */
 static bool read_hint(ls_reader *reader, struct hint *h) {
     vfs *v = reader->v;
     for (int i = 0; i < HINT_TRIES; i++) {
@@ -60,15 +60,15 @@ static bool read_hint(ls_reader *reader, struct hint *h) {
                 return true;
             }
         }
-        if (!reader->live && !writer_has_come(reader)) {
-            return false; /* nobody is about to write it */
+        if (!reader->live && !has_writer_now(reader)) {
+            return false; /* no writer will mend it */
         }
         pause_shortly();
     }
     return false;
 }
 
-/* Reads the header of the segment with this first LSN: its size, or -errno; *why says whether it is one. */
+/* Reads the header of the segment with this first LSN: the bytes read, or -errno. *why is FORMAT_OK if it is valid. */
 static int64_t read_header(const ls_reader *reader, uint64_t first_lsn, struct segment_header *header,
                            enum format_result *why) {
     char name[SEGMENT_NAME_BYTES];
@@ -102,8 +102,8 @@ static int note_next(void *context, const char *name) {
 }
 
 /*
- * The segment in which the kept LSN lies. Where the log ended at or below it, and went on further up with another
- * epoch, there need be no such segment: then it is the next one.
+ * First LSN of the segment in which the kept LSN lies. If the log ended at or below it and another epoch began further
+ * up, there may be no such segment; then it is the next one.
  */
 static uint64_t find_kept(const ls_reader *reader) {
     uint64_t from_lsn = reader->keep_lsn / reader->meta.segment_size * reader->meta.segment_size;
@@ -113,12 +113,12 @@ static uint64_t find_kept(const ls_reader *reader) {
     }
     struct segment_header header;
     enum format_result why = FORMAT_SHORT;
-    bool told = next.first_lsn > from_lsn && read_header(reader, next.first_lsn, &header, &why) >= 0 &&
-                why == FORMAT_OK && header.prev_end_lsn <= reader->keep_lsn;
-    return told ? next.first_lsn : from_lsn;
+    bool in_gap = next.first_lsn > from_lsn && read_header(reader, next.first_lsn, &header, &why) >= 0 &&
+                  why == FORMAT_OK && header.prev_end_lsn <= reader->keep_lsn;
+    return in_gap ? next.first_lsn : from_lsn;
 }
 
-/* A hold keeps what the base has passed since: the log then begins where the hold does. */
+/* If the base has passed the hold's LSN, the log begins at the hold. */
 static void begin_where_kept(const ls_reader *reader, struct hint *h) {
     if (reader->keep_lsn != 0 && reader->keep_lsn < h->base_lsn) {
         h->base_lsn = find_kept(reader);
@@ -126,8 +126,8 @@ static void begin_where_kept(const ls_reader *reader, struct hint *h) {
 }
 
 /*
- * A segment that the base has passed is gone with its name, or has become another: then what was to be read there is no
- * longer part of the log. A hold keeps it past the base; what is not readable under its name and header is damaged.
+ * A segment below the base may be removed or reused. A hold keeps it although the base has passed it: then it was
+ * recycled only if its file is gone or has another header, and anything else that is unreadable in it is damage.
  */
 static bool was_recycled(const ls_reader *reader, uint64_t lsn, uint64_t base_lsn) {
     if (base_lsn <= lsn || reader->keep_lsn == 0) {
@@ -152,15 +152,15 @@ static int fail_recycled(const ls_reader *reader, uint64_t base_lsn) {
 
 static int open_scan(ls_reader *reader, const struct hint *live) {
     struct scan *s = &reader->scan;
-    if (!s->rest) {
+    if (!s->permissive) {
         return scan_open(s, reader->v, reader->dir, &reader->meta, false, live);
     }
     struct hint h;
-    bool told = live == NULL && read_hint(reader, &h);
-    return scan_open_rest(s, reader->v, reader->dir, &reader->meta, live, told ? &h : NULL);
+    bool has_hint = live == NULL && read_hint(reader, &h);
+    return scan_open_permissive(s, reader->v, reader->dir, &reader->meta, live, has_hint ? &h : NULL);
 }
 
-/* Without a writer nothing says so beside the log; once its end is known it is read as if beside one. */
+/* Without a writer only the scan finds the end. Then the log is scanned again from the hold, as beside a writer. */
 static int begin_again_where_kept(ls_reader *reader) {
     struct scan *s = &reader->scan;
     const struct scan found = *s;
@@ -171,9 +171,9 @@ static int begin_again_where_kept(ls_reader *reader) {
     s->watermark_lsn = found.watermark_lsn;
     s->torn_bytes = found.torn_bytes;
     s->clean = found.clean;
-    ls_lsn_range lacks;
-    if (rc == LS_OK && s->rest && scan_missing(s, &lacks, 1) > 0 && lacks.first_lsn < found.base_lsn) {
-        return was_recycled(reader, lacks.first_lsn, found.base_lsn) ? fail_recycled(reader, found.base_lsn) : LS_OK;
+    ls_lsn_range missing;
+    if (rc == LS_OK && s->permissive && scan_missing(s, &missing, 1) > 0 && missing.first_lsn < found.base_lsn) {
+        return was_recycled(reader, missing.first_lsn, found.base_lsn) ? fail_recycled(reader, found.base_lsn) : LS_OK;
     }
     if (rc == LS_CORRUPT) {
         ls_error kept = *ls_last_error();
@@ -200,7 +200,7 @@ static int try_open(ls_reader *reader) {
     return rc;
 }
 
-/* The writer may come, go, or overtake us while we look; then what we saw says nothing and we look again. */
+/* A writer may open, close, or recycle segments while we read; then the result means nothing and we try again. */
 static bool worth_another_try(ls_reader *reader) {
     bool was_live = reader->live;
     struct hint before = reader->hint, now;
@@ -213,7 +213,7 @@ static bool worth_another_try(ls_reader *reader) {
     return !read_hint(reader, &now) || now.base_lsn != before.base_lsn || now.epoch != before.epoch;
 }
 
-/* Tries again while a writer is at work on what it looks at; one that is always faster is no damage. */
+/* Tries again while a writer changes what is read. If it always comes first, that is recycling, not damage. */
 static int open_patiently(ls_reader *reader) {
     int rc = try_open(reader);
     for (int i = 0; rc == LS_CORRUPT || rc == LS_IO; i++) {
@@ -233,20 +233,21 @@ static int open_patiently(ls_reader *reader) {
     return rc;
 }
 
-/* Beside a writer that recycles what we look for, a segment that is missing is no damage. */
-static int open_rest_patiently(ls_reader *reader) {
+/* Beside a writer that recycles segments, a missing one is no damage. */
+static int open_permissively(ls_reader *reader) {
     ls_error strict = *ls_last_error();
     for (int i = 0; i <= OPEN_TRIES; i++) {
         scan_close(&reader->scan);
-        reader->scan.rest = true;
+        reader->scan.permissive = true;
         int rc = try_open(reader);
         ls_error kept = *ls_last_error();
-        ls_lsn_range lacks = {.first_lsn = 0};
-        if (rc == LS_NO_MEMORY || (rc == LS_OK && scan_missing(&reader->scan, &lacks, 1) == 0)) {
+        ls_lsn_range missing = {.first_lsn = 0};
+        if (rc == LS_NO_MEMORY || (rc == LS_OK && scan_missing(&reader->scan, &missing, 1) == 0)) {
             return rc;
         }
         if (!worth_another_try(reader)) {
-            bool recycled = rc == LS_OK && reader->live && was_recycled(reader, lacks.first_lsn, reader->hint.base_lsn);
+            bool recycled =
+                rc == LS_OK && reader->live && was_recycled(reader, missing.first_lsn, reader->hint.base_lsn);
             return recycled      ? fail_recycled(reader, reader->hint.base_lsn)
                    : rc == LS_OK ? LS_OK
                                  : fail_again(rc == LS_CORRUPT ? &strict : &kept);
@@ -275,7 +276,7 @@ int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t 
     rc = rc == LS_OK ? scan_read_meta(made->v, made->dir, "META", &made->meta) : rc;
     if (rc == LS_OK) {
         rc = open_patiently(made);
-        rc = permissive && (rc == LS_CORRUPT || rc == LS_IO || rc == LS_VERSION) ? open_rest_patiently(made) : rc;
+        rc = permissive && (rc == LS_CORRUPT || rc == LS_IO || rc == LS_VERSION) ? open_permissively(made) : rc;
     }
     if (rc != LS_OK) {
         ls_error kept = *ls_last_error();
@@ -294,7 +295,7 @@ int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_rea
 int ls_reader_open_kept(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, ls_reader **reader) {
     *reader = NULL;
     if (keep_lsn == 0 || keep_lsn > LSN_MAX) {
-        return fail(LS_OPTION, "what is kept begins at an LSN from 1 to %llu", (unsigned long long)LSN_MAX);
+        return fail(LS_OPTION, "keep_lsn is 1 to %llu", (unsigned long long)LSN_MAX);
     }
     return reader_open_kept(system != NULL ? system : vfs_posix(), store_dir, keep_lsn, from_lsn, false, reader);
 }
@@ -303,7 +304,7 @@ int ls_reader_open_permissive(vfs *system, const char *store_dir, uint64_t keep_
                               ls_reader **reader) {
     *reader = NULL;
     if (keep_lsn > LSN_MAX) {
-        return fail(LS_OPTION, "what is kept begins at an LSN up to %llu", (unsigned long long)LSN_MAX);
+        return fail(LS_OPTION, "keep_lsn is at most %llu", (unsigned long long)LSN_MAX);
     }
     return reader_open_kept(system != NULL ? system : vfs_posix(), store_dir, keep_lsn, from_lsn, true, reader);
 }
@@ -360,7 +361,7 @@ int reader_judge(ls_reader *reader, int rc, uint64_t lsn) {
     ls_error kept = *ls_last_error();
     struct hint now;
     bool hinted = read_hint(reader, &now);
-    if (!reader->live) { /* a writer of a later epoch has come since, or there was none to overtake us */
+    if (!reader->live) { /* only a writer of a later epoch can have recycled anything */
         hinted = hinted && now.epoch > reader->scan.epoch_max;
     } else if (rc == LS_CORRUPT && !hinted) {
         return fail(LS_LOCKED,
@@ -381,7 +382,7 @@ int reader_next(ls_reader *reader, struct scan_batch *b) {
         if (!reader->permissive || (rc != LS_CORRUPT && rc != LS_IO)) {
             return rc;
         }
-        scan_give_up_segment(&reader->scan);
+        scan_skip_segment(&reader->scan);
     }
 }
 

@@ -1,6 +1,6 @@
 /*
- * Walking a log: which files are segments, where the log begins and ends, and every accepted batch in between.
- * Torn versus corrupt is decided here and nowhere else, by docs/format.md section 1 and docs/recovery.md.
+ * Scanning a log: which files are segments, where the log begins and ends, and every accepted batch in between.
+ * The table in verdict.c decides between torn and corrupt, by docs/format.md section 1 and docs/recovery.md.
  *
  * It reads and never writes. Recovery uses it under the lock; readers use it beside a writer.
  */
@@ -14,8 +14,8 @@
 #include "os/vfs.h"
 
 enum scan_state {
-    SCAN_SPARE,   /* no valid header, and no batch record that validates for the name */
-    SCAN_DAMAGED, /* no valid header, but batch records */
+    SCAN_SPARE,  /* no valid header, and no batch record that validates for the name */
+    SCAN_TRACES, /* no valid header, but batch records */
     SCAN_VALID,
 };
 
@@ -24,10 +24,10 @@ struct scan_ahead;
 struct scan_file {
     uint64_t first_lsn;
     enum scan_state state;
-    enum format_result why; /* the header is not valid */
+    enum format_result why; /* result of decoding the header */
     bool in_log;            /* on the chain of prev_end_lsn, at or above the base */
-    uint64_t end_lsn;       /* of the log's part, where a later header says so; else 0 */
-    uint64_t bytes;         /* of the file; a segment is of full size before its header is written */
+    uint64_t end_lsn;       /* of the log's part in it, if a later header gives it; else 0 */
+    uint64_t bytes;         /* of the file, which has its full size before its header is written */
     struct segment_header header;
 };
 
@@ -35,13 +35,13 @@ struct scan {
     vfs *v;
     int dir;
     struct meta meta;
-    uint64_t closed_lsn; /* where CLOSED says that it was closed in order; 0: unknown */
+    uint64_t closed_lsn; /* end_lsn of a usable CLOSED; 0: none */
     bool want_direct;    /* read the last segment past the page cache */
     bool direct;         /* ... and that was possible */
     bool all_direct;     /* ... and every other, where that is possible */
     bool file_direct;    /* the open file is read past the page cache */
-    bool rest;           /* files that cannot be read are passed over */
-    uint64_t limit_lsn;  /* beside a writer: read below it only; 0: to the end */
+    bool permissive;     /* unreadable files are ignored */
+    uint64_t limit_lsn;  /* beside a writer: durable_lsn of its hint; 0: read to the end */
 
     struct scan_file *files; /* by first_lsn */
     size_t count;
@@ -51,14 +51,14 @@ struct scan {
 
     uint64_t base_lsn;
     uint64_t end_lsn;
-    uint64_t seen_lsn; /* where accepted batches end, also those of a last segment that was left out */
+    uint64_t seen_lsn; /* end of the accepted batches, also of a last segment that was set aside */
     uint64_t watermark_lsn;
     uint64_t epoch_max;
-    uint64_t moved_epoch; /* the newest that headers name in files since renamed; 0: none */
-    uint64_t moved_lsn;   /* end of the segment that it named */
+    uint64_t moved_epoch; /* newest epoch in the headers of renamed files; 0: none */
+    uint64_t moved_lsn;   /* end of the segment that this header names */
     uint64_t torn_bytes;
-    uint64_t missing_lsn; /* first LSN of the segment at which the chain breaks; 0: it does not */
-    uint64_t broken_lsn;  /* of the last record that made a batch unacceptable; 0: none but batch records */
+    uint64_t missing_lsn; /* first LSN of the segment at which the chain breaks; 0: the chain is whole */
+    uint64_t broken_lsn;  /* of the last invalid record behind a batch record; 0: none */
     bool clean;
 
     /* the window onto one file */
@@ -73,7 +73,7 @@ struct scan {
     size_t next_file;
     uint64_t next_lsn;
     uint64_t bytes_read;
-    struct scan_ahead *ahead; /* another thread reads what scan_next gives; NULL: none does */
+    struct scan_ahead *ahead; /* thread that reads ahead for scan_next; NULL: none */
 };
 
 struct scan_batch {
@@ -85,42 +85,44 @@ struct scan_batch {
     bool is_close; /* the batch of an orderly close */
 };
 
-/* Only which files there are. */
+/* Lists the files only. */
 int scan_list(struct scan *s, vfs *v, int dir, const struct meta *meta);
-/* Everything up to knowing base, end and watermark. LS_CORRUPT, LS_VERSION, LS_NOT_A_STORE, LS_IO, LS_NO_MEMORY. */
+/* Finds base, end and watermark. LS_CORRUPT, LS_VERSION, LS_NOT_A_STORE, LS_IO, LS_NO_MEMORY. */
 int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool want_direct, const struct hint *live);
 /*
- * Of a log that scan_open refuses: whatever segments can be read, though others or their headers cannot. LS_CORRUPT only if
- * there is none. It takes no part in opening a store. Without a writer, what the last one's hint says of base and end is
- * taken into account (NULL: there is none).
+ * For a log that scan_open refuses: all segments that can be read, although others or their headers cannot. LS_CORRUPT
+ * only if there is none. An open never uses it. Without a writer it believes base and end in the last writer's hint
+ * (NULL: none).
  */
-int scan_open_rest(struct scan *s, vfs *v, int dir, const struct meta *meta, const struct hint *live,
-                   const struct hint *last_writer);
-/* The parts between base and watermark that no readable segment holds. Fills up to n of them; the result is their number. */
+int scan_open_permissive(struct scan *s, vfs *v, int dir, const struct meta *meta, const struct hint *live,
+                         const struct hint *last_writer);
+/*
+ * The ranges between base and watermark that no readable segment holds. Fills up to n and returns how many there are.
+ */
 size_t scan_missing(const struct scan *s, ls_lsn_range *into, size_t n);
-/* On to the next segment, since the next batch cannot be read: the log's part of this one ends here. */
-void scan_give_up_segment(struct scan *s);
-/* From the base on. LS_END after the last accepted batch. Records inside are verified already. */
+/* The next batch cannot be read: the log's part of this segment ends here, and scan_next continues in the next one. */
+void scan_skip_segment(struct scan *s);
+/* The next batch, from the base on; its records are verified. LS_END after the last accepted batch. */
 int scan_next(struct scan *s, struct scan_batch *b);
 /*
- * From here on another thread reads and verifies what scan_next will give: only scan_next may be called until that is
- * stopped, which scan_close does not do. It changes nothing but who waits; what cannot be had is done without.
+ * Another thread reads and verifies the batches for scan_next. Until it is stopped, call only scan_next; scan_close
+ * does not stop it. Results are the same as without it. If no thread or memory can be had, nothing happens.
  */
 void scan_ahead_start(struct scan *s);
 void scan_ahead_stop(struct scan *s);
-/* From the first batch that ends beyond this LSN instead of from the base. */
+/* Continues with the first batch that ends beyond this LSN. */
 void scan_seek(struct scan *s, uint64_t lsn);
-/* First LSN of the epoch after one that may have handed out ids up to its limit beyond `lsn`. */
+/* First LSN of the epoch after one that may have assigned LSNs up to max_undurable_bytes beyond `lsn`. */
 uint64_t scan_first_beyond(const struct meta *meta, uint64_t lsn);
 /* Back to the base. */
 void scan_rewind(struct scan *s);
-/* The accepted batch that stands at `lsn`, and goes on behind it; *found says whether there is one. */
+/* The accepted batch at `lsn`, if *found; the scan then continues behind it. */
 int scan_from_batch(struct scan *s, uint64_t lsn, struct scan_batch *b, bool *found);
 void scan_close(struct scan *s);
 /* Everything below this LSN is known durable: damage there is corruption. */
 void scan_raise_watermark(struct scan *s, uint64_t lsn);
 
-/* META, as LS_NOT_A_STORE, LS_VERSION or LS_CORRUPT where it is not one. `name`: META or META.new. */
+/* Reads META or META.new. LS_NOT_A_STORE, LS_VERSION, LS_CORRUPT, LS_IO. */
 int scan_read_meta(vfs *v, int dir, const char *name, struct meta *m);
 
 /* Steps through a verified batch: the record at *offset (from the batch's start), or false at its end. */

@@ -1,13 +1,13 @@
 /*
  * Reading ahead: while one thread replays, another reads and verifies what comes next.
  *
- * It does with a scan of its own, a copy that began where the first one stood, exactly what scan_next would do, and
- * hands over windows full of accepted batches. It never judges: where anything is not as it should be (a batch that is
- * not accepted, a file that cannot be read, no memory) it stops, and whoever takes what it gave goes on alone from there,
- * meets the same, and says so. So what is accepted, and every error, is as without it.
+ * The second thread has a scan of its own, a copy of the first. It does what scan_next would do, and hands over windows
+ * full of accepted batches. It never judges: at anything unusual (an invalid batch, an unreadable file, no memory) it
+ * stops. The first thread continues alone from there, meets the same, and reports it. So results and errors are as
+ * without it.
  *
- * What always holds
- *   - a window belongs to one of the two: it is filled, then taken, then free again, under `lock`;
+ * Invariants
+ *   - a window belongs to one thread at a time: it is filled, then taken, then free again, under `lock`;
  *   - windows are taken in the order in which they were filled, and batches stand in them in the order of the log;
  *   - the first scan is not touched by the second thread; both read its list of files, which does not change.
  */
@@ -20,9 +20,9 @@
 
 enum {
     WINDOWS = 3,
-    FILL_BYTES = 1 << 20,   /* read at once: what was verified is still near when it is replayed */
-    BATCHES_AT_MOST = 4096, /* in a window */
-    WORTH_BYTES = 4 << 20,  /* a shorter log is read by one */
+    FILL_BYTES = 1 << 20,    /* read at once, so that verified bytes are still in the CPU cache at replay */
+    BATCHES_MAX = 4096,      /* in a window */
+    LOG_BYTES_MIN = 4 << 20, /* a shorter log is read by one thread */
 };
 
 struct ahead_window {
@@ -40,16 +40,16 @@ struct scan_ahead {
     struct ahead_window windows[WINDOWS];
     size_t capacity;                   /* bytes of each */
     uint64_t filled;                   /* windows, ever: windows[filled % WINDOWS] is filled next */
-    uint64_t taken;                    /* ... and freed */
-    const struct ahead_window *taking; /* the first thread's, as is `next`; NULL: none */
-    size_t next;                       /* batch of that window */
-    bool ended;                        /* nothing more will be filled */
-    bool unwanted;                     /* the other side has gone */
+    uint64_t taken;                    /* windows freed, ever */
+    const struct ahead_window *taking; /* window of the first thread; NULL: none */
+    size_t next;                       /* batch in that window that the first thread takes next */
+    bool ended;                        /* the second thread fills no more */
+    bool stopping;                     /* the first thread wants no more */
 };
 
 /* ---- filling, in the second thread ---- */
 
-/* Whether the whole of the next batch, and a valid record of it, is in the window already. */
+/* The next batch is whole in the window, and its batch record is valid. */
 static bool has_next(const struct scan *s) {
     const struct scan_file *f = &s->files[s->next_file];
     uint64_t offset = s->next_lsn - f->first_lsn;
@@ -64,7 +64,7 @@ static bool has_next(const struct scan *s) {
            b.bytes <= s->window_at + s->window_bytes - offset;
 }
 
-/* The scan goes on in this memory: what was read beyond the last batch moves there. */
+/* The scan continues in this memory: bytes that were read beyond the last batch move there. */
 static void change_window(struct scan *s, uint8_t *memory) {
     uint64_t offset = s->next_lsn - s->files[s->next_file].first_lsn, from = offset / BLOCK_BYTES * BLOCK_BYTES;
     uint64_t end = s->window_at + s->window_bytes;
@@ -79,7 +79,7 @@ static void change_window(struct scan *s, uint8_t *memory) {
     s->window_at = from;
 }
 
-/* The disk has something to do while this segment is looked at. */
+/* The kernel reads the next segment while this one is verified. */
 static void announce_next(const struct scan *s) {
     size_t next = s->next_file + 1;
     while (next <= s->last && !s->files[next].in_log) {
@@ -98,11 +98,11 @@ static void announce_next(const struct scan *s) {
     }
 }
 
-/* Reads until the next batch is there, or nothing can be added; then all that are accepted. false: there is none. */
+/* Reads until the next batch is there or nothing can be added, then takes all valid batches. False: there is none. */
 static bool fill(struct scan *s, struct ahead_window *w, size_t capacity) {
     w->count = 0;
     s->bytes_read = 0;
-    if (!scan_goes_on(s)) {
+    if (!scan_has_next(s)) {
         return false;
     }
     bool fresh = s->file < 0 || s->file_index != s->next_file;
@@ -116,16 +116,16 @@ static bool fill(struct scan *s, struct ahead_window *w, size_t capacity) {
     bool more = true;
     while (more && (!has_next(s) || s->bytes_read == 0)) {
         size_t room = capacity - s->window_bytes;
-        more = scan_read_on(s, room < FILL_BYTES ? room : FILL_BYTES);
+        more = scan_fill_window(s, room < FILL_BYTES ? room : FILL_BYTES);
     }
     enum format_result why = FORMAT_OK;
-    while (w->count < BATCHES_AT_MOST && has_next(s)) {
+    while (w->count < BATCHES_MAX && has_next(s)) {
         struct scan_batch *b = &w->batches[w->count];
         if (scan_accept_next(s, b, &why) != LS_OK || why != FORMAT_OK) {
             break;
         }
         w->count++;
-        if (!scan_goes_on(s)) {
+        if (!scan_has_next(s)) {
             break;
         }
     }
@@ -136,7 +136,7 @@ static bool fill(struct scan *s, struct ahead_window *w, size_t capacity) {
 static void *read_ahead(void *context) {
     struct scan_ahead *a = context;
     (void)pthread_mutex_lock(&a->lock);
-    while (!a->unwanted && !a->ended) {
+    while (!a->stopping && !a->ended) {
         if (a->filled - a->taken == WINDOWS) {
             (void)pthread_cond_wait(&a->changed, &a->lock);
             continue;
@@ -153,7 +153,7 @@ static void *read_ahead(void *context) {
     return NULL;
 }
 
-/* ---- life ---- */
+/* ---- starting and stopping ---- */
 
 static void free_ahead(struct scan_ahead *a) {
     for (size_t i = 0; i < WINDOWS; i++) {
@@ -168,7 +168,7 @@ static struct scan_ahead *new_ahead(const struct scan *s) {
     if (a == NULL) {
         return NULL;
     }
-    /* A batch that began in the window before, and as much again. */
+    /* the rest of a batch that began in the window before, and one read */
     a->capacity = (size_t)format_batch_bytes_max(s->meta.segment_size) / BLOCK_BYTES * BLOCK_BYTES;
     a->capacity += 2 * (size_t)BLOCK_BYTES + FILL_BYTES;
     a->own = *s;
@@ -181,7 +181,7 @@ static struct scan_ahead *new_ahead(const struct scan *s) {
     bool ready = true;
     for (size_t i = 0; i < WINDOWS; i++) {
         a->windows[i].memory = aligned_alloc(BLOCK_BYTES, a->capacity);
-        a->windows[i].batches = calloc(BATCHES_AT_MOST, sizeof *a->windows[i].batches);
+        a->windows[i].batches = calloc(BATCHES_MAX, sizeof *a->windows[i].batches);
         ready = ready && a->windows[i].memory != NULL && a->windows[i].batches != NULL;
     }
     if (!ready) {
@@ -192,7 +192,7 @@ static struct scan_ahead *new_ahead(const struct scan *s) {
 }
 
 void scan_ahead_start(struct scan *s) {
-    struct scan_ahead *a = s->end_lsn - s->next_lsn >= WORTH_BYTES ? new_ahead(s) : NULL;
+    struct scan_ahead *a = s->end_lsn - s->next_lsn >= LOG_BYTES_MIN ? new_ahead(s) : NULL;
     if (a == NULL) {
         return;
     }
@@ -220,7 +220,7 @@ void scan_ahead_stop(struct scan *s) {
         return;
     }
     (void)pthread_mutex_lock(&a->lock);
-    a->unwanted = true;
+    a->stopping = true;
     (void)pthread_cond_signal(&a->changed);
     (void)pthread_mutex_unlock(&a->lock);
     (void)pthread_join(a->thread, NULL);
@@ -235,7 +235,7 @@ void scan_ahead_stop(struct scan *s) {
 
 /* ---- taking, in the first thread ---- */
 
-/* A window whose batches have all been taken is given back; waits for the next. NULL: the second thread has ended. */
+/* Gives back a window whose batches have all been taken, and waits for the next. NULL: the second thread has ended. */
 static const struct ahead_window *wait_for_window(struct scan *s, struct scan_ahead *a) {
     (void)pthread_mutex_lock(&a->lock);
     if (a->taking != NULL) {
@@ -262,6 +262,6 @@ bool scan_ahead_take(struct scan *s, struct scan_batch *b) {
         return false;
     }
     *b = w->batches[a->next++];
-    assert(b->lsn == s->next_lsn); /* both go the same way */
+    assert(b->lsn == s->next_lsn); /* both scans visit the same batches */
     return true;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "read/damage.h"
+#include "os/array.h"
 #include "os/error.h"
 #include "os/io.h"
 
@@ -38,7 +39,7 @@ static int open_file(struct scan *s, size_t index, bool direct) {
     return 0;
 }
 
-/* The last segment is read past the page cache when that is wanted and possible; all others through it. */
+/* Reads the last segment past the page cache if wanted and possible, and all others through it. */
 int scan_open_segment(struct scan *s, size_t index) {
     if (s->file >= 0 && s->file_index == index) {
         return LS_OK;
@@ -59,7 +60,6 @@ int scan_open_segment(struct scan *s, size_t index) {
     return LS_OK;
 }
 
-/* Bytes from `offset` on: as many as asked if the segment has them. *available says how many there are. */
 int scan_look(struct scan *s, uint64_t offset, size_t bytes, const uint8_t **at, size_t *available) {
     if (offset < s->window_at || offset + bytes > s->window_at + s->window_bytes) {
         uint64_t from = offset / BLOCK_BYTES * BLOCK_BYTES;
@@ -80,7 +80,7 @@ int scan_look(struct scan *s, uint64_t offset, size_t bytes, const uint8_t **at,
     return LS_OK;
 }
 
-bool scan_read_on(struct scan *s, size_t bytes) {
+bool scan_fill_window(struct scan *s, size_t bytes) {
     uint64_t from = s->window_at + s->window_bytes;
     uint64_t left = s->meta.segment_size > from ? s->meta.segment_size - from : 0;
     size_t room = s->window_capacity - s->window_bytes, want = bytes < room ? bytes : room;
@@ -105,7 +105,6 @@ bool scan_record(const struct scan_batch *b, uint32_t *offset, struct record *r)
     return true;
 }
 
-/* Whether a batch record stands at lsn and validates by itself. */
 enum format_result scan_batch_record(const uint8_t *at, size_t available, uint64_t lsn, uint64_t epoch, uint64_t seed,
                                      struct batch *b) {
     struct record r;
@@ -119,7 +118,7 @@ enum format_result scan_batch_record(const uint8_t *at, size_t available, uint64
     return result;
 }
 
-/* All of a batch: its record, and every record inside its count and bytes. */
+/* Verifies every record inside the batch's count and bytes. */
 static enum format_result verify_batch(const uint8_t *at, uint64_t lsn, uint64_t seed, struct batch *b,
                                        uint64_t *broken_lsn) {
     uint32_t offset = BATCH_RECORD_BYTES, count = 0;
@@ -141,7 +140,6 @@ static enum format_result verify_batch(const uint8_t *at, uint64_t lsn, uint64_t
     return count == b->count ? FORMAT_OK : FORMAT_MALFORMED;
 }
 
-/* *why is FORMAT_OK if an accepted batch stands there, which ends at or below end_lsn. */
 int scan_accept_batch(struct scan *s, size_t index, uint64_t lsn, uint64_t end_lsn, struct scan_batch *b,
                       enum format_result *why) {
     const struct scan_file *f = &s->files[index];
@@ -194,15 +192,9 @@ static int add_file(void *context, const char *name) {
     if (!format_parse_segment_name(name, &first_lsn)) {
         return 0;
     }
-    if (s->count == s->capacity) {
-        size_t capacity = s->capacity == 0 ? 64 : 2 * s->capacity;
-        struct scan_file *files = realloc(s->files, capacity * sizeof *files);
-        if (files == NULL) {
-            listing->no_memory = true;
-            return 1;
-        }
-        s->files = files;
-        s->capacity = capacity;
+    if (!array_grow(&s->files, &s->capacity, s->count, 1)) {
+        listing->no_memory = true;
+        return 1;
     }
     s->files[s->count] = (struct scan_file){.first_lsn = first_lsn};
     s->count++;
@@ -230,16 +222,16 @@ int scan_read_header(struct scan *s, size_t index) {
     }
     f->why =
         format_get_segment_header(s->window, (size_t)got, s->meta.uuid, s->meta.segment_size, f->first_lsn, &f->header);
-    if (f->why == FORMAT_NEWER && !s->rest) {
-        return scan_fail_newer(f->first_lsn);
-    }
-    f->state = f->why == FORMAT_OK && f->first_lsn < LSN_MAX - 2 * s->meta.segment_size ? SCAN_VALID : SCAN_SPARE;
-    return LS_OK;
+    bool valid = f->why == FORMAT_OK && f->first_lsn < LSN_MAX - 2 * s->meta.segment_size;
+    enum found found = valid ? FOUND_HEADER : f->why == FORMAT_NEWER ? FOUND_NEWER : FOUND_BAD_HEADER;
+    const struct verdict_row *row = verdict_of(found, 0);
+    f->state = row->verdict == VERDICT_ACCEPTED ? SCAN_VALID : SCAN_SPARE;
+    return s->permissive ? LS_OK : scan_refuse(s, row, f->first_lsn, f->first_lsn, f->why);
 }
 
 /*
- * A header that is valid for another name: the file was renamed, and its new header is not there yet. Where an open took
- * over the last epoch's segment, nothing else says that this epoch was.
+ * A header that is valid for another name belongs to a file that was renamed and has no new header yet. If an open took
+ * over the last epoch's segment, this header alone shows that the epoch existed.
  */
 static void note_moved(struct scan *s, const struct scan_file *f) {
     const struct segment_header *h = &f->header;
@@ -265,12 +257,12 @@ int scan_list_files(struct scan *s) {
     }
     for (size_t i = 0; i < s->count; i++) {
         int error = open_file(s, i, false);
-        if (error != 0 && s->rest) {
+        if (error != 0 && s->permissive) {
             s->files[i].state = SCAN_SPARE;
             continue;
         }
         if (error == ENOENT && s->limit_lsn != 0) {
-            s->files[i].state = SCAN_SPARE; /* recycled while we looked */
+            s->files[i].state = SCAN_SPARE; /* recycled since the listing */
             continue;
         }
         if (error != 0) {
@@ -279,7 +271,7 @@ int scan_list_files(struct scan *s) {
             return fail_errno(LS_IO, error, "segment %s cannot be opened", name);
         }
         rc = scan_read_header(s, i);
-        if (rc == LS_IO && s->rest) {
+        if (rc == LS_IO && s->permissive) {
             s->files[i].state = SCAN_SPARE;
             continue;
         }
@@ -303,8 +295,8 @@ void scan_raise_watermark(struct scan *s, uint64_t lsn) {
 }
 
 /*
- * Every batch record of the file from `offset` on that validates by itself: what it says was durable was durable,
- * whatever became of the batch. epoch 0: each record's own, as for a file whose header is not valid.
+ * A valid batch record proves that everything below its durable_lsn was durable, even if its batch is torn. epoch 0:
+ * accepts the epoch in each record, for a file whose header is not valid.
  */
 int scan_search_batches(struct scan *s, size_t index, uint64_t offset, uint64_t epoch, uint64_t *found) {
     struct scan_file *f = &s->files[index];

@@ -1,6 +1,7 @@
 /* Checkpoints as the public API has them. checkpoint/ takes and loads them. */
 #include <sched.h>
 
+#include "inspect/inspect.h"
 #include "store/store.h"
 
 int ls_checkpoint(ls_store *store, ls_checkpoint_info *info) {
@@ -19,7 +20,8 @@ int ls_checkpoint_size(ls_store *store, ls_checkpoint_info *info) {
         return rc;
     }
     if (!store->checkpoints.running) {
-        rows_forget_old_deletions(&store->state, log_base_lsn(&store->log));
+        const struct inspection *i = store->inspection;
+        rows_forget_old_deletions(&store->state, i != NULL ? inspection_base_lsn(i) : log_base_lsn(&store->log));
     }
     const struct table *t = &store->state.table;
     uint64_t rows =

@@ -103,31 +103,57 @@ static int carry_out(struct log *g, uint64_t to_lsn) {
                  : fail(LS_FULL, "there is no room to move what lives: free disk space, or raise max_log_bytes");
 }
 
+static void report_plan(struct log *g, ls_compaction *report, struct plan *p) {
+    *p = plan_compaction(g);
+    report->live_bytes = log_live_bytes(g);
+    report->held_bytes = g->held_count * g->segment_size;
+    report->segments_moved = p->moved;
+    report->copied_bytes = p->copy_bytes;
+    report->segments_after = p->left + g->held_count;
+    report->bytes_after = (report->segments_after + spares_for(g, p->left)) * g->segment_size;
+}
+
+/* An inspected store has no log: the plan is made on the log that an open would recover, which has no buffers. */
+static int plan_inspected(ls_store *store, ls_compaction *report) {
+    struct log planned = {.owner = store->log.owner};
+    struct plan p;
+    ls_options options = store->options;
+    options.max_write_buffers = 0;
+    int rc = log_init(&planned, store->log.v, &options, &store->meta);
+    planned.durable_lsn = store->state.report.end_lsn;
+    planned.append_lsn = planned.end_lsn = store->state.report.end_lsn;
+    rc = rc == LS_OK ? recover_give_to_log(&planned, &store->state) : rc;
+    if (rc == LS_OK) {
+        log_advance_base(&planned);
+        *report = (ls_compaction){.bytes_before = all_bytes(&planned), .segments_before = planned.segment_count};
+        report_plan(&planned, report, &p);
+    }
+    log_free(&planned);
+    return rc;
+}
+
 int ls_compact(ls_store *store, int dry_run, ls_compaction *report) {
     struct log *g = &store->log;
+    struct plan p;
     int rc = dry_run ? store_look(store) : store_enter(store);
     if (rc != LS_OK) {
         return rc;
+    }
+    if (store->inspection != NULL) {
+        return store_leave(store, plan_inspected(store, report), LEAVE_QUIETLY);
     }
     *report = (ls_compaction){.bytes_before = all_bytes(g), .segments_before = g->segment_count};
     uint64_t moved = g->stats.segments_relocated, copied = g->stats.relocated_bytes;
     rc = dry_run ? LS_OK : clear_dead(g);
     if (rc == LS_OK) {
-        struct plan p = plan_compaction(g);
-        report->live_bytes = log_live_bytes(g);
-        report->held_bytes = g->held_count * g->segment_size;
-        size_t at = first_needed(g, g->base_index) + p.moved;
-        report->segments_moved = p.moved;
-        report->copied_bytes = p.copy_bytes;
-        report->segments_after = p.left + g->held_count;
-        report->bytes_after = (report->segments_after + spares_for(g, p.left)) * g->segment_size;
-        if (!dry_run) {
-            rc = carry_out(g, g->segments[at]->first_lsn);
-            report->segments_moved = g->stats.segments_relocated - moved;
-            report->copied_bytes = g->stats.relocated_bytes - copied;
-            report->segments_after = g->segment_count;
-            report->bytes_after = all_bytes(g);
-        }
+        report_plan(g, report, &p);
+    }
+    if (rc == LS_OK && !dry_run) {
+        rc = carry_out(g, g->segments[first_needed(g, g->base_index) + p.moved]->first_lsn);
+        report->segments_moved = g->stats.segments_relocated - moved;
+        report->copied_bytes = g->stats.relocated_bytes - copied;
+        report->segments_after = g->segment_count;
+        report->bytes_after = all_bytes(g);
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }

@@ -123,13 +123,14 @@ int ls_cursor_next(ls_cursor *cursor, ls_place *places, size_t n, size_t *done) 
         return rc;
     }
     struct cursor *c = &cursor->cursor;
+    uint64_t durable_lsn = store->inspection != NULL ? UINT64_MAX : store->log.durable_lsn;
     if (c->queue == NULL) {
         rc = fail(LS_UNKNOWN_QUEUE, "the queue was deleted");
     }
     while (rc == LS_OK && *done < n) {
         uint64_t position;
         const struct entry *e = cursor_entry(c, &position);
-        if (e == NULL || (c->kind == LS_CURSOR_OFFER && e->order_lsn >= store->log.durable_lsn)) {
+        if (e == NULL || (c->kind == LS_CURSOR_OFFER && e->order_lsn >= durable_lsn)) {
             break;
         }
         bool locked = (e->state & ENTRY_LOCKED) != 0;

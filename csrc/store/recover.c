@@ -20,14 +20,14 @@ static int replay_and_settle(struct replay *p, bool background, uint64_t start_u
 }
 
 /* As before the checkpoint was read; that there was one stays in the report. */
-static void begin_anew(ls_store *store, struct replay *p, const ls_recovery *before) {
+static void begin_anew(struct replay *p, const ls_recovery *before) {
     ls_recovery now = *p->report;
     *p->report = *before;
     p->report->checkpoint_state = LS_CHECKPOINT_CONTRADICTS;
     p->report->checkpoint_lsn = now.checkpoint_lsn;
     p->report->checkpoint_bytes = now.checkpoint_bytes;
     p->report->checkpoint_us = now.checkpoint_us;
-    checkpoint_forget(&store->checkpoints, p);
+    checkpoint_forget(p);
 }
 
 int recover_give_to_log(struct log *g, const struct state *s) {
@@ -59,20 +59,25 @@ int recover_replay(ls_store *store) {
     struct replay p = {.state = state, .scan = scan, .t = &state->table, .report = &state->report};
     vfs *v = store->log.v;
     bool background = store->log.background, used = false;
+    struct loaded_checkpoint loaded = {.lsn = 0};
     uint64_t start_us = v->monotonic_us(v);
     int rc = scan_open(scan, v, store->log.dir, &store->meta, true, NULL);
     p.base_lsn = scan->base_lsn;
     rc = rc == LS_OK ? state_take_segments(state, scan) : rc;
     const ls_recovery before = state->report;
     if (rc == LS_OK && store->options.no_checkpoint == 0) {
-        rc = checkpoint_load(&store->checkpoints, &p, store->log.dir, &used);
+        rc = checkpoint_load(&p, store->log.dir, &loaded, &used);
     }
     rc = rc == LS_OK ? replay_and_settle(&p, background, start_us) : rc;
     if (rc == LS_CORRUPT && used) { /* perhaps the checkpoint's fault: the log alone decides */
-        begin_anew(store, &p, &before);
+        begin_anew(&p, &before);
+        loaded = (struct loaded_checkpoint){.lsn = 0};
         rc = replay_and_settle(&p, background, start_us);
     }
     store->was_clean = scan->clean;
+    store->checkpoints.lsn = loaded.lsn;
+    store->checkpoints.bytes = loaded.bytes;
+    store->checkpoints.epoch = loaded.epoch;
     if (rc == LS_OK && state->report.checkpoint_used) {
         scan_raise_watermark(scan, state->report.checkpoint_lsn);
         state->report.watermark_lsn = scan->watermark_lsn;

@@ -9,75 +9,8 @@
 #include <string.h>
 
 #include "os/io.h"
+#include "replay/catalog.h"
 #include "store/store.h"
-
-/* ---- the catalog ---- */
-
-bool serve_has_queue(const uint32_t *sorted, size_t n, uint32_t id) {
-    size_t low = 0, high = n;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (sorted[middle] < id) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low < n && sorted[low] == id;
-}
-
-static int by_id(const void *a, const void *b) {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
-uint32_t *serve_sorted_ids(const uint32_t *queue_ids, size_t n) {
-    uint32_t *sorted = malloc((n + 1) * sizeof *sorted);
-    if (sorted != NULL && n > 0) {
-        memcpy(sorted, queue_ids, n * sizeof *sorted);
-        qsort(sorted, n, sizeof *sorted, by_id);
-    }
-    return sorted;
-}
-
-static int check_id(uint32_t id, uint32_t next_queue_id) {
-    if (id < next_queue_id) {
-        return LS_OK;
-    }
-    return fail(LS_CATALOG_MISMATCH,
-                "the log knows queue %u, but the catalog has only given out ids below %u: it is older "
-                "than the log. Restore the catalog that belongs to it; nothing was changed",
-                (unsigned)id, (unsigned)next_queue_id);
-}
-
-/* A queue that the catalog no longer has was deleted; its record may be owed. One it never had is a mismatch. */
-int serve_cross_check(ls_store *store, const uint32_t *sorted, size_t n, uint32_t next_queue_id) {
-    struct table *t = &store->state.table;
-    int rc = LS_OK;
-    for (uint32_t i = 0; rc == LS_OK && i < t->queue_count; i++) {
-        rc = t->queues[i] != NULL ? check_id(t->queues[i]->id, next_queue_id) : LS_OK;
-    }
-    for (uint32_t i = 0; rc == LS_OK && i < t->tx_slots; i++) {
-        for (struct work *w = t->txs[i] != NULL ? t->txs[i]->first : NULL; rc == LS_OK && w != NULL; w = w->next) {
-            rc = check_id(w->queue_id, next_queue_id);
-            if (rc == LS_OK && table_any_queue(t, w->queue_id) == NULL && !table_add_queue(t, w->queue_id)) {
-                rc = fail_memory(); /* if the catalog has it no more, its deletion is owed as for one with places */
-            }
-        }
-    }
-    for (size_t i = 0; rc == LS_OK && i < n; i++) {
-        struct queue *q = table_any_queue(t, sorted[i]);
-        if (q != NULL && q->deleted) {
-            rc = fail(LS_CATALOG_MISMATCH,
-                      "the log says that queue %u was deleted, but the catalog has it: it is older than "
-                      "the log. Restore the catalog that belongs to it; nothing was changed",
-                      (unsigned)sorted[i]);
-        } else if (q == NULL && !table_add_queue(t, sorted[i])) {
-            rc = fail_memory();
-        }
-    }
-    return rc;
-}
 
 /* ---- the tail ---- */
 
@@ -405,7 +338,7 @@ static int log_owed(ls_store *store, const uint32_t *sorted, size_t n) {
     }
     for (uint32_t i = 0; rc == LS_OK && i < t->queue_count; i++) {
         struct queue *q = t->queues[i];
-        if (q == NULL || serve_has_queue(sorted, n, q->id)) {
+        if (q == NULL || catalog_has(sorted, n, q->id)) {
             continue;
         }
         if (q->deleted) { /* the log says so already */
@@ -448,7 +381,7 @@ static int make_ready(struct log *g) {
 static int serve_locked(ls_store *store, const uint32_t *sorted, size_t n, uint32_t next_queue_id) {
     struct log *g = &store->log;
     vfs *v = g->v;
-    int rc = serve_cross_check(store, sorted, n, next_queue_id);
+    int rc = catalog_check(&store->state.table, sorted, n, next_queue_id);
     uint64_t start_us = v->monotonic_us(v);
     rc = rc == LS_OK ? (store->creating ? clear_creation(store) : rewrite_tail(store)) : rc;
     store->state.report.rewrite_us = v->monotonic_us(v) - start_us;
@@ -474,10 +407,10 @@ static int serve_locked(ls_store *store, const uint32_t *sorted, size_t n, uint3
 int ls_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id) {
     struct log *g = &store->log;
     uint64_t start_us = g->v->monotonic_us(g->v);
-    if (store->phase != PHASE_OPENED) {
+    if (store->phase != PHASE_OPENED || store->inspection != NULL) {
         return fail(LS_CLOSED, "the store is serving already, or closed");
     }
-    uint32_t *sorted = serve_sorted_ids(queue_ids, n);
+    uint32_t *sorted = catalog_sorted(queue_ids, n);
     if (sorted == NULL) {
         return fail_memory();
     }

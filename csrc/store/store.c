@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "inspect/inspect.h"
 #include "os/io.h"
 #include "relocate/relocate.h"
 #include "format/xxh64.h"
@@ -17,12 +18,15 @@ uint64_t ls_xxh64(const uint8_t *data, size_t bytes, uint64_t seed) { return xxh
 
 /* ---- around every operation ---- */
 
-static int fail_phase(enum phase phase) {
-    if (phase == PHASE_READING) {
+/* Gives the lock back. */
+static int fail_phase(ls_store *store) {
+    bool is_inspection = store->inspection != NULL && store->phase == PHASE_OPENED, inspected = store->inspected;
+    (void)pthread_mutex_unlock(&store->log.lock);
+    if (is_inspection && !inspected) {
         return fail(LS_CLOSED, "the log has not been read to its end yet");
     }
-    return phase == PHASE_INSPECTING ? fail(LS_CLOSED, "the store is only inspected; open it to change it")
-                                     : fail(LS_CLOSED, "the store is closed; open it again");
+    return is_inspection ? fail(LS_CLOSED, "the store is only inspected; open it to change it")
+                         : fail(LS_CLOSED, "the store is closed; open it again");
 }
 
 int store_enter(ls_store *store) {
@@ -31,12 +35,7 @@ int store_enter(ls_store *store) {
                                "one process only");
     }
     (void)pthread_mutex_lock(&store->log.lock);
-    enum phase phase = store->phase;
-    if (phase != PHASE_SERVING) {
-        (void)pthread_mutex_unlock(&store->log.lock);
-        return fail_phase(phase);
-    }
-    return LS_OK;
+    return store->phase == PHASE_SERVING ? LS_OK : fail_phase(store);
 }
 
 int store_look(ls_store *store) {
@@ -45,12 +44,8 @@ int store_look(ls_store *store) {
                                "one process only");
     }
     (void)pthread_mutex_lock(&store->log.lock);
-    enum phase phase = store->phase;
-    if (phase != PHASE_SERVING && phase != PHASE_INSPECTING) {
-        (void)pthread_mutex_unlock(&store->log.lock);
-        return fail_phase(phase);
-    }
-    return LS_OK;
+    bool inspected = store->inspected && store->phase == PHASE_OPENED;
+    return store->phase == PHASE_SERVING || inspected ? LS_OK : fail_phase(store);
 }
 
 int store_leave(ls_store *store, int rc, int flags) {
@@ -648,6 +643,10 @@ int ls_segments(ls_store *store, ls_segment_info *into, size_t n, size_t *count)
     int rc = store_look(store);
     if (rc != LS_OK) {
         return rc;
+    }
+    if (store->inspection != NULL) {
+        *count = inspection_segments(store->inspection, into, n);
+        return store_leave(store, rc, LEAVE_QUIETLY);
     }
     const struct log *g = &store->log;
     *count = g->segment_count;

@@ -16,8 +16,6 @@
 enum phase {
     PHASE_OPENED,
     PHASE_SERVING,
-    PHASE_READING,    /* see inspect.c: a log replayed beside whoever has it, not to its end yet */
-    PHASE_INSPECTING, /* ... that is done: what only looks is answered, and nothing else */
     PHASE_CLOSED,
 };
 
@@ -42,7 +40,8 @@ struct ls_store {
     size_t death_capacity;
     struct checkpoints checkpoints;
     ls_store *next_open;           /* the fork registry's */
-    struct inspection *inspection; /* of a store that is only inspected, else NULL */
+    struct inspection *inspection; /* that fills the state of a handle without a log (inspected.c); else NULL */
+    bool inspected;                /* it has read all: calls that only look are answered */
     atomic_uint handles; /* this one, and every cursor and transaction on it: the last to go frees the memory */
 };
 
@@ -74,7 +73,7 @@ ls_store *store_new(const ls_options *options);
 void store_drop(ls_store *store);
 /* LS_OK if the calling process may use it; takes the lock. */
 int store_enter(ls_store *store);
-/* The same for what only looks: one that is inspected will do. */
+/* The same for a call that only looks, which an inspected store answers too. */
 int store_look(ls_store *store);
 /* Gives the lock back, first making durable what was appended if the flags say so. */
 int store_leave(ls_store *store, int rc, int flags);
@@ -112,15 +111,8 @@ int tx_roll_back_open(ls_store *store, uint64_t id);               /* (waits) un
 int recover_replay(ls_store *store);
 /* The log goes on from what replay found live in each segment. LS_NO_MEMORY. */
 int recover_give_to_log(struct log *g, const struct state *s);
-/* inspect.c */
-void inspection_free(struct inspection *i);
-int inspection_dir(const struct inspection *i); /* of the store that it looks at */
 /* store/queues.c: a few places of a deleted queue; false when none is left. */
 bool queue_sweep(ls_store *store, struct queue *q);
-/* serve.c: the catalog's queue ids, a copy in order; NULL: no memory. Which of them the log contradicts. */
-uint32_t *serve_sorted_ids(const uint32_t *queue_ids, size_t n);
-bool serve_has_queue(const uint32_t *sorted, size_t n, uint32_t id);
-int serve_cross_check(ls_store *store, const uint32_t *sorted, size_t n, uint32_t next_queue_id);
 int serve_new_epoch(ls_store *store);
 
 /* fork.c */

@@ -4,6 +4,7 @@
 
 #include "logstore.h"
 #include "table/table.h"
+#include "os/array.h"
 
 /* ---- which queues there are ---- */
 
@@ -40,14 +41,8 @@ static uint32_t free_queue_slot(const struct table *t) {
 
 bool table_add_queue(struct table *t, uint32_t id) {
     uint32_t number = free_queue_slot(t);
-    if (number == t->queue_capacity) {
-        uint32_t capacity = t->queue_capacity == 0 ? 16 : 2 * t->queue_capacity;
-        struct queue **queues = realloc(t->queues, capacity * sizeof *queues);
-        if (queues == NULL) {
-            return false;
-        }
-        t->queues = queues;
-        t->queue_capacity = capacity;
+    if (!array_grow(&t->queues, &t->queue_capacity, number, 1)) {
+        return false;
     }
     struct queue *q = calloc(1, sizeof *q);
     if (q == NULL || !index_prepare(&t->queue_index, 1)) {

@@ -1,5 +1,6 @@
 /* Messages in slabs, and their places. See table.h. */
 #include "table/table.h"
+#include "os/array.h"
 #include "os/vfs.h"
 
 #include <assert.h>
@@ -113,14 +114,8 @@ void table_free(struct table *t) {
 
 static bool add_slabs(struct table *t) {
     uint32_t more = slabs_from(t->slab_count);
-    if (t->slab_count + more > t->slab_capacity) {
-        uint32_t capacity = t->slab_capacity == 0 ? SLABS_AT_ONCE : 2 * t->slab_capacity;
-        struct slab **slabs = realloc(t->slabs, capacity * sizeof *slabs);
-        if (slabs == NULL) {
-            return false;
-        }
-        t->slabs = slabs;
-        t->slab_capacity = capacity;
+    if (!array_grow(&t->slabs, &t->slab_capacity, t->slab_count, more)) {
+        return false;
     }
     if (t->slab_count >= INDEX_NONE / SLAB_MESSAGES - more) {
         return false;
@@ -227,17 +222,7 @@ uint64_t chunk_grows(uint64_t record_bytes) {
 }
 
 bool message_prepare_chunks(struct message_extra *x, uint32_t count) {
-    if (count > x->chunk_capacity) {
-        uint32_t capacity = x->chunk_capacity == 0 ? 4 : 2 * x->chunk_capacity;
-        capacity = capacity < count ? count : capacity;
-        struct chunk_place *chunks = realloc(x->chunks, capacity * sizeof *chunks);
-        if (chunks == NULL) {
-            return false;
-        }
-        x->chunks = chunks;
-        x->chunk_capacity = capacity;
-    }
-    return true;
+    return array_grow(&x->chunks, &x->chunk_capacity, 0, count);
 }
 
 bool message_cut_content(struct table *t, struct message *m, uint64_t offset) {

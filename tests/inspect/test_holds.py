@@ -216,7 +216,7 @@ def test_a_hold_ends_with_its_process_and_what_it_kept_is_given_back(store: Mess
     assert (store.path / name).exists()
     (listed,) = list_holds(store.path)
     assert listed.pid in (owner.pid, None)
-    with pytest.raises(errors.StoreError, match="process that lives"):
+    with pytest.raises(errors.StoreError, match="belongs to a running process"):
         hold(store.path, "elsewhere")
     owner.send_signal(signal.SIGKILL)
     owner.wait(TIMEOUT_S)
@@ -238,7 +238,7 @@ def test_advancing_lets_go_of_what_was_read(store: MessageStore) -> None:
         assert list_holds(store.path)[0].kept_bytes == kept - 2 * SMALL_SEGMENT
         store.compact()
         assert not (store.path / f"{first:016x}.seg").exists()
-        with pytest.raises(errors.OptionError, match="forward only"):
+        with pytest.raises(errors.OptionError, match="cannot go back"):
             held.advance(first)
         held.renew(7200)
         assert list_holds(store.path)[0].left_s > 7000

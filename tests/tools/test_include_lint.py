@@ -29,6 +29,7 @@ def test_every_folder_of_the_core_is_a_layer() -> None:
         ("log/append.c", "store/store.h", "log/ may include format os"),
         ("format/format.h", "os/vfs.h", "format/ may include no other folder"),
         ("replay/replay.c", "log/log.h", "replay/ may include table read format os"),
+        ("inspect/inspect.c", "store/store.h", "inspect/ may include checkpoint replay table read format os"),
         ("store/store.c", "../log/log.h", "name the file from csrc/ on"),
         ("store/store.c", "store.h", "name the file from csrc/ on"),
     ],

@@ -128,17 +128,17 @@ static struct release of_ended(const ls_store *opened, const struct segment *s, 
 static bool same_segments(ls_store *seen, const ls_store *opened, bool beside) {
     for (size_t i = opened->log.base_index; i < opened->log.segment_count; i++) {
         const struct segment *s = opened->log.segments[i];
-        const struct segment *u = log_segment(&seen->log, s->first_lsn);
+        const struct live_segment *u = state_segment(&seen->state, s->first_lsn);
         struct release ended = of_ended(opened, s, opened->meta.segment_size);
 
         if (beside)
             ended = (struct release){0, 0};
-        if (u == NULL || u->epoch != s->epoch || u->live_records + ended.records != s->live_records ||
-            u->live_bytes + ended.bytes != s->live_bytes) {
+        if (u == NULL || u->epoch != s->epoch || u->records + ended.records != s->live_records ||
+            u->bytes + ended.bytes != s->live_bytes) {
             printf("segment %llx: %llu records and %llu bytes live, and %llu and %llu\n",
                    (unsigned long long)s->first_lsn, (unsigned long long)s->live_records,
-                   (unsigned long long)s->live_bytes, (unsigned long long)(u != NULL ? u->live_records : 0),
-                   (unsigned long long)(u != NULL ? u->live_bytes : 0));
+                   (unsigned long long)s->live_bytes, (unsigned long long)(u != NULL ? u->records : 0),
+                   (unsigned long long)(u != NULL ? u->bytes : 0));
             return false;
         }
     }

@@ -317,7 +317,7 @@ static void a_pass_over_calls_that_fail_says_which(void) {
     }
 }
 
-/* Seeds one state that was changed; then whatever it was taken for is gone on with. */
+/* Seeds one state that was changed; then a pass resumes from what it was taken for. */
 static int try_state(uint64_t id, const uint8_t *state, size_t bytes, uint64_t start) {
     ls_message_rows *p;
     ls_reader *reader;
@@ -333,7 +333,7 @@ static int try_state(uint64_t id, const uint8_t *state, size_t bytes, uint64_t s
         check(take_batches(p, reader, &t, NULL) == LS_END || complain("a pass from a forged state"));
         other.count = other.from[0] = 0;
         check(take_batches(p, NULL, &t, &other) == LS_END);
-        for (size_t i = 0; i < other.count; i++) { /* what is left can be gone on with again */
+        for (size_t i = 0; i < other.count; i++) { /* a pass can resume from what is left */
             ls_message_rows *next;
 
             must(ls_message_rows_new(LSN_MAX, LSN_MAX, NULL, 0, 1, &next) == LS_OK);

@@ -1,8 +1,8 @@
-/* Reading a log in which segments are missing or have damaged headers. See scan.h. */
+/* Scanning a log in which segments are missing or have damaged headers. See scan.h. */
 #include "os/error.h"
 #include "read/scan_parts.h"
 
-/* No later header tells where this segment's part of the log ends: there its batches stop to validate. */
+/* No later header gives the end of this segment's part of the log, so it ends at the first invalid batch. */
 static int walk(struct scan *s, size_t index, uint64_t *end_lsn, struct scan_batch *last) {
     const struct scan_file *f = &s->files[index];
     uint64_t lsn = f->first_lsn + SEGMENT_HEADER_BYTES, limit = f->first_lsn + s->meta.segment_size;
@@ -14,10 +14,11 @@ static int walk(struct scan *s, size_t index, uint64_t *end_lsn, struct scan_bat
         if (rc == LS_NO_MEMORY) {
             return rc;
         }
-        if (rc == LS_OK && why == FORMAT_NEWER) {
+        enum verdict verdict = rc == LS_OK ? verdict_of(verdict_found(why), 0)->verdict : VERDICT_CORRUPT;
+        if (verdict == VERDICT_NEWER) {
             return scan_fail_newer(f->first_lsn);
         }
-        if (rc != LS_OK || why != FORMAT_OK) {
+        if (verdict != VERDICT_ACCEPTED) {
             break;
         }
         *last = b;
@@ -27,7 +28,7 @@ static int walk(struct scan *s, size_t index, uint64_t *end_lsn, struct scan_bat
     return LS_OK;
 }
 
-/* Without a writer the last batch that is left names the base, and what is left anywhere says what was durable. */
+/* Without a writer the last readable batch names the base, and all readable batch records give the watermark. */
 static int find_ends(struct scan *s) {
     struct scan_batch last = {.lsn = 0};
     uint64_t end_lsn, found = 0;
@@ -47,7 +48,7 @@ static int find_ends(struct scan *s) {
     return rc;
 }
 
-/* The newest segment below this one that can be of the same log; SIZE_MAX: none. */
+/* The next lower segment that can belong to the same log; SIZE_MAX: none. */
 static size_t next_below(const struct scan *s, size_t at) {
     while (at-- > 0 && s->files[at].first_lsn >= s->base_lsn) {
         if (s->files[at].state == SCAN_VALID && s->files[at].header.epoch <= s->files[s->last].header.epoch) {
@@ -57,7 +58,7 @@ static size_t next_below(const struct scan *s, size_t at) {
     return SIZE_MAX;
 }
 
-/* From the last segment down to the base, over what is missing. */
+/* Links the last segment down to the base, across missing segments. */
 static int link_rest(struct scan *s) {
     size_t at = s->last;
     for (size_t i = 0; i < s->count; i++) {
@@ -87,14 +88,14 @@ static int link_rest(struct scan *s) {
     return LS_OK;
 }
 
-int scan_open_rest(struct scan *s, vfs *v, int dir, const struct meta *meta, const struct hint *live,
-                   const struct hint *last_writer) {
+int scan_open_permissive(struct scan *s, vfs *v, int dir, const struct meta *meta, const struct hint *live,
+                         const struct hint *last_writer) {
     int rc = scan_prepare(s, v, dir, meta);
-    s->rest = true;
+    s->permissive = true;
     s->limit_lsn = live != NULL ? live->durable_lsn : 0;
     rc = rc == LS_OK ? scan_list_files(s) : rc;
     if (rc == LS_OK && live == NULL) {
-        (void)scan_look_at_closed(s); /* what it cannot say is not known */
+        (void)scan_read_closed(s); /* optional */
     }
     rc = rc == LS_OK ? scan_find_last(s) : rc;
     if (rc != LS_OK || s->last == SIZE_MAX) {
@@ -137,7 +138,7 @@ size_t scan_missing(const struct scan *s, ls_lsn_range *into, size_t n) {
         }
         at = f->end_lsn != 0 ? f->end_lsn : s->end_lsn;
     }
-    if ((at > s->seen_lsn ? at : s->seen_lsn) < s->watermark_lsn) { /* the last segment may have been left out */
+    if ((at > s->seen_lsn ? at : s->seen_lsn) < s->watermark_lsn) { /* the last segment may have been set aside */
         if (count < n) {
             into[count] = (ls_lsn_range){at, s->watermark_lsn};
         }
@@ -146,7 +147,7 @@ size_t scan_missing(const struct scan *s, ls_lsn_range *into, size_t n) {
     return count;
 }
 
-void scan_give_up_segment(struct scan *s) {
+void scan_skip_segment(struct scan *s) {
     s->files[s->next_file].end_lsn = s->next_lsn;
     if (s->next_file == s->last) {
         s->end_lsn = s->seen_lsn = s->next_lsn;
