@@ -1,5 +1,5 @@
 /*
- * One store on one simulated disk, for tests that tell a short story with it: made, used, closed and opened again.
+ * One store on one simulated disk, for short tests: made, used, closed and opened again.
  */
 #ifndef LOGSTORE_ONE_STORE_H
 #define LOGSTORE_ONE_STORE_H
@@ -46,7 +46,7 @@ static inline uint64_t put(uint32_t queue, const char *words, ls_tx *tx) {
     return id;
 }
 
-/* Of so many bytes, each of which is `fill`. */
+/* Publishes a message of `bytes` bytes, each of which is `fill`. */
 static inline uint64_t put_bytes(uint32_t queue, uint8_t filling, uint32_t bytes, int flags) {
     static uint8_t content[1 << 17];
     uint64_t id = 0;
@@ -71,7 +71,7 @@ static inline bool has(uint64_t id) {
     return ls_message(r.store, id, &info) == LS_OK;
 }
 
-/* So much that comes and goes that the base passes, or moves, whatever was written before. */
+/* Publishes and dequeues so many messages that the base passes, or relocation moves, all that was written before. */
 static inline void churn(int times) {
     for (int i = 0; i < times; i++) {
         uint64_t id = put_bytes(1, 0, 3900, 0), lsn;

@@ -1,5 +1,5 @@
 /*
- * What the tests of both file systems share: check, require, and whole transfers. No framework.
+ * The checks of all C tests: check, require, random numbers, whole transfers. No framework.
  *
  * A failed check prints one line and the test goes on; a failed require ends the test.
  */
@@ -15,7 +15,7 @@
 #include "os/vfs.h"
 #include "tests/sim/vfs_sim.h"
 
-/* gcc says which sanitizer it builds for in a macro, clang in a feature. */
+/* gcc names the sanitizer in a macro, clang in __has_feature. */
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define UNDER_TSAN 1
@@ -63,8 +63,8 @@ enum { BLOCK = 4096, SECTOR = 512 };
 #endif
 
 /*
- * One case in so many of a long row of like ones: they differ in what is stored, not in the code that runs. The plain
- * build tries all. Where a row is thinned a single thread works, so that a thread sanitizer has next to nothing to see.
+ * Under sanitizers only every n-th of many similar cases runs: they differ in stored data, not in the code that runs. The
+ * plain build runs all. Such cases use a single thread, so a thread sanitizer finds almost nothing in them anyway.
  */
 #if defined(UNDER_TSAN)
 enum { ONE_IN = 40 };

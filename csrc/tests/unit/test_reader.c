@@ -1,7 +1,6 @@
 /*
- * Reading beside a writer, or after one: every accepted batch and nothing else, up to what is durable; what was
- * overtaken is "recycled", what is damaged is corruption; nothing is ever written. And holds, by which a reader keeps
- * segments from being recycled.
+ * Readers beside a writer, or after it: they give exactly the accepted batches up to the durable LSN, LS_RECYCLED if they
+ * are overtaken, LS_CORRUPT for damage, and write nothing. And holds, with which a reader keeps segments.
  */
 #include "format/format.h"
 #include "tests/kit/store_workload.h"
@@ -33,7 +32,7 @@ static uint64_t put(uint32_t queue, uint32_t bytes, int flags) {
     return id;
 }
 
-/* So much that comes and goes that the base passes whatever was written before. */
+/* Publishes and dequeues so many messages that the base passes all that was written before. */
 static void churn(int times) {
     uint64_t lsn;
 
@@ -127,7 +126,7 @@ static void a_closed_store_is_read_from_its_base_to_its_end_and_not_changed(void
     done();
 }
 
-static void a_reader_begins_in_the_segment_that_it_is_told(void) {
+static void a_reader_begins_in_the_segment_of_its_lsn(void) {
     ls_segment_info segments[32];
     ls_reader_info info;
     size_t n;
@@ -176,7 +175,7 @@ static void beside_a_writer_it_reads_what_is_durable_and_no_further(void) {
     done();
 }
 
-static void what_is_no_store_or_a_damaged_one_is_refused_in_words(void) {
+static void a_reader_refuses_a_damaged_store_with_a_clear_error(void) {
     uint8_t meta[BLOCK];
     ls_reader_info info;
     int dir;
@@ -204,7 +203,7 @@ static void what_is_no_store_or_a_damaged_one_is_refused_in_words(void) {
     done();
 }
 
-static void a_directory_that_is_none_is_not_a_store(void) {
+static void a_path_that_is_not_a_directory_is_not_a_store(void) {
     ls_reader *reader;
 
     fresh();
@@ -214,8 +213,8 @@ static void a_directory_that_is_none_is_not_a_store(void) {
     done();
 }
 
-/* Whatever call fails: what it gave before is a prefix of the truth, and nothing stays open. */
-static void whatever_call_fails_a_reader_gives_a_prefix_of_the_truth(void) {
+/* Whichever call fails, the batches given before are a prefix of the log, and no handle stays open. */
+static void whichever_call_fails_a_reader_gives_a_prefix_of_the_log(void) {
     static const int errors[] = {EIO, EINTR, EMFILE, ENOENT, EACCES, EINVAL};
     ls_reader_info info;
     struct seen truth;
@@ -318,7 +317,7 @@ static void a_reader_that_is_overtaken_is_told_so_and_never_reads_another_genera
     done();
 }
 
-static void files_that_are_recycled_while_it_looks_are_looked_for_again(void) {
+static void a_reader_lists_again_if_files_are_recycled_while_it_opens(void) {
     ls_reader_info info;
     struct seen s;
 
@@ -374,8 +373,8 @@ static void damage_beside_an_idle_writer_is_damage_and_not_recycling(void) {
     done();
 }
 
-/* It looked before the writer came, and saw a log that was not yet what its files said. */
-static void a_writer_that_comes_while_it_looks_is_noticed(void) {
+/* The reader lists the files before the writer comes, and reads them after. */
+static void a_reader_notices_a_writer_that_starts_while_it_opens(void) {
     ls_reader_info info;
     struct seen s;
 
@@ -391,7 +390,7 @@ static void close_it(void) {
     check(ls_close(r.store) == LS_OK);
 }
 
-static void a_writer_that_goes_while_it_looks_is_noticed(void) {
+static void a_reader_notices_a_writer_that_closes_while_it_opens(void) {
     ls_reader_info info;
     struct seen s;
 
@@ -484,7 +483,7 @@ static void a_hold_keeps_segments_while_it_is_owned_valid_and_within_its_limits(
         one_wish(&wishes[i]);
 }
 
-static void of_several_holds_the_lowest_counts_and_another_stores_does_not(void) {
+static void the_lowest_of_this_stores_holds_counts(void) {
     uint8_t bytes[HOLD_BYTES];
     struct hold h = {.hold_lsn = SEGMENT};
     uint64_t first;
@@ -513,7 +512,7 @@ static void of_several_holds_the_lowest_counts_and_another_stores_does_not(void)
     done();
 }
 
-/* The holds' directory cannot be listed: whatever may be held is kept, and the store goes on. */
+/* The holds' directory cannot be listed: everything that may be held is kept, and the store goes on. */
 static void holds_that_cannot_be_read_are_honoured_in_full(void) {
     uint64_t first;
     vfs_sim_plan p = {.kind = VFS_SIM_LIST, .nth = 1, .forever = 1, .error = EIO};
@@ -529,7 +528,7 @@ static void holds_that_cannot_be_read_are_honoured_in_full(void) {
     done();
 }
 
-/* ---- what is left of a damaged log ---- */
+/* ---- reading a damaged log ---- */
 
 enum harm { GONE, NO_HEADER, EMPTY, CUT_IN_THE_MIDDLE, HARMS };
 
@@ -549,7 +548,7 @@ static void do_harm(vfs_sim *disk, uint64_t first_lsn, enum harm harm, uint64_t 
     check(system->close(system, dir) == 0);
 }
 
-/* Reads what is left, and holds it against the whole: nothing else is missing, and what is missing is said. */
+/* Reads the damaged log and compares it with the whole: the reader reports exactly the missing parts. */
 static bool gives_the_rest(vfs_sim *disk, const ls_segment_info *segments, size_t n, size_t bad, enum harm harm,
                            uint64_t middle_lsn) {
     uint64_t lost_from = harm == CUT_IN_THE_MIDDLE ? middle_lsn
@@ -612,8 +611,7 @@ static void harm_each_segment(bool closed) {
         for (int harm = GONE; harm < HARMS; harm++) {
             vfs_sim *disk = vfs_sim_crash(sim, &kept);
 
-            if (closed ||
-                bad + 1 < n) { /* of an unclosed log that lost its last segment nobody knows that there was one */
+            if (closed || bad + 1 < n) { /* a log that was not closed does not show the loss of its last segment */
                 do_harm(disk, segments[bad].first_lsn, (enum harm)harm, middles[bad]);
                 check(gives_the_rest(disk, segments, n, bad, (enum harm)harm, middles[bad]));
             }
@@ -684,20 +682,20 @@ static void a_permissive_reader_of_no_segment_says_that_the_log_is_missing(void)
 int main(void) {
     static void (*const tests[])(void) = {
         a_closed_store_is_read_from_its_base_to_its_end_and_not_changed,
-        a_reader_begins_in_the_segment_that_it_is_told,
+        a_reader_begins_in_the_segment_of_its_lsn,
         beside_a_writer_it_reads_what_is_durable_and_no_further,
-        what_is_no_store_or_a_damaged_one_is_refused_in_words,
-        a_directory_that_is_none_is_not_a_store,
-        whatever_call_fails_a_reader_gives_a_prefix_of_the_truth,
+        a_reader_refuses_a_damaged_store_with_a_clear_error,
+        a_path_that_is_not_a_directory_is_not_a_store,
+        whichever_call_fails_a_reader_gives_a_prefix_of_the_log,
         a_reader_that_is_overtaken_is_told_so_and_never_reads_another_generation,
-        files_that_are_recycled_while_it_looks_are_looked_for_again,
+        a_reader_lists_again_if_files_are_recycled_while_it_opens,
         a_segment_that_is_gone_beside_an_idle_writer_is_damage,
         damage_beside_an_idle_writer_is_damage_and_not_recycling,
-        a_writer_that_comes_while_it_looks_is_noticed,
-        a_writer_that_goes_while_it_looks_is_noticed,
+        a_reader_notices_a_writer_that_starts_while_it_opens,
+        a_reader_notices_a_writer_that_closes_while_it_opens,
         without_a_hint_a_store_that_is_in_use_is_locked,
         a_hold_keeps_segments_while_it_is_owned_valid_and_within_its_limits,
-        of_several_holds_the_lowest_counts_and_another_stores_does_not,
+        the_lowest_of_this_stores_holds_counts,
         holds_that_cannot_be_read_are_honoured_in_full,
         a_permissive_reader_gives_every_batch_of_the_segments_that_can_be_read,
         a_permissive_reader_of_a_whole_log_gives_what_any_reader_gives,
