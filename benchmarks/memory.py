@@ -1,14 +1,14 @@
-"""What a live message costs: bytes of memory, and whether an operation costs the same however many there are.
+"""The cost of a live message in memory, and whether an operation costs the same with any number of live messages.
 
-* Memory: a process of its own publishes messages of 8 bytes on one queue, and its resident memory is read at 1, 2, 5
-  and 10 million (and at the start, after as many were published and consumed as warm everything up). What grows is the
-  core's table: Python keeps nothing of a message.
-* Flatness: stores with 10^4, 10^6 and 10^7 live messages (``--levels`` takes others) are open side by side, and take
-  turns in short slices: publishes and dequeues that nobody waits for, singly, in batches of 1000, in transactions of 10
-  (published, staged and enqueued, dequeued), and acquired and accepted by the hundred; from the front, as queues are
-  consumed, and at random, which is the worst that memory can be asked for. What counts is the caller's processor time
-  for one message; the flusher's writing is measured beside it (of the whole process). What is published in a slice is
-  as much as is dequeued, so the stores stay as full as they are.
+* Memory: a separate process publishes messages of 8 bytes on one queue, and its resident memory is read at 1, 2, 5 and
+  10 million (and at the start, after a warm-up of publishes and dequeues). The growth is that of the core's table:
+  Python keeps nothing of a message.
+* Flatness: stores with 10^4, 10^6 and 10^7 live messages (or other ``--levels``) are open at the same time and run
+  short slices in turn: publishes and dequeues without waiting, singly, in batches of 1000, in transactions of 10
+  (published, staged and enqueued, dequeued), and acquired and accepted in hundreds; from the front, as queues are
+  consumed, and at random, which is the worst case for memory access. The result is the caller's processor time for one
+  message; that of the whole process, with the flusher, is reported, too. A slice publishes as many messages as it
+  dequeues.
 """
 
 from __future__ import annotations
