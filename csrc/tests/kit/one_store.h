@@ -4,8 +4,6 @@
 #ifndef LOGSTORE_ONE_STORE_H
 #define LOGSTORE_ONE_STORE_H
 
-#include <time.h>
-
 #include "tests/kit/store_workload.h"
 
 static struct run r;
@@ -79,23 +77,6 @@ static inline void churn(int times) {
         check(ls_dequeue(r.store, id, 1, NULL, 1, 0, i % 4 == 3 ? LS_WAIT : 0, &lsn) == LS_OK);
     }
     check(ls_move_base(r.store) == LS_OK && ls_force(r.store, 0) == LS_OK);
-}
-
-static inline int run_tests(void (*const *tests)(void), size_t n) {
-    int passed = 0, failed = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        int before = failures_here;
-
-        tests[i]();
-        if (getenv("LOGSTORE_VERBOSE") != NULL)
-            printf("test %zu: %ld ms of CPU\n", i, (long)(clock() / (CLOCKS_PER_SEC / 1000)));
-        if (failures_here == before)
-            passed++;
-        else
-            failed++;
-    }
-    return verdict(passed, failed);
 }
 
 #endif

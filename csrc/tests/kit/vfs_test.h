@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "os/vfs.h"
 #include "tests/sim/vfs_sim.h"
@@ -47,20 +48,6 @@ static inline bool check_at(bool holds, const char *words, const char *file, con
     } while (0)
 
 enum { BLOCK = 4096, SECTOR = 512 };
-
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define UNDER_TSAN 1
-#endif
-#if __has_feature(address_sanitizer)
-#define UNDER_ASAN 1
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__)
-#define UNDER_TSAN 1
-#elif defined(__SANITIZE_ADDRESS__)
-#define UNDER_ASAN 1
-#endif
 
 /*
  * Under sanitizers only every n-th of many similar cases runs: they differ in stored data, not in the code that runs. The
@@ -133,6 +120,24 @@ static inline void world_free(world *w) {
 static inline int verdict(int passed, int failed) {
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
+}
+
+/* Runs the tests, each of which passes if all its checks hold; gives main's result. */
+static inline int run_tests(void (*const *tests)(void), size_t n) {
+    int passed = 0, failed = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        int before = failures_here;
+
+        tests[i]();
+        if (getenv("LOGSTORE_VERBOSE") != NULL)
+            printf("test %zu: %ld ms of CPU\n", i, (long)(clock() / (CLOCKS_PER_SEC / 1000)));
+        if (failures_here == before)
+            passed++;
+        else
+            failed++;
+    }
+    return verdict(passed, failed);
 }
 
 #endif

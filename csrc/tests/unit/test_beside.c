@@ -156,16 +156,5 @@ int main(void) {
         a_hold_that_cannot_be_read_is_honoured,
         a_short_read_is_not_the_end_of_a_segment,
     };
-    int passed = 0, failed = 0;
-
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        int before = failures_here;
-
-        tests[i]();
-        if (failures_here == before)
-            passed++;
-        else
-            failed++;
-    }
-    return verdict(passed, failed);
+    return run_tests(tests, sizeof tests / sizeof *tests);
 }

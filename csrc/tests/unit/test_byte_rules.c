@@ -159,13 +159,5 @@ int main(void) {
         the_close_record_is_alone_in_the_last_batch,
         damage_is_never_copied_into_a_valid_record,
     };
-    int passed = 0, failed = 0;
-
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        int before = failures_here;
-
-        tests[i]();
-        *(failures_here == before ? &passed : &failed) += 1;
-    }
-    return verdict(passed, failed);
+    return run_tests(tests, sizeof tests / sizeof *tests);
 }

@@ -454,16 +454,5 @@ int main(void) {
         a_queue_deleted_before_the_last_dequeue_is_no_contradiction,
         a_deleted_queue_with_only_prepared_work_is_deleted_in_the_log,
     };
-    int passed = 0, failed = 0;
-
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        int before = failures_here;
-
-        tests[i]();
-        if (failures_here == before)
-            passed++;
-        else
-            failed++;
-    }
-    return verdict(passed, failed);
+    return run_tests(tests, sizeof tests / sizeof *tests);
 }

@@ -331,13 +331,5 @@ int main(void) {
         an_open_writes_the_hint_of_its_epoch_before_it_reuses_a_file,
         spares_that_an_open_takes_have_durable_names_when_it_serves,
     };
-    int passed = 0, failed = 0;
-
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        int before = failures_here;
-
-        tests[i]();
-        *(failures_here == before ? &passed : &failed) += 1;
-    }
-    return verdict(passed, failed);
+    return run_tests(tests, sizeof tests / sizeof *tests);
 }

@@ -1,50 +1,7 @@
 /* The store's operations without failures: places, content, order, transactions, cursors, handles. */
 #include <unistd.h>
 
-#include "tests/kit/store_workload.h"
-
-static struct run r;
-static vfs_sim *sim;
-
-static void fresh(void) {
-    sim = vfs_sim_new();
-    memset(&r, 0, sizeof r);
-    run_start(&r, sim, 1);
-}
-
-static void done(void) {
-    ls_free(r.store);
-    check(vfs_sim_handles(sim) == 0);
-    vfs_sim_free(sim);
-}
-
-static void again(void) {
-    check(ls_close(r.store) == LS_OK);
-    ls_free(r.store);
-    check(open_store(&r, r.v, r.catalog, QUEUES + 1, &r.store) == LS_OK || complain("open"));
-}
-
-static uint64_t put(uint32_t queue, const char *words, ls_tx *tx) {
-    uint64_t id = 0;
-
-    check(ls_publish(r.store, &queue, 1, NULL, 0, (const uint8_t *)words, strlen(words), tx, LS_WAIT, &id) == LS_OK);
-    return id;
-}
-
-static int take(uint64_t id, uint32_t queue, ls_tx *tx) {
-    uint64_t lsn;
-    return ls_dequeue(r.store, id, queue, tx, 1, 0, LS_WAIT, &lsn);
-}
-
-static int add(uint64_t id, uint32_t queue, ls_tx *tx) {
-    uint64_t lsn;
-    return ls_enqueue(r.store, id, &queue, 1, tx, LS_WAIT, &lsn);
-}
-
-static bool has(uint64_t id) {
-    ls_message_info info;
-    return ls_message(r.store, id, &info) == LS_OK;
-}
+#include "tests/kit/one_store.h"
 
 /* The ids that a queue lists, in order, against those given, up to a 0. */
 static bool lists(uint32_t queue, const uint64_t *ids) {
@@ -347,16 +304,5 @@ int main(void) {
         one_handle_at_a_time_and_a_closed_one_says_so,
         a_generated_workload_survives_each_close_on_real_files,
     };
-    int passed = 0, failed = 0;
-
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        int before = failures_here;
-
-        tests[i]();
-        if (failures_here == before)
-            passed++;
-        else
-            failed++;
-    }
-    return verdict(passed, failed);
+    return run_tests(tests, sizeof tests / sizeof *tests);
 }

@@ -357,16 +357,5 @@ int main(void) {
         a_close_beside_working_threads_loses_nothing_on_real_files,
         relocation_and_workers_run_at_the_same_time,
     };
-    int passed = 0, failed = 0;
-
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        int before = failures_here;
-
-        tests[i]();
-        if (failures_here == before)
-            passed++;
-        else
-            failed++;
-    }
-    return verdict(passed, failed);
+    return run_tests(tests, sizeof tests / sizeof *tests);
 }
