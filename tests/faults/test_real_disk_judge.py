@@ -75,8 +75,8 @@ def test_every_correct_state_is_allowed(journal: Journal, shown: dict[str, Any])
         ("never made", shows(a=[M3, M4], b=[M5, message("m-7-0")])),
         ("m-1-0', 'a') is there", shows(a=[message("m-1-0"), M3, M4], b=[M5])),
         ("m-6-0', 'b') is missing", shows(a=[M3, M4, M6], b=[M5])),
-        ("behind", shows(a=[M6, M3, M4], b=[M5, M6])),
-        ("behind", shows(a=[M4, M3], b=[M5])),
+        ("is after", shows(a=[M6, M3, M4], b=[M5, M6])),
+        ("is after", shows(a=[M4, M3], b=[M5])),
         ("twice", shows(a=[M3, M4, M4], b=[M5])),
         ("not what was published", shows(a=[M3, M4], b=[message("m-5-0", whole=False)])),
         ("another id", shows(a=[message("m-2-0", locked=True, key=9), M3], b=[M5], in_doubt=(XID,))),
@@ -85,7 +85,7 @@ def test_every_correct_state_is_allowed(journal: Journal, shown: dict[str, Any])
         ("m-4-0', 'a') is there", shows(a=[LOCKED, M3, M4], b=[M5], in_doubt=(XID,))),
         ("never prepared", shows(a=[M3, M4], b=[M5], in_doubt=("1:bb:",))),
         ("queue b is missing", shows(a=[M3, M4])),
-        ("locked by nobody", shows(a=[M3, M4], b=[message("m-5-0", locked=True)])),
+        ("locked without a transaction", shows(a=[M3, M4], b=[message("m-5-0", locked=True)])),
     ],
 )
 def test_every_wrong_state_is_detected(journal: Journal, wrong: str, shown: dict[str, Any]) -> None:
