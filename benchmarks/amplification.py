@@ -1,14 +1,13 @@
-"""Write amplification: bytes that the device is given for each byte of content, published and consumed.
+"""Write amplification: bytes written to the device for each byte of content that is published and consumed.
 
-Messages of 1 KiB are published and consumed in batches, each batch forced once, over segments that were there before
-and are used again; a few thousand messages stay alive. Counted where the store writes (``device_bytes`` in
-``store.stats()``: everything that any of its files got, whole blocks, headers, hint, checkpoints), by the block device
-itself (the sectors it wrote meanwhile, which on a busy machine are others' too), and as /proc/self/io has it
-(``write_bytes``). The last counts a page of the cache when it becomes dirty, and where the file system has large pages
-(ext4 since Linux 6.16) all of such a page for one written byte, though only what was written goes to the device: there
-it says far too much, which is why the device is asked.
+Messages of 1 KiB are published and consumed in batches, each batch forced once, in recycled segments; a few thousand
+messages stay live. Bytes are counted in three places: by the store (``device_bytes`` in ``store.stats()``: all bytes
+written to its files), by the block device (sectors written in that time, also those of other processes), and by
+/proc/self/io (``write_bytes``). The last counts a page of the cache when it becomes dirty. Where the file system has
+large pages (ext4 since Linux 6.16) it counts a whole large page for one written byte, which is far too much; that is
+why the device's count is needed.
 
-The log of small batches is told beside it: there the last block of each is written again with the next one.
+Small batches write more, because the last block of a batch is written again with the next batch.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ SEGMENT_BYTES = 16 * MIB
 
 @dataclass(frozen=True)
 class Amplification:
-    """Of one run, once it was steady."""
+    """The counts of one run in the steady state."""
 
     batch: int
     content_bytes: int
@@ -71,13 +70,13 @@ class Amplification:
 
 
 def kernel_bytes() -> int:
-    """What this process had the kernel write."""
+    """Bytes that this process had the kernel write."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes:"))
 
 
 def disk_bytes(device: str) -> int | None:
-    """What the device wrote, for whomever; None if that is not to be had."""
+    """Bytes that the device wrote, for all processes; None if unknown."""
     try:
         return int(Path("/sys/class/block", Path(device).name, "stat").read_text().split()[6]) * 512
     except OSError:
@@ -85,7 +84,7 @@ def disk_bytes(device: str) -> int | None:
 
 
 class Traffic:
-    """Publishing and consuming in turn."""
+    """Publishes and consumes in turn."""
 
     def __init__(self, store: logstore.MessageStore, batch: int) -> None:
         self.store = store
@@ -105,14 +104,14 @@ class Traffic:
         self.store.dequeue_many(self.waiting.popleft(), self.queue)
 
     def pass_by(self, content_bytes: int) -> None:
-        """So much comes and goes."""
+        """Publish and consume this many batches."""
         until = self.sent + content_bytes // CONTENT_BYTES
         while self.sent < until:
             self.publish()
             self.consume()
 
     def check(self) -> None:
-        """That what is left is what was published last."""
+        """Check that the remaining messages are the last ones published."""
         left = sum(len(ids) for ids in self.waiting)
         if self.queue.depth != left:
             raise SystemExit(f"amplification: {self.queue.depth} messages are left, not {left}")
@@ -128,7 +127,7 @@ def measure(directory: Path, batch: int, content_bytes: int, device: str) -> Amp
         traffic = Traffic(store, batch)
         for _ in range(max(LIVE // batch, 1)):
             traffic.publish()
-        traffic.pass_by(8 * SEGMENT_BYTES)  # from here on every segment has been one before
+        traffic.pass_by(8 * SEGMENT_BYTES)  # from here on every segment is a recycled one
         before, kernel_before, disk_before = store.stats(), kernel_bytes(), disk_bytes(device)
         traffic.pass_by(content_bytes)
         after, kernel_after, disk_after = store.stats(), kernel_bytes(), disk_bytes(device)
@@ -180,7 +179,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dir", type=Path, default=BUILD, help="where to write")
     parser.add_argument("--mib", type=int, default=256, help="of content, for each batch size (256)")
-    parser.add_argument("--batches", default="10,100,1000", help="messages in a batch, by comma (10,100,1000)")
+    parser.add_argument("--batches", default="10,100,1000", help="comma-separated messages in a batch (10,100,1000)")
     parser.add_argument("--json", type=Path, help="also write everything into this file")
     options = parser.parse_args()
     options.dir.mkdir(parents=True, exist_ok=True)

@@ -1,14 +1,14 @@
 """The load client for any AMQP 0-9-1 server, a process of its own: one JSON object in as argument, one out.
 
-`rates`: connections publish to a queue each for some time, persistent messages with publisher confirms, never more than
-`window` unconfirmed (0: no limit); then as many connections consume them, with `window` as prefetch, every message
-acknowledged on its own. A publish counts when its confirm has come. Consuming ends when each connection has had the
-answer to the `basic.cancel` that followed its last acknowledgement. Confirms are counted one by one and contents are
-checked when the clock has stopped. Whatever is on the queues in the end was acknowledged, and came back all the same
-when the consumers took leave: `came_back` says how many.
+`rates`: each connection publishes to its own queue for some time: persistent messages with publisher confirms, at most
+`window` unconfirmed (0: no limit). Then the same number of connections consume them with `window` as prefetch, and
+acknowledge every message alone. A publish counts when its confirm has arrived. Consuming ends when each connection has
+the answer to the `basic.cancel` after its last acknowledgement. Confirms and contents are checked after the clock has
+stopped. A message that is on a queue at the end was acknowledged, but came back when its consumer disconnected:
+`came_back` is their number.
 
-`latency`: messages fall due at a fixed rate, whatever the server does meanwhile, and each is timed from the moment it
-was due until its confirm came: so a server that stands still is charged for all that should have been sent meanwhile.
+`latency`: messages are due at a fixed rate, and each is timed from the moment it is due until its confirm. So a pause
+of the server counts for every message that was due in that time.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ import broker_wire as wire
 from pamqp import commands
 
 TAG: Final = "load"
-LEAVE_S: Final = 0.2  # between the last answer and the end of the connection: what is under way in the server arrives
-STALL_S: Final = 60.0  # without any news from the server
+LEAVE_S: Final = 0.2  # between the last answer and the end of the connection, so that the server finishes its work
+STALL_S: Final = 60.0  # without any data from the server
 EMPTY_S: Final = 5.0  # for acknowledgements to arrive where messages are counted
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
 class Order:
-    """What to do; the fields of the argument."""
+    """The fields of the argument."""
 
     what: str
     port: int
@@ -118,7 +118,7 @@ class Publisher:
             self.send(count)
 
     def send(self, count: int) -> None:
-        """Sends so many at once, at most a block."""
+        """Sends this many at once, at most a block."""
         self.link.send(self.messages.encoded(self.sent, count))
         self.sent += count
 
@@ -183,7 +183,7 @@ class Consumer:
         self.link.send(wire.pamqp_frame.marshal(consume, wire.CHANNEL))
 
     def push(self) -> None:
-        """Acknowledges what has come, and after the last one asks for an answer."""
+        """Acknowledges the messages received; after the last one sends a call to get an answer."""
         if self.link.is_full:
             return
         if self.came > self.acked:
@@ -197,7 +197,7 @@ class Consumer:
             self.link.send(wire.pamqp_frame.marshal(commands.Basic.Cancel(consumer_tag=TAG), wire.CHANNEL))
 
     def take(self) -> None:
-        """Counts what has come, and keeps it."""
+        """Counts the messages received, and keeps them."""
         data = self._rest + self.link.receive()
         unpack = wire.PREFIX.unpack_from
         at, size = 0, len(data)
@@ -225,7 +225,7 @@ class Consumer:
 
 
 def turn(workers: list[Any], timeout_s: float) -> bool:
-    """Waits for sockets and lets each worker take what came; False if nothing happened."""
+    """Waits for sockets and lets each worker read; False if nothing happened."""
     links = {worker.link: worker for worker in workers}
     full = [link for link in links if link.is_full]
     readable, writable, _ = select.select(links, full, (), timeout_s)
@@ -237,7 +237,7 @@ def turn(workers: list[Any], timeout_s: float) -> bool:
 
 
 def until(workers: list[Any], done: Any) -> None:
-    """Turns until it is done. Raises `WireError` if the server stands still."""
+    """Runs all workers until they are done. Raises `WireError` if the server makes no progress."""
     while not done():
         if not turn(workers, STALL_S):
             raise wire.WireError(f"no news from the server for {STALL_S:g} s")
@@ -306,7 +306,7 @@ def consume(order: Order, publishers: list[Publisher]) -> dict[str, Any]:
 
 
 def clean_up(order: Order, publishers: list[Publisher]) -> int:
-    """The queues go; how many messages too many were on them. Raises `WireError` if there were too few."""
+    """Deletes the queues; the number of surplus messages on them. Raises `WireError` if there were too few."""
     link = order.link()
     surplus = 0
     for publisher in publishers:

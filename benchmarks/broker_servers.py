@@ -1,4 +1,4 @@
-"""The brokers under load, each a process of its own, and what they do for durability: syncs counted by a tracer."""
+"""The brokers under load, each in its own process, and their syncs, counted by a tracer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LogstoreServer:
     """`logstore serve` with its defaults on a store in a directory of its own."""
 
     def __init__(self, directory: Path) -> None:
-        """Starts it and waits until it listens. Raises `RuntimeError` with what it said."""
+        """Starts it and waits until it listens. Raises `RuntimeError` with its output."""
         directory.mkdir(parents=True)
         self._errors = directory / "errors"
         with self._errors.open("wb") as errors:
@@ -58,13 +58,13 @@ class LogstoreServer:
         return int(line.decode().rpartition(":")[2])
 
     def version(self) -> str:
-        """Of the package that serves."""
+        """The version of the broker's package."""
         import logstore
 
         return logstore.__version__
 
     def stop(self) -> None:
-        """In good order, or by force."""
+        """Stops it in order, or by force."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
         try:
@@ -81,7 +81,7 @@ class LogstoreServer:
 
 
 def wait_until_idle(pids: Iterable[int], timeout_s: float = 2.0) -> None:
-    """Until these processes do next to nothing, so that what one left over is not charged to the next."""
+    """Waits until these processes are almost idle, so that remaining work of one is not charged to the next."""
     deadline = time.monotonic() + timeout_s
     before = _ticks(pids)
     while time.monotonic() < deadline:
@@ -122,7 +122,7 @@ def count_syncs(pids: Iterable[int], work: Callable[[], dict[str, Any]], directo
         line = strace.stderr.readline() if ready else ""
         if "attached" not in line:
             return {"missing": f"syncs were not counted: {line.strip() or 'strace does not answer'}"}
-        time.sleep(0.3)  # until it has every thread
+        time.sleep(0.3)  # until it traces every thread
         done = work()
     finally:
         strace.send_signal(signal.SIGINT)

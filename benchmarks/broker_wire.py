@@ -1,7 +1,7 @@
-"""AMQP 0-9-1 as the load client speaks it: a plain login through pamqp, and by hand the few frames of every message.
+"""AMQP 0-9-1 for the load client: login and calls through pamqp, and hand-made frames for messages.
 
-What is sent often is made beforehand: a block of publishes differs from the last one in eight bytes of each body. What
-is received is only counted while the clock runs, and kept; `check_deliveries` looks at every byte of it afterwards.
+Frames that are sent often are prepared: a block of publishes differs from the previous one in eight bytes of each body.
+Received data is only counted and kept while the clock runs; `check_deliveries` checks every byte afterwards.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ READ_BYTES: Final = 1 << 18
 
 
 class WireError(Exception):
-    """The server closed the channel or the connection, or did what no server should."""
+    """The server closed the channel or the connection, or violated the protocol."""
 
 
 class Link:
@@ -101,7 +101,7 @@ class Link:
         return int(self.call(CHANNEL, declare, commands.Queue.DeclareOk).message_count)
 
     def close(self) -> None:
-        """Takes leave, whatever the other side thinks of it."""
+        """Closes the connection, and ignores errors."""
         with contextlib.suppress(OSError, WireError):
             self.socket.settimeout(5)
             self.call(0, commands.Connection.Close(200, "done", 0, 0), commands.Connection.CloseOk)
@@ -110,16 +110,16 @@ class Link:
     # Load.
 
     def fileno(self) -> int:
-        """So that `select` takes the link itself."""
+        """The socket's number, so that `select` accepts the link itself."""
         return self.socket.fileno()
 
     @property
     def is_full(self) -> bool:
-        """Whether the socket did not take everything yet."""
+        """Whether bytes wait that the socket has not accepted yet."""
         return self._unsent is not None
 
     def send(self, data: bytes | bytearray | memoryview) -> None:
-        """Sends what the socket takes and keeps the rest. Only when not `is_full`; the buffer may be reused at once."""
+        """Sends what the socket accepts, keeps the rest. Only when not `is_full`; the buffer may be reused at once."""
         assert self._unsent is None
         try:
             sent = self.socket.send(data)
@@ -137,7 +137,7 @@ class Link:
             self._unsent = self._unsent[sent:] if sent < len(self._unsent) else None
 
     def receive(self) -> bytes:
-        """What has come. Raises `WireError` if the server hung up."""
+        """The data received. Raises `WireError` if the server hung up."""
         data = self.socket.recv(READ_BYTES)
         if not data:
             raise WireError("the server hung up")
@@ -150,7 +150,7 @@ def vars_of(method: object) -> dict[str, Any]:
 
 
 def explain(data: bytes) -> str:
-    """A frame that was not expected, in words."""
+    """An unexpected frame, as text."""
     try:
         _, channel, got = pamqp_frame.unmarshal(data)
     except Exception as error:  # noqa: BLE001 - the text goes into an error message
@@ -202,7 +202,7 @@ def ack_up_to(tag: int) -> bytes:
 
 
 def check_deliveries(chunks: Iterable[bytes | memoryview], messages: Messages, count: int) -> None:
-    """Every message came once, in order, byte for byte, for the first time. Raises `WireError`."""
+    """Checks that every message came once, in order, not redelivered, with right bytes. Raises `WireError`."""
     data = b"".join(chunks)
     at = number = 0
     while at < len(data):

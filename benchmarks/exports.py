@@ -1,9 +1,9 @@
 """How fast a log is exported: megabytes of the log per second, records and messages together.
 
-A log is written under a hold, so that all of it stays, then exported again and again to new targets, in turn with
-reading the same files and nothing else (which bounds it). Two logs: contents of 1 KiB, and of 24 bytes; each message
-is published and consumed. ``--columns`` instead writes one row group by each choice of encoding for each column,
-and tells its size and time.
+A log is written under a hold, so that all of it stays. It is exported several times to new targets, alternating with a
+plain read of the same files, which is the upper bound. Two logs: contents of 1 KiB, and of 24 bytes; each message is
+published and consumed. ``--columns`` instead writes one row group with each possible encoding of each column, and
+prints size and time.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ ENCODINGS: dict[str, dict[str, object]] = {
 
 
 class Kept(Hold):
-    """A hold that an export does not move on, so that the same log is exported again."""
+    """A hold that an export does not advance, so that the same log can be exported again."""
 
     def advance(self, lsn: int, *, expires_s: float | None = None) -> None:  # noqa: ARG002 - it stays where it is
-        """Begin the hold's time anew."""
+        """Renew the hold's time."""
         self.renew(expires_s)
 
 
 def write_log(path: Path, content_bytes: int, log_bytes: int) -> None:
-    """Messages of about this size, published and consumed in turns on eight queues, not quite in their order."""
+    """Publish and consume messages of about this size in turn on eight queues, roughly in order."""
     chance = random.Random(content_bytes)
     contents = [bytes(chance.randint(content_bytes // 2, content_bytes * 3 // 2)) for _ in range(BATCH)]
     with logstore.open(path, durability="relaxed") as store:
@@ -88,14 +88,14 @@ class Figures:
     """Of one export."""
 
     rate: float  # MB of the log per second
-    cpu_rate: float  # MB of the log per second of a processor, which says the same on a busy machine
+    cpu_rate: float  # MB of the log per second of processor time, which does not depend on other load
     size: float  # bytes of Parquet per byte of the log
     records: int
     messages: int
 
 
 def measure(path: Path, held: Hold, target: Path, compression: str) -> Iterator[Figures]:
-    """Exports to a new target, as often as it is asked."""
+    """Each call exports to a new target."""
     while True:
         cpu_s = time.process_time()
         report = export(path, target, hold=held, compression=compression)

@@ -1,4 +1,4 @@
-"""What a benchmark measured and how it tells it: figures, ratios against targets, conditions; a table or JSON."""
+"""A benchmark's results and their output: figures, ratios against targets, conditions; as a table or JSON."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Ratio:
 
 
 def conditions(directory: Path) -> dict[str, Any]:
-    """What the figures depend on and do not show."""
+    """Conditions that influence the figures."""
     device, fstype, options = mount_of(directory)
     name = Path(device).name
     journal = read_or_unknown(Path("/sys/fs/ext4", name, "journal_task")) if fstype == "ext4" else "unknown"
@@ -82,7 +82,7 @@ def conditions(directory: Path) -> dict[str, Any]:
 
 
 def mount_of(directory: Path) -> tuple[str, str, str]:
-    """Device, file system and options of where the directory lies."""
+    """Device, file system and mount options of the directory."""
     best = ("", "?", "?", "?")
     for line in Path("/proc/self/mounts").read_text().splitlines():
         device, point, fstype, options = line.split()[:4]
@@ -98,7 +98,7 @@ def read_or_unknown(path: Path) -> str:
         return "unknown"
 
 
-# ---- telling ----
+# ---- output ----
 
 
 def readable(value: float) -> str:

@@ -1,12 +1,13 @@
-"""The grid: 100 B to 1 MiB, each durable or in batches, from one thread, many or an event loop, by every store.
+"""The grid: every store with contents of 100 B to 1 MiB, durable singly or in batches, from one or many threads or
+tasks.
 
-For each content size all stores are open side by side. A turn is one slice of each, the C loop and the store under test
-next to each other, every second turn backwards; the samples of a turn are compared with each other. First everything is
-published in every way, then consumed in every way from what waits, then published and consumed in turns.
+For each content size all stores are open at the same time. A turn is one slice of each store, with the C loop next to
+the store under test; every second turn runs in reverse order; samples of one turn are compared with each other. First
+all modes of publishing run, then all modes of consuming the waiting messages, then publishing and consuming in turn.
 
-This is the steady state: the store under test begins with segments that are there, the C loop goes round in a file of
-zeros, and the others have published and consumed as much before, so that they have pages and logs to use again. After a
-round each store is closed, opened again and compared with the book.
+This is the steady state: the store under test begins with existing segments, the C loop reuses a file of zeros, and the
+others have published and consumed as much before, so that they have pages and logs to reuse. After a round each store
+is closed, opened again and compared with the record of its messages.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ REUSED_MESSAGES = 100_000
 DISTINCT = 251
 DISTINCT_BYTES = 32 << 20
 
-# Messages a second that no store here exceeds: how much may come, so that there is room for it, or enough of it.
+# Messages a second that no store here exceeds: bounds the room and the waiting messages that a slice needs.
 FASTEST = {"1 thread": 20e3, "8 threads": 80e3, "64 threads": 200e3, "asyncio, 1000 in flight": 400e3}
 FASTEST_CONSUMER = 600e3
 
 
 def most(mode: Mode, size: int, span: Span) -> int:
-    """Messages of a slice at most."""
+    """The most messages of a slice."""
     fastest = FASTEST.get(mode.name, mode.batch * 15e3)
     return int(min(fastest * span.seconds, span.max_bytes // size)) + mode.batch
 
@@ -76,10 +77,10 @@ class OfSize:
         self.peers = {kind.name: Slices(kind(directory / kind.name, needed), bodies) for kind in context.kinds}
 
     def run(self) -> None:
-        """All works, all modes."""
-        os.sync()  # what was written and removed before is not to be paid for here
+        """Measure all kinds of work in all modes."""
+        os.sync()  # earlier writes and removals must not be charged to this round
         gc.collect()
-        for slices in self.peers.values():  # warm, and discarded
+        for slices in self.peers.values():  # a warm-up, discarded
             slices.rate(BOTH, Mode("warm"), Span(0.02, 1 << 20))
             if slices.peer.reuses:
                 slices.make_reusable(REUSED_MESSAGES, self.plan.max_bytes)
@@ -93,7 +94,7 @@ class OfSize:
                         step()
 
     def finish(self) -> None:
-        """Closes, compares what is left of each."""
+        """Close all stores and compare their remaining messages."""
         self.stack.close()
         for slices in self.peers.values():
             slices.peer.close()
@@ -106,7 +107,7 @@ class OfSize:
         return self.context.results.row(SUITE, engine, work, mode.name, self.size, sync=sync, reason=lacks)
 
     def _steps(self, work: str, mode: Mode) -> list[Callable[[], None]]:
-        """Who is measured, the limit first."""
+        """The stores that are measured, the C loop first."""
         steps: list[Callable[[], None]] = []
         lacks = None
         if work != PUBLISH or mode.threads > 1 or mode.in_flight:
@@ -132,7 +133,7 @@ class OfSize:
             made = getattr(peer, "segments_created", 0)
             row.samples.append(slices.rate(work, mode, span))
             made = getattr(peer, "segments_created", 0) - made
-            if hasattr(peer, "segments_created"):  # else than in the steady state
+            if hasattr(peer, "segments_created"):  # this is not the steady state
                 row.notes["segments made while the clock ran"] = made + row.notes.get(
                     "segments made while the clock ran", 0
                 )

@@ -1,4 +1,4 @@
-"""Beside the steady state: a log that has no files ready, and a C loop that extends its file with every write."""
+"""Not the steady state: a log without ready segments, and a C loop that extends its file with every write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C programs that say what the machine could do: built when they are needed, and run beside the stores."""
+"""The C programs that measure the machine's limits: built when needed, and run between the stores."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class RawLoop:
         return float(self.ask(size, mode.batch, span)["messages_per_s"])
 
     def close(self) -> None:
-        """It removes its files."""
+        """End it; it removes its files."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         if self.process.wait(timeout=60) != 0:

@@ -1,8 +1,8 @@
-"""One log or two: what a commit costs if messages and outcomes share a log, and if each has its own.
+"""One log or two: the cost of a commit if messages and outcomes share a log, and if each kind has its own.
 
-Both in C, on files of zeros, for ten messages of 1 KiB and an outcome of 64 bytes: in one log the outcome follows its
-messages in the same write and one sync makes both durable; in two the messages are written and synced, and only then
-the outcome, for an outcome that is durable before its messages would be a lie.
+Both run in C, on files of zeros, with ten messages of 1 KiB and an outcome of 64 bytes. In one log the outcome follows
+its messages in the same write, and one sync makes both durable. With two logs the messages are written and synced
+first, and then the outcome, because an outcome must not be durable before its messages.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""What a live message costs: bytes of memory, and whether an operation costs the same however many there are.
+"""The cost of a live message in memory, and whether an operation costs the same with any number of live messages.
 
-* Memory: a process of its own publishes messages of 8 bytes on one queue, and its resident memory is read at 1, 2, 5
-  and 10 million (and at the start, after as many were published and consumed as warm everything up). What grows is the
-  core's table: Python keeps nothing of a message.
-* Flatness: stores with 10^4, 10^6 and 10^7 live messages (``--levels`` takes others) are open side by side, and take
-  turns in short slices: publishes and dequeues that nobody waits for, singly, in batches of 1000, in transactions of 10
-  (published, staged and enqueued, dequeued), and acquired and accepted by the hundred; from the front, as queues are
-  consumed, and at random, which is the worst that memory can be asked for. What counts is the caller's processor time
-  for one message; the flusher's writing is measured beside it (of the whole process). What is published in a slice is
-  as much as is dequeued, so the stores stay as full as they are.
+* Memory: a separate process publishes messages of 8 bytes on one queue, and its resident memory is read at 1, 2, 5 and
+  10 million (and at the start, after a warm-up of publishes and dequeues). The growth is that of the core's table:
+  Python keeps nothing of a message.
+* Flatness: stores with 10^4, 10^6 and 10^7 live messages (or other ``--levels``) are open at the same time and run
+  short slices in turn: publishes and dequeues without waiting, singly, in batches of 1000, in transactions of 10
+  (published, staged and enqueued, dequeued), and acquired and accepted in hundreds; from the front, as queues are
+  consumed, and at random, which is the worst case for memory access. The result is the caller's processor time for one
+  message; that of the whole process, with the flusher, is reported, too. A slice publishes as many messages as it
+  dequeues.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FLAT_TARGET = 1.3
 
 
 def fill(store: logstore.MessageStore, count: int) -> array.array[int]:
-    """So many more; their ids."""
+    """Publish this many more; their ids."""
     queue = store.queue(QUEUE)
     contents = [CONTENT] * BATCH
     ids = array.array("Q")
@@ -69,7 +69,7 @@ def fill(store: logstore.MessageStore, count: int) -> array.array[int]:
 
 
 def fill_and_forget(store: logstore.MessageStore, count: int) -> None:
-    """So many more, of which this process keeps nothing: a list of their ids would leave holes in its heap."""
+    """Publish this many more and keep no ids: a list of them would leave holes in this process's heap."""
     queue = store.queue(QUEUE)
     contents = [CONTENT] * BATCH
     for _ in range(count // BATCH):
@@ -116,7 +116,7 @@ def measure_memory(directory: Path, steps: list[int]) -> list[tuple[int, int]]:
 
 
 class Level:
-    """A store with so many live messages, and what was measured on it: nanoseconds for one message."""
+    """A store with this many live messages, and its results: nanoseconds for one message."""
 
     def __init__(self, path: Path, live: int) -> None:
         self.live = live
@@ -130,7 +130,7 @@ class Level:
         self.process: dict[str, list[float]] = {}
 
     def from_front(self, count: int) -> array.array[int]:
-        """The oldest of those that are still there."""
+        """The oldest live messages."""
         taken = array.array("Q")
         while len(taken) < count:
             message_id = self.ids[self._front]
@@ -142,7 +142,7 @@ class Level:
         return taken
 
     def at_random(self, count: int) -> array.array[int]:
-        """Any of the younger half."""
+        """Random messages of the younger half."""
         ids, half = self.ids, (self._front + len(self.ids)) // 2
         taken = array.array("Q")
         while len(taken) < count:
@@ -156,7 +156,7 @@ class Level:
         return taken
 
     def time(self, what: str, count: int, work: Callable[[], object]) -> None:
-        """Of the caller's thread and of the whole process."""
+        """Processor time of the caller's thread and of the whole process."""
         process, caller = time.process_time_ns(), time.thread_time_ns()
         work()
         self.caller.setdefault(what, []).append((time.thread_time_ns() - caller) / count)
@@ -164,7 +164,7 @@ class Level:
         self.process.setdefault(what, []).append((time.process_time_ns() - process) / count)
 
     def slice(self) -> None:
-        """Each kind of operation once; as many come as go."""
+        """Each kind of operation once; as many messages are published as dequeued."""
         store, queue, new = self.store, self.queue, array.array("Q")
 
         def publish() -> None:
@@ -195,7 +195,7 @@ class Level:
         self.ids.extend(new)
 
     def slice_of_transactions(self, new: array.array[int]) -> None:
-        """As many messages as are dequeued come, half of them published, half staged and enqueued."""
+        """Replace the dequeued messages: half of them published, half staged and enqueued."""
         store, queue = self.store, self.queue
         chosen = {"front": self.from_front(TXS * TX_OPERATIONS), "random": self.at_random(TXS * TX_OPERATIONS)}
 
@@ -229,7 +229,7 @@ class Level:
             self.time(f"dequeue, tx of 10, {name}", TXS * TX_OPERATIONS, dequeue)
 
     def slice_of_deliveries(self, new: array.array[int]) -> None:
-        """Acquired at the front and accepted; as many come."""
+        """Acquire at the front and accept; publish as many."""
         for _ in range(2):
             new.extend(self.store.publish_many(self.queue, [CONTENT] * ACQUIRED, wait=False))
         self.store.force()
@@ -276,13 +276,13 @@ def tell_memory(console: Console, said: list[tuple[int, int]]) -> None:
 
 
 def ratio_of(levels: list[Level], what: str) -> float:
-    """Of the dearest level to the cheapest, in the medians of the caller."""
+    """The ratio of the most expensive level to the cheapest, from the caller's medians."""
     medians = [statistics.median(level.caller[what]) for level in levels]
     return max(medians) / min(medians)
 
 
 def as_figures(levels: list[Level]) -> dict[str, Any]:
-    """For machines: a figure for each operation and level, and how flat each operation is."""
+    """The JSON form: a figure for each operation and level, and the flatness of each operation."""
     figures = [
         asdict(figure) | {"median": figure.median}
         for level in levels

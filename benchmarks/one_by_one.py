@@ -1,7 +1,7 @@
-"""What the calls themselves cost: publish and dequeue, one by one from Python, and nobody waits.
+"""The cost of the calls themselves: publish and dequeue one by one from Python, without waiting for durability.
 
-A pair is one message of 100 bytes, published and then dequeued by its id. The clock is the processor's: of the whole
-process, its writing to the log included, and beside it that of the thread that calls.
+A pair is one message of 100 bytes, published and then dequeued by its id. Times are processor times: of the whole
+process, including its writes to the log, and of the calling thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Opening a store: one whose owner was killed, beside reading and hashing the same files; and one that was closed.
+"""Opening a store: one whose owner was killed, compared with reading and hashing the same files; and a closed one.
 
-Every open is a process of its own, which never closes. Both begin equally cold (every file is dropped from the page
-cache) or equally warm. Without its checkpoint a log is replayed whole. Every open counts the messages and compares the
-last one; after the last round contents all over the log are compared.
+Every open is a process of its own, which ends without closing. Both begin equally cold (every file is dropped from the
+page cache) or equally warm. Without a checkpoint the whole log is replayed. Every open counts the messages and compares
+the last one; after the last round contents from all parts of the log are compared.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def content_of(number: int, size: int) -> bytes:
 
 @dataclass
 class Log:
-    """So many messages of one size, as their owner left them."""
+    """A store with messages of one size, after its owner closed it or was killed."""
 
     path: Path
     size: int
@@ -56,7 +56,7 @@ class Log:
 
     @classmethod
     def write(cls, path: Path, size: int, count: int, how: str) -> Log:
-        """By a process that closes the store or is killed (and has no checkpoint then)."""
+        """Written by a process that closes the store, or is killed without a checkpoint."""
         call = [sys.executable, __file__, "write", path, str(size), str(count), how]
         done = subprocess.run(call, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode != (-signal.SIGKILL if how == "killed" else 0):
@@ -102,7 +102,7 @@ class Log:
 
 
 def write(path: Path, size: int, count: int, how: str) -> None:
-    """In a process of its own: publishes, tells which files the log has, and goes as it was told."""
+    """In a process of its own: publishes, prints the log's files, and closes or is killed."""
     segments = count * LOG_BYTES.get(size, size + 84) // SEGMENT_BYTES + 5
     store = logstore.open(path, segment_size=SEGMENT_BYTES, initial_segments=segments)
     queue = store.declare_queue(QUEUE)
@@ -115,7 +115,7 @@ def write(path: Path, size: int, count: int, how: str) -> None:
     used = sum((segment.end_lsn or store.next_lsn) - segment.first_lsn for segment in segments_used)
     print(json.dumps({"files": files, "bytes": used}), flush=True)
     if how == "closed":
-        store.checkpoint()  # which close makes by itself only where it pays
+        store.checkpoint()  # close makes one by itself only if it is worth it
         store.close()
         return
     (path / "CHECKPOINT").unlink(missing_ok=True)
@@ -123,9 +123,9 @@ def write(path: Path, size: int, count: int, how: str) -> None:
 
 
 def open_once(path: Path) -> None:
-    """In a process of its own: opens, says how long it took and what was found, and goes without closing."""
+    """In a process of its own: opens, prints time and contents, and ends without closing."""
     with tempfile.TemporaryDirectory() as other:
-        logstore.open(other).close()  # what Python imports for a first open is no part of opening
+        logstore.open(other).close()  # imports of a first open are not measured
     start = time.perf_counter()
     store = logstore.open(path, create=False)
     seconds = time.perf_counter() - start
@@ -170,7 +170,7 @@ def run(context: Context) -> None:
 
 
 def run_start(context: Context) -> None:
-    """One round of opening a store that was closed with a checkpoint, and later left by whoever opened it."""
+    """One round of opening a store that was closed with a checkpoint; later opens find it not closed."""
     count = context.plan.start_messages
     context.say(f"opening with {count:,} live messages")
     log = context.kept("start", lambda path: Log.write(path, 100, count, "closed"))
@@ -184,7 +184,7 @@ def run_start(context: Context) -> None:
 
 
 def main() -> None:
-    """What the suites start."""
+    """The processes of the suites."""
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=("write", "open"))
     parser.add_argument("path", type=Path)

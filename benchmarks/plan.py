@@ -1,4 +1,4 @@
-"""How much of everything a run takes: the whole, which ends within a quarter of an hour, or a little of everything."""
+"""The amounts of a run: the full one takes up to a quarter of an hour; the quick one runs a little of everything."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Plan:
 
 
 def quick() -> Plan:
-    """Little of everything: it shows that everything works; no figure of it is to be quoted."""
+    """A little of everything: shows that everything works; its figures must not be quoted."""
     return Plan(
         rounds=1,
         seconds=0.03,
@@ -67,7 +67,7 @@ def quick() -> Plan:
 
 @dataclass
 class Context:
-    """What every suite is given, each round."""
+    """The arguments of every suite, for each round."""
 
     plan: Plan
     kinds: list[type[Peer]]
@@ -83,12 +83,12 @@ class Context:
         return self.round_number == self.plan.rounds - 1
 
     def kept(self, name: str, make: Callable[[Path], Made]) -> Made:
-        """What the first round makes and all use, in a place of its own."""
+        """Data that the first round makes and all rounds use, in its own directory."""
         if name not in self._kept:
             self._kept[name] = make(self.directory / name.replace(" ", "-"))
         made: Made = self._kept[name]
         return made
 
     def turned(self, steps: list[Callable[[], None]], turn: int) -> list[Callable[[], None]]:
-        """Every second turn backwards."""
+        """The items, in reverse order in every second turn."""
         return steps if (turn + self.round_number) % 2 == 0 else steps[::-1]

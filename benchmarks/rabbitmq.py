@@ -1,13 +1,12 @@
 """`logstore serve` against RabbitMQ: the same load client, the same machine and disk, one after the other.
 
-RabbitMQ comes from the distribution (apt-get install rabbitmq-server) and runs as a node of this program's own, with
-its defaults but for the paths and ports. Every system gets persistent messages with publisher confirms into durable
-queues, one for each connection, and consumers that acknowledge every message on its own. All of them run the whole
-time; in every round each cell is measured on each in turn, the order turning too, and a system is measured once the
-others have come to rest. What a confirm stands for is counted under a tracer: syncs for each message, one message at a
-time.
+RabbitMQ comes from the distribution (apt-get install rabbitmq-server) and runs as a separate node with default
+settings, except for paths and ports. Every system gets persistent messages with publisher confirms into durable queues,
+one for each connection, and consumers that acknowledge every message alone. All systems run the whole time. In every
+round each cell is measured on each system in turn, in a changing order, after the others have become idle. A tracer
+counts the syncs behind a confirm, with one unconfirmed message at a time.
 
-`make` needs nothing of this. Run it by hand, on a machine that does nothing else:
+`make` does not use it. Run it by hand on an idle machine:
 
     python benchmarks/rabbitmq.py --out build/rabbitmq
 """
@@ -41,7 +40,7 @@ SIZES: Final = (100, 1024, 16384)
 CONNECTIONS: Final = (1, 8)
 WINDOWS: Final = (1, 100, 0)
 MESSAGES_MAX: Final = 60_000  # of one slice, all connections together
-MESSAGES_MAX_WITHOUT_WINDOW: Final = 20_000  # a slow server would work off for long what it was sent at once
+MESSAGES_MAX_WITHOUT_WINDOW: Final = 20_000  # a slow server would need long for an unlimited backlog
 BYTES_MAX: Final = 128 << 20
 CLIENT_S: Final = 300.0
 LATENCY_BYTES: Final = 1024
@@ -77,7 +76,7 @@ class Client:
         self._all_pids = all_pids
 
     def run(self, target: Target, cell: Cell, what: str, seconds: float, **more: Any) -> dict[str, Any]:
-        """What the client told. Raises `RuntimeError` if it met anything that it should not."""
+        """The client's result. Raises `RuntimeError` if the client found an error."""
         wait_until_idle(self._all_pids)
         messages_max = MESSAGES_MAX if cell.window else MESSAGES_MAX_WITHOUT_WINDOW
         order = {
@@ -110,14 +109,14 @@ class Client:
 def parsed() -> argparse.Namespace:
     """The command line, checked."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--dir", type=Path, help="where the servers keep their data: the disk that is measured")
+    parser.add_argument("--dir", type=Path, help="directory of the servers' data, on the disk to be measured")
     parser.add_argument("--out", type=Path, default=Path("build/rabbitmq"), help="for results.json, tables and picture")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.7, help="of publishing in each slice")
     parser.add_argument("--latency-seconds", type=float, default=5.0, help="of each slice at a fixed rate; 0: none")
     parser.add_argument("--rate", type=float, help="that fixed rate, messages/s (half of what the slowest can)")
-    parser.add_argument("--only", help="cells whose name has this text, or one of several by semicolon")
-    parser.add_argument("--quick", action="store_true", help="1 KiB, one round: no figures to quote")
+    parser.add_argument("--only", help="only cells whose name has this text; several texts are separated by semicolons")
+    parser.add_argument("--quick", action="store_true", help="1 KiB, one round; the figures must not be quoted")
     parser.add_argument("--json", action="store_true", help="the results on the terminal instead of tables")
     options = parser.parse_args()
     if options.rounds < 1 or options.seconds <= 0:
@@ -168,7 +167,7 @@ def measure_rates(
 
 
 def half_of_the_slowest(rows: list[dict[str, Any]]) -> float:
-    """A rate that every system keeps up with: half of the least that one reached with a window of 100."""
+    """A rate that every system can sustain: half of the lowest rate reached with a window of 100."""
     reached = [
         statistics.median(each["rate"] for each in row["publish"])
         for row in rows
@@ -198,7 +197,7 @@ def measure_latency(
 
 
 def measure(options: argparse.Namespace, directory: Path, console: Console) -> dict[str, Any]:
-    """Everything, as it is written down."""
+    """All results, as stored."""
     with contextlib.ExitStack() as running:
         logstore = running.enter_context(LogstoreServer(directory / "logstore"))
         rabbit = running.enter_context(RabbitServer(directory / "rabbitmq"))
@@ -214,7 +213,7 @@ def measure(options: argparse.Namespace, directory: Path, console: Console) -> d
             | {"seconds": options.seconds, "acknowledgements": "one by one", "queues": "one for each connection"},
             "syncs": {},
         }
-        for target in targets:  # warm: code loaded and compiled, first segments made
+        for target in targets:  # warm-up: code is loaded and compiled, first segments are made
             client.run(target, Cell(1024, 8, 100), "rates", options.seconds)
         for target in targets:
             told["syncs"][target.name] = count_syncs(
@@ -230,7 +229,7 @@ def measure(options: argparse.Namespace, directory: Path, console: Console) -> d
 
 
 def main() -> None:
-    """Measure, tell, write down. Exit status 1 if something failed meanwhile, 2 if something is missing."""
+    """Measure, print and store. Exit status 1 if something failed, 2 if a program is missing."""
     options = parsed()
     console = Console(stderr=options.json)
     try:
@@ -241,7 +240,7 @@ def main() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="logstore-rabbitmq-", dir=options.dir) as name:
         directory = Path(name).resolve()
-        directory.chmod(0o711)  # RabbitMQ's user passes through; what is inside is each server's own
+        directory.chmod(0o711)  # RabbitMQ's user may pass through; the directories inside belong to each server's user
         told = measure(options, directory, console)
     told["conditions"]["took_s"] = round(time.monotonic() - began)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a run of rabbitmq.py found: tables for the terminal and for a page, a picture, and the targets."""
+"""The results of a run of rabbitmq.py: tables for the terminal and for a page, a picture, and the targets."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ LATENCY_HEADINGS: Final = (
 
 
 def sync_lines(told: dict[str, Any]) -> Iterator[str]:
-    """What a confirm stands for, in words."""
+    """The syncs behind a confirm, as text."""
     for system, found in told["syncs"].items():
         if "missing" in found:
             yield f"{system}: {found['missing']}"
@@ -161,7 +161,7 @@ def sync_lines(told: dict[str, Any]) -> Iterator[str]:
 
 
 def came_back_lines(told: dict[str, Any]) -> Iterator[str]:
-    """Acknowledged messages that were on a queue again when the consumers had taken leave."""
+    """Acknowledged messages that were on a queue again after the consumers had disconnected."""
     for system in systems(told):
         rows = [row for row in told["rates"] if row["system"] == system]
         consumed = sum(each["messages"] for row in rows for each in row["consume"])

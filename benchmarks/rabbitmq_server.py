@@ -1,9 +1,9 @@
-"""RabbitMQ, as the distribution packages it, as a node of this program alone.
+"""A separate RabbitMQ node for this program, from the distribution's package.
 
-It has a name, ports, a cookie, a data directory, a log and a port mapper (epmd) of its own, all on the loopback
-interface, touches nothing of a node that may be installed, and ends with the program, by process id. The package's
-own wrapper insists on the system's directories, so the script behind it is run, as the user `rabbitmq` if this
-program runs as root and as the caller otherwise.
+It has its own name, ports, cookie, data directory, log and port mapper (epmd), all on the loopback interface; it
+touches nothing of an installed node, and ends with the program, by process id. The package's wrapper requires the
+system's directories, so the script behind it is run: as the user `rabbitmq` if this program runs as root, else as the
+caller.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STOP_S: Final = 30.0
 
 
 class Missing(Exception):
-    """What is not installed, and how to get it."""
+    """A program is not installed; the text says how to get it."""
 
 
 def need() -> None:
@@ -134,11 +134,11 @@ class RabbitServer:
         raise RuntimeError(f"RabbitMQ did not start:\n{self.output()[-2000:]}")
 
     def output(self) -> str:
-        """What it has said."""
+        """Its output."""
         return (self.directory / "output").read_text(errors="replace")
 
     def _beams(self) -> list[int]:
-        """The Erlang virtual machine among the descendants of what was started."""
+        """The Erlang virtual machine among the descendants of the started process."""
         parents: dict[int, int] = {}
         names: dict[int, str] = {}
         for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -164,7 +164,7 @@ class RabbitServer:
         return found[-1].name.partition("-")[2] if found else "unknown"
 
     def stop(self) -> None:
-        """Ends the node in good order, or by force, and the port mapper."""
+        """Ends the node, in order or by force, and the port mapper."""
         for pid in getattr(self, "pids", ()):
             try:
                 os.kill(pid, signal.SIGTERM)
@@ -173,7 +173,7 @@ class RabbitServer:
         try:
             self._process.wait(STOP_S if getattr(self, "pids", ()) else 0.1)
         except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)  # a session of its own: nobody else is in it
+            os.killpg(self._process.pid, signal.SIGKILL)  # its own session has no other processes
             self._process.wait()
         self._epmd.terminate()
         self._epmd.wait()

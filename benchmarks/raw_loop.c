@@ -1,6 +1,6 @@
 /*
- * The limit every figure is compared with: a C loop that does nothing but put the same bytes on the same disk at the
- * same durability (pwrite, then fdatasync).
+ * The limit for every figure: a C loop that only writes the same bytes to the same disk with the same durability (pwrite,
+ * then fdatasync).
  *
  *   raw_loop FILE BYTES MODE
  *

@@ -1,11 +1,9 @@
 /*
- * The limit recovery is compared with: every byte of the files read once, in order, and hashed with the log's own
- * checksum, and nothing else.
+ * The limit for recovery: reads every byte of the files once, in order, and hashes it with the log's checksum.
  *
  *   read_and_hash FILE...
  *
- * Whether the files are in the page cache when the clock starts is the caller's business.
- * Prints one line of JSON.
+ * The caller decides whether the files are in the page cache before. Prints one line of JSON.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,6 +1,6 @@
-"""Contents read: at random by key, and all of a queue in order; from the page cache, by one thread.
+"""Reading contents: at random by key, and all of a queue in order; from the page cache, by one thread.
 
-Every store holds the same messages of 1 KiB, and the keys are asked for in the same random order.
+Every store holds the same messages of 1 KiB, and the keys are read in the same random order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def run(context: Context) -> None:
             if not issubclass(kind, ReadablePeer):
                 for work in (RANDOM, SCAN):
                     row = context.results.row(SUITE, kind.name, work, "1 thread", SIZE, sync="reads")
-                    row.reason = "a queue only: what is read by key is taken"
+                    row.reason = "a queue only: a read by key would consume the message"
                 continue
             peer = kind(Path(made) / kind.name, count * SIZE)
             publish = peer.publisher()

@@ -1,15 +1,14 @@
-"""Opening after a crash: how long, and where the time goes.
+"""Opening after a crash: its duration and its phases.
 
-* Ten million live messages on one queue, one record each. A process publishes them, has a checkpoint written, publishes
-  a little more and kills itself (SIGKILL). Others open what it left, as often as is asked, behind the checkpoint and
-  (its file set aside) without one, with the log in the page cache and not; each goes without closing, so the next finds
-  a crash, too.
-* A hundred live messages, published before 10 GiB of others that came and went. The same kill, the same opens.
+* Ten million live messages on one queue, one record each. A process publishes them, writes a checkpoint, publishes some
+  more and kills itself (SIGKILL). Other processes open the store, with the checkpoint and without it, with the log in
+  the page cache and not. Each ends without closing, so that the next open finds a crash, too.
+* A hundred live messages, published before 10 GiB of others that were consumed. The same kill, the same opens.
 
-Every open is in a process of its own. Times are the store's own (``store.recovery``): *replay* is reading (the
-checkpoint and the log), settling transactions and building queues; *total* also begins the new epoch, with its segment
-and what is to be moved; *open* is the whole of ``logstore.open``, with the catalog, but without what Python imports for
-a first one. What was acknowledged is compared: the count, and contents in samples (of the hundred: all).
+Every open is in a process of its own. Times are from ``store.recovery``: *replay* is reading the checkpoint and the
+log, settling transactions and building queues; *total* adds the start of the new epoch with its segment and relocation;
+*open* is the whole of ``logstore.open``, with the catalog, but without the imports of a first call. The count of
+messages and samples of their contents are compared with what was acknowledged (of the hundred: all).
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ def fill_few(path: Path, count: int, size: int, segment_size: int, traffic_bytes
 def open_once(path: Path, count: int, size: int) -> None:
     """Open, compare, go without closing."""
     with tempfile.TemporaryDirectory() as other:
-        logstore.open(other).close()  # what Python imports for a first open is told apart: it is in process_s
+        logstore.open(other).close()  # imports of a first open are counted in process_s only
     start = time.perf_counter()
     store = logstore.open(path, create=False)
     seconds = time.perf_counter() - start
@@ -121,7 +120,7 @@ def open_once(path: Path, count: int, size: int) -> None:
 
 
 def child(*arguments: object) -> tuple[dict[str, Any], float]:
-    """What this program said in a process of its own, and how long that lived."""
+    """The output of this program in a process of its own, and the duration of that process."""
     start = time.perf_counter()
     done = subprocess.run([sys.executable, __file__, *map(str, arguments)], capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - start
@@ -143,7 +142,7 @@ def drop_cache(files: Iterable[Path]) -> None:
 
 
 def opens(path: Path, count: int, size: int, rounds: int) -> dict[str, list[dict[str, Any]]]:
-    """By name, interleaved: each way to open in each round."""
+    """The results by name; every round opens in each way once."""
     found: dict[str, list[dict[str, Any]]] = {}
     aside = path.parent / f"{path.name}.{CHECKPOINT}"
     for _ in range(rounds):
@@ -183,14 +182,14 @@ def _times(seconds: list[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--dir", type=Path, default=BUILD, help="where to write: the disk that is measured")
+    parser.add_argument("--dir", type=Path, default=BUILD, help="directory of the stores, on the disk to be measured")
     parser.add_argument("--messages", type=int, default=10_000_000, help="that live (10 million)")
     parser.add_argument("--few", type=int, default=100, help="that live behind the traffic (100)")
     parser.add_argument("--size", type=int, default=128, help="bytes of each content (128)")
     parser.add_argument("--gib", type=float, default=10.0, help="of traffic (10)")
     parser.add_argument("--segment-size", type=int, default=16 * MIB, help="bytes (16 MiB)")
     parser.add_argument("--repeat", type=int, default=3, help="opens of each kind (3)")
-    parser.add_argument("--only", choices=("many", "few"), help="one of the two")
+    parser.add_argument("--only", choices=("many", "few"), help="only one of the two")
     parser.add_argument("--json", type=Path, help="also write everything into this file")
     options = parser.parse_args()
     options.dir.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The page of figures: what stands between its marks is written from a run's JSON, never by hand."""
+"""The page of figures: the part between its marks is generated from a run's JSON, never written by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_page(page: Path, results: Path) -> None:
     told = json.loads(results.read_text(encoding="utf-8"))
     if importlib.util.find_spec("matplotlib") is None:
         raise SystemExit(
-            "run.py: matplotlib draws the page's pictures, and is not here: pip install '/path/to/checkout[bench]'"
+            "run.py: matplotlib, which draws the page's pictures, is missing: pip install '/path/to/checkout[bench]'"
         )
     from plots import draw
 

@@ -1,4 +1,4 @@
-"""What was measured: rows of samples, and ratios of rows whose slices stood side by side."""
+"""The results: rows of samples, and ratios of rows whose slices ran in the same turn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass
 class Row:
-    """One figure: who did which work in which way, and the samples, one for each turn."""
+    """One figure: store, work and mode, and one sample for each turn."""
 
     suite: str
     engine: str
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass
 class Quotient:
-    """Of two rows, turn by turn; what it should be, and whether it is."""
+    """The ratio of two rows, turn by turn, and its target."""
 
     name: str
     above: str
@@ -59,7 +59,7 @@ class Quotient:
 
 
 class Results:
-    """Rows in the order in which they were asked for."""
+    """Rows in the order of their first use."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str, str, str, int], Row] = {}

@@ -1,7 +1,7 @@
-"""How fast the core makes rows of a log: million records a second on one thread, beside reading and hashing alone.
+"""How fast the core turns a log into rows: million records a second on one thread, compared with verification alone.
 
-One log of small messages, each published and half of them consumed, is scanned again and again in turns: verified and
-nothing else; with different columns; and as messages. Both wall time and the thread's own CPU time are told.
+One log of small messages, half of them consumed, is scanned several times in turn: verified only; with different
+columns; as messages. Wall time and the thread's CPU time are reported.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COLUMNS = {
 
 
 def write_log(path: Path, messages: int) -> None:
-    """Messages of 40 bytes on eight queues; of each thousand every other one is consumed at once."""
+    """Publish messages of 40 bytes on eight queues; every other one is consumed at once."""
     with logstore.open(path, durability="relaxed") as store:
         queues = [store.declare_queue(f"queue {number}") for number in range(8)]
         for number in range(messages // 1000):

@@ -1,8 +1,8 @@
-"""All figures of the store in one run, beside what the same disk gives a C loop and what others make of it.
+"""Measures all figures of the store in one run, next to a C loop and other stores on the same disk.
 
-``make bench`` runs everything but the broker; ``BENCH_ARGS=--quick`` a little of everything. The tables go to the
-terminal, and tables, pictures and ``results.json`` into ``--out``. ``--report PAGE`` measures nothing: it
-writes the tables of a run into that page, between its marks, and the pictures into ``img`` beside it.
+``make bench`` runs everything but the broker; with ``BENCH_ARGS=--quick`` a little of everything. Tables go to the
+terminal; tables, pictures and ``results.json`` go to ``--out``. ``--report PAGE`` measures nothing: it writes the
+tables of a run into that page, between its marks, and the pictures into the folder ``img`` next to it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from slices import MODES, Span, loop_factory
 from tables import every_table
 from targets import Judge
 
-# What can be asked for, and the function of one round.
+# The suites, each with its function for one round.
 SUITES = {
     "syncs": ("syncs", "run"),
     "grid": ("grid", "run"),
@@ -43,27 +43,27 @@ SUITES = {
     "logs": ("logs", "run"),
 }
 TABLE_WIDTH = 190
-SHORT_OF = 0.99  # syncs a durable unit: fewer, and what is promised is not kept
+SHORT_OF = 0.99  # syncs for each durable unit; with fewer a store is not durable
 
 
 def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line, checked."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--dir", type=Path, default=BUILD, help="where the stores are: the disk that is measured")
+    parser.add_argument("--dir", type=Path, default=BUILD, help="directory of the stores, on the disk to be measured")
     parser.add_argument("--out", type=Path, default=BUILD / "latest", help="for results.json, tables and pictures")
-    parser.add_argument("--quick", action="store_true", help="a little of everything: no figures to quote")
+    parser.add_argument("--quick", action="store_true", help="a little of everything; the figures must not be quoted")
     parser.add_argument("--rounds", type=int, help=f"of everything ({plan.Plan().rounds})")
     parser.add_argument("--only", help=f"some suites, by comma: {', '.join(SUITES)}")
     parser.add_argument("--peers", help=f"some stores, by comma: {', '.join(peers.KNOWN)}")
-    parser.add_argument("--sizes", help="some content sizes of the grid, bytes, by comma")
+    parser.add_argument("--sizes", help="only these content sizes of the grid, bytes, comma-separated")
     parser.add_argument(
         "--modes", help="some ways of the grid, by comma, as far as they begin so: " + "; ".join(m.name for m in MODES)
     )
     parser.add_argument("--recovery-messages", type=int, help="of 100 bytes, that are recovered (4 million)")
     parser.add_argument("--recovery-gib", type=float, help="of log with messages of 1 KiB, that is recovered (1)")
     parser.add_argument("--start-messages", type=int, help="live ones, with which a store is opened (1 million)")
-    parser.add_argument("--report", type=Path, help="write a run's tables into this page and measure nothing")
-    parser.add_argument("--results", type=Path, help="the run that --report tells (OUT/results.json)")
+    parser.add_argument("--report", type=Path, help="only write a run's tables into this page")
+    parser.add_argument("--results", type=Path, help="the run for --report (OUT/results.json)")
     options = parser.parse_args(arguments)
     for name, known in (("only", tuple(SUITES)), ("peers", tuple(peers.KNOWN))):
         given = getattr(options, name)
@@ -116,13 +116,13 @@ def known_of(options: argparse.Namespace, made: plan.Plan, kinds: list[Any]) -> 
 
 
 def syncs_a_second(directory: Path) -> int:
-    """Of a C loop that rewrites 4 KiB: a machine with other work to do shows here."""
+    """The speed of a C loop that rewrites 4 KiB, which shows other load on the machine."""
     with RawLoop(directory / "probe", 8 << 20, "zeros") as raw:
         return round(raw.ask(4096, 1, Span(0.2, 1 << 30))["messages_per_s"])
 
 
 def measure(options: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """All that was asked for, as it is written down."""
+    """All requested results, as stored."""
     made = planned(options)
     kinds, missing = peers.available(options.peers)
     for line in missing:

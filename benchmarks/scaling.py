@@ -1,4 +1,4 @@
-"""Many waiters against one: the store's 64 threads, and its 1000 tasks on an event loop, beside its one publisher."""
+"""Many waiters compared with one: 64 threads, and 1000 tasks on an event loop, against one publisher."""
 
 from __future__ import annotations
 

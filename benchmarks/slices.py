@@ -1,4 +1,4 @@
-"""One slice: a store does one kind of work, in one way, for a fraction of a second; and the book of what went in."""
+"""One slice: a store does one kind of work in one mode for a fraction of a second. Also the record of its messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTLED_AFTER_S = 0.25
 
 @dataclass(frozen=True)
 class Mode:
-    """How many do it at a time, and how much is one durable unit."""
+    """The number of concurrent workers, and the size of a durable unit."""
 
     name: str
     threads: int = 1
@@ -44,14 +44,14 @@ WORKS = (PUBLISH, CONSUME, BOTH)
 
 @dataclass
 class Span:
-    """How long a slice may last and how much content it may take."""
+    """The longest duration and the most content of a slice."""
 
     seconds: float
     max_bytes: int
 
 
 class Book:
-    """What was published and not yet consumed, in order where the order is known (of one publisher)."""
+    """Messages published and not consumed yet, in order if there was one publisher."""
 
     def __init__(self) -> None:
         self.runs: deque[deque[bytes] | Counter[bytes]] = deque()
@@ -68,7 +68,7 @@ class Book:
         rest = None if ordered else Counter(bodies)
         while position < len(bodies):
             if not self.runs:
-                raise Wrong(f"{len(bodies) - position} messages came that nobody had put there")
+                raise Wrong(f"{len(bodies) - position} messages came that were not published")
             run = self.runs[0]
             size = len(run) if isinstance(run, deque) else run.total()
             count = min(size, len(bodies) - position)
@@ -92,7 +92,7 @@ class Book:
     def _take_unordered(
         self, rest: Counter[bytes], run: deque[bytes] | Counter[bytes], count: int, *, last: bool
     ) -> None:
-        """All of the run, or from the last one just what is left."""
+        """The contents of the whole run, or only those from this message on."""
         if not last:
             self._take(Counter(run), rest)
         elif isinstance(run, deque):
@@ -101,7 +101,7 @@ class Book:
             self._take(rest, run)
 
     def verify(self, peer: Peer) -> None:
-        """What is left, opened again, is what the peer holds."""
+        """Open the store again and check that it has exactly the remaining messages."""
         left = list(peer.remaining())
         if len(left) != self.waiting:
             raise Wrong(f"{peer.name} holds {len(left)} messages, not {self.waiting}")
@@ -113,14 +113,14 @@ class Book:
 
 @dataclass
 class Worker:
-    """What one thread, or one task, has done."""
+    """The work of one thread or task."""
 
     units: int = 0
     taken: list[list[bytes]] = field(default_factory=list)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it is installed, as the broker has it."""
+    """uvloop's event loop if it is installed, as in the broker."""
     if importlib.util.find_spec("uvloop") is None:
         return None
     import uvloop
@@ -130,7 +130,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def settle() -> None:
-    """Waits until what a slice has left behind (compaction, spare files) no longer takes processor time here."""
+    """Waits until the remaining work of a slice (compaction, spare files) no longer takes processor time."""
     end = time.perf_counter() + SETTLED_AFTER_S
     while time.perf_counter() < end:
         before = time.process_time()
@@ -157,7 +157,7 @@ class Slices:
         return self._groups[batch]
 
     def fill(self, count: int) -> None:
-        """So many wait, or more; no clock runs."""
+        """Publish until this many messages wait; not measured."""
         publish = self.peer.publisher()
         while self.book.waiting < min(count, self.peer.prefill_max):
             batch = self.groups(min(100, max(1, (8 << 20) // self.size)))[0]
@@ -165,7 +165,7 @@ class Slices:
             self.book.published(batch, ordered=True)
 
     def make_reusable(self, max_messages: int, max_bytes: int) -> None:
-        """Publishes and consumes so much that there is freed space to use again, where a store does that."""
+        """Publishes and consumes enough that a store that reuses space has freed space."""
         count = min(max_messages, max_bytes // self.size, self.peer.prefill_max)
         batch = self.groups(min(1000, max(1, (4 << 20) // self.size)))[0]
         publish, consume = self.peer.publisher(), self.peer.consumer()
@@ -199,7 +199,7 @@ class Slices:
     def _loop(
         self, work: str, batch: int, groups: list[list[bytes]], limit: int, worker: Worker
     ) -> Callable[[float], float]:
-        """One thread's work until a moment; it says how long it took."""
+        """One thread's work until a moment; returns its duration."""
         publish = self.peer.publisher() if work != CONSUME else None
         consume = self.peer.consumer() if work != PUBLISH else None
         count, clock, taken = len(groups), time.perf_counter, worker.taken
@@ -249,7 +249,7 @@ class Slices:
         return seconds
 
     def _in_flight(self, work: str, mode: Mode, span: Span) -> float:
-        """So many tasks of one event loop, each at its next message once the last is durable."""
+        """Tasks of one event loop; each handles its next message when the last one is durable."""
         peer: Any = self.peer
         bodies, count = self.bodies, len(self.bodies)
         limit = max(1, span.max_bytes // (self.size * mode.in_flight))
@@ -282,7 +282,7 @@ class Slices:
         return self._messages(work, mode, workers) / seconds
 
     def _enter(self, work: str, mode: Mode, workers: list[Worker]) -> None:
-        """Into the book, now that the clock has stopped."""
+        """Update the record, after the clock has stopped."""
         groups = self.groups(mode.batch)
         lone = len(workers) == 1
         if work != CONSUME:

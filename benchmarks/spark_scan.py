@@ -1,12 +1,12 @@
-"""Spark on the log where it lies, beside Spark on the Parquet files of the same log.
+"""Spark on the log in place, compared with Spark on the Parquet files of the same log.
 
-A log of small messages, each published and consumed, is written under a hold and exported. Then three scans, in turns:
-two columns summed, four columns grouped, all columns read and thrown away; from the source, which is told the columns
-by a schema, and from the exported records, of which Parquet reads what is used. And one question of an operator's, of
-the messages of one queue in a twenty-fourth of the log's time (an hour of a day): how many were consumed, and after how
-long; from the records of the log, and from the exported messages.
+A log of small messages, each published and consumed, is written under a hold and exported. Then three scans, in turn:
+sum of two columns, grouping by four columns, reading all columns; from the source, which gets the columns as a schema,
+and from the exported records, of which Parquet reads only used columns. Also one operator's query: how many messages of
+one queue were consumed in a twenty-fourth of the log's time (an hour of a day), and after how long; from the records of
+the log, and from the exported messages.
 
-All of it in one session with two cores; medians, and the middle half of the turns.
+Everything runs in one session with two cores; reported are medians and the middle half of the turns.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def measure(spark: SparkSession, path: Path, target: Path, held: Hold, turns: in
     start, stop = (f"timestamp_micros({first + width * (HOURS // 2 + n)})" for n in (0, 1))
     found: dict[str, Any] = {"records": count, "seconds": {}}
     with logstore.spark.held(spark, path, hold=held) as whole:
-        for turn in range(-1, turns):  # the first is not counted: code is compiled, files come into memory
+        for turn in range(-1, turns):  # the first turn is not counted: it compiles code and loads files into memory
             for name, columns in SCANS.items():
                 with logstore.spark.held(spark, path, columns=columns or None, hold=held) as source:
                     times = {
@@ -149,7 +149,7 @@ def show(found: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a small log and few turns: whether it works at all")
+    parser.add_argument("--quick", action="store_true", help="a small log and few turns, to test the program")
     parser.add_argument("--records", type=int, default=12_000_000, help="in the log (12000000)")
     parser.add_argument("--turns", type=int, default=7, help="of each (7)")
     parser.add_argument("--json", action="store_true", help="the seconds of every turn")

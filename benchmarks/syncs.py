@@ -1,9 +1,9 @@
-"""Whether each store is as durable as it says: strace counts its calls that force the disk, for each durable unit.
+"""Checks that each store syncs as it claims: strace counts its calls that force the disk, for each durable unit.
 
-Every store does a little of its work in a process of its own under strace, from one thread; marks (``getsid``) in the
-trace say where which work begins and ends. One unit needs one call at least; a store with fewer is told, and nothing of
-it is quoted. LMDB's second write of a commit, of its meta page, goes through a descriptor opened with O_DSYNC, and is
-no call of its own.
+Every store does some work in a process of its own under strace, from one thread; marks (``getsid``) in the trace
+delimit each kind of work. One unit needs at least one call; a store with fewer is reported, and its figures are not
+quoted. LMDB's second write of a commit, of its meta page, uses a descriptor opened with O_DSYNC, and is not a separate
+call.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def run(context: Context) -> None:
     if context.round_number:
         return
     if shutil.which("strace") is None:
-        context.known["syncs_not_counted"] = "there is no strace here: that the stores sync as they say is NOT shown"
+        context.known["syncs_not_counted"] = "strace is missing: that the stores sync as they claim is NOT shown"
         return
     names = [name for name, (_, kind, _) in peers.KNOWN.items() if kind in [k.__name__ for k in context.kinds]]
     shown = {kind.__name__: kind.name for kind in context.kinds}

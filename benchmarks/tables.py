@@ -25,7 +25,7 @@ class Table:
     headings: list[str]
     rows: list[list[str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    left: int = 1  # so many columns are words
+    left: int = 1  # the number of columns with text
 
     def note(self, text: str) -> str:
         """The mark of a note."""
@@ -73,7 +73,7 @@ def short(value: float) -> str:
 
 
 def cell(table: Table, row: Row | None) -> str:
-    """A figure, or why there is none."""
+    """A figure, or the reason why there is none."""
     if row is None:
         return ""
     if row.samples:
@@ -84,7 +84,7 @@ def cell(table: Table, row: Row | None) -> str:
 
 
 def grid_tables(results: Results, synced: dict[str, str]) -> list[Table]:
-    """One for each work and size: a line for each store, its sync mode and what was counted of it beside it."""
+    """A table for each work and size: a line for each store, with its sync mode and its counted syncs."""
     rows = results.of("grid")
     tables = []
     for work in dict.fromkeys(row.work for row in rows):
@@ -156,7 +156,7 @@ def sync_table(counts: dict[str, dict[str, float]]) -> Table:
 
 
 def every_table(told: dict[str, Any]) -> list[Table]:
-    """Of a run as it is written down, in the order in which they are told."""
+    """The tables of a stored run, in the order of the page."""
     results, counts = Results.from_dict(told["rows"]), told["conditions"].get("syncs", {})
     synced = {engine: f"{min(count.values()):.2g}" for engine, count in counts.items() if count}
     tables = [verdict_table(told["targets"])] if told["targets"] else []

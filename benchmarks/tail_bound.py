@@ -1,19 +1,19 @@
-"""One old thing stays while 20 GiB pass: how large the log is, at every moment, and what keeping it small costs.
+"""Measures the log's size while old state stays and 20 GiB of messages pass, and the cost of keeping it small.
 
-For each scenario of tail_traffic.py two stores live side by side: one in which something stays, and one in which
-nothing does. They take turns in slices, every second time backwards; a ratio is that of two slices which stood beside
-each other. Another process adds up the first store's segment files every 50 ms (allocated bytes, spares and all, sparse
-files counted as full), and every sample since the first relocation is held against max(4 segments, 2 x live) + one
-segment. What stays is read and compared the whole time, all of it at the end and once more after a restart.
+For each scenario of tail_traffic.py two stores are open: one with old state, and one without. They run slices in turn,
+every second time in reverse order; a ratio is that of two adjacent slices. Another process adds up the first store's
+segment files every 50 ms (allocated bytes, including spares, sparse files counted as full), and every sample since the
+first relocation is compared with max(4 segments, 2 x live) + one segment. Old messages are read and compared the whole
+time, and all of them at the end and after a restart.
 
-``--csv`` and ``--svg`` keep the samples: the largest of each step on the way, with what lived, the bound, and what the
-log would have had to keep if nothing was ever moved (computed from what was appended, not measured).
+``--csv`` and ``--svg`` store the samples: the largest of each step, with the live bytes, the bound, and the size that
+the log would have without relocation (computed from what was appended, not measured).
 
-A log has whole files. Where 2 x live is no whole number of segments, and above 4, the policy
-(csrc/log/space/files.c) rounds up: so samples can be above the bound by less than a segment, and are counted; what must
-never be is more than that.
+A log has whole files. If 2 x live is above 4 segments and not a whole number of them, the policy
+(csrc/log/space/files.c) rounds up. So samples may exceed the bound by less than a segment; these are counted. More than
+that is a failure.
 
-Exit status: 1 if a sample was above its bound in whole segments, or something that stayed was not what it was.
+Exit status: 1 if a sample exceeded its bound by a whole segment, or an old message changed.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "benchmarks"
 MIB, GIB = 1 << 20, 1 << 30
 STEPS = 250  # of each scenario in the CSV and the plot
-BESIDE = 4  # the slices of the store in which nothing stays are so many times shorter
+BESIDE = 4  # the slices of the store without old state are this many times shorter
 RATIO_TARGET = 0.8
 
 
 class SteadySurvivors(RandomSurvivors):
-    """The same, of which 5000 are there at a time, each until half a million messages have passed it."""
+    """The same with 5000 survivors at a time, each until half a million messages have passed it."""
 
     name = "1 % random survivors, 5000 at a time"
     most = 5000
@@ -82,11 +82,11 @@ class Outcome:
     name: str
     content_bytes: int = 0
     rates: list[float] = field(default_factory=list)  # content MB/s of its slices
-    rates_beside: list[float] = field(default_factory=list)  # of the slices beside them, in which nothing stays
+    rates_beside: list[float] = field(default_factory=list)  # of the adjacent slices of the store without old state
     judged: Judged | None = None
     survivors: int = 0
     live_bytes: int = 0
-    moved_per_byte: float = 0.0  # bytes moved for each that was appended anew
+    moved_per_byte: float = 0.0  # bytes relocated for each newly appended byte
     waits_for_spare: int = 0
     files_made: int = 0
     recovery_us: int = 0
@@ -157,7 +157,7 @@ def points_of(
     return [largest[step] for step in sorted(largest)]
 
 
-# ---- telling ----
+# ---- output ----
 
 
 def tell(console: Console, known: dict[str, Any], outcomes: Sequence[Outcome]) -> None:
@@ -206,7 +206,7 @@ def read_csv(path: Path) -> list[list[Point]]:
 
 
 def draw(path: Path, series: Sequence[Sequence[Point]]) -> None:
-    """A panel a scenario: log bytes over what has passed, with relocation and without."""
+    """One panel for each scenario: log bytes over the bytes that passed, with relocation and without."""
     try:
         import matplotlib as mpl
     except ModuleNotFoundError:
@@ -250,7 +250,7 @@ def draw(path: Path, series: Sequence[Sequence[Point]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("scenarios", nargs="*", default=list(ALL), help=f"of {', '.join(ALL)} (all)")
-    parser.add_argument("--dir", type=Path, default=BUILD, help="where to write: the disk that is measured")
+    parser.add_argument("--dir", type=Path, default=BUILD, help="directory of the stores, on the disk to be measured")
     parser.add_argument("--gib", type=float, default=20.0, help="content that passes in each scenario (20)")
     parser.add_argument("--slices", type=int, default=20, help="pairs of slices (20)")
     parser.add_argument("--segment-size", type=int, default=16 * MIB, help="bytes (16 MiB)")

@@ -1,10 +1,10 @@
-"""One old thing stays while everything else passes: the traffic of tail_bound.py and of tests/store/test_tail_bound.py.
+"""Traffic past old state, for tail_bound.py and tests/store/test_tail_bound.py.
 
-A scenario puts something into the log that nobody takes away, then messages of 1 KiB pass: ``publish_many`` and
-``dequeue_many``, and one wait for each batch. Another process adds up the segment files the whole time. The promise:
-at every moment after the first relocation they take at most max(4 segments, 2 x live) + one segment, spares and all,
-and what stays can be read and is what it was. *Live* is what the store itself says lives, when a batch is consumed: the
-batch on its way is not counted, which makes the bound the stricter.
+A scenario puts state into the log that stays, then messages of 1 KiB pass: ``publish_many`` and ``dequeue_many``, and
+one wait for each batch. Another process adds up the segment files the whole time. The promise: at every moment after
+the first relocation they take at most max(4 segments, 2 x live) + one segment, including spares, and the old state can
+be read unchanged. *Live* is the store's own count when a batch is consumed; the batch in flight is not counted, so the
+bound is stricter.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOOKS = 3  # at survivors, for each batch
 
 
 class Mark(NamedTuple):
-    """The store's own account, at a moment when a batch was consumed."""
+    """The store's counters, at a moment when a batch was consumed."""
 
     at_s: float
     live_bytes: int
@@ -43,11 +43,11 @@ class Mark(NamedTuple):
 
 
 class Wrong(Exception):
-    """What stays is not what it was."""
+    """The old state has changed."""
 
 
 class Scenario:
-    """What stays, and what it is worth: ids and contents. This one leaves nothing, for comparison."""
+    """The old state: ids and contents. This base class leaves none, for comparison."""
 
     name = "nothing stays"
 
@@ -60,7 +60,7 @@ class Scenario:
         """Before the traffic."""
 
     def leave(self, batch: Sequence[tuple[int, bytes]]) -> Sequence[int]:
-        """Of a batch, and of what was left earlier: which are consumed now."""
+        """The messages of this batch, and of earlier ones, that are consumed now."""
         return [message_id for message_id, _ in batch]
 
     def look(self) -> None:
@@ -74,7 +74,7 @@ class Scenario:
             self._compare(message_id, content)
 
     def check(self, store: logstore.MessageStore) -> None:
-        """Where they are, and nothing else: now, or after a restart."""
+        """Check that the queues have exactly these messages, now or after a restart."""
 
     def _compare(self, message_id: int, content: bytes) -> None:
         if self.store.load_content(message_id) != content:
@@ -101,7 +101,7 @@ class StuckMessage(Scenario):
 
 
 class StuckTransaction(Scenario):
-    """A prepared transaction whose coordinator never comes back: it published one message and takes another."""
+    """A prepared transaction whose coordinator never returns: it published one message and dequeued another."""
 
     name = "a stuck prepared transaction"
     xid = logstore.Xid(1, b"coordinator", b"branch")
@@ -144,8 +144,8 @@ class StuckFanOut(Scenario):
 
 
 class RandomSurvivors(Scenario):
-    """One message of a hundred, by chance, is left. They add up to ``most``; from then on the oldest is consumed for
-    each new one, so that what lives stays the same and every one of them lives through the same traffic.
+    """One message of a hundred, chosen at random, is left. After ``most`` survivors the oldest is consumed for each new
+    one, so that the live bytes stay the same and the same traffic passes every survivor.
     """
 
     name = "1 % random survivors"
@@ -184,7 +184,7 @@ SCENARIOS = (StuckMessage, StuckTransaction, StuckFanOut, RandomSurvivors)
 
 @dataclass
 class Traffic:
-    """The messages that pass, and the account of what they did."""
+    """The messages that pass, and the counters after each batch."""
 
     store: logstore.MessageStore
     scenario: Scenario
@@ -199,7 +199,7 @@ class Traffic:
         self.scenario.begin()
 
     def pass_by(self, content_bytes: int, *, pause: Callable[[], object] | None = None) -> float:
-        """So much content, batch after batch; the seconds it took. Survivors are looked at meanwhile."""
+        """Pass this many bytes, batch after batch; the seconds it took. Survivors are read in between."""
         started = time.perf_counter()
         until = self.published + content_bytes
         while self.published < until:
@@ -232,9 +232,9 @@ class Traffic:
 
 
 def unmoved_bytes(marks: Sequence[Mark]) -> list[int]:
-    """What the log would have to keep at each mark if nothing was ever moved: all since the oldest that stays.
+    """The size of the log at each mark without relocation: everything since the oldest survivor.
 
-    Computed from what was appended, not measured: it is how a log behaves whose tail only acknowledgements move.
+    Computed from what was appended, not measured: in such a log only acknowledgements advance the base.
     """
     firsts = [mark.first for mark in marks]
     kept = []
@@ -247,11 +247,11 @@ def unmoved_bytes(marks: Sequence[Mark]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the samples from outside come to."""
+    """The verdict on the samples of the other process."""
 
     samples: int  # after the first relocation
     over: int  # of these, above the bound
-    over_whole: int  # of these, above the bound in whole segments, with the batch on its way counted as alive
+    over_whole: int  # of these, above the bound in whole segments, with the batch in flight counted as live
     worst: float  # the largest share of its bound that one had
     largest: int  # bytes
     bound: int  # bytes, of the worst
@@ -259,7 +259,9 @@ class Judged:
 
 
 def judge(samples: Sequence[tuple[float, int]], marks: Sequence[Mark], segment_size: int) -> Judged:
-    """Every sample since the first relocation against the bound of that moment: the smaller of the marks beside it."""
+    """Compares every sample since the first relocation with the bound of that moment: the smaller of the adjacent
+    marks.
+    """
     moments = [mark.at_s for mark in marks]
     first = next((mark.at_s for mark in marks if mark.relocated), None)
     count = over = over_whole = largest = 0

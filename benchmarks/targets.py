@@ -1,4 +1,4 @@
-"""What is to be shown, and whether it is: every target with the samples that judge it."""
+"""The targets, each with the samples that judge it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DURABLE_ONE_BY_ONE = ("1 thread", "8 threads", "64 threads")
 
 @dataclass
 class Verdict:
-    """A target, the samples of what it is about, and what it was compared with."""
+    """A target, its samples, and what they are compared with."""
 
     work: str
     against: str
@@ -40,12 +40,12 @@ class Verdict:
 
 
 def paired(above: Row, below: Row) -> list[float]:
-    """Turn by turn: slices that stood beside each other."""
+    """Ratios of slices of the same turn."""
     return [a / b for a, b in zip(above.samples, below.samples, strict=False)]
 
 
 class Judge:
-    """Looks for what was measured; a target nothing of which was measured is not judged."""
+    """Finds the rows of each target; a target without rows is not judged."""
 
     def __init__(self, results: Results, short: set[str]) -> None:
         self.results = results

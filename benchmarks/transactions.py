@@ -1,16 +1,16 @@
-"""Local transactions against SQLite: the same work, on the same disk, side by side.
+"""Local transactions compared with SQLite: the same work on the same disk, in turn.
 
-Transactions of 1, 10 and 100 operations, from one thread and from 16. Operations alternate: put a message of 1 KiB on a
-queue, take the oldest off it by its id. Every thread has a queue of its own, and enough messages on it to begin with.
+Transactions of 1, 10 and 100 operations, from one thread and from 16. Operations alternate: publish a message of 1 KiB
+on a queue, dequeue the oldest by its id. Every thread has its own queue, which has enough messages at the start.
 
 * logstore: ``publish`` and ``dequeue`` in ``store.transaction()``, ``durability="strict"``.
 * SQLite: ``INSERT`` and ``DELETE`` by primary key in ``messages(id, queue, body)``, WAL, ``synchronous=FULL``, a
   connection for each thread. It has one writer at a time, so the threads wait for each other in front of it, at a lock:
   that is faster than its busy handler, which sleeps.
 
-How many transactions share a sync depends on their speed, so the store's syncs are those that it counted while the
-clock ran; ``syncs.py`` has strace count both in a short run. What is on the queues is compared at the end, body by
-body, after both were opened again.
+How many transactions share a sync depends on their speed, so the store's syncs are those that it counted during the
+measurement; ``syncs.py`` counts both with strace in a short run. At the end both are opened again, and all bodies on
+the queues are compared.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BODIES = [os.urandom(BODY_BYTES) for _ in range(DISTINCT)]
 
 
 class Worker:
-    """One thread's queue: what is on it, by id, oldest first, and which body comes next."""
+    """One thread's queue: its messages by id, the oldest first, and the next body."""
 
     def __init__(self, number: int) -> None:
         self.queue = f"queue {number}"
@@ -70,7 +70,7 @@ class Engine(Protocol):
     workers: list[Worker]
 
     def session(self, worker: Worker) -> Callable[[int], None]:
-        """For one thread: does a transaction of so many operations."""
+        """For one thread: runs a transaction with this many operations."""
 
     def close(self) -> None:
         """In good order."""
@@ -139,7 +139,7 @@ class Sqlite:
         made.execute("COMMIT")
 
     def connect(self) -> sqlite3.Connection:
-        """As durable as it can be, with as much cache as it wants."""
+        """Full durability, and a large cache."""
         made = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=60)
         mode = made.execute("PRAGMA journal_mode=WAL").fetchone()
         made.execute("PRAGMA synchronous=FULL")
@@ -224,7 +224,7 @@ class Run:
         return self.done / seconds
 
     def times(self, operations: int, transactions: int) -> None:
-        """So many of each thread, for counting syncs."""
+        """Run this many transactions in each thread, to count syncs."""
 
         def work(number: int) -> None:
             for _ in range(transactions):
@@ -247,7 +247,7 @@ def verify(engine: Engine) -> None:
     """After it was closed."""
     expected = {worker.queue: [body for _, body in worker.waiting] for worker in engine.workers}
     if engine.contents() != expected:
-        raise Wrong(f"what is on the queues of {engine.name} is not what was put there")
+        raise Wrong(f"the queues of {engine.name} do not have the messages that were published")
 
 
 # ---- the suite ----
@@ -281,7 +281,7 @@ def run(context: Context) -> None:
         context.say(f"transactions, {threads} threads")
         made = Path(tempfile.mkdtemp(prefix="transactions-", dir=context.directory))
         runs = [opened(kind, made, threads) for kind in (Sqlite, Logstore)]
-        os.sync()  # what was written and removed before is not to be paid for here
+        os.sync()  # earlier writes and removals must not be charged to this run
         gc.collect()
         for operations in OPERATIONS:
             steps = [_step(context, each, threads, operations) for each in runs]

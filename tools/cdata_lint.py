@@ -2,17 +2,17 @@
 
     python tools/cdata_lint.py [FILE ...]    by default all of logstore/, tests/, tools/ and benchmarks/
 
-In cffi only what ``ffi.new``, ``ffi.from_buffer`` and an allocator return owns memory. A slice of it, an item or a
-field that is a struct or an array, a pointer made from it, and an ``ffi.buffer`` of any of these own nothing: they are
-views. Three things are rejected:
+In cffi only the results of ``ffi.new``, ``ffi.from_buffer`` and allocators own memory. A slice of an owner, an item or
+a field that is a struct or an array, a pointer made from it, and an ``ffi.buffer`` of any of these own nothing: they
+are views. Three things are rejected:
 
 * A view that leaves the function in which its owner was made, or the object that keeps the owner: returned, yielded,
-  stored in an attribute, or kept by an object that is made of it. Arguments of other calls are taken to be copied.
+  stored in an attribute, or kept by an object made from it. Arguments of other calls count as copied.
 * A view of an owner that no name holds: ``made().field``, ``ffi.new(...)[0]``, ``ffi.from_buffer(...) + 8``.
 * A pointer field set to an owner that no name holds, and a struct returned without what its fields point to.
 
-Types are looked up in the extension module, so that numbers, which are copies, may go anywhere. What a function does
-with a view that it was passed is not followed. Exit status: 0, 1 if something is rejected.
+Types are looked up in the extension module, because numbers are copies and allowed everywhere. The check does not
+follow a view into a called function. Exit status: 0, or 1 if something is rejected.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 @dataclass(frozen=True)
 class Memory:
-    """What an expression gives: an owner or a view, and its C type if that is known."""
+    """The value of an expression: an owner or a view, and its C type if known."""
 
     type: Any
     owner: bool = False
     held: bool = True
-    """By a name; otherwise it is freed with the expression."""
+    """A name refers to it; otherwise it is freed with the expression."""
     points: bool = False
     """A field of it points to another owner."""
     buffer: bool = False
@@ -53,14 +53,14 @@ class Memory:
 
 @functools.cache
 def for_tests() -> FFI:
-    """What the extension that only tests build declares besides."""
+    """Further declarations of the extension module that only tests build."""
     found = FFI()
     found.cdef("typedef struct vfs vfs;" + _build_core.declarations(TESTING.read_text(encoding="utf-8")))
     return found
 
 
 def type_of(spec: ast.expr | None) -> Any:
-    """The C type that this literal names; None if it is no literal."""
+    """The C type that this literal names; None if it is not a literal."""
     if not isinstance(spec, ast.Constant) or not isinstance(spec.value, str):
         return None
     try:
@@ -70,7 +70,7 @@ def type_of(spec: ast.expr | None) -> Any:
 
 
 def view_of(item: Any) -> Memory | None:
-    """Of this type; numbers and pointers are copied, and no view."""
+    """The value for this type; numbers and pointers are copies, not views."""
     return None if item is not None and item.kind in NUMBERS else Memory(item)
 
 
@@ -82,7 +82,7 @@ def ffi_call(node: ast.AST) -> str:
 
 
 def name_of(node: ast.expr) -> str:
-    """Of the function or the attribute: its last part."""
+    """The last part of the name of a function or attribute."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
@@ -94,7 +94,7 @@ def root_of(node: ast.expr) -> str:
 
 
 class Owners(ast.NodeVisitor):
-    """What in a file makes or keeps an owner: allocators and functions by name, attributes of ``self``."""
+    """The names in a file that make or keep an owner: allocators, functions, attributes of ``self``."""
 
     def __init__(self, tree: ast.AST) -> None:
         self.makers: dict[str, Any] = {}
@@ -133,7 +133,7 @@ class Owners(ast.NodeVisitor):
 
 
 class Function(ast.NodeVisitor):
-    """One function, in the order in which it is written."""
+    """Checks one function, statement by statement."""
 
     def __init__(self, owners: Owners) -> None:
         self.owners = owners
@@ -143,7 +143,7 @@ class Function(ast.NodeVisitor):
     def reject(self, node: ast.AST, why: str) -> None:
         self.found.setdefault((node.lineno, node.col_offset), why)  # type: ignore[attr-defined]
 
-    # ---- What an expression gives
+    # ---- The values of expressions
 
     def memory(self, node: ast.AST) -> Memory | None:
         if isinstance(node, ast.Name):
@@ -199,7 +199,7 @@ class Function(ast.NodeVisitor):
             self.reject(node, "no name holds the owner of this memory: bind it to one first")
         return view_of(item)
 
-    # ---- Where a view must not go
+    # ---- Uses that a view must not have
 
     def escapes(self, node: ast.expr | None) -> None:
         """This value leaves the function."""
@@ -326,7 +326,7 @@ class Function(ast.NodeVisitor):
 
 
 def check(sources: dict[Path, str]) -> list[str]:
-    """What is rejected in these files, a line each."""
+    """One line for each rejected place in these files."""
     trees = {path: ast.parse(text) for path, text in sources.items() if "ffi" in text}
     by_path = {path: Owners(tree) for path, tree in trees.items()}
     shared = {name: kind for owners in by_path.values() for name, kind in owners.makers.items()}

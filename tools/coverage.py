@@ -1,9 +1,9 @@
-"""Which lines and branches of the core the C tests took, file by file, as gcov counted; exit 1 below the floor.
+"""Reports the core's lines and branches that the C tests ran, file by file; exit status 1 below the floor.
 
-``make coverage`` builds the core with counters, runs the tests, and then this. The branches that an ``assert`` never
-takes are left out by rule: an assertion that failed would have ended the test. What only tests use (the simulated
-disk, the test's codec, the deliberate faults) is counted apart. ``build/coverage.txt`` names every line with a branch
-that was not taken.
+``make coverage`` builds the core with gcov's counters, runs the tests, and then this program. The failure branches of
+``assert`` are left out, because a failed assertion ends the test. Files for tests only (the simulated disk, the test's
+codec, the deliberate faults) are counted apart. ``build/coverage.txt`` names every line with a branch that was not
+taken.
 """
 
 from __future__ import annotations

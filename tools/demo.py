@@ -1,7 +1,8 @@
 """`make demo`: a broker, real clients, a kill in the middle, and then the log as a table.
 
-It ends within three minutes on two cores. What it starts it ends, also on Ctrl-C. DEMO_MESSAGES says how many messages
-(200000), DEMO_DIR where the export and the page are left (build/demo); the store itself is in a directory that goes.
+It takes up to three minutes on two cores, and ends all processes that it starts, also on Ctrl-C. DEMO_MESSAGES is the
+number of messages (200000), DEMO_DIR the directory for the export and the page (build/demo). The store is in a
+temporary directory.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ PUBLISHERS = 2
 CONSUMERS = (("orders", "documents", "payments"), ("audit", "telemetry", "billing"))
 DOWN_S = 1.0  # between the kill and the restart
 STARTS_S = 60.0
-ENDS_S = 150.0  # for clients that get nowhere
+ENDS_S = 150.0  # without progress of the clients
 HOLD_BYTES = 8 << 30  # of log, at most, that is kept for the export
-QUIET_S = 2.0  # nothing was consumed for so long: it is done
+QUIET_S = 2.0  # without a consumed message, after which all are consumed
 
 
 class Missing(Exception):
-    """Something that the demo needs is not installed."""
+    """A package that the demo needs is not installed."""
 
 
 def check() -> None:
@@ -68,9 +69,9 @@ class Broker:
             store.declare_queue("orders", dead_letter="rejected")
 
     def start(self) -> None:
-        """Until clients can connect; on the port that it had."""
+        """Start the broker, on its old port if it had one, and wait until clients can connect."""
         command = [sys.executable, "-m", "logstore", "serve", str(self.store_dir), "--port", str(self.port)]
-        # A session of its own: Ctrl-C is for this program, which then ends it in good order.
+        # In its own session, so that Ctrl-C reaches only this program, which then stops the broker in order.
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
         )
@@ -87,7 +88,7 @@ class Broker:
         self._wait()
 
     def stop(self) -> None:
-        """In good order; a second call is harmless."""
+        """Stop in order; a second call has no effect."""
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             try:
@@ -106,7 +107,7 @@ class Broker:
 
 @contextmanager
 def clients(shared: Any) -> Iterator[list[Any]]:
-    """All of them at work; none is left behind."""
+    """Run all clients, and end them on leaving."""
     import demo_clients
 
     context = multiprocessing.get_context("spawn")
@@ -147,7 +148,7 @@ def shared_of(port: int) -> Any:
 
 
 def run_clients(broker: Broker, console: Any) -> str:
-    """Publish and consume all of it, with a kill in the middle. What came of it in words; raises if one was lost."""
+    """Publish and consume everything, with a kill in the middle. The result as text; raises if a message was lost."""
     import demo_clients
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -183,7 +184,7 @@ def run_clients(broker: Broker, console: Any) -> str:
             if not publishing and done == shared.total and time.monotonic() - moved > QUIET_S:
                 break
             if time.monotonic() - max(moved, began) > ENDS_S:
-                raise RuntimeError("the clients get nowhere: see 'logstore serve --verbose'")
+                raise RuntimeError("the clients make no progress: see 'logstore serve --verbose'")
         shared.stop.value = 1
         for process in processes[PUBLISHERS + 1 :]:
             process.join(STARTS_S)
@@ -219,7 +220,7 @@ def show(console: Any, title: str, table: Any, limit: int = 8) -> None:
 
 
 def ask_live(spark: Any, store_dir: Path, console: Any) -> None:
-    """The log where it lies, beside the broker that has it open."""
+    """Read the log in place, while the broker has it open."""
     from pyspark.sql import functions as f
 
     import logstore.spark
@@ -261,7 +262,7 @@ def step(console: Any, text: str) -> None:
 
 
 def tour(stack: ExitStack, console: Any) -> Path:
-    """All of it. The path of the page."""
+    """Run the whole demo; the path of the page."""
     import logstore.spark
     from logstore.export import export, hold_for
     from logstore.report import report, write_page
@@ -305,7 +306,7 @@ def tour(stack: ExitStack, console: Any) -> Path:
 
 
 def main() -> int:
-    """Exit status: 0 fine, 1 if something was lost or went wrong, 3 if something is not installed."""
+    """Exit status: 0 success, 1 a message was lost or an error occurred, 3 a package is missing."""
     from rich.console import Console
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)

@@ -1,9 +1,9 @@
-"""The clients of `make demo`: pika, each in a process of its own, that go on when the broker is killed under them.
+"""The clients of `make demo`: pika, each in its own process, that reconnect and continue after the broker is killed.
 
-What they promise is what any client of a durable broker can have: a message counts as published once the broker has
-confirmed it, and what was not confirmed when the connection broke is published again. So some come twice, and
-none is lost; each message carries its number, and every process notes in shared memory which numbers it has confirmed
-or seen.
+They have the guarantees of any client of a durable broker: a message is published once the broker has confirmed it, and
+messages that were not confirmed when the connection broke are published again. So some messages arrive twice, and none
+is lost. Each message has a number, and every process notes in shared memory the numbers that were confirmed or
+received.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ GONE = (AMQPError, StreamLostError, OSError)
 
 @dataclass
 class Shared:
-    """What the processes have in common: flags and counts, and a byte for each message and queue."""
+    """Memory shared by the processes: flags, counts, and one byte for each message and queue."""
 
     port: int
     messages: int
     payments: int
-    stop: Any  # consumers: nothing will come any more
-    billing: Any  # from when on the queue billing has a consumer
+    stop: Any  # consumers: no more messages will arrive
+    billing: Any  # when the queue billing gets a consumer
     published: Any  # a count for each publisher
     consumed: Any  # a count for each consumer
     confirmed: Any  # a byte for each message
@@ -47,7 +47,7 @@ class Shared:
 
 
 def kind_of(number: int) -> str:
-    """To which of the flows a message belongs; the same in every process."""
+    """The flow of a message; the same in every process."""
     chance = number * 2654435761 % 1000
     for below, kind in ((2, "documents"), (4, "archive"), (330, FANOUT), (560, "telemetry")):
         if chance < below:
@@ -56,7 +56,7 @@ def kind_of(number: int) -> str:
 
 
 def queues_of(shared: Shared, number: int) -> tuple[str, ...]:
-    """Where it must arrive."""
+    """The queues at which it must arrive."""
     if number >= shared.messages:
         return ("payments",)
     kind = kind_of(number)
@@ -64,14 +64,14 @@ def queues_of(shared: Shared, number: int) -> tuple[str, ...]:
 
 
 def body_of(number: int, kind: str, noise: bytes) -> bytes:
-    """Some are large; the others are what messages mostly are."""
+    """Some contents are large; the others have a usual size."""
     size = 48_000 + number % 64_000 if kind == "documents" else 40 + number * 7919 % 360
     start = number * 31 % (len(noise) - size)
     return noise[start : start + size]
 
 
 def connect(shared: Shared, alive: Any) -> pika.BlockingConnection | None:
-    """A connection, once the broker is there (again); None if nothing is wanted any more."""
+    """A connection, as soon as the broker is available; None when the demo ends."""
     while alive():
         try:
             return pika.BlockingConnection(
@@ -94,7 +94,7 @@ def declare(channel: Any) -> None:
 
 
 def _quiet() -> None:
-    """Ctrl-C is for the one that started us."""
+    """Ignore Ctrl-C, which the parent process handles."""
     import logging
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -102,7 +102,7 @@ def _quiet() -> None:
 
 
 class Publisher:
-    """Publishes its share with confirms, many under way at a time."""
+    """Publishes its share with confirms, with many unconfirmed at a time."""
 
     def __init__(self, shared: Shared, index: int, count: int) -> None:
         self.shared, self.index = shared, index
@@ -115,7 +115,7 @@ class Publisher:
         self.channel: Any = None
 
     def run(self) -> None:
-        """Until all are confirmed."""
+        """Publish until all are confirmed."""
         while self.todo or self.under_way:
             parameters = pika.ConnectionParameters("127.0.0.1", self.shared.port, heartbeat=0)
             self.connection = pika.SelectConnection(
@@ -125,7 +125,7 @@ class Publisher:
                 on_close_callback=lambda connection, _: connection.ioloop.stop(),
             )
             self.connection.ioloop.start()
-            # What was under way may have arrived or not: it goes again.
+            # Unconfirmed messages may have arrived or not, so they are published again.
             self.todo += sorted(self.under_way.values(), reverse=True)
             self.under_way.clear()
             if self.todo:
@@ -176,7 +176,7 @@ def publish(shared: Shared, index: int, count: int) -> None:
 
 
 def publish_in_transactions(shared: Shared, index: int) -> None:
-    """Payments: so many in each transaction; now and then one is rolled back first, and published again."""
+    """Publishes payments in transactions; now and then one is rolled back first and published again."""
     _quiet()
     noise = random.Random(8).randbytes(200_000)
     todo = list(range(shared.messages, shared.total))
@@ -209,7 +209,7 @@ def publish_in_transactions(shared: Shared, index: int) -> None:
 
 
 class Consumer:
-    """Takes what comes on some queues: most it accepts, some it gives back once, some orders it rejects."""
+    """Consumes from some queues: accepts most messages, returns some once, rejects some orders."""
 
     def __init__(self, shared: Shared, index: int, queues: tuple[str, ...]) -> None:
         self.shared, self.index, self.queues = shared, index, queues
@@ -217,7 +217,7 @@ class Consumer:
         self.last = 0
 
     def run(self) -> None:
-        """Until nothing will come any more."""
+        """Consume until no more messages will arrive."""
         while not self.shared.stop.value:
             connection = connect(self.shared, lambda: not self.shared.stop.value)
             if connection is None:
@@ -277,7 +277,7 @@ def consume(shared: Shared, index: int, queues: tuple[str, ...]) -> None:
 
 
 def look_at_rest(shared: Shared) -> dict[str, int]:
-    """What waits when all is done: each is looked at and given back. The numbers by queue."""
+    """The numbers of the waiting messages by queue; each message is read and returned."""
     connection = connect(shared, lambda: True)
     if connection is None:
         return {}

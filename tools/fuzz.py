@@ -1,9 +1,9 @@
 """Fuzzing: the record decoder, a segment, a whole store directory, its checkpoint, and the AMQP frame reader.
 
-With clang and its libFuzzer each C target is built under the address and undefined-behaviour sanitizers and run for
---seconds; what it finds is kept in csrc/tests/fuzz/found/TARGET, where plain C tests replay it. Without libFuzzer
-that is said aloud, and seeds and found cases are replayed under whatever sanitizer there is. The frame reader is
-fuzzed by tools/fuzz_frames.py. The last line is one JSON object; the exit status is 0 if nothing was found.
+With clang and libFuzzer, each C target is built with the address and undefined-behaviour sanitizers and run for
+--seconds; inputs that fail go to csrc/tests/fuzz/found/TARGET, where plain C tests replay them. Without libFuzzer the
+program says so and replays seeds and found inputs with the sanitizers that the compiler has. tools/fuzz_frames.py
+fuzzes the frame reader. The last line is one JSON object; the exit status is 0 if nothing was found.
 
     python tools/fuzz.py [--seconds S] [--jobs N] [--target NAME] [--seed N] [--halve NAME] [--make-seeds]
 """
@@ -26,13 +26,13 @@ ROOT = Path(__file__).resolve().parent.parent
 FUZZ = ROOT / "csrc" / "tests" / "fuzz"
 BUILD = ROOT / "build" / "fuzz"
 
-#: The longest input of each target: what it has to tell fits.
+#: The longest input of each target, in bytes.
 C_TARGETS = {"record": 8192, "segment": 12000, "store": 24576, "checkpoint": 12000}
 FRAMES = "frames"
 
-#: One allocation, and everything. Segments are at most 128 KiB here, and the largest allocation of an open is 1 MiB.
+#: Of one allocation, and in all. Segments have at most 128 KiB here, and the largest allocation of an open is 1 MiB.
 MALLOC_LIMIT_MB, RSS_LIMIT_MB = 8, 1024
-#: One input: far more than the slowest takes on a loaded machine.
+#: For one input: far more than the slowest takes on a loaded machine.
 INPUT_SECONDS_MAX = 60
 
 FLAGS = ["-std=c11", "-g", "-O2", "-D_GNU_SOURCE", "-pthread", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
@@ -41,7 +41,7 @@ INCLUDES = ["-Icsrc/include", "-Icsrc"]
 
 @dataclass
 class Outcome:
-    """What became of one target."""
+    """The result of one target."""
 
     executions: int
     crashes: int
@@ -77,7 +77,7 @@ def newest_header() -> float:
 
 
 def coverage_of(source: Path, compiler: list[str]) -> list[str]:
-    """The compiler for one file: the simulated disk is not fuzzed, and the decoder's search is mere comparisons."""
+    """The compiler command for one file. The simulated disk is built without the fuzzer's instrumentation."""
     if source.name.startswith("vfs_sim"):
         return [flag.replace("fuzzer-no-link,", "") for flag in compiler]
     if source.parent.name == "format" and source.name == "decode.c" and any("fuzzer" in flag for flag in compiler):
@@ -86,7 +86,7 @@ def coverage_of(source: Path, compiler: list[str]) -> list[str]:
 
 
 def object_of(source: Path, into: Path) -> Path:
-    """Where its object is; files of two folders may have one name."""
+    """The path of its object; files of two folders may have the same name."""
     return into / f"{source.parent.name}-{source.stem}.o"
 
 
@@ -122,7 +122,7 @@ def build(name: str, source: Path, compiler: list[str], link: list[str], jobs: i
 
 
 def sanitizer_environment() -> dict[str, str]:
-    """The sanitizers' options: leaks count, and a failed assertion is a find."""
+    """The sanitizers' options: leaks and failed assertions are failures."""
     return os.environ | {
         "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=0",
         "UBSAN_OPTIONS": "halt_on_error=1",
@@ -130,7 +130,7 @@ def sanitizer_environment() -> dict[str, str]:
 
 
 def fuzz(target: str, program: Path, seconds: int, seed: int) -> Outcome:
-    """One libFuzzer run; what is new goes to a corpus under build/, what fails into csrc/tests/fuzz/found."""
+    """One libFuzzer run; new inputs go to a corpus under build/, failing ones to csrc/tests/fuzz/found."""
     corpus, found, seeds = BUILD / "corpus" / target, FUZZ / "found" / target, FUZZ / "seeds" / target
     for directory in (corpus, found):
         directory.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ def fuzz(target: str, program: Path, seconds: int, seed: int) -> Outcome:
         f"-timeout={INPUT_SECONDS_MAX}",
         f"-seed={seed}",
         "-len_control=20",
-        "-entropic=0",  # its bookkeeping costs a third of the runs here
+        "-entropic=0",  # its bookkeeping takes a third of the time here
         "-print_final_stats=1",
         f"-artifact_prefix={found}/",
         str(corpus),
@@ -162,7 +162,7 @@ def fuzz(target: str, program: Path, seconds: int, seed: int) -> Outcome:
 
 
 def replay(program: Path) -> Outcome:
-    """Every kept input once; the program names the one that it fails at."""
+    """Every stored input once; the program names the one that fails."""
     done = run([str(program)], env=sanitizer_environment())
     counted = re.search(r"^(\d+) passed, (\d+) failed$", done.stdout, re.MULTILINE)
     executions = int(counted.group(1)) if counted else 0
@@ -193,7 +193,7 @@ def replay_compiler() -> tuple[list[str], list[str]]:
             source.write_text("int main(void) { return 0; }\n")
             if run([compiler, *flags, "-o", str(source.with_suffix("")), str(source)]).returncode == 0:
                 return [compiler, *flags], flags
-    print("logstore: SKIPPED: no compiler builds with sanitizers: kept inputs are replayed without", file=sys.stderr)
+    print("logstore: SKIPPED: no compiler builds with sanitizers: stored inputs are replayed without", file=sys.stderr)
     return [os.environ.get("CC", "cc")], []
 
 
@@ -209,7 +209,7 @@ def make_seeds() -> None:
 
 
 def work_of(target: str, options: argparse.Namespace, libfuzzer: bool) -> Outcome:
-    """What --target does: fuzz, or replay."""
+    """Run one target: fuzz it, or replay its stored inputs."""
     seconds = max(1, options.seconds // 2) if target in options.halve else options.seconds
     if target == FRAMES:
         return fuzz_frames(seconds, options.seed)
@@ -221,15 +221,17 @@ def work_of(target: str, options: argparse.Namespace, libfuzzer: bool) -> Outcom
 def main() -> int:
     """Build what is needed, run every target, print one line of JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=int, default=60, help="for each target; building is not counted")
+    parser.add_argument("--seconds", type=int, default=60, help="seconds for each target, without building")
     parser.add_argument("--jobs", type=int, default=2, help="targets at a time")
-    parser.add_argument("--target", action="append", choices=[*C_TARGETS, FRAMES], help="one of them; else all")
+    parser.add_argument(
+        "--target", action="append", choices=[*C_TARGETS, FRAMES], help="only this target (default: all)"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--halve", action="append", default=[], choices=[*C_TARGETS, FRAMES], help="half the time for this one"
+        "--halve", action="append", default=[], choices=[*C_TARGETS, FRAMES], help="half the time for this target"
     )
     parser.add_argument("--build-only", action="store_true")
-    parser.add_argument("--make-seeds", action="store_true", help="write csrc/tests/fuzz/seeds anew, and nothing else")
+    parser.add_argument("--make-seeds", action="store_true", help="only write csrc/tests/fuzz/seeds anew")
     options = parser.parse_args()
     if options.make_seeds:
         make_seeds()
@@ -238,8 +240,8 @@ def main() -> int:
     libfuzzer = has_libfuzzer()
     if not libfuzzer:
         print(
-            "logstore: SKIPPED: clang with libFuzzer (libclang-rt-14-dev) is not here: the C code is NOT fuzzed, "
-            "kept inputs are replayed",
+            "logstore: SKIPPED: clang with libFuzzer (libclang-rt-14-dev) is missing: the C code is NOT fuzzed, "
+            "stored inputs are replayed",
             file=sys.stderr,
         )
     compiler, link = (["clang", "-fsanitize=fuzzer-no-link,address,undefined"], ["-fsanitize=fuzzer,address,undefined"])

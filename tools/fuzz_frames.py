@@ -1,7 +1,7 @@
-"""Fuzz the AMQP frame reader: with atheris where there is a wheel of it, else with hypothesis.
+"""Fuzz the AMQP frame reader: with atheris if it is installed, else with hypothesis.
 
-What must hold is in tests/kit/frame_checks.py; seeds and what was found are kept in csrc/tests/fuzz/seeds/frames and
-csrc/tests/fuzz/found/frames, and tests/broker/test_broker_fuzz.py replays them. The last line is one JSON object.
+tests/kit/frame_checks.py has the checks. Seeds are in csrc/tests/fuzz/seeds/frames, found inputs in
+csrc/tests/fuzz/found/frames; tests/broker/test_broker_fuzz.py replays both. The last line is one JSON object.
 
     python tools/fuzz_frames.py [--seconds S] [--seed N] [--make-seeds]
 """
@@ -26,7 +26,7 @@ INPUT_BYTES_MAX = 4096
 
 
 def fuzz_here(arguments: list[str]) -> None:
-    """Be the fuzzer: atheris never returns."""
+    """Run atheris in this process; it never returns."""
     import atheris
 
     with atheris.instrument_imports(include=["logstore.broker.frames", "logstore.broker.fields", "pamqp"]):
@@ -39,7 +39,7 @@ def fuzz_here(arguments: list[str]) -> None:
 
 
 def with_atheris(seconds: int, seed: int) -> tuple[int, int]:
-    """Executions and finds of one libFuzzer run over the Python code, in a process of its own."""
+    """Executions and failures of one atheris run, in a process of its own."""
     for directory in (CORPUS, FOUND):
         directory.mkdir(parents=True, exist_ok=True)
     before = set(FOUND.iterdir())
@@ -63,7 +63,7 @@ def with_atheris(seconds: int, seed: int) -> tuple[int, int]:
 
 
 def with_hypothesis(seconds: int, seed: int) -> tuple[int, int]:
-    """The same check over generated inputs, guided towards those that give more frames; stops at the first find."""
+    """The same check with inputs from hypothesis, guided towards more frames; stops at the first failure."""
     import hypothesis
     from hypothesis import strategies as st
 
@@ -94,7 +94,7 @@ def with_hypothesis(seconds: int, seed: int) -> tuple[int, int]:
 
 
 def make_seeds() -> None:
-    """A frame of every method, as the fuzzer is told it, and whole streams as they are."""
+    """A frame of every method in the target's input form, and whole streams."""
     from pamqp import commands
     from pamqp import frame as pamqp_frame
 
@@ -119,21 +119,21 @@ def make_seeds() -> None:
 
 
 def main() -> int:
-    """Fuzz for a while, and say how much."""
+    """Fuzz for the given time, and print the result."""
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     if sys.argv[1:2] == ["--fuzz-here"]:
         fuzz_here(sys.argv[2:])
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--make-seeds", action="store_true", help="write the seeds anew, and nothing else")
+    parser.add_argument("--make-seeds", action="store_true", help="only write the seeds anew")
     options = parser.parse_args()
     if options.make_seeds:
         make_seeds()
         return 0
     has_atheris = importlib.util.find_spec("atheris") is not None
     if not has_atheris:
-        print("logstore: atheris is not here: the frame reader is fuzzed with hypothesis instead", file=sys.stderr)
+        print("logstore: atheris is not installed: the frame reader is fuzzed with hypothesis instead", file=sys.stderr)
     executions, crashes = (with_atheris if has_atheris else with_hypothesis)(options.seconds, options.seed)
     how = "atheris" if has_atheris else "hypothesis"
     print(json.dumps({"tool": "fuzz_frames", "executions": executions, "crashes": crashes, "with": how}))

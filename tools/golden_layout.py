@@ -1,7 +1,7 @@
-"""The bytes of the format by hand, for make_golden.py: struct and xxhash at the offsets of docs/format.md.
+"""Encodes the format with struct and xxhash at the offsets of docs/format.md, for make_golden.py.
 
-Like that program it must never use the logstore package or the C core. What every function gives besides the bytes
-is what a reader finds in them, as it will stand in the JSON: bytes as hex, types and flags by name.
+Like that program it must never use the logstore package or the C core. Besides the bytes every function returns what a
+reader decodes from them, in the form of the JSON files: bytes as hex, types and flags by name.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ REASONS = {
 }
 
 Json = dict[str, Any]
-Draft = tuple[bytearray, Json]  # a record whose body is filled in, and what a reader finds in the body
+Draft = tuple[bytearray, Json]  # a record with a body, and what a reader decodes from the body
 
 
-# ---- Bodies. A draft is the whole record from offset 0, so that the offsets are those of the page.
+# ---- Bodies. A draft is the whole record from offset 0, so that offsets are those of docs/format.md.
 
 
 def blank(end: int) -> bytearray:
@@ -90,7 +90,7 @@ def inline_copy(queues: list[int], header: bytes, content: bytes, enqueue_time_u
 
 
 def ordered_copy(queues: list[int], header: bytes, content: bytes, order_lsn: int, order_index: int = 0) -> Draft:
-    """A MESSAGE_START with COPY, INLINE and ORDERED; queue 0 is a place that is gone."""
+    """A MESSAGE_START with COPY, INLINE and ORDERED; queue 0 is a place that has ended."""
     raw, body = message_start(queues, header, content)
     struct.pack_into("<Q", raw, 48, order_lsn)
     struct.pack_into("<I", raw, 68, order_index)
@@ -233,7 +233,7 @@ def later_type(body: bytes) -> Draft:
 
 
 class Segment:
-    """One segment file; every record is sealed where it stands."""
+    """One segment file; every record is sealed for its position."""
 
     def __init__(self, first_lsn: int, epoch: int = 1, prev_end_lsn: int = 0) -> None:
         self.first_lsn = first_lsn
@@ -270,7 +270,7 @@ class Segment:
 
     @property
     def lsn(self) -> int:
-        """Where the next record goes."""
+        """The LSN of the next record."""
         return self.first_lsn + self.at
 
     def begin(self, base_lsn: int) -> None:
@@ -286,7 +286,7 @@ class Segment:
         self.found["batches"].append({"batch": body, "records": []})
 
     def add(self, name: str, draft: Draft, chain: int | None = 0, prev: int | None = None, flags: int = 0) -> int:
-        """Seal a record at the next place. `chain` None starts one, 0 is housekeeping. Gives its LSN."""
+        """Seal a record at the next LSN, which is returned. `chain` None starts a chain, 0 is housekeeping."""
         lsn = self.lsn
         chain = lsn if chain is None else chain
         if prev is None:
@@ -299,7 +299,7 @@ class Segment:
         return lsn
 
     def end(self) -> int:
-        """Seal the batch record; gives the LSN behind the batch."""
+        """Seal the batch record; returns the LSN after the batch."""
         batch = self.found["batches"][-1]
         body = batch["batch"]
         raw = blank(104)
@@ -336,7 +336,7 @@ class Segment:
         }
 
     def cut(self, end_lsn: int) -> None:
-        """The next segment says that the log ends here: what lies above is no part of it."""
+        """Note that the log ends here, as the next segment's header says; bytes above are not part of it."""
         self.found["end"] = self.found["stop_lsn"] = end_lsn
         self.found["stop"] = "end"
         self.found["batches"] = [b for b in self.found["batches"] if b["batch"]["lsn"] < end_lsn]

@@ -1,6 +1,6 @@
-"""Checks that the layers of csrc/ include downwards only, and that nothing in it includes by a relative path.
+"""Checks that the layers of csrc/ include downwards only, and that no file includes by a relative path.
 
-The table says which folders each folder may include, besides itself and include/logstore.h. A violation names both
+The table has the folders that each folder may include besides itself and include/logstore.h. A violation names both
 files.
 """
 
@@ -52,7 +52,7 @@ def problems(csrc: Path) -> list[str]:
 
 
 def main() -> int:
-    """Print what is wrong; 1 if anything is."""
+    """Print the violations; 1 if there are any."""
     found = problems(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "csrc")
     for line in found:
         print(f"include_lint: {line}", file=sys.stderr)

@@ -1,19 +1,19 @@
-"""The guard: what the core's paths cost in instructions, held against a file of what they cost before.
+"""Compares the instruction counts of the core's hot paths with a stored baseline.
 
-Times differ from run to run and from machine to machine; the instructions of one program do not. The program is
-``csrc/tests/guard``, built like the C tests (``VARIANT=plain``) and run under valgrind's callgrind. A path
-fails that costs over a twentieth more than ``tools/instructions.json`` says; one that costs less is told, for the file
-should then be made anew: otherwise the gain could be lost again unseen.
+Times differ from run to run and from machine to machine; instruction counts of one program do not. The program is
+``csrc/tests/guard``, built like the C tests (``VARIANT=plain``) and run under valgrind's callgrind. A path fails if it
+costs over 5 % more than in ``tools/instructions.json``. A path that costs less is reported: without a new baseline the
+gain could be lost again unnoticed.
 
-Counts depend on the compiler and on the C library, so the file has a section for each pair. What the C library does is
-counted too, in the version that every processor of the kind can run: which one it takes would otherwise depend on the
-machine. ``--write WHY`` makes this machine's section anew; WHY is kept in it.
+Counts depend on the compiler and the C library, so the file has a section for each pair. Calls into the C library are
+counted, too, in the variant that every processor of the architecture can run; otherwise the variant would depend on the
+machine. ``--write WHY`` replaces the section of this compiler and C library, and stores WHY in it.
 
     make instructions                          compare
     make instructions-baseline WHY="..."       write
 
-Exit status: 0 nothing costs more; 1 something does; 2 misuse, or the program cannot be built or run; 3 cannot compare:
-there is no valgrind, or no section for this compiler.
+Exit status: 0 no path costs more; 1 some path does; 2 misuse, or the program cannot be built or run; 3 no comparison,
+because valgrind or a section for this compiler is missing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BASELINE = ROOT / "tools" / "instructions.json"
 PROGRAM = ROOT / "build" / "c" / "plain" / "instructions"
 ALLOWANCE = 0.05
-# By these names glibc 2.33 and newer leaves out what only some processors have; older ones append _Usable to some.
+# Disables variants that only some processors have: names of glibc 2.33 and newer; older ones append _Usable to some.
 PLAIN_PROCESSOR = "glibc.cpu.hwcaps=" + ",".join(
     f"-{name}"
     for name in (
@@ -47,7 +47,7 @@ MEASURED, OUTSIDE = "measured_", "outside_"
 
 
 class CannotCompareError(Exception):
-    """A tool or a section of the baseline is missing; says which, and what to do."""
+    """A tool or a section of the baseline is missing; the text says which one and what to do."""
 
 
 class CannotRunError(Exception):
@@ -56,7 +56,7 @@ class CannotRunError(Exception):
 
 @dataclass(frozen=True)
 class Counts:
-    """What a run gave: instructions for one operation of each path, and what the program was built with."""
+    """The result of a run: instructions for one operation of each path, compiler and C library."""
 
     built_with: str
     paths: dict[str, float]
@@ -66,12 +66,14 @@ class Counts:
 
 
 def build(planted: int = 0) -> Path:
-    """The program, up to date; with so many instructions more for every message that comes into the table."""
+    """Builds the program; with ``planted``, every message added to the table costs that many instructions more."""
     target = PROGRAM.with_name("instructions-planted") if planted > 0 else PROGRAM
     made = ["make", "--no-print-directory", f"-j{os.cpu_count() or 1}", "VARIANT=plain", f"PLANTED={planted}"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     PROGRAM.parent.mkdir(parents=True, exist_ok=True)
-    with PROGRAM.with_name("instructions.lock").open("w") as lock:  # two that build would disturb each other
+    with PROGRAM.with_name("instructions.lock").open(
+        "w"
+    ) as lock:  # two builds at the same time would disturb each other
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = subprocess.run(
             [*made, str(target.relative_to(ROOT))],
@@ -87,7 +89,7 @@ def build(planted: int = 0) -> Path:
 
 
 def inclusive(lines: list[str]) -> dict[str, int]:
-    """Of each measured function, from callgrind's file: instructions between its entry and its end."""
+    """From callgrind's file: for each measured function the instructions between its entry and its end."""
     names: dict[str, str] = {}
     counts: dict[str, int] = {}
     callee, called = "", False
@@ -109,7 +111,7 @@ def inclusive(lines: list[str]) -> dict[str, int]:
 def measure(program: Path, *, changes_only: bool = False) -> Counts:
     """One run under callgrind."""
     if shutil.which("valgrind") is None:
-        raise CannotCompareError("valgrind is not here, so instructions are NOT counted: install the package valgrind")
+        raise CannotCompareError("valgrind is missing, so instructions are NOT counted: install the package valgrind")
     with tempfile.TemporaryDirectory(prefix="instructions-") as made:
         out = Path(made) / "callgrind"
         command = [
@@ -134,7 +136,7 @@ def measure(program: Path, *, changes_only: bool = False) -> Counts:
 
 
 def section_of(baseline: dict[str, dict[str, object]], built_with: str) -> dict[str, float]:
-    """The counts that were kept for this compiler and C library."""
+    """The baseline's counts for this compiler and C library."""
     if built_with not in baseline:
         raise CannotCompareError(
             f"tools/instructions.json has nothing for {built_with} (but for {'; '.join(baseline) or 'none'}), so "
@@ -146,7 +148,7 @@ def section_of(baseline: dict[str, dict[str, object]], built_with: str) -> dict[
 
 
 def judge(before: dict[str, float], now: dict[str, float]) -> tuple[list[str], list[str]]:
-    """What is wrong, and what costs less than it did; a sentence each."""
+    """Failures, and paths that cost less than before; one sentence each."""
     wrong, gained = [], []
     for name, count in now.items():
         if name not in before:
@@ -167,14 +169,14 @@ def read_baseline() -> dict[str, dict[str, object]]:
 
 
 def write(counts: Counts, why: str) -> None:
-    """This machine's section anew; the others stay."""
+    """Replace the section of this compiler and C library; the others stay."""
     baseline = read_baseline()
     baseline[counts.built_with] = {"why": why, "paths": counts.paths}
     BASELINE.write_text(json.dumps(baseline, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def compare(counts: Counts, before: dict[str, float]) -> int:
-    """Tells, and gives the exit status."""
+    """Print the comparison; the exit status."""
     wrong, gained = judge(before, counts.paths)
     print(f"instructions for one operation, {counts.built_with}")
     for name, count in counts.paths.items():
@@ -195,8 +197,16 @@ def compare(counts: Counts, before: dict[str, float]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--write", metavar="WHY", help="make this machine's section of the baseline anew, and why")
-    parser.add_argument("--planted", type=int, default=0, metavar="N", help="plant N instructions a message: must fail")
+    parser.add_argument(
+        "--write", metavar="WHY", help="replace the baseline of this compiler and C library, for this reason"
+    )
+    parser.add_argument(
+        "--planted",
+        type=int,
+        default=0,
+        metavar="N",
+        help="add N instructions to each message: the comparison must fail",
+    )
     options = parser.parse_args()
     if options.write is not None and (not re.search(r"\w", options.write) or options.planted):
         parser.error('--write wants to know why: WHY="publish encodes two more fields", and nothing planted')

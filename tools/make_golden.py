@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Write the golden files under tests/golden/v1/, by hand: struct and xxhash at the offsets of docs/format.md.
+"""Write the golden files under tests/golden/v1/, with struct and xxhash at the offsets of docs/format.md.
 
-This program must never use logstore/codec or the C core: it is the third hand that wrote the page down, and what it
-made once is read by every later version. Beside each file stands a JSON that
-says what a reader finds in it: bytes as hex, types and flags by name. The layout itself is in golden_layout.py.
+This program must never use logstore/codec or the C core: it is the third implementation of docs/format.md, and every
+later version must read the files. For each file there is a JSON file with what a reader decodes: bytes as hex, types
+and flags by name. golden_layout.py has the layout.
 
     make_golden.py             writes the files
     make_golden.py --check     compares them with what would be written; status 1 if anything differs
@@ -61,7 +61,7 @@ def text(length: int) -> bytes:
 
 
 def messages() -> Segment:
-    """Every message record, every flag but the relocated copies', contents of no, one and three pieces."""
+    """Every message record, every flag except those of relocated copies, contents of zero, one and three chunks."""
     s = Segment(0x10000)
     s.begin(0x10000)
     first = s.add("MESSAGE_START", message_start([1], b"subject=a", b"hello"), None, flags=PUBLISHED)
@@ -99,7 +99,7 @@ def messages() -> Segment:
 
 
 def transactions() -> Segment:
-    """Local and distributed transactions with every outcome; names of 0, 1, odd and the most bytes."""
+    """Local and distributed transactions with every outcome; xid parts of 0, 1, odd and the maximum number of bytes."""
     s = Segment(0x10000)
     s.begin(0x10000)
     local = s.add("TX_START", empty(), None)
@@ -184,7 +184,9 @@ def relocation() -> Segment:
 
 
 def inline() -> Segment:
-    """Copies whose whole state is inline: of either key, with and without gaps, and what may follow one."""
+    """Copies with their whole state inline: with either order key, with and without gaps, and the records that may
+    follow.
+    """
     s = Segment(0x50000, epoch=3, prev_end_lsn=0x4F3A8)
     copy = COPY | INLINE
     s.begin(0x10000)
@@ -257,7 +259,7 @@ def padding() -> Segment:
 
 
 def torn() -> Segment:
-    """Two whole batches, and a third of which only the first sectors reached the disk."""
+    """Two intact batches, and a third of which only the first sectors reached the disk."""
     s = Segment(0x10000)
     for _ in range(2):
         s.begin(0x10000)
@@ -274,7 +276,7 @@ def torn() -> Segment:
 
 
 def recycled() -> Segment:
-    """A file that held an older segment: its batches go on exactly where the new one's end."""
+    """A file that held an older segment, whose batches continue exactly where the new ones end."""
     old, new = Segment(0x10000), Segment(0x40000, epoch=2, prev_end_lsn=0x11090)
     for s, batches in ((old, 4), (new, 1)):
         for _ in range(batches):
@@ -341,7 +343,7 @@ def generate() -> dict[str, bytes]:
 
 
 def differences(files: dict[str, bytes], directory: Path) -> list[str]:
-    """What stands in the directory and not in `files`, or the other way round, or is different."""
+    """Files that differ, or that only the directory or only `files` has."""
     standing = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
     found = [f"{path}: should not be there" for path in standing - files.keys()]
     for path, wanted in files.items():
@@ -355,7 +357,7 @@ def differences(files: dict[str, bytes], directory: Path) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Write the golden files of format version 1.")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--check", action="store_true", help="compare with what stands there; write nothing")
+    what.add_argument("--check", action="store_true", help="compare with the existing files; write nothing")
     what.add_argument("--example", action="store_true", help="print the worked example of docs/format.md")
     options = parser.parse_args()
     if options.example:

@@ -1,14 +1,13 @@
-"""Runs the Python tests where a use of freed memory shows.
+"""Runs the Python tests in ways that detect a use of freed memory.
 
     python tools/memory_tests.py asan [FILE ...]         with the extension built with ASan
-    python tools/memory_tests.py overwritten [FILE ...]  with an allocator that overwrites what is freed
-    ... --all [--seconds S]                              every test file, in another order each time, for so long
+    python tools/memory_tests.py overwritten [FILE ...]  with an allocator that overwrites freed memory
+    ... --all [--seconds S]                              every test file, in random order, for S seconds
 
-Without files a fixed part runs. In both,
-Python takes all its memory from malloc, since cffi allocates as Python does. The extension with ASan is built in a copy
-of the checkout, build/memory-tests: both extensions have one name, and the package is imported from beside it. Before
-the tests a probe reads freed memory, so that a net with a hole is no net; without libasan the tests are skipped and the
-run says so. The last line is a JSON object. Exit status: 0 if nothing failed, else 1, or 2 for misuse.
+Without files a fixed selection runs. In both modes Python takes all its memory from malloc, because cffi allocates as
+Python does. The extension with ASan is built in a copy of the checkout, build/memory-tests, because both extensions
+have the same name. Before the tests a probe reads freed memory and must be detected. Without libasan the tests are
+skipped and the run says so. The last line is a JSON object. Exit status: 0 if nothing failed, else 1, or 2 for misuse.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ PART = (
 )
 SELECTED = "not slow and not spark"
 FILE_S = 900  # a test file that takes longer hangs
-GRACE_S = 30  # beyond the time given, for the file that is running then
+GRACE_S = 30  # after the time is over, for the file that is running then
 NO_TESTS = 5  # pytest's status if none of a file's tests is selected
-#: These preload a library of their own, trace system calls, count instructions, or build extensions themselves.
+#: Left out: tests that preload a library, trace system calls, count instructions, or build extensions.
 NOT_UNDER_ASAN = frozenset(
     {
         "tests/broker/test_broker_storms_calls.py",
@@ -64,13 +63,13 @@ PROBE = 'from logstore._core import ffi, lib; rows = ffi.new("uint64_t[]", 4096)
 
 @dataclass(frozen=True)
 class Setting:
-    """Where the tests run, and in which environment."""
+    """The directory and the environment of the tests."""
 
     directory: Path
     environment: dict[str, str]
 
     def python(self, *arguments: str, timeout: float) -> tuple[int | None, str]:
-        """Exit status and output of a Python; after the time it is ended with all that it started: status None."""
+        """Exit status and output of a Python process; status None: it took too long and was ended with its children."""
         process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=self.directory,
@@ -95,14 +94,14 @@ def overwritten() -> Setting:
 
 
 def libraries_to_preload() -> list[str]:
-    """libasan, and libstdc++, in which libasan looks C++'s throw up when it is loaded; none where gcc lacks one."""
+    """libasan, and libstdc++, where libasan looks up C++'s throw when it is loaded; empty if gcc lacks one."""
     compiler = shutil.which("gcc")
     found = [library_of(compiler, name) for name in ("libasan.so", "libstdc++.so")] if compiler else [None]
     return [] if None in found else [str(path) for path in found]
 
 
 def asan(libraries: list[str]) -> Setting:
-    """In a copy of the checkout with the extension built with ASan."""
+    """A copy of the checkout with the extension built with ASan."""
     copy_checkout()
     built = subprocess.run(
         [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"],
@@ -132,10 +131,10 @@ def library_of(compiler: str, name: str) -> Path | None:
 
 
 def copy_checkout() -> None:
-    """What the tests need, with the times of the files, so that the core is compiled again only if it changed."""
+    """Copies the files that the tests need, with their times, so that only a changed core is compiled again."""
     TREE.mkdir(parents=True, exist_ok=True)
     for old in TREE.rglob("*.py"):
-        old.unlink()  # it may be gone from the checkout
+        old.unlink()  # the file may have been removed from the checkout
     skipped = shutil.ignore_patterns("_core*.so", "__pycache__")
     for folder in COPIED:
         shutil.copytree(ROOT / folder, TREE / folder, ignore=skipped, dirs_exist_ok=True)
@@ -145,7 +144,7 @@ def copy_checkout() -> None:
 
 
 def probe(net: str, setting: Setting) -> None:
-    """Reads freed memory, and ends the run if that goes unnoticed."""
+    """Reads freed memory, and ends the run if that is not detected."""
     code, noticed = PROBES[net]
     said = setting.python("-c", PROBE + code, timeout=120)[1]
     if noticed not in said:
@@ -172,8 +171,10 @@ def main() -> int:
     parser.add_argument("net", choices=sorted(PROBES))
     parser.add_argument("files", nargs="*", metavar="FILE", help="test files (the fixed part)")
     parser.add_argument("--all", action="store_true", help="every test file, in random order")
-    parser.add_argument("--seconds", type=float, default=float("inf"), metavar="S", help="begin none later than that")
-    parser.add_argument("--build-only", action="store_true", help="build what the tests need, and run none")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), metavar="S", help="begin no file after this many seconds"
+    )
+    parser.add_argument("--build-only", action="store_true", help="only build what the tests need")
     options = parser.parse_intermixed_args()
     names = options.files or list(PART)
     if options.all:
@@ -183,13 +184,13 @@ def main() -> int:
         names = [name for name in names if name not in NOT_UNDER_ASAN]
     libraries = libraries_to_preload()
     if options.net == "asan" and not libraries:
-        print("logstore: SKIPPED: gcc or libasan is not here: the Python tests did NOT run under it", file=sys.stderr)
+        print("logstore: SKIPPED: gcc or libasan is missing: the Python tests did NOT run under it", file=sys.stderr)
         print(json.dumps({"skipped": 1}))
         return 0
     TREE.parent.mkdir(exist_ok=True)
     with TREE.with_suffix(".lock").open("w") as lock:
         if options.net == "asan":
-            fcntl.flock(lock, fcntl.LOCK_EX)  # nobody else replaces the copy meanwhile
+            fcntl.flock(lock, fcntl.LOCK_EX)  # no other process replaces the copy meanwhile
         setting = asan(libraries) if options.net == "asan" else overwritten()
         probe(options.net, setting)
         until = time.monotonic() + options.seconds

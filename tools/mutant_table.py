@@ -20,7 +20,7 @@ class TableError(Exception):
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault: its name, the promise that it breaks, and what it is."""
+    """One fault: its name, the promise that it breaks, and a description."""
 
     name: str
     breaks: str
@@ -31,7 +31,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Change:
-    """Which text of a file becomes which faulty text. The text stands in the file exactly once."""
+    """Replaces a text of a file by a faulty text. The text occurs in the file exactly once."""
 
     file: str
     text: str
@@ -70,8 +70,8 @@ def applied(text: str, changes: list[Change]) -> str:
 
 
 def make_copy(into: Path, parts: tuple[str, ...]) -> None:
-    """Copies these parts of the checkout with all mutants applied; what is there already and equal stays untouched, so
-    that only what changed is compiled again. Raises ``SystemExit`` if an entry of the table does not fit.
+    """Copies these parts of the checkout with all mutants applied. Files that are already equal stay untouched, so that
+    only changed ones are compiled again. Raises ``SystemExit`` if an entry of the table does not fit.
     """
     changes: dict[str, list[Change]] = {}
     for change in table()[1]:

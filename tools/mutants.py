@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Shows that the proof would notice: every deliberate fault of tools/mutants.toml must make one of its programs fail.
+"""Shows that the proof detects faults: every deliberate fault of tools/mutants.toml must make a proof program fail.
 
     tools/mutants.py [--tier fast|full] [--seconds S] [--only NAME,...] [--jobs N] [--limit S] [--find] [--list]
                      [--build-only]
 
-Each mutant has a killer in tools/mutant_killers.json: a program and the arguments with which it sees the fault
-soon. One whose killer no longer sees it (a workload was changed) is searched for with the programs that could. A killer
-must also pass without the mutant, or it would prove nothing.
+Each mutant has a killer in tools/mutant_killers.json: a program and the arguments with which it detects the fault
+quickly. If a killer no longer detects its mutant, because a workload was changed, all suitable programs are searched
+for another one. A killer must pass without the mutant, or it would prove nothing.
 
-fast: every mutant is killed. full: also, the check that saw it is switched off, and the next one, until the program
-passes on the same workload, cut everywhere: so it is these checks and no others that notice. Where a test saw it, the
-explorer is run without that test. Equivalent mutants (the table has the proofs) must live.
+fast: every mutant is killed. full: also switches off the check that detected it, then the next one, until the program
+passes on the same workload, cut everywhere; this shows which checks detect the fault. If a unit test detected it, the
+explorer is run without that test. Equivalent mutants (the table has the proofs) must survive.
 
---find searches for all (or those of --only) whose killer no longer sees them, and writes the killers down. The last
-line is one JSON object; exit status 0 only if no mutant lives.
+--find searches a killer for every mutant (or those of --only) whose killer no longer detects it, and stores it. The
+last line is one JSON object; the exit status is 0 only if no mutant survives.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KILLERS = ROOT / "tools/mutant_killers.json"
 COPY = ROOT / "build/mutants"
 BUILT = COPY / "build/c/mutants"
 
-# In the order in which they are searched; the tests come last, for what neither a crash nor turned bytes can show.
+# In the order of the search; unit tests come last, for faults that neither crashes nor damaged bytes show.
 PROOFS = ("explorer", "sweeps", "bytes")
 TESTS = (
     "test_byte_rules",
@@ -59,8 +59,8 @@ TESTS = (
 
 STARTED = time.monotonic()
 
-COUNTED = ("crash_states", "failures", "cases")  # in a program's last line: how much it looked at
-DIED = "survives"  # the name of the check that the process neither dies nor hangs
+COUNTED = ("crash_states", "failures", "cases")  # in a program's last line: the number of cases
+DIED = "survives"  # the name of the check that the process does not die or hang
 
 _AGAIN = re.compile(r"again: (?:crash_)?(explorer|sweeps) (.+)")
 _VIOLATED = re.compile(r"^VIOLATED (\w+):", re.MULTILINE)
@@ -70,9 +70,9 @@ _COUNTS = re.compile(r"^(\d+) passed, (\d+) failed$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of one program said."""
+    """The result of one run of one program."""
 
-    checks: tuple[str, ...]  # that were violated; none: it passed
+    checks: tuple[str, ...]  # violated checks; none: it passed
     looked_at: int
     text: str
     over_time: bool = False
@@ -80,18 +80,18 @@ class Outcome:
 
 @dataclass
 class Verdict:
-    """What became of a mutant."""
+    """The verdict on a mutant."""
 
     mutant: Mutant
     killer: list[str] = field(default_factory=list)
-    checks: list[str] = field(default_factory=list)  # in the order in which they had to be switched off
+    checks: list[str] = field(default_factory=list)  # in the order in which they were switched off
     looked_at: int = 0
-    lives_without: bool | None = None  # None: not asked
+    lives_without: bool | None = None  # None: not examined
     note: str = ""
 
 
 def build() -> None:
-    """Makes the programs from the copy with the faults in it."""
+    """Builds the programs from the copy with the faults."""
     make_copy(COPY, ("Makefile", "csrc"))
     there = [name for name in PROOFS if (ROOT / f"csrc/tests/proof/{name}.c").exists()]
     targets = [f"build/c/mutants/{name}" for name in (*there, *TESTS)]
@@ -105,7 +105,7 @@ def build() -> None:
 
 
 def violated(program: str, status: int, text: str) -> tuple[str, ...]:
-    """The names of the checks that a program's end and output say were violated."""
+    """The names of the violated checks, from a program's exit status and output."""
     if status == 0:
         return ()
     if status < 0:
@@ -119,7 +119,7 @@ def violated(program: str, status: int, text: str) -> tuple[str, ...]:
 
 
 def last_line(text: str) -> dict[str, object]:
-    """The JSON object that ends a proof program's output; empty if it did not come so far."""
+    """The JSON object at the end of a proof program's output; empty if it did not get that far."""
     lines = text.strip().splitlines()
     if not lines or not lines[-1].startswith("{"):
         return {}
@@ -128,7 +128,7 @@ def last_line(text: str) -> dict[str, object]:
 
 
 def run(killer: list[str], mutant: str, limit: float) -> Outcome:
-    """Runs a program as that mutant; an empty name is the core as it should be."""
+    """Runs a program as that mutant; an empty name means the correct core."""
     program, *arguments = killer
     environment = {name: value for name, value in os.environ.items() if name != "LOGSTORE_MUTANT"}
     if mutant:
@@ -146,7 +146,7 @@ def run(killer: list[str], mutant: str, limit: float) -> Outcome:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Outcome((), 0, "", over_time=True)  # slow is not dead: the programs notice hanging by themselves
+        return Outcome((), 0, "", over_time=True)  # slow, not dead: the programs detect hanging themselves
     if done.returncode == 2:
         raise SystemExit(f"mutants: {' '.join(killer)} is misuse: {done.stdout.strip()[-300:]}")
     last = last_line(done.stdout)
@@ -159,13 +159,13 @@ def run(killer: list[str], mutant: str, limit: float) -> Outcome:
 
 
 def is_sound(killer: list[str], limit: float) -> bool:
-    """Whether the killer passes when there is no fault."""
+    """Whether the killer passes without a fault."""
     seen = run(killer, "", limit)
     return not seen.checks and not seen.over_time
 
 
 def search(mutant: Mutant, limit: float) -> list[str] | None:
-    """A killer for the mutant among all programs, with the fewest things to look at."""
+    """A killer for the mutant among all programs, with the fewest cases."""
     wide = ["--jobs", "1", "--seconds", str(int(limit)), "--first-violation"]
     ways = [["explorer", "--per-family", "1", *wide], ["explorer", *wide]]
     ways += [["sweeps", "--first-violation"], ["bytes", "--first-violation"], *([name] for name in TESTS)]
@@ -177,7 +177,9 @@ def search(mutant: Mutant, limit: float) -> list[str] | None:
 
 
 def narrow(mutant: Mutant, killer: list[str], seen: Outcome, limit: float) -> list[str]:
-    """The one cut or the one failure at which it was seen, or at least the one workload, if these are enough."""
+    """The killer reduced to the single cut or failure that detected the fault, or at least to the workload, if that is
+    enough.
+    """
     again = _AGAIN.search(seen.text)
     if again is None:
         return killer
@@ -191,7 +193,7 @@ def narrow(mutant: Mutant, killer: list[str], seen: Outcome, limit: float) -> li
 
 
 def widened(killer: list[str]) -> list[str]:
-    """All cuts of the explorer's workload instead of one; in place of a test, the explorer without it."""
+    """All cuts of the explorer's workload instead of one; the explorer alone instead of a unit test."""
     if killer[0].startswith("test_"):
         return ["explorer", "--per-family", "1", "--jobs", "1", "--seconds", "5", "--first-violation"]
     if "--cut" in killer:
@@ -201,7 +203,7 @@ def widened(killer: list[str]) -> list[str]:
 
 
 def switch_off(killer: list[str], mutant: Mutant, first: Outcome, limit: float) -> tuple[list[str], bool | None]:
-    """The checks that see it, switched off one after the other, and whether it then lives; None: not known in time."""
+    """The checks that detect it, switched off one by one, and whether it then survives; None: not known in time."""
     known = [] if killer[0].startswith("test_") else list(first.checks)
     seen_by = list(first.checks)
     while True:
@@ -215,24 +217,24 @@ def switch_off(killer: list[str], mutant: Mutant, first: Outcome, limit: float) 
 
 
 def judge(mutant: Mutant, killers: dict[str, list[str]], asked: argparse.Namespace) -> Verdict:
-    """Kills one mutant, if anything does."""
+    """Kills one mutant, if some program can."""
     if mutant.equivalent:
         return judge_equivalent(mutant, asked)
     verdict = Verdict(mutant, list(killers.get(mutant.name, [])))
     known = bool(verdict.killer)
     seen = run(verdict.killer, mutant.name, 4 * asked.limit) if known else None
-    if seen is not None and not seen.checks and "--cut" in verdict.killer:  # another cut of the same workload may do
+    if seen is not None and not seen.checks and "--cut" in verdict.killer:  # another cut of the workload may detect it
         verdict.killer = widened(verdict.killer)
         seen = run(verdict.killer, mutant.name, 4 * asked.limit)
     if seen is None or not seen.checks:
-        verdict.note = "its killer no longer sees it: tools/mutants.py --find" if known else "it has no killer yet"
+        verdict.note = "its killer no longer detects it: tools/mutants.py --find" if known else "it has no killer yet"
         verdict.killer = search(mutant, asked.limit) or []
         seen = run(verdict.killer, mutant.name, 4 * asked.limit) if verdict.killer else None
     if seen is None or not seen.checks:
         return verdict
-    sound = asked.tier == "fast" and verdict.killer[0] != "explorer"  # the fast tier runs these as they are anyway
+    sound = asked.tier == "fast" and verdict.killer[0] != "explorer"  # the fast tier runs these without a mutant anyway
     if not sound and not is_sound(verdict.killer, 4 * asked.limit):
-        verdict.note = "its killer fails without it too"
+        verdict.note = "its killer also fails without it"
         return verdict
     verdict.checks, verdict.looked_at = list(seen.checks), seen.looked_at
     if asked.tier == "full" and not (asked.seconds and time.monotonic() - STARTED > asked.seconds):
@@ -241,7 +243,7 @@ def judge(mutant: Mutant, killers: dict[str, list[str]], asked: argparse.Namespa
 
 
 def judge_equivalent(mutant: Mutant, asked: argparse.Namespace) -> Verdict:
-    """An equivalent mutant must live; whoever kills it refutes its proof."""
+    """An equivalent mutant must survive; a program that kills it refutes its proof."""
     verdict = Verdict(mutant)
     runs = [["explorer", "--per-family", "1", "--jobs", "1", "--seconds", "2", "--first-violation"]]
     if asked.tier == "full":
@@ -273,7 +275,7 @@ def describe(verdict: Verdict) -> str:
 
 
 def refreshed(mutant: Mutant, killers: dict[str, list[str]], limit: float) -> list[str] | None:
-    """Its killer, if that still sees it; else one that is searched for, first in the same workload."""
+    """Its killer, if that still detects it; else another one, searched first in the same workload."""
     known = list(killers.get(mutant.name, []))
     for killer in [known, widened(known)] if known else []:
         seen = run(killer, mutant.name, 4 * limit)
@@ -283,7 +285,7 @@ def refreshed(mutant: Mutant, killers: dict[str, list[str]], limit: float) -> li
 
 
 def find(chosen: list[Mutant], killers: dict[str, list[str]], asked: argparse.Namespace) -> int:
-    """Searches where the killer that is known no longer sees the mutant, and writes down what was found."""
+    """Searches killers for mutants whose killer no longer detects them, and stores them."""
     missing = 0
     wanted = [mutant for mutant in chosen if not mutant.equivalent]
     with ThreadPoolExecutor(max_workers=max(1, asked.jobs)) as pool:
@@ -323,18 +325,18 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--tier", choices=("fast", "full"), default="fast")
-    parser.add_argument("--only", default="", help="these mutants, by name, with commas between")
+    parser.add_argument("--only", default="", help="comma-separated names of mutants")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--limit", type=float, default=30, help="seconds to search for a killer with one program")
-    parser.add_argument("--seconds", type=float, default=0, help="after so long the full tier only kills")
-    parser.add_argument("--find", action="store_true", help="search for killers and write them down")
-    parser.add_argument("--list", action="store_true", help="what mutants there are")
-    parser.add_argument("--build-only", action="store_true", help="build the programs, and run none")
+    parser.add_argument("--seconds", type=float, default=0, help="after this many seconds the full tier only kills")
+    parser.add_argument("--find", action="store_true", help="search for killers and store them")
+    parser.add_argument("--list", action="store_true", help="list the mutants")
+    parser.add_argument("--build-only", action="store_true", help="only build the programs")
     return parser.parse_args()
 
 
 def main() -> int:
-    """Runs what the command line asks for."""
+    """Run the command line."""
     asked = arguments()
     only = {name for name in asked.only.split(",") if name}
     everyone = mutants()

@@ -1,22 +1,22 @@
-"""Transfers between queues under SIGKILL, with every message accounted for byte by byte.
+"""Moves messages between queues while the process is killed with SIGKILL, and accounts for every message byte by byte.
 
-A parent keeps a journal of what every queue must hold and tells a worker process, command by command, what to do with
-a real store: publish, move and consume, in local and distributed transactions of 1 to 20 messages, several of them
-open at once. At a random moment the worker is killed with SIGKILL, in the middle of whatever it does, an open
-included. The next worker opens the store and tells what it finds. All of it must be what the journal says: messages,
-bytes, order, locks and names in doubt. Only the command that was on its way when the kill came may have happened or
-not. Prepared transactions are resolved at random after the restart, or later.
+A parent keeps a journal of what every queue must hold, and sends commands to a worker process with a real store:
+publish, move and consume, in local and distributed transactions of 1 to 20 messages, several of them open at once. At a
+random moment, also during an open, the worker is killed with SIGKILL. The next worker opens the store and reports its
+contents. Messages, bytes, order, locks and transactions in doubt must be those of the journal. Only the command in
+flight at the kill may have happened or not. Prepared transactions are resolved at random after the restart, or later.
 
-    python tools/soak.py --seconds 60            # a directory of its own, removed at the end
-    python tools/soak.py --dir DIR --rounds 20   # goes on from the journal in DIR, and keeps both
+    python tools/soak.py --seconds 60            # in a temporary directory
+    python tools/soak.py --dir DIR --rounds 20   # continues from the journal in DIR, and keeps both
     python tools/soak.py --seconds 1800 --life 300 --everything
 
 With ``--everything`` the worker has two write buffers, a thread that keeps them full, a ``prepared_timeout`` that ends
-transactions by itself, and a signal handler that enters the library again or raises at random moments; beside it
-``verify``, ``tail --json``, ``export`` and ``backup`` run on the live store. With ``--life`` of some minutes the
-resident memory and the descriptors of the longest life are judged too: both must stay flat.
+transactions, and a signal handler that calls the library again or raises at random moments; at the same time
+``verify``,
+``tail --json``, ``export`` and ``backup`` run on the store. With ``--life`` of some minutes the resident memory and the
+descriptors of the longest-lived worker are checked, too: neither may grow.
 
-Exit status: 0 all accounted for, 1 a violation (what and where is told), 2 wrong arguments.
+Exit status: 0 everything is accounted for, 1 a violation (printed with its place), 2 wrong arguments.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ QUEUES_MAX = 15
 OPEN_MAX = 4  # transactions at once
 MESSAGES_MAX = 20  # in one transaction
 SIZE_MAX = 1_000_000
-LIVE_MAX = 150  # messages; beyond, more is consumed than published
+LIVE_MAX = 150  # messages; above it, more are consumed than published
 LIVE_BYTES_MAX = 6_000_000
-TIMEOUTS_S = (0.05, 0.5, 5.0)  # of prepared transactions, one for each life
-STOCK_COMMANDS = 400  # between two looks at all of the store in one life
-GROWTH_BYTES_MAX = 64 << 20  # of a life's resident memory, from its first third to its last
-GROWTH_DESCRIPTORS_MAX = 4  # those of segments, which follow the log's size, not counted
+TIMEOUTS_S = (0.05, 0.5, 5.0)  # of prepared transactions, one chosen for each worker
+STOCK_COMMANDS = 400  # between two complete checks by one worker
+GROWTH_BYTES_MAX = 64 << 20  # growth of a worker's resident memory, from its first third to its last
+GROWTH_DESCRIPTORS_MAX = 4  # without those of segments, which depend on the log's size
 COUNTS = (
     "rounds",
-    "kills",  # of a worker at work
-    "kills_opening",  # of one that had not yet opened the store
+    "kills",  # of a working worker
+    "kills_opening",  # of a worker that had not opened the store yet
     "unknown",  # kills that left two possible outcomes
     "commands",
-    "interrupted",  # commands cut short by an exception out of a signal handler
+    "interrupted",  # commands interrupted by an exception from a signal handler
     "transactions",
     "prepared",
     "messages_checked",
@@ -64,7 +64,7 @@ COUNTS = (
 
 
 class Soak:
-    """Rounds of work and death on one store; the journal lies beside it and is kept up to date between rounds."""
+    """Rounds of work and kill on one store; the journal is stored next to it after each round."""
 
     def __init__(self, directory: Path, seed: int, *, everything: bool = False) -> None:
         self.directory = directory
@@ -77,11 +77,11 @@ class Soak:
         self.counts = dict.fromkeys(COUNTS, 0)
         self.worker: Worker | None = None
         self.beside: Beside | None = None
-        self.samples: list[tuple[int, int]] = []  # resident bytes and descriptors in this life
+        self.samples: list[tuple[int, int]] = []  # resident bytes and descriptors of this worker
         self.longest: list[tuple[int, int]] = []
 
     def round(self, seconds: float) -> None:
-        """Opens the store, accounts for all of it, works, and kills the worker after about so many seconds.
+        """Opens the store, accounts for its contents, works, and kills the worker after about ``seconds``.
 
         Raises ``Violation``.
         """
@@ -89,7 +89,7 @@ class Soak:
         assert self.worker is not None
         opened = False
         try:
-            if self.chance.random() < 0.25:  # in the midst of opening, before anything is said
+            if self.chance.random() < 0.25:  # while opening, before its first answer
                 self.worker.kill_after(self.chance.random() * 0.05)
             self.take_stock()
             opened = True
@@ -128,7 +128,7 @@ class Soak:
         )
 
     def finish(self) -> None:
-        """Opens once more, accounts, resolves what is in doubt, accounts again, and closes in an orderly way."""
+        """Opens again, accounts, resolves transactions in doubt, accounts again, and closes in order."""
         self.start()
         assert self.worker is not None
         try:
@@ -154,7 +154,7 @@ class Soak:
         self.samples.append((found["resident_bytes"], found["descriptors"]))
 
     def growth(self) -> dict[str, list[int]]:
-        """Medians in the first and in the last third of the longest life."""
+        """Medians in the first and in the last third of the longest-lived worker."""
         third = max(1, len(self.longest) // 3)
         parts = [self.longest[:third], self.longest[-third:]] if self.longest else []
         return {
@@ -163,13 +163,15 @@ class Soak:
         }
 
     def check_growth(self) -> None:
-        """Raises ``Violation`` if the longest life ended with much more than it began with."""
+        """Raises ``Violation`` if the longest-lived worker ended with much more than it began with."""
         limits = {"resident_bytes": GROWTH_BYTES_MAX, "descriptors": GROWTH_DESCRIPTORS_MAX}
         for name, medians in self.growth().items():
             if medians and medians[-1] - medians[0] > limits[name]:
-                raise Violation(f"the longest life went from {medians[0]} to {medians[-1]} {name.replace('_', ' ')}")
+                raise Violation(
+                    f"the longest-lived worker went from {medians[0]} to {medians[-1]} {name.replace('_', ' ')}"
+                )
 
-    # ---- what is done ----
+    # ---- commands ----
 
     def do(self, kind: str, name: str, **details: Any) -> None:
         """One command: in flight until it is answered, then done."""
@@ -222,7 +224,7 @@ class Soak:
             return
         free = [(queue, token) for queue in queues for token in journal.free(queue)]
         if free:
-            # Mostly the oldest of a few, so that the log can move on behind them.
+            # Mostly the oldest of a few, so that the base can advance.
             picked = sorted(chance.sample(free, min(6, len(free))), key=lambda one: int(one[1][1:]))
             queue, token = picked[0] if kind == "consume" else chance.choice(picked)
             target = {"target": chance.choice(queues)} if kind == "move" else {}
@@ -242,18 +244,22 @@ class Soak:
                     return  # stays in doubt for a while
             else:
                 self.do("end", name)
-        if name in self.journal.state.txs:  # else its preparation was interrupted, and it was rolled back
+        if name in self.journal.state.txs:  # otherwise its preparation was interrupted, and it was rolled back
             self.do("outcome", name, how="commit")
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, metavar="N", help="kills; without --seconds 20")
-    parser.add_argument("--seconds", type=float, metavar="S", help="begin no round after so long")
-    parser.add_argument("--seed", type=int, help="of the choices; the moments of the kills are the machine's")
-    parser.add_argument("--dir", type=Path, metavar="DIR", help="where store and journal are kept, to go on with later")
-    parser.add_argument("--life", type=float, default=1.5, metavar="S", help="the longest life of a worker (1.5)")
-    parser.add_argument("--everything", action="store_true", help="timeouts, signals, and commands beside the worker")
+    parser.add_argument("--seconds", type=float, metavar="S", help="begin no round after this many seconds")
+    parser.add_argument("--seed", type=int, help="seed of the choices; the moments of the kills depend on the machine")
+    parser.add_argument(
+        "--dir", type=Path, metavar="DIR", help="directory that keeps store and journal, to continue later"
+    )
+    parser.add_argument("--life", type=float, default=1.5, metavar="S", help="longest run of a worker in seconds (1.5)")
+    parser.add_argument(
+        "--everything", action="store_true", help="add timeouts, signals, and commands beside the worker"
+    )
     parser.add_argument("--json", action="store_true", help="the result as one JSON object")
     chosen = parser.parse_args(argv)
     if (chosen.rounds is not None and chosen.rounds < 1) or (chosen.seconds is not None and chosen.seconds <= 0):

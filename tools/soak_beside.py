@@ -1,8 +1,8 @@
-"""Commands that run beside a soak's worker, again and again, while the worker works, dies and opens the store.
+"""Commands that run again and again on a soak's store, while the worker works, dies and opens the store.
 
-Each is a process of its own on the live store: ``verify``, ``tail --json``, ``export`` into one growing target, and
-``backup`` into a new directory, which is verified and removed. A status other than 0, or output that is not what the
-command promises, is a violation: the journal allows no damage.
+Each runs as its own process: ``verify``, ``tail --json``, ``export`` into one growing target, and ``backup`` into a new
+directory, which is verified and removed. A status other than 0, or output other than the command promises, is a
+violation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Beside:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends after the command that runs."""
+        """Stop after the present command."""
         self._stop.set()
         self._thread.join()
 
@@ -67,7 +67,7 @@ class Beside:
             shutil.rmtree(self.backup, ignore_errors=True)
 
     def _command(self, name: str, *arguments: str) -> str | None:
-        """Its standard output; None after a failure, which is kept in ``problem``."""
+        """Its standard output; None after a failure, which is stored in ``problem``."""
         done = subprocess.run(
             [sys.executable, "-m", "logstore", name, *arguments],
             env={**os.environ, "PYTHONPATH": str(ROOT)},

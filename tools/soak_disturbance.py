@@ -1,8 +1,8 @@
-"""What disturbs a soak's worker from inside: a thread that keeps the write buffers full, and a signal handler.
+"""Disturbs a soak's worker from inside: with a thread that keeps the write buffers full, and with a signal handler.
 
-The handler runs at random moments on the thread that works. It enters the library again, which must work or raise
-``ReentrantCall``; while a command runs it sometimes raises :class:`Interrupted` instead, as Ctrl-C would. Both use
-only the queue ``NOISE``, which the parent's journal does not know.
+The handler runs at random moments on the working thread. It calls the library again, which must work or raise
+``ReentrantCall``; during a command it sometimes raises :class:`Interrupted` instead, as Ctrl-C would. Both use only the
+queue ``NOISE``, which is not in the parent's journal.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ NOISE = "noise"
 NOISE_LIVE = 64  # messages that the thread leaves on its queue
 NOISE_BYTES = 6000
 PAUSE_S_MAX = 0.02
-RAISES = 0.1  # of the signals that meet a command
+RAISES = 0.1  # fraction of the signals during a command
 
 
 class Interrupted(BaseException):
-    """Raised by the signal handler at whatever the thread was doing."""
+    """Raised by the signal handler at a random point of the thread."""
 
 
 class Disturbance:
@@ -53,7 +53,7 @@ class Disturbance:
 
     @contextlib.contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Inside, the handler may raise."""
+        """Within this context the handler may raise."""
         self._raises = True
         try:
             yield
@@ -62,7 +62,7 @@ class Disturbance:
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
-        """Inside, nothing but the caller uses the store, and the queue of the noise has a settled depth."""
+        """Within this context only the caller uses the store, and the depth of ``NOISE`` does not change."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._paused.clear()
         self._free.clear()
@@ -75,7 +75,7 @@ class Disturbance:
             self._arm()
 
     def stop(self) -> None:
-        """Before the store is closed."""
+        """Stop thread and timer, before the store is closed."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._ended = True
         self._free.set()

@@ -1,7 +1,7 @@
-"""What a soak's store must hold: the parent's journal, and how what was found is held against it.
+"""The parent's journal of what a soak's store must hold, and its comparison with the store's contents.
 
-Every message is on exactly one queue; a message moves or stays. Besides what is known there is at most one command in
-flight, whose outcome a kill leaves unknown: then the journal has two candidates until the store is seen again.
+Every message is on exactly one queue. At most one command is in flight; a kill leaves its outcome unknown, and then the
+journal has two candidates until the store is read again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Violation(Exception):
 
 
 def xid_text(name: str) -> str:
-    """How the store shows the xid of the transaction with this name."""
+    """The store's text for the xid of the transaction with this name."""
     return f"1:{name.encode().hex()}:{b'soak'.hex()}"
 
 
@@ -38,7 +38,7 @@ def digest_of(token: str, size: int) -> str:
 class Tx:
     distributed: bool
     prepared: bool = False
-    prepared_s: float = 0.0  # wall clock, before it was asked for
+    prepared_s: float = 0.0  # wall clock, before the command was sent
     work: list[dict[str, Any]] = field(default_factory=list)  # the commands
 
 
@@ -55,7 +55,7 @@ class State:
         return cls(known["queues"], known["sizes"], {name: Tx(**tx) for name, tx in known["txs"].items()})
 
     def apply(self, command: dict[str, Any]) -> None:
-        """The command has been done."""
+        """Apply a command that was done."""
         kind, name = command["do"], command["tx"]
         if kind == "begin":
             self.txs[name] = Tx(command["distributed"])
@@ -85,14 +85,14 @@ class State:
             self.queues[work.get("target", work["queue"])].append(work["token"])
 
     def died(self) -> State:
-        """Without what no restart keeps."""
+        """A copy without what a restart ends."""
         after = copy.deepcopy(self)
         for name in [name for name, tx in after.txs.items() if not tx.prepared]:
             after.apply({"do": "outcome", "tx": name, "how": "rollback"})
         return after
 
     def timed_out(self, found: dict[str, Any], after_s: float) -> State:
-        """Without the transactions that are no longer in doubt and were prepared for longer than ``after_s``."""
+        """A copy without the transactions that are no longer in doubt and were prepared for longer than ``after_s``."""
         after = copy.deepcopy(self)
         for name, tx in self.txs.items():
             if tx.prepared and xid_text(name) not in found["in_doubt"] and time.time() - tx.prepared_s >= after_s:
@@ -103,7 +103,7 @@ class State:
         return {work["token"] for tx in self.txs.values() for work in tx.work}
 
     def differences(self, found: dict[str, Any]) -> list[str]:
-        """What is wrong with what was found, if this is how it must be; message by message."""
+        """The differences between the contents found and this state; message by message."""
         wrong = []
         where = {entry[0].split()[0]: queue for queue, entries in found["queues"].items() for entry in entries}
         locked = self.locked()
@@ -140,7 +140,7 @@ class State:
         token = header.split(maxsplit=1)[0]
         known = self.sizes.get(token)
         if known is None:
-            return []  # told already
+            return []  # reported already
         wrong = []
         if header != f"{token} {known}":
             wrong.append(f"message {token} on queue {queue} has the header {header!r}")
@@ -152,7 +152,7 @@ class State:
 
 
 class Journal:
-    """The state that is known, the command in flight, and after a death the states that may be."""
+    """The known state, the command in flight, and after a kill the possible states."""
 
     def __init__(self, path: Path, store: Path) -> None:
         self.path, self.store = path, store
@@ -165,7 +165,7 @@ class Journal:
 
     @classmethod
     def load(cls, path: Path, store: Path) -> Journal:
-        """The journal that is there, or a new one. Raises ``Violation`` for one without its store and the reverse."""
+        """The stored journal, or a new one. Raises ``Violation`` for a journal without its store, or the reverse."""
         journal = cls(path, store)
         if path.exists():
             known = json.loads(path.read_text())
@@ -191,7 +191,7 @@ class Journal:
         self.in_flight = command
 
     def answered(self, command: dict[str, Any], answer: Any) -> None:
-        """Raises ``Violation`` for an outcome that was not asked for and that no timeout explains."""
+        """Raises ``Violation`` for an outcome that was not requested and that no timeout explains."""
         self.in_flight = None
         if command["do"] == "outcome":
             command = command | {"how": self._outcome(command, answer)}
@@ -206,7 +206,7 @@ class Journal:
         return str(how)
 
     def interrupted(self, state: str) -> None:
-        """The command in flight was cut short by an exception; its transaction, if it has one, is in this state."""
+        """The command in flight was interrupted by an exception; its transaction, if any, has this state."""
         command = self.in_flight
         assert command is not None
         self.in_flight = None
@@ -222,8 +222,8 @@ class Journal:
             self.state.apply({"do": "outcome", "tx": name, "how": how})
 
     def worker_died(self) -> bool:
-        """From here on the store holds what a restart keeps; whether it is unknown which of two states that is."""
-        if self.candidates:  # it has not been seen since the last death, or since a command was cut short
+        """The worker has ended: the store holds what a restart keeps. True: two states are possible."""
+        if self.candidates:  # not read since the last kill or interrupted command
             self.candidates = [one.died() for one in self.candidates]
             self.state = self.candidates[0]
             return False
@@ -238,7 +238,7 @@ class Journal:
         return len(self.candidates) > 1
 
     def check(self, found: dict[str, Any]) -> tuple[int, int]:
-        """How many messages and bytes were accounted for. Raises ``Violation``."""
+        """The number of messages and bytes that were accounted for. Raises ``Violation``."""
         states = self.candidates or [self.state]
         if self.prepared_timeout is not None:
             states = [state.timed_out(found, self.prepared_timeout) for state in states]
@@ -255,7 +255,7 @@ class Journal:
         visible = [token for queue in state.queues.values() for token in queue]
         return len(visible), sum(state.sizes[token] for token in visible)
 
-    # ---- what may be done next ----
+    # ---- possible next commands ----
 
     @property
     def queues(self) -> dict[str, list[str]]:

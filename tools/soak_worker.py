@@ -1,7 +1,7 @@
-"""The process of a soak that opens the store and dies, and the parent's end of it.
+"""The soak's worker process, which opens the store and is killed, and the parent's connection to it.
 
-Commands and answers are JSON, one a line, over its standard input and output. The worker believes what it is told and
-keeps no account: that is the parent's, who knows what must be there.
+Commands and answers are JSON lines over its standard input and output. The worker keeps no account; the parent knows
+what the store must hold.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
 from soak_disturbance import NOISE, Disturbance, Interrupted  # noqa: E402 - found by the line above
 
-ANSWER_S_MAX = 300  # a worker that says nothing for so long hangs, which is a violation too
-INTERRUPTED = ("begin", "publish", "move", "consume", "prepare", "outcome")  # commands in which a handler may raise
+ANSWER_S_MAX = 300  # a worker without an answer for this long hangs, which is a violation, too
+INTERRUPTED = ("begin", "publish", "move", "consume", "prepare", "outcome")  # commands during which a handler may raise
 
 
 def content_of(token: str, size: int) -> bytes:
-    """What the message of this name holds: its name, and bytes that no other message has."""
+    """The content of the message with this name: the name, and bytes that no other message has."""
     return (token.encode() + b" " + hashlib.shake_128(token.encode()).digest(size))[:size]
 
 
@@ -37,7 +37,7 @@ def digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=32).hexdigest()
 
 
-# ---- the parent's end ----
+# ---- the parent's side ----
 
 
 class Died(Exception):
@@ -73,7 +73,7 @@ class Worker:
         self._read("start")
 
     def kill_after(self, seconds: float) -> None:
-        """SIGKILL, whatever it does then; a second call takes the place of the first."""
+        """Send SIGKILL after a delay; a second call replaces the first."""
         self.stop_killer()
         self.killer = threading.Timer(seconds, self.process.kill)
         self.killer.start()
@@ -91,7 +91,7 @@ class Worker:
             self.process.stdin.write(json.dumps(command) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # reading says how it died
+            pass  # the read reports how it died
         return self._read(command)
 
     def _read(self, asked: Any) -> Any:
@@ -127,7 +127,7 @@ class Worker:
         self.process.wait(ANSWER_S_MAX)
 
     def kill(self) -> None:
-        """Dead when it returns."""
+        """Kill it; it is dead when this returns."""
         self.stop_killer()
         self.process.kill()
         self.process.wait()
@@ -141,17 +141,19 @@ class Worker:
 
 
 def descriptors() -> dict[str, int]:
-    """How many this process has: of segments, which follow the log's size, and others, which nothing may add to."""
+    """The descriptors of this process: those of segments, which depend on the log's size, and others, which must not
+    grow.
+    """
     counts = {"segment_descriptors": 0, "descriptors": 0}
     for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # the one that lists them
+        with contextlib.suppress(FileNotFoundError):  # the descriptor that lists them
             target = os.readlink(f"/proc/self/fd/{number}")
             counts["segment_descriptors" if ".seg" in target else "descriptors"] += 1
     return counts
 
 
 class Session:
-    """An open store and the transactions by the names that the parent gave them.
+    """An open store, and its transactions by the parent's names.
 
     With ``disturbed`` in the options, a :class:`~soak_disturbance.Disturbance` works on the store as well.
     """
@@ -174,14 +176,14 @@ class Session:
         self.disturbance = Disturbance(self.store, options["disturbed"]) if options["disturbed"] else None
 
     def answer(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Does it. A command that was interrupted is answered with what became of its transaction."""
+        """Run a command. The answer to an interrupted one has the state of its transaction."""
         disturbance = self.disturbance
         raising = disturbance is not None and command["do"] in INTERRUPTED
         answer: dict[str, Any] | None = None
         interrupting = disturbance.interrupting() if disturbance and raising else contextlib.nullcontext()
         with contextlib.suppress(Interrupted), interrupting:
             answer = {"answer": getattr(self, command["do"])(command)}
-        if answer is None:  # the exception is gone, and with it what its frames referred to
+        if answer is None:  # the exception is gone, and with it the objects of its frames
             answer = {"interrupted": self.after_interruption(command)}
         elif command["do"] == "outcome":
             del self.txs[command["tx"]]
@@ -205,7 +207,7 @@ class Session:
         return self.txs[command["tx"]] if command["tx"] else None
 
     def key(self, command: dict[str, Any]) -> int:
-        """The message's id: of this worker's own making, or looked up on the queue where it is."""
+        """The message's id, known from this worker's publish or looked up on its queue."""
         token = command["token"]
         if token not in self.ids:
             there = self.store.messages(command["queue"])
@@ -213,7 +215,7 @@ class Session:
         return self.ids[token]
 
     def stock(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Everything that the store shows, and what the process has of the machine."""
+        """The contents of the store, and the memory and descriptors of the process."""
         with self.disturbance.quiet() if self.disturbance else contextlib.nullcontext():
             found = self.stock_once(command)
             while found != (again := self.stock_once(command)):  # prepared_timeout ended a transaction meanwhile
@@ -279,7 +281,7 @@ class Session:
         tx.prepare()
 
     def outcome(self, command: dict[str, Any]) -> str:
-        """The state that it came to: prepared_timeout may have been quicker."""
+        """The state of the transaction, which prepared_timeout may have ended first."""
         tx = self.tx(command)
         with contextlib.suppress(self.ended):
             getattr(tx, command["how"])()

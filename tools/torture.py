@@ -1,12 +1,12 @@
-"""Everything that shows that nothing is lost, in a time of one's choice, and one line that says what came out.
+"""Runs every proof and test that nothing is lost, for a chosen time, and prints a one-line summary.
 
-    python tools/torture.py --fast          what every commit goes through: fixed amounts, and minima that must be met
-    python tools/torture.py --seconds 600   everything for that long
+    python tools/torture.py --fast          for every commit: fixed amounts, with minima that must be reached
+    python tools/torture.py --seconds 600   all stages for that long
 
-`make proof` and `make torture BUDGET_S=600` build what this runs, and run it. Each stage is a program of its own
-(docs/testing.md tells what it shows) whose last line is a JSON object; its output is kept in build/proof/STAGE.log. The
-last line is the summary. Exit status: 0 if nothing was violated, no mutant lived and the minima were met; else 1, or 2
-for misuse.
+`make proof` and `make torture BUDGET_S=600` build the programs and run this. Each stage is a program (docs/testing.md
+describes them) whose last line is a JSON object; its output goes to build/proof/STAGE.log. The last line is the
+summary. Exit status: 0 if nothing was violated, no mutant survived and the minima were reached; else 1, or 2 for
+misuse.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ PROGRAMS = ROOT / "build" / "c"
 PYTHON = sys.executable
 PYTEST = (PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "worksteal")
 
-#: Below these the fast tier shows less than it promises.
+#: With fewer than these the fast tier proves less than it promises.
 STATES_MIN, FLIPS_MIN, FUZZ_SECONDS = 500_000, 65_536, 60
-#: These have half of it there: one runs millions of inputs in it, the other has few bytes to tell.
+#: Fuzz targets with half the time: one is very fast, the other has short inputs.
 HALVED = ("--halve", "record", "--halve", "checkpoint")
 
-#: Tests against real disks and real processes that go on as long as they are told.
+#: Tests with real disks and real processes that run for a given time.
 LONG_TESTS = (
     "tests/faults/test_real_disks.py",
     "tests/faults/test_processes.py",
@@ -50,7 +50,7 @@ SLOW_TESTS_MIN_S = 1800
 
 @dataclass(frozen=True)
 class Job:
-    """A program to run, and the environment that it needs beside ours."""
+    """A program to run, and additional environment variables."""
 
     name: str
     command: Sequence[str]
@@ -59,7 +59,7 @@ class Job:
 
 @dataclass
 class Outcome:
-    """How a job ended, and what its last line said."""
+    """How a job ended, and its last line."""
 
     name: str
     status: int
@@ -72,7 +72,7 @@ class Outcome:
 
 
 def last_object(log: Path) -> dict[str, object]:
-    """The JSON object in the last line that holds one; empty if there is none."""
+    """The JSON object in the last line that has one; empty if there is none."""
     for line in reversed(log.read_text(errors="replace").splitlines()):
         if line.startswith("{"):
             try:
@@ -84,7 +84,7 @@ def last_object(log: Path) -> dict[str, object]:
 
 
 def run_together(jobs: Sequence[Job]) -> list[Outcome]:
-    """Runs them side by side, says how each ended, and shows what a failed one printed."""
+    """Runs jobs in parallel, prints how each ended, and the output of those that failed."""
     started, running = time.monotonic(), []
     for job in jobs:
         with (LOGS / f"{job.name}.log").open("wb") as log:
@@ -119,12 +119,12 @@ def tool(name: str, *arguments: object) -> list[str]:
     return [PYTHON, str(ROOT / "tools" / name), *map(str, arguments)]
 
 
-# Two buffers: threads wait for one in the middle of their operations, where another thread may do anything.
+# With two buffers threads often wait for one within an operation, while other threads run.
 CROWDED = ("--buffers", "2", "--segment-size", str(512 << 10))
 
 
 def under_thread_sanitizer(seconds: int) -> list[Job]:
-    """The concurrent history under it, where the compiler has one; loudly nothing otherwise."""
+    """The concurrent history under the thread sanitizer; a SKIPPED line if the compiler has none."""
     program = PROGRAMS / "tsan" / "history"
     if not program.exists():
         print("SKIPPED: there is no history built with the thread sanitizer", file=sys.stderr, flush=True)
@@ -134,7 +134,7 @@ def under_thread_sanitizer(seconds: int) -> list[Job]:
 
 
 def python_memory(seconds: int) -> list[Job]:
-    """All Python tests where a use of freed memory shows, in random order until the time is used up."""
+    """All Python tests with detection of freed memory, in random order until the time is over."""
     return [
         Job(f"pytest-{net}", tool("memory_tests.py", net, "--all", "--seconds", seconds))
         for net in ("asan", "overwritten")
@@ -151,7 +151,7 @@ def fast_stages() -> list[list[Job]]:
 
 
 def torture_stages(seconds: int) -> list[list[Job]]:
-    """All but the explorer, which takes what they leave; five fuzz targets run two at a time."""
+    """All stages but the explorer, which gets the remaining time; five fuzz targets run two at a time."""
     pair = max(4, seconds // 24)
     return [
         [Job("long-tests", [*PYTEST, *LONG_TESTS], {"LOGSTORE_TORTURE_S": str(max(1, seconds // 120))})],
@@ -185,7 +185,7 @@ def explore(seconds: float) -> Job:
 
 
 def summary(outcomes: Sequence[Outcome]) -> tuple[str, list[str]]:
-    """The last line, and what is wrong."""
+    """The last line, and the failures."""
     by_name = {outcome.name: outcome for outcome in outcomes}
     wrong = [f"{outcome.name} failed" for outcome in outcomes if outcome.status != 0]
     wrong += [f"{o.name} said nothing" for o in outcomes if not o.said and not o.name.endswith("-tests")]
@@ -222,7 +222,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     amount = parser.add_mutually_exclusive_group(required=True)
     amount.add_argument("--fast", action="store_true", help="fixed amounts, with minima")
-    amount.add_argument("--seconds", type=int, metavar="S", help="everything for that many seconds, at least 20")
+    amount.add_argument("--seconds", type=int, metavar="S", help="all stages for this many seconds, at least 20")
     options = parser.parse_args()
     if options.seconds is not None and options.seconds < 20:
         parser.error("--seconds is at least 20")

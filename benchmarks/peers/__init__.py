@@ -1,4 +1,4 @@
-"""The stores that are measured, each behind the same few calls; who comes first is who is measured."""
+"""The stores that are measured, each behind the same few calls. The first one is the store under test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KNOWN = {
 
 
 def available(names: list[str]) -> tuple[list[type[Peer]], list[str]]:
-    """The classes of those that are installed, and what to say of those that are not."""
+    """The classes of the installed stores, and a message for each of the others."""
     classes, missing = [], []
     for name in names:
         module, kind, needs = KNOWN[name]

@@ -1,4 +1,4 @@
-"""What the benchmark asks of a store: put bodies on one queue, take the oldest off it, each unit durable on return."""
+"""The calls that the benchmark needs: put bodies on one queue, take the oldest, each unit durable on return."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 class Wrong(Exception):
-    """What was read is not what was stored, or a store does not do what it was told."""
+    """A store returned wrong data, or did not accept a setting."""
 
 
 class Peer(abc.ABC):
-    """An open store with one queue in ``path``, a directory of its own; made for about ``room_bytes`` of content."""
+    """An open store with one queue in its own directory ``path``, prepared for about ``room_bytes`` of content."""
 
     name: ClassVar[str]
-    sync: ClassVar[str]  # what was set so that a unit is durable when its call returns; who opens it makes sure
-    reuses: ClassVar[bool] = True  # it has pages or logs to use again, once it was used for long enough
-    prefill_max: ClassVar[int] = 1 << 30  # messages that it is given at once where only the taking is measured
+    sync: ClassVar[str]  # the setting that makes a unit durable when its call returns; the constructor checks it
+    reuses: ClassVar[bool] = True  # after enough work it reuses pages or logs
+    prefill_max: ClassVar[int] = 1 << 30  # messages put at once before taking is measured
 
     def __init__(self, path: Path, room_bytes: int) -> None:
         self.path = path
@@ -33,7 +33,7 @@ class Peer(abc.ABC):
 
     @classmethod
     def lacks(cls, threads: int, batch: int, in_flight: int, *, puts: bool, takes: bool) -> str | None:  # noqa: ARG003
-        """Why it is not measured so, if it is not."""
+        """The reason if it is not measured in this mode."""
         return "no asynchronous calls: compare with 64 threads" if in_flight else None
 
     @abc.abstractmethod
@@ -42,7 +42,7 @@ class Peer(abc.ABC):
 
     @abc.abstractmethod
     def consumer(self) -> Callable[[int], list[bytes]]:
-        """For one thread: gets up to so many, the oldest, and acknowledges them as one durable unit."""
+        """For one thread: gets up to this many of the oldest messages and acknowledges them as one durable unit."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -50,11 +50,11 @@ class Peer(abc.ABC):
 
     @abc.abstractmethod
     def remaining(self) -> Iterable[bytes]:
-        """After ``close``: opens it again and gives what is on the queue, in order."""
+        """After ``close``: opens it again and returns the queue's bodies in order."""
 
 
 class ReadablePeer(Peer):
-    """A store whose contents can be read by key, and stay."""
+    """A store whose contents can be read by key without being consumed."""
 
     @abc.abstractmethod
     def keys(self) -> Iterable[Any]:

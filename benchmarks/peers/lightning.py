@@ -1,4 +1,4 @@
-"""LMDB: a key a message, ascending."""
+"""LMDB: one ascending key for each message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Lmdb(ReadablePeer):
-    """One environment; its writers wait for each other inside it."""
+    """One environment; it makes writers wait for each other."""
 
     name: ClassVar[str] = "LMDB"
     sync: ClassVar[str] = "sync, metasync"
@@ -36,7 +36,7 @@ class Lmdb(ReadablePeer):
         env, numbers = self.env, self.numbers
 
         def publish(bodies: Sequence[bytes]) -> None:
-            with env.begin(write=True) as transaction:  # numbers are given inside it, so keys ascend
+            with env.begin(write=True) as transaction:  # numbers are assigned within the transaction, so keys ascend
                 for body in bodies:
                     transaction.put(next(numbers).to_bytes(8, "big"), body, append=True)
 

@@ -1,4 +1,4 @@
-"""litequeue: a queue over SQLite that marks what was taken and what is done."""
+"""litequeue: a queue over SQLite that marks messages as taken and done."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ BATCH = 1000  # read at once
 
 
 class Logstore(ReadablePeer):
-    """Segments for all of the content are there before the clock starts, filled with zeros; without
-    room only the two that a store has by itself."""
+    """Before the measurement segments for all of the content are made and filled with zeros; with ``room_bytes`` 0 only
+    the two of any new store."""
 
     name: ClassVar[str] = "logstore"
     sync: ClassVar[str] = "strict: fdatasync a group"
@@ -44,7 +44,7 @@ class Logstore(ReadablePeer):
 
     @property
     def segments_created(self) -> int:
-        """Since the open: what is made while the clock runs is not the steady state."""
+        """Segments made since the open; those made during a measurement are not the steady state."""
         return int(self.store.stats()["segments_created"])
 
     def publisher(self) -> Callable[[Sequence[bytes]], None]:
@@ -73,7 +73,7 @@ class Logstore(ReadablePeer):
         return consume
 
     async def publish_in_flight(self, body: bytes) -> None:
-        """One of many that wait on one event loop."""
+        """Publish one message; one of many tasks on one event loop."""
         self.store.publish(self.queue, body, wait=False)
         await self.store.durable(self.store.next_lsn)
 

@@ -1,4 +1,4 @@
-"""RocksDB, as rocksdict binds it: a key a message, and the keys of those that wait in memory."""
+"""RocksDB through rocksdict: one key for each message; the keys of waiting messages are in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQLite: a table with a row a message."""
+"""SQLite: a table with one row for each message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-/* See error.h. Never allocates: a failed allocation must still be reportable. */
+/* See error.h. Never allocates, so that it can report a failed allocation. */
 #include "os/error.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-enum { READ_TRIES = 16 }; /* reads that do not get to the end of a block */
+enum { READ_TRIES = 16 }; /* reads in a row that may end before the end of their first block */
 
 int io_write(vfs *v, int file, const void *from, size_t bytes, uint64_t at, struct io_written *written) {
     const unsigned char *next = from;
@@ -32,8 +32,8 @@ int io_write(vfs *v, int file, const void *from, size_t bytes, uint64_t at, stru
 }
 
 /*
- * Past the page cache only whole blocks may be asked for: a transfer that ended within one goes on from its beginning,
- * unless the file ends there.
+ * Past the page cache every read must begin at a block's start. So after a read that ended within a block, the next one
+ * repeats that block, unless the file ends there.
  */
 int64_t io_read_direct(vfs *v, int file, void *into, size_t bytes, uint64_t at) {
     unsigned char *next = into;

@@ -1,11 +1,11 @@
 /*
- * Every system call the core makes on files, directories, clocks and events, as one table of functions.
+ * One table of functions for every system call of the core on files, directories, clocks and events.
  *
- * Nothing else in csrc/ may open, read, write, sync, rename, lock or map a file. vfs_posix.c is Linux;
- * vfs_sim.c is memory that records, fails and crashes on demand.
+ * Nothing else in csrc/ may open, read, write, sync, rename, lock or map a file. vfs_posix.c implements it for Linux.
+ * The tests' vfs_sim.c implements it in memory; it records calls, and fails and crashes on demand.
  *
  * Conventions
- *   - A result below 0 is -errno. Transfers return the bytes moved, which may be fewer than asked (the callers
+ *   - A result below 0 is -errno. Transfers return the bytes moved, which may be fewer than requested (callers
  *     loop); 0 from pread is the end of the file.
  *   - A file or directory is a small non-negative int owned by the table; it is closed with close().
  *   - Names are single path components relative to a directory handle; symbolic links are refused.
@@ -27,7 +27,7 @@ enum {
     VFS_DIRECT = 8,    /* bypass the page cache; -EINVAL where the file system cannot */
 };
 
-/* Beyond all of errno: what an open of a FIFO, a socket or a device gives. */
+/* The error for opening a FIFO, a socket or a device. Larger than every errno. */
 enum { VFS_NOT_REGULAR = 1 << 16 };
 
 enum { VFS_NAME_MAX = 255, LARGE_PAGE_BYTES = 2 << 20 };
@@ -42,7 +42,7 @@ struct vfs {
 
     int (*open_dir)(vfs *v, const char *path);                         /* an existing directory */
     int (*make_dir)(vfs *v, const char *path);                         /* one level, 0700; -EEXIST if there */
-    int (*open_subdir)(vfs *v, int dir, const char *name, int create); /* below a handle, made if asked */
+    int (*open_subdir)(vfs *v, int dir, const char *name, int create); /* in `dir`; made if absent and `create` */
     int (*list)(vfs *v, int dir, vfs_list_fn *each, void *context);
     int (*sync_dir)(vfs *v, int dir);
 
@@ -55,7 +55,7 @@ struct vfs {
     int (*truncate)(vfs *v, int file, uint64_t bytes);
     int (*sync_data)(vfs *v, int file); /* fdatasync; -ESTALE if no name leads to the file any more */
     int (*sync_file)(vfs *v, int file); /* fsync, likewise */
-    /* The device may begin with what was written there; nothing is durable by it. 0 where that cannot be asked for. */
+    /* Asks the device to start writing this range; makes nothing durable. 0 also where the system cannot do this. */
     int (*start_writeback)(vfs *v, int file, uint64_t at, uint64_t bytes);
     int (*advise_sequential)(vfs *v, int file, uint64_t at, uint64_t bytes); /* start reading ahead; advice only */
 
@@ -65,7 +65,7 @@ struct vfs {
 
     uint64_t (*now_us)(vfs *v);       /* wall clock, µs since 1970; analysis only */
     uint64_t (*monotonic_us)(vfs *v); /* for durations */
-    /* Waits for a signal, or for about so long if the time goes on by itself: -ETIMEDOUT. */
+    /* Waits for the signal; -ETIMEDOUT after about `seconds`, unless the clock is a simulated one that stands still. */
     int (*wait_s)(vfs *v, pthread_cond_t *signal, pthread_mutex_t *held, unsigned seconds);
     int (*random)(vfs *v, void *into, size_t bytes); /* for the store's UUID */
     int (*event_new)(vfs *v);                        /* an eventfd, non-blocking, close-on-exec */
@@ -75,8 +75,8 @@ struct vfs {
 
 /* The Linux implementation; one static table, never freed. */
 vfs *vfs_posix(void);
-/* Advice on memory, which no table needs to know of: all of it will be used, at random; large pages serve it better. What
-   it holds stays. */
+/* Advises the system to back this memory with large pages, because all of it will be used at random. Keeps the contents.
+   Not in the table: a simulation needs no other version of it. */
 void vfs_advise_large_pages(void *memory, size_t bytes);
 
 #endif

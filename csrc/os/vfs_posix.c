@@ -3,17 +3,17 @@
  *
  * Must never
  *   - follow a symbolic link or leave the directory handle it was given: names with '/' and "." and ".." are refused.
- *     (The path of open_dir and make_dir is the caller's own word, and is followed as the shell would.)
+ *     (The path of open_dir and make_dir comes from the caller and is resolved as usual, symbolic links included.)
  *   - repeat a call whose repetition could hide a loss: sync_data, sync_file, sync_dir and close run exactly once,
  *     rename and unlink too, because a second try would report the first one's success as -ENOENT.
- *   - call durable what no name leads to: the sync of a file that was unlinked is -ESTALE, as on NFS.
+ *   - report a file as durable that has no name any more: syncing an unlinked file returns -ESTALE, as on NFS.
  *   - wait: a FIFO or a device cannot block open, flock never waits, an eventfd never blocks.
  *
  * What always holds
- *   - EINTR is repeated inside for open, pread, pwrite, truncate, flock, getrandom and the eventfd, where it means that
- *     nothing happened, at most INTERRUPTED_TRIES times in a row; then it is returned, so that no call is endless. From
- *     everything else it is returned at once, and allocate gives up after a few (tmpfs starts anew).
- *   - What it creates is 0600 or 0700 whatever the umask. What was there keeps its mode.
+ *   - After EINTR, open, pread, pwrite, truncate, flock, getrandom and the eventfd's write are repeated, because it
+ *     means that nothing happened; after INTERRUPTED_TRIES in a row it is returned, so that no call is endless. allocate
+ *     is repeated a few times only, because tmpfs starts again from the beginning. All other calls return it at once.
+ *   - New files have mode 0600 and new directories 0700, whatever the umask. Existing ones keep their mode.
  *   - There is no state: the table is constant, and any thread may call it.
  *
  * A process that limits its file size (RLIMIT_FSIZE) must ignore SIGXFSZ, as Python does, to see -EFBIG here.
@@ -40,8 +40,8 @@ enum {
     FILE_MODE = 0600,
     DIR_MODE = 0700,
     DIR_FLAGS = O_RDONLY | O_DIRECTORY | O_CLOEXEC,
-    OPEN_TRIES = 64,     /* others may create and unlink the name between our two looks at it */
-    ALLOCATE_TRIES = 16, /* a profiler's timer may interrupt a long fallocate, but not for ever */
+    OPEN_TRIES = 64,     /* another process may create and unlink the name between our open and our create */
+    ALLOCATE_TRIES = 16, /* a profiler's timer may interrupt a long fallocate each time */
     INTERRUPTED_TRIES = 1000,
 };
 
@@ -79,7 +79,7 @@ static int posix_open_dir(vfs *v, const char *path) {
     return openat_again(AT_FDCWD, path, DIR_FLAGS);
 }
 
-/* mkdir, and the bits that the umask took put back; a directory that cannot be given them is taken away again. */
+/* mkdir, then sets the mode bits that the umask cleared. If that fails, removes the directory again. */
 static int make_dir_at(int dir, const char *name) {
     struct stat st;
     int result;
@@ -107,12 +107,12 @@ static int posix_open_subdir(vfs *v, int dir, const char *name, int create) {
     if (result == 0 && create) {
         result = make_dir_at(dir, name);
         if (result == -EEXIST)
-            result = 0; /* if it is no directory, the open below says so */
+            result = 0; /* if it is not a directory, the open below fails */
     }
     return result != 0 ? result : openat_again(dir, name, DIR_FLAGS | O_NOFOLLOW);
 }
 
-/* A description of its own for each listing: a duplicate would share its position with every other caller. */
+/* Opens the directory again for each listing, because duplicates of a descriptor share one read position. */
 static int posix_list(vfs *v, int dir, vfs_list_fn *each, void *context) {
     int result = 0;
     int fd = openat_again(dir, ".", DIR_FLAGS);
@@ -182,8 +182,8 @@ static int refuse_irregular(int fd) {
     return result != 0 ? result : fd;
 }
 
-/* O_NONBLOCK keeps a FIFO or a device from blocking the open; on the regular file that remains it means nothing.
- * Creating and opening are told apart, so that only what was created here gets its mode set. */
+/* O_NONBLOCK keeps a FIFO or a device from blocking the open; for a regular file it has no effect. Opening and creating
+ * are separate calls, so that only a file that was created here gets its mode set. */
 static int posix_open(vfs *v, int dir, const char *name, unsigned flags) {
     int how = O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
     int fd = check_name(name);
@@ -208,7 +208,7 @@ static int posix_open(vfs *v, int dir, const char *name, unsigned flags) {
     return fd;
 }
 
-/* Not repeated on EINTR: Linux has freed the number by then, and it may already be another thread's. */
+/* Not repeated on EINTR: Linux has freed the descriptor's number by then, and another thread may already own it. */
 static int posix_close(vfs *v, int handle) {
     (void)v;
     return close(handle) != 0 ? error_now() : 0;
@@ -247,8 +247,8 @@ static int64_t posix_size(vfs *v, int file) {
     return fstat(file, &st) != 0 ? error_now() : (int64_t)st.st_size;
 }
 
-/* Where the file system cannot, -EOPNOTSUPP, and the caller writes zeros: glibc's posix_fallocate would do so
- * unasked, byte by byte. */
+/* Returns -EOPNOTSUPP where the file system cannot allocate; the caller then writes zeros. glibc's posix_fallocate would
+ * write them itself, one byte in each block. */
 static int posix_allocate(vfs *v, int file, uint64_t bytes) {
     int result = 0;
 
@@ -278,9 +278,9 @@ static int posix_truncate(vfs *v, int file, uint64_t bytes) {
 }
 
 /*
- * Whoever unlinks a file, or renames another one over it, takes what is written there afterwards along. Only the number
- * of names is asked for: who asks for times as well makes the kernel (6.13 and later) note a new one with the next write,
- * and the inode then goes to the disk with every fdatasync.
+ * If another process unlinks the file, or renames another file over it, later writes to it are lost with it. The call
+ * requests only the link count: a request for times makes kernels from 6.13 on give the next write a new timestamp, and
+ * then every fdatasync also writes the inode.
  */
 static int still_has_a_name(int file) {
     struct statx st;
@@ -418,7 +418,7 @@ static int posix_event_signal(vfs *v, int event) {
         moved = write(event, &one, sizeof one);
     while (moved < 0 && is_repeated(&tries));
     if (moved < 0)
-        return errno == EAGAIN ? 0 : error_now(); /* a full counter: the reader will wake all the same */
+        return errno == EAGAIN ? 0 : error_now(); /* a full counter still wakes the reader */
     return moved == (ssize_t)sizeof one ? 0 : -EIO;
 }
 

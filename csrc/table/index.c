@@ -1,16 +1,18 @@
 /*
- * A hash from 64-bit keys to 32-bit numbers. Open addressing with linear probing; only the number is stored, the
- * key is asked of its owner. When it fills, a table of twice the size takes over and every later insertion moves a
- * few old slots, so that no single operation pays for the growth.
+ * A hash table from 64-bit keys to 32-bit numbers, with open addressing and linear probing. It stores only the number;
+ * key_of() gives the number's key. When it fills, a table of twice the size takes over and every later insertion moves
+ * a few old slots, so that no single operation pays for the growth.
  *
- * The keys of messages and transactions are LSNs, and neighbours in the log are asked for together: they are published,
- * taken from a queue's front and recovered in that order. So what is hashed is which 512 bytes of the log a key
- * lies in, and the keys of these lie side by side: a line of the processor's cache serves several. A record that makes a
- * message has 80 bytes or more, so there are at most seven of them.
+ * The keys of messages and transactions are LSNs, and keys that are close in the log are looked up together: messages
+ * are published, taken from a queue's front and recovered in that order. So the hash is taken of a 512-byte range of the
+ * log, and the keys in one range get adjacent slots: one cache line serves several look-ups. The record that creates a
+ * message has at least 80 bytes, so a range has at most seven keys.
  *
- * Behind the slots stands a byte for each: how far it is from where its key hashes to. Among millions, asking an owner
- * means waiting for memory; with the byte only those are asked whose keys hash to the same slot, and nobody when a gap
- * is closed. FAR stands for any longer way, which only the key tells.
+ *     slots:      uint32_t [mask + 1]   number + 1; 0 free
+ *     distances:  uint8_t  [mask + 1]   how many slots it is from its home slot; FAR: this many or more
+ *
+ * The distance saves calls of key_of(), each of which may wait for memory: a look-up compares only keys with the right
+ * distance, and a removal compares none, unless the distance is FAR.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -22,8 +24,8 @@ enum {
     INDEX_SLOTS_MIN = 64,
     MOVES_PER_INSERTION = 8,
     FAR = UINT8_MAX,
-    GROUP_BITS = 9, /* 512 bytes of the log: the keys in them stand side by side */
-    NEAR_BITS = 6,  /* ... a slot for each 64 bytes */
+    GROUP_BITS = 9, /* 512 bytes of the log share a hash, */
+    NEAR_BITS = 6,  /* and have one home slot for each 64 bytes */
     NEAR_SLOTS = 1 << (GROUP_BITS - NEAR_BITS),
 };
 static const uint32_t GONE = UINT32_MAX;
@@ -34,7 +36,7 @@ static uint64_t hash(uint64_t key) {
     return key ^ (key >> 29);
 }
 
-/* Where a key wants to stand. */
+/* The slot where the search for a key begins. */
 static uint64_t home_of(const struct index *x, uint64_t key, uint64_t mask) {
     uint64_t group = hash(key >> x->group_bits) << (x->group_bits - x->near_bits);
     uint64_t near = (key & ((UINT64_C(1) << x->group_bits) - 1)) >> x->near_bits;
@@ -55,9 +57,9 @@ void index_free(struct index *x) {
     x->slots = x->old = NULL;
 }
 
-static uint8_t *ways_of(uint32_t *slots, uint64_t mask) { return (uint8_t *)(slots + mask + 1); }
+static uint8_t *distances_of(uint32_t *slots, uint64_t mask) { return (uint8_t *)(slots + mask + 1); }
 
-static uint8_t as_way(uint64_t distance) { return distance < FAR ? (uint8_t)distance : (uint8_t)FAR; }
+static uint8_t capped(uint64_t distance) { return distance < FAR ? (uint8_t)distance : (uint8_t)FAR; }
 
 static void put(struct index *x, uint64_t key, uint32_t stored) {
     uint64_t home = home_of(x, key, x->mask), at = home;
@@ -65,7 +67,7 @@ static void put(struct index *x, uint64_t key, uint32_t stored) {
         at = (at + 1) & x->mask;
     }
     x->slots[at] = stored;
-    ways_of(x->slots, x->mask)[at] = as_way((at - home) & x->mask);
+    distances_of(x->slots, x->mask)[at] = capped((at - home) & x->mask);
 }
 
 static void move_some(struct index *x, uint64_t slots) {
@@ -82,7 +84,7 @@ static void move_some(struct index *x, uint64_t slots) {
     }
 }
 
-/* The new table is at most 3/4 full when the old one has moved in. */
+/* The new table is at most 3/4 full after the old one has moved into it. */
 static bool grow(struct index *x, uint64_t slots) {
     uint32_t *fresh = calloc(slots, sizeof *fresh + sizeof(uint8_t));
     if (fresh == NULL) {
@@ -117,8 +119,8 @@ void index_prefetch(const struct index *x, uint64_t key) {
     if (x->slots != NULL) {
         uint64_t home = home_of(x, key, x->mask);
         __builtin_prefetch(&x->slots[home], 1);
-        __builtin_prefetch(&x->slots[(home + NEAR_SLOTS) & x->mask], 1); /* it may stand on the next line */
-        __builtin_prefetch(&ways_of(x->slots, x->mask)[home], 1);
+        __builtin_prefetch(&x->slots[(home + NEAR_SLOTS) & x->mask], 1); /* it may be on the next cache line */
+        __builtin_prefetch(&distances_of(x->slots, x->mask)[home], 1);
     }
 }
 
@@ -126,10 +128,10 @@ uint32_t index_likely(const struct index *x, uint64_t key) {
     if (x->slots == NULL) {
         return INDEX_NONE;
     }
-    const uint8_t *ways = ways_of(x->slots, x->mask);
+    const uint8_t *distances = distances_of(x->slots, x->mask);
     uint64_t at = home_of(x, key, x->mask);
     for (unsigned distance = 0; distance < FAR && x->slots[at] != 0; distance++) {
-        if (ways[at] == distance) {
+        if (distances[at] == distance) {
             return x->slots[at] - 1;
         }
         at = (at + 1) & x->mask;
@@ -144,12 +146,12 @@ void index_insert(struct index *x, uint64_t key, uint32_t number) {
     x->count++;
 }
 
-/* The slot of the key, in slots or in old; NULL if it is in neither. */
+/* The slot of the key in this table, or NULL. */
 static uint32_t *locate(const struct index *x, uint64_t key, uint32_t *slots, uint64_t mask) {
-    const uint8_t *ways = ways_of(slots, mask);
+    const uint8_t *distances = distances_of(slots, mask);
     uint64_t distance = 0;
     for (uint64_t at = home_of(x, key, mask); slots[at] != 0; at = (at + 1) & mask) {
-        if (ways[at] == as_way(distance++) && slots[at] != GONE && x->key_of(x->context, slots[at] - 1) == key) {
+        if (distances[at] == capped(distance++) && slots[at] != GONE && x->key_of(x->context, slots[at] - 1) == key) {
             return &slots[at];
         }
     }
@@ -167,12 +169,12 @@ uint32_t index_find(const struct index *x, uint64_t key) {
     return slot == NULL ? INDEX_NONE : *slot - 1;
 }
 
-static uint64_t way_of(const struct index *x, uint64_t at) {
-    uint8_t way = ways_of(x->slots, x->mask)[at];
-    return way < FAR ? way : (at - home_of(x, x->key_of(x->context, x->slots[at] - 1), x->mask)) & x->mask;
+static uint64_t distance_of(const struct index *x, uint64_t at) {
+    uint8_t stored = distances_of(x->slots, x->mask)[at];
+    return stored < FAR ? stored : (at - home_of(x, x->key_of(x->context, x->slots[at] - 1), x->mask)) & x->mask;
 }
 
-/* Closes the gap: whatever follows and would no longer be found from its home slot moves into it. */
+/* Moves later entries into the gap if a search from their home slot would now stop at it. */
 static void close_gap(struct index *x, uint64_t gap) {
     uint64_t at = gap;
     for (;;) {
@@ -180,10 +182,10 @@ static void close_gap(struct index *x, uint64_t gap) {
         if (x->slots[at] == 0) {
             break;
         }
-        uint64_t way = way_of(x, at), back = (at - gap) & x->mask;
-        if (way >= back) {
+        uint64_t distance = distance_of(x, at), back = (at - gap) & x->mask;
+        if (distance >= back) {
             x->slots[gap] = x->slots[at];
-            ways_of(x->slots, x->mask)[gap] = as_way(way - back);
+            distances_of(x->slots, x->mask)[gap] = capped(distance - back);
             gap = at;
         }
     }
@@ -201,6 +203,6 @@ void index_remove(struct index *x, uint64_t key) {
     }
     x->count--;
     if (x->count == 0 && x->mask + 1 > INDEX_SLOTS_MIN * 1024) {
-        (void)grow(x, INDEX_SLOTS_MIN); /* give the memory back; if that fails it is kept */
+        (void)grow(x, INDEX_SLOTS_MIN); /* frees the memory; on failure the large table stays */
     }
 }

@@ -1,10 +1,10 @@
 /*
- * For builds with -DLOGSTORE_POISON: what look-ups give out moves to other memory whenever an operation lets go of the
- * lock, or could have. A pointer that was kept over such a call then points to freed memory, which a sanitizer reports
- * at its first use, whatever the other threads did. See log.h for the rule that this enforces.
+ * For builds with -DLOGSTORE_POISON: whenever an operation releases the lock, or could have, the items that look-ups
+ * returned move to other memory. A pointer kept across such a call then points to freed memory, and a sanitizer reports
+ * its first use, whatever the other threads did. log.h has the rule that this enforces.
  *
- * Moved are messages with their extras, queues and transactions: the last few that were looked up. Segments are moved
- * by segment.c. Without memory a thing stays where it is.
+ * The last few messages (with their extras), queues and transactions that were looked up move; segment.c moves segments.
+ * If there is no memory, an item stays where it is.
  */
 #include "table/table.h"
 
@@ -27,7 +27,7 @@ void table_give_out(const struct table *t, uint32_t slab, uint32_t queue, uint32
     note(g->txs, &g->tx_count, tx);
 }
 
-/* The memory's copy, the old one poisoned and freed; or itself. */
+/* Copies the memory, poisons and frees the old one, and returns the copy; without memory for a copy returns `old`. */
 static void *moved(void *old, size_t bytes) {
     void *made = old != NULL && bytes > 0 ? malloc(bytes) : NULL;
     if (made == NULL) {
@@ -60,7 +60,7 @@ static void move_slab(struct table *t, uint32_t slab) {
 static void move_queue(struct table *t, uint32_t number) {
     struct queue *q = number < t->queue_count ? t->queues[number] : NULL;
     if (q == NULL) {
-        return; /* it is gone */
+        return; /* it was deleted */
     }
     q = t->queues[number] = moved(q, sizeof *q);
     t->found = NULL;

@@ -1,4 +1,4 @@
-/* Queues: runs of places in the order of becoming visible, and cursors over them. See table.h. */
+/* Queues: runs of places in the order in which they became visible, and cursors over the runs. See table.h. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -116,7 +116,7 @@ static void add_chunk(struct queue *q) {
     }
     q->last = c;
     for (struct cursor *cursor = q->cursors; cursor != NULL; cursor = cursor->next) {
-        if (cursor->chunk == NULL) { /* it had come to the end */
+        if (cursor->chunk == NULL) { /* it was at the end */
             cursor->chunk = c;
             cursor->slot = 0;
         }
@@ -139,7 +139,7 @@ struct place queue_append(struct queue *q, uint32_t message, uint64_t order_lsn,
     return p;
 }
 
-/* An empty chunk goes, unless it is the last and can still be filled. */
+/* Frees an empty chunk, unless it is the last one and has unused entries. */
 static void drop_chunk(struct place_chunk *c) {
     struct queue *q = c->queue;
     if (c->live > 0 || (c == q->last && c->used < CHUNK_PLACES)) {
@@ -235,7 +235,7 @@ struct entry *cursor_entry(struct cursor *c, uint64_t *position) {
             c->chunk = c->chunk->next;
             c->slot = 0;
         } else {
-            return NULL; /* stays, for what will be appended */
+            return NULL; /* stays here, to continue with entries appended later */
         }
     }
     return NULL;

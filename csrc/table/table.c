@@ -33,7 +33,7 @@ static void prefetch_message(const struct table *t, uint64_t id) {
     if (number != INDEX_NONE) {
         const char *m = (const char *)table_message(t, number);
         __builtin_prefetch(m, 1);
-        __builtin_prefetch(m + sizeof(struct message) - 1, 1); /* it may stand on two lines */
+        __builtin_prefetch(m + sizeof(struct message) - 1, 1); /* it may cross into a second cache line */
     }
 }
 
@@ -71,7 +71,7 @@ static void free_extra(struct message *m) {
     }
 }
 
-/* A few are had one by one; of many, so many in one piece that they fill large pages. */
+/* The first SLABS_AT_ONCE slabs are allocated one by one; later ones in blocks that fill large pages. */
 #ifdef LOGSTORE_POISON
 static uint32_t slabs_from(uint32_t number) {
     (void)number;
@@ -165,7 +165,7 @@ uint32_t table_add(struct table *t, uint64_t id, uint16_t flags) {
 void table_remove(struct table *t, uint32_t number) {
     struct message *m = table_message(t, number);
     assert(m->place_count == 0 && message_pending(m) == 0);
-    assert(t->copy == NULL || (m->flags & MESSAGE_COPIED) == t->copied); /* too late now */
+    assert(t->copy == NULL || (m->flags & MESSAGE_COPIED) == t->copied); /* the checkpoint has its copy */
     index_remove(&t->messages, m->id);
     message_moved(t, m);
     free_extra(m);
@@ -207,7 +207,7 @@ void message_grows(struct table *t, struct message *m, uint64_t bytes) {
     t->loose_count += (m->flags & MESSAGE_LOOSE) == 0 ? 1 : 0;
     m->flags |= MESSAGE_LOOSE;
     if (m->extra != NULL) {
-        t->growth -= m->extra->work_state; /* one state for all */
+        t->growth -= m->extra->work_state; /* the message gets one state, which is counted in loose_count now */
         m->extra->work_state = 0;
         bytes = bytes < UINT32_MAX - m->extra->growth ? bytes : UINT32_MAX - m->extra->growth;
         m->extra->growth += (uint32_t)bytes;
@@ -215,7 +215,8 @@ void message_grows(struct table *t, struct message *m, uint64_t bytes) {
     }
 }
 
-/* Its row, and its own copy where it is short: it may be copied along with another chunk while its segment still stands. */
+/* The chunk's row, and a copy of a short chunk: relocation may copy it together with another chunk before its own
+   segment is the oldest. */
 uint64_t chunk_grows(uint64_t record_bytes) {
     const uint64_t along = COPIED_PER_STATE * CHUNK_ROW_BYTES;
     return CHUNK_ROW_BYTES + (record_bytes < along ? record_bytes : along);
@@ -240,7 +241,7 @@ bool message_cut_content(struct table *t, struct message *m, uint64_t offset) {
     for (uint32_t i = kept; i < x->chunk_count; i++) {
         less += chunk_grows(x->chunks[i].record_bytes);
     }
-    less = less < x->growth ? less : x->growth; /* if it was moved meanwhile it has grown already */
+    less = less < x->growth ? less : x->growth; /* after a relocation less growth is left to undo */
     x->growth -= (uint32_t)less;
     t->growth -= less;
     x->chunk_count = kept;
@@ -249,13 +250,13 @@ bool message_cut_content(struct table *t, struct message *m, uint64_t offset) {
     return true;
 }
 
-/* Rows of a state: of what there was before too, if that was in a list in the start record. */
+/* Rows for the new places, and for the earlier ones if these are only ids in the start record's list. */
 void message_grows_places(struct table *t, struct message *m, uint32_t more) {
     uint32_t before = (m->flags & MESSAGE_LOOSE) == 0 ? m->place_count : 0;
     message_grows(t, m, (uint64_t)ROW_FOR_ID_BYTES * before + (uint64_t)ROW_BYTES * more);
 }
 
-/* No list in a start record can tell it, so there will be a state. */
+/* A start record's list cannot hold pending work, so relocation will write a state. */
 void message_grows_work(struct table *t, struct message *m) {
     struct message_extra *x = m->extra;
     if (x->pending == 1 && (m->flags & MESSAGE_LOOSE) == 0) {

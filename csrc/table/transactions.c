@@ -57,7 +57,7 @@ bool table_prepare_tx(struct table *t, struct tx **fresh) {
 }
 
 void table_add_tx(struct table *t, struct tx *tx, uint64_t id) {
-    uint32_t number = t->tx_count; /* where the free slot is when none was ever given back */
+    uint32_t number = t->tx_count; /* the first free slot, if none was freed before */
     while (t->txs[number % t->tx_slots] != NULL) {
         number++;
     }
@@ -85,7 +85,7 @@ void tx_prepared(struct table *t, struct tx *tx, uint64_t time_us) {
     tx->prepared_us = time_us;
 }
 
-/* The message's extra is there already. */
+/* The caller has made the message's extra. */
 void tx_add_work(struct table *t, struct tx *tx, struct work *w) {
     struct message *m = table_message(t, w->message);
     table_touch(t, m);
@@ -120,7 +120,7 @@ void tx_drop_work(struct table *t, struct work *w) {
     message_changed(m);
     struct tx *tx = w->tx;
     struct work *before = NULL;
-    link = &tx->first; /* an outcome takes the oldest first */
+    link = &tx->first; /* a short search: an outcome drops the oldest first */
     while (*link != w) {
         before = *link;
         link = &before->next;

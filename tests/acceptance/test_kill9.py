@@ -1,8 +1,7 @@
-"""The promise of the whole: what the broker confirmed survives `kill -9`, and what was settled stays settled.
+"""The main promise: messages that the broker confirmed survive `kill -9`, and settled messages stay settled.
 
-Three publishers with confirms and two consumers work while the broker is killed at random moments and
-started again on the same store. The seed is printed; LOGSTORE_SEED repeats its choices (the moments
-are those of a real machine, so a run is similar, never the same).
+Three publishers with confirms and two consumers work while the broker is killed at random moments and started again on
+the same store. The seed is printed; LOGSTORE_SEED repeats its choices, but the timing of a real machine varies.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300 + 20 * KILLS)]
 
 
 def verify(store: Path) -> dict[str, Any]:
-    """What `logstore verify` says; it has to be content."""
+    """The output of `logstore verify`, which must find no error."""
     ended = subprocess.run(
         [sys.executable, "-m", "logstore", "verify", str(store), "--json"],
         capture_output=True,
@@ -57,11 +56,11 @@ def deliveries(shared: Shared) -> int:
 
 
 def kill_at_random_moments(shared: Shared, store: Path, dice: random.Random) -> tuple[ServeProcess, int]:
-    """Kill and restart; the last broker, left running, and how many kills left an unclean log."""
+    """Kill and restart; the last broker, still running, and how many kills left an unclean log."""
     unclean = 0
     process = ServeProcess(store, shared.port)
     for run in range(1, KILLS + 1):
-        if dice.random() > 0.15:  # else at once: a broker may die before anybody is back
+        if dice.random() > 0.15:  # otherwise at once, before clients have reconnected
             goal_confirmed = len(shared.confirmed) + dice.randrange(1, 100)
             goal_delivered = deliveries(shared) + dice.randrange(1, 100)
             wait_for("publishing", lambda goal=goal_confirmed: len(shared.confirmed) >= goal, 30)
@@ -74,7 +73,7 @@ def kill_at_random_moments(shared: Shared, store: Path, dice: random.Random) -> 
     return process, unclean
 
 
-def test_nothing_confirmed_is_lost_and_nothing_settled_comes_again_through_kill_9(tmp_path: Path) -> None:
+def test_kill_9_loses_no_confirmed_message_and_repeats_no_settled_one(tmp_path: Path) -> None:
     seed = int(os.environ.get("LOGSTORE_SEED") or random.randrange(1 << 32))
     print(f"LOGSTORE_SEED={seed}")
     dice = random.Random(seed)
@@ -115,7 +114,7 @@ def test_nothing_confirmed_is_lost_and_nothing_settled_comes_again_through_kill_
 
 
 def judge(shared: Shared, unclean: int) -> None:
-    """What must hold of everything that was seen."""
+    """The checks on all records."""
     everything = [each for seen in shared.delivered.values() for each in seen]
     names = shared.names
     lost = shared.confirmed - names
@@ -127,10 +126,10 @@ def judge(shared: Shared, unclean: int) -> None:
         first_deliveries: dict[int, int] = {}  # over the whole test, by publisher
         in_this_run: dict[tuple[int, int], int] = {}
         for run, (publisher, number), redelivered in seen:
-            # In one run nothing is requeued, so everything a consumer gets is in order …
+            # Within one start nothing is requeued, so a consumer's messages are in order …
             assert number > in_this_run.get((run, publisher), -1), "out of order within one run"
             in_this_run[run, publisher] = number
-            # … and what comes for the first time is in order over all of them.
+            # … and first deliveries are in order over all starts.
             if not redelivered:
                 assert number > first_deliveries.get(publisher, -1), "first deliveries out of order"
                 first_deliveries[publisher] = number

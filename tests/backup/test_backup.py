@@ -1,4 +1,4 @@
-"""Backups: a whole copy of a store beside its writer, that is what was durable at the LSN it names; or nothing."""
+"""Backups: a complete copy of a store in use, with its durable state at the LSN that the backup names; or nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def closed(tmp_path: Path) -> Path:
 
 
 def left_beside(target: Path) -> list[str]:
-    """What a backup that came to nothing has left."""
+    """The remains of a failed backup."""
     return [entry.name for entry in target.parent.iterdir() if entry.name.startswith(f".{target.name}.")]
 
 
@@ -60,7 +60,7 @@ def bytes_of(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-# ---- what it is
+# ---- contents
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -108,9 +108,7 @@ def test_a_store_backs_itself_up_while_other_threads_publish(store: MessageStore
 
 
 @pytest.mark.parametrize("state", ["closed", "crashed", "live"])
-def test_the_same_state_gives_the_same_bytes_and_they_open_by_themselves(
-    tmp_path: Path, closed: Path, state: str
-) -> None:
+def test_the_same_state_gives_the_same_bytes_and_a_backup_opens_alone(tmp_path: Path, closed: Path, state: str) -> None:
     opened = None
     if state == "crashed":
         crash(closed, "[store.publish('orders', b'x%d' % n) for n in range(10)]")
@@ -142,7 +140,7 @@ def test_the_same_state_gives_the_same_bytes_and_they_open_by_themselves(
         copy.publish("orders", b"goes on")
 
 
-def test_a_backup_of_a_crashed_store_holds_what_its_recovery_would(tmp_path: Path) -> None:
+def test_a_backup_of_a_crashed_store_has_the_state_of_its_recovery(tmp_path: Path) -> None:
     path = tmp_path / "crashed"
     crash(
         path, "q = store.declare_queue('q'); [store.publish(q, b'%d' % n) for n in range(50)]; store.stage(b'', b's')"
@@ -159,7 +157,7 @@ def test_a_backup_of_a_crashed_store_holds_what_its_recovery_would(tmp_path: Pat
         assert copy.recovery.staged_dropped == original.recovery.staged_dropped == 1
 
 
-def test_a_last_segment_of_copies_that_nothing_relies_on_yet_is_no_loss(tmp_path: Path) -> None:
+def test_leaving_out_a_last_segment_of_unneeded_copies_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with logstore.open(path, segment_size=SMALL_SEGMENT) as store, hold(path, "all") as held:
         store.publish_many(store.declare_queue("old"), [b"%02d" % n * 10_000 for n in range(40)])
@@ -200,7 +198,7 @@ def test_a_closed_store_is_not_changed_by_being_copied(tmp_path: Path, closed: P
     assert changed <= {str(closed / "holds"), str(closed / "holds" / "LOCK")}
 
 
-def test_what_belongs_to_a_running_broker_is_not_copied(tmp_path: Path, closed: Path) -> None:
+def test_files_of_a_running_broker_are_not_copied(tmp_path: Path, closed: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server, logstore.open(closed), hold(closed, "other"):
         server.bind(str(closed / "control.sock"))
         back_up(closed, tmp_path / "backup")
@@ -208,7 +206,7 @@ def test_what_belongs_to_a_running_broker_is_not_copied(tmp_path: Path, closed: 
     assert not {"control.sock", "HINT", "holds"} & set(bytes_of(tmp_path / "backup"))
 
 
-def test_a_catalog_on_a_server_comes_along_as_a_file(tmp_path: Path) -> None:
+def test_a_catalog_on_a_server_is_backed_up_as_a_file(tmp_path: Path) -> None:
     for server in postgres.running_server():
         place = {"connect": server.url(), "catalog": "backed_up"}
         with logstore.open(tmp_path / "store", segment_size=SMALL_SEGMENT, **place) as store:
@@ -236,7 +234,7 @@ def test_a_catalog_on_a_server_comes_along_as_a_file(tmp_path: Path) -> None:
             assert dict(copy.config) == {"k": "v"}
 
 
-# ---- where it goes
+# ---- target
 
 
 def test_a_target_that_is_in_use_is_refused_and_left_alone(tmp_path: Path, closed: Path) -> None:
@@ -258,13 +256,13 @@ def test_an_empty_directory_becomes_the_backup(tmp_path: Path, closed: Path) -> 
     assert Reader(tmp_path / "empty").info.clean
 
 
-def test_what_is_no_store_cannot_be_backed_up(tmp_path: Path) -> None:
+def test_a_directory_without_a_store_cannot_be_backed_up(tmp_path: Path) -> None:
     with pytest.raises(errors.NotAStore):
         back_up(tmp_path, tmp_path / "backup")
     assert run("backup", tmp_path / "none", tmp_path / "backup").returncode == 3
 
 
-def test_a_target_that_somebody_fills_meanwhile_is_left_to_them(tmp_path: Path, closed: Path) -> None:
+def test_a_target_that_another_process_fills_meanwhile_is_left_alone(tmp_path: Path, closed: Path) -> None:
     target = tmp_path / "backup"
 
     def fill(done: int, total: int) -> None:
@@ -281,7 +279,7 @@ def test_a_target_that_somebody_fills_meanwhile_is_left_to_them(tmp_path: Path, 
 
 
 def killed_at(point: int | str, source: Path, target: Path) -> int:
-    """A backup in a child that kills itself at the n-th piece, or beside the rename; how the child ended."""
+    """Backs up in a child that kills itself at the n-th piece, or at the rename; how the child ended."""
     pid = os.fork()
     if pid == 0:
         pieces = 0
@@ -310,7 +308,7 @@ def killed_at(point: int | str, source: Path, target: Path) -> int:
     return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def test_a_kill_at_any_moment_leaves_nothing_or_a_whole_backup(tmp_path: Path, closed: Path) -> None:
+def test_a_kill_at_any_moment_leaves_nothing_or_a_complete_backup(tmp_path: Path, closed: Path) -> None:
     whole = bytes_of(back_up(closed, tmp_path / "whole").target)
     chance = random.Random(7)
     points: list[int | str] = ["before", "after", *sorted(chance.sample(range(1, 60), 8)), 10_000]
@@ -331,7 +329,7 @@ def test_a_kill_at_any_moment_leaves_nothing_or_a_whole_backup(tmp_path: Path, c
         assert [one.name for one in list_holds(closed)] == ["last"]  # those of the dead are cleared away
 
 
-def test_a_directory_of_such_a_name_that_is_no_backups_is_left_alone(tmp_path: Path, closed: Path) -> None:
+def test_a_directory_with_such_a_name_that_no_backup_made_is_left_alone(tmp_path: Path, closed: Path) -> None:
     theirs = [tmp_path / ".b.backup-0123abcd", tmp_path / ".b.backup-old", tmp_path / ".b.backup-01234567"]
     for path in theirs:
         path.mkdir()
@@ -341,7 +339,7 @@ def test_a_directory_of_such_a_name_that_is_no_backups_is_left_alone(tmp_path: P
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename", "open", "mkdir"])
-def test_whatever_call_fails_nothing_is_left_or_it_is_whole(
+def test_whichever_call_fails_nothing_or_a_complete_backup_is_left(
     tmp_path: Path, closed: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     whole = bytes_of(back_up(closed, tmp_path / "whole").target)
@@ -375,7 +373,7 @@ def test_whatever_call_fails_nothing_is_left_or_it_is_whole(
     assert nth > 1 or call == "mkdir"
 
 
-def test_a_full_disk_is_said_before_and_while_it_is_filled(
+def test_a_full_disk_is_reported_before_and_during_the_copy(
     tmp_path: Path, closed: Path, mounted_disk: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = mounted_disk(1)
@@ -391,7 +389,7 @@ def test_a_full_disk_is_said_before_and_while_it_is_filled(
     assert list(small.iterdir()) == []
 
 
-def test_damage_on_the_way_stops_it_with_the_place_and_nothing_is_made(tmp_path: Path, closed: Path) -> None:
+def test_damage_stops_a_backup_with_its_place_and_nothing_is_left(tmp_path: Path, closed: Path) -> None:
     first = segment_files(closed)[0]
     raw = bytearray(first.read_bytes())
     raw[70_000] ^= 1
@@ -407,7 +405,7 @@ def test_damage_on_the_way_stops_it_with_the_place_and_nothing_is_made(tmp_path:
     assert left_beside(tmp_path / "backup") == []
 
 
-def test_a_damaged_header_or_catalog_stops_it_too(tmp_path: Path, closed: Path) -> None:
+def test_a_damaged_header_or_catalog_stops_a_backup(tmp_path: Path, closed: Path) -> None:
     for name, at in ((segment_files(closed)[1].name, 100), ("META", 100), ("catalog.sqlite", 30)):
         path = tmp_path / "damaged"
         shutil.copytree(closed, path)
@@ -433,7 +431,7 @@ def test_another_stores_catalog_is_not_backed_up(tmp_path: Path, closed: Path) -
     assert not (tmp_path / "backup").exists()
 
 
-def test_a_writer_that_is_too_fast_for_the_holds_limit_ends_it(
+def test_a_writer_too_fast_for_the_holds_limit_ends_the_backup(
     store: MessageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("logstore.inspect.reader.READ_AHEAD_BYTES", 0)
@@ -460,7 +458,7 @@ def test_a_writer_that_is_too_fast_for_the_holds_limit_ends_it(
 # ---- pace, plan, command
 
 
-def test_a_rate_is_kept_by_waiting_and_the_hold_is_renewed_meanwhile(
+def test_a_rate_is_respected_and_the_hold_renewed_meanwhile(
     tmp_path: Path, closed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
@@ -483,13 +481,13 @@ def test_a_rate_is_kept_by_waiting_and_the_hold_is_renewed_meanwhile(
 
 
 @pytest.mark.parametrize("rate", [0, -1.0, float("nan")])
-def test_a_rate_that_is_none_is_refused(tmp_path: Path, closed: Path, rate: float) -> None:
+def test_an_invalid_rate_is_refused(tmp_path: Path, closed: Path, rate: float) -> None:
     with pytest.raises(errors.OptionError, match="rate"):
         back_up(closed, tmp_path / "backup", rate_bytes_s=rate)
     assert run("backup", closed, tmp_path / "backup", "--rate", rate).returncode == 2 or rate != rate
 
 
-def test_a_dry_run_says_what_it_would_take_and_makes_nothing(tmp_path: Path, closed: Path) -> None:
+def test_a_dry_run_reports_the_size_and_writes_nothing(tmp_path: Path, closed: Path) -> None:
     before = snapshot(tmp_path)
     plan = plan_backup(closed, tmp_path / "backup")
     said = run("backup", closed, tmp_path / "backup", "--dry-run", "--json")

@@ -1,4 +1,4 @@
-"""Fixtures: a broker of one's own for each test."""
+"""Fixtures: a separate broker for each test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
-    """Start a broker with limits of one's own; its store is closed behind the test."""
+    """Start a broker with the given limits; its store is closed after the test."""
     brokers: list[Broker] = []
 
     def start(**limits: Any) -> Broker:
@@ -38,7 +38,7 @@ def broker(start_broker: Callable[..., Broker]) -> Broker:
 
 @pytest.fixture
 def held(tmp_path: Path) -> Iterator[tuple[Broker, HeldDisk]]:
-    """A broker, and its disk that can be held: nothing new seems to become durable then."""
+    """A broker, and its disk, which can be held so that no new operation is reported as durable."""
     disk = HeldDisk(open_store(tmp_path / "store"))
     broker = Broker(disk)
     yield broker, disk
@@ -53,7 +53,7 @@ def channel(broker: Broker) -> Any:
 
 @pytest.fixture
 def restart_broker(tmp_path: Path) -> Iterator[Callable[[], Broker]]:
-    """Start a broker on one store; each further call ends it, opens the store again and starts anew."""
+    """Start a broker on one store; each further call ends it, opens the store again and starts another one."""
     brokers: list[Broker] = []
 
     def stop() -> None:

@@ -1,4 +1,4 @@
-"""Frames that come many at a time: what is collected for the store acts as if each frame had been served by itself."""
+"""Many frames at a time: calls collected for the store have the same effect as each frame served alone."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def confirming(broker: Broker, channels: int = 1) -> Any:
 
 
 def outcomes(client: Any, count: int, channel: int = 1) -> dict[int, bool]:
-    """What became of the first `count` publishes of a channel: True for an ack, False for a nack; each once."""
+    """The results of the first `count` publishes of a channel: True for an ack, False for a nack; each once."""
     told: dict[int, bool] = {}
     while len(told) < count:
         number, value = client.receive()
@@ -89,7 +89,7 @@ def test_publishes_that_come_together_are_stored_in_order_and_confirmed_once_eac
     client = confirming(broker)
     client.declare("q", durable=True)
     client.declare("r", durable=True)
-    contents = [b"%d" % number for number in range(1500)]  # more than are collected at once
+    contents = [b"%d" % number for number in range(1500)]  # more than one collection
     client.send_bytes(b"".join(publish("r" if number % 100 == 99 else "q", contents[number]) for number in range(1500)))
     assert outcomes(client, 1500) == dict.fromkeys(range(1, 1501), True)
     assert stored(broker, "q") == [each for at, each in enumerate(contents) if at % 100 != 99]
@@ -165,7 +165,7 @@ def test_two_channels_in_turn_get_their_own_confirms(broker: Broker) -> None:
     assert stored(broker, "q") == [b"%d" % at for at in range(len(order))]
 
 
-def test_what_came_before_a_bad_frame_counts_and_is_confirmed_before_the_close(broker: Broker) -> None:
+def test_publishes_before_a_bad_frame_are_stored_and_confirmed_before_the_close(broker: Broker) -> None:
     client = confirming(broker)
     client.declare("q", durable=True)
     good = b"".join(publish("q", b"%d" % number) for number in range(20))
@@ -175,14 +175,14 @@ def test_what_came_before_a_bad_frame_counts_and_is_confirmed_before_the_close(b
     assert stored(broker, "q") == [b"%d" % number for number in range(20)]
 
 
-def test_what_came_before_a_broken_connection_is_stored(broker: Broker) -> None:
+def test_publishes_before_a_broken_connection_are_stored(broker: Broker) -> None:
     client = confirming(broker)
     client.declare("q", durable=True)
     client.send_bytes(b"".join(publish("q", b"%d" % number) for number in range(20)) + b"\x09 is no frame")
     wait_until(lambda: len(stored(broker, "q")) == 20)
 
 
-def test_a_purge_behind_publishes_finds_them(broker: Broker) -> None:
+def test_a_purge_after_publishes_drops_them(broker: Broker) -> None:
     client = broker.raw().open()
     client.declare("q", durable=True)
     ten = b"".join(publish("q", b"%d" % number) for number in range(10))
@@ -192,7 +192,7 @@ def test_a_purge_behind_publishes_finds_them(broker: Broker) -> None:
 
 
 def test_messages_with_properties_that_the_broker_acts_on_keep_their_place(broker: Broker) -> None:
-    """Outcome: one that expires, one of a named user, one with other properties: all in order, all confirmed."""
+    """Outcome: one that expires, one of a named user, one with other properties: all in order, and confirmed."""
     client = confirming(broker)
     client.declare("q", durable=True)
     options: list[dict[str, Any]] = [{}, {"expiration": "600000"}, {"user_id": "guest"}, {"message_id": "m"}, {}]
@@ -246,7 +246,7 @@ def test_acknowledgements_that_come_together_are_one_call_of_the_store(
     assert max(calls) >= 50
 
 
-def test_an_unknown_tag_closes_the_channel_and_what_was_acknowledged_before_it_counts(broker: Broker) -> None:
+def test_an_unknown_tag_closes_the_channel_and_earlier_acknowledgements_take_effect(broker: Broker) -> None:
     setup = broker.raw().open()
     setup.declare("q", durable=True)
     setup.send_bytes(b"".join(publish("q", b"%d" % number) for number in range(6)))
@@ -262,7 +262,7 @@ def setup_get(client: Any) -> bytes | None:
     return client.content()[1] if isinstance(value, commands.Basic.GetOk) else None  # type: ignore[no-any-return] # untyped client
 
 
-def test_one_that_a_tool_took_away_does_not_keep_the_others_from_being_accepted(broker: Broker) -> None:
+def test_a_message_removed_by_a_tool_does_not_prevent_acknowledging_the_others(broker: Broker) -> None:
     setup = broker.raw().open()
     setup.declare("q", durable=True)
     setup.send_bytes(b"".join(publish("q", b"%d" % number) for number in range(10)))
@@ -274,10 +274,10 @@ def test_one_that_a_tool_took_away_does_not_keep_the_others_from_being_accepted(
     assert broker.store.queue("q").depth == 0
 
 
-def test_a_confirm_says_that_the_acknowledgement_before_it_is_durable_too(
+def test_a_confirm_implies_that_earlier_acknowledgements_are_durable(
     on_store: Callable[..., tuple[Broker, Any]],
 ) -> None:
-    """Outcome: whoever acknowledges, publishes and is confirmed does not see the acknowledged message again."""
+    """Outcome: after a client acknowledges, publishes and gets the confirm, the acknowledged message never returns."""
     broker, store = on_store(HeldDisk)
     client = confirming(broker)
     client.declare("q", durable=True)
@@ -308,8 +308,8 @@ def test_deliveries_without_acknowledgement_leave_the_store_many_at_a_time(broke
     wait_until(lambda: broker.store.queue("q").depth == 0)
 
 
-def test_what_was_delivered_is_kept_in_the_log_and_not_in_memory(broker: Broker) -> None:
-    """Outcome: an unacknowledged message costs its entry; its body is read again if it has to go out again."""
+def test_bodies_of_delivered_messages_are_not_kept_in_memory(broker: Broker) -> None:
+    """Outcome: an unacknowledged message needs only its entry; its body is read again for another delivery."""
     setup = broker.raw().open()
     setup.declare("q", durable=True)
     setup.send_bytes(b"".join(publish("q", b"%d" % number * 50) for number in range(20)))
@@ -328,7 +328,7 @@ def test_what_was_delivered_is_kept_in_the_log_and_not_in_memory(broker: Broker)
 
 
 def test_large_bodies_are_delivered_for_the_first_time_however_full_the_socket_is(broker: Broker) -> None:
-    """Outcome: nothing is taken, given back for want of room, and then called redelivered."""
+    """Outcome: no message is taken, returned for lack of room, and then marked as redelivered."""
     setup = confirming(broker)
     setup.declare("q", durable=True)
     bodies = [b"%03d" % number * 6000 for number in range(200)]
@@ -360,10 +360,10 @@ STEPS = st.lists(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, cuts=st.lists(st.integers(1, 4000), max_size=4), together=st.booleans())
-def test_however_frames_arrive_the_outcome_is_that_of_one_after_the_other(
+def test_batches_of_frames_have_the_same_outcome_as_single_frames(
     broker: Broker, steps: list[tuple[str, str, int]], cuts: list[int], together: bool
 ) -> None:
-    """Outcome: queues hold what was published, in order, less what was acknowledged; each publish has one confirm."""
+    """Outcome: queues have the published messages in order, without acknowledged ones; each publish has one confirm."""
     client = confirming(broker)
     for queue in ("q", "r", "m"):
         client.declare(queue, durable=queue != "m")

@@ -1,4 +1,4 @@
-"""Changes of the catalog beside everything else: whoever does not need it does not notice that it hangs or is away."""
+"""A catalog that hangs or is unavailable delays only the operations that need it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHANGES = ("declare_queue", "delete_queue", "declare_exchange", "delete_exchange
 
 
 class HangingCatalog(Proxy):
-    """Changes wait between `hang` and `go_on`; they fail with what `fail_with` was given."""
+    """Changes wait between `hang` and `go_on`; they fail with the error given to `fail_with`."""
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
@@ -89,7 +89,7 @@ def prepare(client: Any) -> None:
 
 
 @pytest.mark.parametrize("request_name", REQUESTS)
-def test_while_a_change_hangs_other_channels_and_connections_go_on(
+def test_while_a_change_hangs_other_channels_and_connections_are_served(
     request_name: str, hanging: tuple[Broker, HangingCatalog]
 ) -> None:
     broker, store = hanging
@@ -119,7 +119,7 @@ def test_while_a_change_hangs_other_channels_and_connections_go_on(
         assert other.delivery()[1] == b"behind the change"
 
 
-def test_what_waits_behind_a_change_that_finds_the_catalog_unavailable_is_refused_with_it(
+def test_frames_behind_a_change_that_finds_the_catalog_unavailable_are_refused_with_it(
     hanging: tuple[Broker, HangingCatalog],
 ) -> None:
     broker, store = hanging
@@ -140,7 +140,7 @@ def test_what_waits_behind_a_change_that_finds_the_catalog_unavailable_is_refuse
     client.expect(commands.Queue.DeclareOk)
 
 
-def test_two_who_declare_the_same_new_queue_at_once_both_get_it_and_a_third_is_told_the_difference(
+def test_of_concurrent_declarations_of_a_queue_equal_ones_succeed_and_a_different_one_is_refused(
     hanging: tuple[Broker, HangingCatalog],
 ) -> None:
     broker, store = hanging
@@ -157,7 +157,7 @@ def test_two_who_declare_the_same_new_queue_at_once_both_get_it_and_a_third_is_t
     assert store.calls == 1
 
 
-def test_a_client_that_goes_while_its_exclusive_queue_waits_leaves_nothing_behind(
+def test_a_client_that_disconnects_while_its_exclusive_queue_is_being_declared_leaves_nothing(
     hanging: tuple[Broker, HangingCatalog],
 ) -> None:
     broker, store = hanging
@@ -177,7 +177,7 @@ def test_a_client_that_goes_while_its_exclusive_queue_waits_leaves_nothing_behin
     assert "no queue 'q'" in first.expect_channel_close(404)
 
 
-def test_too_much_behind_a_change_stops_the_reading_and_all_of_it_is_done_afterwards(
+def test_too_many_frames_behind_a_change_pause_reading_and_all_are_served_afterwards(
     hanging: tuple[Broker, HangingCatalog],
 ) -> None:
     broker, store = hanging
@@ -198,7 +198,7 @@ def test_too_much_behind_a_change_stops_the_reading_and_all_of_it_is_done_afterw
     assert client.declare("busy", durable=True).message_count == 40
 
 
-def test_every_exclusive_queue_of_a_connection_goes_though_the_catalog_refuses_what_follows(
+def test_every_exclusive_queue_of_a_connection_is_deleted_although_the_catalog_refuses_later_changes(
     hanging: tuple[Broker, HangingCatalog],
 ) -> None:
     broker, store = hanging
@@ -226,7 +226,7 @@ def test_every_exclusive_queue_of_a_connection_goes_though_the_catalog_refuses_w
 
 
 class LateDeletion(Proxy):
-    """A queue is deleted from the store, and the broker hears of it only when the test says so."""
+    """A queue is deleted from the store, and the broker learns of it only when the test allows it."""
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
@@ -266,7 +266,7 @@ def start_deletion(broker: Broker, store: LateDeletion, *queues: str) -> Any:
 
 @pytest.mark.parametrize("size", [10, 2 << 20])
 @pytest.mark.parametrize("transactional", [False, True])
-def test_a_message_for_several_queues_of_which_one_is_just_deleted_is_on_the_others(
+def test_a_message_for_several_queues_skips_one_that_is_being_deleted(
     size: int, transactional: bool, late: tuple[Broker, LateDeletion]
 ) -> None:
     broker, store = late
@@ -287,7 +287,7 @@ def test_a_message_for_several_queues_of_which_one_is_just_deleted_is_on_the_oth
 
 
 @pytest.mark.parametrize("size", [10, 2 << 20])
-def test_a_message_whose_only_queue_is_just_deleted_is_returned_and_confirmed(
+def test_a_message_whose_only_queue_is_being_deleted_is_returned_and_confirmed(
     size: int, late: tuple[Broker, LateDeletion]
 ) -> None:
     broker, store = late
@@ -304,9 +304,7 @@ def test_a_message_whose_only_queue_is_just_deleted_is_returned_and_confirmed(
     client.expect(commands.Basic.GetEmpty)
 
 
-def test_a_queue_that_cannot_be_served_does_not_keep_others_from_it(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_queue_that_cannot_be_served_does_not_affect_others(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     client = broker.raw().open()
     for name in ("bad", "good"):
         client.declare(name)

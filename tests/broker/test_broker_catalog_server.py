@@ -1,4 +1,4 @@
-"""A broker whose catalog is on a PostgreSQL server that stops, or goes away within a change."""
+"""A broker whose catalog is on a PostgreSQL server that stops, or fails during a change."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def shared_server() -> Iterator[Server]:
 
 @pytest.fixture
 def server(shared_server: Server) -> Iterator[Server]:
-    """A server that runs, whatever the test before did to it."""
+    """A running server, whatever the previous test did to it."""
     if shared_server.process is None:
         shared_server.start()
     yield shared_server
@@ -54,7 +54,7 @@ def serve(path: Path, server: Server, schema: str, timeout_s: int) -> ServeProce
     )
 
 
-def test_a_stopped_server_holds_up_its_changes_and_nothing_else(tmp_path: Path, server: Server, schema: str) -> None:
+def test_a_stopped_server_delays_only_changes_of_the_catalog(tmp_path: Path, server: Server, schema: str) -> None:
     process = serve(tmp_path / "store", server, schema, 3)
     try:
         changing = RawClient(process.port, timeout=60).open(channels=2)
@@ -103,7 +103,7 @@ def test_a_broker_ends_while_its_server_is_stopped_and_a_change_hangs(
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_a_deletion_without_an_answer_is_found_out_without_anybody_asking(
+def test_the_outcome_of_a_deletion_without_an_answer_is_found_without_a_request(
     committed: bool, tmp_path: Path, server: Server, schema: str
 ) -> None:
     wire = Wire(server)
@@ -145,7 +145,7 @@ def server_is_away(server: Server, wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("change", ["declare", "exchange", "bind", "unbind", "delete exchange"])
-def test_what_a_change_without_an_answer_has_changed_is_there_once_the_catalog_has_told(
+def test_a_change_without_an_answer_takes_effect_when_its_outcome_is_known(
     change: str, tmp_path: Path, server: Server, schema: str
 ) -> None:
     requests: dict[str, Any] = {

@@ -53,7 +53,7 @@ def deliveries(client: RawClient, count: int) -> list[tuple[int, int, bool]]:
 
 
 def settle(client: RawClient) -> int:
-    """A synchronous call; how many messages are ready."""
+    """The number of ready messages, by a synchronous call."""
     return int(client.declare("q", passive=True).message_count)
 
 
@@ -82,7 +82,7 @@ def test_new_messages_reach_a_waiting_consumer_at_once(broker: Broker, durable: 
 
 
 @both_kinds
-def test_prefetch_limits_what_is_out_and_each_ack_lets_one_more_out(broker: Broker, durable: bool) -> None:
+def test_prefetch_limits_unacknowledged_messages_and_each_ack_allows_one_more(broker: Broker, durable: bool) -> None:
     fill(broker, "q", 10, durable=durable)
     client = broker.raw().open()
     qos(client, 3)
@@ -118,7 +118,7 @@ def test_shared_prefetch_counts_all_consumers_of_the_channel(broker: Broker, dur
     quiet(client)
 
 
-def test_prefetch_is_for_consumers_to_come_and_each_has_its_own(broker: Broker) -> None:
+def test_prefetch_applies_to_each_later_consumer_separately(broker: Broker) -> None:
     fill(broker, "q", 20, durable=True)
     client = broker.raw().open()
     qos(client, 2)
@@ -157,7 +157,7 @@ def test_messages_not_acknowledged_come_back_in_order_and_marked_when_the_connec
 
 
 @both_kinds
-def test_closing_the_channel_gives_back_what_it_had(broker: Broker, durable: bool) -> None:
+def test_closing_the_channel_requeues_its_messages(broker: Broker, durable: bool) -> None:
     fill(broker, "q", 3, durable=durable)
     client = broker.raw().open(channels=2)
     consume(client)
@@ -209,7 +209,7 @@ def test_rejected_messages_are_gone(broker: Broker, durable: bool) -> None:
 
 
 @both_kinds
-def test_recover_brings_everything_back_in_order(broker: Broker, durable: bool) -> None:
+def test_recover_requeues_everything_in_order(broker: Broker, durable: bool) -> None:
     fill(broker, "q", 4, durable=durable)
     client = broker.raw().open()
     consume(client)
@@ -272,7 +272,7 @@ def test_get_takes_one_message_and_says_how_many_remain(broker: Broker, durable:
 
 
 @both_kinds
-def test_a_consumer_without_acks_has_everything_and_nothing_comes_back(broker: Broker, durable: bool) -> None:
+def test_a_consumer_without_acks_gets_everything_once(broker: Broker, durable: bool) -> None:
     fill(broker, "q", 100, durable=durable)
     client = broker.raw().open()
     qos(client, 1)
@@ -319,7 +319,7 @@ def test_an_exclusive_consumer_is_alone(broker: Broker) -> None:
     client.expect_channel_close(403)
 
 
-def test_a_consumer_tag_in_use_is_530_and_consuming_what_is_not_there_404(broker: Broker) -> None:
+def test_a_consumer_tag_in_use_is_530_and_an_unknown_queue_404(broker: Broker) -> None:
     client = broker.raw().open()
     client.declare("q")
     consume(client, consumer_tag="t")
@@ -338,14 +338,14 @@ def test_a_consumer_tag_in_use_is_530_and_consuming_what_is_not_there_404(broker
         (commands.Basic.Qos(1000, 0, False), 540),
     ],
 )
-def test_consumer_options_that_are_missing_here_are_refused(broker: Broker, method: Any, code: int) -> None:
+def test_unsupported_consumer_options_are_refused(broker: Broker, method: Any, code: int) -> None:
     client = broker.raw().open()
     client.declare("q")
     client.send(1, method)
     client.expect_channel_close(code)
 
 
-def test_cancelling_keeps_what_is_out_and_a_second_time_is_harmless(broker: Broker) -> None:
+def test_cancelling_keeps_unacknowledged_messages_and_may_be_repeated(broker: Broker) -> None:
     fill(broker, "q", 3, durable=True)
     client = broker.raw().open()
     qos(client, 2)
@@ -382,7 +382,7 @@ def test_unacknowledged_messages_of_one_channel_are_bounded(start_broker: Any) -
     deliveries(client, 10)
 
 
-def test_what_was_delivered_and_not_acknowledged_comes_again_after_a_restart(restart_broker: Any) -> None:
+def test_unacknowledged_messages_are_delivered_again_after_a_restart(restart_broker: Any) -> None:
     broker = restart_broker()
     fill(broker, "q", 5, durable=True)
     client = broker.raw().open()

@@ -1,4 +1,4 @@
-"""A broker that may have few files open: connections take what is left, and the log has its own."""
+"""A broker with a low limit of open files: some are reserved for the log, connections get the rest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def connections(process: ServeProcess, count: int) -> list[RawClient]:
     return [RawClient(process.port, timeout=60) for _ in range(count)]
 
 
-def test_more_connections_than_files_may_be_open_are_refused_with_a_line_and_the_log_goes_on(tmp_path: Path) -> None:
+def test_connections_beyond_the_limit_of_open_files_are_refused_with_a_line_and_the_log_works(tmp_path: Path) -> None:
     with serving_with("ulimit -n 64", tmp_path / "store") as process:
         client = RawClient(process.port, timeout=60).open()
         client.declare("q", durable=True)

@@ -1,4 +1,4 @@
-"""Acknowledgements and replies: nothing is answered before the disk has what came before it."""
+"""Acknowledgements and replies: an answer is sent only when everything before it is durable."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ synchronous = [
 
 @pytest.mark.parametrize(("call", "answer"), synchronous)
 @pytest.mark.parametrize("how", ["ack", "nack", "reject"])
-def test_an_answer_after_an_acknowledgement_means_that_it_is_on_the_disk(
+def test_an_answer_after_an_acknowledgement_implies_that_it_is_durable(
     held: tuple[Broker, HeldDisk], call: Any, answer: Any, how: str
 ) -> None:
     broker, disk = held
@@ -72,7 +72,7 @@ def test_an_answer_after_an_acknowledgement_means_that_it_is_on_the_disk(
     client.expect(answer)
 
 
-def test_closing_the_connection_is_answered_when_the_acknowledgements_are_on_the_disk(
+def test_closing_the_connection_is_answered_when_the_acknowledgements_are_durable(
     held: tuple[Broker, HeldDisk],
 ) -> None:
     broker, disk = held
@@ -111,7 +111,7 @@ def test_a_get_that_waits_when_its_client_leaves_takes_nothing(held: tuple[Broke
     assert take(other) == 1
 
 
-def test_answers_are_in_the_order_of_their_questions(held: tuple[Broker, HeldDisk]) -> None:
+def test_answers_are_in_the_order_of_their_requests(held: tuple[Broker, HeldDisk]) -> None:
     broker, disk = held
     client = with_messages(broker, 3)
     tags = [take(client) for _ in range(2)]
@@ -144,7 +144,7 @@ def test_answers_are_in_the_order_of_their_questions(held: tuple[Broker, HeldDis
     client.expect(commands.Queue.DeclareOk)
 
 
-def test_other_channels_and_connections_are_not_held_up(held: tuple[Broker, HeldDisk]) -> None:
+def test_other_channels_and_connections_are_not_delayed(held: tuple[Broker, HeldDisk]) -> None:
     broker, disk = held
     client = with_messages(broker, 1, channels=2)
     other = broker.raw().open()
@@ -158,7 +158,7 @@ def test_other_channels_and_connections_are_not_held_up(held: tuple[Broker, Held
     assert client.receive()[0] == 1
 
 
-def test_deliveries_stop_while_an_answer_is_held_and_go_on_after_it(held: tuple[Broker, HeldDisk]) -> None:
+def test_deliveries_pause_while_an_answer_is_held(held: tuple[Broker, HeldDisk]) -> None:
     broker, disk = held
     client = with_messages(broker, 4)
     client.send(1, commands.Basic.Qos(0, 1))

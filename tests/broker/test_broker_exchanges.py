@@ -143,7 +143,7 @@ def test_a_declaration_that_differs_is_406_and_names_the_difference(
         (commands.Queue.Bind(queue="q", exchange="amq.topic", arguments={"x": bytearray(b"b")}), 406),
     ],
 )
-def test_what_cannot_be_done_with_exchanges_closes_the_channel_with_its_code(
+def test_refused_operations_on_exchanges_close_the_channel_with_their_code(
     broker: Broker, method: Any, code: int
 ) -> None:
     client = broker.raw().open(channels=2)

@@ -56,7 +56,7 @@ def test_a_messages_own_expiration_counts_and_the_shorter_one_wins(channel: Any,
 
 
 @both_kinds
-def test_what_is_overdue_behind_the_head_is_never_delivered(channel: Any, durable: bool) -> None:
+def test_overdue_messages_behind_the_head_are_never_delivered(channel: Any, durable: bool) -> None:
     channel.queue_declare("q", durable=durable)
     channel.confirm_delivery()
     publish(channel, b"lasting")
@@ -78,7 +78,7 @@ def test_when_the_head_was_taken_the_next_one_expires_on_time(channel: Any, dura
 
 
 @both_kinds
-def test_a_message_that_is_out_does_not_expire_until_it_comes_back(channel: Any, durable: bool) -> None:
+def test_an_unacknowledged_message_expires_only_after_its_requeue(channel: Any, durable: bool) -> None:
     channel.queue_declare("q", durable=durable, arguments={"x-message-ttl": 150})
     channel.confirm_delivery()
     publish(channel, b"x")

@@ -44,7 +44,7 @@ def test_heartbeats_come_at_half_the_interval_while_nothing_else_is_sent(broker:
     assert time.monotonic() - started < 2.5
 
 
-def test_a_client_that_misses_two_heartbeats_is_gone_and_what_it_had_is_back(broker: Broker) -> None:
+def test_a_client_that_misses_two_heartbeats_is_disconnected_and_its_messages_are_requeued(broker: Broker) -> None:
     client = broker.raw().open(heartbeat=1)
     client.declare("q")
     client.publish("q", b"x")
@@ -72,7 +72,7 @@ def test_without_heartbeats_an_idle_client_stays(broker: Broker) -> None:
     client.declare("q")
 
 
-def test_a_consumer_that_does_not_read_costs_bounded_memory_and_stops_nobody(
+def test_a_consumer_that_does_not_read_needs_bounded_memory_and_delays_no_other(
     start_broker: Callable[..., Broker],
 ) -> None:
     broker = start_broker(unsent_bytes_high=200_000)
@@ -110,7 +110,7 @@ def test_a_slow_reader_gets_everything_in_the_end(start_broker: Callable[..., Br
             time.sleep(0.02)
 
 
-def test_a_client_that_asks_and_never_reads_is_not_read_either(start_broker: Callable[..., Broker]) -> None:
+def test_a_client_that_sends_requests_and_never_reads_is_not_read_from(start_broker: Callable[..., Broker]) -> None:
     broker = start_broker(unsent_bytes_high=50_000, unsent_bytes_max=200_000)
     client = broker.raw(receive_buffer=10_000, timeout=1).open()
     client.declare("q", durable=True)
@@ -126,7 +126,7 @@ def test_a_client_that_asks_and_never_reads_is_not_read_either(start_broker: Cal
     broker.raw().open().declare("other")
 
 
-def test_a_peer_that_takes_nothing_for_too_long_is_cut_off(start_broker: Callable[..., Broker]) -> None:
+def test_a_peer_that_reads_nothing_for_too_long_is_disconnected(start_broker: Callable[..., Broker]) -> None:
     broker = start_broker(unsent_bytes_high=50_000, stall_s=0.5)
     client = broker.raw(receive_buffer=10_000).open()
     client.declare("q")
@@ -137,7 +137,7 @@ def test_a_peer_that_takes_nothing_for_too_long_is_cut_off(start_broker: Callabl
     assert broker.raw().open().declare("q").message_count == 100
 
 
-def test_a_publisher_is_not_read_while_the_disk_is_behind_and_goes_on_after(tmp_path: Path) -> None:
+def test_a_publisher_is_not_read_from_while_the_disk_is_behind(tmp_path: Path) -> None:
     disk = HeldDisk(open_store(tmp_path / "store"))
     broker = Broker(disk, Limits(undurable_bytes_max=100_000))
     try:
@@ -163,7 +163,7 @@ def test_a_publisher_is_not_read_while_the_disk_is_behind_and_goes_on_after(tmp_
         disk.close()
 
 
-def test_stopping_tells_clients_confirms_what_came_and_gives_back_what_was_out(
+def test_stopping_notifies_clients_confirms_publishes_and_requeues_unacknowledged_messages(
     restart_broker: Callable[[], Broker],
 ) -> None:
     broker = restart_broker()
@@ -195,7 +195,7 @@ def test_stopping_tells_clients_confirms_what_came_and_gives_back_what_was_out(
     assert channel.queue_declare("q", durable=True).method.message_count == 3
 
 
-def test_stopping_does_not_wait_for_clients_that_say_nothing(start_broker: Callable[..., Broker]) -> None:
+def test_stopping_does_not_wait_for_silent_clients(start_broker: Callable[..., Broker]) -> None:
     broker = start_broker()
     broker.raw().open()
     with_nothing = socket.create_connection(("127.0.0.1", broker.port))

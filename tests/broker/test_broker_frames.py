@@ -46,7 +46,7 @@ def test_frames_come_out_as_they_went_in_however_the_bytes_were_cut(
 
 
 @given(st.lists(raw_frames, max_size=3), st.binary(max_size=300), st.lists(st.integers(0, 1000), max_size=8))
-def test_any_bytes_give_frames_or_an_error_and_the_cuts_do_not_matter(
+def test_any_bytes_give_frames_or_an_error_whatever_the_pieces(
     sent: list[frames.RawFrame], garbage: bytes, places: list[int]
 ) -> None:
     data = b"".join(raw_frame(*each) for each in sent) + garbage
@@ -120,7 +120,7 @@ def test_any_arguments_of_any_method_decode_or_are_a_connection_exception(index:
     assert outcome in (502, index)
 
 
-def test_tables_nested_beyond_reason_are_refused_without_recursion_trouble() -> None:
+def test_deeply_nested_tables_are_refused_without_a_recursion_error() -> None:
     table = b""
     for _ in range(5000):
         table = b"\x01kF" + struct.pack(">I", len(table)) + table
@@ -170,7 +170,7 @@ def test_properties_pass_the_check_and_the_wanted_ones_are_found(given_propertie
 
 
 @given(st.binary(max_size=80))
-def test_any_bytes_as_properties_pass_or_are_refused_and_what_passes_decodes(data: bytes) -> None:
+def test_any_bytes_as_properties_are_decoded_or_refused(data: bytes) -> None:
     try:
         fields.check_properties(data, 0)
     except fields.MalformedFields:
@@ -199,7 +199,7 @@ def test_a_message_header_comes_back_as_it_was(
 
 
 @given(st.binary(max_size=60))
-def test_a_message_header_from_elsewhere_never_fails(data: bytes) -> None:
+def test_a_message_header_of_any_bytes_never_fails(data: bytes) -> None:
     decoded = decode_header(data, b"\x00\x01q")
     if not data.startswith(b"\x01"):
         assert decoded == MessageHeader(b"\x00\x01q", NO_PROPERTIES, None, None)
@@ -223,7 +223,7 @@ def test_a_confirm_is_what_pamqp_makes(channel: int, tag: int, multiple: bool) -
     st.binary(max_size=40),
     st.integers(1, 65535),
 )
-def test_a_delivery_from_a_template_is_the_one_made_afresh(
+def test_a_delivery_from_a_template_equals_one_encoded_completely(
     content: bytes, consumer_tag: str, tag: int, redelivered: bool, key: bytes, channel: int
 ) -> None:
     properties = commands.Basic.Properties(content_type="text/plain").marshal()

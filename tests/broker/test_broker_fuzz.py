@@ -1,4 +1,4 @@
-"""Any bytes in any pieces, to the frame reader alone and to a broker that serves others meanwhile."""
+"""Any bytes in any pieces, to the frame reader alone and to a broker that serves other clients at the same time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ any_arguments = st.builds(
 
 @st.composite
 def damaged(draw: Any) -> bytes:
-    """A well-formed frame with a few bits turned."""
+    """A well-formed frame with a few bits flipped."""
     data = bytearray(draw(well_formed))
     for at in draw(st.lists(st.integers(0, 8 * len(data) - 1), max_size=3)):
         data[at // 8] ^= 1 << at % 8
@@ -63,7 +63,7 @@ any_stream = st.lists(st.one_of(well_formed, any_payload, any_arguments, damaged
 
 @given(any_stream, cuts)
 @settings(max_examples=300, deadline=None)
-def test_any_bytes_in_any_pieces_are_frames_or_one_error_of_the_protocol(
+def test_any_bytes_in_any_pieces_give_frames_or_one_error_of_the_protocol(
     stream: list[bytes], places: list[int]
 ) -> None:
     frame_checks.check_bytes(b"".join(stream), places)
@@ -71,7 +71,7 @@ def test_any_bytes_in_any_pieces_are_frames_or_one_error_of_the_protocol(
 
 @given(st.binary(max_size=400))
 @settings(max_examples=300, deadline=None)
-def test_what_the_fuzzer_is_told_is_frames_or_one_error_of_the_protocol(data: bytes) -> None:
+def test_any_input_of_the_fuzzer_gives_frames_or_one_error_of_the_protocol(data: bytes) -> None:
     frame_checks.check_told(data)
 
 
@@ -94,7 +94,7 @@ def test_a_frame_that_never_ends_is_refused_or_kept_within_frame_max(kind: int, 
 
 
 @pytest.mark.parametrize("kind", ["seeds", "found"])
-def test_every_kept_input_of_the_fuzzer_passes(kind: str) -> None:
+def test_every_stored_input_of_the_fuzzer_passes(kind: str) -> None:
     kept = sorted(path for path in (KEPT / kind / "frames").glob("*") if path.is_file())
     assert kept or kind == "found"
     for path in kept:
@@ -128,7 +128,7 @@ def test_a_broker_answers_any_bytes_within_the_protocol_and_serves_on(
     assert broker.mishaps == []
 
 
-def test_after_all_of_that_a_client_is_served_as_ever(broker: Broker) -> None:
+def test_after_any_bytes_a_client_is_served_as_before(broker: Broker) -> None:
     for data in (b"\x00" * 100, b"AMQP", b"\x01\x00\x00\xff\xff\xff\xff", b"\xce" * 50):
         with RawClient(broker.port) as client:
             client.send_bytes(data)

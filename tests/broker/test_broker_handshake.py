@@ -1,4 +1,4 @@
-"""From the first byte to an open connection, and every wrong turn on the way."""
+"""From the first byte to an open connection, with every possible error in between."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     "first", [b"AMQP\x00\x01\x00\x00", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01"]
 )
-def test_a_wrong_protocol_header_is_answered_with_ours_and_the_end(broker: Broker, first: bytes) -> None:
+def test_a_wrong_protocol_header_is_answered_with_the_right_one_and_a_close(broker: Broker, first: bytes) -> None:
     with broker.raw() as client:
         client.send_bytes(first)
         assert client.socket.recv(100) == PROTOCOL_HEADER
@@ -60,9 +60,7 @@ def test_amqplain_logs_in_too(broker: Broker) -> None:
     ("mechanism", "response", "code"),
     [("PLAIN", "nonsense", 502), ("AMQPLAIN", "nonsense", 502), ("AMQPLAIN", "", 502), ("EXTERNAL", "", 403)],
 )
-def test_a_login_that_makes_no_sense_is_a_connection_exception(
-    broker: Broker, mechanism: str, response: str, code: int
-) -> None:
+def test_an_invalid_login_is_a_connection_exception(broker: Broker, mechanism: str, response: str, code: int) -> None:
     with broker.raw() as client:
         client.send_bytes(PROTOCOL_HEADER)
         client.expect(commands.Connection.Start)
@@ -110,7 +108,7 @@ def test_a_client_may_not_tune_beyond_what_was_offered(broker: Broker, channel_m
         client.expect_connection_close(530)
 
 
-def test_a_handshake_that_does_not_go_on_is_cut_off(start_broker: Callable[..., Broker]) -> None:
+def test_a_stalled_handshake_is_disconnected(start_broker: Callable[..., Broker]) -> None:
     broker = start_broker(handshake_s=0.3)
     with broker.raw() as client:
         client.send_bytes(PROTOCOL_HEADER)
@@ -126,7 +124,7 @@ def test_a_large_frame_before_the_login_is_501(broker: Broker) -> None:
         client.expect_connection_close(501)
 
 
-def test_connections_beyond_the_limit_are_530_and_there_is_room_again_after_one_went(
+def test_connections_beyond_the_limit_are_530_until_one_is_closed(
     start_broker: Callable[..., Broker],
 ) -> None:
     broker = start_broker(connections_max=2)
@@ -180,9 +178,7 @@ def test_a_close_is_answered_at_any_time(broker: Broker) -> None:
         (raw_frame(3, 1, b"x"), 505),
     ],
 )
-def test_a_broken_frame_ends_the_connection_with_its_code_and_nobody_else_notices(
-    broker: Broker, data: bytes, code: int
-) -> None:
+def test_a_broken_frame_ends_only_its_connection_with_its_code(broker: Broker, data: bytes, code: int) -> None:
     other = broker.raw().open()
     with broker.raw().open() as client:
         client.send_bytes(data)
@@ -301,7 +297,7 @@ def test_both_sides_may_close_a_channel_at_once(broker: Broker) -> None:
         client.open_channel(1)
 
 
-def test_many_clients_come_and_go_without_leaving_anything_behind(broker: Broker) -> None:
+def test_many_clients_connect_and_disconnect_without_a_leak(broker: Broker) -> None:
     for _ in range(30):
         connection = broker.pika()
         connection.channel().queue_declare("", exclusive=True)

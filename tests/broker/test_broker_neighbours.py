@@ -96,7 +96,7 @@ def test_an_acknowledgement_that_the_store_refuses_closes_the_channel_and_loses_
     assert received == [b"0", b"1", b"2"]
 
 
-def test_a_message_that_cannot_be_read_is_set_aside_and_the_others_come(
+def test_an_unreadable_message_is_skipped_and_the_others_are_delivered(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup = broker.pika().channel()
@@ -174,7 +174,7 @@ def test_a_poisoned_store_ends_the_command_with_one_plain_line(tmp_path: Path) -
         store.close()
 
 
-def test_clients_that_vanish_at_any_moment_lose_nothing_and_disturb_nobody(broker: Broker) -> None:
+def test_clients_that_disconnect_at_any_moment_lose_nothing_and_disturb_no_other(broker: Broker) -> None:
     setup = broker.pika().channel()
     setup.queue_declare("q", durable=True)
     setup.confirm_delivery()

@@ -1,4 +1,4 @@
-"""The broker as a process: what it prints, how it ends, and what it says when it cannot start."""
+"""The broker as a process: its output, its end, and its errors if it cannot start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def connect(port: int) -> pika.BlockingConnection:
     return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port))
 
 
-def test_sigterm_ends_it_cleanly_within_ten_seconds_and_the_next_start_has_everything(tmp_path: Path) -> None:
+def test_sigterm_ends_the_broker_within_ten_seconds_and_the_next_start_has_everything(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with serving(store) as process:
         channel = connect(process.port).channel()
@@ -45,7 +45,7 @@ def test_sigterm_ends_it_cleanly_within_ten_seconds_and_the_next_start_has_every
 
 
 @pytest.mark.parametrize("hangs", ["force", "publish"])
-def test_sigterm_ends_it_whatever_hangs_and_the_next_start_has_everything(tmp_path: Path, hangs: str) -> None:
+def test_sigterm_ends_a_hanging_broker_and_the_next_start_has_everything(tmp_path: Path, hangs: str) -> None:
     code = (
         "import sys, threading, logstore\n"
         "from logstore.cli import main\n"
@@ -130,7 +130,7 @@ def test_a_port_in_use_is_one_plain_line(tmp_path: Path) -> None:
         ("host.invalid", 0, "unknown"),
     ],
 )
-def test_an_address_that_cannot_be_had_is_one_plain_line(tmp_path: Path, host: str, port: int, says: str) -> None:
+def test_an_unusable_address_is_one_plain_line(tmp_path: Path, host: str, port: int, says: str) -> None:
     store = open_store(tmp_path / "store")
     try:
         with pytest.raises(BrokerError, match=says):
@@ -150,6 +150,6 @@ def test_an_address_that_cannot_be_had_is_one_plain_line(tmp_path: Path, host: s
         {"body_bytes_max": -5},
     ],
 )
-def test_limits_that_cannot_work_are_refused(limits: dict[str, int]) -> None:
+def test_impossible_limits_are_refused(limits: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(limits))):
         Limits(**limits)

@@ -250,7 +250,7 @@ def test_a_full_store_refuses_a_large_body_in_the_same_way(
     assert broker.call(lambda: broker.server.vhost.budget.used_bytes) == 0
 
 
-def test_a_poisoned_store_nacks_what_is_outstanding_and_closes_every_connection_with_541(
+def test_a_poisoned_store_nacks_outstanding_publishes_and_closes_every_connection_with_541(
     on_store: Callable[..., tuple[Broker, Any]],
 ) -> None:
     broker, store = on_store(BrokenStore)
@@ -298,7 +298,7 @@ def test_a_body_larger_than_allowed_is_311_before_it_is_sent(start_broker: Calla
     assert client.expect(commands.Queue.DeclareOk).message_count == 1
 
 
-def test_contents_that_never_end_cannot_take_the_memory(start_broker: Callable[..., Broker]) -> None:
+def test_endless_contents_need_bounded_memory(start_broker: Callable[..., Broker]) -> None:
     broker = start_broker(memory_bytes_max=1 << 20)
     client = broker.raw().open(channels=20)
     for number in range(1, 21):
@@ -314,7 +314,7 @@ def test_contents_that_never_end_cannot_take_the_memory(start_broker: Callable[.
     assert other.declare("q", passive=True).message_count == 1
 
 
-def test_memory_queues_share_a_limit_and_what_is_read_makes_room(start_broker: Callable[..., Broker]) -> None:
+def test_memory_queues_share_a_limit_and_consuming_makes_room(start_broker: Callable[..., Broker]) -> None:
     broker = start_broker(memory_bytes_max=100_000)
     client = confirming(broker)
     client.declare("q")
@@ -336,9 +336,7 @@ def test_memory_queues_share_a_limit_and_what_is_read_makes_room(start_broker: C
     ("properties", "code"),
     [({"expiration": "soon"}, 406), ({"expiration": "-1"}, 406), ({"user_id": "somebody"}, 406)],
 )
-def test_properties_that_cannot_be_true_close_the_channel(
-    broker: Broker, properties: dict[str, str], code: int
-) -> None:
+def test_invalid_properties_close_the_channel(broker: Broker, properties: dict[str, str], code: int) -> None:
     client = broker.raw().open()
     client.declare("q")
     client.publish("q", b"x", properties=commands.Basic.Properties(**properties))

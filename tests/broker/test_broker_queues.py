@@ -1,4 +1,4 @@
-"""Queues: declaring, sharing, locking, deleting, purging, and going by themselves."""
+"""Queues: declaring, sharing, locking, deleting, purging, and automatic deletion."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def exists(broker: Broker, queue: str) -> bool:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_declaring_tells_messages_and_consumers_and_may_be_repeated(channel: Any, durable: bool) -> None:
+def test_declaring_returns_messages_and_consumers_and_may_be_repeated(channel: Any, durable: bool) -> None:
     for _ in range(2):
         result = channel.queue_declare("q", durable=durable).method
         assert (result.queue, result.message_count, result.consumer_count) == ("q", 0, 0)
@@ -48,7 +48,7 @@ def test_declaring_tells_messages_and_consumers_and_may_be_repeated(channel: Any
     assert (result.message_count, result.consumer_count) == (0, 1)
 
 
-def test_a_passive_declare_of_what_is_not_there_is_404(channel: Any) -> None:
+def test_a_passive_declare_of_an_unknown_queue_is_404(channel: Any) -> None:
     assert code_of(lambda: channel.queue_declare("missing", passive=True)) == 404
 
 
@@ -177,7 +177,7 @@ def test_an_unused_queue_expires_and_use_postpones_it(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_deleting_tells_how_many_messages_went_and_respects_its_conditions(broker: Broker, durable: bool) -> None:
+def test_deleting_returns_the_number_of_messages_and_respects_its_conditions(broker: Broker, durable: bool) -> None:
     channel = broker.pika().channel()
     channel.queue_declare("q", durable=durable)
     channel.confirm_delivery()
@@ -196,7 +196,7 @@ def test_deleting_tells_how_many_messages_went_and_respects_its_conditions(broke
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_purging_drops_what_waits_and_keeps_what_is_out(channel: Any, durable: bool) -> None:
+def test_purging_drops_waiting_messages_and_keeps_unacknowledged_ones(channel: Any, durable: bool) -> None:
     channel.queue_declare("q", durable=durable)
     channel.confirm_delivery()
     for number in range(4):
@@ -209,7 +209,7 @@ def test_purging_drops_what_waits_and_keeps_what_is_out(channel: Any, durable: b
     assert (body, method.redelivered) == (b"0", True)
 
 
-def test_consumers_of_a_deleted_queue_are_told_if_they_asked_to_be(broker: Broker) -> None:
+def test_consumers_of_a_deleted_queue_are_notified_if_requested(broker: Broker) -> None:
     cancelled: list[str] = []
     connection = broker.pika()
     channel = connection.channel()

@@ -1,7 +1,7 @@
-"""Storms over the broker as a process, under load: killed, stopped, its disk filled, its descriptors used up.
+"""Disturbances of the broker as a process under load: killed, stopped, disk full, no descriptors.
 
-Every client's journal is compared with the store itself, opened by the test while no broker runs. LOGSTORE_SEED repeats
-the choices, LOGSTORE_TORTURE_S makes the storms longer.
+Every client's journal is compared with the store, which the test opens while no broker runs. LOGSTORE_SEED repeats the
+choices, LOGSTORE_TORTURE_S makes the tests longer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(0 if "LOGSTORE_TORTURE
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """In memory: SIGKILL loses nothing that the kernel has, and nobody waits for a disk."""
+    """A directory in memory: SIGKILL loses nothing that the kernel has, and there is no disk to wait for."""
     made = quick_directory("logstore-storm-")
     yield made
     remove(made)
@@ -49,8 +49,8 @@ def dice() -> random.Random:
     return random.Random(seed)
 
 
-def test_after_every_kill_the_store_is_exactly_what_the_clients_were_told(tmp_path: Path, dice: random.Random) -> None:
-    """Outcome: what was confirmed is there, once, in its publisher's order; what was acknowledged is not."""
+def test_after_every_kill_the_store_agrees_with_the_clients_journal(tmp_path: Path, dice: random.Random) -> None:
+    """Outcome: every confirmed message exists once, in its publisher's order; acknowledged ones do not."""
     store = tmp_path / "store"
     process = ServeProcess(store, options=["--segment-size", "1MiB"])
     make_queues(process.port)
@@ -78,7 +78,7 @@ def test_after_every_kill_the_store_is_exactly_what_the_clients_were_told(tmp_pa
 
 
 def test_a_broker_that_is_killed_while_it_starts_starts_the_next_time(tmp_path: Path, dice: random.Random) -> None:
-    """Outcome: however often a start is cut off, at any moment, what was confirmed is there and no file piles up."""
+    """Outcome: after any number of interrupted starts every confirmed message exists, and files do not accumulate."""
     store = tmp_path / "store"
     with serving(store) as process:
         make_queues(process.port)
@@ -102,10 +102,10 @@ def test_a_broker_that_is_killed_while_it_starts_starts_the_next_time(tmp_path: 
     assert len(list(store.glob("*.seg"))) <= files + 4
 
 
-def test_a_stopped_broker_is_given_up_by_heartbeats_and_loses_nothing_when_it_goes_on(
+def test_clients_leave_a_stopped_broker_by_heartbeats_and_nothing_is_lost_when_it_continues(
     tmp_path: Path, dice: random.Random
 ) -> None:
-    """Outcome: clients with heartbeats give up and come back; one without goes on where it was; nothing is lost."""
+    """Outcome: clients with heartbeats disconnect and reconnect; one without continues; nothing is lost."""
     store = tmp_path / "store"
     with serving(store) as process:
         make_queues(process.port)
@@ -168,7 +168,7 @@ def take_all(channel: Any, journal: Journal) -> None:
 def test_a_disk_that_fills_up_is_refused_drained_and_used_again(
     mounted_disk: Callable[[int], Path], dice: random.Random
 ) -> None:
-    """Outcome: a nack for each publish that does not fit; consuming works; with room again, publishing goes on."""
+    """Outcome: a nack for each publish that does not fit; consuming works; with room again, publishing works."""
     disk = mounted_disk(24)
     journal = Journal()
     with serving_with(disk / "store", options=["--segment-size", "1MiB"]) as process:
@@ -218,10 +218,10 @@ def is_served(port: int) -> bool:
     return False
 
 
-def test_without_descriptors_newcomers_are_turned_away_and_everyone_else_goes_on(
+def test_without_descriptors_new_connections_are_refused_and_others_are_served(
     tmp_path: Path, dice: random.Random
 ) -> None:
-    """Outcome: no answer or a closed connection for newcomers; clients and the store go on; later all are served."""
+    """Outcome: new connections are refused; connected clients and the store work; later all are served."""
     store = tmp_path / "store"
     under = ["sh", "-c", 'ulimit -n 60; exec "$@"', "sh"]
     with serving_with(store, under=under, options=["--segment-size", "1MiB"]) as process:

@@ -1,8 +1,8 @@
-"""System calls that fail in a running broker: a tracer makes the Nth of a kind fail, in whatever thread comes to it.
+"""System calls that fail in a running broker: a tracer makes the Nth call of a kind fail, in any thread.
 
-Outcome, whichever call it is: a client hears nothing that is not true; the broker goes on, or says in plain lines why
-it cannot and ends; and the store then has everything that was confirmed. Sampled here; with LOGSTORE_TORTURE_S every N
-of every kind, until one is found that the scenario does not reach, or the time is over.
+Outcome for every call: clients get only true answers; the broker continues, or prints the reason and ends; and the
+store then has every confirmed message. A sample runs here; with LOGSTORE_TORTURE_S every N of every kind, up to the
+first that the scenario does not reach, or until the time is over.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ STEP_S = 90.0
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """In memory: SIGKILL loses nothing that the kernel has, and nobody waits for a disk."""
+    """A directory in memory: SIGKILL loses nothing that the kernel has, and there is no disk to wait for."""
     made = quick_directory("logstore-storm-")
     yield made
     remove(made)
@@ -76,7 +76,7 @@ def strace() -> str:
 
 @contextlib.contextmanager
 def injecting(strace: str, pid: int, call: str, fault: str, when: str, log: Path) -> Iterator[None]:
-    """While it lasts, the calls of that number fail; attached to every thread there is and will be."""
+    """Within this context the calls of that number fail, in every present and future thread."""
     command = [strace, "-f", "-p", str(pid), "-o", str(log), "-e", f"trace={call}", "-e"]
     tracer = subprocess.Popen([*command, f"inject={call}:{fault}:when={when}"], stderr=subprocess.PIPE)
     try:
@@ -151,7 +151,7 @@ def scenario(port: int, journal: Journal, channel: Any, first: int) -> None:
 
 
 def within_time(process: ServeProcess, work: Callable[[], None]) -> None:
-    """What the clients do until the broker is gone, if it goes. Whoever waits for an answer for ever fails the test."""
+    """The clients' work until the broker ends, if it does. A client that waits for ever fails the test."""
     failures: list[BaseException] = []
 
     def run() -> None:
@@ -173,7 +173,7 @@ def within_time(process: ServeProcess, work: Callable[[], None]) -> None:
 
 
 def ends_or_serves(process: ServeProcess) -> bool:
-    """True if it serves on. Else it has ended by itself, with a status other than 0."""
+    """Whether it still serves; otherwise it must have ended by itself, with a status other than 0."""
     deadline = time.monotonic() + 3
     while time.monotonic() < deadline:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -185,7 +185,7 @@ def ends_or_serves(process: ServeProcess) -> bool:
 
 
 def one_fault(strace: str, directory: Path, call: str, fault: str, when: str) -> int:
-    """The scenario with that fault, a restart, and the verdict. How often it struck."""
+    """Run the scenario with that fault, restart, and judge. Returns how often the fault took effect."""
     store, log, journal = directory / "store", directory / "trace", Journal()
     process = ServeProcess(store, options=["--segment-size", "1MiB"])
     try:
@@ -206,19 +206,19 @@ def one_fault(strace: str, directory: Path, call: str, fault: str, when: str) ->
 
 
 def sampled(dice: random.Random) -> list[tuple[str, str, str]]:
-    """Some cases, a disk that is full in the middle of a batch among them always."""
+    """A sample of cases, always with a disk that is full in the middle of a batch."""
     always = [("pwrite64", "error=ENOSPC")]
     others = dice.sample([case for case in CASES if case not in always], SAMPLE - len(always))
     return [(*case, f"{dice.randrange(1, 8)}{dice.choice(stickiness(case[1]))}") for case in always + others]
 
 
 def stickiness(fault: str) -> list[str]:
-    """Once, or from there on; but what is interrupted for ever is tried for ever."""
+    """Once, or from there on; but not EINTR for ever, which would be repeated for ever."""
     return [""] if fault == "error=EINTR" else ["", "+"]
 
 
 @pytest.mark.acceptance
-def test_a_failed_sync_is_confirmed_to_nobody_and_ends_the_broker_with_plain_lines(strace: str, tmp_path: Path) -> None:
+def test_a_failed_sync_confirms_nothing_and_ends_the_broker_with_plain_lines(strace: str, tmp_path: Path) -> None:
     """Outcome: a nack or 541, "the store cannot go on" on stderr, and an exit status that is not 0."""
     store, journal = tmp_path / "store", Journal()
     process = ServeProcess(store, options=["--segment-size", "1MiB"])
@@ -253,9 +253,7 @@ def test_a_failed_sync_is_confirmed_to_nobody_and_ends_the_broker_with_plain_lin
 
 @pytest.mark.acceptance
 @pytest.mark.timeout(0 if tortured() else 300)
-def test_a_system_call_that_fails_in_the_running_broker_makes_nobody_believe_what_is_not_so(
-    strace: str, tmp_path: Path
-) -> None:
+def test_a_failed_system_call_in_the_broker_gives_no_client_a_false_answer(strace: str, tmp_path: Path) -> None:
     seed = int(os.environ.get("LOGSTORE_SEED") or random.randrange(1 << 32))
     print(f"LOGSTORE_SEED={seed}")
     struck = 0
@@ -270,8 +268,8 @@ def test_a_system_call_that_fails_in_the_running_broker_makes_nobody_believe_wha
 @pytest.mark.acceptance
 @pytest.mark.timeout(0)
 @pytest.mark.skipif(not tortured(), reason="every N of every call takes long: set LOGSTORE_TORTURE_S")
-def test_no_system_call_at_all_can_fail_and_make_anybody_believe_what_is_not_so(strace: str, tmp_path: Path) -> None:
-    """Every N until the scenario does not reach it; in the order of N, so that time cut short costs the largest."""
+def test_no_failed_system_call_in_the_broker_gives_a_client_a_false_answer(strace: str, tmp_path: Path) -> None:
+    """Every N that the scenario reaches, in ascending order, so that a time limit leaves out the largest."""
     until = time.monotonic() + seconds_to_spend(60)
     alive = {(call, fault, sticky) for call, fault in CASES for sticky in stickiness(fault)}
     tried = reached = 0

@@ -1,4 +1,4 @@
-"""A wall clock that jumps under the running broker: deliveries and order do not heed it, times to live go by it."""
+"""A wall clock that jumps while the broker runs: it changes times to live, but neither deliveries nor order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.acceptance
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """In memory: SIGKILL loses nothing that the kernel has, and nobody waits for a disk."""
+    """A directory in memory: SIGKILL loses nothing that the kernel has, and there is no disk to wait for."""
     made = quick_directory("logstore-storm-")
     yield made
     remove(made)
@@ -69,11 +69,11 @@ def take_all(channel: Any) -> list[bytes]:
     return taken
 
 
-def test_what_has_no_time_to_live_is_delivered_in_order_whatever_the_clock_says(
+def test_messages_without_a_time_to_live_are_delivered_in_order_whatever_the_clock_says(
     clock: JumpingClock, start: Callable[[], ServeProcess]
 ) -> None:
-    """Outcome: all of it, once, in the order of publishing; connections with heartbeats stay, since those go by the
-    monotonic clock."""
+    """Outcome: every message once, in the order of publishing; connections with heartbeats stay, because heartbeats use
+    the monotonic clock."""
     numbers = 0
     for _ in range(2):
         process = start()
@@ -90,10 +90,10 @@ def test_what_has_no_time_to_live_is_delivered_in_order_whatever_the_clock_says(
     assert take_all(opened(start())) == [b"%d" % number for number in range(numbers)]
 
 
-def test_a_clock_that_jumps_ahead_ends_times_to_live_and_nothing_else(
+def test_a_clock_that_jumps_ahead_affects_only_times_to_live(
     clock: JumpingClock, start: Callable[[], ServeProcess]
 ) -> None:
-    """Outcome: what is overdue by the new clock is never delivered; what lasts longer, or for ever, stays."""
+    """Outcome: messages overdue by the new clock are never delivered; others stay."""
     process = start()
     channel = opened(process)
     for number in range(3):
@@ -110,10 +110,10 @@ def test_a_clock_that_jumps_ahead_ends_times_to_live_and_nothing_else(
     assert depth(channel) == 0
 
 
-def test_a_clock_that_jumps_back_lengthens_times_to_live_and_they_end_all_the_same(
+def test_a_clock_that_jumps_back_lengthens_times_to_live(
     clock: JumpingClock, start: Callable[[], ServeProcess]
 ) -> None:
-    """Outcome: nothing expires too early; once the clock has come round again, it does."""
+    """Outcome: no message expires too early; all do when the clock reaches the time again."""
     clock.jump(HOUR_S)
     channel = opened(start())
     publish(channel, b"until an hour and a minute from now", 60)

@@ -1,4 +1,4 @@
-"""AMQP transactions: tx.select, tx.commit, tx.rollback, and what becomes of one whose client is gone."""
+"""AMQP transactions: tx.select, tx.commit, tx.rollback."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_memory_and_durable_queues_get_their_messages_together(held: tuple[Broke
     assert drain(broker, "passing") == [b"x", b"y"]
 
 
-def test_commit_ok_leaves_when_the_commit_is_on_the_disk_and_not_before(held: tuple[Broker, HeldDisk]) -> None:
+def test_commit_ok_is_sent_only_when_the_commit_is_durable(held: tuple[Broker, HeldDisk]) -> None:
     broker, disk = held
     client = broker.raw().open()
     client.declare("q", durable=True)
@@ -92,7 +92,7 @@ def test_commit_ok_leaves_when_the_commit_is_on_the_disk_and_not_before(held: tu
     client.expect(commands.Tx.CommitOk)
 
 
-def test_a_commit_is_one_force_however_much_is_in_it(broker: Broker) -> None:
+def test_a_commit_of_any_size_is_one_force(broker: Broker) -> None:
     fill(broker, "in", 50)
     channel = transactional(broker, "out", "audit")
     tags = [channel.basic_get("in")[0].delivery_tag for _ in range(50)]
@@ -108,7 +108,7 @@ def test_a_commit_is_one_force_however_much_is_in_it(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize(("count", "size"), [(2000, 10), (3, 2 << 20)])
-def test_a_large_transaction_is_as_whole_as_a_small_one(broker: Broker, count: int, size: int) -> None:
+def test_a_large_transaction_is_atomic(broker: Broker, count: int, size: int) -> None:
     fill(broker, "in", 3)
     channel = transactional(broker, "q")
     bodies = [b"%d." % number + bytes(size) for number in range(count)]
@@ -209,7 +209,7 @@ def test_the_time_to_live_counts_from_the_commit(broker: Broker) -> None:
     assert published >= committed
 
 
-def test_memory_that_runs_out_ends_the_channel_and_nothing_of_its_transaction_happens(
+def test_lack_of_memory_closes_the_channel_and_its_transaction_has_no_effect(
     start_broker: Callable[..., Broker],
 ) -> None:
     broker = start_broker(memory_bytes_max=200_000)
@@ -227,7 +227,7 @@ def test_memory_that_runs_out_ends_the_channel_and_nothing_of_its_transaction_ha
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_acknowledgements_count_from_the_commit_on(broker: Broker, durable: bool) -> None:
+def test_acknowledgements_take_effect_at_the_commit(broker: Broker, durable: bool) -> None:
     fill(broker, "q", 3, durable=durable)
     channel = transactional(broker, "q", durable=durable)
     first = channel.basic_get("q")[0].delivery_tag
@@ -337,7 +337,7 @@ def test_a_message_purged_meanwhile_does_not_stop_the_commit(broker: Broker) -> 
     assert broker.store.stats()["queues"]["q"] == {"depth": 0, "locked": 0, "acquired": 0}
 
 
-def test_what_was_committed_is_acquired_no_more(broker: Broker) -> None:
+def test_committed_messages_are_no_longer_acquired(broker: Broker) -> None:
     fill(broker, "q", 5)
     channel = transactional(broker, "q")
     for _ in range(5):
@@ -390,7 +390,7 @@ def test_a_full_store_refuses_the_commit_as_a_whole_and_says_so(tmp_path: Path) 
         store.close()
 
 
-def test_a_store_that_breaks_during_the_commit_never_says_commit_ok(tmp_path: Path) -> None:
+def test_a_store_that_fails_during_the_commit_never_gives_commit_ok(tmp_path: Path) -> None:
     store = BrokenStore(open_store(tmp_path / "store"))
     broker = Broker(store)
     try:

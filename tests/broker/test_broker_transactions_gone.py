@@ -1,4 +1,4 @@
-"""What becomes of an AMQP transaction whose client is gone."""
+"""AMQP transactions whose client disconnects."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def test_a_transaction_dies_with_its_client_and_its_deliveries_are_requeued_in_o
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_a_commit_whose_client_does_not_wait_for_it_happens_as_a_whole(
-    held: tuple[Broker, HeldDisk], large: bool
-) -> None:
+def test_a_commit_whose_client_disconnects_is_atomic(held: tuple[Broker, HeldDisk], large: bool) -> None:
     broker, disk = held
     fill(broker, "q", 2)
     others = broker.call(lambda: len(broker.server.connections))

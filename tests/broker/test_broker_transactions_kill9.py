@@ -1,4 +1,4 @@
-"""AMQP transactions and kill -9: before the commit nothing, after it all, and in between one or the other."""
+"""AMQP transactions and kill -9: a kill before the commit leaves nothing, one after it all, else all or nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MESSAGES = 6000  # far more than is done between the kills
 KILLS = 6
 STEP_S = 60.0
 
-# pika reports at length every connection that dies under it, and here they all do.
+# pika logs every broken connection at length, and here all connections break.
 logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 
@@ -62,7 +62,7 @@ def work(channel: BlockingChannel) -> None:
     channel.queue_declare("in", passive=True)  # all of it has arrived
 
 
-def test_killed_before_the_commit_nothing_of_the_transaction_is_there(tmp_path: Path) -> None:
+def test_a_kill_before_the_commit_leaves_nothing_of_the_transaction(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with serving(store) as process:
         begin_work(process.port)
@@ -70,7 +70,7 @@ def test_killed_before_the_commit_nothing_of_the_transaction_is_there(tmp_path: 
     assert counts(store) == {"in": 5, "out": 0, "audit": 0}
 
 
-def test_killed_after_commit_ok_all_of_the_transaction_is_there(tmp_path: Path) -> None:
+def test_a_kill_after_commit_ok_leaves_all_of_the_transaction(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with serving(store) as process:
         begin_work(process.port).tx_commit()
@@ -78,7 +78,7 @@ def test_killed_after_commit_ok_all_of_the_transaction_is_there(tmp_path: Path) 
     assert counts(store) == {"in": 4, "out": 1, "audit": 1}
 
 
-def test_killed_between_commit_and_commit_ok_it_happened_wholly_or_not_at_all(tmp_path: Path) -> None:
+def test_a_kill_between_commit_and_commit_ok_leaves_all_or_nothing(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with serving(store) as process:
         begin_work(process.port).tx_commit()
@@ -102,7 +102,7 @@ def test_killed_between_commit_and_commit_ok_it_happened_wholly_or_not_at_all(tm
 
 
 class Worker(threading.Thread):
-    """Takes from "in" and answers on "out" and "audit", a few at a time, and now and then changes its mind."""
+    """Consumes from "in" and answers on "out" and "audit", a few at a time; rolls back now and then."""
 
     def __init__(self, port: int, seed: int) -> None:
         super().__init__(daemon=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kit.live_broker import Broker
 
 
-def test_a_hash_fits_its_password_only_and_is_salted() -> None:
+def test_a_hash_matches_only_its_password_and_is_salted() -> None:
     first, second = hash_password("secret"), hash_password("secret")
     assert first != second
     assert "secret" not in first
@@ -26,7 +26,7 @@ def test_a_hash_fits_its_password_only_and_is_salted() -> None:
 
 
 @pytest.mark.parametrize("stored", ["", "secret", "scrypt$1$2", "md5$1$1$1$YQ==$YQ==", "scrypt$x$8$1$YQ==$YQ=="])
-def test_a_damaged_hash_lets_nobody_in(stored: str) -> None:
+def test_a_damaged_hash_refuses_every_login(stored: str) -> None:
     assert not check_password("secret", stored)
 
 
@@ -44,7 +44,7 @@ def test_a_damaged_hash_lets_nobody_in(stored: str) -> None:
         ("", False),
     ],
 )
-def test_loopback_is_told_from_elsewhere(peer: Any, expected: bool) -> None:
+def test_loopback_addresses_are_recognised(peer: Any, expected: bool) -> None:
     assert is_loopback(peer) is expected
 
 
@@ -59,7 +59,7 @@ def test_guest_may_log_in_from_this_machine_only(broker: Broker) -> None:
     assert not login(broker, users, "guest", "other")
 
 
-def test_a_guest_who_was_removed_does_not_come_back(broker: Broker) -> None:
+def test_a_removed_guest_stays_removed(broker: Broker) -> None:
     config: dict[str, str] = {}
     Users(config).remove("guest")
     assert not login(broker, Users(config), "guest", "guest")
@@ -79,7 +79,7 @@ def test_other_users_may_log_in_from_anywhere_and_a_new_password_replaces_the_ol
 
 
 @pytest.mark.parametrize("entry", ["", "[]", "{}", '{"hash": 5}', "null", "nonsense"])
-def test_a_damaged_entry_lets_nobody_in(broker: Broker, entry: str) -> None:
+def test_a_damaged_entry_refuses_every_login(broker: Broker, entry: str) -> None:
     users = Users({"broker.user.anna": entry, "broker.users": "1"})
     assert not login(broker, users, "anna", "")
 
@@ -92,7 +92,7 @@ def test_users_are_kept_over_a_restart(restart_broker: Callable[[], Broker]) -> 
     assert broker.pika(credentials=credentials).is_open
 
 
-def test_password_checks_do_not_stop_the_others_and_a_right_one_is_remembered(broker: Broker) -> None:
+def test_password_checks_do_not_block_others_and_a_right_password_is_cached(broker: Broker) -> None:
     channel = broker.pika().channel()
     guessing = [broker.raw() for _ in range(10)]
     for client in guessing:

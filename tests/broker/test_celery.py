@@ -1,4 +1,4 @@
-"""Celery, unmodified: one worker, one task, its result, and a word with its remote control."""
+"""Celery, unmodified: one worker, one task, its result, and its remote control."""
 
 from __future__ import annotations
 

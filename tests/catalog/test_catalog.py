@@ -1,4 +1,4 @@
-"""The catalog: what it promises about rows, ids, other people's files, and faults at any moment."""
+"""The catalog's promises about rows, ids, foreign files and damage."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_everything_is_there_after_reopening(catalog: Catalog, tmp_path: Path) -
         assert everything(again) == before
 
 
-def test_what_a_killed_process_declared_is_there(tmp_path: Path) -> None:
+def test_declarations_of_a_killed_process_survive(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from logstore.catalog.catalog import Catalog\n"
         "catalog = Catalog.create(sys.argv[1], store_uuid=bytes(range(16)))\n"
@@ -102,7 +102,7 @@ def test_the_directory_entry_of_a_new_catalog_is_forced(tmp_path: Path, monkeypa
 # ---- Creating, opening, and other people's files
 
 
-def test_creating_again_with_the_same_uuid_is_harmless(catalog: Catalog, tmp_path: Path) -> None:
+def test_creating_again_with_the_same_uuid_changes_nothing(catalog: Catalog, tmp_path: Path) -> None:
     fill(catalog)
     before = everything(catalog)
     catalog.close()
@@ -176,7 +176,7 @@ def test_a_symbolic_link_is_refused(catalog: Catalog, tmp_path: Path) -> None:
         Catalog.open(tmp_path, store_uuid=UUID)
 
 
-def test_all_of_its_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_all_files_are_accessible_only_to_their_owner(tmp_path: Path) -> None:
     def modes() -> set[int]:
         return {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
 
@@ -229,7 +229,7 @@ def test_a_damaged_catalog_is_refused_in_one_sentence(damage: str, catalog: Cata
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=4))
-def test_no_flipped_bit_gets_past_as_anything_but_our_own_error(flips: list[tuple[float, int]]) -> None:
+def test_a_flipped_bit_gives_no_error_but_the_packages(flips: list[tuple[float, int]]) -> None:
     def use(directory: str) -> str:
         try:
             with closing(Catalog.open(directory, store_uuid=UUID)) as opened:
@@ -261,7 +261,7 @@ def test_no_flipped_bit_gets_past_as_anything_but_our_own_error(flips: list[tupl
         "UPDATE bindings SET arguments = '[]'",
     ],
 )
-def test_a_value_of_another_kind_is_damage(doctored: str, catalog: Catalog, tmp_path: Path) -> None:
+def test_a_value_of_a_wrong_type_is_damage(doctored: str, catalog: Catalog, tmp_path: Path) -> None:
     fill(catalog)
     catalog.close()
     with closing(sqlite3.connect(tmp_path / "catalog.sqlite")) as tool:
@@ -286,7 +286,7 @@ def test_a_queue_id_is_never_used_twice(catalog: Catalog, tmp_path: Path) -> Non
         assert again.declare_queue("c")[0].id == 5
 
 
-def test_the_last_queue_id_is_given_out_and_then_no_more(catalog: Catalog, tmp_path: Path) -> None:
+def test_after_the_last_queue_id_declarations_are_refused(catalog: Catalog, tmp_path: Path) -> None:
     catalog.close()
     with closing(sqlite3.connect(tmp_path / "catalog.sqlite")) as tool:
         tool.execute("UPDATE store SET next_queue_id = ?", [QUEUE_ID_MAX])
@@ -318,7 +318,7 @@ def test_declaring_the_same_queue_again_gives_the_same_one(catalog: Catalog) -> 
         {"arguments": {"a": 1}, "dead_letter": "x"},
     ],
 )
-def test_declaring_it_otherwise_is_refused(other: dict[str, Any], catalog: Catalog) -> None:
+def test_declaring_a_queue_with_other_arguments_is_refused(other: dict[str, Any], catalog: Catalog) -> None:
     catalog.declare_queue("orders", arguments={"a": 1})
     with pytest.raises(QueueExists, match="'orders' exists with arguments"):
         catalog.declare_queue("orders", **other)
@@ -336,7 +336,7 @@ def test_an_unknown_queue_is_named(catalog: Catalog) -> None:
     assert catalog.next_queue_id == 1
 
 
-def test_a_dead_letter_queue_is_not_deleted_while_it_is_one(catalog: Catalog) -> None:
+def test_a_dead_letter_queue_is_not_deleted_while_a_queue_uses_it(catalog: Catalog) -> None:
     fill(catalog)
     with pytest.raises(CatalogError, match="dead-letter queue of 'orders'"):
         catalog.delete_queue(1)
@@ -375,7 +375,7 @@ def test_an_unknown_exchange_is_named(catalog: Catalog) -> None:
             call()
 
 
-def test_an_alternate_exchange_is_not_deleted_while_it_is_one(catalog: Catalog) -> None:
+def test_an_alternate_exchange_is_not_deleted_while_an_exchange_uses_it(catalog: Catalog) -> None:
     fill(catalog)
     with pytest.raises(CatalogError, match="alternate of 'market'"):
         catalog.delete_exchange("rest")
@@ -393,7 +393,7 @@ def test_the_same_binding_twice_is_one_and_other_arguments_make_another(catalog:
     assert catalog.bindings() == [*before, BindingRow("market", "orders", "eu.#", {"match": "any"})]
 
 
-def test_unbinding_takes_exactly_that_binding_and_none_is_harmless(catalog: Catalog) -> None:
+def test_unbinding_removes_exactly_that_binding_and_may_be_repeated(catalog: Catalog) -> None:
     fill(catalog)
     first, second, third = catalog.bindings()
     catalog.unbind("market", "orders", "eu.#", arguments={"match": "none"})
@@ -406,7 +406,7 @@ def test_unbinding_takes_exactly_that_binding_and_none_is_harmless(catalog: Cata
 
 
 @pytest.mark.parametrize("end", ["queue", "exchange"])
-def test_bindings_go_with_their_queue_and_with_their_exchange(end: str, catalog: Catalog, tmp_path: Path) -> None:
+def test_bindings_are_deleted_with_their_queue_and_their_exchange(end: str, catalog: Catalog, tmp_path: Path) -> None:
     fill(catalog)
     if end == "queue":
         catalog.delete_queue(2)
@@ -422,7 +422,7 @@ def test_bindings_go_with_their_queue_and_with_their_exchange(end: str, catalog:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "ä" * 128, "a\0b", "\ud800"])
-def test_a_name_that_cannot_be_kept_is_an_option_error(name: str, catalog: Catalog) -> None:
+def test_a_name_that_cannot_be_stored_is_an_option_error(name: str, catalog: Catalog) -> None:
     calls: list[Callable[[], object]] = [
         lambda: catalog.declare_queue(name),
         lambda: catalog.declare_exchange(name),
@@ -435,7 +435,7 @@ def test_a_name_that_cannot_be_kept_is_an_option_error(name: str, catalog: Catal
     assert everything(catalog) == ([], [], [], {}, 1)
 
 
-def test_the_longest_possible_names_are_kept(catalog: Catalog, tmp_path: Path) -> None:
+def test_the_longest_possible_names_are_stored(catalog: Catalog, tmp_path: Path) -> None:
     name = "ä" * 127 + "b"
     catalog.declare_queue(name)
     catalog.declare_exchange(name)
@@ -448,7 +448,7 @@ def test_the_longest_possible_names_are_kept(catalog: Catalog, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", [None, 5, b"bytes"])
-def test_a_name_that_is_no_str_is_a_type_error(name: Any, catalog: Catalog) -> None:
+def test_a_name_that_is_not_a_str_is_a_type_error(name: Any, catalog: Catalog) -> None:
     fill(catalog)
     for call in (
         lambda: catalog.declare_queue(name),
@@ -470,7 +470,7 @@ def test_a_name_that_is_no_str_is_a_type_error(name: Any, catalog: Catalog) -> N
         ({"a": "x" * 65536}, "at most 64 KiB"),
     ],
 )
-def test_arguments_that_json_cannot_keep_are_an_option_error(
+def test_arguments_that_json_cannot_represent_are_an_option_error(
     arguments: dict[str, Any], reason: str, catalog: Catalog
 ) -> None:
     with pytest.raises(OptionError, match=reason):
@@ -486,7 +486,7 @@ def test_arguments_nested_too_deeply_are_an_option_error(catalog: Catalog) -> No
         catalog.declare_queue("orders", arguments=arguments)
 
 
-def test_arguments_that_are_no_mapping_are_a_type_error(catalog: Catalog) -> None:
+def test_arguments_that_are_not_a_mapping_are_a_type_error(catalog: Catalog) -> None:
     with pytest.raises(TypeError, match="mapping"):
         catalog.declare_queue("orders", arguments=[("a", 1)])  # type: ignore[arg-type]
 
@@ -510,7 +510,7 @@ def test_arguments_come_back_as_given_and_their_order_never_matters(arguments: d
             assert json.dumps(opened.queue("q").arguments, sort_keys=True) == json.dumps(arguments, sort_keys=True)
 
 
-def test_rows_handed_out_are_the_callers_own(catalog: Catalog) -> None:
+def test_returned_rows_are_copies(catalog: Catalog) -> None:
     fill(catalog)
     before = everything(catalog)
     for row in (*catalog.queues(), *catalog.exchanges(), *catalog.bindings()):

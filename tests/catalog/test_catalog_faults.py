@@ -1,4 +1,4 @@
-"""The catalog when something goes wrong: a fault at any moment, somebody else's lock, permissions, forks, threads."""
+"""The catalog under faults: a failure at any statement, another process's lock, permissions, forks, threads."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_whichever_statement_fails_nothing_is_changed_and_the_next_try_works(
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("committed", [False, True])
-def test_after_a_commit_without_an_answer_the_next_change_knows_what_became_of_it(
+def test_after_a_commit_without_an_answer_the_next_change_finds_its_outcome(
     change: str,
     committed: bool,
     catalog: Catalog,
@@ -126,7 +126,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(catalog: Catalog, tmp_pat
         assert [row.name for row in again.queues()] == ["dead", "orders", "now"]
 
 
-def test_a_database_that_may_not_grow_says_that_it_is_full(catalog: Catalog) -> None:
+def test_a_database_at_its_size_limit_reports_that_it_is_full(catalog: Catalog) -> None:
     with catalog._transaction() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
         connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
@@ -136,7 +136,7 @@ def test_a_database_that_may_not_grow_says_that_it_is_full(catalog: Catalog) -> 
     assert catalog.declare_queue("small")[0].id == 1
 
 
-def test_a_lock_that_stays_is_unavailable_and_reads_never_wait_for_it(
+def test_a_permanent_lock_is_unavailable_and_reads_never_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog_places, "BUSY_TIMEOUT_S", 3.0)
@@ -165,7 +165,7 @@ def test_a_lock_that_stays_is_unavailable_and_reads_never_wait_for_it(
         assert catalog.declare_queue("blocked")[0].id == 2
 
 
-def test_whoever_writes_second_is_refused_for_good(catalog: Catalog, tmp_path: Path) -> None:
+def test_the_second_writer_is_refused_for_ever(catalog: Catalog, tmp_path: Path) -> None:
     with reopened(tmp_path) as second:
         assert second.declare_queue("from the second")[0].id == 1
         for _ in range(2):
@@ -178,9 +178,7 @@ def test_whoever_writes_second_is_refused_for_good(catalog: Catalog, tmp_path: P
 # ---- Readers, permissions, processes, threads
 
 
-def test_a_reader_beside_a_live_writer_sees_what_is_committed_and_changes_nothing(
-    catalog: Catalog, tmp_path: Path
-) -> None:
+def test_a_reader_beside_a_writer_sees_committed_rows_and_changes_nothing(catalog: Catalog, tmp_path: Path) -> None:
     fill(catalog)
     before = (tmp_path / "catalog.sqlite").read_bytes()
     with reopened(tmp_path, read_only=True) as reader:
@@ -229,9 +227,7 @@ def test_an_unreadable_file_is_unavailable(public_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("directory_mode", [0o555, 0o777])
-def test_a_file_that_cannot_be_written_is_refused_to_a_writer_and_open_to_a_reader(
-    directory_mode: int, public_dir: Path
-) -> None:
+def test_a_read_only_file_is_refused_to_a_writer_and_open_to_a_reader(directory_mode: int, public_dir: Path) -> None:
     (public_dir / "catalog.sqlite").chmod(0o444)
     public_dir.chmod(directory_mode)
     said = as_nobody(OPEN.format(""), public_dir)
@@ -250,7 +246,7 @@ def test_a_directory_that_cannot_be_written_gets_no_catalog(public_dir: Path) ->
     assert "Permission denied" in said
 
 
-def test_a_closed_catalog_says_so_and_closing_twice_is_harmless(catalog: Catalog) -> None:
+def test_a_closed_catalog_says_so_and_may_be_closed_twice(catalog: Catalog) -> None:
     config = catalog.config
     catalog.close()
     catalog.close()
@@ -294,7 +290,7 @@ def test_many_threads_declare_at_once_and_every_id_is_given_once(catalog: Catalo
     assert {row.id for row, _ in results} == {row.id for row in catalog.queues()}
 
 
-def test_reading_asks_the_database_nothing(catalog: Catalog) -> None:
+def test_reading_sends_no_query_to_the_database(catalog: Catalog) -> None:
     fill(catalog)
     asked: list[str] = []
     sa.event.listen(catalog._engine, "before_cursor_execute", lambda *event: asked.append(event[2]))
@@ -318,7 +314,7 @@ def test_importing_the_module_imports_no_database() -> None:
 # ---- A server
 
 
-def test_options_that_cannot_work_are_refused_before_anything_is_touched(tmp_path: Path) -> None:
+def test_impossible_options_are_refused_before_anything_is_touched(tmp_path: Path) -> None:
     for options in (
         {"schema": "shared"},
         {"connect": "no url"},

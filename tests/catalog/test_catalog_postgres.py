@@ -1,4 +1,4 @@
-"""The catalog on a real PostgreSQL server: apart from its neighbours, and right whatever becomes of the connection."""
+"""The catalog on a real PostgreSQL server: separate from other stores, and correct after a loss of the connection."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def shared_server() -> Iterator[Server]:
 
 @pytest.fixture
 def server(shared_server: Server) -> Server:
-    """A server that runs, whatever the test before did to it."""
+    """A running server, whatever the previous test did to it."""
     if shared_server.process is None:
         shared_server.start()
     return shared_server
@@ -56,7 +56,7 @@ def wire(server: Server) -> Iterator[Wire]:
 
 @pytest.fixture
 def place(server: Server) -> dict[str, Any]:
-    """What names a schema that nobody has used yet."""
+    """The options for an unused schema."""
     return {"connect": server.url(), "schema": f"s{next(_numbers)}", "store_uuid": UUID}
 
 
@@ -76,7 +76,7 @@ def on_server(directory: Path, place: dict[str, Any]) -> tuple[object, ...]:
 # ---- What was committed is there
 
 
-def test_a_server_keeps_what_a_file_keeps(tmp_path: Path, place: dict[str, Any]) -> None:
+def test_a_catalog_on_a_server_stores_the_same_rows_as_a_file(tmp_path: Path, place: dict[str, Any]) -> None:
     with pytest.raises(CatalogMismatch, match="empty"):
         Catalog.open(tmp_path, **place)
     with (
@@ -92,13 +92,13 @@ def test_a_server_keeps_what_a_file_keeps(tmp_path: Path, place: dict[str, Any])
             assert on_server(tmp_path, place) == everything(there) == everything(here)
 
 
-def test_a_commit_waits_for_the_disk_though_the_servers_own_setting_is_not_to(server: Server, catalog: Catalog) -> None:
+def test_a_commit_waits_for_the_disk_whatever_the_servers_setting(server: Server, catalog: Catalog) -> None:
     assert server.value("SHOW synchronous_commit") == "off"
     with catalog._transaction() as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
 
 
-def test_what_any_encoding_holds_comes_back(tmp_path: Path, catalog: Catalog, place: dict[str, Any]) -> None:
+def test_text_of_any_encoding_is_returned_unchanged(tmp_path: Path, catalog: Catalog, place: dict[str, Any]) -> None:
     name = "ä" * 127 + "\n"
     catalog.declare_queue(name, arguments={"日本": "\0\ud800"})
     catalog.config["ключ"] = "'; DROP SCHEMA public; --%s :name"
@@ -115,7 +115,7 @@ def test_two_stores_cannot_have_one_schema(tmp_path: Path, catalog: Catalog, pla
 
 
 def made_at_once(directory: Path, place: dict[str, Any], stores: int) -> list[object]:
-    """What became of so many stores that all make their catalog there: their number, or the error's type."""
+    """Several stores create a catalog there at the same time; the result of each: its number, or the error's type."""
     ready = threading.Barrier(stores)
     became: list[object] = []
 
@@ -135,7 +135,9 @@ def made_at_once(directory: Path, place: dict[str, Any], stores: int) -> list[ob
     return became
 
 
-def test_of_stores_that_make_one_schema_at_the_same_time_one_gets_it(tmp_path: Path, place: dict[str, Any]) -> None:
+def test_one_of_several_stores_that_create_a_schema_at_the_same_time_gets_it(
+    tmp_path: Path, place: dict[str, Any]
+) -> None:
     for attempt in range(5):
         where = {**place, "schema": f"{place['schema']}_{attempt}"}
         became = made_at_once(tmp_path, where, 4)
@@ -157,7 +159,7 @@ def test_a_schema_with_other_tables_is_refused_and_not_touched(
     assert server.value(f"SELECT count(*) FROM pg_tables WHERE schemaname = '{schema}'") == 1
 
 
-def test_a_reader_sees_all_tables_of_one_moment(tmp_path: Path, catalog: Catalog, place: dict[str, Any]) -> None:
+def test_a_reader_sees_all_tables_at_one_moment(tmp_path: Path, catalog: Catalog, place: dict[str, Any]) -> None:
     before = everything(catalog)
     slipped_in: list[object] = []
 
@@ -177,7 +179,7 @@ def test_a_reader_sees_all_tables_of_one_moment(tmp_path: Path, catalog: Catalog
     assert on_server(tmp_path, place) == everything(catalog) != before
 
 
-def test_whoever_writes_second_is_refused_for_good(tmp_path: Path, catalog: Catalog, place: dict[str, Any]) -> None:
+def test_the_second_writer_is_refused_for_ever(tmp_path: Path, catalog: Catalog, place: dict[str, Any]) -> None:
     with closing(Catalog.open(tmp_path, **place)) as second:
         assert second.declare_queue("from the second")[0].id == 3
         for _ in range(2):
@@ -189,7 +191,7 @@ def test_whoever_writes_second_is_refused_for_good(tmp_path: Path, catalog: Cata
 # ---- Connections that break
 
 
-def test_a_dropped_connection_is_made_anew_without_a_word(server: Server, catalog: Catalog) -> None:
+def test_a_dropped_connection_is_restored_silently(server: Server, catalog: Catalog) -> None:
     for number in range(3):
         server.drop_sessions()
         catalog.declare_queue(f"after {number}")
@@ -229,7 +231,7 @@ def test_wherever_the_connection_breaks_nothing_is_changed_and_the_next_try_work
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("how", ["before", "behind"])
-def test_after_a_commit_without_an_answer_the_next_change_knows_what_became_of_it(
+def test_after_a_commit_without_an_answer_the_next_change_finds_its_outcome(
     change: str, how: str, wire: Wire, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, place: dict[str, Any]
 ) -> None:
     with closing(Catalog.create(tmp_path, **{**place, "connect": wire.url()})) as catalog:
@@ -253,7 +255,7 @@ def test_after_a_commit_without_an_answer_the_next_change_knows_what_became_of_i
 
 
 @pytest.mark.parametrize("next_step", ["change", "open"])
-def test_a_commit_still_under_way_on_the_server_is_waited_for(
+def test_a_commit_in_progress_on_the_server_is_awaited(
     next_step: str, server: Server, wire: Wire, tmp_path: Path, place: dict[str, Any]
 ) -> None:
     with closing(Catalog.create(tmp_path, **{**place, "connect": wire.url()})) as catalog:
@@ -282,7 +284,7 @@ def test_a_commit_still_under_way_on_the_server_is_waited_for(
         assert found == [["dead", "afterwards"]]
 
 
-def test_a_server_that_is_killed_and_comes_back_has_everything_and_the_catalog_goes_on(
+def test_after_a_kill_and_restart_of_the_server_the_catalog_has_everything_and_works(
     server: Server, catalog: Catalog, tmp_path: Path, place: dict[str, Any]
 ) -> None:
     before = everything(catalog)
@@ -296,7 +298,7 @@ def test_a_server_that_is_killed_and_comes_back_has_everything_and_the_catalog_g
     assert on_server(tmp_path, place) == everything(catalog)
 
 
-def test_a_lock_that_stays_is_unavailable(server: Server, tmp_path: Path, place: dict[str, Any]) -> None:
+def test_a_permanent_lock_is_unavailable(server: Server, tmp_path: Path, place: dict[str, Any]) -> None:
     with closing(Catalog.create(tmp_path, **place, timeout_s=2)) as catalog, server.session() as other:
         with other.transaction():
             other.execute(f"LOCK TABLE {place['schema']}.store")
@@ -321,12 +323,12 @@ def test_a_timeout_in_the_url_stands(setting: str, server: Server, tmp_path: Pat
 
 @pytest.fixture
 def frozen(server: Server) -> Iterator[Callable[[], None]]:
-    """Stops every process of the server when called; they go on behind the test."""
+    """Suspends every process of the server when called; they are resumed after the test."""
     yield server.freeze
     server.thaw()
 
 
-def test_a_server_that_answers_nothing_is_unavailable_and_nothing_is_changed(
+def test_a_silent_server_is_unavailable_and_nothing_is_changed(
     server: Server, tmp_path: Path, place: dict[str, Any], frozen: Callable[[], None]
 ) -> None:
     with closing(Catalog.create(tmp_path, **place, timeout_s=2)) as catalog:
@@ -382,7 +384,7 @@ def test_a_forked_child_does_not_disturb_the_parents_session(
 
 
 def refused(kind: type[StoreError], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, **where: Any) -> str:
-    """Neither made nor opened; what was said, in which no secret stands, nor in what led to it, nor in a log."""
+    """Check that it is neither created nor opened; the error, after a check that neither it nor a log has a secret."""
     said = ""
     with caplog.at_level(logging.DEBUG):
         for start in (Catalog.create, Catalog.open):
@@ -411,14 +413,12 @@ def test_a_wrong_password_role_or_database_is_unavailable(
         assert "see to the server" in said
 
 
-def test_a_server_that_is_not_there_is_unavailable(
-    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_server_is_unavailable(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for query in ({"host": str(tmp_path)}, {"host": "127.0.0.1", "port": "1"}, {"host": "nobody.invalid"}):
         refused(CatalogUnavailable, "cannot be reached", tmp_path, caplog, connect=server.url(**query))
 
 
-def test_a_url_that_cannot_work_is_refused(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_url_is_refused(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for url in ("hidden", "postgresql://me:hidden@host:port/db", "", "mysql://me:hidden@host/db"):
         refused(OptionError, "connect", tmp_path, caplog, connect=url)
     refused(CatalogError, "invalid connection option", tmp_path, caplog, connect=server.url(nonsense="1"))
@@ -427,12 +427,12 @@ def test_a_url_that_cannot_work_is_refused(server: Server, tmp_path: Path, caplo
 
 
 def grant(server: Server, role: str, *statements: str) -> str:
-    """A role that may only what is said; its URL."""
+    """A role with exactly these rights; its URL."""
     server.run(f"DROP ROLE IF EXISTS {role}", f"CREATE ROLE {role} LOGIN PASSWORD 's3cret'", *statements)
     return server.url(role, "s3cret")
 
 
-def test_a_role_without_rights_is_told_so(
+def test_a_role_without_rights_gets_a_clear_error(
     server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture, place: dict[str, Any]
 ) -> None:
     stranger = grant(server, f"stranger_{place['schema']}")
@@ -445,7 +445,7 @@ def test_a_role_without_rights_is_told_so(
 
 
 @pytest.mark.parametrize("how", ["grants", "setting"])
-def test_a_role_that_may_only_read_reads_and_cannot_open_for_writing(
+def test_a_read_only_role_can_read_and_cannot_open_for_writing(
     how: str, server: Server, catalog: Catalog, tmp_path: Path, place: dict[str, Any]
 ) -> None:
     schema, role = place["schema"], f"reader_{place['schema']}"
@@ -467,7 +467,7 @@ def test_a_role_that_may_only_read_reads_and_cannot_open_for_writing(
     catalog.declare_queue("the writer goes on")
 
 
-def test_tables_that_go_away_are_one_sentence(server: Server, catalog: Catalog, place: dict[str, Any]) -> None:
+def test_dropped_tables_are_one_sentence(server: Server, catalog: Catalog, place: dict[str, Any]) -> None:
     before = everything(catalog)
     server.run(f"DROP SCHEMA {place['schema']} CASCADE")
     for _ in range(2):
@@ -477,7 +477,7 @@ def test_tables_that_go_away_are_one_sentence(server: Server, catalog: Catalog, 
     assert everything(catalog) == before
 
 
-def test_losing_the_server_prints_nothing_of_the_drivers_own(
+def test_losing_the_server_prints_no_output_of_the_driver(
     server: Server, tmp_path: Path, place: dict[str, Any]
 ) -> None:
     code = (

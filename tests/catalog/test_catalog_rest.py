@@ -1,4 +1,4 @@
-"""Reading the catalog of a store that nobody has open: in its place or from a copy, and nothing is left behind."""
+"""Reading the catalog of a closed store: in place or from a copy, without leaving files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def closed(open_store: Open, store_dir: Path) -> Path:
-    """A store that was closed in good order, with two queues."""
+    """A store with two queues that was closed in order."""
     with open_store() as store:
         store.declare_queue("a")
         store.declare_queue("b")
@@ -36,7 +36,7 @@ def closed(open_store: Open, store_dir: Path) -> Path:
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory for temporary files, of this test alone."""
+    """A directory for temporary files, for this test only."""
     made = tmp_path / "scratch"
     made.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(made))
@@ -44,7 +44,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def leave_unwritten_changes(store_dir: Path) -> None:
-    """As a crash leaves the catalog: a row stands in the write-ahead log only."""
+    """The catalog as a crash leaves it: one row is only in the write-ahead log."""
     file = store_dir / FILE_NAME
     with closing(sqlite3.connect(file, isolation_level=None)) as database:
         database.execute("PRAGMA journal_mode=WAL")
@@ -63,7 +63,7 @@ def files(directory: Path) -> dict[str, tuple[int, int]]:
     return {path.name: (path.stat().st_mtime_ns, path.stat().st_size) for path in directory.iterdir()}
 
 
-def test_a_catalog_at_rest_is_read_in_its_place_and_never_copied(
+def test_a_closed_catalog_is_read_in_place_and_never_copied(
     closed: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
@@ -77,9 +77,7 @@ def test_a_catalog_at_rest_is_read_in_its_place_and_never_copied(
     assert list(scratch.iterdir()) == []
 
 
-def test_changes_that_a_crash_left_beside_the_catalog_are_read_from_a_copy_that_goes(
-    closed: Path, scratch: Path
-) -> None:
+def test_changes_that_a_crash_left_in_the_wal_are_read_from_a_temporary_copy(closed: Path, scratch: Path) -> None:
     leave_unwritten_changes(closed)
     before = files(closed)
     assert queues(closed) == ["a", "renamed"]
@@ -87,7 +85,7 @@ def test_changes_that_a_crash_left_beside_the_catalog_are_read_from_a_copy_that_
     assert list(scratch.iterdir()) == []
 
 
-def test_a_catalog_that_is_too_large_to_be_copied_is_a_plain_error(
+def test_a_catalog_too_large_to_copy_is_a_plain_error(
     closed: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave_unwritten_changes(closed)
@@ -97,7 +95,7 @@ def test_a_catalog_that_is_too_large_to_be_copied_is_a_plain_error(
     assert list(scratch.iterdir()) == []
 
 
-def test_the_copy_of_a_process_that_was_killed_goes_with_the_next_one(
+def test_the_copy_of_a_killed_process_is_removed_by_the_next_one(
     closed: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave_unwritten_changes(closed)

@@ -1,4 +1,4 @@
-"""A store whose catalog is on a PostgreSQL server: messages go on whatever becomes of it, and nothing is half-done."""
+"""A store whose catalog is on a PostgreSQL server: messages do not depend on the server, and changes are atomic."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def shared_server() -> Iterator[Server]:
 
 @pytest.fixture
 def server(shared_server: Server) -> Server:
-    """A server that runs, whatever the test before did to it."""
+    """A running server, whatever the previous test did to it."""
     if shared_server.process is None:
         shared_server.start()
     return shared_server
@@ -56,7 +56,7 @@ def wire(server: Server) -> Iterator[Wire]:
 
 @pytest.fixture
 def place(server: Server) -> dict[str, str]:
-    """What names a schema that nobody has used yet."""
+    """The options for an unused schema."""
     return {"connect": server.url(), "catalog": f"s{next(_numbers)}"}
 
 
@@ -71,7 +71,7 @@ def rows(path: Path, place: dict[str, str]) -> list[str]:
 # ---- Stores on one server
 
 
-def test_a_store_with_its_catalog_on_a_server_is_a_store_like_any_other(
+def test_a_store_with_its_catalog_on_a_server_works_like_any_other(
     open_store: Open, store_dir: Path, place: dict[str, str]
 ) -> None:
     with open_store(**place) as store:
@@ -90,7 +90,7 @@ def test_a_store_with_its_catalog_on_a_server_is_a_store_like_any_other(
         assert dict(store.config) == {"colour": "blue"}
 
 
-def test_stores_on_one_server_at_the_same_time_are_apart(tmp_path: Path, open_store: Open, server: Server) -> None:
+def test_stores_on_one_server_are_independent(tmp_path: Path, open_store: Open, server: Server) -> None:
     stores = [open_store(tmp_path / str(n), connect=server.url(), catalog=f"apart_{n}") for n in range(4)]
 
     def use(number: int) -> None:
@@ -143,7 +143,7 @@ def test_a_store_is_not_opened_without_the_catalog_that_it_was_made_with(
 # ---- The server goes and comes back
 
 
-def test_messages_go_on_while_the_server_is_away_and_names_as_soon_as_it_is_back(
+def test_messages_work_while_the_server_is_away_and_changes_as_soon_as_it_is_back(
     open_store: Open, server: Server, place: dict[str, str]
 ) -> None:
     store = open_store(**place)
@@ -178,7 +178,7 @@ def test_messages_go_on_while_the_server_is_away_and_names_as_soon_as_it_is_back
 
 
 @pytest.mark.parametrize("moment", ["before_cursor_execute", "commit"])
-def test_what_exists_is_answered_from_memory_while_another_threads_change_hangs(
+def test_existing_queues_are_found_in_memory_while_another_threads_change_hangs(
     moment: str, open_store: Open, place: dict[str, str]
 ) -> None:
     store = open_store(**place)
@@ -210,7 +210,7 @@ def test_what_exists_is_answered_from_memory_while_another_threads_change_hangs(
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_nothing_is_put_on_a_queue_whose_deletion_got_no_answer_until_that_is_known(
+def test_a_queue_whose_deletion_got_no_answer_refuses_messages_until_the_outcome_is_known(
     committed: bool, open_store: Open, server: Server, wire: Wire, place: dict[str, str]
 ) -> None:
     store = open_store(**{**place, "connect": wire.url()})
@@ -245,7 +245,7 @@ def test_nothing_is_put_on_a_queue_whose_deletion_got_no_answer_until_that_is_kn
 
 @pytest.mark.parametrize("committed", [False, True])
 @pytest.mark.parametrize("looked_for", ["queue", "queues", "declare_queue"])
-def test_a_queue_whose_declaration_got_no_answer_is_there_if_the_server_has_it(
+def test_a_queue_whose_declaration_got_no_answer_exists_if_the_server_has_it(
     looked_for: str, committed: bool, open_store: Open, store_dir: Path, wire: Wire, place: dict[str, str]
 ) -> None:
     store = open_store(**{**place, "connect": wire.url()})
@@ -315,7 +315,7 @@ def test_a_deletion_without_an_answer_is_finished_by_the_next_open_if_the_proces
             assert contents(store.queue("kept")) == [b"on both"]
 
 
-def test_a_killed_process_leaves_what_it_declared_and_published(
+def test_declarations_and_messages_of_a_killed_process_survive(
     open_store: Open, store_dir: Path, place: dict[str, str]
 ) -> None:
     code = (
@@ -403,7 +403,7 @@ def test_commands_that_change_something_find_the_catalog_too(
         assert contents(store.queue("orders")) == [b"two"]
 
 
-def test_a_catalog_on_a_server_is_repaired_there_and_a_dry_run_takes_its_changes_back(
+def test_a_catalog_on_a_server_is_repaired_there_and_a_dry_run_rolls_back(
     open_store: Open,
     store_dir: Path,
     place: dict[str, str],
@@ -474,7 +474,7 @@ def test_the_broker_serves_a_store_whose_catalog_is_on_a_server_through_kills_of
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 3601, "10", True, None, float("nan")])
-def test_a_catalog_timeout_that_cannot_be_is_refused(wrong: object, open_store: Open, store_dir: Path) -> None:
+def test_an_impossible_catalog_timeout_is_refused(wrong: object, open_store: Open, store_dir: Path) -> None:
     with pytest.raises(OptionError, match="catalog_timeout is seconds, above 0"):
         open_store(catalog_timeout=wrong)
     assert not store_dir.exists()

@@ -1,4 +1,4 @@
-"""An export has every row once, over any number of runs, beside whatever the store does meanwhile."""
+"""An export has every row exactly once, over any number of runs, while the store works."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Rows = list[dict[str, Any]]
 
 
 def rows_of(target: Path, dataset: str) -> Rows:
-    """All rows of a dataset as they stand in the files that the manifest names."""
+    """All rows of a dataset, from the files that the manifest names."""
     rows: Rows = []
     for file in manifest_of(target).of(dataset):
         table = pq.read_table(target / file.path, partitioning=None)
@@ -58,7 +58,7 @@ def rows_of(target: Path, dataset: str) -> Rows:
 
 
 def nameless(rows: Rows) -> Rows:
-    """Without the names of queues, which are those of the moment of the export."""
+    """The rows without names of queues, which depend on the time of the export."""
     made = []
     for row in rows:
         kept = {name: value for name, value in row.items() if name not in ("queue", "state")}
@@ -110,7 +110,7 @@ def test_runs_between_epochs_have_every_row_of_records_and_messages_once_and_rig
     assert verify(target).problems == ()
 
 
-def test_files_have_the_columns_of_the_schema_and_say_what_they_are(store_dir: Path, tmp_path: Path) -> None:
+def test_files_have_the_columns_of_the_schema_and_describe_themselves(store_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     export(store_dir, target)
     wanted = {"records": schema(), "messages": message_schema(), "open": open_schema()}
@@ -138,7 +138,7 @@ def test_files_have_the_columns_of_the_schema_and_say_what_they_are(store_dir: P
                 assert "RLE_DICTIONARY" in column.encodings
 
 
-def test_bodies_are_there_only_if_asked_for_and_cut(store_dir: Path, tmp_path: Path) -> None:
+def test_bodies_are_exported_only_on_request_and_cut(store_dir: Path, tmp_path: Path) -> None:
     export(store_dir, tmp_path / "with", body=5)
     starts = [row for row in rows_of(tmp_path / "with", "records") if row["type"] == "MESSAGE_START"]
     assert starts
@@ -206,7 +206,7 @@ def test_rows_are_cut_into_files_by_day_and_number_and_never_within_an_lsn(tmp_p
 # ---- Beside a writer
 
 
-def test_beside_a_writer_what_was_not_exported_yet_is_held_and_let_go_of_when_it_was(tmp_path: Path) -> None:
+def test_beside_a_writer_records_are_held_until_they_are_exported(tmp_path: Path) -> None:
     path, target = tmp_path / "store", tmp_path / "target"
     wanted = 0
     with logstore.open(path, segment_size=SEGMENT) as store, hold_for(path, target) as held:
@@ -245,7 +245,7 @@ def test_one_run_beside_a_writer_takes_a_hold_of_its_own_and_leaves_none(
     assert seen == [["honoured"]]
 
 
-def test_what_was_lost_before_it_was_exported_is_told_and_a_gap_is_gone_on_behind_only_if_allowed(
+def test_records_lost_before_their_export_are_reported_and_a_gap_is_skipped_only_if_allowed(
     tmp_path: Path,
 ) -> None:
     path, target = tmp_path / "store", tmp_path / "target"
@@ -278,7 +278,7 @@ def test_what_was_lost_before_it_was_exported_is_told_and_a_gap_is_gone_on_behin
     assert export(path, target).files == 0
 
 
-def test_a_restart_and_recycling_of_what_was_exported_are_no_gap(tmp_path: Path) -> None:
+def test_a_restart_and_recycling_of_exported_records_are_not_a_gap(tmp_path: Path) -> None:
     path, target = tmp_path / "store", tmp_path / "target"
     with logstore.open(path, segment_size=SEGMENT) as store:
         store.publish(store.declare_queue("other"), b"stays")
@@ -293,7 +293,7 @@ def test_a_restart_and_recycling_of_what_was_exported_are_no_gap(tmp_path: Path)
     assert len({row["lsn"] for row in rows_of(target, "records")}) == len(rows_of(target, "records"))
 
 
-def test_a_writer_that_comes_while_a_closed_store_is_exported_takes_no_row_away_unnoticed(
+def test_a_writer_that_starts_during_the_export_of_a_closed_store_loses_no_row_silently(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, target = tmp_path / "store", tmp_path / "target"
@@ -338,9 +338,7 @@ def test_a_writer_that_comes_while_a_closed_store_is_exported_takes_no_row_away_
 # ---- What is refused
 
 
-def test_what_cannot_be_exported_or_exported_to_is_told_before_anything_is_made(
-    store_dir: Path, tmp_path: Path
-) -> None:
+def test_an_impossible_source_or_target_is_refused_before_anything_is_written(store_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     with pytest.raises(NotAStore):
         export(tmp_path, target)
@@ -364,7 +362,7 @@ def test_what_cannot_be_exported_or_exported_to_is_told_before_anything_is_made(
     assert not (target / "records").exists()
 
 
-def test_a_new_target_may_begin_later_and_then_goes_on_from_there(store_dir: Path, tmp_path: Path) -> None:
+def test_a_new_target_may_begin_at_a_later_lsn_and_continues_from_there(store_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     lsns = [row["lsn"] for row in record_rows(store_dir)]
     export(store_dir, target, start_lsn=lsns[7])
@@ -481,7 +479,7 @@ def test_a_target_that_lacks_a_file_or_its_manifest_is_refused_and_no_row_is_dou
     assert list_holds(store_dir) == []
 
 
-def test_a_backup_that_took_the_place_of_its_store_and_went_on_is_noticed(tmp_path: Path) -> None:
+def test_a_backup_used_in_place_of_its_store_is_detected(tmp_path: Path) -> None:
     path, target, backup = tmp_path / "store", tmp_path / "target", tmp_path / "backup"
     with logstore.open(path, segment_size=SEGMENT) as store:
         store.publish(store.declare_queue("orders"), b"before")
@@ -507,7 +505,7 @@ def test_a_backup_that_took_the_place_of_its_store_and_went_on_is_noticed(tmp_pa
     assert export(path, target).records > 60  # and the store itself goes on
 
 
-def test_two_exports_to_one_target_are_one_too_many(store_dir: Path, tmp_path: Path) -> None:
+def test_a_second_export_to_the_same_target_is_refused(store_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     with Target(target), pytest.raises(ExportLocked, match="wait"):
         export(store_dir, target)
@@ -534,7 +532,7 @@ def test_a_damaged_manifest_or_open_set_is_refused_and_nothing_is_written(store_
         export(store_dir, target)
 
 
-def test_any_byte_of_a_manifest_that_is_wrong_is_noticed_and_what_it_says_leads_nowhere_else(
+def test_any_wrong_byte_of_a_manifest_is_detected_and_its_paths_stay_in_the_target(
     store_dir: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "target"
@@ -581,7 +579,7 @@ def test_units_are_whole_segments_and_the_same_from_any_border_between_them() ->
     assert export_plan.chunks([], segments) == []
 
 
-def test_a_long_run_is_made_to_count_in_chunks_and_comes_to_the_same_rows(
+def test_a_long_run_is_exported_in_chunks_and_gives_the_same_rows(
     store_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export(store_dir, tmp_path / "one", file_bytes=SEGMENT)
@@ -597,7 +595,7 @@ def test_a_long_run_is_made_to_count_in_chunks_and_comes_to_the_same_rows(
     assert report.messages == len(rows_of(tmp_path / "two", "messages"))
 
 
-def test_without_pyarrow_it_says_which_extra_to_install(store_dir: Path, tmp_path: Path) -> None:
+def test_without_pyarrow_the_error_names_the_extra(store_dir: Path, tmp_path: Path) -> None:
     code = "import sys; sys.modules['pyarrow'] = None; from logstore.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "export", store_dir, tmp_path / "target"],

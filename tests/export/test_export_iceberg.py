@@ -60,9 +60,7 @@ def test_each_run_adds_its_files_and_a_run_with_nothing_new_adds_none(
     assert caplog.messages == []
 
 
-def test_what_a_run_left_out_because_it_was_killed_the_next_one_registers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_a_killed_run_are_registered_by_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, target, place = tmp_path / "store", tmp_path / "target", tmp_path / "iceberg"
     work(path)
     export(path, target, iceberg=place)
@@ -101,7 +99,7 @@ def test_an_export_made_before_is_registered_whole_and_a_filter_on_time_reads_by
     assert list(table.scan(row_filter="end_time < '2001-01-01T00:00:00+00:00'").plan_files()) == []
 
 
-def test_the_tables_of_one_export_are_not_given_to_another(tmp_path: Path) -> None:
+def test_tables_of_one_export_are_refused_for_another(tmp_path: Path) -> None:
     path, place = tmp_path / "store", tmp_path / "iceberg"
     work(path)
     export(path, tmp_path / "one", iceberg=place)

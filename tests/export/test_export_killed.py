@@ -1,7 +1,7 @@
-"""An export that is killed at any step, or refused anything by the system, loses no row and doubles none.
+"""An export that is killed at any step, or in which any system call fails, neither loses nor doubles a row.
 
-The steps are the calls that change what is on the disk. After each, the next run must come to the very bytes of an
-export that nothing happened to: so no row is missing, and none is there twice.
+The steps are the calls that change the disk. After a kill at each, the next run must give the same bytes as an
+undisturbed export, so no row is missing or doubled.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CHANGING = ("open", "write", "fsync", "rename", "mkdir", "unlink")
 
 
 class Case:
-    """A store that was exported and went on since, and what comes of exporting it again."""
+    """A store that has worked since its export, and the expected result of the next export."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -62,7 +62,7 @@ class Case:
         export(self.store, self.target, file_bytes=SEGMENT)
 
     def check(self) -> None:
-        """What any reader sees of the datasets at this moment is no half of a file, and the next run mends the rest."""
+        """Check that readers now find no incomplete file, and that the next run completes the export."""
         for path in self.target.glob("**/*.parquet"):
             name = path.relative_to(self.target).as_posix()
             before = self.before / name
@@ -84,7 +84,7 @@ def case() -> Iterator[Case]:
 
 
 class Steps:
-    """Counts the calls that change the disk, and does something else instead of one of them."""
+    """Counts the calls that change the disk, and replaces one of them."""
 
     def __init__(self, target: Path, number: int, instead: Callable[[str, tuple[Any, ...]], object]) -> None:
         self.target, self.number, self.instead = str(target), number, instead
@@ -111,7 +111,7 @@ class Steps:
         return call
 
     def changes(self, name: str, arguments: tuple[Any, ...]) -> bool:
-        """Of the target only, and an open only if it makes a file."""
+        """Only calls on the target, and an open only if it makes a file."""
         if name == "open":
             return str(arguments[0]).startswith(self.target) and bool(arguments[1] & os.O_CREAT)
         if name in ("write", "fsync"):
@@ -120,7 +120,7 @@ class Steps:
 
 
 def die(name: str, arguments: tuple[Any, ...]) -> None:
-    """Of a write, half of it reaches the file."""
+    """Only half of a write reaches the file."""
     if name == "write":
         os.pwrite(arguments[0], arguments[1][: len(arguments[1]) // 2], os.lseek(arguments[0], 0, os.SEEK_CUR))
     os.kill(os.getpid(), signal.SIGKILL)
@@ -152,7 +152,7 @@ def export_and_die(case: Case, number: int) -> None:
         case.export()
 
 
-def test_killed_at_every_step_the_next_run_comes_to_the_same_bytes(case: Case) -> None:
+def test_after_a_kill_at_any_step_the_next_run_gives_the_same_bytes(case: Case) -> None:
     number, seen = 0, set()
     while True:
         number += 1
@@ -168,7 +168,7 @@ def test_killed_at_every_step_the_next_run_comes_to_the_same_bytes(case: Case) -
     assert seen >= {(False, False), (False, True), (True, True)}
 
 
-def test_killed_while_it_carries_on_what_was_killed_it_is_carried_on_again(case: Case) -> None:
+def test_a_run_killed_while_it_completes_a_killed_run_is_completed_by_the_next(case: Case) -> None:
     case.begin()
     with Steps(case.target, 0, die) as steps:
         case.export()
@@ -182,7 +182,7 @@ def test_killed_while_it_carries_on_what_was_killed_it_is_carried_on_again(case:
     assert again > 5
 
 
-def test_killed_at_its_first_run_it_begins_anew(case: Case) -> None:
+def test_an_export_killed_in_its_first_run_starts_again(case: Case) -> None:
     for number in (1, 2, 3, 5, 8, 13, 21, 30, 34, 38):
         shutil.rmtree(case.target)
         assert killed(export_and_die, case, number)
@@ -193,7 +193,7 @@ def test_killed_at_its_first_run_it_begins_anew(case: Case) -> None:
         assert contents(case.target) == found
 
 
-def test_refused_at_any_step_it_says_so_and_the_next_run_comes_to_the_same_bytes(case: Case) -> None:
+def test_after_a_failed_call_at_any_step_the_next_run_gives_the_same_bytes(case: Case) -> None:
     def refuse(name: str, _: tuple[Any, ...]) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -216,7 +216,7 @@ def test_refused_at_any_step_it_says_so_and_the_next_run_comes_to_the_same_bytes
 
 
 class Journal(Steps):
-    """Writes down every call that changes the disk, and what it was about, within the target."""
+    """Records every call that changes the disk within the target, with its file."""
 
     def __init__(self, target: Path) -> None:
         super().__init__(target, 0, die)
@@ -237,12 +237,12 @@ class Journal(Steps):
         return call
 
     def last(self, name: str, about: str, before: int) -> int:
-        """Where such a call was last made before that one; -1 if nowhere."""
+        """The position of the last such call before that one; -1 if there is none."""
         return max((at for at in range(before) if self.calls[at] == (name, about)), default=-1)
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_everything_is_forced_in_the_order_in_which_a_power_failure_asks_for_it(case: Case, first: bool) -> None:
+def test_everything_is_forced_in_the_order_that_a_power_failure_requires(case: Case, first: bool) -> None:
     case.begin()
     if first:
         shutil.rmtree(case.target)

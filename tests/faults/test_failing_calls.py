@@ -1,7 +1,7 @@
-"""What the system refuses ends every piece of the library in a typed error, and every command in plain words.
+"""A failed system call ends every operation of the library with a typed error, and every command with a plain message.
 
-Each case lets one call fail, of all that the package makes from Python about the store and what it writes: with EIO,
-ESTALE, EDQUOT, EROFS and ENODEV in turn. Of the core's own calls csrc/tests/proof/sweeps.c shows the same.
+Each case fails one call of those that the package makes from Python for the store and its output files, with EIO,
+ESTALE, EDQUOT, EROFS and ENODEV in turn. csrc/tests/proof/sweeps.c does the same for the core's calls.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-TRIED_MOST = 40  # calls of one piece of work, evenly chosen
+TRIED_MOST = 40  # calls of one operation, evenly chosen
 
 
 class Case:
-    """A store beside an export of what it was, and what is done with them."""
+    """A store, an older export of it, and the operations on them."""
 
     def __init__(self, place: Path) -> None:
         self.template, self.place = place / "template", place / "case"
@@ -108,7 +108,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 
 def tell(failed: str, code: int, said: str) -> bool:
-    """Whether these words give the reason, and the file or, of one with a name for the moment, where it was made."""
+    """Whether this text has the reason and the file, or for a temporary file its directory."""
     path = failed.split(" ", 1)[1]
     if code == errno.EDQUOT and "full" in said:
         return True
@@ -117,7 +117,7 @@ def tell(failed: str, code: int, said: str) -> bool:
 
 
 def each_failing(case: Case, work: Callable[[], object]) -> Iterator[tuple[FailingCalls, object, BaseException | None]]:
-    """The work once for each call, which fails: what it gave, or raised."""
+    """Run the operation once for each call, which fails; yields the results or errors."""
     case.begin()
     with FailingCalls(case.place) as whole:
         work()
@@ -136,7 +136,7 @@ def each_failing(case: Case, work: Callable[[], object]) -> Iterator[tuple[Faili
 
 
 @pytest.mark.parametrize("name", LIBRARY)
-def test_a_call_that_fails_is_a_typed_error_that_gives_reason_and_file(case: Case, name: str) -> None:
+def test_a_failed_call_is_a_typed_error_with_reason_and_file(case: Case, name: str) -> None:
     tried, wrong = 0, []
     for failing, _, raised in each_failing(case, lambda: LIBRARY[name](case)):
         tried += 1
@@ -158,7 +158,7 @@ def run(case: Case, words: tuple[str, ...]) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_call_that_fails_ends_a_command_in_plain_words(case: Case, name: str) -> None:
+def test_a_failed_call_ends_a_command_with_a_plain_message(case: Case, name: str) -> None:
     wrong = []
     words = tuple(str(case.place / one) if one in NAMES else one for one in COMMANDS[name])
     for failing, given, raised in each_failing(case, lambda: run(case, words)):
@@ -174,7 +174,7 @@ def test_a_call_that_fails_ends_a_command_in_plain_words(case: Case, name: str) 
 NAMES = {"store", "copy", "saved", "exported", "page.html"}
 
 
-def test_the_case_itself_notices_an_error_that_has_no_type_or_no_name(case: Case) -> None:
+def test_the_check_detects_an_error_without_a_type_or_a_file(case: Case) -> None:
     def careless() -> Any:
         with open(case.store / "META", "rb") as file:
             os.fstat(file.fileno())

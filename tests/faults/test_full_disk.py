@@ -1,6 +1,6 @@
-"""A disk that is really full: whatever is in can get out, and whatever is promised can be kept.
+"""A full disk: every message can be dequeued, and every promise is kept.
 
-The file system is a small tmpfs with the log and the catalog on it, and a ballast file takes what the store has left.
+The file system is a small tmpfs with the log and the catalog on it; a ballast file uses up the rest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def small_disk(mounted_disk: Callable[[int], Path]) -> Path:
 
 
 def take_the_rest(disk: Path, but: int = 0) -> None:
-    """Not a block is left; or so many bytes."""
+    """Fill the disk until no block, or only this many bytes, is left."""
     with (disk / "ballast").open("ab", buffering=0) as file:
         for size in (MIB, 4096):
             with contextlib.suppress(OSError):
@@ -57,7 +57,7 @@ def publish_until_full(store: MessageStore, queue: Any, ids: list[int]) -> None:
 
 
 def prepare_moves(store: MessageStore, number: int, ids: list[int]) -> None:
-    """One message leaves the first queue and another comes to the second, once somebody says so."""
+    """Prepared: one message is dequeued from the first queue and another is enqueued on the second."""
     transaction = store.begin(Xid(5, number.to_bytes(4, "big"), b"full"))
     store.dequeue(ids[number], "in", transaction=transaction)
     store.publish("out", b"%d" % number, transaction=transaction)
@@ -66,7 +66,7 @@ def prepare_moves(store: MessageStore, number: int, ids: list[int]) -> None:
 
 
 def outcome(transaction: Any) -> tuple[int, bool]:
-    """Which it is, and that every other one commits."""
+    """Decide it: every other one is committed."""
     number = int.from_bytes(transaction.xid.gtrid, "big")
     return number, number % 2 == 0
 
@@ -153,7 +153,7 @@ def content_of(number: int) -> bytes:
 
 
 def grow_until_full(store: MessageStore, expected: dict[int, bytes], number: int) -> int:
-    """Messages by the hundred until not one more is taken; the next one's number."""
+    """Publish hundreds of messages until no more is accepted; the next one's number."""
     for batch in (100, 1):
         while True:
             contents = [content_of(number + i) for i in range(batch)]
@@ -173,10 +173,10 @@ def is_whole(store: MessageStore, expected: dict[int, bytes]) -> None:
 
 
 @pytest.mark.parametrize("limited_by", ["the disk", "max_log_bytes"])
-def test_filled_drained_reopened_and_grown_again_with_checkpoints_and_backups_there_nothing_is_lost(
+def test_filling_draining_and_reopening_with_checkpoints_and_backups_loses_nothing(
     small_disk: Path, open_store: Open, tmp_path: Path, limited_by: str
 ) -> None:
-    """Twice round, and nothing is deleted by hand: no ballast, no backup, no checkpoint."""
+    """Two rounds without deleting a file by hand: no ballast, no backup, no checkpoint."""
     options: dict[str, Any] = {"segment_size": MIB}
     if limited_by == "max_log_bytes":
         options["max_log_bytes"] = 12 * MIB
@@ -224,7 +224,7 @@ def test_filled_drained_reopened_and_grown_again_with_checkpoints_and_backups_th
         is_whole(open_store(place), kept)
 
 
-def test_a_segment_that_too_many_open_files_keep_from_being_made_is_refused_in_these_words(tmp_path: Path) -> None:
+def test_too_many_open_files_for_a_new_segment_give_a_clear_error(tmp_path: Path) -> None:
     code = (
         "import logstore, os, resource, sys\n"
         "store = logstore.open(sys.argv[1], segment_size=512 << 10)\n"

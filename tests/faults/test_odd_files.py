@@ -1,7 +1,7 @@
-"""Odd things in the places of a store's files: nothing hangs, fills memory or ends in a traceback, and all agree.
+"""Unusual objects instead of a store's files: no command hangs, fills memory or ends in a traceback, and all agree.
 
-A command that reads may go on where the file is not needed, or refuse; where an open refuses, ``verify`` and
-``recover --dry-run`` say so before.
+A reading command may continue if the file is not needed, or refuse; if an open refuses, ``verify`` and ``recover
+--dry-run`` report that, too.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _forked.set_forkserver_preload(["kit.odd_files"])
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store as it is left by an orderly close."""
+    """A store after an orderly close."""
     made = tmp_path_factory.mktemp("odd") / "template"
     odd_files.make_store(made)
     return made
 
 
 def ended(case: Path, commands: dict[str, tuple[str, ...]]) -> dict[str, Said]:
-    """How each command ended on the store of this case, and an open."""
+    """The results of all commands and of an open on the store of this case."""
     ours, theirs = _forked.Pipe()
     process = _forked.Process(target=odd_files.look, args=(case, theirs, commands))
     process.start()
@@ -80,7 +80,7 @@ def ended(case: Path, commands: dict[str, tuple[str, ...]]) -> dict[str, Said]:
 
 
 def wrong(found: dict[str, Said]) -> Iterator[str]:
-    """What breaks a promise."""
+    """The broken promises."""
     for name, said in found.items():
         if said.status not in (0, 1, 2, 3):
             yield f"{name} exits {said.status}: {said.line}"
@@ -98,7 +98,7 @@ def wrong(found: dict[str, Said]) -> Iterator[str]:
 
 
 def problems_of(tmp_path: Path, template: Path, file: str, odd: str) -> list[str]:
-    """What breaks a promise where this file is odd in this way."""
+    """The broken promises if this file is replaced in this way."""
     if odd == "a device" and os.getuid() != 0:
         print(f"SKIPPED LOUDLY: only root may make a device; {file} as one was NOT tried")
         return []
@@ -123,7 +123,7 @@ def problems_of(tmp_path: Path, template: Path, file: str, odd: str) -> list[str
         ("holds", "a symlink to itself"),
     ],
 )
-def test_an_odd_file_ends_every_command_soon_in_plain_words_and_all_agree(
+def test_with_an_odd_file_every_command_ends_soon_with_a_plain_message_and_all_agree(
     tmp_path: Path, template: Path, file: str, odd: str
 ) -> None:
     assert problems_of(tmp_path, template, file, odd) == []
@@ -131,7 +131,7 @@ def test_an_odd_file_ends_every_command_soon_in_plain_words_and_all_agree(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", FILES)
-def test_any_odd_thing_in_place_of_any_file_ends_every_command_soon_in_plain_words(
+def test_with_any_odd_object_as_any_file_every_command_ends_soon_with_a_plain_message(
     tmp_path: Path, template: Path, file: str
 ) -> None:
     odds = part_of(list(ODD), 4, first=FILES.index(file))
@@ -140,7 +140,7 @@ def test_any_odd_thing_in_place_of_any_file_ends_every_command_soon_in_plain_wor
 
 
 @pytest.mark.parametrize("odd", TARGETS)
-def test_a_target_that_cannot_be_written_ends_every_command_in_plain_words(
+def test_a_target_that_cannot_be_written_ends_every_command_with_a_plain_message(
     tmp_path: Path, template: Path, odd: str
 ) -> None:
     if odd == "a device" and os.getuid() != 0:

@@ -1,8 +1,8 @@
-"""Processes that want the same store: many that race to open it, winners that are killed, and forks in the middle.
+"""Processes that compete for one store: many that open it at the same time, winners that are killed, and forks.
 
-Whoever wins is alone, whoever does not is told `StoreLocked`, and the death of a winner at any moment frees the store
-and loses nothing that it was told is durable. A child of `fork` is told `StoreForked` by whatever it calls, keeps
-nothing locked, and its parent never notices it.
+One process wins; the others get `StoreLocked`. The death of a winner at any moment frees the store and loses nothing
+that was reported as durable. A child of `fork` gets `StoreForked` from every call and keeps no lock; its parent is not
+affected.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ WINS = 60
 
 @pytest.fixture
 def quick_store() -> Iterator[Path]:
-    """A place for a store in memory: SIGKILL loses nothing that the kernel has."""
+    """A directory in memory: SIGKILL loses nothing that the kernel has."""
     made = quick_directory("logstore-processes-")
     yield made / "store"
     remove(made)
@@ -94,7 +94,7 @@ def contend(path: Path, pipe: int, dice: random.Random) -> None:
 
 
 class Race:
-    """What was said by all, as it was said."""
+    """The lines of all processes, in order."""
 
     def __init__(self) -> None:
         self.reader, self.writer = os.pipe()
@@ -114,7 +114,7 @@ class Race:
         return sum(each[1] == what for each in self.said)
 
     def holds(self, ended: dict[int, float]) -> list[tuple[float, float]]:
-        """From when until when a process held the store for sure."""
+        """The time in which a process certainly held the store."""
         since: dict[int, float] = {}
         known = []
         for pid, what, at, _ in self.said:
@@ -130,8 +130,8 @@ class Race:
         os.close(self.writer)
 
 
-def test_of_many_processes_that_race_to_open_one_wins_also_when_winners_are_killed(quick_store: Path) -> None:
-    """Outcome: never two at once; the others are told `StoreLocked`; whatever a winner published is there."""
+def test_one_of_many_processes_that_open_a_store_wins_also_when_winners_are_killed(quick_store: Path) -> None:
+    """Outcome: never two at once; the others get `StoreLocked`; every message of a winner exists."""
     dice = random.Random(int(os.environ.get("LOGSTORE_SEED") or random.randrange(1 << 32)))
     wins = max(WINS, int(seconds_to_spend(0) * 15))
     race = Race()
@@ -184,7 +184,7 @@ def is_told_forked(calls: list[Callable[[], object]]) -> bool:
 
 
 class Crowd:
-    """Threads inside the store all the time, each with what it was acknowledged."""
+    """Threads that use the store all the time, each with its acknowledged messages."""
 
     def __init__(self, store: MessageStore, threads: int) -> None:
         self.going = True
@@ -220,8 +220,8 @@ class Crowd:
         assert self.failures == []
 
 
-def test_a_fork_while_other_threads_are_inside_harms_neither_side(open_store: Open) -> None:
-    """Outcome: each of many children is told `StoreForked`, quickly; the parent's threads go on; nothing is lost."""
+def test_a_fork_during_calls_of_other_threads_harms_neither_process(open_store: Open) -> None:
+    """Outcome: each child gets `StoreForked` quickly; the parent's threads continue; nothing is lost."""
     store = open_store()
     queue = store.declare_queue("q")
     kept = store.publish(queue, b"before")
@@ -262,7 +262,7 @@ def test_a_fork_while_other_threads_are_inside_harms_neither_side(open_store: Op
 
 
 def forked_worker(path: Path, answers: Any) -> None:
-    """What a pool's worker would do: it uses what it has inherited, and then opens a store of its own."""
+    """A pool's worker: uses the inherited store, and then opens its own."""
     inherited = INHERITED["store"]
     try:
         told = is_told_forked([lambda: inherited.publish("q", b"worker"), lambda: inherited.stats()])
@@ -276,10 +276,8 @@ def forked_worker(path: Path, answers: Any) -> None:
 INHERITED: dict[str, MessageStore] = {}
 
 
-def test_multiprocessing_with_fork_may_open_stores_of_its_own_beside_the_parents(
-    open_store: Open, tmp_path: Path
-) -> None:
-    """Outcome: the inherited store says `StoreForked`, others can be opened in the worker, the parent's works on."""
+def test_a_forked_worker_can_open_its_own_stores(open_store: Open, tmp_path: Path) -> None:
+    """Outcome: the inherited store raises `StoreForked`, the worker can open others, the parent's store works."""
     store = INHERITED["store"] = open_store()
     store.declare_queue("q")
     context = multiprocessing.get_context("fork")
@@ -304,7 +302,7 @@ def test_multiprocessing_with_fork_may_open_stores_of_its_own_beside_the_parents
 
 
 def test_a_child_forked_while_another_thread_waits_for_the_lock_does_not_keep_it(open_store: Open) -> None:
-    """Outcome: the store can be opened again once its opener has closed it, whoever was forked in the middle."""
+    """Outcome: the store can be opened again after its opener has closed it, in spite of children."""
     reader, writer = os.pipe()
     children = []
     try:
@@ -328,7 +326,7 @@ def test_a_child_forked_while_another_thread_waits_for_the_lock_does_not_keep_it
 
 
 def open_however_often(path: Path) -> None:
-    """Each try waits for a moment, and the other store is closed in the midst of one."""
+    """Each try waits for a moment, and the other store is closed during one."""
     while True:
         with contextlib.suppress(errors.StoreLocked):
             logstore.open(path, segment_size=SMALL_SEGMENT).close()

@@ -1,4 +1,4 @@
-"""A wall clock that jumps far, back and forth, between runs and during them: no id and no order heeds it."""
+"""A wall clock that jumps far, in both directions, between runs and during them: ids and order do not depend on it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """In memory: SIGKILL loses nothing that the kernel has, and nobody waits for a disk."""
+    """A directory in memory: SIGKILL loses nothing that the kernel has, and there is no disk to wait for."""
     made = quick_directory("logstore-storm-")
     yield made
     remove(made)
@@ -56,7 +56,7 @@ def clock(tmp_path: Path) -> Iterator[JumpingClock]:
     return JumpingClock(tmp_path)
 
 
-def test_ids_order_and_recovery_are_the_same_whatever_the_clock_says(clock: JumpingClock, tmp_path: Path) -> None:
+def test_ids_order_and_recovery_do_not_depend_on_the_clock(clock: JumpingClock, tmp_path: Path) -> None:
     """Outcome: ids grow and order is that of publishing, over jumps of decades in every run and between them."""
     path = tmp_path / "store"
     with logstore.open(path, segment_size=SMALL_SEGMENT) as store:

@@ -1,7 +1,7 @@
-"""What somebody else does to a store's files while it is open: unlinked, cut, replaced, moved, removed, forbidden.
+"""Changes by other processes to the files of an open store: unlinked, cut, replaced, moved, removed, forbidden.
 
-A store cannot serve what is gone. What it can do, and is held to here: never give wrong content, never lose anything
-without a word, never crash. Whoever asks for what is lost gets a `StoreError`, at the latest from the next open.
+A store cannot serve lost data. But it must never give wrong content, never lose data silently, and never crash. A call
+for lost data raises a `StoreError`, at the latest at the next open.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ def zeroed(segment: Path, _: Path) -> None:
 
 
 def replaced(segment: Path, other: Path) -> None:
-    """By a segment of the same name of another store."""
+    """Replace it by another store's segment of the same name."""
     shutil.copy(other / segment.name, segment.with_suffix(".new"))
     segment.with_suffix(".new").rename(segment)
 
 
 def replaced_by_nothing(segment: Path, _: Path) -> None:
-    """By an empty file of the same name."""
+    """Replace it by an empty file of the same name."""
     segment.with_suffix(".new").touch()
     segment.with_suffix(".new").rename(segment)
 
@@ -90,7 +90,7 @@ def other_store(tmp_path: Path) -> Path:
 
 
 def read_all(store: MessageStore, ids: list[int], wanted: list[int] | None = None) -> int:
-    """How many can be read; what can is right, by their place in `wanted` or in `ids` itself."""
+    """The number of readable messages; checks their contents by their index in `wanted` or in `ids`."""
     numbers = {key: number for number, key in enumerate(wanted or ids)}
     readable = 0
     for key in ids:
@@ -109,7 +109,7 @@ def used_segments(path: Path, ids: list[int]) -> list[Path]:
 
 
 class Teller:
-    """Whether any call has said that something is wrong."""
+    """Whether any call has reported an error."""
 
     def __init__(self) -> None:
         self.told = False
@@ -124,10 +124,10 @@ class Teller:
 
 @pytest.mark.parametrize("which", ["first", "middle", "current"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_segment_lost_under_the_writer_is_never_wrong_content_and_never_a_silent_loss(
+def test_a_segment_lost_while_the_writer_runs_never_gives_wrong_content_or_a_silent_loss(
     filled: tuple[MessageStore, list[int]], other_store: Path, open_store: Open, fault: Any, which: str
 ) -> None:
-    """Outcome: reads are right or `StoreError`; the loss is told by a write, or the next open is `CorruptLog`."""
+    """Outcome: reads are right or raise `StoreError`; a write or the next open (`CorruptLog`) reports the loss."""
     store, ids = filled
     used = used_segments(store.path, ids)
     assert len(used) > 2
@@ -155,10 +155,10 @@ def test_a_segment_lost_under_the_writer_is_never_wrong_content_and_never_a_sile
 
 @pytest.mark.parametrize("fault", [unlinked, replaced_by_nothing])
 @pytest.mark.parametrize("which", ["current", "spares"])
-def test_nothing_is_acknowledged_that_was_written_into_a_file_without_a_name(
+def test_writes_into_an_unlinked_file_are_not_acknowledged(
     filled: tuple[MessageStore, list[int]], open_store: Open, fault: Any, which: str
 ) -> None:
-    """Outcome: `OutcomeUnknown` (ESTALE) and a poisoned store, and whatever was acknowledged since then is there."""
+    """Outcome: `OutcomeUnknown` (ESTALE) and a poisoned store; every acknowledged message exists."""
     store, ids = filled
     used = used_segments(store.path, ids)
     spares = [file for file in segment_files(store.path) if file not in used]
@@ -177,10 +177,10 @@ def test_nothing_is_acknowledged_that_was_written_into_a_file_without_a_name(
 
 
 @pytest.mark.parametrize("fault", [truncated, zeroed])
-def test_a_spare_that_somebody_wrote_into_costs_nothing(
+def test_a_spare_that_another_process_wrote_to_loses_nothing(
     filled: tuple[MessageStore, list[int]], open_store: Open, fault: Any
 ) -> None:
-    """Outcome: spares hold nothing, so everything is there; one that stayed shorter than a segment is `CorruptLog`."""
+    """Outcome: spares have no data, so nothing is lost; a spare that is too short raises `CorruptLog`."""
     store, ids = filled
     for spare in [file for file in segment_files(store.path) if file not in used_segments(store.path, ids)]:
         fault(spare, spare)
@@ -198,10 +198,10 @@ def test_a_spare_that_somebody_wrote_into_costs_nothing(
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_segment_lost_under_a_reader_is_told_or_not_noticed_but_never_misread(
+def test_a_segment_lost_while_a_reader_runs_is_never_misread(
     filled: tuple[MessageStore, list[int]], other_store: Path, fault: Any
 ) -> None:
-    """Outcome: a reader beside the writer shows records of this store only, and raises a `StoreError` at the loss."""
+    """Outcome: a reader beside the writer gives only records of this store, and raises a `StoreError` at the loss."""
     store, ids = filled
     known = set(ids)
     with Reader(store.path) as reader:
@@ -218,10 +218,10 @@ def test_a_segment_lost_under_a_reader_is_told_or_not_noticed_but_never_misread(
             pass
 
 
-def test_a_directory_that_is_renamed_under_the_writer_goes_on_under_its_new_name(
+def test_a_store_whose_directory_is_renamed_works_under_the_new_name(
     filled: tuple[MessageStore, list[int]], open_store: Open, tmp_path: Path
 ) -> None:
-    """Outcome: nothing is lost; the store is where it was moved to. (Its catalog is reached by name, so names wait.)"""
+    """Outcome: nothing is lost; the store is in the new directory. Its catalog is found by name, so changes wait."""
     store, ids = filled
     moved = tmp_path / "moved"
     store.path.rename(moved)
@@ -235,10 +235,10 @@ def test_a_directory_that_is_renamed_under_the_writer_goes_on_under_its_new_name
     assert read_all(again, ids) == len(ids)
 
 
-def test_a_directory_that_is_removed_under_the_writer_is_an_error_and_not_a_crash(
+def test_a_removed_store_directory_is_an_error_and_not_a_crash(
     filled: tuple[MessageStore, list[int]],
 ) -> None:
-    """Outcome: the log can grow no more: `StoreFull` or `StorePoisoned`; reads go on; the close comes back."""
+    """Outcome: the log cannot grow: `StoreFull` or `StorePoisoned`; reads work; the close returns."""
     store, ids = filled
     shutil.rmtree(store.path)
     assert read_all(store, ids) >= 1
@@ -256,7 +256,7 @@ def test_a_directory_that_is_removed_under_the_writer_is_an_error_and_not_a_cras
 def test_a_file_system_that_becomes_read_only_refuses_and_loses_nothing(
     mounted_disk: Callable[[int], Path], open_store: Open
 ) -> None:
-    """Outcome: what was acknowledged is there; then `StoreError`s, and after remounting an open goes on."""
+    """Outcome: acknowledged messages exist; changes raise `StoreError`; after remounting an open works."""
     disk = mounted_disk(32)
     store = open_store(disk / "store")
     queue = store.declare_queue("q")
@@ -276,10 +276,10 @@ def test_a_file_system_that_becomes_read_only_refuses_and_loses_nothing(
     again.close()
 
 
-def test_a_directory_without_permission_to_write_takes_the_log_no_further_than_its_spares(
+def test_without_permission_to_write_the_log_grows_only_into_its_spares(
     store_dir: Path, run_python: Run, open_store: Open
 ) -> None:
-    """Outcome: growth ends with a `StoreError`; what was acknowledged is there once writing is allowed again."""
+    """Outcome: growth ends with a `StoreError`; acknowledged messages exist when writing is allowed again."""
     if os.getuid() != 0:
         pytest.skip("SKIPPED LOUDLY: giving up privileges needs root; a read-only directory was NOT tried")
     code = """
@@ -324,11 +324,11 @@ def read_with_a_stop_in_the_middle(path: Path) -> str:
     return f"{all(right)} {len(right)}"
 
 
-def test_a_reader_that_is_stopped_while_segments_are_recycled_shows_nothing_else_in_their_place(
+def test_a_reader_stopped_while_segments_are_recycled_gives_no_other_records(
     filled: tuple[MessageStore, list[int]],
 ) -> None:
-    """Outcome: the writer recycles whatever the stopped one reads; continued, that one shows what was there when it
-    began, as far as it still is, and then `LogRecycled`."""
+    """Outcome: the writer recycles segments of the stopped reader; continued, the reader gives the records that still
+    exist, and then `LogRecycled`."""
     store, ids = filled
     reader, writer = os.pipe()
     with warnings.catch_warnings():
@@ -355,10 +355,10 @@ def test_a_reader_that_is_stopped_while_segments_are_recycled_shows_nothing_else
     os.waitpid(child, 0)
 
 
-def test_without_a_descriptor_to_be_had_opening_is_refused_and_an_open_store_goes_on(
+def test_without_free_descriptors_an_open_is_refused_and_an_open_store_works(
     store_dir: Path, tmp_path: Path, run_python: Run, open_store: Open
 ) -> None:
-    """Outcome: `StoreError` with EMFILE for what needs one more; the open store is unharmed and grows again later."""
+    """Outcome: `StoreError` with EMFILE for calls that need a descriptor; the open store works and can grow later."""
     code = """
         import errno, os, resource, sys, logstore
         store = logstore.open(sys.argv[1], segment_size=524288)

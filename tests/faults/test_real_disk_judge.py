@@ -1,4 +1,4 @@
-"""The judge of the real disks' tests sees each kind of wrong, and allows what may be."""
+"""The judge of the real disks' tests detects each kind of error, and allows every correct state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shows(*, in_doubt: tuple[str, ...] = (), **queues: list[dict[str, Any]]) -> 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
-    """One life, told at entries 1, 2, 3 ... of a disk: everything acknowledged but the last two operations."""
+    """A journal at entries 1, 2, 3 ... of a disk: everything is acknowledged but the last two operations."""
     control = Control()
     writer = JournalWriter(tmp_path / "journal", control)
 
@@ -64,7 +64,7 @@ M3, M4, M5, M6 = (message(f"m-{n}-0") for n in (3, 4, 5, 6))
         shows(a=[LOCKED, M3, M6], b=[M5, M6], in_doubt=(XID,)),
     ],
 )
-def test_what_may_be_is_allowed(journal: Journal, shown: dict[str, Any]) -> None:
+def test_every_correct_state_is_allowed(journal: Journal, shown: dict[str, Any]) -> None:
     assert judge(journal, AT_THE_END, shown) == []
 
 
@@ -75,8 +75,8 @@ def test_what_may_be_is_allowed(journal: Journal, shown: dict[str, Any]) -> None
         ("never made", shows(a=[M3, M4], b=[M5, message("m-7-0")])),
         ("m-1-0', 'a') is there", shows(a=[message("m-1-0"), M3, M4], b=[M5])),
         ("m-6-0', 'b') is missing", shows(a=[M3, M4, M6], b=[M5])),
-        ("behind", shows(a=[M6, M3, M4], b=[M5, M6])),
-        ("behind", shows(a=[M4, M3], b=[M5])),
+        ("is after", shows(a=[M6, M3, M4], b=[M5, M6])),
+        ("is after", shows(a=[M4, M3], b=[M5])),
         ("twice", shows(a=[M3, M4, M4], b=[M5])),
         ("not what was published", shows(a=[M3, M4], b=[message("m-5-0", whole=False)])),
         ("another id", shows(a=[message("m-2-0", locked=True, key=9), M3], b=[M5], in_doubt=(XID,))),
@@ -85,10 +85,10 @@ def test_what_may_be_is_allowed(journal: Journal, shown: dict[str, Any]) -> None
         ("m-4-0', 'a') is there", shows(a=[LOCKED, M3, M4], b=[M5], in_doubt=(XID,))),
         ("never prepared", shows(a=[M3, M4], b=[M5], in_doubt=("1:bb:",))),
         ("queue b is missing", shows(a=[M3, M4])),
-        ("locked by nobody", shows(a=[M3, M4], b=[message("m-5-0", locked=True)])),
+        ("locked without a transaction", shows(a=[M3, M4], b=[message("m-5-0", locked=True)])),
     ],
 )
-def test_what_is_wrong_is_seen(journal: Journal, wrong: str, shown: dict[str, Any]) -> None:
+def test_every_wrong_state_is_detected(journal: Journal, wrong: str, shown: dict[str, Any]) -> None:
     assert any(wrong in text for text in judge(journal, AT_THE_END, shown)), judge(journal, AT_THE_END, shown)
 
 
@@ -108,14 +108,14 @@ def test_what_is_wrong_is_seen(journal: Journal, wrong: str, shown: dict[str, An
         (13, shows(a=[LOCKED, M3], b=[], in_doubt=(XID,)), False),  # half a transaction
     ],
 )
-def test_what_is_allowed_depends_on_the_moment(
+def test_the_allowed_states_depend_on_the_moment(
     journal: Journal, position: int, shown: dict[str, Any], fine: bool
 ) -> None:
     assert (judge(journal, position, shown) == []) is fine
 
 
-def test_nothing_may_be_there_without_what_was_back_before_it(tmp_path: Path) -> None:
-    """Not waited for, so not promised: but what follows in the log is gone with it."""
+def test_an_operation_survives_only_with_all_that_returned_before_it_began(tmp_path: Path) -> None:
+    """An operation without a wait may be missing, but then so are all later ones."""
     control = Control()
     writer = JournalWriter(tmp_path / "journal", control)
     for atom in (work(queue="a"), work([("m-1-0", "a")]), work([("m-2-0", "a")])):
@@ -125,7 +125,7 @@ def test_nothing_may_be_there_without_what_was_back_before_it(tmp_path: Path) ->
     assert judge(journal, 0, shows(a=[message("m-2-0")])) != []
 
 
-def test_what_was_refused_may_not_be_there(tmp_path: Path) -> None:
+def test_a_refused_operation_must_have_no_effect(tmp_path: Path) -> None:
     writer = JournalWriter(tmp_path / "journal", Control())
     writer.back(writer.begin(work(queue="a")))
     writer.refused(writer.begin(work([("m-1-0", "a")])))
@@ -143,7 +143,7 @@ def test_what_was_refused_may_not_be_there(tmp_path: Path) -> None:
         lambda shown: shown["queues"].update(c=[]),
     ],
 )
-def test_any_change_of_a_store_that_nobody_used_is_seen(change: Callable[[dict[str, Any]], None]) -> None:
+def test_any_change_of_an_unused_store_is_detected(change: Callable[[dict[str, Any]], None]) -> None:
     before, after = shows(a=[M3], b=[M5]), shows(a=[M3], b=[M5])
     assert same(before, after) == []
     change(after)

@@ -1,11 +1,11 @@
-"""A real store on a real file system on a disk that keeps a log: what every power cut leaves is what was acknowledged.
+"""A real store on a real file system on a disk that logs its writes: every power cut keeps acknowledged operations.
 
-The disk is a FUSE file under a loop device with ext4 or xfs on it. From its log the disk is made anew as a power cut
-leaves it: what was flushed, and of the rest nothing, everything, a beginning, or a random choice of writes, blocks or
-sectors. The kernel replays the file system's journal, the store recovers, and a journal kept elsewhere is the judge.
-With nothing kept, this is the loss of all unsynced data that LazyFS makes, below the file system instead of above it.
+The disk is a FUSE file under a loop device with ext4 or xfs. From its log a disk is made as a power cut leaves it: with
+all flushed writes, and of the others none, all, a prefix, or a random choice of writes, blocks or sectors. The kernel
+replays the file system's journal, the store recovers, and a journal outside the disk is the oracle. With no unflushed
+write kept, this is LazyFS's loss of all unsynced data, below the file system instead of above it.
 
-LOGSTORE_TORTURE_S in the environment goes on with new lives and cuts for so many seconds.
+LOGSTORE_TORTURE_S in the environment continues with new runs and cuts for that many seconds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kit.real_disk_hosts import Host
 
 FILE_SYSTEMS = ("ext4", "xfs")
-STEPS = 220  # of each of three threads: enough for segments to be recycled and messages to be moved
+STEPS = 220  # of each of three threads: enough for recycling and relocation
 SEED = 20251
 CUTS = 28
 CUTS_AT_ACKNOWLEDGEMENTS = 12
@@ -55,13 +55,13 @@ def children() -> Iterator[Host]:
 
 @pytest.fixture(scope="module", params=FILE_SYSTEMS)
 def history(request: pytest.FixtureRequest, children: Host) -> Iterator[History]:
-    """One life of a store on this file system."""
+    """One run of a store on this file system."""
     with real_disk(request.param) as disk:
         yield work_on(disk, children, SEED, STEPS)
 
 
 @pytest.mark.parametrize("file_system", FILE_SYSTEMS)
-def test_what_is_synced_reaches_the_disk_followed_by_a_flush(file_system: str) -> None:
+def test_synced_writes_reach_the_disk_followed_by_a_flush(file_system: str) -> None:
     with real_disk(file_system) as disk:
         run("sync", "-f", disk.path)
         before = disk.log()
@@ -79,7 +79,7 @@ def test_what_is_synced_reaches_the_disk_followed_by_a_flush(file_system: str) -
         assert disk.control.reads > reads  # nothing between the file system and the disk keeps what was read
 
 
-def test_the_life_that_is_cut_has_every_kind_of_work_in_it(history: History) -> None:
+def test_the_run_that_is_cut_has_every_kind_of_work(history: History) -> None:
     atoms = history.journal.atoms
     assert any(len(atom.plus) > 1 and len({tag for tag, _ in atom.plus}) == 1 for atom in atoms), "no fan-out"
     assert any(int(tag.rsplit("-", 1)[1]) > 65536 for atom in atoms for tag, _ in atom.plus), "no chunks"
@@ -93,7 +93,7 @@ def test_the_life_that_is_cut_has_every_kind_of_work_in_it(history: History) -> 
     assert len(history.log.windows()) > 100
 
 
-def test_after_any_power_cut_the_store_holds_what_it_acknowledged(
+def test_after_any_power_cut_the_store_has_what_it_acknowledged(
     history: History, children: Host, record_property: pytest.RecordProperty
 ) -> None:
     cuts = list(random_cuts(history, SEED, CUTS))
@@ -102,7 +102,7 @@ def test_after_any_power_cut_the_store_holds_what_it_acknowledged(
     assert violations(history, cuts, children) == []
 
 
-def test_what_is_acknowledged_needs_nothing_that_was_not_synced(
+def test_acknowledged_operations_need_no_unsynced_data(
     history: History, children: Host, record_property: pytest.RecordProperty
 ) -> None:
     cuts = cuts_at_acknowledgements(history, SEED, CUTS_AT_ACKNOWLEDGEMENTS)
@@ -110,8 +110,8 @@ def test_what_is_acknowledged_needs_nothing_that_was_not_synced(
     assert violations(history, cuts, children) == []
 
 
-def test_a_loss_of_synced_data_would_be_seen(history: History, children: Host) -> None:
-    """The disk as it was in the middle cannot hold what was acknowledged by the end."""
+def test_a_loss_of_synced_data_is_detected(history: History, children: Host) -> None:
+    """The disk at half time cannot have the operations acknowledged at the end."""
     middle = history.log.flushes()[len(history.log.flushes()) // 2]
     journal = copy.deepcopy(history.journal)
     for atom in journal.atoms:
@@ -123,7 +123,7 @@ def test_a_loss_of_synced_data_would_be_seen(history: History, children: Host) -
 @pytest.mark.skipif(TORTURE_S <= 0, reason="LOGSTORE_TORTURE_S is not set")
 @pytest.mark.timeout(TORTURE_S + 600)
 @pytest.mark.parametrize("file_system", FILE_SYSTEMS)
-def test_life_after_life_and_cut_after_cut(
+def test_many_runs_and_many_cuts_keep_what_was_acknowledged(
     file_system: str, children: Host, record_property: pytest.RecordProperty
 ) -> None:
     until = time.monotonic() + TORTURE_S / len(FILE_SYSTEMS)
@@ -143,7 +143,7 @@ def test_life_after_life_and_cut_after_cut(
     print(f"{file_system}: {cuts_made} power cuts of {lives} lives, the first with seed {first}")
 
 
-def test_what_a_killed_run_leaves_behind_is_taken_apart_by_the_next() -> None:
+def test_the_remains_of_a_killed_run_are_removed_by_the_next() -> None:
     need("ext4")
     code = """
         import sys, time

@@ -1,9 +1,9 @@
-"""A real disk that fails under writers who wait, is well again, and is opened on in the same boot.
+"""A real disk that fails while writers wait, works again, and is used for an open in the same boot.
 
-After a failed sync the kernel counts the pages as clean: the next sync succeeds, and whoever reads the file reads bytes
-that the disk never got. A disk can do the same one layer below: take a write, fail the flush, show the bytes when they
-are read, and have lost them when the power goes. Either way the store reads its tail past the page cache and writes it
-again before it serves, so that what it then shows stays. In a build that does not, these very tests fail.
+After a failed sync the kernel marks the pages as clean: the next sync succeeds, and a read of the file returns bytes
+that are not on the disk. A disk can do the same: accept a write, fail the flush, return the bytes, and lose them at a
+power cut. In both cases the store reads its tail past the page cache and writes it again before it serves, so that the
+state it shows is durable. In a build without that rule these tests fail.
 """
 
 from __future__ import annotations
@@ -37,9 +37,12 @@ TORTURE_S = float(os.environ.get("LOGSTORE_TORTURE_S", "0"))
 FAILURES = 4  # of one write or flush, on each file system
 STEPS = 45  # of each of three threads
 KEPT = list(Kept) if TORTURE_S else [Kept.NOTHING, Kept.ALL, Kept.SECTORS]
-# What a thread of a life may end with, once its disk has failed.
+# Errors that may end a thread after its disk has failed.
 KNOWN_FAILURES = {"OutcomeUnknown", "StorePoisoned", "CatalogError", "CatalogUnavailable", "StoreError"}
-MEMORIES = {"segments": False, "flushes": True}  # how it fails, and whether the disk itself forgets what it has shown
+MEMORIES = {
+    "segments": False,
+    "flushes": True,
+}  # how it fails, and whether the disk itself loses bytes that it returned
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +57,11 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return mutant_package(tmp_path_factory.mktemp("mutants"))
 
 
-# ---- the story, and what is wrong with how it went ----
+# ---- the scenario, and its errors ----
 
 
 def failed_under(disk: RealDisk, children: Host, how: str) -> dict[str, Any]:
-    """Writers wait, the disk fails in this way, and is well again; the file system has been mounted all the time."""
+    """Writers wait, the disk fails in this way and works again; the file system stays mounted."""
     arguments = (disk.path / "store", disk.place / "journal", disk.control_path, how)
     told: dict[str, Any] = children.ask("write_while_it_fails", *arguments)
     assert told["failed"] > 0, "nothing has failed"
@@ -66,7 +69,7 @@ def failed_under(disk: RealDisk, children: Host, how: str) -> dict[str, Any]:
 
 
 def reopened_in_the_same_boot(disk: RealDisk, children: Host, *, forgetful: bool) -> Iterator[str]:
-    """What is wrong with the store that is opened on the page cache as it is, and after the power cuts that follow."""
+    """The errors of the store that is opened with the present page cache, and after later power cuts."""
     store = disk.path / "store"
     before = disk.control.entries
     try:
@@ -98,9 +101,7 @@ def _changed_by(cut: Cut, history: History, shown: dict[str, Any], children: Hos
 
 @pytest.mark.parametrize("how", ["segments", "flushes", "everything"])
 @pytest.mark.parametrize("file_system", FILE_SYSTEMS)
-def test_who_waits_on_a_failing_disk_is_told_that_the_outcome_is_unknown(
-    file_system: str, how: str, children: Host
-) -> None:
+def test_waiters_on_a_failing_disk_get_outcome_unknown(file_system: str, how: str, children: Host) -> None:
     with real_disk(file_system) as disk:
         told = failed_under(disk, children, how)
         assert "OutcomeUnknown" in told["told"]
@@ -112,7 +113,7 @@ def test_who_waits_on_a_failing_disk_is_told_that_the_outcome_is_unknown(
 
 @pytest.mark.parametrize("how", MEMORIES)
 @pytest.mark.parametrize("file_system", FILE_SYSTEMS)
-def test_what_is_shown_after_a_failure_in_the_same_boot_stays_so_after_a_power_cut(
+def test_the_state_shown_after_a_failure_in_the_same_boot_survives_a_power_cut(
     file_system: str, how: str, children: Host
 ) -> None:
     with real_disk(file_system) as disk:
@@ -129,8 +130,8 @@ def test_what_is_shown_after_a_failure_in_the_same_boot_stays_so_after_a_power_c
 
 
 @pytest.mark.parametrize("file_system", FILE_SYSTEMS)
-def test_a_disk_that_took_no_write_at_all_has_what_was_acknowledged_before(file_system: str, children: Host) -> None:
-    """The file system itself has shut down or is read-only by then, and comes back with another mount."""
+def test_a_disk_that_failed_every_write_keeps_earlier_acknowledged_operations(file_system: str, children: Host) -> None:
+    """The file system has shut down or is read-only by then, and is mounted again."""
     with real_disk(file_system) as disk:
         failed_under(disk, children, "everything")
         disk.unmount()
@@ -144,10 +145,8 @@ def test_a_disk_that_took_no_write_at_all_has_what_was_acknowledged_before(file_
 
 @pytest.mark.parametrize("fails", ["the first batch", "a later batch", "a header"])
 @pytest.mark.parametrize("file_system", FILE_SYSTEMS)
-def test_a_file_in_which_a_write_failed_loses_nothing_when_it_is_used_again(
-    file_system: str, fails: str, children: Host
-) -> None:
-    """On ext4, what goes through the pages that such a write has left is synced without an error, and is lost."""
+def test_reusing_a_file_with_a_failed_write_loses_nothing(file_system: str, fails: str, children: Host) -> None:
+    """On ext4, later writes to the pages of such a write are synced without an error, but lost."""
     with real_disk(file_system) as disk:
         files = (disk.path / "store", disk.place / "journal", disk.control_path)
         did = children.ask("use_again_what_failed", *files, fails)
@@ -159,10 +158,8 @@ def test_a_file_in_which_a_write_failed_loses_nothing_when_it_is_used_again(
 
 @pytest.mark.parametrize("goes_on", [True, False], ids=["the store goes on", "it is opened again"])
 @pytest.mark.parametrize("file_system", FILE_SYSTEMS)
-def test_a_change_of_the_catalog_that_failed_takes_no_later_one_with_it(
-    file_system: str, goes_on: bool, children: Host
-) -> None:
-    """SQLite's log is a file that grows, into blocks never written to before."""
+def test_a_failed_change_of_the_catalog_loses_no_later_one(file_system: str, goes_on: bool, children: Host) -> None:
+    """SQLite's log is a growing file, with blocks that were never written before."""
     with real_disk(file_system) as disk:
         files = (disk.path / "store", disk.place / "journal", disk.control_path)
         told, *queues = children.ask("fail_in_the_catalog", *files, goes_on)
@@ -178,7 +175,7 @@ def test_a_change_of_the_catalog_that_failed_takes_no_later_one_with_it(
 
 
 def after_one_failure(disk: RealDisk, children: Host, field: str, number: int, seed: int) -> list[str]:
-    """What is wrong after a life in which one write or flush failed: with the power cut then, or mounted once more."""
+    """The errors after a run in which one write or flush failed: after a power cut, or after another mount."""
     files = (disk.path / "store", disk.place / "journal", disk.control_path)
     did = children.ask("work_hard", *files, seed, STEPS, {field: number})
     died = disk.control.entries
@@ -195,7 +192,7 @@ def after_one_failure(disk: RealDisk, children: Host, field: str, number: int, s
 
 
 def some_failures(seed: int) -> Iterator[tuple[str, int]]:
-    """For ever: a write or a flush, and which."""
+    """Endless cases: a write or a flush, and its number."""
     chance = random.Random(seed)
     for field in itertools.cycle(("fail_write_after", "fail_flush_after")):
         yield field, chance.randint(1, 45)
@@ -203,7 +200,7 @@ def some_failures(seed: int) -> Iterator[tuple[str, int]]:
 
 @pytest.mark.timeout(TORTURE_S + 300)
 @pytest.mark.parametrize("file_system", FILE_SYSTEMS)
-def test_whichever_write_or_flush_fails_nothing_acknowledged_is_lost(
+def test_whichever_write_or_flush_fails_no_acknowledged_operation_is_lost(
     file_system: str, children: Host, record_property: pytest.RecordProperty
 ) -> None:
     until = time.monotonic() + TORTURE_S / len(FILE_SYSTEMS)
@@ -229,7 +226,7 @@ def test_whichever_write_or_flush_fails_nothing_acknowledged_is_lost(
         ("xfs", "flushes", "TAIL_NOT_REWRITTEN"),
     ],
 )
-def test_without_the_page_cache_rule_the_same_is_a_loss(file_system: str, how: str, mutant: str, faulty: Path) -> None:
+def test_without_the_page_cache_rule_data_is_lost(file_system: str, how: str, mutant: str, faulty: Path) -> None:
     with real_disk(file_system) as disk, host(faulty, mutant) as children:
         failed_under(disk, children, how)
         assert next(reopened_in_the_same_boot(disk, children, forgetful=MEMORIES[how]), None) is not None

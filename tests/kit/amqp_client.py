@@ -26,7 +26,7 @@ class RawClient:
         self.socket = socket.socket()
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # sent is sent, in a test's eyes
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # so that a frame is sent at once
         self.socket.settimeout(timeout)
         self.socket.connect(("127.0.0.1", port))
         self.buffer = b""
@@ -74,7 +74,7 @@ class RawClient:
         return value
 
     def expect_end(self) -> None:
-        """The broker hangs up, and says nothing more."""
+        """The broker closes the connection without another frame."""
         try:
             data = self.buffer or self.socket.recv(1 << 16)
         except ConnectionResetError:

@@ -18,7 +18,7 @@ WAIT_S = 30.0
 
 
 def drain(broker: Broker, queue: str) -> list[bytes]:
-    """What is ready on a queue, in order; it is taken."""
+    """Consume the ready messages of a queue, in order."""
     channel = broker.pika().channel()
     found = []
     while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:

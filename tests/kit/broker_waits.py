@@ -1,4 +1,4 @@
-"""Waits for what a broker must not send."""
+"""Waits in which a broker must not send anything."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The core's codec, as Python sees it: encode_record and decode_record once more, by the C that stores use.
+"""The core's codec for Python tests: encode_record and decode_record by the C code that stores use.
 
-Values pass through plain numbers, strings and tables, in the page's order. What the core refuses is raised as the
+Values pass as plain numbers, strings and tables, in the order of docs/format.md. A refusal of the core becomes the
 exception that the Python codec raises for the same verdict.
 """
 
@@ -56,7 +56,7 @@ def encode_by_c(record: Record, seed: int) -> bytes:
 
 
 def decode_by_c(buffer: Buffer, offset: int, seed: int, expected_lsn: int) -> Record:
-    """As decode_record, by the core; it is given exactly the bytes that there are."""
+    """As decode_record, by the core; it gets a buffer without slack."""
     raw = bytes(buffer)[offset:] if 0 <= offset <= len(buffer) else b""
     given = ffi.new("uint8_t[]", raw or 1)
     cells = ffi.new("uint64_t[]", len(raw) // 4 + 1)
@@ -77,7 +77,7 @@ def encode_fixed_by_c(fixed: Fixed) -> bytes:
 
 
 def decode_fixed_by_c(kind: type[Fixed], buffer: Buffer) -> Fixed:
-    """As the class's decode, by the core. A segment header is expected to be that of the place which it names."""
+    """As the class's decode, by the core. A segment header is expected at the position that it names."""
     raw = bytes(buffer)
     uuid, numbers = ffi.new("uint8_t[16]"), ffi.new("uint64_t[13]")
     if kind is SegmentHeader and len(raw) >= 48:

@@ -1,4 +1,4 @@
-"""What the tests of the catalog share: a store's UUID, something of everything to fill one with, every change to it."""
+"""Shared by the tests of the catalog: a store's UUID, rows of every kind, and every change to a catalog."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A checkpoint's file as Python objects: the second witness of section 8 of docs/format.md.
+"""A checkpoint file as Python objects: the second implementation of section 8 of docs/format.md.
 
-Written from that page alone, like logstore/codec/records.py, whose promises hold here as well: arbitrary bytes raise
-nothing but InvalidRecord, nothing is allocated beyond what the bytes hold, and what decodes encodes to the same bytes.
+Written from that page alone, like logstore/codec/records.py, with the same promises: arbitrary bytes raise only
+InvalidRecord, allocations are bounded by the input, and decoded bytes encode to the same bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONTENT_BYTES_MAX = (1 << 63) - 1
 
 
 class Kind(IntEnum):
-    """What a row begins with."""
+    """The kinds of rows."""
 
     DELETION = 1
     TRANSACTION = 2
@@ -156,7 +156,7 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What admission reckons a message to take more when it is moved, in bytes."""
+    """The growth of a message when it is moved, as admission counts it, in bytes."""
 
     rows: int = 0
     work_state: int = 0
@@ -220,7 +220,7 @@ def _require(holds: bool, what: str) -> None:
 
 
 class _Rules:
-    """What the page allows, given the checkpoint's LSN."""
+    """Checks the rules of docs/format.md for the checkpoint's LSN."""
 
     def __init__(self, lsn: int) -> None:
         self.lsn = lsn

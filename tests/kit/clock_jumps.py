@@ -1,4 +1,4 @@
-"""A wall clock that jumps: a library preloaded into a child process, and the file that says by how much."""
+"""A wall clock that jumps: a library preloaded into a child process, and a file with the offset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ YEAR_S = 365 * 24 * HOUR_S
 
 
 class JumpingClock:
-    """Processes with `environment` have the machine's wall clock, moved by what `jump` said last."""
+    """Processes with `environment` have the machine's wall clock plus the offset of the last `jump`."""
 
     def __init__(self, directory: Path) -> None:
         compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
@@ -29,6 +29,6 @@ class JumpingClock:
         self.environment = os.environ | {"LD_PRELOAD": str(library), "CLOCK_JUMPS": str(self._file)}
 
     def jump(self, seconds: int) -> None:
-        """Relative to the machine's clock, not to the jump before."""
+        """Set the offset to the machine's clock, not to the previous jump."""
         with open(self._file, "r+b" if self._file.exists() else "w+b") as file:
             file.write(struct.pack("=q", seconds))

@@ -1,4 +1,4 @@
-"""Runs the ``logstore`` command as a process and checks its status and what it printed."""
+"""Runs the ``logstore`` command as a process and checks its status and output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_S = 120  # of a busy machine
 
 
 class Result(NamedTuple):
-    """What became of a command."""
+    """The result of a command."""
 
     returncode: int
     stdout: str
@@ -50,7 +50,7 @@ def spawn(*arguments: object, program: Sequence[str] = COMMAND, **options: Any) 
 
 
 def fails(result: Result, status: int) -> str:
-    """It exited so, with one plain line that is given back."""
+    """Check that it exited with this status and one line of error output, which is returned."""
     assert result.returncode == status, (result.returncode, result.stderr)
     assert re.fullmatch(r"logstore: [^\n]+\n", result.stderr), result.stderr
     return result.stderr
@@ -63,7 +63,7 @@ def fine(*arguments: object) -> str:
 
 
 def told(*arguments: object) -> Any:
-    """What it says as JSON: one document on one line."""
+    """Its output as JSON: one document on one line."""
     said = fine(*arguments, "--json")
     assert said.count("\n") == 1
     return json.loads(said)

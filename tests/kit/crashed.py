@@ -1,4 +1,4 @@
-"""Stores that a process left without closing them, and their logs as plain bytes."""
+"""Stores whose process died without closing them, and their logs as plain bytes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def crash(path: Path, work: str) -> None:
 
 
 def snapshot(path: Path) -> dict[str, tuple[int, int, int, bytes]]:
-    """Everything about every file that looking at it must not change."""
+    """The properties of every file that an inspection must not change."""
     found = {}
     for each in sorted(path.rglob("*")):
         status = each.lstat()
@@ -46,7 +46,7 @@ def snapshot(path: Path) -> dict[str, tuple[int, int, int, bytes]]:
 
 
 class Log:
-    """Records of a log that no store has written, given to a replay one by one."""
+    """Replays hand-made records one by one."""
 
     def __init__(self, base_lsn: int = 4096) -> None:
         self.replay = Replay(base_lsn)
@@ -98,7 +98,7 @@ class Log:
         return self.add(kind, XidBody(1, b"x", b"") if kind is RecordType.TX_PREPARE else Empty(), tx)
 
     def finish(self, *, recovering: bool = False) -> tuple[dict[int, tuple[int, int]], int]:
-        """Depth and locked of every queue with places, and how many messages live."""
+        """Depth and locked places of every queue with places, and the number of live messages."""
         found = self.replay.finish(writer_epoch=None if recovering else self.epoch)
         return {queue: (counts.depth, counts.locked) for queue, counts in found.queues.items()}, found.messages
 

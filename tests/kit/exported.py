@@ -1,4 +1,4 @@
-"""Stores to export, and what an export of them holds."""
+"""Stores to export, and the contents of their exports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def everything(target: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def store_dir(tmp_path: Path) -> Path:
-    """Some messages, some gone, over several segments; closed."""
+    """A closed store with live and ended messages in several segments."""
     path = tmp_path / "store"
     with logstore.open(path, segment_size=SEGMENT) as store:
         queue = store.declare_queue("orders")

@@ -1,7 +1,7 @@
-"""Calls of the system that fail: one of all that some work makes from Python about the files of one directory.
+"""Failing system calls: one of the calls that Python code makes for the files of one directory.
 
 Every function of ``os``, ``fcntl`` and ``io`` that the package and the standard library use for files is replaced by
-one that counts, and once raises. The core's own calls fail in csrc/tests/proof/sweeps.c.
+one that counts and raises once. csrc/tests/proof/sweeps.c does this for the core's calls.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OTHERS: Final = ((fcntl, "flock"), (fcntl, "lockf"), (io, "open"), (builtins, "o
 
 
 class FailingCalls:
-    """Counts the calls about what lies in ``place``, and lets the one with this number fail with this error."""
+    """Counts the calls for files in ``place``; the call with this number fails with this error."""
 
     def __init__(self, place: Path, number: int = 0, code: int = 0) -> None:
         self._place, self._number, self.code = os.fspath(place), number, code
@@ -38,7 +38,7 @@ class FailingCalls:
         }
         self.count = 0
         self.failed = ""
-        """The call that failed, and of what: ``fsync /place/file``."""
+        """The call that failed and its file: ``fsync /place/file``."""
 
     def __enter__(self) -> Self:
         for (module, name), function in self._real.items():
@@ -62,7 +62,7 @@ class FailingCalls:
         return call
 
     def _error(self, of: Any) -> OSError:
-        """As the system's own: with the name, where the call was given one."""
+        """An error as the system raises it: with the file name if the call had one."""
         words = os.strerror(self.code)
         return OSError(self.code, words) if isinstance(of, int) else OSError(self.code, words, os.fspath(of))
 

@@ -1,7 +1,7 @@
-"""What must hold of any bytes that a peer sends: shared by the property tests and by the fuzzer.
+"""The checks on any bytes that a peer sends: shared by the property tests and by the fuzzer.
 
-Whatever comes, in whatever pieces: frames, or waiting for more, or one `ConnectionException` with a code of the
-protocol. Never another exception, and never more memory than one frame of the negotiated size.
+Any bytes, in any pieces, give frames, or a wait for more, or one `ConnectionException` with a code of the protocol.
+Never another exception, and never more memory than one frame of the negotiated size.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _KINDS: Final = (frames.METHOD, frames.HEADER, frames.BODY, frames.HEARTBEAT)
 
 
 def kept_bytes(reader: frames.FrameReader) -> int:
-    """What the reader holds of a frame that is not complete: no public name says it, and it is what is promised."""
+    """The bytes of an incomplete frame in the reader. The attribute is private, but its size is promised."""
     return len(reader._buffer)
 
 
 def read_in_pieces(data: bytes, cuts: list[int], frame_bytes_max: int) -> tuple[list[frames.RawFrame], int | None]:
-    """Feed the bytes cut up like that; what came out, and the code of the error."""
+    """Feed the bytes in these pieces; the frames, and the code of the error."""
     reader = frames.FrameReader(frame_bytes_max)
     received: list[frames.RawFrame] = []
     ends = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
@@ -39,7 +39,7 @@ def read_in_pieces(data: bytes, cuts: list[int], frame_bytes_max: int) -> tuple[
 
 
 def check_reader(data: bytes, cuts: list[int], frame_bytes_max: int = FRAME_BYTES_MAX) -> list[frames.RawFrame]:
-    """The pieces do not matter, and what came out is what went in, up to the first error."""
+    """The pieces do not matter, and the frames are those of the input, up to the first error."""
     whole, error = read_in_pieces(data, [], frame_bytes_max)
     assert read_in_pieces(data, cuts, frame_bytes_max) == (whole, error)
     assert error in (None, 501)
@@ -63,7 +63,7 @@ def check_payload(kind: int, payload: bytes) -> None:
 
 
 def check_properties(data: bytes) -> None:
-    """What passes the check is a property list to the last byte, so pamqp reads it too."""
+    """Bytes that pass the check are a complete property list, so pamqp can read them, too."""
     try:
         fields.check_properties(data, 0)
     except fields.MalformedFields:
@@ -82,7 +82,7 @@ def check_bytes(data: bytes, cuts: list[int]) -> None:
 
 
 def frames_of(data: bytes) -> bytes:
-    """Frames told in few bytes, so that a fuzzer gets beyond the prefix: kind, method, length, payload."""
+    """Frames from a short form, so that a fuzzer gets beyond the prefix: kind, method, length, payload."""
     parts = []
     at = 0
     while at + 3 <= len(data):
@@ -98,7 +98,7 @@ def frames_of(data: bytes) -> bytes:
 
 
 def check_told(data: bytes) -> None:
-    """One input of the fuzzer: a byte that says what it is, one for the cuts, and the bytes."""
+    """One input of the fuzzer: a byte for its kind, one for the pieces, and the bytes."""
     if len(data) < 2:
         return
     cuts = [data[1] * factor for factor in (1, 3, 7, 31)]

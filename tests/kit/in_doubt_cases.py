@@ -36,7 +36,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def on_queues(path: Path) -> tuple[list[bytes], list[bytes], int]:
-    """What is on "in" and "out", locked places not, and how many transactions are in doubt."""
+    """The unlocked messages on "in" and "out", and the number of transactions in doubt."""
     with logstore.open(path) as store:
         seen = [[each.content for each in store.messages(name) if not each.locked] for name in ("in", "out")]
         return seen[0], seen[1], len(store.in_doubt())

@@ -1,8 +1,7 @@
-"""Interrupting the package at an exact step: a signal handler's exception, or its call into the library, without luck.
+"""Interrupts the package at an exact step: with a signal handler's exception, or with its call into the library.
 
-A step is a line of the package, or one of the places at which CPython itself looks for signals: the entry of a
-function, the return of a call, a backward jump. A signal handler runs on the stack of what it interrupts, and so does
-what is called here.
+A step is a line of the package, or a point at which CPython checks for signals: the entry of a function, the return of
+a call, a backward jump. The callback runs on the stack of the interrupted code, as a signal handler does.
 """
 
 from __future__ import annotations
@@ -22,18 +21,19 @@ PACKAGE = str(Path(logstore.__file__).parent)
 _LOOKS_AFTER = ("CALL", "RESUME")
 
 
-# Before Python 3.13 an exception between logging's taking of its lock and its `try` leaves the lock taken for ever, and
-# with it every other thread that logs: that is no fault of what is tested, and would stop the tests that come after.
+# Before Python 3.13 an exception between logging's acquire and its `try` leaves logging's lock held for ever, and
+# blocks
+# every other thread that logs. That is not the package's fault, and would stop later tests.
 _NOT_INTERRUPTED = logging.__file__
 
 
 class Interrupted(BaseException):
-    """What a signal handler raised."""
+    """Raised by a signal handler."""
 
 
 @functools.cache
 def _steps(code: CodeType) -> frozenset[int]:
-    """Offsets of the instructions before which CPython looks for signals."""
+    """Offsets of the instructions before which CPython checks for signals."""
     found: set[int] = set()
     after = False
     for one in dis.get_instructions(code):
@@ -46,7 +46,7 @@ def _steps(code: CodeType) -> frozenset[int]:
 
 
 def run(call: Callable[[], object], at: int, then: Callable[[], object], *, within: str = PACKAGE) -> bool:
-    """Calls it, and ``then`` at the given step; whether it came that far. What ``then`` raises is raised there."""
+    """Calls it, and ``then`` at the given step, where ``then`` may raise; whether that step was reached."""
     left = at
 
     def local(frame: FrameType, event: str, _: Any) -> Any:
@@ -78,7 +78,7 @@ def run(call: Callable[[], object], at: int, then: Callable[[], object], *, with
 def every_step(
     call: Callable[[int], object], then: Callable[[], object], *, stride: int = 1, within: str = PACKAGE
 ) -> Iterator[tuple[int, bool]]:
-    """Calls it again and again, interrupted one step later each time; the number, and whether it ended in order."""
+    """Calls it repeatedly, interrupted one step later each time; yields the number, and whether it ended normally."""
     for number in range(1, 1 << 20):
         ended = reached = True
         try:
@@ -87,7 +87,7 @@ def every_step(
             ended = False
         if not reached:
             return
-        yield number, ended  # outside the except block: the exception is gone, and with it what its frames refer to
+        yield number, ended  # outside the except block, so that the exception and the objects of its frames are freed
 
 
 def interrupt() -> None:

@@ -1,7 +1,7 @@
-"""A writer in a process of its own that works at random and keeps a journal of what it did, by LSN; and what a copy of
-its store must hold at one LSN, as the journal has it.
+"""A writer process with random work and a journal of it by LSN; and the contents that a copy of its store must have at
+one LSN, from the journal.
 
-The journal's order is the order of the log: one thread works. A commit's record lies somewhere in a range of LSNs.
+One thread works, so the journal has the log's order. A commit's record is somewhere in a range of LSNs.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ TIMEOUT_S = 180
 
 
 def content_of(number: int, size: int) -> bytes:
-    """What message ``number`` holds: nobody else's."""
+    """The content of message ``number``, which no other message has."""
     return random.Random(number).randbytes(size)
 
 
 class Writer:
-    """What the process does."""
+    """The work of the process."""
 
     def __init__(self, store: MessageStore, journal: Path, seed: int) -> None:
         self.store = store
@@ -94,7 +94,7 @@ class Writer:
         self.live += [(one[0], "one") for one in made]
 
     def prepare(self, name: bytes) -> None:
-        """One that stays in doubt: a message of its own, and one that it has locked."""
+        """A transaction that stays in doubt: it published one message and dequeued another."""
         self.number += 1
         kept = self.store.publish("two", b"locked")
         self.note(kept, kept + 8, [[kept, ["two"], 0, -1]], [])
@@ -111,7 +111,7 @@ class Writer:
         self.store.stage(b"", b"never enqueued")
         for _ in range(3):
             self.publish_chunks()
-        kept, self.live = self.live, []  # these stay: what holds the tail is moved
+        kept, self.live = self.live, []  # these stay and hold the tail, so that relocation moves them
         rounds = 0
         while not stop.exists():
             rounds += 1
@@ -149,15 +149,15 @@ class Running(NamedTuple):
     process: subprocess.Popen[str]
 
     def wait_for(self, size: int) -> None:
-        """Until its journal has grown to this."""
+        """Wait until its journal has grown to this size."""
         until = time.monotonic() + TIMEOUT_S
         while self.journal.stat().st_size < size:
             assert self.process.poll() is None, "the writer died"
-            assert time.monotonic() < until, "the writer does not get on"
+            assert time.monotonic() < until, "the writer makes no progress"
             time.sleep(0.005)
 
     def wait_for_recycling(self, segments: int) -> None:
-        """Until it has recycled more segments than this; whoever holds segments has to move on meanwhile."""
+        """Wait until it has recycled more segments than this; holds must advance in the meantime."""
         until = time.monotonic() + TIMEOUT_S
         while not self.recycled.exists() or int(self.recycled.read_text() or 0) <= segments:
             assert self.process.poll() is None, "the writer died"
@@ -166,11 +166,11 @@ class Running(NamedTuple):
 
     @property
     def recycled(self) -> Path:
-        """The file in which the writer says how many segments it has recycled."""
+        """The file with the number of segments that the writer has recycled."""
         return self.journal.with_suffix(".recycled")
 
     def end(self) -> dict[str, int]:
-        """It closes its store; what it says of it."""
+        """Let it close its store; its report."""
         self.stop.touch()
         assert self.process.stdout is not None
         said = self.process.stdout.read()
@@ -201,14 +201,14 @@ def running(directory: Path, seed: int) -> Iterator[Running]:
 
 
 class Expected(NamedTuple):
-    """What a store as of one LSN holds."""
+    """The contents of a store as of one LSN."""
 
     queues: dict[str, dict[int, tuple[int, int]]]  # in order: id to number and size
     doubtful: set[str]
 
 
 def expected_at(journal: Path, lsn: int) -> list[Expected]:
-    """By the journal; two possibilities where a commit is under way at that LSN."""
+    """The contents from the journal; two possibilities if a commit may be on either side of that LSN."""
     possible = [Expected({name: {} for name in QUEUES}, set())]
     for line in journal.read_text(encoding="ascii").splitlines():
         first_lsn, end_lsn, made, gone, doubt = json.loads(line)
@@ -228,7 +228,7 @@ def expected_at(journal: Path, lsn: int) -> list[Expected]:
 
 
 def found_in(directory: Path) -> tuple[dict[str, dict[int, tuple[int, int]]], set[str]]:
-    """What a store holds when it is opened, each content compared with what it must be."""
+    """The contents of a store after an open; checks each message's content."""
     queues: dict[str, dict[int, tuple[int, int]]] = {}
     with logstore.open(directory, create=False) as store:
         assert store.recovery.torn_bytes == 0
@@ -248,7 +248,7 @@ def found_in(directory: Path) -> tuple[dict[str, dict[int, tuple[int, int]]], se
 
 
 def assert_is_the_state_at(directory: Path, journal: Path, lsn: int) -> None:
-    """It opens, and holds what the journal says of that LSN: everything, in order, and nothing else."""
+    """The store opens and has exactly the journal's contents of that LSN, in order."""
     queues, doubtful = found_in(directory)
     for state in expected_at(journal, lsn):
         if doubtful == state.doubtful and all(list(queues[q].items()) == list(state.queues[q].items()) for q in QUEUES):

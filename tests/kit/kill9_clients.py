@@ -1,7 +1,7 @@
-"""Publishers and consumers that live through a broker that is killed, and write down what they saw.
+"""Publishers and consumers that survive a broker that is killed, and record their results.
 
-A message is named by its publisher and a number that only grows; none is ever sent twice, so whatever
-comes twice was delivered twice.
+A message is named by its publisher and a growing number; none is ever sent twice, so a message that arrives twice was
+delivered twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pika.exceptions import AMQPError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# pika reports at length every connection that dies under it, and here they all do.
+# pika logs every broken connection at length, and here all connections break.
 logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 QUEUE = "work"
@@ -35,7 +35,7 @@ Name = tuple[int, int]  # publisher and number
 
 
 class Delivered(NamedTuple):
-    """One delivery, as a consumer saw it."""
+    """One delivery to a consumer."""
 
     run: int  # which start of the broker
     name: Name
@@ -43,7 +43,7 @@ class Delivered(NamedTuple):
 
 
 class Shared:
-    """What all clients know and find out; appended to from many threads, judged at the end."""
+    """The records of all clients; many threads append to them, the test judges them at the end."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -107,7 +107,7 @@ class Client(threading.Thread, abc.ABC):
 
     @abc.abstractmethod
     def work(self) -> None:
-        """What it does on one connection, until the broker is gone."""
+        """The work on one connection, until the broker is gone."""
 
 
 class Publisher(Client):
@@ -137,7 +137,7 @@ class Publisher(Client):
 
 
 class PipeliningPublisher(Publisher):
-    """Keeps many publishes in flight, and learns of their confirms as they come."""
+    """Keeps many publishes in flight, and handles confirms as they arrive."""
 
     OUTSTANDING_MAX = 100
 
@@ -190,7 +190,7 @@ class PipeliningPublisher(Publisher):
 
 
 class Consumer(Client):
-    """Acknowledges, and now and then makes a synchronous call: only then its acknowledgements count."""
+    """Acknowledges, and now and then makes a synchronous call, whose answer makes earlier acknowledgements certain."""
 
     def __init__(self, shared: Shared, number: int, seed: int) -> None:
         super().__init__(shared, number, seed, shared.consuming)

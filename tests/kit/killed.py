@@ -1,8 +1,7 @@
-"""Processes that die: a child forked from the test does its piece of work, reports, and kills itself.
+"""Processes that are killed: a child forked from the test does some work, reports, and kills itself.
 
-The child has everything imported and nothing open, so it starts in milliseconds; SIGKILL gives it no chance to close,
-flush or roll back. What it had to say has gone through a pipe as JSON before. A child that fails says so: its error is
-raised in the test.
+The child inherits all imports and has nothing open, so it starts in milliseconds; SIGKILL gives it no chance to close,
+flush or roll back. It reports through a pipe as JSON before. An error of the child is raised in the test.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ PATIENCE_S = 120  # for one child, on a machine that has other work to do
 
 
 def quick_directory(prefix: str) -> Path:
-    """A directory of one's own in memory, if there is any: a killed process loses nothing that the kernel has."""
+    """A new directory, in memory if possible: the kernel keeps the data of a killed process."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     return Path(tempfile.mkdtemp(prefix=prefix, dir=memory))
 
@@ -41,7 +40,7 @@ def remove(directory: Path) -> None:
 
 
 def and_then_killed(work: Callable[..., Any], *arguments: Any) -> Any:
-    """What `work` returned in a child that was killed right after, everything it had open still open."""
+    """The result of `work` in a child that was killed right after, with everything it had open still open."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

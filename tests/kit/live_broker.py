@@ -1,4 +1,4 @@
-"""A broker in a thread of its own, on a port that the system chose, and ways to reach into it."""
+"""A broker in a thread of its own, on a port chosen by the system, with access for tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def open_store(directory: Path) -> Any:
 
 
 class MishapHandler(logging.Handler):
-    """Collects what was logged with a traceback: a defect, whoever caused it."""
+    """Collects log entries with a traceback, each of which is a defect."""
 
     def __init__(self, mishaps: list[dict[str, Any]]) -> None:
         super().__init__()
@@ -39,13 +39,13 @@ class MishapHandler(logging.Handler):
 
 
 class Broker:
-    """A server in a thread of its own, and the ways a test may reach into it."""
+    """A server in a thread of its own, with access for tests."""
 
     def __init__(self, store: Any, limits: Limits | None = None) -> None:
         self.store = store
         self.server = Server(store, "127.0.0.1", 0, limits=limits)
         self.loop = uvloop.new_event_loop()
-        self.mishaps: list[dict[str, Any]] = []  # what nobody caught; a test fails on any
+        self.mishaps: list[dict[str, Any]] = []  # uncaught errors; any of them fails the test
         self.loop.set_exception_handler(lambda _, context: self.mishaps.append(context))
         self._handler = MishapHandler(self.mishaps)
         logging.getLogger("logstore").addHandler(self._handler)

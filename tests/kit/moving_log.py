@@ -1,4 +1,4 @@
-"""A log that no store has written, with relocations, given to a replay record by record."""
+"""Replays a hand-made log with relocations record by record."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FIVE = b"12345"  # what Log.publish gives a message
 
 
 class MovingLog(Log):
-    """A log with relocations, whose writer passes over copies until their state stands."""
+    """A log with relocations, whose writer ignores copies until their state is complete."""
 
     def __init__(self, base_lsn: int = BASE) -> None:
         self.copied: dict[int, int] = {}

@@ -1,7 +1,7 @@
-"""A store with one odd thing in the place of one of its files, and what every command makes of it.
+"""Stores in which one file is replaced by an unusual object, and the result of every command on them.
 
-Each case runs in a process of its own that obeys permissions though it may be root's, that an alarm ends, and that may
-take little memory and write small files only; so a command that hangs, or that reads without end, is known by its name.
+Each case runs in a process of its own that obeys permissions even as root, has a time limit, and may use little memory
+and write only small files; so a command that hangs, or reads without end, is reported by name.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 SEGMENT = 512 << 10
 ALARM_S = 20
-MEMORY_BYTES = 1 << 30  # more than what a process has when it has only imported
+MEMORY_BYTES = 1 << 30  # more than a process needs after its imports
 FILE_BYTES = 64 << 20  # no file that a command writes is larger
 SPARSE_BYTES = 1 << 40
 
@@ -83,7 +83,7 @@ class Said(NamedTuple):
 
 
 def make_store(directory: Path) -> None:
-    """Closed in good order, with several segments, a spare, a checkpoint and everything else that a store has."""
+    """A store closed in order, with several segments, a spare, a checkpoint and every other file of a store."""
     with logstore.open(directory, segment_size=SEGMENT) as store:
         queue = store.declare_queue("q")
         for _ in range(12):
@@ -241,11 +241,11 @@ def make_target(template: Path, case: Path, odd: str) -> None:
         ODD[odd](case / "target")
 
 
-# ---- What is said of it
+# ---- Results
 
 
 def drop_capabilities() -> None:
-    """After this root is an owner like any other, whom the modes of files bind."""
+    """Drop root's capabilities, so that the modes of files apply to it."""
     if os.geteuid() != 0:
         return
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
@@ -256,7 +256,7 @@ def drop_capabilities() -> None:
 
 
 def look(case: Path, ends: Connection, commands: dict[str, tuple[str, ...]]) -> None:
-    """Sends the name of each command before it runs, and how it ended; the last one is an open by the library."""
+    """Sends the name of each command before it runs, and its result after; the last one is an open by the library."""
     signal.alarm(ALARM_S)
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     taken = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()

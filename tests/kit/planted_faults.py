@@ -1,4 +1,4 @@
-"""Faults planted into a store, each of which the model's machine must find.
+"""Faults planted into a store, each of which the model's state machine must find.
 
 A fault replaces functions of the core, or a method of the package, through the monkeypatch that it is given.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Faulty:
-    """The core, but for the functions that a fault replaces."""
+    """The core, except for the functions that a fault replaces."""
 
     def __init__(self, **replaced: Any) -> None:
         self.__dict__.update(replaced)

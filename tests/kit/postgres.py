@@ -1,8 +1,8 @@
-"""A PostgreSQL server of a test's own, real and disposable, and a wire that can be cut where a test wants it.
+"""A real, disposable PostgreSQL server for a test, and a proxy that can cut its connections at a chosen statement.
 
-The server lives in a directory of its own under the system's temporary one, listens on a Unix socket there and on a
-loopback port, and runs as an unprivileged user if the tests run as root, since PostgreSQL refuses root. It syncs
-nothing: the tests kill processes, not the power.
+The server uses a directory under the system's temporary one, listens on a Unix socket there and on a loopback port, and
+runs as an unprivileged user if the tests run as root, because PostgreSQL refuses root. It does not sync: the tests kill
+processes, but do not cut the power.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ SETTINGS: Final = {
 
 
 def wait_until(happened: Callable[[], Any], what: str) -> Any:
-    """What ``happened`` gives once that is true."""
+    """Wait until ``happened`` returns a true value, and return it."""
     end = time.monotonic() + TIMEOUT_S
     while True:
         found = happened()
         if found:
             return found
-        assert time.monotonic() < end, f"waited {TIMEOUT_S} s in vain: {what}"
+        assert time.monotonic() < end, f"did not happen within {TIMEOUT_S} s: {what}"
         time.sleep(0.02)
 
 
 @functools.cache
 def programs() -> Path | None:
-    """Where ``initdb`` and ``postgres`` are: in the PATH, or where Debian keeps the newest."""
+    """The directory of ``initdb`` and ``postgres``: in the PATH, or Debian's newest version."""
     places = [Path(found).resolve().parent for found in [shutil.which("postgres")] if found]
     versions = Path("/usr/lib/postgresql").glob("*/bin")
     places += sorted(versions, key=lambda path: float(path.parent.name), reverse=True)
@@ -68,7 +68,7 @@ def required_programs() -> Path:
     """As :func:`programs`; without a server the test is skipped, or fails where skipping would hide something."""
     found = programs()
     if found is None:
-        why = "there is no PostgreSQL server here: install Debian's package postgresql"
+        why = "there is no PostgreSQL server: install Debian's package postgresql"
         if os.environ.get("CI") == "true":
             pytest.fail(why)
         pytest.skip(why)
@@ -76,7 +76,7 @@ def required_programs() -> Path:
 
 
 def _unprivileged() -> str | None:
-    """Whom root runs the server as."""
+    """The user for the server if the tests run as root."""
     if os.getuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -87,7 +87,7 @@ def _unprivileged() -> str | None:
 
 
 def _open_to_all() -> Path:
-    """A temporary directory that another user can reach too, and whose name leaves room for that of a socket."""
+    """A temporary directory that other users can reach, with a name short enough for a socket in it."""
     for place in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")):
         reached = all(each.stat().st_mode & 0o001 for each in (place, *place.parents))
         if reached and len(str(place)) < 50 and os.access(place, os.W_OK):
@@ -142,10 +142,10 @@ class Server:
         )
         assert done.returncode == 0, done.stderr
 
-    # ---- life
+    # ---- starting and stopping
 
     def start(self) -> None:
-        """Until it answers. What a killed one left behind is waited for."""
+        """Start it and wait until it answers, also for remaining processes of a killed server."""
         assert self.process is None, "it runs already"
 
         def started() -> bool:
@@ -167,7 +167,7 @@ class Server:
             )
 
     def _answers(self) -> bool:
-        """Whether it serves; False if it has ended, because a killed one's processes still hold its memory."""
+        """Whether it serves; False if it has ended because processes of a killed server still hold its memory."""
         assert self.process is not None
         end = time.monotonic() + TIMEOUT_S
         while time.monotonic() < end:
@@ -180,11 +180,11 @@ class Server:
         raise AssertionError((self.home / "log").read_text())
 
     def stop(self) -> None:
-        """At once, as an operator in a hurry would: sessions are ended, what was committed stays."""
+        """Stop at once: sessions are ended, committed data stays."""
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
-        """The server process itself, without a chance to say anything; its children notice and go."""
+        """Kill the server process itself; its children notice and end."""
         self._end(signal.SIGKILL)
 
     def _end(self, number: int) -> None:
@@ -194,11 +194,11 @@ class Server:
             process.wait(TIMEOUT_S)
 
     def freeze(self) -> None:
-        """All its processes stop where they are: connections stay open, the kernel answers for them, nobody else."""
+        """Suspend all its processes: connections stay open, but only the kernel answers."""
         self._to_all(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """They go on as if nothing had been."""
+        """Resume them."""
         self._to_all(signal.SIGCONT)
 
     def _to_all(self, number: int) -> None:
@@ -217,7 +217,7 @@ class Server:
     # ---- use
 
     def url(self, user: str = "owner", password: str | None = PASSWORD, **query: str) -> str:
-        """For ``connect=``, by the Unix socket; ``host`` and ``port`` say otherwise."""
+        """The string for ``connect=``: the Unix socket, unless ``host`` and ``port`` are given."""
         import sqlalchemy as sa
 
         query = {"host": str(self.home), "port": str(self.port), **query}
@@ -249,7 +249,7 @@ class Server:
     OTHERS: Final = "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
 
     def sessions(self) -> list[int]:
-        """The processes that serve other sessions than the asking one."""
+        """The processes of all sessions but this one."""
         with self.session() as session:
             return [row[0] for row in session.execute(f"SELECT pid {self.OTHERS}").fetchall()]
 
@@ -260,7 +260,7 @@ class Server:
         wait_until(lambda: not self.sessions(), "the sessions are gone")
 
     def kill_a_session(self) -> None:
-        """One of its processes dies; the server then throws all others out and recovers."""
+        """Kill one of its processes; the server then ends all sessions and recovers."""
         os.kill(self.sessions()[0], signal.SIGKILL)
 
         def recovered() -> bool:
@@ -276,16 +276,16 @@ def _group_of(user: str) -> int:
 
 
 class Wire:
-    """A loopback port in front of a server. What a client says can be cut off at a word, before or behind it."""
+    """A loopback port in front of a server. A client's connection can be cut before or after a word that it sends."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        self.cut: str | None = None  # "before": the server never hears the word; "behind": it answers nobody
+        self.cut: str | None = None  # "before": the server never gets the word; "behind": nobody gets its answer
         self.word = b""
-        self.held = threading.Event()  # set once the word was said and the client cut off
-        self.go = threading.Event()  # "late": set to let the server hear it after all
+        self.held = threading.Event()  # set when the word was sent and the client cut off
+        self.go = threading.Event()  # "late": set to pass the word to the server afterwards
         self._sockets: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -294,7 +294,7 @@ class Wire:
         return self.server.url(host="127.0.0.1", port=str(self.port), sslmode="disable", gssencmode="disable")
 
     def cut_at(self, word: bytes, how: str) -> None:
-        """The next time that a client says ``word``: how is "before", "behind" or "late"."""
+        """Cut the connection when a client next sends ``word``; how is "before", "behind" or "late"."""
         self.held.clear()
         self.go.clear()
         self.word, self.cut = word, how

@@ -1,10 +1,9 @@
-"""Drives every public callable with wrong values: run as a program, with a directory to work in and the modules.
+"""Calls every public callable with wrong values. A program; arguments: a working directory and the modules.
 
-What is public is found by looking: the modules that docs/api.md names, what they give away, and the methods of their
-classes. For each parameter a call that works has one argument replaced by each wrong value in turn: by all of them if
-LOGSTORE_TORTURE_S is set, else by the usual ones and a share of the others, the same in every run. What was being
-called stands in the file ``now``, so that a process that died or hung tells which call it was; the findings are printed
-as JSON.
+The public callables are found by inspection: the modules that docs/api.md names, their public names, and the methods of
+their classes. For each parameter of a working call one argument is replaced by each wrong value in turn: by all of them
+if LOGSTORE_TORTURE_S is set, else by the usual ones and a fixed share of the others. The file ``now`` has the present
+call, so that a process that dies or hangs can be diagnosed; the findings are printed as JSON.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ ITEMS = 3  # of an iterator that a call gives
 ALWAYS = {"None", "-1", "2**64", "nan", "a short str", "bytes", "an empty list", "an object"}
 SHARE = 6  # each parameter gets every sixth of the other values, the next one beginning one further
 
-# Made by a function of their own, with what the core gives; nobody else calls them.
+# Only functions of the package make these, from values of the core.
 MADE_ELSEWHERE = {"MessageStore", "Queue", "Delivery", "Message", "Transaction", "Hold"}
 # What a run of an export works with; and methods that callers write, not call.
 NOT_CALLED = {"Run", "FileInfo", "Intent", "Manifest", "Mark", "Span", "ExportOptions", "Receiver"}
@@ -74,7 +73,7 @@ INTERNAL = {
 WRONG_FLAGS = {"None", "2**64", "nan", "a lying int", "a str of 1 MB", "a released view", "Arrow numbers", "an object"}
 # Its functions take sessions and frames: tests/spark has what they answer.
 NEEDS_A_JVM = {"logstore.spark"}
-# What an error may call an argument beside its own name.
+# Words for an argument in an error, besides its own name.
 ALSO_CALLED = {
     "message_ids": ("id",),
     "store_dir": ("path", "directory", "store"),
@@ -95,7 +94,7 @@ ALSO_CALLED = {
     "xids": ("xid",),
     "text": ("xid",),
     "where": ("Where",),
-    "receiver": ("ExchangeRow",),  # which is what a store cannot receive
+    "receiver": ("ExchangeRow",),  # a value that a store cannot receive
 }
 
 
@@ -115,7 +114,7 @@ def modules() -> list[str]:
 
 
 def surface(module: str) -> Iterator[tuple[str, Any]]:
-    """The public callables that this module has as its own: a qualified name, and what is there."""
+    """The public callables of this module: qualified names and objects."""
     found = importlib.import_module(module)
     names = getattr(found, "__all__", None) or sorted(vars(found))
     for name in names:
@@ -124,7 +123,7 @@ def surface(module: str) -> Iterator[tuple[str, Any]]:
         if name.startswith("_") or not callable(thing) or not str(home).startswith("logstore"):
             continue
         if home != module and (home in modules() or (module != "logstore" and thing is getattr(logstore, name, None))):
-            continue  # driven where it is at home
+            continue  # tested in its own module
         if not inspect.isclass(thing):
             yield from [(name, thing)] if name not in INTERNAL else []
         elif (
@@ -151,7 +150,7 @@ def of_class(name: str, kind: type) -> Iterator[tuple[str, Any]]:
 
 
 class World:
-    """A store with something in it, others beside it, and valid arguments for every call."""
+    """A store with contents, further stores, and valid arguments for every call."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -185,7 +184,7 @@ class World:
                 store.close()
 
     def fresh(self) -> Path:
-        """A path at which nothing is."""
+        """A path that does not exist."""
         return self.place / f"p{next(self.numbers)}"
 
     def name(self) -> str:
@@ -246,7 +245,7 @@ class World:
         }
 
     def state(self) -> object:
-        """What a refused call must leave as it was."""
+        """The state that a refused call must not change."""
         store = self.store
         return (
             [(queue.id, queue.depth, queue._acquired_count()) for queue in store.queues()],
@@ -415,7 +414,7 @@ def arguments(world: World) -> dict[str, Callable[[], object]]:
 
 
 class HungError(BaseException):
-    """The call did not come back in time."""
+    """The call did not return in time."""
 
 
 def hung(*_: object) -> None:
@@ -423,7 +422,7 @@ def hung(*_: object) -> None:
 
 
 class Driver:
-    """Makes the calls and judges what comes of them."""
+    """Makes the calls and judges the results."""
 
     def __init__(self, world: World, now: Path) -> None:
         self.world = world
@@ -492,7 +491,7 @@ class Driver:
         except HungError:
             self.findings.append(f"{what} hangs")
         except SQLAlchemyError as problem:
-            if kind != "Markers" and name != "Markers":  # which raises what SQLAlchemy raises, as it says
+            if kind != "Markers" and name != "Markers":  # documented to raise SQLAlchemy's errors
                 self.findings.append(f"{what}: {type(problem).__name__}: {str(problem)[:150]} {place_of(problem)}")
         except (TypeError, ValueError, StoreError) as problem:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -506,7 +505,7 @@ class Driver:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         if not self._works():
-            self.findings.append(f"{what}: the store works no more")
+            self.findings.append(f"{what}: the store no longer works")
             self.world.close()
             self.world.open()
         return True
@@ -518,7 +517,7 @@ class Driver:
             return problem
 
     def _use(self, result: Any, given: dict[str, Any]) -> None:
-        """Does with the result what a caller does with it."""
+        """Uses the result as a caller does."""
         if inspect.iscoroutine(result):
             with contextlib.suppress(TimeoutError):  # it waits for what may come
                 asyncio.run(asyncio.wait_for(result, 0.01))
@@ -540,7 +539,7 @@ class Driver:
 
 
 def names(problem: Exception, parameter: str) -> bool:
-    """Whether the error says which argument it is about. A StoreError that is no OptionError is about an object."""
+    """Whether the error names its argument. A StoreError other than OptionError is about an object."""
     if isinstance(problem, StoreError) and not isinstance(problem, OptionError):
         return True
     words = (
@@ -565,7 +564,7 @@ def place_of(problem: BaseException) -> str:
 
 
 def main(place: Path, wanted: list[str]) -> None:
-    """Prints what was found wrong in these modules, and how many calls there were of each callable."""
+    """Prints the findings in these modules, and the number of calls of each callable."""
     os.chdir(place)
     logging.disable()
     warnings.simplefilter("ignore")

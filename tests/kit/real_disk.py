@@ -1,8 +1,8 @@
-"""A disk of one's own under a real file system: mkfs, a loop device over the logging disk, mount; and all of it undone.
+"""A separate disk under a real file system: mkfs, a loop device over the logging disk, mount; and their removal.
 
-Whatever is made lies in one directory whose name begins with PREFIX, and its owner holds a lock in there for as long
-as it lives. So what a killed run left behind is known by its name and its free lock, and is unmounted, detached and
-removed by the next one. Nothing else is ever touched.
+Everything is in one directory whose name begins with PREFIX, and its owner process holds a lock in it. So the remains
+of a killed run are recognised by name and free lock, and the next run unmounts, detaches and removes them. Nothing else
+is ever touched.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 PREFIX = "logstore-disk-"
 SERVER = Path(__file__).with_name("real_disk_server.py")
 PATIENCE_S = 60
-ROOM_BYTES = 1 << 30  # what the images and logs of one run may take, in memory if it has that much
+ROOM_BYTES = 1 << 30  # bytes for the images and logs of one run, in memory if there is enough
 
 MKFS = {
     "ext4": ["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096", "-J", "size=4", "-E", "lazy_itable_init=0,nodiscard"],
     "xfs": ["mkfs.xfs", "-q", "-f", "-K"],
 }
-IMAGE_BYTES = {"ext4": 96 << 20, "xfs": 320 << 20}  # xfs will not be smaller than 300 MiB
-# Nothing is written behind the tests' back for as long as they take; what is asked for is written at once all the same.
+IMAGE_BYTES = {"ext4": 96 << 20, "xfs": 320 << 20}  # the smallest xfs has 300 MiB
+# No background writes during the tests; requested writes are not delayed.
 OPTIONS = {"ext4": "noatime,commit=600", "xfs": "noatime"}
 NO_UUID = {"ext4": "", "xfs": ",nouuid"}  # for images of a disk that is mounted itself
 PACKAGES = {
@@ -75,13 +75,13 @@ def need(file_system: str) -> None:
 
 
 def run(*command: object) -> str:
-    """What the command says; its error is the test's."""
+    """The command's output; its failure fails the test."""
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, f"{' '.join(map(str, command))}: {done.stderr.strip() or done.stdout.strip()}"
     return done.stdout.strip()
 
 
-# ---- a place, and what is left of others' ----
+# ---- a place, and the remains of other runs ----
 
 
 def _roots() -> list[Path]:
@@ -89,7 +89,7 @@ def _roots() -> list[Path]:
 
 
 def _claim(place: Path) -> int | None:
-    """The lock of the place's owner; none while somebody has it."""
+    """The lock of the place's owner; None while another process holds it."""
     lock = os.open(place / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,7 +114,7 @@ def _loops_below(place: Path) -> list[str]:
 
 
 def take_apart(place: Path) -> None:
-    """Unmounts, detaches and removes all that lies in a place. What hangs is let go of lazily."""
+    """Unmounts, detaches and removes everything in a place; lazily if a mount hangs."""
     for disk_too in (False, True):  # the loop device holds the file system that its disk is in
         for point in _mounts_below(place):
             if not disk_too and Path(point).name == "fuse":
@@ -127,7 +127,7 @@ def take_apart(place: Path) -> None:
 
 
 def sweep() -> list[Path]:
-    """Takes apart what runs that died have left."""
+    """Removes the remains of runs that died."""
     swept = []
     for root in _roots():
         for place in root.glob(f"{PREFIX}*"):
@@ -141,7 +141,9 @@ def sweep() -> list[Path]:
 
 
 def _new_place() -> tuple[Path, int]:
-    """A new directory and its owner's lock. A sweep may come between the two, and then it is gone: another one."""
+    """A new directory and its owner's lock. If a sweep removes the directory before the lock is taken, makes another
+    one.
+    """
     roots = [root for root in _roots() if shutil.disk_usage(root).free >= ROOM_BYTES]
     while True:
         place = Path(tempfile.mkdtemp(prefix=PREFIX, dir=roots[0] if roots else None))
@@ -155,7 +157,7 @@ def _new_place() -> tuple[Path, int]:
 
 @contextlib.contextmanager
 def place_of_ones_own() -> Iterator[Path]:
-    """A directory, in memory if that has the room; taken apart at the end, come what may."""
+    """A directory, in memory if there is room; always removed at the end."""
     sweep()
     place, lock = _new_place()
     try:
@@ -169,7 +171,7 @@ def place_of_ones_own() -> Iterator[Path]:
 
 
 class RealDisk:
-    """A file system on a disk that logs what it is told to write. `path` is where it is mounted."""
+    """A file system on a disk that logs all writes. `path` is its mount point."""
 
     def __init__(self, place: Path, file_system: str) -> None:
         self.place = place
@@ -207,11 +209,11 @@ class RealDisk:
         run("mount", "-t", self.file_system, "-o", OPTIONS[self.file_system], self.device, self.path)
 
     def unmount(self) -> None:
-        """Waits for nothing but the device: whoever used the file system is gone."""
+        """Unmount; no process uses the file system any more."""
         run("umount", self.path)
 
     def end(self) -> None:
-        """Everything off: the file system if it is mounted, the device, the server."""
+        """Remove everything: the file system if it is mounted, the device, the server."""
         if os.path.ismount(self.path):
             self.unmount()
         run("losetup", "-d", self.device)

@@ -1,4 +1,4 @@
-"""Power cuts over a disk's log: which ones to make, and the verdict on the store that each leaves."""
+"""Power cuts over a disk's log: the choice of cuts, and the verdict on the store after each."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from kit.real_disk import RealDisk
     from kit.real_disk_hosts import Host
 
-GO_ON_EVERY = 4  # one cut in so many is recovered again, used, closed and opened
+GO_ON_EVERY = 4  # every n-th cut is recovered again, used, closed and opened
 
 
 @dataclass
 class History:
-    """What a disk did and what its user was told, both at an end."""
+    """The finished log of a disk and the journal of its user."""
 
     base: BaseImage
     log: DiskLog
@@ -42,7 +42,7 @@ class History:
 
 
 def work_on(disk: RealDisk, host: Host, seed: int, steps: int) -> History:
-    """A store's life on a disk that nothing fails on, up to its death; the disk is off at the end."""
+    """A store's work on a disk without failures, until the process is killed; then the disk is removed."""
     (disk.place / "journal").unlink(missing_ok=True)
     did = host.ask("work_hard", disk.path / "store", disk.place / "journal", disk.control_path, seed, steps, {})
     assert did["failed"] == [], "\n".join(did["failed"])
@@ -53,7 +53,7 @@ def work_on(disk: RealDisk, host: Host, seed: int, steps: int) -> History:
 
 
 def random_cuts(history: History, seed: int, count: int) -> Iterator[Cut]:
-    """At a flush now and then, else where something was not flushed, each kind of loss in its turn."""
+    """Now and then at a flush, otherwise where data is not flushed, with each kind of loss in turn."""
     chance = random.Random(seed)
     flushes, windows = history.log.flushes(), history.log.windows()
     kinds = list(Kept)
@@ -64,14 +64,14 @@ def random_cuts(history: History, seed: int, count: int) -> Iterator[Cut]:
 
 
 def cuts_at_acknowledgements(history: History, seed: int, count: int) -> list[Cut]:
-    """The moment in which something was acknowledged, and all that no sync had covered is gone."""
+    """The moments of acknowledgements, with the loss of everything that no sync covers."""
     positions = sorted({atom.acked_at for atom in history.journal.atoms if atom.acked_at < NEVER})
     chosen = random.Random(seed).sample(positions, min(count, len(positions)))
     return [Cut(position, Kept.NOTHING) for position in sorted(chosen)]
 
 
 def look_after(history: History, cut: Cut, host: Host, *, go_on: bool = False) -> list[str]:
-    """All that is wrong with the store after this cut. A file system that cannot be mounted is an error of its own."""
+    """The errors of the store after this cut. A file system that cannot be mounted raises a different error."""
     leave(history.base, history.log, cut, history.image, forgetful=history.forgetful)
     with mounted(history.image, history.file_system) as point:
         try:
@@ -83,7 +83,7 @@ def look_after(history: History, cut: Cut, host: Host, *, go_on: bool = False) -
 
 
 def _going_on(shown: dict[str, Any], looks: list[dict[str, Any]]) -> list[str]:
-    """Recovering twice is recovering once; and the store that came out of it works."""
+    """A second recovery changes nothing, and the recovered store works."""
     again, used, closed = looks
     wrong = same(shown, again)
     wrong += ["a message published after the recovery is not there"] if AFTER not in tags(used, "last") else []
@@ -96,7 +96,7 @@ def tags(shown: dict[str, Any], queue: str) -> list[str]:
 
 
 def violations(history: History, cuts: list[Cut], host: Host) -> list[str]:
-    """Every cut made and judged; what is wrong names the cut, so that it can be made again."""
+    """Makes and judges every cut; an error names the cut, so that it can be repeated."""
     found = []
     for number, cut in enumerate(cuts):
         wrong = look_after(history, cut, host, go_on=number % GO_ON_EVERY == 0)

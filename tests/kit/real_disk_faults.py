@@ -1,5 +1,5 @@
-"""Writers that wait while their disk fails, in a process of their own: what they are told, and what the page cache then
-shows that the disk does not have.
+"""Writers that wait while their disk fails, in a process of their own: their results, and bytes that are then in the
+page cache but not on the disk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LATER = "later-0-10"
 
 
 def extents(path: Path) -> list[tuple[int, int]]:
-    """Where on the disk the file's bytes are: first, end."""
+    """The ranges of the disk with the file's bytes: first, end."""
     said = subprocess.run(["filefrag", "-v", "-s", "-b1", path], capture_output=True, text=True, check=True).stdout
     found = []
     for line in said.splitlines():
@@ -35,12 +35,12 @@ def extents(path: Path) -> list[tuple[int, int]]:
 
 
 def cached(path: Path) -> bytes:
-    """The file as the page cache has it, which is what nearly everybody reads."""
+    """The file as the page cache has it, which is what most programs read."""
     return path.read_bytes()
 
 
 def on_the_device(path: Path) -> bytes:
-    """The file as the device has it, whatever the page cache says."""
+    """The file as the device has it, past the page cache."""
     size = path.stat().st_size
     file = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
     try:
@@ -52,12 +52,12 @@ def on_the_device(path: Path) -> bytes:
 
 
 def phantoms(store: Path) -> list[Path]:
-    """The segments of which the page cache shows something else than the disk has."""
+    """The segments that differ between page cache and disk."""
     return [segment for segment in segment_files(store) if cached(segment) != on_the_device(segment)]
 
 
 def begin_to_fail(control: Control, how: str, path: Path) -> None:
-    """From now on the segments' sectors, every flush, or everything the disk is asked to write."""
+    """Fail from now on: writes of the segments' sectors, every flush, or every write."""
     if how == "segments":
         control.fail_ranges([extent for segment in segment_files(path) for extent in extents(segment)])
     elif how == "flushes":
@@ -68,7 +68,7 @@ def begin_to_fail(control: Control, how: str, path: Path) -> None:
 
 
 def _told(journal: JournalWriter, tag: str, store: logstore.MessageStore) -> str:
-    """What a publisher that waits is told."""
+    """The result of a publisher that waits."""
     number = journal.begin(work([(tag, "a")]))
     try:
         key = store.publish("a", body(tag), header=tag.encode())
@@ -81,14 +81,14 @@ def _told(journal: JournalWriter, tag: str, store: logstore.MessageStore) -> str
 
 
 def write_while_it_fails(path: str, journal: str, control: str, how: str, kept: list[Any]) -> dict[str, Any]:
-    """Acknowledged work, then writers that wait while the disk fails; at the end the disk is well again."""
+    """Acknowledged work, then writers that wait while the disk fails; at the end the disk works again."""
     disk = control_of(control)
     writer = JournalWriter(journal, disk)
     store = logstore.open(path, segment_size=SMALL_SEGMENT)
     kept += [writer, store]
     declare(writer, store, "a")
     assert [_told(writer, tag, store) for tag in GOOD] == ["acknowledged"] * len(GOOD)
-    subprocess.run(["sync", "-f", path], check=True)  # so that of the file system itself nothing is on its way
+    subprocess.run(["sync", "-f", path], check=True)  # so that the file system has no pending writes of its own
     begin_to_fail(disk, how, Path(path))
     told: list[str] = []
     threads = [
@@ -190,7 +190,7 @@ def use_again_what_failed(path: str, journal: str, control: str, fails: str, kep
 
 
 def fail_in_the_catalog(path: str, journal: str, control: str, goes_on: bool, kept: list[Any]) -> list[str]:
-    """A queue's declaration fails on the disk, which then is well again; the same store goes on, if asked."""
+    """A queue's declaration fails on the disk, which then works again; optionally the same store continues."""
     disk = control_of(control)
     writer = JournalWriter(journal, disk)
     store = logstore.open(path, segment_size=SMALL_SEGMENT)

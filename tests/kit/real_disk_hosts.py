@@ -1,4 +1,4 @@
-"""A host of the children that work on real disks: one process with one build of the package in it."""
+"""A host process with one build of the package, which forks the children that work on real disks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ChildFailedError(Exception):
 
 
 class Host:
-    """Asks for one piece of work after another."""
+    """Requests one piece of work after another."""
 
     def __init__(self, package: Path = ROOT, mutant: str = "") -> None:
         environment = {**os.environ, "PYTHONPATH": f"{package}{os.pathsep}{TESTS}", "PYTHONWARNINGS": "ignore"}
@@ -31,7 +31,7 @@ class Host:
         if mutant:
             environment["LOGSTORE_MUTANT"] = mutant
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "kit.real_disk_work"],  # -P: the package is where PYTHONPATH says
+            [sys.executable, "-P", "-m", "kit.real_disk_work"],  # -P: import the package only from PYTHONPATH
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -39,7 +39,7 @@ class Host:
         )
 
     def ask(self, do: str, *arguments: Any) -> Any:
-        """What the piece of work returned in a child that was killed right after; ChildFailedError if it failed."""
+        """The result of the piece of work in a child that was killed right after; ChildFailedError if it failed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         arguments = tuple(str(a) if isinstance(a, Path) else a for a in arguments)

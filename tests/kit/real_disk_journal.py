@@ -1,8 +1,8 @@
-"""A journal kept off the disk: what was begun and what came back, in order, with how far the disk's log was by then.
+"""A journal outside the disk: begun operations and their results, in order, each with the position of the disk's log.
 
-An operation is begun before its call and noted as back after it, so a line's place in the file orders it against all
-threads' lines, and its `at` orders it against the disk: what was acknowledged when the disk had done n things is
-acknowledged in every power cut after n or more of them; what was begun when it had done n, in none before.
+One line is written before a call and one after it. A line's place in the file orders it among all threads; its `at`,
+the number of entries in the disk's log, orders it against the disk. An operation acknowledged at n entries is
+acknowledged in every power cut after n or more entries; an operation begun at n is begun in no cut before n.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def body(tag: str) -> bytes:
 
 
 def work(plus: list[Place] = (), minus: list[Place] = (), **more: Any) -> dict[str, Any]:
-    """One thing that happens whole or not at all: places that come, places that go."""
+    """One atomic change: places that are made and places that end."""
     return {"plus": list(plus), "minus": list(minus), **more}
 
 
 class JournalWriter:
-    """Written by the threads of one process, a line at a time."""
+    """Written by the threads of one process, line by line."""
 
     def __init__(self, path: Path | str, control: Control, first: int = 1) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -54,7 +54,7 @@ class JournalWriter:
             self._say({"back": number, "durable": durable, "ids": ids or {}})
 
     def refused(self, number: int) -> None:
-        """It will not happen, the store has said."""
+        """Note that the store refused the operation."""
         with self._lock:
             self._say({"refused": number})
 
@@ -74,7 +74,7 @@ class JournalWriter:
 
 @dataclass
 class Atom:
-    """One thing that happens whole or not at all."""
+    """One atomic change."""
 
     what: str  # for the reader of a failure
     begun_at: int  # entries of the disk's log
@@ -91,7 +91,7 @@ class Atom:
     refused: bool = False
 
     def at(self, position: int) -> bool | None:
-        """Whether it has happened in a power cut at this position; None: it may have."""
+        """Whether it has happened in a power cut at this position; None: unknown."""
         if self.refused:
             return False
         if self.acked_at <= position:

@@ -1,8 +1,8 @@
-"""The judge: whether what an opened store shows is what the journal allows after a power cut.
+"""The judge: whether an opened store's contents agree with the journal after a power cut.
 
-What was acknowledged is there; what was not begun is not; what was on its way happened whole or not at all, and nothing
-later than something that is missing. Contents are exact, and every queue is in the order in which its messages became
-visible. What was prepared is in doubt, with its work and its locks, until its outcome.
+Acknowledged operations have happened; operations that were not begun have not; others have happened as a whole or not
+at all, and none if an earlier one is missing. Contents are exact, and every queue is in the order in which its messages
+became visible. Prepared transactions are in doubt, with their work and their locks, until they get an outcome.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from kit.real_disk_journal import NEVER, Atom, Journal, Place
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Shown = dict[str, Any]  # what real_disk_work.look says of a store
+Shown = dict[str, Any]  # the result of real_disk_work.look
 
 
 @dataclass
 class _Fate:
-    """What the journal knows of one place."""
+    """The journal's facts about one place."""
 
     comes: Atom | None = None
     goes: list[Atom] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Judge:
             self._fates.setdefault(place, _Fate()).goes.append(atom)
 
     def of(self, shown: Shown) -> list[str]:
-        """All that is wrong with it."""
+        """The errors found."""
         self._queues(shown)
         self._in_doubt(shown)
         self._places(shown)
@@ -67,7 +67,7 @@ class Judge:
         self.violations.append(what)
 
     def _is(self, atom: Atom, happened: bool, why: str) -> None:
-        """The store shows that it happened, or that it did not."""
+        """Note evidence of the store that it happened, or that it did not."""
         known = self._happened[id(atom)]
         if known is None:
             self._happened[id(atom)] = happened
@@ -75,7 +75,7 @@ class Judge:
             was = "acknowledged or seen" if known else "not begun, or seen not to have happened"
             self._wrong(f"{why}, but {atom.what} was {was}")
 
-    # ---- what is there ----
+    # ---- contents ----
 
     def _queues(self, shown: Shown) -> None:
         deleted = {atom.queue: atom for atom in self.journal.atoms if atom.deletes}
@@ -118,7 +118,7 @@ class Judge:
                 self._message(place, message)
         for place in there:
             self._present(place)
-        for _ in range(2):  # what one place tells of an operation may settle another
+        for _ in range(2):  # the evidence of one place about an operation may decide another one
             for place, fate in self._fates.items():
                 if place not in there:
                     self._absent(place, fate)
@@ -133,7 +133,7 @@ class Judge:
         if held and not message["locked"]:
             self._wrong(f"{place} was dequeued by a prepared transaction and is not locked")
         if message["locked"] and not locks:
-            self._wrong(f"{place} is locked by nobody")
+            self._wrong(f"{place} is locked without a transaction")
 
     def _is_settled(self, xid: str) -> bool:
         outcome = self._settled.get(xid)
@@ -157,10 +157,10 @@ class Judge:
         elif self._happened[id(fate.comes)] and not any(self._happened[id(atom)] for atom in may_go):
             self._is(may_go[0], True, f"{place} is gone")
 
-    # ---- in which order ----
+    # ---- order ----
 
     def _a_beginning(self) -> None:
-        """The log is one row of records and a crash leaves its beginning: nothing is there without what came before."""
+        """A crash leaves a prefix of the log: an operation survives only if all earlier ones do."""
         in_log = [atom for atom in self.journal.atoms if not atom.queue]
         for before, after in itertools.pairwise(in_log):
             of_one_call = before.begun_line == after.begun_line  # in the log in the order that it gave
@@ -180,7 +180,7 @@ class Judge:
             newest: tuple[int, Place] = (-1, ("", ""))
             for place, atom in self._visible(queue, messages):
                 if atom.back_line < newest[0]:
-                    self._wrong(f"{place} stands behind {newest[1]}, which came later")
+                    self._wrong(f"{place} is after {newest[1]}, which became visible later")
                 newest = max(newest, (atom.begun_line, place))
             self._order_within(queue, messages)
 
@@ -192,13 +192,13 @@ class Judge:
                 yield place, fate.comes
 
     def _order_within(self, queue: str, messages: list[Shown]) -> None:
-        """What one call made visible stands in the order that the call gave."""
+        """The places of one call are in the call's order."""
         position: dict[int, int] = {}
         for place, atom in self._visible(queue, messages):
             source = self._prepared[atom.settles] if atom.settles else atom
             rank = self._rank(source, place)
             if rank < position.get(source.begun_line, -1):
-                self._wrong(f"{place} stands behind what its own operation made later")
+                self._wrong(f"{place} is after a later place of its own operation")
             position[source.begun_line] = rank
 
     def _rank(self, source: Atom, place: Place) -> int:
@@ -207,15 +207,15 @@ class Judge:
 
 
 def judge(journal: Journal, position: int, shown: Shown) -> list[str]:
-    """What is wrong with a store that was opened after a power cut at this position of the disk's log."""
+    """The errors of a store that was opened after a power cut at this position of the disk's log."""
     return Judge(journal, position).of(shown)
 
 
 def same(before: Shown, after: Shown) -> list[str]:
-    """What a store that nobody has changed shows otherwise than before."""
+    """The differences between two looks at an unchanged store."""
     wrong = [
         f"queue {name} has changed" for name in before["queues"] if before["queues"][name] != after["queues"].get(name)
     ]
     wrong += ["the queues have changed"] if before["queues"].keys() != after["queues"].keys() else []
-    wrong += ["what is in doubt has changed"] if before["in doubt"] != after["in doubt"] else []
+    wrong += ["the transactions in doubt have changed"] if before["in doubt"] != after["in doubt"] else []
     return wrong

@@ -1,7 +1,7 @@
-"""What a disk's log says: which bytes a power cut leaves on it.
+"""A disk's log, and the bytes that a power cut leaves on the disk.
 
-A write that a later flush covers is on the disk. Of those after the last flush any may be, in part or not at all, in
-any order: none, all, the first so many, or a random choice of writes, of blocks or of sectors.
+A write that a later flush covers is on the disk. Writes after the last flush may be there, partly or not at all, in any
+order: none, all, a prefix, or a random choice of writes, blocks or sectors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BLOCK = 4096
 
 
 class Kept(enum.Enum):
-    """What is left of the writes that no flush covered."""
+    """Which writes survive that no flush covered."""
 
     NOTHING = "nothing"
     ALL = "all"
@@ -34,7 +34,7 @@ class Kept(enum.Enum):
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing that the disk did; the data of a write starts at `data_at` in the log."""
+    """One entry of the log; the data of a write starts at `data_at` in the log."""
 
     what: bytes
     offset: int
@@ -43,7 +43,7 @@ class Entry:
 
 
 class DiskLog:
-    """A disk's log as far as it went when it was read."""
+    """A disk's log up to its end when it was read."""
 
     def __init__(self, path: Path) -> None:
         self._bytes = path.read_bytes()
@@ -63,7 +63,7 @@ class DiskLog:
         return [index + 1 for index, entry in enumerate(self.entries) if entry.what == FLUSH]
 
     def windows(self) -> list[int]:
-        """The positions at which there is something that no flush has covered."""
+        """The positions at which some write is not covered by a flush."""
         found, open_writes = [], False
         for index, entry in enumerate(self.entries):
             open_writes = entry.what == WRITE or (open_writes and entry.what != FLUSH)
@@ -72,10 +72,10 @@ class DiskLog:
         return found
 
     def split(self, position: int, *, forgetful: bool = False) -> tuple[list[Entry], list[Entry]]:
-        """The writes among the first `position` entries: those that are on the disk, and those that may be.
+        """The writes among the first `position` entries: those certainly on the disk, and the others.
 
-        A forgetful disk shows, after a failed flush, what was written before it, but never writes it down: what the
-        kernel does with a file's pages, one layer below.
+        A forgetful disk returns data that was written before a failed flush, but never stores it, as the kernel does
+        with a file's pages.
         """
         durable: list[Entry] = []
         waiting: list[Entry] = []
@@ -125,7 +125,7 @@ class BaseImage:
 
 @dataclass(frozen=True)
 class Cut:
-    """A power cut: after so many entries of the log, with so much of what was not flushed."""
+    """A power cut: after this many entries of the log, with this choice of unflushed writes."""
 
     position: int
     kept: Kept
@@ -136,7 +136,7 @@ class Cut:
 
 
 def leave(base: BaseImage, log: DiskLog, cut: Cut, image: Path, *, forgetful: bool = False) -> int:
-    """Makes the image that the cut leaves, and says how many writes were at stake."""
+    """Makes the image that the cut leaves, and returns the number of unflushed writes."""
     chance = random.Random(cut.seed)
     durable, waiting = log.split(cut.position, forgetful=forgetful)
     file = base.write(image)

@@ -1,7 +1,7 @@
-"""The package with the deliberate faults of tools/mutants.toml built in, for tests that show what they would notice.
+"""The package built with the deliberate faults of tools/mutants.toml, for tests that prove that they detect faults.
 
-The build directory stays, so that what is up to date is not compiled again; a lock keeps two builders apart. The
-package beside the extension is a copy, for Python looks for both in one directory.
+The build directory is kept, so that only changed files are compiled again; a lock excludes a second build. The package
+next to the extension is a copy, because Python looks for both in one directory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PARTS = ("csrc", "logstore", "setup.py", "pyproject.toml", "README.md", "LICENSE
 
 
 def mutant_package(directory: Path) -> Path:
-    """Where the built package may be imported from: in a directory of the caller's."""
+    """The import path of the built package, in a directory of the caller."""
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

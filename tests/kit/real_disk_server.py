@@ -1,8 +1,8 @@
 """The disk as a program: a FUSE file system with the single file `disk`, over an image.
 
-Every write goes into the image and, with its bytes, into a log; every flush goes into the log. Through a page of memory
-that both sides map, the disk can be told to fail writes or flushes, and tells how far its log is. One request at a time
-is served, so the log's order is the order in which the disk did things.
+Every write goes into the image and, with its bytes, into a log; every flush goes into the log. A page of shared memory
+lets the tests fail writes or flushes, and has the length of the log. Requests are served one at a time, so the log has
+the order of the disk's work.
 
 Run as `python real_disk_server.py IMAGE LOG CONTROL MOUNTPOINT`; it ends when it is unmounted, or with its parent.
 """
@@ -36,7 +36,7 @@ class Range(ctypes.Structure):
 
 
 class Control(ctypes.Structure):
-    """What the disk tells and is told; written in place by either side, one field at a time."""
+    """The shared page; either side writes one field at a time."""
 
     _fields_ = (
         ("entries", ctypes.c_uint64),  # in the log, each done before it counts
@@ -84,7 +84,7 @@ class Control(ctypes.Structure):
 
 
 def control_of(path: Path | str) -> Control:
-    """The page of memory behind the file, shared with everyone who maps it."""
+    """The page of memory behind the file, shared with every process that maps it."""
     with open(path, "r+b") as file:
         return Control.from_buffer(mmap.mmap(file.fileno(), CONTROL_BYTES))
 
@@ -145,7 +145,7 @@ def serve(image: str, log: str, control: str, mountpoint: str) -> None:
 
 
 def end_with_parent() -> None:
-    """A tests' process that is killed takes its disk along; what is left of it is swept up by the next one."""
+    """End this disk when the tests' process is killed; the next run removes the remains."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 

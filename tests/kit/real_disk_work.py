@@ -1,7 +1,7 @@
-"""What is done with a store on a real disk, each piece in a process of its own that is killed at its end.
+"""Pieces of work on a store on a real disk, each in a process of its own that is killed at its end.
 
-Run as a program it is a host: it imports the package once, reads one JSON request a line, and forks a child for each.
-Which build of the package it is, and which fault is in it, its environment says.
+Run as a program it is a host: it imports the package once, reads JSON requests line by line, and forks a child for
+each. Its environment chooses the build of the package and the fault in it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 QUEUES = ("a", "b", "c")
 OPTIONS = {"segment_size": SMALL_SEGMENT}
 LARGEST_RECORD = SMALL_SEGMENT // 16
-AFTER = "after-0-200"  # the tag of what is published after a recovery
+AFTER = "after-0-200"  # the tag of messages published after a recovery
 
 
 # ---- looking ----
 
 
 def shown(store: logstore.MessageStore) -> dict[str, Any]:
-    """All that a store holds, and whether each content is what its tag says."""
+    """The contents of a store, and whether each message has the content of its tag."""
     return {
         "queues": {queue.name: [_message(message) for message in queue.browse()] for queue in store.queues()},
         "in doubt": sorted(str(tx.xid) for tx in store.in_doubt()),
@@ -53,13 +53,13 @@ def _message(message: logstore.Message) -> dict[str, Any]:
 
 
 def look(path: str, kept: list[Any]) -> dict[str, Any]:
-    """What a store shows after recovery; then its process is killed."""
+    """The contents of a store after recovery; then its process is killed."""
     kept.append(logstore.open(path, **OPTIONS))
     return shown(kept[-1])
 
 
 def go_on(path: str, kept: list[Any]) -> list[dict[str, Any]]:
-    """Recovery once more; then everything in doubt is settled, a message published, and the store closed and opened."""
+    """Recovers again; then decides transactions in doubt, publishes a message, closes and opens the store."""
     store = logstore.open(path, **OPTIONS)
     looks = [shown(store)]
     for tx in store.in_doubt():
@@ -76,7 +76,7 @@ def go_on(path: str, kept: list[Any]) -> list[dict[str, Any]]:
 
 
 class Worker:
-    """One thread's work: every kind of operation, on messages of its own, in queues that all share."""
+    """One thread's work: every kind of operation, on its own messages, in shared queues."""
 
     def __init__(self, store: logstore.MessageStore, journal: JournalWriter, name: str, seed: str) -> None:
         self.store = store
@@ -119,7 +119,7 @@ class Worker:
         self.mine += [(ids[tag], (tag, queue)) for tag, queue in places]
 
     def taken(self, most: int) -> list[tuple[int, Place]]:
-        """Some of what is there, older things more rarely: a few stay for ever and have to be moved."""
+        """A random existing message, older ones less often: a few stay for ever and must be relocated."""
         n = min(most, len(self.mine))
         return [self.mine.pop(self.chance.randrange(len(self.mine) * 2 // 3, len(self.mine))) for _ in range(n)]
 
@@ -244,7 +244,7 @@ class Worker:
 def work_hard(
     path: str, journal: str, control: str, seed: int, steps: int, fail: dict[str, int], kept: list[Any]
 ) -> dict[str, Any]:
-    """Three threads' work on a new store; what the store counted in it. A store that fails ends the work.
+    """Three threads' work on a new store; the store's counters. A store that fails ends the work.
 
     `fail` is what is set in the disk's control page before the threads begin.
     """

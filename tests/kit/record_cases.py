@@ -1,4 +1,4 @@
-"""Records for tests: strategies for every type, an example of each, and what damages them."""
+"""Records for tests: strategies for every type, an example of each, and ways to damage them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def batches(draw: st.DrawFn, lsn: int) -> Batch:
 
 
 def bodies(kind: RecordType, lsn: int, chain: int, flags: RecordFlag) -> st.SearchStrategy[Body]:
-    """What a record of this type may say at this LSN in this chain."""
+    """Valid bodies for a record of this type at this LSN in this chain."""
     earlier = st.integers(1, lsn - 1)
     deletes = bool(flags & RecordFlag.DELETES)
     return {
@@ -144,7 +144,7 @@ ORDERED = INLINE | RecordFlag.ORDERED
 
 
 def some_flags(kind: RecordType) -> st.SearchStrategy[RecordFlag]:
-    """Flags that the type may carry together."""
+    """Valid combinations of flags for the type."""
     legal = FLAGS.get(kind, RecordFlag(0))
     some = u16.map(lambda bits: RecordFlag(bits) & legal)
     if kind is not RecordType.MESSAGE_START:
@@ -352,7 +352,7 @@ BROKEN_COPIES: list[tuple[str, Record, int, str, int]] = [
 
 
 def sealed(raw: bytes | bytearray, seed: int = SEED) -> bytes:
-    """These bytes with the checks that make them believable, whatever they say."""
+    """These bytes with right checksums, whatever they contain."""
     raw = bytearray(raw)
     raw[8:12] = header_check(raw, seed).to_bytes(4, "little")
     raw[0:8] = xxh64_intdigest(raw[8:], seed).to_bytes(8, "little")
@@ -368,7 +368,7 @@ def flipped(raw: bytes, bit: int) -> bytes:
 def outcome(
     decode: Callable[..., Record], buffer: bytes, offset: int, seed: int, lsn: int
 ) -> Record | type[InvalidRecord]:
-    """The record, or why it is refused."""
+    """The record, or the error that refuses it."""
     try:
         return decode(buffer, offset, seed, lsn)
     except InvalidRecord as error:

@@ -1,7 +1,7 @@
-"""Random histories of a store, for whatever turns logs into rows: all kinds of records in all kinds of orders.
+"""Random histories of a store, for code that turns logs into rows: all kinds of records in many orders.
 
-A history is made from a seed alone. It restarts the store, in order and by a crash, and moves the tail with a small
-log, so that chains are relocated, recycled and left behind.
+A history is determined by its seed. It restarts the store, in order and after a kill, and uses a small log, so that
+chains are relocated and their old records recycled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEGMENT = 512 << 10
 
 
 class History:
-    """A store at work; `messages` are those that may still live, `open` the transactions at hand."""
+    """A store at work; `messages` are those that may still be live, `open` the open transactions."""
 
     def __init__(self, path: Path, seed: int, messages: list[int]) -> None:
         self.random = random.Random(seed)
@@ -36,11 +36,11 @@ class History:
             self.store.declare_queue(name)
 
     def run(self, steps: int, weight: int = 1) -> None:
-        """So many steps; `weight` makes contents larger, and so segments fuller."""
+        """Run this many steps; a larger `weight` gives larger contents and fuller segments."""
         acts = [self.publish] * 6 + [self.fan_out, self.big, self.stage, self.enqueue] * 2
         acts += [self.dequeue] * 6 + [self.transact, self.work, self.work, self.settle, self.settle, self.destroy]
         for _ in range(steps):
-            with suppress(StoreError, IndexError, ValueError):  # locked, gone, ended, none there: such is chance
+            with suppress(StoreError, IndexError, ValueError):  # locked, gone, ended or absent: random work meets these
                 self.random.choice(acts)(weight)
 
     def content(self, weight: int) -> bytes:
@@ -121,14 +121,14 @@ class History:
         self.store.declare_queue(name)
 
     def settle_doubt(self) -> None:
-        """Decides some of what an earlier epoch left in doubt."""
+        """Decides some transactions that an earlier epoch left in doubt."""
         for tx in self.store.in_doubt():
             if self.random.random() < 0.5:
                 self.random.choice([tx.commit, tx.rollback])()
 
 
 def epoch(path: Path, seed: int, messages: list[int], steps: int, weight: int, kept: list[object]) -> list[int]:
-    """One epoch of a history, which ends in order or, for half of the seeds, is left as it is. Gives its messages."""
+    """One epoch of a history, which closes in order or, for half of the seeds, does not. Returns its messages."""
     history = History(path, seed, messages)
     kept.append(history)
     history.settle_doubt()

@@ -1,9 +1,9 @@
-"""A writer that keeps a journal of what it did, and what the rows of its log must therefore say.
+"""A writer with a journal of its work, and the rows that its log must therefore give.
 
-What is expected comes from the journal alone: from what was asked of the store and what it answered, and never from
-the log. The writer works in processes that are killed; its last force makes all of its journal durable. It publishes,
-fans out, sends contents in chunks, works in transactions that commit, roll back, stay open over a kill or in doubt,
-deletes queues, and leaves messages behind that must be relocated while the rest of the log is recycled.
+The expected rows come only from the journal, that is from calls and their results, never from the log. The writer works
+in processes that are killed; its last force makes all of its work durable. It publishes, fans out, sends contents in
+chunks, uses transactions that commit, roll back, stay open at a kill or in doubt, deletes queues, and leaves messages
+that must be relocated while the rest of the log is recycled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUEUES = 4
 
 @dataclass
 class Place:
-    """A message's place on a queue, as the journal has it. LSNs are 0 where the store did not answer with one."""
+    """A message's place on a queue in the journal. An LSN is 0 if the store did not return it."""
 
     queue_id: int
     enqueue_tx: int
@@ -49,7 +49,7 @@ class Place:
 
 @dataclass
 class Message:
-    """A message, as the journal has it."""
+    """A message in the journal."""
 
     id: int
     header_bytes: int
@@ -71,7 +71,7 @@ class Message:
 
 
 class Journal:
-    """What happened, event by event, and what it came to."""
+    """The events, and the state after them."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.events: list[Event] = []
@@ -183,7 +183,7 @@ class Journal:
                 self._close_if_over(message.id)
 
     def _restart(self) -> None:
-        """Recovery keeps no transaction that was not prepared, and no message that was never enqueued."""
+        """Apply a recovery: it ends transactions that are not prepared, and messages that were never enqueued."""
         for tx in [tx for tx in self.transactions if tx not in self.prepared]:
             self._decide(tx, "rolled_back", "dropped")
         for message in [one for one in self.messages.values() if not one.enqueued and not one.work]:
@@ -195,7 +195,7 @@ class Journal:
         return [",".join(map(str, each)) for each in facts]
 
     def sums(self) -> tuple[int, int, int]:
-        """How many messages were made, and the bytes of all their contents and headers."""
+        """The number of messages made, and the bytes of all their contents and headers."""
         made = self.started.values()
         return len(made), sum(one.content_bytes for one in made), sum(one.header_bytes for one in made)
 
@@ -204,11 +204,11 @@ class Journal:
         return [message for message in self.messages.values() if not message.work]
 
 
-# ---- What rows say, as text: the same facts, by whoever read them
+# ---- The rows as text: the same facts for every reader
 
 
 def message_text(row: dict[str, Any]) -> str:
-    """What the journal knows of a closed message, of its row. LSNs of transactions' work are not in it."""
+    """The part of a closed message's row that the journal knows, without LSNs of transactions' work."""
     places = [
         Place(
             place["queue_id"],
@@ -226,14 +226,14 @@ def message_text(row: dict[str, Any]) -> str:
 
 
 def dequeue_text(row: dict[str, Any]) -> str:
-    """What the journal knows of a DEQUEUE record, of its row."""
+    """The part of a DEQUEUE record's row that the journal knows."""
     lsn = 0 if row["tx_id"] or row["reason"] else row["lsn"]
     numbers = [row["id"], row["queue_id"], row["tx_id"] or 0, lsn, row["reason"] or "", row["delivery_count"] or 0]
     return ",".join(map(str, numbers))
 
 
 def md5(texts: Iterable[str]) -> list[str]:
-    """Of each, sorted: what two readers of the same rows agree on."""
+    """The md5 of each text, sorted, for comparing two readers of the same rows."""
     return sorted(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() for text in texts)
 
 
@@ -241,7 +241,7 @@ def md5(texts: Iterable[str]) -> list[str]:
 
 
 class Writer:
-    """What one of the processes does."""
+    """The work of one of the processes."""
 
     def __init__(self, path: Path, seed: int, events: list[Event]) -> None:
         self.chance = random.Random(seed)
@@ -331,7 +331,7 @@ class Writer:
     def consume(self) -> None:
         queue = self.chance.choice(self.queues())
         for delivery in queue.acquire(self.chance.randint(1, 4)):
-            kept = next(iter(self.journal.messages))  # the first of all stays, however long
+            kept = next(iter(self.journal.messages))  # the first message stays for ever
             if delivery.id == kept or self.chance.random() < 0.3:
                 delivery.release()
                 continue
@@ -354,7 +354,7 @@ class Writer:
         self.store.declare_queue(f"queue {queue.id} anew")
 
     def run(self, steps: int) -> None:
-        """So many steps, then as much that comes and goes as a log needs to move on."""
+        """Run this many steps, then enough short-lived messages that the base advances."""
         acts = [self.publish] * 6 + [self.dequeue, self.consume, self.begin, self.settle] * 3
         acts += [self.stage, self.use_staged] * 2
         self.publish() if not self.journal.messages else None
@@ -376,15 +376,15 @@ def _epoch(path: Path, seed: int, events: list[Event], steps: int, kept: list[ob
     kept.append(writer)
     writer.run(steps)
     writer.store.compact()
-    writer.publish()  # a batch behind the last one says that it was durable
+    writer.publish()  # a batch after the last one proves that it was durable
     writer.store.force()
     return writer.journal.events[writer.before :]
 
 
 def write_epoch(path: Path, seed: int, events: list[Event], *, steps: int = 150) -> list[Event]:
-    """The events so far, and those of one more process, which was killed when it had done its work.
+    """The events so far, and those of one more process, which is killed after its work.
 
-    Whoever reads the log in between has a hold on it, so that nothing is recycled before it was read.
+    A reader in between has a hold on the log, so that nothing is recycled before it was read.
     """
     return events + list(and_then_killed(_epoch, path, seed, events, steps))
 
@@ -394,7 +394,7 @@ def new_store(path: Path) -> None:
     logstore.open(path, segment_size=SEGMENT).close()
 
 
-# ---- The same texts, made by software that knows nothing of this one, of Parquet files
+# ---- The same texts from Parquet files, made by independent software
 
 _DUCKDB_PLACE = """
 concat_ws(',', p.queue_id, coalesce(p.enqueue_tx, 0), if(p.enqueue_tx is null, p.enqueue_lsn, 0),
@@ -416,7 +416,7 @@ where not relocated and type in ('MESSAGE_START', 'MESSAGE_CHUNK')
 
 
 class ByDuckDB:
-    """What DuckDB makes of the files of both data sets."""
+    """DuckDB's texts from the files of both data sets."""
 
     def __init__(self, records: list[str], messages: list[str]) -> None:
         import duckdb
@@ -438,7 +438,7 @@ class ByDuckDB:
 
 
 class ByPolars:
-    """What Polars makes of the files of both data sets."""
+    """Polars' texts from the files of both data sets."""
 
     def __init__(self, records: list[str], messages: list[str]) -> None:
         import polars as pl

@@ -1,9 +1,9 @@
-"""The rows that a log comes to as a table, worked out slowly in plain Python: the second witness of the C scanners.
+"""The rows of a log, computed in plain Python: the second implementation of the C scanners.
 
-:func:`record_rows` and :func:`message_rows` read the records with the pure-Python decoder and follow the rules of the
-tables one after another, in lists and dictionaries. No speed, no Arrow, nothing shared with the scanners but the
-page that says what a record is. Rows are dicts by column, in the columns' order; times are datetimes in UTC, ids and
-LSNs plain ints, a missing value None.
+:func:`record_rows` and :func:`message_rows` read the records with the pure-Python decoder and apply the rules of the
+tables one by one, in lists and dictionaries: slow, without Arrow, and with nothing in common with the scanners but
+docs/format.md. Rows are dicts by column, in the columns' order; times are datetimes in UTC, ids and LSNs plain ints, a
+missing value None.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def moment(us: int) -> datetime:
 
 @dataclass(frozen=True)
 class Stood:
-    """A record, and where it stands."""
+    """A record and its position."""
 
     record: Record
     batch_lsn: int
@@ -65,10 +65,10 @@ class Stood:
 
 @dataclass
 class Log:
-    """All that can be read of a log, in memory."""
+    """All readable records of a log, in memory."""
 
     stood: list[Stood]
-    end_lsn: int  # beside a writer what is durable, after a crash what recovery will accept
+    end_lsn: int  # the durable LSN beside a writer; after a crash the end that recovery will accept
     queue_names: Mapping[int, str]
     batches: list[tuple[int, int]] = field(default_factory=list)  # LSN, time in µs
     ends: list[int] = field(default_factory=list)  # of the batches
@@ -92,7 +92,7 @@ class Log:
         return log
 
     def time_us(self, lsn: int) -> int | None:
-        """Of the batch in which this LSN lies; None if it cannot be read."""
+        """The time of the batch with this LSN; None if it cannot be read."""
         at = bisect.bisect_right(self.batches, (lsn, 1 << 64)) - 1
         return self.batches[at][1] if at >= 0 and lsn < self.ends[at] else None
 
@@ -113,7 +113,7 @@ def record_rows(
     """One row per record from ``start_lsn`` to before ``stop_lsn`` (what is durable).
 
     Outcomes are those known below ``as_of_lsn``.
-    With ``body`` there is that column, cut to so many bytes.
+    With ``body`` there is also that column, cut to that many bytes.
     """
     log = Log.read(store_dir, hold, queue_names)
     start = 0 if start_lsn is None else start_lsn
@@ -172,7 +172,7 @@ class _RecordRows:
         effect_lsn = self.effect(record.lsn, tx_id) if operation else record.lsn
         outcome = self.outcome(tx_id) if tx_id else None
         if record.type == RecordType.TX_DELETE and outcome in ("open", "prepared"):
-            outcome = None  # it has ended, and the log no longer tells how
+            outcome = None  # it has ended, and the log no longer has the outcome
         dequeue = body if isinstance(body, MessageDequeue) else None
         told = dequeue.delivery_count if dequeue is not None else 0
         enqueue_lsn, enqueue_us = self.place(record, dequeue) if dequeue is not None else (None, None)
@@ -225,7 +225,7 @@ class _RecordRows:
         return None, None
 
     def enqueued(self, record: Record, dequeue: Record, wanted: MessageDequeue) -> tuple[int | None, int | None] | None:
-        """What this record says of the place; None: the search goes on before it."""
+        """The evidence of this record about the place; None: the search continues before it."""
         body = record.body
         if isinstance(body, InlineCopy | OrderedCopy):
             if wanted.queue_id not in body.queues:
@@ -290,7 +290,7 @@ def _moment_or_none(us: int | None) -> datetime | None:
 
 @dataclass
 class Place:
-    """A message's place on a queue, there or gone."""
+    """A message's place on a queue, existing or ended."""
 
     queue_id: int
     enqueue_lsn: int
@@ -307,7 +307,7 @@ class Place:
 
 @dataclass
 class Pending:
-    """What a transaction without an outcome has done to a message."""
+    """A pending operation of a transaction on a message."""
 
     tx_id: int
     lsn: int
@@ -321,7 +321,7 @@ class Pending:
 
 @dataclass
 class Message:
-    """All that is known of an open message."""
+    """The state of an open message."""
 
     id: int
     whole: bool
@@ -406,7 +406,7 @@ class _MessageRows:
             self.prepared.add(record.id)
 
     def new_epoch(self, stood: Stood) -> None:
-        """An open drops what was staged and never enqueued."""
+        """An open drops messages that were staged and never enqueued."""
         seen_before, self.epoch = self.epoch != 0, stood.epoch
         if seen_before:
             for message in list(self.open.values()):
@@ -426,7 +426,7 @@ class _MessageRows:
     def chunk(self, message: Message, stood: Stood) -> None:
         body = stood.record.body
         assert isinstance(body, MessageChunk)
-        if not body.content:  # an append that failed is taken back
+        if not body.content:  # undoes an append that failed
             message.content_bytes = min(message.content_bytes, body.offset)
         message.content_bytes += len(body.content)
 
@@ -480,7 +480,7 @@ class _MessageRows:
     def delete(self, message: Message, stood: Stood) -> None:
         self.close(message, stood, None if message.enqueued else "destroyed")
 
-    # ---- what ends work and places from outside
+    # ---- records outside the chain that end work and places
 
     def outcome(self, stood: Stood) -> None:
         tx_id = stood.record.id
@@ -503,7 +503,7 @@ class _MessageRows:
             self.close_if_over(message, stood)
 
     def queue_delete(self, stood: Stood, queue_id: int) -> None:
-        """Places end; work there waits for its transaction's outcome, and comes to nothing."""
+        """End the places; work there waits for its transaction's outcome, and has no effect."""
         self.deleted.add(queue_id)
         for message in list(self.open.values()):
             place = message.open_place(queue_id)
@@ -571,9 +571,9 @@ class _MessageRows:
     def moved(
         self, record: Record, published: bool, staged: bool, places: list[Place], pending: list[Pending]
     ) -> Message | None:
-        """The message that was relocated, now if it was not known before; None if its state is no life.
+        """The relocated message, made now if it was not known before; None if its state is not live.
 
-        One that is known keeps its history: the state says the same again.
+        A known one keeps its history, because the state repeats it.
         """
         message = self.open.get(record.id)
         if message is None:

@@ -1,4 +1,4 @@
-"""Stores whose whole truth is known, ways to damage them, and what must hold of anything salvaged from them."""
+"""Stores with known contents, ways to damage them, and the checks on everything salvaged from them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def open_small(path: Path) -> logstore.MessageStore:
     return logstore.MessageStore(path, options)
 
 
-# ---- The truth
+# ---- The known contents
 
 
 class Live(NamedTuple):
@@ -51,7 +51,7 @@ class Live(NamedTuple):
 
 @dataclass(repr=False)
 class Truth:
-    """Everything that a store holds, and where its records stand."""
+    """The contents of a store, and the positions of its records."""
 
     messages: dict[int, Live] = field(default_factory=dict)
     order: dict[str, list[int]] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Truth:
 
 
 def take_truth(store: logstore.MessageStore) -> Truth:
-    """What a store shows at this moment."""
+    """The contents of a store at this moment."""
     truth = Truth()
     contents: dict[int, tuple[bytes, bytes]] = {}
     places = defaultdict(set)
@@ -86,7 +86,7 @@ def take_truth(store: logstore.MessageStore) -> Truth:
 
 
 def add_records(truth: Truth, path: Path) -> None:
-    """Where everything stands in a log that is whole."""
+    """The positions of all records in an undamaged log."""
     with Reader(path) as reader:
         truth.base_lsn = reader.info.base_lsn
         for record in reader.records():
@@ -189,7 +189,7 @@ class Work:
         self.store = open_small(self.path)
 
     def crash(self) -> None:
-        """The process is killed: what it had forced is there."""
+        """Kill the process; forced work survives."""
         self.store.force()
         copy = self.path.with_name(self.path.name + ".crashed")
         shutil.copytree(self.path, copy)
@@ -254,7 +254,7 @@ def tear(path: Path) -> None:
 
 
 class Harm(NamedTuple):
-    """What was done to a file: the LSNs from ``low`` to ``end`` may say anything now."""
+    """Damage of a file: the bytes of the LSNs from ``low`` to ``end`` are arbitrary now."""
 
     low: int
     end: int
@@ -266,7 +266,7 @@ def segments(path: Path) -> list[Path]:
 
 
 def damage_bytes(file: Path, offset: int, new: bytes) -> Harm:
-    """Other bytes at a place of a segment."""
+    """Overwrite some bytes of a segment."""
     first_lsn = int(file.name[:16], 16)
     with file.open("r+b") as opened:
         opened.seek(offset)
@@ -275,21 +275,21 @@ def damage_bytes(file: Path, offset: int, new: bytes) -> Harm:
 
 
 def truncate(file: Path, size: int) -> Harm:
-    """The end of a segment is gone."""
+    """Cut off the end of a segment."""
     first_lsn = int(file.name[:16], 16)
     os.truncate(file, size)
     return Harm(first_lsn + size, first_lsn + SEGMENT)
 
 
 def remove(file: Path) -> Harm:
-    """A segment is gone."""
+    """Remove a segment."""
     first_lsn = int(file.name[:16], 16)
     file.unlink()
     return Harm(first_lsn, first_lsn + SEGMENT)
 
 
 def swap_sectors(file: Path, one: int, other: int) -> list[Harm]:
-    """Two sectors stand in each other's place."""
+    """Swap two sectors."""
     raw = file.read_bytes()
     return [
         damage_bytes(file, one, raw[other : other + 512]),
@@ -302,7 +302,7 @@ def swap_sectors(file: Path, one: int, other: int) -> list[Harm]:
 
 @dataclass
 class Examined:
-    """What a salvage finds."""
+    """The result of a salvage."""
 
     log: Log
     state: State
@@ -310,14 +310,14 @@ class Examined:
     names: dict[int, str]
 
     def covered(self) -> list[tuple[int, int]]:
-        """LSN ranges that the report names: nothing is known of what stood there."""
+        """LSN ranges that the report names as unreadable."""
         ranges = [(gap.lsn, gap.end_lsn) for gap in self.log.gaps]
         ranges += [(one.lsn, one.end_lsn) for one in self.log.damaged]
         return [*ranges, (self.log.torn.lsn, self.log.torn.end_lsn)] if self.log.torn is not None else ranges
 
 
 def examine(path: Path, names: Names | None = None) -> Examined:
-    """Everything that a salvage of this directory would recover, and lose; with the catalog if it was read before."""
+    """Everything that a salvage of this directory would recover and lose; with the catalog if it was read before."""
     with Source(path) as source:
         log = read_log(source, lambda *_: None)
         names = names or read_names(path, source.uuid, connect=None, schema=None)
@@ -335,11 +335,13 @@ def whole(contents: Contents, message: Message) -> tuple[bytes, bytes]:
     return b"".join((start.content, *(chunk.content for chunk in chunks))), start.header
 
 
-# ---- What must hold
+# ---- The checks
 
 
 def wrong(truth: Truth, found: Examined, harm: list[Harm]) -> Iterator[str]:
-    """Whatever is not as it has to be: recovered and lost part what is known exactly, and nothing is made up."""
+    """The errors of a salvage: every known message must be either recovered or reported as lost, and no other
+    recovered.
+    """
     state, names = found.state, found.names
     lost = {one.id for one in state.lost}
     doubtful = {one.id for one in state.doubtful}
@@ -371,9 +373,9 @@ def wrong(truth: Truth, found: Examined, harm: list[Harm]) -> Iterator[str]:
             yield f"{one} was not harmed, and is not where it was"
     for one in recovered.keys() - truth.messages.keys() - truth.hidden.keys():
         if one not in truth.chains:
-            yield f"{one} is made up"
+            yield f"{one} is recovered but never existed"
         elif one not in doubtful | maybe:
-            yield f"{one} was dead, and comes back without a word"
+            yield f"{one} had ended, and is recovered without a note"
     for one, kept in truth.hidden.items():
         if one in found.contents and found.contents[one] != kept:
             yield f"{one}, in doubt, is recovered with another content"
@@ -386,7 +388,7 @@ def wrong(truth: Truth, found: Examined, harm: list[Harm]) -> Iterator[str]:
 
 
 def wrong_order(truth: Truth, found: Examined) -> Iterator[str]:
-    """What is recovered on a queue stands as it stood."""
+    """The recovered messages of a queue are in their order."""
     by_queue = defaultdict(list)
     doubtful = {one.id for one in found.state.doubtful}
     for message_id, message in found.state.messages.items():
@@ -418,4 +420,4 @@ def wrong_transactions(truth: Truth, found: Examined, covered: list[tuple[int, i
             if not lost:
                 yield f"transaction {tx_id} forgot {kind} of {message_id} on {queue!r}"
     for tx_id in found.state.transactions.keys() - truth.pending.keys() - told:
-        yield f"transaction {tx_id} is in doubt again without a word"
+        yield f"transaction {tx_id} is in doubt again without a note"

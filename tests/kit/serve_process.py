@@ -1,4 +1,4 @@
-"""`logstore serve` as a process of its own, for tests that kill it, stop it, or point programs at it."""
+"""`logstore serve` as a process of its own, for tests that kill it, stop it, or connect programs to it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ServeProcess:
         options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`under` is a command that runs it, like a tracer; the other two are added to what it has anyway."""
+        """`under` is a command that runs it, such as a tracer; the other two add to its arguments and environment."""
         self.errors = store.with_name(store.name + ".stderr")
         with self.errors.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -65,7 +65,7 @@ class ServeProcess:
         return f"amqp://guest:guest@127.0.0.1:{self.port}//"
 
     def kill(self) -> None:
-        """SIGKILL: no chance to finish anything."""
+        """Send SIGKILL."""
         self._process.kill()
         self._process.wait()
 
@@ -73,7 +73,7 @@ class ServeProcess:
         self._process.send_signal(number)
 
     def ended(self, seconds: float) -> int:
-        """The exit status once it has ended by itself."""
+        """Wait until it ends by itself; the exit status."""
         return self._process.wait(seconds)
 
     def stop(self, seconds: float = 15.0) -> int:

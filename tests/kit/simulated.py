@@ -1,7 +1,7 @@
 """A store on the simulated disk: its log loses power and fails on demand; its catalog is a real SQLite file.
 
-SQLite's own promises are not in question here, so the catalog simply stays; what a power cut does to it is the
-business of SQLite's tests. The handles of a store are let go before its disk.
+A power cut does not affect the catalog: SQLite's durability is not under test. Free the handles of a store before its
+disk.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ TINY_SEGMENT: Final = 64 * 1024  # the core's own least, below what users may ch
 
 
 class Disk:
-    """A disk in memory. What is not synced may go at a crash, which gives another disk and leaves this one."""
+    """A disk in memory. A crash makes a copy that may lack unsynced data; this disk does not change."""
 
     def __init__(self, sim: Any = None) -> None:
         self._sim = testing.lib.ls_sim_new() if sim is None else sim
         assert self._sim != testing.ffi.NULL
 
     def open(self, path: Path, **options: Any) -> MessageStore:
-        """The store in ``path``, whose directory exists on the real disk for the catalog's sake."""
+        """The store in ``path``, whose directory exists on the real disk for the catalog."""
         path.mkdir(exist_ok=True)
         made = ffi.new("ls_options *")
         lib.ls_options_default(made)
@@ -41,7 +41,7 @@ class Disk:
         return MessageStore(path, made, system=testing.for_core(self._sim))
 
     def crash(self, losses: int = ALL_LOST, seed: int = 1) -> Disk:
-        """The disk as the power cut leaves it."""
+        """A copy of the disk as a power cut leaves it."""
         after = testing.lib.ls_sim_crash(self._sim, losses, seed)
         assert after != testing.ffi.NULL
         return Disk(after)

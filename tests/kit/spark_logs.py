@@ -1,4 +1,4 @@
-"""Stores for the tests with Spark: a log with something of everything, and ways to damage and to grow one."""
+"""Stores for the tests with Spark: a log with every kind of record, and ways to damage it and to add to it."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ os.kill(os.getpid(), signal.SIGKILL)
 def wait_until(happened: Callable[[], Any], what: str) -> Any:
     end = time.monotonic() + TIMEOUT_S
     while not (found := happened()):
-        assert time.monotonic() < end, f"waited {TIMEOUT_S} s in vain: {what}"
+        assert time.monotonic() < end, f"did not happen within {TIMEOUT_S} s: {what}"
         time.sleep(0.05)
     return found
 
 
 def open_small(path: Path, **options: Any) -> logstore.MessageStore:
-    """In segments that are soon full."""
+    """Open a store with small segments."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # another segment_size than the stored one
         return logstore.open(path, segment_size=SMALL_SEGMENT, **options)
 
 
 def churn(store: logstore.MessageStore, rounds: int = 1, queue: str = "churn") -> None:
-    """Two segments' worth comes and goes, each round."""
+    """Publish and consume two segments of messages in each round."""
     name = store.declare_queue(queue)
     for _ in range(rounds):
         store.dequeue_many(store.publish_many(name, [bytes(20_000)] * 55), name)
@@ -88,7 +88,7 @@ def everything(store: logstore.MessageStore, tag: bytes) -> int:
 
 
 def mixed_log(path: Path) -> None:
-    """All of that twice, the first time relocated since; a kill in between, and restarts; closed."""
+    """All of that twice, with the first part relocated since; a kill in between, and restarts; closed."""
     store = open_small(path)
     kept = everything(store, b"first, ")
     churn(store, 2)
@@ -103,7 +103,7 @@ def mixed_log(path: Path) -> None:
     )
     assert killed.returncode == -9, killed.stderr
     store = open_small(path)
-    # What stays alive keeps the log long: several partitions of it.
+    # Live messages keep the log long enough for several partitions.
     store.publish_many(store.queue("audit"), [b"%d" % n * 1000 for n in range(1000)])
     store.dequeue(kept, "orders")
     everything(store, b"second, ")
@@ -123,6 +123,6 @@ def damage(path: Path, lsn: int) -> str:
 
 @contextmanager
 def kept_whole(path: Path) -> Iterator[Any]:
-    """Nothing of the log is recycled meanwhile, so that all that was ever written can be compared."""
+    """Keep the whole log from being recycled, so that everything written can be compared."""
     with hold(path, "test", limit_bytes=1 << 40) as held:
         yield held

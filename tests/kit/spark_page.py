@@ -1,4 +1,4 @@
-"""The Python blocks of docs/spark.md, and how they are run."""
+"""Runs the Python blocks of docs/spark.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL
 
 
 def run_blocks(blocks: list[tuple[str, str]], names: dict[str, Any]) -> None:
-    """Each must print what stands below it."""
+    """Each block must print the output shown below it."""
     for code, said in blocks:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):

@@ -66,7 +66,7 @@ def refuse() -> None:
 
 
 class Step:
-    """A data manager that does nothing but call ``act`` at one step of the protocol, at its place in the order."""
+    """A data manager that only calls ``act`` at one step of the protocol."""
 
     def __init__(self, manager: Any, step: str, key: str, act: Any) -> None:
         self.transaction_manager = manager
@@ -99,7 +99,7 @@ class Step:
 
 
 class FixedLedger:
-    """Answers as it is told, and keeps what it is told."""
+    """A participant with prepared answers, which records its calls."""
 
     def __init__(self, answer: Any = None) -> None:
         self.answer = answer

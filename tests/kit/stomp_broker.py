@@ -19,7 +19,7 @@ from kit.stores import ROOT, SMALL_SEGMENT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PATIENCE_S = 90  # for a machine that does other things too
+PATIENCE_S = 90  # for a busy machine
 
 CONFIG = """
 [coilmq]
@@ -31,7 +31,7 @@ qstore.logstore.segment_size = {segment_size}
 
 
 class Broker:
-    """CoilMQ as its own command starts it, on a port of its own choice; may be killed and started again."""
+    """CoilMQ started by its own command, on a port that it chooses; it may be killed and started again."""
 
     def __init__(self, where: Path, config: str = CONFIG) -> None:
         self._where = where
@@ -69,7 +69,7 @@ class Broker:
         raise AssertionError(f"no {pattern!r} in: {self.log()}")
 
     def log(self) -> str:
-        """What this start of it has said so far."""
+        """The output since the last start."""
         return self._log.read_text(errors="replace")
 
     def wait(self) -> int:
@@ -83,12 +83,12 @@ class Broker:
             self.wait()
 
     def kill(self) -> None:
-        """As ``kill -9`` does."""
+        """Send SIGKILL."""
         self.stop(signal.SIGKILL)
 
 
 class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no types
-    """A STOMP 1.1 connection that writes down what it gets and waits for it."""
+    """A STOMP 1.1 connection that records and awaits what it receives."""
 
     def __init__(self, port: int) -> None:
         self._changed = threading.Condition()
@@ -103,7 +103,7 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
         self._connection.set_listener("", self)
         self._connection.connect(wait=True)
 
-    # ---- what the library's thread tells ----
+    # ---- callbacks on the library's thread ----
 
     def _tell(self, where: list[Any], what: Any) -> None:
         with self._changed:
@@ -126,14 +126,14 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
             self.connected = False
             self._changed.notify_all()
 
-    # ---- what a test asks for ----
+    # ---- calls of tests ----
 
     def wait_until(self, condition: Any) -> None:
         with self._changed:
             assert self._changed.wait_for(condition, timeout=PATIENCE_S), (self.frames, self.errors)
 
     def got(self, count: int) -> list[tuple[dict[str, str], bytes]]:
-        """The first ``count`` messages, once they are there."""
+        """Wait for the first ``count`` messages, and return them."""
         self.wait_until(lambda: len(self.frames) >= count)
         return self.frames[:count]
 

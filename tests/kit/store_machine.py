@@ -1,6 +1,7 @@
-"""A machine that does random things to a store and to a plain model of it, and compares; see test_model.py.
+"""A state machine that applies random operations to a store and to a plain model of it, and compares; see
+test_model.py.
 
-Its rules are the public operations; a crash loses what was not synced, wholly, in part or not at all.
+Its rules are the public operations; a crash loses all, some or none of the unsynced data.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ XIDS = [Xid(1, b"g", b"b%d" % i) for i in range(3)]
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """One store, what it should hold, and the operations that may not have reached the disk."""
+    """One store, its expected contents, and the operations that may not be durable."""
 
     plant: ClassVar[Callable[[pytest.MonkeyPatch], None] | None] = None
 
@@ -54,7 +55,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.disks = [Disk()]
         self.live = State()  # all that was done
         self.sure = State()  # all that is durable
-        self.unsure: list[tuple[int, tuple[Any, ...]]] = []  # what is between them: durable from this LSN on
+        self.unsure: list[tuple[int, tuple[Any, ...]]] = []  # the others, each with the LSN that makes it durable
         self.catalog: set[int] = set()
         self.names = 0
         self.contents = 0
@@ -88,7 +89,7 @@ class StoreMachine(RuleBasedStateMachine):
     # ---- bookkeeping ----
 
     def did(self, *operation: Any, wait: bool = False) -> None:
-        """The store has done it: it is part of what there is, and sure once the disk has it."""
+        """Apply an operation that succeeded; it is certain once it is durable."""
         self.live.apply(*operation)
         self.unsure.append((self.store.next_lsn, operation))
         if wait:
@@ -200,7 +201,7 @@ class StoreMachine(RuleBasedStateMachine):
     def enqueue(self, pick: int, at: int, tx: int, wait: bool) -> None:
         key, queue, into = self.some_message(pick), self.some_queue(at), self.some_tx(tx)
         if (queue, key) in self.held:
-            return  # a consumer has it: what becomes of its place is that consumer's word
+            return  # a consumer has it and decides about its place
         refused = self.live.refusal(ENQUEUE, key, queue, into)
         if refused is not None:
             with pytest.raises(getattr(errors, refused)):
@@ -228,7 +229,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(self.live.queues.values()))
     @rule(pick=PICK, wait=WAIT)
     def work_off(self, pick: int, wait: bool) -> None:
-        """All that is free on one queue goes, so that segments die and are used again."""
+        """Dequeue all unlocked messages of a queue, so that segments are recycled."""
         queue = self.some_queue(pick)
         keys = [
             place.key
@@ -282,7 +283,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(pick=PICK, again=st.booleans())
     def release(self, pick: int, again: bool) -> None:
-        """Half of the time the next consumer comes at once."""
+        """Cancel a consumer; half of the time the next one starts at once."""
         at, delivery = self.some_held(pick)
         delivery.release()
         del self.held[at]
@@ -307,7 +308,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.live.txs) < 3)
     @rule(pick=PICK, size=SIZES, wait=WAIT, prepared=st.booleans())
     def begin(self, pick: int, size: int, wait: bool, prepared: bool) -> None:
-        """Half of the branches go all the way to being in doubt: chance alone comes there too seldom."""
+        """Half of the branches are prepared at once, because random steps rarely get there."""
         xid = [None, None, *XIDS][pick % 5]
         if xid is not None and any(tx.xid == xid for tx in self.live.txs.values()):
             with pytest.raises(errors.DuplicateXid):
@@ -329,7 +330,7 @@ class StoreMachine(RuleBasedStateMachine):
         return ids[pick % len(ids)]
 
     def end(self, tx: int) -> None:
-        """No more work is taken then, and nothing of the refused ones is logged."""
+        """An ended branch refuses more work, and a refused operation is not logged."""
         self.txs[tx].end()
         self.did("state", tx, "ended")
         before, queue = self.store.next_lsn, self.some_queue(tx)
@@ -361,7 +362,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.did("state", tx, "prepared", wait=wait)
 
     def found_by_name(self, tx: int) -> None:
-        """What is in doubt is found by its xid, as a coordinator does that has lost every handle."""
+        """Find a transaction in doubt by its xid, as a coordinator without handles does."""
         known = self.live.txs[tx]
         if known.state == "prepared":
             (found,) = [one for one in self.store.in_doubt() if one.xid == known.xid]
@@ -393,7 +394,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.live.txs)
     @rule(pick=PICK, wait=WAIT, abandoned=st.booleans())
     def rollback(self, pick: int, wait: bool, abandoned: bool) -> None:
-        """By word, or because the last handle goes: which is no outcome for what is prepared."""
+        """Roll back explicitly, or by freeing the last handle, which does not end a prepared transaction."""
         tx = self.any_tx(pick)
         if abandoned and self.live.txs[tx].state != "prepared":
             del self.txs[tx]
@@ -410,7 +411,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.live.txs) < 3 and any(self.live.queues.values()))
     @rule(pick=PICK, n=st.integers(1, 3))
     def pass_by(self, pick: int, n: int) -> None:
-        """A transaction has the front, a consumer takes what is behind it, a rollback brings the front back."""
+        """A transaction dequeues the front, a consumer takes the next messages, a rollback restores the front."""
         queue = self.some_queue(pick)
         free = [
             place.key
@@ -446,7 +447,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.stats()["spares"] <= 4
 
     def reopened(self, candidates: list[State]) -> None:
-        """The store is open again: it shows one of the states it may be in, and is in that state for ever."""
+        """After an open the store must have one of the possible states; the others are excluded from now on."""
         self.forget_handles()
         shown = shown_by(self.store)
         possible = [candidate for candidate in candidates if candidate.shown() == shown]
@@ -522,7 +523,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = self.open()
         self.reopened(candidates)
 
-    # ---- what always holds ----
+    # ---- invariants ----
 
     @invariant()
     def the_store_shows_what_was_done(self) -> None:

@@ -1,8 +1,8 @@
-"""What a store should hold, as plain dicts, and which states a power cut may leave it in.
+"""The expected contents of a store, as plain dicts, and the states that a power cut may leave.
 
-The log is a row of operations, so a crash leaves a beginning of that row: at least all that was durable, at most
-all that was appended. Whatever the reopened store shows must be one of these states; it is then that state for
-ever. The catalog is durable at once, so queues are there or not whatever became of the log.
+The log is a sequence of operations, so a crash leaves a prefix of it: at least all durable operations, at most all that
+were appended. The reopened store must have one of these states, and keeps it. The catalog is durable at once, so the
+existence of queues does not depend on the log.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class State:
     # ---- questions ----
 
     def work_on(self, key: int, queue: int | None = None) -> tuple[int, str] | None:
-        """The last pending work: whose, and what."""
+        """The last pending operation and its transaction."""
         found = None
         for tx_id, tx in self.txs.items():
             for kind, message, at in tx.work:
@@ -159,7 +159,7 @@ class State:
     # ---- opening again ----
 
     def recovered(self, queues: set[int]) -> State:
-        """What an open makes of it, with the queues that the catalog has."""
+        """The state after an open, with the catalog's queues."""
         after = self.copy()
         for queue in [queue for queue in after.queues if queue not in queues]:
             after._delete_queue(queue)
@@ -179,7 +179,7 @@ class State:
         return after
 
     def shown(self) -> dict[str, Any]:
-        """What the public surface shows of it."""
+        """The state as the public interface shows it."""
         return {
             "queues": {
                 queue: [

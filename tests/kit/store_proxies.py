@@ -1,4 +1,4 @@
-"""Stores that misbehave on purpose, around a real one: a slow disk, a full one, a broken one."""
+"""Proxies around a real store that simulate a slow, a full and a failing disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Proxy:
-    """Everything else is the store's own."""
+    """All other calls go to the store."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -29,7 +29,7 @@ def _in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[Any], None], r
 
 
 class HeldDisk(Proxy):
-    """Between `hold` and `let_go`, nothing new seems to become durable."""
+    """Between `hold` and `let_go` no new operation is reported as durable."""
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
@@ -79,7 +79,7 @@ class FullStore(Proxy):
 
 
 class PickyStore(Proxy):
-    """Has no room for a message that contains `unwanted`; of many it takes those before the first such one."""
+    """Refuses a message that contains `unwanted`; of many it accepts those before the first such one."""
 
     unwanted = b"unwanted"
 
@@ -99,7 +99,7 @@ class PickyStore(Proxy):
 
 
 class BrokenStore(HeldDisk):
-    """Fails for good when told to: no write works, and everybody who waits is told so."""
+    """Fails for ever on demand: no write works, and every waiter gets an error."""
 
     broken = False
 

@@ -1,4 +1,4 @@
-"""What tests of a store share beside the fixtures: a small segment, and ways to look at a store."""
+"""Helpers for tests of a store besides the fixtures: a small segment size, and ways to read a store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SMALL_SEGMENT = 512 * 1024  # the least that a user may choose
 
 
 def contents(queue: Any) -> list[bytes]:
-    """What a queue lists, in order."""
+    """The messages of a queue, in order."""
     return [message.content for message in queue.browse()]
 
 

@@ -1,7 +1,7 @@
-"""Clients that work while a broker is treated badly, and the journal of what they were told, exact to each message.
+"""Clients that work while a broker is disturbed, and the journal of their results, exact to each message.
 
-A message is named by its publisher and a number that only grows, and is published once, to one queue. What the
-journal does not know (a publish or an acknowledgement under way when the connection broke) it says it does not know.
+A message is named by its publisher and a growing number, and is published once, to one queue. A publish or an
+acknowledgement in flight when the connection broke is unknown in the journal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pika.adapters.blocking_connection import BlockingChannel
 
-# pika reports at length every connection that dies under it, and here they all do.
+# pika logs every broken connection at length, and here all connections break.
 logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 QUEUES = ("one", "two")
@@ -37,12 +37,12 @@ Name = tuple[int, int]  # publisher and number
 
 
 def encode(name: Name, size: int) -> bytes:
-    """Name and padding; the padding can be told from that of any other message."""
+    """The name and a padding that no other message has."""
     return struct.pack(">HQ", *name) + bytes([name[1] % 251]) * size
 
 
 def decode(body: bytes) -> Name:
-    """The name; the body has to be what was published under it."""
+    """The name; checks the body that was published under it."""
     publisher, number = struct.unpack_from(">HQ", body)
     assert body == encode((publisher, number), len(body) - 10), "wrong content"
     return publisher, number
@@ -60,18 +60,18 @@ def wait_for(what: str, condition: Callable[[], bool]) -> None:
 
 
 class Journal:
-    """What is known about every message."""
+    """The journal of every message."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.queues: dict[Name, str] = {}  # where it went, if it went
         self.confirmed: set[Name] = set()
         self.refused: set[Name] = set()
-        self.taken: set[Name] = set()  # acknowledged by a consumer, perhaps in vain
-        self.settled: set[Name] = set()  # … and the broker has answered after it
+        self.taken: set[Name] = set()  # acknowledged by a consumer, perhaps without effect
+        self.settled: set[Name] = set()  # … and the broker has answered a later call
 
     def check(self, store: Path) -> int:
-        """The store, which nobody has open, holds what it must and nothing else. How many messages that is."""
+        """Check that the closed store has exactly the expected messages; their number."""
         with logstore.open(store) as opened:
             found = {queue.name: [decode(message.content) for message in queue.browse()] for queue in opened.queues()}
             assert opened.stats()["transactions"] == 0
@@ -130,7 +130,7 @@ class Client(threading.Thread, ABC):
 
     @abstractmethod
     def work(self, channel: BlockingChannel) -> None:
-        """What it does on one connection, until that breaks or it is over."""
+        """The work on one connection, until it breaks or the test ends."""
 
 
 class Publisher(Client):
@@ -163,7 +163,7 @@ class Publisher(Client):
 
 
 class Consumer(Client):
-    """Takes, acknowledges or puts back, and asks now and then for an answer: only then acknowledgements count."""
+    """Consumes, acknowledges or requeues; now and then makes a call whose answer makes acknowledgements certain."""
 
     def work(self, channel: BlockingChannel) -> None:
         acknowledged: list[Name] = []
@@ -189,7 +189,7 @@ class Consumer(Client):
         self.settle(channel, acknowledged)
 
     def settle(self, channel: BlockingChannel, acknowledged: list[Name]) -> None:
-        channel.queue_declare(QUEUES[0], passive=True)  # the answer comes after what came before it is on the disk
+        channel.queue_declare(QUEUES[0], passive=True)  # answered when earlier acknowledgements are durable
         with self.journal.lock:
             self.journal.settled.update(acknowledged)
         acknowledged.clear()
@@ -214,7 +214,7 @@ class Crowd:
                 raise client.failure
 
     def work_on(self, publishes: int, settles: int) -> None:
-        """Until so many more publishes were confirmed, and acknowledgements are sure."""
+        """Wait until this many more publishes were confirmed, and acknowledgements are certain."""
         confirmed, settled = len(self.journal.confirmed) + publishes, len(self.journal.settled) + settles
 
         def done() -> bool:
@@ -224,7 +224,7 @@ class Crowd:
         wait_for("publishing and acknowledging", done)
 
     def hold(self) -> None:
-        """Nobody connects again; everyone has noticed that the connection is gone."""
+        """Stop reconnecting, and wait until every client has noticed the broken connection."""
         for client in self.clients:
             client.may_connect.clear()
 
@@ -241,7 +241,7 @@ class Crowd:
             client.over.set()
         for client in self.clients:
             client.join(STEP_S)
-            assert not client.is_alive(), "a client waits for an answer that does not come"
+            assert not client.is_alive(), "a client waits for ever for an answer"
         self.check_alive()
 
 

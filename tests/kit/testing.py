@@ -1,7 +1,7 @@
-"""The face of the core that only tests see, as ``ffi`` and ``lib``: the simulated disk, and the codec field by field.
+"""The core's interface for tests, as ``ffi`` and ``lib``: the simulated disk, and the codec field by field.
 
-It is an extension module of its own (csrc/tests/sim/testing.h), built on first use and whenever its sources change; the
-package that users install has none of it. A disk goes to the core with :func:`for_core`.
+It is a separate extension module (csrc/tests/sim/testing.h), built on first use and whenever its sources change; the
+installed package does not contain it. :func:`for_core` converts a disk for the core.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _load() -> Any:
     BUILT.mkdir(parents=True, exist_ok=True)
     ready = BUILT / _fingerprint()
     with (BUILT / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the workers of one run come at the same time
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the workers of one test run start at the same time
         if not list(ready.glob(f"{NAME}*.so")):
             shutil.rmtree(ready, ignore_errors=True)
             _build(ready)

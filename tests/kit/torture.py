@@ -1,4 +1,4 @@
-"""How long a test may go on: seconds where the fast tier runs, more where LOGSTORE_TORTURE_S says so."""
+"""The duration of long tests: some seconds in the fast tier, LOGSTORE_TORTURE_S seconds if that is set."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ T = TypeVar("T")
 
 
 def seconds_to_spend(otherwise: float) -> float:
-    """What LOGSTORE_TORTURE_S gives each test that can use more, or what it takes without."""
+    """LOGSTORE_TORTURE_S, or the given default."""
     return float(os.environ.get("LOGSTORE_TORTURE_S") or otherwise)
 
 
 def tortured() -> bool:
-    """Whether all cases are wanted, and not a sample."""
+    """Whether to run all cases instead of a sample."""
     return "LOGSTORE_TORTURE_S" in os.environ
 
 

@@ -1,4 +1,4 @@
-"""The pieces of work of the transaction matrix, and what is to be seen of each, written down by hand."""
+"""The operations of the transaction matrix, and the expected contents after each, written by hand."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ class Bench:
 
 @dataclass(frozen=True)
 class Work:
-    """What is done, and what is to be seen of the queues that differ from the start.
+    """An operation, and the expected contents of the queues that it changes.
 
-    ``!`` is locked; ``+`` came with the commit, and so was never there when a store was opened before it.
-    ``gone`` are the messages that are dead: while the outcome is pending, after a commit, after a rollback.
+    ``!`` is locked; ``+`` is made by the commit, and so does not exist in a store that was opened before it.
+    ``gone`` are the ended messages: while the outcome is pending, after a commit, after a rollback.
     """
 
     name: str

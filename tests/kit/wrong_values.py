@@ -1,7 +1,7 @@
-"""Wrong values for any argument: wrong types, numbers at and beyond every width, text that no file or database holds,
-buffers of odd shapes, and objects that are closed, settled, finished or of another store.
+"""Wrong values for any argument: wrong types, numbers at and beyond every width, text that no file or database accepts,
+buffers of unusual shapes, and objects that are closed, settled, finished or of another store.
 
-Each is made anew for the call that gets it.
+Each call gets a new value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LyingText(str):
 
 
 class LyingNumber(int):
-    """Says that it is another number."""
+    """Claims to be another number."""
 
     def __index__(self) -> int:
         return 1 << 70
@@ -46,34 +46,34 @@ class LyingIndex:
 
 
 class LyingLength(list[Any]):
-    """Says that it is longer than it is."""
+    """Claims to be longer than it is."""
 
     def __len__(self) -> int:
         return 1 << 40
 
 
 def wrong_items() -> Iterator[object]:
-    """Goes on for ever, unless somebody looks at what it gives."""
+    """An endless iterator of wrong items."""
     while True:
         yield object()
 
 
 class Anything:
-    """Can be made of anything."""
+    """Accepts any arguments."""
 
     def __init__(self, *_: object) -> None:
         pass
 
 
 def released() -> memoryview:
-    """A view whose buffer is gone."""
+    """A view whose buffer was freed."""
     view = memoryview(bytearray(8))
     view.release()
     return view
 
 
 def closed_map() -> mmap.mmap:
-    """A map whose memory is gone."""
+    """A map whose memory was freed."""
     made = mmap.mmap(-1, 4096)
     made.close()
     return made

@@ -1,4 +1,4 @@
-"""`logstore report` says what a log says: its series against known counts, its page against what users may write."""
+"""`logstore report`: its series are compared with known counts, its page is tested with arbitrary names of users."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def by_name(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {one["queue"]: one for one in rows}
 
 
-def test_the_figures_are_those_of_what_was_done(figures_of_known: dict[str, Any]) -> None:
+def test_the_figures_are_those_of_the_known_store(figures_of_known: dict[str, Any]) -> None:
     found = figures_of_known
     queues = by_name(found["depth"]["queues"])
     assert {name: (one["enqueued"], one["ended"], one["depth"]) for name, one in queues.items()} == {
@@ -113,7 +113,7 @@ def test_the_figures_are_those_of_what_was_done(figures_of_known: dict[str, Any]
 
 
 def expected_depths(path: Path, times: list[str], step: timedelta) -> dict[int, list[int]]:
-    """From what waits at the end, back through what took effect."""
+    """The depth, computed backwards from the waiting messages at the end."""
     closed, opened = message_rows(path)
     places = [place for row in [*closed, *opened] for place in row["places"]]
     rows = record_rows(path)
@@ -139,7 +139,7 @@ def expected_depths(path: Path, times: list[str], step: timedelta) -> dict[int, 
 
 
 @pytest.mark.parametrize("seed", [3, 11])
-def test_of_random_histories_it_counts_what_plain_python_counts(tmp_path: Path, seed: int) -> None:
+def test_counts_of_random_histories_equal_those_of_plain_python(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "store"
     make_history(path, seed)
     found = report(path, top=50)
@@ -166,7 +166,7 @@ def test_of_random_histories_it_counts_what_plain_python_counts(tmp_path: Path, 
     assert sum(found["written"]["copied_bytes"]) == sum(row["record_bytes"] for row in records if row["relocated"])
 
 
-def test_a_part_of_the_time_is_cut_where_it_was_asked_to(tmp_path: Path) -> None:
+def test_a_part_of_the_time_is_cut_at_the_given_times(tmp_path: Path) -> None:
     path = tmp_path / "store"
     make_history(path, 5)
     rows = record_rows(path)
@@ -191,7 +191,7 @@ def test_a_part_of_the_time_is_cut_where_it_was_asked_to(tmp_path: Path) -> None
     }
 
 
-def test_depth_is_true_of_messages_too_whose_beginning_was_recycled(
+def test_depth_includes_messages_whose_beginning_was_recycled(
     open_store: Callable[..., MessageStore], store_dir: Path
 ) -> None:
     store = open_store(durability="relaxed")
@@ -230,7 +230,7 @@ def test_depth_is_true_of_messages_too_whose_beginning_was_recycled(
     assert found["depth"]["queues"][0]["deepest"] > len(ids)
 
 
-def test_one_queue_and_a_time_that_is_over_narrow_it(known: Path, figures_of_known: dict[str, Any]) -> None:
+def test_a_queue_and_a_past_time_limit_the_report(known: Path, figures_of_known: dict[str, Any]) -> None:
     whole = figures_of_known
     audit = report(known, queues=["audit"])
     assert [one["queue"] for one in audit["depth"]["queues"]] == ["audit"]
@@ -252,7 +252,9 @@ def counted(found: dict[str, Any]) -> dict[str, Any]:
     return {name: found[name] for name in COUNTED}
 
 
-def test_an_export_tells_what_its_store_tells(known: Path, figures_of_known: dict[str, Any], tmp_path: Path) -> None:
+def test_the_report_of_an_export_equals_that_of_its_store(
+    known: Path, figures_of_known: dict[str, Any], tmp_path: Path
+) -> None:
     export(known, tmp_path / "target")
     found = report(tmp_path / "target")
     assert counted(found) == counted(figures_of_known)
@@ -265,7 +267,7 @@ def test_an_export_tells_what_its_store_tells(known: Path, figures_of_known: dic
         report(tmp_path / "target", queues=["nobody"])
 
 
-def test_the_message_that_is_stuck_is_the_oldest_though_it_was_relocated(
+def test_a_stuck_message_is_the_oldest_although_it_was_relocated(
     open_store: Callable[..., MessageStore], store_dir: Path, tmp_path: Path
 ) -> None:
     store, target = open_store(), tmp_path / "target"
@@ -292,7 +294,7 @@ def test_the_message_that_is_stuck_is_the_oldest_though_it_was_relocated(
         assert first["remedy"] in html.unescape(page(found))
 
 
-def test_what_a_later_export_decides_is_neither_in_doubt_nor_forgotten(
+def test_a_transaction_decided_in_a_later_export_is_counted_as_decided(
     open_store: Callable[..., MessageStore], store_dir: Path, tmp_path: Path
 ) -> None:
     store, target = open_store(), tmp_path / "target"
@@ -316,7 +318,7 @@ def test_what_a_later_export_decides_is_neither_in_doubt_nor_forgotten(
     assert after["summary"]["outcomes"] == {"dequeued": 1, "rolled_back": 1}
 
 
-def test_an_open_set_of_another_moment_is_not_believed(known: Path, tmp_path: Path) -> None:
+def test_an_open_set_of_another_moment_is_refused(known: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     export(known, target)
     (target / "open" / "open.parquet").unlink()
@@ -358,7 +360,7 @@ class Page(HTMLParser):
 
 
 def check_page(text: str) -> Page:
-    """It needs nothing from elsewhere, runs nothing, and no two things in it have one name."""
+    """Check that the page loads nothing, runs nothing, and has no id twice."""
     found = Page(text)
     assert not {"script", "iframe", "object", "embed", "link", "img", "image", "base", "form"} & set(found.tags)
     for name, value in found.attributes:
@@ -376,7 +378,7 @@ def check_page(text: str) -> Page:
     return found
 
 
-def test_a_page_needs_nothing_from_elsewhere_and_runs_nothing(figures_of_known: dict[str, Any], tmp_path: Path) -> None:
+def test_a_page_loads_nothing_and_runs_nothing(figures_of_known: dict[str, Any], tmp_path: Path) -> None:
     found = figures_of_known
     target = tmp_path / "page.html"
     write_page(found, target)
@@ -386,7 +388,7 @@ def test_a_page_needs_nothing_from_elsewhere_and_runs_nothing(figures_of_known: 
     assert page(found) == target.read_text("utf-8"), "equal figures are equal bytes"
 
 
-def test_names_that_users_gave_stay_text(open_store: Callable[..., MessageStore], store_dir: Path) -> None:
+def test_names_given_by_users_are_escaped(open_store: Callable[..., MessageStore], store_dir: Path) -> None:
     store = open_store()
     queue = store.declare_queue(HOSTILE)
     for _ in range(3):
@@ -413,7 +415,7 @@ def numbered(open_store: Callable[..., MessageStore], count: int) -> None:
     store.close()
 
 
-def test_of_many_queues_the_first_are_told_and_the_others_summed_up(
+def test_the_first_of_many_queues_are_listed_and_the_others_summed_up(
     open_store: Callable[..., MessageStore], store_dir: Path
 ) -> None:
     numbered(open_store, 300)
@@ -444,7 +446,7 @@ def test_a_single_message_has_a_page(open_store: Callable[..., MessageStore], st
     check_page(page(found))
 
 
-def test_beside_its_writer_it_tells_what_is_durable_and_leaves_no_hold(
+def test_a_report_beside_a_writer_shows_durable_records_and_leaves_no_hold(
     open_store: Callable[..., MessageStore], store_dir: Path
 ) -> None:
     store = open_store()
@@ -474,7 +476,7 @@ def test_the_command_writes_a_page_and_prints_its_name(
     assert "<title>Monday</title>" in (tmp_path / "both.html").read_text("utf-8")
 
 
-def test_misuse_is_told_in_one_line(known: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_misuse_gives_one_line(known: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, status, word in (
         ((str(known), "--queue", "nobody"), 1, "no queue 'nobody'; there are: 'audit', 'dead', 'orders'"),
         ((str(known), "--from", "yesterday"), 2, "'yesterday' is no time"),
@@ -489,7 +491,7 @@ def test_misuse_is_told_in_one_line(known: Path, tmp_path: Path, capsys: pytest.
         assert said.count("\n") == 1
 
 
-def test_what_was_there_is_replaced_only_by_a_whole_page(
+def test_an_existing_file_is_replaced_only_by_a_complete_page(
     figures_of_known: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = figures_of_known
@@ -506,7 +508,7 @@ def test_what_was_there_is_replaced_only_by_a_whole_page(
     assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
 
 
-def test_without_its_libraries_it_names_the_extra(
+def test_without_its_libraries_the_command_names_the_extra(
     known: Path, tmp_path: Path, run_python: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     for missing in ("pyarrow", "matplotlib", "jinja2"):
@@ -531,9 +533,7 @@ def test_without_its_libraries_it_names_the_extra(
 
 
 @pytest.mark.parametrize("gone", ["a file", "its end", "the manifest"])
-def test_a_file_that_an_export_lacks_is_named_and_not_taken_for_the_output(
-    known: Path, tmp_path: Path, gone: str
-) -> None:
+def test_a_missing_or_damaged_file_of_an_export_is_named(known: Path, tmp_path: Path, gone: str) -> None:
     target = tmp_path / "target"
     export(known, target)
     lost = min(target.glob("records/*/*.parquet")) if gone != "the manifest" else target / "_manifest.json"
@@ -558,7 +558,7 @@ def test_wrong_arguments_are_typed_errors(known: Path, tmp_path: Path) -> None:
 # ---- The pieces
 
 
-def test_intervals_cover_what_they_are_asked_to_and_are_few() -> None:
+def test_intervals_cover_the_given_time_and_are_few() -> None:
     chance = random.Random(1)
     for _ in range(2000):
         first = chance.randrange(0, 1 << 51)
@@ -574,7 +574,7 @@ def test_intervals_cover_what_they_are_asked_to_and_are_few() -> None:
     assert moment(micros(day)) == day
 
 
-def test_every_latency_has_one_step_that_is_narrow_enough() -> None:
+def test_every_latency_is_in_one_narrow_step() -> None:
     edge = 0
     for step in range(128 + 64 * 40):
         low, high = step_us(step)
@@ -583,7 +583,7 @@ def test_every_latency_has_one_step_that_is_narrow_enough() -> None:
         edge = high
 
 
-def test_percentiles_are_as_right_as_the_page_says() -> None:
+def test_percentiles_are_as_accurate_as_the_page_says() -> None:
     import numpy as np
 
     chance = np.random.default_rng(5)

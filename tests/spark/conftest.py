@@ -1,6 +1,7 @@
-"""One Spark session for all tests here, started fast and saying little, and logs with something of everything.
+"""One Spark session for all tests of this folder, with a fast start and little output, and logs with every kind of
+record.
 
-Without pyspark or Java these tests skip and say what is missing; where CI is set they fail instead.
+Without pyspark or Java these tests are skipped with a message; if CI is set they fail instead.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two cores, in UTC, that knows the format."""
+    """A session with two cores, in UTC, with the source registered."""
     require_spark()
     import logstore.spark
 
@@ -47,7 +48,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A closed store with something of everything in its log; not to be changed."""
+    """A closed store with every kind of record in its log; tests must not change it."""
     path = tmp_path_factory.mktemp("mixed") / "store"
     mixed_log(path)
     return path
@@ -55,7 +56,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def mixed_rows(mixed: Path) -> list[dict[str, Any]]:
-    """Its rows, worked out in plain Python."""
+    """Its rows, computed in plain Python."""
     from kit.row_oracle import record_rows
 
     return record_rows(mixed)

@@ -1,4 +1,4 @@
-"""The analyses on Spark: equal to what plain Python makes of the same log, by plans that do no more than is needed."""
+"""The analyses on Spark: the same results as plain Python from the same log, with minimal query plans."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def executed(table: DataFrame) -> str:
 
 
 def keys_of_shuffles(plan: str) -> list[set[str]]:
-    """Of each exchange of rows between tasks: what they were sent by."""
+    """The keys of each shuffle in the plan."""
     assert "rangepartitioning" not in plan
     assert "RoundRobin" not in plan
     found = re.findall(r"Exchange hashpartitioning\((.*?), \d+\)", plan)
@@ -123,7 +123,7 @@ def depth_rows(table: DataFrame) -> set[tuple[int, datetime | None, int, int, in
     return {(row["queue_id"], row["start"], row["enqueued"], row["ended"], row["depth"]) for row in rows}
 
 
-def test_queue_depth_is_that_of_every_place_that_ever_was(log: Log) -> None:
+def test_queue_depth_counts_every_place_of_the_log(log: Log) -> None:
     table = logstore.spark.queue_depth(log.both, "1 minute")
     assert depth_rows(table) == expected_depth(log.places)
     plan = executed(table)
@@ -149,7 +149,7 @@ def test_queue_depth_of_records_is_that_of_messages(log: Log) -> None:
 
 
 def parts(rows: list[dict[str, Any]], at: int, spark: SparkSession) -> DataFrame:
-    """The rows as two exports have them: the first knew nothing of what came at `at` and above."""
+    """The rows as in two exports, of which the first ended below `at`."""
     decided = {row["tx_id"]: row["lsn"] for row in rows if row["type"] in ("TX_COMMIT", "TX_ROLLBACK")}
     prepared = {row["tx_id"]: row["lsn"] for row in rows if row["type"] == "TX_PREPARE"}
     made = []
@@ -165,7 +165,7 @@ def parts(rows: list[dict[str, Any]], at: int, spark: SparkSession) -> DataFrame
     return spark.createDataFrame(pa.Table.from_pylist(made, arrow.RECORDS))
 
 
-def test_a_transaction_that_a_later_file_decides_counts_when_it_was_decided(spark: SparkSession, log: Log) -> None:
+def test_a_transaction_decided_in_a_later_file_counts_at_its_decision(spark: SparkSession, log: Log) -> None:
     commits = [row["lsn"] for row in log.rows if row["type"] == "TX_COMMIT"]
     assert len(commits) > 1
     whole = depth_rows(logstore.spark.queue_depth(log.records, MINUTE, snapshot=True))
@@ -190,7 +190,7 @@ def waited(places: list[dict[str, Any]]) -> dict[tuple[int, date], list[int]]:
     return found
 
 
-def test_latency_tells_counts_and_extremes_exactly_and_percentiles_within_its_bound(log: Log) -> None:
+def test_latency_gives_exact_counts_and_extremes_and_percentiles_within_its_bound(log: Log) -> None:
     table = logstore.spark.latency(log.messages)
     closed = [place for row in log.closed_rows for place in row["places"]]
     expected = waited(closed)
@@ -246,14 +246,14 @@ def test_a_histogram_has_each_latency_in_its_step(log: Log) -> None:
 # ---- The tail and what is in doubt
 
 
-FIRST = datetime.min.replace(tzinfo=UTC)  # of what the log no longer tells
+FIRST = datetime.min.replace(tzinfo=UTC)  # for records that the log no longer has
 
 
 def waits_on(row: dict[str, Any]) -> list[int]:
     return [place["queue_id"] for place in row["places"] if place["dequeue_lsn"] is None]
 
 
-def test_what_pins_the_tail_is_found_without_a_shuffle(log: Log) -> None:
+def test_holders_of_the_tail_are_found_without_a_shuffle(log: Log) -> None:
     table = logstore.spark.pinning(log.open, 7)
     expected = sorted(log.open_rows, key=lambda row: (row["enqueue_time"] or row["start_time"] or FIRST, row["id"]))[:7]
     found = rows_of(table)
@@ -268,7 +268,7 @@ def test_what_pins_the_tail_is_found_without_a_shuffle(log: Log) -> None:
     no_detour(plan)
 
 
-def test_what_lives_is_counted_by_queue(log: Log) -> None:
+def test_live_messages_are_counted_by_queue(log: Log) -> None:
     table = logstore.spark.pinning_by_queue(log.open)
     expected: dict[int | None, list[dict[str, Any]]] = defaultdict(list)
     for row in log.open_rows:
@@ -285,7 +285,7 @@ def doubts(table: DataFrame) -> list[tuple[Any, ...]]:
     return sorted((row["tx_id"], row["xid"], row["operations"], tuple(row["queue_ids"])) for row in rows_of(table))
 
 
-def test_in_doubt_is_what_was_prepared_and_has_no_outcome(log: Log) -> None:
+def test_prepared_transactions_without_an_outcome_are_in_doubt(log: Log) -> None:
     table = logstore.spark.in_doubt(log.records)
     prepared = {row["tx_id"]: row for row in log.rows if row["outcome"] == "prepared"}
     assert len(prepared) == 2
@@ -396,7 +396,7 @@ def test_throughput_counts_every_record_in_its_interval(log: Log) -> None:
 # ---- All of them
 
 
-def test_asking_starts_no_job_and_a_day_that_is_asked_for_is_all_that_is_read(
+def test_defining_an_analysis_starts_no_job_and_a_query_for_one_day_reads_only_that_day(
     spark: SparkSession, log: Log, tmp_path: Path
 ) -> None:
     days = tmp_path / "messages"
@@ -426,7 +426,7 @@ def test_asking_starts_no_job_and_a_day_that_is_asked_for_is_all_that_is_read(
         assert "header_bytes" not in read[1], "columns that nobody asked for are not read"
 
 
-def test_days_and_intervals_are_cut_in_utc_whatever_the_session_says(spark: SparkSession, log: Log) -> None:
+def test_days_and_intervals_are_in_utc_whatever_the_session_says(spark: SparkSession, log: Log) -> None:
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")
     try:
         days = {row["day"] for row in rows_of(logstore.spark.latency(log.messages))}
@@ -437,7 +437,7 @@ def test_days_and_intervals_are_cut_in_utc_whatever_the_session_says(spark: Spar
     assert {(start - EPOCH) % timedelta(days=1) for start in starts} == {timedelta(0)}
 
 
-def test_an_interval_is_a_span_or_a_text_that_says_one() -> None:
+def test_an_interval_is_a_timedelta_or_a_text() -> None:
     for text, us in (
         ("1 second", 10**6),
         ("15 minutes", 900 * 10**6),

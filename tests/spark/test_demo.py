@@ -1,4 +1,4 @@
-"""`make demo`, with few messages: it loses none, leaves a page, and leaves nothing running, also on Ctrl-C."""
+"""`make demo` with few messages: it loses none, writes a page, and leaves no process, also on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_demo_loses_nothing_and_leaves_a_page(demo: subprocess.Popen[str], t
     assert [one for one in os.listdir(tmp_path / "tmp") if one.startswith("logstore-")] == []
 
 
-def test_ctrl_c_ends_what_it_started(demo: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_ctrl_c_ends_every_process_of_the_demo(demo: subprocess.Popen[str], tmp_path: Path) -> None:
     assert demo.stdout is not None
     for line in demo.stdout:
         if "kill -9" in line:  # clients, and a broker that is down

@@ -134,7 +134,7 @@ def test_a_session_through_spark_connect_reads_and_exports(
     assert int(second) == len(rows)
 
 
-def test_without_pyspark_all_else_works_and_what_needs_it_names_the_extra(
+def test_without_pyspark_other_functions_work_and_spark_functions_name_the_extra(
     run: Callable[..., str], mixed: Path, tmp_path: Path
 ) -> None:
     assert run(WITHOUT, mixed, tmp_path / "target").endswith("all well\n")

@@ -1,4 +1,4 @@
-"""What the scanner decides instead of Spark: exactly what Spark would, and less is read for it."""
+"""Conditions that the scanner evaluates instead of Spark: with the same result, reading less."""
 
 from __future__ import annotations
 
@@ -103,11 +103,11 @@ def test_simple_conditions_on_indexed_columns_are_decided_by_the_scanner(conditi
         StringStartsWith(TYPE, "MESSAGE"),
     ],
 )
-def test_every_other_condition_goes_back_to_spark(condition: Any) -> None:
+def test_every_other_condition_is_left_to_spark(condition: Any) -> None:
     assert left_of(condition) == [condition]
 
 
-def test_that_a_wanted_value_is_not_null_needs_no_saying() -> None:
+def test_not_null_conditions_on_compared_columns_are_implied() -> None:
     assert left_of(IsNotNull(QUEUE), EqualTo(QUEUE, "q"), IsNotNull(ID)) == [IsNotNull(ID)]
 
 
@@ -140,14 +140,14 @@ def test_a_chain_has_no_record_below_its_id() -> None:
         (EqualTo(QUEUE, "a"), EqualTo(QUEUE, "b")),
     ],
 )
-def test_what_no_row_can_meet_is_not_looked_for(contradiction: tuple[Any, ...], mixed: Path) -> None:
+def test_an_impossible_condition_reads_nothing(contradiction: tuple[Any, ...], mixed: Path) -> None:
     reader = PushingLogReader(spark_schema(), Options.read({"path": str(mixed)}))
     assert list(reader.pushFilters(list(contradiction))) == []
     assert reader.partitions() == []
 
 
 def passes(one: Any, row: dict[str, Any]) -> bool:
-    """As SQL decides it in a WHERE: null is no."""
+    """As in SQL's WHERE, where null counts as false."""
     value = row[one.attribute[0]]
     if isinstance(one, IsNotNull) or value is None:
         return value is not None
@@ -161,8 +161,8 @@ def passes(one: Any, row: dict[str, Any]) -> bool:
     }[type(one)]()
 
 
-def test_what_the_scanner_takes_it_decides_exactly(mixed: Path, mixed_rows: list[dict[str, Any]]) -> None:
-    """All pairs of conditions, against rows worked out in plain Python; without a session."""
+def test_conditions_of_the_scanner_are_decided_exactly(mixed: Path, mixed_rows: list[dict[str, Any]]) -> None:
+    """All pairs of conditions, compared with rows computed in plain Python; without a session."""
     middle, late = mixed_rows[len(mixed_rows) // 2], mixed_rows[-30]
     two = next(row for row in mixed_rows if row["type"] == "MESSAGE_START" and row["queue_count"] == 2)
     singles = [
@@ -218,10 +218,10 @@ def test_conditions_in_sql_arrive_as_they_were_meant(
     assert sum(count > 0 for count in found[::2]) == len(asked) - 1
 
 
-def test_one_frame_answers_different_questions_each_with_its_own_conditions(
+def test_queries_on_one_frame_each_use_their_own_conditions(
     spark: SparkSession, mixed: Path, mixed_rows: list[dict[str, Any]]
 ) -> None:
-    """What Spark 4 gets wrong where conditions are pushed; so by default they are not."""
+    """Spark 4 gets this wrong with pushed conditions, so by default they are not pushed."""
     frame = logstore.spark.read(spark, mixed)
     starts = sum(row["type"] == "MESSAGE_START" for row in mixed_rows)
     batches = sum(row["type"] == "BATCH" for row in mixed_rows)
@@ -239,7 +239,7 @@ def test_one_frame_answers_different_questions_each_with_its_own_conditions(
     assert pairs.count() == len(mixed_rows)
 
 
-def test_what_options_say_is_decided_by_the_scanner_on_every_spark(
+def test_conditions_given_as_options_are_decided_by_the_scanner_on_every_spark(
     spark: SparkSession, mixed: Path, mixed_rows: list[dict[str, Any]]
 ) -> None:
     middle = mixed_rows[len(mixed_rows) // 2]["time"]
@@ -278,7 +278,7 @@ def rows_out_of_the_scan(frame: DataFrame) -> int:
     return int(scan.metrics().apply("numOutputRows").value())
 
 
-def test_what_is_not_wanted_does_not_leave_the_scanner(
+def test_unwanted_rows_do_not_leave_the_scanner(
     spark: SparkSession, mixed: Path, mixed_rows: list[dict[str, Any]]
 ) -> None:
     condition = "queue = 'orders' AND type = 'MESSAGE_DEQUEUE'"

@@ -1,4 +1,4 @@
-"""The README's ten lines of analysis work when pasted, on the store that its ten lines of the library leave."""
+"""The README's ten lines of analysis run as printed, on the store that its ten lines of the library make."""
 
 from __future__ import annotations
 

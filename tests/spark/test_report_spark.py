@@ -1,4 +1,4 @@
-"""A report that Spark counted is the report that Arrow counted, of a store and of an export."""
+"""A report computed by Spark equals the report computed by Arrow, for a store and for an export."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 
 def compared(found: dict[str, Any]) -> dict[str, Any]:
-    """What was counted; how old a holder is depends on when one asks."""
+    """The counted figures, without the age of holders, which depends on the present time."""
     return {name: value for name, value in found.items() if name != "tail"}
 
 
@@ -28,14 +28,14 @@ def by_arrow(mixed: Path) -> dict[str, Any]:
     return report(mixed)
 
 
-def test_of_a_store_both_count_the_same(spark: SparkSession, mixed: Path, by_arrow: dict[str, Any]) -> None:
+def test_both_count_the_same_in_a_store(spark: SparkSession, mixed: Path, by_arrow: dict[str, Any]) -> None:
     by_spark = report(mixed, spark=spark)
     assert compared(by_spark) == compared(by_arrow)
     assert by_arrow["summary"]["closed"] > 100
     assert len(by_arrow["in_doubt"]) == 2
 
 
-def test_of_an_export_both_count_the_same(
+def test_both_count_the_same_in_an_export(
     spark: SparkSession, mixed: Path, by_arrow: dict[str, Any], tmp_path: Path
 ) -> None:
     export(mixed, tmp_path / "target")
@@ -45,7 +45,7 @@ def test_of_an_export_both_count_the_same(
     assert {name: found[name] for name in same} == {name: by_arrow[name] for name in same}
 
 
-def test_of_some_queues_and_a_part_of_the_time_both_count_the_same(
+def test_both_count_the_same_for_some_queues_and_a_part_of_the_time(
     spark: SparkSession, mixed: Path, by_arrow: dict[str, Any]
 ) -> None:
     first, last = (datetime.fromisoformat(by_arrow[name]) for name in ("first_time", "last_time"))

@@ -1,4 +1,4 @@
-"""The log as a source of Spark's: the same rows as by any other way, and nothing lost without a word."""
+"""The log as a Spark source: the same rows as from every other reader, and no silent loss."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def by_text(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: [str(value) for value in row.values()])
 
 
-def test_the_source_gives_every_row_and_column_that_plain_python_makes_of_the_log(
+def test_the_source_gives_the_same_rows_and_columns_as_plain_python(
     spark: SparkSession, mixed: Path, mixed_rows: list[dict[str, Any]]
 ) -> None:
     found = rows_of(logstore.spark.read(spark, mixed))
@@ -76,7 +76,7 @@ def test_a_log_is_read_by_several_tasks(spark: SparkSession, mixed: Path) -> Non
 @pytest.mark.parametrize(
     "columns", [["queue", "lsn"], ["time"], ["queue_ids", "header", "lsn", "redelivered"], ["store", "lsn"]]
 )
-def test_a_schema_of_ones_own_is_what_is_read(
+def test_a_user_defined_schema_chooses_the_columns(
     spark: SparkSession, mixed: Path, mixed_rows: list[dict[str, Any]], columns: list[str]
 ) -> None:
     found = logstore.spark.read(spark, mixed, columns=columns)
@@ -101,7 +101,7 @@ def test_a_schema_may_be_written_in_sql(spark: SparkSession, mixed: Path, mixed_
         ("queue_ids array<int>", "asks for queue_ids array<int>, and it is array<bigint>"),
     ],
 )
-def test_a_schema_that_cannot_be_is_refused_with_the_columns_name(
+def test_an_impossible_schema_is_refused_with_the_columns_name(
     spark: SparkSession, mixed: Path, schema: str, says: str
 ) -> None:
     with pytest.raises(AnalysisException) as refused:
@@ -122,14 +122,14 @@ def test_a_schema_that_cannot_be_is_refused_with_the_columns_name(
         ({"path": "hdfs://there/x"}, "is no directory of this machine"),
     ],
 )
-def test_an_option_that_cannot_be_is_refused_before_anything_is_read(
+def test_an_invalid_option_is_refused_before_anything_is_read(
     spark: SparkSession, mixed: Path, options: dict[str, str], says: str
 ) -> None:
     with pytest.raises(AnalysisException, match=says):
         spark.read.format("logstore").options(**{"path": str(mixed)} | options).load().collect()
 
 
-def test_the_helpers_raise_our_own_exceptions(spark: SparkSession, mixed: Path) -> None:
+def test_the_helpers_raise_the_packages_exceptions(spark: SparkSession, mixed: Path) -> None:
     with pytest.raises(errors.OptionError, match="no column nothing"):
         logstore.spark.read(spark, mixed, columns=["nothing"])
     with pytest.raises(errors.OptionError, match="no option colour"):
@@ -140,14 +140,14 @@ def test_the_helpers_raise_our_own_exceptions(spark: SparkSession, mixed: Path) 
         logstore.spark.read(spark, [mixed, mixed])
 
 
-def test_what_is_no_store_is_said_to_be_none(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_path_without_a_store_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(AnalysisException, match="NotAStore"):
         spark.read.format("logstore").load(str(tmp_path)).collect()
     with pytest.raises(errors.NotAStore):
         logstore.spark.read(spark, tmp_path)
 
 
-def test_bodies_come_when_asked_for_and_are_cut(spark: SparkSession, mixed: Path) -> None:
+def test_bodies_are_read_on_request_and_cut(spark: SparkSession, mixed: Path) -> None:
     found = spark.read.format("logstore").option("body", "4").load(str(mixed))
     assert found.columns[-1] == "body"
     lengths = found.select(F.length("body").alias("n"), "type").groupBy("type").agg(F.max("n")).collect()
@@ -157,7 +157,7 @@ def test_bodies_come_when_asked_for_and_are_cut(spark: SparkSession, mixed: Path
     assert rows_of(whole) == [row for row in expected.to_pylist() if row["body"] is not None]
 
 
-def test_ranges_of_the_log_may_be_asked_for(spark: SparkSession, mixed: Path, mixed_rows: list[dict[str, Any]]) -> None:
+def test_a_range_of_the_log_can_be_read(spark: SparkSession, mixed: Path, mixed_rows: list[dict[str, Any]]) -> None:
     lsns = [row["lsn"] for row in mixed_rows]
     low, high = lsns[len(lsns) // 3], lsns[-20]
     found = logstore.spark.read(spark, mixed, columns=["lsn"], start_lsn=low, stop_lsn=hex(high))
@@ -165,7 +165,7 @@ def test_ranges_of_the_log_may_be_asked_for(spark: SparkSession, mixed: Path, mi
     assert logstore.spark.read(spark, mixed, columns=["lsn"], start_lsn=low, stop_lsn=low).count() == 0
 
 
-def test_outcomes_may_be_asked_for_as_they_were_known_at_an_lsn(spark: SparkSession, mixed: Path) -> None:
+def test_outcomes_can_be_read_as_known_at_an_lsn(spark: SparkSession, mixed: Path) -> None:
     rows = record_rows(mixed)
     commit = max(row["lsn"] for row in rows if row["type"] == "TX_COMMIT")
     found = rows_of(logstore.spark.read(spark, mixed, columns=["lsn", "outcome"], as_of_lsn=commit, stop_lsn=commit))
@@ -233,7 +233,7 @@ def test_damage_fails_the_query_with_its_segment_offset_and_lsn(
 
 @pytest.mark.parametrize("how", ["batch", "header", "gone"])
 @pytest.mark.parametrize("where", [0, 0.5, 1])
-def test_a_permissive_query_gives_the_rows_of_every_segment_that_can_be_read(
+def test_a_permissive_query_gives_the_rows_of_every_readable_segment(
     spark: SparkSession, mixed: Path, mixed_rows: list[dict[str, Any]], tmp_path: Path, how: str, where: float
 ) -> None:
     path = shutil.copytree(mixed, tmp_path / "damaged")
@@ -253,7 +253,7 @@ def test_a_permissive_query_gives_the_rows_of_every_segment_that_can_be_read(
     columns = ["lsn", "type", "queue", "outcome", "enqueue_lsn"]
     for size in (1, 1 << 30):  # the damage in a task of its own, and with others
         found = rows_of(logstore.spark.read(spark, path, columns=columns, mode="permissive", partition_bytes=size))
-        # What became of a record may be told by what cannot be read; the record itself is there.
+        # The outcome of a record may be in the unreadable part; the record itself is there.
         assert shown(found, columns[:3]) == shown(expected, columns[:3])
         for one, other in zip(found, expected, strict=True):
             assert one["outcome"] in (None, other["outcome"])
@@ -265,7 +265,7 @@ def test_a_permissive_query_gives_the_rows_of_every_segment_that_can_be_read(
 # ---- Beside a writer
 
 
-def test_a_live_store_is_read_up_to_what_is_durable_when_the_frame_is_made(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_live_store_is_read_up_to_the_durable_lsn_when_the_frame_is_made(spark: SparkSession, tmp_path: Path) -> None:
     with open_small(tmp_path / "live") as store:
         queue = store.declare_queue("q")
         store.publish_many(queue, [b"x"] * 10)
@@ -279,7 +279,7 @@ def test_a_live_store_is_read_up_to_what_is_durable_when_the_frame_is_made(spark
         assert spark.read.format("logstore").load(str(store.path)).count() == expected
 
 
-def test_one_state_is_held_for_all_queries_however_busy_the_writer(spark: SparkSession, tmp_path: Path) -> None:
+def test_all_queries_of_a_hold_see_one_state_however_busy_the_writer(spark: SparkSession, tmp_path: Path) -> None:
     with open_small(tmp_path / "live") as store:
         queue = store.declare_queue("q")
         ids = store.publish_many(queue, [b"x"] * 10)

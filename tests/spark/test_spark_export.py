@@ -1,4 +1,4 @@
-"""The export as a job of Spark's: the same files as the local one writes, however often it is begun again."""
+"""The export as a Spark job: it writes the same files as the local export, however often it is restarted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FILE_BYTES = 1 << 20
 
 
 def files(target: Path) -> dict[str, bytes]:
-    """All that an export is, by path."""
+    """All files of an export, by path."""
     found = {str(path.relative_to(target)): path.read_bytes() for path in target.rglob("*") if path.is_file()}
     return {path: raw for path, raw in found.items() if path != "_LOCK"}
 
@@ -57,7 +57,7 @@ def test_the_job_writes_the_same_bytes_as_the_local_export(spark: SparkSession, 
     assert files(tmp_path / "job") == files(tmp_path / "local")
 
 
-def test_what_was_exported_is_what_the_source_reads(spark: SparkSession, mixed: Path, tmp_path: Path) -> None:
+def test_exported_rows_equal_those_of_the_source(spark: SparkSession, mixed: Path, tmp_path: Path) -> None:
     logstore.spark.export(spark, mixed, tmp_path / "job", file_bytes=FILE_BYTES, chunk_bytes=3 * FILE_BYTES)
     exported = spark.read.parquet(str(tmp_path / "job" / "records")).drop("day")
     source = logstore.spark.read(spark, mixed)
@@ -68,7 +68,7 @@ def test_what_was_exported_is_what_the_source_reads(spark: SparkSession, mixed: 
     assert exported.selectExpr("sum(size(queue_ids))").collect() == source.selectExpr("sum(size(queue_ids))").collect()
 
 
-def test_runs_one_after_the_other_on_a_live_store_miss_nothing_though_it_recycles(
+def test_consecutive_runs_on_a_live_store_miss_nothing_although_it_recycles(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     target = tmp_path / "target"
@@ -100,7 +100,7 @@ def test_a_second_export_of_any_kind_waits_its_turn(spark: SparkSession, mixed: 
         logstore.spark.export(spark, mixed, tmp_path / "target", file_bytes=0)
 
 
-def test_a_task_that_fails_leaves_the_target_as_it_was_and_says_why(
+def test_a_failed_task_leaves_the_target_unchanged_and_reports_the_reason(
     spark: SparkSession, mixed: Path, tmp_path: Path
 ) -> None:
     path, target = shutil.copytree(mixed, tmp_path / "store"), tmp_path / "target"
@@ -115,9 +115,7 @@ def test_a_task_that_fails_leaves_the_target_as_it_was_and_says_why(
     assert {name: raw for name, raw in files(target).items() if not name.startswith("_staging")} == before
 
 
-def test_a_stream_exports_what_comes_and_a_batch_that_comes_twice_is_not_doubled(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_stream_exports_new_records_and_a_repeated_batch_is_not_doubled(spark: SparkSession, tmp_path: Path) -> None:
     target, checkpoint = tmp_path / "target", tmp_path / "checkpoint"
 
     def follow(**stream: object) -> int:

@@ -1,4 +1,4 @@
-"""The writer's own journal against what Spark makes of its log: from the source, and from two kinds of exports.
+"""The writer's journal compared with Spark's rows of its log: from the source, and from two kinds of exports.
 
 The log is recycled and relocated, and its writer killed, between the exports.
 """
@@ -41,7 +41,7 @@ md5(concat_ws(',', id, queue_id, coalesce(tx_id, 0), if(tx_id is null and reason
 
 
 class BySpark:
-    """What Spark makes of the rows, wherever they are from."""
+    """Spark's texts of the rows of any source."""
 
     def __init__(self, records: DataFrame, messages: DataFrame | None = None) -> None:
         self._records, self._messages = records, messages

@@ -1,4 +1,4 @@
-"""What docs/spark.md says of Spark runs as it stands there."""
+"""The Spark examples of docs/spark.md run as printed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def test_every_piece_of_python_prints_what_stands_below_it(
+def test_every_python_example_prints_the_output_shown_below_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

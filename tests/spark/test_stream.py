@@ -1,4 +1,4 @@
-"""The log as a stream: what was appended is delivered, all of it and once, whoever is restarted meanwhile."""
+"""The log as a stream: every appended record is delivered exactly once, across restarts of query and store."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def rows(reader: LogStream, start: dict[str, Any], end: dict[str, Any]) -> list[
     return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
 
 
-def test_a_row_does_not_depend_on_how_its_batch_is_cut_nor_on_when_it_is_read(tmp_path: Path) -> None:
+def test_a_row_does_not_depend_on_the_size_or_the_time_of_its_batch(tmp_path: Path) -> None:
     path = tmp_path / "store"
     columns = ["lsn", "id", "type", "outcome", "enqueue_lsn", "enqueue_time"]
     with open_small(path) as store:
@@ -100,7 +100,7 @@ def test_a_row_does_not_depend_on_how_its_batch_is_cut_nor_on_when_it_is_read(tm
             reader.stop()
 
 
-def test_a_task_whose_batch_has_lost_its_beginning_still_reads_what_is_there(
+def test_a_task_whose_batch_has_lost_its_beginning_reads_the_rest(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "store"
@@ -124,7 +124,7 @@ def test_a_task_whose_batch_has_lost_its_beginning_still_reads_what_is_there(
         assert "missing" in caplog.text
 
 
-def test_an_offset_never_lies_beyond_what_a_writer_has_only_begun(tmp_path: Path) -> None:
+def test_an_offset_never_lies_beyond_the_readable_log(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with open_small(path) as store:
         store.publish(store.declare_queue("q"), b"one")
@@ -141,7 +141,7 @@ def test_an_offset_never_lies_beyond_what_a_writer_has_only_begun(tmp_path: Path
 
 
 def run(spark: SparkSession, path: Path, place: Path, **options: object) -> list[dict[str, Any]]:
-    """All that is there now, into Parquet files at this place; what Spark said of the batches."""
+    """Stream everything that exists now into Parquet files in this directory; Spark's progress of the batches."""
     frame = logstore.spark.read_stream(spark, path, columns=COLUMNS, **options)
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(place / "checkpoint"))
     query = writer.trigger(availableNow=True).start(str(place / "rows"))
@@ -153,7 +153,7 @@ def delivered(spark: SparkSession, place: Path) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in spark.read.parquet(str(place / "rows")).select(COLUMNS).orderBy("lsn").collect()]
 
 
-def test_what_a_live_writer_appends_is_delivered_once_across_restarts_of_the_query_and_of_the_store(
+def test_records_of_a_live_writer_are_delivered_once_across_restarts_of_query_and_store(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path, place = tmp_path / "store", tmp_path / "out"
@@ -209,7 +209,7 @@ def test_what_a_live_writer_appends_is_delivered_once_across_restarts_of_the_que
     assert found[-3:] == expected[-3:]
 
 
-def test_batches_are_as_large_as_their_limit_says_and_end_with_what_was_there(
+def test_batches_respect_their_limit_and_end_at_the_present_log(
     spark: SparkSession, mixed: Path, tmp_path: Path
 ) -> None:
     whole = all_lsns(mixed)
@@ -233,7 +233,7 @@ def test_batches_are_as_large_as_their_limit_says_and_end_with_what_was_there(
         ({"failOnDataLoss": "perhaps"}, "true or false"),
     ],
 )
-def test_a_stream_refuses_what_cannot_be(
+def test_a_stream_refuses_impossible_options(
     spark: SparkSession, mixed: Path, options: dict[str, object], says: str
 ) -> None:
     with pytest.raises(errors.OptionError, match=says):
@@ -251,7 +251,7 @@ def test_a_plain_stream_in_sql_words_refuses_it_too(spark: SparkSession, mixed: 
 # ---- Its offsets and its hold, as the driver calls it
 
 
-def test_a_stream_begins_where_it_is_told_to(mixed: Path) -> None:
+def test_a_stream_begins_at_the_given_position(mixed: Path) -> None:
     with Reader(mixed) as reader:
         base, end, uuid = reader.info.base_lsn, reader.info.end_lsn, str(reader.info.uuid)
     for start, lsn in (("earliest", base), ("latest", end), (base + 5000, base + 5000)):
@@ -314,7 +314,7 @@ def test_the_tail_is_held_until_a_batch_is_committed(tmp_path: Path) -> None:
 
 
 def recycled(tmp_path: Path, **options: object) -> tuple[Any, LogStream, dict[str, Any]]:
-    """A store whose log has gone on without the stream, a new stream, and the offset at which that is to go on."""
+    """A store that recycled segments while no stream ran, a new stream, and the offset at which it continues."""
     store = open_small(tmp_path / "live")
     queue = store.declare_queue("q")
     ids = store.publish_many(queue, [b"x"] * 10)
@@ -328,7 +328,7 @@ def recycled(tmp_path: Path, **options: object) -> tuple[Any, LogStream, dict[st
     return store, stream(store.path, **options), offset
 
 
-def test_what_was_recycled_while_no_query_ran_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_records_recycled_while_no_query_ran_are_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     store, reader, offset = recycled(tmp_path)
     for _ in range(2):
         with pytest.raises(LogRecycled, match=f"LSN {offset['lsn']}.*new checkpoint.*failOnDataLoss"):
@@ -339,7 +339,7 @@ def test_what_was_recycled_while_no_query_ran_is_an_error_that_says_what_to_do(t
     store.close()
 
 
-def test_a_stream_that_may_lose_data_goes_on_and_says_what_is_missing(
+def test_a_stream_that_may_lose_data_continues_and_reports_the_gap(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store, reader, offset = recycled(tmp_path, failOnDataLoss="false")
@@ -352,7 +352,7 @@ def test_a_stream_that_may_lose_data_goes_on_and_says_what_is_missing(
     store.close()
 
 
-def test_a_stream_goes_on_where_an_epoch_ended_though_the_base_is_in_the_next_one(tmp_path: Path) -> None:
+def test_a_stream_continues_at_the_end_of_an_epoch_although_the_base_is_in_the_next_one(tmp_path: Path) -> None:
     store = open_small(tmp_path / "live")
     queue = store.declare_queue("q")
     ids = list(store.publish_many(queue, [b"x"] * 10))
@@ -388,7 +388,7 @@ def test_a_checkpoint_of_another_store_is_refused(mixed: Path, tmp_path: Path) -
         reader.stop()
 
 
-def test_a_batch_that_was_planned_beside_a_writer_is_whole_after_the_writer_was_killed(tmp_path: Path) -> None:
+def test_a_batch_planned_beside_a_writer_is_complete_after_the_writer_was_killed(tmp_path: Path) -> None:
     path = tmp_path / "store"
     open_small(path).close()
     writer = subprocess.Popen(
@@ -417,7 +417,7 @@ def test_a_batch_that_was_planned_beside_a_writer_is_whole_after_the_writer_was_
     reader.stop()
 
 
-def test_a_log_that_was_set_back_is_not_taken_for_new(mixed: Path) -> None:
+def test_a_log_that_was_reset_to_an_older_state_is_refused(mixed: Path) -> None:
     reader = stream(mixed)
     start = reader.initialOffset()
     with pytest.raises(errors.StoreError, match="was set back"):
@@ -425,7 +425,7 @@ def test_a_log_that_was_set_back_is_not_taken_for_new(mixed: Path) -> None:
     reader.stop()
 
 
-def test_a_stream_up_to_now_ends_there_however_much_comes(tmp_path: Path) -> None:
+def test_a_stream_up_to_now_ends_there_whatever_is_appended(tmp_path: Path) -> None:
     with open_small(tmp_path / "live") as store:
         queue = store.declare_queue("q")
         store.publish_many(queue, [b"x"] * 10)

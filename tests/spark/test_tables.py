@@ -1,4 +1,4 @@
-"""The source as SQL has it: tables of a catalog, names in any case, schemas of the user's own."""
+"""The source in SQL: tables of a catalog, names in any case, user-defined schemas."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_table_of_the_catalog_is_the_log(spark: SparkSession, mixed: Path, mix
         spark.sql(f"CREATE TABLE wrong USING logstore OPTIONS (path '{mixed}', colour 'red')")
 
 
-def test_a_query_that_reads_what_is_null_as_not_null_is_refused(
+def test_a_schema_that_declares_a_nullable_column_as_not_null_is_refused(
     spark: SparkSession, mixed: Path, mixed_rows: list[dict[str, Any]]
 ) -> None:
     asked = spark.read.format("logstore").schema("lsn bigint not null, queue string not null")
@@ -48,7 +48,7 @@ def test_a_query_that_reads_what_is_null_as_not_null_is_refused(
     assert whole.where("queue is null").count() == sum(row["queue"] is None for row in mixed_rows)
 
 
-def test_the_case_of_columns_and_words_does_not_count(
+def test_names_of_columns_and_keywords_are_case_insensitive(
     spark: SparkSession, mixed: Path, mixed_rows: list[dict[str, Any]]
 ) -> None:
     options = {"MODE": "PERMISSIVE", "types": "message_start"}

@@ -1,11 +1,11 @@
 /*
- * Any bytes as the checkpoint of a store whose log is whole. The store opens whatever they are; bytes as they come are
- * used only if they are the true checkpoint, and change nothing. Rows whose checksums were put right may say what is not
- * so: then every read gives bytes or a typed error, and the next open does too. No assertion fails, nothing is leaked,
- * and no allocation is beyond the limit that tools/fuzz.py sets.
+ * Opens a store with an undamaged log and any bytes as its checkpoint. The store always opens. Unrepaired bytes are used
+ * only if they are the true checkpoint, and then change no answer. Repaired rows with right checksums may be false: then
+ * every read, and the next open, gives a result or a typed error. No assertion fails, nothing leaks, and no allocation
+ * exceeds the limit that tools/fuzz.py sets.
  *
- * The first byte says how the rest is told: as a whole file, or as rows, which are put into blocks, counted and sealed
- * for the batch that the true checkpoint names. The store is made anew in every process, and always the same.
+ * The first byte of an input chooses how the rest is read: as a whole file, or as rows, which are put into blocks, counted
+ * and sealed for the batch that the true checkpoint names. Every process makes the same store.
  */
 #include <string.h>
 
@@ -34,7 +34,7 @@ static uint64_t publish(ls_store *store, const uint32_t *queues, size_t n, uint3
     return id;
 }
 
-/* A row of every kind: plain, moved along by a commit, of several records, pending, prepared, on a deleted queue. */
+/* Makes state for every kind of row: plain, committed, of several records, pending, prepared, on a deleted queue. */
 static void fill_store(ls_store *store) {
     static const uint32_t queues[] = {1, 2, 3, 4, 5};
     const ls_xid xid = {.format_id = 7, .gtrid_bytes = 2, .bqual_bytes = 1, .data = "abc"};
@@ -93,7 +93,7 @@ static void make_store(void) {
 
 /* ---- the checkpoint ---- */
 
-/* What a row takes with all that follows it; 0: it is none, or not all there. */
+/* The size of a row with its variable part; 0: it is not a row, or incomplete. */
 static size_t count_row(struct checkpoint_header *h, const uint8_t *row, size_t left) {
     size_t bytes = format_checkpoint_row_bytes(row[0]);
     if (bytes == 0 || bytes > left) {
@@ -123,7 +123,7 @@ static size_t count_rows(struct checkpoint_header *h, const uint8_t *rows, size_
     return at;
 }
 
-/* One block holds them all: the longest input is shorter. */
+/* One block is enough: the longest input is shorter. */
 static size_t seal_rows(const uint8_t *rows, size_t bytes, int miscounted, uint8_t *into) {
     static uint8_t block[CHECKPOINT_BLOCK_BYTES];
     struct checkpoint_header h = whole.header;
@@ -144,13 +144,13 @@ static size_t seal_rows(const uint8_t *rows, size_t bytes, int miscounted, uint8
     return (size_t)h.file_bytes;
 }
 
-/* ---- what becomes of it ---- */
+/* ---- using the store ---- */
 
 static void check_code(int rc) {
     require(rc == LS_OK || rc == LS_CORRUPT || rc == LS_CATALOG_MISMATCH || rc == LS_FULL || rc == LS_IO);
 }
 
-/* It was used, and may have lied: whatever is then done gives an answer. */
+/* A false checkpoint may have been used: every call must still return. */
 static void use_store(vfs_sim *disk, ls_store *store) {
     const uint32_t queue = 8;
     uint64_t id;
@@ -187,7 +187,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     ls_recovery report;
     require(disk != NULL && vfs_sim_put(disk, "/s", "CHECKPOINT", file, n) == 0);
     int rc = open_and_serve(disk, 5, &store);
-    require(rc == LS_OK || (rc == LS_CATALOG_MISMATCH && !as_a_file)); /* a queue that there never was */
+    require(rc == LS_OK || (rc == LS_CATALOG_MISMATCH && !as_a_file)); /* a queue that never existed */
     if (rc == LS_OK) {
         ls_recovery_report(store, &report);
         int is_true = n == whole.file_bytes && memcmp(file, whole.file, n) == 0;

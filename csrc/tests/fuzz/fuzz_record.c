@@ -1,9 +1,9 @@
 /*
- * Any bytes as a record and as each structure that is none: nothing is read beyond them, and what is accepted
- * encodes to the same bytes again. Checksums are put right first, for otherwise nothing gets beyond them; one input in
- * two also gets its header's length, place and links right, so that bodies are reached.
+ * Decodes any bytes as a record and as each header and file of the format: no byte beyond them is read, and accepted bytes
+ * encode to the same bytes again. Checksums are repaired first, because no random input would pass them; for half of the
+ * inputs also the record header's length, position and links, so that bodies are reached.
  *
- * tools/fuzz.py builds and runs it; csrc/tests/unit/test_fuzz_record.c replays what is kept.
+ * tools/fuzz.py builds and runs it; csrc/tests/unit/test_fuzz_record.c replays the stored inputs.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 
 enum { SEED = 12345, FILES = 4 };
 
-/* The bits of the first byte: what to make of the others. */
+/* The bits of the first byte choose how the others are read. */
 enum { MAKE_PLAUSIBLE = 1, AS_FILE = 2 };
 
 static const size_t file_bytes[FILES] = {SEGMENT_HEADER_BYTES, META_BYTES, HINT_BYTES, HOLD_BYTES};
@@ -28,7 +28,7 @@ static void require(int holds) {
     }
 }
 
-/* Exactly as large as its content, so that the address sanitizer sees the first byte beyond. */
+/* A copy without slack, so that the address sanitizer detects a read of the first byte after it. */
 static uint8_t *exact_copy(const uint8_t *data, size_t bytes) {
     uint8_t *copy = malloc(bytes > 0 ? bytes : 1);
     require(copy != NULL);
@@ -51,7 +51,7 @@ static void make_header_plausible(uint8_t *record, size_t bytes) {
     put64(record + 40, housekeeping || first ? 0 : 4096);
 }
 
-/* What was decoded, encoded again: types that this version does not know cannot be, and are passed over. */
+/* Encodes the decoded record again and compares; skips types that this version does not know. */
 static void compare_with_encoded(ls_test_record *found, const uint8_t *record) {
     if ((found->type & TYPE_SKIPPABLE) != 0) {
         return;

@@ -1,10 +1,9 @@
 /*
- * Any bytes as a store's only segment: the reader walks it, and what it gives was accepted by the rules of
- * docs/format.md, record by record, or it says where the log is damaged. It never reads beyond the file, never ends in a
- * failed assertion, and says the same when it is asked again.
+ * Reads any bytes as a store's only segment. The reader gives records that follow the rules of docs/format.md, or reports
+ * where the log is damaged. It never reads beyond the file, never fails an assertion, and gives the same result again.
  *
- * The first byte says what to make of the others: the file as it is, or a segment in few bytes (repair.h), as it is or
- * with its checksums put right. tools/fuzz.py builds and runs it; csrc/tests/unit/test_fuzz_segment.c replays what is kept.
+ * The first byte chooses how the others are read: as the file, or as a short form of a segment (repair.h), with or without
+ * repaired checksums. tools/fuzz.py builds and runs it; csrc/tests/unit/test_fuzz_segment.c replays the stored inputs.
  */
 #include "logstore.h"
 #include "tests/fuzz/repair.h"
@@ -21,7 +20,7 @@ static void require(int holds) {
     }
 }
 
-/* Every record once more, by hand: the reader said that it had verified them. */
+/* Decodes every record again: the reader must have verified them. */
 static uint64_t check_batch(const ls_batch *b) {
     uint64_t seed = format_segment_seed(segment_uuid, b->first_lsn, b->epoch), all = b->lsn;
     uint32_t at = 0;
@@ -61,7 +60,7 @@ static uint64_t walk(vfs_sim *sim, int *ended) {
     return all * 31 + (uint64_t)rc;
 }
 
-/* A permissive reader gives whole batches in order, at least those that a strict reader gives, and lists what is missing. */
+/* A permissive reader gives intact batches in order, at least those that a strict reader gives, and lists the gaps. */
 static uint64_t walk_permissively(vfs_sim *sim) {
     ls_reader *reader = NULL;
     ls_lsn_range missing[4];

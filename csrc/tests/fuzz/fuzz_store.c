@@ -1,11 +1,11 @@
 /*
- * Any bytes as a whole store directory: META, HINT, and segments under any names. It opens or refuses with a typed error
- * and nothing written; what opened is read in full, written to, closed, and opened again, and is then the same. No
- * assertion fails, nothing is leaked, and no allocation is beyond the limit that tools/fuzz.py sets.
+ * Opens any bytes as a whole store directory: META, HINT, and segments under any names. The open succeeds, or fails with a
+ * typed error and writes nothing. A store that opens is read completely, changed, closed and opened again, and has the same
+ * state. No assertion fails, nothing leaks, and no allocation exceeds the limit that tools/fuzz.py sets.
  *
- * The first byte says whether checksums are put right and whether there is a META, the second how large segments are and
- * which queue the catalog no longer has; then come files: what it is (a segment's place, or one of FILE_*), how many bytes, and the bytes, for segments as
- * in repair.h. tools/fuzz.py builds and runs it; csrc/tests/unit/test_fuzz_store.c replays what is kept.
+ * Byte 0: whether checksums are repaired, and whether there is a META. Byte 1: the segment size, and the queue that the
+ * catalog no longer has. Then files: what it is (a segment's position, or one of FILE_*), its length, and its bytes, for
+ * segments as in repair.h. tools/fuzz.py builds and runs it; csrc/tests/unit/test_fuzz_store.c replays the stored inputs.
  */
 #include "tests/fuzz/repair.h"
 #include "tests/fuzz/whole_store.h"

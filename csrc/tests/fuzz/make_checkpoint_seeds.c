@@ -1,6 +1,6 @@
 /*
- * Seeds for the fuzz target "checkpoint": `make_checkpoint_seeds DIRECTORY` writes DIRECTORY/checkpoint: the true
- * checkpoint of the target's store, as a file and as rows, all of them and each kind alone.
+ * Seeds for the fuzz target "checkpoint". `make_checkpoint_seeds DIRECTORY` writes DIRECTORY/checkpoint: the true checkpoint
+ * of the target's store, as a file, as all its rows, and as each kind of row alone.
  */
 #include "tests/fuzz/fuzz_checkpoint.c"
 

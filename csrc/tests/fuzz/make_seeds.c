@@ -1,6 +1,6 @@
 /*
- * Seeds for the fuzz targets, made from real stores: `make_seeds DIRECTORY` writes DIRECTORY/record, /segment and /store.
- * The same program gives the same seeds; what is kept in csrc/tests/fuzz/seeds is its output.
+ * Seeds for the fuzz targets, made from real stores. `make_seeds DIRECTORY` writes DIRECTORY/record, /segment and /store.
+ * The program always gives the same seeds; csrc/tests/fuzz/seeds has its output.
  */
 #include <sys/stat.h>
 
@@ -24,9 +24,9 @@ static void save(const char *target, const char *name, const uint8_t *bytes, siz
         abort();
 }
 
-/* ---- as the targets read them ---- */
+/* ---- the input forms of the targets ---- */
 
-/* A segment in few bytes. Sealed: for the fuzzers' UUID, so that it is whole without being repaired. */
+/* The short form of a segment. sealed: with checksums for the fuzzers' UUID, so that it needs no repair. */
 static size_t tell(const struct image *f, struct repair *sealed, uint8_t *at) {
     static uint8_t segment[SEGMENT];
     size_t bytes = f->end > SEGMENT_HEADER_BYTES ? f->end - SEGMENT_HEADER_BYTES : 0;
@@ -47,7 +47,7 @@ static int by_lsn(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The subject's files are put in order: nothing may ask for its batches behind this. */
+/* Sorts the subject's files, after which its batches must not be used. */
 static void save_store(struct subject *s, const char *name, bool sealed) {
     static uint8_t told[2 + FILES_MAX * (3 + SEGMENT)];
     static struct repair p;
@@ -56,7 +56,7 @@ static void save_store(struct subject *s, const char *name, bool sealed) {
     memset(&p, 0, sizeof p);
     told[0] = sealed ? 0 : 1;
     told[1] = s->r.next_queue > 6 || s->r.catalog & 1u << 5 ? 0 : 5 << 1;
-    qsort(s->files, s->file_count, sizeof *s->files, by_lsn); /* chains begin before they go on */
+    qsort(s->files, s->file_count, sizeof *s->files, by_lsn); /* the start of a chain comes before its later records */
     for (size_t i = 0; i < s->file_count; i++) {
         const struct image *f = &s->files[i];
         size_t bytes;
@@ -72,7 +72,7 @@ static void save_store(struct subject *s, const char *name, bool sealed) {
         save("store", name, told, n);
 }
 
-/* The only segment of the target's store has the first place: its LSNs are put right there. */
+/* The only segment of the target's store has the first position; the target repairs its LSNs. */
 static void save_segments(const struct subject *s, const char *name) {
     static uint8_t told[1 + TOLD_BYTES + SEGMENT];
 
@@ -185,7 +185,7 @@ static void small_stores(void) {
     end_store(s, "queue-deleted", true);
 }
 
-/* Only its records, and what was relocated: the filled segment is left out. */
+/* Its records and relocated records, without the filled segment. */
 static void everything(void) {
     struct subject *s = subject_new(STORE_CLOSED, 1);
 

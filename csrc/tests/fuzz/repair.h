@@ -1,9 +1,9 @@
 /*
- * Puts right what a fuzzer cannot guess: places, checksums, and links to chains that exist. What is then judged is
- * everything behind them: which record may follow which, and what their bodies say.
+ * Repairs what a fuzzer cannot guess: positions, checksums, and links to existing chains. So inputs reach the checks behind
+ * these: which record may follow which, and what bodies may contain.
  *
- * A segment is told in few bytes: epoch, prev_end_lsn, then what stands from its first record position on; the rest is
- * zeros. Nothing here is needed to be believed by the core: an input that is not repaired is read all the same.
+ * The short form of a segment: epoch, prev_end_lsn, then the bytes from the first record position on; the rest is zeros.
+ * The core needs no repair: an unrepaired input is read as well.
  */
 #ifndef LOGSTORE_FUZZ_REPAIR_H
 #define LOGSTORE_FUZZ_REPAIR_H
@@ -18,7 +18,7 @@
 enum { CHAINS_MAX = 256, TOLD_BYTES = 16, BATCH_RECORDS_MAX = 255 };
 
 struct repair {
-    uint64_t chains[CHAINS_MAX]; /* first LSNs of messages, round and round */
+    uint64_t chains[CHAINS_MAX]; /* first LSNs of messages, a ring */
     uint64_t newest[CHAINS_MAX]; /* LSN of the chain's last record */
     uint32_t chain_count;
     uint64_t txs[CHAINS_MAX];
@@ -36,7 +36,7 @@ static inline uint32_t known_chain(const uint64_t *starts, uint32_t count, uint6
     return n > 0 ? (uint32_t)(id % n) : CHAINS_MAX;
 }
 
-/* The record's chain: its own if it is the first, else one that has begun. */
+/* Sets the record's chain: its own if it is a first record, else one that has begun. */
 static inline void repair_links(struct repair *p, uint8_t *record, uint64_t lsn) {
     uint32_t type = get16(record + 16), stream = type >> 8;
     int copy = type == MESSAGE_START && (get16(record + 18) & FLAG_COPY) != 0;
@@ -56,13 +56,13 @@ static inline void repair_links(struct repair *p, uint8_t *record, uint64_t lsn)
         at = known_chain(starts, *count, get64(record + 32));
     }
     if (at == CHAINS_MAX)
-        return; /* of no chain that is known: a record of one that began below the base */
+        return; /* of no known chain: as if it began below the base */
     put64(record + 32, starts[at]);
     put64(record + 40, first ? 0 : newest[at]);
     newest[at] = lsn;
 }
 
-/* The transaction that an operation names, where there is any. */
+/* Sets the transaction that an operation names, if there is one. */
 static inline void repair_work(const struct repair *p, uint8_t *record) {
     uint32_t type = get16(record + 16), at = known_chain(p->txs, p->tx_count, get64(record + 48));
     int names_one = type == MESSAGE_START || type == MESSAGE_ENQUEUE || type == MESSAGE_DEQUEUE;
@@ -79,7 +79,7 @@ static inline void seal(uint8_t *record, uint32_t length, uint64_t seed) {
     put64(record, xxh64(record + 8, length - 8, seed));
 }
 
-/* One record of a batch; how long it is, or 0 if there is no room for one. */
+/* Repairs one record of a batch; returns its length, or 0 if there is no room for one. */
 static inline uint32_t repair_record(struct repair *p, uint8_t *record, uint32_t room, uint64_t lsn, uint64_t seed) {
     uint32_t length = room < RECORD_HEADER_BYTES ? 0 : get32(record + 12) / 8 * 8;
 
@@ -98,7 +98,7 @@ static inline uint32_t repair_record(struct repair *p, uint8_t *record, uint32_t
     return length;
 }
 
-/* Batch after batch, each with as many records as its count asks for, up to `end`. */
+/* Repairs batch after batch up to `end`, each with the number of records in its count. */
 static inline void repair_records(struct repair *p, uint8_t *segment, uint32_t end, uint64_t first_lsn, uint64_t epoch,
                                   uint64_t seed, uint64_t segment_size) {
     uint32_t at = SEGMENT_HEADER_BYTES, most = format_batch_bytes_max(segment_size);
@@ -132,7 +132,7 @@ static inline void repair_records(struct repair *p, uint8_t *segment, uint32_t e
     }
 }
 
-/* From what was told to a whole file of segment_size bytes, which `segment` has room for and which is zeros. */
+/* Expands the short form to a file of segment_size bytes in `segment`, which is zero before. */
 static inline void tell_segment(struct repair *p, const uint8_t uuid[UUID_BYTES], uint64_t segment_size,
                                 uint64_t first_lsn, const uint8_t *told, size_t bytes, int repaired, uint8_t *segment) {
     struct segment_header h = {.segment_size = segment_size, .first_lsn = first_lsn, .created_us = 1};

@@ -1,6 +1,6 @@
 /*
- * Every input that is kept for a fuzz target, once, with no fuzzer: seeds made from real stores, and what was found.
- * Include the target first. Run from the checkout's root, as make does.
+ * Runs every stored input of a fuzz target once, without a fuzzer: seeds made from real stores, and inputs that found a
+ * fault. Include the target first. Run it from the checkout's root, as make does.
  */
 #ifndef LOGSTORE_FUZZ_REPLAY_H
 #define LOGSTORE_FUZZ_REPLAY_H
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Exactly as large as its content, so that a sanitizer sees the first byte beyond. */
+/* Reads the input into a buffer without slack, so that a sanitizer detects a read of the first byte after it. */
 static inline int replay_file(const char *path) {
     FILE *file = fopen(path, "rb");
     uint8_t *bytes = NULL;
@@ -27,7 +27,7 @@ static inline int replay_file(const char *path) {
     return 0;
 }
 
-/* How many there were; a target that meets a failure aborts, and the path says at which. */
+/* Returns the number of inputs. A target that fails aborts; the path printed last names the input. */
 static inline int replay_directory(const char *path, int *failed) {
     DIR *dir = opendir(path);
     const struct dirent *e;

@@ -1,6 +1,6 @@
 /*
- * What the targets that open a store share: everything that it says, in one number, and opening it for eight queues, of
- * which the catalog may have lost one.
+ * Shared by the targets that open a store: a hash of all its answers, and opening it with eight queues, of which the catalog
+ * may have lost one.
  */
 #ifndef LOGSTORE_FUZZ_WHOLE_STORE_H
 #define LOGSTORE_FUZZ_WHOLE_STORE_H
@@ -20,7 +20,7 @@ static inline void require(int holds) {
     }
 }
 
-/* ---- everything that a store says ---- */
+/* ---- a hash of all answers ---- */
 
 static inline uint64_t mix(uint64_t all, uint64_t more) { return xxh64(&more, sizeof more, all); }
 
@@ -66,7 +66,7 @@ static inline uint64_t read_store(ls_store *store, uint32_t deleted) {
     return mix(all, n);
 }
 
-/* ---- opened, read, written to, closed, opened ---- */
+/* ---- open, read, change, close, open ---- */
 
 static inline int open_and_serve(vfs_sim *sim, uint32_t deleted, ls_store **store) {
     uint32_t queues[QUEUES], n = 0;

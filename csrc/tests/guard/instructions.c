@@ -1,14 +1,14 @@
 /*
- * What the core's paths cost, in instructions: run under callgrind by tools/instructions.py, which names and compares.
+ * Measures the core's hot paths in instructions. tools/instructions.py runs it under callgrind and compares the counts.
  *
- * Each `measured_*` function does one operation a fixed number of times, on a store in a simulated file system, with
- * one thread, a fixed seed and a simulated clock: the same program executes the same instructions every time. Callgrind
- * counts from the entry of such a function to its end, but not within `outside_*`, the simulated system calls: so what
- * is counted is the core, and what it calls of the C library.
+ * Each `measured_*` function does one operation a fixed number of times, on a store in a simulated file system, with one
+ * thread, a fixed seed and a simulated clock, so that the same program executes the same instructions every time.
+ * Callgrind counts from the entry of such a function to its end, but not within `outside_*`, the simulated system calls.
+ * So the counts are those of the core and of its C library calls.
  *
- * Prints what it was built with and runs on, then one line for each: its name and how many times the operation was done. With PLANTED_INSTRUCTIONS defined, and
- * linked with --wrap=table_add, every message that comes into the table costs about so many instructions more: the
- * comparison must see that.
+ * Prints the compiler and the C library, then one line for each function: its name and the number of operations. If built
+ * with PLANTED_INSTRUCTIONS=N and linked with --wrap=table_add, every message added to the table costs about N more
+ * instructions, which the comparison must detect.
  */
 #include <gnu/libc-version.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ enum {
     TX_OPERATIONS = 10,
     ROUNDS = 2, /* of MANY, in a log that is recovered */
     TXS = 50,
-    WIDE = 4 << 20, /* bytes of a segment: room for everything that is measured at once */
+    WIDE = 4 << 20, /* bytes of a segment: enough for everything that is measured */
     NARROW = 1 << 20,
     SEED = 6,
     CONTENT_MAX = 1024,
@@ -49,7 +49,7 @@ static vfs outside;
 
 static vfs *real(void) { return vfs_sim_table(sim); }
 
-/* What the simulator gives is kept in a variable: a call in the last place might become a jump, which ends nothing. */
+/* The simulator's result goes through a variable: a tail call would become a jump, and Callgrind would miss its end. */
 MEASURED static int outside_open(vfs *v, int dir, const char *name, unsigned flags) {
     (void)v;
     volatile int result = real()->open(real(), dir, name, flags);
@@ -116,7 +116,7 @@ static uint8_t content[CONTENT_MAX * AT_ONCE];
 static uint64_t sizes[AT_ONCE];
 static uint64_t ids[MANY];
 
-/* Not quietly: what did not happen would be counted as cheap. */
+/* Aborts on an error: a failed operation would be counted as a cheap one. */
 static void must(int rc) {
     if (rc != LS_OK) {
         (void)fprintf(stderr, "instructions: %s\n", ls_last_error()->text);
@@ -173,7 +173,7 @@ static void empty(size_t n) {
     must(ls_dequeue_many(store, ids, n, QUEUE, NULL, 1, LS_WAIT, &done));
 }
 
-/* ---- what is measured; each begins with everything durable ---- */
+/* ---- the measured functions; each begins with everything durable ---- */
 
 MEASURED static void measured_publish_100(void) { publish(100, SINGLES); }
 
@@ -265,7 +265,7 @@ static void measure_changes(void) {
     make_system();
     open_store("/changes", WIDE);
     serve_store();
-    publish(1024, SINGLES); /* every buffer, index and slab is there before anything counts */
+    publish(1024, SINGLES); /* allocate every buffer, index and slab before counting begins */
     empty(SINGLES);
     must(ls_force(store, 0));
     measured_publish_100();
@@ -301,7 +301,7 @@ static void measure_changes(void) {
     vfs_sim_free(sim);
 }
 
-/* A log of so many messages, all of them alive or all of them gone. */
+/* Makes a log of this many messages, all live or all dequeued. */
 static void make_log(const char *path, size_t bytes, bool dequeued) {
     open_store(path, NARROW);
     serve_store();
@@ -343,7 +343,7 @@ static void measure_recovery(void) {
 uint32_t __real_table_add(struct table *t, uint64_t id, uint16_t flags);
 uint32_t __wrap_table_add(struct table *t, uint64_t id, uint16_t flags);
 
-/* Three instructions a round. */
+/* Three instructions per round. */
 uint32_t __wrap_table_add(struct table *t, uint64_t id, uint16_t flags) {
     for (int rounds = PLANTED_INSTRUCTIONS / 3; rounds > 0; rounds--) {
         __asm__ volatile("nop");
@@ -352,7 +352,7 @@ uint32_t __wrap_table_add(struct table *t, uint64_t id, uint16_t flags) {
 }
 #endif
 
-/* With an argument, whatever it is: the changes alone. */
+/* With any argument: only the operations that change the store. */
 int main(int argc, char **argv) {
     (void)argv;
     printf("%s, glibc %s\n", COMPILER, gnu_get_libc_version());

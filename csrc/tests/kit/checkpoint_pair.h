@@ -1,4 +1,4 @@
-/* One disk opened twice, with its checkpoint and without, and both compared: all of the table, and all that is answered. */
+/* Opens one disk twice, with its checkpoint and without, and compares the two tables and all answers. */
 #ifndef LOGSTORE_CHECKPOINT_PAIR_H
 #define LOGSTORE_CHECKPOINT_PAIR_H
 
@@ -28,7 +28,7 @@ static inline bool serves(ls_store *store, unsigned catalog) {
     return false;
 }
 
-/* 1 if a checkpoint was used, else 0; a difference is a failed check. Both serve, and answer the same. */
+/* Returns 1 if a checkpoint was used, else 0. A difference is a failed check. Both stores must serve and answer alike. */
 static inline int same_both_ways(const vfs_sim *disk, unsigned catalog) {
     vfs_sim *a = vfs_sim_clone(disk), *b = vfs_sim_clone(disk);
     ls_store *with = opened(vfs_sim_table(a), "/s", 0), *without = opened(vfs_sim_table(b), "/s", 1);

@@ -1,6 +1,6 @@
 /*
- * A store whose log goes on with records that no writer wrote: whole, with right checksums, in an accepted batch behind
- * the last one. What they say is the test's own, so that replay can be shown every contradiction.
+ * Appends forged records to a store's log: complete, with right checksums, in an accepted batch after the last one. The
+ * test chooses their contents, so that it can show replay every contradiction.
  */
 #ifndef LOGSTORE_FORGED_LOG_H
 #define LOGSTORE_FORGED_LOG_H
@@ -22,7 +22,7 @@ struct forged {
     uint8_t image[SEGMENT];
 };
 
-/* The store is closed; its last segment is loaded, and a batch begun behind its end. */
+/* The store must be closed. Loads its last segment and begins a batch after its end. */
 static inline void forge_begin(struct forged *f) {
     ls_segment_info segments[64];
     ls_reader_info info;
@@ -52,10 +52,10 @@ static inline void forge_begin(struct forged *f) {
     check(format_get_segment_header(f->image, BLOCK, uuid, SEGMENT, f->first_lsn, &f->header) == FORMAT_OK);
     f->seed = format_segment_seed(uuid, f->first_lsn, f->header.epoch);
     if (f->lsn - f->first_lsn + 20000 > SEGMENT)
-        abort(); /* no room behind it */
+        abort(); /* no room after it */
 }
 
-/* Where the next record goes. id 0: its own LSN. */
+/* The position of the next record. id 0: its own LSN. */
 static inline struct slot forge_slot(struct forged *f, uint64_t id, uint64_t prev, uint16_t flags) {
     struct slot s = {.seed = f->seed, .lsn = f->lsn + f->bytes, .id = id, .prev = prev, .flags = flags};
 
@@ -64,7 +64,7 @@ static inline struct slot forge_slot(struct forged *f, uint64_t id, uint64_t pre
     return s;
 }
 
-/* The record encoded there counts. Its LSN. */
+/* Adds the record that was encoded at the slot to the batch; returns its LSN. */
 static inline uint64_t forge_add(struct forged *f, uint32_t bytes) {
     uint64_t lsn = f->lsn + f->bytes;
 
@@ -79,7 +79,7 @@ static inline void forge_batch(struct forged *f, const struct batch *b) {
     (void)format_put_batch(&s, b);
 }
 
-/* Seals the batch and puts the segment back. */
+/* Seals the batch and writes the segment to the disk. */
 static inline void forge_end(struct forged *f) {
     struct batch b = {
         .epoch = f->header.epoch, .count = f->count, .bytes = f->bytes, .durable_lsn = f->lsn, .base_lsn = f->base_lsn};
@@ -88,7 +88,7 @@ static inline void forge_end(struct forged *f) {
     check(vfs_sim_put(sim, "/s", f->name, f->image, sizeof f->image) == 0);
 }
 
-/* Changes some bytes of the record that was encoded last, and seals it again. */
+/* Changes some bytes of the last encoded record and seals it again. */
 static inline void forge_spoil(struct slot s, uint32_t bytes, uint32_t offset, int width, uint64_t value) {
     if (width == 8)
         put64(s.at + offset, value);

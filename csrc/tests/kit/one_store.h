@@ -1,10 +1,8 @@
 /*
- * One store on one simulated disk, for tests that tell a short story with it: made, used, closed and opened again.
+ * One store on one simulated disk, for short tests: made, used, closed and opened again.
  */
 #ifndef LOGSTORE_ONE_STORE_H
 #define LOGSTORE_ONE_STORE_H
-
-#include <time.h>
 
 #include "tests/kit/store_workload.h"
 
@@ -46,7 +44,7 @@ static inline uint64_t put(uint32_t queue, const char *words, ls_tx *tx) {
     return id;
 }
 
-/* Of so many bytes, each of which is `fill`. */
+/* Publishes a message of `bytes` bytes, each of which is `fill`. */
 static inline uint64_t put_bytes(uint32_t queue, uint8_t filling, uint32_t bytes, int flags) {
     static uint8_t content[1 << 17];
     uint64_t id = 0;
@@ -71,7 +69,7 @@ static inline bool has(uint64_t id) {
     return ls_message(r.store, id, &info) == LS_OK;
 }
 
-/* So much that comes and goes that the base passes, or moves, whatever was written before. */
+/* Publishes and dequeues so many messages that the base passes, or relocation moves, all that was written before. */
 static inline void churn(int times) {
     for (int i = 0; i < times; i++) {
         uint64_t id = put_bytes(1, 0, 3900, 0), lsn;
@@ -79,23 +77,6 @@ static inline void churn(int times) {
         check(ls_dequeue(r.store, id, 1, NULL, 1, 0, i % 4 == 3 ? LS_WAIT : 0, &lsn) == LS_OK);
     }
     check(ls_move_base(r.store) == LS_OK && ls_force(r.store, 0) == LS_OK);
-}
-
-static inline int run_tests(void (*const *tests)(void), size_t n) {
-    int passed = 0, failed = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        int before = failures_here;
-
-        tests[i]();
-        if (getenv("LOGSTORE_VERBOSE") != NULL)
-            printf("test %zu: %ld ms of CPU\n", i, (long)(clock() / (CLOCKS_PER_SEC / 1000)));
-        if (failures_here == before)
-            passed++;
-        else
-            failed++;
-    }
-    return verdict(passed, failed);
 }
 
 #endif

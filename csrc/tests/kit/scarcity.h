@@ -1,8 +1,8 @@
 /*
- * A store with something of everything on a simulated disk, and an allocator that fails in its turn.
+ * A store with live state of every kind on a simulated disk, and an allocator that fails at a chosen call.
  *
- * The C library's allocator is taken over (not under sanitizers, which do that themselves: there only calls fail). What
- * the simulated disk allocates for itself does not count.
+ * It replaces the C library's allocator, except under sanitizers, which replace it themselves; there only system calls
+ * fail. Allocations of the simulated disk are not counted.
  */
 #ifndef LOGSTORE_SCARCITY_H
 #define LOGSTORE_SCARCITY_H
@@ -39,7 +39,7 @@ void *aligned_alloc(size_t alignment, size_t bytes) { return refused() ? NULL : 
 enum { TAKEN_OVER = 0 };
 #endif
 
-/* ---- a disk whose own memory is never short ---- */
+/* ---- a simulated disk whose own allocations never fail ---- */
 
 static vfs *real;
 
@@ -76,7 +76,7 @@ PASS_ON(int, event_new, (vfs * v))
 PASS_ON(int, event_signal, (vfs * v, int event), event)
 PASS_ON(int, event_close, (vfs * v, int event), event)
 
-/* The listing calls back into the core, whose allocations count. */
+/* The listing calls back into the core, whose allocations are counted again. */
 static vfs_list_fn *list_each;
 
 static int quiet_each(void *context, const char *name) {
@@ -130,7 +130,7 @@ static vfs *quiet_table(vfs_sim *disk) {
     return &table;
 }
 
-/* ---- a store with something of everything ---- */
+/* ---- a store with live state of every kind ---- */
 
 static vfs_sim *rich;
 static const ls_options usual = {.segment_size = SEGMENT, .create = 1, .initial_segments = 2, .max_write_buffers = 3};
@@ -149,9 +149,9 @@ static ls_tx *branch(const char *name) {
     return tx;
 }
 
-static bool checkpointed; /* with a little more behind it */
+static bool checkpointed; /* with a few more records after it */
 
-/* As it was written, or after so much that all of it was moved. */
+/* The state as it was written, or after enough traffic that all of it was relocated. */
 static void make_rich(bool moves) {
     const vfs_sim_loss loss = {.mode = VFS_SIM_ALL_KEPT, .dir_mode = VFS_SIM_DIRS_KEPT};
     uint64_t ids[24], staged, lsn;

@@ -1,12 +1,12 @@
 /*
- * Power cuts at every event of a recorded run: what a disk may hold after each, and the verdict over every such disk.
+ * Cuts the power at every event of a recorded run, and checks every disk that such a cut may leave.
  */
 #ifndef LOGSTORE_STORE_CRASH_H
 #define LOGSTORE_STORE_CRASH_H
 
 #include "tests/kit/store_workload.h"
 
-/* Under a sanitizer every n-th cut: the others differ in the disk, not in the code that they run. */
+/* Under a sanitizer only every n-th cut: the others differ in the disk's contents, not in the code that runs. */
 #if defined(UNDER_TSAN)
 enum { CUTS_EVERY = 100 };
 #elif defined(UNDER_ASAN)
@@ -31,7 +31,7 @@ static inline bool crash_is_survived(struct run *r, size_t k, struct bounds b, c
     return right;
 }
 
-/* The losses to try after event k: the two extremes always, the rest by turns. */
+/* Tries losses after event k: the two extremes always, the other kinds in turn. */
 static inline bool event_is_survived(struct run *r, size_t k, struct bounds b, uint64_t seed) {
     const vfs_sim_loss losses[] = {
         {.mode = VFS_SIM_ALL_LOST, .dir_mode = VFS_SIM_DIRS_LOST},
@@ -51,7 +51,7 @@ static inline bool event_is_survived(struct run *r, size_t k, struct bounds b, u
     return right && crash_is_survived(r, k, b, &losses[2 + k % (n - 2)], seed);
 }
 
-/* The recovery of one crashed disk, cut at each of its own events. */
+/* Recovers one crashed disk and cuts that recovery at each of its events. */
 static inline bool recovery_is_cut(struct run *r, size_t k, struct bounds b, uint64_t seed) {
     vfs_sim_loss loss = {.mode = VFS_SIM_RANDOM, .dir_mode = VFS_SIM_DIRS_RANDOM, .seed = k + seed};
     vfs_sim *disk = vfs_sim_crash_at(r->sim, k, &loss);
@@ -78,7 +78,7 @@ static inline bool recovery_is_cut(struct run *r, size_t k, struct bounds b, uin
     return right;
 }
 
-/* The run has ended. Every 97th disk has its recovery cut in turn. */
+/* Call it after the run has ended. For every 97th disk the recovery is cut, too. */
 static inline bool every_cut_is_survived(struct run *r, uint64_t seed) {
     struct bounds b = {0};
     const vfs_sim_event *events;

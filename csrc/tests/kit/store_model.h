@@ -1,9 +1,10 @@
 /*
- * What the store must be after a row of operations, and the run that keeps the row: only what the workload was told.
+ * The model: the state that a store must have after a sequence of operations, and the run that records the sequence. It
+ * uses only the answers that the workload got from the store.
  *
- * The oracle is the row of operations that returned LS_OK (or LS_OUTCOME_UNKNOWN), and how many of them were promised to
- * be durable. One log in one order means that what recovery gives is the state after some prefix of that row: at least
- * what was promised, at most what was begun. Everything else is a defect.
+ * The oracle is the sequence of operations that returned LS_OK (or LS_OUTCOME_UNKNOWN), and how many of them the store
+ * reported as durable. The log has one order, so recovery must give the state after some prefix of the sequence: at least
+ * the durable operations, at most those that were begun. Any other state is a defect.
  */
 #ifndef LOGSTORE_STORE_MODEL_H
 #define LOGSTORE_STORE_MODEL_H
@@ -20,10 +21,10 @@ struct op {
     unsigned queues; /* bit q: queue q */
     uint64_t id;
     uint64_t tx;      /* 0: none */
-    uint64_t end_lsn; /* once this is durable, so is the operation; 0: unknown */
+    uint64_t end_lsn; /* the operation is durable when this LSN is; 0: unknown */
 };
 
-/* What every byte of a message follows from. */
+/* The numbers from which every byte of a message is derived. */
 struct told {
     uint64_t id;
     uint32_t seed;
@@ -72,8 +73,8 @@ struct run {
     unsigned catalog;
     int next_queue;
     struct op ops[OPS_MAX];
-    size_t op_count; /* of the row: begun, and not refused */
-    size_t durable;  /* promised */
+    size_t op_count; /* operations of the sequence that were begun and not refused */
+    size_t durable;  /* reported as durable */
     struct told told[OPS_MAX];
     size_t told_count;
     struct told_xid xids[OPS_MAX];
@@ -85,27 +86,27 @@ struct run {
     uint64_t staged[OPS_MAX];
     int staged_count;
     struct model_state now;
-    vfs watched; /* the simulator's table, which marks what the store says is durable whenever it writes */
-    void (*watch_more)(struct run *r); /* puts more between the store and the simulator's table, or NULL */
+    vfs watched;                       /* the simulator's table, which notes the store's durable LSN at every write */
+    void (*watch_more)(struct run *r); /* wraps the simulator's table once more for the store, or NULL */
     int hint_file;                     /* the writer's handle of HINT; -1: none */
-    bool hint_settles;                 /* what is written to it is on the disk at once */
-    uint64_t id_floor;                 /* the largest id that a life before this one gave out */
+    bool hint_settles;                 /* writes to HINT are durable at once */
+    uint64_t id_floor;                 /* the largest id that an earlier open gave out */
     bool lost;                         /* the store is poisoned, or could not be opened again */
     bool gentle;                       /* no refusal is expected */
-    bool lazy;                         /* waits seldom, and fills and drains by turns */
-    bool busy;                         /* in transactions most of the time */
-    bool hasty;                        /* never waits, and publishes much */
-    bool checkpoints;                  /* takes one now and then */
-    bool short_of_room; /* the disk is full now and then: who needs room waits for the checkpoint to end */
-    int meanwhile;      /* so many operations are done in the middle of the checkpoint that is being taken */
+    bool lazy;                         /* rarely waits for durability; fills and drains the store in turn */
+    bool busy;                         /* most operations are in transactions */
+    bool hasty;                        /* never waits for durability; publishes often */
+    bool checkpoints;                  /* takes a checkpoint now and then */
+    bool short_of_room; /* the disk is full now and then: a call that needs room waits for the checkpoint to end */
+    int meanwhile;      /* operations still to be done during the present checkpoint */
     bool nested;        /* one of these is being done */
     bool doubts;        /* one prepared transaction is left in doubt */
-    bool stays;         /* it is not closed meanwhile */
+    bool stays;         /* the store is not closed in the meantime */
 };
 
 /* ---- the model ---- */
 
-/* Only what there is of it. */
+/* Copies only the parts that are in use. */
 static inline void model_copy(struct model_state *to, const struct model_state *from) {
     memcpy(to->depth, from->depth, sizeof to->depth);
     for (int q = 1; q <= QUEUES; q++)
@@ -170,7 +171,7 @@ static inline void model_work(struct model_state *s, uint64_t tx, uint64_t id, i
         p->locked_by = tx;
 }
 
-/* What an unclean end does to a state: unprepared transactions go, and queues that the catalog no longer has. */
+/* What a crash does to a state: ends unprepared transactions, and queues that the catalog no longer has. */
 static inline void model_recover(struct model_state *s, unsigned catalog) {
     for (int i = s->tx_count; i-- > 0;) {
         if (!s->txs[i].prepared)

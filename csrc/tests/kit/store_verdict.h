@@ -1,17 +1,17 @@
 /*
- * Whether a store, or a disk after a power cut, is what the model says: places in order, locks, what is in doubt, every
- * content byte for byte, and nothing else alive.
+ * Checks a store, or a disk after a power cut, against the model: places in order, locks, transactions in doubt, every
+ * content byte for byte, and no other live message.
  */
 #ifndef LOGSTORE_STORE_VERDICT_H
 #define LOGSTORE_STORE_VERDICT_H
 
 #include "tests/kit/store_model.h"
 
-/* ---- what the store says ---- */
+/* ---- the state of an open store ---- */
 
 enum { CONTENT_MAX = 1 << 19, POOL = 1 << 18 };
 
-/* Every content is a piece of one row of chance bytes: which one follows from its seed. */
+/* Every content is a slice of one array of random bytes; its seed gives the offset. */
 static inline const uint8_t *content_of(uint32_t seed) {
     static uint8_t pool[POOL + CONTENT_MAX];
     static bool made;
@@ -25,7 +25,7 @@ static inline const uint8_t *content_of(uint32_t seed) {
 
 static inline void fill(uint8_t *into, uint32_t seed, uint32_t bytes) { memcpy(into, content_of(seed), bytes); }
 
-/* Ids only grow, so what was told is in their order. */
+/* Ids only grow, so the array is sorted by id. */
 static inline const struct told *told_of(const struct run *r, uint64_t id) {
     size_t low = 0, high = r->told_count;
 
@@ -85,7 +85,7 @@ static inline bool store_is(ls_store *store, const struct model_state *s, unsign
     return same;
 }
 
-/* Whether only work on queues that are gone names it: then a move may have ended it, as the queue's deletion allows. */
+/* Only pending work on deleted queues refers to it: then a relocation may already have ended the message. */
 static inline bool may_be_gone(ls_store *store, const struct model_state *s, uint64_t id) {
     uint64_t places, locked;
     bool kept = false;
@@ -100,7 +100,7 @@ static inline bool may_be_gone(ls_store *store, const struct model_state *s, uin
     return !kept;
 }
 
-/* Nothing but what the state names is alive. Every content is right. */
+/* Only the messages of the state are live, and every content is right. */
 static inline bool contents_are(const struct run *r, ls_store *store, const struct model_state *s) {
     ls_stats stats;
     ls_message_info info;
@@ -126,7 +126,7 @@ static inline ls_xid xid_of(uint32_t unique) {
     return xid;
 }
 
-/* Whether a transaction in doubt still has the xid that it was begun under. */
+/* A transaction in doubt still has the xid that it was begun with. */
 static inline bool xid_is_right(const struct run *r, ls_tx *handle, uint64_t tx) {
     ls_tx_info info;
     size_t i = 0;
@@ -181,14 +181,14 @@ struct bounds {
     unsigned catalog;
 };
 
-/* How many operations end at or below what the store says is durable. */
+/* The number of operations that end at or below the store's durable LSN. */
 static inline size_t durable_at(const struct run *r, uint64_t lsn, size_t durable) {
     while (durable < r->op_count && r->ops[durable].end_lsn != 0 && r->ops[durable].end_lsn <= lsn)
         durable++;
     return durable;
 }
 
-/* What had been promised, begun and committed by the first k events of the journal. */
+/* The operations reported as durable, begun and committed within the first k events of the journal. */
 static inline struct bounds bounds_at(const struct run *r, size_t k, struct bounds from, size_t from_k) {
     const vfs_sim_event *events;
     size_t n = vfs_sim_journal(r->sim, &events);
@@ -224,7 +224,7 @@ static inline bool complain(const char *what) {
     return false;
 }
 
-/* Which state it is; its count in *found. */
+/* Finds the number of operations after which the model has the store's state; sets *found. */
 static inline bool recognise(const struct run *r, ls_store *store, struct bounds b, struct model_state *s,
                              size_t *found) {
     size_t top = b.begun < r->op_count ? b.begun : r->op_count;
@@ -240,8 +240,8 @@ static inline bool recognise(const struct run *r, ls_store *store, struct bounds
     return false;
 }
 
-/* One more message and one less, durable; the model goes along. *id is that of the new one. */
-static inline bool goes_on(ls_store *store, unsigned catalog, struct model_state *s, uint64_t *id) {
+/* Publishes one message and dequeues one, durably, and updates the model. *id: the new message. */
+static inline bool takes_new_work(ls_store *store, unsigned catalog, struct model_state *s, uint64_t *id) {
     uint64_t lsn;
     uint32_t q = 1;
 
@@ -258,7 +258,7 @@ static inline bool goes_on(ls_store *store, unsigned catalog, struct model_state
     return true;
 }
 
-/* Opens the disk, finds its state, works on, loses power once more, and finds the state after that. */
+/* Opens the disk, finds its state, does more work, cuts the power again, and finds the state after that. */
 static inline bool disk_is_right(struct run *r, vfs_sim *disk, struct bounds b, uint64_t seed) {
     static struct model_state s;
     vfs_sim_loss loss = {
@@ -273,7 +273,7 @@ static inline bool disk_is_right(struct run *r, vfs_sim *disk, struct bounds b, 
         return complain("a crash reads as a refusal to open");
     right = recognise(r, store, b, &s, &found) &&
             (contents_are(r, store, &s) || complain("a content is wrong, or a message too many or too few")) &&
-            goes_on(store, b.catalog, &s, &id) &&
+            takes_new_work(store, b.catalog, &s, &id) &&
             (id > id_max_of(r, b.begun < r->op_count ? b.begun : r->op_count) || complain("an id was given out twice"));
     again = vfs_sim_crash(disk, &loss);
     ls_free(store);

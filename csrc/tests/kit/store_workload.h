@@ -1,6 +1,6 @@
 /*
- * Generated workloads against the store: any operation, any size, waited for or not, in transactions or not, and now and
- * then a close and an open. What was answered goes into the run's row and its model.
+ * Generated workloads: any operation and size, durable or not, in transactions or not, and now and then a close and an
+ * open. The store's answers go into the run's sequence and its model.
  */
 #ifndef LOGSTORE_STORE_WORKLOAD_H
 #define LOGSTORE_STORE_WORKLOAD_H
@@ -14,7 +14,7 @@ static inline void mark(const struct run *r, int kind, uint64_t value) {
         abort();
 }
 
-/* A promise that is made in the middle of an operation: what the store says is durable when it next writes. */
+/* Notes progress of durability within an operation: the store's durable LSN at each of its writes. */
 static struct run *watching;
 
 static inline void note_durable(void) {
@@ -23,8 +23,8 @@ static inline void note_durable(void) {
 }
 
 /*
- * The core never syncs its hint, so that each one ever written would be one more thing that a cut may lose, and most
- * disks would differ in nothing else. In most lives it reaches the disk soon after it is written, as it may.
+ * The core never syncs its hint, so a cut may lose any hint ever written, and most crashed disks would differ only in
+ * that. So in most runs the hint is made durable soon after it is written, which a real disk may do as well.
  */
 static inline int64_t watched_pwrite(vfs *v, int file, const void *from, size_t bytes, uint64_t at) {
     vfs *real = vfs_sim_table(watching->sim);
@@ -38,16 +38,16 @@ static inline int64_t watched_pwrite(vfs *v, int file, const void *from, size_t 
     return done;
 }
 
-static inline void work_meanwhile(struct run *r);
+static inline void work_during_checkpoint(struct run *r);
 
-/* A checkpoint's file is made after its moment and before the first message is copied: a good time for others to work. */
+/* A checkpoint creates its file after fixing its LSN and before it copies the first message: other work runs here. */
 static inline int watched_open(vfs *v, int dir, const char *name, unsigned flags) {
     vfs *real = vfs_sim_table(watching->sim);
     int file;
 
     (void)v;
     if (watching->meanwhile > 0 && strcmp(name, "CHECKPOINT.new") == 0)
-        work_meanwhile(watching);
+        work_during_checkpoint(watching);
     file = real->open(real, dir, name, flags);
     if (file >= 0 && (flags & VFS_WRITE) != 0 && strcmp(name, "HINT") == 0)
         watching->hint_file = file;
@@ -71,7 +71,7 @@ static inline int watched_sync_data(vfs *v, int file) {
     return real->sync_data(real, file);
 }
 
-/* From here on, over this simulator. */
+/* Makes the run use this simulator from now on. */
 static inline void run_watch(struct run *r) {
     watching = r;
     r->watched = *vfs_sim_table(r->sim);
@@ -104,7 +104,7 @@ static inline void run_start(struct run *r, vfs_sim *sim, uint64_t seed) {
 
 /* ---- one operation ---- */
 
-/* An operation was answered: it stands in the row if it may have happened; if it was waited for, all before it too. */
+/* Records an answer: appends the operation if it may have happened; after a wait, all operations so far are durable. */
 static inline void answered(struct run *r, int rc, bool waited, struct op op) {
     if (rc == LS_OUTCOME_UNKNOWN || rc == LS_POISONED)
         r->lost = true;
@@ -177,7 +177,7 @@ static inline void publish(struct run *r, int kind, unsigned queues, int slot, b
     answered(r, rc, wait && tx == NULL, op);
 }
 
-/* The operation of an open transaction, or none: a message that is free on some queue, and which it is. */
+/* Chooses a random unlocked place, optionally for an operation of an open transaction. False: there is none. */
 static inline bool any_place(struct run *r, int *queue, uint64_t *id) {
     for (int tries = 0; tries < 20; tries++) {
         int q = any_queue(r);
@@ -211,7 +211,7 @@ static inline void dequeue_some(struct run *r, int slot, bool wait) {
     int queue;
     uint64_t id;
 
-    if (t != NULL && t->work_count > 0 && below(r, 2)) { /* the newest of its own works, the other way round */
+    if (t != NULL && t->work_count > 0 && below(r, 2)) { /* the transaction's own operations, the newest first */
         struct model_work w = t->work[t->work_count - 1];
 
         if (r->catalog & 1u << w.queue) {
@@ -223,7 +223,7 @@ static inline void dequeue_some(struct run *r, int slot, bool wait) {
         change_place(r, DEQUEUE, id, queue, slot, wait);
 }
 
-/* Onto one more queue: a message that is somewhere already. */
+/* Enqueues an enqueued message on one more queue. */
 static inline void enqueue_more(struct run *r, int slot, bool wait) {
     int from, to = any_queue(r);
     uint64_t id;
@@ -278,7 +278,7 @@ static inline void begin(struct run *r, int slot) {
     answered(r, rc, false, (struct op){.kind = BEGIN, .tx = info.id});
 }
 
-static inline void tx_goes(struct run *r, int slot) {
+static inline void forget_handle(struct run *r, int slot) {
     ls_tx_free(r->handles[slot]);
     r->handles[slot] = NULL;
 }
@@ -305,10 +305,10 @@ static inline void step_tx(struct run *r, int slot, bool wait) {
                            : ls_rollback(r->handles[slot], wait ? LS_WAIT : 0);
     answered(r, rc, wait, op);
     if (rc == LS_OK || rc == LS_OUTCOME_UNKNOWN)
-        tx_goes(r, slot);
+        forget_handle(r, slot);
 }
 
-/* ---- queues, and the store's life ---- */
+/* ---- queues, closing and opening ---- */
 
 /* The catalog commits first. */
 static inline void delete_queue(struct run *r, int queue, bool wait) {
@@ -331,7 +331,7 @@ static inline void reopen(struct run *r) {
     int rc;
 
     for (int i = 0; i < TXS; i++)
-        tx_goes(r, i);
+        forget_handle(r, i);
     r->staged_count = 0;
     rc = ls_close(r->store);
     ls_free(r->store);
@@ -346,7 +346,7 @@ static inline void reopen(struct run *r) {
     }
 }
 
-/* None that fails matters to anybody; it is no operation, since it changes nothing. */
+/* Its failure is allowed. It is not an operation of the sequence, because it changes no state. */
 static inline void take_checkpoint(struct run *r) {
     int rc;
 
@@ -397,7 +397,7 @@ static inline void one_operation(struct run *r) {
         take_checkpoint(r);
 }
 
-static inline void work_meanwhile(struct run *r) {
+static inline void work_during_checkpoint(struct run *r) {
     int n = r->meanwhile;
 
     r->meanwhile = 0;
@@ -412,7 +412,7 @@ static inline void run_some(struct run *r, size_t operations) {
         one_operation(r);
 }
 
-/* A prepared transaction that holds a place and a message of its own, and that nobody settles: moves take it along. */
+/* Leaves a prepared transaction with one locked place and one message of its own in doubt, for relocation to move. */
 static inline void leave_in_doubt(struct run *r) {
     int slot = TXS - 1, queue = 0;
     uint64_t id = 0;
@@ -425,7 +425,7 @@ static inline void leave_in_doubt(struct run *r) {
         if (!r->distributed[slot]) {
             mark(r, MARK_STARTED, r->op_count + 1);
             answered(r, ls_rollback(r->handles[slot], 0), false, (struct op){.kind = ROLLBACK, .tx = r->tx_ids[slot]});
-            tx_goes(r, slot);
+            forget_handle(r, slot);
         }
     } while (r->handles[slot] == NULL && !r->lost);
     mark(r, MARK_STARTED, r->op_count + 1);
@@ -441,10 +441,10 @@ static inline void leave_in_doubt(struct run *r) {
 }
 
 /*
- * What a move has most to tell of, and what nobody takes away: a message that stays staged, and two of one commit on one
- * queue, of several records each.
+ * Leaves state that makes relocation write much, and that no operation removes: a message that stays staged, and two
+ * messages of several records each that one commit put on one queue.
  */
-static inline void leave_behind(struct run *r) {
+static inline void leave_relocatable(struct run *r) {
     int slot = TXS - 2;
 
     mark(r, MARK_STARTED, r->op_count + 1);
@@ -465,11 +465,11 @@ static inline void leave_behind(struct run *r) {
     }
 }
 
-/* A few of everything, and then so much that comes and goes that what stays is moved again and again. */
+/* A few operations of every kind, then so many short-lived messages that the rest is relocated again and again. */
 static inline void run_with_moves(struct run *r, size_t operations) {
     run_some(r, 30);
     if (r->doubts) {
-        leave_behind(r);
+        leave_relocatable(r);
         leave_in_doubt(r);
     }
     for (size_t i = 0; i < operations && !r->lost && r->op_count + 2 < OPS_MAX; i++) {
@@ -487,7 +487,7 @@ static inline void run_with_moves(struct run *r, size_t operations) {
     }
 }
 
-/* What came after `count` operations did not survive: the ids that the first `begun` gave out stay used all the same. */
+/* Forgets the operations after the first `count`, which did not survive. The ids that the first `begun` gave out remain used. */
 static inline void forget_after(struct run *r, size_t count, size_t begun) {
     size_t kept = 0;
 
@@ -510,16 +510,16 @@ static inline void forget_after(struct run *r, size_t count, size_t begun) {
 
 static inline void run_end(struct run *r) {
     for (int i = 0; i < TXS; i++)
-        tx_goes(r, i);
+        forget_handle(r, i);
     ls_free(r->store);
     r->store = NULL;
 }
 
 /*
- * Goes on upon a disk that a power cut left, whose promises are b: what is left of one life must not confuse the next.
- * False, and a line: the disk is none that the oracle allows.
+ * Continues the run on a disk that a power cut left, with the bounds b: remains of an earlier run must not confuse a later
+ * one. Prints a line and returns false if the oracle does not allow the disk.
  */
-static inline bool next_life(struct run *r, vfs_sim *disk, struct bounds *b) {
+static inline bool reopens_after_cut(struct run *r, vfs_sim *disk, struct bounds *b) {
     static struct model_state s;
     size_t found = 0;
 
@@ -531,9 +531,9 @@ static inline bool next_life(struct run *r, vfs_sim *disk, struct bounds *b) {
         r->v = vfs_sim_table(disk);
     r->catalog = b->catalog != 0 ? b->catalog : r->catalog;
     if (vfs_sim_record(disk, 1) != 0 || open_store(r, r->v, r->catalog, QUEUES + 1, &r->store) != LS_OK)
-        return complain("a later life cannot be opened");
+        return complain("the store cannot be opened after a power cut");
     if (!recognise(r, r->store, *b, &s, &found) || !contents_are(r, r->store, &s))
-        return complain("an earlier life's state");
+        return complain("an earlier run's state");
     forget_after(r, found, b->begun);
     r->ops[r->op_count++] = (struct op){.kind = REOPEN};
     r->durable = r->op_count;

@@ -1,5 +1,5 @@
 /*
- * What the tests of both file systems share: check, require, and whole transfers. No framework.
+ * The checks of all C tests: check, require, random numbers, whole transfers. No framework.
  *
  * A failed check prints one line and the test goes on; a failed require ends the test.
  */
@@ -11,11 +11,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "os/vfs.h"
 #include "tests/sim/vfs_sim.h"
 
-/* gcc says which sanitizer it builds for in a macro, clang in a feature. */
+/* gcc names the sanitizer in a macro, clang in __has_feature. */
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define UNDER_TSAN 1
@@ -48,23 +49,9 @@ static inline bool check_at(bool holds, const char *words, const char *file, con
 
 enum { BLOCK = 4096, SECTOR = 512 };
 
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define UNDER_TSAN 1
-#endif
-#if __has_feature(address_sanitizer)
-#define UNDER_ASAN 1
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__)
-#define UNDER_TSAN 1
-#elif defined(__SANITIZE_ADDRESS__)
-#define UNDER_ASAN 1
-#endif
-
 /*
- * One case in so many of a long row of like ones: they differ in what is stored, not in the code that runs. The plain
- * build tries all. Where a row is thinned a single thread works, so that a thread sanitizer has next to nothing to see.
+ * Under sanitizers only every n-th of many similar cases runs: they differ in stored data, not in the code that runs. The
+ * plain build runs all. Such cases use a single thread, so a thread sanitizer finds almost nothing in them anyway.
  */
 #if defined(UNDER_TSAN)
 enum { ONE_IN = 40 };
@@ -133,6 +120,24 @@ static inline void world_free(world *w) {
 static inline int verdict(int passed, int failed) {
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
+}
+
+/* Runs the tests, each of which passes if all its checks hold; gives main's result. */
+static inline int run_tests(void (*const *tests)(void), size_t n) {
+    int passed = 0, failed = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        int before = failures_here;
+
+        tests[i]();
+        if (getenv("LOGSTORE_VERBOSE") != NULL)
+            printf("test %zu: %ld ms of CPU\n", i, (long)(clock() / (CLOCKS_PER_SEC / 1000)));
+        if (failures_here == before)
+            passed++;
+        else
+            failed++;
+    }
+    return verdict(passed, failed);
 }
 
 #endif

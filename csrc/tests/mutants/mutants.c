@@ -19,7 +19,8 @@ bool ls_mutant_strikes(void) {
     return true;
 }
 
-/* Before main, so that no thread ever sees it change. A name that there is not must not look like a mutant that lives. */
+/* Runs before main, so that no thread sees it change. An unknown name ends the process: otherwise it would look like a mutant
+   that no test kills. */
 __attribute__((constructor)) static void choose(void) {
     const char *wanted = getenv("LOGSTORE_MUTANT");
     if (wanted == NULL || *wanted == '\0') {

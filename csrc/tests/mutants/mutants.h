@@ -1,6 +1,6 @@
 /*
- * Which mutant this process is: what MUTANT(NAME) asks in a copy of the core that tools/mutants.py has made. There this
- * file is csrc/mutants/mutants.h, and names.h, made of the table in tools/mutants.toml, lies beside it.
+ * The mutant of this process, for MUTANT(NAME) in a copy of the core that tools/mutants.py has made. There this file is
+ * csrc/mutants/mutants.h, next to names.h, which is made from the table in tools/mutants.toml.
  */
 #ifndef LOGSTORE_MUTANTS_H
 #define LOGSTORE_MUTANTS_H
@@ -13,8 +13,8 @@
 enum mutant { NO_MUTANT, MUTANTS(MUTANT_NUMBER) MUTANT_COUNT };
 #undef MUTANT_NUMBER
 
-extern enum mutant ls_mutant; /* the one chosen; the same from start to end */
-bool ls_mutant_strikes(void); /* true, and counted: how often is said at the end */
+extern enum mutant ls_mutant; /* the chosen one; never changes */
+bool ls_mutant_strikes(void); /* returns true and counts; the count is printed at exit */
 #define MUTANT(name) (ls_mutant == MUTANT_##name && ls_mutant_strikes())
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * What becomes of a store whose bytes change on the disk. Every bit, every length, every sector, every file of small stores
- * with everything in them; what must be said of each is in bytes_verdict.h.
+ * Damages the bytes of small stores on the disk: every bit, every length, every sector, every file. The stores contain
+ * every record type; bytes_verdict.h has the required answers.
  *
  *   bytes [--tier fast|full] [--seconds S] [--seed N] [--without CHECK[,CHECK]] [--first-violation]
  *
@@ -56,7 +56,7 @@ static void print_counts(void) {
     (void)fflush(stdout);
 }
 
-/* The process is about to end anyway: what it says, it says as well as it can. */
+/* A signal handler: the process ends here in any case, so it may call functions that are not signal-safe. */
 static void crashed(int signal_number) {
     (void)signal(signal_number, SIG_DFL);
     tally.first_only = false;
@@ -92,8 +92,8 @@ static size_t of_kind(const struct spot *spots, size_t n, int kind) {
 }
 
 /*
- * A pass turns one bit of each byte that it takes, another in each pass. Fast: one pass over all bytes of structure, then a
- * share of the rest, so that every kind has its part; whatever is then missing, again from the structure.
+ * A pass flips one bit of each byte that it visits, and another bit in each pass. Fast: one pass over all structural bytes,
+ * then a share of each other kind; the remaining number comes from the structural bytes again.
  */
 static void flip_all(struct subject *const *subjects, const struct spot *spots, size_t n) {
     size_t structure = of_kind(spots, n, OF_STRUCTURE), rest = structure < FLIPS_FAST ? FLIPS_FAST - structure : 0;
@@ -114,9 +114,9 @@ static void flip_all(struct subject *const *subjects, const struct spot *spots, 
         (void)flip_pass(subjects, spots, n, OF_STRUCTURE, pass, 1, FLIPS_FAST - flips);
 }
 
-/* ---- all of it ---- */
+/* ---- everything ---- */
 
-static void all_is_there(const struct subject *s) {
+static void check_record_types(const struct subject *s) {
     static const uint16_t types[] = {
         MESSAGE_START, MESSAGE_CHUNK, MESSAGE_ENQUEUE, MESSAGE_DEQUEUE, MESSAGE_DELETE, MESSAGE_RELOCATED,
         DTX_START,     TX_START,      TX_END,          TX_PREPARE,      TX_COMMIT,      TX_ROLLBACK,
@@ -205,14 +205,14 @@ int main(int argc, char **argv) {
     tally.until = asked.seconds > 0 ? seconds_of(CLOCK_MONOTONIC) + asked.seconds : 0;
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         (void)signal(signals[i], crashed);
-    SAY("the making of the stores");
+    SAY("making the stores");
     for (int kind = 0; kind < STORES; kind++)
         subjects[kind] = subject_new(kind, asked.seed);
     for (int kind = 0; kind < STORES; kind++) {
         if (subjects[kind]->wrong)
-            violated(CHECK_STATE, "an undamaged store is not what the model says");
+            violated(CHECK_STATE, "an undamaged store differs from the model");
         if (kind != STORE_OTHER)
-            all_is_there(subjects[kind]);
+            check_record_types(subjects[kind]);
     }
     n = list_spots(subjects, STORE_OTHER, spots);
     (void)alarm(10 * CASE_SECONDS_MAX);

@@ -1,10 +1,10 @@
 /*
- * A store with a checkpoint, damaged: in the checkpoint, in the log that it stands for, and in the log behind it.
+ * Damages a store with a checkpoint: in the checkpoint, in the log below its LSN, and in the log after it.
  *
- *   the checkpoint   is never needed: the store opens, is what it was, and says that it did not use it
- *   below its LSN    the open need not meet it: then the state is what it was, and every content is right or refused; an
- *                    open without the checkpoint refuses, as if there had never been one
- *   behind it        as in any other store (bytes_verdict.h)
+ *   the checkpoint   is never needed: the store opens with its state unchanged, and reports that it did not use it
+ *   below its LSN    the open may not read the damage: then the state is unchanged, and every content is right or refused;
+ *                    an open without the checkpoint refuses, as if there were none
+ *   after it         as in any other store (bytes_verdict.h)
  */
 #ifndef LOGSTORE_BYTES_CHECKPOINT_H
 #define LOGSTORE_BYTES_CHECKPOINT_H
@@ -17,9 +17,9 @@ static struct {
     uint64_t flips;   /* of the checkpoint's bits */
     uint64_t damaged; /* checkpoints damaged in other ways */
     uint64_t below;   /* records damaged below its LSN */
-    uint64_t unmet;   /* of them, opened by it all the same */
+    uint64_t unmet;   /* of them, opened from the checkpoint */
     uint64_t refused; /* contents that a read refused */
-    uint64_t behind;  /* records damaged behind its LSN */
+    uint64_t behind;  /* records damaged at or above its LSN */
 } pointed;
 
 static inline size_t checkpoint_file_of(const struct subject *s) {
@@ -32,9 +32,9 @@ static inline size_t checkpoint_file_of(const struct subject *s) {
     return i;
 }
 
-/* ---- what must be said ---- */
+/* ---- the required answers ---- */
 
-/* Opened, as the model says; contents are right, or, if the log is damaged, refused. *used: by the checkpoint. */
+/* It opens with the model's state; contents are right or, if the log is damaged, refused. *used: from the checkpoint. */
 static inline bool state_is_whole(struct subject *s, vfs_sim *disk, bool log_is_whole, bool *used) {
     static struct model_state state;
     struct run *r = &s->r;
@@ -52,9 +52,9 @@ static inline bool state_is_whole(struct subject *s, vfs_sim *disk, bool log_is_
     *used = report.checkpoint_used != 0;
     model_after(r, reference_of(s, s->batch_count)->found, r->catalog, &state);
     if (!store_is(store, &state, r->catalog))
-        violated(CHECK_STATE, "the store is not what the model says");
+        violated(CHECK_STATE, "the store differs from the model");
     if (log_is_whole && !contents_are(r, store, &state))
-        violated(CHECK_CONTENT, "a content is wrong, or a message too many or too few");
+        violated(CHECK_CONTENT, "a content is wrong, or there are too many or too few messages");
     if (!log_is_whole)
         contents_are_not_wrong(s, store);
     for (size_t i = 0; !log_is_whole && i < r->told_count; i++) {
@@ -67,12 +67,12 @@ static inline bool state_is_whole(struct subject *s, vfs_sim *disk, bool log_is_
             pointed.refused++;
     }
     if (log_is_whole && !doubts_are(store, &state, r->catalog))
-        violated(CHECK_STATE, "what was in doubt is not what the model says");
+        violated(CHECK_STATE, "the transactions in doubt differ from the model");
     ls_free(store);
     return true;
 }
 
-/* A checkpoint that is not the one that was written. `usable`: one of this store all the same. */
+/* Judges a checkpoint that differs from the written one. `usable`: it is still a valid one of this store. */
 static inline void judge_bad_checkpoint(struct subject *s, vfs_sim *disk, bool usable) {
     bool used;
 
@@ -216,7 +216,7 @@ static inline void damage_checkpoints(struct subject *s, const struct subject *o
     damage_checkpoint(s, other, seed);
     damage_log_around(s);
     if (pointed.unmet == 0 && !tally.stop)
-        violated(CHECK_STATE, "no damage below the checkpoint was passed over, so nothing was shown");
+        violated(CHECK_STATE, "no open from the checkpoint skipped the damage below it, so this proved nothing");
 }
 
 #endif

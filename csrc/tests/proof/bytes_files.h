@@ -1,6 +1,6 @@
 /*
- * Damage larger than a bit: files cut at a length, sectors that are zeroed, garbage, swapped or in two places, files that
- * are gone, swapped, in two places, under another name, of an earlier time, or of another store.
+ * Damage larger than a bit: files cut at a length; sectors that are zeroed, garbled, swapped or duplicated; files that are
+ * missing, swapped, duplicated, renamed, of an earlier time, or of another store.
  */
 #ifndef LOGSTORE_BYTES_FILES_H
 #define LOGSTORE_BYTES_FILES_H
@@ -75,7 +75,7 @@ static inline bool is_border(const struct subject *s, size_t file, uint64_t at) 
            at + 2 >= s->files[file].size;
 }
 
-/* step 1: every length. Otherwise every record's border and the lengths beside it, and every step-th length. */
+/* step 1: every length. Otherwise each record's end and the lengths next to it, and every step-th length. */
 static inline void truncate_all(struct subject *s, uint32_t step) {
     for (size_t file = 0; file < s->file_count; file++) {
         for (uint64_t at = 0; at < s->files[file].size && !tally.stop; at++) {
@@ -85,7 +85,7 @@ static inline void truncate_all(struct subject *s, uint32_t step) {
     }
 }
 
-/* A file that grew: what is beyond a segment is of no log. */
+/* A file that grew: bytes after the segment's size do not belong to the log. */
 static inline void lengthen_all(struct subject *s) {
     static uint8_t longer[2 * SEGMENT];
 
@@ -95,7 +95,7 @@ static inline void lengthen_all(struct subject *s) {
 
         memcpy(longer, s->files[file].bytes, size);
         memset(longer + size, 0xa5, SEGMENT);
-        if (s->files[file].first_lsn == 0) { /* the other files' sizes are fixed: more of them is read by nobody */
+        if (s->files[file].first_lsn == 0) { /* the other files have fixed sizes, and nothing reads beyond them */
             vfs_sim_free(d.disk);
             continue;
         }
@@ -145,7 +145,7 @@ static inline uint32_t any_sector(const struct image *f, uint32_t bytes, uint64_
     return end < bytes ? 0 : (uint32_t)(chance(c) % ((end + bytes - 1) / bytes)) * bytes;
 }
 
-/* Every step-th sector or block of all segments: each fault once, with partners by chance. */
+/* Damages every step-th sector or block of all segments: each fault once, with randomly chosen partners. */
 static inline void damage_sectors(struct subject *s, uint32_t bytes, uint32_t step, uint64_t seed) {
     uint64_t c = seed;
 
@@ -168,9 +168,9 @@ static inline void damage_sectors(struct subject *s, uint32_t bytes, uint32_t st
     }
 }
 
-/* ---- writes that went astray ---- */
+/* ---- misdirected writes ---- */
 
-/* A batch's bytes where another one of its segment stands, or behind the last: whole, but not of that place. */
+/* Copies a batch over another one of its segment, or after the last: intact, but at the wrong position. */
 static inline void misdirect(struct subject *s, size_t batch, uint32_t to) {
     static uint8_t now[SEGMENT];
     const struct place_of_batch *b = &s->batches[batch];
@@ -221,7 +221,7 @@ static inline void replace(struct subject *s, size_t file, const uint8_t *with, 
     counts.files++;
 }
 
-/* Each segment's bytes in each other's place, and both swapped. */
+/* Copies each segment over each other one, and swaps both. */
 static inline void exchange_all(struct subject *s) {
     for (size_t a = 0; a < s->file_count; a++) {
         for (size_t b = 0; b < s->file_count && !tally.stop; b++) {
@@ -242,7 +242,7 @@ static inline void exchange_all(struct subject *s) {
     }
 }
 
-/* Under a name that no file has: as a second copy, and instead of its own. */
+/* Gives a file an unused name: as a second copy, and instead of its own name. */
 static inline void rename_all(struct subject *s) {
     for (size_t file = 0; file < s->file_count; file++) {
         for (uint64_t slot = 1; slot < 64 && s->files[file].first_lsn != 0 && !tally.stop; slot += 3) {
@@ -266,7 +266,7 @@ static inline void rename_all(struct subject *s) {
     }
 }
 
-/* Every file of the other disk in the place of the one with its name, or beside the others if there is none. */
+/* Takes every file of the other disk: over the file of that name, or as an additional file. */
 static inline void take_from(struct subject *s, vfs_sim *other, const char *what) {
     static uint8_t bytes[SEGMENT];
 
@@ -294,7 +294,7 @@ static inline void take_from(struct subject *s, vfs_sim *other, const char *what
     }
 }
 
-/* The other store's segments under every segment's name. */
+/* Takes the other store's segments under every segment's name. */
 static inline void take_under_any_name(struct subject *s, const struct subject *other) {
     for (size_t file = 0; file < s->file_count; file++) {
         for (size_t from = 0; from < other->file_count && !tally.stop; from++) {

@@ -1,6 +1,6 @@
 /*
- * Single bits, each on a disk of its own: those of headers and records first, then contents and the rest of what was
- * written, then what no log needs. And bits that turn under a store that is open.
+ * Flips single bits, each on its own copy of the disk: first those of headers and records, then contents and the other
+ * written bytes, then bytes that no log needs. Also flips bits while the store is open.
  */
 #ifndef LOGSTORE_BYTES_FLIPS_H
 #define LOGSTORE_BYTES_FLIPS_H
@@ -16,7 +16,7 @@ struct spot {
     uint32_t at;
 };
 
-/* ---- which byte is what ---- */
+/* ---- the kind of each byte ---- */
 
 static inline void paint(uint8_t *kinds, uint32_t from, uint32_t to, int kind) {
     if (to > from)
@@ -89,7 +89,7 @@ static inline void flip(struct subject *s, size_t file, uint32_t at, int bit) {
 
 /* ---- under an open store ---- */
 
-/* Right, or refused at the damaged record: a flip below what recovery verified is found by the read. */
+/* Each content is right, or refused with the damaged record's position: reads verify again what recovery verified. */
 static inline void read_under(const struct subject *s, ls_store *store, uint64_t id, uint64_t lsn) {
     static uint8_t expected[1 << 16], into[1 << 16];
     const struct told *t = told_of(&s->r, id);
@@ -156,7 +156,7 @@ static inline uint64_t flip_under(struct subject *s, uint32_t step) {
 
 /* ---- under relocation ---- */
 
-/* Whatever a message that is still there reads as, it is what was stored, or refused. */
+/* Every message that still exists reads as it was stored, or the read is refused. */
 static inline void contents_are_not_wrong(const struct subject *s, ls_store *store) {
     static uint8_t expected[1 << 16], into[1 << 16];
 
@@ -178,7 +178,7 @@ static inline bool is_of_content(const struct subject *s, const struct record *r
     return told_of(&s->r, r->id) != NULL && (r->type == MESSAGE_START || r->type == MESSAGE_CHUNK);
 }
 
-/* What comes and goes fills segments, and a segment that is full calls for a spare, and so for moves. */
+/* Short-lived messages fill segments; a full segment needs a spare, and so starts relocation. */
 static inline void fill_a_little(ls_store *store) {
     static const uint8_t content[3300];
     const uint32_t queue = 1;
@@ -188,7 +188,7 @@ static inline void fill_a_little(ls_store *store) {
         (void)ls_dequeue(store, id, queue, NULL, 0, 0, 0, &lsn);
 }
 
-/* One bit of the record turns while the store is open; then what is old is moved, and the store opened once more. */
+/* Flips one bit of the record while the store is open, relocates old records, and opens the store again. */
 static inline bool move_with_flip(struct subject *s, const char *name, uint32_t at, uint8_t byte) {
     vfs_sim *disk = vfs_sim_clone(s->past[s->before_move]);
     ls_store *store = NULL;
@@ -211,7 +211,7 @@ static inline bool move_with_flip(struct subject *s, const char *name, uint32_t 
     return stats.segments_relocated + stats.relocation_failures > 0;
 }
 
-/* The middle of every record with content that was in the log before it moved; how many moves met one. */
+/* Flips the middle of every record with content before its relocation; returns how many relocations met a flip. */
 static inline uint64_t flip_under_moves(struct subject *s) {
     static uint8_t bytes[SEGMENT];
     ls_reader *reader = NULL;

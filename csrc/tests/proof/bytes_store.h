@@ -1,8 +1,8 @@
 /*
- * The small stores whose bytes are damaged: one closed in order, one that lost power, one that lost it while its last
- * batch was written. Everything that a log can hold is in them, and the model knows what they must read as.
+ * The small stores that are damaged: one closed in order, one that lost power, one that lost power while its last batch
+ * was written. They contain everything that a log can contain, and the model has their state.
  *
- * What always holds: the images, batches and states here were taken from the undamaged disk, and are never changed.
+ * What always holds: images, batches and states here come from the undamaged disk and never change.
  */
 #ifndef LOGSTORE_BYTES_STORE_H
 #define LOGSTORE_BYTES_STORE_H
@@ -22,7 +22,7 @@ struct image {
     uint64_t first_lsn;    /* 0: no segment */
     uint64_t prev_end_lsn; /* of a segment of the log */
     bool in_log;
-    uint32_t end; /* of the log's part; of a file that is of no log, 0 */
+    uint32_t end; /* where the log ends in it; 0 if the file is not of the log */
 };
 
 struct place_of_batch {
@@ -32,11 +32,11 @@ struct place_of_batch {
     uint64_t lsn;
 };
 
-/* What a store is after its log was cut before one batch. */
+/* The state of a store whose log was cut before one batch. */
 struct reference {
     size_t cut;   /* index of the batch; the number of batches: nothing was cut */
-    bool opens;   /* false: what is left is no whole log, for its base has been recycled */
-    size_t found; /* operations of the row that are in it */
+    bool opens;   /* false: the rest is not a complete log, because its base was recycled */
+    size_t found; /* operations of the sequence that are in it */
     bool clean;
     uint64_t end_lsn;
 };
@@ -54,14 +54,14 @@ struct subject {
     struct reference references[8];
     size_t reference_count;
     size_t before_move; /* index in `past`: an epoch that relocated, before it did */
-    size_t torn_file;   /* of STORE_TORN: where the record of the batch that was cut stands */
+    size_t torn_file;   /* of STORE_TORN: the position of the torn batch's record */
     uint32_t torn_at;
-    bool wrong;     /* it is not what the model says, though no byte of it was damaged */
+    bool wrong;     /* it differs from the model although no byte was damaged */
     uint64_t bytes; /* of all files together */
-    uint32_t types; /* by type_bit: what is in the accepted log */
+    uint32_t types; /* the record types in the accepted log, by type_bit */
 };
 
-/* ---- what is written ---- */
+/* ---- writing the stores ---- */
 
 static inline void remember(struct subject *s) {
     if (s->past_count < PAST_MAX)
@@ -72,7 +72,7 @@ static inline void tx_of_kind(struct run *r, int slot, bool distributed) {
     do {
         if (r->handles[slot] != NULL) {
             answered(r, ls_rollback(r->handles[slot], 0), false, (struct op){.kind = ROLLBACK, .tx = r->tx_ids[slot]});
-            tx_goes(r, slot);
+            forget_handle(r, slot);
         }
         begin(r, slot);
     } while (r->distributed[slot] != distributed);
@@ -82,7 +82,7 @@ static inline void outcome(struct run *r, int slot, int kind) {
     int rc = kind == COMMIT ? ls_commit(r->handles[slot], LS_WAIT) : ls_rollback(r->handles[slot], LS_WAIT);
 
     answered(r, rc, true, (struct op){.kind = kind, .tx = r->tx_ids[slot]});
-    tx_goes(r, slot);
+    forget_handle(r, slot);
 }
 
 static inline void prepare_tx(struct run *r, int slot) {
@@ -93,7 +93,7 @@ static inline void prepare_tx(struct run *r, int slot) {
 
 static inline uint64_t first_on(const struct run *r, int queue) { return r->now.places[queue][0].id; }
 
-/* One epoch's worth of everything small. Slot 0 is that of what a reopen finds in doubt. */
+/* One epoch with operations of every kind. Slot 0 is for a transaction that the next open finds in doubt. */
 static inline void some_of_all(struct run *r) {
     publish(r, PUBLISH, 1u << 1, -1, true, SMALL);
     publish(r, PUBLISH, 1u << 1 | 1u << 2 | 1u << 3, -1, false, (uint32_t)below(r, 60));
@@ -139,8 +139,8 @@ static inline void next_epoch(struct subject *s) {
 }
 
 /*
- * Nine epochs. The first one's messages all die, so that the base moves and the oldest segments that still have life are
- * relocated: chunked content, several places, pending work of a prepared transaction, and the transaction itself.
+ * Nine epochs. All messages of the first one end, so that the base moves and relocation copies the live records of the
+ * next segments: chunked content, several places, pending work of a prepared transaction, and the transaction itself.
  */
 static inline void write_everything(struct subject *s) {
     struct run *r = &s->r;
@@ -181,14 +181,14 @@ static inline void write_everything(struct subject *s) {
     remember(s);
     publish(r, PUBLISH, 1u << 1, -1, true, 5000);
     some_of_all(r);
-    fill_a_segment(r); /* with a footer, and near enough to the head to stay */
+    fill_a_segment(r); /* with a footer, and too close to the head to be relocated */
     add_queue(r);
     publish(r, PUBLISH, 1u << 6, -1, true, 60);
     delete_queue(r, 6, true);
     some_of_all(r);
 }
 
-/* ---- what is then on the disk ---- */
+/* ---- the contents of the disk ---- */
 
 static inline int keep_file(void *context, const char *name) {
     struct subject *s = context;
@@ -268,7 +268,7 @@ static inline void take_batches(struct subject *s) {
     ls_reader_close(reader);
 }
 
-/* ---- what it must read as ---- */
+/* ---- the states that it must have ---- */
 
 static inline void zero_from(const struct subject *s, vfs *v, int dir, size_t file, uint32_t at) {
     static const uint8_t zeros[SEGMENT];
@@ -278,7 +278,7 @@ static inline void zero_from(const struct subject *s, vfs *v, int dir, size_t fi
         abort();
 }
 
-/* A disk on which the batch and all after it are zeros, a torn one behind the last too. */
+/* A disk on which the batch and everything after it is zero, a torn batch at the end included. */
 static inline vfs_sim *cut_before(const struct subject *s, size_t cut) {
     vfs_sim *disk = vfs_sim_clone(s->sim);
     vfs *v = vfs_sim_table(disk);
@@ -290,7 +290,7 @@ static inline vfs_sim *cut_before(const struct subject *s, size_t cut) {
     return disk;
 }
 
-/* Which prefix of the row that disk is; a cut that is no prefix would be a defect of the store, not of these bytes. */
+/* The prefix of the sequence that this disk has. If it has none, the store is defective, not these bytes. */
 static inline const struct reference *reference_of(struct subject *s, size_t cut) {
     static struct model_state state;
     struct reference *made = &s->references[s->reference_count];
@@ -338,7 +338,7 @@ static inline vfs_sim *ended(struct subject *s) {
     size_t n;
 
     if (s->kind == STORE_CLOSED || s->kind == STORE_OTHER || s->kind == STORE_POINTED) {
-        publish(&s->r, PUBLISH, 1u << 2, -1, false, 50); /* nobody has waited for it but the close */
+        publish(&s->r, PUBLISH, 1u << 2, -1, false, 50); /* only the close has waited for it */
         answered(&s->r, ls_close(s->r.store), true, (struct op){.kind = REOPEN});
         return vfs_sim_clone(s->r.sim);
     }
@@ -359,7 +359,7 @@ static inline vfs_sim *ended(struct subject *s) {
             abort();
         ls_reader_describe(reader, &info);
         ls_reader_close(reader);
-        if (info.torn_bytes > BATCH_RECORD_BYTES) /* its record reached the disk, all of it did not */
+        if (info.torn_bytes > BATCH_RECORD_BYTES) /* its record reached the disk, but not all of the batch */
             return disk;
         vfs_sim_free(disk);
     }

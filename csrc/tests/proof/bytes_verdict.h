@@ -1,13 +1,16 @@
 /*
- * Whether a damaged store answers as it must.
+ * The verdict on a damaged store.
  *
- * Damage is what differs from the undamaged images, byte for byte; from that alone follows what must be said:
- *   - No batch of the log, no header and not META differs: the store opens and is what it was.
- *   - The first batch that differs is followed by something that shows that it was durable once (an intact batch record,
- *     or the header of a later segment), or a file of the log was cut short, or META differs: it is refused, the error is
- *     of the right kind and names the damaged place, and nothing was written.
- *   - Nothing behind it is intact: no log can tell that from a crash, which must never read as damage. It opens, is what
- *     it was before that batch, and says that it was cut there. If the batch is that of CLOSE, it is what it was, unclean.
+ * Damage is each byte that differs from the undamaged images. It alone determines the required answer:
+ *
+ *   damaged                                                   required answer
+ *   neither a batch of the log, nor a header, nor META        the store opens, with its state unchanged
+ *   META; or a file of the log is too short; or the first     the open is refused with the right code; the error names
+ *   damaged batch is followed by proof that it was durable    the damaged place; nothing was written
+ *   (an intact batch record or a later segment's header)
+ *   a batch that nothing intact follows: the same as a        the store opens with its state before that batch, and
+ *   crash, which must never be reported as damage             reports the cut; if it is the batch of CLOSE, the state
+ *                                                             is unchanged and the close not orderly
  */
 #ifndef LOGSTORE_BYTES_VERDICT_H
 #define LOGSTORE_BYTES_VERDICT_H
@@ -48,9 +51,9 @@ static struct {
     uint64_t cases;
     uint64_t refused;
     uint64_t cut;      /* opened without its last batch */
-    uint64_t beyond;   /* of them: not by a bit, so that perhaps nothing of the batch was left to report */
-    uint64_t harmless; /* opened, and whole */
-    size_t largest;    /* allocation while the core worked */
+    uint64_t beyond;   /* of them, damaged by more than a bit, so that perhaps no torn byte was left to report */
+    uint64_t harmless; /* opened, with the state unchanged */
+    size_t largest;    /* the largest allocation while the core worked */
 } tally = {.killed_by = -1};
 
 static inline double seconds_of(clockid_t clock) {
@@ -72,7 +75,7 @@ static inline void violated(enum check_name check, const char *words) {
     tally.stop = tally.stop || tally.first_only;
 }
 
-/* ---- allocation: the C library's allocator is taken over, which sanitizers do not let us ---- */
+/* ---- allocations: replaces the C library's allocator, which sanitizers do not allow ---- */
 
 static size_t largest_allocation;
 
@@ -96,7 +99,7 @@ void *realloc(void *old, size_t bytes) { return __libc_realloc(old, asked_for(by
 void *aligned_alloc(size_t alignment, size_t bytes) { return __libc_memalign(alignment, asked_for(bytes)); }
 #endif
 
-/* The bound: all files together, or the fixed step of 1 MiB in which an open rewrites the tail. */
+/* The bound: the size of all files, or the 1 MiB buffer with which an open rewrites the tail. */
 static inline void allocations_are_bounded(const struct subject *s) {
     size_t bound = s->bytes > (1 << 20) ? (size_t)s->bytes : 1 << 20;
 
@@ -105,7 +108,7 @@ static inline void allocations_are_bounded(const struct subject *s) {
         violated(CHECK_ALLOCATION, "an allocation beyond what the files justify");
 }
 
-/* ---- what differs ---- */
+/* ---- the damage ---- */
 
 enum { TOUCHED_MAX = 4 };
 
@@ -156,15 +159,15 @@ static inline bool batch_is_intact(const struct damage *d, size_t batch) {
     return is_intact(d, b->file, b->at, b->bytes);
 }
 
-/* ---- what must be said ---- */
+/* ---- the required answer ---- */
 
 struct wanted {
-    size_t cut; /* the first batch that differs; their number: none does */
+    size_t cut; /* index of the first damaged batch; the number of batches: none is */
     bool refuse;
-    bool may_version;     /* the version stands in a place that was hit */
-    bool may_not_a_store; /* META's magic was */
+    bool may_version;     /* the damage is in a version field */
+    bool may_not_a_store; /* the damage is in META's magic */
     bool meta;
-    bool remains; /* something of the batch is left, so that a cut can be reported */
+    bool remains; /* a part of the batch is left, so that a cut can be reported */
 };
 
 static inline uint64_t closed_at(const struct image *f) {
@@ -215,7 +218,7 @@ static inline struct wanted wanted_of(const struct damage *d) {
 
 static inline bool is_in(uint64_t lsn, uint64_t from, uint64_t bytes) { return lsn >= from && lsn - from < bytes; }
 
-/* The error names a file that was hit, and a place in it that was. */
+/* The error names a damaged file and a damaged place in it. */
 static inline bool names_the_place(const struct damage *d, const ls_error *e) {
     uint64_t first_lsn;
 
@@ -235,7 +238,7 @@ static inline bool names_the_place(const struct damage *d, const ls_error *e) {
     return false;
 }
 
-/* Where none is, there is no log to name a place of. */
+/* Without an intact header there is no log, and so no place to name. */
 static inline bool any_header_is_intact(const struct damage *d) {
     for (size_t i = 0; i < d->s->file_count; i++) {
         if (d->s->files[i].in_log && size_now(d, i) >= SEGMENT_HEADER_BYTES && header_is_intact(d, i))
@@ -254,18 +257,18 @@ static inline void judge_refusal(const struct damage *d, const struct wanted *w,
     if (rc == LS_VERSION && w->may_version)
         return;
     if (!hit)
-        violated(CHECK_STATE, "what is not of the log makes the store refuse");
+        violated(CHECK_STATE, "damage outside the log is refused");
     else if (!w->refuse && reference_of(d->s, w->cut)->opens)
-        violated(CHECK_STATE, "what a crash may have left makes the store refuse");
+        violated(CHECK_STATE, "damage that a crash may leave is refused");
     else if (rc == LS_NOT_A_STORE ? !w->may_not_a_store : rc != LS_CORRUPT)
         violated(CHECK_REPORTS, "refused for the wrong reason");
     else if (!w->meta && (w->refuse || w->remains) && any_header_is_intact(d) && !names_the_place(d, e))
-        violated(CHECK_REPORTS, "the error names another place than the damaged one");
+        violated(CHECK_REPORTS, "the error names a place that is not damaged");
 }
 
 /* ---- a store that opened ---- */
 
-/* What is in doubt is committed, and its effects are those that were prepared. */
+/* Commits the transactions in doubt; their effects are those that were prepared. */
 static inline bool doubts_are(ls_store *store, struct model_state *state, unsigned catalog) {
     while (state->tx_count > 0) {
         ls_tx *tx;
@@ -284,11 +287,11 @@ static inline void judge_report(const struct damage *d, const struct wanted *w, 
     bool cut = w->cut < d->s->batch_count;
 
     if ((report->clean != 0) != ref->clean && (w->remains || !cut))
-        violated(CHECK_REPORTS, "whether it was closed in order is told wrongly");
+        violated(CHECK_REPORTS, "it reports wrongly whether it was closed in order");
     if (report->end_lsn != ref->end_lsn)
-        violated(CHECK_REPORTS, "the end of the log is told wrongly");
+        violated(CHECK_REPORTS, "it reports a wrong end of the log");
     if (cut && w->remains && report->torn_bytes == 0)
-        violated(CHECK_REPORTS, "a batch was cut, and nothing says so");
+        violated(CHECK_REPORTS, "a batch was cut and not reported");
 }
 
 static inline void judge_opened(const struct damage *d, const struct wanted *w, ls_store *store) {
@@ -298,20 +301,20 @@ static inline void judge_opened(const struct damage *d, const struct wanted *w, 
     ls_recovery report;
 
     if (!ref->opens) {
-        violated(CHECK_DETECTED, "it opens, though the base of what is left is gone");
+        violated(CHECK_DETECTED, "it opens although the base of the rest is gone");
         return;
     }
     ls_recovery_report(store, &report);
-    if (d->s->kind == STORE_CLOSED && w->cut + 1 == d->s->batch_count) /* CLOSE stands alone */
+    if (d->s->kind == STORE_CLOSED && w->cut + 1 == d->s->batch_count) /* CLOSE is alone in its batch */
         model_after(r, reference_of(d->s, d->s->batch_count)->found, r->catalog, &state);
     else
         model_after(r, ref->found, r->catalog, &state);
     if (!store_is(store, &state, r->catalog))
-        violated(CHECK_STATE, "the store is not what the model says");
+        violated(CHECK_STATE, "the store differs from the model");
     else if (!contents_are(r, store, &state))
-        violated(CHECK_CONTENT, "a content is wrong, or a message too many or too few");
+        violated(CHECK_CONTENT, "a content is wrong, or there are too many or too few messages");
     else if (!doubts_are(store, &state, r->catalog))
-        violated(CHECK_STATE, "what was in doubt is not what the model says");
+        violated(CHECK_STATE, "the transactions in doubt differ from the model");
     judge_report(d, w, ref, &report);
     tally.cut += w->cut < d->s->batch_count;
     tally.beyond += w->cut < d->s->batch_count && !w->remains;
@@ -343,9 +346,9 @@ static inline void judge_store(const struct damage *d, const struct wanted *w) {
     allocations_are_bounded(d->s);
 }
 
-/* ---- beside the store: the reader ---- */
+/* ---- the reader ---- */
 
-/* Gives the undamaged batches in order and nothing else, up to a refusal or the end that the store must have. */
+/* It gives exactly the undamaged batches in order, up to a refusal or the end that the store must have. */
 static inline void judge_reader(const struct damage *d, const struct wanted *w) {
     const struct subject *s = d->s;
     ls_reader *reader = NULL;
@@ -354,7 +357,7 @@ static inline void judge_reader(const struct damage *d, const struct wanted *w) 
     int rc = ls_reader_open(vfs_sim_table(d->disk), "/s", 0, &reader);
 
     while (rc == LS_OK && (rc = ls_reader_next(reader, &b)) == LS_OK) {
-        if (b.lsn < s->batches[0].lsn) /* a cut batch may have been the one that named the base */
+        if (b.lsn < s->batches[0].lsn) /* the batch that was cut may be the one that named the base */
             continue;
         if (n == s->batch_count || b.lsn != s->batches[n].lsn || b.size != s->batches[n].bytes ||
             memcmp(b.bytes, s->files[s->batches[n].file].bytes + s->batches[n].at, b.size) != 0) {
@@ -365,9 +368,9 @@ static inline void judge_reader(const struct damage *d, const struct wanted *w) 
     }
     ls_reader_close(reader);
     if (rc == LS_END && (w->refuse || n != w->cut))
-        violated(CHECK_READER, "the reader ends quietly before damage");
+        violated(CHECK_READER, "the reader ends before the damage without an error");
     if (rc != LS_END && rc != LS_OK && !w->refuse && w->cut == s->batch_count && !(rc == LS_VERSION && w->may_version))
-        violated(CHECK_READER, "the reader refuses what is whole");
+        violated(CHECK_READER, "the reader refuses an undamaged batch");
 }
 
 static inline void judge(const struct damage *d) {

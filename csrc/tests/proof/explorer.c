@@ -1,9 +1,9 @@
 /*
- * The crash explorer: generated workloads run once, recorded; then power is cut after every call, the disks that the cut
- * may leave are made, and on each the real core recovers and is judged by what the workload was told.
+ * The crash explorer. It runs and records generated workloads; then it cuts the power after every call, makes the disks
+ * that the cut may leave, lets the real core recover each disk, and judges the result by the answers that the workload got.
  *
- * Workloads are numbered, and everything follows from the number: --workload N --cut K repeats a finding. Several
- * processes share the work; one that dies or hangs is a finding too.
+ * A workload is determined by its number, so --workload N --cut K repeats a finding. Several processes share the work; a
+ * process that dies or hangs is a finding, too.
  */
 #include <getopt.h>
 #include <malloc.h>
@@ -14,7 +14,7 @@
 
 #include "tests/proof/explorer_cuts.h"
 #include "tests/proof/explorer_judge.h"
-#include "tests/proof/explorer_lives.h"
+#include "tests/proof/explorer_workloads.h"
 #include "tests/proof/explorer_shared.h"
 
 static struct {
@@ -24,8 +24,8 @@ static struct {
     uint64_t workload; /* UINT64_MAX: all */
     uint64_t cut;      /* UINT64_MAX: all */
     uint64_t per_family;
-    uint64_t second_of;   /* one of so many disks has a second crash */
-    uint64_t recovery_of; /* one of so many has its recovery cut everywhere */
+    uint64_t second_of;   /* one disk of this many has a second crash */
+    uint64_t recovery_of; /* one disk of this many has its recovery cut after every call */
     long jobs;
     bool first_violation;
     bool verbose;
@@ -65,7 +65,7 @@ static void tell(enum check c, const vfs_sim_loss *loss, const char *why) {
     if (before >= 20)
         return;
     printf("VIOLATED %s: %s\n  workload %llu (%s), cut after call %zu", check_names[c], why,
-           (unsigned long long)x.workload, life_names[x.workload % LIFE_KINDS], x.cut);
+           (unsigned long long)x.workload, workload_names[x.workload % WORKLOAD_KINDS], x.cut);
     if (x.recovery != NULL)
         printf(", then after call %zu of the recovery", x.recovery_cut);
     printf("; operations acknowledged %zu, started %zu\n  lost: mode %d/%d n %llu/%llu seed %llu\n"
@@ -114,7 +114,7 @@ static bool disk_is_judged(void *context, const vfs_sim_loss *loss) {
     return !atomic_load_explicit(&all->stop, memory_order_relaxed);
 }
 
-/* Opens the disk once more, recorded, and cuts after every call of the opening. */
+/* Opens the disk again, records that, and cuts after every call of it. */
 static bool recovery_is_cut(vfs_sim *disk) {
     ls_store *store = NULL;
     const vfs_sim_event *events;
@@ -162,7 +162,7 @@ static bool is_promised(const struct bounds *b) {
     return b->durable == x.promised.durable && b->begun == x.promised.begun && b->catalog == x.promised.catalog;
 }
 
-/* A cut is another one than that before if the disk changed in between, or what was promised. */
+/* A cut differs from the previous one if the disk or the acknowledged operations changed in between. */
 static void explore(uint64_t number) {
     const vfs_sim_event *events;
     struct bounds b;
@@ -176,7 +176,7 @@ static void explore(uint64_t number) {
     x.judge = (struct judge){.run = &x.run};
     atomic_store(&x.at->workload, number);
     atomic_store(&x.at->disk, 0);
-    if (!live(&x.run, number, &b, &broken) || broken != NULL) {
+    if (!run_one_workload(&x.run, number, &b, &broken) || broken != NULL) {
         static const vfs_sim_loss none;
         enum check c = broken != NULL ? BESIDE : SURVIVES;
 
@@ -190,8 +190,8 @@ static void explore(uint64_t number) {
     n = vfs_sim_journal(x.run.sim, &events);
     if (o.verbose)
         printf("workload %llu (%s): %zu operations, %zu calls\n", (unsigned long long)number,
-               life_names[number % LIFE_KINDS], x.run.op_count, n);
-    if (o.verbose && number % LIFE_KINDS == READERS_BESIDE)
+               workload_names[number % WORKLOAD_KINDS], x.run.op_count, n);
+    if (o.verbose && number % WORKLOAD_KINDS == READERS_BESIDE)
         printf("readers were given %llu batches and overtaken %llu times; recycling looked at holds %llu times, %llu "
                "segments were kept by one\n",
                (unsigned long long)beside.given, (unsigned long long)beside.overtaken, (unsigned long long)beside.looks,
@@ -228,9 +228,10 @@ static void name_the_dead(const struct at *at, const char *how) {
     atomic_fetch_add(&all->by_check[SURVIVES], 1);
     printf("VIOLATED survives: %s\n  workload %llu (%s), cut after call %llu, disk %llu of the workload%s\n"
            "  again: crash_explorer --workload %llu --cut %llu\n",
-           how, (unsigned long long)at->workload, life_names[at->workload % LIFE_KINDS], (unsigned long long)at->cut,
-           (unsigned long long)at->disk, at->recovery_cut != 0 ? ", in a recovery's cut" : "",
-           (unsigned long long)at->workload, (unsigned long long)at->cut);
+           how, (unsigned long long)at->workload, workload_names[at->workload % WORKLOAD_KINDS],
+           (unsigned long long)at->cut, (unsigned long long)at->disk,
+           at->recovery_cut != 0 ? ", in a recovery's cut" : "", (unsigned long long)at->workload,
+           (unsigned long long)at->cut);
     (void)fflush(stdout);
 }
 
@@ -308,7 +309,7 @@ static void run_all(void) {
     watch(pids, end);
 }
 
-/* ---- words in and out ---- */
+/* ---- arguments and report ---- */
 
 static void usage(void) {
     printf(
@@ -377,7 +378,7 @@ static int parse(int argc, char **argv) {
             return 2;
     }
     if (optind < argc)
-        return misuse("nothing is asked for by", argv[optind]);
+        return misuse("unknown argument", argv[optind]);
     o.jobs = jobs < 1 ? 1 : jobs > JOBS_MAX ? JOBS_MAX : (long)jobs;
     o.seconds = (double)seconds;
     if (o.states == 0 && seconds == 0)
@@ -407,7 +408,8 @@ int main(int argc, char **argv) {
 
     if (wrong != 0)
         return wrong;
-    (void)mallopt(M_MMAP_THRESHOLD, 1 << 28); /* what a store frees, the next one takes: no pages to and fro */
+    (void)mallopt(M_MMAP_THRESHOLD,
+                  1 << 28); /* keep freed memory for the next store instead of returning it to the system */
     (void)mallopt(M_TRIM_THRESHOLD, 1 << 28);
     all = shared_new(o.states != 0 ? o.states : (uint64_t)8 << 20);
     if (all == NULL) {

@@ -1,15 +1,15 @@
 /*
- * Somebody beside the writer: a reader, with a hold or without, that does a step now and then between any two calls that
- * the writer makes. What is promised to it:
+ * A visitor beside the writer: a reader, with a hold or without, that does a step now and then between two calls of the
+ * writer. It is promised:
  *
- *   - a batch that it is given is the one that the writer wrote there, none is left out, and none is not yet durable;
- *   - while a hold of its own stands and is within its limit, everything from its LSN on stays readable;
- *   - without one it may be overtaken, and is told so: never corruption, never other bytes;
- *   - a hold that has an owner is not cleared away;
- *   - whoever recycles recycles what no hold keeps, and nothing else: holds that are over their limit, out of their time,
- *     without an owner or another store's keep nothing.
+ *   - it gets every durable batch as the writer wrote it, in order, and no batch that is not durable;
+ *   - while it has a hold within its limit, everything from the hold's LSN on stays readable;
+ *   - without a hold it may get LS_RECYCLED, but never LS_CORRUPT, and never other bytes;
+ *   - a hold with an owner is not removed;
+ *   - the writer recycles exactly the segments that no hold keeps: a hold over its limit, expired, without an owner or of
+ *     another store keeps nothing.
  *
- * It knows what the writer wrote from the writes themselves, and which holds count from having made them.
+ * The visitor knows the batches from the writer's writes, and the valid holds because it made them.
  */
 #ifndef LOGSTORE_EXPLORER_BESIDE_H
 #define LOGSTORE_EXPLORER_BESIDE_H
@@ -20,17 +20,17 @@
 enum { BATCHES_MAX = 8192, FILES_MAX = 512, SEGMENTS_MAX = 512, HOLDS = 2 };
 
 enum hold_kind {
-    HOLD_GOOD,      /* with no limit that is ever reached */
-    HOLD_LIMITED,   /* to a few segments */
+    HOLD_GOOD,      /* its limit is never reached */
+    HOLD_LIMITED,   /* limited to a few segments */
     HOLD_EXPIRED,   /* its time is over */
-    HOLD_OWNERLESS, /* nobody has it locked */
+    HOLD_OWNERLESS, /* its file is not locked */
     HOLD_FOREIGN,   /* another store's */
     HOLD_KINDS,
 };
 
 struct one_hold {
     bool there;
-    bool ran_out; /* it did not count once: nothing is promised any more */
+    bool ran_out; /* it was invalid at some time, so nothing is promised any more */
     enum hold_kind kind;
     int file; /* -1: it is not open here */
     uint64_t lsn;
@@ -39,9 +39,9 @@ struct one_hold {
 
 struct beside {
     struct run *run;
-    bool here;   /* from its coming to its going; the writer may outlast it */
-    bool inside; /* the step in progress makes calls of its own */
-    vfs below;   /* what the writer called before somebody came */
+    bool here;   /* the visitor is present; the writer may outlast it */
+    bool inside; /* a step of the visitor is in progress and makes calls itself */
+    vfs below;   /* the writer's calls before the visitor came */
     uint64_t chance;
     struct {
         int file;
@@ -62,19 +62,19 @@ struct beside {
     } segments[SEGMENTS_MAX]; /* that these are in */
     size_t segment_count;
     int holds_dir;                /* the writer's */
-    struct one_hold holds[HOLDS]; /* the reader's own, taken as readers do, and another of any kind */
+    struct one_hold holds[HOLDS]; /* the reader's own hold, and another one of any kind */
     ls_hold *hold;                /* the first of them */
-    bool all_known;               /* no segment is of an earlier life */
+    bool all_known;               /* every segment is of this open */
     ls_reader *reader;
-    uint64_t from_lsn; /* what it trusts */
+    uint64_t from_lsn; /* the hold that it relies on */
     uint64_t until_lsn;
     size_t next;  /* the batch that it must be given */
     bool looking; /* the writer is listing the holds */
-    bool judging; /* the writer recycled: what it could, and what not */
-    bool opening; /* while it opened the store, by a base that no hint names yet */
+    bool judging; /* segments that the writer recycled, and that holds kept */
+    bool opening; /* recycled while it opened the store, by a base that no hint names yet */
     uint64_t recyclable_lsn;
     uint64_t kept_from_lsn;
-    uint64_t given, overtaken, looks, kept; /* counts: a life in which nothing happened shows nothing */
+    uint64_t given, overtaken, looks, kept; /* counts: a run without such events proves nothing */
     char broken[256];
 };
 
@@ -95,7 +95,7 @@ static inline uint64_t hash_of_bytes(const uint8_t *bytes, size_t n) {
     return hash;
 }
 
-/* ---- what the writer wrote ---- */
+/* ---- the writer's batches ---- */
 
 static inline uint64_t batches_end(uint64_t first_lsn) {
     const struct beside *b = &beside;
@@ -120,8 +120,8 @@ static inline void batch_is_written(uint64_t first_lsn, uint64_t lsn, const uint
     b->batches[b->batch_count++].hash = hash_of_bytes(bytes, size);
 }
 
-/* Of a batch of which parts were written early, its record comes last: now all of it is there. */
-static inline const uint8_t *all_of_it(uint64_t first_lsn, uint64_t offset, uint32_t size) {
+/* A batch written in parts ends with its record, so now it is complete. */
+static inline const uint8_t *complete_batch(uint64_t first_lsn, uint64_t offset, uint32_t size) {
     static uint8_t segment[SEGMENT];
     char name[SEGMENT_NAME_BYTES];
 
@@ -132,7 +132,7 @@ static inline const uint8_t *all_of_it(uint64_t first_lsn, uint64_t offset, uint
     return segment + offset;
 }
 
-/* A write of whole blocks: what stands in them already, the next batch, and zeros. */
+/* A write of whole blocks: bytes already in them, the next batch, and zeros. */
 static inline void segment_is_written(uint64_t first_lsn, const uint8_t *from, uint64_t bytes, uint64_t at) {
     uint64_t lsn = batches_end(first_lsn);
 
@@ -145,7 +145,7 @@ static inline void segment_is_written(uint64_t first_lsn, const uint8_t *from, u
         if (r.type != BATCH || r.lsn != lsn || format_get_batch(&r, &batch) != FORMAT_OK)
             return;
         if (batch.bytes > bytes - (lsn - first_lsn - at))
-            here = all_of_it(first_lsn, lsn - first_lsn, batch.bytes);
+            here = complete_batch(first_lsn, lsn - first_lsn, batch.bytes);
         if (here == NULL)
             return;
         batch_is_written(first_lsn, lsn, here, batch.bytes);
@@ -182,7 +182,7 @@ static inline int holds_dir_of(vfs *v) {
     return dir;
 }
 
-/* What a reader does not do: a hold of any kind, which nobody relies on. */
+/* Makes a hold of any kind that no reader relies on. */
 static inline void other_hold_comes(vfs *v, enum hold_kind kind) {
     struct one_hold *o = &beside.holds[1];
     uint8_t bytes[HOLD_BYTES];
@@ -192,7 +192,7 @@ static inline void other_hold_comes(vfs *v, enum hold_kind kind) {
 
     if (!hint_is(v, &hint))
         return;
-    h.hold_lsn = hint.base_lsn; /* one from where the log is gone already would count for nothing */
+    h.hold_lsn = hint.base_lsn; /* a hold on a recycled part of the log would keep nothing */
     dir = holds_dir_of(v);
 
     ls_uuid(beside.run->store, h.uuid);
@@ -215,7 +215,7 @@ static inline void other_hold_goes(vfs *v) {
     int dir = holds_dir_of(v);
 
     if (beside.holds[1].file >= 0) {
-        if (beside_chance(2) != 0) /* an owner that dies leaves it */
+        if (beside_chance(2) != 0) /* an owner that dies leaves its hold */
             (void)v->unlink(v, dir, hold_names[1]);
         (void)v->close(v, beside.holds[1].file);
     }
@@ -236,7 +236,7 @@ static inline bool reader_takes_a_hold(vfs *v, bool limited) {
     ls_hold_describe(beside.hold, &info);
     o->there = true;
     o->lsn = info.lsn;
-    if (beside.holds[1].kind == HOLD_OWNERLESS) /* who takes one clears these away */
+    if (beside.holds[1].kind == HOLD_OWNERLESS) /* a process that takes a hold removes abandoned ones */
         beside.holds[1].there = false;
     return true;
 }
@@ -247,7 +247,7 @@ static inline void reader_lets_go(void) {
     beside.holds[0] = (struct one_hold){.file = -1};
 }
 
-/* Of the segments that the base has passed, what would go without it. */
+/* Bytes of the segments below the base that would be recycled without it. */
 static inline uint64_t kept_by_hold(const struct one_hold *o, uint64_t base_lsn) {
     uint64_t bytes = 0;
 
@@ -272,14 +272,14 @@ static inline void holds_are_there(vfs *v) {
         int file = owned ? v->open(v, dir, hold_names[i], 0) : -1;
 
         if (owned && file < 0)
-            beside_broken("a hold that has an owner was cleared away");
+            beside_broken("a hold with an owner was removed");
         if (file >= 0)
             (void)v->close(v, file);
     }
     (void)v->close(v, dir);
 }
 
-/* What was done to holds is on the disk, all at once: it is not what a cut is to take apart. See MARK_BESIDE. */
+/* Makes all changes to holds durable at once: the cuts are not meant to divide them. See MARK_BESIDE. */
 static inline void holds_settle(vfs *v) {
     int dir = holds_dir_of(v);
     int file = beside.hold != NULL ? v->open(v, dir, hold_names[0], VFS_WRITE) : -1;
@@ -293,9 +293,9 @@ static inline void holds_settle(vfs *v) {
     mark(beside.run, MARK_BESIDE, 0);
 }
 
-/* ---- what is recycled ---- */
+/* ---- recycling ---- */
 
-/* The writer looks at the holds in order to recycle. */
+/* The writer lists the holds before it recycles. */
 static inline void holds_are_listed(vfs *v) {
     struct hint h;
 
@@ -313,7 +313,7 @@ static inline void holds_are_listed(vfs *v) {
         if (counts && o->lsn < beside.kept_from_lsn)
             beside.kept_from_lsn = o->lsn;
         o->ran_out = o->ran_out || (o->there && !counts);
-        if (o->kind == HOLD_OWNERLESS) /* and clears these away */
+        if (o->kind == HOLD_OWNERLESS) /* and removes abandoned ones */
             o->there = false;
     }
 }
@@ -329,7 +329,7 @@ static inline bool segment_is_there(vfs *v, int dir, uint64_t first_lsn) {
     return file >= 0;
 }
 
-/* It writes again, so it has recycled what it will: that, and only that, is gone. */
+/* The writer writes again, so recycling is over: exactly the segments that no hold keeps are gone. */
 static inline void recycling_is_judged(vfs *v) {
     int dir = v->open_dir(v, "/s");
 
@@ -340,7 +340,7 @@ static inline void recycling_is_judged(vfs *v) {
         bool there = !beside.segments[i].gone && segment_is_there(v, dir, beside.segments[i].first_lsn);
 
         if (needless && there && !beside.opening)
-            beside_broken("a segment that nobody needs and no hold keeps was not recycled");
+            beside_broken("a segment that is neither needed nor held was not recycled");
         if (!needless && !there && !beside.segments[i].gone)
             beside_broken("a segment was recycled that is needed or held");
         beside.segments[i].gone = !there;
@@ -360,7 +360,7 @@ static inline void reader_ends(void) {
         reader_lets_go();
 }
 
-/* With a hold everything from its LSN on, though the base may have passed it since. */
+/* With a hold it reads everything from the hold's LSN on, even below the base. */
 static inline void reader_begins(vfs *v) {
     struct beside *b = &beside;
     struct hint h = {.durable_lsn = 0};
@@ -393,7 +393,7 @@ static inline void batch_is_given(const ls_batch *batch) {
 
     b->given++;
     if (b->batch_count == 0 || batch->lsn < b->batches[0].lsn || batch->lsn < b->from_lsn)
-        return; /* an earlier life's, or what comes before in the same segment */
+        return; /* a batch of an earlier open, or an earlier one in the same segment */
     if (b->next == b->batch_count || b->batches[b->next].lsn != batch->lsn)
         beside_broken("a reader is given another batch than the next one");
     else if (b->batches[b->next].bytes != batch->size ||
@@ -404,12 +404,12 @@ static inline void batch_is_given(const ls_batch *batch) {
     b->next++;
 }
 
-/* All that was durable was given; it goes on from there with its hold advanced, or is done. */
+/* All durable batches were given. The reader advances its hold and continues, or ends. */
 static inline void end_is_reached(vfs *v) {
     struct beside *b = &beside;
 
     if (b->next < b->batch_count && b->batches[b->next].lsn < b->until_lsn)
-        beside_broken("a reader ends before what is durable does");
+        beside_broken("a reader ends before the durable log does");
     if (!reading_is_kept() || beside_chance(3) == 0) {
         reader_ends();
         return;
@@ -417,7 +417,7 @@ static inline void end_is_reached(vfs *v) {
     ls_reader_close(b->reader);
     b->reader = NULL;
     if (ls_hold_advance(b->hold, b->until_lsn, HOLD_LASTS_US) != LS_OK)
-        beside_broken("a hold that stands cannot be advanced");
+        beside_broken("a valid hold cannot be advanced");
     b->holds[0].lsn = b->until_lsn;
     reader_begins(v);
 }
@@ -433,17 +433,17 @@ static inline void reader_goes_on(vfs *v) {
             end_is_reached(v);
         } else {
             if (rc != LS_RECYCLED)
-                beside_broken("what a reader beside the writer meets reads as damage");
+                beside_broken("a reader beside the writer reports damage");
             else if (reading_is_kept())
-                beside_broken("a reader is overtaken although its hold stands");
+                beside_broken("a reader is overtaken although its hold is valid");
             beside.overtaken++;
             reader_ends();
         }
     }
 }
 
-/* A hold, and at once or later the reading; or only the reading. */
-static inline void somebody_begins(vfs *v) {
+/* Takes a hold and reads at once or later; or only reads. */
+static inline void visitor_begins(vfs *v) {
     struct hint h;
     uint64_t choice = beside_chance(8);
 
@@ -455,7 +455,7 @@ static inline void somebody_begins(vfs *v) {
         reader_begins(v);
 }
 
-/* While the holds are being listed nothing is done that would leave open what the writer sees. */
+/* While the writer lists the holds, the visitor does nothing that would make the result of the listing uncertain. */
 static inline void beside_step(void) {
     vfs *v = vfs_sim_table(beside.run->sim);
     ls_error kept = *ls_last_error();
@@ -471,7 +471,7 @@ static inline void beside_step(void) {
     else if (beside.reader == NULL && beside.hold != NULL)
         reader_begins(v);
     else if (beside.reader == NULL && beside_chance(4) == 0)
-        somebody_begins(v);
+        visitor_begins(v);
     if (!beside.looking && beside.holds[1].there && beside_chance(24) == 0)
         other_hold_goes(v);
     else if (!beside.looking && !beside.holds[1].there && beside_chance(12) == 0)
@@ -482,7 +482,7 @@ static inline void beside_step(void) {
     memcpy((void *)(uintptr_t)ls_last_error(), &kept, sizeof kept);
 }
 
-static inline void now_and_then(void) {
+static inline void maybe_step(void) {
     if (!beside.inside && beside_chance(6) == 0)
         beside_step();
 }
@@ -493,7 +493,7 @@ static inline int beside_open(vfs *v, int dir, const char *name, unsigned flags)
     uint64_t first_lsn;
     int file;
 
-    now_and_then();
+    maybe_step();
     file = beside.below.open(v, dir, name, flags);
     if (file >= 0 && (flags & VFS_WRITE) != 0 && format_parse_segment_name(name, &first_lsn)) {
         if (beside.file_count == FILES_MAX)
@@ -518,7 +518,7 @@ static inline int64_t beside_pwrite(vfs *v, int file, const void *from, size_t b
 
     if (beside.judging)
         recycling_is_judged(vfs_sim_table(beside.run->sim));
-    now_and_then();
+    maybe_step();
     done = beside.below.pwrite(v, file, from, bytes, at);
     for (size_t i = 0; done == (int64_t)bytes && i < beside.file_count; i++) {
         if (beside.files[i].file == file && !beside.files[i].direct)
@@ -528,7 +528,7 @@ static inline int64_t beside_pwrite(vfs *v, int file, const void *from, size_t b
 }
 
 static inline int beside_sync_data(vfs *v, int file) {
-    now_and_then();
+    maybe_step();
     return beside.below.sync_data(v, file);
 }
 
@@ -536,7 +536,7 @@ static inline int beside_rename(vfs *v, int dir, const char *from, const char *t
     uint64_t was, is;
     int rc;
 
-    now_and_then();
+    maybe_step();
     rc = beside.below.rename(v, dir, from, to);
     for (size_t i = 0; rc == 0 && i < beside.file_count; i++) {
         if (format_parse_segment_name(from, &was) && format_parse_segment_name(to, &is) &&
@@ -547,7 +547,7 @@ static inline int beside_rename(vfs *v, int dir, const char *from, const char *t
 }
 
 static inline int beside_unlink(vfs *v, int dir, const char *name) {
-    now_and_then();
+    maybe_step();
     return beside.below.unlink(v, dir, name);
 }
 
@@ -563,7 +563,7 @@ static inline int beside_list(vfs *v, int dir, vfs_list_fn *each, void *context)
     int rc;
 
     if (dir == beside.holds_dir && beside.here && !beside.inside) {
-        now_and_then();
+        maybe_step();
         holds_are_listed(vfs_sim_table(beside.run->sim));
         beside.looking = true;
     }
@@ -572,8 +572,8 @@ static inline int beside_list(vfs *v, int dir, vfs_list_fn *each, void *context)
     return rc;
 }
 
-/* Comes to the store that is opened over r->watched next. */
-static inline void beside_comes(struct run *r) {
+/* Joins the store that is opened over r->watched next. */
+static inline void beside_joins(struct run *r) {
     memset(&beside, 0, sizeof beside);
     beside.run = r;
     beside.here = true;
@@ -593,8 +593,8 @@ static inline void beside_comes(struct run *r) {
     r->watched.list = beside_list;
 }
 
-/* What was promised to it and broken, or NULL. */
-static inline const char *beside_goes(struct run *r) {
+/* Returns the promise to the visitor that was broken, or NULL. */
+static inline const char *beside_leaves(struct run *r) {
     vfs *v = vfs_sim_table(r->sim);
 
     if (!beside.here)

@@ -1,10 +1,10 @@
 /*
- * Which disks a power cut after a given call may leave, of those that the crash explorer looks at.
+ * The disks that the crash explorer examines for a power cut after a given call.
  *
- * What was not synced is a row of units (vfs_sim.h): sectors and changes of size. If they are few, every combination of
- * fates is a disk; else the disks are the families of a mistake: a prefix, one lost, only one, one garbled, the last one
- * torn, and chance. Names that were not synced survive as every combination of prefixes, or in the weak mode as any
- * subset that is closed under dependency.
+ * Unsynced data is a sequence of units (vfs_sim.h): sectors and changes of size. If there are few, every combination of
+ * fates gives a disk; else there are families of disks: a prefix of units survives, one unit is lost, only one survives,
+ * one is garbled, the last one is torn, or fates are random. Unsynced names survive as every combination of prefixes, or
+ * in the weak mode as any subset that is closed under dependency.
  */
 #ifndef LOGSTORE_EXPLORER_CUTS_H
 #define LOGSTORE_EXPLORER_CUTS_H
@@ -13,14 +13,14 @@
 
 typedef struct {
     void *context;
-    bool (*each)(void *context, const vfs_sim_loss *loss); /* false: stop */
+    bool (*each)(void *context, const vfs_sim_loss *loss); /* returns false to stop */
     uint64_t per_family;                                   /* disks of one family at one cut, at most */
-    uint64_t turn;                                         /* which ones, if not all: differs from cut to cut */
+    uint64_t turn; /* seed that chooses them, if not all are examined; differs from cut to cut */
 } cuts;
 
 enum { UNITS_FEW = 3, UNITS_SEVERAL = 6, NAMES_FEW = 3, COMBINATIONS_MAX = 256, COMBINATIONS_OF_ONE = 24 };
 
-/* With each combination of names, or a few of them. */
+/* Calls it for each combination of names, or for a few of them. */
 static inline bool with_names(const cuts *c, const vfs_sim_choices *choices, vfs_sim_loss loss) {
     if (choices->dir_prefixes <= 4) {
         loss.dir_mode = VFS_SIM_DIRS_PREFIX;
@@ -90,7 +90,7 @@ static inline bool any_names(const cuts *c, const vfs_sim_choices *choices) {
     vfs_sim_loss loss = {.dir_mode = VFS_SIM_DIRS_MASK, .dir_mask = mask, .dir_mask_count = (size_t)choices->dir_ops};
 
     if (choices->dir_ops < 2 || choices->dir_ops > NAMES_FEW)
-        return true; /* of one operation the prefixes are all; of many, chance takes some */
+        return true; /* a single operation has only prefixes; of many subsets some are chosen at random */
     for (unsigned bits = 0; bits < 1u << choices->dir_ops; bits++) {
         for (size_t i = 0; i < choices->dir_ops; i++)
             mask[i] = bits >> i & 1;
@@ -104,7 +104,7 @@ static inline bool any_names(const cuts *c, const vfs_sim_choices *choices) {
     return true;
 }
 
-/* Every disk that is looked at of those which this cut may leave. */
+/* Calls it for every loss that is examined for this cut. */
 static inline bool for_each_loss(const cuts *c, const vfs_sim_choices *choices) {
     static const int families[] = {VFS_SIM_PREFIX, VFS_SIM_ONE_LOST, VFS_SIM_ONLY_ONE, VFS_SIM_ONE_GARBAGE,
                                    VFS_SIM_LAST_GARBAGE};

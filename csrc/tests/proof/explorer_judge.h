@@ -1,12 +1,12 @@
 /*
- * The oracle of the crash explorer: opens one disk and says which promise, if any, was broken.
+ * The oracle of the crash explorer: it opens one disk and returns the promise that was broken, if any.
  *
- * It knows only what the workload was told (store_model.h) and reads the store through its public functions; nothing of
- * recovery's code is used. After recovery a store must be the state after some prefix of the operations, at least what
- * was acknowledged and at most what was started. That comparison is made by hashes, since there are so many disks; the
- * hashes come from ids, which are never used twice, so that a difference cannot hide.
+ * It knows only the answers that the workload got (store_model.h) and reads the store through its public functions; it
+ * uses none of recovery's code. A recovered store must have the state after some prefix of the operations: at least the
+ * acknowledged ones, at most the started ones. States are compared by hashes, because there are so many disks; the hashes
+ * are of ids, which are never reused.
  *
- * Each check has a name, and can be switched off: a check that is never the only one to see a fault proves nothing.
+ * Each check has a name and can be switched off, to show that each one alone finds some fault.
  */
 #ifndef LOGSTORE_EXPLORER_JUDGE_H
 #define LOGSTORE_EXPLORER_JUDGE_H
@@ -16,39 +16,39 @@
 
 enum check {
     NOTHING_BROKEN,
-    OPENS,        /* a crash never reads as corruption, nor as anything else that keeps a store closed */
-    ACKNOWLEDGED, /* no acknowledged enqueue is lost, no acknowledged dequeue is back */
-    WHOLE,        /* what was not acknowledged is wholly there or wholly not, and nothing else is */
-    ORDER,        /* the places of a queue stand in their order */
-    IN_DOUBT,     /* what is prepared is in doubt and holds its locks; nothing else is, or does */
+    OPENS,        /* a store opens after every crash: never corruption or another refusal */
+    ACKNOWLEDGED, /* no acknowledged enqueue is lost, no acknowledged dequeue is undone */
+    WHOLE,        /* an operation without acknowledgement survives as a whole or not at all; nothing else is there */
+    ORDER,        /* the places of a queue are in order */
+    IN_DOUBT,     /* exactly the prepared transactions are in doubt and hold locks */
     CONTENT,      /* header and content, byte for byte */
-    ALONE,        /* nothing else is alive */
+    ALONE,        /* no other message is live */
     PREPARED,     /* a prepared transaction has exactly its operations */
     IDS,          /* no id is given out twice */
-    EPOCH,        /* every open is an epoch of its own, above all before it */
-    AGAIN,        /* recovering again changes nothing */
-    GOES_ON,      /* the store takes new work, which survives the next crash */
-    HANDLES,      /* a closed store holds nothing open */
-    CHECKPOINT,   /* a crash leaves a checkpoint that can be used or none, and with it all is as without it */
-    BESIDE,       /* a reader beside the writer sees what was written, and with a hold all of it */
-    SURVIVES,     /* the process neither dies nor hangs */
-    DAMAGE,       /* a failed call never reads as damage */
+    EPOCH,        /* every open has an epoch above all earlier ones */
+    AGAIN,        /* a second recovery changes nothing */
+    GOES_ON,      /* the store accepts new work, which survives the next crash */
+    HANDLES,      /* a closed store has no open handle */
+    CHECKPOINT,   /* a crash leaves a usable checkpoint or none, and the state with it is the same as without it */
+    BESIDE,       /* a reader beside the writer gets what was written, and all of it if it has a hold */
+    SURVIVES,     /* the process does not die or hang */
+    DAMAGE,       /* a failed call is never reported as damage */
     POISONED,     /* a poisoned store takes no more work */
-    MEMORY,       /* short memory poisons nothing */
-    SITES,        /* each place that makes a call or an allocation met a failure */
+    MEMORY,       /* lack of memory does not poison the store */
+    SITES,        /* each site of a call or an allocation met a failure */
     CHECKS,
 };
 
 static const char *const check_names[CHECKS] = {
-    "",           "opens",    "acknowledged", "whole",  "order",    "in_doubt", "content",
-    "alone",      "prepared", "ids",          "epoch",  "again",    "goes_on",  "handles",
-    "checkpoint", "beside",   "survives",     "damage", "poisoned", "memory",   "sites",
+    "",           "opens",    "acknowledged", "whole",  "order",    "in_doubt",       "content",
+    "alone",      "prepared", "ids",          "epoch",  "again",    "takes_new_work", "handles",
+    "checkpoint", "beside",   "survives",     "damage", "poisoned", "memory",         "sites",
 };
 
-/* Names with commas between them; false: there is no such check. */
+/* Switches off the checks in a comma-separated list; false: there is no such check. */
 static unsigned switched_off; /* 1 << check */
 
-/* Names with commas between them; false: one of them is no check's. */
+/* Switches off the checks in a comma-separated list; false: one name is unknown. */
 static inline bool switch_off(char *list) {
     for (char *name = strtok(list, ","); name != NULL; name = strtok(NULL, ",")) {
         int c = 1;
@@ -64,10 +64,10 @@ static inline bool switch_off(char *list) {
 
 static inline bool is_off(enum check c) { return (switched_off & 1u << c) != 0; }
 
-/* What a state looks like from outside. */
+/* A state as its hashes, as far as callers can observe it. */
 struct look {
     uint64_t order;
-    uint64_t places; /* whatever their order */
+    uint64_t places; /* independent of their order */
     uint64_t locks;  /* and what is in doubt */
     uint32_t alive_min;
     uint32_t alive_max;
@@ -79,10 +79,10 @@ struct judge {
     bool known; /* whether looks are those of `catalog` */
     unsigned catalog;
     struct look looks[OPS_MAX + 1];
-    uint64_t id_max[OPS_MAX + 1]; /* that the first operations gave out, earlier lives included */
+    uint64_t id_max[OPS_MAX + 1]; /* given out by the first operations, including earlier runs */
     uint32_t content_seen[OPS_MAX];
     uint32_t serial;
-    uint64_t checkpoints_used; /* by the opens that were judged */
+    uint64_t checkpoints_used; /* used by the opens that were judged */
     char why[512];
 };
 
@@ -92,7 +92,7 @@ static inline uint64_t stir(uint64_t x) {
     return x ^ x >> 32;
 }
 
-/* ---- how states look ---- */
+/* ---- hashes of states ---- */
 
 static inline void look_place(struct look *l, int queue, uint64_t id, bool locked) {
     uint64_t h = stir(id * 16 + (uint64_t)queue);
@@ -124,7 +124,7 @@ static inline uint32_t distinct(uint64_t *ids, size_t count) {
     return n;
 }
 
-/* A message that only work on deleted queues names may be gone already. */
+/* A message that is referred to only by work on deleted queues may have ended already. */
 static inline void look_alive(struct look *l, const struct model_state *s, unsigned catalog) {
     static uint64_t ids[QUEUES * PLACES_MAX + TXS * WORK_MAX];
     size_t n = 0;
@@ -157,7 +157,7 @@ static inline struct look look_of_state(const struct model_state *s, unsigned ca
     return l;
 }
 
-/* The looks of all the states that a crash may leave, under one catalog. */
+/* Computes the hashes of all states that a crash may leave, with one catalog. */
 static inline void judge_prepare(struct judge *j, unsigned catalog) {
     static struct model_state s, after;
 
@@ -182,7 +182,7 @@ static inline void judge_prepare(struct judge *j, unsigned catalog) {
     j->catalog = catalog;
 }
 
-/* ---- how a store looks ---- */
+/* ---- hashes of a store ---- */
 
 static inline enum check broken(struct judge *j, enum check c, const char *what) {
     if (is_off(c))
@@ -252,7 +252,7 @@ static inline size_t find_state(const struct judge *j, const struct look *l, siz
     return SIZE_MAX;
 }
 
-/* Which state it is, or which promise its not being one breaks. */
+/* Finds the state, or the promise that is broken if it is none. */
 static inline enum check recognise_look(struct judge *j, const struct look *l, struct bounds b, size_t *found) {
     size_t top = b.begun < j->run->op_count ? b.begun : j->run->op_count;
     enum check c = NOTHING_BROKEN;
@@ -262,20 +262,20 @@ static inline enum check recognise_look(struct judge *j, const struct look *l, s
         return NOTHING_BROKEN;
     *found = find_state(j, l, 0, b.durable, SAME);
     if (*found != SIZE_MAX) {
-        c = broken(j, ACKNOWLEDGED, "the state is an older one than was acknowledged");
+        c = broken(j, ACKNOWLEDGED, "the state lacks acknowledged operations");
     } else if ((*found = find_state(j, l, b.durable, top, SAME_PLACES | SAME_LOCKS)) != SIZE_MAX) {
-        c = broken(j, ORDER, "the places are right, their order is not");
+        c = broken(j, ORDER, "the places are right, but not their order");
     } else if ((*found = find_state(j, l, b.durable, top, SAME_PLACES)) != SIZE_MAX) {
-        c = broken(j, IN_DOUBT, "the places are right, the locks or what is in doubt are not");
+        c = broken(j, IN_DOUBT, "the places are right, but not the locks or the transactions in doubt");
     } else {
-        c = broken(j, WHOLE, "the state is that after no prefix of the operations");
+        c = broken(j, WHOLE, "no prefix of the operations gives this state");
     }
     return c;
 }
 
 /* ---- the verdict ---- */
 
-/* What the first open must show. *found is the state, SIZE_MAX where a check that is off left it unknown. */
+/* Judges the first open. *found is the state, or SIZE_MAX if it is unknown because a check is off. */
 static inline enum check judge_first(struct judge *j, ls_store *store, struct bounds b, size_t *found) {
     static struct model_state s;
     struct look l;
@@ -285,13 +285,13 @@ static inline enum check judge_first(struct judge *j, ls_store *store, struct bo
     judge_prepare(j, b.catalog);
     if (!look_at_store(j, store, b.catalog, &l, &content)) {
         *found = SIZE_MAX;
-        return broken(j, WHOLE, "a queue that there is, or what is in doubt, cannot be listed");
+        return broken(j, WHOLE, "an existing queue, or the transactions in doubt, cannot be listed");
     }
     c = recognise_look(j, &l, b, found);
     if (c != NOTHING_BROKEN || *found == SIZE_MAX)
         return c;
     if (l.alive_min < j->looks[*found].alive_min || l.alive_max > j->looks[*found].alive_max)
-        c = broken(j, ALONE, "more or fewer messages are alive than have a name");
+        c = broken(j, ALONE, "the number of live messages is wrong");
     if (c == NOTHING_BROKEN && l.in_doubt > 0) {
         model_after(j->run, *found, b.catalog, &s);
         for (int t = 0; t < s.tx_count; t++) {
@@ -301,10 +301,11 @@ static inline enum check judge_first(struct judge *j, ls_store *store, struct bo
             }
         }
     }
-    return c == NOTHING_BROKEN && !content ? broken(j, CONTENT, "a header or a content is not what was given") : c;
+    return c == NOTHING_BROKEN && !content ? broken(j, CONTENT, "a header or a content is wrong") : c;
 }
 
-/* Every prepared transaction has the xid that it was given and gets an outcome, and the places must then be what its operations make of them. */
+/* Gives every prepared transaction an outcome. It must have its xid, and the places must then be those that its operations
+   give. */
 static inline bool settles(const struct run *r, ls_store *store, struct model_state *s, unsigned catalog,
                            uint64_t seed) {
     for (; s->tx_count > 0; seed /= 2) {
@@ -332,11 +333,11 @@ static inline enum check work_on(struct judge *j, ls_store *store, struct bounds
 
     model_after(j->run, found, b.catalog, s);
     if (s->tx_count > 0 && !settles(j->run, store, s, b.catalog, seed))
-        c = broken(j, PREPARED, "a prepared transaction did not have exactly its operations, or not its xid");
+        c = broken(j, PREPARED, "a prepared transaction had other operations or another xid");
     if (c == NOTHING_BROKEN) {
         uint64_t id = 0;
 
-        if (!goes_on(store, b.catalog, s, &id))
+        if (!takes_new_work(store, b.catalog, s, &id))
             c = broken(j, GOES_ON, "no new work after recovery");
         else if (id <= j->id_max[top])
             c = broken(j, IDS, "an id was given out twice");
@@ -351,7 +352,7 @@ static inline uint64_t epoch_of(const ls_store *store) {
     return report.epoch;
 }
 
-/* Power goes once more: after new work (then that work must be there), or at once. */
+/* Cuts the power again: after new work, which must survive, or at once. */
 static inline enum check judge_second(struct judge *j, vfs_sim *disk, ls_store *store, struct bounds b, size_t found,
                                       uint64_t seed) {
     static struct model_state s;
@@ -383,7 +384,8 @@ static inline enum check judge_second(struct judge *j, vfs_sim *disk, ls_store *
     return c;
 }
 
-/* A last segment with only copies that nothing relies on is no part of the log, and what a checkpoint names in it neither. */
+/* A last segment with only relocated copies that nothing relies on is not part of the log; nor is a batch in it that a
+   checkpoint names. */
 static inline bool names_what_was_left_out(ls_store *store, const ls_recovery *report) {
     if (report->checkpoint_state == LS_CHECKPOINT_BEYOND)
         return store->scan.seen_lsn >= report->checkpoint_lsn;
@@ -391,7 +393,7 @@ static inline bool names_what_was_left_out(ls_store *store, const ls_recovery *r
            log_segment(&store->log, report->checkpoint_lsn - 1) == NULL;
 }
 
-/* What a crash may have left of checkpoints, and that one changes nothing: `twin` is the same disk. */
+/* A crash leaves a usable checkpoint or none, and it changes no answer: `twin` is the same disk, opened without it. */
 static inline enum check judge_checkpoint(struct judge *j, ls_store *store, vfs_sim *twin, struct bounds b) {
     ls_options without = j->run->options;
     ls_store *other = NULL;
@@ -412,17 +414,17 @@ static inline enum check judge_checkpoint(struct judge *j, ls_store *store, vfs_
         return broken(j, CHECKPOINT, "without the checkpoint it does not open");
     if (!look_at_store(j, store, b.catalog, &with, NULL) || !look_at_store(j, other, b.catalog, &bare, NULL) ||
         compare(&with, &bare) != SAME || with.alive_min != bare.alive_min)
-        c = broken(j, CHECKPOINT, "without the checkpoint the state is another one");
+        c = broken(j, CHECKPOINT, "the state differs without the checkpoint");
     ls_stats_get(store, &stats);
     ls_stats_get(other, &stats_without);
     if (c == NOTHING_BROKEN && (stats.live_bytes != stats_without.live_bytes || stats.places != stats_without.places ||
                                 stats.transactions != stats_without.transactions))
-        c = broken(j, CHECKPOINT, "without the checkpoint other bytes count as live");
+        c = broken(j, CHECKPOINT, "the live bytes differ without the checkpoint");
     ls_free(other);
     return c;
 }
 
-/* Opens the disk and judges it. deep: with a second crash. *found is the state it was recognised as, or SIZE_MAX. */
+/* Opens the disk and judges it. deep: with a second crash. *found is its state, or SIZE_MAX if unknown. */
 static inline enum check judge_disk(struct judge *j, vfs_sim *disk, struct bounds b, bool deep, uint64_t seed,
                                     size_t *found) {
     vfs_sim *twin = j->run->checkpoints && seed % 4 == 0 ? vfs_sim_clone(disk) : NULL;

@@ -1,6 +1,6 @@
 /*
- * What the explorer's processes share: counts, the disks that were seen, and what each process is at, so that one that
- * dies or hangs can be named.
+ * Memory that the explorer's processes share: counts, the disks already seen, and the present disk of each process, so
+ * that a process that dies or hangs can be reported.
  */
 #ifndef LOGSTORE_EXPLORER_SHARED_H
 #define LOGSTORE_EXPLORER_SHARED_H
@@ -12,21 +12,21 @@
 
 enum { JOBS_MAX = 64, FOUND_BITS = 12 };
 
-/* What a process is at. */
+/* The disk on which a process is working. */
 struct at {
     _Atomic uint64_t workload;
     _Atomic uint64_t cut;
     _Atomic uint64_t recovery_cut; /* 1 + the event of the recovery, or 0 */
-    _Atomic uint64_t disk;         /* how many disks of the workload came before */
+    _Atomic uint64_t disk;         /* disks of the workload before this one */
     _Atomic uint64_t progress;
 };
 
 struct shared {
-    _Atomic uint64_t states;          /* cuts and what they lost, looked at */
-    _Atomic uint64_t unique;          /* disks opened and judged that no other cut of the workload had left */
+    _Atomic uint64_t states;          /* pairs of cut and loss that were examined */
+    _Atomic uint64_t unique;          /* disks opened and judged; each different disk of a workload counts once */
     _Atomic uint64_t second;          /* of them, with a second crash after the recovery */
-    _Atomic uint64_t pointed;         /* of them, opened by a checkpoint */
-    _Atomic uint64_t recoveries;      /* whose own calls were all cut in turn */
+    _Atomic uint64_t pointed;         /* of them, opened from a checkpoint */
+    _Atomic uint64_t recoveries;      /* recoveries that were cut after every call */
     _Atomic uint64_t recovery_states; /* of `states`, after a cut in a recovery */
     _Atomic uint64_t workloads;
     _Atomic uint64_t events;
@@ -53,8 +53,8 @@ static inline struct shared *shared_new(uint64_t disks) {
 }
 
 /*
- * The slot of a disk, by its hash: *found is what it was recognised as, plus one, or 0 if it is new. NULL: the table is
- * full. An entry is the hash's upper bits and, below them, what was found.
+ * The slot of a disk, by its hash. *found: its state plus one, or 0 if the disk is new. NULL: the table is full. An entry
+ * has the hash's upper bits and, below them, *found.
  */
 static inline _Atomic uint64_t *seen_slot(struct shared *s, uint64_t hash, uint64_t *found) {
     const uint64_t low = ((uint64_t)1 << FOUND_BITS) - 1;

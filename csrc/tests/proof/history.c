@@ -1,10 +1,10 @@
 /*
- * Many threads on every operation of the C API, their calls written down and judged afterwards: see history_record.h for
- * what is written, history_check.h and history_view.h for what must hold.
+ * Many threads call every operation of the C API; their calls are recorded and judged afterwards. history_record.h has the
+ * record; history_check.h and history_view.h have the checks.
  *
- * In rounds. Each has a fresh store, over the simulated disk or real files, options by chance, and an ending: an orderly
- * close, a close in the middle of the work, a disk that begins to fail, power cuts while the work goes on, or SIGKILL to
- * the whole process. The seed fixes every choice but the threads' interleaving, so a failure comes again with luck.
+ * It runs in rounds. Each round has a new store, over the simulated disk or real files, random options, and an ending: an
+ * orderly close, a close during the work, a disk that begins to fail, power cuts during the work, or SIGKILL to the whole
+ * process. The seed determines every choice except the threads' interleaving, so a failure may not repeat at once.
  */
 #include <errno.h>
 #include <ftw.h>
@@ -32,8 +32,8 @@ static const struct ending endings[ROUND_KINDS] = {
 
 static uint64_t rounds, operations, views, poisonings, forgeries_noticed;
 static uint64_t chance_state;
-static uint32_t buffers_wanted;      /* 0: by chance */
-static uint64_t segment_size_wanted; /* 0: by chance */
+static uint32_t buffers_wanted;      /* 0: random */
+static uint64_t segment_size_wanted; /* 0: random */
 
 static uint32_t choose(uint32_t n) { return chance_below(&chance_state, n); }
 
@@ -42,7 +42,7 @@ static ls_options any_options(void) {
 
     ls_options_default(&o);
     o.segment_size = choose(4) == 0 ? 512 << 10 : 65536;
-    o.max_write_buffers = choose(3) == 0 ? 2 : 2 + choose(6); /* with two, everybody waits for one in mid-operation */
+    o.max_write_buffers = choose(3) == 0 ? 2 : 2 + choose(6); /* with two buffers, operations often wait for one */
     o.background = choose(4) != 0;
     o.segment_size = segment_size_wanted != 0 ? segment_size_wanted : o.segment_size;
     o.max_write_buffers = buffers_wanted != 0 ? buffers_wanted : o.max_write_buffers;
@@ -76,7 +76,7 @@ static void pause_us(long us) {
     }
 }
 
-/* Until the threads have done so much; false if they are done before. */
+/* Waits until the threads have made this many calls; false if they finish earlier. */
 static bool wait_for_clock(uint64_t wanted) {
     while (h->clock < wanted) {
         uint64_t before = h->clock;
@@ -130,7 +130,7 @@ static void fail_the_disk(vfs_sim *sim) {
                          .survive = choose(2) * choose(1000)};
 
     if (plan.kind == 0 && plan.forever == 0)
-        plan.forever = 1; /* something is sure to be hit */
+        plan.forever = 1; /* the plan is certain to take effect */
     vfs_sim_fail(sim, &plan);
 }
 
@@ -140,7 +140,7 @@ static vfs_sim_loss any_loss(void) {
     return (vfs_sim_loss){.mode = modes[choose(4)], .dir_mode = VFS_SIM_DIRS_RANDOM, .seed = choose(1u << 30)};
 }
 
-/* The threads work on: what they do later belongs to another future. */
+/* The threads continue: their later calls are not part of this disk's history. */
 static uint32_t cut_power(const vfs_sim *sim, uint64_t span, struct view *cuts, vfs_sim **disks) {
     uint32_t n = 0, wanted = 1 + choose(CUTS_MAX);
 
@@ -196,12 +196,13 @@ static void simulated_round(enum round_kind kind, uint64_t seed, uint32_t calls_
 
         look_at_disk(vfs_sim_crash(sim, &loss), &options, &last);
     }
-    look_at_disk(sim, &options, &last); /* without one, it merely was closed, or killed, and opened again */
+    look_at_disk(sim, &options,
+                 &last); /* without a power cut, the store was only closed, or killed, and opened again */
 }
 
 /* ---- forgeries ---- */
 
-/* A small round as any other, with the forgery between its end and the judgement. False: there was nothing to forge. */
+/* Runs a small round, and forges its history before it is judged. False: the round has nothing to forge. */
 static bool forged_round(const struct forgery *f, uint64_t seed) {
     vfs_sim *sim = vfs_sim_new();
     const uint32_t states[QUEUES_MAX_HERE] = {0, 1, 1, 1, 1};
@@ -236,7 +237,7 @@ static bool forged_round(const struct forgery *f, uint64_t seed) {
     return forged;
 }
 
-/* Every check that is not switched off notices a history that is wrong in its way. */
+/* Every check that is switched on must detect a history that violates it. */
 static void check_the_checks(uint64_t seed) {
     for (int i = 0; i < FORGERIES; i++) {
         bool forged = false;
@@ -275,7 +276,7 @@ static char real_path[120]; /* of this round's store */
 
 static void remove_real_path(void) { remove_directory(real_path); }
 
-static void live_until_killed(const char *path, const ls_options *options, uint64_t seed, uint32_t calls_each) {
+static void work_until_killed(const char *path, const ls_options *options, uint64_t seed, uint32_t calls_each) {
     const uint32_t states[QUEUES_MAX_HERE] = {0, 1, 1, 1, 1};
     ls_store *store = open_with(NULL, path, options, states);
 
@@ -295,7 +296,7 @@ static void killed_round(const char *path, const ls_options *options, uint64_t s
     if (child < 0)
         abort();
     if (child == 0)
-        live_until_killed(path, options, seed, calls_each);
+        work_until_killed(path, options, seed, calls_each);
     (void)wait_for_clock(until);
     (void)kill(child, SIGKILL);
     if (waitpid(child, &status, 0) != child || !WIFSIGNALED(status))
@@ -370,7 +371,7 @@ static void one_round(uint64_t seed, bool full) {
 }
 
 static void too_long(int number) {
-    static const char words[] = "a round has taken more than five minutes: somebody waits for what does not come\n";
+    static const char words[] = "a round has taken more than five minutes: some thread waits for ever\n";
 
     (void)number;
     (void)!write(STDERR_FILENO, words, sizeof words - 1);

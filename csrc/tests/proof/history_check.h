@@ -1,32 +1,33 @@
 /*
- * What must hold of the calls themselves, whatever came afterwards.
+ * The checks on the calls alone, without the store that was opened again.
  *
- * A call takes effect at one moment between its two stamps, so what is sure is sure only between the stamps of two
- * calls: a place is surely there from the end of the call that made it visible to the beginning of the first that may
- * take it off. The checks by name:
- *   refused      no call is refused for a reason that it cannot have
- *   ids          no two messages have one id
- *   once         nothing is taken off twice, or before it was visible
- *   lost         what is surely there is found there by whoever looks, takes or reads
- *   invisible    what is surely not there yet, or any more, is not listed, and nothing is offered that is not durable
- *   order        a queue lists what was acknowledged before another call began in front of that call's
- *   positions    a place keeps its position
- *   locks        no two hold one place; a held place is not offered or taken, and only a held one is called locked
- *   content      what is read is what was written
- *   poison       once a poisoned store has said so, it changes no more
+ * A call takes effect at one moment between its two stamps. So a place certainly exists from the end of the call that
+ * made it visible to the beginning of the first call that may dequeue it. The checks by name:
+ *   refused      no call is refused for an impossible reason
+ *   ids          no two messages have the same id
+ *   once         no place is dequeued twice, or before it was visible
+ *   lost         every list, dequeue and read finds a place that certainly exists
+ *   invisible    no list has a place that certainly does not exist; no offer has a place that is not durable
+ *   order        if a call was acknowledged before another began, the queue lists its places first
+ *   positions    a place never changes its position
+ *   locks        one transaction at a time holds a place; a held place is not offered or dequeued; only a held place is
+ *                reported as locked
+ *   content      a read gives the bytes that were written
+ *   poison       after a store has reported that it is poisoned, it accepts no change
  */
 #ifndef LOGSTORE_HISTORY_CHECK_H
 #define LOGSTORE_HISTORY_CHECK_H
 
 #include "tests/proof/history_record.h"
 
-/* Of one place, from all calls. */
+/* What all calls together say about one place. */
 struct fact {
     struct call *visible; /* that made it visible, or may have; NULL: none */
-    uint64_t order;       /* among what that call made visible */
+    uint64_t order;       /* its index among the places of that call */
     uint64_t from, sure_from;
-    uint64_t gone_from, sure_gone; /* the first that may have taken it off began; the one that did ended */
-    uint32_t removals;             /* that were acknowledged */
+    uint64_t gone_from,
+        sure_gone;     /* when the first call that may have dequeued it began, and the call that did it ended */
+    uint32_t removals; /* that were acknowledged */
     uint64_t position;
     uint32_t tx;
 };
@@ -46,7 +47,7 @@ struct facts {
 
 static struct facts facts;
 
-/* Every call that was begun, thread by thread, in each thread's order. */
+/* Iterates over every call that was begun: by thread, then in the thread's order. */
 static inline struct call *call_from(struct thread_record *t, const struct call *after) {
     for (; t < h->threads + THREADS; t++) {
         uint32_t i = after != NULL ? (uint32_t)(after - t->calls) + 1 : 0;
@@ -72,7 +73,7 @@ static inline bool puts_on(const struct call *c) {
     return c->kind == PUBLISH || c->kind == PUBLISH_MANY || c->kind == ENQUEUE;
 }
 
-/* Whether the call did, or may have done, its part on this item. */
+/* The call changed, or may have changed, this item. */
 static inline bool item_applied(const struct call *c, uint32_t item) { return c->ended != 0 && item < c->done; }
 
 static inline bool item_unclear(const struct call *c, uint32_t item) {
@@ -81,7 +82,7 @@ static inline bool item_unclear(const struct call *c, uint32_t item) {
 
 static inline struct tx_record *tx_of(const struct call *c) { return c->tx == 0 ? NULL : &h->txs[c->tx - 1]; }
 
-/* The call by which what `c` did on an item counts: itself, or its transaction's commit; NULL if it does not count. */
+/* The call that makes `c` take effect on an item: itself, or its transaction's commit; NULL if it has no effect. */
 static inline struct call *counts_by(struct call *c, uint32_t item) {
     const struct tx_record *t = tx_of(c);
 
@@ -259,19 +260,19 @@ static inline void check_taking(const struct call *c, uint32_t item) {
     bool held = false, its_own = false; /* a transaction that has taken it already finds it gone */
 
     if (item_applied(c, item) && (c->tx == 0 || c->tx != f->tx) && (f->visible == NULL || f->from > ended_of(c)))
-        violated("once", "place %u was taken off before it was visible", place);
+        violated("once", "place %u was dequeued before it was visible", place);
     for (uint32_t i = 0; i < n; i++) {
         its_own = its_own || (c->tx != 0 && c->tx == holds[i].tx);
         held = held || (holds[i].may_from < ended_of(c) && holds[i].may_to > c->begun);
         if (item_applied(c, item) && c->tx != holds[i].tx && holds[i].from < c->begun && holds[i].to > ended_of(c))
-            violated("locks", "place %u was taken by a thread while transaction %u held it", place, holds[i].tx);
+            violated("locks", "place %u was dequeued by a thread while transaction %u held it", place, holds[i].tx);
     }
     if (c->kind != DEQUEUE || c->ended == 0)
         return;
     if (c->rc == LS_MESSAGE_LOCKED && !held)
-        violated("locks", "place %u is said to be locked, and nobody holds it", place);
+        violated("locks", "place %u is reported as locked, but no transaction holds it", place);
     if ((c->rc == LS_UNKNOWN_MESSAGE || c->rc == LS_NOT_ENQUEUED) && surely_there(place, c) && !its_own)
-        violated("lost", "place %u is there, and a dequeue was told that it is not", place);
+        violated("lost", "place %u exists, but a dequeue did not find it", place);
 }
 
 static inline void check_holds(void) {
@@ -279,14 +280,14 @@ static inline void check_holds(void) {
         const struct hold *a = &facts.holds[i - 1], *b = &facts.holds[i];
 
         if (a->place == b->place && a->tx != b->tx && b->from < a->to && b->from < b->to && a->from < a->to)
-            violated("locks", "transactions %u and %u held place %u at once", a->tx, b->tx, a->place);
+            violated("locks", "transactions %u and %u held place %u at the same time", a->tx, b->tx, a->place);
     }
 }
 
 static inline void check_removals(void) {
     for (uint32_t i = 0; i < h->place_count; i++) {
         if (facts.of[i].removals > 1)
-            violated("once", "place %u was taken off %u times", i, facts.of[i].removals);
+            violated("once", "place %u was dequeued %u times", i, facts.of[i].removals);
     }
 }
 

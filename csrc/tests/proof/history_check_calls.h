@@ -4,14 +4,14 @@
 
 #include "tests/proof/history_check.h"
 
-/* Whether `a` became visible before `b` for sure. */
+/* `a` certainly became visible before `b`. */
 static inline bool surely_before(const struct fact *a, const struct fact *b) {
     if (a->visible == b->visible)
         return a->order < b->order;
     return a->sure_from < b->from;
 }
 
-/* A row of places in the order of a queue: nothing stands behind what surely came after it. */
+/* Checks places in the order of a queue: none is after a place that certainly became visible later. */
 static inline void check_order(const uint32_t *places, uint32_t n, const char *where) {
     const struct fact *earliest = NULL; /* of those behind, by its end */
 
@@ -21,10 +21,10 @@ static inline void check_order(const uint32_t *places, uint32_t n, const char *w
         if (f->visible == NULL)
             continue;
         if (earliest != NULL && surely_before(earliest, f))
-            violated("order", "%s place %u stands before one that was acknowledged before it was begun", where,
+            violated("order", "%s place %u is before a place that was acknowledged before its own call began", where,
                      places[i - 1]);
         if (i < n && facts.of[places[i]].visible == f->visible && surely_before(&facts.of[places[i]], f))
-            violated("order", "%s place %u stands before its predecessor of the same call", where, places[i - 1]);
+            violated("order", "%s place %u is before its predecessor of the same call", where, places[i - 1]);
         if (earliest == NULL || f->sure_from < earliest->sure_from)
             earliest = f;
     }
@@ -57,11 +57,11 @@ static inline void check_listed(const struct call *c, uint32_t place, const stru
         check_offer(c, place);
 }
 
-/* What a listing of everything left out. */
+/* Checks that a complete list has every place that certainly exists. */
 static inline void check_left_out(const struct call *c, const uint8_t *listed) {
     for (uint32_t i = 0; i < h->place_count; i++) {
         if (h->places[i].queue == c->queue && !listed[i] && surely_there(i, c))
-            violated("lost", "place %u is on queue %u, and was not listed", i, c->queue);
+            violated("lost", "place %u is on queue %u, but was not listed", i, c->queue);
     }
 }
 
@@ -76,13 +76,13 @@ static inline void check_listing(const struct call *c) {
         const struct seen *s = &c->by->seen[c->first + i];
         uint32_t message = message_by_id(s->id), place = message != 0 ? place_of(message - 1, c->queue) : 0;
 
-        if (place == 0) { /* its publisher may not have lived to hear of its id */
+        if (place == 0) { /* its publisher may have died before it got the id */
             continue;
         }
         place--;
         if (c->kind == CHECK_PLACES && s->locked == 0) {
             if (surely_there(place, c))
-                violated("lost", "place %u is there, and a check says that it is not", place);
+                violated("lost", "place %u exists, but a check did not find it", place);
             continue;
         }
         check_listed(c, place, s);
@@ -104,10 +104,9 @@ static inline void check_read(const struct call *c) {
     for (uint32_t next = h->messages[c->value].places; next != 0; next = h->places[next - 1].next)
         there = there || surely_there(next - 1, c);
     if (c->rc == LS_OK && c->done == 0)
-        violated("content", "message %llu was read wrongly", (unsigned long long)c->value);
+        violated("content", "message %llu was read with wrong bytes", (unsigned long long)c->value);
     if (c->rc == LS_UNKNOWN_MESSAGE && there)
-        violated("lost", "message %llu is on a queue, and a read was told that it is not",
-                 (unsigned long long)c->value);
+        violated("lost", "message %llu is on a queue, but a read did not find it", (unsigned long long)c->value);
 }
 
 /* ---- refusals ---- */
@@ -151,7 +150,7 @@ static inline void check_refusal(const struct call *c, struct ending e) {
         violated("refused", "a call of kind %d was refused with %d", c->kind, c->rc);
 }
 
-/* `told` is when the first thread knew of the poison. */
+/* `told` is the stamp at which the first thread got LS_POISONED. */
 static inline void check_poison(const struct call *c, uint64_t told) {
     bool changes = puts_on(c) || takes_off(c) || c->kind == STAGE || c->kind == COMMIT || c->kind == PREPARE ||
                    c->kind == BEGIN || (c->kind == FORCE && c->ended != 0);

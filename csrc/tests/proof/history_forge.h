@@ -1,6 +1,6 @@
 /*
- * Each check is shown a history that is wrong in just its way, and has to notice: what was written down of a small round
- * is changed behind its back, or the store is, before they are compared.
+ * Proves that each check works: a forgery changes the record of a small round, or its store, so that one check is violated;
+ * that check must detect it.
  */
 #ifndef LOGSTORE_HISTORY_FORGE_H
 #define LOGSTORE_HISTORY_FORGE_H
@@ -9,10 +9,10 @@
 #include "tests/proof/history_settle.h"
 
 struct forgery {
-    const char *check;   /* that must notice */
+    const char *check;   /* the check that must detect it */
     bool (*forge)(void); /* false: this round has nothing to forge */
     bool (*change)(ls_store *store);
-    bool all_unclear; /* the store is judged as if the power had gone at the very beginning */
+    bool all_unclear; /* the store is judged as if the power was cut at the very beginning */
 };
 
 typedef bool call_fits(const struct call *c);
@@ -29,7 +29,7 @@ static inline bool acknowledged(const struct call *c) { return call_applied(c) &
 
 static inline bool is_publish(const struct call *c) { return c->kind == PUBLISH && acknowledged(c) && c->count == 1; }
 
-/* Of a message that stands on its queue alone, and is still there. */
+/* A place of a message that is only on this queue, and still exists. */
 static inline bool is_lasting(const struct call *c) {
     uint32_t place = is_publish(c) ? item_of(c, 0) : 0;
 
@@ -118,7 +118,7 @@ static inline bool forge_positions(void) {
     return c != NULL;
 }
 
-/* One transaction takes what another holds, in the midst of that. */
+/* One transaction dequeues a place while another one holds it. */
 static inline bool forge_locks(void) {
     for (struct call *a = find_call(is_taking_in_tx, NULL); a != NULL; a = find_call(is_taking_in_tx, a)) {
         for (struct call *b = find_call(is_taking_in_tx, NULL); b != NULL; b = find_call(is_taking_in_tx, b)) {
@@ -147,7 +147,7 @@ static inline bool forge_poison(void) {
     return c != NULL;
 }
 
-/* ---- what a store has against its history ---- */
+/* ---- the store compared with its history ---- */
 
 static inline bool forge_durable(void) {
     struct call *c = find_call(is_taking, NULL);
@@ -169,7 +169,7 @@ static inline bool forge_never(void) {
     return c != NULL;
 }
 
-/* The record names another queue than the store has it on. */
+/* The record names a queue other than the message's. */
 static inline void misplace(uint32_t place) { h->places[place].queue = 1 + h->places[place].queue % STATIC_QUEUES; }
 
 static inline bool forge_atomic(void) {

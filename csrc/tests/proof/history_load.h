@@ -1,6 +1,6 @@
 /*
- * The threads: each does any operation of the API at any time and writes down what it called and what it was told. They
- * agree on nothing but which places there are to take, and a mailbox through which prepared transactions change hands.
+ * The threads. Each calls any operation of the API at any time and records the call and its result. They share only the
+ * list of places to dequeue, and a mailbox that hands prepared transactions from one thread to another.
  */
 #ifndef LOGSTORE_HISTORY_LOAD_H
 #define LOGSTORE_HISTORY_LOAD_H
@@ -136,7 +136,7 @@ static inline uint32_t any_queue(struct worker *w) {
     return dynamic != 0 && below(w, 12) == 0 ? dynamic : 1 + below(w, STATIC_QUEUES);
 }
 
-/* A place that may still be there, seldom one that is gone; UINT32_MAX if none is found. */
+/* A random place that may still exist, rarely one that is gone; UINT32_MAX if none is found. */
 static inline uint32_t any_place(struct worker *w) {
     for (int tries = 0; tries < 30; tries++) {
         uint32_t n = h->place_count;
@@ -210,7 +210,7 @@ static inline void do_publish_many(struct worker *w, struct tx_slot *slot, bool 
     free(content);
 }
 
-/* Staged, perhaps added to, and then enqueued or destroyed. */
+/* Stages a message, perhaps appends content, and then enqueues or destroys it. */
 static inline void do_stage(struct worker *w, struct tx_slot *slot, bool waited) {
     uint8_t header[HEADER_MAX], content[CONTENT_MAX];
     uint32_t number = new_message(w), queue = 1 + below(w, STATIC_QUEUES);
@@ -251,7 +251,7 @@ static inline void do_stage(struct worker *w, struct tx_slot *slot, bool waited)
         show_places(c);
 }
 
-/* A message of its own, onto one more queue. */
+/* Enqueues one of the thread's messages on one more queue. */
 static inline void do_enqueue_more(struct worker *w, struct tx_slot *slot, bool waited) {
     uint32_t number, queue = 1 + below(w, STATIC_QUEUES);
     struct call *c;

@@ -1,4 +1,4 @@
-/* The threads, continued: transactions, queues that come and go, looking, and what one thread does in its life. */
+/* The threads, continued: transactions, queues that are added and deleted, lists and reads, and a thread's main loop. */
 #ifndef LOGSTORE_HISTORY_LOAD_REST_H
 #define LOGSTORE_HISTORY_LOAD_REST_H
 
@@ -25,7 +25,7 @@ static inline void do_begin(struct worker *w, struct tx_slot *slot) {
     tx_handles[number] = slot->handle;
 }
 
-/* Another thread that gives the same transaction an outcome at the same time. */
+/* Another thread that ends the same transaction at the same time. */
 struct rival {
     pthread_t thread;
     ls_tx *handle;
@@ -44,9 +44,9 @@ static inline void *give_rival_outcome(void *context) {
 static inline bool was_given(int rc) { return rc == LS_OK || rc == LS_OUTCOME_UNKNOWN; }
 
 /*
- * Exactly one of the two gives the outcome, and the call is written down as that one's. A commit may lose to a rollback
- * only while nothing is prepared: until the call has ended its record says COMMIT, whose absence is a rollback. Where
- * both or neither are told that it was theirs, LS_TRANSACTION_ENDED is written down, which the check refuses.
+ * Exactly one of the two threads decides the outcome, and the call is recorded as that thread's. A commit competes with a
+ * rollback only if the transaction is not prepared: until the call has ended its record says COMMIT, whose absence is a
+ * rollback. If both or neither succeed, LS_TRANSACTION_ENDED is recorded, which the check refuses.
  */
 static inline int give_contested_outcome(struct worker *w, const struct tx_slot *slot, struct call *c) {
     struct rival rival = {.handle = slot->handle, .kind = c->kind, .flags = wait_flag(c)};
@@ -71,7 +71,7 @@ static inline void give_outcome(struct worker *w, struct tx_slot *slot, bool wai
 
     c->tx = slot->tx;
     c->waited = c->waited && !abandoned;
-    c->value = abandoned; /* nobody hears what became of it */
+    c->value = abandoned; /* its result is not recorded */
     h->txs[slot->tx - 1].outcome = c;
     call_go(c);
     if (!abandoned && below(w, 3) == 0)
@@ -99,11 +99,12 @@ static inline void do_prepare(struct worker *w, struct tx_slot *slot, bool waite
     h->txs[slot->tx - 1].prepare = c;
     call_go(c);
     if (!call_end(w, c, ls_prepare(slot->handle, wait_flag(c)))) {
-        slot->stage = STAGE_NONE; /* nobody decides it any more */
+        slot->stage = STAGE_NONE; /* no thread decides it any more */
         return;
     }
     slot->stage = STAGE_PREPARED;
-    if (below(w, 2) == 0) { /* another thread will, or this one later; what was in the box is this one's then */
+    if (below(w, 2) ==
+        0) { /* another thread decides it, or this one later; this thread takes the transaction that was in the mailbox */
         uint32_t other = atomic_exchange(&mailbox, slot->tx);
 
         slot->stage = STAGE_NONE;
@@ -134,7 +135,7 @@ static inline void step_tx(struct worker *w, struct tx_slot *slot, bool waited) 
     }
 }
 
-/* ---- queues that come and go: the first thread's, and everyone publishes to them ---- */
+/* ---- queues that the first thread adds and deletes, and all threads publish to ---- */
 
 static inline void do_queue(struct worker *w, bool waited) {
     uint32_t queue = h->dynamic;
@@ -160,7 +161,7 @@ static inline void do_queue(struct worker *w, bool waited) {
         h->dynamic = queue;
 }
 
-/* ---- looking ---- */
+/* ---- lists and reads ---- */
 
 static inline void check_places(struct worker *w, uint32_t queue, const struct seen *seen, uint32_t n) {
     struct call *c = call_new(w, CHECK_PLACES, NULL, false);
@@ -204,13 +205,13 @@ static inline void do_list(struct worker *w, int kind) {
         }
     }
     ls_cursor_close(cursor);
-    c->done = rc == LS_OK && n < LISTED_AT_ONCE; /* it came to the end */
+    c->done = rc == LS_OK && n < LISTED_AT_ONCE; /* the list is complete */
     c->value = ls_durable_lsn(w->store);
     if (call_end(w, c, rc) && c->count > 0)
         check_places(w, c->queue, &t->seen[c->first], c->count);
 }
 
-/* `done` says that what was read is right. */
+/* `done`: the bytes that were read are right. */
 static inline void do_read(struct worker *w) {
     uint32_t place = any_place(w);
     uint8_t into[CONTENT_MAX], expected[CONTENT_MAX], header[HEADER_MAX];
@@ -240,7 +241,7 @@ static inline void do_read(struct worker *w) {
     (void)call_end(w, c, rc);
 }
 
-/* While all the others go on. One that fails is no more than that, but by a store that is closed or poisoned. */
+/* Takes a checkpoint while the other threads continue. A failure matters only if the store is closed or poisoned. */
 static inline int take_checkpoint(ls_store *store) {
     int rc = ls_checkpoint(store, NULL);
 
@@ -272,7 +273,7 @@ static inline void do_care(struct worker *w, bool waited) {
     (void)call_end(w, c, rc);
 }
 
-/* ---- a thread's life ---- */
+/* ---- a thread's main loop ---- */
 
 static inline void one_call(struct worker *w) {
     struct tx_slot *slot = &w->slots[below(w, SLOTS)];
@@ -306,7 +307,7 @@ static inline void one_call(struct worker *w) {
         do_care(w, waited);
 }
 
-static inline void *live(void *context) {
+static inline void *thread_main(void *context) {
     struct worker *w = context;
 
     while (!w->over && room_for_more(w) && w->record->call_count < w->calls_wanted)
@@ -325,7 +326,7 @@ static inline void start_threads(ls_store *store, uint64_t seed, uint32_t calls_
                                      .record = &h->threads[i],
                                      .chance = seed * 31 + (uint64_t)i * 7919,
                                      .calls_wanted = calls_each};
-        if (pthread_create(&workers[i].thread, NULL, live, &workers[i]) != 0)
+        if (pthread_create(&workers[i].thread, NULL, thread_main, &workers[i]) != 0)
             abort();
     }
 }
@@ -335,7 +336,7 @@ static inline void join_threads(void) {
         (void)pthread_join(workers[i].thread, NULL);
 }
 
-/* What nobody decided, once the store is closed or about to be let go. */
+/* Frees the handles of undecided transactions, after the store is closed or before it is freed. */
 static inline void free_handles(void) {
     for (uint32_t i = 0; i < h->tx_count; i++) {
         ls_tx_free(tx_handles[i]);

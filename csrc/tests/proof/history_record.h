@@ -1,9 +1,9 @@
 /*
- * What many threads did to one store, so that it can be judged afterwards: every call with a stamp before it began and
- * one after it returned, both from one counter, and what it was about.
+ * The record of all calls that many threads made on one store, for the checks: each call with its arguments, a stamp
+ * before it began and one after it returned, both from one counter.
  *
- * All of it lies in memory that a forked child shares, so that the history of a process which was killed can be read by
- * its parent. Whoever writes a field is one thread; a call counts once `begun` is not 0, and is finished once `ended` is.
+ * It is in memory that a forked child shares, so that a parent can read the history of a killed process. Each field is
+ * written by one thread; a call was begun if `begun` is not 0, and has returned if `ended` is not 0.
  */
 #ifndef LOGSTORE_HISTORY_RECORD_H
 #define LOGSTORE_HISTORY_RECORD_H
@@ -29,7 +29,7 @@ enum {
     PLACES_MAX = 60000,
     TXS_MAX = 8000,
     STATIC_QUEUES = 4,
-    QUEUES_MAX_HERE = 64, /* with those that come and go */
+    QUEUES_MAX_HERE = 64, /* including those that are added and deleted */
     CONTENT_MAX = 24000,
     HEADER_MAX = 64,
 };
@@ -37,7 +37,7 @@ enum {
 #define NEVER UINT64_MAX
 
 enum call_kind {
-    PUBLISH = 1, /* onto one queue or several: one record or a chain of them, at once or not at all */
+    PUBLISH = 1, /* on one queue or several: one record or a chain of records, all or none */
     PUBLISH_MANY,
     STAGE,
     APPEND,
@@ -58,7 +58,7 @@ enum call_kind {
     READ,
     FORCE,
     MOVE_BASE,
-    LOOK, /* at figures, segments, what is in doubt */
+    LOOK, /* reads statistics, segments, transactions in doubt */
 };
 
 /* One place that a listing showed. */
@@ -72,23 +72,23 @@ struct call {
     _Atomic uint64_t begun, ended;
     int kind, rc;
     bool waited;
-    bool survived, lost;                /* for one recovered store: what it shows of this call */
+    bool survived, lost;                /* for one recovered store: the evidence of this call */
     uint32_t tx;                        /* 1 + its number, or 0 */
-    uint32_t queue;                     /* of listings and of what comes and goes */
-    uint32_t first, count, done;        /* of the thread's items, or of what it has seen */
+    uint32_t queue;                     /* of lists, and of queues that are added and deleted */
+    uint32_t first, count, done;        /* in the thread's items, or in the places it has listed */
     uint64_t value;                     /* the durable LSN after an offer; the message that was read */
-    uint32_t first_lost, last_survived; /* items, of what goes one by one */
+    uint32_t first_lost, last_survived; /* items finished, for calls that do them one by one */
     struct thread_record *by;
 };
 
-/* A message may stand on a queue once in its life here, so (message, queue) is a place for ever. */
+/* Here a message is enqueued on a queue at most once, so (message, queue) identifies a place. */
 struct place_record {
     uint32_t message, queue;
-    uint32_t item;     /* which of its call's */
+    uint32_t item;     /* its index among the items of its call */
     uint32_t next;     /* 1 + the next place of this message, or 0 */
-    struct call *call; /* that put it there, at once or pending */
+    struct call *call; /* the call that made it, at once or pending */
     _Atomic uint8_t
-        state; /* for those who look for something to take: 0 not to be seen yet, PLACE_READY, PLACE_TAKEN */
+        state; /* for threads that look for a place to dequeue: 0 not visible yet, PLACE_READY, PLACE_TAKEN */
 };
 
 enum { PLACE_READY = 1, PLACE_TAKEN = 2 };
@@ -117,9 +117,9 @@ struct thread_record {
 struct history {
     _Atomic uint64_t clock;
     _Atomic uint32_t message_count, place_count, tx_count;
-    _Atomic uint32_t queue_states[QUEUES_MAX_HERE]; /* the catalog's word: 0 never, 1 there, 2 deleted */
-    _Atomic uint32_t dynamic;                       /* a queue that comes and goes, or 0 */
-    uint64_t nonce;                                 /* of this round; contents differ between rounds */
+    _Atomic uint32_t queue_states[QUEUES_MAX_HERE]; /* in the catalog: 0 never, 1 present, 2 deleted */
+    _Atomic uint32_t dynamic;                       /* the queue that is added and deleted, or 0 */
+    uint64_t nonce;                                 /* number of this round; contents differ between rounds */
     struct message_record messages[MESSAGES_MAX];
     struct place_record places[PLACES_MAX];
     struct tx_record txs[TXS_MAX];
@@ -134,7 +134,7 @@ static inline void history_new(void) {
         abort();
 }
 
-/* Forgets the round before; only what it used costs anything. */
+/* Forgets the previous round, in time proportional to its calls. */
 static inline void history_reset(uint64_t nonce) {
     for (int i = 0; i < THREADS; i++) {
         struct thread_record *t = &h->threads[i];
@@ -157,7 +157,7 @@ static inline uint64_t stamp(void) { return atomic_fetch_add(&h->clock, 1); }
 
 static inline uint64_t ended_of(const struct call *c) { return c->ended == 0 ? NEVER : c->ended; }
 
-/* It may have changed the store: it did, or nobody can say. */
+/* It changed the store, or the outcome is unknown. */
 static inline bool call_applied(const struct call *c) { return c->ended != 0 && c->rc == LS_OK; }
 
 static inline bool call_unclear(const struct call *c) { return c->ended == 0 || c->rc == LS_OUTCOME_UNKNOWN; }
@@ -166,7 +166,7 @@ static inline bool is_listing(const struct call *c) {
     return c->kind == LIST_ALL || c->kind == LIST_OFFER || c->kind == CHECK_PLACES;
 }
 
-/* ---- chance and contents ---- */
+/* ---- random numbers and contents ---- */
 
 static inline uint64_t next_chance(uint64_t *state) {
     *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
@@ -182,7 +182,7 @@ static inline void fill_bytes(uint8_t *into, uint64_t seed, size_t bytes) {
         into[i] = (uint8_t)next_chance(&state);
 }
 
-/* A header begins with the message's number and the round, so that whatever is found can be recognised. */
+/* A header begins with the message's number and the round, so that a message that is found can be identified. */
 static inline void make_header(uint8_t into[HEADER_MAX], uint32_t number) {
     uint32_t round = (uint32_t)h->nonce;
 
@@ -204,9 +204,9 @@ struct judge {
     uint64_t seed, round;
     const char *ending;
     uint64_t told;
-    const char *expected; /* a forgery: only whether this check notices it counts */
+    const char *expected; /* for a forgery: only this check's verdict matters */
     bool noticed;
-    void (*clean_up)(void); /* before an end in the middle; or NULL */
+    void (*clean_up)(void); /* taken before an ending during the work; or NULL */
 };
 
 static struct judge judge;

@@ -1,4 +1,4 @@
-/* The last looks at a store that was opened again: what is in doubt is decided, and then everything is taken off. */
+/* The last checks on a store that was opened again: transactions in doubt are decided, then every place is dequeued. */
 #ifndef LOGSTORE_HISTORY_SETTLE_H
 #define LOGSTORE_HISTORY_SETTLE_H
 
@@ -27,7 +27,7 @@ static inline void expect_commit(uint32_t number) {
     }
 }
 
-/* Each is decided, and the queues are then what they were with just that done. */
+/* Decides each transaction; the queues must then differ by exactly its operations. */
 static inline void settle_in_doubt(ls_store *store, const struct view *v) {
     uint64_t state = v->seed;
 
@@ -48,12 +48,12 @@ static inline void settle_in_doubt(ls_store *store, const struct view *v) {
     for (uint32_t q = 1; q <= STATIC_QUEUES; q++) {
         if (found.rows[q].n != expected_rows[q].n ||
             memcmp(found.rows[q].places, expected_rows[q].places, found.rows[q].n * sizeof *found.rows[q].places) != 0)
-            violated("prepared", "queue %u is not what the outcomes make of it: %u places for %u", q, found.rows[q].n,
+            violated("prepared", "queue %u does not match the outcomes: %u places instead of %u", q, found.rows[q].n,
                      expected_rows[q].n);
     }
     for (uint32_t i = 0; i < h->place_count; i++) {
         if (found.there[i] == 2)
-            violated("prepared", "place %u is locked, and every transaction is decided", i);
+            violated("prepared", "place %u is locked although every transaction is decided", i);
     }
 }
 
@@ -71,10 +71,10 @@ static inline void check_fresh_id(ls_store *store, const struct view *v) {
         violated("fresh-ids", "id %llu was given again, after %llu", (unsigned long long)id,
                  (unsigned long long)largest);
     else if (ls_dequeue(store, id, queue, NULL, 0, 0, 0, &lsn) != LS_OK)
-        violated("fresh-ids", "a new message cannot be taken off: %s", ls_last_error()->text);
+        violated("fresh-ids", "a new message cannot be dequeued: %s", ls_last_error()->text);
 }
 
-/* A message that was staged, and whose only enqueue was just rolled back, is staged again: it lives until it is destroyed. */
+/* A staged message whose only enqueue was rolled back is staged again, until it is destroyed. */
 static inline void destroy_staged(ls_store *store) {
     for (struct call *c = first_call(); c != NULL; c = next_call(c)) {
         ls_message_info info = {.staged = 0};
@@ -105,9 +105,9 @@ static inline void check_leak(ls_store *store, const struct view *v) {
             const struct message_record *m = &h->messages[h->places[found.rows[q].places[i]].message];
 
             if (m->id != 0 && ls_dequeue(store, m->id, q, NULL, 0, 0, 0, &lsn) != LS_OK)
-                violated("leak", "place %u cannot be taken off: %s", found.rows[q].places[i], ls_last_error()->text);
+                violated("leak", "place %u cannot be dequeued: %s", found.rows[q].places[i], ls_last_error()->text);
             else if (m->id == 0)
-                alive = UINT32_MAX; /* its id was never told, so it stays */
+                alive = UINT32_MAX; /* no call returned its id, so it cannot be destroyed */
         }
     }
     if (ls_force(store, 0) != LS_OK)
@@ -118,7 +118,7 @@ static inline void check_leak(ls_store *store, const struct view *v) {
                  (unsigned long long)stats.places);
 }
 
-/* `store` may be NULL: it did not open. */
+/* `store` NULL: it did not open. */
 static inline void check_view(ls_store *store, const struct view *v) {
     if (store == NULL) {
         violated("open", "%s", ls_last_error()->text);

@@ -1,17 +1,17 @@
 /*
- * What a store must show that was opened again after its threads were cut off: by a close, a poisoned disk, a power cut or
- * SIGKILL. The checks by name:
+ * The checks on a store that was opened again after its threads were interrupted by a close, a poisoned disk, a power cut
+ * or SIGKILL. By name:
  *   open       it opens
- *   durable    what was acknowledged and waited for is there, or gone, as it was told
- *   never      what was rolled back, refused or not begun is not there
- *   atomic     of one call, or one transaction, everything survives or nothing
- *   prefix     if a call survived, so did every one that had ended before it began
- *   prepared   a prepared transaction is in doubt with all its work, its places locked and its messages invisible; its
- *              outcome, given now, does just that
- *   recovered-order   a queue's order is that of acknowledgement, and that of every listing while it ran
+ *   durable    every acknowledged durable call has its effect
+ *   never      a call that was rolled back, refused or not begun has no effect
+ *   atomic     of one call, or one transaction, all effects survive or none
+ *   prefix     if a call survived, so did every call that had ended before it began
+ *   prepared   a prepared transaction is in doubt with all its work, its places locked and its messages invisible; an
+ *              outcome given now has exactly the effects of that work
+ *   recovered-order   a queue's order is that of acknowledgement, and that of every list made before
  *   recovered-content every byte is as it was written
- *   fresh-ids  no id is given again
- *   leak       nothing else lives, and when everything is taken off, nothing does
+ *   fresh-ids  no id is given out again
+ *   leak       no other message is live, and after every place is dequeued, none at all
  */
 #ifndef LOGSTORE_HISTORY_VIEW_H
 #define LOGSTORE_HISTORY_VIEW_H
@@ -19,8 +19,8 @@
 #include "tests/proof/history_check_calls.h"
 
 struct view {
-    uint64_t from, to; /* the cut lies between these stamps */
-    bool closed;       /* in good order: everything acknowledged is durable */
+    uint64_t from, to; /* the interruption is between these stamps */
+    bool closed;       /* an orderly close: everything acknowledged is durable */
     uint32_t queue_states[QUEUES_MAX_HERE];
     uint64_t seed;
 };
@@ -43,12 +43,12 @@ struct found {
     uint32_t in_doubt_count;
     uint32_t alive; /* messages on some queue or in doubt */
     uint8_t message_alive[MESSAGES_MAX];
-    uint64_t forced_from; /* a force that was acknowledged before the cut began then */
+    uint64_t forced_from; /* when the last force that was acknowledged before the interruption began */
 };
 
 static struct found found;
 
-/* ---- what is sure about a call ---- */
+/* ---- certainty about a call ---- */
 
 static inline enum sureness call_sureness(const struct call *c, const struct view *v, bool applied, bool unclear) {
     if (c == NULL || c->begun == 0 || c->begun > v->to)
@@ -64,7 +64,7 @@ static inline enum sureness outcome_sureness(const struct call *c, const struct 
     return c == NULL ? NO : call_sureness(c, v, call_applied(c), call_unclear(c));
 }
 
-/* Of one item, with the transaction's fate as it was found. */
+/* For one item, with the outcome of its transaction that was found. */
 static inline enum sureness item_sureness(const struct call *c, uint32_t item, const struct view *v) {
     if (!item_applied(c, item) && !item_unclear(c, item))
         return NO;
@@ -80,7 +80,7 @@ static inline enum sureness item_sureness(const struct call *c, uint32_t item, c
     }
 }
 
-/* An abandoned one, and a rollback of what was not prepared for sure, leave no trace that could be asked for. */
+/* An abandoned transaction, and a rollback of one that was not certainly prepared, leave no evidence. */
 static inline void judge_fate(uint32_t number, bool in_doubt, const struct view *v) {
     const struct tx_record *t = &h->txs[number];
     enum sureness prepared = outcome_sureness(t->prepare, v), outcome = outcome_sureness(t->outcome, v);
@@ -89,7 +89,7 @@ static inline void judge_fate(uint32_t number, bool in_doubt, const struct view 
     if (in_doubt) {
         found.fates[number] = IN_DOUBT;
         if (prepared == NO || outcome == SURE)
-            violated("prepared", "transaction %u is in doubt, and was %s", number,
+            violated("prepared", "transaction %u is in doubt, but was %s", number,
                      prepared == NO ? "never prepared" : "decided");
         if (prepared == MAYBE)
             t->prepare->survived = true;
@@ -98,7 +98,7 @@ static inline void judge_fate(uint32_t number, bool in_doubt, const struct view 
         return;
     }
     if (prepared == SURE && outcome == NO)
-        violated("prepared", "transaction %u was prepared, and is not in doubt", number);
+        violated("prepared", "transaction %u was prepared, but is not in doubt", number);
     if (prepared == SURE && outcome == MAYBE)
         t->outcome->survived = true;
     found.fates[number] = !commits || outcome == NO                            ? ROLLED_BACK
@@ -113,7 +113,7 @@ static inline void judge_fates(ls_store *store, const struct view *v) {
     memset(in_doubt, 0, sizeof in_doubt);
     found.in_doubt_count = 0;
     if (ls_in_doubt(store, found.in_doubt_ids, TXS_MAX, &n) != LS_OK)
-        violated("prepared", "what is in doubt cannot be listed");
+        violated("prepared", "the transactions in doubt cannot be listed");
     for (size_t i = 0; i < n; i++) {
         ls_tx_info info = {.id = 0};
         ls_tx *tx = NULL;
@@ -125,7 +125,7 @@ static inline void judge_fates(ls_store *store, const struct view *v) {
             ls_tx_free(tx);
         }
         if (number >= h->tx_count || in_doubt[number]) {
-            violated("prepared", "transaction %u is in doubt, and nobody knows it", number);
+            violated("prepared", "transaction %u is in doubt, but no thread has prepared it", number);
             continue;
         }
         in_doubt[number] = 1;
@@ -136,9 +136,9 @@ static inline void judge_fates(ls_store *store, const struct view *v) {
         judge_fate(i, in_doubt[i] != 0, v);
 }
 
-/* ---- what the store shows ---- */
+/* ---- reading the store ---- */
 
-/* The message's number by what its header says; UINT32_MAX if header or content is not what was written. */
+/* The message's number, from its header; UINT32_MAX if header or content has wrong bytes. */
 static inline uint32_t recognise(ls_store *store, uint64_t id) {
     static uint8_t into[CONTENT_MAX + 1], expected[CONTENT_MAX + 1];
     uint8_t header[HEADER_MAX], expected_header[HEADER_MAX];
@@ -180,12 +180,12 @@ static inline void read_queue(ls_store *store, uint32_t queue, struct row *row) 
 
             counted++;
             if (message == UINT32_MAX || (place = place_of(message, queue)) == 0) {
-                violated("recovered-content", "what stands on queue %u under id %llu was never published there", queue,
-                         (unsigned long long)places[i].id);
+                violated("recovered-content", "queue %u has a message with id %llu that was never published there",
+                         queue, (unsigned long long)places[i].id);
                 continue;
             }
             if (found.there[place - 1] != 0)
-                violated("never", "place %u is there twice", place - 1);
+                violated("never", "place %u exists twice", place - 1);
             found.there[place - 1] = places[i].locked ? 2 : 1;
             found.message_alive[message] = 1;
             row->places[row->n++] = place - 1;
@@ -193,7 +193,7 @@ static inline void read_queue(ls_store *store, uint32_t queue, struct row *row) 
     }
     ls_cursor_close(cursor);
     if (counted != depth)
-        violated("leak", "queue %u is %llu long and lists %llu", queue, (unsigned long long)depth,
+        violated("leak", "queue %u has depth %llu but lists %llu places", queue, (unsigned long long)depth,
                  (unsigned long long)counted);
 }
 
@@ -271,13 +271,14 @@ static inline void judge_place(uint32_t number, const struct view *v) {
     }
     if (found.there[number] != 0) {
         if (put == NO)
-            violated("never", "place %u is there, and what put it there was never to count", number);
+            violated("never", "place %u exists, but its enqueue must have no effect", number);
         if (gone)
-            violated("durable", "place %u is there, and its dequeue was acknowledged", number);
+            violated("durable", "place %u exists, but its dequeue was acknowledged", number);
         if (put == MAYBE)
             evidence(p->call, p->item, true);
         if ((found.there[number] == 2) != held)
-            violated("prepared", "place %u is %s", number, held ? "not locked, and is in doubt" : "locked by nobody");
+            violated("prepared", "place %u is %s", number,
+                     held ? "not locked, but a transaction in doubt has dequeued it" : "locked without a transaction");
         return;
     }
     if (put == SURE && n == 0)
@@ -304,11 +305,11 @@ static inline void judge_calls(void) {
             lost = c;
     }
     if (lost != NULL && survived != NULL && ended_of(lost) < survived->begun)
-        violated("prefix", "a call of kind %d is lost that had ended before one of kind %d began, which is there",
+        violated("prefix", "a call of kind %d is lost, but one of kind %d that began after it had ended survived",
                  lost->kind, survived->kind);
 }
 
-/* As every listing had it, whose places all were there. */
+/* The order must be that of every earlier list. */
 static inline void judge_order(const struct view *v) {
     static uint32_t ranks[PLACES_MAX];
 
@@ -327,7 +328,7 @@ static inline void judge_order(const struct view *v) {
             uint32_t rank = place != 0 ? ranks[place - 1] : 0;
 
             if (rank != 0 && rank <= last)
-                violated("recovered-order", "place %u stands elsewhere than it was listed", place - 1);
+                violated("recovered-order", "place %u is at another position than it was listed", place - 1);
             last = rank != 0 ? rank : last;
         }
     }

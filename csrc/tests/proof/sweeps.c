@@ -1,6 +1,6 @@
 /*
- * Failures, one after the other: every call of the file system and every allocation that a workload makes fails in its
- * turn, and after each the store must be poisoned or unchanged, and open again to what was promised.
+ * Single failures: every file system call and every allocation of a workload fails, one in each run. After each failure
+ * the store must be poisoned or unchanged, and the next open must give all acknowledged operations.
  */
 #include <getopt.h>
 
@@ -85,8 +85,8 @@ static int parse(int argc, char **argv) {
             return 2;
     }
     if (o.failure != UINT64_MAX && o.failure >= FAILURES)
-        return misuse("no such failure", "there are fewer");
-    return optind < argc ? misuse("nothing is asked for by", argv[optind]) : 0;
+        return misuse("no such failure", "there are fewer failures");
+    return optind < argc ? misuse("unknown argument", argv[optind]) : 0;
 }
 
 static int one_again(void) {
@@ -100,7 +100,7 @@ static int one_again(void) {
 
 enum { SHORT = 40, LONG = 300 };
 
-/* One round in the fast tier; in the full one further seeds until the time is over. */
+/* The fast tier runs one seed; the full tier runs further seeds until the time is over. */
 static void sweep_all(void) {
     for (uint64_t seed = o.seed; seed == o.seed || (o.full && !time_is_over()); seed++) {
         const struct workload few = {seed, SHORT, false, false}, many = {seed, LONG, true, false};

@@ -1,5 +1,5 @@
 /*
- * What both sweeps share: the workloads, the places in the core that they come to, the counts, and the time.
+ * Shared by both sweeps: the workloads, the sites in the core that they reach, the counts, and the time.
  */
 #ifndef LOGSTORE_SWEEPS_H
 #define LOGSTORE_SWEEPS_H
@@ -17,7 +17,7 @@ struct workload {
 
 static void run_workload(struct run *r, const struct workload *w) {
     r->busy = w->busy;
-    r->checkpoints = !w->busy; /* what is done in transactions would come to less of them */
+    r->checkpoints = !w->busy; /* with operations in transactions fewer sites would be reached */
     if (w->moves)
         run_with_moves(r, w->operations);
     else
@@ -25,7 +25,7 @@ static void run_workload(struct run *r, const struct workload *w) {
 }
 
 static struct {
-    uint64_t sweeps; /* failures that struck */
+    uint64_t sweeps; /* failures that took effect */
     uint64_t largest;
     uint64_t violations;
     enum check killed_by;
@@ -61,17 +61,17 @@ static enum check broken_here(enum check c, const char *what) {
     return c;
 }
 
-/* ---- places ---- */
+/* ---- sites ---- */
 
 enum { SITES_MAX = 1024 };
 
-/* A place in the core, by the address that the call returns to. */
+/* A site in the core, by the return address of its call. */
 struct site {
     const void *address;
     int kind;
-    bool now;    /* the present workload came to it */
-    bool unhurt; /* at least once it was come to before anything had failed */
-    bool struck; /* at least once it met a failure */
+    bool now;    /* the present workload reached it */
+    bool unhurt; /* it was reached at least once before any failure */
+    bool struck; /* it met a failure at least once */
     uint64_t first, last;
     uint64_t first_of_kind, last_of_kind;
 };
@@ -109,21 +109,21 @@ static void site_comes(struct sites *s, const void *address, int kind, uint64_t 
 }
 
 /*
- * Every place that is come to while all is well must have met a failure, or the sweeps show less than they say. Those
- * that are come to only after a failure may, since only one thing fails at a time.
+ * Every site that is reached without a failure must have met one, or the sweeps prove less than they claim. Sites that
+ * are reached only after a failure need not, because only one call fails in a run.
  */
 static void sites_all_struck(const struct sites *s, const char *what) {
     size_t unhurt = 0, struck = 0;
 
     for (size_t i = 0; i < s->count && !time_is_over(); i++) {
         if (s->all[i].unhurt && !s->all[i].struck && !is_off(SITES)) {
-            printf("VIOLATED sites: a place of %s, before %p, met no failure\n", what, s->all[i].address);
+            printf("VIOLATED sites: a site of %s, before %p, met no failure\n", what, s->all[i].address);
             note(SITES);
         }
         unhurt += s->all[i].unhurt;
         struck += s->all[i].unhurt && s->all[i].struck;
     }
-    printf("%s: %zu of %zu places failed; %zu more were come to only after a failure\n", what, struck, unhurt,
+    printf("%s: %zu of %zu sites failed; %zu more were reached only after a failure\n", what, struck, unhurt,
            s->count - unhurt);
 }
 

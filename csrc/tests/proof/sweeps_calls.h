@@ -1,10 +1,9 @@
 /*
- * The Nth call of the file system fails, for every N, in every way that such a call can fail. What is promised: the
- * store is poisoned or unchanged, never wrong; and whether the process then ends, or the machine loses power, opening
- * finds what was promised.
+ * The Nth file system call fails, for every N, in every way that such a call can fail. Then the store is poisoned or
+ * unchanged, never wrong; and after the end of the process or a power cut the next open finds all acknowledged operations.
  *
- * A long workload has too many calls for that in little time; there each place in the core that makes a call meets
- * each failure at least where it first comes to it, and in the full tier everywhere.
+ * A long workload has too many calls to fail each one in the fast tier; there each site in the core meets each failure at
+ * least at its first and last call, and in the full tier at every call.
  */
 #ifndef LOGSTORE_SWEEPS_CALLS_H
 #define LOGSTORE_SWEEPS_CALLS_H
@@ -40,7 +39,7 @@ static const struct {
 };
 enum { FAILURES = sizeof failures / sizeof *failures };
 
-/* ---- the places that make calls ---- */
+/* ---- the sites of calls ---- */
 
 static struct sites call_sites;
 static vfs *real;         /* the simulator's own table */
@@ -191,13 +190,13 @@ static vfs seen_table = {
 
 /* ---- one failure ---- */
 
-static int held_file; /* of the hold whose owner we are; below 0: there is none */
+static int held_file; /* of the hold that this process owns; below 0: none */
 
 /*
- * A hold whose owner died and one whose owner lives, an event to signal, and later a reader beside the writer: they make
- * calls, too.
+ * Visitors whose calls are failed, too: a hold with a dead owner, one with a live owner, an event to signal, and later a
+ * reader beside the writer.
  */
-static void visitors_come(struct run *r) {
+static void visitors_join(struct run *r) {
     struct hold h = {.limit_bytes = 2 * SEGMENT, .expires_us = UINT64_MAX / 4, .created_us = 1};
     uint8_t bytes[HOLD_BYTES];
     int event, dir;
@@ -215,12 +214,12 @@ static void visitors_come(struct run *r) {
     dir = real->open_dir(real, "/s/holds");
     held_file = dir >= 0 ? real->open(real, dir, "kept.hold", VFS_WRITE) : -1;
     if (held_file >= 0)
-        (void)real->lock(real, held_file, 1); /* without it, it is one more whose owner died */
+        (void)real->lock(real, held_file, 1); /* without the lock it is another hold with a dead owner */
     if (dir >= 0)
         (void)real->close(real, dir);
 }
 
-static void visitors_go(void) {
+static void visitors_leave(void) {
     if (held_file >= 0)
         (void)real->close(real, held_file);
     held_file = -1;
@@ -249,7 +248,7 @@ static bool poisoned_store_refuses(struct run *r) {
 
 static uint64_t aftermaths;
 
-/* As the next process finds it, and as the machine finds it after a power cut in several ways. */
+/* Judges the store as the next process finds it, and as several power cuts leave it. */
 static enum check aftermath_broke(struct run *r, uint64_t seed) {
     static struct judge j;
     const vfs_sim_loss losses[] = {
@@ -275,13 +274,13 @@ static enum check aftermath_broke(struct run *r, uint64_t seed) {
     return c;
 }
 
-/* Whether there was an Nth call, and whether it could fail in that way. */
+/* There was an Nth call; it could fail in that way. */
 struct outcome {
     bool came;
     bool fired;
 };
 
-/* The workload, whose Nth call of the failure's kind fails; nth UINT64_MAX: none does. */
+/* Runs the workload; its Nth call of the failure's kind fails; nth UINT64_MAX: none fails. */
 static enum check call_failure_broke(const struct workload *w, size_t failure, uint64_t nth, struct outcome *out) {
     static struct run r;
     vfs_sim_plan p = failures[failure].plan;
@@ -299,21 +298,21 @@ static enum check call_failure_broke(const struct workload *w, size_t failure, u
     vfs_sim_seed(sim, w->seed);
     vfs_sim_fail(sim, &p);
     run_start(&r, sim, w->seed);
-    visitors_come(&r);
+    visitors_join(&r);
     run_workload(&r, w);
     if (!poisoned_store_refuses(&r))
-        c = broken_here(POISONED, "a poisoned store took work");
+        c = broken_here(POISONED, "a poisoned store accepted work");
     if (c == NOTHING_BROKEN && !reader_sees_no_damage(&r))
-        c = broken_here(DAMAGE, "a failed call reads as damage");
+        c = broken_here(DAMAGE, "a failed call is reported as damage");
     if (r.store != NULL)
         ls_stats_get(r.store, &stats);
     run_end(&r);
-    visitors_go();
+    visitors_leave();
     *out = (struct outcome){vfs_sim_calls(sim, p.kind) >= nth, vfs_sim_fired(sim) > 0};
     if (c == NOTHING_BROKEN && vfs_sim_handles(sim) != 0)
         c = broken_here(HANDLES, "a handle was left open");
     if (c == NOTHING_BROKEN && nth == UINT64_MAX && w->moves && stats.segments_relocated == 0)
-        c = broken_here(SITES, "a workload that is to move something moved nothing");
+        c = broken_here(SITES, "a workload for relocation relocated nothing");
     vfs_sim_fail(sim, NULL);
     c = c == NOTHING_BROKEN ? aftermath_broke(&r, nth + w->seed) : c;
     if (c != NOTHING_BROKEN)
@@ -343,11 +342,11 @@ static void sweep_calls(const struct workload *w, size_t failure, uint64_t step)
     }
     counts.sweeps += struck;
     if (step == 1 && c == NOTHING_BROKEN && !out.came)
-        printf("%s: %llu of %llu calls failed, call %llu did not come\n", failures[failure].name,
+        printf("%s: %llu of %llu calls failed, there is no call %llu\n", failures[failure].name,
                (unsigned long long)struck, (unsigned long long)nth - 2, (unsigned long long)nth - 1);
 }
 
-/* Where each place that makes calls first comes to one, and where it comes to its last. */
+/* Fails the first and the last call of each site. */
 static void sweep_sites(const struct workload *w) {
     static struct sites unhurt;
     struct outcome out;

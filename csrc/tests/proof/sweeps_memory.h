@@ -1,9 +1,9 @@
 /*
- * The Nth allocation fails, for every N, once and for ever. What is promised: the call that met it changed nothing, the
- * store goes on, nothing is poisoned by it, and the next open finds what was promised.
+ * The Nth allocation fails, for every N, once and for ever. Then the call that met the failure has changed nothing, the
+ * store continues and is not poisoned, and the next open finds all acknowledged operations.
  *
- * The C library's allocator is taken over, which sanitizers do not let us: under them there is no such sweep. Over the
- * operating system's files, since the simulated ones allocate as well.
+ * It replaces the C library's allocator. Sanitizers do not allow that, so they have no such sweep. The store uses real
+ * files, because the simulated ones allocate, too.
  */
 #ifndef LOGSTORE_SWEEPS_MEMORY_H
 #define LOGSTORE_SWEEPS_MEMORY_H
@@ -116,7 +116,7 @@ static void sweep_memory(const struct workload *w, bool forever, uint64_t step) 
         nth += step;
     }
     if (step == 1 && c == NOTHING_BROKEN && !struck)
-        printf("no memory %s%s: each of %llu allocations failed, allocation %llu did not come\n",
+        printf("no memory %s%s: each of %llu allocations failed, there is no allocation %llu\n",
                forever ? "for ever" : "once",
                w->moves  ? ", with moves"
                : w->busy ? ", in transactions"

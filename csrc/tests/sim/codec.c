@@ -1,6 +1,6 @@
 /*
- * The codec for tests: fields in, bytes out, and back, as plain numbers and strings. Values pass independently in both
- * directions, so that a mistake which the codec makes both ways cannot hide.
+ * The core's codec for tests: encodes and decodes records as plain numbers and strings. A test compares each direction
+ * with another codec, so that a mistake made in both directions cannot hide.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -159,7 +159,7 @@ static uint32_t encode_batch(const struct slot *s, const ls_test_record *t) {
     return format_put_batch(s, &b);
 }
 
-/* The records whose length is bounded by a few hundred bytes, which `room` has. */
+/* Records of at most a few hundred bytes; `room` has that many. */
 static uint32_t encode_small(const struct slot *s, const ls_test_record *t) {
     switch (t->type) {
     case MESSAGE_DEQUEUE:
@@ -306,7 +306,7 @@ static enum format_result decode_relocated(const struct record *r, ls_test_recor
     return FORMAT_OK;
 }
 
-/* Strings that the struct holds itself, not the record: into the cells, which no table of such a record uses. */
+/* Copies strings that the decoded struct owns into the cells; such a record has no table that would need them. */
 static void give_copies(ls_test_record *t, const uint8_t *data, size_t first_bytes, size_t second_bytes) {
     uint8_t *copy = (uint8_t *)t->tables[0];
     memcpy(copy, data, first_bytes + second_bytes);
@@ -365,7 +365,7 @@ static enum format_result decode_footer(const struct record *r, ls_test_record *
     return result;
 }
 
-/* The records that are one number, or nothing. */
+/* Records whose body is one number or empty. */
 static enum format_result decode_number(const struct record *r, ls_test_record *t) {
     uint32_t number = 0;
     enum format_result result = r->type == FILLER         ? format_get_filler(r, &number)
@@ -418,7 +418,7 @@ int ls_test_decode(const uint8_t *from, size_t available, uint64_t seed, uint64_
     return verdict_of(result);
 }
 
-/* ---- what is no record ---- */
+/* ---- files and headers ---- */
 
 static void put_checkpoint(const uint8_t *uuid, const uint64_t *n, uint8_t *into) {
     struct checkpoint_header h = {{0}, n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9], n[10], n[11], n[12]};

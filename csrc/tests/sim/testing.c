@@ -1,4 +1,4 @@
-/* The simulator as a handle that Python passes on. See testing.h. */
+/* The simulator as an opaque handle for Python. See testing.h. */
 #include "tests/sim/testing.h"
 
 #include "tests/sim/vfs_sim.h"

@@ -1,9 +1,8 @@
 /*
- * The table of the simulator: each call of vfs.h, as the simulated disk has it.
+ * The simulator's table: each call of vfs.h on the simulated disk.
  *
- * Must never change the disk but between sim_begin, which takes the mutex and asks the plan of failures, and
- * sim_finish, which records what happened: the journal is the one order in which everything happened, and replaying
- * it gives the same disk.
+ * Changes the disk only between sim_begin, which takes the mutex and consults the plan of failures, and sim_finish,
+ * which records the event. So the journal has the one order of all events, and replaying it gives the same disk.
  */
 #include "tests/sim/vfs_sim_state.h"
 
@@ -35,7 +34,7 @@ static int dir_of(sim_call *c, int number, sim_node **n) {
     return 0;
 }
 
-/* The directory and the name of a call that has both. */
+/* Checks the directory and the name of a call. */
 static int place_of(sim_call *c, int dir, const char *name, sim_node **n) {
     int result = sim_check_name(name);
 
@@ -108,7 +107,7 @@ static int sim_table_open_subdir(vfs *v, int dir, const char *name, int create) 
     return (int)sim_finish(&c, result);
 }
 
-/* From a copy of the names, without the mutex: `each` may call the table. */
+/* Lists a copy of the names without holding the mutex, because `each` may call the table. */
 static int sim_table_list(vfs *v, int dir, vfs_list_fn *each, void *context) {
     sim_call c;
     sim_node *n;
@@ -310,8 +309,8 @@ static int sim_table_truncate(vfs *v, int file, uint64_t bytes) {
     return (int)sim_finish(&c, result);
 }
 
-/* A planned failure loses what it should have saved; every other handle then reports the error once, too, though
- * its own sync saves what was written since. */
+/* A planned failure loses the data that the sync should have saved. Afterwards the next sync of every other handle reports
+ * the error once, too, although it saves the data written since. */
 static int sync_file(vfs *v, int kind, int file) {
     sim_call c;
     sim_handle *h;
@@ -344,7 +343,7 @@ static int sim_table_sync_data(vfs *v, int file) { return sync_file(v, VFS_SIM_S
 
 static int sim_table_sync_file(vfs *v, int file) { return sync_file(v, VFS_SIM_SYNC_FILE, file); }
 
-/* What changes nothing that can be seen. */
+/* Calls without a visible effect. */
 static int of_range(vfs *v, int kind, int file, uint64_t at, uint64_t bytes) {
     sim_call c;
     sim_handle *h;
@@ -402,7 +401,7 @@ static int sim_table_unlink(vfs *v, int dir, const char *name) {
     return (int)sim_finish(&c, result);
 }
 
-/* As flock: another kind of lock on the same handle first gives up the old one, even if the new one is refused. */
+/* As flock: a change of lock type on a handle first releases the old lock, even if the new one is refused. */
 static int sim_table_lock(vfs *v, int file, int exclusive) {
     sim_call c;
     sim_handle *h;
@@ -427,7 +426,7 @@ static int sim_table_lock(vfs *v, int file, int exclusive) {
 
 /* ---- clocks, randomness, events ---- */
 
-/* Nobody turns its clock while a thread waits. */
+/* Waits without a timeout: the simulated clock stands still while a thread waits. */
 static int sim_table_wait_s(vfs *v, pthread_cond_t *signal, pthread_mutex_t *held, unsigned seconds) {
     (void)v;
     (void)seconds;

@@ -1,9 +1,9 @@
 /*
- * What surrounds every call of the simulator: its count, the plan of failures, the journal, the handles; and the life
- * of a simulator with all that a test asks of it from outside.
+ * The parts that every call of the simulator shares: counts, the plan of failures, the journal, the handles. Also makes
+ * and frees simulators, and answers tests.
  *
- * Must never let an event into the journal half: room for it is taken before the call acts, and its bytes are shared
- * with the disk, not copied again.
+ * An event is recorded completely or not at all: its room in the journal is reserved before the call acts, and its bytes
+ * are shared with the disk, not copied.
  */
 #include "tests/sim/vfs_sim_state.h"
 
@@ -47,7 +47,7 @@ static int planned(sim_call *c) {
     if (plan->forever ? count < plan->nth : count != plan->nth)
         return 0;
     if (plan->error == 0) {
-        c->shorten = plan->shorten; /* fires where there is something to shorten */
+        c->shorten = plan->shorten; /* takes effect at the first call that can be shortened */
         return 0;
     }
     s->fired++;
@@ -55,7 +55,7 @@ static int planned(sim_call *c) {
     return -plan->error;
 }
 
-/* Takes the mutex; below 0 the call is to fail with it. `sim_finish` must follow whatever the result. */
+/* Takes the mutex. If the result is below 0 the call must fail with it. `sim_finish` must follow in every case. */
 int sim_begin(sim_call *c, vfs *v, int kind, int handle) {
     vfs_sim *s = sim_lock(v->context);
 
@@ -169,7 +169,7 @@ void sim_drop_handle(vfs_sim *s, sim_handle *h) {
     }
 }
 
-/* ---- life ---- */
+/* ---- making and freeing ---- */
 
 vfs_sim *sim_new_empty(void) {
     vfs_sim *s = calloc(1, sizeof *s);
@@ -182,7 +182,7 @@ vfs_sim *sim_new_empty(void) {
     }
     s->table = sim_table;
     s->table.context = s;
-    s->next_handle = 3; /* as where 0, 1 and 2 are taken: a handle of 0 is more often a forgotten one */
+    s->next_handle = 3; /* skip 0, 1 and 2, as in a process: a handle of 0 is probably an uninitialised one */
     return s;
 }
 

@@ -1,9 +1,10 @@
 /*
- * Power cuts: copies of a simulator at a chosen moment, with what was not durable lost, kept or spoiled as told.
+ * Power cuts: copies of a simulator after a chosen event, in which units that were not durable are lost, kept or garbled
+ * as the caller chose.
  *
- * Must never make a disk that the rules at the top of vfs_sim.h exclude, nor depend on anything but the journal and
- * the loss: units are numbered over the whole disk in the order of the calls, whatever directory entries survive, and
- * each fate is computed from its number alone. The image of a node has one layer: all three are the same.
+ * Must never make a disk that the rules at the top of vfs_sim.h exclude, nor depend on anything but the journal and the
+ * loss: units are numbered over the whole disk in the order of the calls, whichever directory entries survive, and a fate
+ * depends only on its unit's number. In the image of a node all three layers are the same.
  */
 #include "tests/sim/vfs_sim_state.h"
 
@@ -35,7 +36,7 @@ static int replay_made(sim_disk *d, const vfs_sim_event *e, const sim_held *held
 static int replay_file(sim_disk *d, const vfs_sim_event *e, const sim_held *held) {
     sim_node *n = sim_find(d, e->file);
 
-    if (n == NULL) /* open when its name went: nothing can find it any more */
+    if (n == NULL) /* its name was removed while it was open: no path leads to it any more */
         return 0;
     switch (e->kind) {
     case VFS_SIM_PWRITE:
@@ -48,7 +49,7 @@ static int replay_file(sim_disk *d, const vfs_sim_event *e, const sim_held *held
     default:
         if (e->flags & VFS_SIM_INJECTED)
             return sim_sync_failed(d, n, (int)-e->result, e->seed);
-        sim_sync(d, n); /* a result below 0 told of an older failure, or that it has no name */
+        sim_sync(d, n); /* a result below 0 reported an older failure, or that the file has no name */
         return 0;
     }
 }
@@ -82,7 +83,7 @@ static int replay(sim_disk *d, const vfs_sim_event *e, const sim_held *held) {
     }
 }
 
-/* The disk after the first k events: a moving copy, that starts anew only when it has to go back. */
+/* The disk after the first k events: one copy that moves forward, and starts again only for a smaller k. */
 static sim_disk *disk_at(vfs_sim *s, size_t k) {
     if (k == VFS_SIM_NOW)
         return &s->disk;
@@ -129,7 +130,7 @@ vfs_sim *vfs_sim_clone(const vfs_sim *sim) { return vfs_sim_at(sim, VFS_SIM_NOW)
 
 /* ---- what may be lost ---- */
 
-/* The next change of a file that a name may yet lead to, from *i on; NULL behind the last. */
+/* From *i on, the next change of a file that may have a name after the cut; NULL after the last. */
 static const sim_change *next_change(const sim_disk *d, size_t *i) {
     while (*i < d->change_count) {
         const sim_change *c = &d->changes[(*i)++];
@@ -241,7 +242,7 @@ static int fate_of(const vfs_sim_loss *loss, uint64_t unit) {
     }
 }
 
-/* How many of a directory's operations survive, in the modes that keep a prefix; *n is what is left of dir_n. */
+/* How many of a directory's operations survive in the prefix modes; *n is the remaining part of dir_n. */
 static uint64_t prefix_of(const vfs_sim_loss *loss, uint64_t dir, uint64_t operations, uint64_t *n) {
     uint64_t kept = 0;
 
@@ -323,8 +324,8 @@ static int image_file(sim_disk *image, const sim_node *from) {
     return result;
 }
 
-/* Everything a surviving name leads to. A directory's id is below those of its contents, so one pass upwards is
- * enough; `reached` has an element for each node of d. */
+/* Copies every node with a surviving name. A directory's id is below those of its contents, so one ascending pass is
+ * enough; `reached` has one element for each node of d. */
 static int image_nodes(sim_disk *image, const sim_disk *d, const bool *kept, bool *reached) {
     int result = 0;
 

@@ -1,8 +1,8 @@
 /*
- * The simulator's disk as a whole: shared bytes, the sorted row of files and directories, copies, and the hash.
+ * The simulator's disk as a whole: shared bytes, the sorted array of files and directories, copies, and the hash.
  *
- * Must never let two disks share anything but blobs, which count their references atomically: copies live in other
- * threads. What always holds stands in vfs_sim_disk.h.
+ * Two disks share only blobs, whose reference counts are atomic, because other threads use the copies. vfs_sim_disk.h
+ * has the invariants.
  */
 #include "tests/sim/vfs_sim_disk.h"
 
@@ -309,7 +309,7 @@ static uint64_t node_hash(const sim_disk *d, uint64_t id) {
     assert(n != NULL);
     if (!n->is_dir)
         return file_hash(n);
-    for (size_t i = 0; i < n->now.count; i++) /* a sum: the order of entries means nothing */
+    for (size_t i = 0; i < n->now.count; i++) /* a sum, so that the order of entries does not matter */
         hash += sim_mix(blob_hash(n->now.entries[i].name) ^ sim_mix(node_hash(d, n->now.entries[i].id)));
     return sim_mix(hash ^ n->now.count);
 }

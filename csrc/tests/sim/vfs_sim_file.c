@@ -1,8 +1,8 @@
 /*
  * The simulator's files: writing, resizing and syncing them.
  *
- * Must never make a byte stable that no sync covered, or lose one that a sync did. Each function first takes all the
- * memory it needs and then changes the file, so that a failed malloc changes nothing.
+ * Must never make a byte stable without a sync, nor lose one after a sync. Each function first allocates all the memory
+ * it needs and then changes the file, so that a failed malloc changes nothing.
  */
 #include "tests/sim/vfs_sim_disk.h"
 
@@ -16,7 +16,7 @@
 
 static const uint64_t FILE_BYTES_MAX = (uint64_t)1 << 34; /* the page array is dense */
 
-/* For a page in which cache and device differ, each is its own; else both are one. */
+/* The layers that share the page's blob: cache and device, unless they differ. */
 static unsigned written_together(const sim_page *page) {
     return page->layer[VFS_SIM_SEEN] == page->layer[VFS_SIM_DEVICE] ? SIM_WRITTEN_BITS : SIM_CACHE_BIT;
 }
@@ -27,7 +27,7 @@ static void push_change(sim_disk *d, int kind, const sim_node *n, uint64_t at, u
     d->generation++;
 }
 
-/* Whether these bytes are what a power cut leaves there in any case: nothing that is pending touches them. */
+/* No unsynced change touches these bytes, so every power cut leaves them as they are. */
 static bool is_settled(const sim_disk *d, const sim_node *n, uint64_t at, uint64_t bytes) {
     if (at + bytes > n->stable_size)
         return false;
@@ -54,8 +54,8 @@ static bool is_stable(const sim_node *n, const sim_change *c, uint64_t unit) {
 }
 
 /*
- * A write; sectors at its ends that rewrite what is there for certain are no units: whatever becomes of them is the
- * same. One unit stays.
+ * Records a write. Sectors at its ends that rewrite settled bytes are not units, because every fate of them gives the
+ * same disk. At least one unit remains.
  */
 static void push_write(sim_disk *d, const sim_node *n, uint64_t at, uint64_t bytes, sim_blob *data) {
     bool settled = is_settled(d, n, at, bytes);
@@ -102,7 +102,7 @@ static span span_at(sim_node *n, sim_blob *data, uint64_t bytes, uint64_t at, ui
     return s;
 }
 
-/* A whole page of zeros is no page. */
+/* A page of zeros needs no blob. */
 static bool becomes_null(const span *s) {
     return s->bytes == SIM_PAGE && written_together(s->page) == SIM_WRITTEN_BITS && all_zero(s->data);
 }
@@ -131,13 +131,13 @@ static void span_write(const span *s, bool direct) {
         return;
     if (direct) {
         memcpy(page->layer[VFS_SIM_DEVICE]->data + s->from, s->data, s->bytes);
-    } else { /* a phantom page becomes dirty again, and with it all that it holds */
+    } else { /* a phantom page becomes dirty as a whole */
         sim_page_empty(page, SIM_DEVICE_BIT);
         page->layer[VFS_SIM_DEVICE] = sim_blob_take(page->layer[VFS_SIM_SEEN], 1);
     }
 }
 
-/* What a buffered write into part of a phantom page takes along: the page, recorded as a write of its own. */
+/* A buffered write into a part of a phantom page also writes the rest of the page, recorded as a write of its own. */
 typedef struct {
     sim_blob *copy[2]; /* at the first and at the last page */
     uint64_t at[2];
@@ -279,8 +279,8 @@ void sim_sync(sim_disk *d, sim_node *n) {
     d->generation += d->change_count != before;
 }
 
-/* What the failed sync leaves in the row of changes: all of other files, the sizes, and the sectors that reached the
- * disk all the same, each as a write of its own; they are still in the disk's volatile cache. */
+/* The changes that remain after the failed sync: those of other files, the sizes, and the sectors that reached the disk,
+ * each as a write of its own; they are still in the disk's volatile cache. */
 static int surviving_changes(const sim_disk *d, uint64_t id, uint64_t survive, sim_change **into, size_t *count) {
     size_t room = 0;
     uint64_t unit = 0;
@@ -312,7 +312,7 @@ static int surviving_changes(const sim_disk *d, uint64_t id, uint64_t survive, s
     return 0;
 }
 
-/* The device without what the sync lost: what is stable, and the changes that are left. */
+/* Rebuilds the device layer after the loss: the stable layer plus the remaining changes. */
 static int rebuild_device(const sim_node *n, sim_node *fresh, const sim_change *changes, size_t count) {
     uint64_t size = n->stable_size;
     uint64_t barrier = UINT64_MAX;

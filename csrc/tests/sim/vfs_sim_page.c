@@ -1,8 +1,8 @@
 /*
- * The simulator's pages, and the fates of what a power cut may take: reading, zeroing and patching of layers.
+ * The simulator's pages: reading, zeroing and patching of layers, and applying the fate of a unit.
  *
- * Must never garble a byte that a write leaves as it was, nor touch a layer it was not given. A page is first made its
- * writer's own (which nobody can observe, and which may fail), and only then changed.
+ * Must never garble a byte that a write does not change, nor touch a layer it was not given. A page first gets a blob of
+ * its own, which cannot be observed and may fail, and is changed only then.
  */
 #include "tests/sim/vfs_sim_disk.h"
 
@@ -38,7 +38,7 @@ void sim_page_set(sim_page *page, unsigned layers, sim_blob *blob) {
 
 static size_t holders(unsigned layers) { return (size_t)__builtin_popcount(layers); }
 
-/* Makes the page of these layers, which are one, a blob that nobody else holds. */
+/* Gives the page of these layers, which share one blob, a blob of its own. */
 int sim_page_own(sim_page *page, unsigned layers) {
     unsigned first;
     bool same = same_layers(page, layers, &first);
@@ -190,7 +190,7 @@ static int apply_sector(sim_node *n, unsigned layers, const sim_change *c, uint6
     (void)same_layers(page, layers, &first);
     if (page->layer[first] != NULL &&
         memcmp(page->layer[first]->data + from % SIM_PAGE, data, (size_t)(to - from)) == 0)
-        return 0; /* whatever its fate: it changes nothing */
+        return 0; /* the write changes nothing here, so its fate does not matter */
     if (sim_page_own(page, layers) != 0)
         return -ENOMEM;
     (void)same_layers(page, layers, &first);

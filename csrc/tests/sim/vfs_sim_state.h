@@ -1,8 +1,8 @@
 /*
  * A simulator from inside: its disk, what is open, the journal, and the plan of failures. Private to vfs_sim*.c.
  *
- * Everything here is read and written under the one mutex; `origin` and `cursor` are disks of their own, from which
- * and at which the journal is replayed.
+ * Everything here is read and written under the one mutex. `origin` and `cursor` are separate disks: replay of the journal
+ * starts from a copy of `origin` and has reached `cursor`.
  */
 #ifndef LOGSTORE_VFS_SIM_STATE_H
 #define LOGSTORE_VFS_SIM_STATE_H
@@ -16,7 +16,7 @@ enum { SIM_HANDLE_DIR = 1, SIM_HANDLE_FILE, SIM_HANDLE_EVENT };
 enum { SIM_HELD_NAME, SIM_HELD_TO, SIM_HELD_DATA, SIM_HELD };
 
 typedef struct {
-    int number; /* never given twice, so that a use after close shows */
+    int number; /* never reused, so that a use after close is detected */
     int kind;
     unsigned flags;
     int lock; /* 0, LOCK_SH or LOCK_EX */
@@ -25,7 +25,7 @@ typedef struct {
     uint64_t signals;
 } sim_handle;
 
-/* What an event's pointers point into. */
+/* Owns the memory that an event's pointers refer to. */
 typedef struct {
     sim_blob *blob[SIM_HELD];
 } sim_held;
@@ -68,20 +68,20 @@ typedef struct {
     int shorten;
 } sim_call;
 
-/* Takes the mutex; below 0 the call is to fail with it. sim_finish must follow whatever the result: it records the
- * call, drops what it holds, gives the mutex back, and returns its argument. */
+/* Takes the mutex. If the result is below 0 the call must fail with it. sim_finish must follow in every case: it records
+ * the call, drops its references, releases the mutex, and returns its argument. */
 int sim_begin(sim_call *c, vfs *v, int kind, int handle);
 int64_t sim_finish(sim_call *c, int64_t result);
 int sim_hold_name(sim_call *c, int which, const char *name);
 
 int sim_handle_of(const vfs_sim *s, int number, int kind, sim_handle **h); /* kind 0: any */
 int sim_reserve_handle(vfs_sim *s);
-int sim_new_handle(sim_call *c, int kind, uint64_t node, unsigned flags); /* in reserved room */
+int sim_new_handle(sim_call *c, int kind, uint64_t node, unsigned flags); /* in room that sim_reserve_handle has made */
 void sim_drop_handle(vfs_sim *s, sim_handle *h);
 
-/* With a table and a mutex and no disk yet. */
+/* Has a table and a mutex, but no disk yet. */
 vfs_sim *sim_new_empty(void);
-/* The mutex is in the simulator, so a look at a const one locks it all the same. */
+/* Locks a const simulator, too: its mutex is the only thing that changes. */
 vfs_sim *sim_lock(const vfs_sim *sim);
 void sim_unlock(vfs_sim *sim);
 

@@ -1,9 +1,9 @@
 /*
- * The simulator's directories: names, what became of them since the last sync_dir, and paths.
+ * The simulator's directories: names, their changes since the last sync_dir, and paths.
  *
- * Must never make a name durable but by sync_dir of its own directory. Every operation is kept until then, in order,
- * so that a power cut can carry out some of them only. Links are counted for the names of now, for the durable ones,
- * and for operations that may yet be carried out; a file with none and without a handle is forgotten.
+ * Only sync_dir of its directory makes a name durable. Until then every operation is kept, in order, so that a power cut
+ * can apply only some of them. Links are counted for present names, for durable names, and for operations that are not
+ * durable yet; a file without links and handles is forgotten.
  */
 #include "tests/sim/vfs_sim_disk.h"
 
@@ -226,7 +226,7 @@ int sim_sync_dir(sim_disk *d, sim_node *dir) {
 
 /* ---- paths ---- */
 
-/* Without leading, double and trailing slashes and without "."; "" is the root. */
+/* Removes leading, double and trailing slashes and "."; "" is the root. */
 static int plain_path(const char *path, char *into) {
     size_t length = 0;
 
@@ -264,7 +264,7 @@ static uint64_t walk(const sim_disk *d, char *path) {
     return dir != NULL ? sim_lookup(&dir->now, slash + 1) : 0;
 }
 
-/* The part before a path that was made as a whole: its names lie in the root. */
+/* Whether this is a leading part of a path that was made as a whole, whose name is in the root. */
 static bool is_leading_part(const sim_disk *d, const char *path) {
     const sim_names *names = &sim_find(d, SIM_ROOT)->now;
     size_t length = strlen(path);
@@ -319,7 +319,7 @@ int sim_resolve_new(const sim_disk *d, const char *path, uint64_t *dir, sim_blob
     return *name != NULL ? 0 : -ENOMEM;
 }
 
-/* ---- files that are simply there ---- */
+/* ---- files set by tests ---- */
 
 static int make_durable(sim_disk *d, sim_node *dir, sim_blob *name, uint64_t id) {
     uint64_t before = sim_lookup(&dir->durable, text(name));
@@ -345,7 +345,7 @@ static int find_or_make(sim_disk *d, uint64_t dir_id, sim_blob *name, bool is_di
         result = sim_create(d, dir, name, is_dir, id);
     if (result == 0)
         result = make_durable(d, dir, name, *id);
-    if (result == 0 && made) { /* its operation is no choice any more */
+    if (result == 0 && made) { /* its operation can no longer be lost */
         sim_blob_drop(d->dir_changes[--d->dir_change_count].name, 1);
         sim_find(d, *id)->links--;
     }

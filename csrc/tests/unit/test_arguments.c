@@ -1,6 +1,6 @@
 /*
- * Arguments that are out of their range, limits that are reached, and the edges just inside them: each is refused with
- * its own code before anything was changed, or taken as docs/api.md says.
+ * Arguments at and beyond the ends of their ranges, and limits: each call is refused with its own code before anything
+ * is changed, or accepted as docs/api.md says.
  */
 #include "format/format.h"
 #include "table/table.h"
@@ -69,7 +69,7 @@ static void a_segment_size_is_rounded_up_to_what_can_be_and_defaults_to_16_mib(v
     }
 }
 
-/* The directory above is synced under its own name, however the path is written. */
+/* The parent directory is synced, however the path is written. */
 static void a_store_is_made_under_any_form_of_path(void) {
     static const char *const paths[] = {"/s", "/s/", "//s//", "s", "s/", "."};
 
@@ -88,7 +88,7 @@ static int open_existing(bool create, const char *path) {
     return rc;
 }
 
-static void what_is_not_a_store_is_not_made_one(void) {
+static void a_directory_without_a_store_is_refused_unless_it_is_to_be_created(void) {
     vfs_sim_plan made_meanwhile = {.kind = VFS_SIM_MAKE_DIR, .nth = 1, .error = EEXIST};
     uint8_t meta[BLOCK] = "something else";
     int dir;
@@ -101,7 +101,7 @@ static void what_is_not_a_store_is_not_made_one(void) {
     check(open_existing(true, "/x/file") == LS_NOT_A_STORE && open_existing(true, "/x/file/y") != LS_OK);
     check(vfs_sim_put(sim, "/y", "META", meta, sizeof meta) == 0 && open_existing(true, "/y") == LS_NOT_A_STORE);
     check(vfs_sim_put(sim, "/y", "LOCK", meta, 0) == 0 && open_existing(false, "/y") == LS_NOT_A_STORE);
-    vfs_sim_fail(sim, &made_meanwhile); /* by another process, which has taken it away again */
+    vfs_sim_fail(sim, &made_meanwhile); /* by another process, which has removed it again */
     check(open_existing(true, "/z") == LS_NOT_A_STORE);
     vfs_sim_fail(sim, NULL);
     dir = r.v->open_dir(r.v, "/s");
@@ -110,8 +110,8 @@ static void what_is_not_a_store_is_not_made_one(void) {
     done();
 }
 
-/* A later version had begun to make the store: it is not made over. */
-static void a_creation_that_a_later_version_began_is_not_taken_over(void) {
+/* A later version had begun to create the store, which must not be created again. */
+static void a_creation_begun_by_a_later_version_is_refused(void) {
     uint8_t meta[META_BYTES];
     struct meta m = {.segment_size = SEGMENT, .max_undurable_bytes = 2 * SEGMENT};
     ls_store *s;
@@ -121,9 +121,9 @@ static void a_creation_that_a_later_version_began_is_not_taken_over(void) {
     meta[8] = 2;
     check(vfs_sim_put(sim, "/n", "META.new", meta, sizeof meta) == 0 && open_existing(true, "/n") == LS_VERSION);
     meta[8] = 1;
-    meta[100] = 1; /* torn: nothing is known of it, and another is made */
+    meta[100] = 1; /* torn: it is ignored, and a new one is made */
     check(vfs_sim_put(sim, "/n", "META.new", meta, sizeof meta) == 0 && open_existing(true, "/n") == LS_OK);
-    meta[100] = 0; /* whole: the creation is finished under its UUID */
+    meta[100] = 0; /* intact: the creation is finished with its UUID */
     meta[16] = 0;
     check(vfs_sim_put(sim, "/n", "META.new", meta, sizeof meta) == 0);
     require(ls_open(r.v, "/n", &usual, &s) == LS_OK);
@@ -158,7 +158,7 @@ static void there_are_a_million_queues_and_no_more(void) {
     done();
 }
 
-static void a_record_holds_so_many_queues_and_so_large_a_header_and_no_more(void) {
+static void the_queues_and_the_header_of_a_record_are_limited(void) {
     enum { ALL = 1100 };
     static uint32_t queues[ALL];
     static uint8_t header[8192];
@@ -195,7 +195,7 @@ static void a_record_holds_so_many_queues_and_so_large_a_header_and_no_more(void
     done();
 }
 
-/* A publish that cannot be finished takes back what it had staged. */
+/* A publish that cannot be finished ends the message that it had staged. */
 static void a_publish_to_too_many_queues_leaves_nothing_behind(void) {
     enum { ALL = 1100 };
     static uint32_t queues[ALL];
@@ -220,7 +220,7 @@ static void a_publish_to_too_many_queues_leaves_nothing_behind(void) {
     done();
 }
 
-static void a_dequeue_says_why_and_how_often_within_what_a_record_holds(void) {
+static void a_dequeue_refuses_a_reason_or_delivery_count_out_of_range(void) {
     static const int counts[][2] = {{-5, 0}, {7, 7}, {65535, 65535}, {70000, 65535}};
     ls_reader *reader;
     ls_batch b;
@@ -254,7 +254,7 @@ static void a_dequeue_says_why_and_how_often_within_what_a_record_holds(void) {
     done();
 }
 
-static void what_is_staged_or_pending_is_changed_only_as_it_may(void) {
+static void a_staged_or_pending_message_refuses_calls_that_do_not_fit_its_state(void) {
     ls_tx *tx;
     uint64_t id, lsn;
 
@@ -272,7 +272,7 @@ static void what_is_staged_or_pending_is_changed_only_as_it_may(void) {
     done();
 }
 
-static void many_are_published_one_by_one_up_to_the_culprit(void) {
+static void a_batch_of_publishes_stops_at_the_first_that_fails(void) {
     static const uint8_t contents[] = "onetwothree", headers[] = "aabbb";
     static const uint64_t sizes[] = {3, 3, 5}, header_sizes[] = {0, 2, 3}, too_large[] = {3, 5000, 3};
     static uint8_t header[5000], into[16];
@@ -298,7 +298,7 @@ static void many_are_published_one_by_one_up_to_the_culprit(void) {
     done();
 }
 
-static void a_place_is_told_from_one_that_is_gone_locked_or_another(void) {
+static void a_check_of_places_tells_present_locked_and_gone_apart(void) {
     ls_place places[4];
     ls_cursor *c;
     ls_tx *tx;
@@ -382,7 +382,7 @@ static void xids_are_the_same_only_byte_for_byte(void) {
     done();
 }
 
-static void no_more_are_prepared_than_the_option_allows(void) {
+static void max_prepared_limits_prepared_transactions(void) {
     ls_options o = usual;
     ls_xid xid = {.format_id = 1, .gtrid_bytes = 1};
     uint64_t ids[4];
@@ -405,7 +405,7 @@ static void no_more_are_prepared_than_the_option_allows(void) {
     done();
 }
 
-static void so_many_transactions_are_open_and_no_more(void) {
+static void the_number_of_open_transactions_is_limited(void) {
     static ls_tx *txs[TX_MAX];
     ls_tx *none;
     int n = 0;
@@ -426,8 +426,8 @@ static void so_many_transactions_are_open_and_no_more(void) {
     done();
 }
 
-/* Their starts fill segments on their own; what lives there must count, or the log seems to be all garbage. */
-static void many_open_transactions_do_not_move_each_other_for_ever(void) {
+/* Their start records fill whole segments; they must count as live, or the log seems to be all garbage. */
+static void many_open_transactions_do_not_cause_endless_relocation(void) {
     enum { MANY = 4000 };
     static ls_tx *txs[MANY];
     ls_xid xid = {.format_id = 1, .gtrid_bytes = 64};
@@ -454,7 +454,7 @@ static void many_open_transactions_do_not_move_each_other_for_ever(void) {
 
 /* ---- figures and events ---- */
 
-static void each_who_waits_has_an_event_of_its_own_and_a_lack_of_them_is_told(void) {
+static void each_waiter_gets_an_event_of_its_own_until_none_is_left(void) {
     vfs_sim_plan p = {.kind = VFS_SIM_EVENT_NEW, .nth = 1, .error = EMFILE};
     int fd = -1, other = -1, more = -1, made = 2;
 
@@ -538,22 +538,22 @@ int main(void) {
         each_option_is_refused_beyond_its_range_and_taken_at_its_ends,
         a_segment_size_is_rounded_up_to_what_can_be_and_defaults_to_16_mib,
         a_store_is_made_under_any_form_of_path,
-        what_is_not_a_store_is_not_made_one,
-        a_creation_that_a_later_version_began_is_not_taken_over,
+        a_directory_without_a_store_is_refused_unless_it_is_to_be_created,
+        a_creation_begun_by_a_later_version_is_refused,
         a_queue_id_is_in_its_range,
         there_are_a_million_queues_and_no_more,
-        a_record_holds_so_many_queues_and_so_large_a_header_and_no_more,
+        the_queues_and_the_header_of_a_record_are_limited,
         a_publish_to_too_many_queues_leaves_nothing_behind,
-        a_dequeue_says_why_and_how_often_within_what_a_record_holds,
-        what_is_staged_or_pending_is_changed_only_as_it_may,
-        many_are_published_one_by_one_up_to_the_culprit,
-        a_place_is_told_from_one_that_is_gone_locked_or_another,
+        a_dequeue_refuses_a_reason_or_delivery_count_out_of_range,
+        a_staged_or_pending_message_refuses_calls_that_do_not_fit_its_state,
+        a_batch_of_publishes_stops_at_the_first_that_fails,
+        a_check_of_places_tells_present_locked_and_gone_apart,
         a_transaction_serves_its_own_store_and_each_step_once,
         xids_are_the_same_only_byte_for_byte,
-        no_more_are_prepared_than_the_option_allows,
-        so_many_transactions_are_open_and_no_more,
-        many_open_transactions_do_not_move_each_other_for_ever,
-        each_who_waits_has_an_event_of_its_own_and_a_lack_of_them_is_told,
+        max_prepared_limits_prepared_transactions,
+        the_number_of_open_transactions_is_limited,
+        many_open_transactions_do_not_cause_endless_relocation,
+        each_waiter_gets_an_event_of_its_own_until_none_is_left,
         a_force_beyond_the_end_is_a_force_to_the_end,
         a_relaxed_store_does_not_wait_unless_it_is_forced,
         sizes_follow_from_offsets_of_either_width_if_they_ascend,

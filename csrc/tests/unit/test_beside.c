@@ -1,6 +1,6 @@
 /*
- * Readers beside a writer, when calls fail: nothing that fails may read as damage, and nothing that a reader goes by or
- * holds may be recycled under it.
+ * Readers beside a writer when calls fail: no failed call may be reported as damage, and nothing that a reader relies on or
+ * holds may be recycled.
  */
 #include "store/store.h"
 #include "tests/kit/store_workload.h"
@@ -20,7 +20,7 @@ static void done(vfs_sim *sim) {
     vfs_sim_free(sim);
 }
 
-/* So much comes and goes that segments are recycled. */
+/* Publishes and dequeues so many messages that segments are recycled. */
 static void come_and_go(int messages) {
     static const uint8_t content[3500];
     uint32_t q = 1;
@@ -35,7 +35,7 @@ static void come_and_go(int messages) {
     check(ls_force(r.store, 0) == LS_OK || ls_poisoned(r.store));
 }
 
-/* What a reader meets: LS_END after reading everything. */
+/* The code that ends a reader: LS_END after reading everything. */
 static int read_all(void) {
     ls_reader *reader = NULL;
     int rc = ls_reader_open(r.v, r.path, 0, &reader);
@@ -49,7 +49,7 @@ static int read_all(void) {
     return rc;
 }
 
-static void no_old_hint_outlives_the_segments_it_names(void) {
+static void a_hint_is_removed_before_the_segments_that_it_names(void) {
     int survived = 0;
 
     for (uint64_t nth = 1; nth < 60; nth++) {
@@ -71,10 +71,10 @@ static void no_old_hint_outlives_the_segments_it_names(void) {
         }
         done(sim);
     }
-    check(survived > 10); /* or the test shows nothing */
+    check(survived > 10); /* or the test proves nothing */
 }
 
-static void nothing_is_recycled_while_an_old_hint_cannot_be_taken_away(void) {
+static void nothing_is_recycled_while_an_old_hint_cannot_be_removed(void) {
     vfs_sim *sim = fresh();
     ls_stats before, after;
     struct log *g = &r.store->log;
@@ -100,7 +100,7 @@ static uint64_t lowest(struct log *g) {
     return holds_lowest(g, &holds, UINT64_MAX);
 }
 
-static void a_hold_that_cannot_be_looked_at_is_honoured(void) {
+static void a_hold_that_cannot_be_read_is_honoured(void) {
     static const int kinds[] = {VFS_SIM_OPEN, VFS_SIM_PREAD};
 
     for (int k = 0; k < 2; k++) {
@@ -151,21 +151,10 @@ static void a_short_read_is_not_the_end_of_a_segment(void) {
 
 int main(void) {
     static void (*const tests[])(void) = {
-        no_old_hint_outlives_the_segments_it_names,
-        nothing_is_recycled_while_an_old_hint_cannot_be_taken_away,
-        a_hold_that_cannot_be_looked_at_is_honoured,
+        a_hint_is_removed_before_the_segments_that_it_names,
+        nothing_is_recycled_while_an_old_hint_cannot_be_removed,
+        a_hold_that_cannot_be_read_is_honoured,
         a_short_read_is_not_the_end_of_a_segment,
     };
-    int passed = 0, failed = 0;
-
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        int before = failures_here;
-
-        tests[i]();
-        if (failures_here == before)
-            passed++;
-        else
-            failed++;
-    }
-    return verdict(passed, failed);
+    return run_tests(tests, sizeof tests / sizeof *tests);
 }

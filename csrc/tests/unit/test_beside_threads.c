@@ -1,6 +1,6 @@
 /*
- * Readers in threads of their own beside a writer that turns its segments over: whatever they are given is what was
- * written at that place, whole and in order; without a hold they may be overtaken, which is never damage; with one never.
+ * Readers in their own threads beside a writer that recycles quickly: each batch is complete, in order, and as it was
+ * written. Without a hold a reader may be overtaken, which is never reported as damage; with a hold it never is.
  */
 #include <stdatomic.h>
 
@@ -89,7 +89,7 @@ static void *read_held(void *name) {
     return NULL;
 }
 
-static void readers_beside_a_fast_writer_are_given_what_was_written_there(void) {
+static void readers_beside_a_fast_writer_get_what_was_written(void) {
     static char names[HELD_READERS][8] = {"one", "two"};
     static uint8_t content[2500];
     pthread_t readers[FREE_READERS + HELD_READERS];
@@ -125,7 +125,7 @@ static void readers_beside_a_fast_writer_are_given_what_was_written_there(void) 
 }
 
 int main(void) {
-    static void (*const tests[])(void) = {readers_beside_a_fast_writer_are_given_what_was_written_there};
+    static void (*const tests[])(void) = {readers_beside_a_fast_writer_get_what_was_written};
 
     return run_tests(tests, sizeof tests / sizeof *tests);
 }

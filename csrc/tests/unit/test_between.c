@@ -1,10 +1,10 @@
 /*
- * What another caller may do while the lock is let go, at each such moment in turn: in the middle of a move, or of a
- * read, a message is taken, enqueued, lengthened, its queue deleted, a transaction ended. The move goes by what is there
- * then, the read says whole content or that the message is gone, and the store that is opened next agrees.
+ * Operations of another caller at each moment at which a relocation or a read has released the lock: a message is dequeued,
+ * enqueued, lengthened, its queue is deleted, a transaction gets its outcome. The relocation uses the state after that, the
+ * read gives the whole content or LS_UNKNOWN_MESSAGE, and the next open finds the same state.
  *
- * No threads: the moment is a call of the file system, in which the other caller's work is done. Moments at which it
- * would have to wait for the move itself are left out.
+ * There are no threads: the other caller's operation runs inside a file system call. Moments at which it would have to wait
+ * for the relocation itself are left out.
  */
 #include "store/store.h"
 #include "tests/kit/one_store.h"
@@ -26,7 +26,7 @@ static struct {
     bool at_work;
 } other;
 
-/* Whether the other caller's work needs none of what the interrupted one has taken. */
+/* The other caller's operation needs nothing that the interrupted call has reserved. */
 static bool can_work(void) {
     struct log *g = &r.store->log;
     const struct segment *head;
@@ -79,7 +79,7 @@ static vfs *between(vfs_sim *disk) {
     return &table;
 }
 
-/* ---- a store whose every message is moved in another way, and what must be on its queues ---- */
+/* ---- a store in which relocation treats every message differently, and the expected places ---- */
 
 static uint64_t large_id, wide_id, small_ids[SMALL], staged_id;
 static uint8_t large[40000], into[sizeof large];
@@ -182,7 +182,7 @@ static void enqueues_the_large(void) {
 
 static void lengthens_the_staged(void) { check(ls_append_content(r.store, staged_id, large, 5000, 0) == LS_OK); }
 
-/* As an append of several records does that fails after this one; then other content comes, and a place. */
+/* As if an append of several records had failed after this one; then other content is added, and a place. */
 static void takes_content_back(void) {
     struct log *g = &r.store->log;
     uint64_t lsn;
@@ -211,7 +211,7 @@ static void commits_the_branch(void) {
     expected[6] += 3;
 }
 
-/* Then nothing of the large message is left. */
+/* Afterwards the large message has no place left. */
 static void ends_the_large_for_good(void) {
     uint64_t lsn;
 
@@ -267,7 +267,7 @@ static void takes_the_small(void) {
     }
 }
 
-/* ---- a move, and what comes between ---- */
+/* ---- operations during a relocation ---- */
 
 static const struct {
     const char *name;
@@ -336,7 +336,7 @@ static void end_with(bool orderly) {
         vfs_sim_free(disk);
 }
 
-static void whatever_comes_between_two_steps_of_a_move_holds(void) {
+static void operations_between_two_steps_of_a_relocation_take_effect(void) {
     for (size_t i = 0; i < sizeof interruptions / sizeof *interruptions; i++) {
         uint64_t struck = 0;
 
@@ -367,9 +367,9 @@ static void whatever_comes_between_two_steps_of_a_move_holds(void) {
     }
 }
 
-/* ---- a read, and what comes between ---- */
+/* ---- operations during a read ---- */
 
-static void a_read_that_its_message_leaves_says_that_it_is_gone(void) {
+static void a_read_of_a_message_that_ends_meanwhile_says_that_it_is_gone(void) {
     bool was_gone = false, was_whole = false;
 
     for (uint64_t nth = 1; !was_whole; nth++) {
@@ -396,8 +396,8 @@ static void a_read_that_its_message_leaves_says_that_it_is_gone(void) {
 
 int main(void) {
     static void (*const tests[])(void) = {
-        whatever_comes_between_two_steps_of_a_move_holds,
-        a_read_that_its_message_leaves_says_that_it_is_gone,
+        operations_between_two_steps_of_a_relocation_take_effect,
+        a_read_of_a_message_that_ends_meanwhile_says_that_it_is_gone,
     };
     int result;
 

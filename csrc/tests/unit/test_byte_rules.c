@@ -1,6 +1,6 @@
 /*
- * The rules about bytes that turning single bits cannot show: what a checksum is made of, whose place a batch stands in,
- * what stands alone at the end, and that damage is never copied into a record that looks whole.
+ * Rules of the format that flips of single bits cannot test: what a checksum covers, that a batch belongs to its position,
+ * that CLOSE is alone in its batch, and that damage is never copied into a valid record.
  */
 #include "format/format.h"
 #include "tests/kit/store_workload.h"
@@ -16,7 +16,7 @@ static vfs_sim *fresh(void) {
     return sim;
 }
 
-/* In the file itself, so that a store that has it open meets it. */
+/* Changes the file itself, so that a store that has it open reads the change. */
 static void turn_bits(vfs_sim *sim, uint64_t first_lsn, uint64_t at, uint8_t mask) {
     vfs *v = vfs_sim_table(sim);
     char name[SEGMENT_NAME_BYTES];
@@ -31,9 +31,9 @@ static void turn_bits(vfs_sim *sim, uint64_t first_lsn, uint64_t at, uint8_t mas
     check(v->close(v, file) == 0 && v->close(v, dir) == 0);
 }
 
-/* ---- what a checksum is made of ---- */
+/* ---- what a checksum covers ---- */
 
-/* docs/format.md, section 9. A codec that agreed only with itself would read its own stores and nobody else's. */
+/* docs/format.md, section 9. A codec tested only against itself might read no other implementation's stores. */
 static void checksums_are_those_of_the_worked_example(void) {
     const uint8_t uuid[UUID_BYTES] = {0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77,
                                       0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff};
@@ -53,10 +53,10 @@ static void checksums_are_those_of_the_worked_example(void) {
     check(checksum == UINT64_C(0x242fecd4b490426b));
 }
 
-/* ---- whose place a batch stands in ---- */
+/* ---- a batch belongs to its position ---- */
 
-/* A misdirected write: a whole batch, right in every checksum, where the next one of the same length should be. */
-static void a_batch_in_anothers_place_is_not_believed(void) {
+/* A misdirected write: an intact batch at the position of the next one of the same length. */
+static void a_batch_at_the_position_of_another_is_refused(void) {
     static uint8_t image[SEGMENT];
     vfs_sim *sim = fresh(), *disk;
     ls_reader *reader = NULL;
@@ -91,10 +91,10 @@ static void a_batch_in_anothers_place_is_not_believed(void) {
     vfs_sim_free(sim);
 }
 
-/* ---- what stands alone at the end ---- */
+/* ---- CLOSE is alone in its batch ---- */
 
-/* Else a flip in the last batch would read as a torn tail after an orderly close too, and lose what was acknowledged. */
-static void close_stands_alone_behind_all_that_was_written(void) {
+/* Otherwise a flip in the last batch would be a torn tail even after an orderly close, and lose acknowledged records. */
+static void the_close_record_is_alone_in_the_last_batch(void) {
     vfs_sim *sim = fresh();
     ls_reader *reader = NULL;
     ls_batch b, before = {.lsn = 0}, last = {.lsn = 0};
@@ -125,10 +125,10 @@ static void close_stands_alone_behind_all_that_was_written(void) {
     vfs_sim_free(sim);
 }
 
-/* ---- damage stays where it is ---- */
+/* ---- damage is not copied ---- */
 
-/* A copy of it would have a right checksum, and nobody would ever know. */
-static void damage_is_never_moved_into_a_record_that_looks_whole(void) {
+/* A copy would have a valid checksum, and the damage could never be detected. */
+static void damage_is_never_copied_into_a_valid_record(void) {
     static uint8_t content[3000], into[3000];
     vfs_sim *sim = fresh();
     ls_stats stats = {.relocation_failures = 0};
@@ -155,17 +155,9 @@ static void damage_is_never_moved_into_a_record_that_looks_whole(void) {
 int main(void) {
     static void (*const tests[])(void) = {
         checksums_are_those_of_the_worked_example,
-        a_batch_in_anothers_place_is_not_believed,
-        close_stands_alone_behind_all_that_was_written,
-        damage_is_never_moved_into_a_record_that_looks_whole,
+        a_batch_at_the_position_of_another_is_refused,
+        the_close_record_is_alone_in_the_last_batch,
+        damage_is_never_copied_into_a_valid_record,
     };
-    int passed = 0, failed = 0;
-
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        int before = failures_here;
-
-        tests[i]();
-        *(failures_here == before ? &passed : &failed) += 1;
-    }
-    return verdict(passed, failed);
+    return run_tests(tests, sizeof tests / sizeof *tests);
 }

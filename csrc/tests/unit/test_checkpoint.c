@@ -1,8 +1,8 @@
 /*
- * Checkpoints: whatever was done before, while and after one was taken, an open that uses it gives the same store as
- * one that replays the whole log; and it never matters whether it is there.
+ * Checkpoints: whatever operations run before, during and after a checkpoint, an open from it gives the same state as a
+ * replay of the whole log.
  *
- * What others do while a checkpoint is being taken is done inside a call that it makes without the lock.
+ * Operations during a checkpoint run inside a call that it makes without the lock.
  */
 #include "tests/kit/checkpoint_pair.h"
 
@@ -36,8 +36,8 @@ static void fresh_meddled(uint64_t seed) {
     check(!r.lost);
 }
 
-/* A checkpoint of a store in any state at all, with any operations meanwhile, and any after it. */
-static void any_state_comes_back_the_same(void) {
+/* A checkpoint of a store in any state, with any operations during it and after it. */
+static void a_checkpoint_in_any_state_gives_the_state_of_the_whole_log(void) {
     int used = 0;
 
     for (uint64_t seed = 1; seed <= 120; seed++) {
@@ -62,10 +62,10 @@ static void any_state_comes_back_the_same(void) {
         used += same_both_ways(sim, r.catalog);
         vfs_sim_free(sim);
     }
-    check(used > 100 / ONE_IN || complain("hardly any checkpoint was used"));
+    check(used > 100 / ONE_IN || complain("too few checkpoints were used"));
 }
 
-static void an_empty_store_has_one_too(void) {
+static void an_empty_store_can_have_a_checkpoint(void) {
     ls_checkpoint_info info;
 
     fresh();
@@ -75,7 +75,7 @@ static void an_empty_store_has_one_too(void) {
     done();
 }
 
-static void what_it_would_take_is_known_before(void) {
+static void the_size_of_a_checkpoint_is_known_before_it_is_written(void) {
     ls_checkpoint_info info, before;
 
     fresh();
@@ -88,7 +88,7 @@ static void what_it_would_take_is_known_before(void) {
     done();
 }
 
-static void a_second_one_replaces_the_first(void) {
+static void a_second_checkpoint_replaces_the_first(void) {
     ls_checkpoint_info one, two;
     ls_stats stats;
 
@@ -106,8 +106,8 @@ static void a_second_one_replaces_the_first(void) {
     done();
 }
 
-/* Its relocated state tells neither place nor work; the message stays until the transaction's outcome. */
-static void a_message_that_only_work_on_a_deleted_queue_keeps(void) {
+/* Its relocated state has neither place nor work; the message exists until the transaction's outcome. */
+static void a_message_kept_only_by_work_on_a_deleted_queue_is_in_the_checkpoint(void) {
     ls_xid xid = {.format_id = 1, .gtrid_bytes = 1};
     ls_message_info info;
     ls_stats stats;
@@ -134,9 +134,11 @@ static void a_message_that_only_work_on_a_deleted_queue_keeps(void) {
 
 int main(void) {
     static void (*const tests[])(void) = {
-        an_empty_store_has_one_too,      what_it_would_take_is_known_before,
-        a_second_one_replaces_the_first, a_message_that_only_work_on_a_deleted_queue_keeps,
-        any_state_comes_back_the_same,
+        an_empty_store_can_have_a_checkpoint,
+        the_size_of_a_checkpoint_is_known_before_it_is_written,
+        a_second_checkpoint_replaces_the_first,
+        a_message_kept_only_by_work_on_a_deleted_queue_is_in_the_checkpoint,
+        a_checkpoint_in_any_state_gives_the_state_of_the_whole_log,
     };
 
     return run_tests(tests, sizeof tests / sizeof *tests);

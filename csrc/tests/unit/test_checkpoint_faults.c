@@ -1,6 +1,6 @@
 /*
- * What goes wrong with a checkpoint costs time and nothing else: power cuts at every event of its making, calls that
- * fail, memory that is not there, a disk that is full, and files that are damaged, another's, older, newer or untrue.
+ * A fault in a checkpoint costs only time: power cuts at every event of writing it, failed calls, lack of memory, a full
+ * disk, and files that are damaged, of another store, older, newer or false.
  */
 #include "format/bytes.h"
 #include "format/xxh64.h"
@@ -17,7 +17,7 @@ static void take_file(void) {
     file_bytes = (size_t)got;
 }
 
-/* The disk with this in place of its checkpoint; how recovery saw it. The same store comes back in any case. */
+/* Opens the disk with this file as its checkpoint and returns the checkpoint's state. The store must be the same. */
 static int seen_with(const uint8_t *bytes, size_t n) {
     vfs_sim *disk = vfs_sim_clone(sim);
     ls_recovery report = {.checkpoint_state = -1};
@@ -52,7 +52,7 @@ static void over(void) {
 
 /* ---- power cuts ---- */
 
-static void a_power_cut_at_any_moment_of_its_making_loses_nothing(void) {
+static void a_power_cut_while_a_checkpoint_is_written_loses_nothing(void) {
     int used = 0, cuts = 0;
 
     for (uint64_t seed = 1; seed <= 4; seed++) {
@@ -107,7 +107,7 @@ static void a_power_cut_at_any_moment_of_its_making_loses_nothing(void) {
 
 /* ---- calls that fail ---- */
 
-static void a_call_that_fails_costs_that_checkpoint_only(void) {
+static void a_failed_call_costs_only_the_checkpoint(void) {
     for (int forever = 0; forever < 2; forever++) {
         ls_stats before, after;
         bool fired = true;
@@ -140,7 +140,7 @@ static void a_call_that_fails_costs_that_checkpoint_only(void) {
 }
 
 /* Where it cannot be read the whole log is replayed. */
-static void one_that_cannot_be_read_is_passed_over(void) {
+static void an_unreadable_checkpoint_is_ignored(void) {
     int unreadable = 0;
 
     fresh();
@@ -174,7 +174,7 @@ static void one_that_cannot_be_read_is_passed_over(void) {
 
 /* ---- files that are not what they should be ---- */
 
-static void one_flipped_bit_anywhere_makes_it_none(void) {
+static void a_checkpoint_with_a_flipped_bit_is_ignored(void) {
     fresh();
     run_some(&r, 200);
     check(ls_checkpoint(r.store, NULL) == LS_OK);
@@ -198,7 +198,7 @@ static void one_flipped_bit_anywhere_makes_it_none(void) {
     over();
 }
 
-static void it_is_used_only_if_its_batch_is_in_the_log_at_or_above_the_base(void) {
+static void a_checkpoint_is_used_only_if_its_batch_is_in_the_log_at_or_above_the_base(void) {
     struct checkpoint_header h;
 
     fresh();
@@ -227,8 +227,8 @@ static void it_is_used_only_if_its_batch_is_in_the_log_at_or_above_the_base(void
     over();
 }
 
-/* Its checksums are right, and it is a lie. */
-static void one_that_the_log_contradicts_is_forgotten_and_the_log_replayed(void) {
+/* Its checksums are right, but its contents are false. */
+static void after_a_checkpoint_that_the_log_contradicts_the_whole_log_is_replayed(void) {
     struct checkpoint_header h;
     uint64_t id;
 
@@ -275,8 +275,8 @@ static size_t spares_of(vfs_sim *disk) {
     return spares;
 }
 
-/* A message claims to become 4 GiB longer when it is moved, and to stand where no move finds it. */
-static void one_that_lies_about_lengths_asks_for_no_more_spares_than_the_log_can_need(void) {
+/* A message claims to grow by 4 GiB when moved, at an LSN that no relocation reaches. */
+static void a_checkpoint_with_false_lengths_asks_for_no_more_spares_than_the_log_can_need(void) {
     enum { BLOCK_ROWS = CHECKPOINT_HEADER_BYTES + CHECKPOINT_BLOCK_HEADER_BYTES };
     static const uint32_t fields[] = {64, 68, 72}; /* growth, work_state, work_rows */
     const uint32_t much = 0xfffffff8;
@@ -309,7 +309,7 @@ static void one_that_lies_about_lengths_asks_for_no_more_spares_than_the_log_can
 
 /* ---- a full disk ---- */
 
-static void a_full_disk_gets_its_blocks_back(void) {
+static void a_checkpoint_that_a_full_disk_refuses_frees_its_blocks(void) {
     uint64_t id, lsn, first = 0;
     ls_stats stats;
     int rc = LS_OK;
@@ -341,14 +341,14 @@ static void a_full_disk_gets_its_blocks_back(void) {
 
 int main(void) {
     static void (*const tests[])(void) = {
-        a_power_cut_at_any_moment_of_its_making_loses_nothing,
-        a_call_that_fails_costs_that_checkpoint_only,
-        one_that_cannot_be_read_is_passed_over,
-        one_flipped_bit_anywhere_makes_it_none,
-        it_is_used_only_if_its_batch_is_in_the_log_at_or_above_the_base,
-        one_that_the_log_contradicts_is_forgotten_and_the_log_replayed,
-        one_that_lies_about_lengths_asks_for_no_more_spares_than_the_log_can_need,
-        a_full_disk_gets_its_blocks_back,
+        a_power_cut_while_a_checkpoint_is_written_loses_nothing,
+        a_failed_call_costs_only_the_checkpoint,
+        an_unreadable_checkpoint_is_ignored,
+        a_checkpoint_with_a_flipped_bit_is_ignored,
+        a_checkpoint_is_used_only_if_its_batch_is_in_the_log_at_or_above_the_base,
+        after_a_checkpoint_that_the_log_contradicts_the_whole_log_is_replayed,
+        a_checkpoint_with_false_lengths_asks_for_no_more_spares_than_the_log_can_need,
+        a_checkpoint_that_a_full_disk_refuses_frees_its_blocks,
     };
 
     return run_tests(tests, sizeof tests / sizeof *tests);

@@ -1,6 +1,6 @@
 /*
- * A checkpoint is the state at its LSN, whatever one operation does to a message between that moment and the message's
- * turn to be copied; and it is the whole state, of kinds that other programs seldom come to.
+ * A checkpoint is the state at its LSN, whatever an operation does to a message between that moment and the copy of the
+ * message; and it is the whole state, including kinds that other tests rarely reach.
  */
 #include "tests/kit/checkpoint_pair.h"
 
@@ -38,7 +38,7 @@ static void fresh_watched(void) {
     check(!r.lost);
 }
 
-/* The checkpoint with that in the middle of it, then more work; both opens give one store, one of them by it. */
+/* Takes a checkpoint with this operation during it, then does more work; opens with and without it give the same state. */
 static void checked_with(void (*what)(void)) {
     meanwhile = what;
     check(ls_checkpoint(r.store, NULL) == LS_OK && meanwhile == NULL);
@@ -77,7 +77,7 @@ static void move(void) {
 
 /* ---- before ---- */
 
-static void content_that_is_added_meanwhile_is_not_in_it(void) {
+static void content_added_during_a_checkpoint_is_not_in_it(void) {
     fresh_watched();
     check(ls_stage(r.store, NULL, 0, (const uint8_t *)"first", 5, LS_WAIT, &id) == LS_OK);
     more = put(1, "other", NULL);
@@ -88,7 +88,7 @@ static void content_that_is_added_meanwhile_is_not_in_it(void) {
     done();
 }
 
-static void a_dequeue_meanwhile_is_not_in_it(void) {
+static void a_dequeue_during_a_checkpoint_is_not_in_it(void) {
     fresh_watched();
     id = put(1, "goes", NULL);
     more = put(1, "stays", NULL);
@@ -97,7 +97,7 @@ static void a_dequeue_meanwhile_is_not_in_it(void) {
     done();
 }
 
-static void an_enqueue_meanwhile_is_not_in_it(void) {
+static void an_enqueue_during_a_checkpoint_is_not_in_it(void) {
     fresh_watched();
     id = put(1, "on one queue", NULL);
     checked_with(enqueue);
@@ -114,7 +114,7 @@ static void begun(void) {
     check(add(more, 3, tx) == LS_OK);
 }
 
-static void an_outcome_meanwhile_is_not_in_it(void) {
+static void an_outcome_during_a_checkpoint_is_not_in_it(void) {
     void (*const outcomes[])(void) = {commit, roll_back};
 
     for (int i = 0; i < 2; i++) {
@@ -126,8 +126,8 @@ static void an_outcome_meanwhile_is_not_in_it(void) {
     }
 }
 
-/* Plain messages, and one of several records: where they were is told, for the log behind it tells where they went. */
-static void a_move_meanwhile_is_not_in_it(void) {
+/* Plain messages, and one of several records: the checkpoint has their old positions; the log after it has the new ones. */
+static void a_relocation_during_a_checkpoint_is_not_in_it(void) {
     fresh_watched();
     for (int i = 0; i < 5; i++)
         (void)put(2, "stays and is moved", NULL);
@@ -141,8 +141,8 @@ static void a_move_meanwhile_is_not_in_it(void) {
 
 /* ---- all of it ---- */
 
-/* So many places of order keys of their own that its state is several records when it is moved. */
-static void a_long_state_is_told_with_its_records(void) {
+/* It has enough places with different order keys that its state takes several records when moved. */
+static void a_checkpoint_has_all_records_of_a_long_state(void) {
     fresh_watched();
     id = put_bytes(2, 9, 30000, LS_WAIT);
     check(add(id, 3, NULL) == LS_OK && add(id, 4, NULL) == LS_OK);
@@ -152,7 +152,7 @@ static void a_long_state_is_told_with_its_records(void) {
     done();
 }
 
-static void what_is_staged_is_told_as_that(void) {
+static void a_checkpoint_has_staged_messages_as_staged(void) {
     fresh_watched();
     check(ls_stage(r.store, NULL, 0, (const uint8_t *)"staged", 6, LS_WAIT, &more) == LS_OK);
     id = put(1, "goes", NULL);
@@ -160,7 +160,7 @@ static void what_is_staged_is_told_as_that(void) {
     done();
 }
 
-static void a_deleted_queue_is_told_with_the_work_that_is_left_on_it(void) {
+static void a_checkpoint_has_deleted_queues_with_pending_work(void) {
     uint64_t lsn;
 
     fresh_watched();
@@ -177,14 +177,10 @@ static void a_deleted_queue_is_told_with_the_work_that_is_left_on_it(void) {
 
 int main(void) {
     static void (*const tests[])(void) = {
-        content_that_is_added_meanwhile_is_not_in_it,
-        a_dequeue_meanwhile_is_not_in_it,
-        an_enqueue_meanwhile_is_not_in_it,
-        an_outcome_meanwhile_is_not_in_it,
-        a_move_meanwhile_is_not_in_it,
-        a_long_state_is_told_with_its_records,
-        what_is_staged_is_told_as_that,
-        a_deleted_queue_is_told_with_the_work_that_is_left_on_it,
+        content_added_during_a_checkpoint_is_not_in_it, a_dequeue_during_a_checkpoint_is_not_in_it,
+        an_enqueue_during_a_checkpoint_is_not_in_it,    an_outcome_during_a_checkpoint_is_not_in_it,
+        a_relocation_during_a_checkpoint_is_not_in_it,  a_checkpoint_has_all_records_of_a_long_state,
+        a_checkpoint_has_staged_messages_as_staged,     a_checkpoint_has_deleted_queues_with_pending_work,
     };
 
     return run_tests(tests, sizeof tests / sizeof *tests);

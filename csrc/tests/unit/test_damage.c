@@ -1,5 +1,5 @@
 /*
- * Defects that turning bytes found, each kept away by a test of its own.
+ * Regression tests for defects found by damaging bytes.
  */
 #include "tests/kit/store_workload.h"
 
@@ -25,8 +25,8 @@ static vfs_sim *made(bool close) {
     return after;
 }
 
-/* META says of which store the segments are: without it they are another's for whoever opens, and would be made spares. */
-static void segments_without_META_are_never_made_a_new_store(void) {
+/* META has the UUID of the segments: with a new META they would belong to another store, and become spares. */
+static void segments_without_META_are_never_overwritten_by_a_new_store(void) {
     vfs_sim *sim = made(true);
     vfs *v = vfs_sim_table(sim);
     int dir = v->open_dir(v, "/s");
@@ -63,8 +63,8 @@ static struct last_batch find_last(vfs_sim *sim) {
     return last;
 }
 
-/* Wherever it was hit, its own header included: the open goes on without it and says so. */
-static void a_cut_batch_is_reported_whichever_of_its_bits_was_hit(bool close) {
+/* Wherever the damage is, also in the batch's own record: the open continues without the batch and reports that. */
+static void a_cut_batch_is_reported_whichever_bit_was_damaged(bool close) {
     static uint8_t image[SEGMENT];
     vfs_sim *sim = made(close);
     struct last_batch last = find_last(sim);
@@ -88,8 +88,8 @@ static void a_cut_batch_is_reported_whichever_of_its_bits_was_hit(bool close) {
     vfs_sim_free(sim);
 }
 
-/* Nothing that is left in the segments tells of what the last one held. */
-static void what_an_orderly_close_ended_with_is_missed_when_it_is_gone(void) {
+/* The remaining segments do not show that there was another one. */
+static void the_loss_of_the_last_segment_after_an_orderly_close_is_detected(void) {
     enum { GONE, SHORT, ZEROED, HARMLESS_FROM_HERE, CLOSED_GONE = HARMLESS_FROM_HERE, CLOSED_DAMAGED, HOW };
 
     for (int how = 0; how < HOW; how++) {
@@ -137,9 +137,9 @@ static void what_an_orderly_close_ended_with_is_missed_when_it_is_gone(void) {
 }
 
 int main(void) {
-    what_an_orderly_close_ended_with_is_missed_when_it_is_gone();
-    segments_without_META_are_never_made_a_new_store();
-    a_cut_batch_is_reported_whichever_of_its_bits_was_hit(true);
-    a_cut_batch_is_reported_whichever_of_its_bits_was_hit(false);
+    the_loss_of_the_last_segment_after_an_orderly_close_is_detected();
+    segments_without_META_are_never_overwritten_by_a_new_store();
+    a_cut_batch_is_reported_whichever_bit_was_damaged(true);
+    a_cut_batch_is_reported_whichever_bit_was_damaged(false);
     return verdict(4, failures_here);
 }

@@ -1,6 +1,6 @@
 /*
- * A full store can always be drained: whatever filled it, whatever stopped it (max_log_bytes of any size, or the disk),
- * in any order, one by one or in transactions, with restarts on the way.
+ * A full store can always be drained: whatever filled it, whatever limited it (max_log_bytes of any size, or the disk),
+ * in any order, one by one or in transactions, with restarts in between.
  *
  * A sample of the 1980 cases runs, all of them with LOGSTORE_CRASH set. The arguments, if any, are the kind, or kind, limit
  * (0 max_log_bytes, 1 the disk), segments, order and whether in transactions of the one that is to run.
@@ -119,7 +119,7 @@ static int put_prepared(ls_store *store, uint64_t *id) {
     return rc;
 }
 
-/* Forty grow in turns, so that each has a piece in every segment; then come plain ones, and the next forty. */
+/* Forty messages grow in turn, so that each has a chunk in every segment; then plain messages, then the next forty. */
 static int put_with_chunks_in_turns(ls_store *store, uint64_t *id) {
     enum { TURNS = 40, PIECES = 100, PLAIN = 1500 };
     static uint64_t staged[TURNS], lsn;
@@ -195,7 +195,7 @@ static bool fill_it(void) {
     while (d.n < MOST && rc == LS_OK) {
         d.ids[d.n] = 0;
         rc = kinds[d.kind].put(d.store, &d.ids[d.n]);
-        d.n += d.ids[d.n] != 0; /* also what was stopped half way */
+        d.n += d.ids[d.n] != 0; /* also a message that was staged but refused its last step */
     }
     if (rc == LS_FULL && d.n > 3)
         return true;
@@ -203,7 +203,7 @@ static bool fill_it(void) {
     return false;
 }
 
-/* What lives, and what that will take more when it is moved. */
+/* Live bytes, and the bytes that they will grow by when moved. */
 static uint64_t grown_bytes(void) {
     const struct log *g = &d.store->log;
 
@@ -217,7 +217,7 @@ static uint64_t roll(uint64_t below) {
     return (d.dice >> 33) % below;
 }
 
-/* The next to go, out of the list. */
+/* Takes the next id to dequeue from the list. */
 static uint64_t next_id(void) {
     int at = d.order == FROM_THE_END ? d.n - 1 : d.order == AT_RANDOM ? (int)roll((uint64_t)d.n) : 0;
     uint64_t id = d.ids[at];
@@ -253,7 +253,7 @@ static bool take_one(uint64_t id, ls_tx *tx) {
     return good;
 }
 
-/* A transaction may be refused, and then waits for nothing: the same goes without one. */
+/* A transaction may be refused; then the message is dequeued without one. */
 static bool take_in_a_transaction(const uint64_t *ids, int n) {
     ls_tx *tx = NULL;
     bool good = ls_begin(d.store, NULL, &tx) == LS_OK;
@@ -357,8 +357,8 @@ static void fill_and_drain(void) {
     vfs_sim_free(d.sim);
 }
 
-/* What one operation may make longer is more than a segment: it waits for as many spares, and not for ever. */
-static void a_message_on_thousands_of_queues_is_worked_on_in_a_transaction(void) {
+/* One operation may cause growth of more than a segment: it waits for enough spares, but not for ever. */
+static void a_transaction_can_dequeue_a_message_from_thousands_of_queues(void) {
     enum { MANY = 6000, IN_ONE = 600 };
     static uint32_t many[MANY];
     uint64_t id, lsn;
@@ -395,7 +395,7 @@ int main(int argc, char **argv) {
     for (uint32_t i = 0; i < WIDE; i++)
         queues[i] = i + 1;
     if (argc == 1)
-        a_message_on_thousands_of_queues_is_worked_on_in_a_transaction();
+        a_transaction_can_dequeue_a_message_from_thousands_of_queues();
     passed += argc == 1 && failures_here == 0;
     failed += failures_here != 0;
     for (d.kind = 0; d.kind < KINDS; d.kind++) {

@@ -1,6 +1,6 @@
 /*
- * The rules that make an acknowledgement worth something, one by one: epochs and gaps, poison, the rewrite of the tail,
- * when a death counts, what a crash in one narrow place must not do.
+ * The rules behind an acknowledgement, one by one: epochs and gaps, poison, the rewrite of the tail, when a message's end
+ * takes effect on the base, and crashes at particular moments.
  */
 #include "tests/kit/store_workload.h"
 
@@ -23,7 +23,7 @@ static ls_store *opened(vfs_sim *sim) {
     return store;
 }
 
-/* Loses power; the store that was open is let go. */
+/* Cuts the power and frees the open store. */
 static vfs_sim *cut(vfs_sim *sim, ls_store *store, int mode, int dir_mode) {
     vfs_sim *after = vfs_sim_crash(sim, &(vfs_sim_loss){.mode = mode, .dir_mode = dir_mode});
 
@@ -99,7 +99,7 @@ static void meta_left_in_the_page_cache_by_a_failed_sync_is_written_again(void) 
     vfs_sim_free(sim);
 }
 
-/* After a failed write the same pages may lose later writes at a power cut, although their sync succeeded. */
+/* After a failed write its pages may lose later writes at a power cut, although their sync succeeded. */
 static void meta_is_never_written_again_into_a_file_in_which_a_write_failed(void) {
     const vfs_sim_event *events;
     vfs_sim *sim = vfs_sim_new();
@@ -173,7 +173,7 @@ static void a_crash_loop_costs_no_space(void) {
     vfs_sim_free(sim);
 }
 
-/* The first batch of an epoch names its own place as durable: torn, it must not read as damage below the watermark. */
+/* The first batch of an epoch names its own position as durable: if torn, it must not be damage below the watermark. */
 static void a_torn_first_batch_of_an_epoch_is_a_torn_tail(void) {
     for (int reopen_first = 0; reopen_first < 2; reopen_first++) {
         vfs_sim *sim = fresh();
@@ -242,8 +242,8 @@ static void a_failed_sync_poisons_the_store_for_good(void) {
     }
 }
 
-/* After a failed sync the next process sees what the disk may not have, and the next sync says that all is well. */
-static void what_an_open_has_accepted_survives_a_power_cut(void) {
+/* After a failed sync the next process reads pages that the disk may not have, and the next sync succeeds. */
+static void batches_that_an_open_accepted_survive_a_power_cut(void) {
     int accepted = 0;
 
     for (uint64_t survive = 0; survive < 40; survive++) {
@@ -275,7 +275,7 @@ static void what_an_open_has_accepted_survives_a_power_cut(void) {
         check(has(r.store, good));
         seen = has(r.store, lost);
         accepted += seen;
-        check(survive != 0 || !seen); /* nothing reached the disk: only the page cache says that it is there */
+        check(survive != 0 || !seen); /* nothing reached the disk: the data is only in the page cache */
         sim = cut(sim, r.store, VFS_SIM_ALL_LOST, VFS_SIM_DIRS_LOST);
         r.store = opened(sim);
         require(r.store != NULL);
@@ -283,13 +283,13 @@ static void what_an_open_has_accepted_survives_a_power_cut(void) {
         ls_free(r.store);
         vfs_sim_free(sim);
     }
-    check(accepted > 10); /* or the test shows nothing */
+    check(accepted > 10); /* or the test proves nothing */
 }
 
 /* ---- files ---- */
 
-/* Everything fails for a while, from any call on, also the taking back of what was half made. */
-static void an_outage_while_a_spare_is_made_leaves_nothing_in_the_way(void) {
+/* From any call on everything fails for a while, also the removal of a half-made file. */
+static void a_failure_while_a_spare_is_made_leaves_no_obstacle(void) {
     int survived = 0;
 
     for (uint64_t nth = 1; nth < 30; nth++) {
@@ -338,10 +338,10 @@ static void renames_that_fail_leave_no_gap_in_the_lsn_space(void) {
     vfs_sim_free(sim);
 }
 
-/* ---- what the base may pass ---- */
+/* ---- when the base may advance ---- */
 
-/* A death in a later buffer must not move the base that an earlier batch names. */
-static void a_death_counts_only_once_it_is_durable(void) {
+/* A dequeue in a later buffer must not move the base that an earlier batch names. */
+static void a_dequeue_moves_the_base_only_when_it_is_durable(void) {
     vfs_sim *sim = fresh();
     uint64_t first = put(r.store, 1, 3000, LS_WAIT), others[60], id = 0;
     ls_stats stats;
@@ -358,7 +358,7 @@ static void a_death_counts_only_once_it_is_durable(void) {
     ls_stats_get(r.store, &stats);
     check(ls_next_lsn(r.store) > ls_durable_lsn(r.store));
     check(ls_base_lsn(r.store) <= first);
-    (void)put(r.store, 3, 10, 0); /* whoever makes room recycles what may be recycled */
+    (void)put(r.store, 3, 10, 0); /* a call that needs room recycles all it can */
     sim = cut(sim, r.store, VFS_SIM_ALL_LOST, VFS_SIM_DIRS_LOST);
     r.store = opened(sim);
     check(r.store != NULL && has(r.store, first));
@@ -408,8 +408,8 @@ static void a_queue_deleted_before_the_last_dequeue_is_no_contradiction(void) {
     vfs_sim_free(sim);
 }
 
-/* The catalog has committed the deletion, the log has not, and a prepared branch holds an enqueue there. */
-static void a_queue_that_only_prepared_work_names_is_deleted_in_the_log_too(void) {
+/* The catalog has committed the deletion, but the log has not, and a prepared branch has an enqueue on the queue. */
+static void a_deleted_queue_with_only_prepared_work_is_deleted_in_the_log(void) {
     vfs_sim *sim = fresh();
     ls_xid xid = {.format_id = 1, .gtrid_bytes = 1};
     uint32_t q = 2;
@@ -446,24 +446,13 @@ int main(void) {
         a_crash_loop_costs_no_space,
         a_torn_first_batch_of_an_epoch_is_a_torn_tail,
         a_failed_sync_poisons_the_store_for_good,
-        what_an_open_has_accepted_survives_a_power_cut,
-        an_outage_while_a_spare_is_made_leaves_nothing_in_the_way,
+        batches_that_an_open_accepted_survive_a_power_cut,
+        a_failure_while_a_spare_is_made_leaves_no_obstacle,
         renames_that_fail_leave_no_gap_in_the_lsn_space,
-        a_death_counts_only_once_it_is_durable,
+        a_dequeue_moves_the_base_only_when_it_is_durable,
         a_drained_log_gives_its_space_back,
         a_queue_deleted_before_the_last_dequeue_is_no_contradiction,
-        a_queue_that_only_prepared_work_names_is_deleted_in_the_log_too,
+        a_deleted_queue_with_only_prepared_work_is_deleted_in_the_log,
     };
-    int passed = 0, failed = 0;
-
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        int before = failures_here;
-
-        tests[i]();
-        if (failures_here == before)
-            passed++;
-        else
-            failed++;
-    }
-    return verdict(passed, failed);
+    return run_tests(tests, sizeof tests / sizeof *tests);
 }

@@ -1,6 +1,6 @@
 /*
- * The edges of what is kept in memory, and of the codec: an empty log, gaps between segments, more of something than a
- * first allocation holds, cursors at the end of a queue that grows backwards, records given to the wrong decoder.
+ * Boundary cases of the state in memory and of the codec: an empty log, gaps between segments, more items than a first
+ * allocation has room for, cursors at the end of a queue, records given to the wrong decoder.
  */
 #include "format/format.h"
 #include "log/log.h"
@@ -54,8 +54,8 @@ static int note_closed(vfs *v, int handle) {
     return 0;
 }
 
-/* What is read, has no end yet, or is not durable keeps its handle, though there are too many. */
-static void only_handles_of_what_rests_are_closed_when_there_are_too_many(void) {
+/* A segment that is being read, is still filling, or is not durable keeps its handle even if too many are open. */
+static void only_handles_of_idle_segments_are_closed_when_there_are_too_many(void) {
     vfs v = {.close = note_closed};
     struct segment s[6];
     struct segment *row[6];
@@ -88,7 +88,7 @@ static uint64_t next_offered(ls_cursor *c) {
     return n == 1 ? place.id : 0;
 }
 
-static void a_cursor_at_the_end_goes_back_to_what_is_unlocked_and_one_before_it_stays(void) {
+static void a_cursor_goes_back_to_an_unlocked_place_only_from_behind_it(void) {
     static uint64_t ids[2 * CHUNK_PLACES];
     ls_cursor *early, *late;
     ls_tx *tx;
@@ -117,7 +117,7 @@ static void a_cursor_at_the_end_goes_back_to_what_is_unlocked_and_one_before_it_
     done();
 }
 
-static void a_queue_goes_with_the_memory_it_was_given_ahead_and_with_its_cursors(void) {
+static void a_removed_queue_frees_its_spare_chunks_and_stops_its_cursors(void) {
     struct table t;
     struct cursor c;
     struct queue *q;
@@ -133,7 +133,7 @@ static void a_queue_goes_with_the_memory_it_was_given_ahead_and_with_its_cursors
     table_free(&t);
 }
 
-static void a_queue_of_more_places_than_are_swept_at_once_is_deleted_whole(void) {
+static void a_queue_larger_than_one_sweep_is_deleted_completely(void) {
     uint64_t id, places, locked;
 
     fresh();
@@ -149,7 +149,7 @@ static void a_queue_of_more_places_than_are_swept_at_once_is_deleted_whole(void)
     done();
 }
 
-/* ---- records in their place, with right checksums, that are not what the table remembers ---- */
+/* ---- records with right checksums at their positions that differ from the table ---- */
 
 static uint64_t chunked_id, plain_id;
 
@@ -168,7 +168,7 @@ static void replace_there(uint64_t lsn, uint32_t offset, int width, uint64_t val
     check(vfs_sim_put(sim, "/s", name, image, sizeof image) == 0);
 }
 
-static void a_sealed_record_that_is_another_s_is_damage_to_a_read_and_to_a_move(void) {
+static void a_valid_record_of_another_message_is_damage_to_reads_and_relocation(void) {
     enum { TYPE = 16, ID = 32, BODY = 48, CHUNK_BYTES = 56, MAY_BE_SKIPPED = 0x8123 };
     static const struct {
         bool chunk, plain;
@@ -234,8 +234,8 @@ static void a_file_that_became_shorter_is_damage_to_a_read(void) {
     done();
 }
 
-/* Of messages that lie in the write buffers and on the disk, in one record and in chunks. */
-static void many_are_read_as_far_as_there_is_room_and_all_is_well(void) {
+/* For messages in the write buffers and on the disk, in one record and in chunks. */
+static void a_load_of_many_stops_at_the_end_of_the_buffer_or_at_an_error(void) {
     static uint8_t content[30000], into[40000];
     static const uint8_t head[5] = "head";
     uint32_t queue = 1;
@@ -276,8 +276,8 @@ static void many_are_read_as_far_as_there_is_room_and_all_is_well(void) {
     done();
 }
 
-/* As where directories were mixed up. What they say of another log's LSNs is no claim on this one. */
-static void notes_of_another_store_say_nothing_of_this_one(void) {
+/* As if directories were mixed up: the LSNs of another log mean nothing here. */
+static void the_hint_of_another_store_is_ignored(void) {
     struct closed c = {.epoch = 9, .end_lsn = 1 << 30};
     struct hint h = {.epoch = 9, .durable_lsn = 1 << 30, .base_lsn = 1 << 29};
     uint8_t bytes[64] = {0};
@@ -310,7 +310,7 @@ static void notes_of_another_store_say_nothing_of_this_one(void) {
 
 /* ---- messages and transactions ---- */
 
-static void more_messages_than_a_first_table_holds_are_all_there(void) {
+static void the_table_grows_beyond_its_first_allocation(void) {
     enum { ROWS = 17, AT_ONCE = SLAB_MESSAGES };
     static uint64_t sizes[AT_ONCE], ids[AT_ONCE], first_ids[ROWS];
     ls_options o = {.segment_size = 1 << 20, .create = 1, .initial_segments = 1, .max_write_buffers = 4};
@@ -378,7 +378,7 @@ static void a_transaction_at_its_limit_takes_no_more(void) {
     done();
 }
 
-static void what_is_not_prepared_cannot_be_taken_as_in_doubt(void) {
+static void only_a_prepared_transaction_can_be_taken_as_in_doubt(void) {
     const ls_xid xid = {.format_id = 1, .gtrid_bytes = 1};
     ls_tx *tx, *taken;
     ls_tx_info info;
@@ -394,7 +394,7 @@ static void what_is_not_prepared_cannot_be_taken_as_in_doubt(void) {
     done();
 }
 
-static void a_header_of_absurd_length_is_refused_and_not_read(void) {
+static void a_header_of_impossible_length_is_refused(void) {
     static const size_t absurd[] = {SIZE_MAX, SIZE_MAX - 7, SIZE_MAX - 80, SIZE_MAX / 2, 1 << 20};
     uint64_t id;
 
@@ -406,7 +406,7 @@ static void a_header_of_absurd_length_is_refused_and_not_read(void) {
     done();
 }
 
-/* ---- two stores, of which the older goes first ---- */
+/* ---- two stores, of which the older is closed first ---- */
 
 static void stores_may_be_closed_in_the_order_they_were_opened(void) {
     vfs_sim *disk = vfs_sim_new();
@@ -426,8 +426,8 @@ static void stores_may_be_closed_in_the_order_they_were_opened(void) {
 
 /* ---- the codec ---- */
 
-/* Every decoder of one type, given what is of its type and another length, or of its length and another type. */
-static void a_decoder_refuses_what_is_not_of_its_type_and_length(void) {
+/* Gives every decoder of one type records of its type with another length, and of another type with its length. */
+static void a_decoder_refuses_records_of_another_type_or_length(void) {
     static const uint8_t bytes[256];
     static const struct {
         uint16_t type;
@@ -455,7 +455,7 @@ static void a_decoder_refuses_what_is_not_of_its_type_and_length(void) {
     }
 }
 
-static void a_note_of_the_close_names_an_epoch_and_a_place(void) {
+static void the_closed_file_has_an_epoch_and_an_lsn(void) {
     static const struct closed good = {.epoch = 3, .end_lsn = 1 << 20, .closed_us = 5};
     uint8_t bytes[CLOSED_BYTES];
 
@@ -472,7 +472,7 @@ static void a_note_of_the_close_names_an_epoch_and_a_place(void) {
     }
 }
 
-static void a_segment_that_would_reach_beyond_the_last_lsn_is_none(void) {
+static void a_segment_beyond_the_last_lsn_is_refused(void) {
     static uint8_t bytes[SEGMENT_HEADER_BYTES];
     struct segment_header h = {.segment_size = SEGMENT, .epoch = 1}, found;
     uint64_t last = LSN_MAX / SEGMENT * SEGMENT;
@@ -503,23 +503,23 @@ static void a_chunk_may_be_empty(void) {
 int main(void) {
     static void (*const tests[])(void) = {
         a_log_finds_the_segment_of_an_lsn_and_none_in_gaps_or_beyond,
-        only_handles_of_what_rests_are_closed_when_there_are_too_many,
-        a_cursor_at_the_end_goes_back_to_what_is_unlocked_and_one_before_it_stays,
-        a_queue_goes_with_the_memory_it_was_given_ahead_and_with_its_cursors,
-        a_queue_of_more_places_than_are_swept_at_once_is_deleted_whole,
-        a_sealed_record_that_is_another_s_is_damage_to_a_read_and_to_a_move,
+        only_handles_of_idle_segments_are_closed_when_there_are_too_many,
+        a_cursor_goes_back_to_an_unlocked_place_only_from_behind_it,
+        a_removed_queue_frees_its_spare_chunks_and_stops_its_cursors,
+        a_queue_larger_than_one_sweep_is_deleted_completely,
+        a_valid_record_of_another_message_is_damage_to_reads_and_relocation,
         a_file_that_became_shorter_is_damage_to_a_read,
-        many_are_read_as_far_as_there_is_room_and_all_is_well,
-        notes_of_another_store_say_nothing_of_this_one,
-        more_messages_than_a_first_table_holds_are_all_there,
+        a_load_of_many_stops_at_the_end_of_the_buffer_or_at_an_error,
+        the_hint_of_another_store_is_ignored,
+        the_table_grows_beyond_its_first_allocation,
         a_commit_that_ends_very_many_messages_ends_them_all,
         a_transaction_at_its_limit_takes_no_more,
-        what_is_not_prepared_cannot_be_taken_as_in_doubt,
-        a_header_of_absurd_length_is_refused_and_not_read,
+        only_a_prepared_transaction_can_be_taken_as_in_doubt,
+        a_header_of_impossible_length_is_refused,
         stores_may_be_closed_in_the_order_they_were_opened,
-        a_decoder_refuses_what_is_not_of_its_type_and_length,
-        a_note_of_the_close_names_an_epoch_and_a_place,
-        a_segment_that_would_reach_beyond_the_last_lsn_is_none,
+        a_decoder_refuses_records_of_another_type_or_length,
+        the_closed_file_has_an_epoch_and_an_lsn,
+        a_segment_beyond_the_last_lsn_is_refused,
         a_chunk_may_be_empty,
     };
 

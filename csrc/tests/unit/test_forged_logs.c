@@ -1,12 +1,12 @@
 /*
- * Logs whose checksums are right and whose records contradict each other: each contradiction is refused as corruption,
- * with the place of the record that makes it, and nothing is written. What merely is not needed is passed over.
+ * Logs with right checksums whose records contradict each other: each contradiction is refused as corruption that names the
+ * contradicting record, and nothing is written. Records that are only superfluous are ignored.
  */
 #include "tests/kit/forged_log.h"
 
 static struct forged f;
 
-/* What every story begins with: two messages on queue 1, one staged with a chunk, an open and a prepared transaction. */
+/* The start of every test: two messages on queue 1, one staged with a chunk, an open and a prepared transaction. */
 static uint64_t a, b, open_id, prepared, work_lsn;
 static const ls_xid open_xid = {.format_id = 1, .gtrid_bytes = 4, .data = "open"};
 static const ls_xid prep_xid = {.format_id = 1, .gtrid_bytes = 4, .data = "prep"};
@@ -91,7 +91,7 @@ static uint64_t moved_tx(uint64_t id, uint8_t kind, uint8_t state) {
     return forge_add(&f, format_put_tx_relocated(&s, &t));
 }
 
-/* The open that meets the forged batch; the store is in r.store if there is one. */
+/* Opens the store with the forged batch; it is in r.store on success. */
 static int open_forged(void) {
     uint64_t changes = vfs_sim_changes(sim);
     int rc;
@@ -148,7 +148,7 @@ static void a_place_is_made_once_and_ended_once(void) {
     check(refused_at(dequeue(a, 0, 1, 0), "where it is not"));
 }
 
-static void what_is_still_needed_is_not_deleted(void) {
+static void a_delete_of_a_message_in_use_is_corruption(void) {
     begin_story();
     check(refused_at(plain(a, a, MESSAGE_DELETE), "still needed"));
     begin_story();
@@ -245,7 +245,7 @@ static void a_committed_operation_on_a_deleted_queue_has_no_effect(void) {
     }
 }
 
-/* ---- what is not understood, or not needed ---- */
+/* ---- unknown and superfluous records ---- */
 
 static void a_type_that_may_be_skipped_is_skipped_and_another_is_newer(void) {
     static const uint16_t types[] = {0x8001, 0x01ff, 0x0210, 0x0306, 0x0401};
@@ -267,7 +267,7 @@ static void a_type_that_may_be_skipped_is_skipped_and_another_is_newer(void) {
     }
 }
 
-static void a_record_that_cannot_be_meant_is_corruption_wherever_it_stands(void) {
+static void an_impossible_record_is_corruption_wherever_it_is(void) {
     for (int i = 0; i < 9; i++) {
         static const struct xid x = {.format_id = 9, .gtrid_bytes = 4, .data = "else"};
         struct slot s;
@@ -314,7 +314,7 @@ static void a_record_that_cannot_be_meant_is_corruption_wherever_it_stands(void)
 }
 
 /* An unknown relocated transaction's own fields. */
-static void a_relocated_transaction_is_possible_and_known(void) {
+static void a_relocated_transaction_must_be_possible_and_agree_with_the_log(void) {
     struct slot s;
     struct tx_relocated t = {.kind = TX_KIND_DISTRIBUTED, .state = TX_STATE_PREPARED};
     uint32_t bytes;
@@ -349,7 +349,7 @@ static struct pending_row pending_of(uint64_t lsn) {
     return (struct pending_row){prepared, lsn, 2, PENDING_ENQUEUE, 0};
 }
 
-static void a_relocated_state_is_that_of_its_chain(void) {
+static void a_relocated_state_must_agree_with_its_chain(void) {
     struct place_row place;
     struct pending_row pending;
     struct message_relocated m = {.content_bytes = 4, .place_count = 1, .pending_count = 1};
@@ -419,7 +419,7 @@ static void a_relocated_chain_is_known_or_began_below_the_base(void) {
     check(refused_at(copy(b, FLAG_INLINE, 0, 0, &q2, 1), "not that of its chain"));
 }
 
-/* A store whose base has moved, so that there are ids below it. */
+/* Makes a store whose base has moved, so that ids below it exist. */
 static uint64_t begin_above(void) {
     uint64_t below;
 
@@ -433,8 +433,8 @@ static uint64_t begin_above(void) {
     return below;
 }
 
-/* Salvage and relocation both rest on it: a chain from below the base is what its relocation says. */
-static void a_chain_from_below_the_base_is_what_its_relocation_says(void) {
+/* Salvage and relocation rely on this: the state of a chain that began below the base is that of its relocation. */
+static void the_state_of_a_chain_from_below_the_base_is_that_of_its_relocation(void) {
     static const uint32_t gap[] = {1, 0, 3};
     struct message_relocated m = {.content_bytes = 4, .place_count = 2};
     struct place_row places[2];
@@ -460,7 +460,7 @@ static void a_chain_from_below_the_base_is_what_its_relocation_says(void) {
     done();
 }
 
-static void a_chain_from_below_the_base_contradicts_itself_no_more_than_another(void) {
+static void a_chain_from_below_the_base_must_not_contradict_itself(void) {
     static const uint32_t twice[] = {1, 1};
     struct message_relocated m = {.content_bytes = 4, .place_count = 2};
     struct place_row places[2];
@@ -510,7 +510,7 @@ static void records_of_chains_from_below_the_base_are_orphans(void) {
     done();
 }
 
-/* Its start is below the base, its work above: so its outcome has to be there. */
+/* Its start is below the base and its work above, so its outcome must be in the log. */
 static void a_transaction_from_below_the_base_has_an_outcome(void) {
     uint64_t below = begin_above(), lsn;
     struct xid x = prep;
@@ -535,7 +535,7 @@ static void a_transaction_from_below_the_base_has_an_outcome(void) {
 
 /* ---- batches ---- */
 
-static void a_batch_holds_what_it_says_and_no_batch(void) {
+static void a_batch_has_the_records_that_it_counts_and_no_other_batch(void) {
     for (int i = 0; i < 5; i++) {
         struct batch batch;
         struct slot s;
@@ -565,7 +565,7 @@ static void a_batch_holds_what_it_says_and_no_batch(void) {
     }
 }
 
-/* A size or an epoch that cannot be is not believed; a later version is not misread. */
+/* An impossible size or epoch is refused; a later version is not misread. */
 static void a_segment_of_a_later_version_is_newer_for_readers_and_writers_alike(void) {
     ls_reader *reader;
 
@@ -614,22 +614,22 @@ int main(void) {
     static void (*const tests[])(void) = {
         a_record_of_a_chain_without_a_start_is_corruption,
         a_place_is_made_once_and_ended_once,
-        what_is_still_needed_is_not_deleted,
+        a_delete_of_a_message_in_use_is_corruption,
         content_has_no_gap,
         an_operation_belongs_to_an_open_transaction,
         a_step_out_of_turn_is_corruption,
         a_committed_operation_fits_its_queue,
         a_committed_operation_on_a_deleted_queue_has_no_effect,
         a_type_that_may_be_skipped_is_skipped_and_another_is_newer,
-        a_record_that_cannot_be_meant_is_corruption_wherever_it_stands,
-        a_relocated_transaction_is_possible_and_known,
-        a_relocated_state_is_that_of_its_chain,
+        an_impossible_record_is_corruption_wherever_it_is,
+        a_relocated_transaction_must_be_possible_and_agree_with_the_log,
+        a_relocated_state_must_agree_with_its_chain,
         a_relocated_chain_is_known_or_began_below_the_base,
-        a_chain_from_below_the_base_is_what_its_relocation_says,
-        a_chain_from_below_the_base_contradicts_itself_no_more_than_another,
+        the_state_of_a_chain_from_below_the_base_is_that_of_its_relocation,
+        a_chain_from_below_the_base_must_not_contradict_itself,
         records_of_chains_from_below_the_base_are_orphans,
         a_transaction_from_below_the_base_has_an_outcome,
-        a_batch_holds_what_it_says_and_no_batch,
+        a_batch_has_the_records_that_it_counts_and_no_other_batch,
         a_segment_of_a_later_version_is_newer_for_readers_and_writers_alike,
         a_queue_that_the_catalog_never_gave_out_is_a_mismatch,
     };

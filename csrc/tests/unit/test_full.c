@@ -1,6 +1,6 @@
 /*
- * A full store: what was refused changed nothing, what was there stays, it can be drained, and it can be opened again
- * and again, whatever stopped it: max_log_bytes or the disk.
+ * A full store: a refused call changes nothing, nothing is lost, the store can be drained, and it can be opened any number
+ * of times, whether max_log_bytes or the disk limits it.
  */
 #include "tests/kit/store_workload.h"
 
@@ -25,7 +25,7 @@ static vfs_sim *limited(int limit, int background) {
     return sim;
 }
 
-/* Until nothing more is taken; false if it never ends. */
+/* Publishes until the store refuses; false if it never does. */
 static bool fill_up(uint32_t size, bool wait) {
     for (int i = 0; i < 800; i++) {
         size_t before = r.op_count;
@@ -132,7 +132,7 @@ static void a_full_store_survives_crashes(void) {
     }
 }
 
-/* An open, one change that pins a segment of its own, and a power cut. */
+/* Opens the store, makes one change that pins a segment, and cuts the power. */
 static vfs_sim *short_life(vfs_sim *disk, int limit) {
     vfs_sim_loss loss = {.mode = VFS_SIM_ALL_KEPT, .dir_mode = VFS_SIM_DIRS_KEPT};
     vfs_sim *after;
@@ -171,8 +171,8 @@ static vfs_sim *cut_open(vfs_sim *disk, int limit) {
     return after;
 }
 
-/* Opens that are cut one after the other, in relocation above all, do not use up a full store's last segments. */
-static void a_full_store_survives_a_row_of_cut_opens(void) {
+/* Many opens in a row that are cut, mostly in relocation, do not use up a full store's last segments. */
+static void a_full_store_survives_many_opens_that_are_cut(void) {
     for (int limit = 0; limit < LIMITS; limit++) {
         vfs_sim *sim = limited(limit, 0);
 
@@ -232,7 +232,7 @@ static int append(uint64_t id, const char *words) {
     return ls_append_content(r.store, id, (const uint8_t *)words, strlen(words), LS_WAIT);
 }
 
-/* Of many records, the first of which found room; the message goes on from where it was, in the log too. */
+/* An append of many records of which only the first found room: the message keeps its old content, also in the log. */
 static void an_append_that_is_refused_adds_nothing(void) {
     static uint8_t large[12 * SEGMENT];
 
@@ -254,7 +254,7 @@ static void an_append_that_is_refused_adds_nothing(void) {
         check(append(ids[0], ", end") == LS_OK && content_is(ids[0], "start, more, end"));
         for (int i = 0; i < 2; i++)
             check(ls_enqueue(r.store, ids[i], &queue, 1, NULL, LS_WAIT, &lsn) == LS_OK);
-        check(fill_up(3000, true)); /* what did not count holds no room */
+        check(fill_up(3000, true)); /* the undone records do not take up room */
         check(r.now.depth[1] > 40);
         open_again(sim);
         check(content_is(ids[0], "start, more, end") && content_is(ids[1], "start, more"));
@@ -268,20 +268,9 @@ int main(void) {
         a_full_store_is_intact_drains_and_fills_again,
         a_full_store_opens_again_and_again_and_drains_then,
         a_full_store_survives_crashes,
-        a_full_store_survives_a_row_of_cut_opens,
+        a_full_store_survives_many_opens_that_are_cut,
         outcomes_do_not_fail_for_space,
         an_append_that_is_refused_adds_nothing,
     };
-    int passed = 0, failed = 0;
-
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        int before = failures_here;
-
-        tests[i]();
-        if (failures_here == before)
-            passed++;
-        else
-            failed++;
-    }
-    return verdict(passed, failed);
+    return run_tests(tests, sizeof tests / sizeof *tests);
 }

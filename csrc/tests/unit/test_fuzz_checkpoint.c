@@ -1,4 +1,4 @@
-/* What is kept for the fuzz target "checkpoint", replayed without a fuzzer. */
+/* Replays the stored inputs of the fuzz target "checkpoint" without a fuzzer. */
 #include "tests/fuzz/fuzz_checkpoint.c"
 
 #include "tests/fuzz/replay.h"

@@ -1,4 +1,4 @@
-/* What is kept for the fuzz target "record", replayed without a fuzzer. */
+/* Replays the stored inputs of the fuzz target "record" without a fuzzer. */
 #include "tests/fuzz/fuzz_record.c"
 
 #include "tests/fuzz/replay.h"

@@ -1,4 +1,4 @@
-/* What is kept for the fuzz target "segment", replayed without a fuzzer. */
+/* Replays the stored inputs of the fuzz target "segment" without a fuzzer. */
 #include "tests/fuzz/fuzz_segment.c"
 
 #include "tests/fuzz/replay.h"

@@ -1,4 +1,4 @@
-/* What is kept for the fuzz target "store", replayed without a fuzzer. */
+/* Replays the stored inputs of the fuzz target "store" without a fuzzer. */
 #include "tests/fuzz/fuzz_store.c"
 
 #include "tests/fuzz/replay.h"

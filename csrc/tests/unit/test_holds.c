@@ -1,6 +1,6 @@
 /*
- * Holds from the side of who takes them: what a hold keeps is there for its reader, whoever comes between two steps;
- * what has run out is said to have; nothing keeps a log for ever.
+ * Holds from the reader's side: a hold keeps its part of the log whatever another process does between two steps; a hold
+ * that has run out is reported as such; no hold keeps a log for ever.
  */
 #include <stdatomic.h>
 
@@ -46,7 +46,7 @@ static int meddled_rename(vfs *w, int dir, const char *from, const char *to) {
     return result;
 }
 
-/* The next whole hold is read as if its owner were writing it. */
+/* The next read of a complete hold returns it as if its owner were still writing it. */
 static int64_t meddled_pread(vfs *w, int file, void *into, size_t bytes, uint64_t at) {
     int64_t got = real->pread(real, file, into, bytes, at);
 
@@ -78,7 +78,7 @@ static vfs *meddle(void (*what)(void)) {
     return &meddling;
 }
 
-/* ---- stories ---- */
+/* ---- using holds ---- */
 
 static ls_hold *take_hold(const char *name) {
     ls_hold *hold = NULL;
@@ -94,7 +94,7 @@ static uint64_t lsn_of(const ls_hold *hold) {
     return info.lsn;
 }
 
-/* What the store says of one hold; state 0: it is not there. */
+/* The store's description of one hold; state 0: there is none. */
 static ls_hold_info told(const char *name) {
     static ls_hold_info all[LS_HOLDS_MAX + 8];
     size_t n = 0;
@@ -142,7 +142,7 @@ static bool there(uint64_t first_lsn) {
 
 static bool has_file(const char *name) { return vfs_sim_get(sim, VFS_SIM_SEEN, "/s/holds", name, NULL, 0) >= 0; }
 
-/* So many messages that live in the segments from the base on, and what takes them away again. */
+/* Publishes messages that fill the segments from the base on, and dequeues them again. */
 static uint64_t lives[64];
 
 static void fill_up(void) {
@@ -156,7 +156,7 @@ static void use_up(void) {
     churn(40);
 }
 
-static void what_is_held_is_read_from_its_beginning_however_far_the_base_has_gone(void) {
+static void a_reader_of_a_hold_begins_at_its_lsn_however_far_the_base_has_moved(void) {
     ls_hold *hold;
     ls_reader *early, *held;
     ls_stats stats;
@@ -184,7 +184,7 @@ static void what_is_held_is_read_from_its_beginning_however_far_the_base_has_gon
     require(ls_hold_read(hold, 0, &held) == LS_OK);
     ls_hold_release(hold);
     check(!has_file("export.hold") && told("export").state == 0);
-    (void)put(1, "one more commit", NULL); /* without threads the next operation is the maker */
+    (void)put(1, "one more commit", NULL); /* without threads the next operation makes spares and recycles */
     (void)put(1, "and another", NULL);
     check(!there(first));
     ls_stats_get(r.store, &stats);
@@ -239,7 +239,7 @@ static void names_and_numbers_out_of_range_are_refused_before_anything_is_made(v
     done();
 }
 
-static void what_the_base_has_passed_cannot_be_held_any_more(void) {
+static void an_lsn_below_the_base_cannot_be_held(void) {
     ls_hold *hold = NULL;
     uint64_t first;
 
@@ -273,7 +273,7 @@ static void a_name_has_one_owner_at_a_time_and_is_free_when_that_has_died(void) 
     done();
 }
 
-static void there_are_so_many_holds_and_no_more(void) {
+static void the_number_of_holds_is_limited(void) {
     ls_hold *holds[LS_HOLDS_MAX], *more = NULL;
     ls_hold_info few[2];
     size_t n;
@@ -295,7 +295,7 @@ static void there_are_so_many_holds_and_no_more(void) {
     done();
 }
 
-static void a_hold_that_has_run_out_says_so_and_keeps_nothing(void) {
+static void an_expired_hold_says_so_and_keeps_nothing(void) {
     ls_hold *by_time, *by_limit = NULL;
     uint64_t first;
 
@@ -322,8 +322,8 @@ static void a_hold_that_has_run_out_says_so_and_keeps_nothing(void) {
     done();
 }
 
-/* The segment that each reads is gone, or the next one, or all but the first of those that were held. */
-static void readers_of_a_hold_that_runs_out_are_told_so_wherever_they_stand(void) {
+/* The segment that a reader is in is gone, or the next one, or all but the first of the held ones. */
+static void readers_of_an_expired_hold_get_recycled_wherever_they_are(void) {
     enum { READERS = 24 };
     static uint8_t image[SEGMENT];
     char name[SEGMENT_NAME_BYTES];
@@ -381,8 +381,8 @@ static void over_its_limit_a_hold_is_dropped_and_listed_as_such_while_others_go_
     done();
 }
 
-/* The limit counts what would go without the hold, not what lives anyway. */
-static void a_large_log_that_lives_is_within_any_limit(void) {
+/* The limit counts only segments that would be recycled without the hold, not live ones. */
+static void live_segments_do_not_count_against_the_limit_of_a_hold(void) {
     ls_hold *hold = NULL;
 
     fresh();
@@ -394,7 +394,7 @@ static void a_large_log_that_lives_is_within_any_limit(void) {
     done();
 }
 
-static void what_a_hold_has_advanced_beyond_is_recycled(void) {
+static void segments_below_an_advanced_hold_are_recycled(void) {
     ls_hold *hold;
     uint64_t first, second;
 
@@ -413,7 +413,7 @@ static void what_a_hold_has_advanced_beyond_is_recycled(void) {
     done();
 }
 
-/* Where the first segment's part of the log ends, which is below where the next segment begins. */
+/* Where the log ends in the first segment, which is below the start of the next segment. */
 static uint64_t end_of_first_segment(const ls_hold *hold) {
     ls_reader *reader = NULL;
     ls_batch b;
@@ -429,7 +429,7 @@ static uint64_t end_of_first_segment(const ls_hold *hold) {
     return end;
 }
 
-static void whoever_stands_at_the_end_of_a_segment_goes_on_from_there(void) {
+static void a_hold_at_the_end_of_a_segment_continues_in_the_next(void) {
     ls_hold *hold;
     ls_reader *reader = NULL;
     uint64_t first, end;
@@ -468,15 +468,15 @@ static void a_hold_that_was_removed_by_hand_says_so_when_it_advances(void) {
     done();
 }
 
-/* ---- who comes between ---- */
+/* ---- another process between two steps ---- */
 
 static ls_hold *came;
 static uint64_t came_first;
 
 static void take_it(void) { came = take_hold("a"); }
 
-/* The writer has opened a hold without an owner; before it locks it, another hold has its name. */
-static void a_writer_that_clears_a_dead_hold_away_leaves_the_one_that_took_its_place(void) {
+/* The writer has opened an abandoned hold; before it locks the file, another hold gets the name. */
+static void removing_an_abandoned_hold_spares_the_hold_that_took_its_name(void) {
     static const struct hold dead = {.hold_lsn = 1, .expires_us = 1};
     uint8_t bytes[HOLD_BYTES];
     struct holds holds;
@@ -511,7 +511,7 @@ static void look_now(void) {
     check(holds.count <= 1);
 }
 
-/* At every step of taking: what is not yet whole is not cleared away, nor taken for a hold. */
+/* At every step of taking a hold: an incomplete one is not removed, and does not count as a hold. */
 static void a_writer_that_looks_while_a_hold_is_taken_does_not_harm_it(void) {
     fresh();
     for (int nth = 1; nth < 6; nth++) {
@@ -546,7 +546,7 @@ static void take_it_and_go_on(void) {
     atomic_store(&arrived, true);
 }
 
-/* The maker has looked, with somebody in between, and recycled what it could. */
+/* The spare thread has listed the holds, interrupted once, and recycled what it could. */
 static bool is_over(void) {
     struct log *g = &r.store->log;
 
@@ -556,8 +556,8 @@ static bool is_over(void) {
     return over;
 }
 
-/* The look at the holds is over when a hold is taken, and only then does the base pass what it is to keep. */
-static void what_the_base_passes_after_the_look_is_not_recycled_by_it(void) {
+/* A hold is taken after the writer has listed the holds, and then the base passes the segments that it is to keep. */
+static void segments_that_the_base_passes_after_the_listing_of_holds_are_not_recycled(void) {
     ls_options o;
 
     ls_options_default(&o);
@@ -593,7 +593,7 @@ static void what_the_base_passes_after_the_look_is_not_recycled_by_it(void) {
 
 static int moves_left;
 
-/* The base goes on and everything below it is recycled, each time that it is about to be written into the hold. */
+/* Whenever the base is about to be written into the hold, the base moves and everything below it is recycled. */
 static void move_the_base(void) {
     if (moves_left-- > 0) {
         churn(40);
@@ -601,8 +601,8 @@ static void move_the_base(void) {
     }
 }
 
-/* However often the base goes on while the hold is taken: in the end it is at or above a base that it was there before. */
-static void a_hold_from_the_base_is_at_a_base_that_it_was_there_to_keep(void) {
+/* However often the base moves while the hold is taken, in the end the hold keeps everything from its LSN on. */
+static void a_hold_from_the_base_keeps_everything_from_its_lsn_on(void) {
     for (int moves = 1; moves < 5; moves++) {
         ls_hold *hold = NULL;
         uint64_t first;
@@ -624,7 +624,7 @@ static void a_hold_from_the_base_is_at_a_base_that_it_was_there_to_keep(void) {
     }
 }
 
-static void a_hold_that_is_just_being_written_counts(void) {
+static void a_hold_that_is_being_rewritten_is_honoured(void) {
     struct holds holds;
     ls_hold *hold;
 
@@ -639,9 +639,9 @@ static void a_hold_that_is_just_being_written_counts(void) {
     done();
 }
 
-/* ---- without a writer, and across its lives ---- */
+/* ---- without a writer, and across its opens ---- */
 
-static void a_hold_on_a_closed_store_binds_the_writer_that_comes(void) {
+static void a_hold_on_a_closed_store_is_honoured_by_the_next_writer(void) {
     ls_hold *hold;
     uint64_t first;
     struct seen s;
@@ -665,7 +665,7 @@ static void a_hold_on_a_closed_store_binds_the_writer_that_comes(void) {
     done();
 }
 
-static void a_reader_without_a_writer_is_told_when_one_came_and_was_faster(void) {
+static void a_reader_of_a_closed_store_gets_recycled_if_a_writer_overtakes_it(void) {
     ls_reader *reader;
 
     fresh();
@@ -681,7 +681,7 @@ static void a_reader_without_a_writer_is_told_when_one_came_and_was_faster(void)
     done();
 }
 
-static void damage_in_what_is_held_is_damage_and_not_recycling(void) {
+static void damage_in_held_segments_is_reported_as_damage(void) {
     static uint8_t image[SEGMENT];
     char name[SEGMENT_NAME_BYTES];
     ls_hold *hold;
@@ -699,7 +699,7 @@ static void damage_in_what_is_held_is_damage_and_not_recycling(void) {
     done();
 }
 
-static void nothing_that_lists_holds_changes_anything(void) {
+static void listing_holds_changes_nothing(void) {
     ls_hold_info info;
     uint64_t changes;
     size_t n = 7;
@@ -713,8 +713,8 @@ static void nothing_that_lists_holds_changes_anything(void) {
     done();
 }
 
-/* Whatever call fails: the hold is taken, or nothing is left of it. */
-static void whatever_call_fails_a_hold_is_taken_or_nothing_is_left_of_it(void) {
+/* Whichever call fails, the hold is taken, or no trace of it is left. */
+static void whichever_call_fails_a_hold_is_taken_or_leaves_no_trace(void) {
     static const int errors[] = {EIO, ENOSPC, EMFILE, EINTR};
     int taken = 0, refused = 0;
 
@@ -752,29 +752,29 @@ static void whatever_call_fails_a_hold_is_taken_or_nothing_is_left_of_it(void) {
 
 int main(void) {
     static void (*const tests[])(void) = {
-        what_is_held_is_read_from_its_beginning_however_far_the_base_has_gone,
+        a_reader_of_a_hold_begins_at_its_lsn_however_far_the_base_has_moved,
         an_idle_store_gives_back_what_was_held_when_its_base_is_moved,
         names_and_numbers_out_of_range_are_refused_before_anything_is_made,
-        what_the_base_has_passed_cannot_be_held_any_more,
+        an_lsn_below_the_base_cannot_be_held,
         a_name_has_one_owner_at_a_time_and_is_free_when_that_has_died,
-        there_are_so_many_holds_and_no_more,
-        a_hold_that_has_run_out_says_so_and_keeps_nothing,
-        readers_of_a_hold_that_runs_out_are_told_so_wherever_they_stand,
+        the_number_of_holds_is_limited,
+        an_expired_hold_says_so_and_keeps_nothing,
+        readers_of_an_expired_hold_get_recycled_wherever_they_are,
         over_its_limit_a_hold_is_dropped_and_listed_as_such_while_others_go_on,
-        a_large_log_that_lives_is_within_any_limit,
-        what_a_hold_has_advanced_beyond_is_recycled,
-        whoever_stands_at_the_end_of_a_segment_goes_on_from_there,
+        live_segments_do_not_count_against_the_limit_of_a_hold,
+        segments_below_an_advanced_hold_are_recycled,
+        a_hold_at_the_end_of_a_segment_continues_in_the_next,
         a_hold_that_was_removed_by_hand_says_so_when_it_advances,
-        a_writer_that_clears_a_dead_hold_away_leaves_the_one_that_took_its_place,
+        removing_an_abandoned_hold_spares_the_hold_that_took_its_name,
         a_writer_that_looks_while_a_hold_is_taken_does_not_harm_it,
-        what_the_base_passes_after_the_look_is_not_recycled_by_it,
-        a_hold_from_the_base_is_at_a_base_that_it_was_there_to_keep,
-        a_hold_that_is_just_being_written_counts,
-        a_hold_on_a_closed_store_binds_the_writer_that_comes,
-        a_reader_without_a_writer_is_told_when_one_came_and_was_faster,
-        damage_in_what_is_held_is_damage_and_not_recycling,
-        nothing_that_lists_holds_changes_anything,
-        whatever_call_fails_a_hold_is_taken_or_nothing_is_left_of_it,
+        segments_that_the_base_passes_after_the_listing_of_holds_are_not_recycled,
+        a_hold_from_the_base_keeps_everything_from_its_lsn_on,
+        a_hold_that_is_being_rewritten_is_honoured,
+        a_hold_on_a_closed_store_is_honoured_by_the_next_writer,
+        a_reader_of_a_closed_store_gets_recycled_if_a_writer_overtakes_it,
+        damage_in_held_segments_is_reported_as_damage,
+        listing_holds_changes_nothing,
+        whichever_call_fails_a_hold_is_taken_or_leaves_no_trace,
     };
 
     return run_tests(tests, sizeof tests / sizeof *tests);

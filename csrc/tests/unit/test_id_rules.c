@@ -1,6 +1,6 @@
 /*
- * What an id rests on: that the writer never runs further ahead than the gap before the next epoch, that its segments
- * follow one another, and that the names of the files it is about to use are durable.
+ * The rules that make ids unique: the writer never runs further ahead than the gap before the next epoch, its segments
+ * follow one another, and the names of the files that it will use are durable.
  */
 #include "format/format.h"
 #include "tests/kit/store_workload.h"
@@ -46,7 +46,7 @@ static void the_writer_never_runs_further_ahead_than_it_may(void) {
     vfs_sim_free(sim);
 }
 
-/* A spare that could not be made must not use up its LSNs: such gaps would add up to more than the one between epochs. */
+/* A spare that could not be made must not use up LSNs: such gaps would add up to more than the gap between epochs. */
 static void segments_follow_one_another_though_some_could_not_be_made(void) {
     vfs_sim *sim = fresh(4, 2);
     uint64_t id, lsn, segment = ls_next_lsn(r.store) / SEGMENT, first = segment;
@@ -72,7 +72,7 @@ static void segments_follow_one_another_though_some_could_not_be_made(void) {
 
 /* ---- a last segment that the next open leaves out ---- */
 
-/* What a move was cut in: batches of nothing but filler, which stands for copies. Where they end. */
+/* Writes batches of filler only, which stands for copies of an interrupted relocation. Returns their end. */
 static uint64_t put_fillers(uint8_t *image, uint64_t first_lsn, uint64_t base_lsn, int batches) {
     struct segment_header h;
     uint64_t lsn = first_lsn + SEGMENT_HEADER_BYTES, durable_lsn = lsn;
@@ -96,8 +96,8 @@ static uint64_t put_fillers(uint8_t *image, uint64_t first_lsn, uint64_t base_ls
     return lsn;
 }
 
-/* Its ids may have been given out as far beyond its end as the writer may run ahead, though none of it is kept. */
-static void ids_stay_beyond_what_a_segment_that_is_left_out_can_have_given_out(void) {
+/* Although none of the segment is kept, ids may have been given out as far beyond its end as the writer may run ahead. */
+static void new_ids_are_above_those_that_a_left_out_segment_can_have_given_out(void) {
     static uint8_t image[SEGMENT];
     const vfs_sim_loss lost = {.mode = VFS_SIM_ALL_LOST};
     vfs_sim *sim = vfs_sim_new(), *disk;
@@ -130,7 +130,7 @@ static void ids_stay_beyond_what_a_segment_that_is_left_out_can_have_given_out(v
     vfs_sim_free(sim);
 }
 
-/* A move whose copies a durable base relies on: what was copied may be gone, so the segment is not left out. */
+/* A durable base relies on the copies: the originals may be recycled, so the segment is not left out. */
 static void a_segment_of_copies_that_a_durable_base_relies_on_is_not_left_out(void) {
     static uint8_t image[SEGMENT];
     const vfs_sim_loss lost = {.mode = VFS_SIM_ALL_LOST};
@@ -165,7 +165,7 @@ static void a_segment_of_copies_that_a_durable_base_relies_on_is_not_left_out(vo
     vfs_sim_free(sim);
 }
 
-/* ---- a last segment that the next open takes over, since the disk has room for no other ---- */
+/* ---- a last segment that the next open takes over, because the disk has no room for another ---- */
 
 static int remove_spare(void *context, const char *name) {
     static uint8_t block[SEGMENT_HEADER_BYTES];
@@ -241,8 +241,8 @@ static void opens_wherever_the_takeover_is_cut(bool empty) {
     vfs_sim_free(disk);
 }
 
-/* Readers go by the hint: that of the last epoch may name records in a segment that is left out and taken here. */
-static void the_hint_is_of_the_new_epoch_before_an_open_takes_any_file(void) {
+/* Readers rely on the hint: that of the last epoch may name records in a segment that this open leaves out and reuses. */
+static void an_open_writes_the_hint_of_its_epoch_before_it_reuses_a_file(void) {
     uint64_t highest = 0, hints = 0, epoch = 0;
     const vfs_sim_event *events;
     vfs_sim *disk = cut_without_room(false, &highest);
@@ -270,7 +270,7 @@ static void an_empty_store_opens_wherever_the_takeover_of_its_only_file_was_cut(
     opens_wherever_the_takeover_is_cut(true);
 }
 
-static void no_id_is_given_out_again_wherever_the_takeover_of_an_epoch_was_cut(void) {
+static void no_id_is_reused_wherever_the_takeover_of_an_epoch_was_cut(void) {
     opens_wherever_the_takeover_is_cut(false);
 }
 
@@ -301,7 +301,7 @@ static struct names names_on(vfs_sim *sim) {
     return n;
 }
 
-/* Else a power cut takes the name back, and with it the batches that were acknowledged in the file. */
+/* Otherwise a power cut removes the name, and with it acknowledged batches in the file. */
 static void spares_that_an_open_takes_have_durable_names_when_it_serves(void) {
     const vfs_sim_loss names_lost = {.mode = VFS_SIM_ALL_KEPT, .dir_mode = VFS_SIM_DIRS_LOST};
     vfs_sim *sim = fresh(4, 6), *after;
@@ -324,20 +324,12 @@ int main(void) {
     static void (*const tests[])(void) = {
         the_writer_never_runs_further_ahead_than_it_may,
         segments_follow_one_another_though_some_could_not_be_made,
-        ids_stay_beyond_what_a_segment_that_is_left_out_can_have_given_out,
+        new_ids_are_above_those_that_a_left_out_segment_can_have_given_out,
         a_segment_of_copies_that_a_durable_base_relies_on_is_not_left_out,
         an_empty_store_opens_wherever_the_takeover_of_its_only_file_was_cut,
-        no_id_is_given_out_again_wherever_the_takeover_of_an_epoch_was_cut,
-        the_hint_is_of_the_new_epoch_before_an_open_takes_any_file,
+        no_id_is_reused_wherever_the_takeover_of_an_epoch_was_cut,
+        an_open_writes_the_hint_of_its_epoch_before_it_reuses_a_file,
         spares_that_an_open_takes_have_durable_names_when_it_serves,
     };
-    int passed = 0, failed = 0;
-
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        int before = failures_here;
-
-        tests[i]();
-        *(failures_here == before ? &passed : &failed) += 1;
-    }
-    return verdict(passed, failed);
+    return run_tests(tests, sizeof tests / sizeof *tests);
 }

@@ -1,6 +1,6 @@
 /*
- * What died goes back to the disk although nobody appends any more: whatever the maker was about when it died, and
- * whatever was on its way to the disk then.
+ * The space of dequeued messages is given back although no thread appends any more, whatever the spare thread was doing
+ * and whatever was being written at the time.
  */
 #include <stdatomic.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@ static void fresh_in_background(void) {
     fresh_with(&options);
 }
 
-/* Whether a move waits for what others append. */
+/* Whether relocation waits for other threads to append. */
 static bool keeps_pace(void) {
     struct log *g = &r.store->log;
 
@@ -50,7 +50,7 @@ static void come_and_go(int messages) {
     check(ls_force(r.store, 0) == LS_OK);
 }
 
-static void a_move_that_keeps_pace_does_not_keep_what_died(void) {
+static void a_relocation_that_waits_for_appends_does_not_delay_recycling(void) {
     bool waits = false;
 
     fresh_in_background();
@@ -64,7 +64,7 @@ static void a_move_that_keeps_pace_does_not_keep_what_died(void) {
     check(waits || complain("no move has kept pace"));
     check(segments() > 3 * FEW_SEGMENTS);
     check(ls_queue_delete(r.store, 1, LS_WAIT) == LS_OK);
-    check(log_becomes_small() || complain("what died is kept"));
+    check(log_becomes_small() || complain("the space of dequeued messages is kept"));
     done();
 }
 
@@ -76,8 +76,8 @@ static void *force_all_the_time(void *store) {
     return NULL;
 }
 
-/* While its places are swept the batch with its record may be durable already: nothing comes after them. */
-static void a_deleted_queue_goes_although_its_record_is_durable_long_since(void) {
+/* While its places are removed, the batch with its record may become durable; no later batch follows. */
+static void the_space_of_a_deleted_queue_is_freed_although_no_batch_follows(void) {
     pthread_t thread;
 
     fresh_in_background();
@@ -89,14 +89,14 @@ static void a_deleted_queue_goes_although_its_record_is_durable_long_since(void)
     check(ls_queue_delete(r.store, 1, 0) == LS_OK);
     enough = true;
     check(pthread_join(thread, NULL) == 0);
-    check(log_becomes_small() || complain("what died is kept"));
+    check(log_becomes_small() || complain("the space of dequeued messages is kept"));
     done();
 }
 
 int main(void) {
     static void (*const tests[])(void) = {
-        a_move_that_keeps_pace_does_not_keep_what_died,
-        a_deleted_queue_goes_although_its_record_is_durable_long_since,
+        a_relocation_that_waits_for_appends_does_not_delay_recycling,
+        the_space_of_a_deleted_queue_is_freed_although_no_batch_follows,
     };
 
     return run_tests(tests, sizeof tests / sizeof *tests);

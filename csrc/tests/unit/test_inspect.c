@@ -1,6 +1,6 @@
 /*
- * A log replayed without opening it comes to what an open makes of it, or to what its writer has; it writes nothing, it
- * refuses what an open refuses, and whatever fails on the way is said and never taken for damage.
+ * An inspection gives the state of the next open, or of the running writer. It writes nothing, refuses what an open refuses,
+ * and reports a failed call as such, never as damage.
  */
 #include "store/store.h"
 #include "tests/kit/forged_log.h"
@@ -95,7 +95,7 @@ static bool same_work(const ls_store *a, const struct tx *t, const ls_store *b, 
     return w == NULL && x == NULL;
 }
 
-/* Every transaction of a; of those that recovery ends only prepared ones are looked for. */
+/* Compares every transaction of a; if recovery has ended the others, only prepared ones. */
 static bool same_transactions(const ls_store *a, const ls_store *b, bool prepared_only) {
     for (uint32_t i = 0; i < a->state.table.tx_slots; i++) {
         const struct tx *t = a->state.table.txs[i];
@@ -110,7 +110,7 @@ static bool same_transactions(const ls_store *a, const ls_store *b, bool prepare
     return true;
 }
 
-/* What of it is life of transactions that an open has ended in memory, and an inspection forgotten. */
+/* The live records of transactions that an open has ended only in memory, and that an inspection has dropped. */
 static struct release of_ended(const ls_store *opened, const struct segment *s, uint64_t segment_size) {
     struct release found = {0, 0};
 
@@ -159,7 +159,7 @@ static bool same_report(const ls_recovery *a, const ls_recovery *b) {
 
 /* ---- after a close or a crash ---- */
 
-/* Given the catalog, it says what an open in service says: also where queues are gone, or the catalog is too old. */
+/* With the catalog it answers as a served open does, also if queues are gone or the catalog is too old. */
 static bool is_as_served(ls_store *seen, ls_store *opened, unsigned catalog) {
     uint32_t ids[QUEUES];
     size_t n = list_queues(catalog, ids);
@@ -178,7 +178,7 @@ static bool is_as_served(ls_store *seen, ls_store *opened, unsigned catalog) {
                               a->queues_dropped == b->queues_dropped && a->places_dropped == b->places_dropped));
 }
 
-/* The store on r.v, which nobody has open. Inspected first: the open writes nothing either, but that is its own test. */
+/* Inspects the closed store on r.v, then opens it. */
 static bool is_as_opened(unsigned catalog) {
     ls_store *seen = NULL, *opened = NULL;
     int rc = inspect(&seen);
@@ -239,12 +239,12 @@ static void a_log_is_inspected_as_an_open_recovers_it(void) {
         check(is_as_opened(r.catalog));
         vfs_sim_free(sim);
     }
-    check(crashes > 24 / ONE_IN); /* or the test shows little */
+    check(crashes > 24 / ONE_IN); /* or the test proves little */
 }
 
 /* ---- beside a writer ---- */
 
-/* Work on deleted queues stays with the writer until its outcome, while a move leaves it behind: then only queues count. */
+/* The writer keeps work on deleted queues until its outcome, but relocation drops it: then only queues are compared. */
 static bool is_as_written(int flags, bool deletes) {
     ls_store *seen = NULL;
     ls_inspection found;
@@ -290,8 +290,8 @@ static void beside_a_writer_it_is_what_the_writer_has(void) {
     }
 }
 
-/* What an open has ended is over, though no record may tell of it: a staged message goes without one. */
-static void what_the_writers_open_ended_is_over(void) {
+/* Recovery's results count although no record may show them: it ends a staged message without a record. */
+static void an_inspection_omits_what_the_writers_recovery_ended(void) {
     const ls_xid xid = {.format_id = 1, .gtrid_bytes = 1, .data = "x"};
     uint64_t staged, in_doubt, ids[3];
     ls_message_info info;
@@ -358,7 +358,7 @@ static size_t changes_so_far(void) {
     return changes;
 }
 
-static void it_changes_nothing_and_what_would_is_refused(void) {
+static void an_inspection_changes_nothing_and_refuses_changes(void) {
     uint64_t id = 0, lsn;
     uint32_t q = 1;
     ls_store *seen;
@@ -390,7 +390,7 @@ static void it_changes_nothing_and_what_would_is_refused(void) {
     done();
 }
 
-static void it_answers_only_when_it_has_read_to_the_end(void) {
+static void an_inspection_answers_only_after_it_has_read_to_the_end(void) {
     uint64_t lsn, places, locked, first;
     ls_message_place where[2];
     ls_inspection found;
@@ -430,7 +430,7 @@ static void it_answers_only_when_it_has_read_to_the_end(void) {
 
 /* ---- damage ---- */
 
-static void what_an_open_refuses_it_refuses(void) {
+static void an_inspection_refuses_what_an_open_refuses(void) {
     static uint8_t image[SEGMENT];
     ls_segment_info segments[16];
     ls_reader *reader;
@@ -467,7 +467,7 @@ static void what_an_open_refuses_it_refuses(void) {
     done();
 }
 
-/* A contradiction that no replay minds, in a batch behind the end. */
+/* A contradiction that replay does not notice, in a batch after the end. */
 static int checked_with(void (*forge)(struct forged *), int *unchecked) {
     static struct forged f;
     int rc;
@@ -524,7 +524,7 @@ static void with_a_wrong_link_of_a_transaction(struct forged *f) {
     (void)forge_add(f, format_put_plain(&s, TX_ROLLBACK));
 }
 
-static void what_replay_does_not_mind_a_check_finds(void) {
+static void a_check_finds_contradictions_that_replay_does_not_notice(void) {
     static void (*const forge[])(struct forged *) = {with_a_wrong_link, with_a_wrong_number, with_a_wrong_footer,
                                                      with_a_wrong_link_of_a_transaction};
 
@@ -532,13 +532,13 @@ static void what_replay_does_not_mind_a_check_finds(void) {
         int unchecked = 0, checked = checked_with(forge[i], &unchecked);
 
         check(checked == LS_CORRUPT && ls_last_error()->lsn != 0);
-        check(unchecked == LS_END || complain("replay minds it"));
+        check(unchecked == LS_END || complain("replay notices it"));
     }
 }
 
 /* ---- overtaken ---- */
 
-static void what_is_recycled_under_it_is_no_damage(void) {
+static void an_overtaken_inspection_reports_recycling_not_damage(void) {
     int recycled = 0;
 
     for (int steps = 0; steps < 6; steps++) {
@@ -580,7 +580,7 @@ static void what_is_recycled_under_it_is_no_damage(void) {
 }
 
 /* A writer that comes while a closed log is read, and takes its segments. */
-static void a_writer_that_comes_is_no_damage_either(void) {
+static void a_writer_that_starts_during_an_inspection_is_not_reported_as_damage(void) {
     ls_store *seen;
     uint64_t lsn;
     int rc;
@@ -605,7 +605,7 @@ static void a_writer_that_comes_is_no_damage_either(void) {
 
 /* ---- what fails ---- */
 
-static void a_call_that_fails_is_said(void) {
+static void a_failed_call_of_an_inspection_is_reported(void) {
     static const int kinds[] = {VFS_SIM_OPEN, VFS_SIM_PREAD, VFS_SIM_LIST, VFS_SIM_SIZE, VFS_SIM_LOCK};
     int refused = 0;
 
@@ -642,7 +642,7 @@ static void a_call_that_fails_is_said(void) {
     done();
 }
 
-static void what_is_no_store_is_none_here_either(void) {
+static void an_inspection_refuses_a_directory_without_a_store(void) {
     ls_store *seen;
 
     fresh();
@@ -654,12 +654,17 @@ static void what_is_no_store_is_none_here_either(void) {
 
 int main(void) {
     static void (*const tests[])(void) = {
-        a_log_is_inspected_as_an_open_recovers_it,   beside_a_writer_it_is_what_the_writer_has,
-        what_the_writers_open_ended_is_over,         it_changes_nothing_and_what_would_is_refused,
-        it_answers_only_when_it_has_read_to_the_end, what_an_open_refuses_it_refuses,
-        what_replay_does_not_mind_a_check_finds,     what_is_recycled_under_it_is_no_damage,
-        a_writer_that_comes_is_no_damage_either,     a_call_that_fails_is_said,
-        what_is_no_store_is_none_here_either,
+        a_log_is_inspected_as_an_open_recovers_it,
+        beside_a_writer_it_is_what_the_writer_has,
+        an_inspection_omits_what_the_writers_recovery_ended,
+        an_inspection_changes_nothing_and_refuses_changes,
+        an_inspection_answers_only_after_it_has_read_to_the_end,
+        an_inspection_refuses_what_an_open_refuses,
+        a_check_finds_contradictions_that_replay_does_not_notice,
+        an_overtaken_inspection_reports_recycling_not_damage,
+        a_writer_that_starts_during_an_inspection_is_not_reported_as_damage,
+        a_failed_call_of_an_inspection_is_reported,
+        an_inspection_refuses_a_directory_without_a_store,
     };
 
     return run_tests(tests, sizeof tests / sizeof *tests);

@@ -1,12 +1,12 @@
 /*
- * More than the usual of something: segments than files may be open, names than a report has room for, a record than fits
- * the stack, a disk with no room at all. Each works as with few.
+ * Unusual amounts: more segments than open files, more items than a report lists, a record larger than the stack, a disk
+ * without room. Each works as usual amounts do.
  */
 #include "format/format.h"
 #include "log/log.h"
 #include "tests/kit/one_store.h"
 
-/* Whole, wherever it stands. */
+/* The content is complete, wherever it is. */
 static bool reads_back(uint64_t id, uint8_t filling, uint32_t bytes) {
     static uint8_t into[1 << 17];
     size_t n;
@@ -60,7 +60,7 @@ static void a_record_of_any_size_is_read_from_buffer_and_file(void) {
     done();
 }
 
-static void a_report_names_the_first_of_many_and_counts_all(void) {
+static void a_recovery_report_lists_the_first_items_and_counts_all(void) {
     static ls_recovered items[2 * LS_RECOVERED_MAX];
     enum { STAGED = LS_RECOVERED_MAX + 20, OPEN = 30 };
     ls_recovery report;
@@ -105,7 +105,7 @@ static void a_report_names_the_first_of_many_and_counts_all(void) {
     done();
 }
 
-/* Every open costs a segment; on a disk without room the one that came to nothing is taken again. */
+/* Every open needs a segment; on a full disk it reuses the one of the open that failed. */
 static void a_full_disk_can_be_opened_again_and_again_by_a_machine_that_fails_each_time(void) {
     ls_options o = {.segment_size = SEGMENT,
                     .max_log_bytes = 8 * SEGMENT,
@@ -145,7 +145,7 @@ int main(void) {
     static void (*const tests[])(void) = {
         more_segments_than_files_may_be_open_are_read_all_the_same,
         a_record_of_any_size_is_read_from_buffer_and_file,
-        a_report_names_the_first_of_many_and_counts_all,
+        a_recovery_report_lists_the_first_items_and_counts_all,
         a_full_disk_can_be_opened_again_and_again_by_a_machine_that_fails_each_time,
     };
 

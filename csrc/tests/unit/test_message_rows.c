@@ -1,6 +1,6 @@
 /*
- * Messages as rows: what is open where a pass ends is what lives in the store; passes laid end to end give what one gives,
- * wherever the log is cut; what fails on the way is said; and no state, whoever wrote it, does more than be refused.
+ * Messages as rows: the open messages after a pass are the live ones of the store; consecutive passes give the same rows as
+ * one pass, wherever the log is divided; failures are reported; a forged state is refused or used without harm.
  */
 #include "analysis/columns.h"
 #include "format/bytes.h"
@@ -115,7 +115,7 @@ static void keep_states(struct left *left, const ls_columns *columns) {
     }
 }
 
-/* Every allocation of the core's counts, none of the test's. */
+/* Counts the core's allocations, not those of the test. */
 static int take_batches(ls_message_rows *p, ls_reader *reader, struct told_rows *t, struct left *left) {
     int rc = LS_OK;
 
@@ -138,7 +138,7 @@ static int take_batches(ls_message_rows *p, ls_reader *reader, struct told_rows 
 
 static const uint32_t names[] = {1, 2, 3, 5, 8};
 
-/* One pass, from what `seed` says is open, into `t`; what is open then into `left` and, as rows too, behind the others. */
+/* One pass, seeded with `seed`, into `t`; the messages open at its end into `left` and, as rows, after the others. */
 static int pass_over(vfs *system, uint64_t start, uint64_t stop, uint64_t batch_rows, const struct left *seed,
                      struct told_rows *t, struct left *left) {
     ls_reader *reader;
@@ -218,7 +218,7 @@ static void cut_at(vfs_sim *disk, uint64_t lsn, uint64_t batch_rows) {
 
 /* ---- the promises ---- */
 
-static void passes_laid_end_to_end_give_what_one_gives_wherever_the_log_is_cut(void) {
+static void consecutive_passes_give_the_rows_of_one_pass_wherever_the_log_is_divided(void) {
     pass_over_all(rich);
     check(whole.rows > 15 || !printf("%llu rows\n", (unsigned long long)whole.rows));
     for (size_t i = 0; i < lsn_count; i++)
@@ -226,7 +226,7 @@ static void passes_laid_end_to_end_give_what_one_gives_wherever_the_log_is_cut(v
 }
 
 /* The table that the store itself keeps is the witness. */
-static void what_is_open_is_what_lives(void) {
+static void the_open_messages_after_a_pass_are_the_live_ones_of_the_store(void) {
     for (uint64_t seed = 1; seed <= 20; seed++) {
         const vfs_sim_loss loss = {.mode = VFS_SIM_ALL_KEPT, .dir_mode = VFS_SIM_DIRS_KEPT};
         struct told_rows t = rows_new();
@@ -264,7 +264,7 @@ static void what_is_open_is_what_lives(void) {
         free(t.bytes);
         vfs_sim_free(disk);
         for (int i = 0; i < TXS; i++)
-            tx_goes(&r, i);
+            forget_handle(&r, i);
         done();
     }
 }
@@ -296,7 +296,7 @@ static void a_pass_without_memory_says_so_and_ends_nothing_twice(void) {
     }
 }
 
-static void a_pass_over_calls_that_fail_says_which(void) {
+static void a_pass_reports_a_failed_call(void) {
     for (uint64_t nth = 1;; nth++) {
         vfs_sim_plan plan = {.nth = nth, .error = EIO};
         vfs_sim *disk = vfs_sim_clone(rich);
@@ -317,7 +317,7 @@ static void a_pass_over_calls_that_fail_says_which(void) {
     }
 }
 
-/* Seeds one state that was changed; then a pass resumes from what it was taken for. */
+/* Seeds one state that was changed, and continues with it if it is accepted. */
 static int try_state(uint64_t id, const uint8_t *state, size_t bytes, uint64_t start) {
     ls_message_rows *p;
     ls_reader *reader;
@@ -333,7 +333,7 @@ static int try_state(uint64_t id, const uint8_t *state, size_t bytes, uint64_t s
         check(take_batches(p, reader, &t, NULL) == LS_END || complain("a pass from a forged state"));
         other.count = other.from[0] = 0;
         check(take_batches(p, NULL, &t, &other) == LS_END);
-        for (size_t i = 0; i < other.count; i++) { /* a pass can resume from what is left */
+        for (size_t i = 0; i < other.count; i++) { /* the remaining state can seed another pass */
             ls_message_rows *next;
 
             must(ls_message_rows_new(LSN_MAX, LSN_MAX, NULL, 0, 1, &next) == LS_OK);
@@ -381,7 +381,7 @@ static void forge(uint64_t id, const uint8_t *state, size_t bytes, uint64_t star
     }
 }
 
-static void no_state_does_more_than_be_refused_whoever_wrote_it(void) {
+static void a_forged_state_is_refused_or_used_without_harm(void) {
     uint64_t middle;
     size_t most = 0;
 
@@ -404,7 +404,7 @@ static void no_state_does_more_than_be_refused_whoever_wrote_it(void) {
     check(forged_ok > 20 && forged_refused > 20);
 }
 
-static void what_cannot_be_asked_for_is_refused(void) {
+static void impossible_options_are_refused(void) {
     ls_message_rows *p;
     ls_columns *columns;
 
@@ -418,20 +418,20 @@ static void what_cannot_be_asked_for_is_refused(void) {
     ls_message_rows_free(NULL);
 }
 
-static void the_same_holds_where_nothing_was_moved_yet(void) {
+static void the_same_holds_before_any_relocation(void) {
     make_rich(false);
-    passes_laid_end_to_end_give_what_one_gives_wherever_the_log_is_cut();
+    consecutive_passes_give_the_rows_of_one_pass_wherever_the_log_is_divided();
 }
 
 int main(void) {
     static void (*const tests[])(void) = {
-        passes_laid_end_to_end_give_what_one_gives_wherever_the_log_is_cut,
+        consecutive_passes_give_the_rows_of_one_pass_wherever_the_log_is_divided,
         a_pass_without_memory_says_so_and_ends_nothing_twice,
-        a_pass_over_calls_that_fail_says_which,
-        no_state_does_more_than_be_refused_whoever_wrote_it,
-        what_cannot_be_asked_for_is_refused,
-        the_same_holds_where_nothing_was_moved_yet,
-        what_is_open_is_what_lives,
+        a_pass_reports_a_failed_call,
+        a_forged_state_is_refused_or_used_without_harm,
+        impossible_options_are_refused,
+        the_same_holds_before_any_relocation,
+        the_open_messages_after_a_pass_are_the_live_ones_of_the_store,
     };
     static char buffer[4096];
     int result;

@@ -1,9 +1,8 @@
 /*
- * Moves beside everything else: what is being deleted, read, grown, drained or undone while relocation goes on, on
- * stores that are small, full or idle.
+ * Relocation while messages are deleted, read, grown, drained or undone, in stores that are small, full or idle.
  *
- * What happens while a move waits for the disk is done inside the sync that it waits for: the lock is free then, so it
- * is what another thread would do, at a moment of our choosing.
+ * Operations during a relocation run inside the sync that it waits for. The lock is free then, so they are what another
+ * thread could do, at a moment that the test chooses.
  */
 #include <unistd.h>
 
@@ -38,7 +37,7 @@ static ls_store *open_with(vfs_sim *sim, const ls_options *o, const uint32_t *qu
     return store;
 }
 
-/* Comes and goes until that many segments more were moved; false if they never are. */
+/* Publishes and dequeues until this many more segments were relocated; false if they never are. */
 static bool churn_until_moved(ls_store *store, uint32_t queue, uint64_t segments) {
     ls_stats stats;
     uint64_t id, lsn, until;
@@ -71,7 +70,7 @@ static uint64_t depth_of(ls_store *store, uint32_t queue) {
     return places;
 }
 
-/* The deletion has ended the work, and the record that said so is long gone when the outcome comes. */
+/* The deletion ends the work, and its record is recycled long before the outcome. */
 static void work_on_a_deleted_queue_outlives_its_deletion_record(void) {
     for (int restart = 0; restart < 2; restart++) {
         for (int commit = 0; commit < 2; commit++) {
@@ -125,8 +124,8 @@ static void work_on_a_deleted_queue_outlives_its_deletion_record(void) {
     }
 }
 
-/* Published to a deleted queue, taken from it, staged and added to it: only a prepared branch still names these three. */
-static void work_on_a_deleted_queue_keeps_no_message_over_a_reopen_moved_or_not(void) {
+/* A message published to a deleted queue, one dequeued from it, one enqueued on it: only a prepared branch refers to them. */
+static void work_on_a_deleted_queue_keeps_no_message_after_a_reopen(void) {
     for (int variant = 0; variant < 4; variant++) {
         bool moved = variant % 2 == 1, commit = variant / 2 == 1;
         vfs_sim *sim = new_disk();
@@ -181,8 +180,8 @@ static void work_on_a_deleted_queue_keeps_no_message_over_a_reopen_moved_or_not(
     }
 }
 
-/* However little its live bytes say of what moves cost, no segment is moved but for what was appended. */
-static void what_is_moved_is_bounded_by_what_is_appended(void) {
+/* Even if live bytes understate the cost of relocation, it copies only in proportion to what was appended. */
+static void relocation_is_bounded_by_what_is_appended(void) {
     vfs_sim *sim = new_disk();
     ls_options o = plain_options();
     uint32_t queues[] = {1, 2};
@@ -236,7 +235,7 @@ static bool room_for(const struct log *g, uint64_t bytes) {
 
 static uint64_t stays_id;
 
-/* As ls_queue_delete begins; its sweep has not come to the message, whose start stays while its chunks are moved. */
+/* The beginning of ls_queue_delete: it has not reached the message yet, whose start stays while its chunks are moved. */
 static void delete_queue_between_parts(struct log *g) {
     const uint8_t *last = log_buffered(g, g->last_lsn);
     struct table *t = &busy_store->state.table;
@@ -254,7 +253,7 @@ static void delete_queue_between_parts(struct log *g) {
     }
 }
 
-static void a_queue_deleted_between_two_parts_is_in_none_of_them(void) {
+static void a_queue_deleted_between_two_records_of_a_state_is_in_neither(void) {
     enum { MANY = 900 };
     static uint32_t queues[MANY], left[MANY];
     static uint8_t content[600000];
@@ -305,7 +304,7 @@ static bool churn_until_a_move_failed(ls_store *store) {
     return stats.relocation_failures > 0;
 }
 
-static void a_segment_that_could_not_be_read_is_moved_when_it_can_be(void) {
+static void a_segment_is_relocated_once_it_can_be_read_again(void) {
     vfs_sim *sim = new_disk();
     ls_options o = plain_options();
     uint32_t queues[] = {1, 2};
@@ -323,7 +322,7 @@ static void a_segment_that_could_not_be_read_is_moved_when_it_can_be(void) {
     vfs_sim_free(sim);
 }
 
-static void a_file_that_held_a_damaged_segment_serves_again(void) {
+static void the_file_of_a_damaged_segment_is_reused(void) {
     vfs_sim *sim = new_disk();
     vfs *v = vfs_sim_table(sim);
     ls_options o = plain_options();
@@ -355,7 +354,7 @@ static void a_file_that_held_a_damaged_segment_serves_again(void) {
 
 enum { KINDS = 6, MOST = 30000 };
 
-/* One message in several records, or several keys: what moves longer than it was. */
+/* One message of several records or order keys, which grows when moved. */
 static int put_kind(ls_store *store, int kind, uint64_t *id) {
     uint32_t q[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
     uint64_t lsn;
@@ -441,7 +440,7 @@ static void whatever_fills_a_store_can_be_drained_from_its_end(void) {
     }
 }
 
-/* Who reads beside the writer keeps what it reads; that is its own, and takes nothing from who drains. */
+/* A hold keeps segments for its reader, but takes no room from the calls that drain. */
 static void a_hold_does_not_stop_a_full_store_from_being_drained(void) {
     static uint64_t ids[MOST];
     vfs_sim *sim = new_disk();
@@ -479,11 +478,11 @@ static void a_hold_does_not_stop_a_full_store_from_being_drained(void) {
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
         work_on_a_deleted_queue_outlives_its_deletion_record,
-        work_on_a_deleted_queue_keeps_no_message_over_a_reopen_moved_or_not,
-        what_is_moved_is_bounded_by_what_is_appended,
-        a_queue_deleted_between_two_parts_is_in_none_of_them,
-        a_segment_that_could_not_be_read_is_moved_when_it_can_be,
-        a_file_that_held_a_damaged_segment_serves_again,
+        work_on_a_deleted_queue_keeps_no_message_after_a_reopen,
+        relocation_is_bounded_by_what_is_appended,
+        a_queue_deleted_between_two_records_of_a_state_is_in_neither,
+        a_segment_is_relocated_once_it_can_be_read_again,
+        the_file_of_a_damaged_segment_is_reused,
         whatever_fills_a_store_can_be_drained_from_its_end,
         a_hold_does_not_stop_a_full_store_from_being_drained,
     };

@@ -1,6 +1,6 @@
 /*
- * Any operation, between moves: generated workloads beside so much that comes and goes that what stays is moved again and
- * again, in a log of any size, and with power cuts on the way. No move ever fails, and what was promised is there.
+ * Any operation between relocations: generated workloads among so many short-lived messages that the others are relocated
+ * again and again, in a log of any size, with power cuts. No relocation fails, and no acknowledged operation is lost.
  *
  * LOGSTORE_CRASH=n runs n times as many workloads; the arguments, if any, are the first seed to run and the one after
  * the last.

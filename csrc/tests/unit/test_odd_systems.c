@@ -1,8 +1,8 @@
 /*
- * A system that answers oddly: transfers of more than was asked, of nothing, of pieces of blocks; no thread, no
- * semaphore, no handler to be had; waits that end for no reason. Each is an error that says so, or is seen through.
+ * A system with unusual answers: transfers of more bytes than requested, of none, or of parts of blocks; no thread, no
+ * semaphore, no fork handler; spurious wake-ups. Each gives a clear error, or is handled.
  *
- * Where no sanitizer does so itself, the C library's functions are taken over to make them fail.
+ * The tests replace functions of the C library to make them fail, unless a sanitizer replaces them already.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -219,7 +219,7 @@ static bool opens_whole(vfs_sim *disk) {
     return right && vfs_sim_handles(disk) == 0;
 }
 
-static void a_transfer_of_what_was_not_asked_for_is_an_error_wherever_it_comes(void) {
+static void a_transfer_of_an_impossible_size_is_an_error(void) {
     static const struct {
         bool in_reads, less;
         int64_t more;
@@ -257,8 +257,8 @@ static void a_transfer_of_what_was_not_asked_for_is_an_error_wherever_it_comes(v
     vfs_sim_free(before);
 }
 
-/* Past the page cache a read may end within a block, and can only be repeated from the block's beginning. */
-static void pieces_of_blocks_are_put_together_and_given_up_where_nothing_comes_of_it(void) {
+/* Past the page cache a read may end within a block; the next read must begin at that block's start. */
+static void short_direct_reads_are_completed_or_end_in_an_error(void) {
     static const size_t fine[] = {BLOCK, 5000, 9000, 20001, 50001, 65000}, hopeless[] = {1, 100, BLOCK - 1};
     vfs_sim *before = crashed();
 
@@ -285,8 +285,8 @@ static void pieces_of_blocks_are_put_together_and_given_up_where_nothing_comes_o
     vfs_sim_free(before);
 }
 
-/* Where a file system knows nothing but its cache, what is in it is all that can be gone by. */
-static void a_file_system_without_a_way_past_the_cache_serves_as_well(void) {
+/* A file system without direct reads: the page cache is the only source. */
+static void a_file_system_without_direct_reads_works(void) {
     vfs_sim *disk = crashed();
 
     for (int life = 0; life < 3; life++) {
@@ -305,7 +305,7 @@ static void a_file_system_without_a_way_past_the_cache_serves_as_well(void) {
 
 /* ---- no memory for what is large, no directory stream, no state of a file ---- */
 
-static void a_record_that_memory_does_not_suffice_for_is_not_read_and_can_be_later(void) {
+static void a_read_without_memory_fails_and_can_be_repeated(void) {
     ls_options o = {.segment_size = 1 << 20, .create = 1, .initial_segments = 1, .max_write_buffers = 2};
     static uint8_t into[50000];
     uint64_t id;
@@ -379,8 +379,8 @@ static void publish_and_wait(void) {
     told = ls_publish(r.store, &queue, 1, NULL, 0, NULL, 0, NULL, LS_WAIT, &other_id);
 }
 
-/* While another's batch is under way: who has nothing to wait with learns it, and what was said is in the log all the same. */
-static void who_has_nothing_to_wait_with_is_told(void) {
+/* While another thread's batch is written: a thread without a semaphore gets an error, but its record is in the log. */
+static void a_thread_that_cannot_wait_for_durability_gets_an_error(void) {
     uint64_t id;
 
     if (!TAKEN_OVER)
@@ -413,7 +413,7 @@ static void *follow_up(void *context) {
     return NULL;
 }
 
-/* They come while the batch of the first is under way, and it does not end before all of them wait for it. */
+/* They start while the first thread's batch is being written; that write ends after all of them wait for it. */
 static void start_followers(void) {
     atomic_store(&semaphores_made, 0);
     for (int i = 0; i < FOLLOWERS; i++)
@@ -422,7 +422,7 @@ static void start_followers(void) {
         (void)sched_yield();
 }
 
-static void those_who_wait_for_another_s_batch_learn_what_came_of_it(void) {
+static void waiters_for_another_threads_batch_get_its_result(void) {
     for (int fails = 0; TAKEN_OVER && fails < 2; fails++) {
         uint64_t id;
         uint32_t queue = 1;
@@ -450,7 +450,7 @@ static void those_who_wait_for_another_s_batch_learn_what_came_of_it(void) {
     }
 }
 
-static void a_flusher_that_is_woken_for_nothing_sleeps_again(void) {
+static void a_spurious_wake_up_of_the_flusher_has_no_effect(void) {
     ls_options background = usual;
     uint64_t id;
 
@@ -469,8 +469,8 @@ static void a_flusher_that_is_woken_for_nothing_sleeps_again(void) {
     done();
 }
 
-/* It is tried once in a process's life, so a child tries, before this process has opened any store. */
-static void where_no_handler_for_fork_is_to_be_had_no_store_opens(void) {
+/* A process tries it only once, so a child does, before this process has opened a store. */
+static void without_a_fork_handler_no_store_opens(void) {
     int status = 1;
     pid_t child;
 
@@ -495,16 +495,16 @@ static void where_no_handler_for_fork_is_to_be_had_no_store_opens(void) {
 
 int main(void) {
     static void (*const tests[])(void) = {
-        where_no_handler_for_fork_is_to_be_had_no_store_opens,
-        a_transfer_of_what_was_not_asked_for_is_an_error_wherever_it_comes,
-        pieces_of_blocks_are_put_together_and_given_up_where_nothing_comes_of_it,
-        a_file_system_without_a_way_past_the_cache_serves_as_well,
-        a_record_that_memory_does_not_suffice_for_is_not_read_and_can_be_later,
+        without_a_fork_handler_no_store_opens,
+        a_transfer_of_an_impossible_size_is_an_error,
+        short_direct_reads_are_completed_or_end_in_an_error,
+        a_file_system_without_direct_reads_works,
+        a_read_without_memory_fails_and_can_be_repeated,
         real_files_without_a_listing_or_a_state_are_an_error,
         a_store_whose_threads_cannot_start_does_not_open,
-        who_has_nothing_to_wait_with_is_told,
-        those_who_wait_for_another_s_batch_learn_what_came_of_it,
-        a_flusher_that_is_woken_for_nothing_sleeps_again,
+        a_thread_that_cannot_wait_for_durability_gets_an_error,
+        waiters_for_another_threads_batch_get_its_result,
+        a_spurious_wake_up_of_the_flusher_has_no_effect,
     };
 
     (void)setvbuf(stdout, NULL, _IOLBF, 0);

@@ -1,9 +1,9 @@
 /*
- * Two callers on one transaction's handle: while the first waits inside its call for room in the log, the second gives the
- * transaction its outcome, or frees the handle. The first is then told that the transaction has ended, and the outcome
- * is the second's. A slot that the second gives to another transaction is never taken for the first's.
+ * Two callers on one transaction handle: while the first waits in its call for room in the log, the second ends the
+ * transaction or frees the handle. The first then gets LS_TRANSACTION_ENDED, and the outcome is the second's. If the table
+ * slot goes to another transaction meanwhile, the first never mistakes that for its own.
  *
- * No threads: the first waits for what is not durable, and the second's call is made in the write that it waits for.
+ * There are no threads: the second call is made inside the write for which the first one waits.
  */
 #include "store/store.h"
 #include "tests/kit/one_store.h"
@@ -152,7 +152,7 @@ static void reach(enum stage stage) {
         check(ls_prepare(shared, LS_WAIT) == LS_OK);
 }
 
-static void who_waits_for_room_learns_that_the_transaction_has_ended(void) {
+static void a_call_that_waits_for_room_learns_that_the_transaction_has_ended(void) {
     for (size_t i = 0; i < sizeof firsts / sizeof *firsts; i++) {
         for (size_t k = 0; k < sizeof seconds / sizeof *seconds; k++) {
             int before = failures_here, rc;
@@ -174,7 +174,7 @@ static void who_waits_for_room_learns_that_the_transaction_has_ended(void) {
     }
 }
 
-/* Freeing a handle does not change an outcome that another thread gave. */
+/* Freeing a handle does not change the outcome given by another thread. */
 static void a_handle_is_freed_while_its_transaction_gets_an_outcome(void) {
     static int (*const outcomes[])(void) = {commits, rolls_back};
 
@@ -187,7 +187,7 @@ static void a_handle_is_freed_while_its_transaction_gets_an_outcome(void) {
     }
 }
 
-/* A prepared branch goes through the first's call although its handle is freed meanwhile: or it stays in doubt. */
+/* The first call gives a prepared branch its outcome although the handle is freed; or the branch stays in doubt. */
 static void the_outcome_of_a_prepared_branch_stands_although_its_handle_is_freed_meanwhile(void) {
     for (size_t k = 0; k < 2; k++) {
         reach(PREPARED);
@@ -207,7 +207,7 @@ static void a_refused_commit_leaves_the_end_that_waits_as_it_is(void) {
     finish(true);
 }
 
-static void one_of_two_who_prepare_is_told_that_it_is_prepared_already(void) {
+static void the_second_of_two_prepares_is_refused(void) {
     reach(ENDED);
     let_it_wait(prepares);
     check(prepares() == LS_WRONG_STATE && second_rc == LS_OK);
@@ -233,7 +233,7 @@ static void a_branch_that_is_prepared_meanwhile_stays_in_doubt_when_its_handle_i
 
 static int begins_the_same(void) { return ls_begin(r.store, &branch, &shared); }
 
-static void one_of_two_who_begin_a_branch_is_told_that_it_is_open(void) {
+static void the_second_of_two_begins_of_a_branch_is_refused(void) {
     ls_tx *mine = NULL;
 
     start(false);
@@ -265,7 +265,7 @@ static int enqueues_outside(void) {
 }
 
 /* A message that gets a place while its end waits for room is refused, not passed over. */
-static void a_destroyed_message_is_gone_or_the_destroyer_is_told(void) {
+static void a_destroy_ends_the_message_or_is_refused(void) {
     start(false);
     check(commits() == LS_OK);
     check(ls_stage(r.store, NULL, 0, (const uint8_t *)"staged", 6, 0, &spare_id) == LS_OK);
@@ -278,15 +278,15 @@ static void a_destroyed_message_is_gone_or_the_destroyer_is_told(void) {
 
 int main(void) {
     static void (*const tests[])(void) = {
-        who_waits_for_room_learns_that_the_transaction_has_ended,
+        a_call_that_waits_for_room_learns_that_the_transaction_has_ended,
         a_handle_is_freed_while_its_transaction_gets_an_outcome,
         the_outcome_of_a_prepared_branch_stands_although_its_handle_is_freed_meanwhile,
         a_refused_commit_leaves_the_end_that_waits_as_it_is,
-        one_of_two_who_prepare_is_told_that_it_is_prepared_already,
+        the_second_of_two_prepares_is_refused,
         a_branch_that_is_prepared_meanwhile_stays_in_doubt_when_its_handle_is_freed,
-        one_of_two_who_begin_a_branch_is_told_that_it_is_open,
+        the_second_of_two_begins_of_a_branch_is_refused,
         a_description_says_which_outcome_another_gave,
-        a_destroyed_message_is_gone_or_the_destroyer_is_told,
+        a_destroy_ends_the_message_or_is_refused,
     };
 
     (void)setvbuf(stdout, NULL, _IOLBF, 0);

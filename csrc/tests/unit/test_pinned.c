@@ -1,6 +1,6 @@
 /*
- * Reads of content pin their segment until they are done. A dequeue in a full store waits for no reader: where it needs
- * the file of a dead segment that is being read, another file takes that one's place.
+ * Reads of content pin their segment until they end. A dequeue in a full store does not wait for a reader: if it needs the
+ * file of a dead segment that is being read, it uses another file instead.
  */
 #include <stdatomic.h>
 

@@ -1,48 +1,15 @@
 /*
- * Reading beside a writer, or after one: every accepted batch and nothing else, up to what is durable; what was
- * overtaken is "recycled", what is damaged is corruption; nothing is ever written. And holds, by which a reader keeps
- * segments from being recycled.
+ * Readers beside a writer, or after it: they give exactly the accepted batches up to the durable LSN, LS_RECYCLED if they
+ * are overtaken, LS_CORRUPT for damage, and write nothing. And holds, with which a reader keeps segments.
  */
 #include "format/format.h"
-#include "tests/kit/store_workload.h"
+#include "tests/kit/one_store.h"
 
-static struct run r;
-static vfs_sim *sim;
 static vfs *v;
 
-static void fresh(void) {
-    sim = vfs_sim_new();
-    memset(&r, 0, sizeof r);
-    (void)vfs_sim_record(sim, 0);
-    run_start(&r, sim, 1);
+static void open_fresh(void) {
+    fresh();
     v = r.v;
-    check(!r.lost);
-}
-
-static void done(void) {
-    ls_free(r.store);
-    check(vfs_sim_handles(sim) == 0);
-    vfs_sim_free(sim);
-}
-
-static uint64_t put(uint32_t queue, uint32_t bytes, int flags) {
-    static uint8_t content[3900];
-    uint64_t id = 0;
-
-    check(ls_publish(r.store, &queue, 1, NULL, 0, content, bytes, NULL, flags, &id) == LS_OK || complain("publish"));
-    return id;
-}
-
-/* So much that comes and goes that the base passes whatever was written before. */
-static void churn(int times) {
-    uint64_t lsn;
-
-    for (int i = 0; i < times; i++) {
-        uint64_t id = put(1, 3900, 0);
-
-        check(ls_dequeue(r.store, id, 1, NULL, 1, 0, i % 4 == 3 ? LS_WAIT : 0, &lsn) == LS_OK);
-    }
-    check(ls_move_base(r.store) == LS_OK && ls_force(r.store, 0) == LS_OK);
 }
 
 struct seen {
@@ -105,9 +72,9 @@ static void a_closed_store_is_read_from_its_base_to_its_end_and_not_changed(void
     size_t n, all;
     uint8_t uuid[16];
 
-    fresh();
+    open_fresh();
     for (int i = 0; i < 60; i++)
-        (void)put(1, 3000, i % 3 == 0 ? LS_WAIT : 0);
+        (void)put_bytes(1, 0, 3000, i % 3 == 0 ? LS_WAIT : 0);
     ls_uuid(r.store, uuid);
     check(ls_close(r.store) == LS_OK);
     changes = vfs_sim_changes(sim);
@@ -127,14 +94,14 @@ static void a_closed_store_is_read_from_its_base_to_its_end_and_not_changed(void
     done();
 }
 
-static void a_reader_begins_in_the_segment_that_it_is_told(void) {
+static void a_reader_begins_in_the_segment_of_its_lsn(void) {
     ls_segment_info segments[32];
     ls_reader_info info;
     size_t n;
 
-    fresh();
+    open_fresh();
     for (int i = 0; i < 60; i++)
-        (void)put(1, 3000, LS_WAIT);
+        (void)put_bytes(1, 0, 3000, LS_WAIT);
     require(ls_segments(r.store, segments, 32, &n) == LS_OK && n >= 3);
     check(ls_segments(r.store, NULL, 0, &n) == LS_OK && n >= 3);
     check(segments[n - 1].current && segments[0].end_lsn <= segments[1].first_lsn && segments[0].live_records > 0);
@@ -157,13 +124,13 @@ static void beside_a_writer_it_reads_what_is_durable_and_no_further(void) {
     uint64_t durable;
     size_t n;
 
-    fresh();
+    open_fresh();
     for (int i = 0; i < 10; i++)
-        (void)put(1, 500, LS_WAIT);
+        (void)put_bytes(1, 0, 500, LS_WAIT);
     durable = ls_durable_lsn(r.store);
     require(ls_reader_open(v, "/s", 0, &reader) == LS_OK);
-    (void)put(1, 500, LS_WAIT);
-    (void)put(1, 500, 0);
+    (void)put_bytes(1, 0, 500, LS_WAIT);
+    (void)put_bytes(1, 0, 500, 0);
     ls_reader_describe(reader, &info);
     check(info.live && !info.clean && info.end_lsn == durable && info.base_lsn == ls_base_lsn(r.store));
     check(ls_reader_segments(reader, segments, 8, &n) == LS_OK && segments[n - 1].end_lsn == durable);
@@ -176,13 +143,13 @@ static void beside_a_writer_it_reads_what_is_durable_and_no_further(void) {
     done();
 }
 
-static void what_is_no_store_or_a_damaged_one_is_refused_in_words(void) {
+static void a_reader_refuses_a_damaged_store_with_a_clear_error(void) {
     uint8_t meta[BLOCK];
     ls_reader_info info;
     int dir;
 
-    fresh();
-    (void)put(1, 100, LS_WAIT);
+    open_fresh();
+    (void)put_bytes(1, 0, 100, LS_WAIT);
     check(ls_close(r.store) == LS_OK);
     check(vfs_sim_get(sim, VFS_SIM_STABLE, "/s", "META", meta, sizeof meta) == BLOCK);
     meta[100] ^= 1;
@@ -204,27 +171,27 @@ static void what_is_no_store_or_a_damaged_one_is_refused_in_words(void) {
     done();
 }
 
-static void a_directory_that_is_none_is_not_a_store(void) {
+static void a_path_that_is_not_a_directory_is_not_a_store(void) {
     ls_reader *reader;
 
-    fresh();
+    open_fresh();
     check(ls_reader_open(v, "/s/none", 0, &reader) == LS_NOT_A_STORE && reader == NULL);
     check(ls_reader_open(v, "/s/META", 0, &reader) == LS_NOT_A_STORE && reader == NULL);
     check(ls_reader_open(NULL, "/dev/null", 0, &reader) == LS_NOT_A_STORE && reader == NULL);
     done();
 }
 
-/* Whatever call fails: what it gave before is a prefix of the truth, and nothing stays open. */
-static void whatever_call_fails_a_reader_gives_a_prefix_of_the_truth(void) {
+/* Whichever call fails, the batches given before are a prefix of the log, and no handle stays open. */
+static void whichever_call_fails_a_reader_gives_a_prefix_of_the_log(void) {
     static const int errors[] = {EIO, EINTR, EMFILE, ENOENT, EACCES, EINVAL};
     ls_reader_info info;
     struct seen truth;
     size_t handles;
 
     for (int live = 0; live < 2; live++) {
-        fresh();
+        open_fresh();
         for (int i = 0; i < 60; i++)
-            (void)put(1, 3000, i % 3 == 0 ? LS_WAIT : 0);
+            (void)put_bytes(1, 0, 3000, i % 3 == 0 ? LS_WAIT : 0);
         if (live)
             check(ls_force(r.store, 0) == LS_OK);
         else
@@ -303,9 +270,9 @@ static void a_reader_that_is_overtaken_is_told_so_and_never_reads_another_genera
     ls_batch b;
     struct seen s;
 
-    fresh();
+    open_fresh();
     for (int i = 0; i < 60; i++)
-        ids[i] = put(2, 3000, LS_WAIT);
+        ids[i] = put_bytes(2, 0, 3000, LS_WAIT);
     first = ls_base_lsn(r.store);
     require(ls_reader_open(v, "/s", 0, &reader) == LS_OK && ls_reader_next(reader, &b) == LS_OK);
     for (int i = 0; i < 60; i++)
@@ -318,11 +285,11 @@ static void a_reader_that_is_overtaken_is_told_so_and_never_reads_another_genera
     done();
 }
 
-static void files_that_are_recycled_while_it_looks_are_looked_for_again(void) {
+static void a_reader_lists_again_if_files_are_recycled_while_it_opens(void) {
     ls_reader_info info;
     struct seen s;
 
-    fresh();
+    open_fresh();
     churn(40);
     s = read_from(meddle(overtake, 1, 0, 0), 0, &info); /* between the listing and the first file */
     check(at_lists <= 0 && s.rc == LS_END && s.in_order && info.live);
@@ -344,9 +311,9 @@ static void drop_first(void) {
 static void a_segment_that_is_gone_beside_an_idle_writer_is_damage(void) {
     ls_reader_info info;
 
-    fresh();
+    open_fresh();
     for (int i = 0; i < 60; i++)
-        (void)put(1, 3000, LS_WAIT);
+        (void)put_bytes(1, 0, 3000, LS_WAIT);
     drop_first();
     check(read_from(v, 0, &info).rc == LS_CORRUPT);
     done();
@@ -360,9 +327,9 @@ static void damage_beside_an_idle_writer_is_damage_and_not_recycling(void) {
     struct seen s;
     size_t n;
 
-    fresh();
+    open_fresh();
     for (int i = 0; i < 40; i++)
-        (void)put(1, 3000, LS_WAIT);
+        (void)put_bytes(1, 0, 3000, LS_WAIT);
     check(ls_segments(r.store, &first, 1, &n) == LS_OK);
     format_segment_name(name, first.first_lsn);
     check(vfs_sim_get(sim, VFS_SIM_SEEN, "/s", name, image, sizeof image) == SEGMENT);
@@ -374,12 +341,12 @@ static void damage_beside_an_idle_writer_is_damage_and_not_recycling(void) {
     done();
 }
 
-/* It looked before the writer came, and saw a log that was not yet what its files said. */
-static void a_writer_that_comes_while_it_looks_is_noticed(void) {
+/* The reader lists the files before the writer comes, and reads them after. */
+static void a_reader_notices_a_writer_that_starts_while_it_opens(void) {
     ls_reader_info info;
     struct seen s;
 
-    fresh();
+    open_fresh();
     churn(40);
     s = read_from(meddle(overtake, 1, 0, 1), 0, &info);
     check(s.rc == LS_END && info.live && s.in_order);
@@ -391,11 +358,11 @@ static void close_it(void) {
     check(ls_close(r.store) == LS_OK);
 }
 
-static void a_writer_that_goes_while_it_looks_is_noticed(void) {
+static void a_reader_notices_a_writer_that_closes_while_it_opens(void) {
     ls_reader_info info;
     struct seen s;
 
-    fresh();
+    open_fresh();
     churn(40);
     s = read_from(meddle(close_it, 1, 0, 0), 0, &info);
     check(s.rc == LS_END && !info.live && info.clean && s.in_order);
@@ -406,8 +373,8 @@ static void without_a_hint_a_store_that_is_in_use_is_locked(void) {
     static uint8_t bytes[HINT_BYTES];
     ls_reader_info info;
 
-    fresh();
-    (void)put(1, 100, LS_WAIT);
+    open_fresh();
+    (void)put_bytes(1, 0, 100, LS_WAIT);
     check(vfs_sim_get(sim, VFS_SIM_SEEN, "/s", "HINT", bytes, sizeof bytes) == HINT_BYTES);
     bytes[20] ^= 1; /* another store's, then a torn one, then none */
     check(vfs_sim_put(sim, "/s", "HINT", bytes, sizeof bytes) == 0 && read_from(v, 0, &info).rc == LS_LOCKED);
@@ -441,7 +408,7 @@ static void one_wish(const struct wish *w) {
     uint64_t first;
     int dir, file = -1;
 
-    fresh();
+    open_fresh();
     ls_uuid(r.store, h.uuid);
     first = ls_base_lsn(r.store);
     h.hold_lsn = h.hold_lsn == 0 ? first : h.hold_lsn;
@@ -484,13 +451,13 @@ static void a_hold_keeps_segments_while_it_is_owned_valid_and_within_its_limits(
         one_wish(&wishes[i]);
 }
 
-static void of_several_holds_the_lowest_counts_and_another_stores_does_not(void) {
+static void the_lowest_of_this_stores_holds_counts(void) {
     uint8_t bytes[HOLD_BYTES];
     struct hold h = {.hold_lsn = SEGMENT};
     uint64_t first;
     int dir, files[3];
 
-    fresh();
+    open_fresh();
     first = ls_base_lsn(r.store);
     h.expires_us = v->now_us(v) + 1000000000;
     dir = v->open_dir(v, "/s/holds");
@@ -513,12 +480,12 @@ static void of_several_holds_the_lowest_counts_and_another_stores_does_not(void)
     done();
 }
 
-/* The holds' directory cannot be listed: whatever may be held is kept, and the store goes on. */
+/* The holds' directory cannot be listed: everything that may be held is kept, and the store goes on. */
 static void holds_that_cannot_be_read_are_honoured_in_full(void) {
     uint64_t first;
     vfs_sim_plan p = {.kind = VFS_SIM_LIST, .nth = 1, .forever = 1, .error = EIO};
 
-    fresh();
+    open_fresh();
     first = ls_base_lsn(r.store);
     vfs_sim_fail(sim, &p);
     churn(120);
@@ -529,7 +496,7 @@ static void holds_that_cannot_be_read_are_honoured_in_full(void) {
     done();
 }
 
-/* ---- what is left of a damaged log ---- */
+/* ---- reading a damaged log ---- */
 
 enum harm { GONE, NO_HEADER, EMPTY, CUT_IN_THE_MIDDLE, HARMS };
 
@@ -549,7 +516,7 @@ static void do_harm(vfs_sim *disk, uint64_t first_lsn, enum harm harm, uint64_t 
     check(system->close(system, dir) == 0);
 }
 
-/* Reads what is left, and holds it against the whole: nothing else is missing, and what is missing is said. */
+/* Reads the damaged log and compares it with the whole: the reader reports exactly the missing parts. */
 static bool gives_the_rest(vfs_sim *disk, const ls_segment_info *segments, size_t n, size_t bad, enum harm harm,
                            uint64_t middle_lsn) {
     uint64_t lost_from = harm == CUT_IN_THE_MIDDLE ? middle_lsn
@@ -612,8 +579,7 @@ static void harm_each_segment(bool closed) {
         for (int harm = GONE; harm < HARMS; harm++) {
             vfs_sim *disk = vfs_sim_crash(sim, &kept);
 
-            if (closed ||
-                bad + 1 < n) { /* of an unclosed log that lost its last segment nobody knows that there was one */
+            if (closed || bad + 1 < n) { /* a log that was not closed does not show the loss of its last segment */
                 do_harm(disk, segments[bad].first_lsn, (enum harm)harm, middles[bad]);
                 check(gives_the_rest(disk, segments, n, bad, (enum harm)harm, middles[bad]));
             }
@@ -626,9 +592,9 @@ static void a_permissive_reader_gives_every_batch_of_the_segments_that_can_be_re
     const vfs_sim_loss kept = {.mode = VFS_SIM_ALL_KEPT};
     vfs_sim *cut;
 
-    fresh();
+    open_fresh();
     for (int i = 0; i < 100; i++)
-        (void)put(1, 3000, LS_WAIT);
+        (void)put_bytes(1, 0, 3000, LS_WAIT);
     cut = vfs_sim_crash(sim, &kept);
     done();
     sim = cut;
@@ -636,7 +602,7 @@ static void a_permissive_reader_gives_every_batch_of_the_segments_that_can_be_re
     harm_each_segment(false);
     require(open_store(&r, v, r.catalog, QUEUES + 1, &r.store) == LS_OK);
     for (int i = 0; i < 40; i++)
-        (void)put(1, 3000, LS_WAIT);
+        (void)put_bytes(1, 0, 3000, LS_WAIT);
     check(ls_close(r.store) == LS_OK);
     harm_each_segment(true);
     done();
@@ -649,9 +615,9 @@ static void a_permissive_reader_of_a_whole_log_gives_what_any_reader_gives(void)
     struct seen whole, all;
     size_t count = 1;
 
-    fresh();
+    open_fresh();
     for (int i = 0; i < 40; i++)
-        (void)put(1, 3000, LS_WAIT);
+        (void)put_bytes(1, 0, 3000, LS_WAIT);
     for (int live = 1; live >= 0; live--) {
         whole = read_from(v, 0, &info);
         require(ls_reader_open_permissive(v, "/s", 0, 0, &reader) == LS_OK);
@@ -671,8 +637,8 @@ static void a_permissive_reader_of_no_segment_says_that_the_log_is_missing(void)
     ls_reader *reader;
     size_t n;
 
-    fresh();
-    (void)put(1, 3000, LS_WAIT);
+    open_fresh();
+    (void)put_bytes(1, 0, 3000, LS_WAIT);
     require(ls_segments(r.store, segments, 32, &n) == LS_OK && n == 1);
     check(ls_close(r.store) == LS_OK);
     do_harm(sim, segments[0].first_lsn, NO_HEADER, 0);
@@ -684,35 +650,24 @@ static void a_permissive_reader_of_no_segment_says_that_the_log_is_missing(void)
 int main(void) {
     static void (*const tests[])(void) = {
         a_closed_store_is_read_from_its_base_to_its_end_and_not_changed,
-        a_reader_begins_in_the_segment_that_it_is_told,
+        a_reader_begins_in_the_segment_of_its_lsn,
         beside_a_writer_it_reads_what_is_durable_and_no_further,
-        what_is_no_store_or_a_damaged_one_is_refused_in_words,
-        a_directory_that_is_none_is_not_a_store,
-        whatever_call_fails_a_reader_gives_a_prefix_of_the_truth,
+        a_reader_refuses_a_damaged_store_with_a_clear_error,
+        a_path_that_is_not_a_directory_is_not_a_store,
+        whichever_call_fails_a_reader_gives_a_prefix_of_the_log,
         a_reader_that_is_overtaken_is_told_so_and_never_reads_another_generation,
-        files_that_are_recycled_while_it_looks_are_looked_for_again,
+        a_reader_lists_again_if_files_are_recycled_while_it_opens,
         a_segment_that_is_gone_beside_an_idle_writer_is_damage,
         damage_beside_an_idle_writer_is_damage_and_not_recycling,
-        a_writer_that_comes_while_it_looks_is_noticed,
-        a_writer_that_goes_while_it_looks_is_noticed,
+        a_reader_notices_a_writer_that_starts_while_it_opens,
+        a_reader_notices_a_writer_that_closes_while_it_opens,
         without_a_hint_a_store_that_is_in_use_is_locked,
         a_hold_keeps_segments_while_it_is_owned_valid_and_within_its_limits,
-        of_several_holds_the_lowest_counts_and_another_stores_does_not,
+        the_lowest_of_this_stores_holds_counts,
         holds_that_cannot_be_read_are_honoured_in_full,
         a_permissive_reader_gives_every_batch_of_the_segments_that_can_be_read,
         a_permissive_reader_of_a_whole_log_gives_what_any_reader_gives,
         a_permissive_reader_of_no_segment_says_that_the_log_is_missing,
     };
-    int passed = 0, failed = 0;
-
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        int before = failures_here;
-
-        tests[i]();
-        if (failures_here == before)
-            passed++;
-        else
-            failed++;
-    }
-    return verdict(passed, failed);
+    return run_tests(tests, sizeof tests / sizeof *tests);
 }

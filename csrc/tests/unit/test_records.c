@@ -1,6 +1,6 @@
 /*
- * The codec under contents that no writer can have meant, their checksums right: what docs/format.md does not allow is
- * refused as impossible, and what is accepted encodes to the same bytes again. Nothing beyond the record is read.
+ * The codec on impossible contents with right checksums: contents that docs/format.md does not allow are refused, and an
+ * accepted record encodes to the same bytes again. No byte after the record is read.
  */
 #include "format/format.h"
 #include "format/bytes.h"
@@ -115,7 +115,7 @@ static uint32_t make_dequeue(const struct slot *s, uint64_t tx_id) {
     return format_put_dequeue(s, &d);
 }
 
-/* Makes it in `record`, and says how long it is. */
+/* Makes the record in `record` and returns its length. */
 static uint32_t make(enum shape shape) {
     static const uint32_t gap[] = {1, 0, 7};
     struct slot first = {record, SEED, LSN, LSN, 0, 0}, later = {record, SEED, LSN, ID, PREV, 0};
@@ -183,7 +183,7 @@ static uint32_t make(enum shape shape) {
 static uint64_t cells[ROOM / 4];
 
 static int decode(size_t available, ls_test_record *found) {
-    /* Exactly as large as what is there, so that the address sanitizer sees the first byte beyond. */
+    /* Copies the record without slack, so that the address sanitizer detects a read after it. */
     uint8_t *copy = malloc(available > 0 ? available : 1);
     int result;
 
@@ -255,8 +255,8 @@ static void another_place_or_seed_is_refused(void) {
     }
 }
 
-/* Every 1, 2, 4 and 8 bytes of every shape take each of the values at which a rule may turn. */
-static void whatever_a_field_says_is_refused_or_means_just_that(void) {
+/* Every 1, 2, 4 and 8 bytes of every shape get each value at which a rule may change. */
+static void every_value_of_a_field_is_refused_or_decoded(void) {
     static const uint64_t values[] = {
         0,          1,          2,          3,           4,          5,         6,        7,         8,
         15,         16,         24,         25,          40,         47,        48,       49,        56,
@@ -290,7 +290,7 @@ static void whatever_a_field_says_is_refused_or_means_just_that(void) {
           counts[LS_TEST_NEWER] > 10);
 }
 
-static void every_type_and_flag_in_every_shape_is_refused_or_means_just_that(void) {
+static void every_type_and_flag_in_every_shape_is_refused_or_decoded(void) {
     uint64_t wrong = 0, newer = 0;
 
     for (int shape = 0; shape < SHAPES; shape++) {
@@ -308,7 +308,7 @@ static void every_type_and_flag_in_every_shape_is_refused_or_means_just_that(voi
 }
 
 /* The rules of docs/format.md, one by one. */
-static void what_no_writer_can_have_meant_is_impossible(void) {
+static void impossible_contents_are_refused(void) {
     static const struct {
         enum shape shape;
         uint32_t offset;
@@ -455,7 +455,7 @@ static void an_impossible_length_is_impossible_and_not_short(void) {
 }
 
 /* The record shortened or stretched to every length, its other fields as they were. */
-static void every_other_length_is_refused_or_means_just_that(void) {
+static void every_other_length_is_refused_or_decoded(void) {
     ls_test_record found;
 
     for (int shape = 0; shape < SHAPES; shape++) {
@@ -512,7 +512,7 @@ static void only_the_batch_record_of_this_place_is_taken_for_one(void) {
     check(!format_peek_batch(record, make(DEQUEUES), LSN, &epoch));
 }
 
-/* ---- what is no record ---- */
+/* ---- files and headers ---- */
 
 enum { FILES = 4 };
 static const uint64_t file_numbers[FILES][5] = {
@@ -534,7 +534,7 @@ static void reseal_file(int what) {
     put64(file + bytes - 8, xxh64(file, bytes - 8, seed));
 }
 
-/* Believing the file's own size and place, as nobody but a test does, so that they are judged by themselves. */
+/* Expects the size and position that the file itself has, so that only its other fields are judged. */
 static int decode_file(int what, size_t available, bool believe) {
     uint64_t numbers[5] = {0};
     uint8_t found[UUID_BYTES], again[SEGMENT_HEADER_BYTES];
@@ -579,7 +579,7 @@ static void a_file_of_a_later_version_is_newer_before_its_checksum_is_judged(voi
     }
 }
 
-static void what_a_file_cannot_say_is_impossible(void) {
+static void impossible_contents_of_files_are_refused(void) {
     static const struct {
         int what;
         uint32_t offset;
@@ -640,7 +640,7 @@ static void a_header_of_another_store_size_or_place_is_refused(void) {
     check(decode_file(LS_TEST_SEGMENT_HEADER, sizeof file, false) == LS_TEST_REFUSED);
 }
 
-static void a_segment_has_one_name_and_nothing_else_is_one(void) {
+static void only_a_segments_own_name_parses_as_one(void) {
     static const char *const others[] = {
         "",
         "000000000001000",
@@ -663,13 +663,13 @@ static void a_segment_has_one_name_and_nothing_else_is_one(void) {
         check(!format_parse_segment_name(others[i], &lsn));
 }
 
-static void limits_follow_from_the_segment_and_end_where_the_page_says(void) {
+static void limits_follow_from_the_segment_size_as_documented(void) {
     check(format_record_bytes_max(65536) == 4096 && format_batch_bytes_max(65536) == 8192);
     check(format_record_bytes_max(SEGMENT_BYTES_MAX) == 1 << 20 &&
           format_batch_bytes_max(SEGMENT_BYTES_MAX) == 2 << 20);
 }
 
-static void every_verdict_has_words_of_its_own(void) {
+static void every_verdict_has_its_own_text(void) {
     for (int i = FORMAT_OK; i <= FORMAT_MALFORMED + 1; i++) {
         for (int j = FORMAT_OK; j < i; j++)
             check(strcmp(format_result_text((enum format_result)i), format_result_text((enum format_result)j)) != 0);
@@ -681,31 +681,20 @@ int main(void) {
         every_shape_comes_back_as_it_was_written,
         a_record_that_is_cut_is_refused_at_every_length,
         another_place_or_seed_is_refused,
-        whatever_a_field_says_is_refused_or_means_just_that,
-        every_type_and_flag_in_every_shape_is_refused_or_means_just_that,
-        what_no_writer_can_have_meant_is_impossible,
+        every_value_of_a_field_is_refused_or_decoded,
+        every_type_and_flag_in_every_shape_is_refused_or_decoded,
+        impossible_contents_are_refused,
         an_impossible_length_is_impossible_and_not_short,
-        every_other_length_is_refused_or_means_just_that,
+        every_other_length_is_refused_or_decoded,
         a_decoder_refuses_the_records_of_every_other_type,
         only_the_batch_record_of_this_place_is_taken_for_one,
         a_file_is_refused_at_every_other_length_and_with_any_byte_changed,
         a_file_of_a_later_version_is_newer_before_its_checksum_is_judged,
-        what_a_file_cannot_say_is_impossible,
+        impossible_contents_of_files_are_refused,
         a_header_of_another_store_size_or_place_is_refused,
-        a_segment_has_one_name_and_nothing_else_is_one,
-        limits_follow_from_the_segment_and_end_where_the_page_says,
-        every_verdict_has_words_of_its_own,
+        only_a_segments_own_name_parses_as_one,
+        limits_follow_from_the_segment_size_as_documented,
+        every_verdict_has_its_own_text,
     };
-    int passed = 0, failed = 0;
-
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        int before = failures_here;
-
-        tests[i]();
-        if (failures_here == before)
-            passed++;
-        else
-            failed++;
-    }
-    return verdict(passed, failed);
+    return run_tests(tests, sizeof tests / sizeof *tests);
 }

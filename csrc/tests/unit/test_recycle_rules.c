@@ -1,4 +1,4 @@
-/* A rule of recycling that no crash and no reader beside the writer can show: a read of content pins its segment. */
+/* A rule of recycling that crash tests and readers cannot show: a read of content pins its segment. */
 #include "tests/kit/store_workload.h"
 
 static struct run r;
@@ -51,7 +51,7 @@ static void come_and_go(int messages) {
 
 static uint64_t wanted;
 
-/* The message goes, and so much comes and goes behind it that its segment would be another by now. */
+/* Dequeues the message, then publishes and dequeues so many that its segment would be recycled. */
 static void it_dies_and_much_comes(void) {
     uint64_t lsn;
 
@@ -59,7 +59,7 @@ static void it_dies_and_much_comes(void) {
     come_and_go(300);
 }
 
-static void what_is_being_read_is_not_recycled(void) {
+static void a_segment_that_is_being_read_is_not_recycled(void) {
     static uint8_t content[3000], into[sizeof content];
     vfs_sim *sim = fresh();
     ls_stats before, after;
@@ -80,18 +80,7 @@ static void what_is_being_read_is_not_recycled(void) {
 
 int main(void) {
     static void (*const tests[])(void) = {
-        what_is_being_read_is_not_recycled,
+        a_segment_that_is_being_read_is_not_recycled,
     };
-    int passed = 0, failed = 0;
-
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        int before = failures_here;
-
-        tests[i]();
-        if (failures_here == before)
-            passed++;
-        else
-            failed++;
-    }
-    return verdict(passed, failed);
+    return run_tests(tests, sizeof tests / sizeof *tests);
 }

@@ -1,6 +1,6 @@
 /*
- * Every call of the public API, on a store that can no longer do it: closed, poisoned, or opened by the parent of a
- * forked child. It says so in its own code, changes nothing, and what may be freed can be freed.
+ * Every call of the public API on a store that is closed, poisoned, or opened by the parent of a forked child. The call
+ * returns the code for that and changes nothing, and every handle can be freed.
  */
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include "store/store.h"
 #include "tests/kit/one_store.h"
 
-/* What the calls are made with; made while the store was well. */
+/* The arguments of the calls, made while the store was usable. */
 static ls_tx *tx, *ended;
 static ls_cursor *cursor;
 static uint64_t id, staged, prepared;
@@ -189,7 +189,7 @@ static void every_call_on_a_closed_store_says_that_it_is_closed(void) {
     done();
 }
 
-static void every_change_of_a_poisoned_store_is_refused_and_what_is_there_can_be_read(void) {
+static void a_poisoned_store_refuses_changes_and_allows_reads(void) {
     vfs_sim_plan p = {.kind = VFS_SIM_SYNC_DATA, .nth = 1, .error = EIO};
     uint64_t changes;
 
@@ -314,7 +314,7 @@ int main(void) {
     static void (*const tests[])(void) = {
         every_call_serves_while_the_store_is_well,
         every_call_on_a_closed_store_says_that_it_is_closed,
-        every_change_of_a_poisoned_store_is_refused_and_what_is_there_can_be_read,
+        a_poisoned_store_refuses_changes_and_allows_reads,
         a_forked_child_may_only_free_and_takes_nothing_from_its_parent,
         a_child_of_a_fork_in_the_middle_of_a_call_does_not_wait_for_it,
         handles_may_be_freed_after_their_store,

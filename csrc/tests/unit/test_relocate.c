@@ -1,6 +1,6 @@
 /*
- * Messages and transactions that stay, while others come and go through many segments: the log stays small, nothing of
- * what stays is changed by any number of moves, and every power cut on the way is survived.
+ * Long-lived messages and transactions among short-lived messages in many segments: the log stays small, no number of
+ * relocations changes the long-lived state, and every power cut is survived.
  *
  * LOGSTORE_CRASH=n makes n times as many workloads; the argument, if any, is the one seed to run.
  */
@@ -8,7 +8,7 @@
 
 static struct run r;
 
-enum { CHURN = 1 }; /* the queue of what comes and goes */
+enum { CHURN = 1 }; /* the queue of short-lived messages */
 
 static void start(vfs_sim *sim, uint64_t seed, int background) {
     memset(&r, 0, sizeof r);
@@ -42,7 +42,7 @@ static void open_tx(int slot, bool distributed) {
             return;
         mark(&r, MARK_STARTED, r.op_count + 1);
         answered(&r, ls_rollback(r.handles[slot], 0), false, (struct op){.kind = ROLLBACK, .tx = r.tx_ids[slot]});
-        tx_goes(&r, slot);
+        forget_handle(&r, slot);
     } while (true);
 }
 
@@ -54,7 +54,7 @@ static void end_and_prepare(int slot) {
     answered(&r, ls_prepare(r.handles[slot], LS_WAIT), true, (struct op){.kind = PREPARE, .tx = r.tx_ids[slot]});
 }
 
-/* One of every kind: on one queue and on many, in chunks, from transactions and in them, staged. */
+/* One message of every kind: on one queue and on many, in chunks, from transactions and pending in them, staged. */
 static void put_what_stays(void) {
     uint64_t id;
 
@@ -74,7 +74,7 @@ static void put_what_stays(void) {
     change(DEQUEUE, r.now.places[2][0].id, 2, 0);
     mark(&r, MARK_STARTED, r.op_count + 1);
     answered(&r, ls_commit(r.handles[0], 0), false, (struct op){.kind = COMMIT, .tx = r.tx_ids[0]});
-    tx_goes(&r, 0);
+    forget_handle(&r, 0);
     change(DEQUEUE, id, 3, -1); /* a gap in the numbers of its commit */
     mark(&r, MARK_STARTED, r.op_count + 1);
     publish(&r, STAGE, 0, -1, false, 6000);
@@ -106,7 +106,7 @@ static void churn(int rounds) {
     }
 }
 
-/* Of a store in service: what is open is pending, and what is staged is there. */
+/* For a store in service: open transactions are pending, and staged messages exist. */
 static bool as_the_model_says(void) {
     for (size_t i = 0; i < r.told_count; i++) {
         if (model_names(&r.now, r.told[i].id) && !content_is_right(&r, r.store, r.told[i].id))
@@ -115,8 +115,8 @@ static bool as_the_model_says(void) {
     return store_is(r.store, &r.now, r.catalog) || complain("a queue is not as it was");
 }
 
-/* What lives stays readable and in order, and the log small, over many times its size. */
-static void what_stays_is_moved_on_and_on(void) {
+/* While many times the log's size is written, live messages stay readable and in order, and the log small. */
+static void long_lived_messages_survive_any_number_of_relocations(void) {
     for (int background = 0; background < 2; background++) {
         vfs_sim *sim = vfs_sim_new();
         ls_stats stats;
@@ -141,7 +141,7 @@ static void what_stays_is_moved_on_and_on(void) {
     }
 }
 
-/* A restart in between, again and again: prepared work stays pending, and its outcome has its effect at last. */
+/* With many restarts in between, prepared work stays pending, and its outcome takes effect at the end. */
 static void prepared_work_survives_moves_and_restarts(void) {
     for (int commit = 0; commit < 2; commit++) {
         vfs_sim *sim = vfs_sim_new();
@@ -157,7 +157,7 @@ static void prepared_work_survives_moves_and_restarts(void) {
         }
         answered(&r, commit ? ls_commit(r.handles[0], LS_WAIT) : ls_rollback(r.handles[0], LS_WAIT), true,
                  (struct op){.kind = commit ? COMMIT : ROLLBACK, .tx = r.tx_ids[0]});
-        tx_goes(&r, 0);
+        forget_handle(&r, 0);
         check(as_the_model_says());
         churn(60);
         reopen(&r);
@@ -168,7 +168,7 @@ static void prepared_work_survives_moves_and_restarts(void) {
     }
 }
 
-/* A state of more records than one, since its queues are many and its chunks too. */
+/* Many queues and chunks make a state of several records. */
 static void a_state_of_many_parts_is_moved(void) {
     enum { MANY = 900 };
     static uint32_t queues[MANY];
@@ -220,7 +220,7 @@ static void a_state_of_many_parts_is_moved(void) {
     vfs_sim_free(sim);
 }
 
-/* Tiny messages are no longer when moved, and the newest go first: the worst order there is. */
+/* Tiny messages do not grow when moved, and the newest are dequeued first: the worst order for relocation. */
 static void a_full_store_of_tiny_messages_is_drained_from_its_end(void) {
     enum { MOST = 20000 };
     static uint64_t ids[MOST];
@@ -284,7 +284,7 @@ static bool cuts_are_survived(uint64_t seed) {
 
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
-        what_stays_is_moved_on_and_on,
+        long_lived_messages_survive_any_number_of_relocations,
         prepared_work_survives_moves_and_restarts,
         a_state_of_many_parts_is_moved,
         a_full_store_of_tiny_messages_is_drained_from_its_end,

@@ -1,6 +1,6 @@
 /*
- * A log as rows: the parts of a log give what the whole gives, wherever it is cut; what fails on the way is said, at the
- * row where it happened, and costs nothing else; and of a damaged log no row is given that was not written.
+ * A log as rows: parts of a log give the same rows as the whole, wherever it is divided; a failure is reported at its row
+ * and has no other effect; a damaged log gives no row that was not written.
  */
 #include "analysis/columns.h"
 #include "analysis/rows.h"
@@ -45,7 +45,7 @@ static uint32_t offset_at(const struct column *c, uint64_t row) {
     return at;
 }
 
-/* One value as bytes that tell it from any other: whether it is null, and what it is. */
+/* Appends one value in a form that differs for different values: whether it is null, and its bytes. */
 static void tell_value(struct list *t, const ls_columns *columns, size_t i, uint64_t row) {
     const struct column *c = &columns->at[i], *items = &columns->at[LS_ROWS_QUEUE_IDS_ITEM];
     uint8_t valid = c->valid[row / 8] >> (row % 8) & 1, bit;
@@ -94,7 +94,7 @@ static const ls_rows_options everything = {.columns = (UINT64_C(1) << LS_ROWS_CO
                                            .named = names,
                                            .named_count = sizeof names / sizeof *names};
 
-/* Everything from there on, into `t`; what it came to. */
+/* Scans everything from there on into `t`; returns the code at the end. */
 static int scan_into(vfs *system, const ls_rows_options *options, struct list *t) {
     ls_reader *reader;
     ls_rows *rows = NULL;
@@ -133,7 +133,7 @@ static bool is_prefix(const struct list *t) {
 
 /* ---- the promises ---- */
 
-static void the_parts_of_a_log_give_what_the_whole_gives_wherever_it_is_cut(void) {
+static void parts_of_a_log_give_the_rows_of_the_whole_wherever_it_is_divided(void) {
     for (uint64_t cut = 0; cut < whole.rows; cut++) {
         struct list t = list_new();
         ls_rows_options o = everything;
@@ -149,7 +149,7 @@ static void the_parts_of_a_log_give_what_the_whole_gives_wherever_it_is_cut(void
     }
 }
 
-static void a_scan_without_memory_says_so_and_gives_only_rows_that_are_whole(void) {
+static void a_scan_without_memory_says_so_and_gives_only_complete_rows(void) {
     for (int forever = 0; TAKEN_OVER && forever < 2; forever++) {
         for (uint64_t nth = 1;; nth++) {
             struct list t = list_new();
@@ -171,7 +171,7 @@ static void a_scan_without_memory_says_so_and_gives_only_rows_that_are_whole(voi
     }
 }
 
-static void a_scan_over_calls_that_fail_says_which_and_gives_only_rows_that_are_whole(void) {
+static void a_scan_reports_a_failed_call_and_gives_only_complete_rows(void) {
     static const int errors[] = {EIO, EINTR, EMFILE};
 
     for (size_t e = 0; e < sizeof errors / sizeof *errors; e++) {
@@ -196,8 +196,8 @@ static void a_scan_over_calls_that_fail_says_which_and_gives_only_rows_that_are_
     }
 }
 
-/* As many of the rows as stand before the damage, and not one that was not written. */
-static void of_a_damaged_log_no_row_is_given_that_was_not_written(void) {
+/* It gives the rows before the damage, and no row that was not written. */
+static void a_damaged_log_gives_no_row_that_was_not_written(void) {
     static uint8_t image[SEGMENT];
     uint64_t first_lsn = whole.lsns[0] / SEGMENT * SEGMENT, refused = 0;
     char name[SEGMENT_NAME_BYTES];
@@ -225,7 +225,7 @@ static void of_a_damaged_log_no_row_is_given_that_was_not_written(void) {
     check(refused > 20 && first_lsn > 0);
 }
 
-static void what_cannot_be_asked_for_is_refused(void) {
+static void impossible_options_are_refused(void) {
     static const uint64_t falling[] = {2, 1}, ones[] = {1, 1};
     const ls_rows_options refused[] = {
         {.columns = UINT64_C(1) << LS_ROWS_COLUMNS, .rows_max = 1},
@@ -253,22 +253,22 @@ static void what_cannot_be_asked_for_is_refused(void) {
     }
 }
 
-static void the_same_holds_where_nothing_was_moved_yet(void) {
+static void the_same_holds_before_any_relocation(void) {
     make_rich(false);
     scan_whole();
-    the_parts_of_a_log_give_what_the_whole_gives_wherever_it_is_cut();
-    a_scan_over_calls_that_fail_says_which_and_gives_only_rows_that_are_whole();
+    parts_of_a_log_give_the_rows_of_the_whole_wherever_it_is_divided();
+    a_scan_reports_a_failed_call_and_gives_only_complete_rows();
 }
 
 int main(void) {
     static void (*const tests[])(void) = {
         scan_whole,
-        the_parts_of_a_log_give_what_the_whole_gives_wherever_it_is_cut,
-        a_scan_without_memory_says_so_and_gives_only_rows_that_are_whole,
-        a_scan_over_calls_that_fail_says_which_and_gives_only_rows_that_are_whole,
-        of_a_damaged_log_no_row_is_given_that_was_not_written,
-        what_cannot_be_asked_for_is_refused,
-        the_same_holds_where_nothing_was_moved_yet,
+        parts_of_a_log_give_the_rows_of_the_whole_wherever_it_is_divided,
+        a_scan_without_memory_says_so_and_gives_only_complete_rows,
+        a_scan_reports_a_failed_call_and_gives_only_complete_rows,
+        a_damaged_log_gives_no_row_that_was_not_written,
+        impossible_options_are_refused,
+        the_same_holds_before_any_relocation,
     };
     static char buffer[4096];
     int result;

@@ -1,6 +1,6 @@
 /*
- * Rows of logs that are hard on a scanner: lists and bodies whose product nobody has room for, chains that many take
- * from at once, and records, with right checksums, that no writer of this version has written.
+ * Rows of logs that are hard for a scanner: lists and bodies that together exceed memory, messages that many queues
+ * dequeue at once, and records with right checksums that no writer of this version has written.
  */
 #include "analysis/columns.h"
 #include "analysis/lookback_parts.h"
@@ -9,7 +9,7 @@
 
 static struct forged f;
 
-/* For what is no promise of the scanner's. */
+/* For calls that must succeed but are not under test. */
 #define must(condition) ((condition) ? (void)0 : abort())
 
 enum { ROWS_MOST = 100000 };
@@ -79,7 +79,7 @@ static int scan(const ls_rows_options *options) {
             see(rows, columns);
         ls_columns_free(columns);
     } while (rc == LS_OK);
-    /* the other way round than it was made: whoever lets go of everything at once has no order */
+    /* freed in the opposite order: a garbage collector frees in any order */
     ls_reader_close(reader);
     ls_rows_free(rows);
     return rc;
@@ -102,7 +102,7 @@ static const ls_rows_options whole = {.columns = ASKED, .rows_max = 1000};
 
 /* ---- memory ---- */
 
-static void a_scan_may_be_let_go_of_after_its_reader(void) {
+static void a_scan_may_be_freed_after_its_reader(void) {
     uint64_t id;
 
     fresh();
@@ -112,7 +112,7 @@ static void a_scan_may_be_let_go_of_after_its_reader(void) {
     done();
 }
 
-/* So many rows of one record put into a batch; how many of them it took. */
+/* Puts the row of one record into a batch many times; returns how many the batch took. */
 static size_t put_alike(uint64_t columns, const struct row *row, size_t n, uint64_t *bytes) {
     static uint64_t values[LS_ROWS_HEADER * ROWS_AT_ONCE];
     static struct row block[ROWS_AT_ONCE];
@@ -158,7 +158,7 @@ static void many_rows_of_many_queues_or_bytes_go_into_more_batches(void) {
 
 /* ---- chains ---- */
 
-/* How many times something was looked for in the log until all dequeues that were seen had their enqueue. */
+/* The number of searches in the log until every dequeue had its enqueue. */
 static uint64_t look_all_up(uint64_t *dequeues) {
     ls_reader *reader = open_reader();
     struct lookback *l = lookback_new(reader, 0);
@@ -187,8 +187,8 @@ static uint64_t look_all_up(uint64_t *dequeues) {
     return looked;
 }
 
-/* Messages that many queues have, taken by one queue after the other: each taking looks back over all before it. */
-static void what_many_queues_take_in_turns_is_found_without_going_back_over_all_of_it(void) {
+/* Messages on many queues, dequeued by one queue after the other: each dequeue searches all earlier records. */
+static void messages_dequeued_by_many_queues_in_turn_need_no_full_search_each(void) {
     enum { MESSAGES = 1500, SUBSCRIBERS = 24 };
     static uint64_t ids[MESSAGES];
     static const uint8_t content[3000]; /* what lives is more than what is written of it: nothing moves */
@@ -218,7 +218,7 @@ static void what_many_queues_take_in_turns_is_found_without_going_back_over_all_
 
 /* ---- records of other versions, and of nobody ---- */
 
-static void a_transaction_whose_outcome_the_log_no_longer_has_is_not_called_open(void) {
+static void a_transaction_whose_outcome_is_below_the_base_is_not_reported_as_open(void) {
     uint64_t lost, told, commit;
 
     fresh();
@@ -246,7 +246,7 @@ static uint64_t unknown(uint16_t type) {
     return forge_add(&f, bytes);
 }
 
-static void a_type_of_a_later_version_is_told_as_what_it_is_and_never_as_another(void) {
+static void a_type_of_a_later_version_keeps_its_code(void) {
     enum { TYPES = 104 };
     uint64_t lsns[TYPES + 1];
 
@@ -290,7 +290,7 @@ static void a_time_that_no_clock_has_is_no_time_before_1970(void) {
     done();
 }
 
-static void housekeeping_belongs_to_no_chain_that_can_be_asked_for(void) {
+static void housekeeping_records_belong_to_no_chain(void) {
     static const uint64_t none[] = {0};
     ls_rows_options o = whole;
 
@@ -304,13 +304,13 @@ static void housekeeping_belongs_to_no_chain_that_can_be_asked_for(void) {
 
 int main(void) {
     static void (*const tests[])(void) = {
-        a_scan_may_be_let_go_of_after_its_reader,
+        a_scan_may_be_freed_after_its_reader,
         many_rows_of_many_queues_or_bytes_go_into_more_batches,
-        what_many_queues_take_in_turns_is_found_without_going_back_over_all_of_it,
-        a_transaction_whose_outcome_the_log_no_longer_has_is_not_called_open,
-        a_type_of_a_later_version_is_told_as_what_it_is_and_never_as_another,
+        messages_dequeued_by_many_queues_in_turn_need_no_full_search_each,
+        a_transaction_whose_outcome_is_below_the_base_is_not_reported_as_open,
+        a_type_of_a_later_version_keeps_its_code,
         a_time_that_no_clock_has_is_no_time_before_1970,
-        housekeeping_belongs_to_no_chain_that_can_be_asked_for,
+        housekeeping_records_belong_to_no_chain,
     };
 
     return run_tests(tests, sizeof tests / sizeof *tests);

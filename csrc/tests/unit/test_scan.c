@@ -1,15 +1,15 @@
 /*
- * Torn or corrupt: what a flipped bit, a missing file, and bytes from elsewhere must read as.
+ * Torn or corrupt: the verdict on a flipped bit, a missing file, and bytes from elsewhere.
  *
- * Below the watermark everything is corruption and nothing is written; above it, it is a torn tail that holds nothing
- * that was promised.
+ * Below the watermark every damage is corruption, and nothing is written. Above it, damage is a torn tail, in which no
+ * record was acknowledged as durable.
  */
 #include "tests/kit/store_workload.h"
 
 static struct run r;
 static uint8_t image[SEGMENT];
 
-/* A store of several segments with something alive in all of them; closed in an orderly way if asked, else cut. */
+/* Makes a store of several segments, all with live records; `closed`: in order, else by a power cut. */
 static vfs_sim *made(bool close) {
     vfs_sim *sim = vfs_sim_new(), *after;
     static const vfs_sim_loss loss = {.mode = VFS_SIM_ALL_LOST};
@@ -64,7 +64,7 @@ static struct names segments(vfs_sim *sim) {
     return some;
 }
 
-/* Where the accepted bytes of the segment now in `image` end, and where its last batch begins. */
+/* The end of the accepted bytes of the segment in `image`, and the start of its last batch. */
 static uint32_t walk(uint32_t *last) {
     uint32_t at = BLOCK, bytes;
 
@@ -125,7 +125,7 @@ static void after_an_orderly_close_every_flipped_bit_is_corruption(void) {
     vfs_sim_free(sim);
 }
 
-/* The last batch alone is above the watermark; what it costs is at most that batch. */
+/* Only the last batch is above the watermark, so a flip costs at most that batch. */
 static void after_a_crash_a_flipped_bit_is_corruption_only_below_the_watermark(void) {
     vfs_sim *sim = made(false);
     struct names n = segments(sim);
@@ -202,8 +202,8 @@ static void no_segment_at_all_is_corruption(void) {
     vfs_sim_free(sim);
 }
 
-/* A recycled file keeps its old bytes; so may a restored copy, or another store's segment. */
-static void bytes_from_elsewhere_never_validate(void) {
+/* Old bytes are in a recycled file; a restored copy or another store's segment may also have wrong bytes. */
+static void bytes_of_another_position_name_or_store_never_validate(void) {
     static uint8_t foreign[SEGMENT];
     vfs_sim *other = made(true), *sim;
     struct names n = segments(other);
@@ -246,18 +246,7 @@ int main(void) {
         a_missing_segment_is_corruption,
         a_shortened_segment_is_corruption,
         no_segment_at_all_is_corruption,
-        bytes_from_elsewhere_never_validate,
+        bytes_of_another_position_name_or_store_never_validate,
     };
-    int passed = 0, failed = 0;
-
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        int before = failures_here;
-
-        tests[i]();
-        if (failures_here == before)
-            passed++;
-        else
-            failed++;
-    }
-    return verdict(passed, failed);
+    return run_tests(tests, sizeof tests / sizeof *tests);
 }

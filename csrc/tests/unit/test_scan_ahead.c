@@ -1,6 +1,6 @@
 /*
- * A log that is read ahead by another thread gives the same batches, the same errors and the same store as one that is
- * read by the caller alone: whole, damaged anywhere, with reads that fail, and when nobody takes what was read.
+ * A log that another thread reads ahead gives the same batches, errors and store as a log that the caller reads alone:
+ * undamaged, damaged anywhere, with failed reads, and if the caller stops early.
  */
 #include "read/scan.h"
 #include "tests/kit/one_store.h"
@@ -91,7 +91,7 @@ static void a_log_read_ahead_is_the_log(void) {
     }
 }
 
-static void who_stops_in_the_middle_leaves_nothing_behind(void) {
+static void a_scan_that_stops_early_leaks_nothing(void) {
     make_log(SEGMENT);
     for (uint64_t n = 0; n < 100; n = 3 * n + 1) {
         struct read_log alone = read_it(r.v, false, n), ahead = read_it(r.v, true, n);
@@ -115,7 +115,7 @@ static int keep_segment(void *context, const char *name) {
 }
 
 /* One byte, anywhere from the first segment's header to the end of the last file. */
-static void damage_is_met_where_it_is_and_told_in_the_same_words(void) {
+static void damage_gives_the_same_error_with_and_without_reading_ahead(void) {
     static uint8_t image[LARGE_SEGMENT];
     struct found f = {.count = 0};
     int corrupt = 0, whole = 0, dir;
@@ -151,7 +151,7 @@ static void damage_is_met_where_it_is_and_told_in_the_same_words(void) {
     done();
 }
 
-/* Once: the other thread may meet it, and who reads alone from there does not. For ever: both do. */
+/* A read that fails once may fail only in the other thread; the caller then reads alone. One that fails for ever: both. */
 static void a_read_that_fails_is_an_error_or_was_not_needed(void) {
     make_log(SEGMENT);
     struct read_log alone = read_it(r.v, false, UINT64_MAX);
@@ -203,8 +203,8 @@ static void a_store_recovered_by_two_threads_is_the_same(void) {
 int main(void) {
     static void (*const tests[])(void) = {
         a_log_read_ahead_is_the_log,
-        who_stops_in_the_middle_leaves_nothing_behind,
-        damage_is_met_where_it_is_and_told_in_the_same_words,
+        a_scan_that_stops_early_leaks_nothing,
+        damage_gives_the_same_error_with_and_without_reading_ahead,
         a_read_that_fails_is_an_error_or_was_not_needed,
         a_store_recovered_by_two_threads_is_the_same,
     };

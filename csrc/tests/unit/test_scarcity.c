@@ -1,11 +1,10 @@
 /*
- * Every allocation and every call of the file system fails in its turn, where a rich store is opened, worked with, moved
- * and read: what fails says so and has changed nothing, what could not be opened can be opened afterwards, and what is
- * found then is what was there.
+ * Every allocation and every file system call fails once, while a store with live state of every kind is opened, changed,
+ * relocated and read: the call that fails returns an error and changes nothing, and the next open finds the same state.
  */
 #include "tests/kit/scarcity.h"
 
-/* What a consumer sees: places and locks of all queues. Queue 3 is gone from the catalog, and its deletion is owed. */
+/* A consumer's view: places and locks of all queues. The catalog has deleted queue 3, the log not yet. */
 struct view {
     size_t count;
     ls_place places[400];
@@ -75,7 +74,7 @@ static bool opens_to(vfs_sim *disk, const struct view *expected) {
 
 /* ---- opening ---- */
 
-static void an_open_that_fails_anywhere_leaves_what_the_next_one_finds(void) {
+static void whichever_call_of_an_open_fails_the_next_open_finds_the_same_state(void) {
     static const int errors[] = {EIO, ENOSPC, EMFILE, EINTR, ENOENT};
     static struct view expected;
     vfs_sim *disk = vfs_sim_clone(rich);
@@ -117,7 +116,7 @@ static void an_open_that_fails_anywhere_leaves_what_the_next_one_finds(void) {
     check(calls > 60);
 }
 
-static void an_open_without_memory_says_so_and_leaves_what_the_next_one_finds(void) {
+static void an_open_without_memory_says_so_and_the_next_open_finds_the_same_state(void) {
     static struct view expected;
     vfs_sim *disk = vfs_sim_clone(rich);
 
@@ -158,11 +157,11 @@ static void an_open_without_memory_says_so_and_leaves_what_the_next_one_finds(vo
     }
 }
 
-static void damage_that_a_read_or_a_move_meets_is_told_and_costs_nothing_else(void);
+static void damage_met_by_a_read_or_a_relocation_is_reported_and_has_no_other_effect(void);
 
 /* ---- working ---- */
 
-/* One of each, on its own; every one must fail for memory or do what it says. */
+/* Each operation alone; it must return LS_NO_MEMORY or succeed. */
 static int op_publish(ls_tx *tx) {
     uint64_t id;
     return ls_publish(r.store, wide + 4, 8, NULL, 0, large, 50, tx, 0, &id);
@@ -266,7 +265,7 @@ static int op_new_store(ls_tx *tx) {
     ls_free(other);
     return rc;
 }
-/* Through so many segments that all that lives is moved: publishes may be refused, dequeues not. */
+/* Fills enough segments that all live state is relocated: publishes may be refused, dequeues may not. */
 static int op_churn(ls_tx *tx) {
     (void)tx;
     for (int i = 0; i < 90; i++) {
@@ -318,7 +317,7 @@ static const struct {
 };
 enum { WORKS = sizeof works / sizeof *works };
 
-/* What it left can be closed, opened, and worked with. */
+/* The store can then be closed, opened and changed. */
 static bool goes_on_after(vfs_sim *disk) {
     static struct view view;
     bool right;
@@ -393,24 +392,24 @@ static void a_creation_that_fails_anywhere_can_be_tried_again(void) {
     }
 }
 
-/* As written, without any move: replay has every record to do with. */
-static void the_same_holds_where_nothing_was_moved_yet(void) {
+/* Without any relocation, so that replay meets every record type. */
+static void the_same_holds_before_any_relocation(void) {
     make_rich(false);
-    an_open_without_memory_says_so_and_leaves_what_the_next_one_finds();
+    an_open_without_memory_says_so_and_the_next_open_finds_the_same_state();
     work_without_memory_is_refused_and_nothing_is_poisoned();
-    damage_that_a_read_or_a_move_meets_is_told_and_costs_nothing_else();
+    damage_met_by_a_read_or_a_relocation_is_reported_and_has_no_other_effect();
 }
 
-static void the_same_holds_behind_a_checkpoint(void) {
+static void the_same_holds_with_a_checkpoint(void) {
     checkpointed = true;
     make_rich(true);
-    an_open_that_fails_anywhere_leaves_what_the_next_one_finds();
-    an_open_without_memory_says_so_and_leaves_what_the_next_one_finds();
+    whichever_call_of_an_open_fails_the_next_open_finds_the_same_state();
+    an_open_without_memory_says_so_and_the_next_open_finds_the_same_state();
     work_without_memory_is_refused_and_nothing_is_poisoned();
     checkpointed = false;
 }
 
-static void work_over_calls_that_fail_is_refused_or_survived(void) {
+static void after_a_failed_call_an_operation_is_refused_or_succeeds(void) {
     static const int kinds[] = {VFS_SIM_PREAD,  VFS_SIM_OPEN,     VFS_SIM_RENAME,   VFS_SIM_ALLOCATE,
                                 VFS_SIM_UNLINK, VFS_SIM_ALLOCATE, VFS_SIM_ALLOCATE, VFS_SIM_ALLOCATE};
     static const int errors[] = {EIO, EMFILE, EIO, ENOSPC, EIO, EDQUOT, EFBIG, EOPNOTSUPP};
@@ -444,8 +443,8 @@ static void work_over_calls_that_fail_is_refused_or_survived(void) {
     }
 }
 
-/* Records that are to be moved, or read, and are no longer what was written. */
-static void damage_that_a_read_or_a_move_meets_is_told_and_costs_nothing_else(void) {
+/* Damaged records that a relocation or a read meets. */
+static void damage_met_by_a_read_or_a_relocation_is_reported_and_has_no_other_effect(void) {
     for (uint32_t at = BLOCK + 40; at < SEGMENT; at += 379) {
         vfs_sim *disk = vfs_sim_clone(rich);
         ls_segment_info segments[64];
@@ -476,14 +475,14 @@ static void damage_that_a_read_or_a_move_meets_is_told_and_costs_nothing_else(vo
 
 int main(void) {
     static void (*const tests[])(void) = {
-        an_open_that_fails_anywhere_leaves_what_the_next_one_finds,
-        an_open_without_memory_says_so_and_leaves_what_the_next_one_finds,
+        whichever_call_of_an_open_fails_the_next_open_finds_the_same_state,
+        an_open_without_memory_says_so_and_the_next_open_finds_the_same_state,
         work_without_memory_is_refused_and_nothing_is_poisoned,
-        work_over_calls_that_fail_is_refused_or_survived,
-        damage_that_a_read_or_a_move_meets_is_told_and_costs_nothing_else,
+        after_a_failed_call_an_operation_is_refused_or_succeeds,
+        damage_met_by_a_read_or_a_relocation_is_reported_and_has_no_other_effect,
         a_creation_that_fails_anywhere_can_be_tried_again,
-        the_same_holds_where_nothing_was_moved_yet,
-        the_same_holds_behind_a_checkpoint,
+        the_same_holds_before_any_relocation,
+        the_same_holds_with_a_checkpoint,
     };
     static char buffer[4096];
     int result;

@@ -1,50 +1,7 @@
-/* What the store's operations do when nothing fails: places, content, order, transactions, cursors, life of the handle. */
+/* The store's operations without failures: places, content, order, transactions, cursors, handles. */
 #include <unistd.h>
 
-#include "tests/kit/store_workload.h"
-
-static struct run r;
-static vfs_sim *sim;
-
-static void fresh(void) {
-    sim = vfs_sim_new();
-    memset(&r, 0, sizeof r);
-    run_start(&r, sim, 1);
-}
-
-static void done(void) {
-    ls_free(r.store);
-    check(vfs_sim_handles(sim) == 0);
-    vfs_sim_free(sim);
-}
-
-static void again(void) {
-    check(ls_close(r.store) == LS_OK);
-    ls_free(r.store);
-    check(open_store(&r, r.v, r.catalog, QUEUES + 1, &r.store) == LS_OK || complain("open"));
-}
-
-static uint64_t put(uint32_t queue, const char *words, ls_tx *tx) {
-    uint64_t id = 0;
-
-    check(ls_publish(r.store, &queue, 1, NULL, 0, (const uint8_t *)words, strlen(words), tx, LS_WAIT, &id) == LS_OK);
-    return id;
-}
-
-static int take(uint64_t id, uint32_t queue, ls_tx *tx) {
-    uint64_t lsn;
-    return ls_dequeue(r.store, id, queue, tx, 1, 0, LS_WAIT, &lsn);
-}
-
-static int add(uint64_t id, uint32_t queue, ls_tx *tx) {
-    uint64_t lsn;
-    return ls_enqueue(r.store, id, &queue, 1, tx, LS_WAIT, &lsn);
-}
-
-static bool has(uint64_t id) {
-    ls_message_info info;
-    return ls_message(r.store, id, &info) == LS_OK;
-}
+#include "tests/kit/one_store.h"
 
 /* The ids that a queue lists, in order, against those given, up to a 0. */
 static bool lists(uint32_t queue, const uint64_t *ids) {
@@ -60,7 +17,7 @@ static bool lists(uint32_t queue, const uint64_t *ids) {
     return same && ids[i] == 0;
 }
 
-static void a_fan_out_is_one_message_that_lives_as_long_as_its_last_place(void) {
+static void a_fan_out_is_one_message_that_ends_with_its_last_place(void) {
     static const uint32_t all[] = {1, 2, 3}, twice[] = {1, 1}, unknown[] = {1, 7};
     uint64_t id = 0, none;
 
@@ -114,7 +71,7 @@ static void content_of_any_length_is_read_back_from_any_offset(void) {
     done();
 }
 
-static void staged_content_grows_until_it_is_enqueued_and_goes_with_a_recovery(void) {
+static void staged_content_grows_until_it_is_enqueued_and_a_recovery_drops_it(void) {
     uint64_t id, kept, lost;
     uint8_t into[16];
     size_t n;
@@ -185,7 +142,7 @@ static void a_rollback_puts_everything_back_in_its_old_place(void) {
     done();
 }
 
-static void a_prepared_branch_stays_in_doubt_until_it_is_told(void) {
+static void a_prepared_branch_stays_in_doubt_until_it_gets_an_outcome(void) {
     ls_xid xid = {.format_id = -3, .gtrid_bytes = 2, .bqual_bytes = 1, .data = "gtb"};
     uint64_t a, b, doubt;
     ls_tx *tx, *none;
@@ -249,7 +206,7 @@ static void a_cursor_that_offers_waits_for_durability_and_goes_back_for_what_was
     done();
 }
 
-static void a_deleted_queue_takes_only_its_own_places_along(void) {
+static void deleting_a_queue_ends_only_its_own_places(void) {
     static const uint32_t both[] = {1, 2};
     uint64_t ids[300], shared, only, places, locked;
     ls_tx *tx;
@@ -309,8 +266,8 @@ static void one_handle_at_a_time_and_a_closed_one_says_so(void) {
     done();
 }
 
-/* The same workload as everywhere, on a real disk: what was told holds after each close. */
-static void it_holds_on_real_files_too(void) {
+/* The generated workload on a real disk: the model's state holds after each close. */
+static void a_generated_workload_survives_each_close_on_real_files(void) {
     char path[] = "/tmp/logstore-test-XXXXXX", command[80];
     static struct model_state s;
 
@@ -335,28 +292,17 @@ static void it_holds_on_real_files_too(void) {
 
 int main(void) {
     static void (*const tests[])(void) = {
-        a_fan_out_is_one_message_that_lives_as_long_as_its_last_place,
+        a_fan_out_is_one_message_that_ends_with_its_last_place,
         content_of_any_length_is_read_back_from_any_offset,
-        staged_content_grows_until_it_is_enqueued_and_goes_with_a_recovery,
+        staged_content_grows_until_it_is_enqueued_and_a_recovery_drops_it,
         a_transaction_shows_nothing_before_its_commit_and_orders_by_it,
         a_rollback_puts_everything_back_in_its_old_place,
-        a_prepared_branch_stays_in_doubt_until_it_is_told,
+        a_prepared_branch_stays_in_doubt_until_it_gets_an_outcome,
         a_cursor_that_offers_waits_for_durability_and_goes_back_for_what_was_unlocked,
-        a_deleted_queue_takes_only_its_own_places_along,
+        deleting_a_queue_ends_only_its_own_places,
         a_batch_of_dequeues_is_checked_before_the_first,
         one_handle_at_a_time_and_a_closed_one_says_so,
-        it_holds_on_real_files_too,
+        a_generated_workload_survives_each_close_on_real_files,
     };
-    int passed = 0, failed = 0;
-
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        int before = failures_here;
-
-        tests[i]();
-        if (failures_here == before)
-            passed++;
-        else
-            failed++;
-    }
-    return verdict(passed, failed);
+    return run_tests(tests, sizeof tests / sizeof *tests);
 }

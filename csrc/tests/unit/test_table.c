@@ -14,7 +14,7 @@ static uint64_t key_of(const void *context, uint32_t number) {
 }
 
 /* Keys as LSNs are: multiples of 8, rising. Some removals leave the old slots behind, some the new ones. */
-static void the_index_finds_what_is_in_it_and_nothing_else(bool by_lsn) {
+static void the_index_finds_exactly_its_keys(bool by_lsn) {
     static bool in[KEYS];
     struct index x;
     uint64_t c = 1, count = 0;
@@ -61,15 +61,15 @@ static void the_index_finds_what_is_in_it_and_nothing_else(bool by_lsn) {
     index_free(&x);
 }
 
-/* What a key hashes to, as index.c has it: to find keys that all want the same slot. */
+/* The hash of index.c, to find keys with the same home slot. */
 static uint64_t hash_of(uint64_t key) {
     key ^= key >> 32;
     key *= UINT64_C(0x9E3779B97F4A7C15);
     return key ^ (key >> 29);
 }
 
-/* Crowds of keys want the same few slots, so that most stand far from where they should, and wrap round the end. */
-static void the_index_finds_keys_that_stand_far_from_their_slot(void) {
+/* Many keys have the same few home slots, so that most are far from theirs, and some wrap round the end. */
+static void the_index_finds_keys_far_from_their_home_slot(void) {
     enum { CROWD = 700, SLOTS = 1024 };
     static bool in[CROWD];
     struct index x;
@@ -123,7 +123,7 @@ static void the_index_finds_keys_that_stand_far_from_their_slot(void) {
     index_free(&x);
 }
 
-/* A cursor sees every place that is there when it comes by, in order, whatever goes under it. */
+/* A cursor gives every place that exists when it passes, in order, whatever is removed meanwhile. */
 static void a_cursor_misses_nothing_and_repeats_nothing(void) {
     static struct place places[RUN];
     static bool there[RUN];
@@ -189,8 +189,8 @@ static void a_cursor_misses_nothing_and_repeats_nothing(void) {
     table_free(&t);
 }
 
-/* Ids that were never there, that are there and that are gone; with many more than one piece of memory holds. */
-static void a_message_among_many_is_fetched_ahead_only_as_advice(void) {
+/* Unknown ids, live ids and ended ids, of more messages than one slab has. */
+static void prefetching_messages_changes_nothing(void) {
     enum { MANY = (SLABS_AT_ONCE + 1) * SLAB_MESSAGES };
     struct table t;
     uint64_t ids[3];
@@ -231,10 +231,10 @@ static void a_message_among_many_is_fetched_ahead_only_as_advice(void) {
 int main(void) {
     int failed = 0;
 
-    the_index_finds_what_is_in_it_and_nothing_else(false);
-    the_index_finds_what_is_in_it_and_nothing_else(true);
-    a_message_among_many_is_fetched_ahead_only_as_advice();
-    the_index_finds_keys_that_stand_far_from_their_slot();
+    the_index_finds_exactly_its_keys(false);
+    the_index_finds_exactly_its_keys(true);
+    prefetching_messages_changes_nothing();
+    the_index_finds_keys_far_from_their_home_slot();
     failed += failures_here > 0;
     failures_here = 0;
     a_cursor_misses_nothing_and_repeats_nothing();

@@ -1,9 +1,9 @@
 /*
- * Many threads and background threads on one store: what each was told holds at any moment the machine may lose power,
- * and after a close that nobody waited for. To be run under a thread sanitizer.
+ * Many threads and background threads on one store: each acknowledgement holds after a power cut at any moment, and after
+ * a close during the work. Run it under a thread sanitizer.
  *
- * Each worker has a queue of its own and puts the numbers 0, 1, 2 … on it, taking them off in order. A queue is right if
- * it holds an unbroken row of numbers that begins where the dequeues may have got to, and ends where the publishes may.
+ * Each worker has its own queue, publishes the numbers 0, 1, 2 … on it, and dequeues them in order. A queue is right if it
+ * has consecutive numbers that begin within the dequeues, and end within the publishes, whose outcome is possible.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -105,7 +105,7 @@ static void *work(void *context) {
     return NULL;
 }
 
-/* Queues come and go beside the workers, with cursors upon them. */
+/* Adds and deletes queues, with cursors on them, while the workers run. */
 static void *make_noise(void *context) {
     struct worker *w = context;
 
@@ -193,7 +193,7 @@ static void look_after(vfs *v, const struct row *rows) {
     ls_free(store);
 }
 
-static void power_may_go_at_any_moment(void) {
+static void acknowledgements_survive_a_power_cut_at_any_moment(void) {
     static struct worker noise;
     vfs_sim *sim = vfs_sim_new();
     const char *times = getenv("LOGSTORE_THREADS");
@@ -280,7 +280,7 @@ static void a_close_beside_working_threads_loses_nothing(void) {
     vfs_sim_free(sim);
 }
 
-static void so_it_does_on_real_files(void) {
+static void a_close_beside_working_threads_loses_nothing_on_real_files(void) {
     char path[] = "/tmp/logstore-test-XXXXXX", command[80];
 
     require(mkdtemp(path) != NULL);
@@ -290,10 +290,10 @@ static void so_it_does_on_real_files(void) {
 }
 
 /*
- * What stays has to be moved again and again, beside the workers: a chunked message, one in a prepared transaction, and
- * many small ones. With and without background threads, which then the workers are themselves.
+ * Long-lived messages are relocated again and again while the workers run: a chunked one, one in a prepared transaction,
+ * and many small ones. With and without background threads; without them the workers do that work.
  */
-static void moves_go_on_beside_the_workers(void) {
+static void relocation_and_workers_run_at_the_same_time(void) {
     for (int background = 0; background < 2; background++) {
         static struct worker noise;
         static uint8_t content[30000], into[30000];
@@ -352,21 +352,10 @@ static void moves_go_on_beside_the_workers(void) {
 int main(void) {
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     static void (*const tests[])(void) = {
-        power_may_go_at_any_moment,
+        acknowledgements_survive_a_power_cut_at_any_moment,
         a_close_beside_working_threads_loses_nothing,
-        so_it_does_on_real_files,
-        moves_go_on_beside_the_workers,
+        a_close_beside_working_threads_loses_nothing_on_real_files,
+        relocation_and_workers_run_at_the_same_time,
     };
-    int passed = 0, failed = 0;
-
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        int before = failures_here;
-
-        tests[i]();
-        if (failures_here == before)
-            passed++;
-        else
-            failed++;
-    }
-    return verdict(passed, failed);
+    return run_tests(tests, sizeof tests / sizeof *tests);
 }

@@ -1,5 +1,5 @@
 /*
- * The contract of vfs.h, kept by both implementations. (What only the simulator promises: test_vfs_sim.c.)
+ * The contract of vfs.h, which both implementations keep. test_vfs_sim.c has the simulator's other promises.
  *
  * Each test is a function whose name is the promise. The contract tests run twice, in a fresh directory of the real
  * file system and in a fresh simulator; one random sequence of calls must give the same answers in both.
@@ -89,7 +89,7 @@ static void names_are_single_components(const place *p) {
     check(p->v->close(p->v, f) == 0 && p->v->unlink(p->v, p->dir, long_name) == 0);
 }
 
-static void directories_and_files_are_told_apart(const place *p) {
+static void directories_and_files_are_distinguished(const place *p) {
     int f = create(p, "file");
     int sub = p->v->open_subdir(p->v, p->dir, "sub", 1);
     int again = p->v->open_subdir(p->v, p->dir, "sub", 1);
@@ -431,7 +431,7 @@ static const struct {
     TEST(what_is_written_is_read_back_up_to_the_end),
     TEST(opening_keeps_to_its_flags),
     TEST(names_are_single_components),
-    TEST(directories_and_files_are_told_apart),
+    TEST(directories_and_files_are_distinguished),
     TEST(sizes_change_with_zeros),
     TEST(rename_replaces_and_handles_follow_the_file),
     TEST(a_listing_gives_each_name_once_and_may_use_the_table),
@@ -450,7 +450,7 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
     return remove(path);
 }
 
-/* A fresh, empty directory; false where there is none to be had. */
+/* Makes an empty directory; false if that is not possible. */
 static bool place_new(place *p, vfs_sim *sim, char *path, size_t room) {
     const char *parent = getenv("TMPDIR");
 

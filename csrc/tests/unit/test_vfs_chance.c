@@ -1,5 +1,5 @@
 /*
- * The simulator under random calls: its crashes against a plain model of bytes, its replay against what it did.
+ * The simulator under random calls: its crashes are compared with a plain model of bytes, its replay with the original.
  *
  * Seeds are fixed, so that a failure is the same failure every time.
  */
@@ -145,7 +145,7 @@ static void random_call(const world *w, int files[3], uint64_t *random) {
     }
 }
 
-static void a_replayed_moment_is_the_moment_itself(void) {
+static void replaying_the_journal_gives_the_same_disk(void) {
     static uint64_t hashes[REPLAY_STEPS][REPLAY_LOSSES];
     static size_t moments[REPLAY_STEPS];
 
@@ -186,7 +186,7 @@ static const struct {
     void (*test)(void);
 } tests[] = {
     {"a_power_cut_leaves_what_a_plain_model_says", a_power_cut_leaves_what_a_plain_model_says},
-    {"a_replayed_moment_is_the_moment_itself", a_replayed_moment_is_the_moment_itself},
+    {"replaying_the_journal_gives_the_same_disk", replaying_the_journal_gives_the_same_disk},
 };
 
 int main(void) {

@@ -1,9 +1,9 @@
 /*
- * What the operating system answers only on a bad day: vfs_posix.c must give every error as it came, repeat what was
- * interrupted and nothing else, and clean up behind what it could not finish.
+ * Rare errors of the operating system: vfs_posix.c must return every error unchanged, repeat only interrupted calls, and
+ * undo what it could not finish.
  *
- * Errors that can be provoked are provoked (descriptors used up, a file size limit, a full tmpfs); for the others the
- * C library's functions are taken over by name, each of which fails as told and otherwise makes the system call.
+ * Some errors are provoked (no free descriptor, a file size limit, a full tmpfs). For the others the tests replace functions
+ * of the C library; a replacement fails as planned, and otherwise makes the system call.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -201,7 +201,7 @@ static void an_interrupted_call_is_repeated_until_it_is_not(void) {
     leave();
 }
 
-/* A profiler's timer may always strike; a caller that asks again is better than a call that never ends. */
+/* A profiler's timer may interrupt every try; an error is better than a call that never returns. */
 static void an_allocation_that_is_interrupted_for_ever_gives_up(void) {
     int file;
 
@@ -248,7 +248,7 @@ static void a_call_that_is_interrupted_for_ever_ends_with_that_error(void) {
     leave();
 }
 
-/* Whether the first try saved anything cannot be known; a second would say that all is well. */
+/* It is unknown what the first try saved; a second one would report success. */
 static void a_sync_that_fails_is_reported_and_never_repeated(void) {
     static const int errors[] = {EIO, EINTR, ENOSPC};
     int file;
@@ -262,7 +262,7 @@ static void a_sync_that_fails_is_reported_and_never_repeated(void) {
         check(v->sync_file(v, file) == -errors[i] && called == 1);
         plan(FSYNC, errors[i], 1);
         check(v->sync_dir(v, dir) == -errors[i] && called == 1);
-        plan(STATX, errors[i], 1); /* whether its name is still there cannot be told */
+        plan(STATX, errors[i], 1); /* it is unknown whether the file still has a name */
         check(v->sync_data(v, file) == -errors[i]);
         plan(STATX, errors[i], 1);
         check(v->sync_file(v, file) == -errors[i]);
@@ -305,7 +305,7 @@ static void every_other_error_comes_back_as_it_was(void) {
     leave();
 }
 
-static void a_file_whose_kind_cannot_be_told_is_not_opened(void) {
+static void a_file_of_unknown_kind_is_not_opened(void) {
     int file, again;
 
     enter();
@@ -318,8 +318,8 @@ static void a_file_whose_kind_cannot_be_told_is_not_opened(void) {
     leave();
 }
 
-/* The umask took a bit, and it cannot be put back: nothing that others can read may be left. */
-static void what_cannot_be_made_private_is_taken_away_again(void) {
+/* The umask cleared a bit that cannot be set again: the new file must not be left. */
+static void a_file_that_cannot_be_made_private_is_removed(void) {
     mode_t before;
     int file;
 
@@ -341,8 +341,8 @@ static void what_cannot_be_made_private_is_taken_away_again(void) {
     leave();
 }
 
-/* Others may create and unlink a name between two looks at it; that must end. */
-static void a_name_that_comes_and_goes_for_ever_does_not_hold_an_open_for_ever(void) {
+/* Other processes may create and unlink a name between two calls; open must give up. */
+static void an_open_gives_up_on_a_name_that_comes_and_goes(void) {
     enter();
     plan(OPENAT, ENOENT, 1); /* the file is there: only the first look fails */
     check(v->close(v, v->open(v, dir, "f", VFS_WRITE | VFS_CREATE)) == 0);
@@ -440,9 +440,9 @@ int main(void) {
         a_call_that_is_interrupted_for_ever_ends_with_that_error,
         a_sync_that_fails_is_reported_and_never_repeated,
         every_other_error_comes_back_as_it_was,
-        a_file_whose_kind_cannot_be_told_is_not_opened,
-        what_cannot_be_made_private_is_taken_away_again,
-        a_name_that_comes_and_goes_for_ever_does_not_hold_an_open_for_ever,
+        a_file_of_unknown_kind_is_not_opened,
+        a_file_that_cannot_be_made_private_is_removed,
+        an_open_gives_up_on_a_name_that_comes_and_goes,
         without_a_free_descriptor_nothing_opens_and_nothing_is_lost,
         beyond_the_limit_of_a_files_size_writes_are_cut_and_then_refused,
         on_a_full_file_system_the_error_is_enospc_and_what_is_there_stays,

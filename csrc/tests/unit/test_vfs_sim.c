@@ -1,11 +1,11 @@
 /*
- * What the simulator promises beyond vfs.h: what a power cut takes and leaves, how calls fail, what the journal tells.
+ * The simulator's promises beyond vfs.h: the effects of a power cut, planned failures, the journal.
  *
  * Each test is a function whose name is the promise. Pictures of a file have a digit for each 512-byte sector.
  */
 #include "tests/kit/vfs_test.h"
 
-/* ---- what only the simulator has: losses ---- */
+/* ---- losses ---- */
 
 /* Each byte of the file as a digit, one for each sector; '#' where a sector is not of one value; "-" if absent. */
 static const char *picture(const vfs_sim *sim, int layer, const char *name) {
@@ -52,7 +52,7 @@ static uint64_t units(const world *w) {
     return vfs_sim_unsynced(w->sim, VFS_SIM_NOW, &choices) == 0 ? choices.units : UINT64_MAX;
 }
 
-static void what_was_synced_survives_and_the_rest_as_told(void) {
+static void synced_bytes_survive_and_the_rest_has_the_chosen_fates(void) {
     world w = world_new();
     const uint8_t mask[] = {VFS_SIM_KEPT, VFS_SIM_LOST, VFS_SIM_ZERO, VFS_SIM_KEPT};
 
@@ -101,7 +101,7 @@ static void a_sector_is_garbled_only_where_the_write_changes_it(void) {
     world_free(&w);
 }
 
-static void a_sector_that_is_written_as_it_was_is_no_choice_unless_something_is_pending_there(void) {
+static void a_sector_rewritten_unchanged_is_a_unit_only_while_a_change_is_pending_there(void) {
     world w = world_new();
     unsigned char bytes[SECTORS * SECTOR];
     const uint8_t last[] = {VFS_SIM_KEPT, VFS_SIM_LOST, VFS_SIM_KEPT};
@@ -121,7 +121,7 @@ static void a_sector_that_is_written_as_it_was_is_no_choice_unless_something_is_
     world_free(&w);
 }
 
-static void a_change_of_size_is_a_choice_of_its_own(void) {
+static void a_change_of_size_is_a_unit_of_its_own(void) {
     world w = world_new();
     const uint8_t size_only[] = {VFS_SIM_KEPT, VFS_SIM_LOST, VFS_SIM_LOST};
     const uint8_t data_only[] = {VFS_SIM_LOST, VFS_SIM_KEPT, VFS_SIM_KEPT};
@@ -150,7 +150,7 @@ static void a_change_of_size_is_a_choice_of_its_own(void) {
     world_free(&w);
 }
 
-static void a_lost_shrinking_takes_along_what_came_above_it(void) {
+static void a_lost_shrinking_loses_later_changes_above_it(void) {
     world w = world_new();
 
     check(w.v->truncate(w.v, w.file, SECTOR) == 0 && fill(&w, w.file, 3, 4, 0) && units(&w) == 6);
@@ -277,7 +277,7 @@ static void locks_and_handles_end_with_the_process_but_the_cache_stays(void) {
     world_free(&w);
 }
 
-/* ---- what only the simulator has: failures ---- */
+/* ---- failures ---- */
 
 static void a_failed_sync_leaves_pages_that_are_clean_and_not_on_the_disk(void) {
     world w = world_new();
@@ -400,11 +400,11 @@ static const struct {
 } tests[] = {
 #define TEST(name) \
     { #name, name }
-    TEST(what_was_synced_survives_and_the_rest_as_told),
+    TEST(synced_bytes_survive_and_the_rest_has_the_chosen_fates),
     TEST(a_sector_is_garbled_only_where_the_write_changes_it),
-    TEST(a_sector_that_is_written_as_it_was_is_no_choice_unless_something_is_pending_there),
-    TEST(a_change_of_size_is_a_choice_of_its_own),
-    TEST(a_lost_shrinking_takes_along_what_came_above_it),
+    TEST(a_sector_rewritten_unchanged_is_a_unit_only_while_a_change_is_pending_there),
+    TEST(a_change_of_size_is_a_unit_of_its_own),
+    TEST(a_lost_shrinking_loses_later_changes_above_it),
     TEST(every_subset_of_sectors_is_another_disk),
     TEST(a_name_is_durable_only_after_its_directory_was_synced),
     TEST(names_survive_as_prefixes_or_in_the_weak_mode_as_closed_subsets),

@@ -1,4 +1,4 @@
-/* What the store says that it wrote is what its files got, to the byte and to the call. */
+/* The store's counts of bytes and calls written are exactly those of its files. */
 #include "tests/kit/one_store.h"
 
 struct sum {
@@ -28,7 +28,7 @@ static struct sum counted(void) {
 }
 
 /* Batches, new segments, headers, the hint, moves, a checkpoint. */
-static void every_write_of_a_life_is_counted_once(void) {
+static void every_write_is_counted_once(void) {
     fresh();
     struct sum before = counted();
 
@@ -43,8 +43,8 @@ static void every_write_of_a_life_is_counted_once(void) {
     done();
 }
 
-/* What an open rewrites and begins counts for the life that it begins. */
-static void what_an_open_writes_is_counted(void) {
+/* Writes of an open count for the store that it opens. */
+static void the_writes_of_an_open_are_counted(void) {
     fresh();
     (void)put(1, "before", NULL);
     vfs_sim *after = vfs_sim_clone(sim);
@@ -60,8 +60,8 @@ static void what_an_open_writes_is_counted(void) {
     done();
 }
 
-/* A write that moves less than asked counts what moved, and what it is followed by. */
-static void a_short_write_counts_what_moved(void) {
+/* A short write counts the bytes it moved, and so does the write that completes it. */
+static void a_short_write_counts_the_bytes_it_moved(void) {
     static const vfs_sim_plan plan = {.kind = VFS_SIM_PWRITE, .nth = 1, .shorten = VFS_SIM_HALF};
     fresh();
     struct sum before = counted();
@@ -78,9 +78,9 @@ static void a_short_write_counts_what_moved(void) {
 
 int main(void) {
     static void (*const tests[])(void) = {
-        every_write_of_a_life_is_counted_once,
-        what_an_open_writes_is_counted,
-        a_short_write_counts_what_moved,
+        every_write_is_counted_once,
+        the_writes_of_an_open_are_counted,
+        a_short_write_counts_the_bytes_it_moved,
     };
 
     return run_tests(tests, sizeof tests / sizeof *tests);

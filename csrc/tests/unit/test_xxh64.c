@@ -80,7 +80,7 @@ static uint64_t naive_xxh64(const uint8_t *data, size_t bytes, uint64_t seed) {
 
 /* ---- The promises ---- */
 
-static void known_answers_come_out(void) {
+static void known_answers_are_reproduced(void) {
     static unsigned char counting[PATTERN_BYTES]; /* byte i is i modulo 251 */
     for (size_t i = 0; i < sizeof counting; i++)
         counting[i] = (unsigned char)(i % 251);
@@ -115,7 +115,7 @@ static void known_answers_come_out(void) {
     }
 }
 
-static void nothing_at_null_hashes_like_the_empty_string(void) {
+static void zero_bytes_at_NULL_hash_like_the_empty_string(void) {
     for (uint64_t seed = 0; seed < 16; seed++)
         check(xxh64(NULL, 0, seed) == xxh64("", 0, seed), "nothing at NULL hashes like the empty string", 0, seed);
 }
@@ -163,8 +163,8 @@ static void every_single_bit_changes_the_result(void) {
 }
 
 int main(void) {
-    known_answers_come_out();
-    nothing_at_null_hashes_like_the_empty_string();
+    known_answers_are_reproduced();
+    zero_bytes_at_NULL_hash_like_the_empty_string();
     every_length_at_every_alignment_equals_the_naive_implementation();
     every_single_bit_changes_the_result();
     printf("%u passed, %u failed\n", passed, failed);
