@@ -1,7 +1,7 @@
 """logstore: an append-only, log-structured message store.
 
-The durable half of a message broker: messages on queues, transactions local and distributed, one shared log with
-group commit. Start with :func:`open`; ``docs/api.md`` has the whole surface.
+The durable half of a message broker: messages on queues, local and distributed transactions, one shared log with
+group commit. Start with :func:`open`; ``docs/api.md`` describes the whole interface.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ from logstore.errors import (
     VersionError,
     WrongState,
 )
+from logstore.store.deliveries import Delivery, Message
 from logstore.store.message_store import MessageStore
 from logstore.store.opening import open  # noqa: A004 - as in gzip.open
-from logstore.store.queues import Delivery, Message, Queue
+from logstore.store.queues import Queue
 from logstore.store.tail import Compaction, Tail
 from logstore.store.transactions import Transaction
 

@@ -1,8 +1,8 @@
-"""The log as Arrow record batches, for whatever reads those: DuckDB, Polars, pandas, Parquet, Spark.
+"""The log as Arrow record batches, for every program that reads those: DuckDB, Polars, pandas, Parquet, Spark.
 
-A row is a record of the log, verified by the core, which fills the columns itself; docs/spark.md has the schema.
-Nothing here takes the store's lock or writes to it: it works beside a live writer (up to what is durable), after a
-close and after a crash. Needs ``pip install '/path/to/checkout[arrow]'``.
+A row is a record of the log. The core verifies it and fills the columns; docs/spark.md has the schema. Nothing here
+takes the store's lock or writes to the store, so it works while a writer runs (up to the durable LSN), after a close
+and after a crash. Needs ``pip install '/path/to/checkout[arrow]'``.
 
 LSNs and ids are int64, sizes are bytes, times are microseconds in UTC.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from logstore.export import export
 
-    # Made when they are asked for, so that importing this does not import pyarrow.
+    # Made on first access, so that importing this module does not import pyarrow.
     RECORDS: pa.Schema
     MESSAGES: pa.Schema
     OPEN: pa.Schema
@@ -41,7 +41,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "export":  # reading rows does not need it
+    if name == "export":  # imported late: reading rows does not need it
         from logstore.export import export
 
         return export

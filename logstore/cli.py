@@ -1,10 +1,10 @@
-"""The ``logstore`` command: puts the commands together and turns what goes wrong into one line and a status.
+"""The ``logstore`` command: collects the subcommands, and turns each failure into one line and an exit status.
 
-Exit statuses: 0 fine; 1 problems were found, or what was asked for is not there; 2 misuse; 3 the store cannot be
-opened or read (no store, locked, damaged, newer, catalog mismatch). With every status but 0, one plain line on
-stderr says why. A reader that hangs up (``| head``) and Ctrl-C end a command quietly, as with any other tool.
+Exit statuses: 0 success; 1 problems were found, or the requested object does not exist; 2 misuse; 3 the store cannot
+be opened or read (no store, locked, damaged, written by a newer version, catalog mismatch). With every status but 0,
+one line on stderr says why. A closed output pipe (``| head``) and Ctrl-C end a command without a message.
 
-What it must never do: show a traceback for an operator's mistake, or hide one for a defect of logstore.
+An operator's mistake never shows a traceback; a defect of logstore always does.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ CANNOT_OPEN = 3
 INTERRUPTED = 128 + signal.SIGINT
 HUNG_UP = 128 + signal.SIGPIPE
 
-# The store can be opened, and it is something else that stands against what was asked for.
+# The store can be opened; the request fails for another reason.
 _PROBLEMS = (OutcomeUnknown, StorePoisoned, TransactionError, UnknownMessage, UnknownQueue)
 
-# Errors that only a write gives; files are written elsewhere, under names that their errors tell.
+# Errors that only a write gives. Without a file name they concern stdout: errors of other files carry the name.
 _OF_OUTPUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -70,11 +70,11 @@ _OF_OUTPUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 )
 @click.version_option(__version__, prog_name="logstore", message=f"%(prog)s %(version)s, log format {FORMAT_VERSION}")
 def command() -> None:
-    """Look at, check, recover and serve a message store in a directory.
+    """Inspect, check, recover and serve a message store in a directory.
 
-    info, queues, dump, chain, verify, backup, export, holds, report and in-doubt list only read, and work beside a
-    running broker. in-doubt commit and rollback and purge go through the broker that has the store open, or open it
-    themselves.
+    info, queues, dump, chain, verify, backup, export, holds, report and in-doubt list only read, and work while a
+    broker runs. in-doubt commit, in-doubt rollback and purge ask the broker that has the store open; without one they
+    open the store themselves.
 
     Exit status: 0 fine, 1 problems found, 2 misuse, 3 the store cannot be opened.
     """
@@ -106,8 +106,8 @@ for each in (
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command with these arguments (the process's own by default) and exit with its status."""
-    warnings.showwarning = lambda message, *_: _say(str(message))  # to operators, not to programmers
-    for stream in (sys.stdout, sys.stderr):  # a name that the terminal cannot show is no reason to stop
+    warnings.showwarning = lambda message, *_: _say(str(message))  # one line for operators, without a source line
+    for stream in (sys.stdout, sys.stderr):  # a name that the terminal's encoding lacks must not raise
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
@@ -117,7 +117,7 @@ def _say(text: str) -> None:
 
 
 def run(arguments: Sequence[str], program: click.Command = command) -> int:
-    """What :func:`main` does, for a program that goes on, or for another command: the status instead of an exit."""
+    """Like :func:`main`, but returns the exit status instead of exiting. ``program`` is the click command to run."""
     try:
         status = _invoke(list(arguments), program)
         sys.stdout.flush()
@@ -154,7 +154,7 @@ def run(arguments: Sequence[str], program: click.Command = command) -> int:
 
 
 def _invoke(arguments: list[str], program: click.Command) -> object:
-    """What the command returns. Not click's own main: it would take a broken pipe for itself."""
+    """Runs the command and returns its result. Not with click's own main, which would handle a broken pipe itself."""
     try:
         with program.make_context("logstore" if program is command else program.name, arguments) as context:
             return program.invoke(context)
@@ -169,7 +169,7 @@ def _status_of(error: StoreError) -> int:
 
 
 def _drop_output() -> None:
-    """What could not be written must not be tried again, with a complaint, when Python ends."""
+    """Sends pending output to /dev/null: otherwise Python writes it again at its exit and reports the same error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

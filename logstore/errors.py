@@ -1,10 +1,10 @@
 """Every exception that logstore raises on purpose, as one tree under :class:`StoreError`.
 
 A message says what happened, where, and what to do next, in that order, so that it can be shown to an
-operator as it is. No exception here is ever raised for a defect of logstore itself: that is an
-``AssertionError``, or whatever Python makes of it.
+operator unchanged. No exception here is raised for a defect of logstore itself: that is an
+``AssertionError``, or another built-in exception.
 
-All of these survive pickling with their attributes, so that they can cross a process boundary.
+All of these survive pickling with their attributes, so they can cross a process boundary.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ __all__ = [
 class StoreError(Exception):
     """The root of the tree: something about the store, its files or its use went wrong.
 
-    Raised as itself where no narrower name fits, above all when the operating system refuses something
-    that is not part of the log (no permission, no such directory); the ``OSError`` is then its cause.
+    Raised itself where no narrower class fits, mostly when the operating system refuses an operation
+    outside the log (no permission, no such directory); the ``OSError`` is then its cause.
     ``except StoreError`` catches everything that logstore raises on purpose.
     """
 
@@ -62,32 +62,32 @@ class StoreError(Exception):
 class NotAStore(StoreError):
     """The directory holds something, but no store.
 
-    Raised on opening or inspecting a directory without a ``META`` file that is not an unfinished creation
-    either. Nothing was written. Check the path; a new store wants an empty or absent directory.
+    Raised when a directory without a ``META`` file is opened or inspected, unless it is an unfinished
+    creation. Nothing was written. Check the path; a new store needs an empty or absent directory.
     """
 
 
 class StoreLocked(StoreError):
     """Another process, or another handle in this one, has the store open for writing.
 
-    A store has one writer. Close the other one, or use the read-only commands, which work beside it.
+    A store has one writer. Close the other one, or use the read-only commands, which work while it runs.
     """
 
 
 class StoreFull(StoreError):
-    """There is no room for new messages, and nothing that is stored was lost.
+    """There is no room for new messages. Nothing that is stored was lost.
 
-    Raised by what adds to the log (publishing, staging, beginning a transaction) when no further segment
-    can be had, from the disk or within ``max_log_bytes``. Dequeues and outcomes still work: consume, make
-    room on the disk or raise the limit, then try again.
+    Raised by operations that add to the log (publishing, staging, beginning a transaction) when the disk
+    or ``max_log_bytes`` allows no further segment. Dequeues and outcomes still work: consume messages,
+    free disk space or raise the limit, then try again.
     """
 
 
 class StorePoisoned(StoreError):
     """An earlier write or sync failed, so the store refuses every further write.
 
-    After such a failure nobody can say what the disk holds until the log is read again, so nothing is
-    retried. See to the disk, close the store, and open it again: recovery settles what survived.
+    After such a failure the contents of the disk are unknown until the log is read again, so nothing is
+    retried. Check the disk, close the store, and open it again: recovery finds out what survived.
     """
 
 
@@ -98,30 +98,31 @@ class StoreClosed(StoreError):
 class StoreForked(StoreError):
     """The store was opened by the parent of this process.
 
-    A fork does not inherit a store. Open it in the child, after the parent closed it.
+    A child process cannot use its parent's store. Open the store in the child, after the parent closed it.
     """
 
 
 class ReentrantCall(StoreError):
-    """The library was called by a signal handler or a finalizer while the same thread was at work in it.
+    """A signal handler or a finalizer called the library while the same thread was inside it.
 
-    Nothing was changed, and the interrupted call goes on unharmed. Make the call later, or from another
-    thread: a handler best sets a flag, or puts what is to be done on a queue.
+    Nothing was changed, and the interrupted call continues normally. Make the call later, or from another
+    thread: a handler should set a flag, or put the work on a queue.
     """
 
 
 class OptionError(StoreError, ValueError):
-    """An option or a name has a value that can never work.
+    """An option or a name has an invalid value.
 
-    Raised before anything is touched. The message names the option, the value and what is allowed.
+    Raised before anything is changed. The message names the option, the value and the allowed values.
     """
 
 
 class CorruptLog(StoreError):
-    """Bytes that the log needs are damaged or gone: not a torn tail, which is cut silently and safely.
+    """Bytes that the log needs are damaged or missing. A torn tail is not damage; recovery cuts it off.
 
-    Raised by opening, and by a read that meets the damage first. Nothing was repaired or dropped. See
-    the extent with ``logstore verify``, then restore a backup or copy what is readable elsewhere.
+    Raised when the store is opened, and by a read that finds the damage. Nothing was repaired or dropped.
+    Run ``logstore verify`` to see the extent, then restore a backup, or copy the readable messages to
+    another place.
     """
 
     def __init__(self, reason: str, *, segment: str, offset: int, lsn: int) -> None:
@@ -132,9 +133,9 @@ class CorruptLog(StoreError):
             f"{where}: {reason}; nothing was changed: run 'logstore verify' to see the extent, then restore a backup"
         )
         self.reason = reason
-        """What is wrong with the bytes, and what is affected."""
+        """What is wrong with the bytes, and what they affect."""
         self.segment = segment
-        """The file's name within the store directory; empty where it is not one segment that is damaged."""
+        """The file's name within the store directory; empty if the damage is not in one segment."""
         self.offset = offset
         """Bytes from the start of the file to the damage."""
         self.lsn = lsn
@@ -149,7 +150,7 @@ def _corrupt_log(reason: str, segment: str, offset: int, lsn: int) -> CorruptLog
 
 
 class VersionError(StoreError):
-    """The store or its catalog was written by a newer logstore, in a format that this one does not know.
+    """The store or its catalog was written by a newer logstore, in a format that this version does not know.
 
     Nothing was changed. Use that version, or a later one.
     """
@@ -161,33 +162,33 @@ class VersionError(StoreError):
 class CatalogError(StoreError):
     """The catalog refused a change, or could not make it.
 
-    Raised when a name or a reference stands against it (the message says which), and when the database
-    failed in a way that waiting does not mend: a damaged file, a full disk, a missing privilege. The
-    catalog is as before.
+    Raised when a name or a reference conflicts with the change (the message says which), and when the
+    database failed permanently: a damaged file, a full disk, a missing privilege. The catalog is
+    unchanged.
     """
 
 
 class CatalogMismatch(CatalogError):
     """The catalog does not belong to this log: it is missing, empty, another store's, or older than the log.
 
-    Raised on opening, before anything is changed. Put the right catalog back (log and catalog are backed up
-    together), or name the right one with ``connect`` and ``catalog``.
+    Raised when the store is opened, before anything is changed. Restore the matching catalog (log and
+    catalog are backed up together), or name the right one with ``connect`` and ``catalog``.
     """
 
 
 class CatalogOvertaken(CatalogError):
-    """Another process has changed the catalog since this store was opened, and a catalog has one writer.
+    """Another process has changed the catalog since this store was opened. A catalog has one writer.
 
-    No further change is made through this store. End the other process (a copy of the store directory,
-    or a second store on the same schema), then close this store and open it again.
+    This store makes no further change to the catalog. Stop the other process (it uses a copy of the store
+    directory, or the same schema), then close this store and open it again.
     """
 
 
 class CatalogUnavailable(CatalogError):
-    """The catalog cannot be reached at present: no server, no permission, a lock that stays.
+    """The catalog cannot be reached now: no server, no permission, or a lock that is not released.
 
-    The same call can succeed later. If the connection broke during a change, whether it was made is
-    decided the next time the catalog is reached; every change may safely be repeated.
+    The same call can succeed later. If the connection broke during a change, the next successful access
+    finds out whether the change was made. Every change may safely be repeated.
     """
 
 
@@ -195,9 +196,9 @@ class CatalogUnavailable(CatalogError):
 
 
 class UnknownMessage(StoreError):
-    """No message has this id: it was consumed or destroyed, or the id is of another store.
+    """No message has this id: it was consumed or destroyed, or the id belongs to another store.
 
-    Ids are never reused, so it will not come back. Go on with the next message.
+    Ids are never reused, so the message will not come back. Continue with the next message.
     """
 
 
@@ -212,35 +213,36 @@ class UnknownExchange(StoreError):
 class QueueExists(StoreError):
     """A queue of this name exists with other arguments or another dead-letter queue.
 
-    Declare it as it is, take another name, or delete it first.
+    Declare it with the same arguments, use another name, or delete the queue first.
     """
 
 
 class MessageLocked(StoreError):
-    """A transaction that is not finished has taken this message from this queue.
+    """An unfinished transaction has dequeued this message from this queue.
 
-    Wait for its outcome, or take another message.
+    Wait for the outcome of the transaction, or take another message.
     """
 
 
 class MessageInUse(StoreError):
-    """The message cannot be destroyed: it has a place on a queue, or a transaction still works on it.
+    """The message cannot be destroyed: it is on a queue, or an unfinished transaction has work on it.
 
-    Dequeue it everywhere; with its last place the message goes by itself.
+    Dequeue it from every queue; the message is removed together with its last place.
     """
 
 
 class AlreadyEnqueued(StoreError):
-    """The message is on this queue already, and a message is on a queue at most once.
+    """The message is on this queue already. A message is on a queue at most once.
 
-    Dequeue it first, or publish the content as a message of its own.
+    Dequeue it first, or publish the content as a new message.
     """
 
 
 class NotEnqueued(StoreError):
-    """The message exists, but is not on this queue, or no longer.
+    """The message exists, but it is not, or no longer, on this queue.
 
-    Raised by a second dequeue of the same place, among others. What was asked for holds already: go on.
+    A second dequeue of the same place raises it, for example. The message is already off the queue:
+    continue.
     """
 
 
@@ -248,31 +250,31 @@ class NotEnqueued(StoreError):
 
 
 class TransactionError(StoreError):
-    """A transaction was used in a way that cannot work, such as in a store that it does not belong to.
+    """A transaction was used in a way that cannot work, for example with a store that did not begin it.
 
-    Begin one with the store whose messages it is to change.
+    Begin the transaction with the store whose messages it changes.
     """
 
 
 class UnknownXid(TransactionError):
-    """No transaction with this xid is open or in doubt: it is finished, or was never here.
+    """No transaction with this xid is open or in doubt: it is finished, or never existed in this store.
 
-    ``in_doubt()`` lists those that wait for an outcome.
+    ``in_doubt()`` lists the transactions that wait for an outcome.
     """
 
 
 class DuplicateXid(TransactionError):
-    """A transaction with this xid is open or prepared. Finish that one, or take another xid."""
+    """A transaction with this xid is open or prepared. Finish that one, or use another xid."""
 
 
 class TransactionEnded(TransactionError):
-    """The transaction has its outcome already; nothing can be added to it or asked of it. Begin a new one."""
+    """The transaction already has its outcome and accepts no further operations. Begin a new one."""
 
 
 class WrongState(TransactionError):
-    """The transaction is alive, but not in the state that this step needs.
+    """The transaction is not finished, but it is not in the state that this step needs.
 
-    Such as work after ``end``, or ``prepare`` on a local transaction. The message names both states.
+    Examples: work after ``end``, or ``prepare`` on a local transaction. The message names both states.
     """
 
 
@@ -280,9 +282,9 @@ class WrongState(TransactionError):
 
 
 class OutcomeUnknown(StoreError):
-    """A write or sync failed, and whether this operation survives is not known until the store is opened
-    again.
+    """A write or sync failed. Whether this operation survives is unknown until the store is opened again.
 
-    Raised to whoever was waiting when the store was poisoned, and ever after by ``force`` and ``durable``
-    above ``durable_lsn``. Treat it as neither done nor undone: open the store again and look.
+    Raised in every call that was waiting when the write failed, and afterwards by ``force`` and
+    ``durable`` for an LSN above ``durable_lsn``. Treat the operation as neither done nor undone: open the
+    store again and check.
     """

@@ -1,11 +1,12 @@
-"""Holds: what a reader beside a writer asks to keep, so that nothing is reused before it was read.
+"""Holds: a hold keeps the writer from reusing segments that another process has not read yet.
 
-A writer reuses a segment as soon as nothing in it lives. Whoever wants to read what passes (an export, a backup) takes
-a hold first: from then on everything at or above its LSN stays, until it lets go, moves on, or runs out. A hold never
-keeps a log for ever: it ends with its process, with its time, and when it alone would keep more than its limit. What
-it keeps counts neither against ``max_log_bytes`` nor as a reason to relocate.
+A writer reuses a segment as soon as it contains no live record. A reader that needs the whole log (an export, a backup)
+takes a hold first. From then on everything at or above the hold's LSN is kept, until the reader releases or advances
+the hold, or the hold expires. A hold never keeps a log for ever: it ends with its process, when its time has passed,
+and when it alone would keep more bytes than its limit. Segments kept only by holds do not count against
+``max_log_bytes`` and do not cause relocation.
 
-What has run out is not silently lost: reading it raises :class:`~logstore.holds.LogRecycled`.
+Reading a part of the log that was reused raises :class:`~logstore.holds.LogRecycled`, so a loss is never silent.
 """
 
 from __future__ import annotations
@@ -49,33 +50,32 @@ _STATES: Final = {
 class LogRecycled(StoreError):
     """The writer reused segments before this reader had read them.
 
-    What was read up to then was whole. Begin again, with a new reader: it starts at the new base.
+    Everything read before is complete. Start again with a new reader: it starts at the new base.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class HoldInfo:
-    """One hold, as it stands in the store directory."""
+    """One hold, as its file in the store directory describes it."""
 
     name: str
     lsn: int
-    """Everything at or above it is kept."""
+    """Everything at or above this LSN is kept."""
     kept_bytes: int
-    """Segments that are there for holds alone, from this one's LSN on."""
+    """Bytes of the segments from ``lsn`` on that only holds keep."""
     limit_bytes: int
-    """The most that it may keep; 0 is no limit."""
+    """The most bytes that it may keep; 0 means no limit."""
     created: datetime
     age_s: float
     """Seconds since it was taken."""
     expires: datetime
     left_s: float
-    """Seconds that it still lasts; 0 if it has expired."""
+    """Seconds until it expires; 0 if it has expired."""
     state: str
-    """``honoured``, or why not: ``expired``, ``over its limit``, ``overtaken`` (it had run out, and something that it
-    was to keep is gone), ``abandoned`` (its owner is gone; the writer clears it away), ``damaged``, ``of another
-    store``."""
+    """``honoured``, or why not: ``expired``, ``over its limit``, ``overtaken`` (it expired, and part of the log that it
+    kept is gone), ``abandoned`` (its process has ended; the writer removes it), ``damaged``, ``of another store``."""
     pid: int | None
-    """The process that owns it, where the system tells."""
+    """The process that owns it; None if the system does not say."""
 
     @property
     def honoured(self) -> bool:
@@ -84,14 +84,14 @@ class HoldInfo:
 
     @property
     def alive(self) -> bool:
-        """Whether its owner lives."""
+        """Whether its owner process still runs."""
         return self.state != "abandoned"
 
 
 class Hold:
-    """A hold that this process has taken; a context manager that releases it at its end. Made by :func:`hold`.
+    """A hold that this process has taken, made by :func:`hold`. A context manager that releases the hold at its end.
 
-    Usable from several threads. A forked child has no part in it.
+    Usable from several threads, but not in a forked child.
     """
 
     def __init__(self, handle: ls_hold_ptr, store_dir: Path, lasts_us: int) -> None:
@@ -119,34 +119,35 @@ class Hold:
 
     @property
     def name(self) -> str:
-        """As it was taken."""
+        """The name it was taken with."""
         return _text(self._described().name)
 
     @property
     def lsn(self) -> int:
-        """Everything at or above it is kept."""
+        """Everything at or above this LSN is kept."""
         return int(self._described().lsn)
 
     @property
     def limit_bytes(self) -> int:
-        """The most that it may keep."""
+        """The most bytes that it may keep."""
         return int(self._described().limit_bytes)
 
     @property
     def expires(self) -> datetime:
-        """When it ends unless it is renewed."""
+        """When it expires unless it is renewed."""
         return _moment(self._described().expires_us)
 
     def advance(self, lsn: int, *, expires_s: float | None = None) -> None:
-        """Let go of what is below ``lsn``, which has been read, and begin the hold's time anew.
+        """Releases the log below ``lsn``, which has been read, and restarts the hold's time.
 
-        Raises ``LogRecycled`` if the hold had run out and what it was to keep from ``lsn`` on is gone, ``OptionError``
-        for an ``lsn`` below the present one.
+        ``expires_s`` is the new time in seconds; without it the time is as before. Raises ``LogRecycled`` if the hold
+        had expired and part of the log from ``lsn`` on is gone, and ``OptionError`` for an ``lsn`` below the present
+        one.
         """
         self._advance(_checked_lsn(lsn), expires_s)
 
     def renew(self, expires_s: float | None = None) -> None:
-        """Begin the hold's time anew, the same as before if none is given. Raises as :meth:`advance` does."""
+        """Restarts the hold's time: ``expires_s`` seconds, or the same as before. Raises as :meth:`advance` does."""
         self._advance(0, expires_s)
 
     def _advance(self, lsn: int, expires_s: float | None) -> None:
@@ -157,7 +158,7 @@ class Hold:
             _check(lib.ls_hold_advance(self._usable(), lsn, self._lasts_us))
 
     def open_reader(self, from_lsn: int) -> Any:
-        """The core's reader of what is held; for :class:`~logstore.inspect.Reader`."""
+        """The core's reader of the held log, for :class:`~logstore.inspect.Reader`."""
         made = ffi.new("ls_reader **")
         self._not_forked()
         with self._lock:
@@ -165,7 +166,7 @@ class Hold:
         return made[0]
 
     def release(self) -> None:
-        """Let go; a second call is harmless, and so is one in a forked child."""
+        """Releases the hold. A second call does nothing, nor does a call in a forked child."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -197,32 +198,29 @@ def hold(
     limit_bytes: int = LIMIT_BYTES,
     expires_s: float = LASTS_S,
 ) -> Hold:
-    """Keep everything at or above ``lsn``, or from the base on, for as long as the hold lasts.
+    """Takes a hold: everything at or above ``lsn`` (by default the base) is kept while the hold lasts.
 
-    ``name`` is 1 to 64 of the characters ``A-Z a-z 0-9 . _ -``, and one living process has it. The hold lasts
-    ``expires_s`` seconds (an hour) unless it is renewed, and counts for nothing once it alone would keep more than
-    ``limit_bytes`` (1 GiB). Works beside a writer and without one.
+    ``name`` is 1 to 64 of the characters ``A-Z a-z 0-9 . _ -``; only one running process can have a name. The hold
+    lasts ``expires_s`` seconds (default one hour) unless it is renewed. It is ignored once it alone would keep more
+    than ``limit_bytes`` (default 1 GiB). Works with and without a running writer.
 
-    Raises ``OptionError``, ``LogRecycled`` if the base has passed ``lsn`` and no other hold keeps it,
-    ``StoreError`` if the name is taken or there are 64 holds, and as opening a :class:`~logstore.inspect.Reader` does.
+    Raises ``OptionError``; ``LogRecycled`` if the base has passed ``lsn`` and no other hold keeps it; ``StoreError`` if
+    the name is taken or there are 64 holds; and every error of opening a :class:`~logstore.inspect.Reader`.
     """
     path = arguments.path("store_dir", store_dir)
     wanted = 0 if lsn is None else _checked_lsn(lsn)
     limit = arguments.integer("limit_bytes", limit_bytes, 1, LIMIT_BYTES_MAX)
     lasts_us = _lasts_us(expires_s)
     made = ffi.new("ls_hold **")
-    told = arguments.instance("name", name, str).encode("utf-8", "backslashreplace")
-    if b"\0" in told:
-        raise OptionError("a hold's name has no zero character; it is 1 to 64 of A-Z a-z 0-9 . _ -")
-    _check(lib.ls_hold_take(ffi.NULL, os.fsencode(path), told, wanted, limit, lasts_us, made))
+    c_name = arguments.instance("name", name, str).encode("utf-8", "backslashreplace")
+    if b"\0" in c_name:
+        raise OptionError("a hold's name cannot contain a NUL character; it is 1 to 64 of A-Z a-z 0-9 . _ -")
+    _check(lib.ls_hold_take(ffi.NULL, os.fsencode(path), c_name, wanted, limit, lasts_us, made))
     return Hold(made[0], path, lasts_us)
 
 
 def list_holds(store_dir: str | os.PathLike[str]) -> list[HoldInfo]:
-    """All holds of the store, by name; nothing is changed.
-
-    Raises ``NotAStore`` or ``StoreError``.
-    """
+    """All holds of the store, sorted by name. Nothing is changed. Raises ``NotAStore`` or ``StoreError``."""
     path = arguments.path("store_dir", store_dir)
     found = listed("ls_hold_info", lambda *into: lib.ls_holds(ffi.NULL, os.fsencode(path), *into))
     owners = _owners(path / "holds") if found else {}
@@ -249,10 +247,10 @@ def _info(raw: Any, now: datetime, owners: dict[str, int]) -> HoldInfo:
 
 
 def _owners(directory: Path) -> dict[str, int]:
-    """Who has locked which hold, as the kernel lists it; nobody, where it does not."""
+    """The process that has locked each hold, from /proc/locks; empty if the kernel does not list them."""
     try:
         locks = Path("/proc/locks").read_text(encoding="ascii", errors="replace")
-        inodes = {(os.major(s.st_dev), os.minor(s.st_dev), s.st_ino): name for name, s in _stats(directory)}
+        inodes = {(os.major(stat.st_dev), os.minor(stat.st_dev), stat.st_ino): name for name, stat in _stats(directory)}
     except OSError:
         return {}
     found: dict[str, int] = {}

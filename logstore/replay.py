@@ -1,8 +1,8 @@
-"""Recovery as callbacks: what a broker needs to rebuild itself from an open store, in one fixed order.
+"""Recovery as callbacks: a broker rebuilds its state from an open store, in one fixed order.
 
-:func:`replay` walks an open store and tells a receiver what it holds: configuration, exchanges, queues, bindings,
-messages in queue order, transactions in doubt, done. It changes nothing, holds one message at a time, and tells each
-thing exactly once; so it may be called again, and a broker that dies in the middle of it simply starts anew.
+:func:`replay` walks an open store and calls a receiver with its contents: configuration, exchanges, queues, bindings,
+messages in queue order, transactions in doubt, done. It changes nothing, holds one message in memory at a time, and
+reports each object exactly once. So it may be called again, and a broker that dies during a replay starts a new one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     from logstore.catalog.catalog import BindingRow, ExchangeRow
+    from logstore.store.deliveries import Message
     from logstore.store.message_store import MessageStore
-    from logstore.store.queues import Message, Queue
+    from logstore.store.queues import Queue
     from logstore.store.transactions import Transaction
 
 __all__ = ["Receiver", "Replayed", "replay"]
@@ -27,65 +28,64 @@ __all__ = ["Receiver", "Replayed", "replay"]
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How many of each kind the store held, told to :meth:`Receiver.done` and returned by :func:`replay`."""
+    """The number of objects of each kind; passed to :meth:`Receiver.done` and returned by :func:`replay`."""
 
     exchanges: int
     queues: int
     bindings: int
     messages: int
-    """Places told to ``message``: one on two queues counts twice. 0 if the receiver has no ``message``."""
+    """Calls of ``message``: a message on two queues counts twice. 0 if the receiver has no ``message``."""
     in_doubt: int
 
 
 class Receiver:
-    """What :func:`replay` calls, in this order. Inherit from it, or write any object with some of these methods.
+    """The methods that :func:`replay` calls, in this order. Inherit from it, or pass any object with some of them.
 
-    A method that is not there is skipped; without ``message`` the queues are not walked at all. What a method raises
-    ends the replay and reaches its caller.
+    A missing method is skipped; without ``message`` the queues are not walked at all. An exception from a method ends
+    the replay and reaches its caller.
     """
 
     def configuration(self, config: Mapping[str, str]) -> object:
         """Once, first: the general configuration, as a copy."""
 
     def exchange(self, exchange: ExchangeRow) -> object:
-        """Once for each: ``name, type, arguments, alternate``. An alternate comes before the one that names it."""
+        """Once per exchange: ``name, type, arguments, alternate``. An alternate comes before the exchange it serves."""
 
     def queue(self, queue: Queue) -> object:
-        """Once for each: the handle, with ``name, arguments, dead_letter, depth``.
+        """Once per queue: the handle, with ``name, arguments, dead_letter, depth``.
 
-        They come in the order of their making, and so a dead-letter queue before the one that names it.
+        Queues come in the order of their creation, so a dead-letter queue comes before the queues that name it.
         """
 
     def binding(self, binding: BindingRow) -> object:
-        """Once for each: ``exchange, queue, key, arguments``, the first two as names told before."""
+        """Once per binding: ``exchange, queue, key, arguments``; the first two are names reported before."""
 
     def message(self, queue: Queue, message: Message) -> object:
-        """Once for each place: queue by queue, in queue order, before the first transaction in doubt.
+        """Once per place: queue by queue, in queue order, before the first transaction in doubt.
 
-        ``message.redelivered`` says that it was there when the store was opened, and so may have been seen by a
-        consumer; ``message.locked`` that a transaction in doubt has dequeued it. Header and content are read from the
-        log when asked for.
+        ``message.redelivered`` says that the message was stored before this open, so a consumer may have seen it.
+        ``message.locked`` says that a transaction in doubt has dequeued it. Header and content are read from the log on
+        access.
         """
 
     def in_doubt(self, transaction: Transaction) -> object:
-        """Once for each prepared transaction without an outcome, with its ``xid``. It may be given one here."""
+        """Once per prepared transaction without an outcome, with its ``xid``. It may get its outcome here."""
 
     def done(self, replayed: Replayed) -> object:
-        """Once, last: everything was told. Not called if one of the others raised."""
+        """Once, last: everything was reported. Not called if another method raised."""
 
 
 _METHODS: Final = tuple(name for name in vars(Receiver) if not name.startswith("_"))
 
 
 def replay(store: MessageStore, receiver: object) -> Replayed:
-    """Tells the receiver everything that the open store holds, in the order of :class:`Receiver`'s methods.
+    """Reports the whole contents of the open store to the receiver, in the order of :class:`Receiver`'s methods.
 
-    Call it between ``logstore.open`` and the first client: what changes meanwhile may be told or not. Nothing is
-    acquired, changed or kept; memory does not grow with the number of messages.
+    Call it between ``logstore.open`` and the first client: a change made during the replay may or may not be reported.
+    Nothing is acquired or changed, and memory does not grow with the number of messages.
 
-    Raises :class:`~logstore.errors.OptionError` for a receiver with none of the methods or with an attribute in the
-    place of one, ``StoreClosed``, ``CorruptLog`` where a receiver reads damaged content, and whatever the receiver
-    raises.
+    Raises :class:`~logstore.errors.OptionError` for a receiver without any of the methods, or with one that is not
+    callable; ``StoreClosed``; ``CorruptLog`` when a receiver reads damaged content; and any exception of the receiver.
     """
     _check_store(store)
     tell = _callbacks(receiver)
@@ -107,7 +107,7 @@ def replay(store: MessageStore, receiver: object) -> Replayed:
 
 
 def _check_store(store: object) -> None:
-    from logstore.store.message_store import MessageStore  # which this module is not needed for
+    from logstore.store.message_store import MessageStore  # late, so that importing this module stays light
 
     arguments.instance("store", store, MessageStore, what="a MessageStore, as logstore.open() gives it")
 
@@ -119,12 +119,13 @@ def _callbacks(receiver: object) -> dict[str, Callable[..., object]]:
         if method is None:
             continue
         if not callable(method):
-            told = arguments.shown(method)
-            raise errors.OptionError(f"the receiver's {name!r} is {told}; make it a method, or leave it out")
+            raise errors.OptionError(
+                f"the receiver's {name!r} is {arguments.shown(method)}; make it a method, or leave it out"
+            )
         found[name] = method
     if not found:
         raise errors.OptionError(
-            f"the receiver {arguments.shown(receiver)} receives nothing; give it one or more of the methods "
+            f"the receiver {arguments.shown(receiver)} has no method that replay calls; give it one or more of "
             f"{', '.join(_METHODS)}"
         )
     return found
@@ -149,12 +150,12 @@ def _messages(store: MessageStore, queue: Queue, callback: Callable[..., object]
 
 
 def _walk(store: MessageStore, queue: Queue) -> Generator[Message, None, None]:
-    """The queue's places; closed as soon as the replay ends, so that an exception leaves no cursor open."""
+    """The queue's places. A generator, so that the caller can close it and no exception leaves a cursor open."""
     yield from store.messages(queue)
 
 
 def _alternates_first(exchanges: list[ExchangeRow]) -> Iterator[ExchangeRow]:
-    """By name, but an alternate before the exchange that falls back on it; a chain of them has no circle."""
+    """By name, but an alternate before the exchanges that fall back on it, which are declared later: no cycles."""
     waiting = {exchange.name: exchange for exchange in exchanges}
     for exchange in exchanges:
         chain = []

@@ -1,4 +1,4 @@
-"""``python -m logstore.spark_export DIR TARGET``: exports a log in tasks of Spark's; see docs/spark.md."""
+"""``python -m logstore.spark_export DIR TARGET``: exports a log in Spark tasks; see docs/spark.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["run"]
 
 
 def run() -> NoReturn:
-    """Run the command with this process's arguments; for a script of spark-submit's, too."""
+    """Run the command with this process's arguments; also for a spark-submit script."""
     sys.exit(cli.run(sys.argv[1:], main))
 
 

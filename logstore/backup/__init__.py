@@ -1,6 +1,6 @@
-"""Copies a whole store to another directory, beside its writer or without one.
+"""Copies a whole store to another directory, with or without a running writer.
 
-It may import ``inspect`` and what lies below that; :mod:`logstore.store` calls it for ``store.backup()``.
+It may import ``inspect`` and the packages below that; :mod:`logstore.store` calls it for ``store.backup()``.
 """
 
 from __future__ import annotations

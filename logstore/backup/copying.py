@@ -1,12 +1,12 @@
-"""``store.backup(target)`` and ``logstore backup``: a whole copy of a store, beside its writer or without one.
+"""``store.backup(target)`` and ``logstore backup``: a whole copy of a store, with or without a running writer.
 
-A hold keeps the log while it is copied: from the base up to one LSN that was durable when the copy began, then the
-catalog. Every batch is verified by the core before it is written; what a segment has behind its part of the log is
-zeros in the copy, so that copies of the same state are the same bytes. The copy is made in a directory beside the
-target, forced, and renamed into place as the last act: a crash or kill at any moment leaves nothing under the target's
-name, or a whole backup.
+First the log is copied, from the base up to the LSN that was durable when the copy began; a hold keeps the log
+meanwhile. Then the catalog is copied. The core verifies every batch before it is written. The unused end of each
+segment is zeros in the copy, so copies of the same state are byte-identical. The copy is made in a directory next to
+the target, forced to disk, and renamed as the last step. So a crash at any moment leaves either no target or a whole
+backup.
 
-It has the UUID of the store that it is a copy of, and opens by itself.
+The backup has the UUID of its store and opens without further files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from logstore.codec.files import SEGMENT_HEADER_BYTES, Closed, Meta, SegmentHead
 from logstore.codec.records import Batch, InvalidRecord, Record, RecordFlag, RecordType
 from logstore.core import arguments
 from logstore.core.directory import lies_in
-from logstore.core.regular_files import force_directory, naming, read_start, told, typed
+from logstore.core.regular_files import as_store_error, force_directory, naming, read_start, told
 from logstore.errors import CorruptLog, NotAStore, OptionError, StoreError
 from logstore.holds import LIMIT_BYTES, LIMIT_BYTES_MAX, Hold, hold
 from logstore.inspect import LogRecycled, Reader, SegmentInfo, segment_name
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BackupPlan", "BackupReport", "back_up", "plan_backup"]
 
-RATE_MAX: Final = 1e15  # bytes a second
-HOLD_S: Final = 3600.0  # it ends with this process; a machine that sleeps keeps it
+RATE_MAX: Final = 1e15  # bytes per second
+HOLD_S: Final = 3600.0  # long enough for a machine that sleeps; the hold ends with this process anyway
 RENEWED_AFTER_S: Final = 60.0
 PIECE_BYTES: Final = 1 << 20
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -52,27 +52,27 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 
 @dataclass(frozen=True, slots=True)
 class BackupPlan:
-    """What a backup would take now."""
+    """The extent of a backup made now."""
 
     lsn: int
-    """Up to where: what is durable."""
+    """The durable LSN, up to which the log would be copied."""
     bytes: int
     segments: int
     free_bytes: int
-    """Of the target's file system, for this user."""
+    """Free bytes for this user on the target's file system."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackupReport:
-    """What a backup has come to."""
+    """The result of a backup."""
 
     target: Path
     lsn: int
-    """Everything that was durable below it is in the backup, and nothing else of the log."""
+    """The backup contains exactly the log below this LSN."""
     base_lsn: int
-    """Where its log begins."""
+    """The first LSN of its log."""
     bytes: int
-    """Of all its files."""
+    """Bytes of all its files."""
     segments: int
     seconds: float
 
@@ -81,12 +81,12 @@ def plan_backup(
     store_dir: str | os.PathLike[str],
     target: str | os.PathLike[str],
 ) -> BackupPlan:
-    """What :func:`back_up` would copy, and whether there is room; nothing is made.
+    """What :func:`back_up` would copy, and how much room there is. Nothing is made.
 
-    Raises as that does, but reads only what it must to know the log's size.
+    Raises the same errors, but reads only what is needed to know the log's size.
     """
     source, goal = arguments.path("store_dir", store_dir), arguments.path("target", target)
-    with typed(f"a backup of {source} to {goal} is not possible"):
+    with as_store_error(f"a backup of {source} to {goal} is not possible"):
         _check_target(source, goal)
         with Reader(source) as reader:
             parts = _parts(reader)
@@ -104,22 +104,22 @@ def back_up(
     hold_limit_bytes: int | None = None,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> BackupReport:
-    """Copy the store to ``target``, a directory that is absent or empty, at no more than ``rate_bytes_s``.
+    """Copies the store to ``target``, an absent or empty directory, at no more than ``rate_bytes_s`` bytes per second.
 
-    ``connect`` and ``catalog`` name the catalog if it is on a server. Beside a busy writer the hold keeps at most
-    ``hold_limit_bytes`` (1 GiB, or the log's own size if that is more) beyond what the store itself needs.
-    ``progress`` is told bytes done and in all.
+    ``connect`` and ``catalog`` name the catalog if it is on a server. While a writer runs, the hold keeps at most
+    ``hold_limit_bytes`` (default 1 GiB, or the log's size if that is more) in addition to what the store itself needs.
+    ``progress`` is called with the bytes done and the total bytes.
 
-    Raises ``OptionError`` for a target that is in use, ``CorruptLog`` where the log is damaged, ``LogRecycled`` if the
-    hold's limit was reached, the catalog's errors, and ``StoreError`` for what the system refuses, a full disk above
-    all. Whatever is raised, nothing was made.
+    Raises ``OptionError`` for an unsuitable target, ``CorruptLog`` if the log is damaged, ``LogRecycled`` if the hold's
+    limit was reached, the catalog's errors, and ``StoreError`` if the system refuses an operation, for example because
+    the disk is full. After any error, no backup was made.
     """
     source, goal = arguments.path("store_dir", store_dir), arguments.path("target", target)
     arguments.place(connect, catalog, called="catalog")
     rate = arguments.optional(arguments.number, "rate_bytes_s", rate_bytes_s, 0, RATE_MAX, "bytes a second")
     arguments.optional(arguments.integer, "hold_limit_bytes", hold_limit_bytes, 1, LIMIT_BYTES_MAX)
     arguments.function("progress", progress)
-    with typed(f"a backup of {source} to {goal} is not possible"):
+    with as_store_error(f"a backup of {source} to {goal} is not possible"):
         _check_target(source, goal)
     started = time.monotonic()
     try:
@@ -131,29 +131,29 @@ def back_up(
         error.args = (error.message,)
         raise
     except LogRecycled as error:
-        raise LogRecycled(f"{error.message}; no backup was made: give it a larger hold limit, or more speed") from error
+        raise LogRecycled(f"{error.message}; no backup was made: raise the hold limit or the rate limit") from error
 
 
-# ---- Where it goes
+# ---- The target
 
 
 def _check_target(source: Path, target: Path) -> None:
     if not (source / "META").is_file():
-        Reader(source).close()  # says what is wrong with it
-        raise NotAStore(f"{source} has no META file, so it is no store; check the path")
+        Reader(source).close()  # raises the specific error
+        raise NotAStore(f"{source} is not a store: it has no META file; check the path")
     try:
         status = target.lstat()
     except FileNotFoundError:
         status = None
     except OSError as error:
-        raise OptionError(f"the target {target} cannot be looked at: {error.strerror}; choose another place") from error
+        raise OptionError(f"the target {target} cannot be accessed: {error.strerror}; choose another place") from error
     if status is not None and not stat.S_ISDIR(status.st_mode):
-        raise OptionError(f"the target {target} is there and is no directory; choose an absent or empty one")
+        raise OptionError(f"the target {target} exists and is not a directory; choose an absent or empty directory")
     parent = target.absolute().parent
     if not parent.is_dir():
-        raise OptionError(f"the directory {parent} is not there; make it, or choose another target")
+        raise OptionError(f"the directory {parent} does not exist; make it, or choose another target")
     if lies_in(parent, source) or lies_in(target, source):
-        raise OptionError(f"the target {target} lies in the store {source} itself; choose a place outside")
+        raise OptionError(f"the target {target} is inside the store {source}; choose a place outside")
     if status is not None and any(os.scandir(target)):
         raise OptionError(f"the target {target} is not empty; choose an absent or empty directory")
 
@@ -164,13 +164,13 @@ def _free_bytes(directory: Path) -> int:
 
 
 def _other_bytes(source: Path) -> int:
-    """META, CLOSED, and the catalog if it is here."""
+    """Bytes of META, CLOSED, and the catalog if it is a file of the store."""
     with contextlib.suppress(OSError):
         return Meta.BYTES + Closed.BYTES + (source / FILE_NAME).stat().st_size
     return Meta.BYTES + Closed.BYTES
 
 
-# ---- What it reads
+# ---- The source
 
 
 @contextlib.contextmanager
@@ -183,7 +183,7 @@ def _hold_of(source: Path, limit_bytes: int | None) -> Iterator[Hold | None]:
         held = hold(source, name, limit_bytes=limit_bytes, expires_s=HOLD_S)
     except StoreError as error:
         if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EROFS:
-            yield None  # nobody can write there
+            yield None  # on a read-only file system there is no writer, so no hold is needed
             return
         raise
     with held:
@@ -191,19 +191,19 @@ def _hold_of(source: Path, limit_bytes: int | None) -> Iterator[Hold | None]:
 
 
 def _parts(reader: Reader) -> list[SegmentInfo]:
-    """The segments that hold something of the log; a crash may have left a last one that holds nothing."""
+    """The segments that contain a part of the log. After a crash the last segment may contain none."""
     return [one for one in reader.segments() if one.end_lsn >= one.first_lsn + SEGMENT_HEADER_BYTES]
 
 
 class _Pace:
-    """No more than so many bytes a second, over the whole."""
+    """Limits the average rate of the whole copy, in bytes per second."""
 
     def __init__(self, rate_bytes_s: float | None) -> None:
         self._rate = rate_bytes_s
         self._started = time.monotonic()
 
     def wait(self, done: int, tick: Callable[[], None]) -> None:
-        """Until so many bytes may have been done."""
+        """Waits until the rate allows ``done`` bytes, and calls ``tick`` about once per second."""
         if self._rate is None:
             return
         while (left := self._started + done / self._rate - time.monotonic()) > 0:
@@ -212,7 +212,7 @@ class _Pace:
 
 
 class _Copy:
-    """One backup on its way."""
+    """One backup in progress."""
 
     def __init__(
         self,
@@ -237,17 +237,17 @@ class _Copy:
         self._last: BatchBytes | None = None
 
     def make(self, connect: str | None, schema: str | None, started: float) -> BackupReport:
-        """All of it, under the target's name when this returns."""
+        """Makes the whole backup. It has the target's name on return."""
         with self._explained():
             free = _free_bytes(self._target.absolute().parent)
         if free < self._total:
             raise StoreError(
-                f"the backup takes {self._total} bytes, and {self._target.absolute().parent} has {free}: "
+                f"the backup needs {self._total} bytes, but {self._target.absolute().parent} has only {free} free: "
                 "make room, or choose another target"
             )
         with self._explained(), building_place(self._target) as place:
             self._copy_log(place)
-            kept = self._drop_what_is_dead(place)
+            kept = self._drop_dead_segments(place)
             others = self._copy_other_files(place)
             others += copy_catalog(
                 self._source,
@@ -261,7 +261,7 @@ class _Copy:
             self._check(place)
             self._progress(self._total, self._total)
             force_directory(place)
-            os.rename(place, self._target)  # over an empty directory, or nothing
+            os.rename(place, self._target)  # replaces an empty directory, or nothing
         self._force_name()
         return BackupReport(
             target=self._target,
@@ -280,10 +280,10 @@ class _Copy:
             if error.errno in _FULL:
                 said = f"the disk of the target {self._target} is full: make room, or choose another target"
             elif error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                said = f"somebody else has put something into the target {self._target} meanwhile: choose another"
+                said = f"another process has put files into the target {self._target} meanwhile: choose another target"
             else:
-                said = f"the backup to {self._target} failed ({told(error)}): see to the disk and the permissions"
-            raise StoreError(f"{said}. Nothing was made") from error
+                said = f"the backup to {self._target} failed ({told(error)}): check the disk and the permissions"
+            raise StoreError(f"{said}. No backup was made") from error
 
     def _force_name(self) -> None:
         parent = self._target.absolute().parent
@@ -291,8 +291,8 @@ class _Copy:
             force_directory(parent)
         except OSError as error:
             raise StoreError(
-                f"the backup {self._target} is whole, but its name could not be forced to the disk ({error.strerror}): "
-                f"see to {parent}, then look whether it is there"
+                f"the backup {self._target} is complete, but its name could not be forced to disk ({error.strerror}): "
+                f"check the disk of {parent}, and whether the backup is still there"
             ) from error
 
     # ---- the log
@@ -302,7 +302,7 @@ class _Copy:
         batch = next(batches, None)
         for part in self._parts:
             if self._held is not None and part.first_lsn > self._held.lsn:
-                self._held.advance(part.first_lsn)  # what is below has been read
+                self._held.advance(part.first_lsn)  # everything below has been copied
                 self._renewed = time.monotonic()
             with _new_file(place / part.name) as file:
                 self._write(file, self._header_of(part))
@@ -318,11 +318,11 @@ class _Copy:
                 self._fill(file, part.first_lsn + self._info.segment_size - at)
                 os.fsync(file)
         if batch is not None:
-            raise StoreError(f"the log of {self._source} changed its shape while it was copied: run this again")
+            raise StoreError(f"the segments of {self._source} changed while they were copied: run the backup again")
 
     def _gap(self, part: SegmentInfo, lsn: int) -> CorruptLog:
         return CorruptLog(
-            "what was read does not reach to the end of the segment's part of the log",
+            "the valid batches end before the end of the segment's part of the log",
             segment=part.name,
             offset=lsn - part.first_lsn,
             lsn=lsn,
@@ -339,14 +339,14 @@ class _Copy:
             raise self._bad_header(part, error.reason) from None
         expected = self._info.uuid, self._info.segment_size, part.first_lsn, part.epoch
         if (header.uuid, header.segment_size, header.first_lsn, header.epoch) != expected:
-            raise self._bad_header(part, "it is not this segment's")
+            raise self._bad_header(part, "it belongs to another segment")
         return raw
 
     def _bad_header(self, part: SegmentInfo, why: str) -> CorruptLog:
         return CorruptLog(f"the segment's header is not valid ({why})", segment=part.name, offset=0, lsn=part.first_lsn)
 
-    def _drop_what_is_dead(self, place: Path) -> list[SegmentInfo]:
-        """What lies below the base that the last batch names: the hold had begun a little earlier."""
+    def _drop_dead_segments(self, place: Path) -> list[SegmentInfo]:
+        """Removes segments below the base that the last batch names; the hold began at an earlier base."""
         if self._last is None:
             return self._parts
         first = next(self._reader.decode(self._last)).body
@@ -365,12 +365,12 @@ class _Copy:
         except InvalidRecord as error:
             raise CorruptLog(f"META is damaged ({error.reason})", segment="", offset=0, lsn=0) from None
         if uuid != self._info.uuid:
-            raise StoreError(f"{self._source} became another store while it was copied: run this again")
+            raise StoreError(f"{self._source} was replaced by another store while it was copied: run the backup again")
         files = {"META": meta, "LOCK": b""}
         with contextlib.suppress(FileNotFoundError, InvalidRecord):
             raw = _read_file(self._source / "CLOSED", Closed.BYTES)
             closed = Closed.decode(raw)
-            if closed.uuid == uuid and closed.end_lsn <= self._info.end_lsn:  # else it is of a close that came later
+            if closed.uuid == uuid and closed.end_lsn <= self._info.end_lsn:  # otherwise it is from a later close
                 files["CLOSED"] = raw
         for name, content in files.items():
             with _new_file(place / name) as file:
@@ -379,7 +379,7 @@ class _Copy:
         return sum(map(len, files.values()))
 
     def _check(self, place: Path) -> None:
-        """The copy is read as the next open will read it: it must end where it was to end."""
+        """Reads the copy as the next open will read it, and checks that its log ends at the expected LSN."""
         last = self._last
         try:
             with Reader(place) as made:
@@ -388,10 +388,12 @@ class _Copy:
             raise StoreError(f"the backup of {self._source} cannot be read back ({error.message})") from error
         if last is None or found == last.end_lsn or self._ends_in_copies(place, last, found):
             return
-        raise StoreError(f"the backup of {self._source} ends at LSN {found} and not at {last.end_lsn}: see to the disk")
+        raise StoreError(f"the backup of {self._source} ends at LSN {found} and not at {last.end_lsn}: check the disk")
 
     def _ends_in_copies(self, place: Path, last: BatchBytes, found: int) -> bool:
-        """A last segment of copies that nothing relies on yet is left out by whoever opens: it says nothing new."""
+        """Whether the log lacks only a last segment of relocated copies. An open may ignore such a segment: the
+        originals are still there, so it contains nothing new.
+        """
         before = [part.end_lsn for part in self._parts if part.first_lsn < last.first_lsn]
         if not before or found != before[-1]:
             return False

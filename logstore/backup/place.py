@@ -1,6 +1,6 @@
-"""Where a backup is made before it gets its name: a directory beside the target, which nobody else takes for a store.
+"""The temporary directory in which a backup is made, next to the target. Its name keeps others from opening it.
 
-It is locked while its maker lives. What a dead one left is cleared away by the next backup to the same target.
+It is locked while the backup runs. The next backup to the same target removes directories that dead processes left.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _OWN: Final = re.compile(r"[0-9a-f]{16}\.seg|META|LOCK|CLOSED|catalog\.sqlite(-\
 
 @contextlib.contextmanager
 def building_place(target: Path) -> Iterator[Path]:
-    """A new directory beside the target, which goes unless it was renamed away; what dead ones left goes too."""
+    """A new directory next to the target, removed at the end unless it was renamed. Removes abandoned ones first."""
     target = target.absolute()
     prefix = f".{target.name[:100]}.backup-"
     parent = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        alone = _lock(parent)
-        if alone:
-            _clear_away(target.parent, prefix)
+        is_locked = _lock(parent)
+        if is_locked:
+            _remove_abandoned(target.parent, prefix)
         made = _new_directory(target.parent, prefix)
         try:
-            with _living(made):
-                if alone:
+            with _locked(made):
+                if is_locked:
                     fcntl.flock(parent, fcntl.LOCK_UN)
                 yield made
         finally:
@@ -48,8 +48,8 @@ def building_place(target: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _living(directory: Path) -> Iterator[None]:
-    """Locked, so that nobody takes it for a dead one's."""
+def _locked(directory: Path) -> Iterator[None]:
+    """Keeps the directory locked, so that no other backup takes it for an abandoned one."""
     own = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         with naming(directory):
@@ -60,7 +60,7 @@ def _living(directory: Path) -> Iterator[None]:
 
 
 def _lock(directory: int) -> bool:
-    """Whether no other backup makes its directory there now; if one takes long, nothing is cleared away."""
+    """Locks the parent, so that no other backup makes its directory meanwhile. False if another one takes too long."""
     for _ in range(NAME_TRIES):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,10 +69,14 @@ def _lock(directory: int) -> bool:
     return False
 
 
-def _clear_away(parent: Path, prefix: str) -> None:
+def _remove_abandoned(parent: Path, prefix: str) -> None:
     pattern = re.compile(re.escape(prefix) + "[0-9a-f]{8}")
     for entry in os.scandir(parent):
-        if not pattern.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False) or not _is_half_a_backup(entry):
+        if (
+            not pattern.fullmatch(entry.name)
+            or not entry.is_dir(follow_symlinks=False)
+            or not _is_partial_backup(entry)
+        ):
             continue
         with contextlib.suppress(OSError):
             left = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -83,8 +87,8 @@ def _clear_away(parent: Path, prefix: str) -> None:
                 os.close(left)
 
 
-def _is_half_a_backup(directory: os.DirEntry[str]) -> bool:
-    """Nothing is in it that a backup does not make: somebody may have given another directory such a name."""
+def _is_partial_backup(directory: os.DirEntry[str]) -> bool:
+    """Whether it holds only files that a backup makes; a user may have given another directory such a name."""
     try:
         return all(_OWN.fullmatch(entry.name) for entry in os.scandir(directory.path))
     except OSError:
@@ -97,4 +101,4 @@ def _new_directory(parent: Path, prefix: str) -> Path:
         with contextlib.suppress(FileExistsError):
             made.mkdir(mode=0o700)
             return made
-    raise StoreError(f"no directory can be made beside the target in {parent}: all names are taken")
+    raise StoreError(f"no directory can be made next to the target in {parent}: all names are taken; try again")

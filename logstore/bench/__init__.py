@@ -1,6 +1,6 @@
-"""A durable performance run on one store: what it is to do, its workers, what they count, and the report.
+"""A durable performance run on one store: its plan, its workers, their counters, and the report.
 
-It is a client of the public API. It may import :mod:`logstore` and whatever a user may.
+It is a client of the public API. It may import :mod:`logstore` and everything that a user may import.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""What a benchmark counts while it runs: calls and how long they took, in little memory however long it goes on."""
+"""The counters of a benchmark: calls and their durations, in constant memory however long the run is."""
 
 from __future__ import annotations
 
 import array
 from dataclasses import dataclass, field
 
-_STEPS_BITS = 5  # of each power of two: 32 steps, so a time is known to 3 %
+_STEPS_BITS = 5  # 32 steps for each power of two, so the error of a duration is at most 3 %
 _STEPS = 1 << _STEPS_BITS
 _SLOTS = (65 - _STEPS_BITS) * _STEPS
 
 
 class Times:
-    """How often something took how long: counts in steps of 3 % from a nanosecond on. One thread adds to it."""
+    """A histogram of durations, in steps of 3 % from one nanosecond on. Only one thread adds to it."""
 
     __slots__ = ("_counts", "count", "largest_ns", "total_ns")
 
@@ -22,7 +22,7 @@ class Times:
         self.largest_ns = 0
 
     def add(self, took_ns: int) -> None:
-        """One more."""
+        """Adds one duration in nanoseconds."""
         took_ns = max(took_ns, 0)
         shift = max(took_ns.bit_length() - _STEPS_BITS - 1, 0)
         self._counts[(shift << _STEPS_BITS) + (took_ns >> shift)] += 1
@@ -32,7 +32,7 @@ class Times:
             self.largest_ns = took_ns
 
     def include(self, other: Times) -> None:
-        """All of the other's, too."""
+        """Adds all durations of another histogram."""
         for slot, count in enumerate(other._counts):
             if count:
                 self._counts[slot] += count
@@ -41,7 +41,7 @@ class Times:
         self.largest_ns = max(self.largest_ns, other.largest_ns)
 
     def at_most_us(self, share: float) -> float | None:
-        """Microseconds that this share of them stayed within; None if there were none."""
+        """The quantile of this share (0 to 1) in microseconds; None if there are no durations."""
         if self.count == 0:
             return None
         left = share * self.count
@@ -52,7 +52,7 @@ class Times:
         return self.largest_ns / 1000
 
     def as_dict(self) -> dict[str, float | int | None]:
-        """Count, mean and percentiles, in microseconds."""
+        """Count, and mean, percentiles and maximum in microseconds."""
         return {
             "count": self.count,
             "mean_us": None if self.count == 0 else self.total_ns / self.count / 1000,
@@ -64,33 +64,33 @@ class Times:
 
 
 def _upper_ns(slot: int) -> int:
-    """The longest time that is counted in the slot."""
+    """The longest duration that the slot counts, in nanoseconds."""
     shift = max((slot >> _STEPS_BITS) - 1, 0)
     return ((slot - (shift << _STEPS_BITS) + 1) << shift) - 1
 
 
 @dataclass(slots=True)
 class Tally:
-    """One thread's account of the messages it published or took."""
+    """The counters of one thread, for the messages that it published or consumed."""
 
     messages: int = 0
     places: int = 0
-    """On queues: with fan-out more than messages."""
+    """Places on queues; with fan-out more than messages."""
     content_bytes: int = 0
     transactions: int = 0
     id_sum: int = 0
-    """Of every place's message id; what went in came out if both sides have the same."""
+    """The sum of the message ids of all places; equal on both sides if all published messages were consumed."""
     wrong: int = 0
-    """Contents that were not what was published."""
+    """Contents that differ from the published ones."""
     full: int = 0
-    """Times that the store was full and refused."""
+    """Calls that the store refused because it was full."""
     calls: Times = field(default_factory=Times)
-    """Until the call returned: durable, unless nobody waits."""
+    """Durations of the calls; with ``wait`` until the data was durable."""
     end_to_end: Times = field(default_factory=Times)
-    """From before a publish to behind the dequeue; one of each batch."""
+    """Durations from before the publish until after the dequeue; one per batch."""
 
     def include(self, other: Tally) -> None:
-        """Add another thread's."""
+        """Adds another thread's counters."""
         self.messages += other.messages
         self.places += other.places
         self.content_bytes += other.content_bytes
@@ -103,7 +103,7 @@ class Tally:
 
 
 def sum_of(tallies: list[Tally]) -> Tally:
-    """All threads'."""
+    """The sum of all threads' counters."""
     total = Tally()
     for tally in tallies:
         total.include(tally)

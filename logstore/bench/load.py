@@ -1,4 +1,4 @@
-"""The load of a benchmark: contents that can be recognised, what is still to be done, and who may do it when."""
+"""The load of a benchmark: recognisable contents, the messages still to publish, and the backlog that paces threads."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ if TYPE_CHECKING:
 
     from logstore import MessageStore
     from logstore.bench.plan import Plan
-    from logstore.store.queues import Delivery, Queue
+    from logstore.store.deliveries import Delivery
+    from logstore.store.queues import Queue
 
-DISTINCT = 251  # contents that differ, if they are small; a prime, so that no batch size makes them meet for ever
-_POOL_BYTES = 64 << 20  # of all contents together, but three there are
-_STAMP = 8  # bytes: when it was published, if it is the first of its batch; else zeros
-_NUMBER = 8  # bytes: which of the contents it is
-_PATIENCE_S = 0.1  # between two looks at what has no event
+DISTINCT = 251  # different contents; a prime, so that no batch size keeps meeting the same ones
+_POOL_BYTES = 64 << 20  # the limit of all contents together; at least three contents exist all the same
+_STAMP = 8  # bytes: in the first content of a batch the time of publishing, otherwise zeros
+_NUMBER = 8  # bytes: the number of the content
+_POLL_S = 0.1  # the polling interval for changes that signal no event
 
 
 class Contents:
-    """The contents that a benchmark publishes, over and over, and knows again byte by byte."""
+    """The contents that a benchmark publishes repeatedly and can compare byte by byte."""
 
     def __init__(self, size: int) -> None:
         self.checked = size >= CHECKED_BYTES_MIN
         self.distinct = max(3, min(DISTINCT, _POOL_BYTES // max(size, 1)))
-        dice = random.Random(f"contents of {size} bytes")  # an earlier run's are known again
+        dice = random.Random(f"contents of {size} bytes")  # the same in every run, so that earlier contents are known
         if self.checked:
             rest = size - _STAMP - _NUMBER
             names = [number.to_bytes(_NUMBER, "little") for number in range(self.distinct)]
@@ -40,9 +41,9 @@ class Contents:
         self._tails = [content[_STAMP:] for content in self._all]
 
     def some(self, first: int, count: int, stamp_ns: int = 0) -> list[bytes]:
-        """``count`` of them from this number on, the first with a time in it if one is given."""
-        at = first % self.distinct
-        made = self._all[at : at + count]
+        """``count`` contents from number ``first`` on; the first one contains ``stamp_ns`` if it is not 0."""
+        start = first % self.distinct
+        made = self._all[start : start + count]
         while len(made) < count:
             made += self._all[: count - len(made)]
         if stamp_ns and self.checked:
@@ -50,11 +51,11 @@ class Contents:
         return made
 
     def stamp_ns(self, content: bytes) -> int:
-        """When it was published; 0 if it does not say."""
+        """The time of publishing in the content, monotonic ns; 0 if it has none."""
         return int.from_bytes(content[:_STAMP], "little") if self.checked else 0
 
     def is_right(self, content: bytes, number: int | None) -> bool:
-        """Whether it is what was published: as that number or, where none is known, as the one it says it is."""
+        """Whether it is the published content of this number; without ``number``, of the number that it contains."""
         if not self.checked:
             return number is None or content == self._all[number % self.distinct]
         if number is None:
@@ -65,9 +66,10 @@ class Contents:
 
 
 class Backlog:
-    """How many places wait, and who therefore waits: publishers for room, consumers for their turn.
+    """The number of waiting places, which paces the threads: publishers wait for room, consumers for their turn.
 
-    With ``sawtooth`` only one side works: publishers until the depth is reached, consumers until nothing is left.
+    With ``sawtooth`` only one side works at a time: publishers until the depth is reached, then consumers until the
+    queues are empty.
     """
 
     def __init__(self, plan: Plan, waiting: int) -> None:
@@ -75,11 +77,11 @@ class Backlog:
         self._draining = False
         self._changed = threading.Condition()
         self.waiting = waiting
-        self.ended = False  # nothing is published any more
-        self.stopped = False  # whoever waits goes home
+        self.ended = False  # nothing more is published
+        self.stopped = False  # all threads end
 
     def wait_for_room(self, places: int) -> bool:
-        """Until so many more may wait; False if it is all over."""
+        """Waits until ``places`` more may be published. False if the run was stopped."""
         if self._depth == 0:
             return not self.stopped
         with self._changed:
@@ -90,14 +92,14 @@ class Backlog:
         return not self.stopped
 
     def wait_for_turn(self) -> bool:
-        """Until consumers may work; False if it is all over."""
+        """Waits until consumers may work. False if the run was stopped."""
         with self._changed:
             while self._sawtooth and not (self._draining or self.ended or self.stopped):
                 self._changed.wait()
         return not self.stopped
 
     def published(self, places: int) -> None:
-        """So many more wait."""
+        """Adds published places."""
         with self._changed:
             self.waiting += places
             if self._sawtooth and self.waiting >= self._depth:
@@ -105,7 +107,7 @@ class Backlog:
             self._changed.notify_all()
 
     def consumed(self, places: int) -> None:
-        """So many less: taken, or left for good."""
+        """Subtracts places that were consumed, or that consumers left on the queue."""
         with self._changed:
             self.waiting -= places
             if self.waiting <= 0:
@@ -113,7 +115,7 @@ class Backlog:
             self._changed.notify_all()
 
     def wait_until_consumed(self) -> bool:
-        """The store is full: until half of what waits is gone; False if it is all over."""
+        """Waits until half of the waiting places are consumed: the store is full. False if the run was stopped."""
         with self._changed:
             enough = self.waiting // 2
             self._draining = self._sawtooth and self.waiting > 0
@@ -122,13 +124,13 @@ class Backlog:
                 self._changed.wait()
         return not self.stopped
 
-    def wait_for_change(self, timeout_s: float = _PATIENCE_S) -> None:
-        """Until anything was published or consumed, or a moment has passed."""
+    def wait_for_change(self, timeout_s: float = _POLL_S) -> None:
+        """Waits until something was published or consumed, at most ``timeout_s`` seconds."""
         with self._changed:
             self._changed.wait(timeout_s)
 
     def end(self, *, stop: bool) -> None:
-        """Nothing more is published; with ``stop`` nothing is consumed either."""
+        """Ends publishing; with ``stop`` also consuming."""
         with self._changed:
             self.ended = True
             self.stopped = self.stopped or stop
@@ -136,7 +138,7 @@ class Backlog:
 
 
 class Quota:
-    """What is still to be published, for all publishers together."""
+    """The messages still to publish, for all publishers together."""
 
     def __init__(self, plan: Plan) -> None:
         self._lock = threading.Lock()
@@ -146,12 +148,12 @@ class Quota:
         self._next = 0
 
     def start(self) -> None:
-        """The clock runs from here."""
+        """Starts the clock."""
         if self._seconds is not None:
             self._until = time.monotonic() + self._seconds
 
     def take(self, wanted: int) -> range:
-        """The numbers of the next messages, up to ``wanted`` of them; empty when it is enough."""
+        """The numbers of the next messages, at most ``wanted``; empty when the limit or the time is reached."""
         if self._until is not None and time.monotonic() >= self._until:
             return range(0)
         with self._lock:
@@ -163,17 +165,17 @@ class Quota:
 
 
 class Handed(NamedTuple):
-    """A batch on its way from a publisher to a consumer that dequeues by id."""
+    """A batch that a publisher hands to a consumer which dequeues by id."""
 
     queue: Queue
     ids: Sequence[int]
     first: int
-    """The number of the first one's content."""
+    """The number of the first message's content."""
     stamp_ns: int
 
 
 class Left(NamedTuple):
-    """A message that a consumer left where it is."""
+    """A message that a consumer has taken, and leaves on its queue or settles."""
 
     queue: Queue
     id: int
@@ -182,37 +184,37 @@ class Left(NamedTuple):
 
 
 class Load:
-    """What the threads of one run share."""
+    """The state that the threads of one run share."""
 
     def __init__(self, store: MessageStore, plan: Plan, queues: list[Queue], contents: Contents, waiting: int) -> None:
         self.store, self.plan, self.queues, self.contents = store, plan, queues, contents
         self.backlog = Backlog(plan, waiting)
         self.quota = Quota(plan)
         self.groups = max(min(plan.consumers, len(queues)), 1)
-        """Of queues, which share consumers: queue and consumer n belong to group n modulo this."""
+        """The number of groups of queues and consumers: queue n and consumer n belong to group n modulo this."""
         self.handed: list[queue.SimpleQueue[Handed | None]] = [queue.SimpleQueue() for _ in range(self.groups)]
         self.problem: BaseException | None = None
 
     def fail(self, problem: BaseException) -> None:
-        """The first thing that went wrong ends everything."""
+        """Keeps the first exception and stops all threads."""
         self.problem = self.problem or problem
         self.stop()
 
     def stop(self) -> None:
-        """Everybody goes home."""
+        """Stops all threads."""
         self.backlog.end(stop=True)
-        self._say_the_end()
+        self._wake_consumers()
 
     def end_publishing(self) -> None:
-        """Consumers go on until nothing is left."""
+        """Ends publishing; consumers continue until the queues are empty."""
         self.backlog.end(stop=False)
-        self._say_the_end()
+        self._wake_consumers()
 
-    def _say_the_end(self) -> None:
+    def _wake_consumers(self) -> None:
         for group in self.handed:
             for _ in range(self.plan.consumers):
                 group.put(None)
 
     def in_transaction(self, dice: random.Random) -> bool:
-        """Whether the next batch is one."""
+        """Whether the next batch is a transaction."""
         return self.plan.transaction_share > 0 and dice.random() < self.plan.transaction_share

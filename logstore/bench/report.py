@@ -1,4 +1,4 @@
-"""What a benchmark has to say: moments while it runs, and the report at its end."""
+"""The results of a benchmark: progress during the run, and the report at its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from logstore.bench.plan import Plan
     from logstore.bench.watch import Watch
 
-# Counters of the store that a report gives as they grew during the run.
+# Counters of the store whose growth during the run is reported.
 _GROWING: Final = (
     "batches",
     "batch_bytes",
@@ -38,7 +38,7 @@ _GROWING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where a run is."""
+    """The progress of a run at one moment."""
 
     seconds: float
     published: int
@@ -46,7 +46,7 @@ class Moment:
     published_bytes: int
     waiting: int
     log_bytes: int
-    """As another process saw it last."""
+    """As measured last by the watching process."""
     log_bytes_max: int
     live_bytes: int
     segments: int
@@ -65,7 +65,7 @@ class Moment:
         waiting: int,
         watch: Watch,
     ) -> Moment:
-        """Now."""
+        """The present progress."""
         native = store.stats_native()
         return cls(
             seconds=seconds,
@@ -86,25 +86,25 @@ class Moment:
 
 @dataclass
 class Report:
-    """Of one run. Times are seconds unless their names say otherwise."""
+    """The report of one run. Times are seconds unless their names say otherwise."""
 
     plan: Plan
     seconds: float = 0.0
     """From the first publish to the last message consumed."""
     published_s: float = 0.0
-    """To the last one published."""
+    """From the first publish to the last."""
     published: Tally = field(default_factory=Tally)
     consumed: Tally = field(default_factory=Tally)
     survivors: int = 0
-    """Messages that consumers left."""
+    """Messages that consumers left on the queues."""
     compared: int = 0
     """Contents compared after a restart."""
     recovery_us: int = 0
     problems: list[str] = field(default_factory=list)
     returns: list[dict[str, Any]] = field(default_factory=list)
-    """How the log came back to its bound: when, bytes, bound, seconds, returned."""
+    """How the log shrank to its bound: when, bytes, bound, seconds, returned."""
     left_before: dict[str, int] = field(default_factory=dict)
-    """Depths of the queues when it began."""
+    """The depths of the queues before the run."""
     run_id: bytes = b""
     log: dict[str, Any] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
@@ -113,13 +113,13 @@ class Report:
     _before: dict[str, Any] = field(default_factory=dict)
 
     def starts(self, store: MessageStore) -> None:
-        """The store as it is before anything."""
+        """Records the store's counters before the run."""
         self._before = store.stats()
         self.segment_size = store.segment_size
         self.log = {"base_lsn_before": store.base_lsn, "next_lsn_before": store.next_lsn}
 
     def ends(self, store: MessageStore, watch: Watch, size: int) -> None:
-        """The store when the last message is consumed, with what was to stay still there."""
+        """Records the store's counters after the last message was consumed; the remaining messages are still there."""
         after = store.stats()
         self.counters = {name: after[name] - self._before[name] for name in _GROWING}
         self.log |= {
@@ -135,11 +135,11 @@ class Report:
         }
 
     def closed(self, size: int) -> None:
-        """And when the store is closed again."""
+        """Records the log's size after the store was closed."""
         self.log["bytes_closed"] = size
 
     def usage(self, before: resource.struct_rusage, after: resource.struct_rusage) -> None:
-        """What the processor did between the two."""
+        """Records the CPU time between two measurements."""
         self.cpu = {
             "user_s": after.ru_utime - before.ru_utime,
             "system_s": after.ru_stime - before.ru_stime,
@@ -150,27 +150,27 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the run found no problem."""
         return not self.problems
 
     def rates(self, tally: Tally, seconds: float) -> dict[str, float]:
-        """Messages and content bytes a second."""
+        """Messages per second and content MB per second."""
         seconds = max(seconds, 1e-9)
         return {"messages_per_s": tally.messages / seconds, "mb_per_s": tally.content_bytes / seconds / 1e6}
 
     def amplification(self) -> dict[str, float | None]:
-        """For each byte of content: bytes of the log, and of all files. Bytes moved for each that was anew."""
-        written, moved = self.counters["batch_bytes"], self.counters["relocated_bytes"]
+        """Log bytes and device bytes per content byte, and relocated bytes per byte appended for the first time."""
+        written, relocated = self.counters["batch_bytes"], self.counters["relocated_bytes"]
         content = self.published.content_bytes
-        anew = self.counters["appended_bytes"] - moved
+        first_time = self.counters["appended_bytes"] - relocated
         return {
             "written_per_content_byte": written / content if content else None,
             "device_per_content_byte": self.counters["device_bytes"] / content if content else None,
-            "relocated_per_appended_byte": moved / anew if anew else None,
+            "relocated_per_appended_byte": relocated / first_time if first_time else None,
         }
 
     def commits(self) -> dict[str, float | None]:
-        """What one group commit holds."""
+        """The average contents of one group commit."""
         batches = self.counters["batches"]
         return {
             "batches": batches,
@@ -181,7 +181,7 @@ class Report:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """The whole report, for JSON."""
         return {
             "plan": self.plan.as_dict(),
             "durability": self.plan.durability if self.plan.wait else f"{self.plan.durability}, not waited for",

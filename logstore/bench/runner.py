@@ -1,8 +1,8 @@
-"""A durable performance run on one store, in the spirit of qpid-perftest; :func:`run` does what a :class:`Plan` says.
+"""A durable performance run on one store, similar to qpid-perftest: :func:`run` executes a :class:`Plan`.
 
-What always holds: a store with anybody else's queues in it is refused before anything is written to it, unless the
-caller says otherwise; what was published is what was consumed and left, by count and by the sum of the ids; and a
-report with problems says so.
+A store with other queues is refused before anything is written to it, unless the caller allows it. The run compares the
+published messages with the consumed and remaining ones, by count and by the sum of the ids. Every difference is a
+problem in the report.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ if TYPE_CHECKING:
 STUCK_QUEUE: Final = f"{QUEUE_PREFIX}stuck"
 PREPARED_QUEUE: Final = f"{QUEUE_PREFIX}prepared"
 XID_FORMAT: Final = 0x6C6F67
-RETURN_S: Final = 30.0  # a log that has not shrunk by then does not
-LOOK_S: Final = 0.25  # between two moments that are told
+RETURN_S: Final = 30.0  # the longest wait for the log to shrink
+LOOK_S: Final = 0.25  # the interval of progress reports
 SEGMENTS_MIN: Final = 4
 
 
 def bound_bytes(segment_size: int, live_bytes: int) -> int:
-    """What a log may take on the disk once there is relocation to do, spares and all."""
+    """The most bytes that a log may use on disk after relocation, spares included."""
     return max(SEGMENTS_MIN * segment_size, 2 * live_bytes) + segment_size
 
 
 class Refused(OptionError):
-    """There is something in the store that is not the benchmark's."""
+    """The store contains queues that do not belong to a benchmark."""
 
 
 def refuse_foreign(store_dir: Path, *, connect: str | None = None, schema: str | None = None) -> None:
-    """Looks, and changes nothing. Raises :class:`Refused` if the directory holds a store with other queues in it."""
+    """Raises :class:`Refused` if the directory holds a store with queues of others. Changes nothing."""
     from logstore.inspect import Reader, read_catalog
 
     try:
         with Reader(store_dir) as reader:
             names = [row.name for row in read_catalog(store_dir, reader.info, connect=connect, schema=schema).queues]
     except NotAStore:
-        return  # opening says what it is, or makes a store of it
+        return  # opening reports the problem, or makes a store
     foreign = [name for name in names if not name.startswith(QUEUE_PREFIX)]
     if foreign:
         raise Refused(
-            f"{store_dir} holds a store with {len(foreign)} queues that are not a benchmark's ({foreign[0]!r}); "
-            "choose another directory, or say --existing to work beside them"
+            f"{store_dir} holds a store with {len(foreign)} queues that do not belong to a benchmark ({foreign[0]!r}); "
+            "choose another directory, or use --existing to run next to them"
         )
 
 
 @dataclass
 class _Stay:
-    """What lives while everything else passes, and what it holds: (queue's name, id, number of its content)."""
+    """The messages that stay during the run, as (queue name, id, number of the content), and prepared transactions."""
 
     stuck: list[tuple[str, int, int | None]] = field(default_factory=list)
     prepared: int = 0
@@ -82,10 +82,10 @@ def run(
     schema: str | None = None,
     tell: Callable[[Moment], object] | None = None,
 ) -> Report:
-    """Do it, and say what came of it; ``tell`` hears of it a few times a second.
+    """Executes the plan and returns the report; calls ``tell`` with the progress a few times per second.
 
-    Makes the store if there is none. Raises as opening does; :class:`Refused` for a store with other queues in it
-    unless ``existing``; ``StoreFull`` if nothing waits to be consumed and there is no room all the same.
+    Makes the store if there is none. Raises the errors of opening; :class:`Refused` for a store with queues of others,
+    unless ``existing``; ``StoreFull`` if there is no room although no message waits to be consumed.
     """
     if not existing:
         refuse_foreign(store_dir, connect=connect, schema=schema)
@@ -119,7 +119,7 @@ def run(
 
 
 def _prepare(store: MessageStore, plan: Plan, contents: Contents, report: Report) -> _Stay:
-    """The queues, and what is to stay."""
+    """Makes the queues, the stuck messages and the prepared transactions."""
     stay = _Stay()
     for number in range(plan.all_queues):
         store.declare_queue(f"{QUEUE_PREFIX}{number}")
@@ -153,7 +153,7 @@ def _drive(
     watch: Watch,
     tell: Callable[[Moment], object] | None,
 ) -> None:
-    """Publishers and consumers from start to end, and their account."""
+    """Runs publishers and consumers from start to end, and puts their counters into the report."""
     queues = [store.queue(f"{QUEUE_PREFIX}{number}") for number in range(plan.all_queues)]
     for queue in queues:
         report.left_before[queue.name] = queue.depth
@@ -174,7 +174,7 @@ def _drive(
             worker.start()
         _join(publishers, look)
         if not plan.wait or plan.durability != "strict":
-            store.force()  # only what is durable is offered, and counts
+            store.force()  # only durable messages can be acquired
         report.published_s = time.monotonic() - started
         load.end_publishing()
         _join(consumers, look)
@@ -193,7 +193,7 @@ def _drive(
 
 @contextlib.contextmanager
 def _ending(load: Load, workers: list[Publisher | Consumer]) -> Iterator[None]:
-    """Whatever ends the block, no thread outlives it."""
+    """Stops and joins all threads if the block raises."""
     try:
         yield
     except BaseException:
@@ -212,25 +212,26 @@ def _join(workers: list[Publisher] | list[Consumer], look: Callable[[], None]) -
 
 
 def _balance(report: Report, left: list[int]) -> None:
-    """What went in is what came out and what was left; where nobody consumes, all of it is left."""
+    """Checks that the published places are exactly the consumed and the remaining ones."""
     plan, published, consumed = report.plan, report.published, report.consumed
     if consumed.wrong:
-        report.problems.append(f"{consumed.wrong} contents were not what was published")
+        report.problems.append(f"{consumed.wrong} contents differ from the published ones")
     if plan.consumers == 0 or plan.publishers == 0 or any(report.left_before[n] for n in report.left_before):
-        return  # what else was on the queues went the same way
+        return  # the numbers cannot match: messages remained, or messages of earlier runs were consumed
     if published.places != consumed.places + len(left):
         report.problems.append(
-            f"{published.places} were put on queues, {consumed.places} came off and {len(left)} were left"
+            f"{published.places} messages were put on queues, but {consumed.places} were consumed and {len(left)} "
+            "remain"
         )
     elif published.id_sum != consumed.id_sum + sum(left):
-        report.problems.append("what came off the queues is not what was put on them: the sums of the ids differ")
+        report.problems.append("the consumed messages are not the published ones: the sums of their ids differ")
 
 
 # ---- afterwards ----
 
 
 def _wait_for_return(store: MessageStore, store_dir: Path, report: Report, when: str) -> None:
-    """Until the log is within its bound, with nobody asking for it; a problem if it never is."""
+    """Waits until the store has shrunk the log to its bound by itself; reports a problem if it does not."""
     started = time.monotonic()
     while True:
         size, limit = log_bytes(store_dir), bound_bytes(store.segment_size, store.stats()["live_bytes"])
@@ -240,29 +241,29 @@ def _wait_for_return(store: MessageStore, store_dir: Path, report: Report, when:
         time.sleep(0.01)
     report.returns.append({"when": when, "bytes": size, "bound": limit, "seconds": took, "returned": size <= limit})
     if size > limit:
-        report.problems.append(f"the log did not return to {limit} bytes ({when}): it has {size}")
+        report.problems.append(f"the log did not shrink to {limit} bytes ({when}): it has {size} bytes")
 
 
 def _compare(store: MessageStore, plan: Plan, report: Report, stay: _Stay, contents: Contents) -> None:
-    """What stayed is there after a restart, byte by byte, and nothing else is."""
+    """Checks after a restart that exactly the remaining messages exist, byte by byte."""
     report.recovery_us = store.recovery.total_us
     wrong = sum(not contents.is_right(store.load_content(message_id), number) for _, message_id, number in stay.stuck)
     report.compared = len(stay.stuck)
     if wrong:
-        report.problems.append(f"after a restart {wrong} of {len(stay.stuck)} contents are not what was published")
+        report.problems.append(f"after a restart {wrong} of {len(stay.stuck)} contents differ from the published ones")
     expected: dict[str, int] = dict(report.left_before)
     for name, _, _ in stay.stuck:
         expected[name] = expected.get(name, 0) + 1
     for name, depth in expected.items():
         if plan.consumers and plan.publishers and (found := store.queue(name).depth) != depth:
-            report.problems.append(f"after a restart {found} are on queue {name!r}, not {depth}")
+            report.problems.append(f"after a restart {found} messages are on queue {name!r}, not {depth}")
     mine = [one for one in store.in_doubt() if one.xid is not None and one.xid.gtrid == report.run_id]
     if len(mine) != stay.prepared:
         report.problems.append(f"after a restart {len(mine)} transactions are in doubt, not {stay.prepared}")
 
 
 def _clean_up(store: MessageStore, plan: Plan, report: Report) -> None:
-    """Outcomes for what is in doubt, and unless they are to be kept the queues go with all that is on them."""
+    """Rolls back the run's transactions, and deletes the benchmark's queues unless they are kept."""
     for one in store.in_doubt():
         if one.xid is not None and one.xid.format_id == XID_FORMAT and one.xid.gtrid == report.run_id:
             one.rollback(wait=False)

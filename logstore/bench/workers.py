@@ -1,8 +1,8 @@
-"""Who does the work of a benchmark: publishers and consumers.
+"""The threads of a benchmark: publishers and consumers.
 
-They are threads of one process, because a store is open in one process: a broker that embeds it has its clients' work
-in threads or tasks of its own, too. The core lets go of Python's lock in every call, so they meet in its group commit;
-what they do in Python they do in turn.
+They are threads of one process, because only one process can have the store open; a broker that embeds the store works
+in the same way. The core releases Python's global lock in every call, so the threads share its group commits. Their
+Python code runs one thread at a time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from logstore.store.queues import Queue
 
 
-_STRIDE = 64  # messages that one publisher takes on at a time when nobody waits for any
+_STRIDE = 64  # messages that a publisher takes from the quota at a time if it publishes singly without waiting
 
 
 class Worker(threading.Thread, abc.ABC):
-    """A publisher or consumer; what ends one ends all."""
+    """A publisher or consumer. An exception in one of them stops all."""
 
     def __init__(self, load: Load, name: str, number: int) -> None:
         super().__init__(name=f"logstore-bench-{name}-{number}", daemon=True)
@@ -38,26 +38,26 @@ class Worker(threading.Thread, abc.ABC):
         self.dice = random.Random(f"{load.plan.seed} {name} {number}")
 
     def run(self) -> None:
-        """The thread."""
+        """Works, and reports an exception to the shared load."""
         try:
             self.work()
-        except BaseException as problem:  # noqa: BLE001 - told by the thread that waits for this one
+        except BaseException as problem:  # noqa: BLE001 - raised by the thread that waits for this one
             self.load.fail(problem)
 
     @abc.abstractmethod
     def work(self) -> None:
-        """What it does until it is over."""
+        """Works until the run is over."""
 
 
 class Publisher(Worker):
-    """Publishes batch after batch, each durable before the next unless nobody waits."""
+    """Publishes batch after batch. With ``wait`` each is durable before the next."""
 
     def __init__(self, load: Load, number: int) -> None:
         super().__init__(load, "publisher", number)
         self._turn = number
 
     def work(self) -> None:
-        """Until the quota is used up."""
+        """Publishes until the quota is used up."""
         load, plan = self.load, self.load.plan
         while True:
             transactional = load.in_transaction(self.dice)
@@ -80,7 +80,7 @@ class Publisher(Worker):
         return [queues[(first + i) % len(queues)] for i in range(self.load.plan.fan_out)]
 
     def _publish_singly(self, numbers: range, queues: list[Queue]) -> None:
-        """One after another, with no more in between than a clock: what nobody waits for is over in a microsecond."""
+        """Publishes messages one by one, with only a clock reading in between, since such a call takes about 1 µs."""
         started_ns = time.monotonic_ns()
         contents = self.load.contents.some(numbers.start, len(numbers), started_ns)
         publish, add, clock = self.load.store.publish, self.tally.calls.add, time.monotonic_ns
@@ -101,7 +101,7 @@ class Publisher(Worker):
             self._publish_all(numbers[len(ids) :], queues, transactional=False)
 
     def _publish_all(self, numbers: range, queues: list[Queue], *, transactional: bool) -> None:
-        """Again, when the store was full, as soon as something was consumed."""
+        """Publishes the messages; if the store is full, continues when consumers have made room."""
         full_at = -1
         while numbers:
             started_ns = time.monotonic_ns()
@@ -118,7 +118,7 @@ class Publisher(Worker):
                 if not self.load.backlog.wait_until_consumed():
                     return
                 if self.load.backlog.waiting <= 0 and full_at == self.tally.places:
-                    raise  # nothing waits, and still there is no room
+                    raise  # no message waits to be consumed, but there is no room
                 full_at = self.tally.places
                 continue
             self.tally.calls.add(time.monotonic_ns() - started_ns)
@@ -172,7 +172,7 @@ class Publisher(Worker):
 
 
 class Consumer(Worker):
-    """What both ways of consuming share: leaving some, reading and checking, and the account."""
+    """The common part of both ways to consume: leaving survivors, checking contents, settling and counting."""
 
     def __init__(self, load: Load, number: int) -> None:
         super().__init__(load, "consumer", number)
@@ -181,7 +181,7 @@ class Consumer(Worker):
         self._left_max = plan.survivors_max // plan.consumers + (number < plan.survivors_max % plan.consumers)
 
     def leave_some(self, items: list[Left]) -> list[Left]:
-        """Those of them that are to be consumed, and those whose time as a survivor is over."""
+        """Leaves a share of the items. Returns the items to consume, with the oldest survivors above the limit."""
         share = self.load.plan.survivors
         if share == 0:
             return items
@@ -193,28 +193,28 @@ class Consumer(Worker):
         return taken
 
     def check(self, content: bytes, number: int | None) -> None:
-        """Count it if it is wrong."""
+        """Counts the content if it is wrong."""
         if not self.load.contents.is_right(content, number):
             self.tally.wrong += 1
 
     def account(self, items: Sequence[Left]) -> None:
-        """They are gone."""
+        """Counts consumed items."""
         self.tally.messages += len(items)
         self.tally.places += len(items)
         self.tally.content_bytes += len(items) * self.load.plan.size
         self.tally.id_sum += sum(item.id for item in items)
 
     def settle(self, items: Sequence[Left]) -> None:
-        """Consume all of them; in a transaction if the dice say so."""
+        """Consumes all items; a random share of the calls uses transactions."""
         store, wait = self.load.store, self.load.plan.wait
         if not self.load.in_transaction(self.dice):
             self.take_off(items, None, wait=wait)
             return
         size = self.load.plan.transaction or len(items)
-        for at in range(0, len(items), size):
+        for start in range(0, len(items), size):
             transaction = store.begin()
             try:
-                self.take_off(items[at : at + size], transaction, wait=False)
+                self.take_off(items[start : start + size], transaction, wait=False)
             except BaseException:
                 transaction.rollback(wait=False)
                 raise
@@ -223,11 +223,11 @@ class Consumer(Worker):
 
     @abc.abstractmethod
     def take_off(self, items: Sequence[Left], transaction: Any, *, wait: bool) -> None:
-        """Off their queues."""
+        """Takes the items off their queues."""
 
 
 def by_queue(items: Sequence[Left]) -> Iterator[tuple[Queue, list[int]]]:
-    """The ids, queue by queue."""
+    """The ids of the items, grouped by queue."""
     ids: dict[int, tuple[Queue, list[int]]] = {}
     for item in items:
         ids.setdefault(item.queue.id, (item.queue, []))[1].append(item.id)
@@ -238,7 +238,7 @@ class Dequeuer(Consumer):
     """Dequeues by the ids that publishers hand over."""
 
     def work(self) -> None:
-        """Until publishers are done and nothing is left."""
+        """Dequeues until publishers are done and nothing is left."""
         handed = self.load.handed[self.number % self.load.groups]
         ended = False
         while not ended:
@@ -266,8 +266,8 @@ class Dequeuer(Consumer):
             for i, message_id in enumerate(batch.ids)
         ]
         taken = self.leave_some(items)
-        for at in range(0, len(taken), self.load.plan.take):
-            some = taken[at : at + self.load.plan.take]
+        for start in range(0, len(taken), self.load.plan.take):
+            some = taken[start : start + self.load.plan.take]
             if self.load.plan.verify:
                 for item in some:
                     self.check(self.load.store.load_content(item.id), item.number)
@@ -281,25 +281,25 @@ class Dequeuer(Consumer):
         self.load.backlog.consumed(len(items))
 
     def take_off(self, items: Sequence[Left], transaction: Any, *, wait: bool) -> None:
-        """One force for all."""
+        """Dequeues the items, with one force for all."""
         store = self.load.store
         if len(items) == 1:
             store.dequeue(items[0].id, items[0].queue, transaction, wait=wait)
             return
         groups = list(by_queue(items))
-        for at, (one, ids) in enumerate(groups):
-            store.dequeue_many(ids, one, transaction, wait=wait and at == len(groups) - 1)
+        for number, (one, ids) in enumerate(groups, start=1):
+            store.dequeue_many(ids, one, transaction, wait=wait and number == len(groups))
 
 
 class Accepter(Consumer):
     """Acquires, reads and accepts, as a broker does for its clients."""
 
     def work(self) -> None:
-        """Until publishers are done and its queues are empty."""
+        """Consumes until publishers are done and its queues are empty."""
         load = self.load
         mine = load.queues[self.number % load.groups :: load.groups]
         while load.backlog.wait_for_turn():
-            ended = load.backlog.ended  # before looking: what came until then is found
+            ended = load.backlog.ended  # read first, so that everything published before the end is found
             found = [self._consume(one) for one in mine]
             if not any(found):
                 if ended:
@@ -329,7 +329,7 @@ class Accepter(Consumer):
         return True
 
     def take_off(self, items: Sequence[Left], transaction: Any, *, wait: bool) -> None:
-        """Each accepted by itself, and one force for all."""
+        """Accepts each item, with one force for all."""
         alone = len(items) == 1
         for item in items:
             assert item.delivery is not None

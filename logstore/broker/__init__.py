@@ -1,29 +1,29 @@
-"""A message broker on a store: AMQP 0-9-1, for pika, aio-pika, kombu, Celery and their kin.
+"""A message broker on a store: AMQP 0-9-1, for pika, aio-pika, kombu, Celery and similar clients.
 
-`logstore serve` runs it; `run` and `Server` are for programs that bring their own store.
+`logstore serve` runs it; `run` and `Server` are for programs that open the store themselves.
 
-What a client may rely on, each once it is complete:
+Guarantees for clients:
 
-* a publish that was confirmed is on the disk: `basic.ack` is sent only after the group commit that
-  holds the message;
-* an acknowledgement is on the disk once any synchronous call on the same channel was answered after
-  it;
-* a message that was delivered and not acknowledged goes back to its old place when its channel or
-  connection ends, marked as redelivered;
+* a confirmed publish is on disk: `basic.ack` is sent only after the group commit that holds the
+  message;
+* an acknowledgement is on disk when the answer to a later synchronous call on the same channel
+  arrives;
+* a delivered and unacknowledged message returns to its old place, marked as redelivered, when its
+  channel or connection ends;
 * a message on several durable queues is on all of them or on none;
-* between `tx.select` and `tx.commit` publishes and acknowledgements change nothing; the commit makes all of
-  them happen or none, and `commit-ok` means that it is on the disk.
+* between `tx.select` and `tx.commit` publishes and acknowledgements change nothing; the commit makes
+  all of them happen or none, and `commit-ok` means that it is on disk.
 
-What is different from other brokers, on purpose or for now:
+Differences from other brokers:
 
 * transient messages (delivery mode 1) on durable queues are stored like persistent ones, and may
   survive a restart;
-* non-durable queues, and exclusive ones even if durable, live in memory and end with the process;
-* whatever is not implemented (headers exchanges, exchange-to-exchange bindings, `immediate`,
-  queue arguments but `x-message-ttl`, `x-expires` and `x-queue-type: classic`) is refused clearly,
-  with 540 or 406, and never ignored. 540 closes the channel, not the connection.
+* non-durable queues, and exclusive ones even if durable, are kept in memory and end with the process;
+* a feature that is not implemented (headers exchanges, exchange-to-exchange bindings, `immediate`,
+  queue arguments except `x-message-ttl`, `x-expires` and `x-queue-type: classic`) is refused with 540
+  or 406 and never ignored. 540 closes the channel, not the connection.
 
-The package is a client of the store: it may import ``store`` and what lies below, and no other client.
+The package is a client of the store: it may import ``store`` and the packages below it, and no other client.
 """
 
 from __future__ import annotations
@@ -36,5 +36,5 @@ from logstore.broker.server import DEFAULT_HOST, DEFAULT_PORT, Server, run
 
 __all__ = ["DEFAULT_HOST", "DEFAULT_PORT", "BrokerError", "Limits", "Server", "run"]
 
-# Quiet unless the program that uses it sets logging up.
+# No output unless the program configures logging.
 logging.getLogger("logstore").addHandler(logging.NullHandler())

@@ -1,4 +1,4 @@
-"""Arguments of queue and exchange declarations: what is understood, and a clear no to everything else.
+"""Arguments of queue and exchange declarations: the supported ones are read, all others are refused.
 
 An ignored argument would be a promise broken later, so the broker refuses every argument that it does not act on.
 """
@@ -88,7 +88,7 @@ def stored_queue_arguments(table: Mapping[str, Any]) -> QueueArguments:
 
 
 def refuse_all(kind: str, name: str, table: Mapping[str, Any] | None) -> None:
-    """Raise a 406 channel exception if there are arguments at all."""
+    """Raise a 406 channel exception if there are any arguments."""
     for key in table or ():
         raise precondition_failed(
             f"invalid arg '{key}' for {kind} '{name}' in vhost '/': this broker does not implement it"
@@ -96,7 +96,7 @@ def refuse_all(kind: str, name: str, table: Mapping[str, Any] | None) -> None:
 
 
 def inequivalent(arg: str, kind: str, name: str, received: object, current: object) -> ChannelException:
-    """The 406 for a declaration that differs from what exists, in the words clients know."""
+    """The 406 for a declaration that differs from the existing object, in the wording that clients know."""
 
     def text(value: object) -> str:
         if value is None:

@@ -1,7 +1,7 @@
-"""What clients ask of a channel itself: channel.*, basic.* (publishing apart), confirm.*, tx.*.
+"""Handlers of the methods channel.*, basic.* (except publishing), confirm.* and tx.*.
 
-Each function serves one method. A reply goes through the channel's gate; an exception closes the
-channel or the connection, whichever its class says.
+Each function handles one method. A reply goes through the channel's gate; an exception closes the
+channel or the connection, according to its class.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def _cancel_last(channel: Channel, method: commands.Basic.Cancel, deletion
 
 
 def _cancel_ok(_channel: Channel, _method: commands.Basic.CancelOk) -> None:
-    """A client may answer our basic.cancel, which asks for no answer."""
+    """Does nothing: a client may answer the broker's basic.cancel, although that needs no answer."""
 
 
 def _get(channel: Channel, method: commands.Basic.Get) -> None:

@@ -1,13 +1,14 @@
-"""What one connection collects while it works through what it has received: publishes and acknowledgements.
+"""Collects the publishes and acknowledgements in the frames that one connection has received.
 
-Most of what a busy connection sends is the same few frames over and over. Those that came whole are collected here and
-handed to the store many at a time: consecutive publishes to one durable queue by one `publish_many`, acknowledgements
-by one `accept_many` for each queue. Everything else goes frame by frame, after what was collected before it.
+A busy connection mostly sends the same few frames. Publishes and acknowledgements that arrived completely are collected
+here and passed to the store together: consecutive publishes to one durable queue by one `publish_many`,
+acknowledgements by one `accept_many` per queue. All other frames are handled one by one, after the frames collected
+before them.
 
-What must always hold: nothing stays here when the connection has worked through what it received, and nothing that was
-collected is overtaken by a later frame of the connection, except that acknowledgements may follow publishes: whoever
-loses the broker between the two gets a message again, and none is lost. Confirms are given to the channel's gate after
-both, so a confirm still says that every acknowledgement before it on the channel is durable.
+Invariants: nothing stays collected when all received frames are handled. No later frame of the connection overtakes a
+collected one, with one exception: an acknowledgement may take effect after a later publish. If the broker dies between
+the two, the message is delivered again; none is lost. Confirms go to the channel's gate after both, so a confirm still
+means that every earlier acknowledgement on the channel is durable.
 """
 
 from __future__ import annotations
@@ -42,28 +43,28 @@ class _Run:
     def __init__(self, publishing: Publishing, tag: int) -> None:
         self.publishing = publishing
         self.count = 1
-        self.last_tag = tag  # 0 if nothing is confirmed there
+        self.last_tag = tag  # 0 if the channel does not use confirms
 
 
 class Batches:
-    """One connection's collection."""
+    """The collected publishes and acknowledgements of one connection."""
 
     __slots__ = ("_bodies", "_body_bytes", "_confirms", "_connection", "_consuming", "_headers", "_queue", "_runs")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._queue: DurableQueue | None = None  # that all collected publishes go to
+        self._queue: DurableQueue | None = None  # the queue of all collected publishes
         self._headers: list[bytes] = []
         self._bodies: list[bytes] = []
         self._body_bytes = 0
         self._runs: list[_Run] = []
-        self._confirms: list[tuple[_Run, int]] = []  # of what the store has, with what to wait for
-        self._consuming: dict[Consuming, None] = {}  # who has acknowledgements to settle
+        self._confirms: list[tuple[_Run, int]] = []  # of stored publishes, with the LSNs to wait for
+        self._consuming: dict[Consuming, None] = {}  # channels with acknowledgements to settle
 
     def collect(self, received: Sequence[frames.RawFrame], at: int) -> int:
-        """Collect a publish or an acknowledgement of the plain sort; how many frames it took, 0 if this is none.
+        """Collect the simple publish or the acknowledgements that begin at frame `at`.
 
-        The connection is open.
+        Returns the number of frames used, 0 if there is neither. The connection must be open.
         """
         kind, number, payload = received[at]
         if kind != frames.METHOD:
@@ -79,7 +80,7 @@ class Batches:
         return self._collect_acks(received, at, channel)
 
     def _collect_acks(self, received: Sequence[frames.RawFrame], at: int, channel: Channel) -> int:
-        """All that follow one another; how many there are."""
+        """Collect all consecutive acknowledgements. Returns their number."""
         start, count, number, ack = at, len(received), channel.number, channel.consuming.ack
         while at < count:
             kind, frame_number, payload = received[at]
@@ -113,7 +114,7 @@ class Batches:
         return 3
 
     def publish(self, publishing: Publishing, queue: DurableQueue, header: bytes, body: bytes, tag: int) -> None:
-        """Collect a publish to one durable queue; `tag` is 0 where nothing is confirmed."""
+        """Collect a publish to one durable queue; `tag` is 0 if the channel does not use confirms."""
         if queue is not self._queue:
             self._store()
             self._queue = queue
@@ -130,11 +131,11 @@ class Batches:
             self._store()
 
     def acknowledged(self, consuming: Consuming) -> None:
-        """A channel has acknowledgements that are to be settled."""
+        """Note that a channel has acknowledgements to settle."""
         self._consuming[consuming] = None
 
     def flush(self) -> None:
-        """Do all that was collected. What the store refuses ends channels or the connection, as for single frames."""
+        """Execute everything collected. Errors of the store close channels or the connection, as for single frames."""
         if self._bodies:
             self._store()
         if self._consuming:
@@ -146,7 +147,7 @@ class Batches:
             self._confirm()
 
     def _settle(self) -> list[tuple[Channel, StoreError]]:
-        """Settle what was acknowledged; what the store refused, by channel."""
+        """Settle the acknowledgements. Returns the errors of the store with their channels."""
         consuming, self._consuming = self._consuming, {}
         problems = []
         for each in consuming:
@@ -165,7 +166,7 @@ class Batches:
                 channel.confirm(run.last_tag, run.count)
 
     def _store(self) -> None:
-        """Everything collected for one queue goes to the store."""
+        """Pass everything collected for one queue to the store."""
         queue = self._queue
         bodies, headers, runs = self._bodies, self._headers, self._runs
         self._bodies, self._headers, self._runs, self._body_bytes = [], [], [], 0
@@ -186,18 +187,18 @@ class Batches:
     def _store_singly(
         self, queue: DurableQueue, headers: list[bytes], bodies: list[bytes], runs: list[_Run], stored: int
     ) -> None:
-        """The first so many are stored; each of the others is tried, and refused if it must be, by itself."""
+        """Publish the messages after the first `stored` ones one by one, so that each can be refused by itself."""
         store = self._connection.server.store
-        for at, (publishing, tag) in enumerate(_each(runs)):
-            if at >= stored:
+        for index, (publishing, tag) in enumerate(_each(runs)):
+            if index >= stored:
                 if not publishing.channel.is_open:
-                    continue  # closed by one before it: what follows is ignored
+                    continue  # closed by an earlier message, so later ones are ignored
                 try:
-                    _publish(store, queue, headers[at : at + 1], bodies[at : at + 1])
+                    _publish(store, queue, headers[index : index + 1], bodies[index : index + 1])
                 except StoreError as error:
-                    self.flush()  # confirms of what came before go first
+                    self.flush()  # send the confirms of earlier messages first
                     if isinstance(error, UnknownQueue) and (queue.deleted or queue.is_leaving):
-                        publishing.found_no_queue(headers[at], bodies[at], tag)
+                        publishing.found_no_queue(headers[index], bodies[index], tag)
                     else:
                         self._refuse(publishing, tag, error)
                     continue

@@ -1,7 +1,7 @@
-"""Changes of the catalog, off the event loop: one at a time, in the order in which they were asked for.
+"""Changes of the catalog, off the event loop: one at a time, in the order of their requests.
 
-A catalog can be slow or answer nothing at all, and what does not need it must not notice. A change is decided on and
-applied on the loop, in its turn; only the store's call runs in a thread. The thread is a daemon of its own, so that
+A catalog can be slow or not answer at all; work that does not need it must not be delayed. A change is checked and
+applied on the loop, in its turn; only the store's call runs in a thread. Each call has its own daemon thread, so that
 neither the loop nor the interpreter waits for it when the broker ends.
 """
 
@@ -24,27 +24,27 @@ T = TypeVar("T")
 
 
 class CatalogChanges:
-    """Whose turn it is; it belongs to one event loop."""
+    """The turns of the changes; belongs to one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._lock = asyncio.Lock()
         self._names: tuple[tuple[str, str], ...] = ()
-        self._unavailable = 0  # how often the catalog was
-        self._said = ""
+        self._unavailable_count = 0  # calls that failed because the catalog was unavailable
+        self._unavailable_reason = ""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @contextlib.asynccontextmanager
     async def turn(self, *names: tuple[str, str]) -> AsyncIterator[None]:
-        """Wait for the turn of a change to these ("queue" or "exchange", name); none of them changes meanwhile.
+        """Wait for the turn to change these objects, each a pair of "queue" or "exchange" and a name.
 
-        Raises `CatalogUnavailable` if the catalog was found so while this one waited: a hundred changes behind one that
-        got no answer do not wait a hundred times.
+        No other change is made meanwhile. Raises `CatalogUnavailable` if another change got that error during the wait:
+        so a hundred waiting changes do not wait for a hundred timeouts.
         """
-        unavailable = self._unavailable
+        count_before = self._unavailable_count
         async with self._lock:
-            if self._unavailable != unavailable:
-                raise CatalogUnavailable(self._said)
+            if self._unavailable_count != count_before:
+                raise CatalogUnavailable(self._unavailable_reason)
             self._names = names
             try:
                 yield
@@ -52,13 +52,13 @@ class CatalogChanges:
                 self._names = ()
 
     def involves(self, kind: str, name: str) -> bool:
-        """Whether a change to it is under way."""
+        """Whether a change to this object is in progress."""
         return (kind, name) in self._names
 
     async def do(self, work: Callable[[], T]) -> T:
-        """Have a thread do the store's part of a change.
+        """Do the store's part of a change in a thread.
 
-        Raises what it raises; as a ``CatalogError`` what would end the event loop, the task or the wait itself.
+        Raises its exception; an exception that would end the event loop or the task is replaced by a ``CatalogError``.
         """
         done: asyncio.Future[T] = self._loop.create_future()
 
@@ -66,7 +66,7 @@ class CatalogChanges:
             try:
                 result = work()
             except BaseException as error:  # noqa: BLE001 - raised again on the loop
-                self._report(done, done.set_exception, _bearable(error))
+                self._report(done, done.set_exception, _for_a_future(error))
             else:
                 self._report(done, done.set_result, result)
 
@@ -74,20 +74,20 @@ class CatalogChanges:
         try:
             return await done
         except CatalogUnavailable as error:
-            self._unavailable += 1
-            self._said = error.message
+            self._unavailable_count += 1
+            self._unavailable_reason = error.message
             raise
 
     def _report(self, done: asyncio.Future[T], settle: Callable[[Any], None], value: Any) -> None:
         def apply() -> None:
-            if not done.done():  # else the broker has ended
+            if not done.done():  # otherwise the broker has ended
                 settle(value)
 
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(apply)
 
     def in_background(self, what: str, work: Coroutine[Any, Any, object]) -> None:
-        """Do what nobody waits for; why it failed is logged."""
+        """Run work that has no caller; log its failure."""
 
         async def run() -> None:
             try:
@@ -100,20 +100,20 @@ class CatalogChanges:
         self.keep(self._loop.create_task(run()))
 
     def keep(self, task: asyncio.Task[None]) -> None:
-        """A task that makes changes, to be waited for when the broker ends."""
+        """Keep a task that makes changes; `stop` waits for it."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self, timeout_s: float) -> None:
-        """Let what is under way end, for so long; then leave it to itself."""
+        """Wait at most `timeout_s` seconds for changes in progress, then cancel their tasks."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
         for task in list(self._tasks):
             task.cancel()
 
 
-def _bearable(error: BaseException) -> BaseException:
-    """The exception as a future can carry it: a task would take some classes for its own end, or the loop for its."""
+def _for_a_future(error: BaseException) -> BaseException:
+    """An exception that a future can carry: some classes would end the task or the loop that awaits it."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     log_error(error, "a change of the catalog was ended by %s", type(error).__name__)

@@ -1,10 +1,10 @@
-"""One channel: its life, and the gate that keeps what it sends in order and honest.
+"""One channel, and the gate that holds back its replies until the log is durable.
 
-The gate: whatever a channel has changed (acknowledged, published, deleted) carries an LSN, and no
-reply leaves the channel before the log is durable up to there. So a client that acknowledges and then
-gets the answer to any synchronous call knows that its acknowledgement is on the disk. Publisher
-confirms wait at the same gate, in the same order. Deliveries to consumers pass confirms, and stop
-while a reply is held, so that they never overtake one.
+The gate: each change by a channel (acknowledge, publish, delete) has an LSN, and no reply leaves the
+channel before the log is durable up to that LSN. So a client that acknowledges and then gets the
+answer to any synchronous call knows that its acknowledgement is on disk. Publisher confirms wait at the
+same gate, in the same order. Deliveries to consumers may overtake confirms, but they stop while a reply
+is held and never overtake a reply.
 """
 
 from __future__ import annotations
@@ -43,33 +43,33 @@ class Channel:
         self.limits = connection.server.limits
         self.is_open = True
         self.flowing = True  # false after channel.flow(active=false)
-        self.last_queue: str | None = None  # what an empty queue name stands for
+        self.last_queue: str | None = None  # the meaning of an empty queue name
         self.tx: ChannelTransaction | None = None  # after tx.select
         self.publishing = Publishing(self)
         self.consuming = Consuming(self)
-        self.held: list[frames.RawFrame] | None = None  # what waits for a method that is still being worked on
+        self.held: list[frames.RawFrame] | None = None  # frames that wait for the end of a slow method
         self._gate_lsn = 0
-        self._changed = False  # something was changed since the gate was last set
-        # What waits at the gate: encoded replies, calls that make one, and tags to confirm.
-        # A confirm of several at once has their number.
+        self._changed = False  # a change was made since the gate was last set
+        # The items at the gate with their LSNs: encoded replies, calls that make one, and tags to confirm with the
+        # number of publishes that they confirm.
         self._waiting: collections.deque[tuple[int, bytes | int | Callable[[], int | None], int]] = collections.deque()
         self._replies_held = 0
 
     # The gate.
 
     def changed(self) -> None:
-        """Something was changed without waiting for the disk; replies will."""
+        """Note a change that did not wait for the disk; later replies wait for it."""
         if not self._changed:
             self._changed = True
             self.connection.touch(self)
 
     def changed_until(self, lsn: int) -> None:
-        """Something was changed, and is durable once `lsn` is."""
+        """Note a change that is durable once `lsn` is."""
         self._gate_lsn = max(self._gate_lsn, lsn)
 
     @property
     def gate_lsn(self) -> int:
-        """What has to be durable before the next reply may leave."""
+        """The LSN that must be durable before the next reply may leave."""
         if self._changed:
             self._changed = False
             self._gate_lsn = self.store.next_lsn
@@ -87,15 +87,15 @@ class Channel:
         self.send(frames.method(self.number, method))
 
     def defer(self, call: Callable[[], int | None]) -> None:
-        """Do something when the gate opens, in its turn among the replies.
+        """Make a call when the gate opens, in order with the replies.
 
-        The call returns None, or an LSN to wait for before it is made again.
+        The call returns None, or an LSN to wait for before it is repeated.
         """
         self._hold(call)
         self.connection.touch(self)
 
     def confirm(self, tag: int, count: int = 1) -> None:
-        """Confirm a publish, and those right before it up to `count`, when the gate opens."""
+        """Confirm `count` publishes, the last of which has this tag, when the gate opens."""
         self._waiting.append((self.gate_lsn, tag, count))
         self.connection.touch(self)
 
@@ -105,7 +105,7 @@ class Channel:
         self.wakeups.await_commit(self)
 
     def settle(self, durable_lsn: int) -> bool:
-        """Let out what the disk has; True while something still waits."""
+        """Send everything that is durable now. True while something still waits."""
         if self._changed:
             self._gate_lsn, self._changed = self.store.next_lsn, False
         waiting = self._waiting
@@ -125,7 +125,7 @@ class Channel:
                 self.connection.send(item)
                 continue
             if not self.is_open:
-                continue  # nobody is there to take what it would give
+                continue  # the channel is closed, so there is no receiver for the result
             later_lsn = self.connection.guarded(self, commands.Basic.Get.index, item)
             if later_lsn is not None and self.is_open:
                 waiting.appendleft((later_lsn, item, 0))
@@ -140,7 +140,7 @@ class Channel:
         self.connection.send(frames.basic_ack(self.number, tag, multiple=count > 1))
 
     def refuse_unconfirmed(self) -> None:
-        """The store cannot write any more: no publish that still waits will ever be confirmed."""
+        """Refuse all waiting publishes: the store can no longer write, so none will be confirmed."""
         tags = [item for _, item, _ in self._waiting if isinstance(item, int)]
         self.forget_replies()
         if tags:
@@ -148,18 +148,18 @@ class Channel:
             self.connection.send(frames.method(self.number, nack))
 
     def forget_replies(self) -> None:
-        """The connection ends with an exception: nothing may follow it."""
+        """Drop all replies: the connection ends with an exception, which must be the last method."""
         self._waiting.clear()
         self._replies_held = 0
 
     def can_deliver(self) -> bool:
-        """True while consumers of this channel may be given messages."""
+        """True while consumers of this channel may get messages."""
         return self.is_open and self.flowing and not self._replies_held and self.connection.can_deliver()
 
     # Its end.
 
     def fail(self, error: ChannelException, index: int) -> None:
-        """Close the channel because of an exception; what the client still sends on it is ignored."""
+        """Close the channel because of an exception; later frames of the client on it are ignored."""
         if not self.is_open:
             return
         logger.info("channel %d of %s: %s", self.number, self.connection, error)
@@ -167,7 +167,7 @@ class Channel:
         self.reply(commands.Channel.Close(error.code, error.reply_text, index >> 16 & 0xFFFF, index & 0xFFFF))
 
     def give_up(self) -> None:
-        """Stop consuming and publishing; what was not acknowledged goes back to its queues, in order."""
+        """Stop consuming and publishing; unacknowledged messages return to their queues, in order."""
         if self.is_open:
             self.is_open = False
             self.publishing.abandon()

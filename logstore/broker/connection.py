@@ -1,12 +1,12 @@
-"""One client connection: frames in, frames out, and everything that bounds both.
+"""One client connection: receiving and sending frames, within the limits.
 
-Reading stops while any of `Pause` holds, and what was received already waits in `_backlog`; so order
-on a connection is kept, and no client can make the broker hold more than the limits say. Writing is
-gathered for one turn of the event loop. Consumers here get nothing while more than
-`unsent_bytes_high` wait for the socket.
+Reading stops while any `Pause` is set, and frames already received wait in `_backlog`. So the order on a
+connection is kept, and no client can make the broker hold more than the limits allow. Output is
+collected for one turn of the event loop. Consumers of this connection get no messages while more than
+`unsent_bytes_high` bytes wait for the socket.
 
-What must never happen: a traceback or a hang from whatever bytes a peer sends. Each frame is
-handled inside `guarded`, which turns every exception into the channel's or the connection's end.
+Invariant: no bytes that a peer sends cause a traceback or a hang. Every exception while a frame is
+handled goes to `on_error`, which closes the channel or the connection.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ _TX_COMMIT: Final = commands.Tx.Commit.index
 _CHANNEL_OPEN: Final = commands.Channel.Open.index
 _CHANNEL_CLOSE: Final = commands.Channel.Close.index
 _CHANNEL_CLOSE_OK: Final = commands.Channel.CloseOk.index
-_CHANGES: Final = topology.HANDLERS.keys() | {commands.Basic.Cancel.index}  # only their channel waits for them
-HELD_FRAME_BYTES: Final = 128  # what a held frame takes beside its payload
+_CHANGES: Final = topology.HANDLERS.keys() | {commands.Basic.Cancel.index}  # slow methods that block their channel only
+HELD_FRAME_BYTES: Final = 128  # memory of a held frame in addition to its payload
 _CONNECTION_CLASS: Final = commands.Connection.frame_id
 
 
 class State(enum.Enum):
-    """Where a connection is in its life."""
+    """The state of a connection."""
 
     OPENING = enum.auto()
     OPEN = enum.auto()
@@ -75,10 +75,10 @@ class Pause(enum.IntFlag):
     """Why nothing is read from a connection."""
 
     STOPPING = 8  # the broker ends
-    TASK = 1  # one of its methods is still being worked on
-    UNSENT = 2  # it does not take what it is sent
-    UNDURABLE = 4  # the disk is behind its publishing
-    HELD = 16  # too much waits for methods that are still being worked on
+    TASK = 1  # one of its methods is still in progress
+    UNSENT = 2  # the client does not read fast enough
+    UNDURABLE = 4  # the disk is slower than its publishing
+    HELD = 16  # too many frames wait for the end of a slow method
 
 
 class Connection(asyncio.Protocol):
@@ -104,10 +104,10 @@ class Connection(asyncio.Protocol):
         self._backlog: list[frames.RawFrame] = []
         self._pauses = Pause(0)
         self._reading = True
-        self.published = False  # since the disk was last looked at
+        self.published = False  # since the undurable bytes were last checked
         self.batches = Batches(self)
         self._task: asyncio.Task[None] | None = None
-        self._held_bytes = 0  # of frames on channels that wait for a method
+        self._held_bytes = 0  # of frames on channels that wait for a slow method
         self.outbox = Outbox(self.loop, self.flush, self.limits.unsent_bytes_high)
         self._touched: dict[Channel, None] = {}
         self._close_ok_lsn: int | None = None  # answer the client's connection.close when this is durable
@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
     def __str__(self) -> str:
         return f"connection {self.peer}"
 
-    # The transport's calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
@@ -129,7 +129,7 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone, for whatever reason: everything it held is given back."""
+        """The connection has ended: release everything that it held."""
         logger.debug("%s is gone: %s", self, exc)
         self.state = State.CLOSED
         self._cancel_timer()
@@ -148,7 +148,7 @@ class Connection(asyncio.Protocol):
             if not data:
                 return
         if self.state is State.CLOSING and self.reader.error and data.endswith(frames.CLOSE_OK_FRAME):
-            # Frames cannot be told apart any more, but this one is the answer to our close.
+            # Frames can no longer be separated, but these bytes are the answer to our close.
             self.shut()
             return
         received = self.reader.feed(data)
@@ -158,7 +158,7 @@ class Connection(asyncio.Protocol):
             self._handle_all(received)
 
     def pause_writing(self) -> None:
-        """The socket takes less than it is given: consumers here wait."""
+        """The socket's buffer is full: consumers of this connection wait."""
         self.outbox.socket_is_full = True
 
     def resume_writing(self) -> None:
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
         self.wake_consumers()
         self.resume(Pause.UNSENT)
 
-    # In.
+    # Receiving.
 
     def _handle_all(self, received: Sequence[frames.RawFrame]) -> None:
         at, count = 0, len(received)
@@ -197,20 +197,20 @@ class Connection(asyncio.Protocol):
         channel = self.channels.get(number) if number else None
         try:
             self._dispatch(channel, kind, number, index, payload)
-        except Exception as error:  # noqa: BLE001 - every kind is told apart there
+        except Exception as error:  # noqa: BLE001 - on_error distinguishes all kinds
             self.on_error(channel, index, error)
 
     def guarded(self, channel: Channel | None, index: int, call: Callable[[], T]) -> T | None:
-        """Make a call for a client; whatever it raises ends the channel or the connection, cleanly."""
+        """Make a call for a client. An exception closes the channel or the connection."""
         try:
             return call()
-        except Exception as error:  # noqa: BLE001 - every kind is told apart there
+        except Exception as error:  # noqa: BLE001 - on_error distinguishes all kinds
             self.on_error(channel, index, error)
             return None
 
     def on_error(self, channel: Channel | None, index: int, error: Exception) -> None:
-        """End what an exception is to end: the channel, the connection, or the broker's work on the store."""
-        self.batches.flush()  # what came before counts
+        """Close the channel or the connection because of an exception, or stop the broker if the store failed."""
+        self.batches.flush()  # earlier frames take effect first
         if isinstance(error, ChannelException) and channel is not None:
             channel.fail(error, index)
         elif isinstance(error, ChannelException | ConnectionException):
@@ -218,16 +218,16 @@ class Connection(asyncio.Protocol):
         elif isinstance(error, StorePoisoned | OutcomeUnknown):
             self.server.on_poison(error)
         elif isinstance(error, OptionError) and channel is not None:
-            channel.fail(precondition_failed(str(error)), index)  # such as a name the catalog cannot keep
+            channel.fail(precondition_failed(str(error)), index)  # for example a name that the catalog cannot store
         elif isinstance(error, StoreError) and channel is not None:
             if isinstance(error, CatalogOvertaken):
-                logger.error("%s; no declaration works before this broker is restarted", error)
+                logger.error("%s; declarations fail until this broker is restarted", error)
             else:
                 logger.warning("%s: %s", self, error)
             channel.fail(ChannelException(RESOURCE_ERROR, str(error)), index)
         else:
             logger.error("%s: method %#010x failed", self, index, exc_info=error)
-            self.fail(ConnectionException(INTERNAL_ERROR, "the broker failed; its log says how"), index)
+            self.fail(ConnectionException(INTERNAL_ERROR, "the broker failed; see its log"), index)
 
     def _dispatch(self, channel: Channel | None, kind: int, number: int, index: int, payload: bytes) -> None:
         if kind == frames.HEARTBEAT:
@@ -276,13 +276,13 @@ class Connection(asyncio.Protocol):
         elif index == _CHANNEL_OPEN:
             raise ConnectionException(CHANNEL_ERROR, "second 'channel.open' seen")
         else:
-            raise ConnectionException(COMMAND_INVALID, f"{method.name} is not a client's to send here")
+            raise ConnectionException(COMMAND_INVALID, f"a client may not send {method.name} here")
         return None
 
     def _on_unknown_channel(self, kind: int, number: int, index: int, payload: bytes) -> None:
         if kind != frames.METHOD or index != _CHANNEL_OPEN:
             if index == _CHANNEL_CLOSE_OK:
-                return  # the second one, of a close that crossed ours
+                return  # the second close-ok, after both sides sent a close
             raise ConnectionException(CHANNEL_ERROR, f"expected 'channel.open' on channel {number} first")
         frames.decode_method(index, payload)
         if number > self.channels_max or len(self.channels) >= self.channels_max:
@@ -293,7 +293,7 @@ class Connection(asyncio.Protocol):
         channel.reply(commands.Channel.OpenOk())
 
     def _on_closing_channel(self, channel: Channel, kind: int, index: int) -> None:
-        """After a channel exception everything is ignored until the client has seen it."""
+        """Ignore all frames after a channel exception until the client has answered it."""
         if kind != frames.METHOD:
             return
         if index == _CHANNEL_CLOSE:
@@ -325,10 +325,10 @@ class Connection(asyncio.Protocol):
         else:
             raise ConnectionException(COMMAND_INVALID, f"{method.name} is out of order")
 
-    # Work that takes longer than a frame may.
+    # Slow methods, which run in tasks.
 
     def suspend(self, channel: Channel | None, index: int, work: Coroutine[Any, Any, None]) -> None:
-        """Let a method finish in a task; nothing is read and no frame handled until it has."""
+        """Run a method in a task; nothing is read and no frame is handled until it ends."""
         self._pause(Pause.TASK)
         self._task = self.loop.create_task(self._finish(channel, index, work))
 
@@ -342,7 +342,7 @@ class Connection(asyncio.Protocol):
             self.resume(Pause.TASK)
 
     def _suspend_channel(self, channel: Channel, index: int, work: Coroutine[Any, Any, None]) -> None:
-        """Let a method finish in a task; what follows on its channel is held until it has, and nothing else."""
+        """Run a method in a task; only later frames on its channel are held until it ends."""
         channel.held = []
         self.server.vhost.changes.keep(self.loop.create_task(self._finish_on_channel(channel, index, work)))
 
@@ -362,7 +362,7 @@ class Connection(asyncio.Protocol):
             self._held_bytes -= sum(HELD_FRAME_BYTES + len(payload) for _, _, payload in held)
         if self.has_given_up:
             return
-        self._backlog[:0] = held  # before what came later
+        self._backlog[:0] = held  # they came before the backlog
         self._pauses &= ~Pause.HELD
         if not self._pauses:
             received, self._backlog = self._backlog, []
@@ -372,12 +372,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def has_given_up(self) -> bool:
-        """True once everything it held was given back."""
+        """True when everything that it held has been released."""
         return self.state in (State.CLOSING, State.CLOSED)
 
     @property
     def is_paused(self) -> bool:
-        """True while nothing is read, so that a silent peer proves nothing."""
+        """True while nothing is read, so that the peer's heartbeats cannot be seen."""
         return bool(self._pauses)
 
     def _pause(self, why: Pause) -> None:
@@ -387,7 +387,7 @@ class Connection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def resume(self, why: Pause) -> None:
-        """A reason not to read is gone."""
+        """End a pause, and read again if there is no other one."""
         if not self._pauses & why:
             return
         self._pauses &= ~why
@@ -400,12 +400,12 @@ class Connection(asyncio.Protocol):
 
     def _read_on(self) -> None:
         if not self._reading and not self.transport.is_closing():
-            self.heartbeats.received()  # we were the ones who did not read
+            self.heartbeats.received()  # the peer was silent because the broker did not read
             self._reading = True
             self.transport.resume_reading()
 
     def _pause_while_undurable(self) -> None:
-        # Only who adds to the backlog has to wait for the disk to work it off.
+        # Only connections that publish have to wait for the disk.
         published, self.published = self.published, False
         store = self.server.store
         if published and store.next_lsn - store.durable_lsn > self.limits.undurable_bytes_max:
@@ -413,7 +413,7 @@ class Connection(asyncio.Protocol):
             self.server.wakeups.await_commit(self)
 
     def settle(self, durable_lsn: int) -> bool:
-        """A group commit: read on, or answer the client's close."""
+        """After a group commit: read again, or answer the client's close."""
         if self._close_ok_lsn is not None:
             if durable_lsn < self._close_ok_lsn:
                 return True
@@ -428,10 +428,10 @@ class Connection(asyncio.Protocol):
             return bool(self._pauses & Pause.UNDURABLE)
         return False
 
-    # Out.
+    # Sending.
 
     def can_deliver(self) -> bool:
-        """True while consumers of this connection may be given messages."""
+        """True while consumers of this connection may get messages."""
         return self.outbox.has_room() and self.state is State.OPEN
 
     def send(self, data: bytes) -> None:
@@ -443,12 +443,12 @@ class Connection(asyncio.Protocol):
         self.outbox.add_all(parts)
 
     def touch(self, channel: Channel) -> None:
-        """A channel may have something to settle at the end of this turn."""
+        """Settle the channel's gate at the end of this turn."""
         self._touched[channel] = None
         self.outbox.schedule()
 
     def flush(self) -> None:
-        """Settle the channels that changed, and give what was gathered to the socket."""
+        """Settle the gates of changed channels, and write the collected output to the socket."""
         while self._touched:
             touched, self._touched = self._touched, {}
             for channel in touched:
@@ -466,7 +466,7 @@ class Connection(asyncio.Protocol):
             self.wake_consumers()
 
     def wake_consumers(self) -> None:
-        """There is room again: queues may go on delivering here."""
+        """Wake the queues with consumers on this connection: there is room for deliveries."""
         for channel in self.channels.values():
             if channel.is_open:
                 channel.consuming.wake()
@@ -494,7 +494,7 @@ class Connection(asyncio.Protocol):
         self._cancel_timer()
         self._timer = self.loop.call_later(self.limits.close_s, self.transport.abort)
         self.flush()
-        # What came before is moot, but the close-ok must be seen.
+        # Earlier frames no longer matter, but the close-ok must be read.
         self._backlog.clear()
         self._pauses = Pause(0)
         self._read_on()
@@ -510,7 +510,7 @@ class Connection(asyncio.Protocol):
             self.server.wakeups.await_commit(self)
 
     def shut(self) -> None:
-        """Send what is left, then close the socket."""
+        """Send the remaining output, then close the socket."""
         self.flush()
         self.state = State.CLOSED
         self._cancel_timer()
@@ -536,17 +536,17 @@ class Connection(asyncio.Protocol):
             self._timer = None
 
     def stop_reading(self) -> None:
-        """The broker ends: what the client sends from now on is lost on us."""
+        """Stop reading for good, because the broker ends."""
         self._pause(Pause.STOPPING)
 
     def settle_all(self, durable_lsn: int) -> None:
-        """Let out every reply and confirm that the disk has."""
+        """Send every reply and confirm that is durable."""
         for channel in self.channels.values():
             channel.settle(durable_lsn)
         self.flush()
 
     def is_gone(self) -> asyncio.Future[None]:
-        """Done when the connection is."""
+        """A future that is done when the connection has ended."""
         return self._gone
 
     def reply(self, method: base.Frame) -> None:

@@ -1,7 +1,7 @@
 """Consuming on one channel: consumers, prefetch, delivery tags, acknowledgements, requeue.
 
-What must always hold: every message that was delivered and needs an acknowledgement is in `_unacked`
-until it is acknowledged, rejected or given back; giving up the channel gives all of them back.
+Invariant: every delivered message that needs an acknowledgement is in `_unacked` until it is
+acknowledged, rejected or released; closing the channel releases all of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 UNLIMITED: Final = 1 << 30
-OVERSHOOT_BYTES: Final = 256 * 1024  # of deliveries, beyond the room that an outbox has
+OVERSHOOT_BYTES: Final = 256 * 1024  # deliveries may exceed the room in the outbox by this many bytes
 CONTENT_HEADER_BYTES: Final = 12  # class, weight and body size, before the properties
 
 
@@ -73,13 +73,13 @@ class Consumer:
         self.prefetch = prefetch  # 0: no limit
         self.unacked = 0
         self._prefix = frames.deliver_prefix(tag)
-        # Of the last delivery: what the next one has again if envelope and length are the same.
+        # The encoded parts of the last delivery, reused if the next one has the same envelope and length.
         self._envelope: Envelope | None = None
         self._body_bytes = 0
         self._before = self._after = b""
 
     def credit(self) -> int:
-        """How many messages may be delivered now."""
+        """The number of messages that may be delivered now."""
         channel = self.channel
         if not channel.can_deliver():
             return 0
@@ -89,7 +89,7 @@ class Consumer:
         return min(credit, self.prefetch - self.unacked) if self.prefetch else credit
 
     def deliver(self, acquired: Acquired) -> int:
-        """Send a message; the size of its body. Raises `StoreError` if it cannot be read."""
+        """Send a message. Returns the size of its body. Raises `StoreError` if it cannot be read."""
         body = acquired.place.content
         channel = self.channel
         parts = self._encode(acquired, channel.consuming.last_tag + 1, body)
@@ -106,10 +106,10 @@ class Consumer:
         return len(body)
 
     def deliver_all(self, batch: list[Acquired]) -> tuple[int, int]:
-        """Send as many as there is room for; how many are dealt with, and the bytes of their bodies.
+        """Send as many messages as there is room for. Returns how many were handled, and the bytes of their bodies.
 
-        For the only consumer of a queue. The rest stays taken. Raises `StorePoisoned`; a message that cannot be read
-        is told to the queue.
+        For the only consumer of a queue. The others stay taken. A message that cannot be read is reported to the
+        queue. Raises `StorePoisoned`.
         """
         channel = self.channel
         outbox = channel.connection.outbox
@@ -117,11 +117,11 @@ class Consumer:
         sent: list[Acquired] = []
         parts: list[bytes | memoryview] = []
         tag = channel.consuming.last_tag
-        dealt = size_bytes = body_bytes = 0
+        handled = size_bytes = body_bytes = 0
         too_large = False
         try:
             for acquired in batch:
-                if size_bytes >= room_bytes:  # the last ones may exceed it: what goes back counts as redelivered
+                if size_bytes >= room_bytes:  # with an overshoot, because a released message counts as redelivered
                     outbox.starve()
                     break
                 place = acquired.place
@@ -131,7 +131,7 @@ class Consumer:
                     raise
                 except StoreError as error:
                     self.queue.unreadable(place, error)
-                    dealt += 1
+                    handled += 1
                     continue
                 encoded = self._encode(acquired, tag + 1, body)
                 if encoded is None:
@@ -141,7 +141,7 @@ class Consumer:
                 acquired.tag = tag
                 place.unload()
                 sent.append(acquired)
-                dealt += 1
+                handled += 1
                 body_bytes += len(body)
                 for part in encoded:
                     size_bytes += len(part)
@@ -153,15 +153,15 @@ class Consumer:
             channel.changed()
             self.queue.accept_all(sent)
         if too_large:
-            properties = batch[dealt].envelope.properties
-            for late in reversed(batch[dealt:]):
-                late.release()
+            properties = batch[handled].envelope.properties
+            for remaining in reversed(batch[handled:]):
+                remaining.release()
             channel.fail(_too_large(properties), commands.Basic.Deliver.index)
-            dealt = len(batch)
-        return dealt, body_bytes
+            handled = len(batch)
+        return handled, body_bytes
 
     def _encode(self, acquired: Acquired, tag: int, body: bytes | memoryview) -> list[bytes | memoryview] | None:
-        """The frames of a delivery; None if its properties do not fit into one."""
+        """The frames of a delivery; None if its properties do not fit into one frame."""
         channel = self.channel
         envelope = acquired.envelope
         body_bytes = len(body)
@@ -180,7 +180,7 @@ class Consumer:
         return [b"".join((self._before, tag_and_flag, self._after, body, frames.END_OCTET))]
 
     def queue_is_gone(self) -> None:
-        """The queue was deleted under the consumer; tell a client that asked to be told."""
+        """The queue was deleted: remove the consumer, and notify the client if it supports that."""
         consuming = self.channel.consuming
         consuming.consumers.pop(self.tag, None)
         self.queue.consumers.remove(self)
@@ -198,13 +198,13 @@ _SETTLE: Final = {
 
 
 def _each(taken: list[Acquired], settle: Callable[[Acquired], None]) -> None:
-    """Settle all of them in order; if the store refuses one, it and those behind it go back. Raises."""
-    for at, acquired in enumerate(taken):
+    """Settle all of them in order. If the store refuses one, release it and the later ones, and raise its error."""
+    for index, acquired in enumerate(taken):
         try:
             settle(acquired)
         except StoreError:
-            for late in taken[at:]:
-                late.release()
+            for remaining in taken[index:]:
+                remaining.release()
             raise
 
 
@@ -226,17 +226,17 @@ class Consuming:
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.consumers: dict[str, Consumer] = {}
-        self.prefetch = 0  # for consumers to come
+        self.prefetch = 0  # for future consumers
         self._prefetch_shared = 0  # for all consumers of the channel together
         self._unacked: dict[int, Acquired] = {}  # by delivery tag, ascending
         self._unacked_of_consumers = 0
-        self._accepted: list[Acquired] = []  # acknowledged in this turn
+        self._accepted: list[Acquired] = []  # acknowledged in this turn of the loop
         self.last_tag = 0
 
     # Credit.
 
     def credit(self) -> int:
-        """How many more messages the channel may have unacknowledged."""
+        """The number of further messages that the channel may have unacknowledged."""
         credit = self.channel.limits.unacked_max - len(self._unacked)
         if self.channel.tx is not None:
             credit -= self.channel.tx.settled_count
@@ -245,7 +245,7 @@ class Consuming:
         return max(0, credit)
 
     def set_prefetch(self, count: int, *, shared: bool) -> None:
-        """basic.qos: for consumers to come, or shared by all of the channel from now on."""
+        """basic.qos: for each future consumer, or shared by all consumers of the channel from now on."""
         if shared:
             self._prefetch_shared = count
             self.wake()
@@ -253,16 +253,16 @@ class Consuming:
             self.prefetch = count
 
     def wake(self) -> None:
-        """Something changed that may let consumers of this channel have more."""
+        """Wake the queues of this channel's consumers, which may now get more messages."""
         for consumer in self.consumers.values():
             consumer.queue.wakeups.wake(consumer.queue)
 
     # Consumers.
 
     def consume(self, queue: BrokerQueue, tag: str, *, no_ack: bool, exclusive: bool) -> str:
-        """Add a consumer; the tag it has.
+        """Add a consumer. Returns its tag.
 
-        Raises 403 if the queue is in exclusive use, and 530 for a tag in use.
+        Raises 403 if the queue is in exclusive use, and 530 if the tag is in use.
         """
         tag = tag or "amq.ctag-" + secrets.token_urlsafe(16)
         if tag in self.consumers:
@@ -275,7 +275,10 @@ class Consuming:
         return tag
 
     def cancel(self, tag: str) -> Coroutine[Any, Any, object] | None:
-        """Remove a consumer; what it has not acknowledged stays with the channel. How its queue goes, if it does."""
+        """Remove a consumer. Its unacknowledged messages stay with the channel.
+
+        Returns the deletion of the queue if the queue is auto-delete and has no consumer left.
+        """
         consumer = self.consumers.pop(tag, None)
         if consumer is None or consumer.queue.deleted:
             return None
@@ -285,7 +288,7 @@ class Consuming:
     # Delivery.
 
     def delivered(self, acquired: Acquired, consumer: Consumer | None) -> int:
-        """Take note of a delivery to a consumer; its tag. Without one, nothing is to be acknowledged."""
+        """Record a delivery. Returns its tag. Without a consumer it needs no acknowledgement."""
         self.last_tag += 1
         acquired.tag = self.last_tag
         if consumer is not None:
@@ -296,7 +299,7 @@ class Consuming:
         return self.last_tag
 
     def delivered_all(self, sent: list[Acquired], consumer: Consumer | None) -> None:
-        """As `delivered`, of several whose tags follow one another and were set already."""
+        """Record several deliveries, whose consecutive tags are already set."""
         self.last_tag += len(sent)
         if consumer is not None:
             for acquired in sent:
@@ -306,7 +309,7 @@ class Consuming:
             self._unacked.update([(acquired.tag, acquired) for acquired in sent])
 
     def get(self, queue: BrokerQueue, *, no_ack: bool) -> int | None:
-        """basic.get, when its turn at the gate has come; an LSN to wait for if it comes too early."""
+        """basic.get, called at the channel's gate. Returns an LSN to wait for if the messages are not durable yet."""
         channel = self.channel
         connection = channel.connection
         if queue.deleted:
@@ -341,7 +344,7 @@ class Consuming:
         return None
 
     def unacknowledged(self, message_ids: Container[int]) -> Iterator[tuple[str, int, str]]:
-        """Those of these messages that clients of the channel have: queue, id, consumer's tag ('' for a get)."""
+        """The given messages that this channel has unacknowledged: queue, id, consumer's tag ('' for a get)."""
         for acquired in self._unacked.values():
             if acquired.queue.durable and acquired.place.id in message_ids:
                 consumer = acquired.consumer
@@ -350,7 +353,7 @@ class Consuming:
     # Acknowledgement.
 
     def ack(self, tag: int, *, multiple: bool) -> None:
-        """basic.ack; settled with what else the connection acknowledges in this turn."""
+        """basic.ack; settled together with the connection's other acknowledgements of this turn."""
         if self.channel.tx is not None:
             self._settle(tag, multiple, Verdict.ACCEPT)
             return
@@ -364,7 +367,7 @@ class Consuming:
         self.channel.connection.batches.acknowledged(self)
 
     def settle_accepted(self) -> None:
-        """Accept everything that was acknowledged. Raises `StoreError`; what could not be accepted is given back."""
+        """Accept everything that was acknowledged. Raises `StoreError`; then the remaining messages are released."""
         taken, self._accepted = self._accepted, []
         if not taken:
             return
@@ -373,8 +376,8 @@ class Consuming:
         problem: StoreError | None = None
         for queue, run in itertools.groupby(taken, _queue_of):
             if problem is not None:
-                for late in run:
-                    late.release()
+                for remaining in run:
+                    remaining.release()
                 continue
             try:
                 queue.accept_all(list(run))
@@ -397,13 +400,13 @@ class Consuming:
         self.channel.changed()
 
     def recover(self) -> None:
-        """basic.recover: everything unacknowledged goes back to its place."""
+        """basic.recover: release all unacknowledged messages to their places."""
         taken = self._taken_back(0, multiple=True)
         self.return_credit(taken)
         _each(taken, Acquired.release)
 
     def unsettle(self, taken: Iterable[Acquired]) -> None:
-        """A transaction's acknowledgements are undone: the messages are unacknowledged again."""
+        """Undo a transaction's acknowledgements: the messages are unacknowledged again."""
         self._unacked.update((acquired.tag, acquired) for acquired in taken)
         self._unacked = dict(sorted(self._unacked.items()))
 
@@ -426,7 +429,7 @@ class Consuming:
         return taken
 
     def return_credit(self, taken: Iterable[Acquired]) -> None:
-        """These are settled: their consumers may have as many more."""
+        """Return the credit of settled messages to their consumers."""
         queues = set()
         for acquired in taken:
             consumer = acquired.consumer
@@ -441,11 +444,11 @@ class Consuming:
             queue.wakeups.wake(queue)
 
     def close(self) -> None:
-        """The channel is gone: its consumers leave, and what they had goes back in order."""
+        """End the channel: remove its consumers, and release the unacknowledged messages in order."""
         try:
             self.settle_accepted()
         except StoreError as error:
-            logger.warning("what was acknowledged cannot be settled: %s", error)
+            logger.warning("acknowledged messages cannot be settled: %s", error)
         consumers = list(self.consumers.values())
         self.consumers.clear()
         for consumer in consumers:

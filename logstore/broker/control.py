@@ -1,7 +1,7 @@
-"""What commands may ask of a running broker through its control socket; see `logstore.store.control`.
+"""The commands that a running broker accepts on its control socket; see `logstore.store.control`.
 
-Each function serves one command. What waits for the disk is done by another thread, so that clients of
-the broker notice nothing.
+Each function handles one command. Work that waits for the disk runs in another thread, so that the
+broker's clients are not delayed.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class BrokerControl:
         )
 
     async def start(self) -> None:
-        """Listen. Raises `StoreError` if there can be no socket."""
+        """Start to listen. Raises `StoreError` if the socket cannot be made."""
         await self._socket.start()
 
     async def stop(self, timeout_s: float) -> None:
-        """Remove the socket, and let what is being done end."""
+        """Remove the socket, and wait at most `timeout_s` seconds for commands in progress."""
         await self._socket.stop(timeout_s)
 
     async def _decide(self, arguments: dict[str, Any], outcome: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class BrokerControl:
             xid = Xid.parse(_text(arguments, "xid"))
         except ValueError as error:
             raise OptionError(str(error)) from error
-        # Queues with consumers are looked at after every group commit, and this ends in one.
+        # No wake-up is needed: the outcome ends in a group commit, after which queues with consumers are served.
         return await self._socket.in_thread(lambda: decide(self._server.store, xid, outcome))
 
     async def _purge(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class BrokerControl:
         is_dry_run = arguments.get("dry_run") is True
         queue = self._server.vhost.queues.get(name)
         if queue is None:
-            raise UnknownQueue(f"the broker has no queue {name!r}; 'logstore queues' lists those that are stored")
+            raise UnknownQueue(f"the broker has no queue {name!r}; 'logstore queues' lists the stored queues")
         if isinstance(queue, MemoryQueue):
             return {"messages": queue.ready_count if is_dry_run else queue.purge()}
         assert isinstance(queue, DurableQueue)
@@ -73,12 +73,12 @@ class BrokerControl:
     async def _tail(self, arguments: dict[str, Any]) -> dict[str, Any]:
         limit = arguments.get("limit", HOLDERS)
         if not isinstance(limit, int) or limit < 0:
-            raise OptionError(f"limit is a number from 0 on, not {limit!r}")
+            raise OptionError(f"limit is a number of at least 0, not {limit!r}")
         tail = await self._socket.in_thread(lambda: self._server.store.tail(limit))
         return tail.with_consumers(self._unacknowledged(tail)).as_dict()
 
     def _unacknowledged(self, tail: Tail) -> dict[tuple[str, int], str]:
-        """Who has the messages that hold the base, by queue and id."""
+        """The consumers that have unacknowledged messages which hold the base, by queue and message id."""
         wanted = {holder.id for holder in tail.holders}
         found = {}
         for connection in self._server.connections:

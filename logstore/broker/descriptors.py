@@ -1,4 +1,4 @@
-"""File descriptors: the log and the catalog have theirs set aside before connections may take the rest."""
+"""File descriptors: some are reserved for the log and the catalog; connections may use the rest."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import os
 import resource
 from typing import Final
 
-SET_ASIDE_MAX: Final = 320  # 256 segments that are open at once, and the catalog, checkpoints, holds and commands
+SET_ASIDE_MAX: Final = 320  # 256 open segments, and the catalog, checkpoints, holds and commands
 
 
 def raise_limit() -> None:
-    """Let this process open as many files as it may."""
+    """Raise this process's soft limit of open files to its hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def limit() -> int | None:
-    """How many files this process may have open at once; None for any number."""
+    """The limit of open files of this process; None if there is no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
 
 
 def sockets_max(wanted: int) -> int:
-    """How many of `wanted` sockets there may be beside what is open now; half of a small rest is set aside."""
-    most = limit()
-    if most is None:
+    """How many of the `wanted` sockets may be opened. Of few free descriptors, half are reserved."""
+    files_max = limit()
+    if files_max is None:
         return wanted
-    free = max(0, most - len(os.listdir("/proc/self/fd")))
+    free = max(0, files_max - len(os.listdir("/proc/self/fd")))
     return max(1, min(wanted, free - min(SET_ASIDE_MAX, free // 2)))

@@ -1,7 +1,7 @@
-"""Durable queues: a view on a queue of the store.
+"""Durable queues: a view of a queue of the store.
 
-The store keeps order, redelivery and positions; here is only what the broker has to know besides:
-how many places are out with consumers, and up to which LSN it has enqueued.
+The store keeps order, redelivery and positions. The broker only adds which places are out with
+consumers, and up to which LSN it has enqueued.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ class DurableQueue(BrokerQueue):
         self.handle = handle
         self.route = Route((self,), ())
         self._store: MessageStore = wakeups.store
-        self._neighbours = neighbours  # where its dead letters may go
-        self._out: set[int] = set()  # ids of the places that are taken
+        self._neighbours = neighbours  # all queues by name, among them the dead-letter queue
+        self._out: set[int] = set()  # ids of the taken places
         self._enqueued_lsn = 0
 
     @property
     def ready_count(self) -> int:
-        """Messages that wait; none once the store has deleted the queue."""
+        """The number of waiting messages; 0 once the store has deleted the queue."""
         try:
             return max(0, self.handle.depth - len(self._out))
         except UnknownQueue:
             return 0
 
     def unlocked_count(self) -> int:
-        """Messages that a purge would drop: neither taken nor locked by a transaction."""
+        """The number of messages that a purge would remove: neither taken nor locked by a transaction."""
         counts = self._store.stats()["queues"][self.name]
         return int(max(0, counts["depth"] - counts["locked"] - counts["acquired"]))
 
@@ -70,7 +70,7 @@ class DurableQueue(BrokerQueue):
         durable.append(self)
 
     def enqueued(self, lsn: int, *, expires: bool) -> None:
-        """A message was published to the store's queue; it is offered once `lsn` is durable."""
+        """A message was published to the store's queue. It can be acquired once `lsn` is durable."""
         self._enqueued_lsn = lsn
         if expires or self.ttl_ms is not None:
             self.may_expire()
@@ -78,23 +78,23 @@ class DurableQueue(BrokerQueue):
             self.wakeups.wake_after_commit(self, lsn)
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """A consumer joins."""
+        """Add a consumer."""
         super().add_consumer(consumer)
         self.wakeups.watch(self, True)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """A consumer leaves."""
+        """Remove a consumer."""
         super().remove_consumer(consumer)
         self.wakeups.watch(self, bool(self.consumers))
 
     def rejected(self) -> None:
-        """A place was rejected: its dead-letter queue has something new."""
+        """A place was rejected: wake its dead-letter queue."""
         dead_letters = self._neighbours.get(self.handle.dead_letter or "")
         if isinstance(dead_letters, DurableQueue):
             dead_letters.enqueued(self._store.next_lsn, expires=False)
 
     def accept_all(self, taken: list[Acquired]) -> None:
-        """As for any queue, but by one call of the store."""
+        """Accept all of them in one call of the store."""
         if len(taken) < 2 or self.deleted:
             super().accept_all(taken)
             return
@@ -105,31 +105,29 @@ class DurableQueue(BrokerQueue):
             done: int = getattr(error, "dequeued", 0)
             self._out.difference_update([place.id for place in places[:done]])
             if isinstance(error, StorePoisoned):
-                for late in taken[done:]:
-                    late.release()
+                for remaining in taken[done:]:
+                    remaining.release()
                 raise
-            super().accept_all(
-                taken[done:]
-            )  # one of them is gone, or the like: which one, and what to do, is seen there
+            super().accept_all(taken[done:])  # one by one, to find the place that the store refuses
         else:
             self._out.difference_update([place.id for place in places])
 
     def settle_within(self, transaction: Transaction, place: Place, *, rejects: bool) -> None:
         """Accept or reject a taken place when the transaction commits; it stays taken until then.
 
-        Raises `StoreError`. The commit is to be followed by `settled`.
+        Raises `StoreError`. The caller calls `settled` after the commit.
         """
         delivery = cast("Delivery", place)
         (delivery.reject if rejects else delivery.accept)(transaction=transaction)
 
     def was_purged(self) -> None:
-        """The store dropped what waited here."""
+        """The store has purged the queue."""
         self._head_is_lasting = False
 
     def _take(self, n: int) -> list[Place]:
         try:
             deliveries = self.handle.acquire(n, load=True)
-        except UnknownQueue:  # deleted from the store; here in a moment
+        except UnknownQueue:  # deleted from the store, and soon also here
             return []
         self._out.update(delivery.id for delivery in deliveries)
         return cast("list[Place]", deliveries)
@@ -145,10 +143,10 @@ class DurableQueue(BrokerQueue):
         return None
 
     def undurable_lsn(self) -> int | None:
-        """The LSN after which everything enqueued is offered, or None if it is already."""
+        """The LSN whose durability makes everything enqueued available; None if everything is."""
         return self._enqueued_lsn if self._enqueued_lsn > self._store.durable_lsn else None
 
     def settled(self, place: Place) -> bool:
-        """The store has dropped the places of a deleted queue by itself."""
+        """False if the queue was deleted, because the store has then removed its places."""
         self._out.discard(place.id)
         return not self.deleted

@@ -1,8 +1,8 @@
-"""What can go wrong in the broker: protocol exceptions for clients, one plain error for the operator.
+"""The errors of the broker: protocol exceptions for clients, and one error for the operator.
 
-AMQP 0-9-1 knows two kinds of exceptions. A *channel exception* closes one channel and leaves the
-connection alone; a *connection exception* closes everything. Clients match on the code, people read
-the text, so texts follow the wording that AMQP users already know.
+AMQP 0-9-1 has two kinds of exceptions. A *channel exception* closes one channel and keeps the
+connection; a *connection exception* closes the connection. Clients evaluate the code and people read
+the text, so the texts use the wording that AMQP users know.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ INTERNAL_ERROR: Final = 541
 
 
 class BrokerError(Exception):
-    """The broker cannot start or go on; the text is one plain line for whoever started it."""
+    """The broker cannot start or continue; the text is one line for the operator."""
 
 
 class AmqpException(Exception):
-    """A reply code and a text that end a channel or a connection; not an error of this program."""
+    """A reply code and a text that close a channel or a connection; not an error of this program."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(code, text)
@@ -45,7 +45,7 @@ class AmqpException(Exception):
 
     @property
     def reply_text(self) -> str:
-        """The text with its code's name in front, cut to what a short string may hold."""
+        """The name of the code and the text, cut to the length of a short string."""
         text = f"{code_name(self.code)} - {self.text}"
         return text.encode()[:REPLY_TEXT_BYTES_MAX].decode(errors="ignore")
 
@@ -54,11 +54,11 @@ class AmqpException(Exception):
 
 
 class ChannelException(AmqpException):
-    """Closes the channel it happened on."""
+    """Closes the channel."""
 
 
 class ConnectionException(AmqpException):
-    """Closes the whole connection."""
+    """Closes the connection."""
 
 
 def code_name(code: int) -> str:
@@ -73,10 +73,10 @@ def not_found(kind: str, name: str) -> ChannelException:
 
 
 def not_implemented(what: str) -> ChannelException:
-    """The exception for what this broker lacks; it ends the channel only, so that a client can go on."""
+    """The exception for a feature that this broker lacks. It closes the channel only, so the client can continue."""
     return ChannelException(NOT_IMPLEMENTED, what)
 
 
 def precondition_failed(text: str) -> ChannelException:
-    """The exception for a request that contradicts what exists, or that cannot be granted as asked."""
+    """The exception for a request that contradicts an existing object or cannot be granted."""
     return ChannelException(PRECONDITION_FAILED, text)

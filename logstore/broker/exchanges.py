@@ -1,7 +1,7 @@
-"""Exchanges: from a routing key to the queues that are bound for it.
+"""Exchanges: from a routing key to the queues whose bindings match it.
 
-Routing is on the path of every message, so each exchange remembers its answers by key until one of
-its bindings changes. The cache is bounded: keys are chosen by clients.
+Every message is routed, so each exchange caches its routes by key until one of its bindings changes.
+The cache is bounded, because clients choose the keys.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Binding(NamedTuple):
     exchange: str
     queue: str
     key: str
-    arguments: str  # canonical JSON, so that a binding can be looked up
+    arguments: str  # canonical JSON, so that the binding is hashable
 
     @property
     def argument_table(self) -> dict[str, Any]:
@@ -41,7 +41,7 @@ class Binding(NamedTuple):
 
 
 def canonical_arguments(arguments: Mapping[str, Any] | None) -> str:
-    """Arguments as canonical JSON. Raises a 406 channel exception for values that JSON lacks."""
+    """Arguments as canonical JSON. Raises a 406 channel exception for values that JSON cannot represent."""
     try:
         return json.dumps(arguments or {}, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError):
@@ -49,14 +49,14 @@ def canonical_arguments(arguments: Mapping[str, Any] | None) -> str:
 
 
 class Route(NamedTuple):
-    """Where a message goes: queues in the store, and queues in memory."""
+    """The queues that a message goes to: queues in the store, and queues in memory."""
 
     durable: tuple[DurableQueue, ...]
     memory: tuple[MemoryQueue, ...]
 
     @classmethod
     def to(cls, queues: Iterable[BrokerQueue]) -> Route:
-        """The route to these queues, in the order of their names, so that it is the same every time."""
+        """The route to these queues, sorted by name, so that it is always the same."""
         durable: list[DurableQueue] = []
         memory: list[MemoryQueue] = []
         for queue in sorted(queues, key=lambda each: each.name):
@@ -64,9 +64,9 @@ class Route(NamedTuple):
         return cls(tuple(durable), tuple(memory))
 
     def without_deleted(self, *, leaving: bool = False) -> Route:
-        """Queues can go between a publish and its write; it then goes where it still can.
+        """The route without deleted queues: a queue can be deleted between a publish and its write.
 
-        With `leaving` those too whose deletion is under way: for what the store has refused.
+        With `leaving` also without queues whose deletion is in progress; used after the store has refused a write.
         """
         if not any(queue.deleted or queue.is_leaving for queue in (*self.durable, *self.memory)):
             return self
@@ -86,7 +86,7 @@ class _Matcher(Protocol):
 
 
 class _Direct:
-    """The key, letter by letter."""
+    """Matches equal keys."""
 
     def __init__(self) -> None:
         self._queues: dict[str, dict[BrokerQueue, int]] = {}
@@ -108,7 +108,7 @@ class _Direct:
 
 
 class _Fanout(_Direct):
-    """Every queue, whatever the key."""
+    """Matches every key."""
 
     def add(self, pattern: str, value: BrokerQueue) -> None:  # noqa: ARG002
         super().add("", value)
@@ -147,7 +147,7 @@ class Exchange:
         self._routes: dict[str, Route] = {}
 
     def add(self, binding: Binding, queue: BrokerQueue) -> bool:
-        """Add a binding; False if it is there already."""
+        """Add a binding. False if it exists already."""
         if binding in self.bindings:
             return False
         self.bindings.add(binding)
@@ -156,7 +156,7 @@ class Exchange:
         return True
 
     def remove(self, binding: Binding, queue: BrokerQueue) -> bool:
-        """Remove a binding; False if there is none."""
+        """Remove a binding. False if there is none."""
         if binding not in self.bindings:
             return False
         self.bindings.remove(binding)
@@ -175,7 +175,7 @@ class Exchange:
 
 
 class DefaultExchange(Exchange):
-    """The exchange without a name: every queue is bound to it by its own name, for ever."""
+    """The exchange without a name: every queue is always bound to it by its own name."""
 
     def __init__(self, queues: Mapping[str, BrokerQueue]) -> None:
         super().__init__(DEFAULT_EXCHANGE, "direct", durable=True)

@@ -1,12 +1,12 @@
-"""Strict checks of encoded arguments and properties, before anything believes them.
+"""Strict checks of encoded arguments and properties, before they are decoded.
 
-pamqp decodes what a well-behaved peer sent; it takes a truncated string for a shorter one and follows
-tables as deep as they go. So every method's arguments and every message's properties are walked here
-first: each length must fit, tables end exactly where they say, nesting and field counts are bounded.
-The walk works with offsets on the received bytes and copies nothing.
+pamqp expects a well-behaved peer: it accepts truncated strings and tables of any depth. So the
+arguments of every method and the properties of every message are checked here first: each length must
+fit, each table must end where its length says, and nesting and field counts are bounded. The check uses
+offsets in the received bytes and copies nothing.
 
-What must always hold: bytes that pass follow the grammar to the last byte, so that no client trips over
-what another one sent.
+Invariant: bytes that pass the check follow the grammar completely, so no client receives malformed
+bytes that another client sent.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 
 from pamqp import commands
 
-DEPTH_MAX: Final = 32  # tables inside tables; real ones have two or three
-FIELDS_MAX: Final = 4096  # in one table with all that it holds; decoding costs time for each
+DEPTH_MAX: Final = 32  # nested tables; real ones have two or three levels
+FIELDS_MAX: Final = 4096  # in one table with all nested ones, because decoding each field takes time
 
 _FIXED_SIZES: Final = {
     ord("t"): 1, ord("b"): 1, ord("B"): 1, ord("s"): 2, ord("u"): 2, ord("I"): 4, ord("i"): 4,
@@ -39,18 +39,18 @@ _WANTED: Final = frozenset({"expiration", "user_id"})
 
 
 class MalformedFields(ValueError):
-    """Encoded arguments or properties that break the protocol's grammar; the text says where."""
+    """Encoded arguments or properties that violate the protocol's grammar; the text says how."""
 
 
 class Properties(NamedTuple):
-    """The properties of a message that the broker itself acts on."""
+    """The properties of a message that the broker itself uses."""
 
     expiration: str | None
     user_id: str | None
 
 
 class _Walk:
-    """One pass over one table; counts the fields of all its levels."""
+    """The check of one table; counts the fields of all its levels."""
 
     __slots__ = ("data", "fields")
 
@@ -79,7 +79,7 @@ class _Walk:
             raise MalformedFields("a table's length is cut off")
         inside_end = inside + _u32(self.data, at)[0]
         if inside_end > end:
-            raise MalformedFields("a table is longer than what holds it")
+            raise MalformedFields("a table is longer than its container")
         return inside, int(inside_end)
 
     def _value(self, at: int, end: int, depth: int) -> int:
@@ -145,7 +145,7 @@ def check_arguments(kinds: tuple[str, ...], data: bytes, at: int) -> None:
     end = len(data)
     bits = 0
     for kind in kinds:
-        if kind == "bit":  # neighbouring bits share octets
+        if kind == "bit":  # adjacent bits share octets
             at += bits % 8 == 0
             bits += 1
             if at > end:
@@ -158,7 +158,7 @@ def check_arguments(kinds: tuple[str, ...], data: bytes, at: int) -> None:
 
 
 def check_properties(data: bytes, at: int) -> Properties:
-    """Check that `data` from `at` to its end is one property list, and read what the broker needs of it.
+    """Check that `data` from `at` to its end is one property list. Returns the properties that the broker uses.
 
     Raises `MalformedFields` otherwise.
     """

@@ -1,9 +1,9 @@
-"""Frames on the wire: an incremental reader with limits, and the encoders of what is sent often.
+"""Frames on the wire: an incremental reader with limits, and encoders for the frequent frames.
 
-A frame is type (1), channel (2), size (4), payload, end octet 0xCE; all integers are big-endian.
-The reader never keeps more than one incomplete frame, and never more of it than `frame_bytes_max`.
-Methods that carry a name are encoded here rather than by pamqp, because pamqp refuses names outside
-the specification's alphabet, which users have.
+A frame is type (1 byte), channel (2), size (4), payload, end octet 0xCE; all integers are big-endian.
+The reader keeps at most one incomplete frame, of at most `frame_bytes_max` bytes. Methods that contain
+a name are encoded here and not by pamqp, because pamqp refuses names outside the specification's
+alphabet, which real clients use.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _END_OCTET: Final = constants.FRAME_END_CHAR
 _KINDS: Final = frozenset((METHOD, HEADER, BODY, HEARTBEAT))
 _PREFIX: Final = struct.Struct(">BHI")  # type, channel, size
 _PREFIX_BYTES: Final = _PREFIX.size
-# Both begin with the end octet of the frame before: they are never first.
+# Both begin with the end octet of the preceding frame.
 _CONTENT: Final = struct.Struct(">BBHIHHQ")  # type, channel, size, class, weight, body size
 _BODY: Final = struct.Struct(">BBHI")  # type, channel, size
 _METHOD_ID: Final = struct.Struct(">I")
@@ -47,9 +47,9 @@ RawFrame = tuple[int, int, bytes]
 
 
 class FrameReader:
-    """Turns received bytes into frames, however they were cut up on the way.
+    """Turns received bytes into frames; the bytes may arrive in pieces of any size.
 
-    After the first malformed frame `error` is set, and everything that follows is ignored.
+    After the first malformed frame `error` is set, and all later bytes are ignored.
     """
 
     __slots__ = ("_buffer", "_wanted", "error", "frame_bytes_max")
@@ -61,7 +61,7 @@ class FrameReader:
         self._wanted = 0  # the buffer holds no complete frame before it has this many bytes
 
     def feed(self, data: bytes) -> list[RawFrame]:
-        """Take received bytes; return the frames they complete, in order."""
+        """Add received bytes. Returns the frames that are now complete, in order."""
         if self.error is not None:
             return []
         if self._buffer:
@@ -111,7 +111,7 @@ _ARGUMENT_KINDS: Final = {
 def method_index(payload: bytes) -> int:
     """Class and method id of a method frame, as pamqp numbers them. Raises `ConnectionException`."""
     if len(payload) < _METHOD_ID.size:
-        raise ConnectionException(SYNTAX_ERROR, "a method frame is too short to name its method")
+        raise ConnectionException(SYNTAX_ERROR, "a method frame is too short to contain its method's id")
     return int(_METHOD_ID.unpack_from(payload)[0])
 
 
@@ -125,7 +125,7 @@ def decode_method(index: int, payload: bytes) -> base.Frame:
         check_arguments(kinds, payload, _METHOD_ID.size)
         method.unmarshal(payload[_METHOD_ID.size :])
     except (MalformedFields, ValueError, ArithmeticError, OSError) as error:
-        # A value can be well formed and still be no date or number; pamqp says so in these ways.
+        # A well-formed value can still be an invalid date or number; pamqp then raises one of these.
         raise ConnectionException(SYNTAX_ERROR, f"{method.name} is malformed: {error}") from None
     return method
 
@@ -153,7 +153,7 @@ def _named_method(channel: int, index: int, arguments: bytes) -> bytes:
 
 
 def queue_declare_ok(channel: int, queue: str, messages: int, consumers: int) -> bytes:
-    """queue.declare-ok, for a name of any letters."""
+    """queue.declare-ok, for a name with any characters."""
     counts = struct.pack(">II", min(messages, 0xFFFFFFFF), consumers)
     return _named_method(channel, commands.Queue.DeclareOk.index, short_string(queue) + counts)
 
@@ -171,7 +171,7 @@ def basic_get_ok(channel: int, tag: int, redelivered: bool, routing: bytes, mess
 
 
 def deliver_prefix(consumer_tag: str) -> bytes:
-    """What every basic.deliver to one consumer begins with."""
+    """The first bytes of every basic.deliver to one consumer."""
     return _METHOD_ID.pack(commands.Basic.Deliver.index) + short_string(consumer_tag)
 
 
@@ -197,9 +197,9 @@ def basic_ack(channel: int, tag: int, *, multiple: bool) -> bytes:
 def delivery_template(
     channel: int, prefix: bytes, routing: bytes, properties: bytes, body_size: int
 ) -> tuple[bytes, bytes]:
-    """What stands before and after tag and redelivered flag in a delivery whose body fits one frame.
+    """The bytes before and after tag and redelivered flag in a delivery whose body fits into one frame.
 
-    The body and an end octet follow the second.
+    The body and an end octet follow the second part.
     """
     method_size = len(prefix) + _TAG.size + len(routing)
     before = _PREFIX.pack(METHOD, channel, method_size) + prefix
@@ -210,10 +210,10 @@ def delivery_template(
 def with_content(
     channel: int, method_frame: bytes, properties: bytes, body: bytes | memoryview, frame_bytes_max: int
 ) -> list[bytes | memoryview]:
-    """A method frame with its content frames behind it, none longer than `frame_bytes_max`.
+    """A method frame and its content frames, none longer than `frame_bytes_max`.
 
-    A body that fits one frame comes back as one piece; a longer one in slices that copy nothing.
-    The caller has made sure that `properties` fit: that frame cannot be split.
+    If the body fits into one frame, the result is one piece; a longer body is returned in slices without
+    a copy. The caller has checked that `properties` fit, because the header frame cannot be split.
     """
     size = len(body)
     head = _CONTENT.pack(_END, HEADER, channel, 12 + len(properties), _BASIC, 0, size)

@@ -1,7 +1,7 @@
-"""From the first byte to connection.open-ok: protocol header, login, tune, virtual host.
+"""The handshake, from the first byte to connection.open-ok: protocol header, login, tune, virtual host.
 
-Steps come in one order only; anything else is a connection exception. Before the login nothing larger
-than a login is read, and a slow one is cut off by the connection's timer.
+The steps have a fixed order; any other order is a connection exception. Before the login, frames larger
+than a login are refused, and the connection's timer ends a slow handshake.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Step(enum.Enum):
 
 
 class Handshake:
-    """Where one connection is on its way to being open."""
+    """The handshake of one connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -77,12 +77,12 @@ class Handshake:
         return self._step is _Step.HEADER
 
     def on_header(self, data: bytes) -> bytes:
-        """Take the protocol header off the first bytes; what remains is frames."""
+        """Remove the protocol header from the first bytes. Returns the remaining bytes, which are frames."""
         wanted = frames.PROTOCOL_HEADER
         missing = len(wanted) - len(self._header)
         self._header += data[:missing]
         if not wanted.startswith(self._header):
-            # As the specification asks: say which protocol is spoken here, and hang up.
+            # As the specification requires: send the supported protocol header, and close the socket.
             self._connection.send(wanted)
             self._connection.shut()
             return b""
@@ -95,7 +95,7 @@ class Handshake:
         return data[missing:]
 
     def on_method(self, method: base.Frame) -> Coroutine[Any, Any, None] | None:
-        """The next step; a coroutine if it takes a while."""
+        """Do the next step; returns a coroutine if it takes long."""
         if self._step is _Step.START_OK and isinstance(method, commands.Connection.StartOk):
             return self._login(method)
         if self._step is _Step.TUNE_OK and isinstance(method, commands.Connection.TuneOk):
@@ -144,7 +144,7 @@ class Handshake:
 
 
 def _negotiated(name: str, asked: int, offered: int, least: int) -> int:
-    """The client's answer to what we offered; 0 leaves it to us."""
+    """The negotiated value: the client's, or the offered one if the client answers 0."""
     if not asked:
         return offered
     if asked < least:
@@ -159,7 +159,7 @@ def _negotiated(name: str, asked: int, offered: int, least: int) -> int:
 
 
 def _credentials(method: commands.Connection.StartOk) -> tuple[str, str]:
-    response: Any = method.response  # pamqp makes text of what happens to be UTF-8
+    response: Any = method.response  # pamqp decodes it to str if it is valid UTF-8
     data = response.encode() if isinstance(response, str) else bytes(response)
     if method.mechanism == "PLAIN":
         parts = data.split(b"\x00")

@@ -1,4 +1,4 @@
-"""The message header: how a message's routing and AMQP properties are kept beside its body in the store.
+"""The message header: the form in which the store keeps a message's routing and AMQP properties.
 
     version   1 byte, 1
     flags     1 byte, bit 0: an expiration follows
@@ -8,11 +8,11 @@
     key       short string, the routing key
     properties  to the end: property flags and list exactly as the publisher sent them
 
-Integers are big-endian, as on the wire. Exchange and key lie as a delivery needs them, and the
-properties are never decoded, so that what a publisher sent is what a consumer gets, bit by bit.
+Integers are big-endian, as on the wire. Exchange and key are stored in the form that a delivery needs.
+The properties are never decoded, so a consumer gets exactly the bytes that the publisher sent.
 
-A message that somebody published through the library has another header, or none. It is delivered
-as if it had come through the default exchange, without properties.
+A message published through the library has another header, or none. It is delivered as if it came
+through the default exchange, without properties.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ _PLAIN: Final = struct.Struct(">BBQ")
 _EXPIRING: Final = struct.Struct(">BBQI")
 
 
-PLAIN_START: Final = bytes((VERSION, 0))  # of a header without an expiration
-PLAIN_BYTES: Final = _PLAIN.size  # what stands before routing and properties in one
+PLAIN_START: Final = bytes((VERSION, 0))  # the first bytes of a header without an expiration
+PLAIN_BYTES: Final = _PLAIN.size  # the bytes before routing and properties in such a header
 
 
 class Envelope(NamedTuple):
-    """What a delivery shows of a message besides its body; the same object for messages that follow one another."""
+    """The parts of a message that a delivery contains besides the body. Equal successive messages share one object."""
 
     routing: bytes  # exchange and routing key, two short strings in wire form
     properties: bytes  # flags and list in wire form
 
 
 class MessageHeader(NamedTuple):
-    """What a delivery needs to know of a message besides its body."""
+    """A decoded message header."""
 
     routing: bytes  # exchange and routing key, two short strings in wire form
     properties: bytes  # flags and list in wire form
-    published_ms: int | None  # since the epoch; None for messages from elsewhere
+    published_ms: int | None  # ms since the epoch; None for messages not published by the broker
     expiration_ms: int | None  # the message's own time to live
 
 
 def encode_header(routing: bytes, properties: bytes, published_ms: int, expiration_ms: int | None) -> bytes:
-    """Encode a header; `routing` and `properties` are in wire form and were checked before."""
+    """Encode a header. `routing` and `properties` are in wire form and must have been checked."""
     if expiration_ms is None:
         return _PLAIN.pack(VERSION, 0, published_ms) + routing + properties
     return _EXPIRING.pack(VERSION, _HAS_EXPIRATION, published_ms, expiration_ms) + routing + properties
 
 
 def decode_header(data: bytes, default_routing: bytes) -> MessageHeader:
-    """Decode a header; anything that is not one of ours gives `default_routing` and no properties."""
+    """Decode a header. Other bytes give `default_routing` and no properties."""
     try:
         version, flags, published_ms = _PLAIN.unpack_from(data)
         if version != VERSION or flags > _HAS_EXPIRATION:

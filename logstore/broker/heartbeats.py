@@ -1,8 +1,9 @@
-"""Heartbeats of one connection, both ways, and the end of peers that have stopped taking part.
+"""Heartbeats of one connection in both directions, and the detection of dead peers.
 
-With an interval of n seconds we send something at least every n/2, and a peer that was silent for two
-intervals is gone. A peer that takes nothing from us while its buffer is full is gone after `stall_s`,
-whatever it negotiated: reading may be paused then, so that its own heartbeats cannot be seen.
+With an interval of n seconds the broker sends something at least every n/2 seconds, and closes the
+connection of a peer that was silent for two intervals. A peer that reads nothing while its buffer is full
+is disconnected after `stall_s` seconds, independent of the interval: reading may be paused then, so its
+heartbeats cannot be seen.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MISSED_MAX = 2
 
 
 class Heartbeats:
-    """One timer per connection; it ticks for both directions."""
+    """The timer of one connection, for both directions."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -35,23 +36,23 @@ class Heartbeats:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, interval_s: int) -> None:
-        """Begin with the negotiated interval; 0 means none, and only stalls are looked for."""
+        """Start with the negotiated interval in seconds. With 0 only stalled peers are detected."""
         self._interval_s = interval_s
         self.received()
         self._schedule()
 
     def stop(self) -> None:
-        """The connection is gone."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def received(self) -> None:
-        """Anything from the peer counts as a sign of life."""
+        """Note that bytes came from the peer; any bytes count as a heartbeat."""
         self._received_at = self._connection.loop.time()
 
     def sent(self) -> None:
-        """Anything sent counts as a heartbeat."""
+        """Note that bytes were sent; any bytes count as a heartbeat."""
         self._sent = True
 
     def _schedule(self) -> None:
@@ -63,7 +64,7 @@ class Heartbeats:
         connection = self._connection
         now = connection.loop.time()
         if self._is_stalled(now):
-            logger.info("%s has taken nothing for %g s", connection, connection.limits.stall_s)
+            logger.info("%s is closed: the client has read nothing for %g s", connection, connection.limits.stall_s)
             connection.transport.abort()
             return
         if self._interval_s:
@@ -81,8 +82,7 @@ class Heartbeats:
     def _is_stalled(self, now: float) -> bool:
         connection = self._connection
         unsent_bytes = connection.transport.get_write_buffer_size()
-        # The buffer only shrinks when the peer takes something: while it is over the high mark,
-        # nothing but a few replies is added.
+        # The buffer shrinks only when the peer reads: while it is above the high mark, only a few replies are added.
         if not connection.outbox.socket_is_full or unsent_bytes < self._unsent_bytes:
             self._stalled_since = None
         elif self._stalled_since is None:

@@ -1,4 +1,4 @@
-"""Every bound the broker keeps, in one place; none of them is unlimited."""
+"""Every limit of the broker in one place. None of them can be unlimited."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from typing import Final
 
 MIB: Final = 1 << 20
 
-FRAME_BYTES_MIN: Final = 4096  # the specification's frame-min-size: no peer may ask for less
-FRAME_BYTES_BEFORE_TUNE: Final = 8192  # room for a login with a long token, and for nothing larger
-FRAME_OVERHEAD_BYTES: Final = 8  # type, channel, size and the end octet; frame_max counts them
+FRAME_BYTES_MIN: Final = 4096  # frame-min-size of the specification: no peer may ask for less
+FRAME_BYTES_BEFORE_TUNE: Final = 8192  # enough for a login with a long token
+FRAME_OVERHEAD_BYTES: Final = 8  # type, channel, size and the end octet; frame_max includes them
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
-    """What one broker grants. The defaults suit a machine with a few GiB of memory.
+    """The limits of one broker. The defaults suit a machine with a few GiB of memory.
 
-    Raises `ValueError` when a value cannot work.
+    Raises `ValueError` for a value out of range.
     """
 
     connections_max: int = 1024
     channels_max: int = 2047  # per connection, offered at tune
-    frame_bytes_max: int = 128 * 1024  # offered at tune; what every client library expects
+    frame_bytes_max: int = 128 * 1024  # offered at tune; client libraries expect this value
     body_bytes_max: int = 128 * MIB  # a longer message is 311 CONTENT_TOO_LARGE
     heartbeat_s: int = 60  # offered at tune; the client's answer is used
 
-    unsent_bytes_high: int = MIB  # per connection; above it consumers there get nothing more
-    unsent_bytes_max: int = 16 * MIB  # per connection; above it the broker stops reading as well
-    undurable_bytes_max: int = 8 * MIB  # of the log; above it publishers are no longer read
-    unacked_max: int = 262_144  # deliveries per channel that wait for an acknowledgement
-    memory_bytes_max: int = 1024 * MIB  # messages of memory queues and contents still arriving
-    inline_body_bytes_max: int = MIB  # a longer body is written to the log off the event loop
+    unsent_bytes_high: int = MIB  # per connection; above it its consumers get no more deliveries
+    unsent_bytes_max: int = 16 * MIB  # per connection; above it the broker also stops reading
+    undurable_bytes_max: int = 8 * MIB  # of the log; above it the broker stops reading from publishers
+    unacked_max: int = 262_144  # unacknowledged deliveries per channel
+    memory_bytes_max: int = 1024 * MIB  # messages on memory queues, and contents that are still arriving
+    inline_body_bytes_max: int = MIB  # a longer body is written to the log in another thread
 
     handshake_s: float = 10.0  # from connect to connection.open
     close_s: float = 5.0  # how long to wait for a close-ok
-    stall_s: float = 60.0  # how long a peer may take nothing while its buffer is full
+    stall_s: float = 60.0  # how long a peer may read nothing while its buffer is full
 
     def __post_init__(self) -> None:
         if not FRAME_BYTES_MIN <= self.frame_bytes_max <= 1 << 27:

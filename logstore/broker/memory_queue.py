@@ -1,7 +1,7 @@
-"""Queues that live in memory: those declared non-durable or exclusive. They end with the process.
+"""Queues in memory: those declared non-durable or exclusive. They end with the process.
 
-All of them share one budget of bytes, so that no client can take the machine's memory by publishing
-what nobody reads.
+All of them share one budget of bytes, so that no client can use up the machine's memory by publishing
+messages that are not consumed.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
     from logstore.broker.durable_queue import DurableQueue
     from logstore.broker.wakeups import WakeUps
 
-PLACE_BYTES: Final = 256  # what a message costs beside its header and body, measured and rounded up
+PLACE_BYTES: Final = 256  # memory of a message in addition to its header and body; measured, rounded up
 
 
 class MemoryBudget:
-    """How many bytes messages may take up in memory, over all connections and queues."""
+    """The bytes that messages may occupy in memory, over all connections and queues."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used_bytes = 0
 
     def take(self, size: int) -> bool:
-        """Take so many bytes; False, and nothing taken, if that would be too much."""
+        """Reserve `size` bytes. False, and nothing is reserved, if there are not enough."""
         if self.used_bytes + size > self.bytes_max:
             return False
         self.used_bytes += size
         return True
 
     def give_back(self, size: int) -> None:
-        """Give bytes back."""
+        """Release reserved bytes."""
         self.used_bytes -= size
 
 
 def place_bytes(header: bytes, body: bytes | memoryview) -> int:
-    """What one message on one memory queue counts against the budget."""
+    """The bytes that one message on one memory queue takes from the budget."""
     return PLACE_BYTES + len(header) + len(body)
 
 
@@ -61,24 +61,24 @@ class MemoryPlace:
         return self.id < other.id
 
     def accept(self, *, wait: bool = True) -> None:  # noqa: ARG002
-        """The message is done with."""
+        """Remove the message: it was processed."""
         self._queue.drop(self)
 
     def reject(self, *, wait: bool = True) -> None:  # noqa: ARG002
-        """Memory queues have no dead-letter queue: the message is gone."""
+        """Remove the message: memory queues have no dead-letter queue."""
         self._queue.drop(self)
 
     def unload(self) -> None:
-        """It is nowhere else."""
+        """Do nothing: the message exists in memory only."""
 
     def release(self) -> None:
-        """Back to its old position."""
+        """Return to the old position."""
         self.redelivered = True
         self._queue.put_back(self)
 
 
 class MemoryQueue(BrokerQueue):
-    """First in, first out; what was given back comes before everything that was never taken."""
+    """A queue in memory, first in, first out. Released messages come before those that were never taken."""
 
     durable = False
 
@@ -106,7 +106,7 @@ class MemoryQueue(BrokerQueue):
         self.route = Route((), (self,))
         self._budget = budget
         self._fresh: collections.deque[MemoryPlace] = collections.deque()
-        # Places are taken in order, so whatever comes back precedes everything in `_fresh`.
+        # Places are taken in order, so a returned one precedes everything in `_fresh`.
         self._returned: list[MemoryPlace] = []
         self._next_sequence = 0
         self._held_bytes = 0  # of the budget, by this queue
@@ -121,10 +121,10 @@ class MemoryQueue(BrokerQueue):
         memory.append(self)
 
     def rejected(self) -> None:
-        """Memory queues have no dead letters."""
+        """Do nothing: memory queues have no dead letters."""
 
     def enqueue(self, header: bytes, body: bytes | memoryview, *, expires: bool) -> None:
-        """Append a message whose bytes the caller has taken from the budget (`place_bytes`)."""
+        """Append a message. The caller has reserved its bytes in the budget (`place_bytes`)."""
         self._held_bytes += place_bytes(header, body)
         self._fresh.append(MemoryPlace(self, self._next_sequence, header, body))
         self._next_sequence += 1
@@ -148,25 +148,25 @@ class MemoryQueue(BrokerQueue):
         return self._fresh[0].header if self._fresh else None
 
     def undurable_lsn(self) -> int | None:
-        """Nothing here waits for the disk."""
+        """None: a memory queue never waits for the disk."""
         return None
 
     def settled(self, place: Place) -> bool:  # noqa: ARG002
-        """Places of a deleted queue were given up with it."""
+        """False if the queue was deleted, and its places with it."""
         return not self.deleted
 
     def put_back(self, place: MemoryPlace) -> None:
-        """A place returns to where it was."""
+        """Return a place to its old position."""
         heapq.heappush(self._returned, place)
 
     def drop(self, place: MemoryPlace) -> None:
-        """A taken place is done with."""
+        """Release the budget of a removed place."""
         size = place_bytes(place.header, place.content)
         self._held_bytes -= size
         self._budget.give_back(size)
 
     def purge(self) -> int:
-        """Forget everything that waits; how many messages that was."""
+        """Remove all waiting messages. Returns their number."""
         waiting = [*self._returned, *self._fresh]
         self._returned.clear()
         self._fresh.clear()
@@ -175,7 +175,7 @@ class MemoryQueue(BrokerQueue):
         return len(waiting)
 
     def close(self) -> None:
-        """The queue is gone, and what was on it."""
+        """Remove the queue with all its messages."""
         super().close()
         self._budget.give_back(self._held_bytes)
         self._held_bytes = 0

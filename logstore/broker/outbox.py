@@ -1,7 +1,7 @@
-"""What one connection is about to send: gathered for one turn of the event loop, and counted.
+"""The unsent output of one connection: collected for one turn of the event loop, and counted.
 
-Consumers are asked to wait while `unsent_bytes_high` is exceeded here or in the socket's buffer; when
-there is room again, whoever had to wait is woken.
+Consumers wait while `unsent_bytes_high` is exceeded here or in the socket's buffer. When there is room
+again, they are woken.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Outbox:
-    """Frames on their way to one socket."""
+    """The frames to be sent to one socket."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, flush: Callable[[], None], unsent_bytes_high: int) -> None:
         self._loop = loop
@@ -22,7 +22,7 @@ class Outbox:
         self._unsent_bytes_high = unsent_bytes_high
         self._parts: list[bytes | memoryview] = []
         self._flush_scheduled = False
-        self._starved = False  # somebody had to wait for room in `_parts`
+        self._starved = False  # a consumer was refused room in `_parts`
         self.size_bytes = 0
         self.socket_is_full = False
 
@@ -40,41 +40,41 @@ class Outbox:
         self.schedule()
 
     def room_bytes(self) -> int:
-        """How much may be added; 0 if nothing."""
+        """The number of bytes that may be added."""
         return 0 if self.socket_is_full else max(0, self._unsent_bytes_high - self.size_bytes)
 
     def starve(self) -> None:
-        """Somebody who had more to send is to be woken when there is room."""
+        """Note that a consumer had more to send; it is woken when there is room."""
         self._starved = True
 
     def add_sized(self, parts: list[bytes | memoryview], size_bytes: int) -> None:
-        """Send pieces whose bytes were counted already."""
+        """Send pieces with `size_bytes` bytes in total."""
         self._parts += parts
         self.size_bytes += size_bytes
         self.schedule()
 
     def schedule(self) -> None:
-        """Have the connection flush at the end of this turn."""
+        """Schedule a flush of the connection at the end of this turn."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
     def has_room(self) -> bool:
-        """True while more may be delivered; who hears False is woken when that changes."""
+        """True while more may be delivered. After False, consumers are woken when there is room."""
         if self.size_bytes >= self._unsent_bytes_high:
             self._starved = True
             return False
         return not self.socket_is_full
 
     def take(self) -> list[bytes | memoryview]:
-        """Everything that was gathered."""
+        """Return and clear everything collected."""
         self._flush_scheduled = False
         parts, self._parts = self._parts, []
         self.size_bytes = 0
         return parts
 
     def was_starved(self) -> bool:
-        """True, once, if somebody was refused room and there is some now."""
+        """True, once, if a consumer was refused room and there is room now."""
         if self._starved and not self.socket_is_full:
             self._starved = False
             return True

@@ -1,11 +1,11 @@
-"""Publishing on one channel: putting contents together, routing, storing, returning, confirming.
+"""Publishing on one channel: assembling contents, routing, storing, returning, confirming.
 
-A message goes to all its durable queues by one `publish` of the store, so it is one record and on all
-of them or on none. A transient message takes the same way: one order, one path; it may therefore
-survive a restart, which AMQP allows. Memory queues get theirs beside it.
+A message goes to all its durable queues by one `publish` of the store, so it is on all of them or on
+none. A transient message is stored in the same way, which keeps one order for all; so it may survive a
+restart, which AMQP allows. Memory queues get the message in addition.
 
-What must never happen: a confirm before the group commit that holds the message. The channel's gate
-sees to that; here only the LSN is read, right after the publish.
+Invariant: no confirm before the group commit that holds the message. The channel's gate ensures that;
+here only the LSN is read, right after the publish.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 _CONTENT: Final = struct.Struct(">HHQ")  # class, weight, body size
 _MANDATORY: Final = 1
 _IMMEDIATE: Final = 2
-_ROUTING_AT: Final = 6  # behind the method id and a reserved short
+_ROUTING_AT: Final = 6  # after the method id and a reserved short
 _BASIC: Final = commands.Basic.frame_id
 _NOTHING_WANTED: Final = Properties(None, None)
 
@@ -62,15 +62,15 @@ class Content:
     def __init__(self, routing: bytes, flags: int) -> None:
         self.routing = routing
         self.flags = flags
-        self.properties: bytes | None = None  # None until the header came
+        self.properties: bytes | None = None  # None until the header arrives
         self.wanted = Properties(None, None)
         self.body_size = 0
         self.missing = 0
         self.pieces: list[bytes] = []
-        self.reserved = 0  # bytes taken from the memory budget meanwhile
+        self.reserved = 0  # bytes reserved in the memory budget meanwhile
 
     def header(self, expiration_ms: int | None) -> bytes:
-        """The message's header, as of now; the properties have come."""
+        """The encoded header, with the present time. The properties must have arrived."""
         assert self.properties is not None
         return encode_header(self.routing, self.properties, now_ms(), expiration_ms)
 
@@ -83,23 +83,23 @@ class Publishing:
         self.confirming = False
         self._next_tag = 1
         self._content: Content | None = None
-        # Publishers repeat themselves: the last routing and properties need no second look.
+        # Successive publishes are often alike: the last routing and properties are not checked again.
         self._routing: tuple[bytes, str, str] = (b"", "", "")
         self._properties: tuple[bytes, Properties] = (b"\x00\x00", _NOTHING_WANTED)
-        # Of the last one that could be taken whole: method, content header, and what follows from them.
+        # Of the last publish that could be collected: method, content header, and the values derived from them.
         self._method = b""
         self._head = b""
         self._head_properties = b""
         self._head_body_size = 0
-        self._header: tuple[int, bytes] = (0, b"")  # when it was made, and the header for these
+        self._header: tuple[int, bytes] = (0, b"")  # the encoded header, and the time it contains in ms
 
     @property
     def expects_content(self) -> bool:
-        """True while a publish has not got all its content frames."""
+        """True while content frames of a publish are missing."""
         return self._content is not None
 
     def on_publish(self, payload: bytes) -> None:
-        """basic.publish: its arguments are read by hand, being on the path of every message."""
+        """basic.publish. Its arguments are parsed here and not by pamqp, because every message needs that."""
         try:
             key_at = _ROUTING_AT + 1 + payload[_ROUTING_AT]
             flags_at = key_at + 1 + payload[key_at]
@@ -122,10 +122,10 @@ class Publishing:
             self._header = (0, b"")
 
     def take(self, method: bytes, head: bytes, body: bytes) -> bool:
-        """Collect a publish whose frames came together, if it is of the plain sort: another one like the last.
+        """Collect a publish whose frames arrived together, if it is like the last one and simple.
 
-        False, and nothing done, if it has to be looked at frame by frame: the first of its kind, one for several queues
-        or none, one that expires, is larger than most, or is wrong in any way.
+        False, and nothing is done, if it must be handled frame by frame: it is the first of its kind, has several
+        queues or none, expires, is large, or is invalid.
         """
         channel = self.channel
         if method != self._method or self._content is not None or channel.tx is not None:
@@ -154,7 +154,7 @@ class Publishing:
         return True
 
     def _accept_head(self, head: bytes) -> bool:
-        """Whether messages with this content header can be taken whole."""
+        """Whether messages with this content header can be collected."""
         if len(head) < _CONTENT.size:
             return False
         class_id, weight, body_size = _CONTENT.unpack_from(head)
@@ -207,7 +207,7 @@ class Publishing:
         return None if body_size else self._complete(content)
 
     def on_body(self, payload: bytes) -> Coroutine[Any, Any, None] | None:
-        """A piece of a body."""
+        """A part of a body."""
         content = self._content
         if content is None or content.properties is None:
             raise ConnectionException(UNEXPECTED_FRAME, "a content body came without a header before it")
@@ -224,7 +224,7 @@ class Publishing:
         return None
 
     def abandon(self) -> None:
-        """Forget a content that is incomplete."""
+        """Drop an incomplete content."""
         content, self._content = self._content, None
         if content is not None and content.reserved:
             self.channel.vhost.budget.give_back(content.reserved)
@@ -282,7 +282,7 @@ class Publishing:
         return min(int(text), EXPIRATION_MS_MAX)
 
     def return_unroutable(self, content: Content) -> None:
-        """No queue takes the message: return it if that was asked for."""
+        """Return a message without a queue to the publisher, if it was published as mandatory."""
         if not content.flags & _MANDATORY:
             return
         channel = self.channel
@@ -299,7 +299,7 @@ class Publishing:
 
     @contextlib.contextmanager
     def _memory_taken(self, route: Route, header: bytes, body_size: int) -> Iterator[None]:
-        """Takes what the memory queues need; gives it back if the message is not stored. Raises `StoreError`."""
+        """Reserves the bytes for memory queues; releases them if the message is not stored. Raises `StoreError`."""
         budget = self.channel.vhost.budget
         size = len(route.memory) * (place_bytes(header, b"") + body_size)
         if not budget.take(size):
@@ -311,7 +311,7 @@ class Publishing:
             raise
 
     def _store(self, route: Route, header: bytes, body: bytes) -> Route:
-        """Publish to the durable queues; which they were, as one can be deleted meanwhile. Raises `StoreError`."""
+        """Publish to the durable queues. Returns the route without queues deleted meanwhile. Raises `StoreError`."""
         while route.durable:
             try:
                 self.channel.store.publish([queue.handle for queue in route.durable], body, header=header, wait=False)
@@ -340,7 +340,7 @@ class Publishing:
         self._confirm(tag)
 
     def found_no_queue(self, header: bytes, body: bytes, tag: int) -> None:
-        """A collected message, whose only queue was deleted meanwhile, is like one that has no route."""
+        """Handle a collected message whose only queue was deleted meanwhile as a message without a route."""
         made = decode_header(header, b"")
         content = Content(made.routing, self._method[-1])
         content.properties = made.properties
@@ -349,9 +349,9 @@ class Publishing:
         self._confirm(tag)
 
     async def _store_large(self, tag: int, route: Route, header: bytes, content: Content, expires: bool) -> None:
-        """As for any message, but off the loop's thread: copying and hashing it takes a while.
+        """Store a large message in another thread, because copying and hashing it takes long.
 
-        The connection reads nothing meanwhile, so order on it is kept.
+        The connection reads nothing meanwhile, so its order is kept.
         """
 
         def store() -> tuple[Route, int]:
@@ -371,7 +371,10 @@ class Publishing:
             self.channel.confirm(tag)
 
     def refuse(self, tag: int, error: StoreError) -> None:
-        """The store did not take a message. Raises what ends the channel, or the error if nothing can go on."""
+        """The store refused a message: send a nack, or raise the exception that closes the channel.
+
+        Raises the error itself if the store is poisoned.
+        """
         logger.info("publish on %s refused: %s", self.channel.connection, error)
         if tag:
             self.channel.reply(commands.Basic.Nack(tag, requeue=False))
@@ -382,4 +385,4 @@ class Publishing:
 
 
 class _MemoryFull(StoreError):
-    """The memory queues hold as much as they may; refused like a full store."""
+    """The memory budget is used up; handled like a full store."""

@@ -1,10 +1,10 @@
-"""A queue as the broker sees it: consumers in turn, counts, expiry; where its messages lie is left open.
+"""A queue as the broker sees it: delivery to consumers in turn, counts, expiry. Subclasses keep the messages.
 
-`DurableQueue` keeps them in the store, `MemoryQueue` in memory. Both offer places through the same
-few methods, so that delivery, acknowledgement, requeue and expiry exist once.
+`DurableQueue` keeps them in the store, `MemoryQueue` in memory. Both offer places through the same few
+methods, so delivery, acknowledgement, requeue and expiry are implemented once.
 
-What must always hold: a place that was taken is either settled (accepted, rejected) or given back by
-`Acquired.release`, and given back in its old position.
+Invariant: a taken place is either settled (accepted or rejected) or returned by `Acquired.release` to
+its old position.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ logger = logging.getLogger(__name__)
 
 BATCH_MAX: Final = 64  # places taken at once
 TURN_MAX: Final = 512  # deliveries before other queues and sockets get their turn
-BATCH_BYTES_AIM: Final = 256 * 1024  # bodies of one batch, judged by the bodies before them
+BATCH_BYTES_AIM: Final = 256 * 1024  # for the bodies of one batch, estimated from earlier bodies
 LOCKED_HEAD_RETRY_S: Final = 1.0
-# Somebody else (a purge, a deletion, a tool) was quicker: what was to be done holds already.
+# The message is already off the queue: by a purge, a deletion or another program.
 _GONE: Final = (NotEnqueued, UnknownMessage, UnknownQueue)
 
 
 class Place(Protocol):
-    """What a queue hands out for one message: the store's `Delivery`, or its like in memory."""
+    """One taken message: the store's `Delivery`, or a `MemoryPlace`."""
 
     @property
     def id(self) -> int:
@@ -50,31 +50,31 @@ class Place(Protocol):
 
     @property
     def content(self) -> bytes | memoryview:
-        """The body; read from the log when asked for. Raises `StoreError` if it cannot be."""
+        """The body, read from the log on access. Raises `StoreError` if it cannot be read."""
 
     @property
     def header(self) -> bytes:
-        """What `headers` encoded, or somebody else's bytes."""
+        """The bytes that `headers` encoded, or the header of a message that another program published."""
 
     @property
     def redelivered(self) -> bool:
         """True if it may have been delivered before."""
 
     def accept(self, *, wait: bool = True) -> object:
-        """The message is done with."""
+        """Remove the message: it was processed."""
 
     def reject(self, *, wait: bool = True) -> object:
-        """To the dead-letter queue, or away."""
+        """Move the message to the dead-letter queue, or remove it if there is none."""
 
     def release(self) -> object:
-        """Back to its old position."""
+        """Return the message to its old position."""
 
     def unload(self) -> None:
-        """Keep header and content in memory no longer, if they are in the log as well."""
+        """Free the header and content in memory, if they are also in the log."""
 
 
 class Acquired:
-    """A place taken by one consumer (or a get), with what its header says.
+    """A place taken by one consumer (or a get), with its decoded envelope.
 
     If `accept` or `reject` raises `StoreError`, the place is still taken and can be released.
     """
@@ -86,19 +86,19 @@ class Acquired:
         self.place = place
         self.envelope = envelope
         self.consumer: Consumer | None = None
-        self.tag = 0  # the delivery's, once there is one
+        self.tag = 0  # the delivery tag, once there is one
 
     def accept(self) -> None:
-        """The message is done with; durable after the next group commit."""
+        """Remove the message: it was processed. Durable after the next group commit."""
         self._settle(self.place.accept)
 
     def reject(self) -> None:
-        """The message goes to the dead-letter queue, if there is one, or away."""
+        """Move the message to the dead-letter queue, or remove it if there is none."""
         if self._settle(self.place.reject):
             self.queue.rejected()
 
     def _settle(self, settle: Callable[..., object]) -> bool:
-        """True if it was done here; False if there was nothing left to do. Raises `StoreError`."""
+        """True if it was settled now; False if the message was already off the queue. Raises `StoreError`."""
         if not self.queue.settled(self.place):
             return False
         try:
@@ -108,7 +108,7 @@ class Acquired:
         return True
 
     def release(self) -> None:
-        """Back to its old position, for any consumer."""
+        """Return the message to its old position, for any consumer."""
         if self.queue.settled(self.place):
             with contextlib.suppress(*_GONE):
                 self.place.release()
@@ -140,12 +140,12 @@ class BrokerQueue(abc.ABC):
         self.wakeups = wakeups
         self.bindings: set[Binding] = set()
         self.deleted = False
-        self.is_leaving = False  # its deletion is under way: the store may have it no more
+        self.is_leaving = False  # its deletion is in progress, so the store may no longer have it
         self.consumers: collections.deque[Consumer] = collections.deque()
         self.used_at = wakeups.loop.time()
         self.route: Route = NOWHERE
         self._default_routing = b"\x00" + short_string(name)
-        # Messages that follow one another mostly have the same routing and properties: the last ones, as stored.
+        # Successive messages mostly have the same routing and properties: these are the last ones, as stored.
         self._last_tail = b""
         self._last_envelope = Envelope(b"", b"")
         self._body_bytes_mean = 1024.0
@@ -154,12 +154,12 @@ class BrokerQueue(abc.ABC):
         self._expiry_timer: asyncio.TimerHandle | None = None
         self.unused_timer: asyncio.TimerHandle | None = None  # for `x-expires`
 
-    # Where the messages lie.
+    # Implemented by the subclasses.
 
     @property
     @abc.abstractmethod
     def ready_count(self) -> int:
-        """Messages that wait, those out with consumers not counted."""
+        """The number of waiting messages, without those out with consumers."""
 
     @abc.abstractmethod
     def sort_into(self, durable: list[DurableQueue], memory: list[MemoryQueue]) -> None:
@@ -167,59 +167,59 @@ class BrokerQueue(abc.ABC):
 
     @abc.abstractmethod
     def _take(self, n: int) -> list[Place]:
-        """Up to `n` places from the front, in order."""
+        """Take up to `n` places from the front, in order."""
 
     def accept_all(self, taken: list[Acquired]) -> None:
-        """Accept all of them, in order; if the store refuses one, it and those behind it go back. Raises that error."""
-        for at, acquired in enumerate(taken):
+        """Accept all of them in order. If the store refuses one, release it and the later ones, and raise its error."""
+        for index, acquired in enumerate(taken):
             try:
                 acquired.accept()
             except StoreError:
-                for late in taken[at:]:
-                    late.release()
+                for remaining in taken[index:]:
+                    remaining.release()
                 raise
 
     @abc.abstractmethod
     def _head_header(self) -> bytes | None:
-        """The header of the first message that waits, without taking it."""
+        """The header of the first waiting message, which is not taken; None if no message waits."""
 
     @abc.abstractmethod
     def settled(self, place: Place) -> bool:
-        """A taken place is about to be settled; False if the queue is gone and nothing is left to do."""
+        """Called before a taken place is settled. False if the queue was deleted, so that there is nothing to do."""
 
     @abc.abstractmethod
     def undurable_lsn(self) -> int | None:
-        """The LSN after which what was enqueued is offered, or None if nothing waits for the disk."""
+        """The LSN whose durability makes all enqueued messages available; None if all are."""
 
     @abc.abstractmethod
     def rejected(self) -> None:
-        """A place of this queue was rejected."""
+        """Called after a place of this queue was rejected."""
 
     # Consumers.
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """A consumer joins at the end of the round."""
+        """Add a consumer as the last one of the round."""
         self.consumers.append(consumer)
         self.wakeups.wake(self)
         self.wake_when_durable()
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """A consumer leaves."""
+        """Remove a consumer."""
         self.consumers.remove(consumer)
         self.touch()
 
     def touch(self) -> None:
-        """The queue is in use; `x-expires` counts from now."""
+        """Note a use of the queue; the time of `x-expires` restarts."""
         self.used_at = self.wakeups.loop.time()
 
     def wake_when_durable(self) -> None:
-        """If places wait for the disk, be woken when it has them."""
+        """If enqueued messages are not durable yet, wake the queue when they are."""
         lsn = self.undurable_lsn()
         if lsn is not None:
             self.wakeups.wake_after_commit(self, lsn)
 
     def serve(self) -> None:
-        """Give what waits to consumers in turn, while they have credit; then see what expired."""
+        """Deliver waiting messages to consumers in turn, while they have credit; then handle expiry."""
         if self.deleted:
             return
         try:
@@ -228,9 +228,9 @@ class BrokerQueue(abc.ABC):
             if self._may_expire:
                 self._arm_expiry()
         except StoreError as error:
-            # A poisoned store says so to everybody by another way; anything else is this queue's alone.
+            # A poisoned store is reported elsewhere; any other error concerns this queue only.
             level = logging.DEBUG if isinstance(error, StorePoisoned) else logging.ERROR
-            logger.log(level, "queue %r stands still: %s", self.name, error)
+            logger.log(level, "queue %r cannot deliver: %s", self.name, error)
 
     def _deliver(self) -> None:
         left = TURN_MAX
@@ -248,26 +248,26 @@ class BrokerQueue(abc.ABC):
                 return
             left -= len(batch)
             if len(self.consumers) == 1:
-                dealt, size_bytes = self.consumers[0].deliver_all(batch)
-                if dealt:
-                    self._body_bytes_mean += (size_bytes / dealt - self._body_bytes_mean) / 2
+                handled, size_bytes = self.consumers[0].deliver_all(batch)
+                if handled:
+                    self._body_bytes_mean += (size_bytes / handled - self._body_bytes_mean) / 2
             else:
-                dealt = self._deliver_in_turn(batch)
-            if dealt < len(batch):
-                # Bodies were longer than those before them, and filled the sockets early.
-                for late in reversed(batch[dealt:]):
-                    late.release()
+                handled = self._deliver_in_turn(batch)
+            if handled < len(batch):
+                # The bodies were longer than the estimate, so the sockets are full.
+                for remaining in reversed(batch[handled:]):
+                    remaining.release()
                 return
         self.wakeups.wake(self)
 
     def _deliver_in_turn(self, batch: list[Acquired]) -> int:
-        """To several consumers; how many messages are dealt with."""
-        for at, acquired in enumerate(batch):
-            taker = self._next_consumer()
-            if taker is None:
-                return at
+        """Deliver to several consumers. Returns how many messages were handled."""
+        for index, acquired in enumerate(batch):
+            consumer = self._next_consumer()
+            if consumer is None:
+                return index
             try:
-                size_bytes = taker.deliver(acquired)
+                size_bytes = consumer.deliver(acquired)
             except StorePoisoned:
                 raise
             except StoreError as error:
@@ -286,17 +286,17 @@ class BrokerQueue(abc.ABC):
         return None
 
     def unreadable(self, place: Place, error: StoreError) -> None:
-        """A message that was taken cannot be delivered: it is gone, or the log is damaged there."""
+        """Handle a taken message that cannot be read: it is gone, or the log is damaged there."""
         if isinstance(error, _GONE):
             self.settled(place)
             return
-        # It stays taken: nothing is dropped, and it does not stop the queue. A restart offers it again.
+        # It stays taken, so that it is not lost and does not block the queue. A restart offers it again.
         logger.error("a message of queue %r cannot be read and is set aside: %s", self.name, error)
 
     # Taking.
 
     def acquire(self, n: int, *, for_consumer: bool = False) -> list[Acquired]:
-        """Take up to `n` messages from the front; those that are overdue are dropped on the way."""
+        """Take up to `n` messages from the front. Expired messages found there are removed."""
         acquired: list[Acquired] = []
         while not acquired:
             places = self._take(n)
@@ -304,7 +304,7 @@ class BrokerQueue(abc.ABC):
                 break
             self._head_is_lasting = False
             if self._may_expire:
-                self.wakeups.wake(self)  # to look at the new head
+                self.wakeups.wake(self)  # to check the expiry of the new first message
             for place in places:
                 try:
                     data = place.header
@@ -329,11 +329,11 @@ class BrokerQueue(abc.ABC):
         return acquired
 
     def came_back(self) -> None:
-        """A message was released to its place."""
+        """Called after a message was released to its place."""
         self._head_is_lasting = False
         self.wakeups.wake(self)
 
-    # Expiry of messages. Only the front is looked at: what lies behind it is checked when it gets there.
+    # Expiry of messages. Only the first message is checked; the next one is checked when it becomes the first.
 
     def _due_ms(self, header: MessageHeader) -> int | None:
         if header.published_ms is None:
@@ -349,11 +349,11 @@ class BrokerQueue(abc.ABC):
             return False
         self._may_expire = True
         if for_consumer and due_ms == header.published_ms:
-            return False  # a time to live of 0 means "at once or never", and this is at once
+            return False  # a time to live of 0 means "deliver at once or never", and this is at once
         return due_ms <= now_ms()
 
     def may_expire(self) -> None:
-        """A message with an expiry was enqueued, or may be here from before."""
+        """Called when the queue has, or may have, a message that expires."""
         self._may_expire = True
         self._arm_expiry()
 
@@ -390,7 +390,7 @@ class BrokerQueue(abc.ABC):
         if not blocked:
             self._arm_expiry()
             return
-        # The front is not on the disk yet, or locked by somebody else's transaction.
+        # The first message is not durable yet, or locked by a transaction.
         lsn = self.undurable_lsn()
         if lsn is not None:
             self.wakeups.wake_after_commit(self, lsn)
@@ -398,7 +398,10 @@ class BrokerQueue(abc.ABC):
             self._expiry_timer = self.wakeups.loop.call_later(LOCKED_HEAD_RETRY_S, self._drop_overdue)
 
     def _drop_from_front(self) -> bool:
-        """Drop overdue messages at the front; False if the front is overdue and cannot be taken, or is under way."""
+        """Remove expired messages at the front.
+
+        False if the first one has expired but cannot be taken, or is about to be delivered.
+        """
         while True:
             data = self._head_header()
             if data is None:
@@ -407,7 +410,7 @@ class BrokerQueue(abc.ABC):
             if not self._is_overdue(header, False):
                 return True
             if not self._is_overdue(header, True) and any(consumer.credit() for consumer in self.consumers):
-                return False  # it may have become durable since the consumers were served: it is theirs
+                return False  # it may have become durable after the last delivery, so a consumer gets it
             places = self._take(1)
             if not places:
                 return False
@@ -415,13 +418,13 @@ class BrokerQueue(abc.ABC):
             self._head_is_lasting = False
             overdue = self._is_overdue(decode_header(place.header, self._default_routing), False)
             self.settled(place)
-            if not overdue:  # another message than the one just seen: not ours to drop
+            if not overdue:  # not the message that was checked above
                 place.release()
                 return True
             place.accept(wait=False)
 
     def close(self) -> None:
-        """The queue is gone: no timer may find it again."""
+        """Mark the queue as deleted and cancel its timers."""
         self.deleted = True
         self.wakeups.forget(self)
         for timer in (self._expiry_timer, self.unused_timer):
@@ -431,5 +434,5 @@ class BrokerQueue(abc.ABC):
 
 
 def now_ms() -> int:
-    """Wall-clock milliseconds since the epoch: expiry has to mean the same after a restart."""
+    """Wall-clock milliseconds since the epoch. Not the monotonic clock, because expiry must survive a restart."""
     return time.time_ns() // 1_000_000

@@ -1,8 +1,8 @@
-"""The broker as a whole: it listens, admits connections, and ends in good order.
+"""The broker as a whole: it listens, admits connections, and shuts down cleanly.
 
 A `Server` belongs to one event loop and uses one open store, which it neither opens nor closes. When
-it stops, everything published is durable and confirmed where somebody waits for it, clients are told,
-and what they had not acknowledged is back on its queues.
+it stops, everything published is durable and confirmed, clients are notified, and unacknowledged
+messages are back on their queues.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ logger = logging.getLogger(__name__)
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 5672
 GC_THRESHOLDS: Final = (20_000, 50, 100)
-REFUSALS_LOGGED_S: Final = 10.0  # a line at most so often
-STOP_S: Final = 5.0  # for clients to take note; with the store's own end it stays below ten seconds
+REFUSALS_LOGGED_S: Final = 10.0  # the shortest time between two log lines about refused connections
+STOP_S: Final = 5.0  # for clients to answer; with the close of the store a stop takes less than ten seconds
 
 
 class Server:
     """One broker on one store.
 
-    `start` may be called once. Everything but the constructor belongs to the event loop's thread.
+    `start` may be called once. All methods except the constructor belong to the event loop's thread.
     """
 
     vhost: VirtualHost
@@ -66,7 +66,7 @@ class Server:
     ) -> None:
         self.store = store
         self.host = host
-        self.port = port  # after `start` the real one, if it was 0
+        self.port = port  # if 0, the real port after `start`
         self.limits = limits or Limits()
         self.connections: set[Connection] = set()
         self._listener: asyncio.Server | None = None
@@ -74,12 +74,12 @@ class Server:
         self._stopping = False
         self._failed: asyncio.Future[Exception] | None = None
         self._admitted = 0
-        self._sockets_max = 2 * self.limits.connections_max  # some may be on their way to a refusal that says so
-        self._refused = 0  # since that was last logged
+        self._sockets_max = 2 * self.limits.connections_max  # twice, so that excess clients get a refusal with a reason
+        self._refused = 0  # since the last log line about refusals
         self._refused_logged_at = float("-inf")
 
     async def start(self) -> None:
-        """Load the catalog and listen. Raises `BrokerError` if that address cannot be had."""
+        """Load the catalog and listen. Raises `BrokerError` if the address cannot be used."""
         loop = asyncio.get_running_loop()
         self._failed = loop.create_future()
         self.wakeups = WakeUps(self.store, loop, self.on_poison)
@@ -95,14 +95,14 @@ class Server:
         self._sockets_max = descriptors.sockets_max(self._sockets_max)
         if self._sockets_max < self.limits.connections_max:
             logger.warning(
-                "%d open files are allowed, so at most %d connections are: raise the limit (ulimit -n)",
+                "only %d open files are allowed, so at most %d connections are possible: raise the limit (ulimit -n)",
                 descriptors.limit(),
                 self._sockets_max,
             )
         self._control = BrokerControl(self)
         try:
             await self._control.start()
-        except StoreError as error:  # clients can be served without it
+        except StoreError as error:  # clients can be served without the control socket
             logger.warning("commands cannot reach this broker: %s", error)
         logger.info("listening on %s", self.address)
         in_doubt = len(self.store.in_doubt())
@@ -116,17 +116,17 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Host and port, as people write them."""
+        """Host and port as one text."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
     async def failure(self) -> Exception:
-        """Wait until the store is poisoned; clients have been told by then."""
+        """Wait until the store is poisoned. The clients have then been notified."""
         assert self._failed is not None
         return await asyncio.shield(self._failed)
 
     async def stop(self, timeout_s: float = STOP_S) -> None:
-        """End in at most `timeout_s`: finish what is published, tell clients, give back what they had."""
+        """Stop in at most `timeout_s` seconds: finish publishes, notify clients, release unacknowledged messages."""
         if self._stopping or self._listener is None:
             return
         self._stopping = True
@@ -155,8 +155,8 @@ class Server:
         try:
             await asyncio.wait_for(asyncio.shield(forced), timeout_s)
         except (TimeoutError, StoreError) as error:
-            logger.warning("stopping without the last group commit: %s", error)
-        # Two turns: one for the report of the commit, one for the frames it lets out.
+            logger.warning("the broker stops without the last group commit: %s", error)
+        # Two turns of the loop: one for the report of the commit, one for the frames that it releases.
         await asyncio.sleep(0)
         for connection in list(self.connections):
             connection.settle_all(self.wakeups.settled_lsn)
@@ -164,7 +164,7 @@ class Server:
     # Connections.
 
     def connection_made(self, connection: Connection) -> bool:
-        """A socket was accepted; False if there is no room even for a handshake that says so."""
+        """Add an accepted socket. False if there are too many even for a handshake with a refusal."""
         if self._stopping:
             return False
         if len(self.connections) >= self._sockets_max:
@@ -182,7 +182,8 @@ class Server:
         now = asyncio.get_running_loop().time()
         if now - self._refused_logged_at >= REFUSALS_LOGGED_S:
             logger.warning(
-                "%s is refused, and %d before it: there are %d connections, and the other open files are set aside",
+                "%s is refused, and %d before it: there are %d connections, and the other file descriptors are "
+                "reserved",
                 connection,
                 self._refused - 1,
                 len(self.connections),
@@ -190,29 +191,29 @@ class Server:
             self._refused, self._refused_logged_at = 0, now
 
     def admit(self, connection: Connection) -> None:
-        """A client has logged in. Raises 530 if too many have."""
+        """Count a client that has logged in. Raises 530 if there are too many."""
         if self._admitted >= self.limits.connections_max:
             raise ConnectionException(NOT_ALLOWED, f"connection limit ({self.limits.connections_max}) is reached")
         self._admitted += 1
         connection.admitted = True
 
     def connection_lost(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Remove a connection that has ended."""
         self.connections.discard(connection)
         if connection.admitted:
             connection.admitted = False
             self._admitted -= 1
 
     def on_poison(self, error: Exception) -> None:
-        """The store can write no more: refuse what waits for it, and close every connection."""
+        """The store can no longer write: refuse waiting publishes, and close every connection."""
         if self._failed is None or self._failed.done():
             return
         self._failed.set_result(error)
-        logger.error("the store cannot go on: %s", error)
+        logger.error("the store can no longer write: %s", error)
         for connection in list(self.connections):
             for channel in connection.channels.values():
                 channel.refuse_unconfirmed()
-            connection.fail(ConnectionException(INTERNAL_ERROR, f"the store cannot go on: {error}"), 0)
+            connection.fail(ConnectionException(INTERNAL_ERROR, f"the store can no longer write: {error}"), 0)
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> str:
@@ -220,11 +221,11 @@ def _cannot_listen(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"{address} is already in use: choose another with --port"
     if error.errno == errno.EACCES:
-        return f"{address} may not be used without privileges: choose a port above 1023 with --port"
+        return f"{address} needs privileges: choose a port above 1023 with --port"
     if isinstance(error, socket.gaierror):
         return f"host {host} is unknown: choose another with --host"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"{host} is no address of this machine: choose another with --host"
+        return f"{host} is not an address of this machine: choose another with --host"
     return f"cannot listen on {address}: {error.strerror or error}"
 
 
@@ -235,12 +236,12 @@ def run(
     port: int = DEFAULT_PORT,
     limits: Limits | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then end in good order; the caller closes the store.
+    """Serve until SIGTERM or SIGINT, then stop cleanly; the caller closes the store.
 
-    Prints `listening on HOST:PORT` when clients can connect. Raises `BrokerError`, with one plain line,
-    if it cannot listen or the store cannot go on.
+    Prints `listening on HOST:PORT` when clients can connect. Raises `BrokerError` with a text of one line
+    if it cannot listen, or if the store can no longer write.
     """
-    # What is loaded by now stays, and deliveries come and go by the ten thousand without a cycle among them.
+    # Objects loaded so far stay for ever, and the many deliveries form no reference cycles: collect garbage rarely.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -263,4 +264,4 @@ async def _serve(server: Server) -> None:
     failure.cancel()
     await server.stop()
     if failed is not None:
-        raise BrokerError(f"the store cannot go on: {failed}") from failed
+        raise BrokerError(f"the store can no longer write: {failed}") from failed

@@ -1,8 +1,8 @@
-"""Topic matching: which binding patterns fit a routing key.
+"""Topic matching: which binding patterns match a routing key.
 
-Words are separated by dots; `*` stands for exactly one word, `#` for any number of them, none
-included. Patterns live in a trie, so that a match costs by the words of the key and the branches
-that fit, not by the number of bindings. An empty key has no words.
+Words are separated by dots; `*` matches exactly one word, `#` zero or more words. An empty key has no
+words. The patterns are stored in a trie, so the cost of a match depends on the words of the key and
+the matching branches, not on the number of bindings.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class _Node(Generic[T]):
     __slots__ = ("branches", "loops", "values")
 
     def __init__(self, loops: bool) -> None:
-        self.loops = loops  # reached by "#": may swallow further words
+        self.loops = loops  # reached by "#": matches further words
         self.branches: dict[str, _Node[T]] = {}
-        self.values: dict[T, int] = {}  # counted: the same value may be bound more than once
+        self.values: dict[T, int] = {}  # with counts, because the same value may be bound more than once
 
 
 def split_words(key: str) -> list[str]:
@@ -30,7 +30,7 @@ def split_words(key: str) -> list[str]:
 
 
 class TopicTrie(Generic[T]):
-    """Patterns with values; the same pair may be added several times and goes with its last removal."""
+    """Patterns with values. The same pair may be added several times, and then must be removed as often."""
 
     def __init__(self) -> None:
         self._root: _Node[T] = _Node(loops=False)
@@ -61,32 +61,32 @@ class TopicTrie(Generic[T]):
             del parent.branches[word]
 
     def match(self, key: str) -> set[T]:
-        """All values with a pattern that fits the key."""
+        """All values whose pattern matches the key."""
         words = split_words(key)
         matched: set[T] = set()
-        # Several "#" can reach the same node at the same word by many ways; the set of what was
-        # seen keeps the work at nodes x words, where plain backtracking would be exponential.
+        # With several "#" many paths lead to the same node at the same word. The set of visited pairs limits the work
+        # to nodes x words; plain backtracking would be exponential.
         seen: set[tuple[int, int]] = set()
-        open_ends: list[tuple[_Node[T], int]] = [(self._root, 0)]
-        while open_ends:
-            node, at = open_ends.pop()
+        pending: list[tuple[_Node[T], int]] = [(self._root, 0)]
+        while pending:
+            node, at = pending.pop()
             if (id(node), at) in seen:
                 continue
             seen.add((id(node), at))
             many = node.branches.get(ANY_WORDS)
             if many is not None:
-                open_ends.append((many, at))
+                pending.append((many, at))
             if at == len(words):
                 matched.update(node.values)
                 continue
             if node.loops:
-                open_ends.append((node, at + 1))
+                pending.append((node, at + 1))
             one = node.branches.get(ANY_WORD)
             if one is not None:
-                open_ends.append((one, at + 1))
+                pending.append((one, at + 1))
             word = words[at]
-            if word not in (ANY_WORD, ANY_WORDS):  # in a key these are letters like any other
+            if word not in (ANY_WORD, ANY_WORDS):  # in a key these are ordinary words
                 exact = node.branches.get(word)
                 if exact is not None:
-                    open_ends.append((exact, at + 1))
+                    pending.append((exact, at + 1))
         return matched

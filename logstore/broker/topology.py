@@ -1,7 +1,7 @@
-"""What clients ask about exchanges and queues: exchange.*, queue.*.
+"""Handlers of the methods exchange.* and queue.*.
 
-Each function serves one method; `VirtualHost` does the work and knows the rules. What follows on the channel waits
-for it; other channels go on.
+Each function handles one method; `VirtualHost` does the work and knows the rules. Later frames on the same channel wait
+for the method; other channels continue.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def _exchange_delete(channel: Channel, method: commands.Exchange.Delete) -
 
 
 async def _exchange_bind(_channel: Channel, method: base.Frame) -> None:
-    raise not_implemented(f"{method.name}: exchanges are bound to queues only by this broker")
+    raise not_implemented(f"{method.name}: this broker binds exchanges to queues only")
 
 
 async def _queue_declare(channel: Channel, method: commands.Queue.Declare) -> None:
@@ -72,7 +72,7 @@ async def _queue_declare(channel: Channel, method: commands.Queue.Declare) -> No
             auto_delete=method.auto_delete,
             arguments=method.arguments or {},
         )
-    if channel.connection.has_given_up:  # while it was declared: what it owns goes with it, this too
+    if channel.connection.has_given_up:  # the connection ended meanwhile: remove its new exclusive queue, too
         vhost.connection_gone(channel.connection)
     channel.last_queue = queue.name
     if not method.nowait:
@@ -81,7 +81,7 @@ async def _queue_declare(channel: Channel, method: commands.Queue.Declare) -> No
 
 async def _queue_bind(channel: Channel, method: commands.Queue.Bind) -> None:
     queue = named_queue(channel, method.queue)
-    # As the specification has it: with both empty, the key is the name of the last queue.
+    # As the specification says: if both are empty, the key is the name of the last queue.
     key = method.routing_key if method.queue or method.routing_key else queue.name
     await channel.vhost.bind(method.exchange, queue, key, method.arguments or {})
     _reply(channel, method.nowait, commands.Queue.BindOk())

@@ -1,13 +1,13 @@
-"""AMQP transactions: what one channel has published and settled since the last outcome, and its commit.
+"""AMQP transactions: the publishes and acknowledgements of one channel since the last outcome, and their commit.
 
-Nothing of it reaches the store before `tx.commit`: contents wait in memory, counted against the broker's budget, and
-what was acknowledged stays taken. So a client that thinks for an hour keeps no segment and locks no message, and a
-rollback, or a connection that dies, has nothing to undo. The commit writes everything as one transaction of the store:
-whole or not at all, for one force.
+Nothing reaches the store before `tx.commit`: contents wait in memory, within the broker's memory budget, and
+acknowledged messages stay taken. So a client that waits for an hour keeps no segment and locks no message, and a
+rollback, or a lost connection, has nothing to undo in the store. The commit writes everything as one transaction of the
+store: all or nothing, with one force.
 
-What always holds: `commit-ok` leaves after the commit is durable; memory queues get their messages then too, not
-earlier, and whether or not the channel still lives; an acknowledgement that did not count leaves its message
-unacknowledged, or back on its queue if the channel is gone.
+Invariants: `commit-ok` is sent after the commit is durable. Memory queues get their messages at that time, not earlier,
+even if the channel is closed by then. If an acknowledgement does not take effect, its message is unacknowledged again,
+or back on its queue if the channel is closed.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-INLINE_OPERATIONS_MAX: Final = 500  # more are written off the event loop
-PUBLISH_BYTES: Final = 384  # what a publish costs until its commit, beside its bytes, measured and rounded up
-# A purge, a deletion or a tool was quicker: what was to be done holds already.
+INLINE_OPERATIONS_MAX: Final = 500  # a larger transaction is written in another thread
+PUBLISH_BYTES: Final = 384  # memory of an uncommitted publish in addition to its bytes; measured, rounded up
+# The message is already off the queue: by a purge, a deletion or another program.
 _GONE: Final = (NotEnqueued, UnknownMessage, UnknownQueue)
 
 
 class Verdict(enum.Enum):
-    """What a client says of a delivery."""
+    """How a client settles a delivery."""
 
     ACCEPT = enum.auto()
     REJECT = enum.auto()
@@ -57,7 +57,7 @@ class _Publish(NamedTuple):
 
 
 class _Message(NamedTuple):
-    """A publish with its header made, and without the queues that were deleted meanwhile."""
+    """A publish with its encoded header, without queues that were deleted meanwhile."""
 
     route: Route
     header: bytes
@@ -72,22 +72,22 @@ class _Message(NamedTuple):
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes from the budget on memory queues."""
+        """The bytes that it takes from the budget on memory queues."""
         return len(self.route.memory) * (place_bytes(self.header, b"") + self.body_size)
 
 
 class ChannelTransaction:
-    """The transaction that a channel is in after `tx.select`; after each outcome the next one begins."""
+    """The present transaction of a channel after `tx.select`. After each outcome the next one begins."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._publishes: list[_Publish] = []
         self._settled: list[tuple[Acquired, Verdict]] = []
-        self._reserved_bytes = 0  # of the budget, for contents
+        self._reserved_bytes = 0  # reserved in the budget for contents
 
     @property
     def settled_count(self) -> int:
-        """Deliveries whose acknowledgement waits for the outcome."""
+        """The number of deliveries whose acknowledgement waits for the outcome."""
         return len(self._settled)
 
     def publish(self, route: Route, content: Content, expiration_ms: int | None) -> None:
@@ -100,11 +100,11 @@ class ChannelTransaction:
         self._publishes.append(_Publish(route, content, expiration_ms))
 
     def settle(self, taken: list[Acquired], verdict: Verdict) -> None:
-        """Keep what a client said of its deliveries for the commit."""
+        """Keep the settlement of deliveries for the commit."""
         self._settled += [(acquired, verdict) for acquired in taken]
 
     def rollback(self) -> None:
-        """Forget the publishes; what was acknowledged is unacknowledged again, on this channel."""
+        """Drop the publishes; acknowledged messages are unacknowledged again, on this channel."""
         self._publishes = []
         self._channel.vhost.budget.give_back(self._reserved_bytes)
         self._reserved_bytes = 0
@@ -112,9 +112,9 @@ class ChannelTransaction:
         self._channel.consuming.unsettle(acquired for acquired, _ in settled)
 
     def commit(self) -> Coroutine[Any, Any, None] | None:
-        """Make everything happen at once; a coroutine if that takes long.
+        """Commit everything atomically; returns a coroutine if the transaction is large.
 
-        Raises `StoreError` or a channel exception if nothing of it happened, which ends the channel.
+        Raises `StoreError` or a channel exception if nothing was committed; that closes the channel.
         """
         commit = _Commit(self._channel, self._publishes, self._settled, self._reserved_bytes)
         self._publishes, self._settled, self._reserved_bytes = [], [], 0
@@ -125,7 +125,7 @@ class ChannelTransaction:
 
 
 class _Commit:
-    """One commit under way; it belongs to itself, so that its channel may die meanwhile."""
+    """One commit in progress. It is separate from its channel, which may be closed meanwhile."""
 
     def __init__(
         self, channel: Channel, publishes: list[_Publish], settled: list[tuple[Acquired, Verdict]], reserved_bytes: int
@@ -135,20 +135,20 @@ class _Commit:
         self._settled = settled
         self._reserved_bytes = reserved_bytes
         self._messages: list[_Message] = []
-        self._memory_bytes = 0  # of the budget, for the memory queues
+        self._memory_bytes = 0  # reserved in the budget for memory queues
         self._wrote = False
         self._lsn = 0
         self._finished = False
 
     @property
     def is_large(self) -> bool:
-        """Whether writing it would keep everybody else waiting."""
+        """Whether writing it would block the event loop for too long."""
         size = sum(publish.content.body_size for publish in self._publishes)
         operations = len(self._publishes) + len(self._settled)
         return operations > INLINE_OPERATIONS_MAX or size > self._channel.limits.inline_body_bytes_max
 
     def run(self) -> None:
-        """Write and apply it, on the event loop's thread."""
+        """Write and apply the commit in the event loop's thread."""
         try:
             self._plan()
             while True:
@@ -165,7 +165,7 @@ class _Commit:
         self._apply()
 
     async def run_in_background(self) -> None:
-        """The same, written by another thread; the connection reads nothing meanwhile."""
+        """Write the commit in another thread, then apply it; the connection reads nothing meanwhile."""
         loop = self._channel.wakeups.loop
         try:
             self._plan()
@@ -185,13 +185,13 @@ class _Commit:
     # Before the store.
 
     def _plan_again(self) -> bool:
-        """Somebody deleted a queue while the others were written: without it, then. False if nobody did."""
+        """Plan again without queues that were deleted during the write. False if there are none."""
         before = [message.route for message in self._messages]
         self._plan(leaving=True)
         return before != [message.route for message in self._messages]
 
     def _plan(self, *, leaving: bool = False) -> None:
-        """Say what goes where, and take the memory that memory queues will need."""
+        """Determine the route of each message, and reserve the bytes for memory queues."""
         budget = self._channel.vhost.budget
         budget.give_back(self._memory_bytes)
         self._memory_bytes = 0
@@ -210,10 +210,10 @@ class _Commit:
             raise _memory_full(budget.bytes_max)
         self._memory_bytes = needed
 
-    # The store's part.
+    # In the store.
 
     def _write(self) -> None:
-        """One transaction of the store; nothing, if nothing durable is concerned. Raises `StoreError`."""
+        """Write one transaction of the store; nothing if no durable queue is involved. Raises `StoreError`."""
         store = self._channel.store
         durable = [message for message in self._messages if message.route.durable]
         places = [(one, verdict) for one, verdict in self._settled if _is_in_store(one, verdict)]
@@ -228,16 +228,16 @@ class _Commit:
                 _settle_within(transaction, acquired, verdict)
             transaction.commit(wait=False)
         except BaseException:
-            with contextlib.suppress(StoreError):  # the first failure is the one to tell
+            with contextlib.suppress(StoreError):  # report the first failure
                 transaction.rollback(wait=False)
             raise
         self._wrote = True
         self._lsn = store.next_lsn
 
-    # After it, on the event loop's thread.
+    # After the store, in the event loop's thread.
 
     def _undo(self) -> None:
-        """Nothing happened; the channel ends with it, so what it had acknowledged goes back."""
+        """Release everything after a failed commit. The channel is closed, so acknowledged messages are released."""
         self._give_back_memory()
         for acquired, _ in self._settled:
             acquired.release()
@@ -247,7 +247,7 @@ class _Commit:
         self._reserved_bytes = self._memory_bytes = 0
 
     def _apply(self) -> None:
-        """The transaction is in the log: tell the queues, and answer when it is durable."""
+        """The transaction is in the log: notify the queues, and reply when it is durable."""
         channel = self._channel
         channel.vhost.budget.give_back(self._reserved_bytes)
         self._reserved_bytes = 0
@@ -270,11 +270,11 @@ class _Commit:
             channel.reply(commands.Tx.CommitOk())
         if is_durable:
             self._finish()
-        else:  # the channel may be gone by then
+        else:  # waits itself, because the channel may be closed by then
             channel.wakeups.await_commit(self)
 
     def _filled(self) -> dict[DurableQueue, bool]:
-        """The durable queues that got something, and whether any of it expires."""
+        """The durable queues that got messages, and whether any of those expires."""
         filled: dict[DurableQueue, bool] = {}
         for message in self._messages:
             for queue in message.route.durable:
@@ -283,19 +283,19 @@ class _Commit:
         return filled
 
     def settle(self, durable_lsn: int) -> bool:
-        """A group commit; True while this one is not durable yet."""
+        """Called after a group commit. True while this commit is not durable."""
         if durable_lsn >= self._lsn:
             self._finish()
         return not self._finished
 
     def _finish(self) -> None:
-        """It is durable: whatever memory holds follows, and consumers may have more."""
+        """The commit is durable: apply it to the memory queues, and return the consumers' credit."""
         if self._finished:
             return
         self._finished = True
         for message in self._messages:
             self._enqueue_in_memory(message)
-        self._give_back_memory()  # what was meant for queues that are gone by now
+        self._give_back_memory()  # the rest was reserved for queues that have been deleted
         for acquired, verdict in self._settled:
             if verdict is Verdict.RELEASE:
                 acquired.release()

@@ -1,10 +1,11 @@
 """Users of the broker, kept in the catalog's configuration.
 
-One entry per user, `broker.user.NAME`: a JSON object with `hash` (scrypt, its cost and salt included)
-and `loopback_only`. A new store gets guest with password guest, who may log in from this machine only.
+One entry per user, `broker.user.NAME`: a JSON object with `hash` (scrypt, with its cost and salt) and
+`loopback_only`. A new store gets the user guest with password guest, who may log in from this machine
+only.
 
-A password check is meant to be slow, so it runs off the event loop, and a password that was right
-once is remembered for the life of the process, as a digest under a key that never leaves it.
+A password check is slow on purpose, so it runs off the event loop. A password that was right once is
+remembered until the process ends, as a keyed digest; the key stays in memory.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PREFIX: Final = "broker.user."
-_INITIALISED: Final = "broker.users"  # so that a guest who was removed does not come back
+_INITIALISED: Final = "broker.users"  # so that a removed guest is not added again
 _SCRYPT_N: Final = 1 << 14  # 16 MiB and about 50 ms
 _SCRYPT_R: Final = 8
 _SCRYPT_P: Final = 1
@@ -47,7 +48,7 @@ def _encode(salt: bytes, digest: bytes) -> str:
 
 
 def check_password(password: str, stored: str) -> bool:
-    """True if the password is the one that was hashed; False too for a hash that is not one of ours."""
+    """True if the password matches the hash. False also for a hash of another format."""
     try:
         scheme, n, r, p, salt, digest = stored.split("$")
         if scheme != "scrypt":
@@ -73,7 +74,7 @@ def is_loopback(peer: Any) -> bool:
 
 
 class Users:
-    """Who may log in."""
+    """The users who may log in."""
 
     def __init__(self, config: MutableMapping[str, str]) -> None:
         self._config = config
@@ -85,18 +86,18 @@ class Users:
             config[_INITIALISED] = "1"
 
     def add(self, name: str, password: str, *, loopback_only: bool = False) -> None:
-        """Add a user, or give one a new password. Raises `ValueError` for an empty name."""
+        """Add a user, or change the password of an existing one. Raises `ValueError` for an empty name."""
         if not name:
-            raise ValueError("a user needs a name")
+            raise ValueError("the name of the user is empty; give it at least one character")
         entry = {"hash": hash_password(password), "loopback_only": loopback_only}
         self._config[_PREFIX + name] = json.dumps(entry)
 
     def remove(self, name: str) -> None:
-        """Remove a user; connections that are open stay. Raises `KeyError` if there is none."""
+        """Remove a user; open connections stay. Raises `KeyError` if there is none."""
         del self._config[_PREFIX + name]
 
     async def verify(self, name: str, password: str, peer: Any) -> bool:
-        """True if this user may log in with this password from there."""
+        """True if this user may log in with this password from this peer."""
         stored, loopback_only = self._entry(name)
         if loopback_only and not is_loopback(peer):
             logger.info("user %r is refused: it may log in from this machine only", name)
@@ -114,7 +115,7 @@ class Users:
         return True
 
     def _entry(self, name: str) -> tuple[str, bool]:
-        """A user's hash and restriction; for an unknown one a hash that nothing fits, and as slow."""
+        """A user's hash and restriction. An unknown user gets a hash that no password matches, and that is as slow."""
         try:
             entry = json.loads(self._config[_PREFIX + name])
             return str(entry["hash"]), bool(entry.get("loopback_only", True))

@@ -1,12 +1,12 @@
-"""The one virtual host, "/": all exchanges, queues and bindings, and their counterparts in the catalog.
+"""The one virtual host, "/": all exchanges, queues and bindings, and their rows in the catalog.
 
 Durable exchanges, durable shared queues and the bindings between them are in the store's catalog, and
-durable there before a client hears of them; everything else lives here only.
+durable there before a client gets the reply. All others exist only here, in memory.
 
-Changes of the catalog run off the event loop, one after the other: each is decided on, made durable and applied in its
-turn, so no two clients ever see half of one. What exists, and what lives in memory, is answered at once.
+Changes of the catalog run off the event loop, one at a time: each is checked, made durable and applied in its turn, so
+no client sees a partial change. A declaration of an existing object, or of one in memory, is answered at once.
 
-After a change whose outcome is not known the catalog is asked until it tells, and what it has replaces what is here.
+After a change with an unknown outcome, the catalog is asked until it answers, and its contents replace those here.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RESERVED_PREFIX = "amq."
-FIND_OUT_S: Final = 1.0  # between two questions to a catalog that does not tell what became of a change
+FIND_OUT_S: Final = 1.0  # between two attempts to learn the outcome of a change
 
 
 class VirtualHost:
-    """Names and what they stand for; every change to them goes through here."""
+    """All exchanges, queues and bindings by name; every change to them is made here."""
 
     def __init__(self, store: MessageStore, wakeups: WakeUps, memory_bytes_max: int) -> None:
         self.store = store
@@ -93,7 +93,7 @@ class VirtualHost:
 
     def _add_durable_exchange(self, row: ExchangeRow) -> None:
         if row.type not in EXCHANGE_TYPES:
-            logger.warning("exchange %r has type %r, which this broker lacks: left alone", row.name, row.type)
+            logger.warning("exchange %r has type %r, which this broker does not have: ignored", row.name, row.type)
             return
         flags = row.arguments or {}
         self.exchanges[row.name] = Exchange(
@@ -105,7 +105,7 @@ class VirtualHost:
         )
 
     def _link_durable(self) -> set[Binding]:
-        """Make every binding that the catalog has; all of them."""
+        """Make every binding of the catalog. Returns all of them."""
         stored = set()
         for row in self.store.bindings():
             exchange, queue = self.exchanges.get(row.exchange), self.queues.get(row.queue)
@@ -118,7 +118,7 @@ class VirtualHost:
     # Changing the catalog.
 
     async def _store(self, change: Callable[[], Any]) -> Any:
-        """Have the store make a change, in the turn that it has. Raises `StoreError`."""
+        """Make a change of the catalog in another thread; the caller holds the turn. Raises `StoreError`."""
         try:
             return await self.changes.do(change)
         except CatalogError:
@@ -127,10 +127,10 @@ class VirtualHost:
             raise
 
     def _find_out(self) -> None:
-        """The outcome of a change is not known: ask until it is."""
+        """Start to ask for the unknown outcome of a change."""
         if not self._finding_out:
             self._finding_out = True
-            self.changes.in_background("finding out what the catalog has", self._ask_until_known())
+            self.changes.in_background("reading the outcome of a change of the catalog", self._ask_until_known())
 
     async def _ask_until_known(self) -> None:
         try:
@@ -145,7 +145,7 @@ class VirtualHost:
             self._finding_out = False
 
     def _follow_catalog(self) -> None:
-        """Take over the catalog's queues and exchanges; those that live in memory only stay."""
+        """Replace the durable queues and exchanges by those of the catalog; those in memory stay."""
         handles = {handle.name: handle for handle in self.store.queues()}
         rows = {row.name: row for row in self.store.exchanges()}
         for queue in list(self.queues.values()):
@@ -222,7 +222,7 @@ class VirtualHost:
             self.exchanges[name] = wanted
 
     def _has_exchange(self, wanted: Exchange, arguments: Mapping[str, Any] | None) -> bool:
-        """Whether it is there. Raises if it is another, or if it cannot have these arguments."""
+        """Whether the exchange exists. Raises if it differs, or if there are unsupported arguments."""
         found = self.exchanges.get(wanted.name)
         if found is not None:
             for key, attribute in (
@@ -238,7 +238,7 @@ class VirtualHost:
         return found is not None
 
     async def delete_exchange(self, name: str, *, if_unused: bool) -> None:
-        """Delete an exchange with its bindings; one that does not exist is deleted already."""
+        """Delete an exchange with its bindings; does nothing if there is none."""
         if name == DEFAULT_EXCHANGE or name.startswith(RESERVED_PREFIX):
             raise ChannelException(ACCESS_REFUSED, f"deletion of system exchange '{name}' not allowed")
         exchange = self._deletable_exchange(name, if_unused=if_unused)
@@ -266,21 +266,21 @@ class VirtualHost:
             self.queues[binding.queue].bindings.discard(binding)
 
     async def _delete_unused(self, exchanges: Iterable[Exchange]) -> None:
-        """Delete those that were to go with their last binding, and still have none."""
+        """Delete auto-delete exchanges that lost their last binding and still have none."""
         for exchange in exchanges:
             if self.exchanges.get(exchange.name) is not exchange or exchange.bindings:
                 continue
             try:
                 await self.delete_exchange(exchange.name, if_unused=True)
             except ChannelException:
-                pass  # it is in use again
+                pass  # it has a binding again
             except StoreError as error:
-                logger.warning("exchange %r is unused and cannot be deleted: %s", exchange.name, error)
+                logger.warning("unused exchange %r cannot be deleted: %s", exchange.name, error)
 
     # Queues.
 
     def new_queue_name(self) -> str:
-        """A name that nobody has, for a queue declared without one."""
+        """A unique name for a queue that is declared without one."""
         return "amq.gen-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
 
     async def declare_queue(
@@ -382,9 +382,9 @@ class VirtualHost:
                 self._watch_unused(queue, expires_s)
 
     async def delete_queue(self, queue: BrokerQueue, *, unless: Callable[[], bool] = lambda: False) -> int:
-        """Delete a queue with its messages and bindings; how many messages waited.
+        """Delete a queue with its messages and bindings. Returns the number of messages that waited.
 
-        `unless` is asked when its turn has come, and may raise.
+        `unless` is called when the turn of this deletion has come. If it returns True or raises, nothing is deleted.
         """
         if isinstance(queue, DurableQueue):
             async with self.changes.turn(("queue", queue.name)):
@@ -406,12 +406,12 @@ class VirtualHost:
         try:
             await self._store(functools.partial(self.store.delete_queue, queue.handle, wait=False))
         except UnknownQueue:
-            logger.info("queue %r was already deleted from the store", queue.name)
+            logger.info("queue %r was deleted from the store before", queue.name)
         finally:
             queue.is_leaving = False
 
     def _drop(self, queue: BrokerQueue) -> list[Exchange]:
-        """A queue is gone; the exchanges that may go with their last binding."""
+        """Remove a deleted queue. Returns the auto-delete exchanges that lost their last binding."""
         queue.close()
         del self.queues[queue.name]
         if queue.owner in self._owned:
@@ -421,30 +421,30 @@ class VirtualHost:
             try:
                 consumer.queue_is_gone()
             except Exception:
-                logger.exception("a consumer of queue %r cannot be told that it is gone", queue.name)
+                logger.exception("a consumer of the deleted queue %r cannot be notified", queue.name)
         return [exchange for exchange in unused if exchange is not None]
 
     def consumer_left(self, queue: BrokerQueue) -> Coroutine[Any, Any, object] | None:
-        """A consumer was cancelled; an auto-delete queue goes with its last one, and then this is how."""
+        """A consumer was cancelled. Returns the deletion of an auto-delete queue that has no consumer left."""
         if not queue.auto_delete or queue.consumers or queue.deleted:
             return None
         return self.delete_queue(queue, unless=lambda: bool(queue.consumers))
 
     def connection_gone(self, connection: object) -> None:
-        """Delete the exclusive queues of a connection; they are in memory, and gone when this returns."""
+        """Delete the exclusive queues of a connection, at once: they are in memory."""
         unused: list[Exchange] = []
         for queue in self._owned.pop(connection, ()):
             try:
                 unused += self._drop(queue)
             except Exception:
-                logger.exception("queue %r cannot be taken down wholly", queue.name)
+                logger.exception("queue %r cannot be removed completely", queue.name)
         if unused:
             self.changes.in_background("deleting exchanges without bindings", self._delete_unused(unused))
 
     # Bindings.
 
     async def bind(self, exchange_name: str, queue: BrokerQueue, key: str, arguments: Mapping[str, Any]) -> None:
-        """Bind a queue to an exchange; a second time is harmless."""
+        """Bind a queue to an exchange; repeating a binding changes nothing."""
         exchange = self._bindable(exchange_name)
         canonical = canonical_arguments(arguments)
         binding = Binding(exchange_name, queue.name, key, canonical)
@@ -463,7 +463,7 @@ class VirtualHost:
             self._link(exchange, queue, key, canonical)
 
     async def unbind(self, exchange_name: str, queue: BrokerQueue, key: str, arguments: Mapping[str, Any]) -> None:
-        """Remove a binding; one that does not exist is removed already."""
+        """Remove a binding; does nothing if there is none."""
         exchange = self._bindable(exchange_name)
         binding = Binding(exchange_name, queue.name, key, canonical_arguments(arguments))
         if binding not in exchange.bindings:
@@ -495,7 +495,7 @@ class VirtualHost:
             queue.bindings.add(binding)
 
     def _unlink(self, exchange: Exchange, queue: BrokerQueue, binding: Binding) -> Exchange | None:
-        """The exchange, if that was its last binding and it is to go with it."""
+        """Remove a binding. Returns the exchange if it is auto-delete and has no binding left."""
         exchange.remove(binding, queue)
         queue.bindings.discard(binding)
         return exchange if exchange.auto_delete and not exchange.bindings else None

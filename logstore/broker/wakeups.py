@@ -1,15 +1,15 @@
-"""Who has to be woken, and when: queues with something to deliver, channels that wait for the disk.
+"""Wakes queues that may have something to deliver, and channels that wait for the disk.
 
-Nothing in the broker polls. Whatever may let a queue deliver (an enqueue, an acknowledgement, room in
-a socket, a group commit) calls `wake`; all queues woken in one turn of the event loop are served
-together in its next one. The store reports group commits to the loop itself; those that pile up before
-it looks count as one.
+Nothing in the broker polls. Every event that may let a queue deliver (an enqueue, an acknowledgement,
+room in a socket, a group commit) calls `wake`; all queues woken in one turn of the event loop are served
+together in the next turn. The store reports group commits to the loop; several commits before the loop
+runs count as one.
 
-The broker is not the store's only user: a tool may settle a transaction, a program may publish. Their
-work ends in a group commit too, so some time after a commit every queue with consumers is looked at.
+The broker is not the store's only user: a tool may settle a transaction, a program may publish. That
+also ends in a group commit, so every queue with consumers is served a short time after each commit.
 
-What must always hold: after a commit, what waited for an LSN at or below `durable_lsn` is served in
-the same turn of the loop.
+Invariant: after a commit, everything that waited for an LSN at or below `durable_lsn` is served in the
+same turn of the loop.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SWEEP_S: Final = 0.25  # after a commit: how long others' messages may wait unnoticed
+SWEEP_S: Final = 0.25  # after a commit: the longest time until messages of other programs are noticed
 
 
 class Waiter(Protocol):
-    """What waits for a group commit."""
+    """An object that waits for a group commit."""
 
     def settle(self, durable_lsn: int) -> bool:
-        """Go on with what is durable now; True while something still waits."""
+        """Continue with everything that is durable now. True while something still waits."""
 
 
 class WakeUps:
-    """The broker's only clockwork; it belongs to one event loop."""
+    """The wake-ups of one broker; belongs to one event loop."""
 
     def __init__(
         self, store: MessageStore, loop: asyncio.AbstractEventLoop, on_poison: Callable[[Exception], None]
@@ -52,12 +52,12 @@ class WakeUps:
         self.stopped = False
         self._watched: set[BrokerQueue] = set()
         self._sweep_timer: asyncio.TimerHandle | None = None
-        # Opened relaxed, the store promises nothing about the disk, and neither does the broker.
+        # With relaxed durability the store does not wait for the disk, and so the broker does not either.
         self._relaxed = store.stats()["durability"] == "relaxed"
         store.on_durable(self._committed, loop=loop)
 
     def stop(self) -> None:
-        """Ignore every later report; the store keeps the callback for its whole life."""
+        """Ignore every later report. The callback itself stays registered in the store."""
         self.stopped = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
@@ -68,33 +68,33 @@ class WakeUps:
 
     @property
     def settled_lsn(self) -> int:
-        """Everything below it may be confirmed: it is on the disk, unless the store was opened relaxed."""
+        """Everything below this LSN may be confirmed: it is durable, or the store's durability is relaxed."""
         return self.store.next_lsn if self._relaxed else self.store.durable_lsn
 
     def watch(self, queue: BrokerQueue, wanted: bool) -> None:
-        """Whether a queue of the store has consumers, for messages that come past the broker."""
+        """Whether to watch a queue for messages that other programs publish; wanted while it has consumers."""
         if wanted:
             self._watched.add(queue)
         else:
             self._watched.discard(queue)
 
     def wake(self, queue: BrokerQueue) -> None:
-        """Let a queue deliver in the next turn of the loop."""
+        """Serve a queue in the next turn of the loop."""
         self._queues[queue] = None
         if not self._serving:
             self._serving = True
             self.loop.call_soon(self._serve)
 
     def await_commit(self, waiter: Waiter) -> None:
-        """Call `waiter.settle` after each group commit, until it waits for nothing more."""
+        """Call `waiter.settle` after each group commit until it returns False."""
         self._waiters[waiter] = None
 
     def wake_after_commit(self, queue: BrokerQueue, lsn: int) -> None:
-        """Wake a queue when everything below `lsn` is durable; only then are its places offered."""
+        """Wake a queue when everything below `lsn` is durable: only then can its places be acquired."""
         self._undurable[queue] = lsn
 
     def forget(self, queue: BrokerQueue) -> None:
-        """A queue is gone."""
+        """Forget a deleted queue."""
         self._watched.discard(queue)
         self._queues.pop(queue, None)
         self._undurable.pop(queue, None)
@@ -110,7 +110,7 @@ class WakeUps:
             self._sweep_timer = self.loop.call_later(SWEEP_S, self._sweep)
         if self._undurable:
             for queue in list(self._undurable):
-                # A queue that is written all the time is woken by every commit, as it always has news.
+                # Woken even if its newest LSN is not durable yet: a busy queue has new durable places at every commit.
                 if self._undurable[queue] <= durable_lsn:
                     del self._undurable[queue]
                 self.wake(queue)
@@ -129,5 +129,5 @@ class WakeUps:
         for queue in queues:
             try:
                 queue.serve()
-            except Exception:  # a defect, of this queue only: the others have been taken off the list
+            except Exception:  # a defect; it must not keep the other queues from being served
                 logger.exception("queue %r cannot be served", queue.name)

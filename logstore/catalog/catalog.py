@@ -2,14 +2,13 @@
 
 SQLite inside the store directory by default, or one schema of a shared PostgreSQL server.
 
-* A change is one transaction, durable when the call returns; memory follows only after the commit. A call
-  that fails has changed nothing; if a connection broke within a commit, the next change first reads what
-  became of it.
-* Reads come from memory and never wait for the database.
-* Queue ids grow from 1 and are never used twice, whatever is deleted: log records name them.
-* The store's lock makes sure of one writer. Should a second one have come in (a copied store directory, a
-  shared server), whoever writes after the other is refused for good: nothing is written on stale knowledge.
-* Opening never creates a catalog, and a catalog of another store is never touched.
+* A change is one transaction, durable when the call returns. Memory changes only after the commit. A failed call has
+  changed nothing. If the connection broke during a commit, the next change first reads its outcome.
+* Reads are answered from memory and never wait for the database.
+* Queue ids grow from 1 and are never reused, because log records name them.
+* The store's lock ensures one writer. If there is a second writer nevertheless (a copied store directory, a shared
+  server), the first change based on outdated contents fails, and that catalog object accepts no further change.
+* Opening never creates a catalog, and never changes a catalog of another store.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from logstore.catalog.rows import (
 )
 from logstore.errors import CatalogError, QueueExists, UnknownExchange, UnknownQueue
 
-if TYPE_CHECKING:  # imported where it is used: half of the time that "import logstore" may take
+if TYPE_CHECKING:  # imported late: SQLAlchemy would double the time of "import logstore"
     from collections.abc import Callable, Mapping, MutableMapping
 
     from sqlalchemy.sql import Executable
@@ -54,16 +53,16 @@ class Catalog(CatalogDatabase):
 
     @property
     def next_queue_id(self) -> int:
-        """The id that the next declared queue will have; every id in the log is below it."""
+        """The id of the next declared queue. Every queue id in the log is below it."""
         return self._read().next_queue_id
 
     def queues(self) -> list[QueueRow]:
-        """All queues, by id."""
+        """All queues, sorted by id."""
         now = self._read()
         return [self._queue_row(queue, now) for queue in now.queues.values()]
 
     def queue(self, name: str) -> QueueRow:
-        """The queue of this name, or ``UnknownQueue``."""
+        """The queue of this name. Raises ``UnknownQueue``."""
         now = self._read()
         return self._queue_row(self._known_queue(name, now), now)
 
@@ -86,10 +85,10 @@ class Catalog(CatalogDatabase):
         dead_letter: str | None = None,
         within: bool = False,
     ) -> tuple[QueueRow, bool]:
-        """The queue of this name, and whether this call made it; ``within`` a block of :meth:`changes` or alone.
+        """The queue of this name, and whether this call made it. Durable on return.
 
-        Durable on return. Raises ``QueueExists`` if it is there with other arguments or another
-        ``dead_letter``, ``UnknownQueue`` if there is no queue called ``dead_letter``.
+        Pass ``within=True`` inside a block of :meth:`changes`. Raises ``QueueExists`` if the queue exists with other
+        arguments or another ``dead_letter``, ``UnknownQueue`` if there is no queue called ``dead_letter``.
         """
         import sqlalchemy as sa
 
@@ -106,7 +105,7 @@ class Catalog(CatalogDatabase):
             if made.id > QUEUE_ID_MAX:
                 raise CatalogError(
                     f"{self._place.where} has given out all {QUEUE_ID_MAX} queue ids, "
-                    "which are never used twice: continue in a new store"
+                    "which are never reused: continue in a new store"
                 )
             after = replace(
                 self._now,
@@ -120,7 +119,7 @@ class Catalog(CatalogDatabase):
     def declared_queue(
         self, name: str, *, arguments: Mapping[str, Any] | None = None, dead_letter: str | None = None
     ) -> QueueRow | None:
-        """What ``declare_queue`` gives for a queue that memory has, without waiting; None if it has to be asked for."""
+        """The result of ``declare_queue`` from memory, without waiting; None if only the database can answer."""
         text = canonical(f"queue {checked_name('a queue', name)!r}", arguments)
         if not self._memory_answers:
             return None
@@ -136,14 +135,15 @@ class Catalog(CatalogDatabase):
             return row
         raise QueueExists(
             f"queue {name!r} exists with arguments {known.arguments} and dead-letter queue "
-            f"{row.dead_letter!r}, and was declared with {arguments} and {dead_letter!r}: "
-            "declare it as it is, or delete it first"
+            f"{row.dead_letter!r}, but was declared with {arguments} and {dead_letter!r}: "
+            "declare it as it exists, or delete it first"
         )
 
     def delete_queue(self, queue_id: int, *, within: bool = False) -> None:
-        """Delete a queue with its bindings; durable on return. Its id is not used again. ``within`` as for declaring.
+        """Deletes a queue and its bindings; durable on return. Its id is never reused.
 
-        Raises ``UnknownQueue``, or ``CatalogError`` while another queue sends its rejected messages there.
+        Pass ``within=True`` inside a block of :meth:`changes`. Raises ``UnknownQueue``, or ``CatalogError`` while it is
+        the dead-letter queue of another queue.
         """
         import sqlalchemy as sa
 
@@ -166,12 +166,12 @@ class Catalog(CatalogDatabase):
     # ---- Exchanges
 
     def exchanges(self) -> list[ExchangeRow]:
-        """All exchanges, by name."""
+        """All exchanges, sorted by name."""
         now = self._read()
         return [self._exchange_row(now.exchanges[name]) for name in sorted(now.exchanges)]
 
     def exchange(self, name: str) -> ExchangeRow:
-        """The exchange of this name, or ``UnknownExchange``."""
+        """The exchange of this name. Raises ``UnknownExchange``."""
         self._check_usable()
         return self._exchange_row(self._known_exchange(name))
 
@@ -194,7 +194,7 @@ class Catalog(CatalogDatabase):
     ) -> tuple[ExchangeRow, bool]:
         """The exchange of this name, and whether this call made it.
 
-        Durable on return. Raises ``CatalogError`` if it is there with another type, arguments or alternate,
+        Durable on return. Raises ``CatalogError`` if it exists with another type, other arguments or another alternate,
         ``UnknownExchange`` if there is no exchange called ``alternate``.
         """
         import sqlalchemy as sa
@@ -210,8 +210,8 @@ class Catalog(CatalogDatabase):
                     return self._exchange_row(known), False
                 raise CatalogError(
                     f"exchange {name!r} exists as {known.type!r} with arguments {known.arguments} and "
-                    f"alternate {known.alternate!r}, and was declared as {type!r} with {text} and "
-                    f"{alternate!r}: declare it as it is, or delete it first"
+                    f"alternate {known.alternate!r}, but was declared as {type!r} with {text} and "
+                    f"{alternate!r}: declare it as it exists, or delete it first"
                 )
             if alternate is not None:
                 self._known_exchange(alternate)
@@ -220,7 +220,7 @@ class Catalog(CatalogDatabase):
             return self._exchange_row(wanted), True
 
     def delete_exchange(self, name: str) -> None:
-        """Delete an exchange with its bindings; durable on return.
+        """Deletes an exchange and its bindings; durable on return.
 
         Raises ``UnknownExchange``, or ``CatalogError`` while it is the alternate of another one.
         """
@@ -242,7 +242,7 @@ class Catalog(CatalogDatabase):
     # ---- Bindings
 
     def bindings(self) -> list[BindingRow]:
-        """All bindings, in the order in which they were made."""
+        """All bindings, in the order of their creation."""
         now = self._read()
         return [
             BindingRow(row.exchange, now.queue_names[row.queue_id], row.key, parsed(row.arguments))
@@ -250,10 +250,10 @@ class Catalog(CatalogDatabase):
         ]
 
     def bind(self, exchange: str, queue: str, key: str = "", *, arguments: Mapping[str, Any] | None = None) -> None:
-        """Bind a queue to an exchange; durable on return.
+        """Binds a queue to an exchange; durable on return.
 
-        The same binding again is harmless; other arguments make another binding. Raises
-        ``UnknownExchange`` or ``UnknownQueue``.
+        Repeating a binding changes nothing; other arguments make another binding. Raises ``UnknownExchange`` or
+        ``UnknownQueue``.
         """
         import sqlalchemy as sa
 
@@ -270,9 +270,9 @@ class Catalog(CatalogDatabase):
             self._commit(sa.insert(self._tables.bindings).values(values), after=after)
 
     def unbind(self, exchange: str, queue: str, key: str = "", *, arguments: Mapping[str, Any] | None = None) -> None:
-        """Take back the binding with exactly this key and these arguments; durable on return.
+        """Removes the binding with exactly this key and these arguments; durable on return.
 
-        Harmless if there is none. Raises ``UnknownExchange`` or ``UnknownQueue``.
+        Does nothing if there is none. Raises ``UnknownExchange`` or ``UnknownQueue``.
         """
         import sqlalchemy as sa
 
@@ -311,7 +311,10 @@ class Catalog(CatalogDatabase):
         return Config(self)
 
     def _set_config(self, changes_of: Callable[[Mapping[str, str]], Mapping[str, str | None]]) -> None:
-        """Given what is set, it says what to set, or to remove where that is None: all in one transaction."""
+        """Changes the configuration in one transaction.
+
+        ``changes_of`` gets the present entries and returns the new value of each changed key; None removes it.
+        """
         import sqlalchemy as sa
 
         table = self._tables.config

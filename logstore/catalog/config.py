@@ -1,6 +1,6 @@
-"""``store.config``: general configuration as a mapping, each change one transaction of the catalog.
+"""``store.config``: general configuration as a mapping. Each change is one transaction of the catalog.
 
-It holds nothing itself: what it shows is what the catalog's memory has, which follows only after a commit.
+The mapping is a view of the catalog's memory, which changes only after a commit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONFIG_BYTES_MAX = 1024 * 1024
 
 
 class Config(MutableMapping[str, str]):
-    """A view: it holds nothing itself. A call is one transaction, ``update`` and ``clear`` too."""
+    """A view without contents of its own. Each call is one transaction, also ``update`` and ``clear``."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -42,13 +42,13 @@ class Config(MutableMapping[str, str]):
 
     def __delitem__(self, key: str) -> None:
         def removal(now: Mapping[str, str]) -> dict[str, None]:
-            now[key]  # a KeyError, as any mapping's
+            now[key]  # raises KeyError, as every mapping does
             return {key: None}
 
         self._catalog._set_config(removal)
 
     def update(self, *others: Any, **named: Any) -> None:
-        """As ``dict.update``, all of it or nothing."""
+        """Like ``dict.update``; makes all changes or none."""
         changes: dict[str, str] = dict(*others, **named)
         for key, value in changes.items():
             checked_name("a configuration entry", key)
@@ -58,5 +58,5 @@ class Config(MutableMapping[str, str]):
         self._catalog._set_config(lambda _: changes)
 
     def clear(self) -> None:
-        """Remove every entry, all of it or nothing."""
+        """Removes every entry, in one transaction."""
         self._catalog._set_config(dict.fromkeys)

@@ -1,7 +1,7 @@
-"""A copy of a store's catalog, as a SQLite file of its own: for a backup.
+"""Copies a store's catalog to a new SQLite file, for a backup.
 
-What is copied is one moment of the catalog, beside its writer or without one. From a server it is copied row by row,
-so that the backup opens by itself. The copy is closed, forced and checked when it is returned, in one file.
+The copy shows the catalog at one moment, with or without a running writer. A catalog on a server is copied row by row,
+so that the backup can be opened without the server. The finished copy is one file: closed, forced to disk and checked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def copy_catalog(
     schema: str | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> int:
-    """Make ``catalog.sqlite`` in ``target_dir``; its size in bytes. ``tick`` is called now and then.
+    """Makes ``catalog.sqlite`` in ``target_dir`` and returns its size in bytes. Calls ``tick`` from time to time.
 
     Raises ``CatalogMismatch``, ``CatalogUnavailable``, ``CatalogError`` or ``VersionError``.
     """
@@ -47,11 +47,11 @@ def copy_catalog(
     place = SqliteFile(target_dir, read_only=False)
     try:
         with closing(sqlite3.connect(place.path, isolation_level=None)) as database:
-            database.execute("PRAGMA journal_mode=DELETE").fetchall()  # all of it in one file
+            database.execute("PRAGMA journal_mode=DELETE").fetchall()  # so that all contents are in one file
     except sqlite3.Error as error:
         raise place.explain(error) from error
     with closing(Catalog.open(target_dir, store_uuid=store_uuid, read_only=True)):
-        pass  # its identity, its pages and its references were looked at
+        pass  # opening has checked its identity, its pages and its references
     for name in SIDE_NAMES:
         with suppress(FileNotFoundError):
             os.unlink(target_dir / name)
@@ -67,7 +67,7 @@ def copy_catalog(
 
 def _copy_file(store_dir: Path, target_dir: Path, store_uuid: bytes, *, live: bool, tick: Callable[[], None]) -> None:
     if live:
-        Catalog.open(store_dir, store_uuid=store_uuid, read_only=True).close()  # its identity first
+        Catalog.open(store_dir, store_uuid=store_uuid, read_only=True).close()  # checks its identity
         _by_pages(store_dir, target_dir, tick)
     else:
         read_at_rest(
@@ -106,7 +106,7 @@ def _copy_rows(store_dir: Path, target_dir: Path, store_uuid: bytes, connect: st
         source.snapshot() as (origin, theirs),
         target.snapshot() as (copy, ours),
     ):
-        copy.exec_driver_sql("PRAGMA defer_foreign_keys=ON")  # rows may name later ones
+        copy.exec_driver_sql("PRAGMA defer_foreign_keys=ON")  # a row may refer to a later one
         copy.execute(sa.delete(ours.store))
         for name in ("store", "queues", "exchanges", "bindings", "config"):
             table = getattr(theirs, name)

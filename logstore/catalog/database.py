@@ -1,13 +1,13 @@
-"""Between a catalog's memory and its database: opening, loading, and one change at a time.
+"""The connection between a catalog's memory and its database: opening, loading, and one change at a time.
 
-* A change is one transaction; memory follows only after its commit was confirmed. What memory holds is never changed
-  in place: one assignment replaces it, so that an exception at any moment leaves the old or the new contents.
-* If the answer to a commit never came, nothing is changed before it is known what became of it: the row that every
-  change takes is waited for, so that a commit still under way on a server is waited for, too.
-* A transaction that did not end in order takes its connection with it: an exception may have come between any two
-  steps of it, and what it left open would stand in the way of every later one.
+* A change is one transaction. Memory changes only after its commit was confirmed, and then by one assignment that
+  replaces the contents. So an exception at any moment leaves either the old or the new contents.
+* If the answer to a commit is missing, no further change is made before its outcome is known. Every change locks the
+  same row; waiting for that row also waits for a commit that is still in progress on a server.
+* If a transaction does not end normally, its connection is closed. An exception may have interrupted it between any two
+  steps, and an open transaction would block every later one.
 
-No driver's exception leaves this module, only those of the tree in ``errors.py``.
+Drivers' exceptions never leave this module, only those in ``errors.py``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from logstore.errors import (
     VersionError,
 )
 
-if TYPE_CHECKING:  # imported where they are used: half of the time that "import logstore" may take
+if TYPE_CHECKING:  # imported late: these would double the time of "import logstore"
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
@@ -45,10 +45,10 @@ CATALOG_VERSION = 1
 
 
 class CatalogDatabase:
-    """What :class:`~logstore.catalog.Catalog` stands on."""
+    """The base of :class:`~logstore.catalog.catalog.Catalog`: the database, and the contents in memory."""
 
     def __init__(self, place: Place, store_uuid: bytes, *, read_only: bool) -> None:
-        """Not for callers: :meth:`create` or :meth:`open`."""
+        """Not for callers, who use :meth:`create` or :meth:`open`."""
         if len(store_uuid) != 16:
             raise OptionError(f"a store UUID has 16 bytes, not {len(store_uuid)}")
         self._place = place
@@ -58,15 +58,15 @@ class CatalogDatabase:
         self._closed = False
         self._engine = place.engine()
         self._tables = make_tables(place.schema)
-        self._record: Any = None  # the pool's, of the one connection
-        self._disturbed = False  # a transaction has begun on it that has not ended in order
+        self._record: Any = None  # the pool's record of the one connection
+        self._disturbed = False  # a transaction has begun on it and has not ended normally
         _on_connect(self._engine, self._connected)
 
-        # One change at a time; held while the database works.
+        # Allows one change at a time; held during the database's work.
         self._change = Lock(place.where, then=self._prepare_change)
-        self._stale = False  # memory may be behind the database: a commit's outcome is not known
-        self._committing = False  # stale or not, nobody has been told yet that the outcome is unknown
-        self._overtaken = False  # somebody else wrote: what memory holds is no ground to write on
+        self._stale = False  # a commit's outcome is unknown, so memory may be behind the database
+        self._committing = False  # a commit is in progress, and no caller knows of an unknown outcome yet
+        self._overtaken = False  # another process wrote, so no change may be based on this memory
         self._reloads = 0
         self._now = Contents()  # replaced as a whole
 
@@ -80,10 +80,11 @@ class CatalogDatabase:
         store_uuid: bytes,
         timeout_s: float = TIMEOUT_S,
     ) -> Self:
-        """Make the catalog of a new store and open it; durable on return.
+        """Makes the catalog of a new store and opens it; durable on return.
 
-        Each answer of a server is waited for ``timeout_s`` at most. Harmless if it exists for the same UUID: so an
-        interrupted creation is finished. Raises ``CatalogMismatch`` if the place holds anything else.
+        ``timeout_s`` is the longest wait for each answer of a server, in seconds. If the catalog exists with the same
+        UUID, it is opened; so a second call completes an interrupted creation. Raises ``CatalogMismatch`` if the place
+        holds anything else.
         """
         place = place_for(store_dir, connect, schema, timeout_s=timeout_s)
         place.make()
@@ -101,12 +102,12 @@ class CatalogDatabase:
         at_rest: bool = False,
         timeout_s: float = TIMEOUT_S,
     ) -> Self:
-        """Open the catalog of the store with this UUID; nothing is ever created.
+        """Opens the catalog of the store with this UUID; never creates one.
 
-        ``read_only`` gives what was committed at this moment, beside a live writer and without disturbing it; a
-        file that is known to be ``at_rest`` is read as it is, and nothing is made beside it.
-        Raises ``CatalogMismatch`` (missing, empty, another store's), ``VersionError``, ``CatalogUnavailable``
-        or ``CatalogError``.
+        ``read_only`` reads the state committed at this moment, also while a writer runs. ``at_rest`` says that no
+        process has the file open: it is read in place, and no file is made next to it.
+        Raises ``CatalogMismatch`` (missing, empty, or another store's), ``VersionError``, ``CatalogUnavailable`` or
+        ``CatalogError``.
         """
         place = place_for(store_dir, connect, schema, read_only=read_only, at_rest=at_rest, timeout_s=timeout_s)
         return cls(place, store_uuid, read_only=read_only)._started(create=False)
@@ -131,7 +132,7 @@ class CatalogDatabase:
         return self
 
     def _check_writable(self) -> None:
-        """Now, rather than at the first change: try one, and take it back."""
+        """Makes a change and rolls it back, so that a missing permission shows now and not at the first change."""
         import sqlalchemy as sa
 
         with self._engine.connect() as connection:
@@ -139,7 +140,7 @@ class CatalogDatabase:
             connection.rollback()
 
     def close(self) -> None:
-        """Let go of the database; a second call is harmless. In a forked child, nothing happens."""
+        """Closes the connection. A second call does nothing, nor does a call in a forked child."""
         if self._closed:
             return
         self._closed = True
@@ -160,7 +161,7 @@ class CatalogDatabase:
             yield
         except (SQLAlchemyError, sqlite3.Error) as error:
             raise self._place.explain(error) from error
-        except (TypeError, ValueError) as error:  # text that is none, a number that is none
+        except (TypeError, ValueError) as error:  # a value of the wrong type in the database
             if isinstance(error, StoreError):
                 raise
             raise CatalogError(
@@ -184,11 +185,11 @@ class CatalogDatabase:
                 connection.commit()
                 connection.close()
                 self._disturbed = False
-            except GeneratorExit:  # an exception kept the block from being entered, and this comes at any time later
+            except GeneratorExit:  # an exception came before the block was entered; this may arrive much later
                 raise
             except (SQLAlchemyError, sqlite3.Error, StoreError):
-                # The database refused: its connection stays, since closing SQLite's last one while the disk fails also
-                # removes the write-ahead log.
+                # The database refused. The connection stays open: while the disk fails, closing SQLite's last
+                # connection would also remove the write-ahead log.
                 self._roll_back(connection)
                 raise
             except BaseException:
@@ -201,7 +202,7 @@ class CatalogDatabase:
         raw = None if self._record is None else self._record.dbapi_connection
         try:
             if isinstance(raw, sqlite3.Connection):
-                raw.rollback()  # also after a COMMIT that failed, which SQLAlchemy takes for the end
+                raw.rollback()  # also after a failed COMMIT, which SQLAlchemy treats as the end of the transaction
             connection.close()
             self._disturbed = False
         except Exception:  # noqa: BLE001 - the first error is the one to raise
@@ -211,7 +212,7 @@ class CatalogDatabase:
         self._record = record
 
     def _drop_connection(self) -> None:
-        """Close the connection, even if somebody still refers to it; the next transaction opens a new one."""
+        """Closes the connection, even if it is still referenced; the next transaction opens a new one."""
         import sqlite3
 
         record, self._record = self._record, None
@@ -219,14 +220,14 @@ class CatalogDatabase:
         if raw is not None:
             if isinstance(raw, sqlite3.Connection):
                 with suppress(sqlite3.Error):
-                    raw.rollback()  # closing alone waits for cursors that a traceback may hold
+                    raw.rollback()  # close() alone would wait for cursors that a traceback may still reference
             record.invalidate()
         self._engine.dispose()
         self._disturbed = False
 
     @contextmanager
     def snapshot(self) -> Iterator[tuple[Connection, Tables]]:
-        """One transaction on the database itself and its tables; for whoever copies them."""
+        """A transaction on the database, and its tables, for copying them."""
         self._check_usable()
         with self._transaction() as connection:
             yield connection, self._tables
@@ -243,7 +244,7 @@ class CatalogDatabase:
         found = self._table_names(connection)
         if found and "store" not in found:
             raise CatalogMismatch(
-                f"{self._place.where} holds other tables ({min(found)}): give this store a place of its own"
+                f"{self._place.where} holds other tables ({min(found)}): use an empty place for this store"
             )
         if not found:
             self._tables.metadata.create_all(connection, checkfirst=False)
@@ -255,16 +256,16 @@ class CatalogDatabase:
 
         where, store = self._place.where, self._tables.store
         found = self._table_names(connection)
-        # The version before all else: a newer catalog may look different in everything but this.
+        # The version first: in a newer catalog everything else may be different.
         version = connection.execute(sa.select(store.c.catalog_version)).scalar() if "store" in found else None
         if version is None:
             raise CatalogMismatch(
-                f"{where} is empty, and the log needs it: restore it together with the log, "
-                "or name the place that has it with connect and catalog"
+                f"{where} is empty, but the log needs its contents: restore it together with the log, "
+                "or name the right catalog with connect and catalog"
             )
         if version > CATALOG_VERSION:
             raise VersionError(
-                f"{where} has version {version}, and this logstore knows {CATALOG_VERSION} at most: "
+                f"{where} has version {version}, but this logstore knows only versions up to {CATALOG_VERSION}: "
                 "use a newer logstore"
             )
         missing = {table.name for table in self._tables.metadata.sorted_tables} - found
@@ -273,14 +274,14 @@ class CatalogDatabase:
         other = connection.execute(sa.select(store.c.uuid)).scalar()
         if other != self._uuid:
             raise CatalogMismatch(
-                f"{where} belongs to the store {other}, and this is {self._uuid}: "
-                "bring the right log and catalog together, or give this store a place of its own"
+                f"{where} belongs to the store {other}, but this is the store {self._uuid}: "
+                "put the matching log and catalog together, or use an empty place for this store"
             )
 
     def _settled_revision(self, connection: Connection) -> int:
-        """The count of changes once no change is under way any more; none can begin before this transaction ends.
+        """The count of changes, read when no change is in progress. None can begin before this transaction ends.
 
-        On a server the commit of a process that was killed, or of a connection that broke, may still be at work.
+        On a server the commit of a killed process, or of a broken connection, may still be in progress.
         """
         import sqlalchemy as sa
 
@@ -304,14 +305,14 @@ class CatalogDatabase:
         return self._now
 
     def _changing(self, within: bool = False) -> AbstractContextManager[object]:
-        """Keeps other changes out of the block; ``within`` a block of :meth:`changes`, which does already."""
+        """Keeps other changes out of the block; does nothing ``within`` a block of :meth:`changes`."""
         return nullcontext() if within else self.changes()
 
     def changes(self) -> AbstractContextManager[object]:
-        """Keeps all other changes out of the block; the outcome of every earlier one is known in it.
+        """Keeps all other changes out of the block. Inside it, the outcome of every earlier change is known.
 
-        Raises ``CatalogUnavailable`` if that cannot be found out at present, ``CatalogOvertaken`` if this store may not
-        change the catalog any more, ``ReentrantCall`` if this thread is at a change already.
+        Raises ``CatalogUnavailable`` if an outcome cannot be determined now, ``CatalogOvertaken`` if another process
+        has changed the catalog, ``ReentrantCall`` if this thread is already inside a change.
         """
         self._check_usable()  # before the lock, which a forked child may have inherited locked
         return self._change
@@ -327,13 +328,13 @@ class CatalogDatabase:
 
     @property
     def _memory_answers(self) -> bool:
-        """Whether what memory has is there; not while the outcome of a change that has failed is unknown."""
+        """Whether memory may answer for the database: not after a failed change whose outcome is unknown."""
         self._check_usable()
         return not (self._read_only or self._overtaken or (self._stale and not self._committing))
 
     @property
     def settled(self) -> bool:
-        """Whether the outcome of every change is known; False also while one is being committed."""
+        """Whether the outcome of every change is known. False also during a commit."""
         return not self._stale
 
     @property
@@ -343,11 +344,11 @@ class CatalogDatabase:
 
     @property
     def stored_queues(self) -> dict[str, StoredQueue]:
-        """The queues by name, never changed in place: it is another object whenever they are others."""
+        """The queues by name. Never changed in place: a change replaces the whole mapping by another object."""
         return self._now.queues
 
     def _reload(self) -> None:
-        """Learn what became of a commit whose answer never came."""
+        """Reads the outcome of a commit whose answer is missing."""
         with self._explained():
             if self._disturbed:
                 self._drop_connection()
@@ -365,11 +366,11 @@ class CatalogDatabase:
         self._overtaken = True
         raise CatalogOvertaken(
             f"{self._place.where} was changed by another process since it was opened, "
-            "and a catalog has one writer: close the other store, then open this one again"
+            "but a catalog has one writer: close the other store, then open this one again"
         )
 
     def _commit(self, *statements: Executable, after: Contents) -> None:
-        """Do it all in one transaction; then ``after`` is what memory holds."""
+        """Executes all statements in one transaction; then ``after`` becomes the contents in memory."""
         import sqlalchemy as sa
 
         store, revision = self._tables.store, self._now.revision
@@ -385,9 +386,7 @@ class CatalogDatabase:
                     self._refuse_second_writer()
                 for statement in statements:
                     connection.execute(statement)
-                self._committing = self._stale = (
-                    True  # from here on, until memory has followed: the commit is on its way
-                )
+                self._committing = self._stale = True  # until memory has changed: the block's end commits
             self._now = after
             self._stale = False
         finally:

@@ -1,7 +1,7 @@
-"""Where a catalog can be: a SQLite file in the store directory, or a schema of a server, which postgres.py reaches.
+"""The places of a catalog: a SQLite file in the store directory, or a schema of a server (see postgres.py).
 
-A place knows how to make, open and check itself, and how to say what its driver's exceptions mean. It never
-creates a catalog that was to be opened, and changes no file before it is known to be ours.
+A place knows how to make, open and check itself, and how to explain its driver's exceptions. Opening never creates a
+catalog, and no file is changed before it is known to belong to this store.
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ from logstore.catalog.text import one_line
 from logstore.core.regular_files import check_regular, force_directory, open_regular
 from logstore.errors import CatalogError, CatalogMismatch, CatalogUnavailable, OptionError
 
-if TYPE_CHECKING:  # imported where they are used: half of the time that "import logstore" may take
+if TYPE_CHECKING:  # imported late: these would double the time of "import logstore"
     import sqlite3
 
     from sqlalchemy import Connection, Engine
 
 FILE_NAME = "catalog.sqlite"
-SIDE_NAMES = tuple(f"{FILE_NAME}-{one}" for one in ("wal", "shm", "journal"))  # what SQLite keeps beside it
+SIDE_NAMES = tuple(f"{FILE_NAME}-{one}" for one in ("wal", "shm", "journal"))  # SQLite's files next to it
 
-TIMEOUT_S = 10.0  # what a change takes is milliseconds
-BUSY_TIMEOUT_S = 5.0  # readers never hold the lock; whoever holds it longer is no reader
+TIMEOUT_S = 10.0  # ample: a change normally takes milliseconds
+BUSY_TIMEOUT_S = 5.0  # ample: readers never hold the lock
 
 
 class Place(Protocol):
-    """What a place must know about itself."""
+    """The operations that each place provides."""
 
     where: str  # for messages
     schema: str | None
 
     def make(self) -> None:
-        """Make what must be there before anything can connect."""
+        """Makes everything that must exist before the first connection."""
 
     def engine(self) -> Engine:
-        """Connections that are durable at commit; nothing is created, and nothing of others changed."""
+        """Connections whose commits are durable. Creates nothing and changes no foreign data."""
 
     def prepare_schema(self, connection: Connection) -> None:
-        """Make what must be there before the tables."""
+        """Makes everything that must exist before the tables."""
 
     def verify(self, connection: Connection) -> None:
-        """Look for damage below the rows, or raise ``CatalogError``."""
+        """Checks the structures below the rows. Raises ``CatalogError`` for damage."""
 
     def settle(self, engine: Engine) -> None:
-        """Do what changes the place itself, and so waits until it is known to be ours."""
+        """Changes the place's own settings. Called once it is known that the place belongs to this store."""
 
     def renew(self, engine: Engine) -> None:
-        """Before a change: let nothing stand on what a write that failed, in this process or before, may have left."""
+        """Discards state that an earlier failed write may have left. Called before a change."""
 
     def explain(self, error: Exception) -> CatalogError:
-        """Say in one plain sentence what an exception of the driver means."""
+        """The error of our own for an exception of the driver, with one plain sentence."""
 
 
 class SqliteFile:
-    """``catalog.sqlite`` in the store directory; its -wal and -shm files take their mode from it."""
+    """``catalog.sqlite`` in the store directory. Its -wal and -shm files get their mode from it."""
 
     schema: str | None = None
 
@@ -70,7 +70,7 @@ class SqliteFile:
         at_rest: bool = False,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """``at_rest``: nobody has it open, so it is read in place, and no file is made beside it."""
+        """``at_rest``: no process has it open, so it is read in place, and no file is made next to it."""
         self.path = Path(os.fspath(store_dir)).absolute() / FILE_NAME
         self.read_only = read_only
         self.at_rest = at_rest
@@ -78,7 +78,7 @@ class SqliteFile:
         self.where = f"the catalog {self.path}"
 
     def make(self) -> None:
-        """An empty file, its directory entry forced; one that is there stays as it is."""
+        """Makes an empty file, durably. An existing file stays unchanged."""
         try:
             try:
                 made = open_regular(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -88,16 +88,16 @@ class SqliteFile:
             force_directory(self.path.parent)
         except OSError as error:
             raise CatalogUnavailable(
-                f"{self.where} cannot be made: {error.strerror}; see to the directory and try again"
+                f"{self.where} cannot be made: {error.strerror}; check the directory and try again"
             ) from error
 
     def check_files(self) -> None:
-        """That SQLite will open nothing but regular files, which it may read, and write unless ``read_only``.
+        """Checks that SQLite will open regular files only, which it may read, and write unless ``read_only``.
 
-        Raises ``CatalogMismatch`` where the catalog is missing, ``CatalogError`` or ``CatalogUnavailable``.
+        Raises ``CatalogMismatch`` if the catalog is missing, ``CatalogError`` or ``CatalogUnavailable``.
         """
-        # By name, never through a descriptor of our own: closing one would drop every lock that SQLite holds
-        # on the file in this process.
+        # By name, never through a descriptor: closing one would drop every lock that SQLite holds on the file in this
+        # process.
         for name in (FILE_NAME, *SIDE_NAMES):
             path = self.path.with_name(name)
             try:
@@ -106,21 +106,21 @@ class SqliteFile:
                 if name != FILE_NAME:
                     continue
                 raise CatalogMismatch(
-                    f"{self.where} is missing, and the log needs it: restore it together with the log, "
+                    f"{self.where} is missing, but the log needs it: restore it together with the log, "
                     "or name the server that has it with connect and catalog"
                 ) from None
             except OSError as error:
                 said = f"{self.where} cannot be used: {error.strerror}" + (f" ({name})" if name != FILE_NAME else "")
                 if isinstance(error, PermissionError) and os.access(path, os.R_OK, effective_ids=True):
                     raise CatalogError(
-                        f"{self.where} cannot be written: {error.strerror}; see to its permissions and its directory's"
+                        f"{self.where} cannot be written: {error.strerror}; check its permissions and its directory's"
                     ) from error
                 if error.errno == errno.EINVAL:
-                    raise CatalogError(f"{said}; put the catalog itself there, without what is odd") from error
-                raise CatalogUnavailable(f"{said}; see to the disk and the permissions") from error
+                    raise CatalogError(f"{said}; replace it by the catalog's regular file") from error
+                raise CatalogUnavailable(f"{said}; check the disk and the permissions") from error
 
     def engine(self) -> Engine:
-        """One connection for all threads: changes come one at a time anyway."""
+        """One connection for all threads, because changes are made one at a time."""
         import sqlite3
         from urllib.parse import quote
 
@@ -132,7 +132,7 @@ class SqliteFile:
         uri = f"file:{quote(os.fsencode(self.path))}?mode={mode}"
         alone = not os.path.lexists(f"{self.path}-wal") and not os.access(self.path.parent, os.W_OK)
         if self.at_rest or (self.read_only and alone):
-            uri += "&immutable=1"  # on a read-only medium SQLite cannot make its -shm file, and needs none
+            uri += "&immutable=1"  # on a read-only medium SQLite cannot make its -shm file and does not need it
 
         def connect() -> sqlite3.Connection:
             connection = sqlite3.connect(
@@ -152,15 +152,15 @@ class SqliteFile:
             return connection
 
         engine = sa.create_engine("sqlite+pysqlite://", creator=connect, poolclass=StaticPool, hide_parameters=True)
-        # With isolation_level None the driver begins nothing by itself: tables too are made in a transaction.
+        # With isolation_level None the driver begins no transaction itself. So tables, too, are made in a transaction.
         sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
         return engine
 
     def prepare_schema(self, connection: Connection) -> None:
-        """Nothing: a file has no schemas."""
+        """Does nothing: a file has no schemas."""
 
     def settle(self, engine: Engine) -> None:
-        """The write-ahead log, which the header records, and the permissions."""
+        """Switches to write-ahead logging, which the file's header records, and sets the permissions."""
         if self.read_only:
             return
         raw = engine.raw_connection()
@@ -177,32 +177,34 @@ class SqliteFile:
                 "move the store to a local disk"
             )
         for suffix in ("", "-wal", "-shm"):
-            with suppress(OSError):  # absent, or another user's, who lets us write all the same
+            with suppress(OSError):  # absent, or owned by another user who lets us write
                 os.chmod(f"{self.path}{suffix}", 0o600)
         self.renew(engine)
 
     def renew(self, engine: Engine) -> None:
-        """The write-ahead log is written into the file, forced, and emptied.
+        """Writes the write-ahead log back into the file, forces it, and empties the log.
 
-        After a sync that failed the page cache shows what the disk does not have, and on ext4 what is later written
-        through the same pages is synced without an error and gone with the power. What comes after would be read
-        only behind such a hole. An empty log begins in new blocks. After an orderly close there is none.
+        After a failed sync the page cache shows data that the disk does not have. On ext4, later writes through the
+        same pages are synced without an error and are still lost at a power failure. Records after such a gap in the
+        log would then be lost, too. An emptied log starts in new blocks. After a clean close there is no log.
         """
         if self.read_only:
             return
         raw = engine.raw_connection()
         try:
             cursor: sqlite3.Cursor = raw.cursor()  # type: ignore[assignment] # the driver is known
-            cursor.execute("SELECT count(*) FROM sqlite_master").fetchall()  # else the mode, just set, is in the way
+            cursor.execute(
+                "SELECT count(*) FROM sqlite_master"
+            ).fetchall()  # without a read the new mode blocks the next
             ((busy, _, _),) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             cursor.close()
         finally:
             raw.close()
         if busy:
-            raise CatalogUnavailable(f"{self.where} is being read by another process; end that one, or try again")
+            raise CatalogUnavailable(f"{self.where} is being read by another process; end that process, or try again")
 
     def verify(self, connection: Connection) -> None:
-        """Pages and references; SQLite itself would notice only when it comes across them."""
+        """Checks all pages and references; SQLite itself notices damage only when it reads the damaged part."""
         found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
         if found == "ok":
             found = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
@@ -212,23 +214,23 @@ class SqliteFile:
         raise CatalogError(f"{self.where} is damaged ({one_line(found)}): restore it together with the log")
 
     def explain(self, error: Exception) -> CatalogError:
-        """By SQLite's own result code."""
+        """The error for SQLite's result code."""
         import sqlite3
 
         cause = getattr(error, "orig", None) or error
         code = getattr(cause, "sqlite_errorcode", None)
         match None if code is None else code & 0xFF:
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-                return CatalogUnavailable(f"{self.where} is locked by another process; end that one, or try again")
+                return CatalogUnavailable(f"{self.where} is locked by another process; end that process, or try again")
             case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
                 return CatalogError(f"{self.where} is damaged ({one_line(cause)}): restore it together with the log")
             case sqlite3.SQLITE_FULL:
                 return CatalogError(f"{self.where} cannot grow, its disk is full: make room and repeat the call")
             case sqlite3.SQLITE_READONLY:
-                return CatalogError(f"{self.where} cannot be written: see to the permissions of it and its directory")
+                return CatalogError(f"{self.where} cannot be written: check its permissions and its directory's")
             case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_IOERR:
                 return CatalogUnavailable(
-                    f"{self.where} cannot be read or written ({cause}): see to the disk and the permissions"
+                    f"{self.where} cannot be read or written ({cause}): check the disk and the permissions"
                 )
         return CatalogError(f"{self.where} could not be used ({one_line(cause)})")
 
@@ -242,9 +244,9 @@ def place_for(
     at_rest: bool = False,
     timeout_s: float = TIMEOUT_S,
 ) -> Place:
-    """The place that the options name, or ``OptionError``; nothing is touched."""
+    """The place that the options name. Nothing is opened or changed. Raises ``OptionError``."""
     if connect is not None:
         return PostgresSchema(connect, schema, timeout_s=timeout_s, read_only=read_only)
     if schema is not None:
-        raise OptionError("catalog names a schema on a server: give connect too, or leave it out")
+        raise OptionError("catalog names a schema on a server: give connect too, or leave catalog out")
     return SqliteFile(store_dir, read_only=read_only, at_rest=at_rest, timeout_s=timeout_s)

@@ -1,9 +1,9 @@
-"""A catalog in one schema of a PostgreSQL server: connecting, the settings of a transaction, what its errors mean.
+"""A catalog in one schema of a PostgreSQL server: connecting, the settings of a transaction, translating errors.
 
-* The user's own settings in the URL stand, but for ``synchronous_commit``, without which a commit promises nothing.
-* No wait is unbounded. The server limits locks and statements; a server that has stopped does neither, and the kernel
-  still acknowledges for it, so each answer has a deadline here too. Past it the connection is closed.
-* Passwords stay out of everything that is said.
+* The user's settings in the URL are respected, except ``synchronous_commit``: without it a commit is not durable.
+* No wait is unbounded. The server limits waits for locks and statements. A stopped server does not, although its kernel
+  still acknowledges packets; so each answer also has a deadline here, after which the connection is closed.
+* Passwords never appear in messages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from logstore.catalog.text import one_line
 from logstore.core.extras import install_command
 from logstore.errors import CatalogError, CatalogUnavailable, OptionError
 
-if TYPE_CHECKING:  # imported where they are used: half of the time that "import logstore" may take
+if TYPE_CHECKING:  # imported late: these would double the time of "import logstore"
     from collections.abc import Generator
 
     import psycopg
@@ -28,20 +28,20 @@ T = TypeVar("T")
 DEFAULT_SCHEMA: Final = "logstore"
 _SCHEMA: Final = re.compile("[A-Za-z_][A-Za-z0-9_]{0,62}")
 
-# Parts of the timeout, so that the server says what was in the way before the connection is given up.
+# Fractions of the timeout: the server reports a lock or a slow statement before the connection is given up here.
 LOCK_PART: Final = 0.5
 STATEMENT_PART: Final = 0.75
-IDLE_TIMEOUT_S: Final = 30  # after which the server ends a transaction whose client is gone, and frees its row
+IDLE_TIMEOUT_S: Final = 30  # then the server ends a transaction whose client is gone, and unlocks its row
 
-# libpq's words for: notice within a minute that the other side is gone without a farewell.
+# libpq's settings to notice within a minute that the server is gone.
 _KEEPALIVE: Final = {
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
-_SEE_TO_SERVER: Final = "see to the server, its address and the role, then try again"
-_SHOWN: Final = ("host", "hostaddr", "port", "dbname", "service")  # of a URL's query, which may hold a password too
+_CHECK_SERVER: Final = "check the server, its address and the role, then try again"
+_SHOWN: Final = ("host", "hostaddr", "port", "dbname", "service")  # safe to show; a URL's query may hold a password
 
 
 class PostgresSchema:
@@ -53,21 +53,21 @@ class PostgresSchema:
         self.read_only = read_only
         self.schema: str | None = DEFAULT_SCHEMA if schema is None else schema
         if not _SCHEMA.fullmatch(str(self.schema)):
-            raise OptionError(f"catalog={schema!r} is no schema name: letters, digits and _ only, at most 63")
+            raise OptionError(f"catalog={schema!r} is not a schema name: letters, digits and _ only, at most 63")
         query = {name: value for name, value in self.url.query.items() if name in _SHOWN}
         shown = self.url.set(query=query).render_as_string(hide_password=True)
         self.where = f"the catalog {self.schema!r} at {shown}"
 
     def make(self) -> None:
-        """Nothing: the database is the server's; the schema is made with the tables."""
+        """Does nothing: the server has the database, and the schema is made with the tables."""
 
     def engine(self) -> Engine:
-        """One connection, made anew when it broke; nothing is sent before the first transaction."""
+        """One connection, renewed when it breaks. Nothing is sent before the first transaction."""
         import sqlalchemy as sa
 
         settings = {"connect_timeout": math.ceil(self.timeout_s), "client_encoding": "utf8", **_KEEPALIVE}
         given = {name: value for name, value in settings.items() if name not in self.url.query}
-        # Statements prepared in one session would be missing in another one behind a pooler.
+        # A pooler may use another session, which lacks the statements prepared in an earlier one.
         given["prepare_threshold"] = None
         try:
             engine = sa.create_engine(
@@ -88,7 +88,7 @@ class PostgresSchema:
         return engine
 
     def _begin(self) -> str:
-        """What every transaction starts with; for this transaction only, as a pooler's sessions are shared."""
+        """The statements that begin a transaction. They are local to it, because a pooler's sessions are shared."""
         settings = [
             "SET LOCAL synchronous_commit TO on",
             f"SET LOCAL idle_in_transaction_session_timeout TO '{IDLE_TIMEOUT_S}s'",
@@ -96,14 +96,14 @@ class PostgresSchema:
         for name, part in (("lock_timeout", LOCK_PART), ("statement_timeout", STATEMENT_PART)):
             if name not in str(self.url.query.get("options", "")):
                 settings.append(f"SET LOCAL {name} TO '{max(1, int(1000 * part * self.timeout_s))}ms'")
-        if self.read_only:  # all tables of one moment, beside a writer
+        if self.read_only:  # one snapshot of all tables, also while a writer runs
             settings.insert(0, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         return "; ".join(settings)
 
     def prepare_schema(self, connection: Connection) -> None:
-        """The schema, if it is not there: making one wants more rights than using one.
+        """Makes the schema if it is missing; making one needs more privileges than using one.
 
-        Whoever else is making a catalog in this schema is waited for.
+        Waits for another session that is making a catalog in this schema.
         """
         import sqlalchemy as sa
 
@@ -114,16 +114,16 @@ class PostgresSchema:
             connection.execute(sa.schema.CreateSchema(self.schema))
 
     def verify(self, connection: Connection) -> None:
-        """Nothing: the server keeps its own pages and references."""
+        """Does nothing: the server checks its own pages and references."""
 
     def settle(self, engine: Engine) -> None:
-        """Nothing: a server's settings are its operator's."""
+        """Does nothing: the operator chooses the server's settings."""
 
     def renew(self, engine: Engine) -> None:
-        """Nothing: the server sees to its own files."""
+        """Does nothing: the server maintains its own files."""
 
     def explain(self, error: Exception) -> CatalogError:
-        """By the SQLSTATE, if the server got to say one."""
+        """The error for the SQLSTATE, or for the driver's exception if the server sent no SQLSTATE."""
         from sqlalchemy.exc import InterfaceError, OperationalError
         from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -132,31 +132,34 @@ class PostgresSchema:
         said = one_line(cause)
         if state is None:
             if isinstance(error, OperationalError | InterfaceError | PoolTimeout):
-                return CatalogUnavailable(f"{self.where} cannot be reached ({said}): {_SEE_TO_SERVER}")
-            return CatalogError(f"{self.where} could not be used ({said}): see to the connect URL and the server")
+                return CatalogUnavailable(f"{self.where} cannot be reached ({said}): {_CHECK_SERVER}")
+            return CatalogError(f"{self.where} could not be used ({said}): check the connect URL and the server")
         if state == "53100":
             return CatalogError(f"{self.where} cannot grow, the server's disk is full: make room and repeat the call")
         if state == "55P03":
             return CatalogUnavailable(
-                f"{self.where} is locked by another session of the server; end that one, or try again"
+                f"{self.where} is locked by another session of the server; end that session, or try again"
             )
         if state == "42501":
             return CatalogError(
-                f"{self.where} is not open to this role ({said}): grant it the schema and its tables, or connect as "
+                f"this role may not use {self.where} ({said}): grant it the schema and its tables, or connect as "
                 "another role"
             )
         if state == "25006":
             return CatalogError(
-                f"{self.where} can only be read ({said}): connect to the primary server, as a role that may write"
+                f"{self.where} is read-only ({said}): connect to the primary server, as a role that may write"
             )
-        # Connection, authentication, no such database; rollback, resources, operator's doing; idle for too long.
+        # Connection, authentication, unknown database; rollback, resources, operator intervention; idle for too long.
         if state[:2] in ("08", "28", "3D", "40", "53", "57") or state == "25P03":
-            return CatalogUnavailable(f"{self.where} cannot be reached at present ({said}): {_SEE_TO_SERVER}")
-        return CatalogError(f"{self.where} could not be used ({said}): see to the schema on the server")
+            return CatalogUnavailable(f"{self.where} cannot be reached now ({said}): {_CHECK_SERVER}")
+        return CatalogError(f"{self.where} could not be used ({said}): check the schema on the server")
 
 
 def _with_deadlines(timeout_s: float) -> type[psycopg.Connection[Any]]:
-    """Psycopg's connection, which is closed if an answer takes longer; what was asked for may happen all the same."""
+    """Psycopg's connection class with a deadline: if an answer takes longer than ``timeout_s``, it closes itself.
+
+    The server may execute the statement even then.
+    """
     import psycopg
 
     class WithDeadlines(psycopg.Connection[Any]):
@@ -164,7 +167,7 @@ def _with_deadlines(timeout_s: float) -> type[psycopg.Connection[Any]]:
             return super().wait(self._until(gen, time.monotonic() + timeout_s), *args, **options)
 
         def _until(self, gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
-            # The driver resumes a generator when the socket is ready, and ten times a second when it is not.
+            # The driver resumes the generator when the socket is ready, and otherwise ten times per second.
             ready = None
             while True:
                 try:
@@ -186,8 +189,8 @@ def _url(connect: str) -> URL:
 
     try:
         url = make_url(connect)
-    except (ArgumentError, ValueError):  # neither says anything but the URL, password and all
-        raise OptionError("connect is no database URL; write postgresql+psycopg://user@host/database") from None
+    except (ArgumentError, ValueError):  # not chained: their texts contain the URL with its password
+        raise OptionError("connect is not a database URL; write postgresql+psycopg://user@host/database") from None
     if url.drivername not in ("postgresql", "postgresql+psycopg"):
-        raise OptionError(f"connect names {url.drivername}, and only postgresql+psycopg:// is possible")
+        raise OptionError(f"connect names {url.drivername}, but only postgresql+psycopg:// is supported")
     return url.set(drivername="postgresql+psycopg")

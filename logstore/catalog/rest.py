@@ -1,11 +1,11 @@
-"""Reading a catalog that nobody has open, without changing it or leaving anything behind.
+"""Reads a catalog that no process has open, without changing it and without leaving files behind.
 
-SQLite makes files beside a database that it reads, unless it knows that nobody writes to it. A catalog that is whole in
-its one file is read in its place, as immutable. One that a crash left with a write-ahead log or a rollback journal is
-copied first, at most COPY_BYTES_MAX, and brought to order in the copy.
+SQLite makes files next to a database that it reads, unless it is told that the database is immutable. A catalog that
+consists of its one file is read in place, as immutable. A catalog that a crash left with a write-ahead log or a
+rollback journal is copied first (at most COPY_BYTES_MAX bytes), and SQLite recovers the copy.
 
-The contents always come from one state of the files. The copy of a process that was killed is removed when the next
-copy is made in the same directory.
+The contents always come from one state of the files. If a process is killed, its copy is removed when the next copy is
+made in the same directory.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ Stamps = dict[str, tuple[int, int, int]]
 
 COPY_BYTES_MAX: Final = 4 << 30
 _WAL, _SHM, _JOURNAL = SIDE_NAMES
-TRIES: Final = 5  # a catalog that changes while it is read is read again
+TRIES: Final = 5  # if the catalog changes while it is read
 _PREFIX: Final = ".catalog-"
 _OURS: Final = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}")
 _PIECE_BYTES: Final = 1 << 20
 
 
 def read_at_rest(store_dir: Path, read: Callable[[Path, bool], T], *, copies_in: Path | None = None) -> T:
-    """What ``read`` makes of the catalog of a store that no writer has open.
+    """Calls ``read`` for the catalog of a store that no writer has open, and returns its result.
 
-    It is given the directory that the catalog is in, and whether the file there is the store's own, at rest. It is
-    called again if a writer came meanwhile. A copy, where one is needed, is made below ``copies_in`` (by default the
-    system's directory for temporary files). Raises what ``read`` raises, ``CatalogUnavailable`` or ``CatalogError``.
+    ``read`` gets the directory that contains the catalog, and True if the file there is the store's own, at rest, or
+    False if it is a copy. It is called again if a writer changed the files meanwhile. A copy, if needed, is made in
+    ``copies_in`` (by default the system's directory for temporary files). Raises the errors of ``read``,
+    ``CatalogUnavailable`` or ``CatalogError``.
     """
     place = SqliteFile(store_dir, read_only=True)
     for _ in range(TRIES):
@@ -60,14 +61,14 @@ def read_at_rest(store_dir: Path, read: Callable[[Path, bool], T], *, copies_in:
             continue
         if _stamps(store_dir) == before:
             return found
-    raise CatalogUnavailable(f"{place.where} changed each time it was read: try again at a quieter time")
+    raise CatalogUnavailable(f"{place.where} changed during each of {TRIES} readings: try again at a quieter time")
 
 
 @contextmanager
 def copied_at_rest(store_dir: Path) -> Iterator[Path]:
-    """A directory with a copy of the catalog of a store that no writer has open; it goes afterwards.
+    """A temporary directory with a copy of the catalog of a store that no writer has open.
 
-    Raises ``CatalogUnavailable``, ``CatalogMismatch`` where there is none, or ``CatalogError``.
+    Raises ``CatalogUnavailable``, ``CatalogMismatch`` if there is no catalog, or ``CatalogError``.
     """
     place = SqliteFile(store_dir, read_only=True)
     place.check_files()
@@ -76,13 +77,13 @@ def copied_at_rest(store_dir: Path) -> Iterator[Path]:
 
 
 def _is_pending(path: Path) -> bool:
-    """Whether a write-ahead log or a journal has a header; without one SQLite takes nothing from it."""
+    """Whether a write-ahead log or a journal has a header. SQLite ignores one without a header."""
     try:
         return any(read_start(path, 8)[0])
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise CatalogUnavailable(f"{path} cannot be read: {error.strerror}; see to the disk") from error
+        raise CatalogUnavailable(f"{path} cannot be read: {error.strerror}; check the disk") from error
 
 
 def _stamps(directory: Path) -> Stamps:
@@ -93,19 +94,20 @@ def _stamps(directory: Path) -> Stamps:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise CatalogUnavailable(f"the catalog cannot be looked at ({told(error)}); see to the disk") from error
+            raise CatalogUnavailable(f"the catalog cannot be inspected ({told(error)}); check the disk") from error
         found[name] = status.st_ino, status.st_size, status.st_mtime_ns
     return found
 
 
 @contextmanager
 def _copied(place: SqliteFile, stamps: Stamps, copies_in: Path | None) -> Iterator[Path]:
-    """A directory with a copy, in which nothing is left to be written back. Messages name the original."""
+    """A directory with a recovered copy of the catalog. Error messages name the original."""
     size = sum(found[1] for found in stamps.values())
     if size > COPY_BYTES_MAX:
         raise CatalogUnavailable(
-            f"{place.where} has changes that were not written back, and with {size} bytes it is too large to be copied "
-            f"for that ({COPY_BYTES_MAX} at most): open the store once, which writes them back"
+            f"{place.where} has changes that SQLite has not written back, and to read it, it must be copied; with "
+            f"{size} bytes it is too large for that (at most {COPY_BYTES_MAX}): open the store once, which writes "
+            "them back"
         )
     with _scratch(place, copies_in) as made:
         try:
@@ -115,18 +117,18 @@ def _copied(place: SqliteFile, stamps: Stamps, copies_in: Path | None) -> Iterat
         except OSError as error:
             named = error.filename or made
             raise CatalogUnavailable(
-                f"{place.where} cannot be copied to be read ({named}: {error.strerror}): see to that, or name a "
-                "directory with room in TMPDIR"
+                f"{place.where} cannot be copied for reading ({named}: {error.strerror}): solve that, or set TMPDIR "
+                "to a directory with room"
             ) from error
         try:
-            _bring_to_order(made / FILE_NAME)
+            _recover(made / FILE_NAME)
             yield made
         except StoreError as error:
             raise type(error)(error.message.replace(str(made), str(place.path.parent))) from error
 
 
 def _copy(source: Path, target: Path, size: int) -> None:
-    """So many bytes; what is a hole stays one."""
+    """Copies ``size`` bytes. Pieces of zeros become holes."""
     origin = open_regular(source)
     try:
         copy = open_regular(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -145,8 +147,8 @@ def _copy(source: Path, target: Path, size: int) -> None:
         os.close(origin)
 
 
-def _bring_to_order(file: Path) -> None:
-    """What a crash left is rolled back, or written back; what is damaged stays, for the reader to find."""
+def _recover(file: Path) -> None:
+    """Lets SQLite roll back or write back unfinished changes. Damage stays, and the reader reports it."""
     import sqlite3
 
     with suppress(sqlite3.Error), closing(sqlite3.connect(file)) as database:
@@ -158,15 +160,15 @@ def _bring_to_order(file: Path) -> None:
 
 @contextmanager
 def _scratch(place: SqliteFile, parent: Path | None) -> Iterator[Path]:
-    """A directory that is locked while it is used, and goes afterwards; those of dead processes go first."""
+    """A temporary directory, locked while it is used. Those of dead processes are removed first."""
     try:
         parent = Path(tempfile.gettempdir()) if parent is None else parent
         _clear_away(parent)
         made, lock = _locked_directory(parent)
     except OSError as error:
         raise CatalogUnavailable(
-            f"{place.where} cannot be copied to be read ({error.filename or parent}: {error.strerror}): see to "
-            "that, or name another directory in TMPDIR"
+            f"{place.where} cannot be copied for reading ({error.filename or parent}: {error.strerror}): solve that, "
+            "or set TMPDIR to another directory"
         ) from error
     try:
         yield made
@@ -178,7 +180,7 @@ def _scratch(place: SqliteFile, parent: Path | None) -> Iterator[Path]:
 def _locked_directory(parent: Path) -> tuple[Path, int]:
     while True:
         made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        with suppress(FileNotFoundError, BlockingIOError):  # another process took it for a dead one's
+        with suppress(FileNotFoundError, BlockingIOError):  # another process took it for a dead process's directory
             lock = _lock(made)
             if os.path.lexists(made):
                 return made, lock

@@ -1,7 +1,7 @@
-"""What the catalog holds: its tables, its rows, and the names and arguments that can be kept.
+"""The catalog's tables and rows, and the checks of names and arguments that it can store.
 
-Nothing here talks to a server or a file: ``places.py`` does that, and ``catalog.py`` has the operations.
-What is read from a database is never trusted to have the types that its columns promise.
+Nothing here connects to a server or a file: ``places.py`` does that, and ``catalog.py`` has the operations. Every value
+read from a database is checked, because it may not have the type of its column.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logstore.errors import OptionError
 
-if TYPE_CHECKING:  # imported where it is used: half of the time that "import logstore" may take
+if TYPE_CHECKING:  # imported late: SQLAlchemy would double the time of "import logstore"
     from sqlalchemy import Connection, MetaData, Table
 
-NAME_BYTES_MAX = 255  # an AMQP short string
+NAME_BYTES_MAX = 255  # the limit of an AMQP short string
 ARGUMENTS_BYTES_MAX = 64 * 1024
-QUEUE_ID_MAX = 2**32 - 2  # the log keeps four bytes for it, and 2**32 - 1 for "none"
+QUEUE_ID_MAX = 2**32 - 2  # the log stores it in four bytes, and 2**32 - 1 means "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeRow:
-    """An exchange; ``alternate`` names the exchange for what no binding matches."""
+    """An exchange; ``alternate`` names the exchange for messages that no binding matches."""
 
     name: str
     type: str
@@ -51,11 +51,11 @@ class BindingRow:
     arguments: dict[str, Any]
 
 
-# What memory holds: arguments stay in their canonical text, so that no caller can change them by accident.
+# The rows in memory. Arguments stay in their canonical text, so that no caller can change them by accident.
 
 
 class StoredQueue(NamedTuple):
-    """A row of ``queues``; ``dead_letter`` is an id here."""
+    """A row of ``queues``. Here ``dead_letter`` is an id, not a name."""
 
     id: int
     name: str
@@ -73,7 +73,7 @@ class StoredExchange(NamedTuple):
 
 
 class StoredBinding(NamedTuple):
-    """A row of ``bindings``, and its identity."""
+    """A row of ``bindings``. All four fields together identify it."""
 
     exchange: str
     queue_id: int
@@ -82,14 +82,14 @@ class StoredBinding(NamedTuple):
 
 
 def checked_name(kind: str, name: object) -> str:
-    """The name, if it can be one: 1 to 255 bytes of UTF-8."""
+    """Returns the name if it is valid (1 to 255 bytes of UTF-8); raises otherwise."""
     if not isinstance(name, str):
         raise TypeError(f"the name of {kind} is a str, not {type(name).__name__}")
     return checked_text(f"the name of {kind}", name, empty=False)
 
 
 def checked_text(what: str, text: str, *, empty: bool = True, bytes_max: int = NAME_BYTES_MAX) -> str:
-    """The text, if every database can keep it."""
+    """Returns the text if every database can store it; raises ``OptionError`` otherwise."""
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError:
@@ -97,14 +97,14 @@ def checked_text(what: str, text: str, *, empty: bool = True, bytes_max: int = N
     if size == 0 and not empty:
         raise OptionError(f"{what} is empty; give it at least one character")
     if size > bytes_max:
-        raise OptionError(f"{what} takes {size} bytes in UTF-8, and at most {bytes_max} are possible: {text[:40]!r}…")
+        raise OptionError(f"{what} has {size} bytes in UTF-8, but at most {bytes_max} are allowed: {text[:40]!r}…")
     if "\0" in text:
-        raise OptionError(f"{what} holds a zero character, which the catalog cannot keep: {text!r}")
+        raise OptionError(f"{what} contains a NUL character, which the catalog cannot store: {text!r}")
     return text
 
 
 def canonical(owner: str, arguments: Mapping[str, Any] | None) -> str:
-    """Arguments as the one JSON text that all equal ones share."""
+    """The canonical JSON text of the arguments: equal arguments give equal texts."""
     if arguments is None:
         return "{}"
     if not isinstance(arguments, Mapping):
@@ -115,18 +115,18 @@ def canonical(owner: str, arguments: Mapping[str, Any] | None) -> str:
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         reason = "they are nested too deeply" if isinstance(error, RecursionError) else error
-        raise OptionError(f"the arguments of {owner} cannot be kept as JSON: {reason}") from error
+        raise OptionError(f"the arguments of {owner} cannot be stored as JSON: {reason}") from error
     if len(text) > ARGUMENTS_BYTES_MAX:
-        raise OptionError(f"the arguments of {owner} take {len(text)} bytes as JSON, and at most 64 KiB are possible")
+        raise OptionError(f"the arguments of {owner} have {len(text)} bytes as JSON, but at most 64 KiB are allowed")
     return text
 
 
 def _refuse_other_keys(value: object) -> None:
-    """JSON turns a key 1 into "1" without a word; then what was kept would not equal what was given."""
+    """Refuses keys that are not str. JSON would silently store the key 1 as "1", which is not equal to it."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise TypeError(f"a key is {key!r}, and keys are str")
+                raise TypeError(f"the key {key!r} is not a str")
             _refuse_other_keys(inner)
     elif isinstance(value, list | tuple):
         for inner in value:
@@ -134,12 +134,12 @@ def _refuse_other_keys(value: object) -> None:
 
 
 def parsed(text: str) -> dict[str, Any]:
-    """Arguments from their canonical text, new each time: the caller's own."""
+    """The arguments of a canonical text, as a new dict that the caller may change."""
     if text == "{}":
         return {}
     arguments = json.loads(text)
     if not isinstance(arguments, dict):
-        raise TypeError(f"arguments are a JSON object, not {text[:40]}")
+        raise TypeError(f"the arguments are not a JSON object: {text[:40]}")
     return arguments
 
 
@@ -147,7 +147,7 @@ def parsed(text: str) -> dict[str, Any]:
 
 
 class Tables(NamedTuple):
-    """The tables, as SQLAlchemy knows them."""
+    """The tables as SQLAlchemy objects."""
 
     metadata: MetaData
     store: Table
@@ -158,7 +158,7 @@ class Tables(NamedTuple):
 
 
 def make_tables(schema: str | None) -> Tables:
-    """The tables of version 1; another layout is another ``CATALOG_VERSION``."""
+    """The tables of version 1. A different layout needs another ``CATALOG_VERSION``."""
     import sqlalchemy as sa
 
     name, number = sa.String(NAME_BYTES_MAX), sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -170,7 +170,7 @@ def make_tables(schema: str | None) -> Tables:
         sa.Column("uuid", sa.String(36), nullable=False),
         sa.Column("catalog_version", sa.Integer, nullable=False),
         sa.Column("next_queue_id", number, nullable=False),
-        sa.Column("revision", number, nullable=False),  # counts the changes: how a second writer shows
+        sa.Column("revision", number, nullable=False),  # counts the changes, which reveals a second writer
     )
     queues = sa.Table(
         "queues",
@@ -196,12 +196,12 @@ def make_tables(schema: str | None) -> Tables:
     bindings = sa.Table(
         "bindings",
         metadata,
-        sa.Column("id", number, primary_key=True, autoincrement=True),  # the order in which they were made
+        sa.Column("id", number, primary_key=True, autoincrement=True),  # gives the order of creation
         sa.Column("exchange", name, sa.ForeignKey(exchanges.c.name, ondelete="CASCADE"), nullable=False),
         sa.Column("queue_id", number, sa.ForeignKey(queues.c.id, ondelete="CASCADE"), nullable=False, index=True),
         sa.Column("key", name, nullable=False),
         sa.Column("arguments", sa.Text, nullable=False),
-        sa.Column("arguments_sha256", sa.String(64), nullable=False),  # an index takes no text of any length
+        sa.Column("arguments_sha256", sa.String(64), nullable=False),  # an index cannot hold a text of any length
         sa.UniqueConstraint("exchange", "queue_id", "key", "arguments_sha256"),
     )
     config = sa.Table(
@@ -215,7 +215,7 @@ def make_tables(schema: str | None) -> Tables:
 
 @dataclass(slots=True)
 class Contents:
-    """Everything that the tables hold, in memory. A change makes another one, and shares what it leaves alone."""
+    """The contents of all tables, in memory. A change makes a new object, which shares the unchanged parts."""
 
     next_queue_id: int = 0
     revision: int = 0
@@ -227,15 +227,15 @@ class Contents:
 
     @classmethod
     def read(cls, connection: Connection, tables: Tables) -> Contents:
-        """Read it all; what no catalog can hold is a ValueError or TypeError."""
+        """Reads all tables. Raises ``ValueError`` or ``TypeError`` for a value that no catalog can hold."""
         import sqlalchemy as sa
 
         _, store, queues, exchanges, bindings, config = tables
 
         def rows(*types: Any, of: Table, order: str, columns: Sequence[str]) -> Iterator[Any]:
             selected = sa.select(*(of.c[name] for name in columns)).order_by(of.c[order])
-            for row in connection.execute(selected).all():  # to the end: a cursor on its way would keep its snapshot
-                # SQLite keeps any type in any column; this may be a damaged or a doctored file.
+            for row in connection.execute(selected).all():  # all at once: an open cursor would keep its snapshot
+                # SQLite stores any type in any column, and the file may be damaged or manipulated.
                 for value, wanted in zip(row, types, strict=True):
                     if not isinstance(value, wanted):
                         raise TypeError(f"a value in {of.name} is {value!r}")

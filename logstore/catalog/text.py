@@ -1,8 +1,8 @@
-"""What drivers say, made fit for our own messages."""
+"""Texts of database drivers, prepared for use in our own messages."""
 
 from __future__ import annotations
 
 
 def one_line(error: object) -> str:
-    """What a driver says, fit for one of our messages."""
+    """The driver's error as one line without repeated blanks; its class name if it has no text."""
     return " ".join(str(error).split()) or type(error).__name__

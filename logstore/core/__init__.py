@@ -1,4 +1,5 @@
-"""What every other package stands on: the boundary to the C core, argument checks, locks, threads, files.
+"""The base of every other package: the boundary to the C core, argument checks, locks, threads, files.
 
-Nothing here knows what a message, a queue or an export is. It may import :mod:`logstore.errors` and ``logstore._core``.
+Nothing here knows what a message, a queue or an export is. This package imports :mod:`logstore.errors` and
+``logstore._core`` only.
 """

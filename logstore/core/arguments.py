@@ -1,7 +1,8 @@
-"""Checks of arguments: each returns the value as the rest of the package may use it, or raises an error that names it.
+"""Checks of arguments: each returns the value in the form that the package uses, or raises an error.
 
-A wrong type is a ``TypeError`` where an object is wanted, and an ``OptionError`` (a ``ValueError``) where a number or a
-path is; a value out of range is an ``OptionError``. An error shows at most a short part of the value.
+The error names the argument and shows at most a short part of the value. A wrong type raises ``TypeError`` where an
+object is expected, and ``OptionError`` (a ``ValueError``) where a number or a path is expected. A value out of range
+raises ``OptionError``.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ T = TypeVar("T")
 LSN_MAX: Final = (1 << 63) - 1
 _PATH_BYTES_MAX: Final = 4095  # Linux's PATH_MAX, without the zero at the end
 _PART_BYTES_MAX: Final = 255  # NAME_MAX of every file system that a store lies on
-_NO_ITEMS: Final = (str, bytes, bytearray, memoryview, mmap.mmap)  # iterable, and never meant as a list of things
+_NO_ITEMS: Final = (str, bytes, bytearray, memoryview, mmap.mmap)  # iterable, but one value and not a list of values
 
 _short: Final = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 80
 
 
 def shown(value: object) -> str:
-    """A short text for any value, in an error."""
+    """A short text for any value, for use in an error message."""
     try:
         return _short.repr(value)
     except Exception:  # noqa: BLE001 - a repr may raise anything, a number of many digits ValueError
@@ -37,15 +38,15 @@ def shown(value: object) -> str:
 
 
 def integer(name: str, value: object, low: int, high: int) -> int:
-    """A whole number from ``low`` to ``high``; a bool is none."""
+    """A whole number from ``low`` to ``high``, both included. A bool is refused."""
     plain = None if isinstance(value, bool) or not isinstance(value, int) else operator.index(value)
     if plain is None or not low <= plain <= high:
         raise OptionError(f"{name} is a number from {low} to {high}, not {shown(value)}")
-    return plain  # of a subclass the number itself
+    return plain  # a plain int, even if the value is of a subclass
 
 
 def number(name: str, value: object, low: float, high: float, unit: str) -> float:
-    """A number of this unit, at least ``low``, at most ``high`` and more than 0."""
+    """A positive number from ``low`` to ``high``, both included; ``unit`` names its unit in the error."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0 and low <= value <= high):
         least = f"at least {low:g}" if low else "above 0"
         raise OptionError(f"{name} is {unit}, {least} and at most {high:g}, not {shown(value)}")
@@ -66,13 +67,13 @@ def one_of(name: str, value: object, kinds: tuple[type, ...], what: str) -> None
 
 
 def having(name: str, value: object, methods: tuple[str, ...], what: str) -> None:
-    """An object with these methods, of whatever class."""
+    """An object of any class that has these methods."""
     if isinstance(value, type) or not all(callable(getattr(value, method, None)) for method in methods):
         raise TypeError(f"{name} is {what}, with {', '.join(methods)}; not {shown(value)}")
 
 
 def text(name: str, value: object) -> str:
-    """A str that UTF-8 can hold."""
+    """A str that can be encoded as UTF-8."""
     checked = instance(name, value, str)
     try:
         checked.encode("utf-8")
@@ -89,7 +90,7 @@ def choice(name: str, value: object, *choices: str) -> str:
 
 
 def path(name: str, value: object) -> Path:
-    """A path that a file can have; where it leads is not looked at."""
+    """A path that the system accepts. Whether it exists is not checked."""
     try:
         given = os.fspath(value)  # type: ignore[call-overload]
         raw = os.fsencode(given)
@@ -100,7 +101,7 @@ def path(name: str, value: object) -> Path:
     if not given:
         raise OptionError(f"{name} is empty; name a directory")
     if b"\0" in raw:
-        raise OptionError(f"{name} holds a zero character, which no path can: {shown(given)}")
+        raise OptionError(f"{name} contains a NUL character, which a path cannot: {shown(given)}")
     if len(raw) > _PATH_BYTES_MAX or any(len(part) > _PART_BYTES_MAX for part in raw.split(b"/")):
         raise OptionError(
             f"{name} has {len(raw)} bytes; a path has at most {_PATH_BYTES_MAX}, and each name in it at most "
@@ -110,18 +111,18 @@ def path(name: str, value: object) -> Path:
 
 
 def place(connect: object, schema: object, *, called: str = "schema") -> None:
-    """Where a catalog on a server is: a URL and a schema, or neither."""
+    """Checks the address of a catalog on a server: a URL and a schema, each of them optional."""
     optional(text, "connect", connect)
     optional(text, called, schema)
 
 
 def optional(check: Callable[..., T], name: str, value: object, *rest: Any, **named: Any) -> T | None:
-    """None, or what ``check`` makes of the value."""
+    """None for None; otherwise the result of ``check`` for the value."""
     return None if value is None else check(name, value, *rest, **named)
 
 
 def items(name: str, values: object, what: str) -> Iterator[Any]:
-    """An iterator over the values; a text or a buffer is not a list of things."""
+    """An iterator over the values. A text or a buffer is refused: it is one value."""
     if not isinstance(values, _NO_ITEMS):
         try:
             return iter(values)  # type: ignore[call-overload, no-any-return]

@@ -1,4 +1,4 @@
-"""The store's directory before there is a store in it."""
+"""Checks and preparation of a store's directory before a store is created in it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from logstore import errors
 
 
 def lies_in(path: Path, directory: Path) -> bool:
-    """Whether it is the directory or in it, wherever symbolic links lead; one that leads to itself leads nowhere."""
-    own, goal = (Path(os.path.realpath(one)) for one in (directory, path))
-    return own in (goal, *goal.parents)
+    """Whether ``path`` is ``directory`` or lies below it, after all symbolic links are resolved."""
+    real_directory, real_path = (Path(os.path.realpath(each)) for each in (directory, path))
+    return real_directory in (real_path, *real_path.parents)
 
 
 def make_parents(path: Path) -> None:
-    """Make the directories above it. Raises ``StoreError`` for what the system refuses."""
+    """Makes the missing parent directories of ``path``. Raises ``StoreError`` if the system refuses."""
     try:
         path.absolute().parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
@@ -25,13 +25,16 @@ def make_parents(path: Path) -> None:
 
 
 def refuse_other_things(path: Path) -> None:
-    """A store is made in an empty directory only; above all not over segments whose META was lost."""
+    """Raises ``NotAStore`` for a directory that holds other files and no META.
+
+    A store is created in an empty directory only. Above all it is not created over segments whose META was lost.
+    """
     try:
         names = {entry.name for entry in os.scandir(path)}
     except OSError:
-        return  # the core says what is wrong with it, or makes it
+        return  # the core reports the problem, or makes the directory
     if not names & {"META", "META.new"} and names - {"LOCK", "META.part", "lost+found"}:
         raise errors.NotAStore(
-            f"{path} has no META file, so it is no store, and it is not empty ({min(names - {'LOCK'})!r}), so none is "
-            "made in it; check the path, or choose an empty or absent directory"
+            f"{path} is no store (it has no META file), and no store is made in it because it is not empty (it holds "
+            f"{min(names - {'LOCK'})!r}); check the path, or choose an empty or absent directory"
         )

@@ -1,4 +1,4 @@
-"""Heavy libraries, which only those who ask for them have: imported when needed, and missed with a clear word."""
+"""Optional libraries (extras): imported when needed; a missing one is reported with the command that installs it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ __all__ = ["MissingExtra", "install_command", "require"]
 
 
 class MissingExtra(StoreError):
-    """What was asked for needs a library that is not installed; the message names the extra that brings it."""
+    """The operation needs a library that is not installed. The message names the extra that installs it."""
 
 
 def install_command(extra: str) -> str:
-    """How to install the package with this extra. The index has another project under the import's name."""
+    """The command that installs the package with this extra.
+
+    It names a checkout, because the package index has another project called ``logstore``.
+    """
     return f"pip install '/path/to/checkout[{extra}]'"
 
 
 def require(extra: str, module: str) -> Any:
-    """The module, imported. Raises :class:`MissingExtra`, which says how to install it."""
+    """Imports and returns the module. Raises :class:`MissingExtra`, which says how to install it."""
     package = module.partition(".")[0]
     try:
         return importlib.import_module(module)

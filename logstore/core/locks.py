@@ -1,14 +1,14 @@
-"""The lock of the package: it knows its thread, and refuses that thread a second time.
+"""The package's lock: it knows which thread holds it, and refuses that thread a second entry.
 
 A signal handler or a finalizer runs on the thread that it interrupts, between any two bytecodes. If it enters the
-library again, a re-entrant lock would let it into a change that is half done, and a plain lock would wait for itself
-for ever. This one raises :class:`~logstore.errors.ReentrantCall` at once.
+library again, a re-entrant lock would let it into a half-done change, and a plain lock would deadlock. This lock
+raises :class:`~logstore.errors.ReentrantCall` at once.
 
-What must never happen: that an exception thrown in between, by a signal handler or a tracer, leaves a lock held for
-good. CPython looks for signals at the entry of a function, after a call and on a backward jump. So Python code that
-takes the lock is guarded by ``try``, C code that ``with`` calls needs no guard, and giving it back is one call into C.
-A tracer can also raise right before that call: the lock is then held by its thread while the code that took it is on
-the thread's stack no more, and the next use takes it over.
+Invariant: an exception from a signal handler or a tracer never leaves the lock held for ever. CPython checks for
+signals at the entry of a function, after a call and on a backward jump. So Python code that takes the lock is guarded
+by ``try``, C code that ``with`` calls needs no guard, and the release is one call into C. A tracer can also raise right
+before that call. Then the thread holds the lock although the code that took it is no longer on the thread's stack; the
+next use on that thread detects this and takes the lock over.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class Lock(RLock):  # type: ignore[misc] # final only for type checkers
-    """One thread at a time, once. A context manager, for ``with`` in a plain function: not in a generator, whose frame
-    is on no stack while it waits, and not twice in one function.
+    """A non-reentrant lock, used as a context manager with ``with`` in a plain function.
 
-    ``what`` names what it guards, for messages. ``then`` is called each time it was taken, before the block; if that
-    raises, the lock is free again.
+    Do not use it in a generator (its frame is on no stack while it is suspended), nor twice in one function. ``what``
+    names the guarded object in error messages. ``then`` is called after each acquisition, before the block; if it
+    raises, the lock is released.
     """
 
     __slots__ = ("_holder", "_then", "_what")
@@ -45,7 +45,7 @@ class Lock(RLock):  # type: ignore[misc] # final only for type checkers
         if is_owned and self._is_in_use(caller.f_back):
             raise _refusal(self._what)
         try:
-            if not is_owned:  # else it was left behind by an exception
+            if not is_owned:  # otherwise an exception left it held, and this call takes it over
                 self.acquire()
             self._holder = caller.f_code
             if self._then is not None:
@@ -57,7 +57,7 @@ class Lock(RLock):  # type: ignore[misc] # final only for type checkers
         return True
 
     def _is_in_use(self, frame: FrameType | None) -> bool:
-        """Whether the code that holds it, or that is taking it, is still on this thread's stack."""
+        """Whether the code that holds the lock, or is taking it, is still on this thread's stack."""
         while frame is not None:
             code = frame.f_code
             if code is self._holder or (code is _TAKING and frame.f_locals.get("self") is self):
@@ -70,10 +70,10 @@ _TAKING = Lock.__enter__.__code__
 
 
 class QuickLock(RLock):  # type: ignore[misc] # final only for type checkers
-    """A :class:`Lock` for calls that are made for every message: no Python runs between the taking and the block.
+    """A faster :class:`Lock` for the calls made once per message: no Python code runs between acquisition and block.
 
-    Used in two lines, ``entered = lock.once()`` and ``with entered:``. So a function that holds it has it in its local
-    variable ``entered``. Where no other function on the thread's stack has that, an exception has left the lock behind.
+    Always used in two lines, ``entered = lock.once()`` and ``with entered:``. So every function that holds the lock has
+    it in its local variable ``entered``. If no function on the thread's stack has, an exception left the lock held.
     """
 
     __slots__ = ("_what",)
@@ -82,7 +82,7 @@ class QuickLock(RLock):  # type: ignore[misc] # final only for type checkers
         self._what = what
 
     def once(self) -> Self:
-        """The lock itself, not held by this thread. Raises ``ReentrantCall`` if a function on its stack may hold it."""
+        """The lock, not held by this thread. Raises ``ReentrantCall`` if a function on the stack may hold it."""
         if self._is_owned():  # type: ignore[attr-defined] # as Condition uses it
             self._free(_getframe(1).f_back)
         return self
@@ -98,6 +98,6 @@ class QuickLock(RLock):  # type: ignore[misc] # final only for type checkers
 
 def _refusal(what: str) -> ReentrantCall:
     return ReentrantCall(
-        f"{what} is being used by this thread already: a signal handler or a finalizer called the "
-        "library while it was at work; call it later, or from another thread"
+        f"{what} is already in use by this thread: a signal handler or a finalizer called the library in the middle of "
+        "another call; make the call later, or from another thread"
     )

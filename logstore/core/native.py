@@ -1,7 +1,7 @@
-"""From the core's return codes to exceptions, and the few conversions that every caller of the core needs.
+"""Turns the core's return codes into exceptions, and converts values between Python and C for every caller of the core.
 
-Nothing here knows what an operation means; it only makes sure that no code other than 0 goes unnoticed, that no
-buffer is copied needlessly on its way down, and that what comes up owns its memory.
+Nothing here knows what an operation means. Three things always hold: no code other than 0 goes unnoticed, no buffer is
+copied needlessly on its way into the core, and every value that is returned owns its memory.
 
 In cffi only what ``ffi.new`` and ``ffi.from_buffer`` return owns memory. Slices and items of it, its fields that are
 structs or arrays, and pointers made from it are views: reading one after its owner is freed reads freed memory. A
@@ -70,15 +70,15 @@ def failure(code: int) -> errors.StoreError:
 
 
 def check(code: int) -> None:
-    """Raises what ``code`` stands for, unless it is 0."""
+    """Raises the exception for ``code`` unless it is 0."""
     if code != 0:
         raise failure(code)
 
 
 def copied(value: Any) -> Any:
-    """A C value as Python objects: a struct's fields by name, an array as a list, or as ``bytes`` if it has such.
+    """Copies a C value to Python objects: a struct to its fields by name, an array to a list or to ``bytes``.
 
-    Text ends at its first zero. Raises ``TypeError`` for a pointer, since nothing says how far it may be read.
+    A ``char`` array ends at its first zero. Raises ``TypeError`` for a pointer, because its length is unknown.
     """
     if not isinstance(value, ffi.CData):
         return value
@@ -95,21 +95,21 @@ def copied(value: Any) -> Any:
 
 
 def filled(kind: str, fill: Callable[[Any], int | None]) -> Any:
-    """A copy of the struct that ``fill`` writes; raises what its code stands for."""
+    """A copy of the struct that ``fill`` writes. Raises the exception for the code that ``fill`` returns."""
     made = ffi.new(f"{kind} *")
     check(fill(made) or 0)
     return copied(made[0])
 
 
 def number(kind: str, fill: Callable[[Any], int | None], name: str) -> int:
-    """One number of the struct that ``fill`` writes, without copying the others."""
+    """The field ``name`` of the struct that ``fill`` writes, an integer; the other fields are not copied."""
     made = ffi.new(f"{kind} *")
     check(fill(made) or 0)
     return int(getattr(made, name))
 
 
 def listed(kind: str, read: Callable[[Any, int, Any], int | None], room: int = 64) -> list[Any]:
-    """Copies of all rows of the core: ``read(rows, room, count)`` fills at most ``room`` rows and sets the count."""
+    """Copies of all rows. ``read(rows, room, count)`` fills at most ``room`` rows and sets the total number of rows."""
     count = ffi.new("size_t *")
     while True:
         rows = ffi.new(f"{kind}[]", room)
@@ -120,15 +120,15 @@ def listed(kind: str, read: Callable[[Any, int, Any], int | None], room: int = 6
 
 
 def places_of(rows: Any, count: int) -> list[tuple[int, int, int, int, int]]:
-    """The first ``count`` of an array of ``ls_place``: position, id, bytes of content, locked, recovered."""
+    """The first ``count`` items of an ``ls_place`` array: position, id, content size in bytes, locked, recovered."""
     return list(_PLACE.iter_unpack(ffi.buffer(rows, count * _PLACE.size)))
 
 
 def as_buffer(data: object, name: str = "content") -> tuple[Any, int]:
-    """What cffi can pass on of any contiguous buffer without a copy, and its size in bytes.
+    """An object that cffi can pass to the core without a copy, and its size in bytes.
 
-    Raises ``TypeError`` for what is no buffer (``str`` above all) and ``OptionError`` for one with gaps, or one that
-    was released; both say ``name``.
+    ``data`` is any contiguous buffer. Raises ``TypeError`` for anything else (also ``str``), and ``OptionError`` for a
+    buffer that is not contiguous or was released. Both errors contain ``name``.
     """
     if isinstance(data, bytes):
         return data, len(data)
@@ -139,7 +139,7 @@ def as_buffer(data: object, name: str = "content") -> tuple[Any, int]:
     except TypeError:
         raise TypeError(f"{name} is bytes or another buffer, not {arguments.shown(data)}") from None
     except ValueError as problem:
-        raise errors.OptionError(f"{name} is a buffer that cannot be read any more: {problem}") from None
+        raise errors.OptionError(f"{name} is a buffer that can no longer be read: {problem}") from None
     if not view.c_contiguous:
-        raise errors.OptionError(f"{name} is a buffer with gaps; copy it with bytes() first")
+        raise errors.OptionError(f"{name} is a buffer that is not contiguous; copy it with bytes() first")
     return ffi.from_buffer("uint8_t[]", data), view.nbytes

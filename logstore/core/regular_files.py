@@ -1,7 +1,7 @@
-"""The one way to open a file of a store, or one beside it, from Python: under its name there may be anything.
+"""The one way to open a store's file, or a file next to it, from Python. The name may lead to anything.
 
-No symbolic link is followed, only regular files are read, no open waits (as for a FIFO or a device), and no more is
-read than was asked for, however large the file is. A refusal is an ``OSError`` that names the file and says what it is.
+No symbolic link is followed, only regular files are read, no open blocks (as it would on a FIFO or a device), and at
+most the requested number of bytes is read. A refusal is an ``OSError`` that names the file and says what kind it is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Name = str | os.PathLike[str]
 
 
 def open_regular(name: Name, flags: int = os.O_RDONLY, mode: int = 0o600, *, dir_fd: int | None = None) -> int:
-    """A descriptor of the regular file of this name; ``flags`` and ``mode`` are those of ``os.open``."""
+    """Opens the regular file ``name`` and returns its descriptor; ``flags`` and ``mode`` are those of ``os.open``."""
     try:
         file = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode, dir_fd=dir_fd)
     except OSError as error:
@@ -54,7 +54,7 @@ def open_regular(name: Name, flags: int = os.O_RDONLY, mode: int = 0o600, *, dir
 def lock_regular(
     name: Name, how: int, flags: int = os.O_RDONLY, mode: int = 0o600, *, dir_fd: int | None = None
 ) -> int:
-    """As :func:`open_regular`, with a lock on it, for which it does not wait (``BlockingIOError``)."""
+    """Opens as :func:`open_regular` does, and locks the file. Raises ``BlockingIOError`` if that would wait."""
     file = open_regular(name, flags, mode, dir_fd=dir_fd)
     try:
         with naming(name):
@@ -66,24 +66,24 @@ def lock_regular(
 
 
 def read_start(name: Name, size: int, *, dir_fd: int | None = None) -> tuple[bytes, int]:
-    """The first ``size`` bytes of a regular file, or as many as it has, and how large it is (bytes)."""
+    """The first ``size`` bytes of a regular file, or all if it has fewer; and the size of the file in bytes."""
     file = open_regular(name, dir_fd=dir_fd)
     try:
         with naming(name):
-            there = os.fstat(file).st_size
+            file_bytes = os.fstat(file).st_size
             parts: list[bytes] = []
-            done, wanted = 0, min(size, there)
+            done, wanted = 0, min(size, file_bytes)
             while done < wanted and (part := os.pread(file, min(wanted - done, 1 << 20), done)):
                 parts.append(part)
                 done += len(part)
-        return b"".join(parts), there
+        return b"".join(parts), file_bytes
     finally:
         os.close(file)
 
 
 @contextmanager
 def naming(name: Name) -> Iterator[None]:
-    """An ``OSError`` of a call on a descriptor, which the system gives no name, names this file."""
+    """Adds the file's name to an ``OSError`` that has none, because the failed call took a descriptor."""
     try:
         yield
     except OSError as error:
@@ -93,22 +93,22 @@ def naming(name: Name) -> Iterator[None]:
 
 
 def told(error: OSError) -> str:
-    """What the system said, and of which file."""
+    """The system's error text, followed by the file's name if the error has one."""
     words = error.strerror or str(error)
     return words if error.filename is None else f"{words}: {os.fsdecode(error.filename)}"
 
 
 @contextmanager
-def typed(what: str) -> Iterator[None]:
-    """What the system refuses, as a ``StoreError`` that says what cannot be done, why, and of which file."""
+def as_store_error(what: str) -> Iterator[None]:
+    """Turns an ``OSError`` into a ``StoreError`` that says what failed (``what``), why, and on which file."""
     try:
         yield
     except OSError as error:
-        raise StoreError(f"{what} ({told(error)}); see to the disk and the permissions") from error
+        raise StoreError(f"{what} ({told(error)}); check the disk and the permissions") from error
 
 
 def force_directory(path: Name) -> None:
-    """A name that was made, renamed or removed in this directory stays so."""
+    """Makes the creation, renaming and removal of files in this directory durable."""
     file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with naming(path):
@@ -118,9 +118,9 @@ def force_directory(path: Name) -> None:
 
 
 def check_regular(name: Name, *, write: bool = False) -> None:
-    """What another library is to open by name: a regular file that may be read, and written if asked.
+    """Checks a file that another library opens by name: a regular file that may be read, and written if ``write``.
 
-    Nothing is opened, so no lock that this process holds on the file is lost.
+    The file is not opened, because closing it would drop this process's POSIX locks on it.
     """
     _refuse(os.lstat(name), name)
     wanted = os.R_OK | os.W_OK if write else os.R_OK

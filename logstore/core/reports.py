@@ -1,4 +1,4 @@
-"""What a store says of itself: the report of its recovery, and where its tail is."""
+"""The core's reports as Python objects: recovery, checkpoints, segments and counters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from logstore.core.xid import Xid, xid_from_c
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A message that was staged and never enqueued: an orphan, dropped."""
+    """A message that was staged and never enqueued. Recovery dropped it."""
 
     id: int
     content_bytes: int
@@ -20,18 +20,18 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """A transaction without an outcome, rolled back."""
+    """A transaction without an outcome, which recovery rolled back."""
 
     id: int
     xid: Xid | None
-    """``None``: it was local."""
+    """``None`` for a local transaction."""
     operations: int
-    """What it had done, undone."""
+    """The number of its operations, which were undone."""
 
 
 @dataclass(frozen=True, slots=True)
 class DroppedQueue:
-    """A queue that the catalog no longer has, whose deletion the log did not know; it does now."""
+    """A queue that the catalog no longer has. Its deletion was missing in the log; recovery has recorded it."""
 
     id: int
     places: int
@@ -39,74 +39,74 @@ class DroppedQueue:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What opening found and did. Sizes are bytes, times microseconds, positions LSNs."""
+    """What recovery found and did when the store was opened. Sizes are bytes, times microseconds, positions LSNs."""
 
     created: bool
-    """A new store was made; everything below is then empty."""
+    """A new store was made; every other field is then empty or 0."""
     clean: bool
-    """The log ended in an orderly close."""
+    """The log ended with a CLOSE record: the store was closed and did not crash."""
     direct: bool
-    """The tail could be read past the page cache."""
+    """The end of the log was read with direct I/O, past the page cache."""
     epoch: int
-    """Of this open."""
+    """The epoch of this open."""
     base_lsn: int
     end_lsn: int
-    """Where the recovered log ended."""
+    """The end of the recovered log."""
     watermark_lsn: int
-    """Damage below it would have been corruption."""
+    """Damage below this LSN would have been corruption, not a torn tail."""
     segments: int
     batches: int
     records: int
     bytes_read: int
     bytes_rewritten: int
     torn_bytes: int
-    """What a crash had begun to write at ``end_lsn``: kept aside, not part of the log."""
+    """Bytes that a crash left half written at ``end_lsn``: kept aside, not part of the log."""
     messages: int
     places: int
     transactions_committed: int
     transactions_rolled_back: int
-    """By a record of their own."""
+    """Transactions whose rollback record is in the log."""
     transactions_abandoned: int
-    """Rolled back by this recovery, for want of an outcome."""
+    """Transactions without an outcome, which this recovery rolled back."""
     transactions_in_doubt: int
     operations_undone: int
-    """Of the abandoned transactions."""
+    """Operations of the abandoned transactions."""
     staged_dropped: int
-    """Messages that were never enqueued."""
+    """Staged messages that were never enqueued, and were dropped."""
     staged_bytes: int
-    """Their content."""
+    """The content of the dropped staged messages."""
     orphans: int
-    """Records of chains that began below the base."""
+    """Records whose chain began below the base."""
     orphan_messages: int
-    """Of these: of messages, which were dead when the base passed them."""
+    """The orphans that belong to messages; those were dead when the base passed them."""
     orphan_transactions: int
-    """And of transactions, which had their outcome."""
+    """The orphans that belong to transactions; those had their outcome."""
     places_dropped: int
-    """On queues that the catalog no longer has."""
+    """Places on queues that the catalog no longer has."""
     queues_dropped: int
     checkpoint_used: bool
-    """Only the log behind a checkpoint was replayed; the counts of records above are of that part."""
+    """Only the log after a checkpoint was replayed. The record counts above cover that part only."""
     checkpoint_ignored: str
-    """Why one that is there was not used; empty if it was, or if there is none."""
+    """Why an existing checkpoint was not used; empty if it was used, or if there is none."""
     checkpoint_lsn: int
-    """Of the one that was used or ignored; 0 if it does not say."""
+    """The LSN of the checkpoint that was used or ignored; 0 if unknown."""
     checkpoint_bytes: int
-    """Read of it."""
+    """Bytes read from the checkpoint."""
     checkpoint_us: int
     scan_us: int
-    """With the checkpoint's reading."""
+    """Time to scan the log, the reading of the checkpoint included."""
     transactions_us: int
     messages_us: int
     rewrite_us: int
     total_us: int
     staged: tuple[Staged, ...]
-    """By name, as the two below: the first thousand; the counts are of all."""
+    """At most the first thousand, as in the next two fields. The counts above cover all."""
     abandoned: tuple[Abandoned, ...]
     dropped_queues: tuple[DroppedQueue, ...]
 
     @classmethod
     def of(cls, store: Any) -> Recovery:
-        """Of the core's ``ls_store``."""
+        """The recovery report of the core's ``ls_store``."""
         report = filled("ls_recovery", lambda into: lib.ls_recovery_report(store, into))
         names = _names_from_c(store) | {"checkpoint_ignored": _ignored(report.checkpoint_state)}
         counts: dict[str, Any] = {
@@ -141,21 +141,21 @@ def _names_from_c(store: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint that was written, or what one would take."""
+    """A written checkpoint, or an estimate of one."""
 
     lsn: int
-    """Everything below it need not be replayed any more; of an estimate, where one would begin now."""
+    """Recovery replays the log from this LSN on. In an estimate: the LSN of a checkpoint written now."""
     bytes: int
     messages: int
     transactions: int
-    """Open ones, those in doubt among them."""
+    """Open transactions, those in doubt included."""
     seconds: float
-    """What writing it took; 0 of an estimate."""
+    """The time that writing took; 0 in an estimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentLife:
-    """One segment of the log and what of it is still needed."""
+    """One segment of the log, and how many of its bytes and records are still needed."""
 
     first_lsn: int
     epoch: int
@@ -166,7 +166,7 @@ class SegmentLife:
 
     @classmethod
     def from_c(cls, segment: Any) -> SegmentLife:
-        """Of a copy of the core's ``ls_segment_info``."""
+        """Built from a copy of the core's ``ls_segment_info``."""
         return cls(
             first_lsn=segment.first_lsn,
             epoch=segment.epoch,
@@ -178,7 +178,7 @@ class SegmentLife:
 
 
 def stats_from_c(stats: Any) -> dict[str, Any]:
-    """The counters of a copy of the core's ``ls_stats`` by name."""
+    """The counters in a copy of the core's ``ls_stats``, by name."""
     counters: dict[str, Any] = dict(vars(stats))
     counters["durability"] = "relaxed" if counters.pop("relaxed") else "strict"
     counters["full"] = bool(counters["full"])

@@ -1,7 +1,7 @@
-"""The one way in which the package starts a thread of its own: none ends before its time without a word.
+"""The one way in which the package starts a thread of its own: no thread fails silently.
 
-What a thread's work raises, be it ``SystemExit``, ends that thread, is logged as an error with the thread's name, and
-is kept for ``stats()`` of the store and for what waits for the thread.
+Any exception from the thread's work, even ``SystemExit``, ends the thread. It is logged as an error with the thread's
+name, and kept for the store's ``stats()`` and for the code that waits for the thread.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ class Worker(threading.Thread):
     def __init__(self, name: str, work: Callable[..., object], *arguments: object) -> None:
         super().__init__(target=work, name=name, args=arguments, daemon=True)
         self.failure: str | None = None
-        """What ended it before its time, as one line."""
+        """The exception that ended the thread early, as one line; None if there was none."""
 
     def run(self) -> None:
-        """The work, to its end."""
+        """Does the work and records its failure."""
         try:
             super().run()
-        except BaseException as problem:  # noqa: BLE001 - a thread has nobody to raise to
+        except BaseException as problem:  # noqa: BLE001 - a thread has no caller to raise to
             self.failure = "".join(traceback.format_exception_only(problem)).strip()
             log_error(problem, "thread %s has ended before its time: %s", self.name, self.failure)
 
 
 def start(name: str, work: Callable[..., object], *arguments: object) -> Worker:
-    """A thread that does this work, started. Raises ``RuntimeError`` if the system gives no more threads."""
+    """Starts and returns a thread that does this work. Raises ``RuntimeError`` if the system has no more threads."""
     made = Worker(name, work, *arguments)
     made.start()
     return made
 
 
 def log_error(problem: BaseException, text: str, *arguments: object) -> None:
-    """Logs it with its traceback; what a handler of the log raises ends nothing."""
+    """Logs the exception with its traceback. An exception from a log handler is ignored."""
     with contextlib.suppress(BaseException):
         _log.error(text, *arguments, exc_info=problem)

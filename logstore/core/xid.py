@@ -1,4 +1,4 @@
-"""The name of a distributed transaction's branch: :class:`Xid`, as XA has it."""
+"""The name of a branch of a distributed transaction, as X/Open XA defines it: :class:`Xid`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Xid:
 
     @classmethod
     def parse(cls, text: str) -> Xid:
-        """The xid that ``str()`` made this text of. Raises ``ValueError`` for any other text."""
+        """The xid of a text that ``str()`` made. Raises ``ValueError`` for any other text."""
         arguments.instance("text", text, str)
         try:
             format_id, gtrid, bqual = text.split(":")
@@ -61,7 +61,7 @@ class Xid:
         return made
 
 
-def xid_from_c(x: Any) -> Xid:
+def xid_from_c(c_xid: Any) -> Xid:
     """The xid in a copy of the core's ``ls_xid``."""
-    data = bytes(x.data[0 : x.gtrid_bytes + x.bqual_bytes])
-    return Xid(x.format_id, data[: x.gtrid_bytes], data[x.gtrid_bytes :])
+    data = bytes(c_xid.data[0 : c_xid.gtrid_bytes + c_xid.bqual_bytes])
+    return Xid(c_xid.format_id, data[: c_xid.gtrid_bytes], data[c_xid.gtrid_bytes :])

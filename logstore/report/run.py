@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logstore.core import arguments
 from logstore.core.extras import require
-from logstore.core.regular_files import typed
+from logstore.core.regular_files import as_store_error
 from logstore.errors import OptionError, StoreError, UnknownQueue
 from logstore.report.counts import Grid, Scope, micros, moment
 from logstore.report.sources import ExportSource, StoreSource, open_source
@@ -71,7 +71,7 @@ def report(
     if spark is not None:
         arguments.having("spark", spark, ("createDataFrame", "sql"), "a SparkSession")
     require("report", "numpy")
-    with typed(f"{path} cannot be read"), open_source(path, connect=connect, catalog=catalog) as source:
+    with as_store_error(f"{path} cannot be read"), open_source(path, connect=connect, catalog=catalog) as source:
         ids = _ids(source, queues)
         scope = Scope(ids, None if start is None else micros(start), None if stop is None else micros(stop))
         count = _by_arrow if spark is None else _by_spark
@@ -234,7 +234,7 @@ def write_page(found: dict[str, Any], target: str | os.PathLike[str]) -> None:
     from logstore.report.page import page
 
     goal = arguments.path("target", target)
-    with typed(f"{goal} cannot be written"):
+    with as_store_error(f"{goal} cannot be written"):
         if goal.is_dir():
             raise OptionError(f"the target {goal} is a directory: name a file")
     try:

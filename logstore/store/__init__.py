@@ -1,5 +1,5 @@
 """The open store: :class:`MessageStore`, its queues, transactions, completions and upkeep, over the C core.
 
 Callers get these classes from :mod:`logstore` itself. The package may import ``backup``, ``inspect``, ``catalog`` and
-what lies below those.
+the packages below those.
 """

@@ -1,4 +1,4 @@
-"""The part of a store that an operator asks for: what was recovered, what is counted, what holds the tail; upkeep."""
+"""Reports and upkeep of an open store: positions, recovery, counters, tail, compaction, backup, checkpoint."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 class Care(Names):
-    """What :class:`~logstore.MessageStore` tells of itself, and what keeps it small."""
+    """The part of :class:`~logstore.MessageStore` that reports about the store and maintains it."""
 
     _path: Path
     _completions: Completions
     _overdue: Overdue | None
     _scrub: Scrub | None
     _releases: Releases
-    _catalog_place: tuple[str | None, str | None]  # as it was opened
+    _catalog_place: tuple[str | None, str | None]  # the arguments connect and catalog of the open
 
     @property
     def base_lsn(self) -> int:
@@ -43,13 +43,13 @@ class Care(Names):
 
     @property
     def durable_lsn(self) -> int:
-        """Everything below it is on disk."""
+        """The durable LSN: everything below it is on disk."""
         self._not_forked()
         return int(lib.ls_durable_lsn(self._c))
 
     @property
     def next_lsn(self) -> int:
-        """The end of what was appended: what to wait for after an operation with ``wait=False``."""
+        """The end of the appended log: the LSN to wait for after an operation with ``wait=False``."""
         lsn: int = lib.ls_next_lsn(self._c)
         if lsn == 0:
             self._not_forked()
@@ -57,18 +57,18 @@ class Care(Names):
 
     @property
     def recovery(self) -> Recovery:
-        """What the open found and did."""
+        """The report of the recovery at open."""
         return Recovery.of(self._c)
 
     def stats_native(self) -> Any:
-        """The core's counters, as it has them."""
+        """A copy of the core's ``ls_stats``."""
         self._not_forked()
         return filled("ls_stats", lambda stats: lib.ls_stats_get(self._c, stats))
 
     def stats(self) -> dict[str, Any]:
         """Counters by name, the ``durability`` in force, and per queue ``depth``, ``locked`` and ``acquired``.
 
-        ``threads_failed`` names each thread of the store that has ended before its time, and what ended it.
+        ``threads_failed`` names each thread of the store that has failed, with its exception.
         """
         counters = stats_from_c(self.stats_native())
         per_queue: dict[str, dict[str, int]] = {}
@@ -83,17 +83,17 @@ class Care(Names):
         counters["overdue_rolled_back"] = self._overdue.rolled_back if self._overdue is not None else 0
         if self._scrub is not None:
             counters |= self._scrub.stats()
-        having = (self._completions, self._releases, self._overdue, self._scrub)
-        threads = (one.thread for one in having if one is not None)
+        owners = (self._completions, self._releases, self._overdue, self._scrub)
+        threads = (one.thread for one in owners if one is not None)
         counters["threads_failed"] = [
             f"{one.name}: {one.failure}" for one in threads if one is not None and one.failure is not None
         ]
         return counters
 
     def tail(self, limit: int = HOLDERS) -> Tail:
-        """What holds the base, whose it is, what would free it, and what of each segment is still needed.
+        """Which messages and transactions keep the base from advancing, what would free them, and segment usage.
 
-        At most ``limit`` holders are told (and 1000), the lowest first; all are counted.
+        At most ``limit`` holders are listed (never more than 1000), the lowest LSN first. All are counted.
         """
         self._not_forked()
         limit = arguments.integer("limit", limit, 0, arguments.LSN_MAX)
@@ -101,11 +101,11 @@ class Care(Names):
         return read_tail(self._c, names, self._list_holds(), limit)
 
     def compact(self, *, dry_run: bool = False) -> Compaction:
-        """Makes the log as small as it can be now, while others go on working: moves what lives in the oldest segments,
-        recycles what is behind the base, and gives surplus files back to the disk.
+        """Makes the log as small as possible while the store is in use.
 
-        With ``dry_run`` it says what would come of it and changes nothing. Raises ``CorruptLog`` if a segment cannot be
-        moved, ``StoreFull`` if there is no room to move; what was gained until then stays gained.
+        It relocates the live records of the oldest segments, recycles segments below the base, and deletes surplus
+        files. With ``dry_run`` it only estimates the result. Raises ``CorruptLog`` if a segment cannot be relocated,
+        and ``StoreFull`` if there is no room to relocate; the space gained until then stays free.
         """
         self._not_forked()
         return compaction_of(self._c, dry_run=bool(dry_run))
@@ -118,9 +118,9 @@ class Care(Names):
         hold_limit_bytes: int | None = None,
         progress: Callable[[int, int], None] = lambda *_: None,
     ) -> BackupReport:
-        """A whole copy in ``target``, an absent or empty directory: of what is durable now, while work goes on.
+        """Copies the whole durable state to ``target``, an absent or empty directory, while the store is in use.
 
-        Raises as :func:`logstore.backup.back_up` does; whatever is raised, nothing was made.
+        Raises the errors of :func:`logstore.backup.back_up`; after any of them, no backup was made.
         """
         from logstore.backup import back_up
 
@@ -137,7 +137,7 @@ class Care(Names):
         )
 
     def _list_holds(self) -> list[HoldInfo]:
-        """Those there are; none where there are no files."""
+        """The store's holds; an empty list if their files cannot be read."""
         from logstore.holds import list_holds
 
         try:
@@ -146,16 +146,16 @@ class Care(Names):
             return []
 
     def checkpoint(self) -> Checkpoint:
-        """Writes a checkpoint now, while others go on working: the next open replays only the log behind it.
+        """Writes a checkpoint while the store is in use: the next open replays only the log after it.
 
-        It is in place and durable on return. Nothing ever needs one: a failure (``StoreFull`` for want of disk, an
-        ``OSError`` from it) leaves the store and an earlier checkpoint as they were.
+        Durable on return. A checkpoint is optional, so a failure (``StoreFull`` if the disk is full, or a
+        ``StoreError``) leaves the store and the earlier checkpoint unchanged.
         """
         info = filled("ls_checkpoint_info", lambda into: lib.ls_checkpoint(self._c, into))
         return Checkpoint(info.lsn, info.bytes, info.messages, info.transactions, info.took_us / 1e6)
 
     def checkpoint_size(self) -> Checkpoint:
-        """What :meth:`checkpoint` would write now, without writing it."""
+        """An estimate of the checkpoint that :meth:`checkpoint` would write now."""
         info = filled("ls_checkpoint_info", lambda into: lib.ls_checkpoint_size(self._c, into))
         return Checkpoint(self.next_lsn, info.bytes, info.messages, info.transactions, 0.0)
 

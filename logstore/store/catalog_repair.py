@@ -1,10 +1,10 @@
-"""Mending a catalog that disagrees with itself or is older than its log: for ``logstore repair-catalog``.
+"""Repairs a catalog that contradicts itself or is older than its log: for ``logstore repair-catalog``.
 
-It never changes the log, never drops a message that a queue of the catalog has, and never changes the catalog of a
-store that somebody has open.
+It never changes the log, never drops a message on a queue of the catalog, and never changes the catalog of a store that
+another process has open.
 
-All changes are one transaction. It is committed only if an open would accept the result. A copy of the file is kept
-beside it first. If nothing is wrong, no file is changed or made.
+All changes are one transaction, committed only if an open would accept the result. First a copy of the catalog's file
+is kept in the store directory. If the catalog needs no repair, no file is changed or made.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ KEPT: Final = f"{FILE_NAME}.before-repair"
 
 @dataclass(slots=True)
 class Repair:
-    """The problems found, one line each."""
+    """The result of a repair."""
 
     changes: list[str] = field(default_factory=list)
-    """The changes, made or (in a dry run) only planned."""
+    """The changes, one line each: made, or (in a dry run) only planned."""
     notes: list[str] = field(default_factory=list)
-    """Facts for the operator that no command can decide about."""
+    """Facts for the operator, about which only the operator can decide."""
     problem: str | None = None
-    """Why the catalog cannot be mended; then nothing was changed."""
+    """Why the catalog cannot be repaired; then nothing was changed."""
     kept: str | None = None
-    """The file as it was before."""
+    """The path of the copy of the catalog's file from before the repair."""
 
 
 class _NotCommitted(Exception):
-    """Ends a transaction that is not to count."""
+    """Ends a transaction without a commit."""
 
 
 def repair_catalog(
@@ -60,13 +60,14 @@ def repair_catalog(
     dry_run: bool = False,
     show: Callable[[int], object] = lambda _: None,
 ) -> Repair:
-    """Mend the catalog of the closed store in ``store_dir``; durable on return.
+    """Repairs the catalog of the closed store in ``store_dir``; durable on return.
 
-    With ``dry_run`` the same is done to a copy, or on a server in a transaction that is rolled back.
+    With ``dry_run`` the repair is made on a copy, or on a server in a transaction that is rolled back. ``show`` is
+    called with the progress of reading the log.
 
-    Raises ``StoreLocked`` while somebody has the store open, ``CorruptLog``, ``CatalogMismatch`` for another store's
-    catalog or none, ``CatalogUnavailable``, ``CatalogError``, ``VersionError``, or ``StoreError`` for what the system
-    refuses.
+    Raises ``StoreLocked`` while another process has the store open, ``CorruptLog``, ``CatalogMismatch`` for a missing
+    catalog or one of another store, ``CatalogUnavailable``, ``CatalogError``, ``VersionError``, or ``StoreError`` if
+    the system refuses an operation.
     """
     with _kept_closed(store_dir, make=not dry_run), Inspection(store_dir) as log:
         if log.info.live:
@@ -89,7 +90,7 @@ def repair_catalog(
 
 @contextmanager
 def _kept_closed(store_dir: Path, *, make: bool) -> Iterator[None]:
-    """A shared lock on what a writer locks: no writer comes in meanwhile. A copied store may have no such file yet."""
+    """Keeps writers out with a shared lock on the file that a writer locks. A copied store may lack that file."""
     with ExitStack() as held:
         try:
             flags = os.O_RDWR | os.O_CREAT if make and (store_dir / "META").is_file() else os.O_RDONLY
@@ -99,14 +100,14 @@ def _kept_closed(store_dir: Path, *, make: bool) -> Iterator[None]:
                 f"the store {store_dir} is open in another process or handle; close it there first"
             ) from None
         except (FileNotFoundError, NotADirectoryError):
-            pass  # nobody has it open, or it is no store, which the log's reader says
+            pass  # no process has it open; or it is not a store, which the reader of the log reports
         except OSError as error:
-            raise StoreError(f"{store_dir}/LOCK cannot be locked ({told(error)}); see to the permissions") from error
+            raise StoreError(f"{store_dir}/LOCK cannot be locked ({told(error)}); check the permissions") from error
         yield
 
 
 def _keep(store_dir: Path) -> Path:
-    """A copy of the file as it is, under a name that nothing has; durable on return."""
+    """Copies the catalog's file to an unused name; durable on return."""
     with copied_at_rest(store_dir) as copy:
         data = (copy / FILE_NAME).read_bytes()
     number = 1
@@ -125,7 +126,7 @@ def _keep(store_dir: Path) -> Path:
         force_directory(store_dir)
     except OSError as error:
         raise CatalogUnavailable(
-            f"the catalog's file cannot be kept as {kept}: {error.strerror}; nothing was changed, see to the disk"
+            f"the catalog's file cannot be copied to {kept}: {error.strerror}; nothing was changed, check the disk"
         ) from error
     return kept
 
@@ -138,10 +139,10 @@ def _mend(place: Place, log: Inspection, *, commit: bool) -> Repair:
 
 
 class _Repaired(CatalogDatabase):
-    """A catalog that does not open."""
+    """A catalog that may be too damaged for a normal open."""
 
     def mend(self, log: Inspection, found: Repair, *, commit: bool) -> None:
-        """In one transaction, which ends with ``_NotCommitted`` unless it changes something and is to count."""
+        """Repairs in one transaction. Raises ``_NotCommitted`` without ``commit``, or if there is nothing to change."""
         with self._transaction() as connection:
             self._check_identity(connection)
             _Mending(connection, self._tables, log, found).mend()
@@ -157,7 +158,7 @@ class _Repaired(CatalogDatabase):
 
 
 class _Mending:
-    """The changes that a catalog needs, made one after the other on its rows as they are."""
+    """Makes the changes that a catalog needs, one after the other, on its present rows."""
 
     def __init__(self, connection: Connection, tables: Tables, log: Inspection, found: Repair) -> None:
         self._connection = connection
@@ -168,7 +169,7 @@ class _Mending:
         self._queues = {row.id: row.name for row in self._rows(tables.queues, "id")}
 
     def mend(self) -> None:
-        """Queues first: references to those that come back stay."""
+        """Makes all changes. Queues come first, so that references to restored queues stay."""
         self._rename_doubles()
         self._remove_deleted()
         self._add_lost()
@@ -230,7 +231,11 @@ class _Mending:
             self._say(f"queue {queue.id}, {name!r}, is removed with its bindings: the log says that it was deleted")
 
     def _add_lost(self) -> None:
-        """Below the next id a queue that is not there was deleted; from there on the catalog is older than the log."""
+        """Adds queues that the log has and the catalog lost.
+
+        A missing queue with an id below the catalog's next id was deleted. With a higher id, the catalog is older than
+        the log.
+        """
         import sqlalchemy as sa
 
         messages = {queue.id: queue.depth for queue in self._log.queues() if not queue.deleted and queue.depth > 0}
@@ -243,16 +248,17 @@ class _Mending:
                 continue
             if queue_id < next_id:
                 self._found.notes.append(
-                    f"queue {queue_id} is not in the catalog, which has given out its id: it was deleted, and the next "
-                    f"open drops its {count} messages; if it was not, restore a catalog that has it first"
+                    f"queue {queue_id} is not in the catalog, but the catalog has given out its id: it was deleted, "
+                    f"and the next open drops its {count} messages; if it was not deleted, first restore a catalog "
+                    "that has it"
                 )
                 continue
             name = self._queues[queue_id] = self._free_name(f"queue-{queue_id}")
             row = {"id": queue_id, "name": name, "arguments": "{}", "dead_letter": None}
             self._connection.execute(sa.insert(self._tables.queues).values(**row))
             self._say(
-                f"queue {queue_id} is added as {name!r}, without arguments and bindings, which are lost: the log has "
-                f"{count} messages on it, and the catalog is older"
+                f"queue {queue_id} is added as {name!r} without its arguments and bindings, which are lost: the log "
+                f"has {count} messages on it, and the catalog is older than the log"
             )
 
     def _drop_references(self) -> None:

@@ -1,8 +1,8 @@
-"""Telling Python that the log has become durable: callbacks and awaitables, fed by the core's eventfd.
+"""Reports to Python that the log has become durable: callbacks and awaitables, driven by the core's eventfds.
 
-The core never calls Python. It counts group commits into eventfds. Each event loop in which somebody awaits an LSN
-watches one of its own; another feeds the thread that calls the callbacks, once per group commit. After a failed write
-or sync everybody is told once, with the exception.
+The core never calls Python. After each group commit it adds to eventfds. Each event loop in which a task awaits an LSN
+watches its own eventfd; one more wakes the thread that runs the callbacks, once per group commit. After a failed write
+or sync every waiter and every callback gets the exception once.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ if TYPE_CHECKING:
     from logstore._core import ls_store_ptr
 
 _ENDS_PROCESS = (KeyboardInterrupt, SystemExit)
-_What = TypeVar("_What")
-_STOP_POLL_MS = 1000  # a thread that missed its last event still ends
+_Argument = TypeVar("_Argument")
+_STOP_POLL_MS = 1000  # so that the thread ends even if it missed its last event
 
 
 class _Loop:
-    """Who waits in one event loop. The loop itself watches an event of its own: no thread stands between it and the
-    core. Used in that loop's thread only; ``lsns`` ascends.
+    """The waiters of one event loop. The loop watches its own eventfd, without a thread between it and the core.
+
+    Used in that loop's thread only. ``_lsns`` is in ascending order.
     """
 
     def __init__(self, handle: ls_store_ptr, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.failure: Exception | None = None
         self._c = handle
-        self._told = 0
+        self._reported_lsn = 0
         self._lsns: collections.deque[int] = collections.deque()
         self._futures: collections.deque[asyncio.Future[None]] = collections.deque()
         self._callbacks: tuple[Callable[[int | Exception], object], ...] = ()
@@ -50,17 +51,17 @@ class _Loop:
         check(lib.ls_event_fd(handle, fd))
         self._fd = int(fd[0])
         loop.add_reader(self._fd, self._ready)
-        loop.call_soon(self._ready)  # of what came before there was an event
+        loop.call_soon(self._ready)  # reports what became durable before the eventfd existed
 
     def wait(self, lsn: int) -> asyncio.Future[None]:
         future = self.loop.create_future()
         if not self._lsns or lsn >= self._lsns[-1]:
             self._lsns.append(lsn)
             self._futures.append(future)
-        else:  # hardly ever: LSNs grow
-            at = bisect.bisect_right(self._lsns, lsn)
-            self._lsns.insert(at, lsn)
-            self._futures.insert(at, future)
+        else:  # rare: LSNs usually grow
+            index = bisect.bisect_right(self._lsns, lsn)
+            self._lsns.insert(index, lsn)
+            self._futures.insert(index, future)
         return future
 
     def add_callback(self, callback: Callable[[int | Exception], object]) -> None:
@@ -70,8 +71,8 @@ class _Loop:
         with contextlib.suppress(OSError):
             os.eventfd_read(self._fd)
         durable = int(lib.ls_durable_lsn(self._c))
-        if durable > self._told:
-            self._told = durable
+        if durable > self._reported_lsn:
+            self._reported_lsn = durable
             lsns, futures = self._lsns, self._futures
             while lsns and lsns[0] <= durable:
                 lsns.popleft()
@@ -83,7 +84,7 @@ class _Loop:
             self.fail(_unknown_outcome())
 
     def fail(self, failure: Exception, *, callbacks: bool = True) -> None:
-        """Everybody hears it once; the loop is done with this store."""
+        """Gives every waiter the exception, once. The loop has then no further use for this store."""
         if self.failure is not None:
             return
         self.failure = failure
@@ -98,27 +99,28 @@ class _Loop:
             call_all(self._callbacks, failure)
 
     def close(self) -> None:
-        """After the core's close: the last group is told, then that there will be no other."""
+        """Called after the core's close: reports the last group commit, then ``StoreClosed``."""
         if self.failure is None:
             self._ready()
         self.fail(_closed(), callbacks=False)
 
     def forget(self) -> None:
-        """The loop was closed before the store."""
+        """Releases the eventfd of a loop that was closed before the store."""
         lib.ls_event_end(self._c, self._fd)
 
 
 def check_loop(loop: object) -> None:
-    """Raises ``TypeError`` for what is no event loop, ``OptionError`` for one that is closed."""
+    """Raises ``TypeError`` if it is not an event loop, ``OptionError`` if the loop is closed."""
     if not isinstance(loop, asyncio.AbstractEventLoop):
         raise TypeError(f"loop is an asyncio event loop, not {arguments.shown(loop)}")
     if loop.is_closed():
-        raise errors.OptionError("loop is an event loop that is closed; give the one that runs")
+        raise errors.OptionError("loop is an event loop that is closed; pass the running one")
 
 
 class Completions:
-    """Who waits for one store: event loops, each by itself, and callbacks, called from a thread that is started when
-    somebody first asks.
+    """All waiters of one store: event loops, each with its own eventfd, and callbacks, which one thread calls.
+
+    The thread starts with the first callback.
     """
 
     def __init__(self, handle: ls_store_ptr) -> None:
@@ -134,8 +136,10 @@ class Completions:
     def add_callback(
         self, callback: Callable[[int | Exception], object], loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
-        """Calls it with the new durable LSN after every group commit from now on: from a thread of its own, or in the
-        loop, whose thread this is.
+        """Calls ``callback`` with the new durable LSN after every group commit from now on.
+
+        Without ``loop`` the store's thread calls it. With ``loop`` the loop calls it; this method must then be called
+        from that loop's thread.
         """
         if loop is not None:
             self._of(loop).add_callback(callback)
@@ -148,7 +152,7 @@ class Completions:
             call_all([callback], failure)
 
     def wait(self, lsn: int) -> asyncio.Future[None]:
-        """Done in the running loop once everything below ``lsn`` is durable; ``OutcomeUnknown`` if it never will be."""
+        """A future of the running loop, done once everything below ``lsn`` is durable, or with ``OutcomeUnknown``."""
         loop = asyncio.get_running_loop()
         mine = self._loops.get(loop)
         if mine is None or mine.failure is not None:
@@ -169,15 +173,15 @@ class Completions:
             return mine
 
     def close(self) -> None:
-        """After the core's close: the last group is told, who still waits learns that the store is closed."""
+        """Called after the core's close: reports the last group commit; remaining waiters get ``StoreClosed``."""
         with self._lock:
             self._closed = True
             thread, loops = self.thread, list(self._loops.values())
         for mine in loops:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so it has no waiters
                 mine.loop.call_soon_threadsafe(mine.close)
         if thread is not None and thread is not threading.current_thread():
-            os.eventfd_write(self._fd, 1)  # it may have taken the core's last event before it could see _closed
+            os.eventfd_write(self._fd, 1)  # it may have read the core's last event before _closed was set
             thread.join()
 
     # ---- the thread ----
@@ -188,10 +192,10 @@ class Completions:
                 fd = ffi.new("int *")
                 check(lib.ls_event_fd(self._c, fd))
                 self._fd = int(fd[0])
-            told = int(lib.ls_durable_lsn(self._c))  # here: what becomes durable after this call is to be told
-            self.thread = start("logstore-completions", self._run, told)
+            reported_lsn = int(lib.ls_durable_lsn(self._c))  # read here, so that later progress is reported
+            self.thread = start("logstore-completions", self._run, reported_lsn)
 
-    def _run(self, told: int) -> None:
+    def _run(self, reported_lsn: int) -> None:
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         while True:
@@ -200,8 +204,8 @@ class Completions:
                     os.read(self._fd, 8)
             closed = self._closed
             durable = lib.ls_durable_lsn(self._c)
-            if durable > told:
-                told = durable
+            if durable > reported_lsn:
+                reported_lsn = durable
                 call_all(self._callbacks, durable)
             if self._failure is None and lib.ls_poisoned(self._c):
                 callbacks, failure = self._callbacks, _unknown_outcome()
@@ -213,8 +217,8 @@ class Completions:
 
 def _unknown_outcome() -> errors.OutcomeUnknown:
     return errors.OutcomeUnknown(
-        "a write or sync of the log failed, so what was not yet durable may or may not be on disk; "
-        "close the store, look at the disk, and open it again to see"
+        "a write or sync of the log failed, so operations that were not yet durable may or may not be on disk; "
+        "close the store, check the disk, and open it again to find out"
     )
 
 
@@ -222,12 +226,12 @@ def _closed() -> errors.StoreClosed:
     return errors.StoreClosed("the store was closed; open it again")
 
 
-def call_all(callbacks: Iterable[Callable[[_What], object]], what: _What, *, kind: str = "completion") -> None:
-    """Calls each, whatever the others raise: that is logged, and ends no thread of the store's."""
+def call_all(callbacks: Iterable[Callable[[_Argument], object]], value: _Argument, *, kind: str = "completion") -> None:
+    """Calls every callback with ``value``. An exception is logged; it stops neither the others nor the thread."""
     for callback in callbacks:
         try:
-            callback(what)
+            callback(value)
         except BaseException as problem:
             log_error(problem, "a %s callback failed", kind)
             if isinstance(problem, _ENDS_PROCESS) and threading.current_thread() is threading.main_thread():
-                raise  # Ctrl-C, in an event loop; of the store's own thread nothing may be the end
+                raise  # Ctrl-C in an event loop; the store's own thread, in contrast, must survive everything

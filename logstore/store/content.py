@@ -1,6 +1,6 @@
-"""Contents as callers give them (buffers, iterables of buffers, Arrow arrays), and as the core takes them.
+"""Converts message contents from the caller's form (buffers, iterables of buffers, Arrow arrays) to the core's.
 
-Nothing here copies a buffer that can be passed on as it is, and nothing looks at the items of an Arrow array.
+No buffer is copied if the core can take it unchanged, and the items of an Arrow array are not visited one by one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from logstore.core.native import as_buffer, check
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-# Of one call of the core. The device works on one piece while the next is being put together, so pieces are small
-# beside a batch of the log; and a copy that outgrows the processor's cache is slower to make than the log is to write
-# it.
+# Limits of one call of the core. The device writes one piece while Python builds the next, so a piece is much smaller
+# than a write buffer of the log. A copy that exceeds the processor's cache would take longer than the write itself.
 _MANY_AT_ONCE: Final = 1024
 _MANY_BYTES: Final = 256 << 10
 _LARGE_BYTES: Final = 8 << 10
@@ -36,12 +35,12 @@ def is_parts(content: object) -> bool:
     except TypeError:
         return hasattr(content, "__iter__")
     except ValueError:
-        return False  # a buffer that was released, as as_buffer says
+        return False  # a released buffer, for which as_buffer raises
     return False
 
 
 def split(content: object, name: str = "content") -> tuple[object, Iterator[object]]:
-    """The first buffer and an iterator over the rest; of nothing, an empty buffer."""
+    """The first buffer and an iterator over the rest. The first is empty if there is no buffer."""
     if not is_parts(content):
         return content, iter(())
     parts = arguments.items(name, content, "buffers")
@@ -51,14 +50,14 @@ def split(content: object, name: str = "content") -> tuple[object, Iterator[obje
 def _check_binary(name: str, items: Any) -> str:
     kind = str(items.type)
     if kind not in ("binary", "large_binary", "string", "large_string"):
-        raise errors.OptionError(f"{name} are a binary array, not one of {kind}")
+        raise errors.OptionError(f"{name} is a binary array, not an array of {kind}")
     return kind
 
 
 def _sizes_of_offsets(chunk: Any) -> tuple[Any, array.array[int]]:
-    """The data and sizes of a pyarrow binary array, without a look at its items."""
+    """The data and sizes of a pyarrow binary array, read from its offsets without visiting its items."""
     if chunk.null_count:
-        raise errors.OptionError("an array of contents has no nulls; fill or drop them first")
+        raise errors.OptionError("an array of contents cannot have nulls; fill or drop them first")
     kind = _check_binary("contents", chunk)
     width = 8 if kind.startswith("large") else 4
     sizes = array.array("Q", bytes(8 * len(chunk)))
@@ -93,15 +92,18 @@ def _length(name: str, item: Any) -> int:
 
 
 def _no_buffers(name: str, problem: Exception) -> TypeError:
-    return TypeError(f"{name} is an iterable of bytes or other buffers, and not all of its items are: {problem}")
+    return TypeError(f"{name} is an iterable of bytes or other buffers, but an item is not a buffer: {problem}")
 
 
 def _changed() -> errors.OptionError:
-    return errors.OptionError("the list of contents changed while it was read; let nobody change it meanwhile")
+    return errors.OptionError("the list of contents changed while it was read; do not change it during the call")
 
 
 def _joined(name: str, items: Sequence[Any], lengths: list[int]) -> tuple[Any, Sequence[int]]:
-    """One buffer with all items, and their sizes; of one item, itself. ``lengths`` are what ``len`` says of them."""
+    """One buffer with all items, and their sizes in bytes. ``lengths`` are their ``len()``.
+
+    A single item is returned without a copy.
+    """
     if len(items) == 1:
         buffer, size = as_buffer(items[0], name)
         return buffer, [size]
@@ -109,7 +111,7 @@ def _joined(name: str, items: Sequence[Any], lengths: list[int]) -> tuple[Any, S
         joined = b"".join(items)
     except (TypeError, ValueError, BufferError) as problem:
         raise _no_buffers(name, problem) from None
-    if len(joined) != sum(lengths):  # of some, an item is more than a byte
+    if len(joined) != sum(lengths):  # len() of a buffer with wider items counts items, not bytes
         lengths = [memoryview(item).nbytes for item in items]
         if len(joined) != sum(lengths):
             raise _changed()
@@ -124,12 +126,12 @@ def _arrow_items(name: str, items: Any) -> Iterator[Any]:
     _check_binary(name, items)
     for item in items:
         if not item.is_valid:
-            raise errors.OptionError("an array of contents or headers has no nulls; fill or drop them first")
+            raise errors.OptionError("an array of contents or headers cannot have nulls; fill or drop them first")
         yield memoryview(item.as_buffer())
 
 
 def count_of(name: str, items: object) -> int:
-    """How many items there are; -1 if that shows only when they are read."""
+    """The number of items; -1 if it is not known before they are read."""
     try:
         return len(items) if isinstance(items, Sized) else -1
     except (TypeError, ValueError, OverflowError) as problem:
@@ -173,11 +175,10 @@ def batches(contents: Iterable[Any], headers: Iterable[Any] | None) -> Iterator[
 
 
 def _pieces(contents: Iterable[Any]) -> Iterator[tuple[Sequence[Any], list[int]]]:
-    """As many items at a time as are worth one call, by number and by bytes, with their lengths; a large one by itself,
-    since a copy of it costs more than a call.
+    """Pieces of the items with their lengths, each piece within the limits of one call (items and bytes).
 
-    What is a list or a tuple already is cut with the least work for each item. Of anything else no more than that is
-    held at a time.
+    A large item is a piece by itself, because copying it costs more than a call. A list or tuple is sliced, which costs
+    the least per item. Of any other iterable only one piece is held in memory.
     """
     if not isinstance(contents, list | tuple):
         rows = arguments.items("contents", contents, "buffers")
@@ -185,7 +186,7 @@ def _pieces(contents: Iterable[Any]) -> Iterator[tuple[Sequence[Any], list[int]]
             yield items, _lengths("contents", items)
         return
     if contents and not contents[len(contents) - 1 :]:
-        raise _changed()  # or says that it is longer than it is
+        raise _changed()  # or its __len__ returns more than it holds
     start = 0
     while start < len(contents):
         if _length("contents", contents[start]) >= _LARGE_BYTES:

@@ -1,18 +1,18 @@
-"""The control socket: how a command reaches the broker that has a store open.
+"""The control socket: the way in which a command reaches the broker that has a store open.
 
-A broker listens on ``control.sock`` in its store directory (0600, and the directory is 0700). Whoever connects sends
-one request and gets one reply, both one line of JSON, and that is all::
+A broker listens on ``control.sock`` in its store directory (mode 0600; the directory has 0700). A client connects,
+sends one request and gets one reply. Each is one line of JSON::
 
     {"logstore-control": 1, "command": "in-doubt.commit", "arguments": {"xid": "1:6f:"}}
     {"logstore-control": 1, "result": {"id": 524388, "operations": 2}}
     {"logstore-control": 1, "error": {"kind": "UnknownXid", "message": "..."}}
 
-The kind of an error is a name of ``logstore.errors``. The version changes when the meaning of what is there does; new
-commands and new fields do not change it, and fields that a side does not know are ignored by it. A command is one
-entry in the mapping that :class:`ControlServer` is given.
+The kind of an error is a name in ``logstore.errors``. The version changes when the meaning of an existing command or
+field changes; new commands and new fields do not change it. Each side ignores unknown fields. A command is one entry
+in the mapping that :class:`ControlServer` is given.
 
-What must never happen: that a client which sends nothing, too much or rubbish, or takes no answer, holds up the event
-loop or keeps anything but one of ``SESSIONS_MAX`` sockets for ``PATIENCE_S``.
+Invariant: a client that sends nothing, too much or invalid data, or does not read its reply, never blocks the event
+loop. It occupies one of ``SESSIONS_MAX`` sockets for at most ``PATIENCE_S`` and nothing else.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ SOCKET_NAME: Final = "control.sock"
 PROTOCOL_VERSION: Final = 1
 REQUEST_BYTES_MAX: Final = 64 << 10
 REPLY_BYTES_MAX: Final = 16 << 20
-SESSIONS_MAX: Final = 16  # at once; more are refused
-PATIENCE_S: Final = 5.0  # for a request to come, and for a reply to be taken
-CALL_S: Final = 600.0  # how long a caller waits for what may have to wait for the disk
+SESSIONS_MAX: Final = 16  # at the same time; further ones are refused
+PATIENCE_S: Final = 5.0  # for the request to arrive, and again for the reply to be read
+CALL_S: Final = 600.0  # a caller's default timeout; a command may have to wait for the disk
 
 _VERSION_KEY: Final = "logstore-control"
 _PEER: Final = struct.Struct("iII")  # pid, uid, gid
@@ -61,7 +61,7 @@ _PEER: Final = struct.Struct("iII")  # pid, uid, gid
 
 @contextlib.contextmanager
 def _short_path(store_dir: Path) -> Iterator[str]:
-    """A path to the socket that fits into an address (107 bytes), however long that of the store is."""
+    """A path to the socket that fits into a socket address (107 bytes), even if the store's path is longer."""
     directory = os.open(store_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{directory}/{SOCKET_NAME}"
@@ -74,19 +74,19 @@ def _line(**fields: object) -> bytes:
 
 
 def _read_line(line: bytes, whose: str) -> dict[str, Any]:
-    """The object on a line. Raises ``StoreError`` for what is none, ``VersionError`` for another version's."""
+    """The JSON object on a line. Raises ``StoreError`` if there is none, ``VersionError`` for another version."""
     try:
-        said = json.loads(line)
+        fields = json.loads(line)
     except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict) or type(said.get(_VERSION_KEY)) is not int:
-        raise StoreError(f"{whose} is no line of the control protocol")
-    if said[_VERSION_KEY] != PROTOCOL_VERSION:
+        fields = None
+    if not isinstance(fields, dict) or type(fields.get(_VERSION_KEY)) is not int:
+        raise StoreError(f"{whose} is not a line of the control protocol")
+    if fields[_VERSION_KEY] != PROTOCOL_VERSION:
         raise errors.VersionError(
-            f"{whose} is of version {said[_VERSION_KEY]} of the control protocol, and this is version "
+            f"{whose} has version {fields[_VERSION_KEY]} of the control protocol, and this logstore has version "
             f"{PROTOCOL_VERSION}: use the logstore that runs the broker"
         )
-    return said
+    return fields
 
 
 # ---- The caller's side
@@ -102,29 +102,29 @@ def is_served(store_dir: Path) -> bool:
 
 
 def call(store_dir: Path, command: str, arguments: Mapping[str, Any], *, timeout_s: float = CALL_S) -> dict[str, Any]:
-    """Have the broker that has this store open do something; what it says of it.
+    """Sends a command to the broker that has this store open, and returns its result.
 
-    Raises ``StoreLocked`` if no broker listens there, ``OutcomeUnknown`` if it goes away or falls silent before it
-    has answered, ``VersionError`` if it speaks another version, and otherwise what went wrong over there.
+    Raises ``StoreLocked`` if no broker listens, ``OutcomeUnknown`` if the broker closes the connection or does not
+    answer within ``timeout_s``, ``VersionError`` if it uses another protocol version, and otherwise the broker's error.
     """
     with _connect(store_dir) as connection:
         try:
-            with contextlib.suppress(BrokenPipeError):  # it hung up on us, and may have said why
+            with contextlib.suppress(BrokenPipeError):  # the broker hung up, and may have sent the reason before
                 connection.sendall(_line(command=command, arguments=dict(arguments)))
             connection.settimeout(timeout_s)
             line = _receive(connection)
         except TimeoutError as error:
             raise _unanswered(command, f"has not answered in {timeout_s:g} s") from error
         except OSError as error:
-            raise _unanswered(command, f"cannot be reached any more ({error.strerror})") from error
+            raise _unanswered(command, f"can no longer be reached ({error.strerror})") from error
     if not line.endswith(b"\n"):
-        raise _unanswered(command, "went away before it had answered")
+        raise _unanswered(command, "closed the connection before it answered")
     reply = _read_line(line, "the broker's answer")
     result, problem = reply.get("result"), reply.get("error")
     if isinstance(problem, dict):
         raise _problem(str(problem.get("kind")), str(problem.get("message")))
     if not isinstance(result, dict):
-        raise StoreError("the broker's answer is no line of the control protocol")
+        raise StoreError("the broker's answer is not a line of the control protocol")
     return result
 
 
@@ -138,18 +138,18 @@ def _connect(store_dir: Path) -> socket.socket:
     except OSError as error:
         made.close()
         if error.errno in (errno.EAGAIN, errno.ETIMEDOUT) or isinstance(error, TimeoutError):
-            raise StoreLocked(f"the broker takes no calls on {path} at present: try again later") from error
+            raise StoreLocked(f"the broker accepts no commands on {path} now: try again later") from error
         if error.errno in (errno.EACCES, errno.EPERM):
-            raise StoreLocked(f"{path} may not be used by this user: run the command as the broker's") from error
+            raise StoreLocked(f"this user may not use {path}: run the command as the broker's user") from error
         raise StoreLocked(
-            f"the store {store_dir} is open in another process, and no broker listens on {path}: use that program's "
-            "own means, or end it and try again"
+            f"the store {store_dir} is open in another process, and no broker listens on {path}: use that program to "
+            "make the change, or end it and try again"
         ) from error
     return made
 
 
 def _receive(connection: socket.socket) -> bytes:
-    """Up to the end of a line, or of the connection."""
+    """Reads up to the end of a line, or of the connection."""
     received = bytearray()
     while not received.endswith(b"\n") and len(received) < REPLY_BYTES_MAX:
         data = connection.recv(1 << 16)
@@ -160,12 +160,14 @@ def _receive(connection: socket.socket) -> bytes:
 
 
 def _unanswered(command: str, what: str) -> OutcomeUnknown:
-    return OutcomeUnknown(f"the broker {what}: whether {command!r} was done is not known; look, and ask again if not")
+    return OutcomeUnknown(
+        f"the broker {what}: it is unknown whether {command!r} was done; check, and repeat the command if it was not"
+    )
 
 
 def _problem(kind: str, message: str) -> StoreError:
     found = getattr(errors, kind, None) if kind in errors.__all__ else None
-    if found is None or found is errors.CorruptLog:  # that one is made of more than a message
+    if found is None or found is errors.CorruptLog:  # CorruptLog needs more than a message
         return StoreError(message)
     return cast("StoreError", found(message))
 
@@ -174,10 +176,10 @@ def _problem(kind: str, message: str) -> StoreError:
 
 
 class ControlServer:
-    """Listens on a store's control socket for one event loop, and has its handlers do what is asked.
+    """Listens on a store's control socket in one event loop, and passes each command to its handler.
 
-    A handler takes the arguments and gives the result, both JSON objects; the ``StoreError`` that it raises is told
-    to the caller. It runs on the event loop, and has what takes time done by :meth:`in_thread`.
+    A handler takes the arguments and returns the result, both JSON objects. A ``StoreError`` that it raises is sent to
+    the caller. It runs on the event loop, and moves slow work to :meth:`in_thread`.
     """
 
     def __init__(self, store_dir: Path, handlers: Mapping[str, Handler]) -> None:
@@ -190,7 +192,7 @@ class ControlServer:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="logstore-control")
 
     async def start(self) -> None:
-        """Listen. Replaces the socket of a broker that died; raises ``StoreError`` if that cannot be done."""
+        """Starts to listen. Replaces the socket of a broker that died. Raises ``StoreError`` on failure."""
         path = self._store_dir / SOCKET_NAME
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
@@ -211,19 +213,19 @@ class ControlServer:
             raise
 
     def _clear_the_way(self, path: Path) -> None:
-        """Whoever has the store open for writing may replace the socket of one who had."""
+        """Removes a dead broker's socket. Safe, because only the process with the store's write lock gets here."""
         try:
             status = path.lstat()
         except FileNotFoundError:
             return
         if not stat.S_ISSOCK(status.st_mode):
-            raise StoreError(f"{path} is in the way of the control socket and is none: remove it")
+            raise StoreError(f"{path} is not a socket and takes the name of the control socket: remove it")
         if is_served(self._store_dir):
             raise StoreError(f"another broker of this process listens on {path} already")
         path.unlink()
 
     async def stop(self, timeout_s: float) -> None:
-        """Take no more calls and remove the socket; what is being done gets ``timeout_s`` to end."""
+        """Accepts no more commands and removes the socket. Commands in progress get ``timeout_s`` seconds to end."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -243,7 +245,7 @@ class ControlServer:
                 path.unlink()
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Have another thread do what may wait for the disk; one such piece of work at a time."""
+        """Runs ``work``, which may wait for the disk, in another thread. One piece of work runs at a time."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def _ping(self, _arguments: dict[str, Any]) -> dict[str, Any]:
@@ -252,18 +254,18 @@ class ControlServer:
     # For sessions.
 
     def admit(self, session: _Session) -> bool:
-        """Whether there is room for one more."""
+        """Adds the session. False if there are too many already."""
         if len(self._sessions) >= SESSIONS_MAX:
             return False
         self._sessions.add(session)
         return True
 
     def leave(self, session: _Session) -> None:
-        """It has ended."""
+        """Removes a session that has ended."""
         self._sessions.discard(session)
 
     def serve(self, session: _Session, line: bytes) -> None:
-        """Do what a line asks for, and answer."""
+        """Starts to execute the command on this line; the session gets the reply."""
         task = asyncio.get_running_loop().create_task(self._serve(session, line))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -275,17 +277,17 @@ class ControlServer:
             reply = refusal(error)
         except Exception:
             logger.exception("a control command failed")
-            reply = refusal(StoreError("the broker failed at this; its log says how"))
+            reply = refusal(StoreError("the broker failed to execute the command; see its log"))
         session.reply(reply)
 
     async def _do(self, line: bytes) -> dict[str, Any]:
         request = _read_line(line, "the request")
         command, arguments = request.get("command"), request.get("arguments", {})
         if not isinstance(command, str) or not isinstance(arguments, dict):
-            raise StoreError("the request names no command, or its arguments are no object")
+            raise StoreError("the request names no command, or its arguments are not a JSON object")
         handler = self._handlers.get(command)
         if handler is None:
-            raise StoreError(f"this broker knows no command {command!r}; it knows {', '.join(sorted(self._handlers))}")
+            raise StoreError(f"this broker has no command {command!r}; it has {', '.join(sorted(self._handlers))}")
         logger.info("control command %s %s", command, arguments)
         return await handler(arguments)
 
@@ -296,7 +298,7 @@ def refusal(error: StoreError) -> bytes:
 
 
 class _Session(asyncio.Protocol):
-    """One caller: a line in, a line out."""
+    """One caller: reads one line and writes one line."""
 
     def __init__(self, server: ControlServer) -> None:
         self._server = server
@@ -339,14 +341,14 @@ class _Session(asyncio.Protocol):
             self._transport.pause_reading()
             self._server.serve(self, bytes(line))
         elif len(self._received) >= REQUEST_BYTES_MAX:
-            self._refuse(f"a request has less than {REQUEST_BYTES_MAX} bytes")
+            self._refuse(f"a request is shorter than {REQUEST_BYTES_MAX} bytes; this one is longer")
 
     def eof_received(self) -> bool:
-        """Whoever has asked may close its sending half and still be answered."""
+        """Keeps the connection open for the reply if the caller closes its sending side after the request."""
         return self._is_asked
 
     def reply(self, line: bytes) -> None:
-        """Answer, and hang up when the answer was taken, or was not for too long."""
+        """Sends the reply, and closes the connection when it was sent or ``PATIENCE_S`` have passed."""
         if self._transport is None or self._transport.is_closing():
             return
         self._received.clear()
@@ -355,7 +357,7 @@ class _Session(asyncio.Protocol):
         self._transport.close()
 
     def hang_up(self) -> None:
-        """End it at once."""
+        """Aborts the connection."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -366,7 +368,7 @@ class _Session(asyncio.Protocol):
 
 
 def peer_uid(transport: asyncio.BaseTransport) -> int:
-    """The user whose process is at the other end, as the kernel says; -1 if it does not."""
+    """The user id of the process at the other end, from the kernel; -1 if it is unknown."""
     peer = transport.get_extra_info("socket")
     try:
         credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)

@@ -1,15 +1,13 @@
-"""The message store: :class:`MessageStore`, thin over the core.
+"""The message store: :class:`MessageStore`, a thin layer over the core.
 
-The core holds the log, the table of what lives and the order of every queue; the catalog holds names. This class joins
-the two, checks what comes from outside, and turns codes into exceptions. It keeps nothing that the core knows.
+The core holds the log, the table of live messages and the order of every queue; the catalog holds the names. This class
+connects the two, checks arguments, and turns return codes into exceptions. It keeps no copy of the core's state.
 """
 
 from __future__ import annotations
 
 import array
 import contextlib
-import itertools
-import operator
 import os
 import threading
 import warnings
@@ -22,19 +20,19 @@ from logstore.catalog.places import TIMEOUT_S as CATALOG_TIMEOUT_S
 from logstore.core import arguments
 from logstore.core.directory import make_parents, refuse_other_things
 from logstore.core.locks import Lock
-from logstore.core.native import as_buffer, check, failure, listed, number, places_of
+from logstore.core.native import check, failure, listed, number, places_of
 from logstore.core.xid import Xid
-from logstore.store.care import Care
 from logstore.store.completions import Completions, check_loop
-from logstore.store.content import batches, count_of, is_parts, split
+from logstore.store.deliveries import Message
 from logstore.store.overdue import Overdue
-from logstore.store.queues import Message, Queue
+from logstore.store.publishing import ID_END, Publishing, checked_id
+from logstore.store.queues import Queue
 from logstore.store.releases import Releases
 from logstore.store.transactions import Transaction, handle_of, new_handle
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
     from logstore.catalog.catalog import Catalog
@@ -42,19 +40,15 @@ if TYPE_CHECKING:
 
 _PLACES_AT_ONCE: Final = 256
 
-# What every call needs, looked up once.
-_BUFFERS: Final = (bytes, bytearray, memoryview)
+# Looked up once, because every publish or dequeue needs them.
 _NULL: Final = ffi.NULL
 _WAIT: Final = lib.LS_WAIT
-_MORE: Final = lib.LS_MORE
-_ID_END: Final = 1 << 63
-_publish_one: Final = lib.ls_publish_one
 _dequeue_one: Final = lib.ls_dequeue_one
 _durable_soon: Final = lib.ls_durable_soon
 
 
-class _Small(threading.local):
-    """Where a thread reads contents that fit, so that nothing is made for each of them but its bytes."""
+class _SmallRead(threading.local):
+    """A thread's buffers for reading contents that fit, so that a read allocates nothing but the returned bytes."""
 
     def __init__(self) -> None:
         self.into: Final = ffi.new("uint8_t[]", _SMALL_BYTES)
@@ -65,17 +59,17 @@ class _Small(threading.local):
 
 
 _SMALL_BYTES: Final = 64 << 10
-_small: Final = _Small()
+_small_read: Final = _SmallRead()
 
 
-class MessageStore(Care):
+class MessageStore(Publishing):
     """An open store. Made by :func:`logstore.open`; usable from many threads; a context manager.
 
-    Unless it says otherwise, what changes something is durable when it returns. With ``wait=False`` it returns at once,
-    and is durable once :attr:`durable_lsn` has reached the :attr:`next_lsn` read after the call. Operations in a
-    transaction never wait.
+    A change is durable when its method returns, unless the method says otherwise. With ``wait=False`` the method
+    returns at once; the change is durable when :attr:`durable_lsn` has reached the :attr:`next_lsn` read after the
+    call. Operations in a transaction never wait.
 
-    Every operation can raise ``StoreClosed``, ``StoreForked``, ``StorePoisoned``, and, when it waits,
+    Every operation can raise ``StoreClosed``, ``StoreForked`` and ``StorePoisoned``; an operation that waits also
     ``OutcomeUnknown``.
     """
 
@@ -98,7 +92,7 @@ class MessageStore(Care):
         self._by_name: dict[str, Queue] = {}
         self._prepared: dict[int, Transaction] = {}
         self._releases = Releases(self)
-        self._closed = True  # until there is something to close
+        self._closed = True  # until the core's handle exists
         self._system = system
         if options.create:
             make_parents(self._path)
@@ -145,7 +139,7 @@ class MessageStore(Care):
         self._followed = catalog.stored_queues
 
     def _start_scrub(self, rate: float) -> Scrub:
-        from logstore.store.scrub import Scrub  # with the decoder, which a store needs for nothing else
+        from logstore.store.scrub import Scrub  # imported late: it brings the decoder, which nothing else here needs
 
         return Scrub(self._path, rate)
 
@@ -155,13 +149,13 @@ class MessageStore(Care):
         lib.ls_close(self._c)
         self._closed = True
 
-    # ---- life ----
+    # ---- closing ----
 
     def close(self) -> None:
-        """Rolls back what is open, forces what is not durable, and ends the log in an orderly way.
+        """Rolls back open transactions, makes the whole log durable, and ends it with a CLOSE record.
 
-        A second call does nothing, nor does one in a forked child. Prepared transactions stay in doubt.
-        Raises ``OutcomeUnknown`` if the last force failed; the store is closed all the same.
+        Prepared transactions stay in doubt. A second call does nothing, nor does a call in a forked child. Raises
+        ``OutcomeUnknown`` if the last force failed; the store is closed even then.
         """
         if os.getpid() != self._pid:
             return
@@ -206,210 +200,8 @@ class MessageStore(Care):
 
     @property
     def segment_size(self) -> int:
-        """Bytes of each of its segments, as stored."""
+        """The size of each segment in bytes, as fixed when the store was made."""
         return int(lib.ls_segment_size(self._c))
-
-    # ---- messages in ----
-
-    def stage(self, header: object = b"", content: object = b"", *, wait: bool = False) -> int:
-        """A message without a place yet, to be added to and enqueued; its id.
-
-        A staged message that is never enqueued is dropped by the next open, which is why nothing waits here
-        unless asked.
-        Raises ``StoreFull``, or ``OptionError`` for a header that does not fit into one record (a sixteenth
-        of a segment,
-        at most 1 MiB).
-        """
-        wait = bool(wait)  # which may raise; then nothing is staged
-        message_id = self._stage(header, content, 0)
-        if wait:
-            self.force_unless_relaxed()
-        return message_id
-
-    def _stage(self, header: object, content: object, flags: int) -> int:
-        h, header_bytes = as_buffer(header, "header")
-        first, rest = split(content)
-        c, content_bytes = as_buffer(first)
-        made = ffi.new("uint64_t *")
-        check(lib.ls_stage(self._c, h, header_bytes, c, content_bytes, flags, made))
-        message_id = int(made[0])
-        try:
-            for part in rest:
-                self._append(message_id, part, "content")
-        except BaseException:
-            self._undo_stage(message_id)
-            raise
-        return message_id
-
-    def _undo_stage(self, message_id: int) -> None:
-        with contextlib.suppress(errors.StoreError):  # the first failure is the one to tell; recovery drops it too
-            self.destroy(message_id, wait=False)
-
-    def append_content(self, message_id: int, data: object, *, wait: bool = False) -> None:
-        """More content for a staged message; any buffer, or an iterable of buffers.
-
-        Raises ``UnknownMessage``, ``MessageInUse`` once it is enqueued, ``StoreFull``.
-        """
-        wait = bool(wait)  # as in stage
-        first, rest = split(data, "data")
-        for part in itertools.chain([first], rest):
-            self._append(_id(message_id), part, "data")
-        if wait:
-            self.force_unless_relaxed()
-
-    def _append(self, message_id: int, data: object, name: str) -> None:
-        c, size = as_buffer(data, name)
-        check(lib.ls_append_content(self._c, message_id, c, size, 0))
-
-    def enqueue(
-        self,
-        message_id: int,
-        queue: Queue | str | Iterable[Queue | str],
-        transaction: Transaction | None = None,
-        *,
-        wait: bool = True,
-    ) -> int:
-        """Puts the message on the queue, or on several at once; the LSN of the record.
-
-        In a transaction it becomes visible at the commit. Raises ``UnknownMessage``, ``UnknownQueue``,
-        ``AlreadyEnqueued``, ``MessageLocked`` (by another transaction's work on that queue), ``StoreFull``.
-        """
-        ids, count = self._queue_ids(queue)
-        return self._enqueue(_id(message_id), ids, count, transaction, wait=wait)
-
-    def _enqueue(
-        self, message_id: int, queue_ids: Any, count: int, transaction: Transaction | None, *, wait: bool
-    ) -> int:
-        lsn = ffi.new("uint64_t *")
-        tx = handle_of(self, transaction)
-        check(lib.ls_enqueue(self._c, message_id, queue_ids, count, tx, lib.LS_WAIT if wait else 0, lsn))
-        return int(lsn[0])
-
-    def publish(
-        self,
-        queue: Queue | str | Iterable[Queue | str],
-        content: object,
-        *,
-        header: object = b"",
-        transaction: Transaction | None = None,
-        wait: bool = True,
-    ) -> int:
-        """A new message on the queue, or atomically on several; its id.
-
-        ``content`` is any buffer, or an iterable of buffers, of which only one is held at a time. Raises
-        ``UnknownQueue``, ``StoreFull``, ``OptionError``; a publish that fails leaves nothing behind.
-        """
-        if (
-            type(content) is bytes
-            and type(queue) is Queue
-            and type(header) is bytes
-            and transaction is None
-            and self._queues.get(queue._id) is queue
-        ):  # nearly always, and then in one step
-            message_id: int = _publish_one(
-                self._c, queue._id, header, len(header), content, len(content), _WAIT if wait else 0
-            )
-            if message_id:
-                return message_id
-            raise failure(lib.ls_last_error().code)
-        ids, count = self._queue_ids(queue)
-        if not isinstance(content, _BUFFERS) and is_parts(content):
-            return self._publish_parts(ids, count, content, header, transaction, wait=wait)
-        h, header_bytes = as_buffer(header, "header")
-        c, content_bytes = as_buffer(content)
-        made = ffi.new("uint64_t *")
-        tx = _NULL if transaction is None else handle_of(self, transaction)
-        flags = _WAIT if wait else 0
-        code = lib.ls_publish(self._c, ids, count, h, header_bytes, c, content_bytes, tx, flags, made)
-        if code != 0:
-            raise failure(code)
-        return int(made[0])
-
-    def _publish_parts(
-        self,
-        queue_ids: Any,
-        count: int,
-        content: object,
-        header: object,
-        transaction: Transaction | None,
-        *,
-        wait: bool,
-    ) -> int:
-        message_id = self._stage(header, content, lib.LS_PUBLISHED)
-        try:
-            self._enqueue(message_id, queue_ids, count, transaction, wait=wait)
-        except errors.OutcomeUnknown:
-            raise
-        except BaseException:
-            self._undo_stage(message_id)
-            raise
-        return message_id
-
-    def publish_many(
-        self,
-        queue: Queue | str,
-        contents: Iterable[Any],
-        *,
-        headers: Iterable[Any] | None = None,
-        transaction: Transaction | None = None,
-        wait: bool = True,
-    ) -> Sequence[int]:
-        """One message for each of ``contents``, in order; their ids. Each is atomic; one force at the end.
-
-        ``contents`` is an iterable of buffers, or a pyarrow binary array, which is passed on whole.
-        ``headers`` has as many.
-        If it fails in the middle, the exception's ``published`` holds the ids of those that are stored.
-        """
-        queue_id = self._known(queue).id
-        tx = handle_of(self, transaction)
-        ids = array.array("Q")
-        total = count_of("contents", contents)
-        waiting = wait and transaction is None and not self._relaxed
-        try:
-            for content, sizes, header, header_sizes in batches(contents, headers):
-                last = len(ids) + len(sizes) == total  # saves handing the force over to another thread
-                flags = (_WAIT if last else _MORE) if waiting else 0
-                self._publish_batch(queue_id, content, sizes, header, header_sizes, tx, flags, ids)
-                waiting = waiting and not last
-        except Exception as problem:
-            problem.published = ids  # type: ignore[attr-defined]
-            raise
-        finally:  # what is stored is durable, whatever became of the rest
-            if waiting and ids:
-                self.force()
-        return ids
-
-    def _publish_batch(
-        self,
-        queue_id: int,
-        content: Any,
-        sizes: Sequence[int],
-        header: Any,
-        header_sizes: Sequence[int] | None,
-        tx: Any,
-        flags: int,
-        ids: array.array[int],
-    ) -> None:
-        count = len(sizes)
-        if count == 1 and tx == _NULL:
-            header_size = 0 if header_sizes is None else header_sizes[0]
-            message_id = _publish_one(self._c, queue_id, header, header_size, content, sizes[0], flags)
-            if not message_id:
-                raise failure(lib.ls_last_error().code)
-            ids.append(message_id)
-            return
-        made = ffi.new("uint64_t[]", count)
-        done = ffi.new("size_t *")
-        code = lib.ls_publish_many(
-            self._c, queue_id, count, content, _c_sizes(sizes), header, _c_sizes(header_sizes), tx, flags, made, done
-        )
-        ids.frombytes(ffi.buffer(made, done[0] * 8))
-        check(code)
-
-    def force_unless_relaxed(self) -> None:
-        """What ``wait=True`` does at the end of a batch."""
-        if not self._relaxed:
-            self.force()
 
     # ---- messages out ----
 
@@ -421,18 +213,18 @@ class MessageStore(Care):
         *,
         wait: bool = True,
     ) -> int:
-        """Takes the message off the queue; the LSN of the record. With its last place it is gone.
+        """Takes the message off the queue. Returns the LSN of the record. Without a place left, the message is removed.
 
-        In a transaction it is locked until the outcome. Raises ``UnknownMessage``, ``UnknownQueue``, ``NotEnqueued``,
-        ``MessageLocked``.
+        In a transaction the place is locked until the outcome. Raises ``UnknownMessage``, ``UnknownQueue``,
+        ``NotEnqueued``, ``MessageLocked``.
         """
         if (
             type(message_id) is int
-            and 0 < message_id < _ID_END
+            and 0 < message_id < ID_END
             and type(queue) is Queue
             and transaction is None
             and self._queues.get(queue._id) is queue
-        ):  # nearly always, and then in one step
+        ):  # the usual case, in one call
             lsn: int = _dequeue_one(self._c, message_id, queue._id, _WAIT if wait else 0)
             if lsn:
                 return lsn
@@ -452,7 +244,7 @@ class MessageStore(Care):
         made = ffi.new("uint64_t *")
         tx = _NULL if transaction is None else handle_of(self, transaction)
         flags = _WAIT if wait else 0
-        code = lib.ls_dequeue(self._c, _id(message_id), queue_id, tx, reason, count, flags, made)
+        code = lib.ls_dequeue(self._c, checked_id(message_id), queue_id, tx, reason, count, flags, made)
         if code != 0:
             raise failure(code)
         lsn: int = made[0]
@@ -468,17 +260,17 @@ class MessageStore(Care):
     ) -> None:
         """Takes all of them off the queue, with one force. All are checked before the first is dequeued.
 
-        Raises as ``dequeue`` does. Only if another thread takes one of them at the same moment can it stop in
-        the middle;
-        the exception's ``dequeued`` then says how many were. Raises ``OptionError`` for an id that is named twice.
+        Raises the errors of ``dequeue``, and ``OptionError`` for a repeated id. It can stop in the middle only if
+        another thread takes one of the messages at the same moment; the exception's attribute ``dequeued`` is then the
+        number of messages that were dequeued.
         """
         queue_id = self._known(queue).id
         if isinstance(message_ids, array.array) and message_ids.typecode == "Q":
             ids = message_ids
         else:
-            ids = array.array("Q", map(_id, arguments.items("message_ids", message_ids, "message ids")))
+            ids = array.array("Q", map(checked_id, arguments.items("message_ids", message_ids, "message ids")))
         if len(set(ids)) != len(ids):
-            raise errors.OptionError("one of the ids is named twice; name each message once")
+            raise errors.OptionError("an id occurs twice; name each message once")
         done = ffi.new("size_t *")
         tx = handle_of(self, transaction)
         flags = lib.LS_WAIT if wait else 0
@@ -489,24 +281,20 @@ class MessageStore(Care):
             problem.dequeued = int(done[0])  # type: ignore[attr-defined]
             raise problem
 
-    def destroy(self, message_id: int, *, wait: bool = True) -> None:
-        """Ends a staged message. Raises ``MessageInUse`` for one with a place or pending work, ``UnknownMessage``."""
-        check(lib.ls_destroy(self._c, _id(message_id), lib.LS_WAIT if wait else 0))
-
     def _number(self, message_id: int, name: str) -> int:
-        return number("ls_message_info", lambda info: lib.ls_message(self._c, _id(message_id), info), name)
+        return number("ls_message_info", lambda info: lib.ls_message(self._c, checked_id(message_id), info), name)
 
     def load_content(self, message_id: int, offset: int = 0, length: int | None = None) -> bytes:
-        """The content from ``offset`` on, ``length`` bytes of it at most; slices as Python does.
+        """The content from ``offset`` on, at most ``length`` bytes; negative values count as in a Python slice.
 
         Every record that is read is verified first. Raises ``UnknownMessage``, ``CorruptLog``.
         """
-        key = _id(message_id)
+        key = checked_id(message_id)
         if length is None and offset == 0:
-            small = _small
+            small = _small_read
             small.ids[0] = key
             check(lib.ls_load_many(self._c, small.ids, 1, small.into, _SMALL_BYTES, small.sizes, small.done))
-            if small.done[0] == 1:  # else it does not fit, and nothing was read
+            if small.done[0] == 1:  # otherwise it does not fit, and nothing was read
                 start, size = small.sizes[0], small.sizes[1]
                 content: bytes = small.view[start : start + size]
                 return content
@@ -516,8 +304,8 @@ class MessageStore(Care):
             if length is not None:
                 stop = start + slice(None, length).indices(max(0, stop - start))[1]
         except (TypeError, ValueError):
-            told = f"{arguments.shown(offset)} and {arguments.shown(length)}"
-            raise TypeError(f"offset and length are whole numbers, as in a slice, not {told}") from None
+            given = f"{arguments.shown(offset)} and {arguments.shown(length)}"
+            raise TypeError(f"offset and length are whole numbers, as in a slice, not {given}") from None
         wanted = max(0, stop - start)
         into = bytearray(wanted)
         done = ffi.new("size_t *")
@@ -526,7 +314,7 @@ class MessageStore(Care):
 
     def header(self, message_id: int) -> bytes:
         """The message's header. Raises ``UnknownMessage``, ``CorruptLog``."""
-        key = _id(message_id)
+        key = checked_id(message_id)
         limit = self._number(key, "start_bytes")
         into = ffi.new("uint8_t[]", limit)
         done = ffi.new("size_t *")
@@ -534,9 +322,10 @@ class MessageStore(Care):
         return bytes(ffi.buffer(into, done[0]))
 
     def messages(self, queue: Queue | str) -> Iterator[Message]:
-        """The queue's places in order, acquired and locked ones too, pending enqueues not.
+        """The queue's places in order, acquired and locked ones included, pending enqueues not included.
 
-        Lazy; may be abandoned, and the queue may change meanwhile: what is added behind is seen, what is gone is not.
+        Lazy; may be abandoned. If the queue changes meanwhile, later places that were added are included, and places
+        that were removed are not.
         """
         for _, message_id, size, locked, recovered in self._places(self._known(queue), lib.LS_CURSOR_ALL):
             yield Message(self, message_id, size, bool(locked), bool(recovered))
@@ -556,9 +345,11 @@ class MessageStore(Care):
             yield from places_of(places, done[0])
 
     def on_release(self, callback: Callable[[Queue], object]) -> None:
-        """Calls it with the queue whenever a place comes back to it: released, or unlocked by a rollback (then for
-        every queue). Of a transaction that was abandoned a thread of the store's tells. What becomes durable is told
-        by :meth:`on_durable`. What it raises is logged.
+        """Calls ``callback`` with the queue whenever a place comes back to it.
+
+        A place comes back by a release, or by a rollback that unlocks it; after a rollback the callback is called for
+        every queue. If a transaction was abandoned, a thread of the store calls it. Exceptions of the callback are
+        logged. For newly durable messages use :meth:`on_durable`.
         """
         arguments.function("callback", callback)
         with self._lock:
@@ -567,9 +358,9 @@ class MessageStore(Care):
     # ---- transactions ----
 
     def begin(self, xid: Xid | None = None) -> Transaction:
-        """A new transaction: local, or with an xid a branch of a distributed one.
+        """Begins a transaction: local, or, with an xid, a branch of a distributed transaction.
 
-        Raises ``DuplicateXid`` while a branch with that xid is open or prepared, ``StoreFull``.
+        Raises ``StoreFull``, and ``DuplicateXid`` while a branch with that xid is open or prepared.
         """
         made = new_handle()
         c_xid = ffi.NULL if xid is None else arguments.instance("xid", xid, Xid, what="a logstore.Xid")._to_c()
@@ -590,7 +381,7 @@ class MessageStore(Care):
             made.commit()
 
     def in_doubt(self) -> list[Transaction]:
-        """Every prepared transaction without an outcome, from before a restart or from now, the oldest first."""
+        """Every prepared transaction without an outcome, from before or after a restart, the oldest first."""
         with self._lock:
             ids = listed("uint64_t", lambda *into: lib.ls_in_doubt(self._c, *into))
             return [self._in_doubt(transaction_id) for transaction_id in sorted(ids)]
@@ -615,12 +406,6 @@ class MessageStore(Care):
 
     # ---- durability ----
 
-    def force(self, lsn: int | None = None) -> None:
-        """Makes everything up to ``lsn`` durable; without one, everything appended so far. Raises
-        ``OutcomeUnknown``.
-        """
-        check(lib.ls_force(self._c, 0 if lsn is None else max(arguments.integer("lsn", lsn, 0, arguments.LSN_MAX), 1)))
-
     async def durable(self, lsn: int) -> None:
         """Returns once :attr:`durable_lsn` has reached ``lsn``. Raises ``OutcomeUnknown`` if it never will."""
         try:
@@ -634,29 +419,12 @@ class MessageStore(Care):
     def on_durable(
         self, callback: Callable[[int | Exception], object], *, loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
-        """Calls it once per group commit with the new durable LSN, and once with the exception if the log fails: from a
-        thread of the store's, or in ``loop``, from which it must then be called. It stays registered.
+        """Calls ``callback`` with the new durable LSN once per group commit.
+
+        If the log fails, it is called once with the exception. A thread of the store calls it; with ``loop``, that
+        event loop calls it, and this method must be called from that loop. The callback stays registered.
         """
         arguments.function("callback", callback)
         if loop is not None:
             check_loop(loop)
         self._completions.add_callback(callback, loop)
-
-
-def _c_sizes(sizes: Sequence[int] | None) -> Any:
-    if sizes is None:
-        return _NULL
-    if type(sizes) is list:
-        return ffi.new("uint64_t[]", sizes)
-    return ffi.from_buffer("uint64_t[]", sizes)
-
-
-def _id(message_id: object) -> int:
-    if type(message_id) is int and 0 < message_id < _ID_END:
-        return message_id  # nearly always
-    if isinstance(message_id, bool) or not isinstance(message_id, int):
-        raise TypeError(f"a message id is an int, not {arguments.shown(message_id)}")
-    number = operator.index(message_id)  # of a subclass, the number itself
-    if not 0 < number < _ID_END:
-        raise errors.UnknownMessage(f"there is no message {arguments.shown(number)}: ids are 1 to 2**63 - 1")
-    return number

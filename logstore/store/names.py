@@ -1,13 +1,14 @@
-"""The part of a store that is names: queues, exchanges, bindings and configuration, kept in the catalog.
+"""The names of a store: queues, exchanges, bindings and configuration, which are kept in the catalog.
 
-A queue's row is durably committed before the log may name it, and deleted before the log says so. Where a commit's
-answer never came, the queue that it was to delete is *in question*: nothing is put on it before the catalog has told,
-for the next open would drop it. So is a queue while it is being deleted.
+Order: a queue's row is durably committed in the catalog before the log may name the queue, and deleted there before the
+log records the deletion. A queue is *in question* while it is being deleted, and as long as the answer to the commit of
+its deletion is missing. No message is put on a queue in question before the catalog has answered, because the next
+open would drop that message.
 
-Changes come one at a time, under the catalog's lock; readers take none, for what they look at is replaced by single
-assignments. An exception at any moment, from a signal handler say, leaves the names behind the catalog, which shows in
-that the catalog's queues are another object than those that were followed: the next change, or the next look at a
-queue that is not there, follows.
+Changes are made one at a time, under the catalog's lock. Readers take no lock, because the attributes they read are
+replaced by single assignments. An exception at any moment (for example from a signal handler) can leave this class
+behind the catalog. That is detected by identity: ``_followed`` is then not the catalog's present mapping of queues. The
+next change, or the next lookup of an unknown queue, brings this class up to date.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ _ONE_QUEUE: Final = (Queue, str)
 
 
 class Names:
-    """What :class:`~logstore.MessageStore` has of the catalog."""
+    """The part of :class:`~logstore.MessageStore` that works with the catalog."""
 
     _c: ls_store_ptr
     _pid: int
     _closed: bool
     _catalog: Catalog | None
     _queues: dict[int, Queue]
-    _by_name: dict[str, Queue]  # those in question too
+    _by_name: dict[str, Queue]  # queues in question included
     _in_question: Mapping[int, Queue] = MappingProxyType({})  # replaced as a whole
-    _waits_not_in: int | None = None  # the thread that must not wait for the catalog
-    _followed: Mapping[str, StoredQueue] | None = None  # the catalog's queues that are reflected here
+    _never_waiting_thread: int | None = None  # the thread that must not wait for the catalog
+    _followed: Mapping[str, StoredQueue] | None = None  # the catalog's mapping that this class reflects
 
     def _names(self) -> Catalog:
         if self._closed or self._catalog is None:
@@ -63,10 +64,11 @@ class Names:
     def declare_queue(
         self, name: str, *, arguments: Mapping[str, Any] | None = None, dead_letter: Queue | str | None = None
     ) -> Queue:
-        """The queue of this name, made if there is none; durable on return.
+        """Returns the queue of this name, and makes it if it does not exist; durable on return.
 
-        ``arguments`` is a mapping that JSON can hold, opaque to the store. ``dead_letter`` is where rejected messages
-        go. Raises ``QueueExists`` if it is there with others, ``UnknownQueue`` for a dead-letter queue that is not.
+        ``arguments`` is a mapping that JSON can represent; the store does not interpret it. Rejected messages go to
+        ``dead_letter``. Raises ``QueueExists`` if the queue exists with other arguments or another dead-letter queue,
+        and ``UnknownQueue`` if the dead-letter queue does not exist.
         """
         if dead_letter is not None:
             one_of("dead_letter", dead_letter, _ONE_QUEUE, "a Queue or its name")
@@ -85,7 +87,9 @@ class Names:
             return self._queues[row.id]
 
     def _follow(self, catalog: Catalog) -> None:
-        """Does what the catalog did without this: its memory was read anew, or an exception came in between."""
+        """Applies changes of the catalog that this class missed: the catalog was read again, or an exception
+        interrupted a change.
+        """
         if self._has_followed(catalog):
             return
         stored = catalog.stored_queues
@@ -106,29 +110,29 @@ class Names:
 
     @property
     def names_are_settled(self) -> bool:
-        """Whether the outcome of every change of the catalog is known; False also while one is being committed."""
+        """Whether the outcome of every change of the catalog is known. False also during a commit."""
         return self._has_followed(self._names())
 
     def settle_names(self) -> None:
-        """Finds out what is in question, where anything may be. Raises ``CatalogUnavailable``."""
+        """Asks the catalog for the outcome of unanswered changes, if there are any. Raises ``CatalogUnavailable``."""
         catalog = self._names()
         if self._has_followed(catalog):
             return
-        if threading.get_ident() == self._waits_not_in:
+        if threading.get_ident() == self._never_waiting_thread:
             raise errors.CatalogUnavailable("the outcome of a change of the catalog is not known yet; try again later")
         with catalog.changes():
             self._follow(catalog)
 
     def never_wait_for_names_here(self) -> None:
-        """From now on what would have to ask the catalog first, in the calling thread, raises ``CatalogUnavailable``.
+        """From now on, calls in this thread that would have to ask the catalog raise ``CatalogUnavailable`` instead.
 
-        For the thread of an event loop, such as a broker's, which has another one call :meth:`settle_names`. Changes of
-        the catalog itself wait as ever.
+        For the thread of an event loop, such as a broker's, which lets another thread call :meth:`settle_names`.
+        Changes of the catalog itself still wait.
         """
-        self._waits_not_in = threading.get_ident()
+        self._never_waiting_thread = threading.get_ident()
 
     def _add(self, row: QueueRow) -> None:
-        """One handle for a queue, and so one acquisition state."""
+        """Adds a queue with its only handle, which holds its only acquisition state."""
         check(lib.ls_queue_add(self._c, row.id))
         self._remember(self._handle(row))
 
@@ -140,27 +144,27 @@ class Names:
         self._by_name[queue.name] = queue
 
     def _end(self, queue: Queue) -> None:
-        """The catalog has deleted it: its places go, then all that is known of it."""
+        """Removes a queue that the catalog has deleted: first its places from the log, then its handle."""
         code = lib.ls_queue_delete(self._c, queue.id, 0)
-        problem = failure(code) if code not in (0, lib.LS_UNKNOWN_QUEUE) else None  # it may have been ended before
+        problem = failure(code) if code not in (0, lib.LS_UNKNOWN_QUEUE) else None  # unknown: it was removed before
         self._forget(queue)
-        if problem is not None:  # the next open finishes it
+        if problem is not None:  # the next open completes the deletion
             raise problem
 
     def _forget(self, queue: Queue) -> None:
         self._queues.pop(queue.id, None)
         if self._by_name.get(queue.name) is queue:
             del self._by_name[queue.name]
-        self._unquestion(queue)
+        self._end_question(queue)
         queue._forget()
 
     def _all_queues(self) -> dict[int, Queue]:
         return {**self._queues, **self._in_question}
 
     def queue(self, name: str) -> Queue:
-        """The handle of a declared queue. Raises ``UnknownQueue``.
+        """The handle of a declared queue.
 
-        ``CatalogUnavailable`` if it may have been declared by a change whose outcome is not known yet.
+        Raises ``UnknownQueue``, or ``CatalogUnavailable`` if a change with an unknown outcome may have declared it.
         """
         self._names()
         if type(name) is not str:
@@ -174,42 +178,42 @@ class Names:
         return known
 
     def queues(self) -> list[Queue]:
-        """All queues, by id."""
+        """All queues, sorted by id."""
         if self._names().stored_queues is not self._followed:
             self.settle_names()
         known = self._all_queues()
         return [known[queue_id] for queue_id in sorted(known)]
 
     def delete_queue(self, queue: Queue | str, *, wait: bool = True) -> None:
-        """The queue goes, with its bindings and its places; messages without another place go with it.
+        """Deletes the queue, its bindings and its places, and every message that has no place on another queue.
 
-        Raises ``UnknownQueue``, or ``CatalogError`` while it is another queue's dead-letter queue. If it is interrupted
-        after the catalog's commit, the next open finishes it.
+        Raises ``UnknownQueue``, or ``CatalogError`` while it is another queue's dead-letter queue. If the call is
+        interrupted after the catalog's commit, the next open completes the deletion.
         """
-        wait = bool(wait)  # which may raise; then nothing is deleted
+        wait = bool(wait)  # may raise; then nothing is deleted
         catalog = self._names()
         with catalog.changes():
             self._follow(catalog)
             known = self._known(queue)
-            self._question(known)
+            self._put_in_question(known)
             try:
                 catalog.delete_queue(known.id, within=True)
             except errors.StoreError:
                 if catalog.settled and known.name in catalog.stored_queues:
                     self._remember(known)
-                    self._unquestion(known)
+                    self._end_question(known)
                 raise
             self._end(known)
             self._followed = catalog.stored_queues
         if wait:
             cast("MessageStore", self).force_unless_relaxed()
 
-    def _question(self, queue: Queue) -> None:
-        """Whether it is deleted nobody knows."""
+    def _put_in_question(self, queue: Queue) -> None:
+        """Marks the queue: it is unknown whether the catalog has deleted it."""
         self._in_question = MappingProxyType({**self._in_question, queue.id: queue})
         self._queues.pop(queue.id, None)
 
-    def _unquestion(self, queue: Queue) -> None:
+    def _end_question(self, queue: Queue) -> None:
         left = {queue_id: other for queue_id, other in self._in_question.items() if queue_id != queue.id}
         self._in_question = MappingProxyType(left)
 
@@ -221,7 +225,9 @@ class Names:
         arguments: Mapping[str, Any] | None = None,
         alternate: str | None = None,
     ) -> ExchangeRow:
-        """The exchange of this name, made if there is none. Raises ``CatalogError`` if it differs."""
+        """Returns the exchange of this name, and makes it if it does not exist. Raises ``CatalogError`` if it exists
+        with another type, other arguments or another alternate.
+        """
         optional(text, "alternate", alternate)
         return self._names().declare_exchange(name, type=type, arguments=arguments, alternate=alternate)[0]
 
@@ -230,11 +236,11 @@ class Names:
         return self._names().exchange(instance("name", name, str))
 
     def exchanges(self) -> list[ExchangeRow]:
-        """All exchanges, by name."""
+        """All exchanges, sorted by name."""
         return self._names().exchanges()
 
     def delete_exchange(self, exchange: ExchangeRow | str) -> None:
-        """The exchange goes, with its bindings. Raises ``UnknownExchange``."""
+        """Deletes the exchange and its bindings. Raises ``UnknownExchange``."""
         self._names().delete_exchange(_exchange_name(exchange))
 
     def bind(
@@ -245,7 +251,7 @@ class Names:
         *,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        """Binds them; the same pair may be bound again with another key or other arguments."""
+        """Binds the queue to the exchange. The same pair may be bound again with another key or other arguments."""
         self._names().bind(*self._pair(exchange, queue), key, arguments=arguments)
 
     def unbind(
@@ -256,7 +262,7 @@ class Names:
         *,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        """Takes back the binding of exactly this key and these arguments."""
+        """Removes the binding with exactly this key and these arguments."""
         self._names().unbind(*self._pair(exchange, queue), key, arguments=arguments)
 
     def _pair(self, exchange: ExchangeRow | str, queue: Queue | str) -> tuple[str, str]:
@@ -272,29 +278,29 @@ class Names:
         return self._names().config
 
     def _known(self, queue: Queue | str) -> Queue:
-        """The handle, of this store and not deleted.
+        """The handle of a queue that belongs to this store and was not deleted.
 
-        Raises ``UnknownQueue``, or ``CatalogUnavailable`` while nobody knows whether it was.
+        Raises ``UnknownQueue``, or ``CatalogUnavailable`` while it is unknown whether it was deleted.
         """
         if type(queue) is Queue and self._queues.get(queue._id) is queue:
-            return queue  # nearly always
+            return queue  # the usual case
         if isinstance(queue, str):
             queue = self.queue(queue)
         elif not isinstance(queue, Queue):
             raise TypeError(f"a queue is a Queue or its name, not {shown(queue)}")
         self._names()
         if queue._id in self._in_question:
-            self._answer(queue)
+            self._resolve(queue)
         if self._queues.get(queue._id) is queue:
             return queue
-        raise errors.UnknownQueue(f"queue {queue.name!r} was deleted, or is of another store; declare it first")
+        raise errors.UnknownQueue(f"queue {queue.name!r} was deleted, or belongs to another store; declare it first")
 
-    def _answer(self, queue: Queue) -> None:
+    def _resolve(self, queue: Queue) -> None:
         try:
             self.settle_names()
         except errors.CatalogUnavailable as error:
             raise errors.CatalogUnavailable(
-                f"whether queue {queue.name!r} was deleted is not known until the catalog can be asked: {error.message}"
+                f"it is unknown whether queue {queue.name!r} was deleted until the catalog answers: {error.message}"
             ) from error
 
     def _name_of(self, queue: Queue | str) -> str:
@@ -305,7 +311,7 @@ class Names:
             return self._known(queues)._c_id, 1
         ids = [self._known(queue).id for queue in items("queue", queues, "queues and names, or one of them")]
         if not ids:
-            raise errors.OptionError("no queue is named; give at least one")
+            raise errors.OptionError("the list of queues is empty; name at least one")
         return ffi.new("uint32_t[]", ids), len(ids)
 
 

@@ -1,4 +1,4 @@
-"""How a store is opened: :func:`open` checks the options that :class:`~logstore.MessageStore` is made with."""
+"""Opening a store: :func:`open` checks the options and makes the :class:`~logstore.MessageStore`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCRUB_RATE_MIN: Final = 4096
 SCRUB_RATE_MAX: Final = 1 << 50
 
 
-def open(  # noqa: A001 - the name that section 10 of the design gives it, as in gzip.open
+def open(  # noqa: A001 - the public name, as in gzip.open
     store_dir: str | os.PathLike[str],
     *,
     create: bool = True,
@@ -39,28 +39,29 @@ def open(  # noqa: A001 - the name that section 10 of the design gives it, as in
     catalog: str | None = None,
     catalog_timeout: float = CATALOG_TIMEOUT_S,
 ) -> MessageStore:
-    """Opens the store in ``store_dir``, making or recovering it first.
+    """Opens the store in ``store_dir``: recovers it, or makes a new one if ``create`` allows it.
 
-    ``segment_size`` (bytes, default 16 MiB, at least 512 KiB, rounded up to the sector) is fixed when the store
-    is made;
-    a later one that differs is ignored with a warning. ``initial_segments`` files are made with a new store.
-    ``max_write_buffers`` batches are filled before the log forces by itself; ``max_undurable_bytes`` (default two
-    segments)
-    is the most that can be lost by a crash and is never exceeded. ``max_log_bytes`` (at least 6 segments) limits
-    the log on
-    disk, spares included. At most ``max_prepared`` distributed transactions are prepared at once. With a
-    ``prepared_timeout`` (seconds, wall clock) what has been prepared for longer is rolled back although its coordinator
-    was promised otherwise, with a warning in the log; without one nothing prepared is ever ended by time.
-    With a ``scrub_rate`` (bytes a second) a thread reads the log from the disk, round and round; what it finds damaged
-    is logged as a warning and counted in ``stats()``.
-    ``durability="relaxed"`` returns before the disk has it: a crash then loses the last moments.
-    ``connect`` is an SQLAlchemy URL of a shared catalog and ``catalog`` the schema in it; without them it is an SQLite
-    file in the directory. Each answer of that server is waited for ``catalog_timeout`` seconds at most (connecting: at
-    least 2); then the call raises ``CatalogUnavailable``.
+    * ``segment_size``: bytes, default 16 MiB, at least 512 KiB, rounded up to a multiple of 4096. It is fixed when the
+      store is made; a different value later is ignored with a warning.
+    * ``initial_segments``: the number of segment files that a new store is made with.
+    * ``max_write_buffers``: the number of filled batches after which the log forces by itself.
+    * ``max_undurable_bytes``: the most bytes that a crash can lose, default two segments; never exceeded.
+    * ``max_log_bytes``: the limit of the log on disk in bytes, spares included; at least 6 segments.
+    * ``max_prepared``: the most distributed transactions that may be prepared at once.
+    * ``prepared_timeout``: seconds (wall clock) after which a prepared transaction is rolled back with a logged
+      warning, although its coordinator may still decide to commit. Default: never.
+    * ``scrub_rate``: bytes per second at which a thread reads the log from the disk, again and again. Damage is logged
+      as a warning and counted in ``stats()``. Default: no such thread.
+    * ``durability``: ``"strict"``, or ``"relaxed"``: calls return before the data is on disk, so a crash loses the most
+      recent operations.
+    * ``connect`` and ``catalog``: the SQLAlchemy URL of a shared catalog and the schema in it. Default: an SQLite file
+      in the store directory.
+    * ``catalog_timeout``: the most seconds to wait for each answer of that server (for a connection at least 2); then
+      the call raises ``CatalogUnavailable``.
 
     Raises :class:`~logstore.errors.OptionError`, ``NotAStore``, ``StoreLocked``, ``CorruptLog``, ``VersionError``,
-    ``CatalogMismatch``, ``CatalogUnavailable``, ``StoreFull``, or ``StoreError`` for what the system refuses. A refused
-    open changes nothing in the log.
+    ``CatalogMismatch``, ``CatalogUnavailable``, ``StoreFull``, or ``StoreError`` if the system refuses an operation. A
+    failed open changes nothing in the log.
     """
     path = arguments.path("store_dir", store_dir)
     options = ffi.new("ls_options *")

@@ -1,4 +1,4 @@
-"""Giving a transaction in doubt the outcome that its coordinator did not: by name, whoever has the store open."""
+"""Gives a transaction in doubt the outcome that its coordinator did not give: by xid, in an open store."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def decide(store: MessageStore, xid: Xid, outcome: str) -> dict[str, Any]:
-    """Commit or roll back the prepared transaction of this xid, durably; its ``id`` and ``operations``.
+    """Commits or rolls back the prepared transaction of this xid, durably. Returns its ``id`` and ``operations``.
 
-    Raises ``UnknownXid`` if none is in doubt, or if somebody else decided it at this moment.
+    Raises ``UnknownXid`` if no transaction with this xid is in doubt, or if another thread gave it an outcome first.
     """
     if outcome not in ("commit", "rollback"):
         raise OptionError(f'an outcome is "commit" or "rollback", not {outcome!r}')
@@ -32,8 +32,8 @@ def decide(store: MessageStore, xid: Xid, outcome: str) -> dict[str, Any]:
 
 
 def unknown(xid: Xid) -> UnknownXid:
-    """The error for an xid that nothing is in doubt under."""
+    """The error for an xid that no transaction in doubt has."""
     return UnknownXid(
-        f"no transaction {xid} is in doubt: it has its outcome, or was never here; 'logstore in-doubt DIR list' shows "
-        "those that wait for one"
+        f"no transaction {xid} is in doubt: it has its outcome, or never existed in this store; 'logstore in-doubt DIR "
+        "list' shows the transactions that wait for an outcome"
     )

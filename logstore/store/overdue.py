@@ -1,4 +1,4 @@
-"""Prepared transactions that have waited too long: only for a store that was opened with ``prepared_timeout``."""
+"""Rolls back prepared transactions that exceed ``prepared_timeout``; runs only in a store opened with that option."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("logstore.overdue")
 
-_LOOK_S_MIN: Final = 0.05
-_LOOK_S_MAX: Final = 5.0
+_INTERVAL_S_MIN: Final = 0.05
+_INTERVAL_S_MAX: Final = 5.0
 
 
 class Overdue:
-    """Rolls back what has been prepared for longer than ``timeout`` seconds, from a thread of its own.
+    """A thread that rolls back transactions which have been prepared for longer than ``timeout`` seconds.
 
-    That is a heuristic outcome in XA's words: the coordinator may have decided otherwise, so each is logged as a
-    warning with its xid and counted in :attr:`rolled_back`. Ages are by the wall clock.
+    XA calls this a heuristic outcome: the coordinator may have decided to commit. So each rollback is logged as a
+    warning with the xid and counted in :attr:`rolled_back`. Ages are measured with the wall clock.
     """
 
     def __init__(self, store: MessageStore, timeout: float) -> None:
@@ -34,22 +34,22 @@ class Overdue:
         self.thread = start("logstore-overdue", self._run)
 
     def stop(self) -> None:
-        """Ends the thread; from within it, too."""
+        """Ends the thread. May also be called from that thread."""
         self._stop.set()
         if self.thread is not threading.current_thread():
             self.thread.join()
 
     def _run(self) -> None:
-        pause = min(max(self._timeout / 4, _LOOK_S_MIN), _LOOK_S_MAX)
-        while not self._stop.wait(pause):
+        interval_s = min(max(self._timeout / 4, _INTERVAL_S_MIN), _INTERVAL_S_MAX)
+        while not self._stop.wait(interval_s):
             try:
-                self._look()
+                self._roll_back_overdue()
             except (StoreClosed, StorePoisoned):
                 return
             except StoreError as problem:
-                logger.warning("overdue transactions cannot be looked for: %s", problem)
+                logger.warning("cannot look for overdue transactions: %s", problem)
 
-    def _look(self) -> None:
+    def _roll_back_overdue(self) -> None:
         now = time.time()
         for transaction in self._store.in_doubt():
             age = now - transaction.prepared_us / 1e6
@@ -57,7 +57,7 @@ class Overdue:
                 continue
             try:
                 transaction.rollback()
-            except StoreError as problem:  # somebody was quicker, or the store has failed
+            except StoreError as problem:  # another thread gave it an outcome first, or the store has failed
                 logger.warning("overdue transaction %s could not be rolled back: %s", transaction.xid, problem)
                 continue
             self.rolled_back += 1

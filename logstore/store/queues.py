@@ -1,15 +1,17 @@
-"""Queues as a broker sees them: who has acquired what, in which order, how often delivered.
+"""Queues as a broker sees them: acquiring and settling messages, in order, with delivery counts.
 
-The order itself, and which places there are, is the core's. A :class:`Queue` adds what is not durable: acquisition and
-delivery counts, as a bounded window over the core's order. A ``SortedDict`` by position holds what came back and what
-was fetched but not handed out; everything else waits in the core and costs nothing here.
+The core keeps the places of a queue and their order. A :class:`Queue` adds the state that is not durable: acquisition
+and delivery counts, in a bounded window over the core's order. The window is a ``SortedDict`` by position. It holds the
+places that came back and those that were fetched but not handed out. All other places stay in the core and cost nothing
+here.
 
-What always holds, under the queue's lock: a position is in the window or acquired, never both; the smallest position is
-offered first; and a place goes out only if the core says at that moment that it is still there and not locked.
+Invariants, under the queue's lock: a position is in the window or acquired, never both; the smallest position is
+offered first; a place is handed out only if the core says at that moment that it exists and is not locked.
 
-An exception can come in between at any moment, from a signal handler say. So a place joins where it goes before it
-leaves where it was, and ``_disturbed`` is set meanwhile: whoever finds it set puts the window in order and begins
-again at the front of the queue. Nothing is lost then, and nothing is out twice.
+An exception can interrupt a change at any moment, for example from a signal handler. So a place is added to its new
+collection before it is removed from the old one, and ``_disturbed`` is set during the change. The next call that finds
+``_disturbed`` set rebuilds the window and starts again at the front of the queue. So no place is lost, and none is
+handed out twice.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ from __future__ import annotations
 import array
 import contextlib
 import itertools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sortedcontainers import SortedDict
@@ -27,6 +28,7 @@ from logstore._core import ffi, lib
 from logstore.core import arguments
 from logstore.core.locks import QuickLock
 from logstore.core.native import check, places_of
+from logstore.store.deliveries import Delivery, Message, Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,110 +42,20 @@ REASON_PURGED: Final = 4
 REASON_DEAD_LETTERED: Final = 5
 
 _FETCH_MAX: Final = 1024
-_LOAD_BYTES: Final = 1 << 20  # of one crossing
-_HEADER_BYTES: Final = 512  # room for a message's header and what its record has besides; one that needs more waits
+_LOAD_BYTES: Final = 1 << 20  # the most that one acquire loads
+_HEADER_BYTES: Final = 512  # room for a message's header and its record's overhead; a longer header is read on access
 _COUNT_MAX: Final = (1 << 16) - 1
 _PURGE_STEP: Final = 1000
 _GONE: Final = 0
 _THERE: Final = 1
-_TAKEN_AWAY: Final = (errors.UnknownMessage, errors.NotEnqueued, errors.UnknownQueue, errors.OutcomeUnknown)
-_ONE_MESSAGE: Final = (lib.LS_UNKNOWN_MESSAGE, lib.LS_CORRUPT, lib.LS_IO)  # what can be wrong with one and not the next
+_LOST_PLACE: Final = (errors.UnknownMessage, errors.NotEnqueued, errors.UnknownQueue, errors.OutcomeUnknown)
+_ONE_MESSAGE: Final = (lib.LS_UNKNOWN_MESSAGE, lib.LS_CORRUPT, lib.LS_IO)  # errors that concern a single message
 
 _new_unset = ffi.new_allocator(should_clear_after_alloc=False)
 
 
-@dataclass(slots=True)
-class _Place:
-    position: int
-    id: int
-    recovered: bool
-    content_bytes: int
-    deliveries: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One place on a queue, as ``messages()`` and ``browse()`` list it."""
-
-    _store: MessageStore
-    id: int
-    """The persistence ID: the LSN of the message's first record."""
-    size: int
-    """Bytes of content, the header not counted."""
-    locked: bool
-    """Whether a transaction has dequeued it and has no outcome yet."""
-    redelivered: bool
-    """Whether it was there when the store was opened, and so may have been delivered before."""
-
-    @property
-    def header(self) -> bytes:
-        """The message's header, read when asked for. Raises ``UnknownMessage`` if it has gone meanwhile."""
-        return self._store.header(self.id)
-
-    @property
-    def content(self) -> bytes:
-        """The whole content, read when asked for. Raises ``UnknownMessage`` if it has gone meanwhile."""
-        return self._store.load_content(self.id)
-
-
-class Delivery:
-    """A message acquired by a consumer: no other gets it until it is accepted, released or rejected.
-
-    Each of the three is durable when it returns and can be given once; a second raises
-    :class:`~logstore.errors.NotEnqueued`. Accepting or rejecting in a transaction does not wait and counts from its
-    commit on; until then, and after a rollback, the message stays acquired.
-    """
-
-    __slots__ = ("_loaded", "_place", "_queue", "_settled", "delivery_count", "id", "redelivered")
-
-    def __init__(self, queue: Queue, place: _Place) -> None:
-        self._queue = queue
-        self._place = place
-        self._settled = False
-        self._loaded: tuple[bytes, bytes] | None = None  # header and content
-        self.id: int = place.id
-        """The message's persistence ID."""
-        self.delivery_count: int = place.deliveries
-        """How often this place has been handed out, this time included; counts start anew at every open."""
-        self.redelivered: bool = place.deliveries > 1 or place.recovered
-        """Whether a consumer may have seen it before: handed out earlier, or recovered."""
-
-    @property
-    def content(self) -> bytes:
-        """The whole content, read from the log at each access unless it was acquired with ``load``."""
-        if self._loaded is not None:
-            return self._loaded[1]
-        return self._queue._store.load_content(self.id)
-
-    @property
-    def header(self) -> bytes:
-        """The message's header, read from the log at each access unless it was acquired with ``load``."""
-        if self._loaded is not None:
-            return self._loaded[0]
-        return self._queue._store.header(self.id)
-
-    def unload(self) -> None:
-        """Keeps in memory no longer what was read with ``load``; it is read from the log again when asked for."""
-        self._loaded = None
-
-    def accept(self, *, transaction: Transaction | None = None, wait: bool = True) -> None:
-        """Done with it: the message leaves the queue and is never seen there again."""
-        self._queue.accept(self, transaction=transaction, wait=wait)
-
-    def release(self) -> None:
-        """Back to its old place, for the next consumer."""
-        self._queue.release(self)
-
-    def reject(self, *, transaction: Transaction | None = None, wait: bool = True) -> None:
-        """Not wanted: to the queue's dead-letter queue, in one transaction, or gone if it has none."""
-        self._queue.reject(self, transaction=transaction, wait=wait)
-
-    def __repr__(self) -> str:
-        return f"<Delivery {self.id} of {self._queue.name!r}, number {self.delivery_count}>"
-
-
 class Queue:
-    """A handle on a declared queue, and the one acquisition state that the store has for it."""
+    """The handle of a declared queue, which holds the store's only acquisition state for it."""
 
     def __init__(
         self,
@@ -161,9 +73,9 @@ class Queue:
         self._c_id = ffi.new("uint32_t[1]", [queue_id])
         self._lock = QuickLock(f"queue {name!r}")
         self._disturbed = False
-        self._window: SortedDict[int, _Place] = SortedDict()
-        self._acquired: dict[int, _Place] = {}
-        self._locked: dict[int, _Place] = {}
+        self._window: SortedDict[int, Place] = SortedDict()
+        self._acquired: dict[int, Place] = {}
+        self._locked: dict[int, Place] = {}
         self._cursor: Any = None
         self._places: Any = None
         self._seen_rollbacks = 0
@@ -175,7 +87,7 @@ class Queue:
 
     @property
     def id(self) -> int:
-        """The catalog's number for it, never given to another queue."""
+        """The catalog's id for it, never reused for another queue."""
         return self._id
 
     @property
@@ -185,21 +97,21 @@ class Queue:
 
     @property
     def dead_letter(self) -> str | None:
-        """The name of the queue that rejected messages go to, if any."""
+        """The name of the queue that rejected messages go to; None if there is none."""
         return self._dead_letter
 
     @property
     def depth(self) -> int:
-        """How many places it has: waiting, acquired and locked ones."""
+        """The number of its places: waiting, acquired and locked ones."""
         return self._store._depth(self._id)[0]
 
     # ---- acquiring ----
 
     def acquire(self, n: int = 1, *, load: bool = False) -> list[Delivery]:
-        """Up to ``n`` messages from the front, in order; fewer if fewer are durable, unlocked and not acquired.
+        """Acquires up to ``n`` messages from the front, in order. Only durable, unlocked, not acquired ones count.
 
-        With ``load`` their headers and contents are read at once, as far as they fit into 1 MiB, which is much cheaper
-        than one by one; whatever could not be read is tried again, and says why, when it is asked for.
+        With ``load`` their headers and contents are read in one call, up to 1 MiB together, which is much cheaper than
+        one by one. A message that could not be loaded is read on access, which raises the error if that fails again.
 
         Raises :class:`~logstore.errors.UnknownQueue` after the queue was deleted.
         """
@@ -213,7 +125,7 @@ class Queue:
                     self._start_over()
                 self._disturbed = True
                 while len(taken) < n:
-                    if not self._window:  # nothing came back: what the core has next is what goes out
+                    if not self._window:  # nothing came back, so the core's next places can be handed out directly
                         if not self._hand_out_next(n - len(taken), taken):
                             break
                         continue
@@ -231,7 +143,7 @@ class Queue:
             raise
 
     def _take_back(self, taken: list[Delivery]) -> None:
-        """Nobody will ever have these: they wait again, as if they had not been out."""
+        """Undoes an acquisition whose caller got an exception: the places wait again with their old counts."""
         self._disturbed = True
         self._start_over()
         for delivery in taken:
@@ -241,8 +153,8 @@ class Queue:
             self._acquired.pop(place.position, None)
 
     def _start_over(self) -> None:
-        """An exception came in between: what is in the window counts, and the cursor begins at the front again."""
-        window = dict(dict.items(self._window))  # the entries alone: their order may not have followed
+        """Repairs the state after an interrupted change: the window is right, and the cursor restarts at the front."""
+        window = dict(dict.items(self._window))  # only the entries: the sorted order may not be up to date
         for position in window:
             self._acquired.pop(position, None)
         self._window = SortedDict(window)
@@ -251,7 +163,7 @@ class Queue:
         self._disturbed = False
 
     def _hand_out_next(self, n: int, taken: list[Delivery]) -> bool:
-        """What the core offers at this moment goes out without waiting in the window; False if it offers nothing."""
+        """Hands out the core's next places without the window. False if the core has none."""
         self._seen_rollbacks = self._store._releases.rollbacks
         rows = self._next_rows(min(n, _FETCH_MAX))
         for position, message_id, content_bytes, _, recovered in rows:
@@ -259,7 +171,7 @@ class Queue:
                 continue
             place = self._locked.get(position) if self._locked else None
             if place is None:
-                place = _Place(position, message_id, recovered != 0, content_bytes)
+                place = Place(position, message_id, recovered != 0, content_bytes)
             place.deliveries += 1
             taken.append(Delivery(self, place))
             self._acquired[position] = place
@@ -269,7 +181,7 @@ class Queue:
         return bool(rows)
 
     def _load(self, deliveries: list[Delivery]) -> None:
-        """Reads headers and contents, many in one crossing; leaves alone what does not fit or cannot be read."""
+        """Reads headers and contents, many in one call; skips those that do not fit or cannot be read."""
         first, left = 0, _LOAD_BYTES
         while first < len(deliveries):
             room, last = 0, first
@@ -290,7 +202,7 @@ class Queue:
                 first += 1
 
     def _load_some(self, deliveries: list[Delivery], room: int) -> tuple[int, int]:
-        """How many were loaded, and why no more if that was a failure."""
+        """Loads from the first on. Returns how many were loaded, and the core's code if it stopped with an error."""
         count = len(deliveries)
         into = _new_unset("uint8_t[]", room)
         sizes = _new_unset("uint64_t[]", 2 * count)
@@ -298,19 +210,19 @@ class Queue:
         ids = ffi.from_buffer("uint64_t[]", array.array("Q", [delivery.id for delivery in deliveries]))
         code = lib.ls_load_many(self._store._c, ids, count, into, room, sizes, done)
         data = ffi.buffer(into)
-        at = 0
+        start = 0
         loaded = iter(ffi.unpack(sizes, 2 * done[0]))
         for delivery, header_bytes, content_bytes in zip(deliveries, loaded, loaded, strict=False):
-            end = at + header_bytes
-            delivery._loaded = data[at:end], data[end : end + content_bytes]
-            at = end + content_bytes
+            end = start + header_bytes
+            delivery._loaded = data[start:end], data[end : end + content_bytes]
+            start = end + content_bytes
         return done[0], code
 
     def _hand_out(self, n: int, taken: list[Delivery]) -> None:
         count = min(n, len(self._window))
         places = list(self._window.values()[:count])
         for place, state in zip(places, self._states(places), strict=True):
-            if state != _THERE:  # gone; or locked, and then a rollback brings the cursor back to it
+            if state != _THERE:  # gone; or locked: after a rollback the cursor returns to it
                 if state != _GONE and place.deliveries > 0:
                     self._set_aside(place)
             else:
@@ -319,8 +231,8 @@ class Queue:
                 self._acquired[place.position] = place
             self._window.pop(place.position, None)
 
-    def _set_aside(self, place: _Place) -> None:
-        """Keeps the count of deliveries of a place that a transaction has locked."""
+    def _set_aside(self, place: Place) -> None:
+        """Keeps the delivery count of a place that a transaction has locked."""
         self._locked[place.position] = place
         if len(self._locked) > _FETCH_MAX:
             places = list(self._locked.values())
@@ -328,7 +240,7 @@ class Queue:
                 if state == _GONE:
                     del self._locked[known.position]
 
-    def _states(self, places: list[_Place]) -> bytes:
+    def _states(self, places: list[Place]) -> bytes:
         ids = array.array("Q", [place.id for place in places])
         positions = array.array("Q", [place.position for place in places])
         states = ffi.new("uint8_t[]", len(places))
@@ -345,7 +257,9 @@ class Queue:
         return bytes(ffi.buffer(states))
 
     def _fill(self, n: int) -> None:
-        """Fetches until the window has ``n``; all the way up to what it has, if a rollback moved the cursor back."""
+        """Fetches until the window has ``n`` places. After a rollback the cursor is back at an earlier place; then it
+        fetches everything up to the window's last position.
+        """
         rollbacks = self._store._releases.rollbacks
         behind = rollbacks != self._seen_rollbacks
         self._seen_rollbacks = rollbacks
@@ -356,17 +270,17 @@ class Queue:
             behind = behind and bool(self._window) and last < self._window.peekitem(-1)[0]
 
     def _fetch(self, n: int) -> int | None:
-        """The next ``n`` places into the window; the last one's position, or None if there was none."""
+        """Fetches the next ``n`` places into the window. Returns the last one's position, None if there was none."""
         rows = self._next_rows(n)
         for position, message_id, content_bytes, _, recovered in rows:
             if position not in self._acquired and position not in self._window:
                 known = self._locked.get(position)
-                self._window[position] = known or _Place(position, message_id, recovered != 0, content_bytes)
+                self._window[position] = known or Place(position, message_id, recovered != 0, content_bytes)
                 self._locked.pop(position, None)
         return rows[-1][0] if rows else None
 
     def _next_rows(self, n: int) -> list[tuple[int, int, int, int, int]]:
-        """The next places that the core offers: position, id, bytes of content, locked, recovered."""
+        """The core's next places, as :func:`~logstore.core.native.places_of` gives them."""
         if self._cursor is None:
             made = ffi.new("ls_cursor **")
             check(lib.ls_cursor_open(self._store._c, self._id, lib.LS_CURSOR_OFFER, made))
@@ -391,7 +305,7 @@ class Queue:
             )
 
     def _settle(self, delivery: Delivery, dequeue: Callable[[], object]) -> None:
-        """Keeps the place acquired until the store has done its part; a refusal leaves it acquired."""
+        """Settles with ``dequeue``. The place stays acquired until that has succeeded, and if the store refuses it."""
         claimed = False
         try:
             entered = self._lock.once()
@@ -401,7 +315,7 @@ class Queue:
                 delivery._settled = True
             dequeue()
             self._acquired.pop(delivery._place.position, None)
-        except _TAKEN_AWAY:
+        except _LOST_PLACE:
             if claimed:
                 self._acquired.pop(delivery._place.position, None)
             raise
@@ -413,7 +327,7 @@ class Queue:
     def _unclaim(self, delivery: Delivery) -> None:
         delivery._settled = False
         with contextlib.suppress(errors.StoreError):
-            if self._states([delivery._place])[0] == _GONE:  # the exception came after the store had done its part
+            if self._states([delivery._place])[0] == _GONE:  # the exception came after the dequeue
                 self._acquired.pop(delivery._place.position, None)
 
     def accept(self, delivery: Delivery, *, transaction: Transaction | None = None, wait: bool = True) -> None:
@@ -429,8 +343,8 @@ class Queue:
     def accept_many(self, deliveries: Iterable[Delivery], *, wait: bool = True) -> None:
         """Accepts all of them, with one force. All are checked before the first is dequeued.
 
-        Raises as :meth:`Delivery.accept` does; then the first ``dequeued`` of them (an attribute of the exception) are
-        accepted and the others are acquired as before.
+        Raises the errors of :meth:`Delivery.accept`. The exception's attribute ``dequeued`` is the number of
+        deliveries, from the first on, that were accepted; the others stay acquired.
         """
         batch = [
             each if type(each) is Delivery else arguments.instance("each of deliveries", each, Delivery)
@@ -452,7 +366,7 @@ class Queue:
                 delivery._settled = False
             self._drop_acquired(claimed[: done[0]])
             if isinstance(problem, errors.StoreError):
-                problem.dequeued = int(done[0])  # type: ignore[attr-defined] # told only here
+                problem.dequeued = int(done[0])  # type: ignore[attr-defined] # set only here
             raise
 
     def _dequeue_many(self, batch: list[Delivery], done: Any, *, wait: bool) -> None:
@@ -491,7 +405,7 @@ class Queue:
     def _forget_delivery(self, delivery: Delivery) -> None:
         entered = self._lock.once()
         with entered:
-            if not delivery._settled:  # else it was released meanwhile
+            if not delivery._settled:  # otherwise it was released meanwhile
                 delivery._settled = True
                 self._acquired.pop(delivery._place.position, None)
 
@@ -515,7 +429,7 @@ class Queue:
         if transaction is not None:
             if self._dead_letter is None:
                 self._settle_within(transaction, delivery, REASON_REJECTED)
-            else:  # off the queue first: if it is gone, it must not appear as a dead letter
+            else:  # dequeue first: a message that is already gone must not become a dead letter
                 self._settle_within(transaction, delivery, REASON_DEAD_LETTERED)
                 self._enqueue_dead_letter(delivery, transaction)
             return
@@ -542,17 +456,17 @@ class Queue:
     # ---- the rest ----
 
     def browse(self) -> Iterator[Message]:
-        """All places in order, acquired and locked ones too; see ``MessageStore.messages``."""
+        """All places in order, acquired and locked ones included; see ``MessageStore.messages``."""
         return self._store.messages(self)
 
     def purge(self, *, wait: bool = True) -> int:
-        """Dequeues what is neither acquired nor locked, and says how many that were; durable on return.
+        """Dequeues all messages that are neither acquired nor locked. Returns their number; durable on return.
 
-        What is published meanwhile stays.
+        Messages published meanwhile stay.
         """
-        wait = bool(wait)  # which may raise; then nothing is purged
+        wait = bool(wait)  # may raise; then nothing is purged
         purged = 0
-        end = self._store.next_lsn  # ids are LSNs; a place behind a later one came later too
+        end = self._store.next_lsn  # ids are LSNs, so the first later id ends the purge: all places after it are newer
         first = itertools.islice(self._store._places(self, lib.LS_CURSOR_ALL), self.depth)
         places = (row[:2] for row in itertools.takewhile(lambda row: row[1] < end, first))  # position and id
         while step := list(itertools.islice(places, _PURGE_STEP)):
@@ -564,7 +478,7 @@ class Queue:
     def _purge_step(self, places: list[tuple[int, int]]) -> int:
         purged = 0
         entered = self._lock.once()
-        with entered:  # so that none of them is handed out meanwhile
+        with entered:  # no place may be handed out meanwhile
             for position, message_id in places:
                 if position in self._acquired:
                     continue
@@ -577,7 +491,7 @@ class Queue:
         return len(self._acquired)
 
     def _forget(self) -> None:
-        """The queue is deleted: nothing is acquired from it any more. Waits for no lock: the core refuses all else."""
+        """Clears the state of a deleted queue. Takes no lock: the core refuses every later operation on the queue."""
         self._window = SortedDict()
         self._acquired = {}
         self._locked = {}

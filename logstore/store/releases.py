@@ -1,7 +1,7 @@
-"""Who is told when a place comes back to a queue: released, or unlocked by a rollback.
+"""Calls the listeners when a place comes back to a queue: released, or unlocked by a rollback.
 
-A transaction that is abandoned is rolled back by its finalizer, which runs on any thread, in the middle of anything: it
-only leaves a word, and a thread of the store's, started for the first listener, tells the listeners of it.
+An abandoned transaction is rolled back by its finalizer, which may run on any thread at any moment. So the finalizer
+only queues a notice; a thread of the store, started with the first listener, calls the listeners.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class Releases:
     """The listeners of one store, and the count of its rollbacks."""
 
     def __init__(self, store: MessageStore) -> None:
-        self._store = weakref.ref(store)  # the thread keeps no store open that nobody has any more
+        self._store = weakref.ref(store)  # so that the thread does not keep an unused store open
         self._listeners: tuple[Callable[[Queue], object], ...] = ()  # replaced as a whole
         self._numbers = itertools.count(1)
-        self._abandoned: SimpleQueue[bool] = SimpleQueue()  # True: one more; False: the end
+        self._abandoned: SimpleQueue[bool] = SimpleQueue()  # True: a transaction was abandoned; False: the thread ends
         self.rollbacks = 0
-        """Another number after each rollback, never one that it had before."""
+        """Changes with each rollback and never repeats a value."""
         self.thread: Worker | None = None
 
     def add(self, listener: Callable[[Queue], object]) -> None:
-        """From now on it is told. Called under the store's lock."""
+        """Adds a listener. Called under the store's lock."""
         self._listeners = (*self._listeners, listener)
         store = self._store()
         is_open = store is not None and not store._closed
@@ -43,26 +43,26 @@ class Releases:
             self.thread = start("logstore-releases", self._run)
 
     def tell(self, queue: Queue) -> None:
-        """A place came back to this queue."""
+        """Calls the listeners: a place came back to this queue."""
         call_all(self._listeners, queue, kind="release")
 
     def rolled_back(self) -> None:
-        """Places may have come back to any queue."""
+        """Calls the listeners for every queue: a rollback may have unlocked places on any of them."""
         self.count_rollback()
-        self._tell_of_all()
+        self._tell_all_queues()
 
     def count_rollback(self) -> None:
-        """Queues are to look for what it has unlocked."""
+        """Makes every queue look for unlocked places at its next acquire."""
         self.rollbacks = next(self._numbers)
 
     def abandoned(self) -> None:
-        """The same as :meth:`rolled_back`, for a finalizer: takes no lock and calls nobody."""
+        """Like :meth:`rolled_back`, for a finalizer: takes no lock; the store's thread calls the listeners."""
         self.count_rollback()
         if self._listeners:
             self._abandoned.put(True)
 
     def close(self) -> None:
-        """After the store's ``_closed`` was set: those who are to hear of what was abandoned before are told first."""
+        """Ends the thread after it has reported all earlier notices. Called after the store's ``_closed`` was set."""
         if self.thread is not None:
             self._abandoned.put(False)
             if self.thread is not threading.current_thread():
@@ -70,9 +70,9 @@ class Releases:
 
     def _run(self) -> None:
         while self._abandoned.get():
-            self._tell_of_all()
+            self._tell_all_queues()
 
-    def _tell_of_all(self) -> None:
+    def _tell_all_queues(self) -> None:
         store = self._store()
         if store is not None and self._listeners:
             for queue in store._all_queues().values():

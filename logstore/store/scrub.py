@@ -1,10 +1,10 @@
-"""Reading an open store's log in the background, round and round, so that rot is found while there are backups.
+"""Reads an open store's log in the background, again and again, to find damage while there are still good backups.
 
-What it must never do: hold up a writer or recycling, take a hold, or write anything.
+It never delays a writer or recycling, takes no hold, and writes nothing.
 
-What always holds: only what is durable is looked at, past the page cache where the file system can, so that it is the
-disk that is asked and nothing is driven out; what reads wrong counts as damage only if it reads wrong twice and the
-base has not passed it meanwhile; each damaged place is warned of once.
+It reads only the durable part of the log. If the file system allows it, it reads with direct I/O: then the disk itself
+is checked, and the page cache keeps its contents. Bytes count as damage only if they are wrong in two readings and the
+base has not passed them meanwhile. Each damaged position is logged once.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("logstore.scrub")
 
-ROUND_S_MIN: Final = 1.0  # a log that is read at once is not read all the time
-_KNOWN_MAX: Final = 1000  # damaged places that are remembered; more are counted again in every round
+ROUND_S_MIN: Final = 1.0  # so that a short log is not read without a pause
+_KNOWN_MAX: Final = 1000  # damaged positions that are remembered; further ones are counted again in every round
 
 
 class Scrub:
-    """Reads the log of the store in ``store_dir`` at ``rate`` bytes a second, from a thread of its own."""
+    """A thread that reads the log of the store in ``store_dir`` at ``rate`` bytes per second."""
 
     def __init__(self, store_dir: Path, rate: float) -> None:
         self._path = store_dir.absolute()
@@ -39,14 +39,14 @@ class Scrub:
         self._stop = threading.Event()
         self._known: set[int] = set()
         self.rounds = 0
-        """Complete ones, from the base to what was durable when the round began."""
+        """Complete rounds, each from the base to the LSN that was durable when the round began."""
         self.bytes = 0
-        """Of the log, read and found right."""
+        """Bytes of the log that were read and verified."""
         self.errors = 0
-        """Damaged places found."""
+        """Damaged positions found."""
         self.last_error: str | None = None
         self.position = 0
-        """The LSN up to which this round has come."""
+        """The LSN that this round has reached."""
         self.thread = start("logstore-scrub", self._run)
 
     def stop(self) -> None:
@@ -55,7 +55,7 @@ class Scrub:
         self.thread.join()
 
     def stats(self) -> dict[str, Any]:
-        """For the store's own."""
+        """The counters that the store's ``stats()`` includes."""
         return {
             "scrub_rounds": self.rounds,
             "scrub_bytes": self.bytes,
@@ -72,21 +72,21 @@ class Scrub:
                 if self._round(pace):
                     self.rounds += 1
             except StoreLocked:
-                pass  # the hint is being written
-            except StoreError as problem:  # the directory, or memory: not the log
-                self._tell(0, f"the log cannot be scrubbed: {problem}")
+                pass  # the writer is changing its files at this moment; the next round tries again
+            except StoreError as problem:  # of the directory or of memory, not of the log
+                self._report(0, f"the log cannot be scrubbed: {problem}")
             self._stop.wait(max(until - time.monotonic(), 0))
 
     def _round(self, pace: Pace) -> bool:
-        """From the base to the end; False if it was stopped."""
+        """Reads from the base to the end. False if it was stopped."""
         from_lsn = self.position = 0
         end_lsn = 1
         while from_lsn < end_lsn:
             try:
                 reader = _open(self._path, from_lsn)
             except CorruptLog as damage:
-                self._tell(damage.lsn, damage.message)
-                return not self._stop.is_set()  # without its headers nothing can be read
+                self._report(damage.lsn, damage.message)
+                return not self._stop.is_set()  # without intact headers nothing can be read
             try:
                 info = _describe(reader)
                 end_lsn = info.end_lsn if from_lsn == 0 else min(end_lsn, info.end_lsn)
@@ -99,7 +99,7 @@ class Scrub:
         return not self._stop.is_set()
 
     def _skim(self, reader: Any, info: ReaderInfo, pace: Pace) -> int | None:
-        """The LSN where it cannot be read; None at its end, or when it is to stop."""
+        """Reads on. Returns the LSN that cannot be read; None at the end of the log, or if the scrub was stopped."""
         lsn = ffi.new("uint64_t *")
         self.position = max(self.position, info.base_lsn)
         while not self._stop.is_set():
@@ -117,23 +117,23 @@ class Scrub:
         return None
 
     def _look_again(self, lsn: int, info: ReaderInfo) -> int:
-        """Whether it still cannot be read there; where to go on."""
+        """Reads the position ``lsn`` a second time and reports it if it is wrong again. Returns where to continue."""
         try:
             reader = _open(self._path, lsn)
         except CorruptLog as damage:
-            self._tell(damage.lsn, damage.message)
+            self._report(damage.lsn, damage.message)
             return info.end_lsn
         try:
             now = _describe(reader)
             if now.base_lsn > lsn:
-                return now.base_lsn  # dead meanwhile: nobody needs it
-            at = ffi.new("uint64_t *")
+                return now.base_lsn  # dead meanwhile, so the damage does not matter
+            reached = ffi.new("uint64_t *")
             segment_end = lsn - lsn % info.segment_size + info.segment_size
             code = 0
-            while code == 0 and at[0] <= lsn:
-                code = lib.ls_reader_skim(reader, 1, at)
+            while code == 0 and reached[0] <= lsn:
+                code = lib.ls_reader_skim(reader, 1, reached)
             if code in (0, lib.LS_END):
-                return int(at[0])
+                return int(reached[0])
             if code == lib.LS_RECYCLED:
                 return lsn
             found = failure(code)
@@ -141,10 +141,10 @@ class Scrub:
             ffi.release(reader)
         if isinstance(found, StoreLocked):
             raise found
-        self._tell(lsn, found.message)
+        self._report(lsn, found.message)
         return segment_end
 
-    def _tell(self, lsn: int, text: str) -> None:
+    def _report(self, lsn: int, text: str) -> None:
         self.last_error = text
         if lsn in self._known:
             return
@@ -158,7 +158,7 @@ def _open(path: Path, from_lsn: int) -> Any:
     handle = ffi.new("ls_reader **")
     code = lib.ls_reader_open(ffi.NULL, os.fsencode(path), from_lsn, handle)
     if code == lib.LS_RECYCLED:
-        raise StoreLocked("the writer is faster than this reader can look; it tries again")
+        raise StoreLocked("the writer recycled the segment before this reader opened it; the next round tries again")
     if code != 0:
         raise failure(code)
     lib.ls_reader_past_cache(handle[0])

@@ -1,7 +1,8 @@
-"""The tail of a log: what keeps the base where it is, whose that is, what would free it, and what moving would gain.
+"""The tail of a log: which messages and transactions keep the base from advancing, and what would free them.
 
-It reads an open store, or one that is only looked at, in slices, so that nobody waits; what changes meanwhile may
-be told as it was or as it is. Sizes are bytes, positions LSNs.
+It also reports how much space compaction would gain. The report works on an open store and on an inspected one. It is
+read in slices, so that it blocks no other thread; a change made meanwhile may or may not be seen. Sizes are bytes,
+positions LSNs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Compaction", "HeldBy", "Holder", "SegmentUse", "Tail", "compaction_of", "read_tail"]
 
-HOLDERS = 10  # that are told if nobody says how many
+HOLDERS = 10  # the default limit of reported holders
 HOLDERS_MAX = 1000
 
 _SEGMENT_STATES = {
@@ -44,40 +45,40 @@ class SegmentUse:
     """One file of the log and what it is used for."""
 
     first_lsn: int
-    """Of a spare: the name that it has."""
+    """The LSN in the file's name, also for a spare."""
     epoch: int
     end_lsn: int
     live_bytes: int
     live_records: int
     relocated_bytes: int
-    """Of ``live_bytes``: of messages and transactions that were moved before."""
+    """The part of ``live_bytes`` that belongs to messages and transactions which were relocated before."""
     dead_bytes: int
-    """Written, and needed by nothing."""
+    """Written bytes that nothing needs."""
     state: str
-    """``dead`` (behind the base), ``needed``, ``current`` or ``spare``."""
+    """``dead`` (below the base), ``needed``, ``current`` or ``spare``."""
 
     @property
     def current(self) -> bool:
-        """Whether it is the one that is written."""
+        """Whether it is the segment that is being written."""
         return self.state == "current"
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBy:
-    """One queue on which a message stands, or that a transaction without an outcome would change."""
+    """One queue that a message is on, or that a transaction without an outcome would change."""
 
     queue_id: int
     queue: str | None
-    """Its name; ``None``: it is being deleted."""
+    """Its name; ``None`` while it is being deleted."""
     state: str
     """``waits``, ``locked`` (dequeued by the transaction), ``enqueue pending`` or ``dequeue pending``."""
     position: int
-    """In the order of the queue; grows along it."""
+    """The position in the queue's order; it grows towards the end."""
     transaction: int | None
     transaction_state: str | None
     xid: Xid | None
     consumer: str | None = None
-    """Who has it unacknowledged, if a broker runs and tells."""
+    """The consumer that has not acknowledged it; None if there is none, or if no broker reports it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,46 +89,46 @@ class Holder:
     """``message`` or ``transaction``."""
     id: int
     lsn: int
-    """Of the lowest record that it needs."""
+    """The LSN of the lowest record that it needs."""
     bytes: int
-    """Of everything that it needs, wherever that lies."""
+    """Bytes of all records that it needs, in every segment."""
     content_bytes: int
     age_s: float | None
-    """Since it was enqueued or begun; ``None``: the log does not tell."""
+    """Seconds since it was enqueued or begun; ``None`` if the log does not say."""
     at_least: bool
-    """It was moved, and is older than ``age_s``."""
+    """It was relocated, so its real age exceeds ``age_s``."""
     relocated: bool
     staged: bool
-    """A message that was never enqueued."""
+    """A message that has not been enqueued."""
     places: tuple[HeldBy, ...]
     """The first sixteen; ``place_count`` counts all."""
     place_count: int
     operations: int
-    """Of a transaction."""
+    """The number of operations, for a transaction."""
     state: str | None
-    """Of a transaction: ``active``, ``ended`` or ``prepared``."""
+    """For a transaction: ``active``, ``ended`` or ``prepared``."""
     xid: Xid | None
 
     @property
     def remedy(self) -> str:
-        """What would free it, in words."""
+        """The action that would free it, as a sentence for an operator."""
         if self.kind == "transaction":
             return _outcome(self.state, self.xid, self.id)
         waiting = [place for place in self.places if place.state == "waits"]
-        bound = [place for place in self.places if place.state != "waits"]
-        told = []
+        in_transaction = [place for place in self.places if place.state != "waits"]
+        actions = []
         with_consumer = [place for place in waiting if place.consumer is not None]
-        told += [f"{place.consumer} acknowledges what it has of queue {_name(place)}" for place in with_consumer]
+        actions += [f"{place.consumer} acknowledges its messages of queue {_name(place)}" for place in with_consumer]
         names = [_name(place) for place in waiting if place.consumer is None]
         if names:
             more = self.place_count - len(self.places)
             rest = f" and {more} more" if more > 0 else ""
-            told.append(f"consume or purge queue{'s' if len(names) > 1 else ''} {', '.join(names)}{rest}")
-        for transaction in {place.transaction: place for place in bound}.values():
-            told.append(_outcome(transaction.transaction_state, transaction.xid, transaction.transaction))
-        if not told and self.staged:
+            actions.append(f"consume or purge queue{'s' if len(names) > 1 else ''} {', '.join(names)}{rest}")
+        for place in {place.transaction: place for place in in_transaction}.values():
+            actions.append(_outcome(place.transaction_state, place.xid, place.transaction))
+        if not actions and self.staged:
             return "enqueue or destroy it; a restart drops it"
-        return "; ".join(told) if told else "it is going: nothing is to be done"
+        return "; ".join(actions) if actions else "nothing: it is being removed"
 
 
 def _name(place: HeldBy) -> str:
@@ -138,12 +139,12 @@ def _outcome(state: str | None, xid: Xid | None, number: int | None) -> str:
     if state == "prepared":
         return f"commit or roll back xid {xid}: logstore in-doubt"
     named = f"transaction {number}" if xid is None else f"xid {xid}"
-    return f"{named} is committed or rolled back by the program that began it; a restart rolls it back"
+    return f"the program that began {named} commits or rolls it back; a restart rolls it back"
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What compacting came to, or would come to. Bytes of all files of the log, spares included."""
+    """The result of a compaction, made or estimated. Bytes and segments count all files of the log, spares included."""
 
     bytes_before: int
     bytes_after: int
@@ -153,7 +154,7 @@ class Compaction:
     copied_bytes: int
     live_bytes: int
     held_bytes: int
-    """Of these: files that holds keep, which compacting cannot free."""
+    """The part of ``bytes_after`` in files that only holds keep, which compaction cannot free."""
 
     def as_dict(self) -> dict[str, int]:
         """For JSON."""
@@ -162,38 +163,38 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Where the base is, what holds it there, and how much of each segment is needed."""
+    """The base of the log, the objects that keep it from advancing, and how much of each segment is needed."""
 
     base_lsn: int
     durable_lsn: int
     next_lsn: int
     segments: tuple[SegmentUse, ...]
-    """From the base on."""
+    """The segments from the base on."""
     needed_lsn: int
-    """The lowest record that is needed; the end of the log if none is."""
+    """The LSN of the lowest record that is needed; the end of the log if no record is."""
     segment_size: int
     live_bytes: int
     dead: tuple[SegmentUse, ...]
-    """Behind the base: about to be recycled, or kept by holds."""
+    """Segments below the base: about to be recycled, or kept by holds."""
     spares: int
     held_segments: int
     files_wanted: int
-    """The log is kept to so many files; 0 if it is only looked at."""
+    """The number of files that the writer keeps the log to; 0 in an inspected store."""
     will_move: bool
-    """The log is longer than that, and what holds the base will be moved by itself."""
+    """The log has more files than that, so the writer will relocate the holders without being asked."""
     holders: tuple[Holder, ...]
-    """What needs something in the oldest segment, the lowest first; the first of them."""
+    """The first messages and transactions that need a record in the oldest segment, the lowest LSN first."""
     holding_messages: int
-    """All of them."""
+    """The number of all messages that need a record in the oldest segment."""
     holding_transactions: int
     holding_bytes: int
     holds: tuple[HoldInfo, ...]
     compaction: Compaction
-    """What compacting would come to."""
+    """The estimated result of a compaction."""
 
     @property
     def log_bytes(self) -> int:
-        """Of all files of the log."""
+        """Bytes of all files of the log."""
         return (len(self.segments) + len(self.dead) + self.spares) * self.segment_size
 
     def as_dict(self) -> dict[str, Any]:
@@ -211,13 +212,13 @@ class Tail:
         return found
 
     def with_consumers(self, consumers: Mapping[tuple[str, int], str]) -> Tail:
-        """The same with who has what unacknowledged, by queue and message id."""
+        """A copy with the consumers of unacknowledged messages, given by queue name and message id."""
 
-        def told(holder: Holder) -> Holder:
+        def with_consumer(holder: Holder) -> Holder:
             places = (replace(place, consumer=consumers.get((place.queue or "", holder.id))) for place in holder.places)
             return replace(holder, places=tuple(places))
 
-        return replace(self, holders=tuple(map(told, self.holders)))
+        return replace(self, holders=tuple(map(with_consumer, self.holders)))
 
 
 _PLAIN = (
@@ -238,20 +239,20 @@ def _plain_holder(holder: Holder) -> dict[str, Any]:
 
 
 def compaction_of(store: Any, *, dry_run: bool) -> Compaction:
-    """Compact the core's ``ls_store``, or say what would come of it."""
+    """Compacts the core's ``ls_store``; with ``dry_run`` only estimates the result."""
     report = filled("ls_compaction", lambda into: lib.ls_compact(store, dry_run, into))
     return Compaction(**vars(report))
 
 
 def read_tail(store: Any, names: Mapping[int, str], holds: Sequence[HoldInfo], limit: int = HOLDERS) -> Tail:
-    """Of the core's ``ls_store``; ``names`` are those of the queues, ``limit`` says how many holders are told."""
-    most = max(0, min(limit, HOLDERS_MAX))
+    """The tail of the core's ``ls_store``, with at most ``limit`` holders; ``names`` are the queues' names by id."""
+    holders_max = max(0, min(limit, HOLDERS_MAX))
     tail, count, done = ffi.new("ls_tail *"), ffi.new("size_t *"), ffi.new("size_t *")
-    holders = ffi.new("ls_holder[]", most + 1)
+    holders = ffi.new("ls_holder[]", holders_max + 1)
     room = 256
     while True:
         into = ffi.new("ls_tail_segment[]", room)
-        check(lib.ls_tail_read(store, tail, into, room, count, holders, most, done))
+        check(lib.ls_tail_read(store, tail, into, room, count, holders, holders_max, done))
         if count[0] <= room:
             break
         room = int(count[0]) + 64
@@ -295,7 +296,7 @@ def _segment(one: Any) -> SegmentUse:
 
 def _holder(one: Any, names: Mapping[int, str], now_us: float) -> Holder:
     is_message = one.kind == lib.LS_HOLDER_MESSAGE
-    told: Iterable[Any] = one.items[0 : min(one.item_count, lib.LS_HOLDER_ITEMS_MAX)]
+    items: Iterable[Any] = one.items[0 : min(one.item_count, lib.LS_HOLDER_ITEMS_MAX)]
     return Holder(
         kind="message" if is_message else "transaction",
         id=one.id,
@@ -306,7 +307,7 @@ def _holder(one: Any, names: Mapping[int, str], now_us: float) -> Holder:
         at_least=bool(one.at_least),
         relocated=bool(one.moved),
         staged=bool(one.staged),
-        places=tuple(_place(item, names) for item in told),
+        places=tuple(_place(item, names) for item in items),
         place_count=one.item_count,
         operations=one.operations,
         state=None if is_message else _TX_STATES.get(one.state),

@@ -1,8 +1,8 @@
-"""Transactions: :class:`Transaction` over the core's handle.
+"""Transactions: :class:`Transaction`, a wrapper of the core's handle.
 
-A transaction is used by one thread at a time. Its operations do not wait; ``prepare``, ``commit`` and ``rollback`` do,
-and a commit costs one force however many operations it holds. What is neither committed nor prepared is rolled back
-when it is abandoned, when the store is closed, and by recovery.
+A transaction is used by one thread at a time. Its operations do not wait for the disk; ``prepare``, ``commit`` and
+``rollback`` do. A commit costs one force, however many operations it holds. A transaction that is neither committed nor
+prepared is rolled back when its object is dropped, when the store is closed, or by recovery.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from logstore._core import Pointer, ls_tx_info_ptr, ls_tx_ptr
     from logstore.store.message_store import MessageStore
+    from logstore.store.publishing import Publishing
 
 _STATES: Final = {1: "active", 2: "ended", 3: "prepared", 4: "committed", 5: "rolled_back"}
 
@@ -27,8 +28,8 @@ _STATES: Final = {1: "active", 2: "ended", 3: "prepared", 4: "committed", 5: "ro
 def new_handle() -> Pointer[ls_tx_ptr]:
     """Where the core puts a transaction's handle: it is freed with this, from the moment at which the core sets it.
 
-    So a signal handler's exception right after the core's call leaves no transaction that nobody can end; and none
-    comes while it is freed, since no Python runs for that.
+    So an exception of a signal handler right after the core's call cannot leak a transaction that nobody can end. The
+    release itself runs no Python code, so no exception can interrupt it.
     """
     return ffi.gc(ffi.new("ls_tx **"), lib.ls_tx_free_at)
 
@@ -39,10 +40,10 @@ class Transaction:
     Made by ``store.begin()`` or ``store.transaction()``; passed to the store's operations as ``transaction=``.
     """
 
-    def __init__(self, store: MessageStore, made: Pointer[ls_tx_ptr]) -> None:
+    def __init__(self, store: MessageStore, slot: Pointer[ls_tx_ptr]) -> None:
         self._store = store
-        self._made = made  # of new_handle()
-        self._handle = made[0]
+        self._slot = slot  # of new_handle()
+        self._handle = slot[0]
         self._has_outcome = False
         self._on_commit: list[Callable[[], object]] = []
         info = ffi.new("ls_tx_info *")
@@ -53,7 +54,7 @@ class Transaction:
     def __del__(self) -> None:
         if getattr(self, "_has_outcome", True):
             return
-        ffi.release(self._made)  # which rolls back, and queues are to look for what that has unlocked
+        ffi.release(self._slot)  # rolls back
         self._store._releases.abandoned()
 
     def _describe(self, info: ls_tx_info_ptr) -> None:
@@ -81,11 +82,11 @@ class Transaction:
 
     @property
     def prepared_us(self) -> int:
-        """When it was prepared, wall clock in µs since 1970; 0 if it is not. For reports only."""
+        """When it was prepared: wall clock, µs since 1970; 0 if it is not prepared. For reports only."""
         return number("ls_tx_info", self._describe, "prepared_us")
 
     def end(self) -> None:
-        """No more work: the step before ``prepare`` or a one-phase ``commit`` of a distributed transaction.
+        """Ends the work of a distributed transaction: the step before ``prepare`` or a one-phase ``commit``.
 
         Raises :class:`~logstore.errors.WrongState` if it is local or not active.
         """
@@ -97,9 +98,7 @@ class Transaction:
         Raises :class:`~logstore.errors.WrongState` unless the transaction is distributed and ended.
         """
         try:
-            self._store._keep_prepared(
-                self
-            )  # before it is prepared: in_doubt() in another thread must find this handle
+            self._store._keep_prepared(self)  # first, so that in_doubt() in another thread finds this handle
             check(lib.ls_prepare(self._handle, lib.LS_WAIT if wait else 0))
         except BaseException:
             if self.state != "prepared":
@@ -107,7 +106,7 @@ class Transaction:
             raise
 
     def commit(self, *, wait: bool = True) -> None:
-        """All operations take effect at once; durable on return.
+        """Makes all operations take effect at once; durable on return.
 
         Raises :class:`~logstore.errors.TransactionEnded` after an outcome, :class:`~logstore.errors.WrongState` for
         a distributed transaction that is still active, and :class:`~logstore.errors.OutcomeUnknown` if the log
@@ -121,7 +120,7 @@ class Transaction:
             call()
 
     def rollback(self, *, wait: bool = True) -> None:
-        """None of the operations ever happened; what they had locked is back in its old place.
+        """Undoes all operations; the places that they locked are available again, in their old order.
 
         Raises :class:`~logstore.errors.TransactionEnded` after an outcome.
         """
@@ -136,15 +135,14 @@ class Transaction:
         return f"<Transaction {self._id}{name} {self.state}>"
 
 
-def handle_of(store: MessageStore, transaction: Transaction | None) -> Any:
-    """What the core takes for this transaction; checks that it is one, and of this store."""
+def handle_of(store: Publishing, transaction: Transaction | None) -> Any:
+    """The core's handle of this transaction, NULL for None. Checks that the transaction belongs to this store."""
     if transaction is None:
         return ffi.NULL
     if not isinstance(transaction, Transaction):
         raise TypeError(f"transaction is a Transaction, not {arguments.shown(transaction)}")
     if transaction._store is not store:
         raise errors.TransactionError(
-            f"transaction {transaction.id} belongs to another store; begin one with the store whose messages it is "
-            "to change"
+            f"transaction {transaction.id} belongs to another store; begin one with the store whose messages it changes"
         )
     return transaction._handle

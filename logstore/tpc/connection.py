@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
+    from logstore.store.deliveries import Message
     from logstore.store.message_store import MessageStore
-    from logstore.store.queues import Message, Queue
+    from logstore.store.queues import Queue
     from logstore.store.transactions import Transaction
 
 __all__ = ["Connection", "connect"]

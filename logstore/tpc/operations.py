@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from logstore.core import arguments
+from logstore.store.deliveries import Delivery
 from logstore.store.message_store import MessageStore
-from logstore.store.queues import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

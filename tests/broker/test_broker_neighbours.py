@@ -168,7 +168,7 @@ def test_a_poisoned_store_ends_the_command_with_one_plain_line(tmp_path: Path) -
     store = BrokenStore(open_store(tmp_path / "store"))
     threading.Timer(1.0, store.break_down).start()
     try:
-        with pytest.raises(BrokerError, match="cannot go on"):
+        with pytest.raises(BrokerError, match="can no longer write"):
             run(store, port=0)
     finally:
         store.close()

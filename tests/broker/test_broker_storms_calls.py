@@ -242,11 +242,11 @@ def test_a_failed_sync_confirms_nothing_and_ends_the_broker_with_plain_lines(str
     (told,) = heard
     assert isinstance(told, pika.exceptions.ConnectionClosedByBroker)
     assert told.reply_code == 541
-    assert "cannot go on" in told.reply_text
+    assert "can no longer write" in told.reply_text
     lines = process.errors.read_text().splitlines()
     assert 1 <= len(lines) <= 3
     assert all("a write or sync of the log failed" in line for line in lines), "\n".join(lines)
-    assert lines[-1].startswith("logstore: the store cannot go on")
+    assert lines[-1].startswith("logstore: the store can no longer write")
     assert 0 < len(journal.confirmed) < 1000
     journal.check(store)
 

@@ -410,7 +410,7 @@ def test_a_wrong_password_role_or_database_is_unavailable(
         (server.url(sslmode="nonsense"), "invalid sslmode"),
     ):
         said = refused(CatalogUnavailable, reason, tmp_path, caplog, connect=url)
-        assert "see to the server" in said
+        assert "check the server" in said
 
 
 def test_a_missing_server_is_unavailable(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -436,7 +436,7 @@ def test_a_role_without_rights_gets_a_clear_error(
     server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture, place: dict[str, Any]
 ) -> None:
     stranger = grant(server, f"stranger_{place['schema']}")
-    with pytest.raises(CatalogError, match="not open to this role.*permission denied") as caught:
+    with pytest.raises(CatalogError, match="this role may not use.*permission denied") as caught:
         Catalog.create(tmp_path, **{**place, "connect": stranger})
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))
     assert server.value(f"SELECT count(*) FROM pg_namespace WHERE nspname = '{place['schema']}'") == 0
@@ -462,7 +462,7 @@ def test_a_read_only_role_can_read_and_cannot_open_for_writing(
     if how == "setting":
         server.run(f"ALTER ROLE {role} SET default_transaction_read_only = on")
     assert on_server(tmp_path, reader) == everything(catalog)
-    with pytest.raises(CatalogError, match="not open to this role" if how == "grants" else "can only be read"):
+    with pytest.raises(CatalogError, match="this role may not use" if how == "grants" else "is read-only"):
         Catalog.open(tmp_path, **reader)
     catalog.declare_queue("the writer goes on")
 

@@ -79,7 +79,7 @@ def test_a_lock_is_entered_once_by_a_thread_and_by_the_next_one_afterwards(kind:
     lock, done = kind("the thing"), list[int]()
     entered = lock.once() if isinstance(lock, QuickLock) else lock
     with entered:
-        with pytest.raises(ReentrantCall, match="the thing is being used by this thread already"):
+        with pytest.raises(ReentrantCall, match="the thing is already in use by this thread"):
             use(lock, done)
         other = threading.Thread(target=use, args=(lock, done))
         other.start()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import logstore.store.message_store
+import logstore.store.publishing
 import logstore.store.queues
 import logstore.store.transactions
 from logstore._core import ffi, lib
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
+
+
+STORE_MODULES = (
+    logstore.store.message_store,
+    logstore.store.publishing,
+    logstore.store.queues,
+    logstore.store.transactions,
+)
 
 
 class Faulty:
@@ -30,7 +39,7 @@ class Faulty:
 
 def planted(patches: pytest.MonkeyPatch, **replaced: Any) -> None:
     faulty = Faulty(**replaced)
-    for module in (logstore.store.message_store, logstore.store.queues, logstore.store.transactions):
+    for module in STORE_MODULES:
         patches.setattr(module, "lib", faulty)
         for name, function in replaced.items():  # what the module has looked up once, too
             if hasattr(module, name.removeprefix("ls")):

@@ -63,8 +63,8 @@ ALL = {"dead": [b"dead"], "orders": [b"orders"], "late": [b"late"]}
 LATE_LOST = {"dead": [b"dead"], "orders": [b"orders"], "queue-4": [b"late"]}
 
 ADDED = (
-    "queue 4 is added as 'queue-4', without arguments and bindings, which are lost: the log has 1 messages on it, and "
-    "the catalog is older"
+    "queue 4 is added as 'queue-4' without its arguments and bindings, which are lost: the log has 1 messages on it, "
+    "and the catalog is older than the log"
 )
 
 BROKEN: dict[str, tuple[Callable[[Path], None], list[str], dict[str, list[bytes]]]] = {

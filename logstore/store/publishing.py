@@ -1,0 +1,269 @@
+"""How messages enter a store: staging, enqueueing and publishing.
+
+A message is visible on its queues either completely or not at all: a call that fails leaves no part of it behind.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import itertools
+import operator
+from typing import TYPE_CHECKING, Any, Final
+
+from logstore import errors
+from logstore._core import ffi, lib
+from logstore.core import arguments
+from logstore.core.native import as_buffer, check, failure
+from logstore.store.care import Care
+from logstore.store.content import batches, count_of, is_parts, split
+from logstore.store.queues import Queue
+from logstore.store.transactions import handle_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from logstore.store.transactions import Transaction
+
+# Looked up once, because every publish needs them.
+_BUFFERS: Final = (bytes, bytearray, memoryview)
+_NULL: Final = ffi.NULL
+_WAIT: Final = lib.LS_WAIT
+_MORE: Final = lib.LS_MORE
+_publish_one: Final = lib.ls_publish_one
+
+ID_END: Final = 1 << 63  # above every message id
+
+
+class Publishing(Care):
+    """The part of :class:`~logstore.MessageStore` that adds messages."""
+
+    _relaxed: bool
+
+    def stage(self, header: object = b"", content: object = b"", *, wait: bool = False) -> int:
+        """Stores a message that is on no queue yet, and returns its id. Content can be appended before it is enqueued.
+
+        The next open drops a staged message that was never enqueued; so this method does not wait by default. Raises
+        ``StoreFull``, or ``OptionError`` for a header that does not fit into one record (a sixteenth of a segment, at
+        most 1 MiB).
+        """
+        wait = bool(wait)  # may raise; then nothing is staged
+        message_id = self._stage(header, content, 0)
+        if wait:
+            self.force_unless_relaxed()
+        return message_id
+
+    def _stage(self, header: object, content: object, flags: int) -> int:
+        c_header, header_bytes = as_buffer(header, "header")
+        first, rest = split(content)
+        c_content, content_bytes = as_buffer(first)
+        made = ffi.new("uint64_t *")
+        check(lib.ls_stage(self._c, c_header, header_bytes, c_content, content_bytes, flags, made))
+        message_id = int(made[0])
+        try:
+            for part in rest:
+                self._append(message_id, part, "content")
+        except BaseException:
+            self._undo_stage(message_id)
+            raise
+        return message_id
+
+    def _undo_stage(self, message_id: int) -> None:
+        with contextlib.suppress(errors.StoreError):  # the caller gets the first failure; recovery drops the message
+            self.destroy(message_id, wait=False)
+
+    def append_content(self, message_id: int, data: object, *, wait: bool = False) -> None:
+        """Appends content to a staged message: any buffer, or an iterable of buffers.
+
+        Raises ``UnknownMessage``, ``MessageInUse`` after it was enqueued, ``StoreFull``.
+        """
+        wait = bool(wait)  # as in stage
+        first, rest = split(data, "data")
+        for part in itertools.chain([first], rest):
+            self._append(checked_id(message_id), part, "data")
+        if wait:
+            self.force_unless_relaxed()
+
+    def _append(self, message_id: int, data: object, name: str) -> None:
+        c_data, size = as_buffer(data, name)
+        check(lib.ls_append_content(self._c, message_id, c_data, size, 0))
+
+    def destroy(self, message_id: int, *, wait: bool = True) -> None:
+        """Removes a staged message. Raises ``UnknownMessage``; ``MessageInUse`` if it has a place or pending work."""
+        check(lib.ls_destroy(self._c, checked_id(message_id), lib.LS_WAIT if wait else 0))
+
+    def enqueue(
+        self,
+        message_id: int,
+        queue: Queue | str | Iterable[Queue | str],
+        transaction: Transaction | None = None,
+        *,
+        wait: bool = True,
+    ) -> int:
+        """Puts the message on the queue, or on several queues atomically. Returns the LSN of the record.
+
+        In a transaction it becomes visible at the commit. Raises ``UnknownMessage``, ``UnknownQueue``,
+        ``AlreadyEnqueued``, ``StoreFull``, and ``MessageLocked`` if another transaction has work for it on that queue.
+        """
+        ids, count = self._queue_ids(queue)
+        return self._enqueue(checked_id(message_id), ids, count, transaction, wait=wait)
+
+    def _enqueue(
+        self, message_id: int, queue_ids: Any, count: int, transaction: Transaction | None, *, wait: bool
+    ) -> int:
+        lsn = ffi.new("uint64_t *")
+        tx = handle_of(self, transaction)
+        check(lib.ls_enqueue(self._c, message_id, queue_ids, count, tx, lib.LS_WAIT if wait else 0, lsn))
+        return int(lsn[0])
+
+    def publish(
+        self,
+        queue: Queue | str | Iterable[Queue | str],
+        content: object,
+        *,
+        header: object = b"",
+        transaction: Transaction | None = None,
+        wait: bool = True,
+    ) -> int:
+        """Puts a new message on the queue, or atomically on several queues. Returns its id.
+
+        ``content`` is any buffer, or an iterable of buffers, of which one at a time is held in memory. Raises
+        ``UnknownQueue``, ``StoreFull``, ``OptionError``; a failed publish leaves no message behind.
+        """
+        if (
+            type(content) is bytes
+            and type(queue) is Queue
+            and type(header) is bytes
+            and transaction is None
+            and self._queues.get(queue._id) is queue
+        ):  # the usual case, in one call
+            message_id: int = _publish_one(
+                self._c, queue._id, header, len(header), content, len(content), _WAIT if wait else 0
+            )
+            if message_id:
+                return message_id
+            raise failure(lib.ls_last_error().code)
+        ids, count = self._queue_ids(queue)
+        if not isinstance(content, _BUFFERS) and is_parts(content):
+            return self._publish_parts(ids, count, content, header, transaction, wait=wait)
+        c_header, header_bytes = as_buffer(header, "header")
+        c_content, content_bytes = as_buffer(content)
+        made = ffi.new("uint64_t *")
+        tx = _NULL if transaction is None else handle_of(self, transaction)
+        flags = _WAIT if wait else 0
+        code = lib.ls_publish(self._c, ids, count, c_header, header_bytes, c_content, content_bytes, tx, flags, made)
+        if code != 0:
+            raise failure(code)
+        return int(made[0])
+
+    def _publish_parts(
+        self,
+        queue_ids: Any,
+        count: int,
+        content: object,
+        header: object,
+        transaction: Transaction | None,
+        *,
+        wait: bool,
+    ) -> int:
+        message_id = self._stage(header, content, lib.LS_PUBLISHED)
+        try:
+            self._enqueue(message_id, queue_ids, count, transaction, wait=wait)
+        except errors.OutcomeUnknown:
+            raise
+        except BaseException:
+            self._undo_stage(message_id)
+            raise
+        return message_id
+
+    def publish_many(
+        self,
+        queue: Queue | str,
+        contents: Iterable[Any],
+        *,
+        headers: Iterable[Any] | None = None,
+        transaction: Transaction | None = None,
+        wait: bool = True,
+    ) -> Sequence[int]:
+        """Publishes one message for each of ``contents``, in order, with one force at the end. Returns their ids.
+
+        ``contents`` is an iterable of buffers, or a pyarrow binary array, which the core reads without a copy.
+        ``headers`` has the same number of items. Each message is atomic. If the call fails in the middle, the
+        exception's attribute ``published`` holds the ids of the messages that are stored.
+        """
+        queue_id = self._known(queue).id
+        tx = handle_of(self, transaction)
+        ids = array.array("Q")
+        total = count_of("contents", contents)
+        waiting = wait and transaction is None and not self._relaxed
+        try:
+            for content, sizes, header, header_sizes in batches(contents, headers):
+                is_last = len(ids) + len(sizes) == total  # to wait in its call saves a hand-over to a thread
+                flags = (_WAIT if is_last else _MORE) if waiting else 0
+                self._publish_batch(queue_id, content, sizes, header, header_sizes, tx, flags, ids)
+                waiting = waiting and not is_last
+        except Exception as problem:
+            problem.published = ids  # type: ignore[attr-defined]
+            raise
+        finally:  # the stored messages must be durable even if a later one failed
+            if waiting and ids:
+                self.force()
+        return ids
+
+    def _publish_batch(
+        self,
+        queue_id: int,
+        content: Any,
+        sizes: Sequence[int],
+        header: Any,
+        header_sizes: Sequence[int] | None,
+        tx: Any,
+        flags: int,
+        ids: array.array[int],
+    ) -> None:
+        count = len(sizes)
+        if count == 1 and tx == _NULL:
+            header_size = 0 if header_sizes is None else header_sizes[0]
+            message_id = _publish_one(self._c, queue_id, header, header_size, content, sizes[0], flags)
+            if not message_id:
+                raise failure(lib.ls_last_error().code)
+            ids.append(message_id)
+            return
+        made = ffi.new("uint64_t[]", count)
+        done = ffi.new("size_t *")
+        code = lib.ls_publish_many(
+            self._c, queue_id, count, content, _c_sizes(sizes), header, _c_sizes(header_sizes), tx, flags, made, done
+        )
+        ids.frombytes(ffi.buffer(made, done[0] * 8))
+        check(code)
+
+    # ---- durability ----
+
+    def force(self, lsn: int | None = None) -> None:
+        """Makes everything up to ``lsn`` durable; by default everything appended so far. Raises ``OutcomeUnknown``."""
+        check(lib.ls_force(self._c, 0 if lsn is None else max(arguments.integer("lsn", lsn, 0, arguments.LSN_MAX), 1)))
+
+    def force_unless_relaxed(self) -> None:
+        """Forces the log unless the store's durability is relaxed: the end of a batch with ``wait=True``."""
+        if not self._relaxed:
+            self.force()
+
+
+def _c_sizes(sizes: Sequence[int] | None) -> Any:
+    if sizes is None:
+        return _NULL
+    if type(sizes) is list:
+        return ffi.new("uint64_t[]", sizes)
+    return ffi.from_buffer("uint64_t[]", sizes)
+
+
+def checked_id(message_id: object) -> int:
+    """The message id as an int. Raises ``TypeError``, or ``UnknownMessage`` for a number that no id can be."""
+    if type(message_id) is int and 0 < message_id < ID_END:
+        return message_id  # the usual case
+    if isinstance(message_id, bool) or not isinstance(message_id, int):
+        raise TypeError(f"a message id is an int, not {arguments.shown(message_id)}")
+    plain = operator.index(message_id)  # a plain int, even if the id is of a subclass
+    if not 0 < plain < ID_END:
+        raise errors.UnknownMessage(f"there is no message {arguments.shown(plain)}: ids are 1 to 2**63 - 1")
+    return plain
