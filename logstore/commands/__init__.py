@@ -1,7 +1,7 @@
-"""The commands of ``logstore``, one file each; cli.py puts them together.
+"""The commands of ``logstore``, one file each; cli.py collects them.
 
-A command prints what was asked for on stdout and nothing else there; what went wrong is one line on stderr,
-which cli.py writes. None of them keeps a rule of the store: those are the library's.
+A command prints only its result on stdout. An error is one line on stderr, which cli.py writes. No command implements a
+rule of the store: the library does.
 
-The package may import everything but ``cli``.
+The package may import every other package except ``cli``.
 """

@@ -1,7 +1,7 @@
-"""Which messages and queues damage costs, for ``logstore verify``.
+"""The messages and queues that damage affects, for ``logstore verify``.
 
-Where nobody has the store open, what a salvage would have to leave behind; beside a writer, the records of the damaged
-segments whose headers can still be read.
+In a closed store these are the messages that a salvage would lose. While a writer runs, they are the records of the
+damaged segments whose headers can still be read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEPT = 1000
 def affected(
     store_dir: Path, info: ReaderInfo | None, findings: Findings, *, connect: str | None, schema: str | None
 ) -> dict[str, Any] | None:
-    """The keys of ``affected`` in ``verify --json``; None if it cannot be told."""
+    """The value of ``affected`` in ``verify --json``; None if it cannot be determined."""
     if info is not None and info.live:
         names = sorted({one.segment for one in findings.problems if one.kind == "damage" and one.segment is not None})
         return _beside(store_dir, info, names)
@@ -36,7 +36,7 @@ def affected(
     try:
         report = salvage(store_dir, None, connect=connect, catalog=schema)
     except StoreError as error:
-        findings.notes.append(f"which messages are affected cannot be told: {error.message}")
+        findings.notes.append(f"the affected messages cannot be determined: {error.message}")
         return None
     messages = [
         {
@@ -63,7 +63,7 @@ def affected(
 
 
 def _beside(store_dir: Path, info: ReaderInfo, names: Iterable[str]) -> dict[str, Any]:
-    """Queues are not told: the writer still has them, and knows."""
+    """The affected messages while a writer runs. Queues are not listed: the writer still has them in memory."""
     from logstore.salvage.scan import Damaged, Gap, walk
 
     messages: list[dict[str, Any]] = []
@@ -81,8 +81,8 @@ def _beside(store_dir: Path, info: ReaderInfo, names: Iterable[str]) -> dict[str
                 unreadable += found.bytes
             elif isinstance(found, Damaged) and RecordType(found.type).name.startswith("MESSAGE_"):
                 why = f"its {RecordType(found.type).name} is damaged"
-                told = {"id": found.id, "queues": [], "queues_probable": []}
-                messages.append(told | {"lsn": found.lsn, "certain": False, "why": why})
+                message = {"id": found.id, "queues": [], "queues_probable": []}
+                messages.append(message | {"lsn": found.lsn, "certain": False, "why": why})
             elif isinstance(found, Damaged) and found.id:
                 transactions.append(found.id)
     return {
@@ -97,19 +97,19 @@ def _beside(store_dir: Path, info: ReaderInfo, names: Iterable[str]) -> dict[str
 
 
 def lines(told: dict[str, Any], shown: int) -> Iterable[str]:
-    """For people."""
+    """The lines printed without --json, with at most ``shown`` messages and transactions."""
     for one in told["messages"][:shown]:
-        names, surely = one["queues"] or one["queues_probable"], "" if one["queues"] else "perhaps "
-        on = f" {surely}on {', '.join(names)}" if names else ""
+        names, qualifier = one["queues"] or one["queues_probable"], "" if one["queues"] else "perhaps "
+        on = f" {qualifier}on {', '.join(names)}" if names else ""
         yield f"affected: message {one['id']}{on}{'' if one['certain'] else ', perhaps'}: {one['why']}"
     if told["message_count"] > shown:
-        yield f"... and {told['message_count'] - shown} messages more"
+        yield f"... and {told['message_count'] - shown} more messages"
     for one in told["queues"]:
         yield f"affected: queue {one['name']}, {one['lost']} messages"
     for xid in told["transactions"][:shown]:
         yield f"affected: transaction {xid}"
     if told["records_unknown"]:
         records, size = told["records_unknown"], told["bytes_unreadable"]
-        yield f"affected: {records} records of which nothing is known, in {size} bytes"
+        yield f"affected: {records} unknown records in {size} unreadable bytes"
     if not any(told[name] for name in ("message_count", "transactions", "records_unknown", "doubtful_count")):
         yield "affected: no message; a salvage would keep all of them"

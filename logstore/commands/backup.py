@@ -1,4 +1,4 @@
-"""``logstore backup``: a whole copy of a store, beside its writer or without one."""
+"""``logstore backup``: a whole copy of a store, with or without a running writer."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ MB = 1_000_000
 @click.command()
 @store_argument
 @click.argument("target", type=PathText())
-@click.option("--rate", type=Amount(min=0, min_open=True), help="At most so many MB per second.")
+@click.option("--rate", type=Amount(min=0, min_open=True), help="Copy at most this many MB per second.")
 @click.option(
     "--hold-limit",
     type=SIZE,
-    help="The most that may be kept for the backup while the writer goes on [default: 1G, or the log's size].",
+    help="The most of the log that a running writer keeps for the backup [default: 1G, or the log's size].",
 )
 @dry_run_option
 @json_option
@@ -47,10 +47,10 @@ def backup(
     connect: str | None,
     schema: str | None,
 ) -> None:
-    """Copy the whole store to TARGET, an absent or empty directory, while its broker goes on.
+    """Copy the whole store to TARGET, an absent or empty directory, also while its broker runs.
 
-    TARGET is a store as of one moment: it opens by itself, catalog included, and has the same UUID. Whatever goes
-    wrong on the way, nothing is left there.
+    TARGET is the store as of one moment. It opens without further files, contains the catalog, and has the same UUID.
+    After an error, nothing is left there.
     """
     from logstore.backup import back_up, plan_backup
 
@@ -85,11 +85,14 @@ def _tell_plan(store_dir: Path, target: Path, plan: BackupPlan, *, as_json: bool
         print_json(document)
     else:
         click.echo(
-            f"would be copied: {size_text(plan.bytes)} in {plan.segments} segments, up to LSN {plan.lsn}; free there: "
+            f"would be copied: {size_text(plan.bytes)} in {plan.segments} segments, up to LSN {plan.lsn}; free space: "
             f"{size_text(plan.free_bytes)}"
         )
     if plan.free_bytes < plan.bytes:
-        raise Failure(f"there is not enough room at {target}: {plan.bytes} bytes are needed, {plan.free_bytes} free")
+        raise Failure(
+            f"there is not enough room at {target}: {plan.bytes} bytes are needed, but {plan.free_bytes} are free; "
+            "make room, or choose another target"
+        )
 
 
 def _tell(store_dir: Path, report: BackupReport, *, as_json: bool) -> None:

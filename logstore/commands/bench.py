@@ -1,4 +1,4 @@
-"""``logstore bench``: a durable performance run, with a table while it runs and at its end."""
+"""``logstore bench``: a durable performance run, with a table during the run and at its end."""
 
 from __future__ import annotations
 
@@ -28,41 +28,47 @@ def _one_of(words: Iterable[str]) -> click.Choice[str]:
 
 
 def _options(function: Any) -> Any:
-    """What is done, how much of it, and on what kind of store."""
+    """The options of the plan: the load, its amount, and the options of the store."""
     for option in reversed(
         (
-            click.option("--profile", type=_one_of(PROFILES), help="A ready-made plan, described above."),
-            click.option("--messages", type=_COUNT, help="Publish so many."),
-            click.option("--seconds", type=Amount(min=0), help="Publish for so long [default: 10]."),
-            click.option("--bytes", "total_bytes", type=SIZE, help="Publish so much content."),
-            click.option("--size", type=SIZE, help="Content of a message [default: 1K]."),
+            click.option("--profile", type=_one_of(PROFILES), help="A built-in plan, described above."),
+            click.option("--messages", type=_COUNT, help="The number of messages to publish."),
+            click.option("--seconds", type=Amount(min=0), help="Seconds to publish [default: 10]."),
+            click.option("--bytes", "total_bytes", type=SIZE, help="Bytes of content to publish."),
+            click.option("--size", type=SIZE, help="Bytes of content in a message [default: 1K]."),
             click.option("--publishers", type=_COUNT, help="Threads that publish [default: 1]."),
             click.option("--consumers", type=_COUNT, help="Threads that consume [default: 1]."),
-            click.option("--queues", type=_COUNT, help="Queues that they share [default: 1]."),
+            click.option("--queues", type=_COUNT, help="Queues that the threads share [default: 1]."),
             click.option("--fan-out", type=_COUNT, help="Queues that each message is put on [default: 1]."),
             click.option("--batch", type=_COUNT, help="Messages published together [default: 100; 1: singly]."),
             click.option("--take", type=_COUNT, help="Messages consumed together [default: 100; 1: singly]."),
             click.option("--acquire/--dequeue", default=None, help="Acquire and accept, or dequeue by id [default]."),
             click.option("--transaction", type=_COUNT, help="Messages in a transaction [default: as in a batch]."),
-            click.option("--transaction-share", type=_SHARE, help="Share of the batches that are one [default: 0]."),
-            click.option("--depth", type=_COUNT, help="Messages that may wait [default: 100000; 0: any number]."),
             click.option(
-                "--sawtooth/--steady", default=None, help="Fill to the depth, drain, fill, or both at once [default]."
+                "--transaction-share", type=_SHARE, help="Share of the batches that are transactions [default: 0]."
             ),
-            click.option("--stuck", type=_COUNT, help="Messages that are published first and never consumed."),
-            click.option("--survivors", type=_SHARE, help="Share of the messages that consumers leave."),
-            click.option("--survivors-max", type=_COUNT, help="… so many at a time [default: 1000]."),
+            click.option("--depth", type=_COUNT, help="Messages that may wait [default: 100000; 0: no limit]."),
+            click.option(
+                "--sawtooth/--steady",
+                default=None,
+                help="Fill to the depth and drain in turn, or publish and consume at the same time [default].",
+            ),
+            click.option("--stuck", type=_COUNT, help="Messages that are published first and not consumed."),
+            click.option("--survivors", type=_SHARE, help="Share of the messages that consumers leave on the queue."),
+            click.option("--survivors-max", type=_COUNT, help="The most survivors at a time [default: 1000]."),
             click.option("--prepared", type=_COUNT, help="Transactions in doubt during the run."),
             click.option("--verify/--no-verify", default=None, help="Read and compare every content."),
             click.option("--wait/--no-wait", default=None, help="Whether calls wait for the disk [default: wait]."),
             click.option("--durability", type=_one_of(("strict", "relaxed")), help="[default: strict]"),
-            click.option("--segment-size", type=SIZE, help="Of a new store [default: 16MiB]."),
-            click.option("--initial-segments", type=_COUNT, help="Of a new store [default: 2]."),
-            click.option("--max-log-bytes", type=SIZE, help="The most that the log may take [default: no limit]."),
+            click.option("--segment-size", type=SIZE, help="Bytes of a segment of a new store [default: 16MiB]."),
+            click.option(
+                "--initial-segments", type=_COUNT, help="Segments that a new store is made with [default: 2]."
+            ),
+            click.option("--max-log-bytes", type=SIZE, help="The largest size of the log [default: no limit]."),
             click.option("--must-return/--may-grow", default=None, help="Fail unless the log shrinks to its bound."),
-            click.option("--keep/--drop", default=None, help="Leave the queues and what is on them [default: drop]."),
-            click.option("--existing", is_flag=True, help="Work in a store that holds other queues, too."),
-            click.option("--seed", type=int, help="Of what is left to chance [default: 1]."),
+            click.option("--keep/--drop", default=None, help="Keep the queues and their messages [default: drop]."),
+            click.option("--existing", is_flag=True, help="Allow a store that has other queues."),
+            click.option("--seed", type=int, help="Seed of the random choices [default: 1]."),
         )
     ):
         function = option(function)
@@ -83,19 +89,19 @@ def bench(
     schema: str | None,
     **chosen: Any,
 ) -> int:
-    """Measure a store on this disk: publish and consume durably, and say how fast, how soon and at what size.
+    """Measure a store on this disk: publish and consume durably, and report throughput, latency and log size.
 
-    The store in DIR is made if there is none, and stays there without the benchmark's queues; one that holds other
-    queues is refused without --existing. Every message is durable when its call returns, unless the flags say
-    otherwise. Publishers and consumers are threads, since one process at a time has a store open.
+    The store in DIR is made if there is none, and is kept without the benchmark's queues. A store with other queues is
+    refused without --existing. Every message is durable when its call returns, unless the flags say otherwise.
+    Publishers and consumers are threads, because only one process at a time can have a store open.
 
-    Profiles, of which each flag can be overruled: "tail" drives 0.5 GB through a log of two segments of 1 MiB while a
-    message, a prepared transaction and some survivors stay, verifies all contents, and fails if the log does not come
-    back to its bound; "broker" is many clients that acquire and accept; "stream" is large batches.
+    Profiles, whose values each flag can override: "tail" writes 0.5 GB through a log of two segments of 1 MiB while a
+    message, a prepared transaction and some survivors stay, verifies all contents, and fails if the log does not
+    shrink to its bound; "broker" has many clients that acquire and accept; "stream" has large batches.
 
-    Exit status: 0 fine, 1 a content is wrong or the log did not return, 2 misuse, 3 the store cannot be opened.
+    Exit status: 0 success, 1 a content is wrong or the log did not shrink, 2 misuse, 3 the store cannot be opened.
     """
-    from logstore.bench import run  # and with it the store
+    from logstore.bench import run  # late, because it imports the store
 
     made = plan(profile, **chosen)
     with _shown(made) as tell:
@@ -132,7 +138,7 @@ def _shown(made: Plan) -> Iterator[Callable[[Moment], None] | None]:
 
 
 def _moment_table(made: Plan, now: Moment, before: Moment | None) -> Any:
-    """Where it is, and how fast since the last look."""
+    """The present progress, and the rates since the last update."""
     from rich.table import Table
 
     since = now.seconds - (before.seconds if before else 0)
@@ -159,7 +165,7 @@ def _moment_table(made: Plan, now: Moment, before: Moment | None) -> Any:
 
 
 def _print(report: Report) -> None:
-    """Rates and times, then everything else by name."""
+    """Prints rates and durations, then everything else by name."""
     said = report.as_dict()
     rows = []
     for name in ("published", "consumed"):
@@ -198,8 +204,8 @@ def _facts(said: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "live at the end", size_text(log["live_bytes_end"])
     yield "base", f"{log['base_lsn_before']} to {log['base_lsn_end']}"
     yield "segments", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in segments.items())
-    yield "written", f"{written} bytes for each byte of content, {moved} moved for each appended"
-    yield "to the device", f"{device} bytes for each byte of content: whole blocks, new segments, checkpoints and all"
+    yield "written", f"{written} bytes per byte of content, {moved} bytes relocated per byte appended"
+    yield "to the device", f"{device} bytes per byte of content, with whole blocks, new segments and checkpoints"
     yield (
         "processor",
         f"{cpu['user_s']:.3g} s user, {cpu['system_s']:.3g} s system; {cpu['cpus']} CPUs, load {cpu['load']:.2f}",
@@ -210,5 +216,5 @@ def _facts(said: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if said["compared_after_restart"]:
         yield "compared after restart", f"{said['compared_after_restart']} contents"
     for one in said["returns"]:
-        back = "came back to" if one["returned"] else "did NOT come back: it has"
+        back = "shrank to" if one["returned"] else "did NOT shrink: it has"
         yield f"log, {one['when']}", f"{back} {size_text(one['bytes'])} in {one['seconds']:.2f} s; bound {one['bound']}"

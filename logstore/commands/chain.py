@@ -1,4 +1,4 @@
-"""``logstore chain``: every record of one message or transaction, what each means, and where it is now."""
+"""``logstore chain``: every record of one message or transaction, the meaning of each, and its present state."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def chain(
 ) -> None:
     """Print all records of one message or transaction in order, and where it is now.
 
-    ID is its persistence ID, decimal, or hexadecimal with 0x. Copies and relocated states are among the records; what
-    stands before the last complete relocation is superseded by it. Of a transaction its operations are told, too.
+    ID is its persistence ID, decimal, or hexadecimal with 0x. Copies and relocated states are among the records; the
+    last complete relocation supersedes the records before it. The operations of a transaction are printed, too.
     """
     records: list[dict[str, Any]] = []
     operations: list[dict[str, Any]] = []
@@ -46,22 +46,24 @@ def chain(
             (records if own else operations).append(document(record, bodies) | {"meaning": meaning(record)})
             continue
         (records if own else operations).append({})
-        told = meaning(record) if own else f"an operation of message {record.id}: {meaning(record)}"
+        text = meaning(record) if own else f"an operation of message {record.id}: {meaning(record)}"
         sys.stdout.write(line(record, bodies) + "\n")
-        if told:
-            sys.stdout.write(f"{'':12} {one_line(told)}\n")
+        if text:
+            sys.stdout.write(f"{'':12} {one_line(text)}\n")
     if not records:
-        raise Failure(f"{store_dir}: no record in the log belongs to {id}: no message or transaction, or one long gone")
+        raise Failure(
+            f"{store_dir}: no record in the log belongs to {id}: it is no message or transaction, or was removed before"
+        )
     now = retried(lambda: _now(store_dir, id, connect, schema))
     if as_json:
-        told_all = {"store": str(store_dir), "id": id, "records": records, "operations": operations, "now": now}
-        print_json(told_all)
+        found = {"store": str(store_dir), "id": id, "records": records, "operations": operations, "now": now}
+        print_json(found)
     else:
-        sys.stdout.write(f"now: {one_line(_told(now))}\n")
+        sys.stdout.write(f"now: {one_line(_now_text(now))}\n")
 
 
 def _now(store_dir: Path, id: int, connect: str | None, schema: str | None) -> dict[str, Any]:  # noqa: A002
-    """The key ``now`` of ``chain --json``: its state, and of a message its queues and its place in the log."""
+    """The value of ``now`` in ``chain --json``: its state, and for a message its queues and its LSN."""
     with Inspection(store_dir) as found:
         try:
             with progress("reading", max(found.info.end_lsn - found.info.base_lsn, 0)) as show:
@@ -85,16 +87,16 @@ def _now(store_dir: Path, id: int, connect: str | None, schema: str | None) -> d
     return {"state": "live", "lsn": lsn, "moved": lsn != id, "queues": queues}
 
 
-def _told(now: dict[str, Any]) -> str:
+def _now_text(now: dict[str, Any]) -> str:
     if now["state"] == "unknown":
-        return f"not known, for the log cannot be replayed: {now['why']}"
+        return f"unknown, because the log cannot be replayed: {now['why']}"
     if now["state"] == "over":
-        return "over: nothing of it is needed any more"
+        return "over: none of its records is needed"
     if now["state"] != "live":
         return f"a transaction without an outcome, {now['state']}, held by its record at LSN {now['lsn']}"
-    where = f"{'moved to' if now['moved'] else 'where it began, at'} LSN {now['lsn']}"
+    where = f"{'relocated to' if now['moved'] else 'not relocated, at'} LSN {now['lsn']}"
     on = ", ".join(
         f"{one['name'] or 'queue ' + str(one['id'])}{' (locked by a transaction)' if one['locked'] else ''}"
         for one in now["queues"]
     )
-    return f"it lives, {where}, on {on or 'no queue'}"
+    return f"live, {where}, on {on or 'no queue'}"

@@ -1,4 +1,4 @@
-"""How a command that changes a store gets at it: through the broker that has it open, or by opening it itself."""
+"""How a command changes a store: through the broker that has it open, or by opening the store itself."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def change(
     connect: str | None,
     schema: str | None,
 ) -> dict[str, Any]:
-    """Have it done; what the broker or ``by_itself`` says of it, and ``through`` whom it was done.
+    """Makes a change. Returns the result of the broker or of ``by_itself``, and ``through`` which of them.
 
-    Raises as opening does; ``StoreLocked`` if somebody has the store open who has no control socket.
+    Raises the errors of opening; ``StoreLocked`` if a process without a control socket has the store open.
     """
     import logstore
 
     is_store = (store_dir / "META").is_file()
     if not is_store:
-        Reader(store_dir).close()  # says what is wrong with it
+        Reader(store_dir).close()  # raises the specific error
     try:
-        # A store that was copied without its LOCK file is still one; nothing else is ever made here.
+        # create=True only makes the LOCK file that a copied store may lack; no store is made here.
         opened = logstore.open(store_dir, create=is_store, connect=connect, catalog=schema)
     except StoreLocked:
         return {"through": BROKER, **control.call(store_dir, command, arguments)}
@@ -46,7 +46,7 @@ def change(
 
 
 def would_go_through(store_dir: Path, *, live: bool) -> str:
-    """Whom a change would go through; for dry runs. Raises ``StoreLocked`` as the change itself would."""
+    """Whether a change would go through the broker or the store, for dry runs. Raises ``StoreLocked`` likewise."""
     if not live:
         return STORE
     ask(store_dir, "ping", {})
@@ -54,10 +54,10 @@ def would_go_through(store_dir: Path, *, live: bool) -> str:
 
 
 def ask(store_dir: Path, command: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What the broker says to something that changes nothing. Raises ``StoreLocked`` if it says nothing."""
+    """Asks the broker for something that changes nothing. Raises ``StoreLocked`` if the broker does not answer."""
     try:
         return control.call(store_dir, command, arguments, timeout_s=control.PATIENCE_S)
     except OutcomeUnknown as error:
         raise StoreLocked(
-            f"the store {store_dir} is open in a broker that does not answer: see what it does, and try again"
+            f"the store {store_dir} is open in a broker that does not answer: check the broker, and try again"
         ) from error

@@ -1,4 +1,4 @@
-"""``logstore compact`` and ``logstore checkpoint``: upkeep on demand, by the broker that has the store or by itself."""
+"""``logstore compact`` and ``logstore checkpoint``: upkeep on demand, through the broker or by opening the store."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 @json_option
 @catalog_options
 def compact(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, schema: str | None) -> None:
-    """Make the log as small as it can be now.
+    """Make the log as small as possible now.
 
-    Moves what lives in the oldest segments, recycles what is behind the base and gives surplus files back to the disk.
-    A log is kept small without this; it is for making room at once.
+    Relocates the live records of the oldest segments, recycles the segments below the base and deletes surplus files.
+    The log is kept small without this command; use it to make room at once.
     """
     document: dict[str, Any] = {"store": str(store_dir), "dry_run": dry_run}
     if dry_run:
@@ -39,15 +39,17 @@ def compact(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, 
     if as_json:
         print_json(document)
         return
-    becomes, moves = ("would become", "moving") if dry_run else ("is", "moved")
-    click.echo(f"the log was {size_text(document['bytes_before'])} and {becomes} {size_text(document['bytes_after'])}")
-    click.echo(f"{moves} {document['segments_moved']} segments, copying {size_text(document['copied_bytes'])}")
+    was, becomes, relocates = ("is", "would become", "would relocate") if dry_run else ("was", "is now", "relocated")
+    click.echo(
+        f"the log {was} {size_text(document['bytes_before'])} and {becomes} {size_text(document['bytes_after'])}"
+    )
+    click.echo(f"{relocates} {document['segments_moved']} segments, copying {size_text(document['copied_bytes'])}")
     if document["held_bytes"]:
-        click.echo(f"{size_text(document['held_bytes'])} of it are kept by holds: see 'logstore holds'")
+        click.echo(f"holds keep {size_text(document['held_bytes'])} of it: see 'logstore holds'")
 
 
 def would_compact(store_dir: Path) -> dict[str, Any]:
-    """What a compaction would come to. Raises ``StoreLocked`` as the compaction would."""
+    """The estimated result of a compaction. Raises ``StoreLocked`` as the compaction would."""
 
     def look() -> dict[str, Any]:
         with Inspection(store_dir) as found:
@@ -66,9 +68,9 @@ def would_compact(store_dir: Path) -> dict[str, Any]:
 @json_option
 @catalog_options
 def checkpoint(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, schema: str | None) -> None:
-    """Write a checkpoint, so that the next open reads only the log behind it.
+    """Write a checkpoint, so that the next open reads only the log after it.
 
-    One is written in the background now and then and at an orderly close; nothing ever needs one.
+    The store also writes checkpoints in the background and at a clean close. A checkpoint is never required.
     """
     document: dict[str, Any] = {"store": str(store_dir), "dry_run": dry_run}
     if dry_run:
@@ -80,7 +82,7 @@ def checkpoint(store_dir: Path, dry_run: bool, as_json: bool, connect: str | Non
     if as_json:
         print_json(document)
         return
-    said = "a checkpoint would take" if dry_run else "a checkpoint was written, of"
+    said = "a checkpoint would have" if dry_run else "a checkpoint was written:"
     click.echo(
         f"{said} {size_text(document['bytes'])}, with {document['messages']} messages and "
         f"{document['transactions']} open transactions, at LSN {document['lsn']}"
@@ -88,7 +90,7 @@ def checkpoint(store_dir: Path, dry_run: bool, as_json: bool, connect: str | Non
 
 
 def would_checkpoint(store_dir: Path) -> dict[str, Any]:
-    """What a checkpoint would take. Raises ``StoreLocked`` as writing one would."""
+    """The size of a checkpoint written now. Raises ``StoreLocked`` as writing one would."""
     from logstore._core import lib
     from logstore.core.native import filled
 

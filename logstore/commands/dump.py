@@ -1,7 +1,7 @@
-"""``logstore dump``: the log's records, one a line.
+"""``logstore dump``: prints the log's records, one per line.
 
-What it prints is what the format says, field by field, under the names of docs/format.md. Contents are left out
-unless asked for: they are what a log is mostly made of.
+It prints every field of a record, under the names in docs/format.md. Contents are printed only with --bodies, because
+they are most of a log.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def _type(_context: click.Context, _parameter: click.Parameter, names: tuple[str
 
 
 bodies_option = click.option(
-    "--bodies", is_flag=True, help="With headers and contents (in JSON as base64); else only their sizes."
+    "--bodies", is_flag=True, help="Print headers and contents (in JSON as base64), not only their sizes."
 )
 
 
 @click.command()
 @store_argument
-@click.option("--from", "from_lsn", type=LSN, default=0, help="The first LSN that is of interest.")
-@click.option("--to", "to_lsn", type=LSN, default=LSN_LIMIT - 1, help="The first LSN that is of interest no more.")
+@click.option("--from", "from_lsn", type=LSN, default=0, help="Start at this LSN.")
+@click.option("--to", "to_lsn", type=LSN, default=LSN_LIMIT - 1, help="Stop before this LSN.")
 @click.option(
     "--type",
     "types",
@@ -58,12 +58,12 @@ bodies_option = click.option(
     type=click.Choice([one.name for one in RecordType], case_sensitive=False),
     metavar="TYPE",
     callback=_type,
-    help="Only records of this type, such as MESSAGE_START; may be given again.",
+    help="Only records of this type, such as MESSAGE_START; may be repeated.",
 )
-@click.option("--id", "ids", multiple=True, type=LSN, help="Only records of this chain; may be given again.")
+@click.option("--id", "ids", multiple=True, type=LSN, help="Only records of this chain; may be repeated.")
 @click.option("--queue", "queue_name", metavar="QUEUE", help="Only records that name this queue, by its name or id.")
-@click.option("--limit", type=click.IntRange(min=0), help="Stop after so many records.")
-@click.option("--follow", "-f", is_flag=True, help="At the end wait for more, until interrupted; a hold keeps it.")
+@click.option("--limit", type=click.IntRange(min=0), help="Stop after this many records.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for new records until interrupted; a hold keeps them.")
 @bodies_option
 @json_option
 @catalog_options
@@ -81,9 +81,9 @@ def dump(
     connect: str | None,
     schema: str | None,
 ) -> None:
-    """Print the log's records in order, one a line.
+    """Print the log's records in order, one per line.
 
-    With --json a line is a JSON object. Several kinds of filters must all agree.
+    With --json each line is a JSON object. A record must match every kind of filter that is given.
     """
     show = _json_line if as_json else line
     left = limit
@@ -111,8 +111,8 @@ def _queue_id(store_dir: Path, name: str, connect: str | None, schema: str | Non
         if queue.name == name:
             return queue.id
     if name.isdecimal() and len(name) <= _ID_DIGITS_MAX and 0 < int(name) < view.next_queue_id:
-        return int(name)  # one that is gone, or that has no such name
-    raise UnknownQueue(f"there is no queue {name!r}; 'logstore queues' lists those that are")
+        return int(name)  # a deleted queue, or one given by its id
+    raise UnknownQueue(f"there is no queue {name!r}; 'logstore queues' lists the queues")
 
 
 def _named(record: Record) -> Iterator[int]:
@@ -126,7 +126,7 @@ def _named(record: Record) -> Iterator[int]:
 
 
 def _followed(store_dir: Path, from_lsn: int) -> Iterator[Record]:
-    """All records, and those that come; what is not printed yet is held, if the directory may be written to."""
+    """All records and future ones. A hold keeps the unprinted ones, if the store directory is writable."""
     with ExitStack() as held:
         kept: Hold | None = None
         with suppress(StoreError):
@@ -139,7 +139,7 @@ def _followed(store_dir: Path, from_lsn: int) -> Iterator[Record]:
 
 
 def _wait_for_more(store_dir: Path, from_lsn: int, kept: Hold | None) -> None:
-    """Until the writer's hint says that more is durable."""
+    """Waits until the writer's HINT file says that more is durable."""
     renewed = time.monotonic()
     if kept is not None and from_lsn > kept.lsn:
         kept.advance(from_lsn)
@@ -154,7 +154,7 @@ def _wait_for_more(store_dir: Path, from_lsn: int, kept: Hold | None) -> None:
 
 
 def log_records(store_dir: Path, from_lsn: int, read: Callable[[Reader], Iterator[Record]]) -> Iterator[Record]:
-    """What ``read`` gives; begun again if a writer overtakes it before anything was given out."""
+    """The records that ``read`` yields. Starts again if a writer reuses a segment before the first record."""
     for tried in range(1, TRIES + 1):
         given = False
         try:
@@ -168,11 +168,11 @@ def log_records(store_dir: Path, from_lsn: int, read: Callable[[Reader], Iterato
                 raise
 
 
-# ---- A record for people and for machines
+# ---- A record as text and as JSON
 
 
 def document(record: Record, bodies: bool) -> dict[str, Any]:
-    """The record as JSON can hold it."""
+    """The record as a JSON object."""
     return {
         "lsn": record.lsn,
         "type": _type_name(record),
@@ -180,7 +180,7 @@ def document(record: Record, bodies: bool) -> dict[str, Any]:
         "id": record.id,
         "prev": record.prev,
         "length": record.length,
-        "body": _told(record.body, bodies),
+        "body": _plain(record.body, bodies),
     }
 
 
@@ -188,23 +188,23 @@ def _type_name(record: Record) -> str:
     return record.type.name if isinstance(record.type, RecordType) else f"{record.type:#06x}"
 
 
-def _told(body: Any, bodies: bool) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+def _plain(body: Any, bodies: bool) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
     for field in fields(body):
         name, value = field.name, getattr(body, field.name)
         if name in CONTENTS:
-            told[f"{name}_bytes"] = len(value)
+            plain[f"{name}_bytes"] = len(value)
             if bodies:
-                told[name] = base64.b64encode(value).decode("ascii")
+                plain[name] = base64.b64encode(value).decode("ascii")
         elif isinstance(value, bytes):
-            told[name] = value.hex()
+            plain[name] = value.hex()
         elif isinstance(value, IntEnum):
-            told[name] = value.name
+            plain[name] = value.name
         elif isinstance(value, tuple):
-            told[name] = [_told(one, bodies) if is_dataclass(one) else one for one in value]
+            plain[name] = [_plain(one, bodies) if is_dataclass(one) else one for one in value]
         else:
-            told[name] = value
-    return told
+            plain[name] = value
+    return plain
 
 
 def _json_line(record: Record, bodies: bool) -> str:
@@ -212,13 +212,13 @@ def _json_line(record: Record, bodies: bool) -> str:
 
 
 def line(record: Record, bodies: bool) -> str:
-    """The record for people."""
+    """The record as one line of text."""
     words = [f"{record.lsn:<12} {_type_name(record):<17}"]
     if record.id != 0:
         words.append(f"id={record.id} prev={record.prev}")
     words.append(f"length={record.length}")
     words += [str(flag.name) for flag in RecordFlag if flag in record.flags]
-    for name, value in _told(record.body, bodies=False).items():
+    for name, value in _plain(record.body, bodies=False).items():
         words.append(f"{name}={_word(value)}")
         content = getattr(record.body, name.removesuffix("_bytes"), None)
         if bodies and isinstance(content, bytes):

@@ -1,4 +1,4 @@
-"""``logstore export``: the log as Parquet files that are kept, once or again and again."""
+"""``logstore export``: writes the log to Parquet files, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -39,15 +39,17 @@ RENEWED_EVERY_S = 60.0
 @click.command()
 @path_argument
 @click.argument("target", type=PathText(), required=False)
-@click.option("--body", type=SIZE, help="Keep so many bytes of each record's content [default: none].")
+@click.option("--body", type=SIZE, help="Export this many bytes of each record's content [default: none].")
 @click.option("--compression", metavar="NAME", help="none, snappy, lz4, zstd, or zstd:1 to zstd:22 [default: zstd:1].")
-@click.option("--every", type=Amount(min=0, min_open=True), help="Stay, and export again so many seconds later.")
+@click.option(
+    "--every", type=Amount(min=0, min_open=True), help="Keep running, and export again after this many seconds."
+)
 @click.option("--iceberg", type=PathText(), help="Register the files in the Iceberg catalog in this directory.")
-@click.option("--allow-gap", is_flag=True, help="Go on though records were lost that were not exported yet.")
+@click.option("--allow-gap", is_flag=True, help="Continue even if records were recycled before they were exported.")
 @click.option(
     "--hold-limit",
     type=SIZE,
-    help="The most that may be kept for the export while the writer goes on [default: 1G, or the log's size].",
+    help="The most of the log that a running writer keeps for the export [default: 1G, or the log's size].",
 )
 @click.option("--verify", "verify_only", is_flag=True, help="Check the export in DIR against its manifest instead.")
 @dry_run_option
@@ -59,16 +61,16 @@ def export(
     verify_only: bool,
     **options: Any,
 ) -> None:
-    """Write what the log has beyond the last export to TARGET, as Parquet files by day.
+    """Write the part of the log after the last export to TARGET, as Parquet files by day.
 
-    TARGET has the datasets records, messages and open; it may be absent. Beside a live broker the log is held until it
-    was read. However it ends, what was exported is whole, and the next run goes on from there.
+    TARGET has the datasets records, messages and open; it may be absent. While a broker runs, a hold keeps the log
+    until it was read. However the command ends, the exported part is complete, and the next run continues from there.
 
-    logstore export --verify TARGET reads all files of an export and tells what is damaged.
+    logstore export --verify TARGET reads all files of an export and reports damage.
     """
     if verify_only:
         if target is not None:
-            raise click.UsageError("--verify takes the export's directory alone")
+            raise click.UsageError("--verify takes only the export's directory")
         _verify(store_dir, as_json=options["as_json"])
         return
     if target is None:
@@ -105,7 +107,7 @@ def _export(
         if every is None:
             run()
         else:
-            _stay(run, partial(hold_for, store_dir, target, limit_bytes=hold_limit), every)
+            _repeat(run, partial(hold_for, store_dir, target, limit_bytes=hold_limit), every)
     except ExportGap as error:
         raise Failure(error.message) from error
 
@@ -118,8 +120,8 @@ def _run(store_dir: Path, target: Path, *, as_json: bool, **given: Any) -> None:
     _tell(store_dir, report, as_json=as_json)
 
 
-def _stay(run: Callable[..., None], take_hold: Callable[[], Hold], seconds: float) -> None:
-    """Export again and again, and hold meanwhile what was not exported yet."""
+def _repeat(run: Callable[..., None], take_hold: Callable[[], Hold], seconds: float) -> None:
+    """Exports repeatedly, and keeps a hold on the part of the log that was not exported yet."""
     while True:
         with take_hold() as held:
             try:
@@ -127,11 +129,11 @@ def _stay(run: Callable[..., None], take_hold: Callable[[], Hold], seconds: floa
                     run(hold=held)
                     _rest(seconds, held)
             except LogRecycled:
-                time.sleep(seconds)  # the hold had reached its limit; whether anything is lost, the next run tells
+                time.sleep(seconds)  # the hold exceeded its limit; the next run reports whether records are lost
 
 
 def _rest(seconds: float, held: Hold) -> None:
-    """Until the next export, without the hold running out meanwhile."""
+    """Waits until the next export, and renews the hold meanwhile."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         held.renew()
@@ -195,7 +197,7 @@ def _tell(store_dir: Path, report: ExportReport, *, as_json: bool) -> None:
         )
     if report.gap is not None and not as_json:
         click.echo(f"lost before it was exported: LSN {report.gap.start_lsn} to {report.gap.stop_lsn}")
-    sys.stdout.flush()  # whoever follows a run that stays sees each one
+    sys.stdout.flush()  # so that each report of a repeated export is visible at once
 
 
 def _verify(target: Path, *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""What ``logstore verify`` found: problems, each with its place, and notes, which are none."""
+"""The findings of ``logstore verify``: problems, each with its place, and notes, which are not problems."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from logstore.inspect import segment_name
 if TYPE_CHECKING:
     from logstore.errors import CorruptLog
 
-KEPT = 1000  # problems; all are counted
+KEPT = 1000  # problems that are kept; all are counted
 
 
 class Found(NamedTuple):
-    """One problem. Where it has no place in the log, segment, offset and LSN are None."""
+    """One problem. Segment, offset and LSN are None if it has no place in the log."""
 
     kind: str  # damage, decoder, batch, chain, footer, replay, checkpoint, file, catalog
     text: str
@@ -23,7 +23,7 @@ class Found(NamedTuple):
 
 
 class Findings:
-    """A list that keeps the first of them, and counts all."""
+    """A list that keeps the first problems and counts all."""
 
     def __init__(self) -> None:
         self.problems: list[Found] = []
@@ -32,18 +32,18 @@ class Findings:
         self.segment_size = 0  # known once the store's META has been read
 
     def add(self, found: Found) -> None:
-        """One more."""
+        """Adds a problem."""
         self.count += 1
         if len(self.problems) < KEPT:
             self.problems.append(found)
 
     def note(self, kind: str, reason: str, lsn: int) -> None:
-        """One more, at an LSN."""
+        """Adds a problem at an LSN."""
         name, offset = segment_name(lsn, self.segment_size), lsn % self.segment_size
         self.add(Found(kind, f"segment {name}, offset {offset}, LSN {lsn}: {reason}", name, offset, lsn))
 
     def damage(self, error: CorruptLog) -> None:
-        """One more: what the core refused. A log that contradicts itself is whole, and wrong."""
+        """Adds an error of the core: damage, or (kind "chain") intact records that contradict each other."""
         kind = "chain" if "contradicts itself" in error.reason else "damage"
         where = (error.segment, error.offset, error.lsn) if error.segment else (None, None, None)
         place = f"segment {error.segment}, offset {error.offset}, LSN {error.lsn}: " if error.segment else ""

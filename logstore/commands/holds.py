@@ -1,4 +1,4 @@
-"""``logstore holds``: who keeps what of a log beside its writer, and until when."""
+"""``logstore holds``: the holds of a store, what each keeps, and until when."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 @store_argument
 @json_option
 def holds(store_dir: Path, as_json: bool) -> None:
-    """List the holds: what readers beside the writer ask it to keep.
+    """List the holds: the parts of the log that the writer keeps for readers.
 
-    A hold ends with its process, with its time, and when it alone would keep more than its limit.
+    A hold ends with its process, when its time has passed, and when it alone would keep more than its limit.
     """
     from logstore.holds import list_holds
 
@@ -30,7 +30,7 @@ def holds(store_dir: Path, as_json: bool) -> None:
         print_json({"store": str(store_dir), "holds": [describe(each) for each in found]})
         return
     if not found:
-        click.echo("nobody holds anything")
+        click.echo("there are no holds")
         return
     print_table(
         ("hold", "state", "from LSN", "keeps", "limit", "age", "lasts", "process"),

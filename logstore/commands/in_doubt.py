@@ -1,7 +1,7 @@
-"""``logstore in-doubt``: the prepared transactions that wait for an outcome, and giving them one by hand.
+"""``logstore in-doubt``: lists the prepared transactions that wait for an outcome, and gives them one by hand.
 
-Listing reads the log beside whoever has the store open, and changes nothing. An outcome is given by the broker, asked
-through its control socket, or by opening the store here.
+Listing reads the log, even while a writer runs, and changes nothing. An outcome is given by the broker, which is asked
+through its control socket, or by opening the store.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _XID_FIRST = {"ignore_unknown_options": True}
 def in_doubt(context: click.Context, store_dir: Path) -> None:
     """List prepared transactions without an outcome, or give them one.
 
-    Their coordinator should do that; do it here only if it is gone for good, and the same way for all branches of the
-    transaction. Until then their messages are locked, and what they publish is invisible.
+    Their coordinator should give the outcome; do it here only if the coordinator is gone for good, and give all
+    branches of the transaction the same outcome. Until then the dequeued messages are locked, and the published ones
+    invisible.
     """
     context.obj = store_dir
 
@@ -50,7 +51,8 @@ def in_doubt(context: click.Context, store_dir: Path) -> None:
 def list_(store_dir: Path, as_json: bool, connect: str | None, schema: str | None) -> None:
     """List the transactions that wait for an outcome.
 
-    Each with its xid, its age since it was prepared, and what it would add to (+) and take from (-) which queue.
+    Each is shown with its xid, the time since it was prepared, and the number of messages that it would add to (+) and
+    take from (-) each queue.
     """
     with naming(store_dir):
         rows = in_doubt_rows(read_state(store_dir, connect=connect, schema=schema), time.time())
@@ -123,7 +125,7 @@ def _is_text(part: bytes) -> bool:
 
 
 def queues_text(queues: Sequence[dict[str, Any]]) -> str:
-    """How many messages would come and go where."""
+    """The numbers of messages that would be added to and taken from each queue."""
     return ", ".join(
         " ".join(
             (
@@ -145,7 +147,7 @@ def queues_text(queues: Sequence[dict[str, Any]]) -> str:
 def commit(store_dir: Path, /, **options: Any) -> None:
     """Commit a transaction.
 
-    What it published appears, and what it dequeued goes. There is no way back.
+    Its published messages become visible, and its dequeued messages are removed. This cannot be undone.
     """
     with naming(store_dir):
         _give("commit", store_dir, **options)
@@ -160,7 +162,7 @@ def commit(store_dir: Path, /, **options: Any) -> None:
 def rollback(store_dir: Path, /, **options: Any) -> None:
     """Roll a transaction back.
 
-    What it published is forgotten, and what it dequeued is back in its old place. There is no way back.
+    Its published messages are removed, and its dequeued messages return to their old places. This cannot be undone.
     """
     with naming(store_dir):
         _give("rollback", store_dir, **options)
@@ -193,7 +195,7 @@ def _give(
 
 
 def would_decide(store_dir: Path, xid: Xid, *, connect: str | None, schema: str | None) -> dict[str, Any]:
-    """What an outcome would concern. Raises ``UnknownXid``, and ``StoreLocked`` as the real thing would."""
+    """The transaction that an outcome would apply to. Raises ``UnknownXid``, and ``StoreLocked`` as a real outcome."""
     state = read_state(store_dir, connect=connect, schema=schema)
     for row in in_doubt_rows(state, time.time()):
         if row["xid"] == str(xid):

@@ -1,4 +1,4 @@
-"""``logstore info`` and ``logstore queues``: what a store is, and what waits in it."""
+"""``logstore info`` and ``logstore queues``: facts about a store, and the messages on its queues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 STATES = {
     "live": "open in a writer",
-    "closed": "closed in good order",
+    "closed": "closed cleanly",
     "crashed": "not closed: the next open recovers it",
 }
 
@@ -30,7 +30,7 @@ STATES = {
 @json_option
 @catalog_options
 def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None) -> None:
-    """Say what a store is and how much is in it."""
+    """Show facts about a store: its state, positions, sizes and counts."""
     document = describe(store_dir, read_state(store_dir, connect=connect, schema=schema))
     document["open_refused"] = refusals(store_dir, connect=connect, schema=schema)
     if as_json:
@@ -40,7 +40,7 @@ def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None
     refused = shown.pop("open_refused")
     if shown["checkpoint_lsn"] is None:
         shown["checkpoint_lsn"] = "none is used"
-    else:  # what lies below it was not read
+    else:  # the log below the checkpoint was not read
         shown = {f"{name} since it" if name in ("batches", "records") else name: shown[name] for name in shown}
     for name in ("segment_size", "log_bytes", "held_bytes"):
         shown[name] = size_text(shown[name])
@@ -50,7 +50,7 @@ def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None
 
 
 def describe(store_dir: Path, state: State) -> dict[str, Any]:
-    """The keys of ``info --json``, in the order in which people read them."""
+    """The keys of ``info --json``, in the order of the output without --json."""
     found, recovery = state.info, state.recovery
     holds = [one for one in list_holds(store_dir) if one.honoured]
     return {
@@ -86,9 +86,9 @@ def describe(store_dir: Path, state: State) -> dict[str, Any]:
 @json_option
 @catalog_options
 def queues(store_dir: Path, as_json: bool, connect: str | None, schema: str | None) -> None:
-    """List the queues and how many messages are on each.
+    """List the queues and the number of messages on each.
 
-    Depth counts every place that is visible; locked are those of them that a transaction without an outcome has
+    Depth counts all visible places, and locked counts those of them that a transaction without an outcome has
     dequeued. A queue without a name is being deleted.
     """
     rows = queue_rows(read_state(store_dir, connect=connect, schema=schema))

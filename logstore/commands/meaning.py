@@ -1,4 +1,4 @@
-"""What a record means, in words, for whoever reads a chain: section 7 of docs/format.md, said of one record."""
+"""The meaning of a record in words, for readers of a chain; see section 7 of docs/format.md."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 PLAIN = {
     RecordType.TX_START: "a local transaction begins",
-    RecordType.TX_END: "it takes no more work",
-    RecordType.TX_COMMIT: "it is committed: its work takes effect here, in the order in which it was done",
-    RecordType.TX_ROLLBACK: "it is rolled back: its work never was",
-    RecordType.TX_DELETE: "a note that it is over; nothing follows",
+    RecordType.TX_END: "it accepts no more work",
+    RecordType.TX_COMMIT: "it is committed: its work takes effect here, in the order of its operations",
+    RecordType.TX_ROLLBACK: "it is rolled back: its work has no effect",
+    RecordType.TX_DELETE: "a note that it is finished; nothing follows",
     RecordType.MESSAGE_DELETE: "a note that the message is dead; nothing follows",
 }
 
 
 def meaning(record: Record) -> str:
-    """One line, of the record alone: a reference is told as the number that stands there."""
+    """One line about the record alone: a reference is shown as the number in the record."""
     body = record.body
     if isinstance(body, InlineCopy | OrderedCopy):
-        return f"moved: the whole message is here now, on {_queues(one for one in body.queues if one)}"
+        return f"relocated: the whole message is here now, on {_queues(one for one in body.queues if one)}"
     if isinstance(body, MessageStart):
         return _start(record, body)
     if isinstance(body, MessageChunk):
@@ -51,7 +51,7 @@ def meaning(record: Record) -> str:
     if isinstance(body, MessageRelocated):
         return _relocated(record, body)
     if isinstance(body, TxRelocated):
-        return f"moved: a {body.kind.name.lower()} transaction that is {body.state.name.lower()}"
+        return f"relocated: a {body.kind.name.lower()} transaction that is {body.state.name.lower()}"
     if isinstance(body, XidBody):
         name = f"{body.format_id}:{body.gtrid.hex()}:{body.bqual.hex()}"
         begins = record.type is RecordType.DTX_START
@@ -60,12 +60,12 @@ def meaning(record: Record) -> str:
 
 
 def _queues(ids: Iterable[int]) -> str:
-    told = [str(one) for one in ids]
-    return f"queue {told[0]}" if len(told) == 1 else f"queues {', '.join(told)}" if told else "no queue"
+    texts = [str(one) for one in ids]
+    return f"queue {texts[0]}" if len(texts) == 1 else f"queues {', '.join(texts)}" if texts else "no queue"
 
 
 def _within(tx_id: int) -> str:
-    return f" by transaction {tx_id}: takes effect when that commits" if tx_id else ""
+    return f" by transaction {tx_id}: takes effect at its commit" if tx_id else ""
 
 
 def _start(record: Record, body: MessageStart) -> str:
@@ -84,7 +84,7 @@ def _dequeue(record: Record, body: MessageDequeue) -> str:
 
 def _relocated(record: Record, body: MessageRelocated) -> str:
     if RecordFlag.PART in record.flags:
-        return f"part {body.part} of its state, moved; counts through the last one"
+        return f"part {body.part} of its state, relocated; counts once the last part is there"
     places = f"on {_queues(place.queue_id for place in body.places)}"
     staged = ", never enqueued yet" if RecordFlag.STAGED in record.flags else ""
     pending = "".join(
@@ -92,4 +92,4 @@ def _relocated(record: Record, body: MessageRelocated) -> str:
         f"transaction {work.tx_id} without an outcome"
         for work in body.pending
     )
-    return f"moved: its whole state, {body.content_bytes} bytes of content, {places}{staged}{pending}"
+    return f"relocated: its whole state, {body.content_bytes} bytes of content, {places}{staged}{pending}"

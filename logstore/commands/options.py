@@ -1,4 +1,4 @@
-"""What the commands take: sizes, positions, the store, and the options that several of them share."""
+"""The parameter types of the commands (sizes, LSNs, xids, paths), and the options that several commands share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
 class Size(_Number):
-    """Bytes: a number, with K, M, G, T or KiB … for powers of 1024, and kB, MB … for powers of 1000."""
+    """A size in bytes: a number; K, M, G, T or KiB … mean powers of 1024, and kB, MB … powers of 1000."""
 
     name = "size"
 
@@ -41,7 +41,7 @@ class Size(_Number):
             return value
         found = _SIZE.fullmatch(str(value).strip())
         if found is None:
-            self.fail(f"{value!r} is no size; write 65536, 64K, 16MiB or 1G", param, ctx)
+            self.fail(f"{value!r} is not a size; write 65536, 64K, 16MiB or 1G", param, ctx)
         number, unit, suffix = found.groups()
         step = 1000 if (suffix or "").lower() == "b" else 1024
         power = _POWERS.get((unit or "").lower(), 0)
@@ -49,18 +49,18 @@ class Size(_Number):
 
 
 class Lsn(_Number):
-    """A position or an id: decimal, or hexadecimal with 0x."""
+    """An LSN or an id: decimal, or hexadecimal with 0x."""
 
     name = "lsn"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number; a usage error for anything that no LSN can be."""
+        """The number; a usage error for any other text."""
         try:
             number = value if isinstance(value, int) else int(value, 16 if value[:2] in ("0x", "0X") else 10)
         except ValueError:
             number = -1
         if not 0 <= number < LSN_LIMIT:
-            self.fail(f"{value!r} is no LSN or id; write it in decimal, or in hexadecimal with 0x", param, ctx)
+            self.fail(f"{value!r} is not an LSN or id; write it in decimal, or in hexadecimal with 0x", param, ctx)
         return number
 
 
@@ -74,29 +74,29 @@ class XidText(_XidType):
         try:
             return value if isinstance(value, Xid) else Xid.parse(str(value))
         except ValueError:
-            said = f"{value!r} is no xid; write it as 'in-doubt DIR list' does: format:gtrid-hex:bqual-hex"
+            said = f"{value!r} is not an xid; write it as 'in-doubt DIR list' does: format:gtrid-hex:bqual-hex"
             self.fail(said, param, ctx)
 
 
 class Amount(click.FloatRange):
-    """A number in a range: neither infinite nor NaN, which no range keeps out."""
+    """A finite number in a range. A range alone would accept NaN and, if it is open, infinity."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number; a usage error for anything else."""
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value!r} is no number that can be counted with", param, ctx)
+            self.fail(f"{value!r} is not a finite number", param, ctx)
         return number
 
 
 class PathText(click.Path):
-    """A path that a file can have, as :func:`logstore.core.arguments.path` checks it."""
+    """A valid path, as :func:`logstore.core.arguments.path` checks it."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(path_type=Path, **options)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path; a usage error for one that cannot be."""
+        """The path; a usage error for an invalid one."""
         try:
             arguments.path("the path", value)
         except OptionError as problem:
@@ -111,19 +111,19 @@ XID = XidText()
 
 @contextmanager
 def naming(store_dir: Path) -> Iterator[None]:
-    """Whatever goes wrong inside says which directory it went wrong with."""
+    """Adds the store directory to the text of a ``StoreError`` raised inside."""
     try:
         yield
     except StoreError as error:
         if isinstance(error, CorruptLog) and not error.segment:
-            error.message = error.reason  # of META, or of all of them: it stands in no one segment
+            error.message = error.reason  # damage of META or of the whole log, not of one segment
         if str(store_dir) not in error.message:
             error.message = f"{store_dir}: {error.message}"
         raise
 
 
 def path_argument(function: F) -> F:
-    """``DIR``: whether it is a store is for the library to say."""
+    """``DIR``. The library checks whether it is a store."""
     return click.argument("store_dir", metavar="DIR", type=PathText(readable=False))(function)
 
 
@@ -140,18 +140,18 @@ def store_argument(function: F) -> F:
 
 def dry_run_option(function: F) -> F:
     """``--dry-run``."""
-    return click.option("--dry-run", is_flag=True, help="Change nothing: say what would happen.")(function)
+    return click.option("--dry-run", is_flag=True, help="Change nothing; show what would happen.")(function)
 
 
 def json_option(function: F) -> F:
     """``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(function)
 
 
 def catalog_options(function: F) -> F:
-    """``--connect`` and ``--catalog``, for a catalog that is not in the store directory; or the environment's.
+    """``--connect`` and ``--catalog``, or environment variables, for a catalog that is not in the store directory.
 
-    A URL with a password belongs into the environment: command lines are for everyone to see.
+    A URL with a password belongs in the environment, because every user can see command lines.
     """
     schema = click.option(
         "--catalog",

@@ -1,6 +1,6 @@
-"""How the commands speak: tables for people, JSON for machines, one line for what went wrong.
+"""The output of the commands: tables for people, JSON for programs, one line for an error.
 
-Whatever comes from a store may hold anything, so text for a terminal is stripped of what could control one.
+Texts from a store may contain anything, so control characters are escaped before a text is printed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-LONG_BYTES = 8 << 20  # of work that shows how far it is: a second or so
-WIDE = 10_000  # columns of what is no terminal: nothing is folded or cut
+LONG_BYTES = 8 << 20  # work of at least this size (about a second) shows a progress bar
+WIDE = 10_000  # columns if the output is not a terminal, so that nothing is folded or cut
 
 
 class Failure(Exception):
@@ -28,24 +28,24 @@ class Failure(Exception):
 
 
 def printable(text: str) -> str:
-    """The text with everything that does not print as an escape."""
+    """The text with every unprintable character as an escape sequence."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def one_line(text: str) -> str:
-    """The text as one line that prints."""
+    """The text as one line of printable characters."""
     return printable(" ".join(text.split()))
 
 
 def print_json(document: Any) -> None:
-    """One document on one line."""
+    """Prints a JSON document on one line."""
     sys.stdout.write(json.dumps(document) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """A table; the columns named in ``right`` are aligned there."""
+    """Prints a table; the columns named in ``right`` are right-aligned."""
     from rich import box
     from rich.table import Table
 
@@ -58,7 +58,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, rig
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
-    """Names and values, one pair a line."""
+    """Prints names and values, one pair per line."""
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -87,7 +87,7 @@ def _render(table: Any) -> None:
 
 
 def size_text(size: int) -> str:
-    """Bytes for people: exact, and in a unit that they can picture."""
+    """A size for people: exact in bytes, and rounded in a larger unit."""
     amount, unit = float(size), ""
     for unit in ("", "KiB", "MiB", "GiB", "TiB"):
         if amount < 1024 or unit == "TiB":
@@ -109,7 +109,7 @@ def age_text(seconds: float) -> str:
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, if that is a terminal and it will take a while; takes what has been done in all."""
+    """A progress bar on stderr, if that is a terminal and there is much work. Yields a function of the bytes done."""
     if total < LONG_BYTES or not sys.stderr.isatty():
         yield lambda _: None
         return

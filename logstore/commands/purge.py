@@ -1,4 +1,4 @@
-"""``logstore purge``: drops what waits on a queue, by the broker that has the store open or by opening it here."""
+"""``logstore purge``: removes the waiting messages of a queue, through the broker or by opening the store."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 @json_option
 @catalog_options
 def purge(store_dir: Path, queue: str, dry_run: bool, as_json: bool, connect: str | None, schema: str | None) -> None:
-    """Drop the messages that wait on a queue.
+    """Remove the messages that wait on a queue.
 
-    Those that a consumer has not acknowledged yet stay, and those that a transaction has locked.
+    Messages that a consumer has not acknowledged stay, and so do messages that a transaction has locked.
     """
     document: dict[str, Any] = {"store": str(store_dir), "queue": queue, "dry_run": dry_run}
     if dry_run:
@@ -49,11 +49,11 @@ def purge(store_dir: Path, queue: str, dry_run: bool, as_json: bool, connect: st
 
 
 def would_purge(store_dir: Path, queue: str, *, connect: str | None, schema: str | None) -> dict[str, Any]:
-    """How many messages a purge would drop. Raises ``UnknownQueue``, and ``StoreLocked`` as the purge would."""
+    """The number of messages that a purge would remove. Raises ``UnknownQueue``, and ``StoreLocked`` as the purge."""
     state = read_state(store_dir, connect=connect, schema=schema)
-    if state.info.live:  # only the broker knows what its consumers have
+    if state.info.live:  # only the broker knows which messages its consumers have
         return {"through": BROKER, **ask(store_dir, "purge", {"queue": queue, "dry_run": True})}
     for row in queue_rows(state):
         if row["name"] == queue:
             return {"through": STORE, "messages": row["depth"] - row["locked"]}
-    raise UnknownQueue(f"there is no queue {queue!r}; 'logstore queues' lists those that are")
+    raise UnknownQueue(f"there is no queue {queue!r}; 'logstore queues' lists the queues")

@@ -1,6 +1,6 @@
-"""``logstore recover``: opens a store, so that it is recovered, and says what that took. Or says what it would.
+"""``logstore recover``: opens a store, so that it is recovered, and reports the recovery; or reports what it would do.
 
-A dry run takes no lock and writes nothing: its figures are those of the same replay, beside the store.
+A dry run takes no lock and writes nothing: it makes the same replay without opening the store.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from logstore.core.reports import Recovery
 
 SIZES = frozenset({"bytes_read", "bytes_rewritten", "torn_bytes", "staged_bytes"})
-NOT_KNOWN = frozenset({"created", "direct", "bytes_rewritten"})  # before a store is opened; nor are times
-SHOWN = 20  # to people
+NOT_KNOWN = frozenset({"created", "direct", "bytes_rewritten"})  # unknown in a dry run, like all times
+SHOWN = 20  # lines of each list without --json
 
 LISTS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "dropped_queues": lambda one: f"dropped: {one['places']} places on queue {one['id']}, which is deleted",
+    "dropped_queues": lambda one: f"dropped: {one['places']} places on queue {one['id']}, which was deleted",
     "staged": lambda one: f"dropped: message {one['id']}, never enqueued, {one['content_bytes']} bytes",
     "abandoned": lambda one: f"rolled back: transaction {one['id']}, {_named(one)}, {one['operations']} operations",
     "in_doubt": lambda one: f"in doubt: transaction {one['id']}, {_named(one)}",
@@ -41,13 +41,13 @@ def _named(one: dict[str, Any]) -> str:
 
 @click.command()
 @store_argument
-@click.option("--dry-run", is_flag=True, help="Change nothing: say what recovery would find and do.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; show what recovery would find and do.")
 @json_option
 @catalog_options
 def recover(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, schema: str | None) -> None:
-    """Recover a store and say what that took.
+    """Recover a store and report what recovery found and did.
 
-    It is opened as a broker would open it, and closed in good order. Transactions without an outcome are rolled
+    The store is opened as a broker would open it, and closed cleanly. Transactions without an outcome are rolled
     back, prepared ones stay in doubt, and a torn tail is set aside.
     """
     run = would_find if dry_run else _recovered
@@ -72,7 +72,7 @@ def _print(document: dict[str, Any]) -> None:
         for one in document[name][:SHOWN]:
             click.echo(line(one))
         if len(document[name]) > SHOWN:
-            click.echo(f"... and {len(document[name]) - SHOWN} more; --json names a thousand of each")
+            click.echo(f"... and {len(document[name]) - SHOWN} more; --json lists up to a thousand of each kind")
 
 
 def _recovered(store_dir: Path, *, connect: str | None, schema: str | None) -> dict[str, Any]:
@@ -80,19 +80,19 @@ def _recovered(store_dir: Path, *, connect: str | None, schema: str | None) -> d
 
     is_store = (store_dir / "META").is_file()
     if not is_store:
-        Reader(store_dir).close()  # says what is wrong with it
-    # A store that was copied without its LOCK file is still one; nothing else is ever made here.
+        Reader(store_dir).close()  # raises the specific error
+    # create=True only makes the LOCK file that a copied store may lack; no store is made here.
     with logstore.open(store_dir, create=is_store, connect=connect, catalog=schema) as store:
         in_doubt = [{"id": one.id, "xid": str(one.xid)} for one in sorted(store.in_doubt(), key=lambda one: one.id)]
-        report = _told(store.recovery)
+        report = _report(store.recovery)
     return {"store": str(store_dir), "dry_run": False, **report, "in_doubt": in_doubt}
 
 
 def would_find(store_dir: Path, *, connect: str | None, schema: str | None) -> dict[str, Any]:
-    """The keys of the report that can be known without opening the store, and the values they would have.
+    """The part of the report that can be known without opening the store.
 
-    Raises ``StoreLocked`` beside a writer: what it has open needs no recovery and could not be opened. Raises
-    ``StoreError`` for what an open would refuse.
+    Raises ``StoreLocked`` while a writer runs, because an open store needs no recovery and cannot be opened again.
+    Raises ``StoreError`` if an open would be refused.
     """
     state = read_state(store_dir, connect=connect, schema=schema, as_opened=True)
     info = state.info
@@ -100,14 +100,14 @@ def would_find(store_dir: Path, *, connect: str | None, schema: str | None) -> d
         raise StoreLocked(f"the store {store_dir} is open in another process or handle; close it there first")
     for refusal in refusals(store_dir, connect=connect, schema=schema):
         raise StoreError(refusal)
-    told = _told(state.recovery)
-    report = {name: told[name] for name in told if name not in NOT_KNOWN and not name.endswith("_us")}
+    full = _report(state.recovery)
+    report = {name: full[name] for name in full if name not in NOT_KNOWN and not name.endswith("_us")}
     report["epoch"] = info.epoch + 1
     in_doubt = [{"id": one.id, "xid": str(one.xid)} for one in state.transactions]
     return {"store": str(store_dir), "dry_run": True, **report, "in_doubt": in_doubt}
 
 
-def _told(recovery: Recovery) -> dict[str, Any]:
+def _report(recovery: Recovery) -> dict[str, Any]:
     report = asdict(recovery)
     for named, one in zip(report["abandoned"], recovery.abandoned, strict=True):
         named["xid"] = None if one.xid is None else str(one.xid)

@@ -1,4 +1,4 @@
-"""``logstore repair-catalog``: brings back a catalog that disagrees with itself, or that is older than its log."""
+"""``logstore repair-catalog``: repairs a catalog that contradicts itself or is older than its log."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 @json_option
 @catalog_options
 def repair_catalog(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, schema: str | None) -> None:
-    """Mend the catalog of a closed store, and say each change.
+    """Repair the catalog of a closed store, and report each change.
 
-    For a store that does not open because its catalog disagrees with itself or is older than the log. The next queue id
-    is raised above all that are used, references to what is gone are dropped, a name that two queues have is left to
-    the first, queues that the log deleted go, and those that only the log has come back as queue-ID. The file as it was
-    is kept as catalog.sqlite.before-repair; the log is only read.
+    For a store that does not open because its catalog contradicts itself or is older than the log. The next queue id
+    is raised above all used ids. References to missing objects are removed. If two queues have the same name, the
+    second one is renamed. Queues that the log says were deleted are removed, and queues that only the log has are
+    added as queue-ID. The old file is kept as catalog.sqlite.before-repair; the log is only read.
 
-    Exits 0 if nothing is wrong or all of it was mended, 1 if the catalog is beyond that, 3 if it cannot be opened.
+    Exits 0 if nothing is wrong or everything was repaired, 1 if the catalog cannot be repaired, 3 if it cannot be
+    opened.
     """
     from logstore.store.catalog_repair import repair_catalog as repair
 
@@ -40,7 +41,7 @@ def repair_catalog(store_dir: Path, dry_run: bool, as_json: bool, connect: str |
     else:
         _print(document)
     if found.problem is not None:
-        raise Failure(f"nothing was changed, for the catalog cannot be mended: {found.problem}")
+        raise Failure(f"nothing was changed, because the catalog cannot be repaired: {found.problem}")
 
 
 def _print(document: dict[str, Any]) -> None:
@@ -49,6 +50,6 @@ def _print(document: dict[str, Any]) -> None:
     for line in document["notes"]:
         click.echo(one_line(f"note: {line}"))
     if document["kept"] is not None:
-        click.echo(one_line(f"the catalog as it was is in {document['kept']}"))
+        click.echo(one_line(f"the old catalog is kept as {document['kept']}"))
     if not document["changes"] and document["problem"] is None:
-        click.echo("nothing is wrong with the catalog, and nothing was changed")
+        click.echo("the catalog has no errors, and nothing was changed")

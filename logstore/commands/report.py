@@ -1,4 +1,4 @@
-"""``logstore report``: what a log says of its queues, as one page to look at, or as JSON."""
+"""``logstore report``: statistics of the queues in a log, as one HTML page or as JSON."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ else:
 
 
 class Time(_TimeType):
-    """A moment in ISO 8601; without a zone it is in UTC."""
+    """A time in ISO 8601; in UTC if it has no time zone."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """The moment; a usage error for anything else."""
+        """The time; a usage error for any other text."""
         try:
             found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
         except ValueError:
-            self.fail(f"{value!r} is no time; write 2026-03-01, 2026-03-01T14:30 or 2026-03-01T14:30+01:00", param, ctx)
+            said = f"{value!r} is not a time; write 2026-03-01, 2026-03-01T14:30 or 2026-03-01T14:30+01:00"
+            self.fail(said, param, ctx)
         return found if found.utcoffset() is not None else found.replace(tzinfo=UTC)
 
 
@@ -48,20 +49,20 @@ TIME = Time()
     "target",
     type=PathText(),
     metavar="FILE",
-    help="Where the page goes [default: NAME-report.html, of DIR's name, in the current directory].",
+    help="The file of the page [default: NAME-report.html in the current directory, with NAME from DIR].",
 )
-@click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only this queue; may be given again.")
-@click.option("--from", "start", type=TIME, help="Only what happened from this time on (ISO 8601, UTC).")
-@click.option("--to", "stop", type=TIME, help="Only what happened before this time.")
-@click.option("--title", metavar="TEXT", help="What stands above the page.")
+@click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only this queue; may be repeated.")
+@click.option("--from", "start", type=TIME, help="Only events from this time on (ISO 8601, UTC).")
+@click.option("--to", "stop", type=TIME, help="Only events before this time.")
+@click.option("--title", metavar="TEXT", help="The title of the page.")
 @click.option(
     "--top",
     type=click.IntRange(1, TOP_MAX),
     default=TOP,
     show_default=True,
-    help="So many queues one by one, the others as one.",
+    help="The number of queues shown one by one; the others are shown together.",
 )
-@click.option("--spark", "by_spark", is_flag=True, help="Let Spark count: for what is too much for one process.")
+@click.option("--spark", "by_spark", is_flag=True, help="Compute with Spark, for logs too large for one process.")
 @json_option
 @catalog_options
 def report(
@@ -77,13 +78,13 @@ def report(
     connect: str | None,
     schema: str | None,
 ) -> None:
-    """Say how a store's queues did, as one HTML page: depth, throughput, latency, bytes, and what holds the tail.
+    """Report on a store's queues as one HTML page: depth, throughput, latency, bytes, and what holds the tail.
 
-    DIR is a store, beside its broker too, or the target of an export. With --json the same figures are printed, and a
-    page is written only if -o names it. Needs the extra: pip install '/path/to/checkout[report]'
+    DIR is a store (its broker may be running), or the target of an export. With --json the same figures are printed,
+    and a page is written only if -o names it. Needs the extra: pip install '/path/to/checkout[report]'
     """
     if start is not None and stop is not None and start >= stop:
-        raise click.UsageError("--from must lie before --to")
+        raise click.UsageError("--from must be before --to")
     if target is not None or not as_json:
         need_page()
     session = _session() if by_spark else None
@@ -115,7 +116,7 @@ def report(
 
 
 def _session() -> Any:
-    """A session for this one question, without Spark's own talk."""
+    """A Spark session for this report, without Spark's log output."""
     from logstore.spark import session
 
     return session()

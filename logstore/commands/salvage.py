@@ -1,7 +1,7 @@
 """``logstore salvage``: copies everything readable of a damaged store into a new one, and lists what is lost.
 
-Nothing is ever repaired in place. The report is what an operator decides with, so it goes into a file, too, if asked
-for; people are shown the beginning of each list.
+Nothing is ever repaired in place. The operator decides from the report, so it can also be written to a file. Without
+--json only the beginning of each list is shown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from logstore.salvage import Salvaged
 
-SHOWN = 20  # of each list, to people
+SHOWN = 20  # lines of each list without --json
 LISTS = ("queues", "lost", "lost_ranges", "lost_records", "doubtful", "transactions", "queues_deleted", "notes")
 
 
@@ -34,7 +34,7 @@ LISTS = ("queues", "lost", "lost_ranges", "lost_records", "doubtful", "transacti
     "report_file",
     metavar="FILE",
     type=PathText(dir_okay=False, writable=True),
-    help="Write the whole report there as well, as JSON.",
+    help="Also write the whole report to FILE, as JSON.",
 )
 @json_option
 @catalog_options
@@ -49,16 +49,16 @@ def salvage(
 ) -> int:
     """Copy everything readable of a damaged store into a new store TARGET.
 
-    DIR is only read: nothing is ever repaired in place. TARGET is absent or an empty directory, and its catalog is a
-    file in it. Ids, queues, contents, order and transactions in doubt stay as they were; what is lost, or may have
-    been consumed already, is listed by message and queue.
+    DIR is only read: nothing is ever repaired in place. TARGET is an absent or empty directory; its catalog is a file
+    in it. Ids, queues, contents, order and transactions in doubt stay the same. Messages that are lost, or may have
+    been consumed before, are listed with their queues.
 
     Exits 0 if nothing is lost, 1 if anything is lost or doubtful, 3 if nothing can be salvaged.
     """
     from logstore.salvage import salvage as run
 
     if target is None and not dry_run:
-        raise click.UsageError("Name the directory for the new store, or say --dry-run.")
+        raise click.UsageError("Name the directory for the new store, or use --dry-run.")
     with working() as show:
         report = run(store_dir, None if dry_run else target, connect=connect, catalog=schema, show=show)
     document = describe(report)
@@ -93,7 +93,7 @@ def _in_short(document: dict[str, Any]) -> str:
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
 
-# ---- For people
+# ---- Output without --json
 
 
 def _print(document: dict[str, Any]) -> None:
@@ -121,37 +121,37 @@ def _print(document: dict[str, Any]) -> None:
 def _print_remarks(document: dict[str, Any]) -> None:
     torn, maybe = document["torn"], document["maybe_consumed"]
     if torn is not None:
-        click.echo(f"torn tail: {torn['bytes']} bytes at LSN {torn['lsn']} were never acknowledged, and are left out")
+        click.echo(f"torn tail: {torn['bytes']} bytes at LSN {torn['lsn']} were never acknowledged and are not copied")
     if maybe is not None:
         click.echo(
-            f"may have been consumed: {maybe['messages']} messages that were last heard of below LSN "
-            f"{maybe['last_heard_of_below_lsn']}, where a range begins of which nothing is known, or before it"
+            f"may have been consumed: {maybe['messages']} messages whose last record is below LSN "
+            f"{maybe['last_heard_of_below_lsn']}, where the last unreadable range begins"
         )
     if document["queues_unnamed"]:
         ids = ", ".join(map(str, document["queues_unnamed"][:SHOWN]))
-        click.echo(f"queues whose names are lost are called by their ids: {ids}")
+        click.echo(f"queues whose names are lost are named after their ids: {ids}")
     if document["target"] is None:
         click.echo("nothing was written")
 
 
 def _lost_line(one: dict[str, Any]) -> str:
     names = ", ".join(map(repr, one["queue_names"]))
-    where = f"on {names}" if names else "on queues that are not known"
+    where = f"on {names}" if names else "on unknown queues"
     probable = ", ".join(map(repr, one["queue_names_probable"]))
     where += f" (probably {probable})" if probable and not names else ""
-    surely = "lost" if one["certain"] else "perhaps lost"
-    kept = "; it is whole, and is on the queue for what was found" if one["found"] else ""
-    return f"{surely}: message {one['id']} {where}: {one['why']}{kept}"
+    state = "lost" if one["certain"] else "perhaps lost"
+    kept = "; its content is complete and on the queue for found messages" if one["found"] else ""
+    return f"{state}: message {one['id']} {where}: {one['why']}{kept}"
 
 
 def _range_line(one: dict[str, Any]) -> str:
     unknown = one["records_unknown"]
-    held = "any number of records" if unknown is None else f"{unknown} records"
-    held = "perhaps nothing" if not one["certain"] else held
+    held = "an unknown number of records" if unknown is None else f"{unknown} unknown records"
+    held = "perhaps no records" if not one["certain"] else held
     named = "".join(f", one of chain {record['id']} at {record['lsn']}" for record in one["records_named"])
     return (
         f"unreadable: {one['bytes']} bytes of segment {one['segment']} at offset {one['offset']}, LSN {one['lsn']} to "
-        f"{one['end_lsn']}: {held} of which nothing is known{named} ({one['why']})"
+        f"{one['end_lsn']}: {held}{named} ({one['why']})"
     )
 
 
@@ -169,6 +169,6 @@ _LINES: dict[str, Any] = {
         + (", in doubt" if one["in_doubt"] else "")
         + f": {one['why']}"
     ),
-    "queues_deleted": lambda one: f"not made again: queue {one!r}, which the log says was deleted",
+    "queues_deleted": lambda one: f"not copied: queue {one!r}, which was deleted according to the log",
     "notes": lambda one: f"note: {one}",
 }

@@ -1,7 +1,7 @@
-"""``logstore serve``: opens or makes a store and runs the broker on it until it is told to stop.
+"""``logstore serve``: opens or makes a store and runs the broker on it until SIGTERM or Ctrl-C.
 
-SIGTERM ends it at any moment: while the store is being opened the process just goes, which is a crash that the next
-open recovers from; after that the broker stops, and the store is closed, unless that takes too long.
+SIGTERM ends the process at any moment. While the store is being opened, the process exits at once, like a crash, and
+the next open recovers. Afterwards the broker stops and the store is closed, unless that takes longer than the timeout.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ if TYPE_CHECKING:
 
 
 class _Stopped(BaseException):
-    """SIGTERM or Ctrl-C came between the opening of the store and the broker's own handling of it."""
+    """SIGTERM or Ctrl-C arrived after the store was opened and before the broker handles signals."""
 
 
 @click.command()
 @store_argument
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=5672, show_default=True, help="The port; 0: any that is free."
+    "--port", type=click.IntRange(0, 65535), default=5672, show_default=True, help="The port; 0 means any free port."
 )
-@click.option("--segment-size", type=SIZE, help="Of a new store: bytes of one segment [default: 16MiB].")
-@click.option("--initial-segments", type=int, help="Of a new store: segments made at once [default: 2].")
-@click.option("--max-write-buffers", type=int, help="Batches filled before the log forces by itself [default: 10].")
-@click.option("--max-log-bytes", type=SIZE, help="The most that the log may take on disk [default: no limit].")
+@click.option("--segment-size", type=SIZE, help="Bytes of one segment of a new store [default: 16MiB].")
+@click.option("--initial-segments", type=int, help="Segments that a new store is made with [default: 2].")
+@click.option(
+    "--max-write-buffers", type=int, help="Filled batches after which the log forces by itself [default: 10]."
+)
+@click.option("--max-log-bytes", type=SIZE, help="The largest size of the log on disk [default: no limit].")
 @click.option(
     "--max-undurable-bytes",
     type=SIZE,
-    help="Of a new store: the most that may wait for the disk [default: 2 segments].",
+    help="The most bytes that may wait for the disk, and that a crash can lose [default: 2 segments].",
 )
 @click.option("--max-prepared", type=int, help="Distributed transactions prepared at once [default: 10000].")
 @click.option(
@@ -51,27 +53,27 @@ class _Stopped(BaseException):
     "scrub_rate",
     type=SIZE,
     metavar="BYTES",
-    help="Read so much of the log a second, such as 10M, round and round, and warn of damage [default: do not].",
+    help="Read the log repeatedly at BYTES per second, such as 10M, and warn of damage [default: do not].",
 )
 @click.option(
     "--durability",
     type=click.Choice(["strict", "relaxed"], case_sensitive=False),
-    help="relaxed: confirm before the disk has it; a crash loses the last moments [default: strict].",
+    help="relaxed: confirm before the data is on disk; a crash loses the latest changes [default: strict].",
 )
 @catalog_options
 @click.option(
     "--catalog-timeout",
     type=float,
-    help="Seconds that an answer of the catalog's server is waited for [default: 10].",
+    help="Seconds to wait for each answer of the catalog's server [default: 10].",
 )
 @click.option(
     "--stop-timeout",
     type=click.FloatRange(0.1, 86_400),
     default=30.0,
     show_default=True,
-    help="Seconds after SIGTERM when the process goes, whatever still hangs.",
+    help="Seconds after SIGTERM when the process exits even if something hangs.",
 )
-@click.option("--verbose", "-v", is_flag=True, help="Say on stderr what goes on.")
+@click.option("--verbose", "-v", is_flag=True, help="Log informational messages to stderr.")
 def serve(
     store_dir: Path,
     host: str,
@@ -84,7 +86,7 @@ def serve(
     """Run an AMQP 0-9-1 broker on a store.
 
     The store in DIR is made if there is none. Prints "listening on HOST:PORT" when clients can connect. SIGTERM and
-    Ctrl-C end it in good order. Sizes take suffixes: 64M, 1GiB.
+    Ctrl-C stop it cleanly. Sizes take suffixes: 64M, 1GiB.
     """
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -104,7 +106,7 @@ def serve(
             signal.signal(signal.SIGINT, _stop)
             stopping.is_serving = True
             run(store, host=host, port=port)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is being done
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stop is already in progress
     except BrokerError as error:
         raise Failure(str(error)) from error
     except _Stopped:

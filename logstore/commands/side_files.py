@@ -1,7 +1,7 @@
-"""What stands beside the log: META, CLOSED, HINT, holds. Each is decoded by the second codec and held against the log.
+"""Checks of the files next to the log: META, CLOSED, HINT, holds. The second codec decodes each of them.
 
-None of them can make the log wrong, and a writer makes HINT and holds anew. But a checksum that fails says that the
-disk does not give back what it was given, and that is worth knowing wherever it shows.
+They are compared with the log. None of them can make the log wrong, and a writer makes HINT and holds again. But a
+wrong checksum shows that the disk does not return the bytes that were written, which the operator should know.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ HARMLESS = "the next open writes it anew"
 
 
 def check_side_files(store_dir: Path, info: ReaderInfo | None, findings: Findings) -> None:
-    """``info`` is None where the log could not be read: then only checksums are looked at."""
+    """Checks all side files. If ``info`` is None the log could not be read, and only checksums are checked."""
     meta = _decode(store_dir / "META", Meta, findings, "it holds the store's UUID and sizes: restore it from a backup")
-    closed = _decode(store_dir / "CLOSED", Closed, findings, "without it, a log that lost its end is not missed")
+    closed = _decode(store_dir / "CLOSED", Closed, findings, "without it, a missing end of the log is not detected")
     live = info is not None and info.live
     hint = None if live else _decode(store_dir / "HINT", Hint, findings, HARMLESS)
     for name, one in (("CLOSED", closed), ("HINT", hint)):
         if meta is not None and one is not None and one.uuid != meta.uuid:
-            findings.add(Found("file", f"{name} is another store's"))
+            findings.add(Found("file", f"{name} belongs to another store"))
     if info is not None and closed is not None and not live:
         _check_closed(info, closed, findings)
     if info is not None and hint is not None and hint.uuid == info.uuid and _is_missed(hint, info):
         findings.notes.append(
             f"HINT says that LSN {hint.durable_lsn} was durable, and the log ends at {info.end_lsn}: the last batches "
-            "are no torn write, but were lost after the disk had confirmed them"
+            "were not torn, but lost after the disk had confirmed them"
         )
     _check_holds(store_dir, info, findings)
 
 
 def _is_missed(hint: Hint, info: ReaderInfo) -> bool:
-    """More was durable than can be read. What stands in a last segment that an open leaves out is not missed."""
+    """Whether more was durable than can be read. A last segment that an open ignores is not missed."""
     return hint.durable_lsn > info.seen_lsn
 
 
 def _check_closed(info: ReaderInfo, closed: Closed, findings: Findings) -> None:
-    """CLOSE stands where the file says, unless the log went on from there."""
+    """Checks that CLOSE is where the file says, unless the log continues there."""
     if closed.uuid == info.uuid and info.end_lsn == closed.end_lsn and not info.clean and closed.epoch == info.epoch:
-        text = "the record of the last orderly close (CLOSE) is missing or damaged; nothing else is"
+        text = "the record of the last clean close (CLOSE) is missing or damaged; nothing else is"
         findings.segment_size = info.segment_size
-        findings.note("damage", f"{text}: the next open takes it for a crash", closed.end_lsn)
+        findings.note("damage", f"{text}: the next open will treat it as a crash", closed.end_lsn)
 
 
 def _check_holds(store_dir: Path, info: ReaderInfo | None, findings: Findings) -> None:
@@ -64,11 +64,11 @@ def _check_holds(store_dir: Path, info: ReaderInfo | None, findings: Findings) -
     for name in names:
         hold = _decode(store_dir / "holds" / name, Hold, findings, "it keeps nothing; its owner has to take another")
         if hold is not None and info is not None and hold.uuid != info.uuid:
-            findings.notes.append(f"holds/{name} is another store's and keeps nothing")
+            findings.notes.append(f"holds/{name} belongs to another store and keeps nothing")
 
 
 def _decode(path: Path, kind: type[B], findings: Findings, remedy: str) -> B | None:
-    """What the file says; None if it is not there, was left empty by a power cut, or is a finding."""
+    """The decoded file; None if it is absent, was left empty by a power cut, or is a finding."""
     try:
         raw, size = read_start(path, kind.BYTES)
     except FileNotFoundError:
@@ -77,16 +77,16 @@ def _decode(path: Path, kind: type[B], findings: Findings, remedy: str) -> B | N
         findings.add(Found("file", f"{path.name} cannot be read: {error.strerror}"))
         return None
     if kind in (Hint, Hold) and not any(raw):
-        return None  # it is not forced: a power cut may leave it so
+        return None  # it is not forced to disk, so a power cut may leave only zeros
     try:
         made = kind.decode(raw)
     except NewerVersion as error:
-        findings.add(Found("file", f"{path.name} is of a newer version: {error.reason}"))
+        findings.add(Found("file", f"{path.name} was written by a newer version: {error.reason}"))
         return None
     except InvalidRecord as error:
         if os.path.lexists(path):  # a hold may have gone meanwhile
             findings.add(Found("file", f"{path.name} is damaged ({error.reason}); {remedy}"))
         return None
     if size != kind.BYTES:
-        findings.add(Found("file", f"{path.name} has {size} bytes, and should have {kind.BYTES}; {remedy}"))
+        findings.add(Found("file", f"{path.name} has {size} bytes, but should have {kind.BYTES}; {remedy}"))
     return made

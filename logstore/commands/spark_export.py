@@ -1,4 +1,4 @@
-"""``python -m logstore.spark_export``: the export as a job of Spark's."""
+"""``python -m logstore.spark_export``: the export as a Spark job."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from logstore.spark import export, session, stream_export
 @click.command("python -m logstore.spark.export_job")
 @path_argument
 @click.argument("target", type=click.Path(path_type=Path))
-@click.option("--body", type=SIZE, help="Keep so many bytes of each record's content [default: none].")
+@click.option("--body", type=SIZE, help="Export this many bytes of each record's content [default: none].")
 @click.option("--compression", metavar="NAME", help="none, snappy, lz4, zstd, or zstd:1 to zstd:22 [default: zstd:1].")
-@click.option("--file-bytes", type=SIZE, default=FILE_BYTES, help="Of the log, for one file and task [default: 128M].")
-@click.option("--chunk-bytes", type=SIZE, default=CHUNK_BYTES, help="Of the log, written at once [default: 1G].")
+@click.option("--file-bytes", type=SIZE, default=FILE_BYTES, help="Log bytes for one file and task [default: 128M].")
+@click.option("--chunk-bytes", type=SIZE, default=CHUNK_BYTES, help="Log bytes exported in one step [default: 1G].")
 @click.option("--iceberg", type=click.Path(path_type=Path), help="Register the files in the Iceberg catalog there.")
-@click.option("--allow-gap", is_flag=True, help="Go on though records were lost that were not exported yet.")
+@click.option("--allow-gap", is_flag=True, help="Continue even if records were recycled before they were exported.")
 @click.option(
-    "--follow", type=click.Path(path_type=Path), help="Stay, and export what comes; the checkpoint's directory."
+    "--follow",
+    type=click.Path(path_type=Path),
+    help="Keep running and export new records; the directory is for Spark's checkpoint.",
 )
-@click.option("--every", default="1 minute", show_default=True, help="With --follow: how often.")
+@click.option("--every", default="1 minute", show_default=True, help="With --follow: the interval.")
 @json_option
 @catalog_options
 def main(
@@ -40,14 +42,14 @@ def main(
     schema: str | None,
     **options: Any,
 ) -> None:
-    """Write what the log in DIR has beyond the last export to TARGET, in tasks of Spark's.
+    """Write the part of the log in DIR after the last export to TARGET, in Spark tasks.
 
-    As python -m logstore.spark.export_job with a session of its own; for spark-submit, from a script that calls this
-    module's run(). All executors must reach DIR and TARGET under these paths.
+    Run as python -m logstore.spark_export it makes its own session; for spark-submit, use a script that calls run() of
+    that module. All executors must reach DIR and TARGET under these paths.
     """
     options |= {"connect": connect, "catalog": schema}
     with naming(store_dir):
-        Reader(store_dir).close()  # what is no store needs no Java to be told so
+        Reader(store_dir).close()  # refuses a directory without a store before Java starts
         spark = session()
         if follow is not None:
             query = stream_export(spark, store_dir, target, follow, trigger={"processingTime": every}, **options)

@@ -1,6 +1,6 @@
-"""The state that a log comes to, for the commands that count: replayed by the core, beside whoever has the store.
+"""The state of a store for the commands that report it: the core replays the log, even while a writer runs.
 
-What always holds: the catalog is read after the log, so a queue that the log names has its row, or had it.
+Invariant: the catalog is read after the log, so each queue that the log names has a row, or had one and was deleted.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TRIES = 10  # beside a writer that reuses segments faster than they are read
+TRIES = 10  # in case a writer reuses segments before they are read
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything that a command may want to say of a store."""
+    """The state of a store, for the commands."""
 
     info: ReaderInfo
-    recovery: Recovery  # as an open would report it, but for what it does to the files
+    recovery: Recovery  # as an open would report it, without changes of files
     queues: dict[int, QueueLife]  # by id; only those with places
     transactions: list[OpenTransaction]
-    staged: int  # messages that were never enqueued, by a transaction neither
+    staged: int  # messages that were not enqueued, not even by an open transaction
     catalog: CatalogView
 
 
 def retried(read: Callable[[], T]) -> T:
-    """What ``read`` gives; it is begun again while a writer overtakes it, a few times."""
+    """The result of ``read``, which is repeated up to ``TRIES`` times if a writer reuses a segment first."""
     for _ in range(TRIES - 1):
         try:
             return read()
@@ -48,12 +48,12 @@ def retried(read: Callable[[], T]) -> T:
 def read_state(
     store_dir: Path, *, connect: str | None = None, schema: str | None = None, as_opened: bool = False
 ) -> State:
-    """The state as recovery would make it, or beside a writer as it is.
+    """The state that recovery would restore; while a writer runs, the present durable state.
 
-    Queues that the catalog no longer has are dropped only if asked for the state ``as_opened``.
+    With ``as_opened``, queues that the catalog no longer has are dropped, as an open does.
 
-    Raises as Inspection and read_catalog do; ``CorruptLog`` also where the log contradicts itself,
-    ``CatalogMismatch`` where the catalog contradicts the log.
+    Raises the errors of Inspection and read_catalog; ``CorruptLog`` also if the log contradicts itself,
+    ``CatalogMismatch`` if the catalog contradicts the log.
     """
     return retried(lambda: _read_once(store_dir, connect, schema, as_opened))
 
@@ -77,19 +77,20 @@ def _read_once(store_dir: Path, connect: str | None, schema: str | None, as_open
 
 
 def catalog_contradiction(queue_id_max: int, deleted: Container[int], catalog: CatalogView) -> str | None:
-    """How the catalog shows that it is older than the log, or None if it does not.
+    """The evidence that the catalog is older than the log, as a text; None if there is none.
 
-    ``queue_id_max`` is the largest queue id that the log names, ``deleted`` are those that it says were deleted.
+    ``queue_id_max`` is the largest queue id in the log; ``deleted`` are the ids of queues that the log says were
+    deleted.
     """
     if queue_id_max >= catalog.next_queue_id:
         return (
-            f"the log names queue {queue_id_max}, and the catalog has only given out ids below "
-            f"{catalog.next_queue_id}, so it is older than the log"
+            f"the log names queue {queue_id_max}, but the catalog has only given out ids below "
+            f"{catalog.next_queue_id}, so the catalog is older than the log"
         )
     for queue in catalog.queues:
         if queue.id in deleted:
             return (
-                f"the log says that queue {queue.id} was deleted, and the catalog has it as {queue.name!r}, "
-                "so it is older than the log"
+                f"the log says that queue {queue.id} was deleted, but the catalog has it as {queue.name!r}, "
+                "so the catalog is older than the log"
             )
     return None

@@ -1,4 +1,4 @@
-"""SIGTERM for a process that must end: a thread of its own waits for it, so that nothing which hangs can hide it."""
+"""SIGTERM handling for a process that must end: a separate thread waits for the signal, so a hang cannot hide it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ASKED: Final = frozenset({signal.SIGTERM})
 
 
 class Stopping:
-    """Made in the main thread before any other thread, as they inherit that SIGTERM is blocked.
+    """Made in the main thread before any other thread, because threads inherit that SIGTERM is blocked.
 
-    Until `is_serving` is set, SIGTERM ends the process at once, as ever. From then on the main thread gets SIGINT
-    instead, and has `timeout_s` to end; then the process goes, which is a crash that the next open recovers from.
+    Until `is_serving` is set, SIGTERM ends the process at once, as usual. Afterwards the main thread gets SIGINT
+    instead, and has `timeout_s` seconds to end; then the process exits, like a crash, and the next open recovers.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -36,7 +36,7 @@ class Stopping:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """If it never served, all is as before; else the process is about to end, and is watched until then."""
+        """Restores SIGTERM if the process never served. Otherwise the process is about to end, and stays watched."""
         if not self.is_serving and self._thread.ident is not None:
             self._is_over = True
             if self._thread.is_alive():
@@ -55,7 +55,7 @@ class Stopping:
         assert main is not None
         signal.pthread_kill(main, signal.SIGINT)
         time.sleep(self._timeout_s)
-        # Not by the logging module: whoever hangs may hold its lock.
-        said = f"not ended {self._timeout_s:g} s after SIGTERM: gone without closing the store, as in a crash\n"
+        # Not with the logging module: the thread that hangs may hold its lock.
+        said = f"not ended {self._timeout_s:g} s after SIGTERM: exits without closing the store, as in a crash\n"
         os.write(2, said.encode())
         os._exit(1)

@@ -1,4 +1,4 @@
-"""``logstore tail``: what holds the base of a log, whose that is, what would free it, and a picture of all segments."""
+"""``logstore tail``: what holds the base of a log, who owns it, what would free it, and a picture of all segments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from logstore.store.tail import HOLDERS, HOLDERS_MAX, read_tail
 if TYPE_CHECKING:
     from pathlib import Path
 
-CELLS_MAX = 72 * 6  # of the picture; longer logs are folded
+CELLS_MAX = 72 * 6  # in the picture; in a longer log one cell stands for several segments
 ROW_CELLS = 72
 LETTERS = {"held": "h", "dead": ".", "mixed": "-", "live": "#", "moved": "r", "current": ">", "spare": "_"}
 BLOCKS = {"held": "▒", "dead": "·", "mixed": "▄", "live": "█", "moved": "▓", "current": "▶", "spare": "○"}
@@ -30,7 +30,7 @@ MEANING = {
     "dead": "dead",
     "mixed": "live in part",
     "live": "live (half or more)",
-    "moved": "relocated (most of what lives)",
+    "moved": "relocated (most of the live bytes)",
     "current": "current",
     "spare": "spare",
 }
@@ -45,23 +45,23 @@ MEANING = {
     flag_value=2.0,
     default=None,
     metavar="[SECONDS]",
-    help="Look again every SECONDS (2), until Ctrl-C; with --json one line each time.",
+    help="Repeat every SECONDS (default 2) until Ctrl-C; with --json one line each time.",
 )
 @click.option(
     "--limit",
     type=click.IntRange(0, HOLDERS_MAX),
     default=HOLDERS,
     show_default=True,
-    help="How many of those that hold the base are told.",
+    help="The most messages and transactions holding the base to list.",
 )
 @json_option
 @catalog_options
 def tail(
     store_dir: Path, watch: float | None, limit: int, as_json: bool, connect: str | None, schema: str | None
 ) -> None:
-    """Say what holds the tail of the log, and what would free it.
+    """Show what holds the tail of the log, and what would free it.
 
-    Beside a broker it is the broker that tells, with consumers; otherwise the log is read, beside its writer too.
+    A running broker is asked, and names consumers, too. Otherwise the log is read, even while a writer runs.
     """
 
     def look() -> dict[str, Any]:
@@ -82,7 +82,7 @@ def tail(
 
 
 def read(store_dir: Path, limit: int, connect: str | None, schema: str | None) -> dict[str, Any]:
-    """The tail as the broker tells it, or as the log does."""
+    """The tail as the broker reports it, or from the log."""
     if control.is_served(store_dir):
         return {"through": "broker", **ask(store_dir, "tail", {"limit": limit})}
 
@@ -91,8 +91,8 @@ def read(store_dir: Path, limit: int, connect: str | None, schema: str | None) -
             found.read()
             catalog = read_catalog(store_dir, found.info, connect=connect, schema=schema)
             names = {queue.id: queue.name for queue in catalog.queues}
-            told = read_tail(found.handle, names, list_holds(store_dir), limit)
-            document = told.as_dict() | {"log_bytes": found.info.log_bytes, "spares": found.info.spares}
+            report = read_tail(found.handle, names, list_holds(store_dir), limit)
+            document = report.as_dict() | {"log_bytes": found.info.log_bytes, "spares": found.info.spares}
             document["compaction"]["bytes_before"] = found.info.log_bytes
             return {"through": "log", **document}
 
@@ -100,7 +100,7 @@ def read(store_dir: Path, limit: int, connect: str | None, schema: str | None) -
 
 
 def redraw(look: Any, seconds: float) -> None:
-    """Draw it again and again in place."""
+    """Draws it repeatedly in place."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -115,7 +115,7 @@ def redraw(look: Any, seconds: float) -> None:
 
 
 def show(document: dict[str, Any], *, as_json: bool) -> None:
-    """Print it once."""
+    """Prints it once."""
     if as_json:
         print_json(document)
         return
@@ -137,7 +137,7 @@ def show(document: dict[str, Any], *, as_json: bool) -> None:
 
 
 def facts(document: dict[str, Any]) -> list[str]:
-    """What is said above the picture."""
+    """The lines above the picture."""
     after = document["compaction"]["bytes_after"]
     holding = document["holding_messages"] + document["holding_transactions"]
     lines = [
@@ -150,15 +150,15 @@ def facts(document: dict[str, Any]) -> list[str]:
         f"compacting would leave {size_text(after)}, copying {size_text(document['compaction']['copied_bytes'])}",
     ]
     if document["will_move"]:
-        lines.append("the log is longer than it is kept to: what holds the base will be moved by itself")
+        lines.append("the log has more files than wanted: the writer will relocate what holds the base")
     return lines
 
 
 def holder_rows(document: dict[str, Any]) -> list[tuple[object, ...]]:
-    """Those that hold the base, one row each."""
+    """One row for each message or transaction that holds the base."""
     rows: list[tuple[object, ...]] = []
     for holder in document["holders"]:
-        age = "not known" if holder["age_s"] is None else age_text(holder["age_s"])
+        age = "unknown" if holder["age_s"] is None else age_text(holder["age_s"])
         age = f"{age} or more" if holder["at_least"] else age
         rows.append(
             (holder["kind"], holder["id"], holder["lsn"], f"{holder['bytes']} bytes", age, printable(holder["remedy"]))
@@ -170,12 +170,12 @@ def holder_rows(document: dict[str, Any]) -> list[tuple[object, ...]]:
 
 
 def is_fancy() -> bool:
-    """Whether the output is a terminal that shows more than ASCII."""
+    """Whether the output is a terminal that can show UTF-8."""
     return sys.stdout.isatty() and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
 def kind_of(segments: list[dict[str, Any]], segment_size: int, lowest_hold: int | None) -> str:
-    """What one cell stands for: several segments if the log is long."""
+    """The kind of one cell, which stands for one segment, or several if the log is long."""
     states = {segment["state"] for segment in segments}
     if "current" in states:
         return "current"

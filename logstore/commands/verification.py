@@ -1,10 +1,10 @@
-"""The checks behind ``logstore verify``, and what they found.
+"""The checks of ``logstore verify`` and their findings.
 
-The core reads the log once, at its own speed: every checksum, batch and footer, every chain and reference, by the
-replay that recovery uses. A second witness in Python (witness.py) reads a small log too, a sample of a large one, all
-of it if asked to be thorough, and all of it to name every problem once the core has met one.
+The core reads the log once, at its own speed. With the replay that recovery uses it checks every checksum, batch and
+footer, every chain and reference. A second reader in Python (witness.py) reads all of a small log and a sample of a
+large one. It reads the whole log with ``thorough``, and to find every problem after the core has found one.
 
-What always holds: nothing is changed; and beside a writer, what is called a problem is none of the writer's doing.
+Invariants: nothing is changed, and the normal work of a running writer is never reported as a problem.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from logstore.codec.replay import Replayed
     from logstore.core.reports import Recovery
 
-SMALL_BYTES = 2 << 20  # of log: the second witness reads it all
+SMALL_BYTES = 2 << 20  # the second reader reads all of a log up to this size
 
 
 class Verification:
-    """One look at a store. :meth:`run` fills in what the attributes say.
+    """The verification of a store. :meth:`run` sets the attributes.
 
-    Making it raises as Inspection does, but that a log too damaged to be opened is a finding, not an error.
+    The constructor raises the errors of Inspection, but a log too damaged to be opened is a finding, not an error.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class Verification:
         self.thorough = thorough
         self.findings = Findings()
         self.info: ReaderInfo | None = None
-        self.recovery: Recovery | None = None  # only of a log that the core could read to its end
+        self.recovery: Recovery | None = None  # None if the core could not read the log to its end
         self.queues: list[QueueLife] = []
         self.in_doubt = 0
-        self.affected: dict[str, Any] | None = None  # what damage costs
-        self.checkpoint_lsn: int | None = None  # of one that was held against the log
+        self.affected: dict[str, Any] | None = None  # the messages and queues that damage affects
+        self.checkpoint_lsn: int | None = None  # of the checkpoint that was compared with the log
         self.torn_lsn: int | None = None
         self.segments = self.footers = self.batches = self.records = self.bytes_read = self.compared = 0
         self._queue_id_max = 0
@@ -71,13 +71,13 @@ class Verification:
             self.torn_lsn = max(self.info.end_lsn, segments[-1][0] + SEGMENT_HEADER_BYTES)
 
     def _inspect(self, direct: bool) -> Inspection:
-        """A slow reader asks a writer to keep what it reads; if it cannot ask it may be overtaken, and begins again."""
+        """Opens the inspection. A reader with a rate limit takes a hold; without one it may have to start again."""
         made = Inspection(self.store_dir, checked=True, direct=direct)
         if made.info.live and self._rate is not None:
             with suppress(StoreError):
                 self._hold = hold(self.store_dir, f"verify-{os.getpid()}")
             made.close()
-            made = Inspection(self.store_dir, checked=True, direct=direct)  # of what is held
+            made = Inspection(self.store_dir, checked=True, direct=direct)  # again, now that the log is held
         return made
 
     def _segments(self) -> list[tuple[int, int]]:
@@ -87,49 +87,49 @@ class Verification:
 
     @property
     def bytes_expected(self) -> int:
-        """About how much there is to read."""
+        """The approximate number of bytes to read."""
         return 0 if self.info is None else max(self.info.end_lsn - self.info.base_lsn, 0)
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Closes the log and releases the hold."""
         if self._inspection is not None:
             self._inspection.close()
         if self._hold is not None:
             self._hold.release()
 
     def run(self, show: Callable[[int], None], *, connect: str | None, schema: str | None) -> None:
-        """Check everything; ``show`` is told how far it is.
+        """Checks everything; calls ``show`` with the number of bytes read.
 
-        Raises LogRecycled if a writer was faster, ``VersionError``, and ``StoreError`` for what cannot be read.
+        Raises LogRecycled if a writer reused a segment first, ``VersionError``, and ``StoreError`` for read errors.
         """
         if self._inspection is None or self.info is None:
             check_side_files(self.store_dir, None, self.findings)
-            self._tell_affected(connect, schema)
+            self._find_affected(connect, schema)
             return
         with self._inspection as log:
-            met = self._read(log, show)
-            if met is None and os.path.lexists(self.store_dir / "CHECKPOINT"):
+            damage = self._read(log, show)
+            if damage is None and os.path.lexists(self.store_dir / "CHECKPOINT"):
                 self._check_checkpoint(log)
             small = self.bytes_expected <= SMALL_BYTES
-            if met is not None or self.thorough or small:
-                self._ask_the_witness(log, met, show)
+            if damage is not None or self.thorough or small:
+                self._ask_the_witness(log, damage, show)
             else:
                 self._sample(self.info)
         check_side_files(self.store_dir, self.info, self.findings)
         self._check_catalog(connect, schema)
         self._check_opening(connect, schema)
-        self._tell_affected(connect, schema)
+        self._find_affected(connect, schema)
 
-    def _tell_affected(self, connect: str | None, schema: str | None) -> None:
+    def _find_affected(self, connect: str | None, schema: str | None) -> None:
         if any(one.kind in ("damage", "chain") for one in self.findings.problems):
             self.affected = affected(self.store_dir, self.info, self.findings, connect=connect, schema=schema)
 
     # ---- The log
 
     def _read(self, log: Inspection, show: Callable[[int], None]) -> CorruptLog | None:
-        """By the core. What it met, if anything: then nothing is known of the state."""
+        """Reads the log with the core. Returns the first damage, if any; then the state is unknown."""
         try:
-            log.read(self._letting_go(log.info, show), rate=self._rate)
+            log.read(self._advancing_hold(log.info, show), rate=self._rate)
         except CorruptLog as error:
             self.bytes_read = log.bytes_read
             return error
@@ -141,8 +141,8 @@ class Verification:
         self.batches, self.records = self.recovery.batches, self.recovery.records
         return None
 
-    def _letting_go(self, info: ReaderInfo, show: Callable[[int], None]) -> Callable[[int], None]:
-        """What has been read needs to be kept no longer."""
+    def _advancing_hold(self, info: ReaderInfo, show: Callable[[int], None]) -> Callable[[int], None]:
+        """``show``, and in addition the hold is advanced behind the bytes that were read."""
 
         def read(done: int) -> None:
             show(done)
@@ -151,15 +151,15 @@ class Verification:
 
         return read
 
-    def _ask_the_witness(self, log: Inspection, met: CorruptLog | None, show: Callable[[int], None]) -> None:
+    def _ask_the_witness(self, log: Inspection, damage: CorruptLog | None, show: Callable[[int], None]) -> None:
         before = self.findings.count
         witness = Witness(self.store_dir, self.findings)
         info = witness.read(show)
         self.compared = witness.compared
         assert witness.replay is not None
-        if met is not None:
+        if damage is not None:
             if self.findings.count == before:
-                self.findings.damage(met)
+                self.findings.damage(damage)
             self.batches, self.footers, self.records = witness.batches, witness.footers, witness.replay.records
             self._queue_id_max = witness.replay.queue_id_max
             self.queues = [QueueLife(one, True, 0, 0, 0) for one in sorted(witness.replay.deleted_queues)]
@@ -167,7 +167,7 @@ class Verification:
             self._compare(log, witness.replayed)
 
     def _check_checkpoint(self, log: Inspection) -> None:
-        """It gives what the log alone gives. Beside a writer that goes on, or beyond it, nothing can be compared."""
+        """Checks that the checkpoint gives the same state as the log alone, if no writer has appended meanwhile."""
         with Inspection(self.store_dir) as other:
             other.read()
             recovery = other.recovery
@@ -181,13 +181,15 @@ class Verification:
                 self.checkpoint_lsn = recovery.checkpoint_lsn
                 difference = other.differs_from(log)
                 if difference is not None:
-                    text = f"CHECKPOINT of LSN {recovery.checkpoint_lsn} does not give what the log does: {difference}"
+                    text = f"CHECKPOINT of LSN {recovery.checkpoint_lsn} gives another state than the log: {difference}"
                     self.findings.add(Found("checkpoint", f"{text}; remove it, and an open replays the log"))
             elif recovery.checkpoint_used:
-                self.findings.notes.append("the writer went on: its checkpoint was not held against the log")
+                self.findings.notes.append(
+                    "the writer has appended meanwhile: its checkpoint was not compared with the log"
+                )
 
     def _compare(self, log: Inspection, replayed: Replayed) -> None:
-        """The two replays come to the same."""
+        """Compares the states of the two replays."""
         recovery = log.recovery
         core = {one.id: (one.depth, one.locked, one.content_bytes) for one in log.queues() if one.depth > 0}
         second = {key: (one.depth, one.locked, one.content_bytes) for key, one in replayed.queues.items()}
@@ -202,7 +204,7 @@ class Verification:
             ),
         ):
             if here != there:
-                self.findings.add(Found("replay", f"the core's replay comes to {what} {here}, the second to {there}"))
+                self.findings.add(Found("replay", f"the core's replay gives {what} {here}, the second one {there}"))
 
     def _sample(self, info: ReaderInfo) -> None:
         witness = Witness(self.store_dir, self.findings)
@@ -211,11 +213,11 @@ class Verification:
         self.compared = witness.compared
 
     def _check_opening(self, connect: str | None, schema: str | None) -> None:
-        """A log that is whole is of little use where no writer can open it."""
-        with suppress(CorruptLog):  # told already
-            told = {one.text for one in self.findings.problems}
+        """Adds the reasons for which a writer could not open the store, although its log is intact."""
+        with suppress(CorruptLog):  # already a finding
+            known = {one.text for one in self.findings.problems}
             for text in refusals(self.store_dir, connect=connect, schema=schema):
-                if text not in told:
+                if text not in known:
                     self.findings.add(Found("open", f"an open is refused: {text}"))
 
     # ---- The catalog

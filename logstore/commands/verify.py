@@ -1,12 +1,11 @@
-"""``logstore verify``: reads the whole log and holds everything in it against everything else.
+"""``logstore verify``: reads the whole log and checks its consistency.
 
-What it checks: every checksum, batch, chain, reference and footer by the core, at the speed of the disk; the second
-decoder and the second replay against the core's, on all of a small log and a sample of a large one; the files beside
-the log; that the catalog belongs to it.
+It checks every checksum, batch, chain, reference and footer with the core, at the speed of the disk; the second decoder
+and the second replay against the core's, on all of a small log and a sample of a large one; the files next to the log;
+and whether the catalog belongs to the log.
 
-A torn tail is no problem: it is what a crash leaves of a write that nobody was told had succeeded. Damage is one.
-Where a batch is damaged, what follows in that segment cannot be read; the segments after it are still checked,
-so that the extent is known.
+A torn tail is not a problem: it is the rest of a write that was never acknowledged. Damage is a problem. The rest of a
+segment after a damaged batch cannot be read, but the later segments are still checked, so that the extent is known.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RATE_MIN = 64 << 10
-SHOWN = 50  # problems that people are shown; machines get all that were kept
+SHOWN = 50  # problems shown without --json
 
 
 @click.command()
@@ -35,15 +34,17 @@ SHOWN = 50  # problems that people are shown; machines get all that were kept
 @click.option(
     "--thorough",
     is_flag=True,
-    help="Hold the second decoder and replay against the core on every record, not on a sample; slow.",
+    help="Compare the second decoder and replay with the core on every record, not on a sample; slow.",
 )
 @click.option(
     "--rate",
     type=SIZE,
     metavar="BYTES",
-    help="Read at most so much a second, such as 20M, to spare a live system; a hold keeps what is to be read.",
+    help="Read at most BYTES per second, such as 20M, to spare a live system; a hold keeps the unread log.",
 )
-@click.option("--direct", is_flag=True, help="Read past the page cache: what the disk has, and nothing is driven out.")
+@click.option(
+    "--direct", is_flag=True, help="Read from the disk itself, past the page cache, and leave the cache as it is."
+)
 @json_option
 @catalog_options
 def verify(
@@ -55,13 +56,13 @@ def verify(
     connect: str | None,
     schema: str | None,
 ) -> int:
-    """Check the whole log, the files beside it and the catalog; change nothing.
+    """Check the whole log, the files next to it and the catalog; change nothing.
 
-    Exits 0 if all is well, after a crash too, 1 if anything is damaged or wrong, 3 if it is no store or cannot be
-    read.
+    Exits 0 if all is well (also after a crash), 1 if anything is damaged or wrong, 3 if DIR is not a store or cannot
+    be read.
     """
     if rate is not None and rate < RATE_MIN:
-        raise click.UsageError(f"--rate is at least {RATE_MIN} bytes a second")
+        raise click.UsageError(f"--rate is at least {RATE_MIN} bytes per second")
 
     def once() -> Verification:
         made = Verification(store_dir, thorough=thorough, rate=rate, direct=direct)
@@ -123,7 +124,7 @@ def describe(store_dir: Path, found: Verification) -> dict[str, Any]:
 
 def _print(document: dict[str, Any]) -> None:
     facts = dict(document)
-    problems, notes, told = facts.pop("problems"), facts.pop("notes"), facts.pop("affected")
+    problems, notes, affected = facts.pop("problems"), facts.pop("notes"), facts.pop("affected")
     torn_lsn, torn_bytes = facts.pop("torn_lsn"), facts.pop("torn_bytes")
     for name in ("ok", "store"):
         facts.pop(name)
@@ -134,17 +135,17 @@ def _print(document: dict[str, Any]) -> None:
         tail = (
             f"{torn_bytes} bytes of a torn tail at LSN {torn_lsn} are set aside, nothing acknowledged is in it"
             if torn_bytes
-            else f"nothing torn stands at LSN {torn_lsn}"
+            else f"there is no torn write at LSN {torn_lsn}"
         )
         click.echo(f"the log ended in a crash: {tail}")
     elif document["state"] == "live":
-        click.echo(f"a writer has it open: checked up to LSN {document['end_lsn']}, which was durable")
+        click.echo(f"a writer has the store open: checked up to LSN {document['end_lsn']}, which was durable")
     for note in notes:
         click.echo(f"note: {one_line(note)}")
     for problem in problems[:SHOWN]:
         click.echo(f"{problem['kind']}: {one_line(problem['text'])}")
     if len(problems) > SHOWN:
         click.echo(f"... and {document['problem_count'] - SHOWN} more (--json has {len(problems)} of them)")
-    if told is not None:
-        for line in lines(told, SHOWN):
+    if affected is not None:
+        for line in lines(affected, SHOWN):
             click.echo(one_line(line))

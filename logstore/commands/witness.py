@@ -1,10 +1,10 @@
-"""The second witness of ``logstore verify``: a log read by the decoder in codec/records.py and replayed in Python.
+"""The second reader of ``logstore verify``: it decodes a log with codec/records.py and replays it in Python.
 
-It shares nothing with the core but the page that both were written from (docs/format.md). It is slow, forgets nothing
-and stops at nothing, so it also names every problem once the core has met one.
+It shares only the specification (docs/format.md) with the core, no code. It is slow, but it keeps everything and does
+not stop at a problem, so it finds every problem after the core has found one.
 
-What always holds: beside a writer, what it calls a problem is none of the writer's doing, since everything it looks at
-was durable before it began.
+Invariant: the normal work of a running writer is never reported as a problem, because everything that is read was
+durable before the reading began.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ if TYPE_CHECKING:
     from logstore.commands.findings import Findings
 
 SAMPLED_SEGMENTS = 8
-SAMPLED_BYTES = 64 << 10  # of each, in one batch
+SAMPLED_BYTES = 64 << 10  # of one batch in each sampled segment
 
 
 class _SegmentCount:
-    """What a footer says of its segment, counted."""
+    """The values that the footer of a segment should contain."""
 
     def __init__(self, first_lsn: int) -> None:
         self.first_lsn = first_lsn
         self.types: Counter[int] = Counter()
-        self.last_lsn = 0  # of the newest record that is no BATCH
+        self.last_lsn = 0  # of the newest record other than BATCH
         self.before_lsn = 0  # of the newest record
 
 
 class Witness:
-    """One look at a log. What is wrong goes into ``findings``."""
+    """A reading of a log. Problems go into ``findings``."""
 
     def __init__(self, store_dir: Path, findings: Findings) -> None:
         self.store_dir = store_dir
         self.compared = 0
         self.footers = self.batches = self.bytes_read = 0
         self.replay: Replay | None = None
-        self.replayed: Replayed | None = None  # only of a log that could be read to its end
+        self.replayed: Replayed | None = None  # None if the log could not be read to its end
         self._findings = findings
         self._count = _SegmentCount(-1)
         self._batch_base_lsn = self._batch_durable_lsn = 0
 
     def read(self, show: Callable[[int], None]) -> ReaderInfo:
-        """Read and replay all of it; ``show`` is told how far it is. Where it is damaged, what follows is only read.
+        """Reads and replays the whole log; calls ``show`` with the bytes read. After damage it only reads.
 
-        Raises LogRecycled if a writer was faster, ``VersionError``, and ``StoreError`` for what cannot be read.
+        Raises LogRecycled if a writer reused a segment first, ``VersionError``, and ``StoreError`` for read errors.
         """
         with Reader(self.store_dir) as reader:
             info = reader.info
@@ -68,7 +68,7 @@ class Witness:
         return info
 
     def sample(self, info: ReaderInfo) -> None:
-        """Hold the two decoders against each other on a few batches from everywhere in the log."""
+        """Compares the two decoders on a few batches from all parts of the log."""
         with Reader(self.store_dir) as reader:
             segments = [one for one in reader.segments() if one.end_lsn > one.first_lsn]
         step = max(len(segments) // SAMPLED_SEGMENTS, 1)
@@ -86,7 +86,7 @@ class Witness:
                     break
 
     def _walk(self, reader: Reader, info: ReaderInfo, show: Callable[[int], None]) -> bool:
-        """Check every batch; False if damage ended it. Then only checksums are checked in what follows."""
+        """Checks every batch. False after damage; then only the checksums of later segments were checked."""
         self.replay = Replay(info.base_lsn)
         try:
             for batch in reader.batches():
@@ -103,7 +103,7 @@ class Witness:
         while (next_lsn := damaged_lsn - damaged_lsn % size + size) < info.end_lsn:
             with Reader(self.store_dir, from_lsn=next_lsn) as reader:
                 if reader.info.base_lsn > damaged_lsn:
-                    raise LogRecycled(f"the writer of {self.store_dir} has reused what was damaged; run this again")
+                    raise LogRecycled(f"the writer of {self.store_dir} has reused the damaged segment; run this again")
                 try:
                     for batch in reader.batches():
                         self.batches += 1
@@ -142,22 +142,22 @@ class Witness:
         except InvalidRecord:
             same = False
         if not same:
-            self._findings.note("decoder", "the second decoder does not write what it has read", record.lsn)
+            self._findings.note("decoder", "the second decoder encodes the record to other bytes", record.lsn)
 
     def _check_batch_record(self, record: Record, body: Batch, batch: BatchBytes, info: ReaderInfo) -> None:
-        """What a batch says of itself and of the log before it. The core has counted its records."""
+        """Checks a batch's statements about itself and the log before it. The core has counted its records."""
         note = self._findings.note
         if body.epoch != batch.epoch or body.bytes != len(batch.raw):
             note("batch", "the decoders disagree on the batch's epoch or size", record.lsn)
         if body.durable_lsn > record.lsn:
-            note("batch", f"it says that LSN {body.durable_lsn}, above it, was durable before it", record.lsn)
+            note("batch", f"its durable LSN {body.durable_lsn} is above the batch itself", record.lsn)
         opens_segment = record.lsn == batch.first_lsn + SEGMENT_HEADER_BYTES
         if body.base_lsn > body.durable_lsn and not (opens_segment and body.base_lsn == batch.first_lsn):
-            note("batch", f"its base {body.base_lsn} lies above what was durable", record.lsn)
+            note("batch", f"its base {body.base_lsn} is above its durable LSN", record.lsn)
         if body.base_lsn % info.segment_size != 0:
             note("batch", f"its base {body.base_lsn} is not the first LSN of a segment", record.lsn)
         if body.durable_lsn < self._batch_durable_lsn or body.base_lsn < self._batch_base_lsn:
-            note("batch", "its durable LSN or its base lies below that of a batch before it", record.lsn)
+            note("batch", "its durable LSN or its base is below that of an earlier batch", record.lsn)
         self._batch_durable_lsn = max(self._batch_durable_lsn, body.durable_lsn)
         self._batch_base_lsn = max(self._batch_base_lsn, body.base_lsn)
 
@@ -169,12 +169,12 @@ class Witness:
         log_bytes = record.lsn - count.first_lsn - SEGMENT_HEADER_BYTES
         wrong = []
         if said != counted:
-            wrong.append(f"counts {said}, and there are {counted}")
+            wrong.append(f"counts {said}, but there are {counted}")
         if body.last_lsn not in (count.last_lsn, count.before_lsn):
-            wrong.append(f"last LSN {body.last_lsn}, and it is {count.before_lsn}")
+            wrong.append(f"last LSN {body.last_lsn}, but it is {count.before_lsn}")
         if body.bytes != log_bytes:
-            wrong.append(f"{body.bytes} bytes, and there are {log_bytes}")
+            wrong.append(f"{body.bytes} bytes, but there are {log_bytes}")
         if body.batches != count.types[RecordType.BATCH]:
-            wrong.append(f"{body.batches} batches, and there are {count.types[RecordType.BATCH]}")
+            wrong.append(f"{body.batches} batches, but there are {count.types[RecordType.BATCH]}")
         if wrong:
             self._findings.note("footer", f"the segment's footer says {'; '.join(wrong)}", record.lsn)

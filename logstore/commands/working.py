@@ -1,4 +1,4 @@
-"""How far a command is that does several things in turn: a bar for each on stderr, if that is a terminal."""
+"""Progress of a command with several steps: a bar for each step on stderr, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-SHOWN_AFTER_S = 1.0  # of work; what is over sooner needs no bar
+SHOWN_AFTER_S = 1.0  # shorter work shows no bar
 
 
 @contextmanager
 def working() -> Iterator[Callable[[str, int, int], None]]:
-    """Takes what is being done, and how much of how much of it has been."""
+    """Yields a function that takes the step's name, the amount done and the total amount."""
     if not sys.stderr.isatty():
         yield lambda *_: None
         return

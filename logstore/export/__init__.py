@@ -1,6 +1,6 @@
-"""Exports the log to Parquet files, run after run, with a manifest that says which files count.
+"""Exports the log to Parquet files, run after run, with a manifest that lists the valid files.
 
-It may import ``rows``, ``inspect`` and what lies below those.
+It may import ``rows``, ``inspect`` and the packages below those.
 """
 
 from __future__ import annotations

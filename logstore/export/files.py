@@ -1,8 +1,8 @@
-"""The Parquet files of an export: rows of the core's scanners, cut into files and encoded.
+"""The Parquet files of an export: rows of the core's scanners, divided into files and encoded.
 
-:func:`write_records` and :func:`write_messages` take plain picklable arguments and put their files into a staging
-directory, so that another process, or another machine with the store at hand, can do a unit of an export as well.
-What they write depends on the log alone: the same unit gives the same bytes wherever and whenever it is written.
+:func:`write_records` and :func:`write_messages` take plain picklable arguments and write their files into a staging
+directory. So another process, or another machine with access to the store, can also write a unit of an export. The
+result depends on the log alone: the same unit always gives the same bytes.
 
 A file ends where the UTC day changes, where it has :data:`FILE_ROWS` rows, and where its unit ends.
 """
@@ -38,16 +38,16 @@ __all__ = ["BOUNDED", "FILE_ROWS", "Job", "write_messages", "write_records"]
 
 FILE_ROWS: Final = 4 << 20
 GROUP_ROWS: Final = 1 << 20
-GROUP_BYTES: Final = 256 << 20  # of rows in memory: with long headers or bodies a row group ends sooner
+GROUP_BYTES: Final = 256 << 20  # of rows in memory; with long headers or bodies a row group has fewer rows
 _DAY_US: Final = 86_400_000_000
-_LAST_DAY: Final = (date.max - date(1970, 1, 1)).days  # a clock that told more is not believed
+_LAST_DAY: Final = (date.max - date(1970, 1, 1)).days  # later times, of a wrong clock, count as this day
 
-# Columns of which there are few different values, or the same ones come again and again.
+# Columns with few different values, or with frequent repetitions.
 _DICTIONARIES: Final = frozenset(
     {"type", "stream", "queue", "outcome", "reason", "xid", "epoch", "segment", "queue_id", "queue_ids"}
     | {"content_bytes", "content_offset"}
 )
-# Columns that are asked for by range or value; bounds of the others would cost more than they spare.
+# Columns that queries filter by; bounds of the others would cost more than they save.
 BOUNDED: Final = frozenset(  # of all datasets
     {"lsn", "type", "id", "time", "batch_lsn", "queue_id", "queue", "tx_id", "outcome", "effect_lsn", "effect_time"}
     | {"enqueue_lsn", "enqueue_time", "reason", "end_lsn", "end_time", "start_time", "dequeue_lsn", "dequeue_time"}
@@ -56,19 +56,19 @@ BOUNDED: Final = frozenset(  # of all datasets
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What writing any part of an export takes; plain, and picklable."""
+    """The parameters for writing any part of an export; plain and picklable."""
 
     store_dir: str
     store: UUID
     as_of_lsn: int
-    """Outcomes of transactions are told as they are known below it."""
+    """Outcomes of transactions are those known below this LSN."""
     queue_names: dict[int, str]
     body: int | None
     compression: str
     keep_lsn: int | None = None
-    """Where a hold that another process has taken begins."""
+    """The LSN of a hold that another process has taken."""
     open_set: str | None = None
-    """The file of the messages that were open where the run begins; None if nothing was exported before."""
+    """The file of the messages that were open at the start of the run; None if nothing was exported before."""
     file_rows: int = FILE_ROWS
 
 
@@ -76,7 +76,7 @@ class Job:
 
 
 class _Files:
-    """Rows in the order of the log, cut into files."""
+    """Divides rows in log order into files."""
 
     def __init__(self, job: Job, dataset: str, span: Span, staging: Path, key: str, time: str, attempt: str) -> None:
         self._job = job
@@ -103,7 +103,7 @@ class _Files:
             self._writer.abandon()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """More rows."""
+        """Adds rows."""
         at = 0
         for day, rows in _days(batch.column(self._time)):
             self._add_of_day(day, batch.slice(at, rows))
@@ -124,7 +124,7 @@ class _Files:
             batch = batch.slice(room)
 
     def _same_key(self, batch: pa.RecordBatch) -> int:
-        """How many rows at the front belong to the LSN that the file ends with: what is of one LSN is in one file."""
+        """The number of first rows with the LSN that ends the file: all rows of one LSN go into the same file."""
         compute = require("arrow", "pyarrow.compute")
         others = compute.indices_nonzero(compute.not_equal(batch.column(self._key), self._last_key))
         return int(others[0].as_py()) if len(others) else int(batch.num_rows)
@@ -141,7 +141,7 @@ class _Files:
             self._flush(self._waiting_rows)
 
     def _flush(self, rows: int) -> None:
-        """The first of the waiting rows as one row group."""
+        """Writes the first ``rows`` waiting rows as one row group."""
         group: list[pa.RecordBatch] = []
         while rows:
             batch = self._waiting.pop(0)
@@ -171,13 +171,13 @@ class _Files:
         self._writer, self._rows = None, 0
 
     def end(self) -> list[FileInfo]:
-        """All files that were made."""
+        """Finishes the last file. Returns all files."""
         self._finish(self._stop)
         return self._made
 
 
 class _Writer:
-    """One Parquet file under a name of its own until it is whole."""
+    """One Parquet file, which has a temporary name until it is complete."""
 
     def __init__(self, job: Job, path: Path, made: pa.Schema) -> None:
         parquet = require("arrow", "pyarrow.parquet")
@@ -195,7 +195,7 @@ class _Writer:
         )
 
     def write(self, batches: list[pa.RecordBatch]) -> None:
-        """One row group."""
+        """Writes one row group."""
         arrow = require("arrow", "pyarrow")
         table = arrow.Table.from_batches(batches).unify_dictionaries()
         try:
@@ -205,7 +205,7 @@ class _Writer:
             raise
 
     def finish(self, dataset: str, path: str, span: Span, rows: int) -> FileInfo:
-        """The file, forced, under the name that it is staged under."""
+        """Completes the file, forces it to disk and gives it its staged name."""
         try:
             said = {
                 "logstore.store": str(self._job.store),
@@ -225,13 +225,13 @@ class _Writer:
         return FileInfo(dataset, path, span.start_lsn, span.stop_lsn, rows, self._file.bytes, digest)
 
     def abandon(self) -> None:
-        """It is not wanted."""
+        """Deletes the file."""
         self._file.abandon()
         self._writer.is_open = False
 
 
 def _encodings(made: pa.Schema) -> dict[str, Any]:
-    """LSNs, ids and times grow by little from row to row, so differences are what is kept; names repeat."""
+    """The encodings: differences for LSNs, ids and times, which grow slowly; dictionaries for repeated names."""
     arrow = require("arrow", "pyarrow")
     dictionaries: list[str] = []
     bounded = [name for name in made.names if name in BOUNDED]
@@ -258,7 +258,7 @@ def _encodings(made: pa.Schema) -> dict[str, Any]:
 
 
 def _days(times: pa.Array) -> Iterator[tuple[int, int]]:
-    """The UTC days of these times and how many rows each lasts, in order; a day comes again where a clock went back."""
+    """Runs of equal UTC days with their numbers of rows, in order. A day can occur again if a clock was set back."""
     arrow, compute = require("arrow", "pyarrow"), require("arrow", "pyarrow.compute")
     days = compute.divide(times.cast(arrow.int64()), _DAY_US)
     days = compute.min_element_wise(compute.max_element_wise(days, 0), _LAST_DAY)
@@ -289,11 +289,12 @@ def write_records(
     attempt: str = "",
     watch: Callable[[int], None] = lambda _: None,
 ) -> list[FileInfo]:
-    """Write the records of this range of the log into the staging directory; the files, in order.
+    """Writes the records of this range of the log into the staging directory. Returns the files in order.
 
-    ``hold`` is one that this process has; otherwise the job says where another one's begins. ``attempt`` is part of
-    the names that files have until they are whole, where two may be at the same unit. ``watch`` is told now and
-    then how many bytes of the log came by; what it raises ends this. Raises what reading the log does, and ``OSError``.
+    ``hold`` is a hold of this process; without it, the job says where another process's hold begins. ``attempt`` is
+    part of the temporary file names, so that two processes can write the same unit. ``watch`` is called from time to
+    time with the number of log bytes read since its last call; its exceptions end the writing. Raises the errors of
+    reading the log, and ``OSError``.
     """
     made = schema(body=job.body is not None, strings="dictionary")
     known = _known_places(job)
@@ -342,9 +343,9 @@ def _write(
 
 
 def _known_places(job: Job) -> pa.Table | None:
-    """The places of which the log may have let go since they were exported: as the messages then open had them.
+    """The places of the messages that were open at the last export, whose records may have been recycled since then.
 
-    So what a dequeue's row says does not depend on what a writer has recycled between two runs.
+    With them, the row of a dequeue does not depend on what a writer has recycled between two runs.
     """
     if job.open_set is None:
         return None
@@ -370,9 +371,10 @@ def write_messages(
     attempt: str = "",
     watch: Callable[[int], None] = lambda _: None,
 ) -> tuple[list[FileInfo], FileInfo]:
-    """Write the messages that closed in this range of the log, and those open at its end; the files, and the open set.
+    """Writes the messages that ended in this range of the log, and those open at its end.
 
-    The range begins where the job's open set ends. Arguments and errors are those of :func:`write_records`.
+    Returns the files and the open set's file. The range begins where the job's open set ends. Arguments and errors are
+    those of :func:`write_records`.
     """
     parquet = require("arrow", "pyarrow.parquet")
     seed = None if job.open_set is None else parquet.read_table(job.open_set)

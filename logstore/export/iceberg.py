@@ -1,8 +1,8 @@
 """An export's files as Apache Iceberg tables: ``logstore.records`` and ``logstore.messages``, partitioned by day.
 
-The files stay where they are; a table names them. The catalog is an SQLite file in a directory of its own, beside the
-tables' metadata. Each snapshot says in its properties up to which LSN it goes: so a run that was interrupted between
-the manifest and the catalog is caught up with by the next one, and nothing is registered twice.
+The files stay in their places; a table refers to them. The catalog is an SQLite file in a separate directory, with the
+tables' metadata. Each snapshot's properties contain the LSN that it reaches. So if a run is interrupted between the
+manifest and the catalog, the next run registers the missing files, and no file is registered twice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DAYS: Final = {"records": "time", "messages": "end_time"}
 
 
 def open_catalog(directory: str | os.PathLike[str]) -> Any:
-    """The pyiceberg catalog in this directory, made if it is not there. Raises ``MissingExtra``, ``ExportError``."""
+    """The pyiceberg catalog in this directory, made if it does not exist. Raises ``MissingExtra``, ``ExportError``."""
     path = Path(directory).absolute()
     sql = require("iceberg", "pyiceberg.catalog.sql")
     require("iceberg", "sqlalchemy")
@@ -45,9 +45,9 @@ def open_catalog(directory: str | os.PathLike[str]) -> Any:
 
 
 def register(target: Path, manifest: Manifest, directory: Path) -> int:
-    """Let the tables name all files of the export that they do not name yet; how many those were.
+    """Registers all files of the export that the tables do not have yet. Returns their number.
 
-    Raises :class:`~logstore.export.manifest.ExportMismatch` for a catalog that has another export's tables.
+    Raises :class:`~logstore.export.manifest.ExportMismatch` if the catalog has the tables of another export.
     """
     with _explained(directory):
         catalog = open_catalog(directory)
@@ -57,7 +57,7 @@ def register(target: Path, manifest: Manifest, directory: Path) -> int:
 
 @contextmanager
 def _explained(directory: Path) -> Iterator[None]:
-    """What the database, pyiceberg or the system refuse, as an error that says what to do."""
+    """Turns an error of the database, pyiceberg or the system into an ``ExportError`` that says what to do."""
     sql, iceberg = require("iceberg", "sqlalchemy.exc"), require("iceberg", "pyiceberg.exceptions")
     own = [one for one in vars(iceberg).values() if isinstance(one, type) and issubclass(one, Exception)]
     try:
@@ -65,8 +65,8 @@ def _explained(directory: Path) -> Iterator[None]:
     except (sql.SQLAlchemyError, OSError, *own) as error:
         what = str(error).partition("\n")[0]
         raise ExportError(
-            f"the export is whole, but the Iceberg catalog in {directory} could not be changed ({what}): see to it and "
-            "run this again, which registers what is missing"
+            f"the export is complete, but the Iceberg catalog in {directory} could not be changed ({what}): correct "
+            "that and run the export again, which registers the missing files"
         ) from error
 
 
@@ -85,22 +85,22 @@ def _register(catalog: Any, dataset: str, target: Path, manifest: Manifest) -> i
 
 def _table(catalog: Any, dataset: str, target: Path, first: FileInfo, manifest: Manifest) -> Any:
     name = (NAMESPACE, dataset)
-    told = {_STORE: str(manifest.store), _TARGET: str(target)}
+    properties = {_STORE: str(manifest.store), _TARGET: str(target)}
     if catalog.table_exists(name):
         table = catalog.load_table(name)
-        for key, value in told.items():
+        for key, value in properties.items():
             if table.properties.get(key) != value:
                 raise ExportMismatch(
-                    f"the Iceberg table {NAMESPACE}.{dataset} is of another export ({table.properties.get(key)}): "
+                    f"the Iceberg table {NAMESPACE}.{dataset} belongs to another export ({table.properties.get(key)}): "
                     "choose another directory for it"
                 )
         return table
     parquet, transforms = require("arrow", "pyarrow.parquet"), require("iceberg", "pyiceberg.transforms")
     made = parquet.read_schema(target / first.path)
-    # Only of these do the files tell bounds, and of nothing else should they be looked for.
-    told |= {"write.metadata.metrics.default": "none"}
-    told |= {f"write.metadata.metrics.column.{name}": "full" for name in made.names if name in BOUNDED}
-    table = catalog.create_table(name, schema=made, properties=told)
+    # The files have bounds of these columns only.
+    properties |= {"write.metadata.metrics.default": "none"}
+    properties |= {f"write.metadata.metrics.column.{name}": "full" for name in made.names if name in BOUNDED}
+    table = catalog.create_table(name, schema=made, properties=properties)
     with table.update_spec() as spec:
         spec.add_field(_DAYS[dataset], transforms.DayTransform(), "day")
     return table

@@ -1,8 +1,8 @@
-"""What an export says of itself: the manifest, and the intent of a run that is being put into place.
+"""The manifest of an export, and the intent of a run that is being committed.
 
-Both are JSON with a checksum over what they say, and hold nothing that differs between two exports of the same log:
-no clock, host or path. Paths in them are relative to the target and have one of the forms that an export writes, so
-that a manifest from elsewhere leads nowhere else.
+Both are JSON with a checksum over their content. They contain nothing that differs between two exports of the same log:
+no time, host or absolute path. Paths are relative to the target and must have a form that an export writes, so that a
+manipulated manifest cannot refer to other files.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LOCK: Final = "_LOCK"
 OPEN_FILE: Final = "open/open.parquet"
 MANIFEST_VERSION: Final = 1
 SCHEMA_VERSION: Final = 1
-"""Of the columns; a later one may have more."""
+"""The version of the columns; a later version may have more columns."""
 
 _FILE_PATH = re.compile(
     r"(records|messages)/day=[0-9]{4}-[0-9]{2}-[0-9]{2}/(records|messages)-([0-9a-f]{16})-([0-9a-f]{16})\.parquet"
@@ -59,7 +59,7 @@ COMPRESSIONS: Final = "none, snappy, lz4, zstd or zstd:1 to zstd:22"
 
 
 class ExportError(StoreError):
-    """The export, or the directory that it goes to, is not as it must be. What was exported before is whole."""
+    """The export failed, or its target is not as it must be. The earlier export is complete."""
 
 
 class ExportLocked(ExportError):
@@ -71,21 +71,21 @@ class ExportMismatch(ExportError):
 
 
 class ExportDamaged(ExportError):
-    """The target does not hold what its manifest says. ``logstore export --verify`` tells all that differs."""
+    """The target does not have the files in its manifest. ``logstore export --verify`` lists all differences."""
 
 
 class ExportGap(ExportError):
-    """The store has let go of records that were not exported yet.
+    """The store has recycled records that were not exported yet.
 
-    They are gone from the log for good. ``allow_gap`` goes on behind them and notes in the manifest what is missing.
+    They are lost from the log. ``allow_gap`` continues after them and notes the gap in the manifest.
     """
 
     def __init__(self, message: str, start_lsn: int = 0, stop_lsn: int = 0) -> None:
         super().__init__(message)
         self.start_lsn = start_lsn
-        """The first LSN that is lost."""
+        """The first lost LSN."""
         self.stop_lsn = stop_lsn
-        """The first LSN that is not."""
+        """The first LSN after the lost range."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return ExportGap, (self.message, self.start_lsn, self.stop_lsn)
@@ -97,29 +97,29 @@ class Span:
 
     start_lsn: int
     stop_lsn: int
-    """The first LSN that is not in it."""
+    """The first LSN after the range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A batch that was exported, by which the log is known again."""
+    """An exported batch that identifies the log."""
 
     lsn: int
     xxh64: str
-    """Of its bytes, in hexadecimal."""
+    """The XXH64 of its bytes, in hexadecimal."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What all files of an export have in common."""
+    """The options common to all files of an export."""
 
     body: int | None = None
-    """Bytes of content kept of each record; None: there is no such column."""
+    """Bytes of each record's content in the column ``body``; None if there is no such column."""
     compression: str = "zstd:1"
 
     def __post_init__(self) -> None:
         if _COMPRESSION.fullmatch(self.compression) is None:
-            raise ValueError(f"{self.compression!r} is no compression: it is {COMPRESSIONS}")
+            raise ValueError(f"{self.compression!r} is not a compression: use {COMPRESSIONS}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,64 +129,64 @@ class FileInfo:
     dataset: str
     """``records``, ``messages`` or ``open``."""
     path: str
-    """Within the target."""
+    """The path relative to the target."""
     start_lsn: int
     stop_lsn: int
-    """It has all rows of its dataset with start_lsn ≤ LSN < stop_lsn; the open set: the moment of this LSN."""
+    """The file has all rows of its dataset with start_lsn ≤ LSN < stop_lsn; the open set is the state at this LSN."""
     rows: int
     bytes: int
     xxh64: str
-    """Of the file, in hexadecimal."""
+    """The XXH64 of the file, in hexadecimal."""
 
     @property
     def staged(self) -> str:
-        """Its name while it is not in its place."""
+        """Its name in the staging directory."""
         return staged_name(self.path)
 
     def check(self) -> None:
-        """Raise ValueError if no export can have written such a file."""
+        """Raises ValueError if no export can have written such a file."""
         found = _FILE_PATH.fullmatch(self.path)
         if self.dataset == "open":
             if self.path != OPEN_FILE:
-                raise ValueError(f"{self.path!r} is no path of the open set")
+                raise ValueError(f"{self.path!r} is not the path of the open set")
         elif found is None or {found[1], found[2]} != {self.dataset}:
-            raise ValueError(f"{self.path!r} is no path of a file of {self.dataset!r}")
+            raise ValueError(f"{self.path!r} is not the path of a file of {self.dataset!r}")
         elif (int(found[3], 16), int(found[4], 16)) != (self.start_lsn, self.stop_lsn):
-            raise ValueError(f"{self.path!r} has not the LSNs that it is said to have")
+            raise ValueError(f"{self.path!r} does not have the LSNs in its entry")
         if not 0 <= self.start_lsn <= self.stop_lsn < LSN_LIMIT or min(self.rows, self.bytes) < 0:
             raise ValueError(f"the numbers of {self.path!r} are impossible")
         if _HASH.fullmatch(self.xxh64) is None:
-            raise ValueError(f"the hash of {self.path!r} is none")
+            raise ValueError(f"the hash of {self.path!r} is invalid")
 
 
 def is_file_path(path: str) -> bool:
-    """Whether an export writes files of this name, within its target."""
+    """Whether an export can write a file with this relative path."""
     return path == OPEN_FILE or _FILE_PATH.fullmatch(path) is not None
 
 
 def staged_name(path: str) -> str:
-    """Where a file of the export waits for its place, in the staging directory: under no name that a pattern finds."""
+    """The name of a file in the staging directory, which no file pattern of a dataset matches."""
     return path.replace("/", "!") + ".staged"
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an export holds: everything of one store from ``first_lsn`` to before ``last_lsn``, but for the gaps."""
+    """The contents of an export: the log of one store from ``first_lsn`` to below ``last_lsn``, except the gaps."""
 
     store: UUID
     format_version: int
-    """Of the log."""
+    """The format version of the log."""
     first_lsn: int
     last_lsn: int
     options: ExportOptions
     gaps: tuple[Span, ...] = ()
-    """What the store had let go of before it was exported."""
+    """The ranges that the store had recycled before they were exported."""
     files: tuple[FileInfo, ...] = ()
-    """Of records and messages, in the order of the log."""
+    """The files of records and messages, in log order."""
     open: FileInfo | None = None
     """The messages that are open at ``last_lsn``."""
     mark: Mark | None = None
-    """None if the log had no batch that is there for good."""
+    """None if the log had no batch that every later open keeps."""
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def of(self, dataset: str) -> list[FileInfo]:
@@ -198,7 +198,7 @@ class Manifest:
     def with_run(
         self, stop_lsn: int, files: list[FileInfo], opened: FileInfo, gap: Span | None, mark: Mark | None = None
     ) -> Manifest:
-        """What it says after one more run; the mark of before stays unless there is a new one."""
+        """The manifest after one more run. The old mark stays unless there is a new one."""
         return replace(
             self,
             last_lsn=stop_lsn,
@@ -209,12 +209,12 @@ class Manifest:
         )
 
     def encode(self) -> bytes:
-        """As it stands in the target."""
+        """The bytes of the file in the target."""
         return _encode("manifest", asdict(self) | {"store": str(self.store)})
 
     @classmethod
     def decode(cls, raw: bytes, where: object) -> Self:
-        """Raises :class:`ExportDamaged`, or ``VersionError`` for what a later version wrote."""
+        """Decodes the file. Raises :class:`ExportDamaged`, or ``VersionError`` if a later version wrote it."""
         content = _decode("manifest", raw, where)
         try:
             schema_version = _number(content["schema_version"])
@@ -234,46 +234,46 @@ class Manifest:
             )
             made.check()
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ExportDamaged(f"{where} says what no export can have written ({error}): restore it") from None
+            raise ExportDamaged(f"{where} has contents that no export can have written ({error}): restore it") from None
         return made
 
     def check(self) -> None:
-        """Raise ValueError if it contradicts itself: files that overlap, or lie outside of what was exported."""
+        """Raises ValueError if files overlap or lie outside the exported range."""
         for dataset in ("records", "messages"):
             at = self.first_lsn
             for file in self.of(dataset):
                 if file.start_lsn < at or file.stop_lsn > self.last_lsn:
-                    raise ValueError(f"{file.path} overlaps what comes before it, or lies outside")
+                    raise ValueError(f"{file.path} overlaps the file before it, or lies outside the exported range")
                 at = file.stop_lsn
         if self.open is None or self.open.stop_lsn != self.last_lsn:
-            raise ValueError("the open set is not that of the last LSN")
+            raise ValueError("the open set does not belong to the last LSN")
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A run whose files are all staged and forced: from here on it is only put into place."""
+    """A committed run: all its files are staged and forced to disk, and only have to be moved to their places."""
 
     manifest_xxh64: str
-    """Of the manifest that says so when it is done."""
+    """The XXH64 of the manifest after this run."""
     files: tuple[FileInfo, ...]
 
     def encode(self) -> bytes:
-        """As it stands in the target."""
+        """The bytes of the file in the target."""
         return _encode("intent", asdict(self))
 
     @classmethod
     def decode(cls, raw: bytes, where: object) -> Self:
-        """Raises as :meth:`Manifest.decode` does."""
+        """Decodes the file. Raises the errors of :meth:`Manifest.decode`."""
         content = _decode("intent", raw, where)
         try:
             return cls(str(content["manifest_xxh64"]), tuple(_file(each) for each in content["files"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ExportDamaged(f"{where} says what no export can have written ({error}): restore it") from None
+            raise ExportDamaged(f"{where} has contents that no export can have written ({error}): restore it") from None
 
 
 def _number(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LSN_LIMIT:
-        raise ValueError(f"{value!r} is no number from 0 to {LSN_LIMIT - 1}")
+        raise ValueError(f"{value!r} is not a number from 0 to {LSN_LIMIT - 1}")
     return value
 
 
@@ -289,7 +289,7 @@ def _mark(content: dict[str, Any]) -> Mark:
     made = Mark(**content)
     _number(made.lsn)
     if _HASH.fullmatch(made.xxh64) is None:
-        raise ValueError("the hash of the mark is none")
+        raise ValueError("the hash of the mark is invalid")
     return made
 
 
@@ -305,12 +305,12 @@ def _encode(kind: str, content: dict[str, Any]) -> bytes:
 def _decode(kind: str, raw: bytes, where: object) -> dict[str, Any]:
     try:
         document = json.loads(raw)
-        version, told, content = document[f"logstore_{kind}"], document.get("xxh64"), document.get(kind)
+        version, checksum, content = document[f"logstore_{kind}"], document.get("xxh64"), document.get(kind)
         newer = isinstance(version, int) and version > MANIFEST_VERSION
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ExportDamaged(f"{where} is no {kind} of an export, or is damaged: restore it") from None
+        raise ExportDamaged(f"{where} is not the {kind} of an export, or is damaged: restore it") from None
     if newer:
-        raise VersionError(f"{where} was written by a newer logstore (version {version}): use that one")
-    if not isinstance(content, dict) or told != xxh64_hexdigest(_canonical(content)):
+        raise VersionError(f"{where} was written by a newer logstore (version {version}): use that version")
+    if not isinstance(content, dict) or checksum != xxh64_hexdigest(_canonical(content)):
         raise ExportDamaged(f"{where} is damaged: its checksum is wrong; restore it, or export to a new target")
     return content

@@ -1,7 +1,7 @@
-"""By what an export knows its log again: a batch near the end of what was exported, and the hash of its bytes.
+"""The mark that ties an export to its log: the LSN and hash of a batch near the end of the exported part.
 
-A backup that was put in the place of its store has the same UUID and gives LSNs once more that the store had given
-before. Going on with it would put two histories into one export.
+A restored backup has the same UUID as its store, and a writer reuses LSNs in it that the store had used before. If an
+export continued with such a log, it would contain two histories. The mark detects that.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _TAIL_BYTES: Final = 2 << 20
 
 
 def find_mark(source: Path, held: Hold | None, segments: Sequence[SegmentInfo], span: Span) -> Mark | None:
-    """The last batch in this range that no open will leave out of the log; None if there is none.
+    """The last batch in this range that every later open keeps; None if there is none.
 
-    An open may leave out the last segment if it holds nothing but copies.
+    An open may drop the last segment if it contains only copies.
     """
     written = [one for one in segments if one.end_lsn > one.first_lsn + SEGMENT_HEADER_BYTES]
     for part in reversed(written):
         first, stop = max(part.first_lsn, span.start_lsn), min(part.end_lsn, span.stop_lsn)
-        for start in (max(first, stop - _TAIL_BYTES), first):  # most often the end of the segment is enough
+        for start in (max(first, stop - _TAIL_BYTES), first):  # usually the end of the segment is enough
             lsn = _last_batch(source, held, start, stop, originals=part is written[-1]) if start < stop else None
             if lsn is not None:
                 with Reader(source, from_lsn=lsn, hold=held) as reader:
@@ -46,7 +46,7 @@ def find_mark(source: Path, held: Hold | None, segments: Sequence[SegmentInfo], 
 
 
 def _last_batch(source: Path, held: Hold | None, start_lsn: int, stop_lsn: int, *, originals: bool) -> int | None:
-    """The last batch that begins in this range; with ``originals`` the last with a record that is no copy."""
+    """The last batch that begins in this range; with ``originals`` the last one with a record that is not a copy."""
     compute = require("arrow", "pyarrow.compute")
     columns = ["batch_lsn", "stream", "relocated"]
     found: int | None = None
@@ -64,15 +64,15 @@ def _last_batch(source: Path, held: Hold | None, start_lsn: int, stop_lsn: int, 
 
 
 def check_mark(source: Path, held: Hold | None, segments: Sequence[SegmentInfo], mark: Mark | None) -> None:
-    """Raise :class:`~logstore.export.manifest.ExportMismatch` if the log has something else where the mark was."""
+    """Raises :class:`~logstore.export.manifest.ExportMismatch` if the log has another batch at the mark."""
     if mark is None or not segments or segments[0].first_lsn > mark.lsn:
-        return  # recycled: then it cannot be told
+        return  # the batch was recycled and cannot be compared
     with Reader(source, from_lsn=mark.lsn, hold=held) as reader:
         if reader.segments()[0].first_lsn > mark.lsn:
-            return  # a writer came meanwhile
+            return  # a writer recycled it meanwhile
         batch = next(reader.batches(), None)
     if batch is None or batch.lsn != mark.lsn or xxh64_hexdigest(batch.raw) != mark.xxh64:
         raise ExportMismatch(
-            f"the log of {source} is not the one that was exported: at LSN {mark.lsn} it says something else, as a "
-            "backup does that was put in its place and went on; choose another target"
+            f"the log of {source} is not the one that was exported: it has another batch at LSN {mark.lsn}, for "
+            "example because a backup was restored and used; choose another target"
         )

@@ -1,8 +1,8 @@
-"""What an export would do: from where to where, in which pieces. Nothing is made here.
+"""The plan of an export: the range of the log and its pieces. Nothing is written here.
 
-A unit is what is written into files of its own, a chunk what is made to count at once. Both end where a segment does,
-and depend on nothing but where the export stands and the segments that follow, so that a run that was interrupted goes
-on in the same pieces.
+A unit is a range that is written into its own files; a chunk is a group of units that is committed together. Both end
+at the end of a segment. They depend only on the end of the last export and the following segments, so a run after an
+interruption makes the same pieces.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 __all__ = ["CHUNK_BYTES", "FILE_BYTES", "ExportPlan", "checked_options", "chunks", "plan", "plan_run"]
 
 FILE_BYTES: Final = 128 << 20
-"""Of the log, that go into one file if a day and the number of rows allow."""
+"""Bytes of the log for one file, unless the day or the number of rows ends the file before."""
 
 CHUNK_BYTES: Final = 1 << 30
-"""Of the log, after which what was done so far is made to count."""
+"""Bytes of the log after which the work so far is committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
-    """What one run of an export would do."""
+    """The plan of one run of an export."""
 
     start_lsn: int
     stop_lsn: int
     units: tuple[Span, ...]
     log_bytes: int
-    """That lie between them."""
+    """Bytes of the log between the two LSNs."""
     gap: Span | None
-    """What the store has let go of since the last run."""
+    """The range that the store has recycled since the last run without an export; None if there is none."""
     options: ExportOptions
 
 
@@ -63,7 +63,7 @@ def plan(segments: Sequence[SegmentInfo], start_lsn: int, stop_lsn: int, file_by
 
 
 def chunks(units: Sequence[Span], segments: Sequence[SegmentInfo], chunk_bytes: int = CHUNK_BYTES) -> list[list[Span]]:
-    """The units in groups that are made to count at once."""
+    """The units in groups that are committed together."""
     made: list[list[Span]] = [[]]
     size = 0
     for unit in units:
@@ -76,12 +76,12 @@ def chunks(units: Sequence[Span], segments: Sequence[SegmentInfo], chunk_bytes: 
 
 
 def log_bytes(segments: Sequence[SegmentInfo], start_lsn: int, stop_lsn: int) -> int:
-    """How much of the log lies between two LSNs, without the gaps between epochs."""
+    """The bytes of the log between two LSNs, without the gaps between epochs."""
     return sum(_overlap(one, start_lsn, stop_lsn) for one in segments)
 
 
 def _overlap(segment: SegmentInfo, start_lsn: int, stop_lsn: int) -> int:
-    """Of records: a segment that has no more than its header yet holds nothing to export."""
+    """The bytes of records: a segment that has only its header contains nothing to export."""
     first = segment.first_lsn + SEGMENT_HEADER_BYTES
     return max(0, min(segment.end_lsn, stop_lsn) - max(first, start_lsn))
 
@@ -97,14 +97,14 @@ def plan_run(
     file_bytes: int = FILE_BYTES,
     allow_gap: bool = False,
 ) -> ExportPlan:
-    """What a run would do that reads the log through this reader, and goes on from this manifest; up to ``stop_lsn``.
+    """The plan of a run that reads the log with this reader and continues this manifest, up to ``stop_lsn``.
 
-    Raises ``OptionError``, :class:`~logstore.export.manifest.ExportMismatch` for another store's export,
-    ``ExportGap`` unless it is allowed.
+    Raises ``OptionError``, :class:`~logstore.export.manifest.ExportMismatch` for another store's export, and
+    ``ExportGap`` unless gaps are allowed.
     """
     info, segments = reader.info, reader.segments()
     options = checked_options(manifest, body, compression)
-    # What a writer has begun and not written to may be left out by the next open, and the log then ends before it.
+    # The next open may drop a segment that a writer has begun but not written to; then the log ends before it.
     end = reader.last_lsn()
     stop = end if stop_lsn is None else min(stop_lsn, end)
     first = segments[0].first_lsn if segments else info.base_lsn
@@ -112,16 +112,16 @@ def plan_run(
     if manifest is None:
         start = first if start_lsn is None else start_lsn
         if not first <= start <= max(stop, first):
-            raise OptionError(f"start_lsn is {start}, and the log of {reader.path} reaches from {first} to {stop}")
+            raise OptionError(f"start_lsn is {start}, but the log of {reader.path} reaches from {first} to {stop}")
     else:
         _check_same(reader.path, info, end, manifest, start_lsn)
         start = manifest.last_lsn
         gap = _gap(reader.path, segments, manifest)
         if gap is not None and not allow_gap:
             raise ExportGap(
-                f"{reader.path} has let go of records that were not exported yet: LSN {gap.start_lsn} to "
-                f"{gap.stop_lsn} are lost. Go on behind them with --allow-gap (allow_gap=True), which notes it in the "
-                "manifest; export more often, or with --every, which holds the log meanwhile",
+                f"{reader.path} has recycled records that were not exported yet: LSN {gap.start_lsn} to "
+                f"{gap.stop_lsn} are lost. To continue after them, use --allow-gap (allow_gap=True), which notes the "
+                "gap in the manifest; export more often, or with --every, which holds the log meanwhile",
                 gap.start_lsn,
                 gap.stop_lsn,
             )
@@ -131,13 +131,13 @@ def plan_run(
 
 
 def checked_options(manifest: Manifest | None, body: int | None, compression: str | None) -> ExportOptions:
-    """What all files have in common. Raises ``OptionError`` for what cannot be, or differs from before."""
+    """The options common to all files. Raises ``OptionError`` for invalid ones, or if they differ from before."""
     arguments.optional(arguments.integer, "body", body, 1, 1 << 30)
     arguments.optional(arguments.text, "compression", compression)
     given = ExportOptions() if manifest is None else manifest.options
     if manifest is not None and body is not None and body != given.body:
-        told = "without bodies" if given.body is None else f"with bodies of {given.body} bytes"
-        raise OptionError(f"this target was made {told}, and body is {body}: leave it as it was, or take a new target")
+        how = "without bodies" if given.body is None else f"with bodies of {given.body} bytes"
+        raise OptionError(f"this target was made {how}, but body is {body}: use the same value, or a new target")
     try:
         return ExportOptions(given.body if body is None else body, (compression or given.compression).lower())
     except ValueError as error:
@@ -147,24 +147,24 @@ def checked_options(manifest: Manifest | None, body: int | None, compression: st
 def _check_same(store_dir: Path, info: ReaderInfo, end_lsn: int, manifest: Manifest, start_lsn: int | None) -> None:
     if info.uuid != manifest.store:
         raise ExportMismatch(
-            f"the target holds the export of store {manifest.store}, and {store_dir} is store {info.uuid}: "
+            f"the target holds the export of store {manifest.store}, but {store_dir} is store {info.uuid}: "
             "choose another target"
         )
     if start_lsn is not None and start_lsn != manifest.first_lsn:
         raise OptionError(
-            f"start_lsn is {start_lsn}, and the target was begun at {manifest.first_lsn}: an export goes on where it "
-            "ended, so leave start_lsn away, or choose another target"
+            f"start_lsn is {start_lsn}, but the target begins at {manifest.first_lsn}: an export continues where it "
+            "ended, so leave start_lsn out, or choose another target"
         )
-    # Beyond the mark there are only copies: an open may have left these out of the log.
+    # After the mark there are only copies, which an open may have dropped from the log.
     if manifest.mark is not None and end_lsn <= manifest.mark.lsn:
         raise ExportMismatch(
-            f"the log of {store_dir} ends at LSN {end_lsn}, and a record beyond LSN {manifest.mark.lsn} was exported: "
+            f"the log of {store_dir} ends at LSN {end_lsn}, but a record after LSN {manifest.mark.lsn} was exported: "
             "this is an older copy of the store; choose another target"
         )
 
 
 def _gap(store_dir: Path, segments: Sequence[SegmentInfo], manifest: Manifest) -> Span | None:
-    """What lay between the last export and the first segment that is still there; nothing may have."""
+    """The recycled range between the last export and the first remaining segment; None if there is none."""
     if not segments or segments[0].first_lsn <= manifest.last_lsn:
         return None
     first = segments[0]
@@ -173,7 +173,7 @@ def _gap(store_dir: Path, segments: Sequence[SegmentInfo], manifest: Manifest) -
 
 
 def _previous_end(path: Path, segment: SegmentInfo) -> int:
-    """Where the log before this segment ends, as its header says."""
+    """The end LSN of the preceding segment, from this segment's header."""
     try:
         header = SegmentHeader.decode(read_start(path, SEGMENT_HEADER_BYTES)[0])
     except FileNotFoundError:

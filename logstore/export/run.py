@@ -1,12 +1,12 @@
-"""``logstore.arrow.export`` and ``logstore export``: the log as Parquet files that are kept.
+"""``logstore.arrow.export`` and ``logstore export``: exports the log to Parquet files.
 
-A target has the datasets ``records`` (every record) and ``messages`` (a row for each message whose life has ended),
-both by UTC day, and ``open`` (the messages that live at the last exported LSN, which the next run carries on). A run
-goes on where the last one ended, up to what is durable; target.py says how it is made to count.
+A target has the datasets ``records`` (every record) and ``messages`` (a row for each message that has been consumed or
+destroyed), both by UTC day, and ``open`` (the messages that are live at the last exported LSN, which the next run
+continues). A run starts where the last one ended and stops at the durable LSN; target.py describes its commit.
 
-What always holds: the same log in the same state gives the same bytes; no record is in two files, and none is left
-out but for a gap that the manifest names. A run reads beside a live writer, which it asks to keep what it has not
-read yet. LSNs are positions in the log, sizes bytes.
+Invariants: the same log in the same state gives the same bytes; no record is in two files, and none is missing except
+in a gap that the manifest names. A run works while a writer runs; a hold makes the writer keep the unread part. LSNs
+are positions in the log, sizes are bytes.
 """
 
 from __future__ import annotations
@@ -48,31 +48,31 @@ __all__ = ["ExportReport", "Run", "export", "held_for", "hold_for", "plan_export
 HOLD_S: Final = 3600.0
 RENEWED_AFTER_S: Final = 60.0
 THREADS: Final = 2
-_TRIES: Final = 3  # against a writer that comes while nothing holds the log
+_TRIES: Final = 3  # in case a writer starts while no hold keeps the log
 
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What one run has come to."""
+    """The result of one run."""
 
     target: Path
     store: UUID
     start_lsn: int
-    """Where it went on."""
+    """The first LSN of this run."""
     last_lsn: int
-    """Everything below it is exported."""
+    """Everything below this LSN is exported."""
     records: int
     messages: int
-    """That ended in this range of the log."""
+    """Messages that ended in this range of the log."""
     open: int
-    """Messages that live at its end."""
+    """Messages that are live at its end."""
     files: int
     bytes: int
-    """Of the new files."""
+    """Bytes of the new files."""
     log_bytes: int
-    """That were read."""
+    """Bytes of the log that were read."""
     gap: Span | None
-    """What the store had let go of before."""
+    """The range that the store had recycled before it was exported; None if there is none."""
     seconds: float
 
 
@@ -92,18 +92,22 @@ def export(
     catalog: str | None = None,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> ExportReport:
-    """Export to ``target`` what the log has beyond the last run, up to what is durable now.
+    """Exports the part of the log after the last run to ``target``, up to the LSN that is durable now.
 
-    ``start_lsn``: where a new target begins (the base). ``body``: bytes of each record's content to keep (none).
-    ``compression``: ``zstd:1``, or as given before. ``file_bytes``: of the log, for one file. ``iceberg``: a directory
-    with an Apache Iceberg catalog, in which the files are registered. ``allow_gap``: goes on where records were lost.
-    ``hold``: one that the caller has (:func:`hold_for`), which moves on with the export; otherwise a run beside a
-    live writer takes its own, of at most ``hold_limit_bytes`` (1 GiB, or the log's size). ``connect`` and ``catalog``
-    name the catalog as in ``logstore.open``. ``progress`` is told bytes of the log that are done, and in all.
+    * ``start_lsn``: the first LSN of a new target (default: the base).
+    * ``body``: bytes of each record's content to export (default: none).
+    * ``compression``: default ``zstd:1``, or as in the runs before.
+    * ``file_bytes``: bytes of the log for one file.
+    * ``iceberg``: a directory with an Apache Iceberg catalog, in which the files are registered.
+    * ``allow_gap``: continue even if records were recycled before they were exported.
+    * ``hold``: the caller's hold (:func:`hold_for`), which the export advances. Without it, a run while a writer runs
+      takes its own hold, of at most ``hold_limit_bytes`` (default 1 GiB, or the log's size if that is more).
+    * ``connect`` and ``catalog``: the catalog, as in ``logstore.open``.
+    * ``progress``: called with the bytes of the log that are done, and the total.
 
     Raises ``OptionError``; ``ExportGap``, ``ExportLocked``, ``ExportMismatch``, ``ExportDamaged`` and ``ExportError``
-    of :mod:`logstore.export.manifest`; ``MissingExtra``; and what reading the log does. Whatever it raises, the target
-    holds what it held before, or some of the run, whole; the next run goes on from there.
+    of :mod:`logstore.export.manifest`; ``MissingExtra``; and the errors of reading the log. After an error, the target
+    has its earlier contents and perhaps complete chunks of this run; the next run continues from there.
     """
     source, path = arguments.path("store_dir", store_dir), arguments.path("target", target)
     _check_options(start_lsn, body, compression, hold_limit_bytes)
@@ -116,7 +120,7 @@ def export(
     require("arrow", "pyarrow.parquet")
     started = time.monotonic()
     with Reader(source) as reader:
-        info = reader.info  # and it says so if this is no store
+        info = reader.info  # raises if this is not a store
     with Target(path, source) as place:
         for attempt in range(1, 1 + _TRIES):
             try:
@@ -163,7 +167,7 @@ def plan_export(
     compression: str | None = None,
     allow_gap: bool = False,
 ) -> ExportPlan:
-    """What :func:`export` would do now; nothing is made or changed. Raises as it does."""
+    """The plan of an :func:`export` made now; nothing is made or changed. Raises the same errors."""
     path = arguments.path("target", target)
     _check_options(start_lsn, body, compression)
     with explained(path):
@@ -172,15 +176,15 @@ def plan_export(
         return plan_run(reader, manifest, start_lsn=start_lsn, body=body, compression=compression, allow_gap=allow_gap)
 
 
-# ---- What keeps the log meanwhile
+# ---- The hold
 
 
 def hold_for(
     store_dir: str | os.PathLike[str], target: str | os.PathLike[str], *, limit_bytes: int | None = None
 ) -> Hold:
-    """A hold on what ``target`` has not got yet, for an export that is run again and again.
+    """A hold on the part of the log that ``target`` does not have yet, for repeated exports.
 
-    Where the log has let go of that already, on all that is left of it. Raises as :func:`logstore.holds.hold` does.
+    If some of that part is already recycled, the hold is on the rest. Raises the errors of :func:`logstore.holds.hold`.
     """
     source, path = arguments.path("store_dir", store_dir), arguments.path("target", target)
     arguments.optional(arguments.integer, "limit_bytes", limit_bytes, 1, LIMIT_BYTES_MAX)
@@ -198,14 +202,14 @@ def _take_hold(source: Path, target: Path, manifest: Manifest | None, limit_byte
         try:
             return hold(source, name, lsn=manifest.last_lsn, limit_bytes=limit_bytes, expires_s=HOLD_S)
         except LogRecycled:
-            pass  # whether anything is lost, the plan says
+            pass  # the plan finds out whether records are lost
     return hold(source, name, limit_bytes=limit_bytes, expires_s=HOLD_S)
 
 
 def held_for(
     source: Path, place: Target, info: ReaderInfo, given: Hold | None, limit_bytes: int | None
 ) -> AbstractContextManager[Hold | None]:
-    """The hold that the run reads with. What no writer changes needs none, and its directory is left as it is."""
+    """The hold of the run. A store without a writer needs none, and its directory is not changed."""
     if given is not None:
         return nullcontext(given)
     return _take_hold(source, place.path, place.manifest, limit_bytes) if info.live else nullcontext()
@@ -221,7 +225,7 @@ def _reader(source: Path, held: Hold | None) -> Iterator[Reader]:
 
 
 class Run:
-    """From where the export stands to what is durable, chunk by chunk."""
+    """One run of an export, chunk by chunk."""
 
     chunk_bytes = CHUNK_BYTES
 
@@ -249,7 +253,7 @@ class Run:
         self._renewed = time.monotonic()
 
     def make(self) -> ExportReport:
-        """All of it."""
+        """Makes the whole run."""
         started = time.monotonic()
         if self._place.manifest is not None:
             check_mark(self._source, self._held, self._segments, self._place.manifest.mark)
@@ -280,7 +284,7 @@ class Run:
         )
 
     def _force_tail(self) -> None:
-        """After a crash the end of the log may be in memory only, and what is exported must not be lost to the log."""
+        """Forces the end of a crashed log to disk, because it may be in memory only. So no exported record is lost."""
         if self._info.state != "crashed":
             return
         for segment in self._segments:
@@ -292,11 +296,11 @@ class Run:
                     finally:
                         os.close(fd)
                 except OSError as error:
-                    said = f"{self._source / segment.name} cannot be forced to the disk: {error.strerror}; see to it"
+                    said = f"{self._source / segment.name} cannot be forced to disk: {error.strerror}; check the disk"
                     raise StoreError(said) from error
 
     def _check_open_set(self) -> None:
-        """What the run before left open is carried on, so it must be what that run wrote."""
+        """Checks that the open set is the one that the last run wrote, because this run continues it."""
         manifest = self._place.manifest
         if manifest is None or manifest.open is None:
             return
@@ -308,7 +312,7 @@ class Run:
                 found = 0, ""
         if found != (manifest.open.bytes, manifest.open.xxh64):
             raise ExportDamaged(
-                f"{path} is missing or damaged, and without it nothing can be carried on: restore it, or export to a "
+                f"{path} is missing or damaged, but the export cannot continue without it: restore it, or export to a "
                 "new target"
             )
 
@@ -324,10 +328,10 @@ class Run:
             queue_names=self._names,
             body=self._plan.options.body,
             compression=self._plan.options.compression,
-            # Without a hold a writer may come at any moment, and must not be able to take away what is to be read. As
-            # with a hold, no row depends on what lies below the first one that was not exported.
+            # Without a hold, a writer may start at any moment; reading fails then if it recycles the part to be read.
+            # As with a hold, no row depends on the log below the first record that was not exported.
             keep_lsn=None if self._held is not None else max(1, begin_lsn, 0 if before is None else span.start_lsn),
-            # What was open before a gap may have ended in it: only what the log still tells is carried on.
+            # A message that was open before a gap may have ended in it, so only the log after the gap counts.
             open_set=str(self._place.path / OPEN_FILE) if before is not None and gap is None else None,
         )
         with explained(self._place.path):
@@ -339,10 +343,10 @@ class Run:
         self._place.commit(manifest, [*files, opened])
         self._made += files
         self._done += log_bytes(self._segments, span.start_lsn, span.stop_lsn)
-        self._seen = self._done  # gaps between epochs came by as well
+        self._seen = self._done  # the watched bytes include gaps between epochs
 
     def write(self, job: Job, units: list[Span], span: Span, staging: Path) -> tuple[list[FileInfo], FileInfo]:
-        """The messages, which are one scan, beside the records, unit by unit: two threads have work throughout."""
+        """Writes the messages (one scan) and the records (unit by unit) at the same time, in two threads."""
         self._stopped = False
         with ThreadPoolExecutor(THREADS, "logstore-export") as pool:
             messages: Future[tuple[list[FileInfo], FileInfo]] = pool.submit(
@@ -363,14 +367,14 @@ class Run:
             return [file for each in records for file in each.result()] + files, opened
 
     def _watch(self, read_bytes: int) -> None:
-        """So much of the log's records came by."""
+        """Counts log bytes that the records' threads have read, and reports progress."""
         self._look(0)
         with self._lock:
             self._seen = min(self._seen + read_bytes, self._plan.log_bytes)
             self._progress(self._seen, self._plan.log_bytes)
 
     def _look(self, _: int) -> None:
-        """Called by the writing threads now and then: the hold must not run out, and an end must be noticed."""
+        """Called by the writing threads from time to time: renews the hold, and ends a stopped export."""
         if self._stopped:
             raise StoreError("the export was stopped")
         if self._held is not None and time.monotonic() - self._renewed > RENEWED_AFTER_S:

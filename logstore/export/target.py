@@ -1,13 +1,13 @@
-"""The directory that an export goes to: locked, changed only whole, and brought to order after a crash.
+"""The target directory of an export: locked, changed atomically, and recovered after a crash.
 
-A run writes its files into ``_staging`` and forces them; then ``_intent.json`` is renamed into place, which is the
-moment at which the run counts; then each file is renamed to its place, the manifest last, and the intent is removed.
-Whoever comes next carries an intent to its end, and otherwise throws away what is staged. So a crash or kill at any
-moment leaves the export as before the run or as after it, once the next export (or ``--verify``) has looked at it.
+A run writes its files into ``_staging`` and forces them to disk. Then ``_intent.json`` is renamed into place: from this
+moment the run counts. Then each file is renamed to its place, the manifest last, and the intent is removed. The next
+export completes an intent that it finds; without an intent it deletes the staged files. So a crash at any moment leaves
+the export as before the run or as after it, once the next export has recovered it.
 
-What must never happen: a file outside of ``_staging`` that no manifest and no intent names; a file that is replaced
-(but for the open set, which is renamed over as one). All names that are no rows of a dataset begin with an underscore,
-which Spark, DuckDB's and Polars' patterns over ``records/*/*.parquet`` pass over.
+Invariants: every file outside ``_staging`` is named by the manifest or the intent, and no file is ever replaced, except
+the open set, which one rename replaces. All names other than data files begin with an underscore, so that Spark and the
+patterns ``records/*/*.parquet`` of DuckDB and Polars ignore them.
 """
 
 from __future__ import annotations
@@ -54,38 +54,38 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 
 
 class StagedFile:
-    """A new file, written front to back, hashed on the way and forced when it is closed. A file object for writers."""
+    """A new file, written sequentially, hashed meanwhile and forced to disk at its end. A file object for writers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.bytes = 0
         self._hash = xxh64()
-        self._kept: list[bytes] = []  # not written yet: writers come with many small pieces
+        self._kept: list[bytes] = []  # buffered, because writers write many small pieces
         self._kept_bytes = 0
         self._fd = os.open(path, _NEW, 0o666)
         self._abandoned = False
 
     @property
     def closed(self) -> bool:
-        """No more can be written."""
+        """Whether it is closed."""
         return self._fd < 0
 
     def writable(self) -> bool:
-        """It is there to be written."""
+        """Whether it can be written."""
         return not self.closed
 
     def tell(self) -> int:
-        """How much was written."""
+        """The number of bytes written."""
         return self.bytes
 
     def flush(self) -> None:
-        """What writers may call; :meth:`finish` says when it is all there."""
+        """Does nothing; writers may call it. :meth:`finish` writes everything."""
 
     def write(self, data: bytes) -> int:
-        """Take these bytes; ``OSError`` if those taken before cannot be written."""
+        """Adds bytes to the buffer. Raises ``OSError`` if buffered bytes cannot be written."""
         size = len(data)
         if self._abandoned:
-            return size  # a writer that is thrown away may still want to say something
+            return size  # a discarded writer may still write something
         self._kept.append(bytes(data))
         self._kept_bytes += size
         self.bytes += size
@@ -102,7 +102,7 @@ class StagedFile:
                 view = view[os.write(self._fd, view) :]
 
     def finish(self) -> str:
-        """Write what is left, and force it to the disk; its hash."""
+        """Writes the rest and forces the file to disk. Returns its XXH64 in hexadecimal."""
         self._write_out()
         fd, self._fd = self._fd, -1
         try:
@@ -113,10 +113,10 @@ class StagedFile:
         return self._hash.hexdigest()
 
     def close(self) -> None:
-        """What writers call at their end; :meth:`finish` is for whoever made it."""
+        """Does nothing; writers call it at their end. The owner calls :meth:`finish`."""
 
     def abandon(self) -> None:
-        """It is not wanted; a second call is harmless."""
+        """Deletes the file. A second call does nothing."""
         self._abandoned = True
         if self._fd >= 0:
             os.close(self._fd)
@@ -126,11 +126,11 @@ class StagedFile:
 
 
 class Target:
-    """The target of an export, locked as long as this lives. A context manager.
+    """The target of an export, locked until it is closed. A context manager.
 
-    ``manifest`` is what it holds, None if nothing was exported yet. Raises ``OptionError`` for a directory that is
-    something else, :class:`~logstore.export.manifest.ExportLocked`, ``ExportDamaged``, ``VersionError``, and
-    ``ExportError`` for what the system refuses.
+    ``manifest`` describes its contents; None if nothing was exported yet. Raises ``OptionError`` for a directory with
+    other files, :class:`~logstore.export.manifest.ExportLocked`, ``ExportDamaged``, ``VersionError``, and
+    ``ExportError`` if the system refuses an operation.
     """
 
     def __init__(self, path: str | os.PathLike[str], store_dir: Path | None = None) -> None:
@@ -143,7 +143,7 @@ class Target:
             self._make()
             self._take_lock()
             try:
-                self.manifest = self._brought_to_order()
+                self.manifest = self._recover()
             except BaseException:
                 self.close()
                 raise
@@ -157,13 +157,13 @@ class Target:
         self.close()
 
     def close(self) -> None:
-        """Let go of the lock; a second call is harmless."""
+        """Releases the lock. A second call does nothing."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def _make(self) -> None:
-        """The directory, if it is not there. One that holds anything but an export is left alone."""
+        """Makes the directory if it does not exist. Refuses a directory with files other than an export."""
         made = False
         with suppress(FileExistsError):
             os.mkdir(self.path)
@@ -174,7 +174,7 @@ class Target:
         names = set(os.listdir(self.path))
         if names and not names & {LOCK, MANIFEST, INTENT}:
             raise OptionError(
-                f"the target {self.path} holds something that is no export; choose an absent or empty one"
+                f"the target {self.path} contains files, but no export; choose an absent or empty directory"
             )
 
     def _take_lock(self) -> None:
@@ -183,7 +183,7 @@ class Target:
         except BlockingIOError:
             raise ExportLocked(f"another export writes to {self.path}: wait until it has ended") from None
 
-    def _brought_to_order(self) -> Manifest | None:
+    def _recover(self) -> Manifest | None:
         raw = _read(self.path / INTENT)
         if raw is not None:
             self._put_into_place(Intent.decode(raw, self.path / INTENT))
@@ -191,13 +191,13 @@ class Target:
         return checked_manifest(self.path)
 
     def clear_staging(self) -> None:
-        """Throw away what no intent names."""
+        """Deletes staged files, which no intent names."""
         with suppress(FileNotFoundError):
             for name in sorted(os.listdir(self.staging)):
                 os.unlink(self.staging / name)
 
     def begin(self) -> Path:
-        """The staging directory, there and empty."""
+        """Makes the empty staging directory and returns its path."""
         with explained(self.path):
             with suppress(FileExistsError):
                 os.mkdir(self.staging)
@@ -206,9 +206,9 @@ class Target:
         return self.staging
 
     def commit(self, manifest: Manifest, files: list[FileInfo]) -> None:
-        """Make this run count: ``files`` are staged and forced, and ``manifest`` tells of them and all before.
+        """Commits a run: ``files`` are staged and forced, and ``manifest`` lists them and all earlier files.
 
-        When this returns, or once the intent stands, the run is in the export for good; before that it is not.
+        The run belongs to the export as soon as the intent is in place, at the latest on return.
         """
         with explained(self.path):
             raw = manifest.encode()
@@ -230,7 +230,7 @@ class Target:
             raise
 
     def _put_into_place(self, intent: Intent) -> None:
-        """All that the intent names, again as often as it takes."""
+        """Moves all files of the intent to their places; may be repeated after an interruption."""
         directories = {self.path}
         for file in intent.files:
             place = self.path / file.path
@@ -257,30 +257,31 @@ class Target:
                 found = -1
             if found != size:
                 raise ExportDamaged(
-                    f"{place} is missing or not what a run that was interrupted had written: export to a new target"
+                    f"{place} is missing, or is not the file that an interrupted run wrote: export to a new target"
                 ) from None
 
     def _move_manifest(self, intent: Intent) -> None:
         place = self.path / MANIFEST
-        with suppress(FileNotFoundError):  # then it is in its place already
+        with suppress(FileNotFoundError):  # it was moved before the interruption
             os.rename(self.staging / _STAGED_MANIFEST, place)
         raw = _read(place)
         if raw is None or xxh64(raw).hexdigest() != intent.manifest_xxh64:
-            raise ExportDamaged(f"{place} is not that of the run that was interrupted: export to a new target")
+            raise ExportDamaged(f"{place} is not the manifest of the interrupted run: export to a new target")
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """What the target says of itself; None if it says nothing."""
+    """The manifest of the target; None if there is none."""
     raw = _read(path / MANIFEST)
     return None if raw is None else Manifest.decode(raw, path / MANIFEST)
 
 
 def checked_manifest(path: Path) -> Manifest | None:
-    """What the target says of itself, if it has the files that it names and no other ones of an export.
+    """The manifest of the target, checked against the files that exist.
 
-    Raises :class:`~logstore.export.manifest.ExportDamaged`: going on would leave rows out, or write them twice.
+    Raises :class:`~logstore.export.manifest.ExportDamaged` for missing or additional files of an export: to continue
+    would lose rows or write them twice.
     """
-    # In this order a run that another process ends meanwhile is seen as before it or as after it.
+    # In this order, a run that another process completes meanwhile is seen as before it or as after it.
     found = _dataset_files(path)
     interrupted = (path / INTENT).exists()
     manifest = read_manifest(path)
@@ -289,21 +290,21 @@ def checked_manifest(path: Path) -> Manifest | None:
     if strangers:
         where = f"{path / MANIFEST} is missing" if manifest is None else f"{path / MANIFEST} does not name all files"
         raise ExportDamaged(
-            f"{where}, and {path / strangers[0]} was exported{_and_more(strangers)}: exporting again would double its "
-            f"rows. Restore {MANIFEST}, or export to a new target"
+            f"{where}, but {path / strangers[0]} was exported{_and_more(strangers)}: another export would duplicate "
+            f"its rows. Restore {MANIFEST}, or export to a new target"
         )
     lost = sorted(name for name, size in named.items() if name != OPEN_FILE and found.get(name) != size)
     lost = [name for name in lost if _size(path / name) != named[name]]
     if lost:
         raise ExportDamaged(
-            f"{path / lost[0]} is missing or damaged{_and_more(lost)}, and its rows are in no other file: restore it, "
-            "or export to a new target"
+            f"{path / lost[0]} is missing or damaged{_and_more(lost)}, and no other file has its rows: restore it, or "
+            "export to a new target"
         )
     return manifest
 
 
 def _dataset_files(path: Path) -> dict[str, int]:
-    """The files with names that an export writes, and their sizes."""
+    """The files whose names an export could have written, with their sizes in bytes."""
     found = {}
     for place in path.glob("*/*"):
         for file in (place,) if place.parent.name == "open" else place.glob("*.parquet"):
@@ -325,7 +326,7 @@ def _and_more(names: list[str]) -> str:
 
 
 def file_hash(path: Path) -> tuple[int, str]:
-    """Bytes and XXH64 of a file."""
+    """The size in bytes and the XXH64 (hexadecimal) of a file."""
     made, size = xxh64(), 0
     fd = open_regular(path)
     try:
@@ -340,7 +341,7 @@ def file_hash(path: Path) -> tuple[int, str]:
 
 @contextmanager
 def explained(target: Path) -> Iterator[None]:
-    """What the system refuses, as an error that says what to do."""
+    """Turns an ``OSError`` into an ``ExportError`` that says what to do."""
     try:
         yield
     except OSError as error:
@@ -350,15 +351,13 @@ def explained(target: Path) -> Iterator[None]:
             named = error.filename or target
             said = f"the target {target} cannot be used ({named}: {error.strerror}): check the path"
         else:
-            said = f"the export to {target} failed ({told(error)}): see to the disk and the permissions"
-        raise ExportError(
-            f"{said}. What was exported before is whole; running this again goes on from there"
-        ) from error
+            said = f"the export to {target} failed ({told(error)}): check the disk and the permissions"
+        raise ExportError(f"{said}. The earlier export is complete; the next run continues from there") from error
 
 
 def _check_outside(store_dir: Path, target: Path) -> None:
     if lies_in(target, store_dir):
-        raise OptionError(f"the target {target} lies in the store {store_dir} itself; choose a place outside")
+        raise OptionError(f"the target {target} is inside the store {store_dir}; choose a place outside")
 
 
 def _read(path: Path) -> bytes | None:
@@ -367,5 +366,5 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     if size > _MANIFEST_BYTES_MAX:
-        raise ExportDamaged(f"{path} is larger than any that an export writes: restore it")
+        raise ExportDamaged(f"{path} is larger than an export ever writes it: restore it")
     return raw

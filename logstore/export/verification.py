@@ -1,7 +1,7 @@
-"""``logstore export --verify``: whether a target still holds what its manifest says. Nothing is changed.
+"""``logstore export --verify``: checks the files of an export against its manifest. Nothing is changed.
 
-Every file is read and hashed, and what it says of itself is held against the manifest; what lies among the files and
-is none of them is a problem too, because a pattern over the datasets would read it.
+Every file is read and hashed, and its metadata is compared with the manifest. A foreign file among them is a problem,
+too, because a file pattern over the dataset would read it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KEYS: Final = {"records": "lsn", "messages": "end_lsn"}
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was found."""
+    """The result of a verification."""
 
     manifest: Manifest
     files: int
@@ -39,10 +39,10 @@ class VerifyReport:
 
 
 def verify(target: str | os.PathLike[str], *, progress: Callable[[int, int], None] = lambda *_: None) -> VerifyReport:
-    """Read all files of an export; ``progress`` is told bytes done and in all.
+    """Reads and checks all files of an export; calls ``progress`` with the bytes done and the total bytes.
 
-    Raises ``ExportError`` for a directory without an export, or with a run that was interrupted and must be finished
-    first; ``ExportLocked`` while one is under way; ``ExportDamaged``, ``VersionError``, ``MissingExtra``.
+    Raises ``ExportError`` for a directory without an export, or with an interrupted run that must be finished first;
+    ``ExportLocked`` while an export runs; ``ExportDamaged``, ``VersionError``, ``MissingExtra``.
     """
     path = arguments.path("target", target)
     arguments.function("progress", progress)
@@ -50,10 +50,12 @@ def verify(target: str | os.PathLike[str], *, progress: Callable[[int, int], Non
         lock = _lock(path)
         try:
             if (path / INTENT).exists():
-                raise ExportError(f"a run of the export to {path} was interrupted: run the export again, then this")
+                raise ExportError(
+                    f"a run of the export to {path} was interrupted: run the export again, then verify it"
+                )
             manifest = read_manifest(path)
             if manifest is None:
-                raise ExportError(f"{path} holds no export: there is no manifest in it; check the path")
+                raise ExportError(f"{path} contains no export: it has no manifest; check the path")
             return _verified(path, manifest, progress)
         finally:
             os.close(lock)
@@ -63,7 +65,7 @@ def _lock(path: Path) -> int:
     try:
         return lock_regular(path / LOCK, fcntl.LOCK_SH)
     except FileNotFoundError:
-        raise ExportError(f"{path} holds no export: there is no {LOCK} in it; check the path") from None
+        raise ExportError(f"{path} contains no export: it has no {LOCK} file; check the path") from None
     except BlockingIOError:
         raise ExportLocked(f"an export writes to {path}: wait until it has ended") from None
 
@@ -83,7 +85,7 @@ def _verified(path: Path, manifest: Manifest, progress: Callable[[int, int], Non
     for dataset in ("records", "messages", "open"):
         for found in sorted((path / dataset).rglob("*")):
             if not found.is_dir() and found.relative_to(path).as_posix() not in known:
-                problems.append(f"{found.relative_to(path)}: is no file of the export, and would be read as one")
+                problems.append(f"{found.relative_to(path)}: is not a file of the export, but would be read as one")
     rows = {name: sum(file.rows for file in manifest.of(name)) for name in _KEYS}
     return VerifyReport(manifest, len(files), total, rows["records"], rows["messages"], tuple(problems))
 
@@ -103,15 +105,15 @@ def _problem(path: Path, file: FileInfo, manifest: Manifest) -> str | None:
 
 
 def _contradiction(path: Path, file: FileInfo, manifest: Manifest) -> str | None:
-    """What a file with the right hash says that the manifest does not: then the two were made by different hands."""
+    """How a file with the right hash contradicts the manifest; None if it does not."""
     arrow, parquet = require("arrow", "pyarrow"), require("arrow", "pyarrow.parquet")
     try:
         metadata = parquet.read_metadata(path)
     except (OSError, arrow.ArrowException) as error:
-        return f"is no Parquet file ({error})"
+        return f"is not a Parquet file ({error})"
     if metadata.num_rows != file.rows:
         return f"has {metadata.num_rows} rows and not {file.rows}"
-    told = {key.decode(): value.decode() for key, value in (metadata.metadata or {}).items() if key[:9] == b"logstore."}
+    own = {key.decode(): value.decode() for key, value in (metadata.metadata or {}).items() if key[:9] == b"logstore."}
     wanted = {
         "logstore.store": str(manifest.store),
         "logstore.dataset": file.dataset,
@@ -119,12 +121,12 @@ def _contradiction(path: Path, file: FileInfo, manifest: Manifest) -> str | None
         "logstore.stop_lsn": str(file.stop_lsn),
     }
     for name, value in wanted.items():
-        if told.get(name) != value:
-            return f"says {name} {told.get(name)} and not {value}"
+        if own.get(name) != value:
+            return f"has {name} {own.get(name)} and not {value}"
     key = _KEYS.get(file.dataset)
     bounds = None if key is None else _bounds(metadata, key)
     if bounds is not None and not file.start_lsn <= bounds[0] <= bounds[1] < file.stop_lsn:
-        return f"has LSN {bounds[0]} to {bounds[1]}, outside of its range"
+        return f"has LSN {bounds[0]} to {bounds[1]}, which is outside its range"
     return None
 
 
@@ -141,7 +143,7 @@ def _bounds(metadata: Any, key: str) -> tuple[int, int] | None:
 
 
 def _missing_ranges(manifest: Manifest) -> list[str]:
-    """Parts of the log of which there is no file of records, and no gap says why."""
+    """Parts of the log for which there is neither a file of records nor a gap."""
     at, problems = manifest.first_lsn, []
     spans = [(one.start_lsn, one.stop_lsn) for one in manifest.of("records")]
     spans += [(one.start_lsn, one.stop_lsn) for one in manifest.gaps]

@@ -1,4 +1,4 @@
-"""logstore as the store of other people's brokers, one module each; nothing is imported before it is asked for.
+"""logstore as the store of other brokers: one module for each, imported only on request.
 
-A plugin is written as a user's own would be: it imports public names only.
+A plugin imports public names only, as a user's own program would.
 """

@@ -1,19 +1,19 @@
-"""A queue store for CoilMQ, the STOMP broker: what a client has a RECEIPT for is there after ``kill -9``.
+"""A queue store for CoilMQ, the STOMP broker: a frame with a RECEIPT survives ``kill -9``.
 
-CoilMQ is told of it by its configuration, and needs both lines of the two factories::
+CoilMQ's configuration enables it; both factory lines are required::
 
     [coilmq]
     qstore.factory = logstore.plugins.coilmq.make_store
     scheduler.subscriber_priority_factory = logstore.plugins.coilmq.make_scheduler
     qstore.logstore.data_dir = /var/lib/coilmq/store
 
-CoilMQ's store takes a message out when it hands it to a subscriber, and is not told when the subscriber acknowledges.
-Here a message handed out is only acquired. It leaves the log, durably, at the moment when the broker lets go of the
-frame: it keeps a frame for as long as it may have to give it back, and drops it when the ACK arrives, before it sends
-the RECEIPT for that ACK. So a frame that was sent and not acknowledged comes back after a crash, in its old place.
+CoilMQ removes a message from its store when it sends it to a subscriber, and does not notify the store of the
+acknowledgement. This store only acquires a message that is sent. It removes the message, durably, when the broker drops
+its last reference to the frame: the broker keeps the frame as long as it may have to requeue it, and drops it when the
+ACK arrives, before it sends the RECEIPT for the ACK. So an unacknowledged frame returns to its old place after a crash.
 
-What must never happen: that a frame is let go of by this module's own doing, or counts as let go of because the
-interpreter ends or the store is closed.
+Invariant: only the broker drops the last reference to a frame. This module never does, and the end of the interpreter
+or the close of the store does not count as a drop.
 """
 
 from __future__ import annotations
@@ -52,40 +52,39 @@ _OWNER_KEY: Final = "plugin"
 _OWNER: Final = "coilmq"
 _FORMAT: Final = 1
 
-# What a delivery raises that has no place any more: there is nothing left to do.
+# Errors of a delivery whose place is gone: the message is already off the queue.
 _GONE: Final = (errors.NotEnqueued, errors.UnknownMessage, errors.UnknownQueue)
 
 _log = logging.getLogger("logstore.coilmq")
 
 
 def make_store(config: configparser.ConfigParser | None = None) -> LogstoreQueue:
-    """What ``qstore.factory`` names: the store that CoilMQ's configuration describes.
+    """The function for ``qstore.factory``: makes the store from CoilMQ's configuration.
 
     ``qstore.logstore.data_dir`` is required, an absolute path. ``segment_size``, ``initial_segments``,
-    ``max_write_buffers``, ``max_undurable_bytes``, ``max_log_bytes`` (whole numbers, bytes but for the second and
-    third), ``durability``, ``connect`` and ``catalog`` have the meaning they have for :func:`logstore.open`.
+    ``max_write_buffers``, ``max_undurable_bytes``, ``max_log_bytes`` (whole numbers; bytes except the second and
+    third), ``durability``, ``connect`` and ``catalog`` have the same meaning as for :func:`logstore.open`.
 
-    Raises :class:`~logstore.errors.OptionError` for a setting that is missing, unknown or wrong, and if the scheduler
-    of this module is not configured too, without which messages would pass by the store; and what ``logstore.open``
-    raises.
+    Raises :class:`~logstore.errors.OptionError` for a missing, unknown or wrong setting, and if the scheduler of this
+    module is not configured (without it, messages would bypass the store); and the errors of ``logstore.open``.
     """
     settings = coilmq_config if config is None else config
     wanted = f"{__name__}.{make_scheduler.__name__}"
     scheduler = settings.get(_SECTION, _SCHEDULER_FACTORY, fallback="")
     if scheduler.replace(":", ".") != wanted:
         raise errors.OptionError(
-            f"{_SCHEDULER_FACTORY} is {scheduler!r}: CoilMQ would hand messages to waiting subscribers without storing "
-            f"them, and confirm them; set {_SCHEDULER_FACTORY} = {wanted} (and {_INNER_FACTORY} to the one you want)"
+            f"{_SCHEDULER_FACTORY} is {scheduler!r}: CoilMQ would send messages to waiting subscribers and confirm "
+            f"them without storing them; set {_SCHEDULER_FACTORY} = {wanted} (and {_INNER_FACTORY} to your scheduler)"
         )
     options = _options(settings)
     return LogstoreQueue(options.pop("data_dir"), **options)
 
 
 def make_scheduler(config: configparser.ConfigParser | None = None) -> StoredFirst:
-    """What ``scheduler.subscriber_priority_factory`` names.
+    """The function for ``scheduler.subscriber_priority_factory``.
 
-    ``scheduler.logstore.inner_factory`` is the scheduler that chooses; CoilMQ's own default if it is not set. Raises
-    :class:`~logstore.errors.OptionError` if there is no such factory.
+    ``scheduler.logstore.inner_factory`` names the scheduler that chooses subscribers; default is CoilMQ's own. Raises
+    :class:`~logstore.errors.OptionError` if that factory cannot be imported.
     """
     settings = coilmq_config if config is None else config
     name = settings.get(_SECTION, _INNER_FACTORY, fallback=_INNER_DEFAULT)
@@ -129,7 +128,7 @@ def _options(settings: configparser.ConfigParser) -> dict[str, Any]:
 
 
 class StoredFrame(Frame):  # type: ignore[misc] # CoilMQ has no types
-    """A frame that came out of the store and is still acquired there, until it is given back or let go of."""
+    """A frame from the store. It stays acquired there until it is requeued or the broker drops it."""
 
     delivery: logstore.Delivery
     let_go: weakref.finalize[[str, logstore.Delivery], StoredFrame]
@@ -137,9 +136,9 @@ class StoredFrame(Frame):  # type: ignore[misc] # CoilMQ has no types
 
 
 def encode(frame: Frame) -> tuple[bytes, bytes]:
-    """A frame as header and content of a message: the body as it is; command and headers, in order, as JSON.
+    """Encodes a frame as header and content of a message: command and headers as JSON, in order; the body unchanged.
 
-    CoilMQ itself puts strings and numbers into headers; anything else is kept as the text that it would send.
+    CoilMQ puts strings and numbers into headers; any other value is stored as the text that CoilMQ would send.
     """
     text = not isinstance(frame.body, (bytes, bytearray, memoryview))
     headers = [[str(name), value if type(value) in (str, int) else str(value)] for name, value in frame.headers.items()]
@@ -148,10 +147,10 @@ def encode(frame: Frame) -> tuple[bytes, bytes]:
 
 
 def decode(header: bytes, body: bytes) -> StoredFrame:
-    """The frame that :func:`encode` made this of.
+    """Decodes a frame that :func:`encode` encoded.
 
-    Raises :class:`~logstore.errors.VersionError` for what a newer version wrote, and ``StoreError`` for a message that
-    is no frame.
+    Raises :class:`~logstore.errors.VersionError` for a message of a newer version, and ``StoreError`` for a message
+    that is not a frame.
     """
     try:
         fields = json.loads(header)
@@ -160,11 +159,11 @@ def decode(header: bytes, body: bytes) -> StoredFrame:
             return StoredFrame(fields["cmd"], dict(fields["headers"]), body.decode() if fields["text"] else body)
     except (ValueError, TypeError, LookupError) as problem:
         raise errors.StoreError(
-            f"a message in the store is no STOMP frame ({problem}); take it off its queue, or give CoilMQ a store of "
-            "its own"
+            f"a message in the store is not a STOMP frame ({problem}); take it off its queue, or give CoilMQ a "
+            "separate store"
         ) from problem
     raise errors.VersionError(
-        f"a frame was stored by a newer version (format {version}, and this one knows {_FORMAT}); run that version"
+        f"a frame was stored by a newer version (format {version}, but this one knows {_FORMAT}); use that version"
     )
 
 
@@ -172,13 +171,13 @@ def decode(header: bytes, body: bytes) -> StoredFrame:
 
 
 class LogstoreQueue(QueueStore):  # type: ignore[misc] # CoilMQ has no types
-    """CoilMQ's ``QueueStore`` over a logstore of its own; a destination is a queue. Usable from many threads.
+    """CoilMQ's ``QueueStore`` on a logstore. Each destination is a queue. Usable from many threads.
 
-    ``enqueue`` is durable when it returns. ``dequeue`` acquires; the frame's end is the message's end, durably. A frame
-    that is given back, by ``requeue`` or ``enqueue``, is in its old place again.
+    ``enqueue`` is durable on return. ``dequeue`` acquires the message; when the broker drops the frame, the message is
+    removed durably. ``requeue`` or ``enqueue`` return an acquired frame to its old place.
 
-    Takes the store directory and the options of :func:`logstore.open`. Raises what that raises, and
-    :class:`~logstore.errors.OptionError` for a store that something else has filled.
+    Takes the store directory and the options of :func:`logstore.open`. Raises its errors, and
+    :class:`~logstore.errors.OptionError` for a store with queues of another program.
     """
 
     def __init__(self, data_dir: str | os.PathLike[str], **options: Any) -> None:
@@ -193,12 +192,12 @@ class LogstoreQueue(QueueStore):  # type: ignore[misc] # CoilMQ has no types
             raise
 
     def _claim(self) -> None:
-        """Makes sure that the queues are CoilMQ's, and forgets those that nobody needs: clients invent names."""
+        """Checks that the queues belong to CoilMQ, and deletes empty ones, because clients choose names freely."""
         queues = self._store.queues()
         if queues and self._store.config.get(_OWNER_KEY) != _OWNER:
             raise errors.OptionError(
-                f"{self._store.path} holds queues of something else (such as {queues[0].name!r}); give CoilMQ a "
-                "directory of its own"
+                f"{self._store.path} has queues of another program (such as {queues[0].name!r}); give CoilMQ a "
+                "separate directory"
             )
         self._store.config[_OWNER_KEY] = _OWNER
         for queue in queues:
@@ -207,13 +206,13 @@ class LogstoreQueue(QueueStore):  # type: ignore[misc] # CoilMQ has no types
 
     @property
     def store(self) -> logstore.MessageStore:
-        """The store underneath, for statistics and care."""
+        """The underlying store, for statistics and maintenance."""
         return self._store
 
     def enqueue(self, destination: str, frame: Frame) -> None:
         """Stores the frame at the end of the destination's queue; durable on return.
 
-        A frame that was handed out and not let go of goes back to its old place instead. Raises ``StoreFull``,
+        A frame that is still acquired returns to its old place instead. Raises ``StoreFull``,
         ``OptionError`` for a destination over 255 bytes or headers over a sixteenth of a segment, ``StorePoisoned``,
         ``OutcomeUnknown``, ``StoreClosed``: CoilMQ then answers with an ERROR frame and no RECEIPT.
         """
@@ -230,9 +229,9 @@ class LogstoreQueue(QueueStore):  # type: ignore[misc] # CoilMQ has no types
             return self._store.declare_queue(destination)
 
     def dequeue(self, destination: str) -> StoredFrame | None:
-        """The first frame that is not handed out, or None; the message stays in the log until the frame is let go of.
+        """The first frame that is not acquired, or None. The message stays in the log until the broker drops the frame.
 
-        Raises ``CorruptLog`` for a message that cannot be read, which keeps its place.
+        Raises ``CorruptLog`` for a message that cannot be read; it keeps its place.
         """
         try:
             queue = self._store.queue(destination)
@@ -248,15 +247,15 @@ class LogstoreQueue(QueueStore):  # type: ignore[misc] # CoilMQ has no types
             frame.destination = destination
             frame.delivery = delivery
             frame.let_go = weakref.finalize(frame, self._settle, destination, delivery)
-            frame.let_go.atexit = False  # a broker that ends has not had its acknowledgements
+            frame.let_go.atexit = False  # frames alive at the exit of the broker are not acknowledged
             return frame
         return None
 
     def requeue(self, destination: str, frame: Frame) -> None:
-        """The frame goes back to its old place, and is the next to be handed out if nothing is before it.
+        """Returns the frame to its old place.
 
-        Harmless for one that was given back already, as CoilMQ does when a connection breaks. A frame that never came
-        out of this store is enqueued.
+        Does nothing if the frame was returned before; CoilMQ does that when a connection breaks. A frame that did not
+        come from this store is enqueued.
         """
         if not isinstance(frame, StoredFrame):
             self.enqueue(destination, frame)
@@ -266,10 +265,10 @@ class LogstoreQueue(QueueStore):  # type: ignore[misc] # CoilMQ has no types
                 frame.delivery.release()
 
     def _settle(self, destination: str, delivery: logstore.Delivery, *, wait: bool = True) -> None:
-        """The broker has let go of the frame: the message is done with. It must not raise: nobody would hear it."""
+        """Removes the message: the broker has dropped the frame. Does not raise, because there is no caller."""
         self._handed_out[destination].discard(delivery.id)
         if self._closed.is_set():
-            return  # nothing was said about it while the store could hear it
+            return  # the frame was not acknowledged before the store was closed
         try:
             delivery.accept(wait=wait)
         except _GONE:
@@ -283,12 +282,12 @@ class LogstoreQueue(QueueStore):  # type: ignore[misc] # CoilMQ has no types
             )
 
     def sent(self, frame: StoredFrame) -> None:
-        """The frame went to a subscriber that does not acknowledge: it is done with, durably with the next force."""
+        """Removes a frame that went to a subscriber without acknowledgements; durable with the next force."""
         if frame.let_go.detach() is not None:
             self._settle(frame.destination, frame.delivery, wait=False)
 
     def size(self, destination: str) -> int:
-        """How many frames wait, those that are handed out not counted; 0 for a destination that is not known."""
+        """The number of waiting frames, without acquired ones; 0 for an unknown destination."""
         try:
             depth = self._store.queue(destination).depth
         except errors.UnknownQueue:
@@ -296,19 +295,19 @@ class LogstoreQueue(QueueStore):  # type: ignore[misc] # CoilMQ has no types
         return max(0, depth - len(self._handed_out.get(destination, ())))
 
     def has_frames(self, destination: str) -> bool:
-        """Whether ``dequeue`` would give one."""
+        """Whether ``dequeue`` would return a frame."""
         return self.size(destination) > 0
 
     def destinations(self) -> set[str]:
-        """The destinations that have been sent to; those that are empty are forgotten at the next start."""
+        """The destinations that frames were sent to. Empty ones are deleted at the next start."""
         return {queue.name for queue in self._store.queues()}
 
     def frames(self, destination: str) -> _Sending:
-        """An iterator for subscribers that do not acknowledge: asking for the next frame says that one was sent."""
+        """An iterator for subscribers without acknowledgements. Asking for the next frame means that one was sent."""
         return _Sending(self, destination)
 
     def close(self) -> None:
-        """Closes the store. What is handed out and not let go of is there at the next start; a second call is harmless.
+        """Closes the store. Acquired frames are there again at the next start. A second call does nothing.
 
         Raises ``OutcomeUnknown`` if the last write failed.
         """
@@ -317,7 +316,7 @@ class LogstoreQueue(QueueStore):  # type: ignore[misc] # CoilMQ has no types
 
 
 class _Sending(QueueFrameIterator):  # type: ignore[misc] # CoilMQ has no types
-    """Frames for a subscriber that does not acknowledge; one force for all that were sent, at the end."""
+    """Frames for a subscriber without acknowledgements, with one force at the end for all that were sent."""
 
     store: LogstoreQueue
     destination: str
@@ -340,15 +339,15 @@ class _Sending(QueueFrameIterator):  # type: ignore[misc] # CoilMQ has no types
         return self._last
 
 
-# ---- No way past the store -------------------------------------------------------------------------------------
+# ---- The scheduler ---------------------------------------------------------------------------------------------
 
 
 class StoredFirst(SubscriberPriorityScheduler):  # type: ignore[misc] # CoilMQ has no types
-    """A scheduler that has a message stored before a waiting subscriber gets it.
+    """A scheduler that makes CoilMQ store a message before a waiting subscriber gets it.
 
-    CoilMQ hands a message to a subscriber that is free without storing it, and confirms it. The only thing it asks
-    before is the scheduler: this one leaves the choice to ``inner``, and answers with a stand-in for the chosen
-    subscriber that stores the message and then has CoilMQ send the chosen one what is first in the queue.
+    CoilMQ sends a message to a free subscriber and confirms it without storing it, but first it asks the scheduler.
+    This scheduler lets ``inner`` choose, and returns a stand-in for the chosen subscriber. The stand-in stores the
+    message and then makes CoilMQ send the first message of the queue to the chosen subscriber.
     """
 
     def __init__(self, inner: SubscriberPriorityScheduler) -> None:
@@ -362,29 +361,29 @@ class StoredFirst(SubscriberPriorityScheduler):  # type: ignore[misc] # CoilMQ h
         return Subscription(connection=_ByWayOfTheStore(chosen), id=chosen.id)
 
     def close(self) -> None:
-        """Closes the scheduler that chooses, if it can be closed."""
+        """Closes the inner scheduler, if it has a ``close``."""
         if hasattr(self._inner, "close"):
             self._inner.close()
 
 
 class _ByWayOfTheStore:
-    """The connection of a stand-in: what CoilMQ sends over it is stored, then delivered in its turn."""
+    """The connection of a stand-in: a frame that CoilMQ sends over it is stored, then delivered in queue order."""
 
-    reliable_subscriber = False  # CoilMQ is not to wait for the stand-in's ACK, but for that of the chosen one
+    reliable_subscriber = False  # CoilMQ must wait for the ACK of the chosen subscriber, not of the stand-in
 
     def __init__(self, chosen: Subscription) -> None:
         self._chosen = chosen
 
     def send_frame(self, frame: Frame) -> None:
-        """Durable when it returns, and sent if that was possible. Raises as ``LogstoreQueue.enqueue`` does."""
+        """Stores the frame durably, then delivers if possible. Raises the errors of ``LogstoreQueue.enqueue``."""
         destination = frame.headers["destination"]
-        frame.headers.pop("subscription", None)  # CoilMQ's addition, made anew at each delivery
+        frame.headers.pop("subscription", None)  # CoilMQ adds it at each delivery
         connection = self._chosen.connection
         manager = connection.server.queue_manager
         manager.store.enqueue(destination, frame)
         try:
-            # Subscribing again changes nothing, and sends the subscriber what it can have now.
+            # Subscribing again changes nothing, but makes CoilMQ send available messages.
             manager.subscribe(connection, destination, id=self._chosen.id)
         except (OSError, errors.StoreError) as problem:
-            # The subscriber's trouble, or the queue's front; the publisher's message is safe.
-            _log.warning("%s could not be delivered from at once: %s", destination, problem)
+            # The failure concerns the subscriber, or the first message of the queue; the new message is stored.
+            _log.warning("the stored message of %s could not be delivered at once: %s", destination, problem)

@@ -20,7 +20,7 @@ __all__ = ["page"]
 
 STATES = {
     "live": "open in a writer while this was read",
-    "closed": "closed in good order",
+    "closed": "closed cleanly",
     "crashed": "not closed: the next open recovers it",
 }
 

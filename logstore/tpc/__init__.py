@@ -1,12 +1,12 @@
-"""Two-phase commit as Python knows it: PEP 249's calls, and a data manager for the ``transaction`` package.
+"""Two-phase commit with Python's interfaces: PEP 249's calls, and a data manager for the ``transaction`` package.
 
-* :func:`connect` gives a :class:`Connection` with ``tpc_begin`` … ``tpc_recover``, for a coordinator of one's own.
+* :func:`connect` gives a :class:`Connection` with ``tpc_begin`` … ``tpc_recover``, for your own coordinator.
 * :class:`Participant` makes a store take part in ``transaction.commit()``, so that an enqueue and a write to an SQL
-  database commit together; :class:`Markers` is what tells, after a crash in between, whether the database did.
+  database commit together. After a crash between the two, :class:`Markers` tells whether the database has committed.
 
-What is prepared here is on disk, in a relaxed store too: a promise that a crash takes back is none.
+A prepared transaction is always on disk, even in a store with relaxed durability.
 
-The package may import ``store``, ``catalog`` and what lies below those.
+The package may import ``store``, ``catalog`` and the packages below those.
 """
 
 from __future__ import annotations

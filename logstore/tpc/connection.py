@@ -42,13 +42,13 @@ def connect(store: MessageStore) -> Connection:
 
 
 class Connection(Operations):
-    """A session with a store, as PEP 249 has it: the first operation begins a transaction, if none was begun.
+    """A session with a store as PEP 249 defines it: the first operation begins a transaction, if there is none.
 
-    A plain transaction ends with :meth:`commit` or :meth:`rollback`; one begun with :meth:`tpc_begin` with
+    A plain transaction ends with :meth:`commit` or :meth:`rollback`; one begun with :meth:`tpc_begin` ends with
     :meth:`tpc_commit` or :meth:`tpc_rollback`. Used by one thread at a time. As a context manager it commits at the
-    end of the block, rolls back if the block raises, and closes; a prepared branch it leaves as it is.
+    end of the block, rolls back if the block raises, and closes; a prepared branch stays unchanged.
 
-    Everything raises PEP 249's exceptions, which are attributes of the connection too.
+    All methods raise PEP 249's exceptions, which are also attributes of the connection.
     """
 
     Warning = Warning
@@ -79,12 +79,12 @@ class Connection(Operations):
                 self._transaction = self._store.begin()
             elif self._transaction.state == "prepared":
                 raise ProgrammingError(
-                    f"branch {self._transaction.xid} is prepared and takes no more work: finish it with tpc_commit() "
+                    f"branch {self._transaction.xid} is prepared and accepts no more work: finish it with tpc_commit() "
                     "or tpc_rollback() first"
                 )
             yield self._transaction
 
-    # ---- what is not part of a transaction ----
+    # ---- outside the transaction ----
 
     def stage(self, header: object = b"", content: object = b"") -> int:
         """See :meth:`MessageStore.stage`. Not part of the transaction; the message's enqueue is."""
@@ -111,7 +111,7 @@ class Connection(Operations):
             return self._store.header(message_id)
 
     def messages(self, queue: Queue | str) -> Iterator[Message]:
-        """See :meth:`MessageStore.messages`: what is committed. Begins no transaction."""
+        """See :meth:`MessageStore.messages`: the committed messages. Begins no transaction."""
         self._check_open()
         return self._listed(queue)
 
@@ -141,7 +141,7 @@ class Connection(Operations):
         if transaction is None:
             return
         if transaction.xid is not None:
-            raise ProgrammingError(f"{how}() is not for the two-phase transaction {transaction.xid}: use tpc_{how}()")
+            raise ProgrammingError(f"{how}() cannot end the two-phase transaction {transaction.xid}: use tpc_{how}()")
         self._finish(transaction, how)
 
     # ---- two-phase transactions ----
@@ -164,10 +164,11 @@ class Connection(Operations):
             self._transaction = self._store.begin(name)
 
     def tpc_prepare(self) -> None:
-        """The first phase: promises that the branch can be committed, through every crash; on disk on return.
+        """The first phase: promises that the branch can be committed, even after a crash; on disk on return.
 
-        After it, only :meth:`tpc_commit` and :meth:`tpc_rollback` are possible; if it fails, :meth:`tpc_rollback` is.
-        Raises :class:`ProgrammingError` outside a two-phase transaction, and the second time.
+        Afterwards only :meth:`tpc_commit` and :meth:`tpc_rollback` are possible; after a failure only
+        :meth:`tpc_rollback`. Raises :class:`ProgrammingError` outside a two-phase transaction, and if it is called
+        again.
         """
         self._check_open()
         transaction = self._transaction
@@ -184,8 +185,8 @@ class Connection(Operations):
     def tpc_commit(self, xid: Any = None) -> None:
         """Commits the current two-phase transaction, in one phase if it is not prepared; durable on return.
 
-        With ``xid``, any prepared branch, whoever prepared it. Raises :class:`ProgrammingError` without ``xid`` if no
-        two-phase transaction is current, and with it inside a transaction or for a branch that is not in doubt.
+        With ``xid`` it commits any prepared branch. Raises :class:`ProgrammingError` without ``xid`` if there is no
+        current two-phase transaction, and with it inside a transaction or for a branch that is not in doubt.
         """
         self._finish_branch(xid, "commit")
 
@@ -197,9 +198,9 @@ class Connection(Operations):
         self._finish_branch(xid, "rollback")
 
     def tpc_recover(self) -> list[Xid]:
-        """The names of all prepared branches that have no outcome yet, from before a restart or from now.
+        """The names of all prepared branches without an outcome, from before or after a restart.
 
-        Each has ``prepared`` and ``database`` set. Neither begins nor ends a transaction.
+        Each has ``prepared`` and ``database`` set. The call neither begins nor ends a transaction.
         """
         self._check_open()
         with in_pep_249_terms():
@@ -225,7 +226,7 @@ class Connection(Operations):
             for transaction in self._store.in_doubt():
                 if transaction.xid == name:
                     return transaction
-            raise errors.UnknownXid(f"no branch {xid!r} is in doubt here: tpc_recover() lists those that are")
+            raise errors.UnknownXid(f"no branch {xid!r} is in doubt here: tpc_recover() lists the branches in doubt")
 
     def _finish(self, transaction: Transaction, how: str) -> None:
         try:
@@ -237,7 +238,7 @@ class Connection(Operations):
                     transaction.commit(wait=not prepared)
                 else:
                     transaction.rollback(wait=not prepared)
-                if prepared:  # whoever coordinates forgets the branch now, so its outcome is forced in any mode
+                if prepared:  # the coordinator forgets the branch now, so its outcome is forced in any mode
                     self._store.force()
         finally:
             if transaction is self._transaction and transaction.state in _FINISHED:
@@ -248,17 +249,17 @@ class Connection(Operations):
         prefix = "" if transaction.xid is None else "tpc_"
         return f"finish it with {prefix}commit() or {prefix}rollback()"
 
-    # ---- its end ----
+    # ---- closing ----
 
     def close(self) -> None:
-        """Rolls back what is neither committed nor prepared. The store stays open; a second call does nothing.
+        """Rolls back an unprepared transaction. The store stays open; a second call does nothing.
 
         A prepared branch stays in doubt, for any connection to finish by its xid.
         """
         self._closed = True
         transaction, self._transaction = self._transaction, None
         if transaction is not None and transaction.state != "prepared":
-            with contextlib.suppress(errors.StoreError):  # a store that is gone has rolled it back, or will
+            with contextlib.suppress(errors.StoreError):  # a failed or closed store rolls it back itself
                 transaction.rollback(wait=False)
 
     def __enter__(self) -> Self:

@@ -6,11 +6,12 @@ The order of a commit with a database that commits in one phase (``zope.sqlalche
     its tpc_vote      the database commits                   the marker row in it is the decision
     our tpc_finish    the branch is committed, on disk
 
-A crash before the second line leaves a branch without a marker, one after it a branch with its marker. A ledger tells
-the two apart, and :meth:`Participant.recover` does what it says. Without a ledger, whoever calls ``recover`` must know.
+A crash before the second line leaves a branch without a marker; a crash after it leaves a branch with its marker. A
+ledger distinguishes the two, and :meth:`Participant.recover` follows it. Without a ledger the caller of ``recover`` has
+to decide.
 
-What always holds: nothing here gives a prepared branch an outcome that the ledger contradicts, and ``recover`` never
-touches a branch whose transaction is still on its way in this process.
+Invariants: no prepared branch gets an outcome that contradicts the ledger, and ``recover`` never touches a branch whose
+transaction is still in progress in this process.
 """
 
 from __future__ import annotations
@@ -43,47 +44,47 @@ _ON_ITS_WAY: Final[weakref.WeakKeyDictionary[Transaction, weakref.ref[_Branch]]]
 
 
 class Ledger(Protocol):
-    """Where the decision is written: something that commits together with the other side. See :class:`Markers`."""
+    """The record of the decision, which commits together with the other side. See :class:`Markers`."""
 
     def write(self, xid: Xid) -> None:
-        """Called before the commit: records ``xid`` such that it is there if and only if the other side commits."""
+        """Called before the commit: records ``xid`` so that the record exists if and only if the other side commits."""
 
     def committed(self, xid: Xid) -> bool | None:
         """Whether the other side has committed; ``None`` if that cannot be known yet.
 
-        After ``False`` it must be impossible that it commits later, as by an answer still on its way.
+        After ``False`` it must be impossible that it commits later, for example by a statement still in progress.
         """
 
     def written(self, bqual: str) -> Iterable[Xid]:
         """The names recorded by this participant, in any order."""
 
     def forget(self, xids: Iterable[Xid]) -> None:
-        """These are settled for good: their records may go."""
+        """Called with branches that are settled for good: their records may be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What :meth:`Participant.recover` did, by the names of the branches."""
+    """The result of :meth:`Participant.recover`: the names of the branches by outcome."""
 
     committed: tuple[Xid, ...]
-    """The other side had committed."""
+    """Branches whose other side had committed."""
     rolled_back: tuple[Xid, ...]
-    """The other side never will."""
+    """Branches whose other side will never commit."""
     in_doubt: tuple[Xid, ...]
-    """The ledger could not say. Call again later."""
+    """Branches for which the ledger had no answer. Call again later."""
 
 
 class Participant(Operations):
     """A store that takes part in the transactions of a transaction manager.
 
     Made once and used by all threads. Its operations belong to the current transaction of the calling thread; the first
-    one joins it. Nothing waits before the commit, which costs two forces of the log. A savepoint of a transaction with
-    work in a store is refused (``TypeError``, by the package): what was done can only be aborted as a whole. One taken
-    before the first operation may be rolled back; the store's part then never happened.
+    operation joins the transaction. Nothing waits before the commit, which costs two forces of the log. The package
+    refuses a savepoint in a transaction with work in a store (``TypeError``), because that work can only be aborted as
+    a whole. A savepoint taken before the first operation may be rolled back, which undoes the store's part.
 
-    ``name`` (at most 31 bytes) tells several participants on one store apart that have different ledgers; it must be
-    the same after a restart. ``transaction_manager`` is the package's own thread-local one if none is given. Raises
-    ``OptionError`` for a name that is too long, ``ImportError`` without the package (the extra ``tpc``).
+    ``name`` (at most 31 bytes) distinguishes several participants with different ledgers on one store; it must be the
+    same after a restart. ``transaction_manager`` is by default the package's thread-local one. Raises ``OptionError``
+    for a name that is too long, ``ImportError`` without the package (the extra ``tpc``).
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Participant(Operations):
 
     @property
     def xid(self) -> Xid:
-        """The name that this store's branch of the current transaction has, or will have when it joins."""
+        """The name of this store's branch of the current transaction, even before it joins."""
         return self._xid_in(_Joint.of(self._manager.get()))
 
     def _xid_in(self, joint: _Joint) -> Xid:
@@ -132,20 +133,20 @@ class Participant(Operations):
     # ---- after a crash ----
 
     def recover(self, resolver: Callable[[Xid], bool | None] | None = None) -> Recovered:
-        """Gives every branch of this participant that is in doubt its outcome; durable on return.
+        """Gives every branch of this participant in doubt its outcome; durable on return.
 
-        For each, ``resolver(xid)``, or the ledger's ``committed``, is asked whether the other side has committed:
-        ``True`` commits the branch, ``False`` rolls it back, ``None`` leaves it in doubt. Call it after opening the
-        store, before others consume from it; it may be called again at any time, and by any number of threads, for
-        branches on their way are left alone. At the end the ledger forgets what is settled.
+        ``resolver(xid)``, by default the ledger's ``committed``, says whether the other side has committed: ``True``
+        commits the branch, ``False`` rolls it back, ``None`` leaves it in doubt. Call it after opening the store,
+        before others consume from it. It may be called again at any time, from any number of threads, because branches
+        in progress are not touched. At the end the ledger forgets the settled branches.
 
-        Raises whatever the resolver raises, and then what it did stays done and the rest in doubt; ``TypeError`` if it
-        answers anything else; ``OptionError`` if there is neither resolver nor ledger.
+        Raises any exception of the resolver; then the outcomes given so far stay, and the other branches stay in doubt.
+        Raises ``TypeError`` for another answer, ``OptionError`` if there is neither resolver nor ledger.
         """
         arguments.optional(arguments.function, "resolver", resolver)
         if resolver is None:
             if self._ledger is None:
-                raise errors.OptionError("there is no ledger to ask: pass a resolver, or make the participant with one")
+                raise errors.OptionError("there is no ledger: pass a resolver, or make the participant with a ledger")
             resolver = self._ledger.committed
         settled: dict[bool | None, list[Xid]] = {True: [], False: [], None: []}
         for transaction in self._in_doubt():
@@ -161,7 +162,7 @@ class Participant(Operations):
         return Recovered(tuple(settled[True]), tuple(settled[False]), tuple(settled[None]))
 
     def _in_doubt(self) -> Iterator[Transaction]:
-        """Those of this participant that no transaction of this process will settle, and nobody has meanwhile."""
+        """Prepared branches of this participant that no transaction of this process will settle."""
         for transaction in self._store.in_doubt():
             xid = transaction.xid
             ours = xid is not None and xid.format_id == FORMAT_ID and xid.bqual == self._bqual.encode()
@@ -169,7 +170,7 @@ class Participant(Operations):
                 yield transaction
 
     def _forget(self, ledger: Ledger) -> None:
-        """In this order: what the ledger shows was prepared before, so if it is in doubt no more, it is settled."""
+        """Forgets settled branches. The ledger comes first: a branch in it was prepared, so it is in doubt or settled."""
         written = list(ledger.written(self._bqual))
         in_doubt = {transaction.xid for transaction in self._store.in_doubt()}
         self._store.force()
@@ -177,7 +178,7 @@ class Participant(Operations):
 
 
 def _settle(transaction: Transaction, *, commit: bool) -> bool:
-    """Gives the outcome, not forced yet; False if another thread was faster."""
+    """Gives the outcome without a force. False if another thread gave one first."""
     try:
         if commit:
             transaction.commit(wait=False)
@@ -189,14 +190,14 @@ def _settle(transaction: Transaction, *, commit: bool) -> bool:
 
 
 def _is_on_its_way(transaction: Transaction) -> bool:
-    """Whether a transaction of this process will settle it. One that was given up without an end no longer will."""
+    """Whether a transaction of this process will settle it; an abandoned one no longer will."""
     known = _ON_ITS_WAY.get(transaction)
     branch = None if known is None else known()
     return branch is not None and not branch.is_settled
 
 
 class _Joint:
-    """What the branches of one transaction share: the global name, and who they are."""
+    """The state that the branches of one transaction share: the global name, and the branches."""
 
     def __init__(self) -> None:
         self.gtrid = uuid.uuid4().hex
@@ -204,7 +205,7 @@ class _Joint:
 
     @classmethod
     def of(cls, current: Any) -> _Joint:
-        """The one of this transaction of the package's, made if there is none."""
+        """The shared state of this transaction of the package, made if there is none."""
         try:
             found: _Joint = current.data(_Joint)
         except KeyError:
@@ -213,7 +214,7 @@ class _Joint:
         return found
 
     def leave(self, branch: _Branch) -> None:
-        """It has come to its end. Should the transaction go on, a branch that joins anew gets another name."""
+        """Removes an ended branch. If the transaction continues, a new branch gets another name."""
         for place, known in list(self.branches.items()):
             if known is branch:
                 del self.branches[place]
@@ -238,8 +239,8 @@ class _Branch:
         self._transaction: Transaction | None = None
         self._is_written = False  # the marker, if there is a ledger
         self._is_voted = False
-        self._is_decided = False  # nothing more is asked of this object
-        self.is_settled = False  # and what was asked has been done, or has failed for good
+        self._is_decided = False  # the package's last call was made
+        self.is_settled = False  # the outcome was given, or has failed for good
 
     def work_in(self, current: Any) -> Transaction:
         """The store's transaction, begun with the first operation."""
@@ -250,23 +251,23 @@ class _Branch:
         return self._transaction
 
     def _write_marker(self) -> None:
-        """As late as others can still join, so that no savepoint of the database's takes the row back."""
+        """Writes the marker as late as possible, so that no savepoint of the database removes the row."""
         if self._ledger is not None and not self._is_decided:
             self._ledger.write(self._xid)
             self._is_written = True
 
-    # ---- what the transaction package calls ----
+    # ---- called by the transaction package ----
 
     def sortKey(self) -> str:  # noqa: N802 - the interface's name
-        """Before ``~``, with which those begin that commit in one phase and must vote last."""
+        """Sorts before ``~``, the first character of participants that commit in one phase and must vote last."""
         return f"logstore:{self._xid.bqual}"
 
     def should_retry(self, error: BaseException) -> bool:
-        """What another transaction holds now, it will let go."""
+        """Whether to retry: yes if another transaction has locked the message, because it will end."""
         return isinstance(error, errors.MessageLocked)
 
     def abort(self, current: Any) -> None:  # noqa: ARG002 - the interface's
-        """The transaction, or what was done since a savepoint before the first operation, never happened."""
+        """Undoes the branch: the transaction is aborted, or rolled back to a savepoint before the first operation."""
         self._joint.leave(self)
         if self._is_pending():
             self._is_decided = True
@@ -281,26 +282,26 @@ class _Branch:
             )
 
     def commit(self, current: Any) -> None:  # noqa: ARG002 - the interface's
-        """No more work."""
+        """Ends the work of the branch."""
         if self._is_pending() and self._transaction is not None:
             self._transaction.end()
 
     def tpc_vote(self, current: Any) -> None:  # noqa: ARG002 - the interface's
-        """Promises that the commit will succeed, through every crash: prepared, and on disk in any mode."""
+        """Prepares the branch, on disk in any mode: promises that the commit will succeed, even after a crash."""
         if self._is_pending() and self._transaction is not None:
             self._transaction.prepare(wait=False)
             self._store.force()
             self._is_voted = True
 
     def tpc_finish(self, current: Any) -> None:  # noqa: ARG002 - the interface's
-        """Commits; never raises. If the store fails here, the branch is in doubt until it is opened and recovered."""
+        """Commits; never raises. If the store fails here, the branch is in doubt until the store is recovered."""
         if self._is_pending():
             self._is_decided = True
             self._outcome(commit=True)
 
     def tpc_abort(self, current: Any) -> None:  # noqa: ARG002 - the interface's
-        """Somebody's vote failed, or somebody's finish. A branch that is prepared has the ledger decide: the database
-        may have committed and its answer got lost.
+        """Ends the branch after a failed vote or finish of any participant. For a prepared branch the ledger decides,
+        because the database may have committed although its answer was lost.
         """
         self._joint.leave(self)
         if not self._is_pending():
@@ -316,19 +317,19 @@ class _Branch:
             _logger.exception("the ledger cannot be asked about branch %s", self._xid)
         if committed is None:
             self.is_settled = True
-            _logger.error("branch %s stays in doubt: call recover() when the ledger can be asked", self._xid)
+            _logger.error("branch %s stays in doubt: call recover() when the ledger is available", self._xid)
             return
         if committed:
-            _logger.warning("branch %s commits though an abort was asked for: the other side has committed", self._xid)
+            _logger.warning("branch %s commits despite the abort: the other side has committed", self._xid)
         self._outcome(commit=committed)
 
-    # ---- how it ends ----
+    # ---- the outcome ----
 
     def _is_pending(self) -> bool:
         return self._transaction is not None and not self._is_decided
 
     def _roll_back(self) -> None:
-        """Without asking, for the other side cannot have committed."""
+        """Rolls back without asking the ledger, because the other side cannot have committed."""
         assert self._transaction is not None
         try:
             _settle(self._transaction, commit=False)
@@ -338,7 +339,7 @@ class _Branch:
             self.is_settled = True
 
     def _outcome(self, *, commit: bool) -> None:
-        """Of a prepared branch, on disk; a failure is told to the log and left to recovery."""
+        """Gives a prepared branch its outcome, on disk. A failure is logged and left to recovery."""
         assert self._transaction is not None
         wanted = "committed" if commit else "rolled_back"
         try:
@@ -355,7 +356,7 @@ class _Branch:
         else:
             if self._transaction.state != wanted:
                 _logger.critical(
-                    "branch %s in store %s was %s by somebody else, but the transaction was %s: see to it by hand",
+                    "branch %s in store %s was %s by another program, but the transaction was %s: repair this by hand",
                     self._xid,
                     self._store.path,
                     self._transaction.state.replace("_", " "),

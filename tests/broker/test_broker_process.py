@@ -126,7 +126,7 @@ def test_a_port_in_use_is_one_plain_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "port", "says"),
     [
-        ("192.0.2.1", 0, "no address of this machine"),
+        ("192.0.2.1", 0, "not an address of this machine"),
         ("host.invalid", 0, "unknown"),
     ],
 )

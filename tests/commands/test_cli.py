@@ -70,7 +70,7 @@ def test_info_says_what_a_store_is_and_how_much_is_in_it(store: Path) -> None:
     assert said["log_bytes"] == SEGMENT * (said["segments"] + said["spares"])
     table = fine("info", store)
     assert said["uuid"] in table
-    assert "closed in good order" in table
+    assert "closed cleanly" in table
     assert "524288 bytes (512 KiB)" in table
 
 
@@ -186,7 +186,7 @@ def test_recover_makes_no_store_where_there_is_none_and_opens_one_that_lost_its_
 def test_a_crashed_store_is_fine_and_verify_says_that_it_crashed(tmp_path: Path) -> None:
     path = tmp_path / "store"
     crash(path, "store.publish(store.declare_queue('q'), b'x')")
-    assert "the log ended in a crash: nothing torn stands at LSN" in fine("verify", path)
+    assert "the log ended in a crash: there is no torn write at LSN" in fine("verify", path)
     assert "not closed" in fine("info", path)
     assert told("info", path)["state"] == "crashed"
 
@@ -272,7 +272,7 @@ def test_everything_that_reads_works_beside_a_writer_that_reuses_its_segments(tm
             assert told("info", path)["state"] == "live"
             assert told("queues", path)["queues"][0]["depth"] in range(1, 43)
             assert told("verify", path)["ok"]
-            assert "a writer has it open: checked up to LSN" in fine("verify", path, "--thorough")
+            assert "a writer has the store open: checked up to LSN" in fine("verify", path, "--thorough")
             starts = fine("dump", path, "--json", "--type", "MESSAGE_START").splitlines()
             found = run("chain", path, json.loads(starts[-1])["id"])
             assert found.returncode == 0 or fails(found, 1)  # it may be gone already
@@ -431,7 +431,7 @@ def test_a_catalog_older_than_the_log_is_refused_and_found_by_verify(tmp_path: P
     with logstore.open(tmp_path / "deleted") as opened:
         opened.delete_queue("q")
     shutil.copy(tmp_path / "older", tmp_path / "deleted" / "catalog.sqlite")
-    assert "was deleted, and the catalog has it as 'q'" in fails(run("verify", tmp_path / "deleted"), 1)
+    assert "was deleted, but the catalog has it as 'q'" in fails(run("verify", tmp_path / "deleted"), 1)
 
 
 AS_NOBODY = """
@@ -466,13 +466,13 @@ def test_a_directory_that_may_not_be_read_is_one_line_and_status_3(template: Pat
         (["frobnicate"], "No such command 'frobnicate'"),
         (["info"], "Missing argument 'DIR'"),
         (["info", "--frobnicate", "x"], "--frobnicate"),
-        (["dump", "x", "--from", "abc"], "'abc' is no LSN"),
-        (["dump", "x", "--from", "-1"], "'-1' is no LSN"),
-        (["dump", "x", "--to", "0x8000000000000000"], "is no LSN"),
+        (["dump", "x", "--from", "abc"], "'abc' is not an LSN"),
+        (["dump", "x", "--from", "-1"], "'-1' is not an LSN"),
+        (["dump", "x", "--to", "0x8000000000000000"], "is not an LSN"),
         (["dump", "x", "--type", "MESSAGE"], "'MESSAGE'"),
-        (["chain", "x", "0y1"], "'0y1' is no LSN"),
+        (["chain", "x", "0y1"], "'0y1' is not an LSN"),
         (["serve", "x", "--port", "70000"], "70000"),
-        (["serve", "x", "--segment-size", "12Q"], "'12Q' is no size"),
+        (["serve", "x", "--segment-size", "12Q"], "'12Q' is not a size"),
         (["serve", "x", "--segment-size", "2G"], "segment_size"),
         (["serve", "x", "--max-write-buffers", "1"], "max_write_buffers"),
         (["serve", "x", "--initial-segments", "0"], "initial_segments"),

@@ -75,7 +75,7 @@ def test_each_refusal_is_one_line_and_has_its_exit_status(store_dir: Path, tmp_p
         (2, "missing argument TARGET", ("export", store_dir)),
         (2, "in the store", ("export", store_dir, store_dir / "x")),
         (2, "no compression", ("export", store_dir, target, "--compression", "zip")),
-        (2, "alone", ("export", "--verify", store_dir, target)),
+        (2, "takes only the export's directory", ("export", "--verify", store_dir, target)),
         (3, "cannot be opened", ("export", tmp_path / "nothing", target)),
         (3, "holds no export", ("export", "--verify", tmp_path)),
         (3, "check the path", ("export", store_dir, tmp_path / "no" / "such" / "directory")),

@@ -158,7 +158,7 @@ def test_a_checkpoint_that_does_not_give_what_the_log_does_is_found(
     monkeypatch.setattr(verification.Inspection, "differs_from", lambda *_: "the number of places of 7")
     (problem,) = verify(store)["problems"]
     assert problem["kind"] == "checkpoint"
-    assert "does not give what the log does: the number of places of 7" in problem["text"]
+    assert "gives another state than the log: the number of places of 7" in problem["text"]
     monkeypatch.undo()
     assert verify(store)["ok"]
 
@@ -201,7 +201,7 @@ def test_a_file_of_another_store_is_found(store: Path, tmp_path: Path, name: str
     with logstore.open(tmp_path / "another"):
         pass
     shutil.copy(tmp_path / "another" / name, store / name)
-    assert [one["text"] for one in verify(store)["problems"]] == [f"{name} is another store's"]
+    assert [one["text"] for one in verify(store)["problems"]] == [f"{name} belongs to another store"]
 
 
 def test_a_hint_that_a_power_cut_left_empty_is_no_problem(store: Path) -> None:
@@ -224,7 +224,7 @@ def test_what_the_disk_lost_after_confirming_it_is_said_though_no_log_can_tell_i
     (store / "CHECKPOINT").unlink()
     said = verify(store)
     assert said["ok"]
-    assert "were lost after the disk had confirmed them" in said["notes"][0]
+    assert "but lost after the disk had confirmed them" in said["notes"][0]
 
 
 def test_a_chain_that_contradicts_itself_is_named_by_the_second_witness(
@@ -240,7 +240,7 @@ def test_a_chain_that_contradicts_itself_is_named_by_the_second_witness(
     monkeypatch.setattr(witness.Replay, "finish", otherwise)
     problem = verify(store)["problems"][0]
     assert problem["kind"] == "replay"
-    assert "the core's replay comes to messages 8, the second to 9" in problem["text"]
+    assert "the core's replay gives messages 8, the second one 9" in problem["text"]
 
 
 def test_a_large_log_is_sampled_and_all_of_it_compared_only_if_asked(

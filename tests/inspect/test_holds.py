@@ -402,7 +402,7 @@ def test_damaged_and_foreign_holds_are_listed_as_such(store: MessageStore) -> No
 
 def test_the_command_lists_holds_for_people_and_machines(store: MessageStore) -> None:
     said = run("holds", store.path)
-    assert (said.returncode, said.stdout) == (0, "nobody holds anything\n")
+    assert (said.returncode, said.stdout) == (0, "there are no holds\n")
     with hold(store.path, "export", limit_bytes=1 << 30) as held:
         churn(store, 3)
         said = run("holds", store.path)

@@ -206,10 +206,10 @@ def test_a_chain_tells_what_each_record_means_and_where_the_message_is_now(
     assert now["queues"] == [{"id": 1, "name": "orders", "locked": False}]
     last = told["records"][-1]
     assert last["lsn"] == now["lsn"]
-    assert last["meaning"] == "moved: the whole message is here now, on queue 1"
+    assert last["meaning"] == "relocated: the whole message is here now, on queue 1"
     shown = said(capsys, "chain", path, hex(long))
-    assert "moved: its whole state, 50010 bytes of content, on queue 2, dequeued from queue 2 by" in shown
-    assert shown.splitlines()[-1].startswith("now: it lives, moved to LSN ")
+    assert "relocated: its whole state, 50010 bytes of content, on queue 2, dequeued from queue 2 by" in shown
+    assert shown.splitlines()[-1].startswith("now: live, relocated to LSN ")
     assert shown.splitlines()[-1].endswith("on audit (locked by a transaction)")
     told = document(capsys, "chain", path, tx_id)
     assert told["now"] == {"state": "prepared", "xid": "7:6272616e6368:", "lsn": told["records"][-1]["lsn"]}

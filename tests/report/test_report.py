@@ -479,7 +479,7 @@ def test_the_command_writes_a_page_and_prints_its_name(
 def test_misuse_gives_one_line(known: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, status, word in (
         ((str(known), "--queue", "nobody"), 1, "no queue 'nobody'; there are: 'audit', 'dead', 'orders'"),
-        ((str(known), "--from", "yesterday"), 2, "'yesterday' is no time"),
+        ((str(known), "--from", "yesterday"), 2, "'yesterday' is not a time"),
         ((str(known), "--from", "2026-03-02", "--to", "2026-03-01"), 2, "--from must lie before --to"),
         ((str(known), "-o", str(tmp_path)), 2, "is a directory"),
         ((str(known), "-o", str(tmp_path / "no" / "page.html")), 3, "cannot be written: No such file or directory"),

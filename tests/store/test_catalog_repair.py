@@ -210,7 +210,7 @@ def test_what_no_command_can_mend_is_said_and_left_as_it_is(path: Path) -> None:
     execute(path, "UPDATE store SET next_queue_id = 1", "UPDATE queues SET arguments = 'no JSON' WHERE id = 2")
     before = files(path)
     said = fails(run("repair-catalog", path), 1)
-    assert f"the catalog cannot be mended: the catalog {path}/catalog.sqlite: " in said
+    assert f"the catalog cannot be repaired: the catalog {path}/catalog.sqlite: " in said
     assert files(path) == before
 
 
