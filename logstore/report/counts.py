@@ -1,7 +1,7 @@
-"""What a report is made of: counts, which it takes from whoever counts, from Arrow or from Spark.
+"""The counts that a report is made of; Arrow or Spark computes them.
 
-What always holds: equal logs give equal counts, whoever counts; nothing here grows with the number of messages, only
-with that of queues and intervals. Times are µs since 1970, in UTC.
+Invariants: equal logs give equal counts with both; nothing here grows with the number of messages, only with the
+number of queues and intervals. Times are µs since 1970, in UTC.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Counts", "Deliveries", "Doubt", "Grid", "Held", "Latency", "QueueByt
 SECOND_US: Final = 1_000_000
 EXACT_STEPS: Final = 128  # as logstore.spark.analyses.latency_histogram has them
 BUCKETS_MAX: Final = 160
-OLDEST: Final = 10  # of the messages that live, told one by one
+OLDEST: Final = 10  # live messages that are listed one by one
 _NICE_MS: Final = (10, 20, 50, 100, 200, 500)
 _NICE_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200)
 _NICE_DAYS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 366)
@@ -33,12 +33,12 @@ def micros(time: datetime) -> int:
 
 
 def moment(us: int) -> datetime:
-    """The other way round."""
+    """A time in UTC from µs since 1970."""
     return EPOCH + timedelta(microseconds=us)
 
 
 def step_us(step: int) -> tuple[int, int]:
-    """The latencies that one step of a histogram holds: from, and below."""
+    """The latencies of one step of a histogram: the lowest, and the first above."""
     if step < EXACT_STEPS:
         return step, step + 1
     shift = step // 64 - 1
@@ -48,18 +48,18 @@ def step_us(step: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is asked for."""
+    """The requested part of the log."""
 
     queues: frozenset[int] | None = None
-    """Only these."""
+    """Only these queues."""
     start_us: int | None = None
     stop_us: int | None = None
-    """Only what happened in between, ``stop_us`` not included."""
+    """Only events in between, ``stop_us`` not included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Intervals of time, one after the other, cut as counted from 1970."""
+    """Consecutive intervals of time, aligned to 1970."""
 
     start_us: int
     step_us: int
@@ -67,7 +67,7 @@ class Grid:
 
     @classmethod
     def over(cls, first_us: int, last_us: int) -> Grid:
-        """The finest that covers both with at most ``BUCKETS_MAX`` intervals of a length that people know."""
+        """The finest grid that covers both times with at most ``BUCKETS_MAX`` intervals of a round length."""
         for step in NICE_US:
             start = first_us - first_us % step
             buckets = (last_us - start) // step + 1
@@ -80,26 +80,26 @@ class Grid:
 
     @property
     def stop_us(self) -> int:
-        """The end of the last one."""
+        """The end of the last interval."""
         return self.start_us + self.step_us * self.buckets
 
     def within(self, scope: Scope) -> tuple[int, int]:
-        """From when to before when things are counted: the first and last interval may be asked for in part."""
+        """The counted range of time: the first and the last interval may be requested in part."""
         start = self.start_us if scope.start_us is None else max(self.start_us, scope.start_us)
         return start, self.stop_us if scope.stop_us is None else min(self.stop_us, scope.stop_us)
 
     def index(self, us: int) -> int:
-        """Of the interval in which a time lies; below 0 or beyond the last for others."""
+        """The index of the interval that contains a time; below 0 or above the last for other times."""
         return (us - self.start_us) // self.step_us
 
     def times(self) -> list[datetime]:
-        """Where they begin."""
+        """The starts of the intervals."""
         return [moment(self.start_us + self.step_us * index) for index in range(self.buckets)]
 
 
 @dataclass(slots=True)
 class Latency:
-    """From enqueue to dequeue, of one queue, as a histogram."""
+    """The latencies from enqueue to dequeue on one queue, as a histogram."""
 
     count: int = 0
     total_us: int = 0
@@ -117,7 +117,7 @@ class Latency:
             self.count += count
 
     def quantile_us(self, rank: float) -> float:
-        """At most 0.8 % from the latency that so large a part of all does not exceed, and never beyond the extremes."""
+        """The quantile of this share, right to 0.8 % and never beyond the smallest or largest latency."""
         wanted, seen = rank * self.count, 0
         for step in sorted(self.steps):
             seen += self.steps[step]
@@ -130,7 +130,7 @@ class Latency:
 
 @dataclass(slots=True)
 class QueueBytes:
-    """What the messages that came to a queue first cost the log."""
+    """The bytes of the log for the messages that were first put on one queue."""
 
     messages: int = 0
     places: int = 0
@@ -154,7 +154,7 @@ class QueueBytes:
 
 @dataclass(slots=True)
 class Deliveries:
-    """How often what ended on a queue had been delivered, and what became a dead letter."""
+    """Deliveries and dead letters of the places that ended on one queue."""
 
     settled: int = 0
     told: int = 0
@@ -167,13 +167,13 @@ class Deliveries:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A message that lives."""
+    """A live message."""
 
     id: int
     queue_id: int | None
-    """The first on which it waits."""
+    """The first queue on which it waits."""
     since_us: int | None
-    """Its enqueue, else its start; None: the log no longer tells."""
+    """The time of its enqueue, or else of its start; None if the log no longer has it."""
     content_bytes: int
     places: int
     pending: int
@@ -182,7 +182,7 @@ class Held:
 
     @property
     def order(self) -> tuple[int, int]:
-        """The first has lived longest; one of which the log no longer tells is older than all of which it does."""
+        """The sort key, oldest first; a message with an unknown time is older than all others."""
         return -1 if self.since_us is None else self.since_us, self.id
 
 
@@ -202,11 +202,11 @@ WRITTEN: Final = ("records", "record_bytes", "copied_bytes", "messages", "conten
 
 @dataclass(slots=True)
 class Counts:
-    """All of it. Lists have one number for each interval of the grid."""
+    """All counts. Lists have one number for each interval of the grid."""
 
     grid: Grid
     names: dict[int, str] = field(default_factory=dict)
-    """Of queues; one that is not here has none any more."""
+    """The names of queues by id; a deleted queue has none."""
     opening: dict[int, int] = field(default_factory=dict)
     """Places that were there before the first interval: see :meth:`anchor`."""
     came: dict[int, list[int]] = field(default_factory=dict)
@@ -215,10 +215,10 @@ class Counts:
     """By the names of WRITTEN; of the whole log, whatever queues are asked for."""
     latency: dict[int, Latency] = field(default_factory=dict)
     bytes: dict[int | None, QueueBytes] = field(default_factory=dict)
-    """None: never on any queue."""
+    """By queue id; None stands for messages that were never on a queue."""
     deliveries: dict[int, Deliveries] = field(default_factory=dict)
     outcomes: dict[str, int] = field(default_factory=dict)
-    """Of closed messages."""
+    """For messages that have ended."""
     open_messages: int = 0
     open_places: int = 0
     open_bytes: int = 0
@@ -248,5 +248,5 @@ class Counts:
         return found
 
     def queue_ids(self) -> list[int]:
-        """Every queue on which anything was, by id."""
+        """Every queue that had a message, sorted by id."""
         return sorted({*self.opening, *self.came, *self.went})

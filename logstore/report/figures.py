@@ -1,7 +1,7 @@
 """The figures of a report: one plain document, which ``--json`` prints as it is and the page draws.
 
-Every list of queues is complete and sorted by what it is about, largest first; ``rest`` sums up those that a page has
-no room for. Times are texts in ISO 8601 (UTC), spans µs, sizes bytes.
+Every list of queues is complete and sorted by its main figure, largest first; ``rest`` sums up the queues that the page
+does not show. Times are texts in ISO 8601 (UTC), spans µs, sizes bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RANKS: Final = {"p50_us": 0.5, "p90_us": 0.9, "p99_us": 0.99, "p999_us": 0.999}
 
 
 def figures(counts: Counts, facts: dict[str, Any], top: int) -> dict[str, Any]:
-    """Everything that was counted, with ``facts`` about the store before it; ``top`` queues are told one by one."""
+    """The document: ``facts`` about the store, then all counts; ``top`` queues are shown one by one."""
     return {
         **facts,
         "interval_s": counts.grid.step_us / 1e6,
@@ -77,7 +77,7 @@ def _summary(counts: Counts) -> dict[str, Any]:
 
 
 def _unseen(counts: Counts) -> int:
-    """Places that ended, of messages whose beginning the log has let go of, and that were never moved."""
+    """The number of ended places of messages that were never relocated and whose start was recycled."""
     ended = sum(map(sum, counts.went.values()))
     return max(ended - sum(one.settled for one in counts.deliveries.values()), 0)
 
@@ -181,16 +181,16 @@ def _held(counts: Counts, held: Held) -> dict[str, Any]:
 
 
 def _remedy(counts: Counts, held: Held) -> str:
-    """What would free it, in words."""
-    told = []
+    """The action that would free it, as a sentence."""
+    actions = []
     if held.queue_id is not None:
         name = counts.names.get(held.queue_id)
         more = f" and {held.places - 1} more" if held.places > 1 else ""
-        told.append(f"consume or purge queue {held.queue_id if name is None else repr(name)}{more}")
+        actions.append(f"consume or purge queue {held.queue_id if name is None else repr(name)}{more}")
     if held.pending:
-        told.append("commit or roll back the transaction that has work on it")
-    if not told and held.staged:
+        actions.append("commit or roll back the transaction that has work on it")
+    if not actions and held.staged:
         return "enqueue or destroy it; a restart drops it"
-    if not told and held.places:
+    if not actions and held.places:
         return "consume or purge the queues on which it waits"
-    return "; ".join(told) if told else "it is going: nothing is to be done"
+    return "; ".join(actions) if actions else "nothing: it is being removed"

@@ -1,7 +1,7 @@
-"""A report of a log: how deep its queues were, how fast, what it cost, what holds it, as figures and as one page.
+"""A report of a log: queue depth, throughput, latency, bytes and the holders of the tail, as figures and as one page.
 
-It reads a store, beside its writer too, or what ``logstore export`` wrote, and changes neither. Counting is done here,
-with Arrow, or by Spark, which gives the same. Needs ``pip install '/path/to/checkout[report]'``.
+It reads a store, even while a writer runs, or an export, and changes neither. This process counts with Arrow, or Spark
+counts, with the same result. Needs ``pip install '/path/to/checkout[report]'``.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def report(
 ) -> dict[str, Any]:
     """The figures of the store in ``path``, or of the export whose target it is: a plain document, ready for JSON.
 
-    ``queues``: only these. ``start``, ``stop``: only what happened from the one to before the other (both with a time
-    zone). ``top``: so many queues are told one by one in series, the others as one. ``spark``: a session that counts,
-    instead of this process. ``connect`` and ``catalog`` say where a store's catalog is, as in ``logstore.open``.
-    ``show`` is told what is being read, how far it is, and of how much.
+    ``queues``: only these queues. ``start``, ``stop``: only events from ``start`` on and before ``stop`` (with a time
+    zone). ``top``: the number of queues shown one by one in series; the others are one series. ``spark``: a session
+    that counts instead of this process. ``connect`` and ``catalog``: the catalog, as in ``logstore.open``. ``show`` is
+    called with the present step, the amount done and the total.
 
-    Raises ``MissingExtra``, ``OptionError``, ``UnknownQueue``, and what reading a store or an export raises.
+    Raises ``MissingExtra``, ``OptionError``, ``UnknownQueue``, and the errors of reading a store or an export.
     """
     path = arguments.path("path", path)
     queues = arguments.texts("queues", queues)
@@ -98,7 +98,7 @@ def _ids(source: Source, queues: Sequence[str]) -> frozenset[int] | None:
 
 
 def _grid(span: tuple[int, int] | None, scope: Scope) -> Grid:
-    """The intervals of what is there and asked for; none if that is nothing."""
+    """The intervals that cover the requested part of the log; None if it is empty."""
     if span is None:
         return Grid(scope.start_us or 0, 1_000_000, 0)
     first = span[0] if scope.start_us is None else max(span[0], scope.start_us)
@@ -132,7 +132,7 @@ def _by_spark(source: Source, scope: Scope, spark: Any, _: Show) -> tuple[Counts
     with ExitStack() as stack:
         records, messages, opened = _tables(source, spark, stack)
         span = report_spark.time_range(records)
-        # Of a store all was read at one moment, and the core tells what is in doubt.
+        # A store is read as of one moment, and the core reports the transactions in doubt.
         parts = source.doubts() is None
         return report_spark.count(records, messages, opened, _grid(span, scope), scope, parts=parts), span
 
@@ -140,7 +140,7 @@ def _by_spark(source: Source, scope: Scope, spark: Any, _: Show) -> tuple[Counts
 def _tables(source: Source, spark: SparkSession, stack: ExitStack) -> tuple[DataFrame, DataFrame, DataFrame]:
     """Records, messages and open messages for Spark.
 
-    Of a store, what follows messages is one pass by nature: it is made here, into files that are gone afterwards.
+    For a store, the rows of messages need one sequential pass. It is made here, into temporary files.
     """
     from logstore.report.arrow import RECORD_COLUMNS
 
@@ -173,7 +173,7 @@ def _written(batches: Any, path: Path, kind: str) -> str:
 
 
 def _schema(kind: str) -> Any:
-    """As Parquet and Spark have it: texts without dictionaries."""
+    """The schema for Parquet and Spark: texts without dictionaries."""
     from logstore import arrow
 
     return {"records": arrow.RECORDS, "messages": arrow.MESSAGES, "open": arrow.OPEN}[kind]
@@ -221,15 +221,15 @@ def _document(
 
 
 def need_page() -> None:
-    """Raises ``MissingExtra`` without what :func:`write_page` needs: better known before a long log is read."""
+    """Raises ``MissingExtra`` if a library for :func:`write_page` is missing: checked before a long reading."""
     require("report", "matplotlib")
     require("report", "jinja2")
 
 
 def write_page(found: dict[str, Any], target: str | os.PathLike[str]) -> None:
-    """Write the page of a report's figures to a file: whole, or not at all; what was there is replaced only then.
+    """Writes the page of a report's figures to a file, atomically: an existing file is replaced at the end.
 
-    Raises ``MissingExtra``, ``OptionError`` for a target that is no file, ``StoreError`` if it cannot be written.
+    Raises ``MissingExtra``, ``OptionError`` for a target that is not a file, ``StoreError`` if it cannot be written.
     """
     from logstore.report.page import page
 

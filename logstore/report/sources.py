@@ -1,7 +1,7 @@
-"""Where a report's rows come from: a store, whatever state it is in, or the target of an export.
+"""The sources of a report's rows: a store in any state, or the target of an export.
 
-What always holds: a report shows one state. Beside a writer that is what was durable when it began, and a hold keeps
-it until it has been read; of an export it is what its manifest names, whatever an export writes meanwhile.
+Invariant: a report shows one state. While a writer runs, that is the log that was durable at the start, and a hold
+keeps it until it has been read. For an export it is the files in its manifest, even if an export runs meanwhile.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BATCH_ROWS: Final = 1 << 16
 
 @dataclass(slots=True)
 class Facts:
-    """What is said of the source as a whole."""
+    """Facts about the source as a whole."""
 
     kind: str
     """``store`` or ``export``."""
@@ -56,7 +56,7 @@ class Facts:
 
 
 class Source(ABC):
-    """What a report is made of. A context manager: what it holds is let go at its end."""
+    """The source of a report. A context manager that releases its hold at the end."""
 
     facts: Facts
     path: Path
@@ -78,18 +78,18 @@ class Source(ABC):
 
     @abstractmethod
     def messages(self) -> tuple[Iterator[Any], Callable[[], Any]]:
-        """Batches of closed messages, and what gives the table of open ones once those are exhausted."""
+        """Batches of ended messages, and a function that gives the table of open ones after the last batch."""
 
     @abstractmethod
     def names(self) -> dict[int, str]:
-        """Of the queues, by id, as far as somebody knows them."""
+        """The known names of queues by id."""
 
     def tail(self) -> dict[str, Any] | None:
-        """What holds the tail, as ``logstore tail --json`` says it; None of an export."""
+        """The tail, in the form of ``logstore tail --json``; None for an export."""
         return None
 
     def doubts(self) -> list[Doubt] | None:
-        """Transactions in doubt; None: the records must tell."""
+        """Transactions in doubt; None if they must be found from the records."""
         return None
 
 
@@ -122,7 +122,7 @@ class StoreSource(Source):
         self.facts = Facts("store", str(info.uuid), info.state, self.start_lsn, self.stop_lsn, info.log_bytes)
 
     def _look(self, info: ReaderInfo) -> None:
-        """What the core makes of it."""
+        """The state from the core's replay."""
         with Inspection(self.path) as found:
             found.read()
             told = read_tail(found.handle, self._names, list_holds(self.path), HOLDERS)
@@ -177,12 +177,12 @@ class StoreSource(Source):
         return self._tail
 
     def doubts(self) -> list[Doubt] | None:
-        """As the core has them, with when they were prepared, even if they were relocated since."""
+        """From the core, with the times of their prepares, even if they were relocated."""
         return self._doubts
 
 
 class ExportSource(Source):
-    """What an export wrote. Records, messages and the open set are of one moment: that of its manifest."""
+    """The target of an export. Records, messages and the open set are of one moment: that of its manifest."""
 
     def __init__(self, target: str | os.PathLike[str]) -> None:
         from logstore.export.target import checked_manifest
@@ -195,7 +195,7 @@ class ExportSource(Source):
         self.facts = Facts("export", str(manifest.store), "exported", manifest.first_lsn, manifest.last_lsn, size)
 
     def _state(self, checked_manifest: Callable[[Path], Manifest | None]) -> tuple[Manifest, bytes]:
-        """A manifest and the open set of its moment; another export may be between two renames."""
+        """A manifest and its open set; tries again if an export is between two renames."""
         for _ in range(TRIES):
             manifest = checked_manifest(self.path)
             if manifest is None:

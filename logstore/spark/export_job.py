@@ -1,12 +1,12 @@
-"""The export as a job of Spark's, for logs of any size: ``python -m logstore.spark.export_job DIR TARGET``.
+"""The export as a Spark job, for logs of any size: ``python -m logstore.spark_export DIR TARGET``.
 
 It is the same export as :func:`logstore.arrow.export`: the same plan, the same writing functions, the same commit, and
-so the same bytes in the same files. What differs is where a unit is written: each in a task of its own, on whatever
-executor has room, into the staging directory, which all must reach, as they must the store. The messages are one scan
-of the log, in a task beside them. The driver alone decides that a run counts.
+so the same bytes in the same files. Only the place of the work differs: each unit is written in its own task, on
+any executor, into the staging directory; all executors must reach that directory and the store. The messages are one
+scan of the log, in a separate task. Only the driver commits a run.
 
-:func:`stream_export` does it again and again behind a stream of the log: a batch that comes twice after a restart finds
-that it counts already.
+:func:`stream_export` repeats the export behind a stream of the log. A batch that is delivered again after a restart was
+committed before and writes nothing.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def export(
     connect: str | None = None,
     catalog: str | None = None,
 ) -> ExportReport:
-    """Export what the log has beyond the last run as :func:`logstore.arrow.export` does, in tasks of Spark's.
+    """Exports the part of the log after the last run as :func:`logstore.arrow.export` does, in Spark tasks.
 
-    ``chunk_bytes`` of log are written at once, in units of ``file_bytes``, and then made to count: for a cluster with
-    many cores take more. ``stop_lsn``: the LSN at which to stop. All else is as it is there, errors included; what a
-    task fails with is an ``ExportError`` that repeats what it said.
+    ``chunk_bytes`` of the log are written together, in units of ``file_bytes``, and then committed; use more for a
+    cluster with many cores. ``stop_lsn``: the LSN at which to stop. Everything else is the same as there, errors
+    included. The failure of a task is an ``ExportError`` with the task's message.
     """
     need_pyspark()
     for name, size in (("file_bytes", file_bytes), ("chunk_bytes", chunk_bytes)):
@@ -112,7 +112,7 @@ class _SparkRun(Run):
 
         from logstore.spark.work import Work, WorkSource
 
-        # A hold belongs to the process that took it: the tasks are told where it begins.
+        # A hold belongs to the process that took it, so the tasks get the LSN where it begins.
         job = job if self._held is None else replace(job, keep_lsn=self._held.lsn)
         work = Work(job, span, tuple(units), str(staging))
         self.spark.dataSource.register(WorkSource)
@@ -134,7 +134,7 @@ class _SparkRun(Run):
 
 @contextmanager
 def _kept_alive(held: Hold | None) -> Iterator[None]:
-    """While tasks read, the driver renews what keeps the log for them."""
+    """Renews the hold in the driver while tasks read."""
     done = threading.Event()
 
     def renew() -> None:
@@ -153,7 +153,7 @@ def _kept_alive(held: Hold | None) -> Iterator[None]:
 
 
 def _last_line(failed: Exception) -> str:
-    """What the task itself said, without the stack that it came through."""
+    """The last line of the task's error, without its stack."""
     lines = [line.strip() for line in str(failed).splitlines() if line.strip().startswith("logstore.")]
     return lines[-1].partition(": ")[2] if lines else str(failed).strip().splitlines()[0]
 
@@ -204,7 +204,7 @@ def stream_export(
 
 
 def _keep_while(query: StreamingQuery, kept: Hold) -> None:
-    """The hold lasts as long as the query does."""
+    """Renews the hold as long as the query runs."""
     from pyspark.errors import PySparkException
 
     try:

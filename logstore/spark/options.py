@@ -1,10 +1,10 @@
-"""The options of the Spark data source, read once and checked: what is wrong is said before anything is opened.
+"""The options of the Spark data source, read once and checked before anything is opened.
 
-Spark hands every option over as text, under a name whose case does not count; nor does that of a value that is one
-of a few words. LSNs are decimal or, with 0x, hexadecimal; sizes are bytes.
+Spark passes every option as text. The case of option names does not matter, nor the case of keyword values. LSNs are
+decimal or, with 0x, hexadecimal; sizes are bytes.
 
-Of a table in a catalog Spark hands the options over among the table's properties, and only when it is created: so they
-are kept with its columns, see :func:`kept_with`.
+For a table in a catalog, Spark passes the options among the table's properties, and only when it is created. So they
+are stored with its columns, see :func:`kept_with`.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ class Options(_Common):
     as_of_lsn: int | None
     permissive: bool
     conditions: Conditions
-    """What every row must meet, whatever the query says."""
+    """Conditions on every row, in addition to the query's."""
     snapshot: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """By absolute path: where the log began and where it ended when it was looked at."""
+    """The base and the end of each log when it was inspected, by absolute path."""
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Options:
@@ -233,7 +233,7 @@ _OPTION_OF_TABLE: Final = "option."
 
 
 def _of_table(given: Mapping[str, str]) -> dict[str, str] | None:
-    """The options of a table that is being created, without the properties that Spark adds; None: it is no table."""
+    """The options of a table that is being created, without the properties that Spark adds; None if it is no table."""
     lower = {key.lower(): value for key, value in given.items()}
     if not {"provider", "owner"} <= lower.keys():
         return None

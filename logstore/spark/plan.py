@@ -1,7 +1,7 @@
-"""What a Spark query reads: each store as it stood when the query was planned, cut into ranges of whole segments.
+"""The plan of a Spark query: each store as of the planning of the query, divided into ranges of whole segments.
 
-One look at a store gives everything that its tasks need: up to which LSN, from which on, under which names its queues
-go. So all tasks of a query see one state, and none opens the catalog.
+One inspection of a store gives everything that its tasks need: the first and the last LSN and the names of its queues.
+So all tasks of a query see one state, and none opens the catalog.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ class View:
     path: str
     uuid: UUID
     base_lsn: int
-    """Where it begins."""
+    """The first LSN of the log."""
     stop_lsn: int
-    """Where it ends."""
+    """The end of the log."""
     segments: tuple[tuple[int, int], ...]
-    """First LSN of each, and where the log's part in it ends; in order."""
+    """The first LSN and the end of the log's part of each segment, in order."""
     names: Mapping[int, str] = field(default_factory=dict)
-    """Of the queues, by id."""
+    """The names of queues by id."""
 
     def clipped(self, start_lsn: int, stop_lsn: int) -> tuple[tuple[int, int], ...]:
-        """What of the segments lies in this range; the first may begin within one."""
+        """The parts of the segments in this range; the first part may begin inside a segment."""
         cut_down = ((max(first, start_lsn), min(end, stop_lsn)) for first, end in self.segments)
         return tuple((first, end) for first, end in cut_down if first < end)
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What one task reads."""
+    """The range that one task reads."""
 
     path: str
     uuid: str
     start_lsn: int
     stop_lsn: int
     keep_lsn: int
-    """All from here on must be there, though the base may have passed it; segments below are not looked at."""
+    """Everything from this LSN on must exist, even if the base has passed it; segments below are not read."""
     as_of_lsn: int
-    """Outcomes are those that were known here."""
+    """Outcomes are those known at this LSN."""
     names: Mapping[int, str]
     types: tuple[str, ...] | None = None
     queue_ids: tuple[int, ...] | None = None
@@ -63,7 +63,7 @@ class Range:
     stop_time: datetime | None = None
 
     def where(self) -> Any:
-        """The conditions as the scanner has them, or None."""
+        """The conditions for the scanner, or None."""
         from logstore.arrow import Where
 
         given = {name: getattr(self, name) for name in ("types", "queue_ids", "ids", "start_time", "stop_time")}
@@ -80,10 +80,10 @@ def look(
     catalog: str | None = None,
     permissive: bool = False,
 ) -> View:
-    """One look at a store, and with ``names`` at its catalog: up to the last record that a recovery would accept.
+    """Inspects a store, and with ``names`` its catalog, up to the last record that a recovery would accept.
 
-    With ``durable`` only up to where it was known to be durable. The two differ after a crash alone. With
-    ``permissive`` it passes over segments that cannot be read, and a warning says what is missing.
+    With ``durable`` only up to the LSN known to be durable; the two differ only after a crash. With ``permissive``
+    unreadable segments are skipped, and a warning says what is missing.
 
     Raises as :class:`~logstore.inspect.Reader` and :func:`~logstore.inspect.read_catalog` do.
     """
@@ -105,7 +105,7 @@ def look(
 
 
 def cut(parts: Sequence[tuple[int, int]], partition_bytes: int, stores: int = 1) -> list[list[tuple[int, int]]]:
-    """Neighbouring parts together, up to about so many bytes; less, where that leaves cores without work."""
+    """Groups adjacent parts up to about ``partition_bytes``, or less if cores would have no work otherwise."""
     total = sum(end - first for first, end in parts)
     tasks = max(1, TASKS_PER_CORE * len(os.sched_getaffinity(0)) // stores)
     target = max(1, min(partition_bytes, -(-total // tasks)))

@@ -1,4 +1,4 @@
-"""The stream of what comes, as ranges of the log instead of records: what an export behind a stream is told."""
+"""The stream of new log as ranges instead of records, for an export behind a stream."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class RangeSource(LogSource):
         return "logstore_ranges"
 
     def schema(self) -> StructType:
-        """Where a range begins, and where it ends."""
+        """The start and the end of a range."""
         return StructType([StructField(name, LongType(), False) for name in ("start_lsn", "stop_lsn")])
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's own signature
-        """There is none."""
+        """Raises ``OptionError``: there is only a stream."""
         from logstore.errors import OptionError
 
         raise OptionError("logstore_ranges is a stream: read it with readStream")

@@ -24,11 +24,11 @@ PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession, *, pushdown: bool = False) -> None:
-    """Make the format ``logstore`` known to this session, for DataFrames, streams and ``USING logstore`` in SQL.
+    """Registers the format ``logstore`` in this session, for DataFrames, streams and ``USING logstore`` in SQL.
 
-    With ``pushdown`` the scanner applies what it can of each query's conditions; the session's setting
-    ``spark.sql.python.filterPushdown.enabled`` is then set to true, and must stay so. Mind what
-    :func:`pushdown_is_sound` says. A second call replaces the first.
+    With ``pushdown`` the scanner applies the conditions of a query that it supports; the session's setting
+    ``spark.sql.python.filterPushdown.enabled`` is then set to true, and must stay so. See the limits in
+    :func:`pushdown_is_sound`. A second call replaces the first.
 
     Raises :class:`MissingExtra`.
     """
@@ -43,9 +43,9 @@ def register(spark: SparkSession, *, pushdown: bool = False) -> None:
 def pushdown_is_sound(spark: SparkSession) -> bool:
     """Whether this Spark keeps the conditions of one query apart from the next query on the same DataFrame.
 
-    Spark 4.1 to 4.3 does not: a scan with conditions that were pushed into a Python source leaves its plan to every
-    other scan of that DataFrame. So ``frame.where(...).count()`` changes what ``frame.count()`` says after it, and a
-    frame that is joined with itself is read with one side's conditions on both. Later versions keep them apart.
+    Spark 4.1 to 4.3 does not: after conditions were pushed into a Python source, every other scan of that DataFrame
+    uses the same plan. So ``frame.where(...).count()`` changes the result of a later ``frame.count()``, and a frame
+    joined with itself is read with one side's conditions on both sides. Later versions are correct.
     """
     try:
         jvm: Any = spark._jvm
@@ -73,7 +73,7 @@ def read(
     ``pushdown``: the scanner also applies what it can of each query's own conditions. By default where
     :func:`pushdown_is_sound`; ``True`` where it is not is safe only for a frame that is used in one query, once.
 
-    Nothing is held: where a live writer has recycled what the frame is to read, a query raises ``LogRecycled``; see
+    There is no hold: if a running writer has recycled a part of the frame's log, a query raises ``LogRecycled``; see
     :func:`held`. Raises :class:`MissingExtra`, ``OptionError`` for an unknown column or option, and what opening a
     :class:`~logstore.inspect.Reader` raises.
     """
@@ -115,7 +115,7 @@ def _read(
 def read_stream(
     spark: SparkSession, path: str | os.PathLike[str], *, columns: Sequence[str] | None = None, **options: object
 ) -> DataFrame:
-    """The records of one store as a stream that follows its writer, up to what is durable.
+    """The records of one store as a stream that follows its writer, up to the durable LSN.
 
     ``options`` are the source's: ``start``, ``maxRecordsPerTrigger``, ``maxBytesPerTrigger``, ``failOnDataLoss`` ...
 
@@ -144,9 +144,9 @@ def held(
     hold_expires_s: float = 86_400,
     **options: object,
 ) -> Iterator[DataFrame]:
-    """As :func:`read`, and a hold keeps what is to be read until the ``with`` block ends.
+    """Like :func:`read`, but a hold keeps the log of the frame until the ``with`` block ends.
 
-    No writer is faster then, unless the hold runs out, by ``hold_limit_bytes`` kept or ``hold_expires_s``. ``hold`` is
+    So no writer recycles it, unless the hold ends, by ``hold_limit_bytes`` kept or ``hold_expires_s``. ``hold`` is
     one that the caller has on the only store, whose log is then read from there on, though its base may have passed it.
 
     Raises as :func:`read`, and as :func:`logstore.holds.hold` does.

@@ -1,13 +1,13 @@
 """The log as a stream of Spark's: ``spark.readStream.format("logstore").load(path)``.
 
-An offset is an LSN, and the UUID of the store that it is of. A batch is what lies between two offsets, none of it above
-what was durable. What a row says of other records is what the log tells from the segment in which the batch begins,
-which the stream holds; outcomes of transactions are those that were known where the batch ends. So a row does not
-depend on how its batch is cut into tasks, and a batch that is read again after a restart has the same rows.
+An offset is an LSN and the UUID of its store. A batch is the log between two offsets, which is always durable. Columns
+about other records use the log from the segment on in which the batch begins; the stream holds that segment. Outcomes
+of transactions are those known at the end of the batch. So a row does not depend on the division of its batch into
+tasks, and a batch that is read again after a restart has the same rows.
 
-The stream holds the log from the end of its last completed batch on, so that a writer recycles nothing that is still to
-be read. A hold ends with its process: while a query is stopped nothing is held, and what was recycled meanwhile is an
-error when it goes on, or with ``failOnDataLoss=false`` a gap that is logged.
+The stream holds the log from the end of its last completed batch on, so that a writer recycles no unread part. A hold
+ends with its process: while a query is stopped, nothing is held. If unread parts were recycled meanwhile, the query
+fails when it continues; with ``failOnDataLoss=false`` it logs the gap.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(view, self._keep(None))
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's own name
-        """Up to where the next batch may go: what is durable, within the limit."""
+        """The end of the next batch: the durable LSN, within the limit."""
         at = int(start["lsn"])
         try:
             self._keep(at)
             view = self._look_from(at, durable=True)
-        except StoreLocked:  # a writer is about to open the store; nothing is durable that was not
+        except StoreLocked:  # a writer is opening the store, so nothing new is durable
             return start
         self._same_store(start, view)
         stop = view.stop_lsn if self._last_lsn is None else min(view.stop_lsn, self._last_lsn)
@@ -103,7 +103,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's own name
-        """What is durable now."""
+        """The durable LSN now."""
         try:
             view = self._look()
         except StoreError:
@@ -122,7 +122,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if at >= stop:
             return []
         self._keep(at)
-        # After a crash the log tells no more of what was durable than its writer did; what was, is there.
+        # After a crash the log may show an older durable LSN than the writer did, but it contains everything durable.
         view = self._look_from(at, names="queue" in self._columns)
         self._same_store(end, view)
         if view.stop_lsn < stop:
@@ -169,7 +169,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     return
 
     def commit(self, end: Offset) -> None:
-        """Everything below ``end`` has been processed and need not be held any more."""
+        """Advances the hold: everything below ``end`` has been processed."""
         if self._hold is not None and int(end["lsn"]) > self._hold.lsn:
             try:
                 self._hold.advance(int(end["lsn"]), expires_s=self._options.hold_expires_s)
@@ -177,7 +177,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self.stop()  # it had run out; what is gone is seen when the next batch is planned
 
     def stop(self) -> None:
-        """Let go of the log."""
+        """Releases the hold."""
         if self._hold is not None:
             self._hold.release()
             self._hold = None
@@ -249,7 +249,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _after_rows(self, view: View, at: int, stop: int, rows: int) -> int:
-        """The LSN of the record after so many, or ``stop`` if there are no more."""
+        """The LSN of the record after this many, or ``stop`` if there are no more."""
         import logstore.arrow
 
         start = view.clipped(at, stop)

@@ -1,7 +1,7 @@
-"""The tasks of a distributed export, as a source of Spark's: a partition is a task, a row what it has written.
+"""The tasks of a distributed export as a Spark source: a partition is a task, and a row lists the files it wrote.
 
-A source needs nothing on the executors but this package, and what it is told is an option, in JSON: nothing that runs
-code when it is read.
+A source needs only this package on the executors. Its parameter is an option in JSON, which runs no code when it is
+decoded.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Work:
     staging: str
 
     def encode(self) -> str:
-        """As an option."""
+        """The work as the text of an option."""
         content = asdict(self)
         content["job"] |= {"store": str(self.job.store), "queue_names": sorted(self.job.queue_names.items())}
         return json.dumps(content)
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """What :meth:`encode` made."""
+        """Decodes the result of :meth:`encode`."""
         content = json.loads(text)
         job = content["job"] | {
             "store": UUID(content["job"]["store"]),
@@ -53,7 +53,7 @@ class Work:
         return cls(Job(**job), Span(**content["span"]), units, content["staging"])
 
     def do(self, task: int, attempt: str) -> list[FileInfo]:
-        """Write what a task writes; the open set comes last."""
+        """Writes the files of a task; the open set is the last one."""
         if task == 0:
             files, opened = write_messages(self.job, self.span, self.staging, attempt=attempt)
             return [*files, opened]
@@ -90,7 +90,7 @@ class _WorkReader(DataSourceReader):
         import pyarrow as pa
 
         context = TaskContext.get()
-        # A task may run twice, after a failure or since it is slow: until it is whole, a file has a name of its own.
+        # A task may run twice, after a failure or speculatively, so an incomplete file has a name with the attempt.
         attempt = "" if context is None else f"-{context.taskAttemptId()}"
         made = json.dumps([asdict(file) for file in self._work.do(partition.value, attempt)])
         schema = pa.schema([pa.field("task", pa.int64(), False), pa.field("made", pa.string(), False)])

@@ -170,7 +170,7 @@ class Participant(Operations):
                 yield transaction
 
     def _forget(self, ledger: Ledger) -> None:
-        """Forgets settled branches. The ledger comes first: a branch in it was prepared, so it is in doubt or settled."""
+        """Forgets settled branches. Reads the ledger first: all its branches are then in doubt or settled."""
         written = list(ledger.written(self._bqual))
         in_doubt = {transaction.xid for transaction in self._store.in_doubt()}
         self._store.force()

@@ -101,7 +101,7 @@ def test_the_copy_of_a_killed_process_is_removed_by_the_next_one(
     leave_unwritten_changes(closed)
     child = os.fork()
     if child == 0:
-        monkeypatch.setattr(catalog_rest, "_bring_to_order", lambda _: os._exit(9))
+        monkeypatch.setattr(catalog_rest, "_recover", lambda _: os._exit(9))
         with suppress(BaseException):
             queues(closed)
         os._exit(0)

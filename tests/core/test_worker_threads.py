@@ -121,7 +121,7 @@ def failed(store: MessageStore) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "method", "name", "options"),
     [
-        (Overdue, "_look", "logstore-overdue", {"prepared_timeout": 0.01}),
+        (Overdue, "_roll_back_overdue", "logstore-overdue", {"prepared_timeout": 0.01}),
         (Scrub, "_round", "logstore-scrub", {"scrub_rate": 1 << 30}),
     ],
 )
@@ -147,7 +147,7 @@ def test_the_stores_stats_name_a_thread_that_has_ended(
 
 @pytest.mark.parametrize(
     ("kind", "method", "options"),
-    [(Overdue, "_look", {"prepared_timeout": 0.01}), (Scrub, "_round", {"scrub_rate": 1 << 30})],
+    [(Overdue, "_roll_back_overdue", {"prepared_timeout": 0.01}), (Scrub, "_round", {"scrub_rate": 1 << 30})],
 )
 def test_an_error_of_the_store_ends_none_of_its_threads(
     kind: type,
