@@ -197,7 +197,7 @@ def test_a_log_that_does_not_come_back_is_a_failure(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(bench, "bound_bytes", lambda segment_size, live_bytes: 1)
     monkeypatch.setattr(bench, "RETURN_S", 0.0)
     said = run("bench", tmp_path / "store", "--profile", "tail", "--bytes", "1M")
-    assert "did not return" in fails(Result(said.returncode, said.stdout, said.stderr), 1)
+    assert "did not shrink to" in fails(Result(said.returncode, said.stdout, said.stderr), 1)
 
 
 # ---- What it must notice
@@ -213,7 +213,7 @@ def test_a_content_that_is_not_what_was_published_is_a_failure(tmp_path: Path, m
     monkeypatch.setattr(logstore.MessageStore, "load_content", bad)
     for flags in ((), ("--acquire",)):
         said = run("bench", tmp_path / "store", "--messages", 300, "--verify", "--json", *flags)
-        assert "not what was published" in fails(said, 1)
+        assert "contents differ from the published ones" in fails(said, 1)
         assert json.loads(said.stdout)["consumed"]["wrong"] > 0
 
 
@@ -227,7 +227,7 @@ def test_a_message_that_came_off_twice_instead_of_another_is_a_failure(
 
     monkeypatch.setattr(bench_workers.Dequeuer, "account", bad)
     said = run("bench", tmp_path / "store", "--messages", 300)
-    assert "sums of the ids differ" in fails(said, 1)
+    assert "sums of their ids differ" in fails(said, 1)
 
 
 def test_what_is_missing_after_a_restart_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,7 +360,7 @@ def test_the_watch_counts_each_file_once_sparse_ones_in_full_and_nothing_else(tm
 
 
 def test_a_watch_that_died_says_so(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="ended with status"), Watch(tmp_path) as watch:
+    with pytest.raises(RuntimeError, match="ended early with status"), Watch(tmp_path) as watch:
         watch._process.kill()
         watch._process.wait()
 

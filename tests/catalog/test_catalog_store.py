@@ -133,7 +133,7 @@ def test_a_store_is_not_opened_without_the_catalog_that_it_was_made_with(
     before = {path.name: path.stat().st_mtime_ns for path in store_dir.glob("*.seg")}
     with pytest.raises(CatalogMismatch, match=r"is missing.*name the server"):
         open_store()
-    with pytest.raises(CatalogMismatch, match=r"is empty.*name the place"):
+    with pytest.raises(CatalogMismatch, match=r"is empty.*name the right catalog"):
         open_store(connect=place["connect"], catalog="another")
     assert {path.name: path.stat().st_mtime_ns for path in store_dir.glob("*.seg")} == before
     with open_store(**place) as store:

@@ -57,7 +57,11 @@ def test_verify_finds_every_kind_of_damage_and_says_where(store_dir: Path, tmp_p
     done = run("export", "--verify", target)
     assert done.returncode == 1
     assert "3 problems were found" in done.stderr
-    for name, problem in ((records.name, "hash is wrong"), (messages.name, "missing"), (stray.name, "no file of")):
+    for name, problem in (
+        (records.name, "hash is wrong"),
+        (messages.name, "missing"),
+        (stray.name, "is not a file of"),
+    ):
         assert any(name in line and problem in line for line in done.stdout.splitlines())
     found = run("export", "--verify", target, "--json")
     assert found.returncode == 1
@@ -74,10 +78,10 @@ def test_each_refusal_is_one_line_and_has_its_exit_status(store_dir: Path, tmp_p
     cases = [
         (2, "missing argument TARGET", ("export", store_dir)),
         (2, "in the store", ("export", store_dir, store_dir / "x")),
-        (2, "no compression", ("export", store_dir, target, "--compression", "zip")),
+        (2, "is not a compression", ("export", store_dir, target, "--compression", "zip")),
         (2, "takes only the export's directory", ("export", "--verify", store_dir, target)),
         (3, "cannot be opened", ("export", tmp_path / "nothing", target)),
-        (3, "holds no export", ("export", "--verify", tmp_path)),
+        (3, "contains no export", ("export", "--verify", tmp_path)),
         (3, "check the path", ("export", store_dir, tmp_path / "no" / "such" / "directory")),
     ]
     for status, said, arguments in cases:

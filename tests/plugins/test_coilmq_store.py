@@ -207,7 +207,7 @@ def test_destinations_are_those_that_were_sent_to_and_the_empty_ones_go_with_the
 def test_a_store_of_something_else_is_refused_and_left_as_it_was(store_dir: Path) -> None:
     with logstore.open(store_dir, segment_size=SMALL_SEGMENT) as store:
         store.declare_queue("theirs")
-    with pytest.raises(logstore.OptionError, match="'theirs'.*directory of its own"):
+    with pytest.raises(logstore.OptionError, match="'theirs'.*separate directory"):
         plugin.LogstoreQueue(store_dir)
     with logstore.open(store_dir) as store:
         assert [queue.name for queue in store.queues()] == ["theirs"]

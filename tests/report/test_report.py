@@ -480,7 +480,7 @@ def test_misuse_gives_one_line(known: Path, tmp_path: Path, capsys: pytest.Captu
     for arguments, status, word in (
         ((str(known), "--queue", "nobody"), 1, "no queue 'nobody'; there are: 'audit', 'dead', 'orders'"),
         ((str(known), "--from", "yesterday"), 2, "'yesterday' is not a time"),
-        ((str(known), "--from", "2026-03-02", "--to", "2026-03-01"), 2, "--from must lie before --to"),
+        ((str(known), "--from", "2026-03-02", "--to", "2026-03-01"), 2, "--from must be before --to"),
         ((str(known), "-o", str(tmp_path)), 2, "is a directory"),
         ((str(known), "-o", str(tmp_path / "no" / "page.html")), 3, "cannot be written: No such file or directory"),
         ((str(tmp_path), "-o", str(tmp_path / "page.html")), 3, "it is not a store"),

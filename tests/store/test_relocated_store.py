@@ -159,7 +159,7 @@ def test_a_relocation_that_contradicts_the_log_before_it_is_found_by_verify_and_
     [
         ({"durable_lsn": 0x4F3A8}, None),  # the base is the segment that it opens
         ({"durable_lsn": 0x4F3A8, "base_lsn": 0x48000}, "is not the first LSN of a segment"),
-        ({"durable_lsn": 0x3F3A8, "base_lsn": 0x40000}, "lies above what was durable"),
+        ({"durable_lsn": 0x3F3A8, "base_lsn": 0x40000}, "is above its durable LSN"),
     ],
 )
 def test_a_base_is_a_segments_first_lsn_and_above_what_was_durable_only_where_that_segment_begins(

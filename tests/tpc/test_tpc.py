@@ -262,7 +262,7 @@ def test_after_a_prepare_no_more_work_is_taken(store: MessageStore, queue: Queue
         lambda: connection.dequeue_many([key], queue),
         lambda: connection.enqueue(key, queue),
     ):
-        with pytest.raises(tpc.ProgrammingError, match=r"takes no more work: finish it with tpc_commit"):
+        with pytest.raises(tpc.ProgrammingError, match=r"accepts no more work: finish it with tpc_commit"):
             work()
     assert connection.load_content(key) == b"old"
     connection.tpc_commit()
