@@ -77,7 +77,7 @@ def test_each_refusal_is_one_line_and_has_its_exit_status(store_dir: Path, tmp_p
     target = tmp_path / "target"
     cases = [
         (2, "missing argument TARGET", ("export", store_dir)),
-        (2, "in the store", ("export", store_dir, store_dir / "x")),
+        (2, "inside the store", ("export", store_dir, store_dir / "x")),
         (2, "is not a compression", ("export", store_dir, target, "--compression", "zip")),
         (2, "takes only the export's directory", ("export", "--verify", store_dir, target)),
         (3, "cannot be opened", ("export", tmp_path / "nothing", target)),

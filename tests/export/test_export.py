@@ -343,7 +343,7 @@ def test_an_impossible_source_or_target_is_refused_before_anything_is_written(st
     with pytest.raises(NotAStore):
         export(tmp_path, target)
     for inside in (store_dir, store_dir / "export", store_dir / ".." / "store" / "x"):
-        with pytest.raises(OptionError, match="in the store"):
+        with pytest.raises(OptionError, match="inside the store"):
             export(store_dir, inside)
     other = tmp_path / "other"
     other.mkdir()

@@ -162,7 +162,7 @@ def test_a_broken_catalog_is_told_of_by_a_dry_run_and_mended_by_the_command(how:
     with logstore.open(path, create=False) as store:
         assert {queue.name: contents(queue) for queue in store.queues()} == messages
         assert store.declare_queue("new").id == 5
-    assert "nothing is wrong" in fine("repair-catalog", path)
+    assert "the catalog has no errors" in fine("repair-catalog", path)
 
 
 def lines(*arguments: object) -> list[str]:
