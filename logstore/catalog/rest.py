@@ -105,9 +105,8 @@ def _copied(place: SqliteFile, stamps: Stamps, copies_in: Path | None) -> Iterat
     size = sum(found[1] for found in stamps.values())
     if size > COPY_BYTES_MAX:
         raise CatalogUnavailable(
-            f"{place.where} has changes that SQLite has not written back, and to read it, it must be copied; with "
-            f"{size} bytes it is too large for that (at most {COPY_BYTES_MAX}): open the store once, which writes "
-            "them back"
+            f"{place.where} has changes that SQLite has not written back, and with {size} bytes it is too large to be "
+            f"copied for reading (at most {COPY_BYTES_MAX}): open the store once, which writes them back"
         )
     with _scratch(place, copies_in) as made:
         try:

@@ -90,7 +90,7 @@ def test_a_catalog_too_large_to_copy_is_a_plain_error(
 ) -> None:
     leave_unwritten_changes(closed)
     monkeypatch.setattr(catalog_rest, "COPY_BYTES_MAX", 1000)
-    with pytest.raises(errors.CatalogUnavailable, match="it is too large for that"):
+    with pytest.raises(errors.CatalogUnavailable, match="too large to be copied"):
         queues(closed)
     assert list(scratch.iterdir()) == []
 
