@@ -466,7 +466,7 @@ def test_a_name_that_is_not_a_str_is_a_type_error(name: Any, catalog: Catalog) -
     [
         ({"a": b"bytes"}, "not JSON serializable"),
         ({"a": float("nan")}, "not JSON compliant"),
-        ({"a": [{1: "one"}]}, "a key is 1"),
+        ({"a": [{1: "one"}]}, "the key 1"),
         ({"a": "x" * 65536}, "at most 64 KiB"),
     ],
 )

@@ -222,7 +222,7 @@ def test_a_queue_whose_deletion_got_no_answer_refuses_messages_until_the_outcome
         store.delete_queue(orders)
     server.kill()
     for queue in (orders, "orders"):
-        with pytest.raises(CatalogUnavailable, match="whether queue 'orders' was deleted is not known"):
+        with pytest.raises(CatalogUnavailable, match="it is unknown whether queue 'orders' was deleted"):
             store.publish(queue, b"lost by the next open")
     store.publish(other, b"others are not in question")
     assert orders.depth == 2

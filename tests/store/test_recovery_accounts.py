@@ -330,7 +330,7 @@ for queue in (gone, gone_too):
         {"id": branch.id, "xid": "5:676c6f62616c:6272616e6368", "operations": 2},
     ]
     for line in (
-        "dropped: 3 places on queue 2, which is deleted",
+        "dropped: 3 places on queue 2, which was deleted",
         f"dropped: message {starts[4]}, never enqueued, 7 bytes",
         f"rolled back: transaction {local.id}, local, 1 operations",
         f"rolled back: transaction {branch.id}, xid 5:676c6f62616c:6272616e6368, 2 operations",
