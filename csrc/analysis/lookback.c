@@ -168,7 +168,7 @@ static int find_record(struct lookback *l, uint64_t lsn, struct record *r) {
 
 int lookback_record(struct lookback *l, uint64_t lsn, struct record *r) {
     int rc = find_record(l, lsn, r);
-    return look_forgives(l, rc) ? LS_END : rc;
+    return look_is_unreadable(l, rc) ? LS_END : rc;
 }
 
 /* ---- times and outcomes ---- */
@@ -193,7 +193,7 @@ static const struct outcome *find_outcome(const struct digest *d, uint64_t tx_id
 }
 
 /* A segment of this part of the log is missing, or could not be read to its end. */
-static bool lacks_between(const struct lookback *l, uint64_t from_lsn, uint64_t to_lsn) {
+static bool misses_segment_between(const struct lookback *l, uint64_t from_lsn, uint64_t to_lsn) {
     const struct scan *s = &l->reader->scan;
     uint64_t at = from_lsn;
     for (size_t i = 0; i < s->count && s->files[i].first_lsn < to_lsn; i++) {
@@ -227,7 +227,7 @@ static int search_outcome(struct lookback *l, uint64_t tx_id, uint64_t from_lsn,
         *o = said != NULL ? *said : *o;
     }
     bool open = o->what == LOOK_OPEN || o->what == LOOK_PREPARED;
-    if (open && l->reader->permissive && lacks_between(l, from_lsn, l->as_of_lsn)) {
+    if (open && l->reader->permissive && misses_segment_between(l, from_lsn, l->as_of_lsn)) {
         *o = (struct outcome){.tx_id = tx_id, .what = LOOK_UNKNOWN};
     }
     return LS_OK;
@@ -343,7 +343,7 @@ static int judge_record(struct lookback *l, const struct record *r, uint32_t que
 }
 
 /* The known run of this chain's dequeues, or the oldest entry of its set, to be replaced. */
-static struct dequeues_only *run_of(struct lookback *l, uint64_t id) {
+static struct dequeues_only *find_run(struct lookback *l, uint64_t id) {
     struct dequeues_only *set = &l->chains[look_slot(id, LOOK_CHAINS / LOOK_WAYS) * LOOK_WAYS], *oldest = set;
     for (size_t i = 0; i < LOOK_WAYS; i++) {
         if (set[i].id == id) {
@@ -357,7 +357,7 @@ static struct dequeues_only *run_of(struct lookback *l, uint64_t id) {
 /* Follows the chain's back-links to the record that made the place. A known run of dequeues is skipped. */
 static int follow_chain(struct lookback *l, const struct record *dequeue, uint32_t queue_id,
                         struct place_found *found) {
-    struct dequeues_only *run = run_of(l, dequeue->id);
+    struct dequeues_only *run = find_run(l, dequeue->id);
     uint64_t at = dequeue->prev, below = dequeue->lsn;
     bool made = false, dequeues_only = true;
     while (at >= dequeue->id && at < below && !made) {
@@ -414,7 +414,7 @@ int lookback_enqueue(struct lookback *l, const struct record *dequeue, uint32_t 
         return LS_OK;
     }
     int rc = follow_chain(l, dequeue, queue_id, found);
-    if (look_forgives(l, rc)) {
+    if (look_is_unreadable(l, rc)) {
         *found = (struct place_found){.lsn = 0};
         rc = LS_OK;
     }

@@ -94,7 +94,7 @@ static int note_outcome(struct lookback *l, struct digest *d, const struct recor
     return add_outcome(l, d, &o);
 }
 
-static bool tells_of_a_transaction(uint16_t type) {
+static bool is_outcome_type(uint16_t type) {
     return type == TX_COMMIT || type == TX_ROLLBACK || type == TX_PREPARE || type == TX_RELOCATED;
 }
 
@@ -111,7 +111,7 @@ static int read_outcomes(struct lookback *l, const struct scan_file *f, uint64_t
         enum format_result why = available < b->bytes
                                      ? FORMAT_SHORT
                                      : format_get_header(at + offset, b->bytes - offset, seed, lsn + offset, &r);
-        if (why == FORMAT_OK && tells_of_a_transaction(r.type) && lsn + offset < l->as_of_lsn) {
+        if (why == FORMAT_OK && is_outcome_type(r.type) && lsn + offset < l->as_of_lsn) {
             why = format_get_record(at + offset, b->bytes - offset, seed, lsn + offset, &r);
             rc = why == FORMAT_OK ? note_outcome(l, d, &r, b->time_us) : rc;
         }
@@ -129,8 +129,8 @@ static int by_transaction(const void *a, const void *b) {
 }
 
 /* Reads every batch of the log's part of a segment, up to *at_lsn. */
-static int learn_batches(struct lookback *l, const struct scan_file *f, bool times, bool outcomes, struct digest *d,
-                         uint64_t *at_lsn) {
+static int digest_batches(struct lookback *l, const struct scan_file *f, bool times, bool outcomes, struct digest *d,
+                          uint64_t *at_lsn) {
     uint64_t seed = format_segment_seed(l->reader->meta.uuid, f->first_lsn, f->header.epoch);
     uint64_t lsn = f->first_lsn + SEGMENT_HEADER_BYTES, end = look_segment_end(l, f);
     int rc = LS_OK;
@@ -162,8 +162,8 @@ static int learn_batches(struct lookback *l, const struct scan_file *f, bool tim
 
 static int learn(struct lookback *l, const struct scan_file *f, bool times, bool outcomes, struct digest *d) {
     uint64_t at_lsn = f->first_lsn;
-    int rc = learn_batches(l, f, times, outcomes, d, &at_lsn);
-    if (look_forgives(l, rc)) {
+    int rc = digest_batches(l, f, times, outcomes, d, &at_lsn);
+    if (look_is_unreadable(l, rc)) {
         d->cut_lsn = at_lsn;
         rc = LS_OK;
     }

@@ -82,7 +82,7 @@ uint64_t look_segment_end(const struct lookback *l, const struct scan_file *f);
 int look_bytes(struct lookback *l, const struct scan_file *f, uint64_t offset, size_t bytes, size_t ahead,
                const uint8_t **at, size_t *available);
 /* True if the reader is permissive and the failure is damage: the answer is then unknown. */
-static inline bool look_forgives(const struct lookback *l, int rc) {
+static inline bool look_is_unreadable(const struct lookback *l, int rc) {
     return l->reader->permissive && (rc == LS_CORRUPT || rc == LS_IO);
 }
 /* The record at this LSN is invalid: damaged, or recycled while it was read. */

@@ -377,7 +377,7 @@ static int fill(pass *p, ls_reader *reader, ls_columns *c, bool *full) {
     return rc;
 }
 
-int pass_stick(pass *p, int rc) {
+int pass_keep_failure(pass *p, int rc) {
     if (rc != LS_OK && rc != LS_END) {
         p->failure = rc;
         p->error = *ls_last_error();
@@ -395,11 +395,11 @@ int ls_message_rows_next(ls_message_rows *rows, ls_reader *reader, ls_columns **
     }
     ls_columns *c = rows->filling != NULL ? rows->filling : message_columns_new(false, rows->batch_rows);
     if (c == NULL) {
-        return pass_stick(rows, fail_memory());
+        return pass_keep_failure(rows, fail_memory());
     }
     bool full;
     rows->filling = c;
-    int rc = pass_stick(rows, fill(rows, reader, c, &full));
+    int rc = pass_keep_failure(rows, fill(rows, reader, c, &full));
     if (rc == LS_END) {
         rows->ended = true;
         full = c->rows > 0;
@@ -435,14 +435,14 @@ int ls_message_rows_open(ls_message_rows *rows, ls_columns **batch) {
     if (!rows->ended) {
         return fail(LS_WRONG_STATE, "open messages are known only after the last row of the ended ones was read");
     }
-    int rc = rows->sorted == NULL ? pass_stick(rows, sort_open(rows)) : LS_OK;
+    int rc = rows->sorted == NULL ? pass_keep_failure(rows, sort_open(rows)) : LS_OK;
     if (rc == LS_OK && rows->sorted_next == rows->sorted_count) {
         rows->sorted_next = 0; /* another call begins again */
         return LS_END;
     }
     uint64_t left = rows->sorted_count - rows->sorted_next;
     ls_columns *c = rc == LS_OK ? message_columns_new(true, left < rows->batch_rows ? left : rows->batch_rows) : NULL;
-    rc = rc == LS_OK && c == NULL ? pass_stick(rows, fail_memory()) : rc;
+    rc = rc == LS_OK && c == NULL ? pass_keep_failure(rows, fail_memory()) : rc;
     while (rc == LS_OK && c != NULL && rows->sorted_next < rows->sorted_count && c->rows < rows->batch_rows) {
         rc = message_columns_put(rows, c, life_at(rows, rows->sorted[rows->sorted_next].number), true);
         rows->sorted_next += rc == LS_OK ? 1 : 0;
@@ -450,7 +450,7 @@ int ls_message_rows_open(ls_message_rows *rows, ls_columns **batch) {
     rc = rc == LS_END && c != NULL && c->rows > 0 ? LS_OK : rc;
     if (rc != LS_OK) {
         ls_columns_free(c);
-        return pass_stick(rows, rc);
+        return pass_keep_failure(rows, rc);
     }
     *batch = c;
     return LS_OK;

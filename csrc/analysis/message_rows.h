@@ -267,7 +267,7 @@ int moves_chunk_copy(pass *p, const struct record *r);
 int moves_state(pass *p, const struct record *r);
 void moves_forget(pass *p);
 /* message_rows.c: keeps a failure, which every later call repeats. */
-int pass_stick(pass *p, int rc);
+int pass_keep_failure(pass *p, int rc);
 int pass_malformed(const pass *p, const struct record *r);
 
 /* ---- message_rows_put.c ---- */

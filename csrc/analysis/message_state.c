@@ -399,14 +399,14 @@ int ls_message_rows_seed_rest(ls_message_rows *rows, const uint8_t *rest, size_t
                   "one",
                   wrong);
     }
-    return pass_stick(rows, rc);
+    return pass_keep_failure(rows, rc);
 }
 
 int ls_message_rows_seed(ls_message_rows *rows, uint64_t id, const uint8_t *state, size_t bytes) {
     if (rows->failure != LS_OK) {
         return fail_again(&rows->error);
     }
-    return pass_stick(rows, life_state_get(rows, id, state, bytes));
+    return pass_keep_failure(rows, life_state_get(rows, id, state, bytes));
 }
 
 int ls_message_rows_seed_all(ls_message_rows *rows, const int64_t *ids, const uint8_t *states, const int32_t *offsets,
@@ -414,7 +414,7 @@ int ls_message_rows_seed_all(ls_message_rows *rows, const int64_t *ids, const ui
     int rc = LS_OK;
     for (size_t i = 0; rc == LS_OK && i < n; i++) {
         if (ids[i] <= 0 || offsets[i] < 0 || offsets[i + 1] < offsets[i]) {
-            return pass_stick(
+            return pass_keep_failure(
                 rows, fail(LS_OPTION, "row %llu of the open set has an impossible id or state", (unsigned long long)i));
         }
         rc = ls_message_rows_seed(rows, (uint64_t)ids[i], states + offsets[i], (size_t)(offsets[i + 1] - offsets[i]));

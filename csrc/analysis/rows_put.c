@@ -41,7 +41,7 @@ static void put_32(struct column *c, const uint64_t *values, size_t n) {
  * Each row has a bit for each null column; each column needs a bit for each null row. So a square of bits is
  * transposed, by swapping halves, then halves of these.
  */
-static void turn_over(uint64_t square[64]) {
+static void transpose(uint64_t square[64]) {
     uint64_t mask = UINT64_C(0x00000000ffffffff);
     for (unsigned half = 32; half > 0; half /= 2, mask ^= mask << half) {
         for (unsigned i = 0; i < 64; i = ((i | half) + 1) & ~half) {
@@ -159,7 +159,7 @@ static bool has_room(ls_columns *columns, const struct ls_rows *rows, const stru
            (!column_asked(&at[LS_ROWS_BODY]) || column_has_room_for(&at[LS_ROWS_BODY], body_bytes(rows, row)));
 }
 
-static bool put_any(const struct ls_rows *rows, ls_columns *columns, const struct row *row) {
+static bool put_variable(const struct ls_rows *rows, ls_columns *columns, const struct row *row) {
     struct column *at = columns->at;
     return (!column_asked(&at[LS_ROWS_QUEUE_IDS]) ||
             put_queue_ids(&at[LS_ROWS_QUEUE_IDS], &at[LS_ROWS_QUEUE_IDS_ITEM], row)) &&
@@ -183,7 +183,7 @@ int rows_put(const struct ls_rows *rows, ls_columns *columns, size_t from, size_
     for (*put = 0; rc == LS_OK && rows->any && *put < n;) {
         if (!has_room(columns, rows, &block[*put])) {
             rc = LS_BUSY;
-        } else if (!put_any(rows, columns, &block[*put])) {
+        } else if (!put_variable(rows, columns, &block[*put])) {
             rc = fail_memory();
         } else {
             (*put)++;
@@ -194,7 +194,7 @@ int rows_put(const struct ls_rows *rows, ls_columns *columns, size_t from, size_
     for (size_t i = 0; i < *put; i++) {
         nulls[i] = block[i].nulls;
     }
-    turn_over(nulls);
+    transpose(nulls);
     for (unsigned i = 0; i < LS_ROWS_QUEUE_IDS_ITEM; i++) {
         struct column *c = &at[i];
         if (!column_asked(c)) {

@@ -51,18 +51,18 @@ const struct row_column row_columns[LS_ROWS_COLUMNS] = {
      BIT(LS_ROWS_REDELIVERED) | BIT(LS_ROWS_REASON) | BIT(LS_ROWS_HEADER) | BIT(LS_ROWS_BODY))
 
 /* For a column that is never null, or not requested. */
-static void set(struct row *row, unsigned column, uint64_t value) {
+static void set_value(struct row *row, unsigned column, uint64_t value) {
     row->values[(size_t)column * ROWS_AT_ONCE] = value;
 }
 
-static void say(struct row *row, unsigned column, uint64_t value) {
-    set(row, column, value);
+static void put_value(struct row *row, unsigned column, uint64_t value) {
+    set_value(row, column, value);
     row->nulls &= ~BIT(column);
 }
 
-static void say_tx(struct row *row, uint64_t tx_id) {
+static void put_row_tx(struct row *row, uint64_t tx_id) {
     if (tx_id != 0) {
-        say(row, LS_ROWS_TX_ID, tx_id);
+        put_value(row, LS_ROWS_TX_ID, tx_id);
     }
 }
 
@@ -84,20 +84,20 @@ static size_t name_number(struct ls_rows *rows, uint32_t queue_id) {
     return o->named_count;
 }
 
-static void say_queue(struct ls_rows *rows, struct row *row, uint32_t queue_id, uint32_t count) {
+static void put_row_queue(struct ls_rows *rows, struct row *row, uint32_t queue_id, uint32_t count) {
     if (count > 0) {
-        say(row, LS_ROWS_QUEUE_ID, queue_id);
-        set(row, LS_ROWS_QUEUE_COUNT, count);
+        put_value(row, LS_ROWS_QUEUE_ID, queue_id);
+        set_value(row, LS_ROWS_QUEUE_COUNT, count);
         row->nulls &= ~BIT(LS_ROWS_QUEUE_IDS);
         size_t number = name_number(rows, queue_id);
         if (number < rows->options.named_count) {
-            say(row, LS_ROWS_QUEUE, number);
+            put_value(row, LS_ROWS_QUEUE, number);
         }
     }
 }
 
 /* The ids other than 0; 0 is a place that no longer exists. */
-static void say_queues(struct ls_rows *rows, struct row *row) {
+static void put_row_queues(struct ls_rows *rows, struct row *row) {
     const uint8_t *lists[] = {row->queues, row->more};
     const uint32_t counts[] = {row->queue_rows, row->more_rows};
     uint32_t first = 0, count = 0;
@@ -108,14 +108,14 @@ static void say_queues(struct ls_rows *rows, struct row *row) {
             count += id != 0 ? 1 : 0;
         }
     }
-    say_queue(rows, row, first, count);
+    put_row_queue(rows, row, first, count);
 }
 
 static void take_queues(struct ls_rows *rows, struct row *row, const uint8_t *queues, uint32_t count) {
     row->queues = queues;
     row->queue_rows = count;
     row->queue_step = 4;
-    say_queues(rows, row);
+    put_row_queues(rows, row);
 }
 
 /* ---- records ---- */
@@ -126,10 +126,10 @@ static enum format_result read_start(struct ls_rows *rows, struct row *row) {
     if (why != FORMAT_OK) {
         return why;
     }
-    say_tx(row, m.tx_id);
-    say(row, LS_ROWS_HEADER_BYTES, m.header_bytes);
-    say(row, LS_ROWS_CONTENT_BYTES, m.content_bytes);
-    say(row, LS_ROWS_CONTENT_OFFSET, 0);
+    put_row_tx(row, m.tx_id);
+    put_value(row, LS_ROWS_HEADER_BYTES, m.header_bytes);
+    put_value(row, LS_ROWS_CONTENT_BYTES, m.content_bytes);
+    put_value(row, LS_ROWS_CONTENT_OFFSET, 0);
     row->header = m.header;
     row->header_bytes = m.header_bytes;
     row->body = m.content;
@@ -137,8 +137,8 @@ static enum format_result read_start(struct ls_rows *rows, struct row *row) {
     row->nulls &= ~(BIT(LS_ROWS_HEADER) | BIT(LS_ROWS_BODY));
     take_queues(rows, row, m.queues, m.queue_count);
     row->operates = m.queue_count > 0 && (row->r.flags & FLAG_COPY) == 0;
-    set(row, LS_ROWS_INLINE_ENQUEUE, m.queue_count > 0);
-    set(row, LS_ROWS_RELOCATED, (row->r.flags & FLAG_COPY) != 0);
+    set_value(row, LS_ROWS_INLINE_ENQUEUE, m.queue_count > 0);
+    set_value(row, LS_ROWS_RELOCATED, (row->r.flags & FLAG_COPY) != 0);
     return FORMAT_OK;
 }
 
@@ -146,12 +146,12 @@ static enum format_result read_chunk(struct row *row) {
     struct message_chunk m;
     enum format_result why = format_get_chunk(&row->r, &m);
     if (why == FORMAT_OK) {
-        say(row, LS_ROWS_CONTENT_BYTES, m.content_bytes);
-        say(row, LS_ROWS_CONTENT_OFFSET, m.offset);
+        put_value(row, LS_ROWS_CONTENT_BYTES, m.content_bytes);
+        put_value(row, LS_ROWS_CONTENT_OFFSET, m.offset);
         row->body = m.content;
         row->body_bytes = m.content_bytes;
         row->nulls &= ~BIT(LS_ROWS_BODY);
-        set(row, LS_ROWS_RELOCATED, (row->r.flags & FLAG_COPY) != 0);
+        set_value(row, LS_ROWS_RELOCATED, (row->r.flags & FLAG_COPY) != 0);
     }
     return why;
 }
@@ -160,7 +160,7 @@ static enum format_result read_enqueue(struct ls_rows *rows, struct row *row) {
     struct message_enqueue m;
     enum format_result why = format_get_enqueue(&row->r, &m);
     if (why == FORMAT_OK) {
-        say_tx(row, m.tx_id);
+        put_row_tx(row, m.tx_id);
         row->operates = true;
         take_queues(rows, row, m.queues, m.queue_count);
     }
@@ -173,16 +173,16 @@ static enum format_result read_dequeue(struct ls_rows *rows, struct row *row) {
     if (why != FORMAT_OK) {
         return why;
     }
-    say_tx(row, m.tx_id);
+    put_row_tx(row, m.tx_id);
     row->operates = true;
-    say_queue(rows, row, m.queue_id, 1);
-    set(row, LS_ROWS_DELETES, (row->r.flags & FLAG_DELETES) != 0);
+    put_row_queue(rows, row, m.queue_id, 1);
+    set_value(row, LS_ROWS_DELETES, (row->r.flags & FLAG_DELETES) != 0);
     if (m.delivery_count != 0) {
-        say(row, LS_ROWS_DELIVERY_COUNT, m.delivery_count);
-        say(row, LS_ROWS_REDELIVERED, m.delivery_count > 1);
+        put_value(row, LS_ROWS_DELIVERY_COUNT, m.delivery_count);
+        put_value(row, LS_ROWS_REDELIVERED, m.delivery_count > 1);
     }
     if (m.reason != 0) {
-        say(row, LS_ROWS_REASON, m.reason - 1U);
+        put_value(row, LS_ROWS_REASON, m.reason - 1U);
     }
     return FORMAT_OK;
 }
@@ -193,14 +193,14 @@ static enum format_result read_relocated(struct ls_rows *rows, struct row *row) 
     struct message_relocated m;
     enum format_result why = format_get_relocated(&row->r, &m);
     if (why == FORMAT_OK) {
-        say(row, LS_ROWS_CONTENT_BYTES, m.content_bytes);
-        set(row, LS_ROWS_RELOCATED, 1);
+        put_value(row, LS_ROWS_CONTENT_BYTES, m.content_bytes);
+        set_value(row, LS_ROWS_RELOCATED, 1);
         row->queues = m.places + RELOCATED_ROW_QUEUE;
         row->queue_rows = m.place_count;
         row->queue_step = RELOCATED_ROW_BYTES;
         row->more = m.pending + RELOCATED_ROW_QUEUE;
         row->more_rows = m.pending_count;
-        say_queues(rows, row);
+        put_row_queues(rows, row);
     }
     return why;
 }
@@ -209,7 +209,7 @@ static enum format_result read_queue_delete(struct ls_rows *rows, struct row *ro
     uint32_t queue_id;
     enum format_result why = format_get_queue_delete(&row->r, &queue_id);
     if (why == FORMAT_OK) {
-        say_queue(rows, row, queue_id, 1);
+        put_row_queue(rows, row, queue_id, 1);
     }
     return why;
 }
@@ -219,8 +219,8 @@ static enum format_result read_xid(struct row *row) {
     struct tx_relocated t = {.kind = TX_KIND_DISTRIBUTED};
     bool moved = row->r.type == TX_RELOCATED;
     enum format_result why = moved ? format_get_tx_relocated(&row->r, &t) : format_get_xid(&row->r, &t.xid);
-    say_tx(row, row->r.id);
-    set(row, LS_ROWS_RELOCATED, moved);
+    put_row_tx(row, row->r.id);
+    set_value(row, LS_ROWS_RELOCATED, moved);
     row->has_xid = why == FORMAT_OK && t.kind == TX_KIND_DISTRIBUTED;
     if (row->has_xid) {
         row->xid = t.xid;
@@ -240,7 +240,7 @@ static enum format_result read_body(struct ls_rows *rows, struct row *row) {
     case MESSAGE_DEQUEUE:
         return read_dequeue(rows, row);
     case MESSAGE_DELETE:
-        set(row, LS_ROWS_DELETES, 1);
+        set_value(row, LS_ROWS_DELETES, 1);
         return FORMAT_OK;
     case MESSAGE_RELOCATED:
         return read_relocated(rows, row);
@@ -255,7 +255,7 @@ static enum format_result read_body(struct ls_rows *rows, struct row *row) {
     case TX_COMMIT:
     case TX_ROLLBACK:
     case TX_DELETE:
-        say_tx(row, row->r.id);
+        put_row_tx(row, row->r.id);
         return FORMAT_OK;
     default:
         return FORMAT_OK;
@@ -294,28 +294,28 @@ enum format_result row_read(struct ls_rows *rows, const struct record *r, struct
     row->nulls = NULL_AT_FIRST | (r->id == 0 ? BIT(LS_ROWS_ID) : 0) | (r->prev == 0 ? BIT(LS_ROWS_PREV) : 0);
     if (rows->dirty) {
         for (unsigned column = 0; column < LS_ROWS_HEADER; column++) {
-            set(row, column, 0);
+            set_value(row, column, 0);
         }
     }
     rows->dirty = true;
     row->queues = row->more = row->header = row->body = NULL;
     row->queue_rows = row->more_rows = row->header_bytes = row->body_bytes = 0;
     row->operates = row->has_xid = false;
-    set(row, LS_ROWS_LSN, r->lsn);
+    set_value(row, LS_ROWS_LSN, r->lsn);
     uint64_t number;
     bool numbered = type_number(rows, r->type, &number) || rows->kinds[LS_ROWS_TYPE] == COLUMN_ABSENT;
-    set(row, LS_ROWS_TYPE, number);
-    set(row, LS_ROWS_STREAM, stream_number(r->type));
-    set(row, LS_ROWS_ID, r->id);
-    set(row, LS_ROWS_PREV, r->prev);
-    set(row, LS_ROWS_EPOCH, b->batch.epoch);
-    set(row, LS_ROWS_TIME, as_time(b->batch.time_us));
-    set(row, LS_ROWS_BATCH_LSN, b->lsn);
-    set(row, LS_ROWS_SEGMENT, b->first_lsn);
-    set(row, LS_ROWS_RECORD_BYTES, r->length);
-    set(row, LS_ROWS_FLAGS, r->flags);
-    set(row, LS_ROWS_EFFECT_LSN, r->lsn);
-    set(row, LS_ROWS_EFFECT_TIME, as_time(b->batch.time_us));
+    set_value(row, LS_ROWS_TYPE, number);
+    set_value(row, LS_ROWS_STREAM, stream_number(r->type));
+    set_value(row, LS_ROWS_ID, r->id);
+    set_value(row, LS_ROWS_PREV, r->prev);
+    set_value(row, LS_ROWS_EPOCH, b->batch.epoch);
+    set_value(row, LS_ROWS_TIME, as_time(b->batch.time_us));
+    set_value(row, LS_ROWS_BATCH_LSN, b->lsn);
+    set_value(row, LS_ROWS_SEGMENT, b->first_lsn);
+    set_value(row, LS_ROWS_RECORD_BYTES, r->length);
+    set_value(row, LS_ROWS_FLAGS, r->flags);
+    set_value(row, LS_ROWS_EFFECT_LSN, r->lsn);
+    set_value(row, LS_ROWS_EFFECT_TIME, as_time(b->batch.time_us));
     if (!numbered) {
         return FORMAT_NEWER;
     }
@@ -347,12 +347,12 @@ static int resolve_outcome(struct ls_rows *rows, struct row *row) {
         return rc;
     }
     if (o.what != LOOK_UNKNOWN && (row->r.type != TX_DELETE || o.what != LOOK_OPEN)) {
-        say(row, LS_ROWS_OUTCOME, (uint64_t)o.what);
+        put_value(row, LS_ROWS_OUTCOME, (uint64_t)o.what);
     }
     if (row->operates) {
         bool took = o.what == LOOK_COMMITTED;
-        set(row, LS_ROWS_EFFECT_LSN, took ? o.lsn : 0);
-        set(row, LS_ROWS_EFFECT_TIME, took ? as_time(o.time_us) : 0);
+        set_value(row, LS_ROWS_EFFECT_LSN, took ? o.lsn : 0);
+        set_value(row, LS_ROWS_EFFECT_TIME, took ? as_time(o.time_us) : 0);
         row->nulls |= took ? 0 : BIT(LS_ROWS_EFFECT_LSN) | BIT(LS_ROWS_EFFECT_TIME);
     }
     return LS_OK;
@@ -362,10 +362,10 @@ static int resolve_place(struct ls_rows *rows, struct row *row) {
     struct place_found place;
     int rc = lookback_enqueue(rows->look, &row->r, (uint32_t)row_value(row, LS_ROWS_QUEUE_ID), &place);
     if (rc == LS_OK && place.lsn != 0) {
-        say(row, LS_ROWS_ENQUEUE_LSN, place.lsn);
+        put_value(row, LS_ROWS_ENQUEUE_LSN, place.lsn);
     }
     if (rc == LS_OK && place.time_us != 0) {
-        say(row, LS_ROWS_ENQUEUE_TIME, as_time(place.time_us));
+        put_value(row, LS_ROWS_ENQUEUE_TIME, as_time(place.time_us));
     }
     return rc;
 }

@@ -105,7 +105,7 @@ static int note_next(void *context, const char *name) {
  * First LSN of the segment in which the kept LSN lies. If the log ended at or below it and another epoch began further
  * up, there may be no such segment; then it is the next one.
  */
-static uint64_t find_kept(const ls_reader *reader) {
+static uint64_t find_kept_segment(const ls_reader *reader) {
     uint64_t from_lsn = reader->keep_lsn / reader->meta.segment_size * reader->meta.segment_size;
     struct next_segment next = {from_lsn, UINT64_MAX};
     if (reader->v->list(reader->v, reader->dir, note_next, &next) != 0 || next.first_lsn == UINT64_MAX) {
@@ -119,9 +119,9 @@ static uint64_t find_kept(const ls_reader *reader) {
 }
 
 /* If the base has passed the hold's LSN, the log begins at the hold. */
-static void begin_where_kept(const ls_reader *reader, struct hint *h) {
+static void begin_at_hold(const ls_reader *reader, struct hint *h) {
     if (reader->keep_lsn != 0 && reader->keep_lsn < h->base_lsn) {
-        h->base_lsn = find_kept(reader);
+        h->base_lsn = find_kept_segment(reader);
     }
 }
 
@@ -161,11 +161,11 @@ static int open_scan(ls_reader *reader, const struct hint *live) {
 }
 
 /* Without a writer only the scan finds the end. Then the log is scanned again from the hold, as beside a writer. */
-static int begin_again_where_kept(ls_reader *reader) {
+static int begin_again_at_hold(ls_reader *reader) {
     struct scan *s = &reader->scan;
     const struct scan found = *s;
     struct hint h = {.base_lsn = found.base_lsn, .durable_lsn = found.end_lsn};
-    begin_where_kept(reader, &h);
+    begin_at_hold(reader, &h);
     scan_close(s);
     int rc = open_scan(reader, &h);
     s->watermark_lsn = found.watermark_lsn;
@@ -191,17 +191,17 @@ static int try_open(ls_reader *reader) {
     }
     if (rc == LS_OK) {
         struct hint h = reader->hint;
-        begin_where_kept(reader, &h);
+        begin_at_hold(reader, &h);
         rc = open_scan(reader, reader->live ? &h : NULL);
     }
     if (rc == LS_OK && !reader->live && reader->keep_lsn != 0 && reader->keep_lsn < reader->scan.base_lsn) {
-        rc = begin_again_where_kept(reader);
+        rc = begin_again_at_hold(reader);
     }
     return rc;
 }
 
 /* A writer may open, close, or recycle segments while we read; then the result means nothing and we try again. */
-static bool worth_another_try(ls_reader *reader) {
+static bool has_writer_changed(ls_reader *reader) {
     bool was_live = reader->live;
     struct hint before = reader->hint, now;
     if (look_for_writer(reader) != LS_OK || (!was_live && !reader->live)) {
@@ -218,7 +218,7 @@ static int open_patiently(ls_reader *reader) {
     int rc = try_open(reader);
     for (int i = 0; rc == LS_CORRUPT || rc == LS_IO; i++) {
         ls_error kept = *ls_last_error();
-        if (!worth_another_try(reader)) {
+        if (!has_writer_changed(reader)) {
             return reader->keep_lsn != 0 && rc == LS_CORRUPT && reader->live && kept.lsn < reader->hint.base_lsn &&
                            was_recycled(reader, kept.lsn, reader->hint.base_lsn)
                        ? fail_recycled(reader, reader->hint.base_lsn)
@@ -245,7 +245,7 @@ static int open_permissively(ls_reader *reader) {
         if (rc == LS_NO_MEMORY || (rc == LS_OK && scan_missing(&reader->scan, &missing, 1) == 0)) {
             return rc;
         }
-        if (!worth_another_try(reader)) {
+        if (!has_writer_changed(reader)) {
             bool recycled =
                 rc == LS_OK && reader->live && was_recycled(reader, missing.first_lsn, reader->hint.base_lsn);
             return recycled      ? fail_recycled(reader, reader->hint.base_lsn)
