@@ -27,13 +27,13 @@ __all__ = ["Receiver", "Replayed", "replay"]
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How many of each kind the store held, told to :meth:`Receiver.done` and returned by :func:`replay`."""
+    """How many of each kind the store held, given to :meth:`Receiver.done` and returned by :func:`replay`."""
 
     exchanges: int
     queues: int
     bindings: int
     messages: int
-    """Places told to ``message``: one on two queues counts twice. 0 if the receiver has no ``message``."""
+    """Places given to ``message``: one on two queues counts twice. 0 if the receiver has no ``message``."""
     in_doubt: int
 
 
@@ -57,7 +57,7 @@ class Receiver:
         """
 
     def binding(self, binding: BindingRow) -> object:
-        """Once for each: ``exchange, queue, key, arguments``, the first two as names told before."""
+        """Once for each: ``exchange, queue, key, arguments``, the first two as names given before."""
 
     def message(self, queue: Queue, message: Message) -> object:
         """Once for each place: queue by queue, in queue order, before the first transaction in doubt.
@@ -71,7 +71,7 @@ class Receiver:
         """Once for each prepared transaction without an outcome, with its ``xid``. It may be given one here."""
 
     def done(self, replayed: Replayed) -> object:
-        """Once, last: everything was told. Not called if one of the others raised."""
+        """Once, last: the receiver has everything. Not called if one of the others raised."""
 
 
 _METHODS: Final = tuple(name for name in vars(Receiver) if not name.startswith("_"))
@@ -80,8 +80,8 @@ _METHODS: Final = tuple(name for name in vars(Receiver) if not name.startswith("
 def replay(store: MessageStore, receiver: object) -> Replayed:
     """Tells the receiver everything that the open store holds, in the order of :class:`Receiver`'s methods.
 
-    Call it between ``logstore.open`` and the first client: what changes meanwhile may be told or not. Nothing is
-    acquired, changed or kept; memory does not grow with the number of messages.
+    Call it between ``logstore.open`` and the first client: a change during the replay may be included or not.
+    Nothing is acquired, changed or kept; memory does not grow with the number of messages.
 
     Raises :class:`~logstore.errors.OptionError` for a receiver with none of the methods or with an attribute in the
     place of one, ``StoreClosed``, ``CorruptLog`` where a receiver reads damaged content, and whatever the receiver
