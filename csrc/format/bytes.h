@@ -1,4 +1,4 @@
-/* Little-endian numbers at any address, for the files of the codec alone: nobody else knows an offset. */
+/* Little-endian numbers at any address, for the files of the codec alone: only they know offsets. */
 #ifndef LOGSTORE_FORMAT_BYTES_H
 #define LOGSTORE_FORMAT_BYTES_H
 

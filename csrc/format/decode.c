@@ -1,11 +1,11 @@
-/* Structs from records, which are believed only as far as they were checked. See format.h. */
+/* Structs from records; no byte is believed before it was checked. encode.c has the pictures. See format.h. */
 #include <string.h>
 
 #include "format/format.h"
 #include "format/fields.h"
 #include "format/xxh64.h"
 
-/* ---- what the page says of a type ---- */
+/* ---- the rules of a type ---- */
 
 enum link {
     LINK_UNKNOWN = 0, /* no such type in this version */
@@ -49,7 +49,7 @@ static bool is_linked(const struct record *r, uint8_t link) {
     }
 }
 
-/* The checksums are right: what else section 5 asks for. */
+/* The checksums are right: the other rules of section 5. */
 static enum format_result judge_header(const struct record *r) {
     struct type_rule rule = rule_of(r->type);
     if (rule.link == LINK_UNKNOWN && r->type != 0 && (r->type & TYPE_SKIPPABLE) == 0) {
@@ -203,7 +203,7 @@ static bool is_numbered(uint64_t tx_id, uint32_t order_index, uint32_t count) {
     return tx_id == 0 ? order_index == 0 : order_index <= ORDER_INDEX_MAX && count <= ORDER_INDEX_MAX + 1 - order_index;
 }
 
-/* Its flags belong together, and its places are such as section 6 allows. */
+/* Its flags belong together, and section 6 allows its places. */
 static bool is_inline_copy(const struct record *r, const struct message_start *m) {
     if ((r->flags & FLAG_COPY) == 0 || (r->flags & FLAG_INLINE) == 0 || m->queue_count == 0) {
         return false;

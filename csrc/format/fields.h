@@ -1,6 +1,6 @@
 /*
- * The fields of layout.def as functions, for the files of the codec alone. PUT writes and GET reads a field of the record,
- * row or file that begins at `at`, in as many bytes as the list says. AT is the field's offset.
+ * The fields of layout.def as functions, for the files of the codec alone. PUT writes and GET reads a field of the
+ * record, row or file that begins at `at`, in as many bytes as the list says. AT is the field's offset.
  */
 #ifndef LOGSTORE_FORMAT_FIELDS_H
 #define LOGSTORE_FORMAT_FIELDS_H

@@ -1,4 +1,4 @@
-/* The layout of docs/format.md, version 1: sizes, names, and what is no record. See format.h. */
+/* Sizes, names, and the files and blocks of docs/format.md that are no records. See format.h. */
 #include "format/format.h"
 
 #include <string.h>
@@ -94,7 +94,7 @@ static void put_preamble(uint8_t *into, const char *magic, uint32_t bytes, const
     memcpy(into + AT(PREAMBLE, uuid), uuid, UUID_BYTES);
 }
 
-/* What is judged before the checksum: a later version may compute it differently. */
+/* Checked before the checksum, which a later version may compute differently. */
 static enum format_result get_preamble(const uint8_t *from, size_t available, const char *magic, uint32_t bytes) {
     if (available < 12) {
         return FORMAT_SHORT;
@@ -108,7 +108,7 @@ static enum format_result get_preamble(const uint8_t *from, size_t available, co
     return available < bytes ? FORMAT_SHORT : FORMAT_OK;
 }
 
-/* What is judged once the checksum is right: the rest of the preamble, and that what is not used is zero. */
+/* Checked after the checksum: the rest of the preamble, and that unused bytes are zero. */
 static enum format_result judge(const uint8_t *from, uint32_t bytes, uint32_t used_bytes, bool possible) {
     bool sized = GET(from, PREAMBLE, format_version) == FORMAT_VERSION && GET(from, PREAMBLE, bytes) == bytes;
     bool clean = all_zero(from + used_bytes, bytes - 8 - used_bytes);

@@ -5,8 +5,8 @@
  * Encoders write into memory that the caller has made large enough (the *_bytes functions say how much) and leave
  * it sealed: header check and checksum filled in. Decoders treat every byte as an attacker's: nothing is read
  * beyond `available`, a length is believed only after the header check, and FORMAT_OK means that the record keeps
- * every rule of the page, so that encoding what was decoded gives the same bytes again. On any other result what was
- * to be filled in holds nothing of use.
+ * every rule of the page, so that encoding what was decoded gives the same bytes again. On any other result the struct
+ * holds nothing of use.
  */
 #ifndef LOGSTORE_FORMAT_H
 #define LOGSTORE_FORMAT_H
@@ -109,7 +109,7 @@ struct hint {
     uint64_t base_lsn;
 };
 
-/* What an orderly close leaves beside the log. */
+/* The file that an orderly close leaves beside the log. */
 struct closed {
     uint8_t uuid[UUID_BYTES];
     uint64_t epoch;
@@ -285,7 +285,7 @@ struct slot {
 };
 
 uint32_t format_put_plain(const struct slot *s, enum record_type type);
-/* `key` is the transaction, or of an INLINE copy what stands in its place: enqueue_time_us, or order_lsn if ORDERED. */
+/* `key` is the transaction, or of an INLINE copy enqueue_time_us, or with ORDERED order_lsn. */
 uint32_t format_put_start(const struct slot *s, uint64_t key, uint32_t order_index, const uint32_t *queues,
                           uint32_t queue_count, const void *header, uint32_t header_bytes, const void *content,
                           uint32_t content_bytes);
@@ -333,12 +333,12 @@ struct pending_row format_pending_row(const uint8_t *pending, uint32_t index);
 uint64_t format_record_checksum(const uint8_t header[RECORD_HEADER_BYTES]);
 /* Whether the bytes look like the batch record of this LSN, and its epoch, without believing them yet. */
 bool format_peek_batch(const uint8_t *from, size_t available, uint64_t lsn, uint64_t *epoch);
-/* The next place that looks so, from *at on, of bytes that begin at lsn; false: none, and *at is where to go on. */
+/* The next place that looks so, from *at on, of bytes that begin at lsn; false: none, and *at is where to continue. */
 bool format_find_batch(const uint8_t *from, size_t bytes, uint64_t lsn, size_t *at, uint64_t *epoch);
 /* Whether a record's header says that it stands at this LSN; nothing else of it is looked at. */
 bool format_names_place(const uint8_t header[RECORD_HEADER_BYTES], uint64_t lsn);
-/* Whether one was once written here, though bits of it may have changed since: it says so, or its header check is right
-   if it is made to. */
+/* Whether a record was once written here, though bits of it may have changed since: its LSN is right, or its header
+   check is right once the LSN is put right. */
 bool format_stood_here(const uint8_t header[RECORD_HEADER_BYTES], uint64_t seed, uint64_t lsn);
 
 #endif

@@ -60,7 +60,7 @@ static inline uint64_t xxh64_avalanche(uint64_t hash) {
     return hash ^ (hash >> 32);
 }
 
-/* What is left after the whole stripes: fewer than 32 bytes. */
+/* The rest after the whole stripes: fewer than 32 bytes. */
 static inline uint64_t xxh64_tail(uint64_t hash, const unsigned char *at, size_t bytes) {
     for (; bytes >= 8; at += 8, bytes -= 8) {
         hash ^= xxh64_round(0, xxh64_load_64(at));

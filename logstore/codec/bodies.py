@@ -1,4 +1,4 @@
-"""What the records of the log say: their bodies, section 6 of docs/format.md, one class each.
+"""The bodies of the log's records: section 6 of docs/format.md, one class each.
 
 Written from that page alone. Fields stand in the page's order; a class's ``parts`` are its layout, and its
 ``check`` has the rules that need the record's own LSN or flags.
@@ -249,7 +249,7 @@ class MessageDequeue(Body):
 
     tx_id: int  # 0: none
     queue_id: int
-    delivery_count: int  # 0 if not told
+    delivery_count: int  # 0 if not given
     reason: DequeueReason
 
     parts = (

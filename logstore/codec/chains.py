@@ -1,6 +1,6 @@
 """The back-links of a log's chains, followed record by record (sections 5 and 7 of docs/format.md).
 
-What always holds: a copy, or a part of a state, becomes a link of its chain only when the record comes that completes
+Invariant: a copy, or a part of a state, becomes a link of its chain only when the record comes that completes
 it. Until then other records of the chain pass over it, because it may never count.
 """
 

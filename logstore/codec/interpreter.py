@@ -1,11 +1,11 @@
-"""What the records of a log mean, in pure Python: which messages live, on which queues, and what is pending.
+"""The meaning of a log's records in pure Python: which messages live, on which queues, and which work is pending.
 
 Written from section 7 of docs/format.md alone and sharing nothing with csrc/replay, so that the two can be held against
 each other. This class has the meaning of each record; a subclass adds the policy, which is all that has to differ
 between a log that must be whole and one that is known to be damaged: what a record means whose chain is not known, and
 what follows from a contradiction. The strict policy is replay.py, the lenient one salvage/replay.py.
 
-What always holds: records come in LSN order. A relocated state replaces everything that was known of its message.
+Invariant: records come in LSN order. A relocated state replaces everything that was known of its message.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Interpreter(ABC):
 
     @abstractmethod
     def opened(self, lsn: int, work: Work) -> Transaction | None:
-        """The transaction of an operation, told by the record at ``lsn``; None: the operation has no effect."""
+        """The transaction of an operation in the record at ``lsn``; None: the operation has no effect."""
 
     @abstractmethod
     def stepped(self, record: Record) -> Transaction | None:
@@ -123,7 +123,7 @@ class Interpreter(ABC):
 
     @abstractmethod
     def recover(self) -> None:
-        """What opening the store does at the beginning of an epoch."""
+        """An epoch begins: do what opening the store does."""
 
     @abstractmethod
     def numbered(self, record: Record, body: MessageStart | MessageEnqueue) -> None:
@@ -465,6 +465,6 @@ def state_parts(copies: Copies) -> list[MessageRelocated]:
 
 
 def relocated_work(message_id: int, row: PendingWork) -> Work:
-    """The operation that a row of a relocated state tells of."""
+    """The operation in a row of a relocated state."""
     order_index = row.order_index if row.kind is PendingKind.ENQUEUE else 0
     return Work(row.kind, message_id, row.queue_id, row.tx_id, row.lsn, order_index)

@@ -1,13 +1,13 @@
 """Log records as Python objects: the second witness of the disk format.
 
 This file is written from docs/format.md alone, shares no line with the C codec, and is held byte-equal to it by
-tests. It is for inspection and for tests, not for speed. What the records say is in bodies.py, what is no
-record in files.py; everything that a reader of records needs can be imported from here.
+tests. It is for inspection and for tests, not for speed. The bodies are in bodies.py, files and blocks
+in files.py; everything that a reader of records needs can be imported from here.
 
-What it must never do: import the rest of the package, believe a length that no check covers, read or allocate
+It must never import the rest of the package, believe a length that no check covers, read or allocate
 beyond the buffer it was given, or raise anything but :class:`InvalidRecord` for bytes that came from a disk.
 
-What always holds: a record is decoded only if every byte of it is what the page says, so encoding what was
+Invariant: a record is decoded only if every byte of it is what the page says, so encoding what was
 decoded gives the same bytes again.
 
 Numbers are unsigned unless said otherwise. LSNs are positions in the log's byte space, and 0 means none.
@@ -126,7 +126,7 @@ SKIPPABLE = 0x8000  # in a type's code: a reader that does not know the type pas
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-_HEADER = struct.Struct("<QIIHHIQQQ")  # checksum, header_check, length, type, flags, spare, lsn, id, prev
+HEADER = struct.Struct("<QIIHHIQQQ")  # checksum, header_check, length, type, flags, spare, lsn, id, prev
 _SEED = struct.Struct("<16sQQ")
 
 
@@ -145,7 +145,7 @@ class InvalidRecord(ValueError):
 class MalformedRecord(InvalidRecord):
     """The checksums are right, but the content breaks a rule of the page.
 
-    No torn write and no rot looks like this: whoever wrote it has a defect.
+    No torn write and no rot looks like this: the writer has a defect.
     """
 
 
@@ -262,12 +262,12 @@ def seal_record(record: Record, seed: int) -> bytes:
     """The record's bytes in the segment with this seed, of a record that keeps the page's rules.
 
     Raises MalformedRecord for a field that does not fit its place, and a length that is not the body's. Everything
-    else is for :func:`encode_record` to find; whoever writes many that he has built himself saves the time.
+    else is checked by :func:`encode_record` only; a writer that has built its records itself saves that time.
     """
     try:
         body = encode_parts(record.body)
         header = record.length, record.type, record.flags, 0, record.lsn, record.id, record.prev
-        raw = bytearray(_HEADER.pack(0, 0, *header) + body)
+        raw = bytearray(HEADER.pack(0, 0, *header) + body)
     except (OverflowError, struct.error) as error:
         raise MalformedRecord(f"a field does not fit its place: {error}", 0) from None
     raw += bytes(-len(raw) % 8)
@@ -300,7 +300,7 @@ def decode_record(buffer: Buffer, offset: int, seed: int, expected_lsn: int) -> 
     if not 0 <= offset <= len(view) - RECORD_HEADER_BYTES:
         raise InvalidRecord("no room for a record header", offset)
     header = view[offset : offset + RECORD_HEADER_BYTES]
-    checksum, check, length, code, flags, spare, lsn, chain_id, prev = _HEADER.unpack(header)
+    checksum, check, length, code, flags, spare, lsn, chain_id, prev = HEADER.unpack(header)
     if check != header_check(header, seed):
         raise InvalidRecord("header check is wrong", offset)
     if lsn != expected_lsn:

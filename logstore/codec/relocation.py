@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def start_bytes(state: MessageRelocated, chunks: list[ChunkPlace], copies: Copies, known: Message | None) -> int:
-    """Bytes of content in the start record. Of a start below the base only what the chunks leave can be told."""
+    """Bytes of content in the start record. Of a start below the base, the chunks give the rest."""
     if state.start_lsn == copies.start_lsn:
         return copies.start_bytes
     if known is not None and state.start_lsn == known.start_lsn:

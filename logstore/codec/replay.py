@@ -1,6 +1,6 @@
 """The strict policy of the interpreter: the log is whole, and every contradiction is a problem.
 
-What always holds: it takes the records of an accepted log from its base on, in order, and never raises for their
+Invariant: it takes the records of an accepted log from its base on, in order, and never raises for their
 contents. A contradiction of the format's rules is noted in ``problems``, and the newer record counts.
 """
 

@@ -124,7 +124,7 @@ class Transaction:
     """A transaction without a known outcome."""
 
     id: int
-    lsn: int  # of the first record that tells of it
+    lsn: int  # of the first record that names it
     last_lsn: int
     xid: XidBody | None = None
     distributed: bool = False
@@ -158,7 +158,7 @@ class Copies:
 
 
 class Moved(NamedTuple):
-    """The state that a relocation gives a message; its content is told by the records."""
+    """The state that a relocation gives a message, without its content."""
 
     places: tuple[Place, ...]
     work: list[Work]

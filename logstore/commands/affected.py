@@ -64,7 +64,7 @@ def affected(
 
 def _beside(store_dir: Path, info: ReaderInfo, names: Iterable[str]) -> dict[str, Any]:
     """The affected messages while a writer runs. Queues are not listed: the writer still has them in memory."""
-    from logstore.salvage.scan import Damaged, Gap, walk
+    from logstore.codec.scan import Damaged, Gap, walk
 
     messages: list[dict[str, Any]] = []
     transactions: list[int] = []

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["OUTCOMES", "REST_KEY", "MessageScan"]
 
 OUTCOMES: Final = ("dequeued", "queue_deleted", "destroyed", "rolled_back", "dropped")
-"""How a message's life ends."""
+"""How a message ended."""
 
 REST_KEY: Final = b"logstore.scan"
 """In the metadata of an open set's schema: what a pass leaves that is no message's."""
@@ -78,7 +78,7 @@ class MessageScan:
             self.start_lsn = start
             """The first LSN that counts."""
             self.stop_lsn = max(start, min(stop, self._reader.info.end_lsn))
-            """Where the rows end: a pass that begins here goes on with what is open."""
+            """Where the rows end: a pass that begins here continues with the open messages."""
             named = sorted(names_by_id)
             names = arrow.array([names_by_id[number] for number in named], arrow.string())
             self._dictionaries = {

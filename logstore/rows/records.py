@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["BODY_BYTES", "Where", "open_places", "queue_names", "read", "warn_of_missing"]
 
 BODY_BYTES: Final = 64 << 10
-"""What a body is cut to unless it is said otherwise."""
+"""The length to which a body is cut by default."""
 
 BATCH_ROWS: Final = 1 << 15
 _BATCH_ROWS_MAX: Final = lib.LS_ROWS_MOST
@@ -42,7 +42,7 @@ logger = logging.getLogger("logstore.arrow")
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which records are wanted; all that is given must agree. Most of the rest is then not even looked at."""
+    """Which records are wanted; a record must match every given field. The scan skips most of the others unread."""
 
     types: Sequence[str] | None = None
     """Names of record types, such as ``MESSAGE_START``."""
@@ -51,9 +51,9 @@ class Where:
     ids: Sequence[int] | None = None
     """Only records of these chains."""
     start_time: datetime | None = None
-    """The first time that is wanted, with a time zone."""
+    """Start at this time, with a time zone."""
     stop_time: datetime | None = None
-    """The first time that is wanted no more."""
+    """Stop before this time."""
 
 
 def read(
@@ -78,7 +78,7 @@ def read(
     """The records with ``start_lsn`` ≤ LSN < ``stop_lsn`` (the whole log) as a stream of record batches.
 
     ``columns``: which, in this order; all but ``body`` by default. ``body``: bytes that a body is cut to (64 KiB);
-    giving it adds the column to the default ones. Outcomes of transactions are told as they are known below
+    giving it adds the column to the default ones. Outcomes of transactions are given as known below
     ``as_of_lsn`` (the end of the log). ``hold``: reads what it keeps; without one a live writer may be faster.
     ``keep_lsn`` stands for a hold that another process has: all from there on is there, or ``LogRecycled`` is raised;
     without either, a ``start_lsn`` below the log's base means the base.
@@ -188,7 +188,7 @@ def _names(
     return {queue.id: queue.name for queue in view.queues}
 
 
-# ---- What was asked for
+# ---- Arguments
 
 
 def _lsns(start: int | None, stop: int | None, as_of: int | None) -> list[tuple[str, int | None]]:

@@ -1,6 +1,6 @@
 """The core's record scanner as Arrow record batches: the thin half of :mod:`logstore.arrow`.
 
-The core fills columns in Arrow's own layout; here they are only given types, without being copied. What must never
+The core fills columns in Arrow's own layout; here they only get types, without a copy. What must never
 happen: a Python object for each record.
 """
 
@@ -72,7 +72,7 @@ def column_array(column: Any, kind: pa.DataType, rows: int, owner: object, child
 class RowScan:
     """The records of a log as record batches of these columns, in the order of the log. A context manager.
 
-    ``reader`` is new and nobody else reads it; the scan closes it. ``queue_names`` names the queues that have a name.
+    ``reader`` is new and belongs to the scan, which closes it. ``queue_names`` names the queues that have a name.
     Of ``types`` (as :func:`type_bits` makes it), ``queue_ids``, ``ids`` and times (``start_time`` ≤ time <
     ``stop_time``) all must agree; None, or 0, passes everything.
     """
@@ -151,7 +151,7 @@ class RowScan:
         columns, rows = ffi.new("ls_column[]", lib.LS_ROWS_COLUMNS), ffi.new("uint64_t *")
         lib.ls_columns_get(owner, columns, lib.LS_ROWS_COLUMNS, rows)
         arrays = [self._array(field, columns, rows[0], owner) for field in self._schema]
-        if not arrays:  # how many rows there are is told nevertheless
+        if not arrays:  # the number of rows is given nevertheless
             return arrow.RecordBatch.from_struct_array(arrow.Array.from_buffers(arrow.struct([]), rows[0], [None]))
         return arrow.RecordBatch.from_arrays(arrays, schema=self._schema)
 

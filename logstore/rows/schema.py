@@ -1,4 +1,4 @@
-"""What the rows look like: the Arrow schemas of records, of closed messages and of open ones.
+"""The Arrow schemas of records, of closed messages and of open ones.
 
 The core declares the columns of records (rows_read.c); docs/spark.md explains them. pyarrow is imported when
 a schema is asked for.

@@ -1,8 +1,8 @@
 """The catalog of a damaged store, as much of it as can be read, and the catalog of the new one.
 
-What it must never do: change the old database, or make a file beside it (catalog/rest.py).
+It must never change the old database, or make a file beside it (catalog/rest.py).
 
-What always holds: the new catalog has a queue for every id that the salvaged log names; one whose name is lost is
+Invariant: the new catalog has a queue for every id that the salvaged log names; one whose name is lost is
 called by its id. Names are only taken from a catalog that belongs to the store.
 """
 
@@ -45,7 +45,7 @@ _COLUMNS = {
 
 @dataclass(slots=True)
 class Names:
-    """What is known of queues, exchanges, bindings and configuration."""
+    """The known queues, exchanges, bindings and configuration."""
 
     whole: bool  # the catalog could be read to the last row: a smaller id that is not there was deleted
     problem: str | None = None  # why it could not
@@ -101,7 +101,7 @@ class Names:
 
 
 def read_names(store_dir: Path, uuid: UUID, *, connect: str | None, schema: str | None) -> Names:
-    """What the store's catalog says; of a damaged one, what of it can be read.
+    """The store's catalog; of a damaged one, its readable part.
 
     Raises ``CatalogUnavailable`` for a server that does not answer, ``OptionError``, ``VersionError``.
     """
@@ -234,7 +234,7 @@ def write_names(directory: Path, uuid: UUID, names: Names) -> None:
             queues, exchanges = list(names.queues.values()), list(names.exchanges.values())
             insert(tables.queues, [one._replace(dead_letter=None)._asdict() for one in queues])
             insert(tables.exchanges, [one._replace(alternate=None)._asdict() for one in exchanges])
-            for queue in queues:  # whoever is referred to is there now
+            for queue in queues:  # every queue that is referred to is there now
                 if queue.dead_letter is not None:
                     changed = sa.update(tables.queues).where(tables.queues.c.id == queue.id)
                     connection.execute(changed.values(dead_letter=queue.dead_letter))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from logstore.codec.files import SEGMENT_HEADER_BYTES
 from logstore.codec.records import Record, RecordType
+from logstore.codec.scan import NOTHING_READABLE, BatchRun, Damaged, Gap, batches
 from logstore.salvage.replay import SalvageReplay
-from logstore.salvage.scan import NOTHING_READABLE, BatchRun, Damaged, Gap, batches
 from logstore.salvage.write import first_lsn_beyond
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _SEALS = frozenset({RecordType.FOOTER, RecordType.CLOSE})  # what a segment that
 
 @dataclass(slots=True)
 class Torn:
-    """A torn tail: bytes of a write that nobody was told had succeeded."""
+    """A torn tail: bytes of a write that was never reported as done."""
 
     lsn: int
     end_lsn: int
@@ -40,7 +40,7 @@ class Torn:
 
 @dataclass(slots=True)
 class Log:
-    """What was read of a log."""
+    """The readable part of a log."""
 
     replay: SalvageReplay
     base_lsn: int
@@ -71,7 +71,7 @@ class _Reading:
         self._epoch = 0
 
     def _ends(self) -> tuple[int, int]:
-        """The base and W, from the newest batch records that can be read, and from what lies beside the log."""
+        """The base and W, from the newest batch records that can be read, and from the files beside the log."""
         base_lsn = watermark_lsn = 0
         for one in reversed(self.files):
             for run in self._runs(one):
@@ -107,7 +107,7 @@ class _Reading:
         self.log.replay.apply(gap)
 
     def _between(self, one: SegmentFile) -> None:
-        """What is not there between the segment before and this one."""
+        """Note the gap between the segment before and this one."""
         reached = self._reached_lsn
         if one.first_lsn <= reached < one.first_lsn + SEGMENT_HEADER_BYTES + 1:
             return  # the log begins here
@@ -194,7 +194,7 @@ class _Reading:
         self.log.replay.apply(item)
 
     def _end(self) -> None:
-        """What is missing behind the last readable record although it was durable once."""
+        """Note what is missing behind the last readable record although it was durable once."""
         log, reached = self.log, self._reached_lsn
         if log.watermark_lsn > reached:
             self._gap(Gap(reached, log.watermark_lsn, "the log ends before what was durable once"))

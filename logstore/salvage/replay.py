@@ -6,7 +6,7 @@ Recovery and the strict policy (codec/replay.py) refuse a log with a missing rec
 * a doubt is resolved towards keeping the message, and reported;
 * without any loss before it, a record means exactly what it means to recovery.
 
-It takes, in LSN order, what scan.py found: records, records of which only the header is whole, and gaps.
+It takes, in LSN order, what codec/scan.py found: records, records of which only the header is whole, and gaps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from logstore.codec.records import (
     XidBody,
 )
 from logstore.codec.replay_state import START_UNKNOWN, Copies, Message, Moved, Transaction, Work
-from logstore.salvage.scan import Damaged, Gap
+from logstore.codec.scan import Damaged, Gap, probable_queues
 from logstore.salvage.settle import settle
 from logstore.salvage.state import CONTENT_IN_DOUBT, CONTENT_LOST, State
 
@@ -281,7 +281,7 @@ class SalvageReplay(Interpreter):
     # ---- Epochs
 
     def recover(self) -> None:
-        """What opening the store decided: records that say so follow, and would have been the same if they are lost.
+        """Decide what opening the store decided; its records follow, and if they are lost they would say the same.
 
         A transaction of which only relocated work was seen so far may be prepared: its own state follows.
         """
@@ -310,12 +310,3 @@ class SalvageReplay(Interpreter):
         """
         self.recover()
         return settle(self, lambda queue_id: queue_id in self.deleted_queues or is_gone(queue_id))
-
-
-def probable_queues(raw: bytes) -> list[int]:
-    """The queues that a start record of which only the header is whole seems to name; no checksum says so."""
-    count = int.from_bytes(raw[64:68], "little")
-    if not 0 < count <= 64 or 72 + 4 * count > len(raw):
-        return []
-    queues = [int.from_bytes(raw[at : at + 4], "little") for at in range(72, 72 + 4 * count, 4)]
-    return [queue_id for queue_id in queues if 0 < queue_id < 2**32 - 1]

@@ -10,9 +10,9 @@ from logstore.codec.records import RecordType
 from logstore.codec.replay_state import xid_text
 
 if TYPE_CHECKING:
+    from logstore.codec.scan import Gap
     from logstore.salvage.catalog import Names
     from logstore.salvage.log import Log
-    from logstore.salvage.scan import Gap
     from logstore.salvage.source import Source
     from logstore.salvage.state import State
 

@@ -2,10 +2,10 @@
 
     report = logstore.salvage.salvage("damaged", "rescued")
 
-What it must never do: write anything in the damaged directory, drop a readable message without saying so, or call a
+It must never write anything in the damaged directory, drop a readable message without saying so, or call a
 store salvaged that the core has not opened and of which not every byte was compared.
 
-What always holds: the new store is another one, with a UUID of its own: the damaged one still exists, and neither its
+Invariant: the new store is another one, with a UUID of its own: the damaged one still exists, and neither its
 files nor a catalog on a server may be taken for those of the new one. Message ids, queue ids, contents, headers, the
 order on every queue and transactions in doubt are as they were. It appears under its name whole or not at all.
 """

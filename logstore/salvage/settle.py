@@ -1,6 +1,6 @@
-"""The end of a salvaging replay: what is kept, what is lost, and what is doubtful, of every message and transaction.
+"""The end of a salvaging replay: sorts every message and transaction into kept, lost and doubtful.
 
-What always holds: every message that the replay knows of and that is not over is in exactly one of ``messages``,
+Invariant: every message that the replay knows of and that is not over is in exactly one of ``messages``,
 ``found`` and ``lost`` (what is found is listed as lost, too: its places are), or was never needed any more.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def settle(replay: SalvageReplay, is_gone: Callable[[int], bool]) -> State:
-    """What a replay comes to; ``is_gone`` says of a queue's id whether the queue was deleted."""
+    """The state after a replay; ``is_gone`` says of a queue's id whether the queue was deleted."""
     state = State(
         messages={},
         found={},

@@ -1,9 +1,9 @@
 """The files of a damaged store: which of them are segments of one log, of which epoch, and where each part ends.
 
-What it must never do: write anything in the store's directory, or believe a number that no checksum covers. What a
-whole META would say is otherwise told by any segment's header, and what a header says by the batch records behind it.
+It must never write anything in the store's directory, or believe a number that no checksum covers. Where META is
+damaged, any segment's header stands in for it, and for a damaged header the batch records behind it.
 
-What always holds: nothing at or above a segment's ``cut_lsn`` is part of the log (section 1 of docs/format.md), and a
+Invariant: nothing at or above a segment's ``cut_lsn`` is part of the log (section 1 of docs/format.md), and a
 block that the disk does not give reads as zeros, is counted, and so is damage like any other.
 """
 
@@ -30,9 +30,9 @@ from logstore.codec.files import (
     SegmentHeader,
 )
 from logstore.codec.records import InvalidRecord, NewerVersion, segment_seed
+from logstore.codec.scan import clear_epochs, readable_records
 from logstore.core.regular_files import lock_regular, naming, open_regular, read_start, told
 from logstore.errors import NotAStore, StoreError, StoreLocked, VersionError
-from logstore.salvage.scan import clear_epochs, readable_records
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -117,7 +117,7 @@ class Source:
                 f"the store {self.path} is open in another process or handle; close it there first, or salvage a copy"
             ) from None
         except FileNotFoundError:
-            return  # a copy without it: nobody has ever opened it here
+            return  # a copy without it, never opened here
         except OSError as error:
             self.notes.append(f"LOCK cannot be looked at ({error.strerror}): make sure that nothing has the store open")
 

@@ -1,9 +1,9 @@
-"""A new log, written from nothing: what was salvaged, as relocated chains under their old ids.
+"""Writes a new log: the salvaged messages and transactions as relocated chains under their old ids.
 
-What it must never do: hand out an id again, or say that something is durable before it is.
+It must never hand out an id again, or say that something is durable before it is.
 
-What always holds: the first LSN lies beyond everything that the old log can have handed out, so every id lies below
-the base and every chain is told in its relocated form (section 6 of docs/format.md); places keep their order keys.
+Invariant: the first LSN lies beyond everything that the old log can have handed out, so every id lies below
+the base and every chain is written in its relocated form (section 6 of docs/format.md); places keep their order keys.
 A batch before the last names its segment's beginning as durable, which is always true; CLOSE is written only after
 everything before it was forced.
 """

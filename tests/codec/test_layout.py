@@ -17,7 +17,7 @@ import pytest
 
 from logstore.codec import files
 from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader
-from logstore.codec.records import _HEADER as HEADER
+from logstore.codec.records import HEADER
 from logstore.records import (
     RECORD_HEADER_BYTES,
     Body,

@@ -1,14 +1,13 @@
 """The records of one segment, found one by one where its batches can no longer be walked.
 
 A record carries its own LSN, a check of its header and a checksum, both seeded with its place, store and epoch. So what
-validates at its own LSN was written there by this store in this segment's life, whatever became of its neighbours.
+validates at its own LSN was written there by this store into this segment, whatever happened to its neighbours.
 
-What always holds: what is found and what is lost lie side by side and cover the whole part of the log, in order.
+Invariant: found and lost parts adjoin and cover the whole part of the log, in order.
 """
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -17,6 +16,8 @@ from logstore.codec.files import SEGMENT_HEADER_BYTES
 from logstore.codec.records import (
     BATCH_RECORD_BYTES,
     BODIES,
+    HEADER,
+    QUEUE_ID_MAX,
     RECORD_HEADER_BYTES,
     Batch,
     Close,
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
-_HEADER = struct.Struct("<QIIHHIQQQ")
 _LSN_AT = 24  # in a record's header
 _TYPE_AT = 16
 NOTHING_READABLE = "no record can be read there"
 _EPOCH_AT = 48  # in a batch record, in clear
+_QUEUE_COUNT_AT, _QUEUES_AT = 64, 72  # in a start record
 
 
 class Damaged(NamedTuple):
@@ -108,7 +109,7 @@ def _look(view: memoryview, offset: int, first_lsn: int, seed: int) -> Record | 
         pass
     if offset + RECORD_HEADER_BYTES > len(view):
         return None
-    _, check, length, code, flags, _, _, chain_id, prev = _HEADER.unpack_from(view, offset)
+    _, check, length, code, flags, _, _, chain_id, prev = HEADER.unpack_from(view, offset)
     if check != header_check(view[offset : offset + RECORD_HEADER_BYTES], seed):
         return None
     if length < RECORD_HEADER_BYTES or length % 8 or code not in BODIES:
@@ -196,7 +197,7 @@ def batches(raw: bytes, end: int, first_lsn: int, epoch: int, uuid: UUID) -> Ite
 
 
 def _closed(lsn: int, end_lsn: int, batch: Batch | None, items: list[Found]) -> BatchRun:
-    """A batch that is complete; its gaps are told how many records they held."""
+    """A complete batch; its gaps get the number of records that they held."""
     gaps = [item for item in items if isinstance(item, Gap)]
     if batch is None:
         first = items[0]
@@ -209,3 +210,12 @@ def _closed(lsn: int, end_lsn: int, batch: Batch | None, items: list[Found]) -> 
         gaps[0].records = missing
     sound = all(isinstance(item, Record) for item in items)
     return BatchRun(lsn, end_lsn, batch, items, sound and missing == 0 and whole)
+
+
+def probable_queues(raw: bytes) -> list[int]:
+    """The queues that a start record of which only the header is whole seems to name; no checksum says so."""
+    count = int.from_bytes(raw[_QUEUE_COUNT_AT : _QUEUE_COUNT_AT + 4], "little")
+    if not 0 < count <= 64 or _QUEUES_AT + 4 * count > len(raw):
+        return []
+    queues = [int.from_bytes(raw[at : at + 4], "little") for at in range(_QUEUES_AT, _QUEUES_AT + 4 * count, 4)]
+    return [queue_id for queue_id in queues if 0 < queue_id <= QUEUE_ID_MAX]
