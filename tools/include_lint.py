@@ -18,7 +18,7 @@ LAYERS = {
     "log": "format os",
     "read": "log format os",
     "table": "format os",
-    "replay": "table read format os",
+    "replay": "table read log format os",
     "relocate": "table read log format os",
     "checkpoint": "replay table read log format os",
     "store": "checkpoint relocate replay table read log format os",

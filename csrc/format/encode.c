@@ -27,11 +27,11 @@ uint32_t format_tx_relocated_bytes(const struct xid *x) {
 }
 
 /* Zeroes the last 8 bytes first, so that the body may end anywhere in them. */
-static void start_record(const struct slot *s, enum record_type type, uint32_t length) {
+static void start_record(const struct slot *s, uint16_t type, uint32_t length) {
     assert(length >= RECORD_HEADER_BYTES && length % 8 == 0);
     put64(s->at + length - 8, 0);
     put32(s->at + 12, length);
-    put16(s->at + 16, (uint16_t)type);
+    put16(s->at + 16, type);
     put16(s->at + 18, s->flags);
     put32(s->at + 20, 0);
     put64(s->at + 24, s->lsn);
@@ -46,8 +46,19 @@ static uint32_t seal_record(const struct slot *s, uint32_t length) {
 }
 
 uint32_t format_put_plain(const struct slot *s, enum record_type type) {
-    start_record(s, type, PLAIN_RECORD_BYTES);
+    start_record(s, (uint16_t)type, PLAIN_RECORD_BYTES);
     return seal_record(s, PLAIN_RECORD_BYTES);
+}
+
+uint64_t format_body_record_bytes(uint64_t body_bytes) { return pad8(RECORD_HEADER_BYTES + body_bytes); }
+
+uint32_t format_put_body(const struct slot *s, uint16_t type, const void *body, uint32_t body_bytes) {
+    uint32_t length = (uint32_t)format_body_record_bytes(body_bytes);
+    start_record(s, type, length);
+    if (body_bytes > 0) {
+        memcpy(s->at + RECORD_HEADER_BYTES, body, body_bytes);
+    }
+    return seal_record(s, length);
 }
 
 static void put_queues(uint8_t *at, const uint32_t *queues, uint32_t queue_count) {
@@ -172,7 +183,7 @@ static void put_xid_head(const struct slot *s, const struct xid *x) {
 
 uint32_t format_put_xid(const struct slot *s, enum record_type type, const struct xid *x) {
     uint32_t length = format_xid_record_bytes(x);
-    start_record(s, type, length);
+    start_record(s, (uint16_t)type, length);
     put_xid_head(s, x);
     memcpy(s->at + 64, x->data, (size_t)x->gtrid_bytes + x->bqual_bytes);
     return seal_record(s, length);

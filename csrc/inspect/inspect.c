@@ -50,7 +50,7 @@ static void begin(ls_store *store, struct inspection *i) {
 static int open_parts(ls_store *store, vfs *v, const char *path) {
     struct inspection *i = store->inspection;
     int rc = fork_register(store);
-    rc = rc == LS_OK ? ls_reader_open(v, path, 0, &i->reader) : rc;
+    rc = rc == LS_OK ? reader_open_known(v, path, &store->log.clients.known, &i->reader) : rc;
     if (rc == LS_OK) {
         store->meta = i->reader->meta;
         rc = log_init(&store->log, v, &store->options, &store->meta);
@@ -67,19 +67,22 @@ static int open_parts(ls_store *store, vfs *v, const char *path) {
     return rc;
 }
 
-int ls_inspect_open(vfs *system, const char *store_dir, int flags, ls_store **store) {
+int inspect_open_with(vfs *system, const char *store_dir, int flags, const struct log_client *clients, size_t count,
+                      ls_store **store) {
     *store = NULL;
     ls_options options;
     ls_options_default(&options);
     options.max_write_buffers = BUFFERS;
-    ls_store *made = store_new(&options);
+    ls_store *made;
+    int rc = store_new(&options, clients, count, &made);
     struct inspection *i = inspection_new();
-    if (made == NULL || i == NULL) {
+    rc = rc == LS_OK && i == NULL ? fail_memory() : rc;
+    if (rc != LS_OK) {
         free(i);
         if (made != NULL) {
             ls_free(made);
         }
-        return fail_memory();
+        return rc;
     }
     system = system != NULL ? system : vfs_posix();
     i->flags = flags;
@@ -87,7 +90,7 @@ int ls_inspect_open(vfs *system, const char *store_dir, int flags, ls_store **st
     made->inspection = i;
     made->phase = PHASE_READING;
     made->log.v = system;
-    int rc = open_parts(made, system, store_dir);
+    rc = open_parts(made, system, store_dir);
     if (rc != LS_OK) {
         ls_error kept = *ls_last_error();
         ls_free(made);
@@ -95,6 +98,10 @@ int ls_inspect_open(vfs *system, const char *store_dir, int flags, ls_store **st
     }
     *store = made;
     return LS_OK;
+}
+
+int ls_inspect_open(vfs *system, const char *store_dir, int flags, ls_store **store) {
+    return inspect_open_with(system, store_dir, flags, NULL, 0, store);
 }
 
 /* ---- reading ---- */
@@ -198,10 +205,10 @@ static int finish(ls_store *store) {
         recovered_finish(&store->state.recovered);
         i->staged = count_staged(&store->state.table);
         store->state.report.total_us = v->monotonic_us(v) - i->start_us;
-        (void)pthread_mutex_lock(&store->log.lock);
+        log_lock(&store->log);
         log_advance_base(&store->log);
         store->phase = PHASE_INSPECTING;
-        (void)pthread_mutex_unlock(&store->log.lock);
+        log_unlock(&store->log);
     }
     return rc;
 }

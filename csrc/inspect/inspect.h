@@ -32,6 +32,10 @@ struct inspection {
     uint64_t start_us;
 };
 
+/* ls_inspect_open for a log with more clients than messages. */
+int inspect_open_with(vfs *system, const char *store_dir, int flags, const struct log_client *clients, size_t count,
+                      ls_store **store);
+
 /* Before the record is replayed. LS_CORRUPT: it is not what stands before it in its batch, segment or chain. */
 int check_batch(struct inspection *i, const struct scan_batch *b);
 int check_record(struct inspection *i, const struct scan_batch *b, const struct record *r);

@@ -31,7 +31,7 @@ struct look {
 
 static int take_segments(struct look *k) {
     struct log *g = &k->store->log;
-    size_t all = g->segment_count + g->spare_count;
+    size_t all = g->segment_count + g->space.spare_count;
     k->segments = calloc(all + 1, sizeof *k->segments);
     if (k->segments == NULL) {
         return fail_memory();
@@ -51,7 +51,7 @@ static int take_segments(struct look *k) {
         };
     }
     size_t at = k->segment_count;
-    for (const struct segment *s = g->spares; s != NULL; s = s->next_spare) {
+    for (const struct segment *s = g->space.spares; s != NULL; s = s->next_spare) {
         k->segments[at++] = (ls_tail_segment){.first_lsn = s->first_lsn, .state = LS_SEGMENT_SPARE};
     }
     uint64_t base_lsn = log_base_lsn(g);
@@ -63,9 +63,9 @@ static int take_segments(struct look *k) {
         .next_lsn = g->end_lsn,
         .live_bytes = log_live_bytes(g),
         .segments = g->segment_count,
-        .spares = g->spare_count,
-        .held_segments = g->held_count,
-        .files_wanted = g->files_wanted,
+        .spares = g->space.spare_count,
+        .held_segments = g->space.held_count,
+        .files_wanted = g->space.files_wanted,
         .will_move = g->serving && spares_are_behind(g),
     };
     k->base_end_lsn = base_lsn + g->segment_size;

@@ -11,7 +11,7 @@
 
 enum { WINDOW_BYTES = 64 << 10 };
 
-void times_free(struct mover *v) {
+void times_free(struct message_mover *v) {
     for (unsigned i = 0; i < v->times.index_count; i++) {
         free(v->times.indexes[i].at);
     }
@@ -66,7 +66,7 @@ static void index_file(vfs *system, int file, uint64_t seed, uint64_t limit_lsn,
 }
 
 /* (waits) The times of what is durable of this segment. */
-static const struct time_index *index_segment(struct mover *v, struct segment *s) {
+static const struct time_index *index_segment(struct message_mover *v, struct segment *s) {
     struct log *g = v->g;
     for (unsigned i = 0; i < v->times.index_count; i++) {
         if (v->times.indexes[i].first_lsn == s->first_lsn) {
@@ -92,7 +92,7 @@ static const struct time_index *index_segment(struct mover *v, struct segment *s
     return x;
 }
 
-static uint64_t time_of_batch(struct mover *v, uint64_t lsn) {
+static uint64_t time_of_batch(struct message_mover *v, uint64_t lsn) {
     struct segment *s = lsn < v->g->durable_lsn ? log_segment(v->g, lsn) : NULL;
     const struct time_index *x = s != NULL ? index_segment(v, s) : NULL;
     if (x == NULL || x->at == NULL || x->count == 0 || lsn < x->at[0].lsn || lsn >= x->end_lsn) {
@@ -130,7 +130,7 @@ static bool all_known(const struct move_times *t) {
 }
 
 /* (waits) What one record of an earlier state says; it may be gone by now, with the message. */
-static void ask_state(struct mover *v, uint64_t lsn, uint32_t bytes) {
+static void ask_state(struct message_mover *v, uint64_t lsn, uint32_t bytes) {
     struct record r;
     struct message_relocated m;
     uint8_t *memory = NULL;
@@ -147,7 +147,7 @@ static void ask_state(struct mover *v, uint64_t lsn, uint32_t bytes) {
     free(memory);
 }
 
-static void ask_states(struct mover *v, const struct message *m) {
+static void ask_states(struct message_mover *v, const struct message *m) {
     struct chunk_place parts[TIME_PARTS];
     const struct message_extra *x = m->extra;
     uint32_t count = x == NULL ? 0 : x->part_count < TIME_PARTS ? x->part_count : TIME_PARTS;
@@ -163,7 +163,7 @@ static void ask_states(struct mover *v, const struct message *m) {
     }
 }
 
-void times_learn(struct mover *v, uint64_t id, uint64_t start_lsn, uint64_t inline_us) {
+void times_learn(struct message_mover *v, uint64_t id, uint64_t start_lsn, uint64_t inline_us) {
     struct move_times *t = &v->times;
     struct message *m = chain_still_there(v, id, start_lsn);
     t->known_count = 0;

@@ -7,6 +7,7 @@
 #ifndef LOGSTORE_STATE_H
 #define LOGSTORE_STATE_H
 
+#include "log/client.h"
 #include "logstore.h"
 #include "read/scan.h"
 #include "table/table.h"
@@ -44,6 +45,7 @@ struct live_segment {
 };
 
 struct state {
+    struct log_clients *clients;
     struct table table;
     struct deletions deletions;
     struct recovered recovered;
@@ -54,12 +56,12 @@ struct state {
     uint64_t base_lsn;
 };
 
-void state_init(struct state *s);
+void state_init(struct state *s, struct log_clients *clients);
 void state_free(struct state *s);
 /* The segments of the scanned log, with nothing live in them yet; those behind the base come first. LS_NO_MEMORY. */
 int state_take_segments(struct state *s, struct scan *scan);
 struct live_segment *state_segment(const struct state *s, uint64_t lsn); /* that holds it, or NULL */
-/* Back to an empty table, with nothing live in any segment. The report stays. */
+/* Back to an empty table and empty clients, with nothing live in any segment. The report stays. */
 void state_clear(struct state *s);
 
 /* Memory for one more deletion; then noting it cannot fail. */

@@ -96,8 +96,8 @@ static void end_reading(struct log *g, struct segment *s) {
     bool last = s->readers == 1;
     log_unpin(g, s);
     if (last && g->base_index > 0) {
-        g->maker_wanted = true; /* it may have waited for us */
-        (void)pthread_cond_broadcast(&g->maker_wake);
+        g->spare_thread.wanted = true; /* it may have waited for us */
+        (void)pthread_cond_broadcast(&g->spare_thread.wake);
     }
 }
 

@@ -154,9 +154,9 @@ void ls_cursor_close(ls_cursor *cursor) {
     }
     struct log *g = &cursor->store->log;
     if (!atomic_load(&g->foreign)) {
-        (void)pthread_mutex_lock(&g->lock);
+        log_lock(g);
         cursor_stop(&cursor->cursor);
-        (void)pthread_mutex_unlock(&g->lock);
+        log_unlock(g);
     }
     store_drop(cursor->store);
     free(cursor);

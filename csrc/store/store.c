@@ -30,10 +30,10 @@ int store_enter(ls_store *store) {
         return fail(LS_FORKED, "this process is a fork of the one that opened the store; open it again after fork, in "
                                "one process only");
     }
-    (void)pthread_mutex_lock(&store->log.lock);
+    log_lock(&store->log);
     enum phase phase = store->phase;
     if (phase != PHASE_SERVING) {
-        (void)pthread_mutex_unlock(&store->log.lock);
+        log_unlock(&store->log);
         return fail_phase(phase);
     }
     return LS_OK;
@@ -44,10 +44,10 @@ int store_look(ls_store *store) {
         return fail(LS_FORKED, "this process is a fork of the one that opened the store; open it again after fork, in "
                                "one process only");
     }
-    (void)pthread_mutex_lock(&store->log.lock);
+    log_lock(&store->log);
     enum phase phase = store->phase;
     if (phase != PHASE_SERVING && phase != PHASE_INSPECTING) {
-        (void)pthread_mutex_unlock(&store->log.lock);
+        log_unlock(&store->log);
         return fail_phase(phase);
     }
     return LS_OK;
@@ -62,7 +62,7 @@ int store_leave(ls_store *store, int rc, int flags) {
             log_flush_soon(g);
         }
     }
-    (void)pthread_mutex_unlock(&g->lock);
+    log_unlock(g);
     return rc;
 }
 
@@ -243,32 +243,6 @@ static int find_meta(ls_store *store, const ls_options *o) {
     return rc == LS_OK ? write_new_meta(g, &store->meta) : rc;
 }
 
-/* ---- what the log asks ---- */
-
-static int relocate(void *context, struct segment *s) {
-    ls_store *store = context;
-    return relocate_segment(&store->log, &store->state.table, s);
-}
-
-static uint64_t weight(const void *context) {
-    const ls_store *store = context;
-    return BYTES_PER_PLACE * (store->state.table.place_count + store->state.table.tx_count);
-}
-
-static void segment_begun(void *context) { checkpoint_consider(&((ls_store *)context)->checkpoints); }
-
-static bool give_up_space(void *context) { return checkpoint_give_up(&((ls_store *)context)->checkpoints); }
-
-#ifdef LOGSTORE_POISON
-static void move(void *context) { table_move(&((ls_store *)context)->state.table); }
-#endif
-
-/* Only an inline copy is never longer than before; states, work and transactions are, once. */
-static uint64_t expansion(const void *context) {
-    const struct table *t = &((const ls_store *)context)->state.table;
-    return STATE_BYTES * t->loose_count + t->growth + 32 * (uint64_t)t->tx_count;
-}
-
 /* ---- open ---- */
 
 static int open_parts(ls_store *store, vfs *v, const char *path, const ls_options *o) {
@@ -288,55 +262,70 @@ static int open_parts(ls_store *store, vfs *v, const char *path, const ls_option
     return rc;
 }
 
-ls_store *store_new(const ls_options *options) {
-    ls_store *made = calloc(1, sizeof *made);
+static int register_clients(ls_store *store, const struct log_client *clients, size_t count) {
+    struct log_client messages = messages_client(store);
+    int rc = log_register(&store->log.clients, &messages);
+    for (size_t i = 0; rc == LS_OK && i < count; i++) {
+        rc = log_register(&store->log.clients, &clients[i]);
+    }
+    return rc;
+}
+
+static void init_log(struct log *g) {
+    g->dir = g->holds_dir = g->lock_file = g->hint_file = -1;
+    g->relocate = relocate_segment;
+    (void)pthread_mutex_init(&g->lock, NULL);
+    (void)pthread_cond_init(&g->spare_thread.wake, NULL);
+    (void)pthread_cond_init(&g->spare_thread.done, NULL);
+    (void)sem_init(&g->flusher.wake, 0, 0);
+}
+
+int store_new(const ls_options *options, const struct log_client *clients, size_t count, ls_store **store) {
+    ls_store *made = *store = calloc(1, sizeof *made);
     if (made == NULL) {
-        return NULL;
+        return fail_memory();
     }
     atomic_init(&made->handles, 1);
     made->options = *options;
     made->relaxed = options->relaxed != 0;
     made->scan.file = -1;
-    state_init(&made->state);
-    struct log *g = &made->log;
-    g->dir = g->holds_dir = g->lock_file = g->hint_file = -1;
-    g->owner = (struct log_owner){
-        .context = made,
-        .relocate = relocate,
-        .weight = weight,
-        .expansion = expansion,
-        .segment_begun = segment_begun,
-        .give_up_space = give_up_space,
-#ifdef LOGSTORE_POISON
-        .move = move,
-#endif
-    };
-    checkpoints_init(&made->checkpoints, g, &made->state, options->no_checkpoint != 0);
-    (void)pthread_mutex_init(&g->lock, NULL);
-    (void)pthread_cond_init(&g->maker_wake, NULL);
-    (void)pthread_cond_init(&g->maker_done, NULL);
-    (void)sem_init(&g->flusher_wake, 0, 0);
-    return made;
+    state_init(&made->state, &made->log.clients);
+    checkpoints_init(&made->checkpoints, &made->log, &made->state, options->no_checkpoint != 0);
+    init_log(&made->log);
+    int rc = register_clients(made, clients, count);
+    made->scan.known = made->log.clients.known;
+    return rc;
 }
 
-int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_store **store) {
-    *store = NULL;
-    ls_store *made = store_new(options);
-    if (made == NULL) {
-        return fail_memory();
+static void free_failed(ls_store *store) {
+    ls_error kept = *ls_last_error();
+    if (store != NULL) {
+        ls_free(store);
     }
-    uint64_t start_us = 0;
+    (void)fail_again(&kept);
+}
+
+int store_open_with(vfs *system, const char *store_dir, const ls_options *options, const struct log_client *clients,
+                    size_t count, ls_store **store) {
+    ls_store *made;
+    *store = NULL;
     system = system != NULL ? system : vfs_posix();
-    start_us = system->monotonic_us(system);
-    int rc = open_parts(made, system, store_dir, options);
-    made->state.report.total_us = system->monotonic_us(system) - start_us;
+    int rc = store_new(options, clients, count, &made);
+    if (rc == LS_OK) {
+        uint64_t start_us = system->monotonic_us(system);
+        rc = open_parts(made, system, store_dir, options);
+        made->state.report.total_us = system->monotonic_us(system) - start_us;
+    }
     if (rc != LS_OK) {
-        ls_error kept = *ls_last_error();
-        ls_free(made);
-        return fail_again(&kept);
+        free_failed(made);
+        return rc;
     }
     *store = made;
     return LS_OK;
+}
+
+int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_store **store) {
+    return store_open_with(system, store_dir, options, NULL, 0, store);
 }
 
 /* ---- close ---- */
@@ -387,7 +376,7 @@ static void close_handles(ls_store *store) {
             g->segments[i]->file = -1;
         }
     }
-    for (struct segment *s = g->spares; s != NULL; s = s->next_spare) {
+    for (struct segment *s = g->space.spares; s != NULL; s = s->next_spare) {
         if (s->file >= 0) {
             (void)g->v->close(g->v, s->file);
             s->file = -1;
@@ -402,7 +391,7 @@ static void close_handles(ls_store *store) {
 }
 
 static bool has_readers(const struct log *g) {
-    bool any = g->unnamed != NULL;
+    bool any = g->space.unnamed_segments != NULL;
     for (size_t i = 0; i < g->segment_count; i++) {
         any = any || g->segments[i]->readers > 0;
     }
@@ -414,36 +403,37 @@ int ls_close(ls_store *store) {
     if (atomic_load(&g->foreign)) {
         return LS_OK;
     }
-    (void)pthread_mutex_lock(&g->lock);
+    log_lock(g);
     if (store->phase == PHASE_CLOSED) {
-        (void)pthread_mutex_unlock(&g->lock);
+        log_unlock(g);
         return LS_OK;
     }
     bool was_serving = store->phase == PHASE_SERVING;
-    store->phase = PHASE_CLOSED;               /* nobody comes in, and who waits inside for room finds it closed */
-    while (g->moving && g->spare_count == 0) { /* it ends by giving a segment back, which the next open may need */
-        log_wait(g, &g->maker_done);
+    store->phase = PHASE_CLOSED; /* nobody comes in, and who waits inside for room finds it closed */
+    while (g->relocation.moving &&
+           g->space.spare_count == 0) { /* it ends by giving a segment back, which the next open may need */
+        log_wait(g, &g->spare_thread.done);
     }
     g->serving = false;
     g->closing = true;
-    (void)pthread_cond_broadcast(&g->maker_wake); /* a move that keeps pace with others waits no longer */
+    (void)pthread_cond_broadcast(&g->spare_thread.wake); /* a move that keeps pace with others waits no longer */
     g->closer = pthread_self();
     int rc = was_serving && g->poison == 0 ? write_close(store) : LS_OK;
     ls_error kept = *ls_last_error();
     if (was_serving && g->poison == 0) {
         (void)log_force(g, g->end_lsn); /* so that whoever was woken to lead finds nothing left to write */
     }
-    while (g->leading || g->waiters != NULL || has_readers(g)) { /* another thread's last batch or read */
+    while (g->commit.leading || g->commit.waiters != NULL || has_readers(g)) { /* another thread's last batch or read */
         log_let_go(g);
         const struct timespec pause = {.tv_nsec = 100 * 1000};
         (void)nanosleep(&pause, NULL);
         log_take_back(g);
     }
-    (void)pthread_mutex_unlock(&g->lock);
+    log_unlock(g);
     checkpoint_stop_thread(&store->checkpoints);
     log_stop_threads(g);
     scan_close(&store->scan);
-    (void)pthread_mutex_lock(&g->lock);
+    log_lock(g);
     if (was_serving && rc == LS_OK) {
         checkpoint_at_close(&store->checkpoints);
     }
@@ -451,7 +441,7 @@ int ls_close(ls_store *store) {
     fork_wait();
     close_handles(store);
     fork_go_on();
-    (void)pthread_mutex_unlock(&g->lock);
+    log_unlock(g);
     fork_forget(store);
     return rc == LS_OK ? LS_OK : fail_again(&kept);
 }
@@ -471,13 +461,14 @@ void store_drop(ls_store *store) {
     scan_close(&store->scan);
     log_free(g);
     state_free(&store->state);
+    log_clients_free(&g->clients);
     free(store->deaths);
     checkpoints_free(&store->checkpoints);
     inspection_free(store->inspection);
     (void)pthread_mutex_destroy(&g->lock);
-    (void)pthread_cond_destroy(&g->maker_wake);
-    (void)pthread_cond_destroy(&g->maker_done);
-    (void)sem_destroy(&g->flusher_wake);
+    (void)pthread_cond_destroy(&g->spare_thread.wake);
+    (void)pthread_cond_destroy(&g->spare_thread.done);
+    (void)sem_destroy(&g->flusher.wake);
     free(store);
 }
 
@@ -506,9 +497,9 @@ static uint64_t read_locked(ls_store *store, uint64_t (*what)(const struct log *
     if (atomic_load(&store->log.foreign)) {
         return 0;
     }
-    (void)pthread_mutex_lock(&store->log.lock);
+    log_lock(&store->log);
     uint64_t value = what(&store->log);
-    (void)pthread_mutex_unlock(&store->log.lock);
+    log_unlock(&store->log);
     return value;
 }
 
@@ -527,12 +518,12 @@ uint64_t ls_next_lsn(ls_store *store) {
     if (atomic_load(&g->foreign)) {
         return 0;
     }
-    (void)pthread_mutex_lock(&g->lock);
+    log_lock(g);
     uint64_t lsn = g->end_lsn;
-    if (g->serving && lsn > g->flush_wanted_lsn && lsn > g->durable_lsn) {
+    if (g->serving && lsn > g->flusher.wanted_lsn && lsn > g->durable_lsn) {
         log_flush_soon(g);
     }
-    (void)pthread_mutex_unlock(&g->lock);
+    log_unlock(g);
     return lsn;
 }
 
@@ -553,7 +544,7 @@ int ls_durable_soon(ls_store *store, uint64_t lsn) {
         return 1;
     }
     if (store_enter(store) == LS_OK) {
-        if (g->flush_wanted_lsn < lsn) {
+        if (g->flusher.wanted_lsn < lsn) {
             log_flush_soon(g);
         }
         (void)store_leave(store, LS_OK, LEAVE_QUIETLY);
@@ -589,7 +580,7 @@ void ls_event_end(ls_store *store, int fd) {
     if (atomic_load(&g->foreign)) {
         return;
     }
-    (void)pthread_mutex_lock(&g->lock);
+    log_lock(g);
     for (int i = 0; i < g->event_count; i++) {
         if (g->events[i] == fd) {
             g->events[i] = g->events[--g->event_count];
@@ -597,7 +588,7 @@ void ls_event_end(ls_store *store, int fd) {
             break;
         }
     }
-    (void)pthread_mutex_unlock(&g->lock);
+    log_unlock(g);
 }
 
 int ls_move_base(ls_store *store) {
@@ -624,24 +615,24 @@ void ls_stats_get(ls_store *store, ls_stats *stats) {
     if (atomic_load(&g->foreign)) {
         return;
     }
-    (void)pthread_mutex_lock(&g->lock);
+    log_lock(g);
     *stats = g->stats;
     stats->messages = store->state.table.message_count;
     stats->places = store->state.table.place_count;
     stats->transactions = store->state.table.tx_count;
-    stats->live_bytes = log_live_bytes(g) + weight(store);
+    stats->live_bytes = log_live_bytes(g) + log_weight(g);
     stats->segments = g->segment_count;
-    stats->spares = g->spare_count;
-    stats->log_bytes = (g->segment_count + g->spare_count) * g->segment_size;
-    stats->held_segments = g->held_count;
-    stats->held_bytes = g->held_count * g->segment_size;
+    stats->spares = g->space.spare_count;
+    stats->log_bytes = (g->segment_count + g->space.spare_count) * g->segment_size;
+    stats->held_segments = g->space.held_count;
+    stats->held_bytes = g->space.held_count * g->segment_size;
     stats->device_bytes = atomic_load(&g->written.bytes);
     stats->device_writes = atomic_load(&g->written.calls);
     stats->relaxed = store->relaxed;
     stats->checkpoint_lsn = store->checkpoints.lsn;
     stats->checkpoint_bytes = store->checkpoints.bytes;
-    stats->full = g->cannot_grow && (spares_are_heavy(g) || !spares_suffice(g, 0, 0));
-    (void)pthread_mutex_unlock(&g->lock);
+    stats->full = g->space.cannot_grow && (over_admission_limit(g) || !spares_suffice(g, 0, 0));
+    log_unlock(g);
 }
 
 int ls_segments(ls_store *store, ls_segment_info *into, size_t n, size_t *count) {

@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "log/log.h"
 #include "read/scan.h"
+#include "relocate/messages.h"
 #include "replay/state.h"
 
 enum phase {
@@ -30,6 +31,7 @@ enum { BYTES_PER_PLACE = 128 }; /* what admission counts for a place or an open 
 struct ls_store {
     struct log log;
     struct state state;
+    struct message_mover mover; /* zero but while a segment is relocated */
     ls_options options;
     struct meta meta;
     enum phase phase;
@@ -68,8 +70,13 @@ struct ls_cursor {
     struct cursor cursor;
 };
 
-/* Memory for one that is not open yet, or NULL. */
-ls_store *store_new(const ls_options *options);
+/* ls_open for a log with more clients than messages. They are copied; on failure their memory is freed as at ls_free. */
+int store_open_with(vfs *system, const char *store_dir, const ls_options *options, const struct log_client *clients,
+                    size_t count, ls_store **store);
+/* Memory for one that is not open yet. Unless *store is NULL it is to be freed, also after a failure. */
+int store_new(const ls_options *options, const struct log_client *clients, size_t count, ls_store **store);
+/* messages_client.c: messages and transactions, the first client. */
+struct log_client messages_client(ls_store *store);
 /* A handle on the store goes; with the last one its memory. A garbage collector frees in any order. */
 void store_drop(ls_store *store);
 /* LS_OK if the calling process may use it; takes the lock. */
@@ -105,8 +112,13 @@ struct tx *tx_of(const ls_tx *handle); /* lock held: as it is now; NULL: it has 
 int work_enter(ls_store *store, ls_tx *handle);
 int work_leave(ls_store *store, ls_tx *handle, int rc, int flags); /* the flags count without a handle */
 int tx_check_work(ls_store *store, ls_tx *handle, struct tx **tx); /* lock held; NULL handle: no transaction */
-void tx_undo_work(ls_store *store, struct tx *tx);                 /* rolls back in memory */
-int tx_roll_back_open(ls_store *store, uint64_t id);               /* (waits) unless it is prepared, or has ended */
+/* Outcomes in memory of the work on messages. */
+bool tx_prepare_commit(ls_store *store, struct tx *tx); /* all memory that applying will need */
+void tx_apply_work(ls_store *store, struct tx *tx, uint64_t commit_lsn);
+void tx_undo_work(ls_store *store, struct tx *tx);
+/* The operation of another client, under a key of its own, pends until the outcome. */
+struct client_work *tx_make_client_work(uint32_t stream, uint64_t key); /* NULL: no memory */
+int tx_roll_back_open(ls_store *store, uint64_t id); /* (waits) unless it is prepared, or has ended */
 
 /* recover.c */
 int recover_replay(ls_store *store);

@@ -216,8 +216,7 @@ void tx_undo_work(ls_store *store, struct tx *tx) {
     }
 }
 
-/* All memory that applying will need. */
-static bool prepare_commit(ls_store *store, struct tx *tx) {
+bool tx_prepare_commit(ls_store *store, struct tx *tx) {
     bool ready = true;
     for (struct work *w = tx->first; w != NULL; w = w->next) {
         struct queue *q = w->kind == WORK_ENQUEUE ? table_queue(&store->state.table, w->queue_id) : NULL;
@@ -238,7 +237,7 @@ static bool prepare_commit(ls_store *store, struct tx *tx) {
 }
 
 /* Work on a queue that was deleted meanwhile has no effect. */
-static void apply_work(ls_store *store, struct tx *tx, uint64_t commit_lsn) {
+void tx_apply_work(ls_store *store, struct tx *tx, uint64_t commit_lsn) {
     struct table *t = &store->state.table;
     while (tx->first != NULL) {
         struct work *w = tx->first;
@@ -264,7 +263,57 @@ static void apply_work(ls_store *store, struct tx *tx, uint64_t commit_lsn) {
     }
 }
 
-/* ---- outcomes ---- */
+struct client_work *tx_make_client_work(uint32_t stream, uint64_t key) {
+    struct client_work *w = calloc(1, sizeof *w);
+    if (w != NULL) {
+        *w = (struct client_work){.key = key, .stream = stream};
+    }
+    return w;
+}
+
+/* ---- outcomes, of every client's work ---- */
+
+static int prepare_clients(const ls_store *store, struct tx *tx) {
+    const struct log_clients *clients = &store->log.clients;
+    int rc = LS_OK;
+    for (size_t i = 0; rc == LS_OK && i < clients->count; i++) {
+        const struct log_client *c = &clients->all[i];
+        rc = c->calls->prepare != NULL ? c->calls->prepare(c->context, tx) : LS_OK;
+    }
+    return rc;
+}
+
+static bool prepare_commit(const ls_store *store, struct tx *tx) {
+    const struct log_clients *clients = &store->log.clients;
+    bool ready = true;
+    for (size_t i = 0; ready && i < clients->count; i++) {
+        const struct log_client *c = &clients->all[i];
+        ready = c->calls->prepare_commit == NULL || c->calls->prepare_commit(c->context, tx);
+    }
+    return ready;
+}
+
+static void apply_work(const ls_store *store, struct tx *tx, uint64_t commit_lsn) {
+    const struct log_clients *clients = &store->log.clients;
+    for (size_t i = 0; i < clients->count; i++) {
+        const struct log_client *c = &clients->all[i];
+        if (c->calls->commit != NULL) {
+            c->calls->commit(c->context, tx, commit_lsn);
+        }
+    }
+    tx_end_client_work(tx);
+}
+
+static void undo_work(const ls_store *store, struct tx *tx) {
+    const struct log_clients *clients = &store->log.clients;
+    for (size_t i = 0; i < clients->count; i++) {
+        const struct log_client *c = &clients->all[i];
+        if (c->calls->rollback != NULL) {
+            c->calls->rollback(c->context, tx);
+        }
+    }
+    tx_end_client_work(tx);
+}
 
 static void append_plain(ls_store *store, struct tx *tx, enum record_type type) {
     struct slot s = log_slot(&store->log, tx->id, tx->last_lsn, 0);
@@ -323,6 +372,7 @@ int ls_prepare(ls_tx *handle, int flags) {
                   "%u transactions are prepared, the most that max_prepared allows; commit or roll back some",
                   (unsigned)store->state.table.prepared_count);
     }
+    rc = rc == LS_OK ? prepare_clients(store, tx) : rc;
     if (rc == LS_OK) {
         struct slot s = log_slot(&store->log, tx->id, tx->last_lsn, 0);
         log_append(&store->log, &s, TX_PREPARE, format_put_xid(&s, TX_PREPARE, &tx->xid));
@@ -361,7 +411,7 @@ int ls_commit(ls_tx *handle, int flags) {
 /* (waits) Room for its records is reserved; only the notes of deaths wait, once the transaction is gone. */
 static void roll_back(ls_store *store, struct tx *tx) {
     append_plain(store, tx, TX_ROLLBACK);
-    tx_undo_work(store, tx);
+    undo_work(store, tx);
     append_plain(store, tx, TX_DELETE);
     forget_tx(store, tx);
     store_log_deaths(store);
@@ -397,13 +447,13 @@ void ls_tx_describe(ls_tx *handle, ls_tx_info *info) {
         return;
     }
     atomic_fetch_add(&handle->users, 1);
-    (void)pthread_mutex_lock(&g->lock);
+    log_lock(g);
     const struct tx *tx = tx_of(handle);
     if (tx != NULL) {
         remember(handle, tx);
     }
     *info = handle->last;
-    (void)pthread_mutex_unlock(&g->lock);
+    log_unlock(g);
     drop(handle);
 }
 
