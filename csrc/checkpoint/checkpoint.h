@@ -97,6 +97,8 @@ void rows_end(struct rows *r);
 void rows_free(struct rows *r);
 /* Leaves those out that no checkpoint tells any more; while none is being taken. */
 void rows_forget_old_deletions(struct state *state, uint64_t base_lsn);
+/* For a client's put_rows: memory for one row of so many bytes (1 to CLIENT_BYTES_MAX), or NULL: the checkpoint fails. */
+uint8_t *rows_put_client(struct rows *r, uint32_t stream, uint32_t length);
 /* How many bytes the rows of this message take. */
 uint64_t rows_bytes_of(struct message *m);
 

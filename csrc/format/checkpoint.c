@@ -120,9 +120,20 @@ enum format_result format_get_checkpoint_block(const uint8_t *block, const struc
 /* ---- rows ------------------------------------------------------------------------------------------------ */
 
 uint32_t format_checkpoint_row_bytes(uint8_t kind) {
-    static const uint8_t bytes[] = {
-        0, DELETION_ROW_BYTES, TRANSACTION_ROW_BYTES, PLAIN_ROW_BYTES, SINGLE_ROW_BYTES, CHAIN_ROW_BYTES};
+    static const uint8_t bytes[] = {0,
+                                    DELETION_ROW_BYTES,
+                                    TRANSACTION_ROW_BYTES,
+                                    PLAIN_ROW_BYTES,
+                                    SINGLE_ROW_BYTES,
+                                    CHAIN_ROW_BYTES,
+                                    CLIENT_ROW_BYTES};
     return kind < sizeof bytes ? bytes[kind] : 0;
+}
+
+uint32_t format_put_client_row(uint8_t *into, const struct client_row *c) {
+    put32(into, (uint32_t)ROW_CLIENT | c->stream << 8);
+    put32(into + 4, c->length);
+    return CLIENT_ROW_BYTES;
 }
 
 uint32_t format_put_deletion_row(uint8_t *into, const struct deletion_row *d) {
@@ -221,6 +232,14 @@ static bool stands_in(uint64_t lsn, uint64_t id, uint64_t limit_lsn) {
 
 static bool is_record_bytes(uint32_t bytes) {
     return bytes >= RECORD_HEADER_BYTES && bytes % 8 == 0 && bytes <= 1 << 20;
+}
+
+enum format_result format_get_client_row(const uint8_t *from, struct client_row *c) {
+    c->stream = from[1];
+    c->length = get32(from + 4);
+    bool possible = from[0] == ROW_CLIENT && from[2] == 0 && from[3] == 0 && c->stream > STREAMS_COUNTED &&
+                    c->stream < STREAMS_MAX && c->length > 0 && c->length <= CLIENT_BYTES_MAX;
+    return possible ? FORMAT_OK : FORMAT_MALFORMED;
 }
 
 enum format_result format_get_deletion_row(const uint8_t *from, uint64_t lsn, struct deletion_row *d) {

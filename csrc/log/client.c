@@ -1,10 +1,8 @@
 /* The register of clients. See client.h. */
-#include "log/client.h"
+#include "log/log.h"
 
-#include "logstore.h"
-#include "os/error.h"
-
-int log_register(struct log_clients *c, const struct log_client *client) {
+int log_register(struct log *g, const struct log_client *client) {
+    struct log_clients *c = &g->clients;
     if (c->count == CLIENTS_MAX) {
         return fail(LS_OPTION, "a log has at most %d clients", CLIENTS_MAX);
     }
@@ -21,6 +19,9 @@ int log_register(struct log_clients *c, const struct log_client *client) {
     for (size_t i = 0; i < client->stream_count; i++) {
         c->of_stream[client->streams[i]] = (uint8_t)c->count;
         format_add_stream(&c->known, client->streams[i]);
+    }
+    if (client->calls->attach != NULL) {
+        client->calls->attach(client->context, g);
     }
     return LS_OK;
 }

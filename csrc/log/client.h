@@ -22,6 +22,7 @@
 
 #include "format/format.h"
 
+struct log;
 struct mover;  /* relocate/relocate.h */
 struct replay; /* replay/replay.h */
 struct rows;   /* checkpoint/checkpoint.h */
@@ -30,6 +31,9 @@ struct tx;     /* table/table.h */
 enum { CLIENTS_MAX = 8 };
 
 struct client_calls {
+    void (*attach)(void *context, struct log *g); /* it is registered: this is the log that it appends to */
+    void (*free)(void *context);                  /* the store goes */
+
     /* ---- names ---- */
     const char *(*type_name)(uint16_t type); /* of a record type of its streams; NULL: unknown */
     /* Whether the body keeps the rules of its type; the header was judged before. Default: it does. */
@@ -72,7 +76,6 @@ struct client_calls {
     /* One of these rows. LS_CORRUPT: it cannot be; then the checkpoint is ignored. */
     int (*load_row)(void *context, struct replay *p, const uint8_t *bytes, uint32_t length);
 
-    void (*free)(void *context); /* the store goes */
 #ifdef LOGSTORE_POISON
     void (*move)(void *context); /* moves what look-ups have given out to other memory */
 #endif
@@ -93,7 +96,7 @@ struct log_clients {
 };
 
 /* Before the store is opened. LS_OPTION: a stream is out of range or taken, or there are too many clients. */
-int log_register(struct log_clients *c, const struct log_client *client);
+int log_register(struct log *g, const struct log_client *client);
 void log_clients_free(struct log_clients *c);
 
 /* The client whose stream the type is in; NULL: nobody's. */

@@ -264,9 +264,9 @@ static int open_parts(ls_store *store, vfs *v, const char *path, const ls_option
 
 static int register_clients(ls_store *store, const struct log_client *clients, size_t count) {
     struct log_client messages = messages_client(store);
-    int rc = log_register(&store->log.clients, &messages);
+    int rc = log_register(&store->log, &messages);
     for (size_t i = 0; rc == LS_OK && i < count; i++) {
-        rc = log_register(&store->log.clients, &clients[i]);
+        rc = log_register(&store->log, &clients[i]);
     }
     return rc;
 }

@@ -126,6 +126,7 @@ static inline bool live(struct run *r, uint64_t number, struct bounds *b, const 
     r->short_of_room = kind == FULL_NOW_AND_THEN;
     r->hasty = kind == NEVER_WAITING;
     r->doubts = kind == MOVES || (moves && number / LIFE_KINDS % 2 != 0);
+    r->toys = kind != READERS_BESIDE && (number / LIFE_KINDS % 3 == 2 || number % LIFE_KINDS / 3 == 2);
     life_options(r, number, kind);
     vfs_sim_seed(sim, number);
     run_start(r, sim, number + 1);

@@ -570,7 +570,7 @@ static void what_the_base_passes_after_the_look_is_not_recycled_by_it(void) {
     run_start(&r, sim, 1);
     require(!r.lost);
     log_lock(&r.store->log);
-    r.store->log.owner.relocate = NULL; /* what dies in order moves the base in order */
+    r.store->log.relocate = NULL; /* what dies in order moves the base in order */
     log_unlock(&r.store->log);
     came = NULL;
     atomic_store(&arrived, false);
