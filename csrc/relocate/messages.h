@@ -11,7 +11,7 @@ enum {
     TIMES_KNOWN = 16, /* order LSNs of one message */
 };
 
-struct batch_time {
+struct lsn_time {
     uint64_t lsn;
     uint64_t time_us; /* 0: not known */
 };
@@ -19,7 +19,7 @@ struct batch_time {
 struct time_index {
     uint64_t first_lsn; /* of the segment */
     uint64_t end_lsn;   /* batches below it are here */
-    struct batch_time *at;
+    struct lsn_time *at;
     size_t count;
     size_t capacity;
 };
@@ -28,7 +28,7 @@ struct move_times {
     struct time_index indexes[TIME_INDEXES];
     unsigned index_count;
     unsigned known_count;
-    struct batch_time known[TIMES_KNOWN]; /* of the message that is being moved, by order LSN */
+    struct lsn_time known[TIMES_KNOWN]; /* of the message that is being moved, by order LSN */
 };
 
 struct message_mover {

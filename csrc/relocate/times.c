@@ -31,14 +31,14 @@ uint64_t times_known(const struct move_times *t, uint64_t order_lsn) {
 static bool index_batch(struct time_index *x, uint64_t lsn, uint64_t time_us) {
     if (x->count == x->capacity) {
         size_t capacity = x->capacity == 0 ? 64 : 2 * x->capacity;
-        struct batch_time *grown = realloc(x->at, capacity * sizeof *grown);
+        struct lsn_time *grown = realloc(x->at, capacity * sizeof *grown);
         if (grown == NULL) {
             return false;
         }
         x->at = grown;
         x->capacity = capacity;
     }
-    x->at[x->count++] = (struct batch_time){.lsn = lsn, .time_us = time_us};
+    x->at[x->count++] = (struct lsn_time){.lsn = lsn, .time_us = time_us};
     return true;
 }
 
@@ -174,7 +174,7 @@ void times_learn(struct message_mover *v, uint64_t id, uint64_t start_lsn, uint6
             there = there || t->known[k].lsn == lsn;
         }
         if (!there) {
-            t->known[t->known_count++] = (struct batch_time){.lsn = lsn};
+            t->known[t->known_count++] = (struct lsn_time){.lsn = lsn};
         }
     }
     know(t, id, inline_us);
