@@ -47,11 +47,11 @@ static void lock_in_doubt(void *context, struct tx *tx) {
 
 /* ---- outcomes ---- */
 
-static bool prepare_commit(void *context, struct tx *tx) { return tx_prepare_commit(context, tx); }
+static bool prepare_commit(void *context, struct tx *tx) { return messages_prepare_commit(context, tx); }
 
-static void commit(void *context, struct tx *tx, uint64_t commit_lsn) { tx_apply_work(context, tx, commit_lsn); }
+static void commit(void *context, struct tx *tx, uint64_t commit_lsn) { messages_commit(context, tx, commit_lsn); }
 
-static void rollback(void *context, struct tx *tx) { tx_undo_work(context, tx); }
+static void rollback(void *context, struct tx *tx) { messages_roll_back(context, tx); }
 
 /* ---- space ---- */
 

@@ -112,13 +112,24 @@ struct tx *tx_of(const ls_tx *handle); /* lock held: as it is now; NULL: it has 
 int work_enter(ls_store *store, ls_tx *handle);
 int work_leave(ls_store *store, ls_tx *handle, int rc, int flags); /* the flags count without a handle */
 int tx_check_work(ls_store *store, ls_tx *handle, struct tx **tx); /* lock held; NULL handle: no transaction */
-/* Outcomes in memory of the work on messages. */
-bool tx_prepare_commit(ls_store *store, struct tx *tx); /* all memory that applying will need */
-void tx_apply_work(ls_store *store, struct tx *tx, uint64_t commit_lsn);
-void tx_undo_work(ls_store *store, struct tx *tx);
+/* store/outcomes.c: in memory, by every client. */
+int tx_prepare_clients(const ls_store *store, struct tx *tx); /* an LS code: a client may refuse */
+bool tx_prepare_commit(const ls_store *store, struct tx *tx); /* all memory that the commit needs */
+void tx_apply_work(const ls_store *store, struct tx *tx, uint64_t commit_lsn);
+void tx_undo_work(const ls_store *store, struct tx *tx);
+/* The work on messages. */
+bool messages_prepare_commit(ls_store *store, struct tx *tx);
+void messages_commit(ls_store *store, struct tx *tx, uint64_t commit_lsn);
+void messages_roll_back(ls_store *store, struct tx *tx);
 /* The operation of another client, under a key of its own, pends until the outcome. */
 struct client_work *tx_make_client_work(uint32_t stream, uint64_t key); /* NULL: no memory */
 int tx_roll_back_open(ls_store *store, uint64_t id); /* (waits) unless it is prepared, or has ended */
+
+/* directory.c, in this order; `create`: a store may be made */
+int directory_open(struct log *g, const char *path, bool create);
+int directory_take_lock(struct log *g, const char *path, bool create);
+int directory_find_meta(ls_store *store, const ls_options *o);
+int directory_sync_parent(struct log *g, const char *path);
 
 /* recover.c */
 int recover_replay(ls_store *store);
