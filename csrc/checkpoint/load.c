@@ -240,7 +240,7 @@ static int take_operations(struct loading *l, const struct message_row *r, uint3
     return LS_OK;
 }
 
-/* What admission reckons, as it was: it depends on the order in which things came. */
+/* The growth that admission counts, as it was: it depends on the order of the operations. */
 static void set_growth(struct table *t, struct message *m, const struct message_row *r) {
     message_moved(t, m);
     if ((r->flags & ROW_LOOSE) != 0) {
@@ -433,7 +433,7 @@ static int find_its_batch(struct loading *l, bool *found) {
     return *found ? LS_OK : ignore(l, LS_CHECKPOINT_NOT_IN_LOG);
 }
 
-/* The index at its final size at once: the file is long enough for so many messages. */
+/* The index gets its final size at once: the file is long enough for that many messages. */
 static int read_rows(struct loading *l) {
     l->window = malloc((size_t)BLOCKS_AT_ONCE * CHECKPOINT_BLOCK_BYTES);
     if (l->window == NULL || !index_prepare(&l->t->messages, l->h.messages)) {

@@ -59,7 +59,7 @@ struct client_calls {
     void (*rollback)(void *context, struct tx *tx);
 
     /* ---- space ---- */
-    /* Bytes that admission counts for what it keeps, beside its live records. Default: 0. */
+    /* Bytes that admission counts for it on top of its live records. Default: 0. */
     uint64_t (*weight)(const void *context);
     /* At most this many bytes are its live records longer once all are moved. Default: 0. */
     uint64_t (*expansion)(const void *context);
@@ -91,7 +91,7 @@ struct log_client {
 struct log_clients {
     struct log_client all[CLIENTS_MAX];
     size_t count;
-    uint8_t of_stream[STREAMS_MAX]; /* index into `all`, plus 1; 0: nobody's */
+    uint8_t of_stream[STREAMS_MAX]; /* index into `all`, plus 1; 0: no client */
     struct stream_set known;        /* the streams with a client: their records are read, all others refused */
 };
 
@@ -99,7 +99,7 @@ struct log_clients {
 int log_register(struct log *g, const struct log_client *client);
 void log_clients_free(struct log_clients *c);
 
-/* The client whose stream the type is in; NULL: nobody's. */
+/* The client of the type's stream; NULL: there is none. */
 static inline const struct log_client *log_client_of(const struct log_clients *c, uint16_t type) {
     uint8_t at = c->of_stream[format_stream_of(type)];
     return at != 0 ? &c->all[at - 1] : NULL;

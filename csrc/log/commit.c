@@ -134,7 +134,7 @@ static int write_blocks(struct log *g, const struct buffer *b, size_t whole) {
 }
 
 /*
- * Without the lock: nobody else touches a sealed buffer, the tail block or the header block. Whole blocks are
+ * Without the lock: only the leader touches a sealed buffer, the tail block and the header block. Whole blocks are
  * written, so that the page cache never has to read one first; the bytes before the batch in its first block are
  * those that stand there already.
  */
@@ -337,7 +337,7 @@ int log_force(struct log *g, uint64_t lsn) {
     return LS_OK;
 }
 
-/* Part of the reserve at a segment's end is for such batches; without room the base is named by a later batch. */
+/* SEGMENT_END_RESERVE has room for such batches; if that is used up, a later batch names the base. */
 int log_force_batch(struct log *g) {
     log_may_wait(g);
     while (g->open == NULL && g->busy == g->buffer_count) {

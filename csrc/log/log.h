@@ -14,12 +14,12 @@
  *   - a function marked (waits) may let go of the lock, and then any other operation may have run: a transaction has
  *     ended, a message's slot has another message, a segment is a spare. So no pointer, number or size that came from the
  *     table or from the log is kept over such a call: an operation calls all of them first, the last one being
- *     log_reserve, and looks things up after that. What must stay is pinned (segment.readers, buffer.state) or is kept
- *     as an id or an LSN and looked up again.
+ *     log_reserve, and looks things up after that. A segment that must stay is pinned (segment.readers, buffer.state);
+ *     anything else is kept as an id or an LSN and looked up again.
  *
  * Two checks enforce the last rule. log_append asserts that its bytes were reserved since the lock was last let go. And
- * built with -DLOGSTORE_POISON every (waits) function does let go of the lock, and what look-ups have given out moves to
- * other memory (table/poison.c; each time at first, later one time in 32), so that a sanitizer reports a stale pointer.
+ * built with -DLOGSTORE_POISON every (waits) function does let go of the lock, and the objects that look-ups gave out move
+ * to other memory (table/poison.c; each time at first, later one time in 32), so that a sanitizer reports a stale pointer.
  *
  * The first invariants are asserted by log_lock and log_unlock (lock.c): cheap ones always, sums in -DLOGSTORE_CHECK builds.
  *
@@ -72,7 +72,7 @@ struct segment {
     uint64_t end_lsn;      /* of the log's part in it; 0 while it is the current one */
     uint64_t live_records; /* that recovery would need; the base cannot pass them */
     uint64_t live_bytes;
-    uint64_t largest_bytes;   /* of what lived in it: so much may not fit at a segment's end */
+    uint64_t largest_bytes;   /* the largest live record: it may not fit at a segment's end */
     struct release *pending;  /* by buffer: what leaves when that buffer's batch is durable */
     int file;                 /* -1: not open */
     unsigned readers;         /* of content; a file is not recycled under them */
@@ -125,14 +125,14 @@ struct commit {
     struct named_batch named_batch; /* that a checkpoint asked for */
 };
 
-/* What the current segment's footer will say. */
+/* Counts for the current segment's footer. */
 struct footer_counts {
     uint32_t type_counts[TYPES_COUNTED]; /* of streams 1 to 3 */
     uint32_t batches;
     uint64_t last_lsn;
 };
 
-/* Makes durable what nobody waits for. */
+/* Makes durable the records for which no thread waits. */
 struct flusher {
     pthread_t thread;
     sem_t wake;
@@ -224,7 +224,7 @@ struct log {
     bool background;
 
     bool serving; /* between ls_serve and ls_close */
-    bool closing; /* ls_close is writing its last records; nobody else appends any more */
+    bool closing; /* ls_close is writing its last records; no other thread appends any more */
     bool stopping;
     bool threads_running;
     pthread_t closer;
@@ -310,7 +310,7 @@ static inline void log_may_wait(struct log *g) { g->reserved_room = 0; }
 void log_was_let_go(struct log *g); /* by another way, as vfs.wait_s */
 /* (waits) Room for `bytes` of records in one batch. */
 int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose);
-/* (waits) The same to grow, for what will take so many bytes more when it is moved. */
+/* (waits) The same for a record that makes the log grow, and by `expansion` bytes more when it is moved. */
 int log_reserve_to_grow(struct log *g, uint64_t bytes, uint64_t expansion);
 /* The next record's place. */
 struct slot log_slot(struct log *g, uint64_t id, uint64_t prev, uint16_t flags);
@@ -343,7 +343,7 @@ void log_release_record(struct log *g, uint64_t lsn, uint64_t bytes);
 /* Memory of a record not yet durable, or NULL if it is to be read from its file. */
 const uint8_t *log_buffered(struct log *g, uint64_t lsn);
 int log_segment_file(struct log *g, struct segment *s); /* an open handle or -errno */
-void log_close_idle_files(struct log *g);               /* those beyond OPEN_FILES_MAX that nobody needs now */
+void log_close_idle_files(struct log *g);               /* those beyond OPEN_FILES_MAX that are not in use */
 
 /* segment.c: the array of segments and their memory. */
 struct segment *segment_new(const struct log *g, uint64_t first_lsn, uint64_t epoch);
@@ -365,12 +365,12 @@ void spares_try(struct log *g);                 /* (waits) one more try was made
 void log_unlock_for_io(struct log *g);
 void log_relock_after_io(struct log *g);
 int spares_need(struct log *g, enum purpose purpose); /* (waits) one may be taken, or room was made, or LS_FULL */
-/* (waits) The log can grow again, by so much and what it takes more when it is moved, or LS_FULL. */
+/* (waits) The log can grow by `bytes`, and by `expansion` once these are moved; or LS_FULL. */
 int spares_grow(struct log *g, uint64_t bytes, uint64_t expansion);
 void spares_reckon(struct log *g);                       /* how many are kept from what grows */
-size_t spares_for(const struct log *g, size_t segments); /* the same beside so many segments */
+size_t spares_for(const struct log *g, size_t segments); /* how many spares a log of this many segments keeps */
 size_t spares_target(const struct log *g);               /* how many are made ahead of need; as of the last reckoning */
-/* With so much more, all that lives could still be moved, and a drain would have room to work. */
+/* With this much more, all live records could still be moved, and a drain would have room to work. */
 bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion);
 bool over_admission_limit(const struct log *g); /* too much lives for a log that cannot grow */
 int spares_fail_full(const struct log *g);
@@ -379,13 +379,13 @@ bool spares_allow(const struct log *g, enum purpose purpose); /* one may be take
 struct segment *spares_take(struct log *g);
 void spares_adopt(struct log *g, struct segment *s);
 void *spares_thread(void *log);
-/* (waits) Moving goes on once others have appended enough for so many bytes of the oldest segment, or it is urgent. */
+/* (waits) Until others have appended enough for `bytes` of the oldest segment to be moved, or moving is urgent. */
 void spares_pace(struct log *g, uint64_t bytes);
 void spares_weigh(struct log *g);
-void spares_appended(struct log *g); /* a batch became durable: who paces may go on */
+void spares_appended(struct log *g); /* a batch became durable: a move that keeps pace may continue */
 void spares_swept(struct log *g);    /* the last place of a deleted queue is gone */
 
-/* hint.c: what readers beside the writer go by. */
+/* hint.c: the hint, by which readers of a store in use know how far they may read. */
 enum { HINT_OLD = 0 };       /* an old one may be left */
 #define HINT_NONE UINT64_MAX /* none is left */
 /* The base that readers now find, or one of those two; by one thread at a time, with the lock or without. */

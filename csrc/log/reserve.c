@@ -72,7 +72,7 @@ static int prepare_switch(struct log *g, enum purpose purpose, bool *ready) {
         uint64_t full_lsn = g->segments[g->segment_count - 1]->first_lsn;
         spares_try(g); /* relocation has fallen behind: appends that make the log longer wait for it */
         if (full_lsn != g->segments[g->segment_count - 1]->first_lsn || !log_takes_records(g) || g->poison != 0) {
-            return LS_OK; /* the move, or somebody else, has begun another segment; or nothing is appended any more */
+            return LS_OK; /* the move or another thread has begun another segment; or nothing is appended any more */
         }
     }
     if (!spares_allow(g, purpose)) {

@@ -198,7 +198,7 @@ void log_release_record(struct log *g, uint64_t lsn, uint64_t bytes) {
     log_release(g, s, 1, bytes);
 }
 
-/* Closes the handles of sealed segments that nobody reads, the oldest first, when there are too many. */
+/* When too many are open, closes the handles of sealed segments without readers, the oldest first. */
 void log_close_idle_files(struct log *g) {
     for (size_t i = 0; i + 1 < g->segment_count && g->open_files >= OPEN_FILES_MAX; i++) {
         struct segment *s = g->segments[i];

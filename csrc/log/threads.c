@@ -1,4 +1,4 @@
-/* The flusher, which makes durable what nobody waits for, and the start and end of the log's threads. See log.h. */
+/* The flusher, which makes durable the records that no thread waits for; start and end of the log's threads. See log.h. */
 #include <assert.h>
 #include <errno.h>
 #include <time.h>

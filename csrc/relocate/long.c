@@ -147,7 +147,7 @@ static int append_state(struct message_mover *v, uint64_t id, uint64_t old_start
     return LS_OK;
 }
 
-/* What the state's records will need, about. */
+/* About how many bytes the state's records will need. */
 static uint64_t state_bytes_of(const struct table *t, struct message *m) {
     return format_relocated_bytes(m->extra->chunk_count, chain_count_places(m), chain_count_pending(t, m));
 }
@@ -191,7 +191,7 @@ static int copy_chunks(struct message_mover *v, uint64_t id, uint64_t start_lsn,
     }
 }
 
-/* Its content may have been cut off meanwhile; then the copy is of no use. */
+/* The content may have been cut meanwhile; then the copy is not used. */
 static bool is_still_chunk(const struct message *m, const struct copied *c) {
     return c->index < m->extra->chunk_count && m->extra->chunks[c->index].lsn == c->old.lsn;
 }

@@ -6,14 +6,14 @@
 
 /* ---- relocate/times.c ---- */
 
-/* (waits) What can be known about the message's places, into v->times. `inline_us`: of those with the order LSN `id`; or 0. */
+/* (waits) Finds out when the message's places became visible, into v->times. `inline_us`: of those with the order LSN `id`; 0: unknown. */
 void times_learn(struct message_mover *v, uint64_t id, uint64_t start_lsn, uint64_t inline_us);
 uint64_t times_known(const struct move_times *t, uint64_t order_lsn); /* 0: not known */
 void times_free(struct message_mover *v);
 
 /* ---- relocate/state.c ---- */
 
-/* What a relocation tells of a chain that no single record can hold. */
+/* The state of a chain that no single record can hold. */
 struct chain_state {
     struct message_relocated counts;
     struct chunk_row *chunks;

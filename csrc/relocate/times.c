@@ -1,8 +1,8 @@
 /*
- * When a message's places became visible, for the states that relocations write. Nothing but analysis asks for it, so what
- * cannot be had cheaply and exactly is told as not known, and no failure here fails a move. An earlier state says it,
- * an inline copy, or the batch in which the order LSN lies, while the log has that; of a few segments the times of all
- * batches are kept for as long as one segment is being moved.
+ * When a message's places became visible, for the states that relocations write. Only analysis uses it, so a time that is not
+ * to be had cheaply and exactly is written as unknown, and no failure here fails a move. The sources are an earlier state,
+ * an inline copy, or the batch of the order LSN while the log has that; the times of all batches of a few segments are
+ * kept while one segment is being moved.
  */
 #include <stdlib.h>
 
@@ -129,7 +129,7 @@ static bool all_known(const struct move_times *t) {
     return true;
 }
 
-/* (waits) What one record of an earlier state says; it may be gone by now, with the message. */
+/* (waits) Times from one record of an earlier state, which may be gone by now, with the message. */
 static void ask_state(struct message_mover *v, uint64_t lsn, uint32_t bytes) {
     struct record r;
     struct message_relocated m;

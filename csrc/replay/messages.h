@@ -15,7 +15,7 @@ int messages_sort_work(const struct replay *p);
 int messages_settle(struct replay *p);
 void messages_lock_in_doubt(const struct table *t, struct tx *tx);
 
-/* QUEUE_DELETE ended them; the message learns it when somebody asks whether it still has a place. */
+/* Places that a QUEUE_DELETE ended; they are dropped from the message when its places are needed. */
 void replay_drop_deleted(const struct replay *p, struct message *m);
 /* The operation pends on the message until its transaction's outcome. */
 int replay_add_work(const struct replay *p, const struct record *r, uint32_t number, uint64_t tx_id,

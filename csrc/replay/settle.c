@@ -26,8 +26,8 @@ void replay_begin_batch(struct replay *p, const struct scan_batch *b) {
 }
 
 /*
- * The index grows in few steps: to what there will be in the end if it goes on like this. What is guessed too high is
- * memory that lies idle, and so the guess is at most so many times what there is.
+ * The index grows in few steps, to the size that it will have if the rest of the log is like this part. A guess that is too
+ * high leaves memory idle, so it is at most FORESEEN_TIMES the present size.
  */
 static void foresee(const struct replay *p, const struct scan_batch *b) {
     struct index *x = &p->t->messages;
@@ -36,10 +36,10 @@ static void foresee(const struct replay *p, const struct scan_batch *b) {
         return;
     }
     uint64_t times = before / behind < FORESEEN_TIMES ? before / behind + 1 : FORESEEN_TIMES;
-    (void)index_prepare(x, x->count * times); /* without so much memory it grows as ever */
+    (void)index_prepare(x, x->count * times); /* without that memory it grows step by step */
 }
 
-/* Its chain will soon be looked for, or made: what the index has there comes nearer meanwhile. */
+/* Fetches the index entry of a chain that will soon be looked up or made. */
 static void fetch_chain(const struct replay *p, const struct scan_batch *b, uint32_t *offset) {
     struct record r;
     if (*offset + BYTES_AHEAD + LINES_AHEAD * LINE_BYTES < b->batch.bytes) {
@@ -80,7 +80,7 @@ int replay_log(struct replay *p) {
     return rc == LS_END ? LS_OK : rc;
 }
 
-/* What has no outcome is rolled back, unless it is prepared; its record is owed, and pins its start until then. */
+/* Rolls back transactions without outcome that are not prepared; the record of that is owed, and pins the start until then. */
 static int settle_transactions(struct replay *p) {
     for (uint32_t i = 0; i < p->t->tx_slots; i++) {
         struct tx *tx = p->t->txs[i];

@@ -1,5 +1,5 @@
 /*
- * What lives once a log's transactions are settled: the dead and the never enqueued messages go, places are sorted into
+ * Messages once the transactions are settled: dead ones and those never enqueued are removed, places are sorted into
  * their queues by the LSN at which they became visible, records are counted, and prepared transactions take their locks.
  */
 #include <stdlib.h>
@@ -83,7 +83,7 @@ static struct queue *queue_of(const struct replay *p, struct queue *near, uint32
     return table_any_queue(p->t, id);
 }
 
-/* The dead and the never enqueued go; places are counted by queue. */
+/* Removes dead messages and those never enqueued; counts places by queue. */
 static int settle_messages(struct replay *p) {
     struct queue *q = NULL;
     bool some_deleted = has_deleted_queues(p->t);

@@ -1,5 +1,5 @@
 /*
- * What a log comes to, in memory: the table, the deleted queues that the log still names, what is live in each segment,
+ * The state that replay gives: the table, the deleted queues that the log still names, the live records of each segment,
  * and the report of how it was recovered. Replay fills it in; it knows neither a store nor a log that is written.
  *
  * The live counters are those of replay: a log that goes on from here takes them over (log.h counts from then on).
@@ -32,7 +32,7 @@ struct recovered {
     uint32_t kept[LS_RECOVERED_QUEUE + 1]; /* by kind */
 };
 
-/* A segment of the log, and what of it the table needs. */
+/* A segment of the log, and how much of it the clients need. */
 struct live_segment {
     uint64_t first_lsn;
     uint64_t epoch;

@@ -27,7 +27,7 @@ static size_t segments_for(const struct log *g, uint64_t copy_bytes) {
 /* A store that is only looked at will have one more once it is opened. */
 static size_t segments_in_service(const struct log *g) { return g->segment_count + (g->serving ? 0 : 1); }
 
-/* What stays in it once all that was appended is durable. */
+/* Live records of the segment once everything appended is durable. */
 static struct release staying(const struct log *g, const struct segment *s) {
     struct release r = {s->live_records, s->live_bytes};
     for (uint32_t i = 0; i < g->buffer_count; i++) {

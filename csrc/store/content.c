@@ -1,7 +1,7 @@
 /*
  * Reading a message's header and content back, by offset and length across records.
  *
- * What is not yet durable is copied from the write buffers under the lock. Everything else is read from its segment
+ * Records that are not durable yet are copied from the write buffers under the lock. All others are read from their segment
  * without the lock; the segment is pinned meanwhile, so that it cannot become another generation, and every record
  * is verified before a byte of it is handed out.
  */

@@ -27,7 +27,7 @@ int directory_open(struct log *g, const char *path, bool create) {
 
 /*
  * A store's directory is no safer than its own name: the directory above is synced before META can be renamed into
- * place, by whoever finishes the creation. One that may not be read cannot be synced; then its owner made it.
+ * place, by the process that finishes the creation. One that may not be read cannot be synced; then its owner made it.
  */
 int directory_sync_parent(struct log *g, const char *path) {
     size_t length = strlen(path);

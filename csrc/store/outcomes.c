@@ -1,6 +1,6 @@
 /*
- * What a transaction's outcome does in memory, while the store serves: every client is called with the transaction, and
- * messages are the first of them. The records are in transactions.c, and stand in the log already.
+ * A transaction's outcome in memory, while the store serves: every client is called with the transaction, messages first. The
+ * records of the outcome are appended by transactions.c, before.
  */
 #include <stdlib.h>
 

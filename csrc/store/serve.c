@@ -1,6 +1,6 @@
 /*
  * From a replayed log to service: cross-check with the catalog, rewrite of the tail, the new epoch's segment, spares
- * from what lies about, and the records that recovery owes. Each step may be cut by a crash and is then done again;
+ * from unused files, and the records that recovery owes. Each step may be cut by a crash and is then done again;
  * nothing is served before all of them.
  */
 #include <assert.h>
@@ -140,7 +140,7 @@ static int rewrite_tail(ls_store *store) {
     return rc == 0 ? LS_OK : fail_errno(LS_IO, -rc, "the tail of the log (%s) cannot be rewritten", name);
 }
 
-/* ---- files that lie about ---- */
+/* ---- unused files ---- */
 
 static bool is_unused_file(const struct scan_file *f, uint64_t base_lsn) {
     return !f->in_log && (f->state != SCAN_VALID || f->first_lsn >= base_lsn);
@@ -164,7 +164,7 @@ static bool renew(ls_store *store, const struct scan_file *f) {
     return rc == 0;
 }
 
-/* Takes a file of full size that nobody needs under the name first_lsn, without syncing the directory; -1: none. */
+/* Takes an unused file of full size under the name first_lsn, without syncing the directory; -1: there is none. */
 static int take_file(ls_store *store, uint64_t first_lsn) {
     struct log *g = &store->log;
     struct scan *s = &store->scan;
@@ -182,7 +182,7 @@ static int take_file(ls_store *store, uint64_t first_lsn) {
             if (usable && f->first_lsn != first_lsn) {
                 usable = g->v->rename(g->v, g->dir, name, target) == 0;
             }
-            f->in_log = true; /* no longer lies about */
+            f->in_log = true; /* no longer unused */
             if (usable) {
                 return file;
             }
@@ -195,7 +195,7 @@ static int take_file(ls_store *store, uint64_t first_lsn) {
     return -1;
 }
 
-/* What is left when there are spares enough goes. */
+/* Removes the unused files that are left when there are enough spares. */
 static void clear_away(ls_store *store) {
     struct log *g = &store->log;
     struct scan *s = &store->scan;
@@ -229,8 +229,8 @@ static int write_first_header(ls_store *store, struct segment *made) {
 }
 
 /*
- * Where no other file can be had, the last epoch's segment if that came to nothing: a full store opens even in a loop
- * of crashes. Its header goes before the new one is forced, so for that moment damage in the last batches before it
+ * If no other file can be had, takes the last epoch's segment if nothing of the log is in it: so a full store opens even
+ * in a loop of crashes. Its header goes before the new one is forced, so for that moment damage in the last batches before it
  * would read as a torn tail; everything else waits for the new header.
  */
 static bool take_over_empty(ls_store *store, struct segment **made) {
@@ -244,7 +244,7 @@ static bool take_over_empty(ls_store *store, struct segment **made) {
         return false;
     }
     size_t last = s->last;
-    s->last = SIZE_MAX; /* so that it lies about like any other */
+    s->last = SIZE_MAX; /* so that it is unused like any other */
     (*made)->file = take_file(store, g->space.next_spare_lsn);
     s->last = last;
     if ((*made)->file < 0) {
@@ -257,7 +257,7 @@ static bool take_over_empty(ls_store *store, struct segment **made) {
     return true;
 }
 
-/* A file for the new epoch's segment: one that lies about, a dead one, or a new one. */
+/* A file for the new epoch's segment: an unused one, a dead one, or a new one. */
 static int find_file_for(ls_store *store, struct segment **made) {
     struct log *g = &store->log;
     *made = segment_new(g, g->space.next_spare_lsn, g->epoch);
@@ -329,7 +329,7 @@ static int start_segment(ls_store *store) {
     return LS_OK;
 }
 
-/* Only now may the segment that came to nothing be reused: the new header says that it is not of the log. */
+/* Only now may the last epoch's empty segment be reused: the new header says that it is not of the log. */
 static int gather_spares(ls_store *store) {
     struct log *g = &store->log;
     struct scan *s = &store->scan;
@@ -351,7 +351,7 @@ static int gather_spares(ls_store *store) {
         spares_adopt(g, made);
     }
     clear_away(store);
-    (void)g->v->unlink(g->v, g->dir, "CHECKPOINT.new"); /* of a life that was cut */
+    (void)g->v->unlink(g->v, g->dir, "CHECKPOINT.new"); /* left by a crash */
     s->last = last;
     int rc = g->v->sync_dir(g->v, g->dir);
     if (rc != 0) {

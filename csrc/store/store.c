@@ -260,7 +260,7 @@ int ls_close(ls_store *store) {
         return LS_OK;
     }
     bool was_serving = store->phase == PHASE_SERVING;
-    store->phase = PHASE_CLOSED; /* nobody comes in, and who waits inside for room finds it closed */
+    store->phase = PHASE_CLOSED; /* no operation begins, and one that waits for room finds it closed */
     while (g->relocation.moving &&
            g->space.spare_count == 0) { /* it ends by giving a segment back, which the next open may need */
         log_wait(g, &g->spare_thread.done);
@@ -272,7 +272,7 @@ int ls_close(ls_store *store) {
     int rc = was_serving && g->poison == 0 ? write_close(store) : LS_OK;
     ls_error kept = *ls_last_error();
     if (was_serving && g->poison == 0) {
-        (void)log_force(g, g->end_lsn); /* so that whoever was woken to lead finds nothing left to write */
+        (void)log_force(g, g->end_lsn); /* so that a thread that was woken to lead finds nothing left to write */
     }
     while (g->commit.leading || g->commit.waiters != NULL || has_readers(g)) { /* another thread's last batch or read */
         log_let_go(g);
@@ -343,7 +343,7 @@ void ls_recovery_report(const ls_store *store, ls_recovery *report) { *report = 
 
 uint64_t ls_segment_size(const ls_store *store) { return store->meta.segment_size; }
 
-/* 0 in a forked child, whose parent may have held the lock: nobody there will ever give it back. */
+/* 0 in a forked child: a thread of the parent may have held the lock, which no thread of the child ever lets go. */
 static uint64_t read_locked(ls_store *store, uint64_t (*what)(const struct log *g)) {
     if (atomic_load(&store->log.foreign)) {
         return 0;
@@ -360,10 +360,7 @@ uint64_t ls_base_lsn(const ls_store *store) { return read_locked((ls_store *)(ui
 
 uint64_t ls_durable_lsn(const ls_store *store) { return store->log.durable_lsn; }
 
-/*
- * Whoever asks means to wait for it, and what was appended last may be a move's or a transaction's, who want nothing
- * flushed yet.
- */
+/* The caller is likely to wait for this LSN, and the last records may be of a move or a transaction, which flush nothing. */
 uint64_t ls_next_lsn(ls_store *store) {
     struct log *g = &store->log;
     if (atomic_load(&g->foreign)) {

@@ -23,7 +23,7 @@ enum phase {
 };
 
 enum {
-    LEAVE_QUIETLY = 1 << 16, /* beside the public flags: nothing was appended that somebody waits for */
+    LEAVE_QUIETLY = 1 << 16, /* on top of the public flags: nothing was appended that a caller waits for */
 };
 
 enum { BYTES_PER_PLACE = 128 }; /* what admission counts for a place or an open transaction */
@@ -149,7 +149,7 @@ int serve_new_epoch(ls_store *store);
 /* fork.c */
 int fork_register(ls_store *store);
 void fork_forget(ls_store *store);
-/* Between the two nobody forks. */
+/* No fork happens between the two. */
 void fork_wait(void);
 void fork_go_on(void);
 void fork_leave_behind(ls_store *store); /* in the child, in place of freeing it */

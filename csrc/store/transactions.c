@@ -202,7 +202,7 @@ static void forget_tx(ls_store *store, struct tx *tx) {
     table_remove_tx(&store->state.table, tx);
 }
 
-/* For who asks once it has left the table. */
+/* For calls on the handle once the transaction has left the table. */
 static void remember_outcome(ls_tx *handle, const struct tx *tx, int state) {
     remember(handle, tx);
     handle->last.state = state;
@@ -330,7 +330,7 @@ void ls_tx_describe(ls_tx *handle, ls_tx_info *info) {
     drop(handle);
 }
 
-/* A prepared transaction stays in doubt until somebody takes it; any other is rolled back: then true. */
+/* A prepared transaction stays in doubt until it is taken; any other is rolled back: then true. */
 static bool let_go_of(ls_tx *handle) {
     const struct tx *tx = tx_of(handle);
     int rc = LS_OK;

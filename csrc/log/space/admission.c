@@ -198,10 +198,10 @@ int spares_need(struct log *g, enum purpose purpose) {
     }
     g->space.spares_awaited--;
     if (g->stopping) {
-        return LS_OK; /* it was closed meanwhile, and the caller says so */
+        return LS_OK; /* it was closed meanwhile: the caller fails */
     }
     if (again || spares_allow(g, purpose) || (rc == LS_OK && !g->space.cannot_grow)) {
-        return LS_OK; /* a spare was made, and somebody else may have taken it: the caller looks again */
+        return LS_OK; /* a spare was made, and another thread may have taken it: the caller looks again */
     }
     return rc != LS_OK ? rc : spares_fail_full(g);
 }
