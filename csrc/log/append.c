@@ -78,6 +78,14 @@ void log_free(struct log *g) {
     free(g->commit.header_block);
 }
 
+int log_register(struct log *g, const struct log_client *client) {
+    int rc = clients_register(&g->clients, client);
+    if (rc == LS_OK && client->calls->attach != NULL) {
+        client->calls->attach(client->context, g);
+    }
+    return rc;
+}
+
 /* ---- buffers ---- */
 
 uint8_t *log_buffer_at(const struct buffer *b, uint64_t lsn) {

@@ -35,7 +35,7 @@
 #include <stdatomic.h>
 
 #include "format/format.h"
-#include "log/client.h"
+#include "client/client.h"
 #include "logstore.h"
 #include "os/error.h"
 #include "os/io.h"
@@ -287,6 +287,8 @@ static inline void log_unlock(struct log *g) {
     (void)pthread_mutex_unlock(&g->lock);
 }
 
+/* Before the store is opened: the client gets the log that it appends to. LS_OPTION as clients_register. */
+int log_register(struct log *g, const struct log_client *client);
 /* Sets up memory only; log_free undoes it, whatever had been set. */
 int log_init(struct log *g, vfs *v, const ls_options *options, const struct meta *meta);
 void log_free(struct log *g);

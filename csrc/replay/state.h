@@ -7,7 +7,7 @@
 #ifndef LOGSTORE_STATE_H
 #define LOGSTORE_STATE_H
 
-#include "log/client.h"
+#include "client/client.h"
 #include "logstore.h"
 #include "read/scan.h"
 #include "table/table.h"

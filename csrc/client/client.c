@@ -1,8 +1,10 @@
 /* The register of clients. See client.h. */
-#include "log/log.h"
+#include "client/client.h"
 
-int log_register(struct log *g, const struct log_client *client) {
-    struct log_clients *c = &g->clients;
+#include "logstore.h"
+#include "os/error.h"
+
+int clients_register(struct log_clients *c, const struct log_client *client) {
     if (c->count == CLIENTS_MAX) {
         return fail(LS_OPTION, "a log has at most %d clients", CLIENTS_MAX);
     }
@@ -19,9 +21,6 @@ int log_register(struct log *g, const struct log_client *client) {
     for (size_t i = 0; i < client->stream_count; i++) {
         c->of_stream[client->streams[i]] = (uint8_t)c->count;
         format_add_stream(&c->known, client->streams[i]);
-    }
-    if (client->calls->attach != NULL) {
-        client->calls->attach(client->context, g);
     }
     return LS_OK;
 }

@@ -13,8 +13,8 @@
  * that recovery would need with log_live_record, and lets it go with log_release_record, which takes effect when the
  * batch that ends it is durable.
  */
-#ifndef LOGSTORE_LOG_CLIENT_H
-#define LOGSTORE_LOG_CLIENT_H
+#ifndef LOGSTORE_CLIENT_H
+#define LOGSTORE_CLIENT_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -96,7 +96,7 @@ struct log_clients {
 };
 
 /* Before the store is opened. LS_OPTION: a stream is out of range or taken, or there are too many clients. */
-int log_register(struct log *g, const struct log_client *client);
+int clients_register(struct log_clients *c, const struct log_client *client); /* log_register does, and attaches it */
 void log_clients_free(struct log_clients *c);
 
 /* The client of the type's stream; NULL: there is none. */
