@@ -309,10 +309,10 @@ endef
 
 SANITIZED := -O1 -fno-omit-frame-pointer -fno-sanitize-recover=all
 FLAGS_plain := -O2
-FLAGS_proof := -O3 -march=native
+FLAGS_proof := -O3 -march=native -DLOGSTORE_CHECK
 FLAGS_mutants := -O2
-FLAGS_asan := $(SANITIZED) -DLOGSTORE_POISON -fsanitize=address,undefined
-FLAGS_tsan := $(SANITIZED) -DLOGSTORE_POISON -fsanitize=thread
+FLAGS_asan := $(SANITIZED) -DLOGSTORE_POISON -DLOGSTORE_CHECK -fsanitize=address,undefined
+FLAGS_tsan := $(SANITIZED) -DLOGSTORE_POISON -DLOGSTORE_CHECK -fsanitize=thread
 FLAGS_coverage := -O0 --coverage -fprofile-update=atomic
 FLAGS_strict-gcc := -O2 -Wconversion -Werror
 FLAGS_strict-clang := -O2 -Wconversion -Werror

@@ -15,14 +15,15 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = {
     "os": "",
     "format": "",
-    "log": "format os",
+    "client": "format os",
+    "log": "format os client",
     "read": "log format os",
     "table": "format os",
-    "replay": "table read format os",
-    "relocate": "table read log format os",
-    "checkpoint": "replay table read log format os",
-    "inspect": "checkpoint replay table read format os",
-    "store": "inspect checkpoint relocate replay table read log format os",
+    "replay": "table read format os client",
+    "relocate": "table read log format os client",
+    "checkpoint": "replay table read log format os client",
+    "inspect": "checkpoint replay table read format os client",
+    "store": "inspect checkpoint relocate replay table read log format os client",
     "analysis": "table read format os",
 }
 EVERYWHERE = {"logstore.h"}

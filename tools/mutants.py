@@ -53,6 +53,7 @@ TESTS = (
     "test_between",
     "test_scarcity",
     "test_checkpoint",
+    "test_clients",
     "test_checkpoint_rules",
     "test_checkpoint_faults",
 )

@@ -47,7 +47,7 @@ static uint64_t about_its_size(const struct checkpoints *c) {
 
 static bool is_due(const struct checkpoints *c) {
     const struct log *g = c->log;
-    if (c->disabled || !g->serving || g->poison != 0 || g->cannot_grow || g->append_lsn < c->retry_lsn) {
+    if (c->disabled || !g->serving || g->poison != 0 || g->space.cannot_grow || g->append_lsn < c->retry_lsn) {
         return false;
     }
     uint64_t much = CHECKPOINT_SEGMENTS * g->segment_size;
@@ -94,8 +94,8 @@ static int find_the_moment(struct checkpoints *c) {
         if (must_end(c)) {
             return ended_early(c);
         }
-        if (g->mid_chain) { /* replay would have to know the copies that were made before */
-            log_wait(g, &g->maker_done);
+        if (g->relocation.mid_chain) { /* replay would have to know the copies that were made before */
+            log_wait(g, &g->spare_thread.done);
             continue;
         }
         if (log_can_name_batch(g)) {
@@ -117,7 +117,7 @@ static int begin(struct taking *k) {
         return rc;
     }
     k->header = (struct checkpoint_header){
-        .lsn = g->named_batch.end_lsn,
+        .lsn = g->commit.named_batch.end_lsn,
         .epoch = g->epoch,
         .base_lsn = log_base_lsn(g),
         .created_us = g->v->now_us(g->v),
@@ -177,8 +177,8 @@ static int finish(struct taking *k) {
     if (rc != LS_OK) {
         return rc;
     }
-    k->header.batch_lsn = g->named_batch.lsn;
-    k->header.batch_checksum = g->named_batch.checksum;
+    k->header.batch_lsn = g->commit.named_batch.lsn;
+    k->header.batch_checksum = g->commit.named_batch.checksum;
     struct row_block *list = rows_take_full(&k->rows);
     log_let_go(g);
     k->header.file_bytes = CHECKPOINT_HEADER_BYTES;
@@ -249,7 +249,7 @@ bool checkpoint_give_up(struct checkpoints *c) {
     bool any = c->running;
     while (c->running) {
         c->give_up = true;
-        (void)pthread_cond_broadcast(&g->maker_done);
+        (void)pthread_cond_broadcast(&g->spare_thread.done);
         log_wait(g, &c->done);
     }
     any = g->v->unlink(g->v, g->dir, "CHECKPOINT") == 0 || any;
@@ -263,7 +263,7 @@ bool checkpoint_give_up(struct checkpoints *c) {
 static void *checkpoint_thread(void *context) {
     struct checkpoints *c = context;
     struct log *g = c->log;
-    (void)pthread_mutex_lock(&g->lock);
+    log_lock(g);
     while (!c->stopping) {
         if (is_due(c)) {
             (void)checkpoint_take(c, NULL);
@@ -271,7 +271,7 @@ static void *checkpoint_thread(void *context) {
             log_wait(g, &c->wake);
         }
     }
-    (void)pthread_mutex_unlock(&g->lock);
+    log_unlock(g);
     return NULL;
 }
 
@@ -283,25 +283,25 @@ int checkpoint_start_thread(struct checkpoints *c) {
     if (rc != 0) {
         return fail_errno(LS_IO, rc, "the thread that takes checkpoints cannot be started");
     }
-    (void)pthread_mutex_lock(&c->log->lock);
+    log_lock(c->log);
     c->thread_running = true;
-    (void)pthread_mutex_unlock(&c->log->lock);
+    log_unlock(c->log);
     return LS_OK;
 }
 
 void checkpoint_stop_thread(struct checkpoints *c) {
     struct log *g = c->log;
-    (void)pthread_mutex_lock(&g->lock);
+    log_lock(g);
     bool running = c->thread_running;
     c->stopping = true;
     c->thread_running = false;
     (void)pthread_cond_broadcast(&c->wake);
-    (void)pthread_cond_broadcast(&g->maker_done);
+    (void)pthread_cond_broadcast(&g->spare_thread.done);
     while (c->running) { /* perhaps another thread's; it ends soon, since the store no longer serves */
-        (void)pthread_cond_broadcast(&g->maker_done);
+        (void)pthread_cond_broadcast(&g->spare_thread.done);
         log_wait(g, &c->done);
     }
-    (void)pthread_mutex_unlock(&g->lock);
+    log_unlock(g);
     if (running) {
         (void)pthread_join(c->thread, NULL);
     }
@@ -309,8 +309,8 @@ void checkpoint_stop_thread(struct checkpoints *c) {
 
 void checkpoint_at_close(struct checkpoints *c) {
     const struct log *g = c->log;
-    bool written = g->last_batch.end_lsn != 0 && g->last_batch.end_lsn == g->end_lsn;
-    if (written && !c->disabled && g->poison == 0 && !g->cannot_grow && log_since(c) >= CHECKPOINT_LOG_MIN) {
+    bool written = g->commit.last_batch.end_lsn != 0 && g->commit.last_batch.end_lsn == g->end_lsn;
+    if (written && !c->disabled && g->poison == 0 && !g->space.cannot_grow && log_since(c) >= CHECKPOINT_LOG_MIN) {
         (void)checkpoint_take(c, NULL);
     }
 }

@@ -3,7 +3,7 @@
  *
  * What always holds:
  *   - a checkpoint is the exact state that replay gives at the end of one batch, its LSN; it is taken while others go on
- *     working: whoever is about to change a message first hands over what it was (table_touch);
+ *     working: an operation that is about to change a message first hands over its old state (table_touch);
  *   - it is renamed into place only after everything below its LSN is durable and the file itself was forced;
  *   - it is never needed. Whatever goes wrong with one, being written or being read, is counted or reported, and
  *     survived; and on a full disk it is given up before the log is.
@@ -26,9 +26,9 @@
 #include "replay/state.h"
 
 enum {
-    CHECKPOINT_SEGMENTS = 8,       /* of log since the last one, before another is written in the background, and */
-    CHECKPOINT_TIMES_ITS_SIZE = 4, /* so many times as much log as it is long itself */
-    CHECKPOINT_LOG_MIN = 8 << 20,  /* bytes, which replay in 10 ms: less of log is worth none, at close neither */
+    CHECKPOINT_SEGMENTS = 8, /* another is written in the background when this many segments of log have come since, */
+    CHECKPOINT_TIMES_ITS_SIZE = 4, /* and when the log behind it is 4 times its size, */
+    CHECKPOINT_LOG_MIN = 8 << 20,  /* and at least these bytes, which replay in 10 ms; at close, too */
 };
 
 struct checkpoints {
@@ -97,6 +97,8 @@ void rows_end(struct rows *r);
 void rows_free(struct rows *r);
 /* Leaves those out that no checkpoint tells any more; while none is being taken. */
 void rows_forget_old_deletions(struct state *state, uint64_t base_lsn);
+/* For a client's put_rows: memory for one row of `length` bytes (1 to CLIENT_BYTES_MAX), or NULL: the checkpoint fails. */
+uint8_t *rows_put_client(struct rows *r, uint32_t stream, uint32_t length);
 /* How many bytes the rows of this message take. */
 uint64_t rows_bytes_of(struct message *m);
 

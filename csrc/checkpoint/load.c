@@ -27,13 +27,13 @@ struct loading {
     uint64_t window_blocks;
     const uint8_t *at; /* the next row, and where the block's rows end */
     const uint8_t *end;
-    int kind_seen;       /* rows come in the order of their kinds */
+    int rank_seen;       /* rows come in the order of their kinds */
     uint64_t highest_id; /* of a message: what is above it cannot be there twice, and need not be looked up */
     uint64_t messages, places, operations, transactions, deletions;
 };
 
 /* Beside ls_codes: what is wrong with the checkpoint alone. */
-enum { LOAD_DAMAGED = -1, LOAD_UNREADABLE = -2, LOAD_OVER = -3 };
+enum { LOAD_DAMAGED = -1, LOAD_UNREADABLE = -2, LOAD_OVER = -3, LOAD_NEWER = -4 };
 
 /* ---- blocks ---- */
 
@@ -240,7 +240,7 @@ static int take_operations(struct loading *l, const struct message_row *r, uint3
     return LS_OK;
 }
 
-/* What admission reckons, as it was: it depends on the order in which things came. */
+/* The growth that admission counts, as it was: it depends on the order of the operations. */
 static void set_growth(struct table *t, struct message *m, const struct message_row *r) {
     message_moved(t, m);
     if ((r->flags & ROW_LOOSE) != 0) {
@@ -321,17 +321,52 @@ static int take_message(struct loading *l, const uint8_t *row) {
     return r.kind == ROW_CHAIN ? take_chain(l, &r, number) : take_single(l, &r, number);
 }
 
+/* Rows of a stream without a client: the checkpoint says more than this reader knows, so all of it is ignored. */
+static int take_client(struct loading *l, const uint8_t *row) {
+    struct client_row r;
+    if (format_get_client_row(row, &r) != FORMAT_OK) {
+        return LOAD_DAMAGED;
+    }
+    uint32_t padded = (uint32_t)round_up(r.length, 8);
+    if (padded > (size_t)(l->end - l->at)) {
+        return LOAD_DAMAGED;
+    }
+    const uint8_t *bytes = l->at;
+    l->at += padded;
+    const struct log_client *c = log_client_of(l->p->state->clients, (uint16_t)(r.stream << 8));
+    if (c == NULL || c->calls->load_row == NULL) {
+        return LOAD_NEWER;
+    }
+    int rc = c->calls->load_row(c->context, l->p, bytes, r.length);
+    return rc == LS_CORRUPT ? LOAD_DAMAGED : rc;
+}
+
+/* The order of the rows; messages of the three kinds come mixed. */
+static int rank_of(uint8_t kind) {
+    switch (kind) {
+    case ROW_DELETION:
+        return 1;
+    case ROW_TRANSACTION:
+        return 2;
+    case ROW_CLIENT:
+        return 3;
+    default:
+        return 4;
+    }
+}
+
 static int take_rows(struct loading *l) {
     const uint8_t *row;
     int rc;
     while ((rc = next_row(l, 0, &row)) == LS_OK) {
-        int kind = *row > ROW_PLAIN ? ROW_PLAIN : *row; /* messages of the three kinds come mixed */
-        if (kind < l->kind_seen) {
+        int rank = rank_of(*row);
+        if (rank < l->rank_seen) {
             return LOAD_DAMAGED;
         }
-        l->kind_seen = kind;
-        rc = kind == ROW_DELETION      ? take_deletion(l, row)
-             : kind == ROW_TRANSACTION ? take_transaction(l, row)
+        l->rank_seen = rank;
+        rc = *row == ROW_DELETION      ? take_deletion(l, row)
+             : *row == ROW_TRANSACTION ? take_transaction(l, row)
+             : *row == ROW_CLIENT      ? take_client(l, row)
                                        : take_message(l, row);
         if (rc != LS_OK) {
             return rc;
@@ -398,7 +433,7 @@ static int find_its_batch(struct loading *l, bool *found) {
     return *found ? LS_OK : ignore(l, LS_CHECKPOINT_NOT_IN_LOG);
 }
 
-/* The index at its final size at once: the file is long enough for so many messages. */
+/* The index gets its final size at once: the file is long enough for that many messages. */
 static int read_rows(struct loading *l) {
     l->window = malloc((size_t)BLOCKS_AT_ONCE * CHECKPOINT_BLOCK_BYTES);
     if (l->window == NULL || !index_prepare(&l->t->messages, l->h.messages)) {
@@ -427,7 +462,9 @@ int checkpoint_load(struct replay *p, int dir, struct loaded_checkpoint *loaded,
             *loaded = (struct loaded_checkpoint){.lsn = l.h.lsn, .bytes = l.h.file_bytes, .epoch = l.h.epoch};
             p->report->checkpoint_state = LS_CHECKPOINT_USED;
         } else if (rc < 0) {
-            rc = ignore(&l, rc == LOAD_UNREADABLE ? LS_CHECKPOINT_UNREADABLE : LS_CHECKPOINT_DAMAGED);
+            rc = ignore(&l, rc == LOAD_UNREADABLE ? LS_CHECKPOINT_UNREADABLE
+                            : rc == LOAD_NEWER    ? LS_CHECKPOINT_NEWER
+                                                  : LS_CHECKPOINT_DAMAGED);
         }
     }
     if (!*used && rc == LS_OK) {

@@ -313,6 +313,30 @@ static bool copy_transactions(struct rows *r) {
     return true;
 }
 
+/* ---- other clients, all at once ---- */
+
+uint8_t *rows_put_client(struct rows *r, uint32_t stream, uint32_t length) {
+    uint32_t padded = (uint32_t)round_up(length, 8);
+    assert(stream > STREAMS_COUNTED && length > 0 && padded <= CLIENT_BYTES_MAX);
+    uint8_t *at = row_room(r, CLIENT_ROW_BYTES + padded);
+    if (at == NULL) {
+        return NULL;
+    }
+    at += format_put_client_row(at, &(struct client_row){.stream = stream, .length = length});
+    memset(at + length, 0, padded - length);
+    return at;
+}
+
+static bool copy_clients(struct rows *r) {
+    const struct log_clients *clients = r->state->clients;
+    bool fine = true;
+    for (size_t i = 0; fine && i < clients->count; i++) {
+        const struct log_client *c = &clients->all[i];
+        fine = c->calls->put_rows == NULL || c->calls->put_rows(c->context, r);
+    }
+    return fine;
+}
+
 /* ---- the walk ---- */
 
 int rows_begin(struct rows *r, struct state *state, struct checkpoint_header *header) {
@@ -322,7 +346,7 @@ int rows_begin(struct rows *r, struct state *state, struct checkpoint_header *he
     r->full_end = &r->full;
     r->walk = calloc(1, sizeof *r->walk);
     rows_forget_old_deletions(state, header->base_lsn);
-    if (r->walk == NULL || !copy_deletions(r) || !copy_transactions(r)) {
+    if (r->walk == NULL || !copy_deletions(r) || !copy_transactions(r) || !copy_clients(r)) {
         rows_free(r);
         return fail_memory();
     }

@@ -146,9 +146,26 @@ enum format_result format_get_checkpoint_block(const uint8_t *block, const struc
 /* ---- rows ------------------------------------------------------------------------------------------------ */
 
 uint32_t format_checkpoint_row_bytes(uint8_t kind) {
-    static const uint8_t bytes[] = {
-        0, DELETION_ROW_BYTES, TRANSACTION_ROW_BYTES, PLAIN_ROW_BYTES, SINGLE_ROW_BYTES, CHAIN_ROW_BYTES};
+    static const uint8_t bytes[] = {0,
+                                    DELETION_ROW_BYTES,
+                                    TRANSACTION_ROW_BYTES,
+                                    PLAIN_ROW_BYTES,
+                                    SINGLE_ROW_BYTES,
+                                    CHAIN_ROW_BYTES,
+                                    CLIENT_ROW_BYTES};
     return kind < sizeof bytes ? bytes[kind] : 0;
+}
+
+/*
+ *  0      1        2   4       8
+ *  | kind | stream | 0 | bytes | the client's own |
+ */
+uint32_t format_put_client_row(uint8_t *into, const struct client_row *c) {
+    PUT(into, CLIENT_ROW, kind, ROW_CLIENT);
+    PUT(into, CLIENT_ROW, stream, (uint8_t)c->stream);
+    PUT(into, CLIENT_ROW, zero, 0);
+    PUT(into, CLIENT_ROW, bytes, c->length);
+    return CLIENT_ROW_BYTES;
 }
 
 /*
@@ -286,6 +303,15 @@ static bool stands_in(uint64_t lsn, uint64_t id, uint64_t limit_lsn) {
 
 static bool is_record_bytes(uint32_t bytes) {
     return bytes >= RECORD_HEADER_BYTES && bytes % 8 == 0 && bytes <= 1 << 20;
+}
+
+enum format_result format_get_client_row(const uint8_t *from, struct client_row *c) {
+    c->stream = GET(from, CLIENT_ROW, stream);
+    c->length = GET(from, CLIENT_ROW, bytes);
+    bool possible = GET(from, CLIENT_ROW, kind) == ROW_CLIENT && GET(from, CLIENT_ROW, zero) == 0 &&
+                    c->stream > STREAMS_COUNTED && c->stream < STREAMS_MAX && c->length > 0 &&
+                    c->length <= CLIENT_BYTES_MAX;
+    return possible ? FORMAT_OK : FORMAT_MALFORMED;
 }
 
 enum format_result format_get_deletion_row(const uint8_t *from, uint64_t lsn, struct deletion_row *d) {

@@ -34,9 +34,21 @@ enum checkpoint_row {
     ROW_PLAIN = 3,
     ROW_SINGLE = 4,
     ROW_CHAIN = 5,
+    ROW_CLIENT = 6,
+};
+
+enum {
+    /* A client row lies in one block. */
+    CLIENT_BYTES_MAX = CHECKPOINT_BLOCK_BYTES - CHECKPOINT_BLOCK_HEADER_BYTES - CLIENT_ROW_BYTES,
 };
 
 enum { ROW_STAGED = 1, ROW_PUBLISHED = 2, ROW_LOOSE = 4 };
+
+/* The head of a row whose bytes only the client of the stream knows. */
+struct client_row {
+    uint32_t stream;
+    uint32_t length; /* of the bytes that follow, zeros up to a multiple of 8 not counted */
+};
 
 struct deletion_row {
     uint64_t lsn;
@@ -118,6 +130,7 @@ enum format_result format_get_checkpoint_block(const uint8_t *block, const struc
 
 /* How many bytes the row that begins with `kind` takes; 0: there is no such kind. */
 uint32_t format_checkpoint_row_bytes(uint8_t kind);
+uint32_t format_put_client_row(uint8_t *into, const struct client_row *c);
 uint32_t format_put_deletion_row(uint8_t *into, const struct deletion_row *d);
 uint32_t format_put_transaction_row(uint8_t *into, const struct transaction_row *t);
 uint32_t format_put_message_row(uint8_t *into, const struct message_row *m); /* of its kind */
@@ -127,6 +140,7 @@ uint32_t format_put_chain_place(uint8_t *into, const struct chain_place *p);
 uint32_t format_put_chain_operation(uint8_t *into, const struct chain_operation *o);
 
 /* From a whole row of a verified block; `lsn` is the checkpoint's, `id` the chain's. */
+enum format_result format_get_client_row(const uint8_t *from, struct client_row *c);
 enum format_result format_get_deletion_row(const uint8_t *from, uint64_t lsn, struct deletion_row *d);
 enum format_result format_get_transaction_row(const uint8_t *from, uint64_t lsn, struct transaction_row *t);
 /* The id where a message's row would have it. */

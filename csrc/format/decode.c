@@ -49,10 +49,16 @@ static bool is_linked(const struct record *r, uint8_t link) {
     }
 }
 
+static bool is_of(const struct stream_set *known, uint16_t type) {
+    uint32_t stream = format_stream_of(type);
+    return known != NULL && stream > STREAMS_COUNTED && (known->bits[stream / 64] >> stream % 64 & 1) != 0;
+}
+
 /* The checksums are right: the other rules of section 5. */
-static enum format_result judge_header(const struct record *r) {
+static enum format_result judge_header(const struct record *r, const struct stream_set *known_streams) {
     struct type_rule rule = rule_of(r->type);
-    if (rule.link == LINK_UNKNOWN && r->type != 0 && (r->type & TYPE_SKIPPABLE) == 0) {
+    if (rule.link == LINK_UNKNOWN && r->type != 0 && (r->type & TYPE_SKIPPABLE) == 0 &&
+        !is_of(known_streams, r->type)) {
         return FORMAT_NEWER;
     }
     bool known = rule.link != LINK_UNKNOWN;
@@ -99,6 +105,11 @@ enum format_result format_get_header(const uint8_t *from, size_t available, uint
 
 enum format_result format_get_record(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn,
                                      struct record *r) {
+    return format_get_known_record(from, available, seed, lsn, NULL, r);
+}
+
+enum format_result format_get_known_record(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn,
+                                           const struct stream_set *known, struct record *r) {
     enum format_result result = get_header(from, available, seed, lsn, r);
     if (result != FORMAT_OK) {
         return result;
@@ -107,7 +118,7 @@ enum format_result format_get_record(const uint8_t *from, size_t available, uint
         xxh64(from + AT(RECORD_HEADER, header_check), r->length - AT(RECORD_HEADER, header_check), seed)) {
         return FORMAT_CHECK;
     }
-    return judge_header(r);
+    return judge_header(r, known);
 }
 
 bool format_peek_batch(const uint8_t *from, size_t available, uint64_t lsn, uint64_t *epoch) {

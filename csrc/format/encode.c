@@ -32,11 +32,11 @@ uint32_t format_tx_relocated_bytes(const struct xid *x) {
  *  0          8              12       16     18      20      24    32   40     48
  *  | checksum | header_check | length | type | flags | spare | lsn | id | prev |
  */
-static void start_record(const struct slot *s, enum record_type type, uint32_t length) {
+static void start_record(const struct slot *s, uint16_t type, uint32_t length) {
     assert(length >= RECORD_HEADER_BYTES && length % 8 == 0);
     put64(s->at + length - 8, 0);
     PUT(s->at, RECORD_HEADER, length, length);
-    PUT(s->at, RECORD_HEADER, type, (uint16_t)type);
+    PUT(s->at, RECORD_HEADER, type, type);
     PUT(s->at, RECORD_HEADER, flags, s->flags);
     PUT(s->at, RECORD_HEADER, spare, 0);
     PUT(s->at, RECORD_HEADER, lsn, s->lsn);
@@ -52,8 +52,19 @@ static uint32_t seal_record(const struct slot *s, uint32_t length) {
 }
 
 uint32_t format_put_plain(const struct slot *s, enum record_type type) {
-    start_record(s, type, PLAIN_RECORD_BYTES);
+    start_record(s, (uint16_t)type, PLAIN_RECORD_BYTES);
     return seal_record(s, PLAIN_RECORD_BYTES);
+}
+
+uint64_t format_body_record_bytes(uint64_t body_bytes) { return pad8(RECORD_HEADER_BYTES + body_bytes); }
+
+uint32_t format_put_body(const struct slot *s, uint16_t type, const void *body, uint32_t body_bytes) {
+    uint32_t length = (uint32_t)format_body_record_bytes(body_bytes);
+    start_record(s, type, length);
+    if (body_bytes > 0) {
+        memcpy(s->at + RECORD_HEADER_BYTES, body, body_bytes);
+    }
+    return seal_record(s, length);
 }
 
 static void put_queues(uint8_t *at, const uint32_t *queues, uint32_t queue_count) {
@@ -219,7 +230,7 @@ static void put_xid_head(const struct slot *s, const struct xid *x) {
  */
 uint32_t format_put_xid(const struct slot *s, enum record_type type, const struct xid *x) {
     uint32_t length = format_xid_record_bytes(x);
-    start_record(s, type, length);
+    start_record(s, (uint16_t)type, length);
     put_xid_head(s, x);
     memcpy(s->at + AT(XID, names), x->data, (size_t)x->gtrid_bytes + x->bqual_bytes);
     return seal_record(s, length);

@@ -45,8 +45,10 @@ enum record_type {
 #include "format/layout.def"
 };
 
-/* A type's high byte is its stream, 1 to 3; a footer counts the records of eight types of each. */
-enum { TYPES_COUNTED = 3 * 8 };
+/* A type's high byte, without bit 15, is its stream. A footer counts the records of eight types of streams 1 to 3. */
+enum { STREAMS_MAX = 128, STREAMS_COUNTED = 3, TYPES_COUNTED = STREAMS_COUNTED * 8 };
+
+static inline uint32_t format_stream_of(uint16_t type) { return type >> 8 & 0x7fu; }
 
 static inline uint32_t format_type_ordinal(uint16_t type) { return ((type >> 8) - 1u) * 8u + (type & 0xffu) - 1u; }
 
@@ -56,6 +58,14 @@ struct format_type {
     const char *name;
 };
 extern const struct format_type format_types[TYPES_COUNTED];
+/* Streams beyond 3 whose records the reader knows how to use; the empty set is a plain reader of version 1. */
+struct stream_set {
+    uint64_t bits[STREAMS_MAX / 64];
+};
+
+static inline void format_add_stream(struct stream_set *set, uint32_t stream) {
+    set->bits[stream / 64] |= (uint64_t)1 << stream % 64;
+}
 
 enum record_flag {
     FLAG_COPY = 1,
@@ -298,6 +308,9 @@ uint32_t format_put_relocated(const struct slot *s, const struct message_relocat
                               const struct place_row *places, const struct pending_row *pending);
 uint32_t format_put_xid(const struct slot *s, enum record_type type, const struct xid *x);
 uint32_t format_put_tx_relocated(const struct slot *s, const struct tx_relocated *t);
+/* A record of a stream beyond 3: the body, padded to a multiple of 8. */
+uint64_t format_body_record_bytes(uint64_t body_bytes);
+uint32_t format_put_body(const struct slot *s, uint16_t type, const void *body, uint32_t body_bytes);
 uint32_t format_put_filler(const struct slot *s, uint32_t zero_bytes); /* a multiple of 8 */
 uint32_t format_put_queue_delete(const struct slot *s, uint32_t queue_id);
 uint32_t format_put_footer(const struct slot *s, const struct footer *f);
@@ -307,6 +320,9 @@ uint32_t format_put_batch(const struct slot *s, const struct batch *b);
    keeps the rules of its type, and the type is known or to be skipped. Its body is judged by the functions below. */
 enum format_result format_get_record(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn,
                                      struct record *r);
+/* The same for a reader that also knows these streams: their records keep the rules of the header, whatever the type. */
+enum format_result format_get_known_record(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn,
+                                           const struct stream_set *known, struct record *r);
 /* Its header alone, judged by the header check and its place: enough to step over it, not to believe its body. */
 enum format_result format_get_header(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn,
                                      struct record *r);

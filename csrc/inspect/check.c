@@ -158,6 +158,19 @@ static int check_enqueues(const struct inspection *i, const struct scan_batch *b
     return LS_OK;
 }
 
+/* A record of another client's, which knows its rules. */
+static int check_client(const struct inspection *i, const struct scan_batch *b, const struct record *r) {
+    const struct log_clients *clients = i->replay.state->clients;
+    const struct log_client *c = log_client_of(clients, r->type);
+    enum format_result why = c != NULL && c->calls->verify != NULL ? c->calls->verify(c->context, r) : FORMAT_OK;
+    if (why == FORMAT_OK) {
+        return LS_OK;
+    }
+    const char *name = log_type_name(clients, r->type);
+    return fail_at(LS_CORRUPT, b->first_lsn, r->lsn, "the log contradicts itself: a record of type 0x%04x (%s): %s",
+                   (unsigned)r->type, name != NULL ? name : "unknown", format_result_text(why));
+}
+
 int check_record(struct inspection *i, const struct scan_batch *b, const struct record *r) {
     struct checks *c = &i->checks;
     int rc = LS_OK;
@@ -168,8 +181,10 @@ int check_record(struct inspection *i, const struct scan_batch *b, const struct 
         rc = rc == LS_OK ? check_enqueues(i, b, r) : rc;
     } else if (r->type >= DTX_START && r->type <= TX_RELOCATED) {
         rc = check_transaction(i, b, r);
+    } else if (format_stream_of(r->type) > STREAMS_COUNTED) {
+        rc = check_client(i, b, r);
     }
-    if ((r->type & TYPE_SKIPPABLE) == 0) {
+    if ((r->type & TYPE_SKIPPABLE) == 0 && format_stream_of(r->type) <= STREAMS_COUNTED) {
         c->type_counts[format_type_ordinal(r->type)]++;
     }
     c->last_lsn = c->before_lsn = r->lsn;

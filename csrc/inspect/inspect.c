@@ -48,7 +48,7 @@ int inspection_open(vfs *v, const char *store_dir, int flags, struct state *stat
     i->flags = flags;
     i->state = state;
     i->start_us = v->monotonic_us(v);
-    int rc = ls_reader_open(v, store_dir, 0, &i->reader);
+    int rc = reader_open_known(v, store_dir, &state->clients->known, &i->reader);
     rc = rc == LS_OK ? begin(i) : rc;
     if (rc != LS_OK) {
         ls_error kept = *ls_last_error();

@@ -1,4 +1,21 @@
-/* Group commit: who leads, who follows, and the writing of one batch. See log.h for what always holds. */
+/*
+ * Group commit. A thread that needs everything below an LSN durable calls log_force, and then:
+ *
+ *   1. It leads if no thread does (`leading`), else it follows: it queues as a waiter and sleeps on its own semaphore.
+ *   2. The leader takes the oldest buffer, sealing it if it is still open. Other threads fill the next buffer meanwhile.
+ *   3. It names the base and durable_lsn of this moment in the batch record, and lets go of the lock.
+ *   4. It writes the segment's header if that is due, then the whole blocks of the batch, and syncs the file.
+ *   5. It publishes the hint for readers: durable_lsn and the base.
+ *   6. With the lock it advances durable_lsn, takes the releases of this batch out of the live counts, and frees the buffer.
+ *      If the write or the sync failed, the log is poisoned instead: whether the batch is on disk is not known.
+ *   7. It signals the events, wakes the waiters whose LSN is durable, and one more to lead if work is left; without waiters
+ *      the flusher, if a flush is wanted.
+ *
+ * One batch is written at a time, so batches are durable in their order. A large open batch may be written early, in part,
+ * by the thread that fills it: without its batch record, which goes out last, those blocks mean nothing.
+ *
+ * See log.h for what always holds.
+ */
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
@@ -18,14 +35,14 @@ int log_fail_poisoned(const struct log *g, int code) {
                             "the store, look at the disk, and open it again to see");
 }
 
-/* Once ls_close has begun, only its own thread adds to the log: who waited inside meanwhile finds it closed. */
+/* Once ls_close has begun, only its own thread appends: a thread that waited meanwhile finds the store closed. */
 bool log_takes_records(const struct log *g) {
     return g->serving || (g->closing && pthread_equal(g->closer, pthread_self()));
 }
 
 int log_fail_closed(void) { return fail(LS_CLOSED, "the store is closed; open it again"); }
 
-/* Posts to the waiters of the list; no lock is held, and their stack may be gone right after each post. */
+/* No lock is held. A waiter lies on its thread's stack, which may be gone right after the post. */
 static void wake_all(struct waiter *list) {
     while (list != NULL) {
         struct waiter *next = list->next;
@@ -34,9 +51,9 @@ static void wake_all(struct waiter *list) {
     }
 }
 
-/* Takes the waiters that are served out of the list, and one more to lead if there is work left. */
+/* Takes out of the list the waiters that are served, and one more to lead if work is left. */
 static struct waiter *take_waiters(struct log *g) {
-    struct waiter *served = NULL, *leader = NULL, **link = &g->waiters;
+    struct waiter *served = NULL, *leader = NULL, **link = &g->commit.waiters;
     while (*link != NULL) {
         struct waiter *w = *link;
         bool done = w->lsn <= g->durable_lsn;
@@ -53,7 +70,7 @@ static struct waiter *take_waiters(struct log *g) {
             link = &w->next;
         }
     }
-    g->waiters_end = link;
+    g->commit.waiters_end = link;
     if (leader != NULL) {
         leader->next = served;
         served = leader;
@@ -67,8 +84,8 @@ static int follow(struct log *g, uint64_t lsn) {
     if (sem_init(&w.wake, 0, 0) != 0) {
         return fail_errno(LS_IO, errno, "no semaphore to wait with");
     }
-    *g->waiters_end = &w;
-    g->waiters_end = &w.next;
+    *g->commit.waiters_end = &w;
+    g->commit.waiters_end = &w.next;
     log_let_go(g);
     while (sem_wait(&w.wake) != 0) {
         assert(errno == EINTR);
@@ -97,8 +114,8 @@ int log_write_header(struct log *g, const struct segment *s, uint64_t time_us) {
         .created_us = time_us,
     };
     memcpy(h.uuid, g->uuid, UUID_BYTES);
-    format_put_segment_header(g->header_block, &h);
-    return io_write(g->v, s->file, g->header_block, SEGMENT_HEADER_BYTES, 0, &g->written);
+    format_put_segment_header(g->commit.header_block, &h);
+    return io_write(g->v, s->file, g->commit.header_block, SEGMENT_HEADER_BYTES, 0, &g->written);
 }
 
 static int sync_batch(struct log *g, int file) { return g->v->sync_data(g->v, file); }
@@ -117,7 +134,7 @@ static int write_blocks(struct log *g, const struct buffer *b, size_t whole) {
 }
 
 /*
- * Without the lock: nobody else touches a sealed buffer, the tail block or the header block. Whole blocks are
+ * Without the lock: only the leader touches a sealed buffer, the tail block and the header block. Whole blocks are
  * written, so that the page cache never has to read one first; the bytes before the batch in its first block are
  * those that stand there already.
  */
@@ -129,7 +146,7 @@ static void write_batch(struct log *g, struct outgoing *out) {
     size_t lead = b->start_lsn % BLOCK_BYTES;
     size_t bytes = lead + (size_t)(b->end_lsn - b->start_lsn);
     size_t whole = round_up(bytes, BLOCK_BYTES);
-    memcpy(b->memory, g->tail_block, lead);
+    memcpy(b->memory, g->commit.tail_block, lead);
     memset(b->memory + bytes, 0, whole - bytes);
     if (out->header_due) {
         out->error = log_write_header(g, s, out->batch.time_us);
@@ -141,21 +158,21 @@ static void write_batch(struct log *g, struct outgoing *out) {
         out->error = sync_batch(g, s->file);
     }
     if (out->error == 0) {
-        memcpy(g->tail_block, b->memory + whole - BLOCK_BYTES, bytes % BLOCK_BYTES);
+        memcpy(g->commit.tail_block, b->memory + whole - BLOCK_BYTES, bytes % BLOCK_BYTES);
         out->hinted = hint_publish(g, b->end_lsn, out->batch.base_lsn);
     }
 }
 
 /* A checkpoint names the batch at whose end it was taken. */
 static void note_batch(struct log *g, const struct buffer *b) {
-    g->last_batch = (struct named_batch){
+    g->commit.last_batch = (struct named_batch){
         .end_lsn = b->end_lsn,
         .lsn = b->start_lsn,
         .checksum = format_record_checksum(log_buffer_at(b, b->start_lsn)),
         .epoch = b->segment->epoch,
     };
-    if (g->named_batch.end_lsn == b->end_lsn) {
-        g->named_batch = g->last_batch;
+    if (g->commit.named_batch.end_lsn == b->end_lsn) {
+        g->commit.named_batch = g->commit.last_batch;
     }
 }
 
@@ -170,7 +187,7 @@ static void batch_is_durable(struct log *g, const struct outgoing *out) {
         assert(s->live_records >= r->records && s->live_bytes >= r->bytes);
         s->live_records -= r->records;
         s->live_bytes -= r->bytes;
-        g->released_bytes += r->bytes;
+        g->space.released_bytes += r->bytes;
         *r = (struct release){0, 0};
     }
     b->released_count = 0;
@@ -185,12 +202,12 @@ static void batch_is_durable(struct log *g, const struct outgoing *out) {
     spares_appended(g);
 }
 
-/* The next to lead, if anybody wants that, and those who need not wait any longer. */
+/* Wakes the next leader, if there is one, and the waiters that are served. */
 static void pass_on(struct log *g) {
     struct waiter *served = take_waiters(g);
-    if (g->flusher_sleeping && g->flush_wanted_lsn > g->durable_lsn && g->poison == 0) {
-        g->flusher_sleeping = false;
-        (void)sem_post(&g->flusher_wake);
+    if (g->flusher.sleeping && g->flusher.wanted_lsn > g->durable_lsn && g->poison == 0) {
+        g->flusher.sleeping = false;
+        (void)sem_post(&g->flusher.wake);
     }
     if (served != NULL) {
         log_let_go(g);
@@ -210,21 +227,21 @@ static void wake_helpers(struct log *g) {
     bool dead = g->base_index > 0 && g->segments[0]->first_lsn < log_recyclable_lsn(g);
     bool unnamed = g->threads_running && g->busy == 0 && log_base_lsn(g) > g->named_base_lsn;
     if (dead || unnamed) {
-        g->maker_wanted = true;
-        (void)pthread_cond_signal(&g->maker_wake);
+        g->spare_thread.wanted = true;
+        (void)pthread_cond_signal(&g->spare_thread.wake);
     }
 }
 
 /* The oldest batch, by this thread. The lock is held at both ends and let go in between. */
 static void lead_one(struct log *g) {
-    assert(!g->leading && g->poison == 0 && g->busy > 0);
+    assert(!g->commit.leading && g->poison == 0 && g->busy > 0);
     struct buffer *b = &g->buffers[g->oldest];
     struct outgoing out = {.buffer = b};
     if (b->state == BUFFER_OPEN) {
         log_seal_open(g);
     }
     b->state = BUFFER_WRITING;
-    g->leading = true;
+    g->commit.leading = true;
     log_advance_base(g);
     out.batch = (struct batch){
         .epoch = b->segment->epoch,
@@ -238,7 +255,7 @@ static void lead_one(struct log *g) {
     log_let_go(g);
     write_batch(g, &out);
     log_take_back(g);
-    g->leading = false;
+    g->commit.leading = false;
     if (out.error != 0) {
         g->poison = -out.error;
     } else {
@@ -256,7 +273,8 @@ static uint64_t early_from(const struct buffer *b) {
 
 bool log_can_write_early(const struct log *g) {
     const struct buffer *b = g->open;
-    if (b == NULL || g->busy != 1 || g->leading || g->waiters != NULL || g->flush_wanted_lsn > g->durable_lsn) {
+    if (b == NULL || g->busy != 1 || g->commit.leading || g->commit.waiters != NULL ||
+        g->flusher.wanted_lsn > g->durable_lsn) {
         return false; /* one batch at a time; or it is about to go out whole */
     }
     uint64_t from = early_from(b);
@@ -268,12 +286,12 @@ void log_write_early(struct log *g) {
     assert(log_can_write_early(g) && g->poison == 0);
     struct segment *s = b->segment;
     uint64_t from = early_from(b), to = b->end_lsn / BLOCK_BYTES * BLOCK_BYTES;
-    g->leading = true;
+    g->commit.leading = true;
     log_let_go(g);
     int rc = io_write(g->v, s->file, log_buffer_at(b, from), (size_t)(to - from), from - s->first_lsn, &g->written);
     rc = rc == 0 ? g->v->start_writeback(g->v, s->file, from - s->first_lsn, to - from) : rc;
     log_take_back(g);
-    g->leading = false;
+    g->commit.leading = false;
     if (rc != 0) {
         g->poison = -rc;
     } else {
@@ -287,7 +305,7 @@ int log_progress(struct log *g) {
     if (g->poison != 0) {
         return log_fail_poisoned(g, LS_POISONED);
     }
-    if (!g->leading) {
+    if (!g->commit.leading) {
         lead_one(g);
         return LS_OK;
     }
@@ -304,7 +322,7 @@ int log_force(struct log *g, uint64_t lsn) {
         int rc = -1;
         if (g->poison != 0) {
             rc = LS_OUTCOME_UNKNOWN;
-        } else if (g->leading) {
+        } else if (g->commit.leading) {
             rc = follow(g, lsn);
         } else {
             lead_one(g);
@@ -319,7 +337,7 @@ int log_force(struct log *g, uint64_t lsn) {
     return LS_OK;
 }
 
-/* Part of the reserve at a segment's end is for such batches; without room the base is named by a later batch. */
+/* SEGMENT_END_RESERVE has room for such batches; if that is used up, a later batch names the base. */
 int log_force_batch(struct log *g) {
     log_may_wait(g);
     while (g->open == NULL && g->busy == g->buffer_count) {
@@ -343,7 +361,7 @@ int log_force_batch(struct log *g) {
 }
 
 bool log_can_name_batch(const struct log *g) {
-    return g->open != NULL || g->busy > 0 || g->last_batch.end_lsn == g->end_lsn;
+    return g->open != NULL || g->busy > 0 || g->commit.last_batch.end_lsn == g->end_lsn;
 }
 
 void log_name_batch(struct log *g) {
@@ -351,5 +369,5 @@ void log_name_batch(struct log *g) {
     if (g->open != NULL) {
         log_seal_open(g);
     }
-    g->named_batch = g->busy == 0 ? g->last_batch : (struct named_batch){.end_lsn = g->end_lsn};
+    g->commit.named_batch = g->busy == 0 ? g->commit.last_batch : (struct named_batch){.end_lsn = g->end_lsn};
 }

@@ -1,6 +1,6 @@
 /*
- * What readers beside the writer go by: the hint, which says how far they may read and where the base is. Recovery
- * does not trust it. Failures here are counted and survived. Holds, what readers ask to keep, are in hold_look.c.
+ * The hint tells readers of a store in use how far they may read and where the base is. Recovery does not trust it. Failures
+ * here are counted and survived. Holds, by which readers keep segments, are in hold_look.c.
  */
 #include <errno.h>
 #include <string.h>
@@ -9,8 +9,8 @@
 #include "log/log.h"
 
 /*
- * Readers take what lies at or above the hint's base to be there, so an old hint must not outlive the recycling of what
- * it names: where no new one can be written, none is left.
+ * Readers expect every segment at or above the hint's base, so an old hint must not outlive the recycling of a segment that
+ * it promises: if no new one can be written, it is removed.
  */
 uint64_t hint_publish(struct log *g, uint64_t durable_lsn, uint64_t base_lsn) {
     if (g->hint_file < 0) {
@@ -40,8 +40,8 @@ void hint_published(struct log *g, uint64_t base_lsn, uint64_t result) {
 }
 
 /*
- * A log that was closed in order and later ends before its CLOSE has lost what it ended with, whatever is left of it; so
- * where it ended stands beside it, too. It can only say that something is missing: nothing becomes valid through it.
+ * The file CLOSED says where a log that was closed in order ended: one that later ends before its CLOSE has lost records. It
+ * can only say that something is missing; it makes nothing valid.
  */
 bool closed_publish(struct log *g, uint64_t end_lsn) {
     struct closed c = {.epoch = g->epoch, .end_lsn = end_lsn, .closed_us = g->v->now_us(g->v)};

@@ -1,13 +1,13 @@
 /*
- * Holds: files by which a reader beside the writer asks to keep segments. What both sides share.
+ * Holds: files by which a reader of a store in use keeps segments. Shared by the writer and the readers.
  *
- * Rules that make it safe, whoever comes between two steps of the other:
+ * Rules that make it safe, whichever side comes between two steps of the other:
  *   - A hold gets its name only when it is whole and locked: it is made under another name, and renamed.
- *   - Takers come one at a time (the lock of holds/LOCK). Whoever removes a name has locked the file, and has seen
- *     after that that the name still leads to it: so nobody removes what another has put there meanwhile.
- *   - The owner rewrites its hold in place; who finds it torn reads it again.
- *   - The writer publishes its base in the hint, then looks at the holds, then recycles, and nothing but what lay below
- *     that base; a reader takes its hold, then reads the hint, and trusts only what lies at or above the base in it.
+ *   - Takers come one at a time (the lock of holds/LOCK). A name is removed only by a process that has locked the
+ *     file and has then seen that the name still leads to it: so it never removes a newer file of that name.
+ *   - The owner rewrites its hold in place; a process that finds it torn reads it again.
+ *   - The writer publishes its base in the hint, then looks at the holds, then recycles only segments below that base; a
+ *     reader takes its hold, then reads the hint, and trusts only the segments at or above the base in it.
  */
 #ifndef LOGSTORE_HOLD_H
 #define LOGSTORE_HOLD_H
@@ -27,14 +27,14 @@ bool hold_is_name(const char *entry);
 int hold_look(vfs *v, int holds_dir, const char *entry, struct hold *h, enum format_result *why);
 /* The hold in an open file, read again while it is torn: its size, or -errno. */
 int hold_read(vfs *v, int file, struct hold *h, enum format_result *why);
-/* What a hold is judged by. */
+/* The facts by which a hold is judged. */
 struct hold_facts {
     uint8_t uuid[UUID_BYTES];
     uint64_t now_us;
     uint64_t kept_bytes; /* by it alone */
     uint64_t gone_lsn;   /* everything of the log below it is gone */
 };
-/* Whether a living hold is honoured: LS_HOLD_HONOURED, or why not. What has lost something keeps nothing any more. */
+/* Whether a living hold is honoured: LS_HOLD_HONOURED, or why not. One that has lost a segment keeps none any more. */
 int hold_judge(const struct hold *h, const struct hold_facts *facts);
 
 #endif

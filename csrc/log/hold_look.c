@@ -1,4 +1,4 @@
-/* Looking at holds: whether somebody lives who owns them, and what they ask for. See hold.h. */
+/* Looking at holds: whether their owners live, and which segments they keep. See hold.h. */
 #include <errno.h>
 #include <string.h>
 #include <time.h>
@@ -98,7 +98,7 @@ void holds_look(struct log *g, struct holds *holds) {
     holds->unread = g->v->list(g->v, g->holds_dir, look_at_one, &look) != 0;
 }
 
-/* What a hold keeps is what would be recycled without it: the dead segments from its LSN on. */
+/* Bytes that would be recycled without the hold: the dead segments from its LSN on. */
 static uint64_t kept_by(const struct log *g, uint64_t hold_lsn, uint64_t below_lsn) {
     uint64_t bytes = 0;
     for (size_t i = g->base_index; i-- > 0 && g->segments[i]->first_lsn + g->segment_size > hold_lsn;) {

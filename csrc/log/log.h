@@ -2,53 +2,59 @@
  * The log: an endless LSN space over segment files, write buffers, group commit, spares and recycling.
  *
  * What always holds, under `lock`:
- *   - records are appended in LSN order, and whatever an operation changes in memory it changes under the same hold
- *     of the lock as its append: so the base can never pass an append in flight;
+ *   - records are appended in LSN order, and an operation changes memory under the same hold of the lock as its append:
+ *     so the base can never pass an append in flight;
  *   - at most one thread writes and syncs (`leading`), one batch at a time, the next only after that sync returned;
- *     what of a batch is written early lacks its batch record, and is nothing until that is there;
+ *     blocks that are written early lack the batch record, and mean nothing until it is there;
  *   - a buffer is one batch, in one segment;
  *   - durable_lsn <= end_lsn <= append_lsn, and append_lsn - durable_lsn <= max_undurable_bytes;
- *   - what a batch releases (deaths, outcomes) leaves its segment's life only when that batch is durable, so the
- *     base named in a batch is the base of the state below that batch's own durable_lsn;
+ *   - the records that a batch releases (deaths, outcomes) leave their segment's live count only when that batch is
+ *     durable, so the base named in a batch is the base of the state below that batch's own durable_lsn;
  *   - a file is recycled only after a durable batch named a base above it;
  *   - a function marked (waits) may let go of the lock, and then any other operation may have run: a transaction has
  *     ended, a message's slot has another message, a segment is a spare. So no pointer, number or size that came from the
  *     table or from the log is kept over such a call: an operation calls all of them first, the last one being
- *     log_reserve, and looks things up after that. What must stay is pinned (segment.readers, buffer.state) or is kept
- *     as an id or an LSN and looked up again.
+ *     log_reserve, and looks things up after that. A segment that must stay is pinned (segment.readers, buffer.state);
+ *     anything else is kept as an id or an LSN and looked up again.
  *
  * Two checks enforce the last rule. log_append asserts that its bytes were reserved since the lock was last let go. And
- * built with -DLOGSTORE_POISON every (waits) function does let go of the lock, and what look-ups have given out moves to
- * other memory (table/poison.c; each time at first, later one time in 32), so that a sanitizer reports a stale pointer.
+ * built with -DLOGSTORE_POISON every (waits) function does let go of the lock, and the objects that look-ups gave out move
+ * to other memory (table/poison.c; each time at first, later one time in 32), so that a sanitizer reports a stale pointer.
  *
- * It knows nothing of messages; store.c gives it records and says what lives in which segment.
+ * The first invariants are asserted by log_lock and log_unlock (lock.c): cheap ones always, sums in -DLOGSTORE_CHECK builds.
+ *
+ * It names no record type but its own (batch, filler, footer, close). Other records belong to its clients (client.h), which
+ * say how many of them live in which segment.
  */
 #ifndef LOGSTORE_LOG_H
 #define LOGSTORE_LOG_H
 
+#include <assert.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 
-#include "os/error.h"
 #include "format/format.h"
-#include "os/io.h"
+#include "client/client.h"
 #include "logstore.h"
+#include "os/error.h"
+#include "os/io.h"
 #include "os/vfs.h"
 
 enum {
     /* A footer always fits, in a batch of its own if need be, and two empty batches that name a base before it. */
     SEGMENT_END_RESERVE = 3 * BATCH_RECORD_BYTES + FOOTER_BYTES_MAX,
-    SPARES_RESERVED = 2,  /* for relocation and for opening */
-    ROOM_TO_WORK = 8,     /* of a segment, so large a part is kept free of life for what a drain appends */
-    LOG_SEGMENTS_MIN = 4, /* files, and one more: below it nothing is moved to make the log smaller */
-    PACE_HEAD_START = 8,  /* of a segment, so large a part is appended before moving begins: much may die by itself */
-    PACE_SHARE = 4,       /* then so many bytes of the oldest segment are looked through for each byte appended */
-    WEIGHED_TIMES = 64,   /* so often in a segment is what lives summed up */
-    RELEASED_TIMES = 16,  /* or when so large a part of one has died since */
-    GAIN_MIN = 4,         /* of a segment, so large a part must be dead in full segments for moves to be worth it */
-    EARLY_SHARE = 16,     /* of the largest batch: so large a part is written while the rest is still being filled in */
-    FLUSHER_RESTS_NS = 1000 * 1000, /* after a small batch for which nobody waited */
+    SPARES_RESERVED = 2, /* for relocation and for opening */
+    /* Fractions of a segment are given as 1 / N. */
+    ROOM_TO_WORK = 8,     /* 1/8 of a segment is kept free of live records, for the records that a drain appends */
+    LOG_SEGMENTS_MIN = 4, /* at up to this many files, and one more, nothing is moved to make the log smaller */
+    PACE_HEAD_START = 8,  /* 1/8 of a segment is appended before a move begins: many records may die by then */
+    PACE_SHARE = 4,       /* then a move looks through 4 bytes of the oldest segment for each byte appended */
+    WEIGHED_TIMES = 64,   /* live bytes are summed up after each 1/64 of a segment */
+    RELEASED_TIMES = 16,  /* or when 1/16 of a segment has died since */
+    GAIN_MIN = 4,         /* 1/4 of a segment must be dead in full segments before moves are worth it */
+    EARLY_SHARE = 16,     /* 1/16 of the largest batch is written while the rest is still being filled */
+    FLUSHER_RESTS_NS = 1000 * 1000, /* after a small batch for which no thread waited */
     EARLY_BYTES_MIN = 64 << 10,
     OPEN_FILES_MAX = 256,
 };
@@ -66,7 +72,7 @@ struct segment {
     uint64_t end_lsn;      /* of the log's part in it; 0 while it is the current one */
     uint64_t live_records; /* that recovery would need; the base cannot pass them */
     uint64_t live_bytes;
-    uint64_t largest_bytes;   /* of what lived in it: so much may not fit at a segment's end */
+    uint64_t largest_bytes;   /* the largest live record: it may not fit at a segment's end */
     struct release *pending;  /* by buffer: what leaves when that buffer's batch is durable */
     int file;                 /* -1: not open */
     unsigned readers;         /* of content; a file is not recycled under them */
@@ -105,51 +111,127 @@ struct waiter {
     struct waiter *next;
 };
 
-/* What the room is for. Moves may use the last spares, growing is refused when the store is full. */
+/* The purpose of an append. Moves may use the last spares; growing is refused when the store is full. */
 enum purpose { RESERVE_SHRINKS, RESERVE_GROWS, RESERVE_MOVES };
 
-/* What the log has to ask whoever knows what its records mean; always with the lock held. */
-struct log_owner {
-    void *context;
-    int (*relocate)(void *context, struct segment *s); /* (waits) moves what lives in it to the head */
-    uint64_t (*weight)(const void *context);           /* bytes that places and transactions count for admission */
-    uint64_t (*expansion)(const void *context);        /* at most so many bytes is relocated state longer than before */
-    void (*segment_begun)(void *context);              /* the log goes on in another one */
-    bool (*give_up_space)(void *context);              /* (waits) of what can be done without; whether there was any */
-#ifdef LOGSTORE_POISON
-    void (*move)(void *context); /* moves what look-ups have given out to other memory */
-#endif
+/* The ring of write buffers: oldest, then newer ones, the last of them perhaps open; see commit.c. */
+struct commit {
+    bool leading;           /* one thread writes a batch, or part of the open one */
+    struct waiter *waiters; /* threads that follow, the first to come first */
+    struct waiter **waiters_end;
+    uint8_t *tail_block;            /* the leader's: the written part of the last block of the last batch */
+    uint8_t *header_block;          /* the leader's */
+    struct named_batch last_batch;  /* the newest durable one of this epoch */
+    struct named_batch named_batch; /* that a checkpoint asked for */
+};
+
+/* Counts for the current segment's footer. */
+struct footer_counts {
+    uint32_t type_counts[TYPES_COUNTED]; /* of streams 1 to 3 */
+    uint32_t batches;
+    uint64_t last_lsn;
+};
+
+/* Makes durable the records for which no thread waits. */
+struct flusher {
+    pthread_t thread;
+    sem_t wake;
+    bool sleeping;
+    uint64_t wanted_lsn; /* everything below it is to be durable */
+};
+
+/* Makes spares, recycles and relocates; without background threads the thread that needs a spare does. */
+struct spare_thread {
+    pthread_t thread;
+    pthread_cond_t wake; /* the thread waits here */
+    pthread_cond_t done; /* a try was finished: a spare was made, or none can be had */
+    bool wanted;
+    bool trying;
+    uint64_t tries;
+    unsigned tries_awaited; /* by this many threads: relocation keeps no pace then */
+};
+
+/* Segment files that are ready for use, and how many of them the log needs; log/space/. */
+struct space {
+    struct segment *spares; /* first_lsn is the name it has; ascending */
+    size_t spare_count;
+    uint64_t next_spare_lsn;
+    struct segment
+        *unnamed_segments; /* dead ones without a file name, until their last reader is done; by next_spare */
+    size_t held_count;     /* dead segments that only a hold keeps, as of the last look at the holds */
+    bool replacing;        /* the next file takes the place of a dead one that is being read */
+
+    size_t spares_reserved; /* kept from appends that grow the log; set at each new segment */
+    size_t spares_wanted;   /* before the log grows: all live records, packed anew, leave room to work */
+    size_t files_wanted;    /* that the log is kept to, spares included */
+    uint64_t usable;        /* bytes of a segment that live records can fill at worst */
+    uint64_t gap_bytes;     /* the record that `usable` allows for at a segment's end */
+    uint64_t weighed_bytes; /* live bytes at weighed_lsn; since then grown by no more than was appended */
+    uint64_t weighed_lsn;
+    uint64_t live_low;        /* the least live bytes since the current segment began */
+    uint64_t live_low_before; /* and in the one before it */
+    uint64_t live_low_lsn;    /* where that was looked at */
+    uint64_t released_bytes;  /* since then */
+
+    bool cannot_grow;        /* the last try failed: disk full, or max_log_bytes */
+    int grow_error;          /* errno of that try; 0: max_log_bytes */
+    uint64_t asked_lsn;      /* the current segment when a thread last asked whether the log can grow */
+    uint64_t growth_asked;   /* bytes that threads wait to append, and by which these grow when moved */
+    uint64_t room_given;     /* how often room was found for anything but a move: others make progress */
+    unsigned room_wanted;    /* threads that wait to make room */
+    unsigned spares_awaited; /* threads that need one more than are reserved */
+
+    uint64_t last_switch_us;
+    uint64_t switch_interval_us; /* how long the last segment lasted */
+};
+
+/* Moving the live records of the oldest segment; log/space/relocation.c decides when, relocate/ does it. */
+struct relocation {
+    bool moving;             /* one thread is relocating */
+    bool mid_chain;          /* ... a chain of which some copies are in the log, and its state is not */
+    uint64_t pace_from;      /* bytes that others had appended when the move began */
+    uint64_t pace_until;     /* the move waits until they have appended this many */
+    uint64_t compact_to_lsn; /* live records below it are moved whatever the policy; 0: none asked */
+    unsigned compacting;     /* threads that have asked for that */
 };
 
 struct log {
-    pthread_mutex_t lock;
+    pthread_mutex_t lock;   /* guards all below but what is atomic, fixed at open, or says otherwise */
     uint64_t let_go;        /* how often an operation has let go of the lock */
     uint64_t reserved_room; /* bytes that may be appended before the next log_reserve; 0 once the lock is let go */
 #ifdef LOGSTORE_POISON
     struct segment *given_out[4]; /* the last that log_segment found */
     unsigned given_out_next;
 #endif
-    struct log_owner owner;
+
+    /* fixed at open */
+    struct log_clients clients;
+    int (*relocate)(struct log *g, struct segment *s); /* (waits) moves its live records to the head; relocate/ */
     vfs *v;
     int dir;
     int holds_dir;
     int lock_file;
-    int hint_file;
-    int events[LS_EVENTS_MAX]; /* who wants to hear of group commits */
-    int event_count;
+    int hint_file; /* the leader's */
     uint8_t uuid[UUID_BYTES];
     uint64_t segment_size;
     uint64_t max_undurable_bytes;
+    uint64_t undurable_bytes_max; /* with the batch that no earlier one waits for */
     uint64_t max_log_bytes;
     uint32_t record_bytes_max;
     uint32_t batch_bytes_max;
-    uint32_t early_bytes; /* of a batch that is still being filled: so much is worth a write of its own */
+    uint32_t early_bytes; /* of a batch that is still being filled: worth a write of its own */
     uint64_t epoch;
     bool background;
+
     bool serving; /* between ls_serve and ls_close */
-    bool closing; /* ls_close is writing its last records; nobody else appends any more */
+    bool closing; /* ls_close is writing its last records; no other thread appends any more */
+    bool stopping;
+    bool threads_running;
     pthread_t closer;
-    atomic_bool foreign; /* this is a forked child */
+    atomic_bool foreign;       /* this is a forked child */
+    int poison;                /* errno of the failed write or sync */
+    int events[LS_EVENTS_MAX]; /* signalled at each group commit */
+    int event_count;
 
     struct segment **segments; /* by LSN; the last one is the current */
     size_t segment_count;
@@ -157,7 +239,6 @@ struct log {
     size_t base_index;        /* the first that is needed */
     uint64_t named_base_lsn;  /* by a durable batch */
     uint64_t hinted_base_lsn; /* no reader goes by a lower one */
-    size_t held_count;        /* of the dead ones: kept by a hold only, as of the last look at the holds */
     int open_files;
 
     uint64_t append_lsn; /* where the next batch would start */
@@ -169,71 +250,45 @@ struct log {
     uint32_t oldest; /* ring: buffers[oldest] is the oldest that is not free */
     uint32_t busy;
     struct buffer *open;
-    uint8_t *tail_block;   /* the leader's: the written part of the last block of the last batch */
-    uint8_t *header_block; /* the leader's */
 
-    struct named_batch last_batch;  /* the newest durable one of this epoch */
-    struct named_batch named_batch; /* that a checkpoint asked for */
-
-    uint32_t type_counts[TYPES_COUNTED]; /* of the current segment, for its footer */
-    uint32_t segment_batches;
-    uint64_t last_lsn;
-
-    bool leading;
-    int poison; /* errno of the failed write or sync */
-    struct waiter *waiters;
-    struct waiter **waiters_end;
-
-    pthread_t flusher;
-    sem_t flusher_wake;
-    bool flusher_sleeping;
-    uint64_t flush_wanted_lsn;
-    bool stopping;
-    bool threads_running;
-
-    pthread_t maker;
-    pthread_cond_t maker_wake; /* the maker waits here */
-    pthread_cond_t maker_done; /* a try was finished: a spare, or none to be had */
-    bool maker_wanted;
-    uint64_t maker_tries;
-    bool maker_trying;
-    unsigned spares_awaited; /* by how many, who need one more than are reserved */
-    uint64_t asked_lsn;      /* the current segment when somebody last asked whether the log can grow */
-    unsigned tries_awaited;  /* by how many threads: moving keeps no pace then */
-    uint64_t pace_from;      /* what others had appended when the move began */
-    uint64_t pace_until;     /* the maker wants to be woken when they have appended so much */
-    uint64_t compact_to_lsn; /* what lives below it is moved whatever the policy; 0: none asked */
-    unsigned compacting;     /* how many have asked for that */
-    bool moving;             /* one thread is relocating */
-    bool mid_chain;          /* ... a chain of which some copies are in the log, and its state is not */
-    bool cannot_grow;        /* the last try failed: disk full, or max_log_bytes */
-    struct segment *spares;  /* first_lsn is the name it has; ascending */
-    int grow_error;          /* errno of that try; 0: max_log_bytes */
-    size_t spare_count;
-    struct segment *unnamed; /* dead ones without a file name, until their last reader is done; by next_spare */
-    bool replacing;          /* the next file takes the place of a dead one that is being read */
-    unsigned room_wanted;    /* how many wait to make room */
-    size_t spares_reserved;  /* kept from appends that grow the log; set at each new segment */
-    size_t files_wanted;     /* that the log is kept to, spares counted; reckoned with them */
-    size_t spares_wanted;    /* before the log grows: with what lives packed anew there must be room to work */
-    uint64_t usable;         /* bytes of a segment that life can fill at worst; as of the last reckoning */
-    uint64_t gap_bytes;      /* the record that it allows for at a segment's end */
-    uint64_t weighed_bytes;  /* what lived at weighed_lsn: since then it has grown by no more than was appended */
-    uint64_t weighed_lsn;
-    uint64_t live_low;        /* the least that lived since the current segment began */
-    uint64_t live_low_before; /* and in the one before it */
-    uint64_t live_low_lsn;    /* where that was looked at */
-    uint64_t released_bytes;  /* since then */
-    uint64_t growth_asked;    /* by who waits to grow, for itself and for what it will take more when it is moved */
-    uint64_t room_given;      /* how often room was found for anything but a move: others make progress */
-    uint64_t next_spare_lsn;
-    uint64_t last_switch_us;
-    uint64_t switch_interval_us; /* how long the last segment lasted */
+    struct commit commit;
+    struct footer_counts footer;
+    struct flusher flusher;
+    struct spare_thread spare_thread;
+    struct space space;
+    struct relocation relocation;
 
     struct io_written written; /* to every file of the store, also without the lock */
     ls_stats stats;
 };
 
+#ifdef LOGSTORE_CHECK
+void log_check_all(const struct log *g);
+#endif
+
+/* The invariants above that cost a few instructions; with -DLOGSTORE_CHECK also those that are sums and walks (lock.c). */
+static inline void log_check(const struct log *g) {
+    uint64_t durable_lsn = atomic_load_explicit(&g->durable_lsn, memory_order_relaxed), end_lsn = g->end_lsn;
+    /* also durable_lsn <= end_lsn, since the difference has no sign */
+    assert(end_lsn - durable_lsn <= g->undurable_bytes_max && end_lsn <= g->append_lsn);
+#ifdef LOGSTORE_CHECK
+    log_check_all(g);
+#endif
+}
+
+/* The lock is taken and let go by these only, here and in lock.c. */
+static inline void log_lock(struct log *g) {
+    (void)pthread_mutex_lock(&g->lock);
+    log_check(g);
+}
+
+static inline void log_unlock(struct log *g) {
+    log_check(g);
+    (void)pthread_mutex_unlock(&g->lock);
+}
+
+/* Before the store is opened: the client gets the log that it appends to. LS_OPTION as clients_register. */
+int log_register(struct log *g, const struct log_client *client);
 /* Sets up memory only; log_free undoes it, whatever had been set. */
 int log_init(struct log *g, vfs *v, const ls_options *options, const struct meta *meta);
 void log_free(struct log *g);
@@ -249,11 +304,15 @@ void log_stop_threads(struct log *g); /* lock not held */
 void log_let_go(struct log *g);
 void log_take_back(struct log *g);
 void log_wait(struct log *g, pthread_cond_t *signal);
+#ifdef LOGSTORE_POISON
 void log_may_wait(struct log *g);
+#else
+static inline void log_may_wait(struct log *g) { g->reserved_room = 0; }
+#endif
 void log_was_let_go(struct log *g); /* by another way, as vfs.wait_s */
 /* (waits) Room for `bytes` of records in one batch. */
 int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose);
-/* (waits) The same to grow, for what will take so many bytes more when it is moved. */
+/* (waits) The same for a record that makes the log grow, and by `expansion` bytes more when it is moved. */
 int log_reserve_to_grow(struct log *g, uint64_t bytes, uint64_t expansion);
 /* The next record's place. */
 struct slot log_slot(struct log *g, uint64_t id, uint64_t prev, uint16_t flags);
@@ -280,10 +339,13 @@ uint64_t log_live_bytes(const struct log *g);
 struct segment *log_segment(struct log *g, uint64_t lsn); /* that holds it, or NULL */
 void log_live(struct segment *s, uint64_t records, uint64_t bytes);
 void log_release(struct log *g, struct segment *s, uint64_t records, uint64_t bytes);
+/* One record, which is in the log. Released, it leaves the count with the batch that holds the newest record. */
+void log_live_record(struct log *g, uint64_t lsn, uint64_t bytes);
+void log_release_record(struct log *g, uint64_t lsn, uint64_t bytes);
 /* Memory of a record not yet durable, or NULL if it is to be read from its file. */
 const uint8_t *log_buffered(struct log *g, uint64_t lsn);
 int log_segment_file(struct log *g, struct segment *s); /* an open handle or -errno */
-void log_close_idle_files(struct log *g);               /* those beyond OPEN_FILES_MAX that nobody needs now */
+void log_close_idle_files(struct log *g);               /* those beyond OPEN_FILES_MAX that are not in use */
 
 /* segment.c: the array of segments and their memory. */
 struct segment *segment_new(const struct log *g, uint64_t first_lsn, uint64_t epoch);
@@ -296,36 +358,36 @@ int log_reserve_segment(struct log *g);           /* memory for one more segment
 void log_move_segments(struct log *g); /* the array, and those given out that nothing pins, to other memory */
 #endif
 
-/* log/space/files.c: making, taking and recycling files; log/space/policy.c: when, and when to relocate. */
+/* log/space/: spares, admission, recycling, and when to relocate. */
 int spares_make(struct log *g, bool zero_fill); /* (waits) one more spare */
 void spares_recycle(struct log *g);             /* (waits) what is dead becomes a spare, or goes */
 int spares_keep(struct log *g);                 /* (waits) recycle, make what is missing, relocate if need be */
-void spares_try(struct log *g);                 /* (waits) the maker has tried once more */
-/* Without the lock, if this thread is the maker; without background threads it is kept. */
+void spares_try(struct log *g);                 /* (waits) one more try was made */
+/* Without the lock, if this is the spare thread; without background threads the lock is kept. */
 void log_unlock_for_io(struct log *g);
 void log_relock_after_io(struct log *g);
 int spares_need(struct log *g, enum purpose purpose); /* (waits) one may be taken, or room was made, or LS_FULL */
-/* (waits) The log can grow again, by so much and what it takes more when it is moved, or LS_FULL. */
+/* (waits) The log can grow by `bytes`, and by `expansion` once these are moved; or LS_FULL. */
 int spares_grow(struct log *g, uint64_t bytes, uint64_t expansion);
 void spares_reckon(struct log *g);                       /* how many are kept from what grows */
-size_t spares_for(const struct log *g, size_t segments); /* the same beside so many segments */
+size_t spares_for(const struct log *g, size_t segments); /* how many spares a log of this many segments keeps */
 size_t spares_target(const struct log *g);               /* how many are made ahead of need; as of the last reckoning */
-/* With so much more, all that lives could still be moved, and a drain would have room to work. */
+/* With this much more, all live records could still be moved, and a drain would have room to work. */
 bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion);
-bool spares_are_heavy(const struct log *g); /* too much lives for a log that cannot grow */
+bool over_admission_limit(const struct log *g); /* too much lives for a log that cannot grow */
 int spares_fail_full(const struct log *g);
 bool spares_are_behind(const struct log *g); /* the log is larger than it need be, by more than a segment */
 bool spares_allow(const struct log *g, enum purpose purpose); /* one may be taken */
 struct segment *spares_take(struct log *g);
 void spares_adopt(struct log *g, struct segment *s);
 void *spares_thread(void *log);
-/* (waits) Moving goes on once others have appended enough for so many bytes of the oldest segment, or it is urgent. */
+/* (waits) Until others have appended enough for `bytes` of the oldest segment to be moved, or moving is urgent. */
 void spares_pace(struct log *g, uint64_t bytes);
 void spares_weigh(struct log *g);
-void spares_appended(struct log *g); /* a batch became durable: who paces may go on */
+void spares_appended(struct log *g); /* a batch became durable: a move that keeps pace may continue */
 void spares_swept(struct log *g);    /* the last place of a deleted queue is gone */
 
-/* hint.c: what readers beside the writer go by. */
+/* hint.c: the hint, by which readers of a store in use know how far they may read. */
 enum { HINT_OLD = 0 };       /* an old one may be left */
 #define HINT_NONE UINT64_MAX /* none is left */
 /* The base that readers now find, or one of those two; by one thread at a time, with the lock or without. */
@@ -346,6 +408,26 @@ uint64_t holds_lowest(const struct log *g, const struct holds *holds, uint64_t b
 /* Below it nothing is needed, and no reader expects anything. */
 static inline uint64_t log_recyclable_lsn(const struct log *g) {
     return g->named_base_lsn < g->hinted_base_lsn ? g->named_base_lsn : g->hinted_base_lsn;
+}
+
+/* Bytes that admission counts for what the clients keep. */
+static inline uint64_t log_weight(const struct log *g) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < g->clients.count; i++) {
+        const struct log_client *c = &g->clients.all[i];
+        bytes += c->calls->weight != NULL ? c->calls->weight(c->context) : 0;
+    }
+    return bytes;
+}
+
+/* Bytes by which live records grow at most once they are moved. */
+static inline uint64_t log_expansion(const struct log *g) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < g->clients.count; i++) {
+        const struct log_client *c = &g->clients.all[i];
+        bytes += c->calls->expansion != NULL ? c->calls->expansion(c->context) : 0;
+    }
+    return bytes;
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* What log/append.c and commit.c share with each other and with nobody else. The lock is held. */
+/* Shared by append.c, reserve.c and commit.c only. The lock is held. */
 #ifndef LOGSTORE_LOG_PARTS_H
 #define LOGSTORE_LOG_PARTS_H
 
@@ -8,10 +8,12 @@
 uint8_t *log_buffer_at(const struct buffer *b, uint64_t lsn); /* where it stands in the buffer that has it */
 void log_open_buffer(struct log *g);                          /* one is free */
 void log_seal_open(struct log *g);
+/* log_append of a record for which the segment keeps SEGMENT_END_RESERVE. */
+void log_append_at_end(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes);
 uint64_t log_segment_end(const struct log *g); /* of the current one */
 
 /* commit.c */
-/* So much of the open batch is there that the device may begin with it, and nobody waits for the batch as it is. */
+/* The open batch has enough bytes that the device may begin with them, and no thread waits for the batch as it is. */
 bool log_can_write_early(const struct log *g);
 void log_write_early(struct log *g); /* (waits) */
 bool log_takes_records(const struct log *g);

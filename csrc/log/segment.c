@@ -35,7 +35,8 @@ void segment_free(struct log *g, struct segment *s) {
 
 void log_unpin(struct log *g, struct segment *s) {
     s->readers--;
-    for (struct segment **link = &g->unnamed; s->readers == 0 && *link != NULL; link = &(*link)->next_spare) {
+    for (struct segment **link = &g->space.unnamed_segments; s->readers == 0 && *link != NULL;
+         link = &(*link)->next_spare) {
         if (*link == s) {
             *link = s->next_spare;
             segment_free(g, s);
@@ -167,7 +168,7 @@ static void release_now(struct segment *s, struct release *r) {
     r->bytes = 0;
 }
 
-/* Takes effect with the newest batch on its way: the one that holds the record which lets go. */
+/* Takes effect when the newest batch is durable: the one that holds the record which ends these. */
 void log_release(struct log *g, struct segment *s, uint64_t records, uint64_t bytes) {
     struct release r = {records, bytes};
     if (g->busy == 0) {
@@ -184,7 +185,20 @@ void log_release(struct log *g, struct segment *s, uint64_t records, uint64_t by
     pending->bytes += bytes;
 }
 
-/* Closes the handles of sealed segments that nobody reads, the oldest first, when there are too many. */
+static struct segment *segment_with(struct log *g, uint64_t lsn) {
+    struct segment *s = log_segment(g, lsn);
+    assert(s != NULL);
+    return s;
+}
+
+void log_live_record(struct log *g, uint64_t lsn, uint64_t bytes) { log_live(segment_with(g, lsn), 1, bytes); }
+
+void log_release_record(struct log *g, uint64_t lsn, uint64_t bytes) {
+    struct segment *s = segment_with(g, lsn);
+    log_release(g, s, 1, bytes);
+}
+
+/* When too many are open, closes the handles of sealed segments without readers, the oldest first. */
 void log_close_idle_files(struct log *g) {
     for (size_t i = 0; i + 1 < g->segment_count && g->open_files >= OPEN_FILES_MAX; i++) {
         struct segment *s = g->segments[i];
@@ -207,7 +221,7 @@ int log_segment_file(struct log *g, struct segment *s) {
     return s->file;
 }
 
-/* A segment without life, wholly durable, is behind the base; the current one never is. */
+/* The base passes segments that are wholly durable and have no live record; it never passes the current one. */
 void log_advance_base(struct log *g) {
     while (g->base_index + 1 < g->segment_count) {
         struct segment *s = g->segments[g->base_index];

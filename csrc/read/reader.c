@@ -256,8 +256,8 @@ static int open_permissively(ls_reader *reader) {
     return fail_recycled(reader, reader->hint.base_lsn);
 }
 
-int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, bool permissive,
-                     ls_reader **reader) {
+static int open_reader(vfs *v, const char *store_dir, const struct stream_set *known, uint64_t keep_lsn,
+                       uint64_t from_lsn, bool permissive, ls_reader **reader) {
     *reader = NULL;
     ls_reader *made = calloc(1, sizeof *made);
     if (made == NULL) {
@@ -266,6 +266,7 @@ int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t 
     made->v = v;
     made->keep_lsn = keep_lsn;
     made->permissive = permissive;
+    made->scan.known = *known;
     made->scan.file = -1;
     made->dir = made->v->open_dir(made->v, store_dir);
     int rc = LS_OK;
@@ -286,6 +287,16 @@ int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t 
     scan_seek(&made->scan, from_lsn);
     *reader = made;
     return LS_OK;
+}
+
+int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, bool permissive,
+                     ls_reader **reader) {
+    static const struct stream_set none;
+    return open_reader(v, store_dir, &none, keep_lsn, from_lsn, permissive, reader);
+}
+
+int reader_open_known(vfs *v, const char *store_dir, const struct stream_set *known, ls_reader **reader) {
+    return open_reader(v, store_dir, known, 0, 0, false, reader);
 }
 
 int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader) {

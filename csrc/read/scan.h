@@ -35,13 +35,14 @@ struct scan {
     vfs *v;
     int dir;
     struct meta meta;
-    uint64_t closed_lsn; /* end_lsn of a usable CLOSED; 0: none */
-    bool want_direct;    /* read the last segment past the page cache */
-    bool direct;         /* ... and that was possible */
-    bool all_direct;     /* ... and every other, where that is possible */
-    bool file_direct;    /* the open file is read past the page cache */
-    bool permissive;     /* unreadable files are ignored */
-    uint64_t limit_lsn;  /* beside a writer: durable_lsn of its hint; 0: read to the end */
+    struct stream_set known; /* beyond 1 to 3; set before it is opened, kept by every opening */
+    uint64_t closed_lsn;     /* end_lsn of a usable CLOSED; 0: none */
+    bool want_direct;        /* read the last segment past the page cache */
+    bool direct;             /* ... and that was possible */
+    bool all_direct;         /* ... and every other, where that is possible */
+    bool file_direct;        /* the open file is read past the page cache */
+    bool permissive;         /* unreadable files are ignored */
+    uint64_t limit_lsn;      /* beside a writer: durable_lsn of its hint; 0: read to the end */
 
     struct scan_file *files; /* by first_lsn */
     size_t count;

@@ -119,18 +119,20 @@ enum format_result scan_batch_record(const uint8_t *at, size_t available, uint64
 }
 
 /* Verifies every record inside the batch's count and bytes. */
-static enum format_result verify_batch(const uint8_t *at, uint64_t lsn, uint64_t seed, struct batch *b,
-                                       uint64_t *broken_lsn) {
+static enum format_result verify_batch(const uint8_t *at, uint64_t lsn, uint64_t seed,
+                                       const struct stream_set *known_streams, struct batch *b, uint64_t *broken_lsn) {
     uint32_t offset = BATCH_RECORD_BYTES, count = 0;
     while (offset < b->bytes) {
         struct record r;
-        enum format_result result = format_get_record(at + offset, b->bytes - offset, seed, lsn + offset, &r);
+        enum format_result result =
+            format_get_known_record(at + offset, b->bytes - offset, seed, lsn + offset, known_streams, &r);
         if (result != FORMAT_OK) {
             *broken_lsn = lsn + offset;
             return result;
         }
         bool known = (r.type & TYPE_SKIPPABLE) != 0 || (r.type >= MESSAGE_START && r.type <= MESSAGE_RELOCATED) ||
-                     (r.type >= DTX_START && r.type <= TX_RELOCATED) || (r.type > BATCH && r.type <= CLOSE);
+                     (r.type >= DTX_START && r.type <= TX_RELOCATED) || (r.type > BATCH && r.type <= CLOSE) ||
+                     format_stream_of(r.type) > STREAMS_COUNTED;
         if (!known) {
             return r.type == BATCH ? FORMAT_MALFORMED : FORMAT_NEWER;
         }
@@ -166,7 +168,8 @@ int scan_accept_batch(struct scan *s, size_t index, uint64_t lsn, uint64_t end_l
     if (rc != LS_OK) {
         return rc;
     }
-    *why = available < b->batch.bytes ? FORMAT_SHORT : verify_batch(at, lsn, b->seed, &b->batch, &s->broken_lsn);
+    *why = available < b->batch.bytes ? FORMAT_SHORT
+                                      : verify_batch(at, lsn, b->seed, &s->known, &b->batch, &s->broken_lsn);
     b->bytes = at;
     b->lsn = lsn;
     b->first_lsn = f->first_lsn;

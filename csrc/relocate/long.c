@@ -1,4 +1,4 @@
-/* Moving chains of several records: copies one by one, then a state, perhaps in parts. See relocate.c. */
+/* Moving chains of several records: copies one by one, then a state, perhaps in parts. See messages.c. */
 #include "relocate/parts.h"
 
 #include <assert.h>
@@ -18,7 +18,7 @@ struct copied {
     uint64_t lsn;
 };
 
-int move_read_record(struct mover *v, uint64_t lsn, uint32_t bytes, uint8_t **into, struct record *r) {
+int move_read_record(struct message_mover *v, uint64_t lsn, uint32_t bytes, uint8_t **into, struct record *r) {
     struct log *g = v->g;
     struct segment *s = log_segment(g, lsn);
     assert(s != NULL);
@@ -43,12 +43,12 @@ int move_read_record(struct mover *v, uint64_t lsn, uint32_t bytes, uint8_t **in
                    : fail_at(LS_CORRUPT, first_lsn, lsn, "a record that is to be moved is damaged");
 }
 
-static bool in_victim(const struct mover *v, uint64_t lsn) {
+static bool in_victim(const struct message_mover *v, uint64_t lsn) {
     return lsn >= v->victim->first_lsn && lsn - v->victim->first_lsn < v->g->segment_size;
 }
 
 /* A copy of the start record at the head; 0 in *lsn if the message died meanwhile. */
-static int copy_start(struct mover *v, uint64_t id, uint64_t start_lsn, uint64_t *lsn, uint32_t *bytes) {
+static int copy_start(struct message_mover *v, uint64_t id, uint64_t start_lsn, uint64_t *lsn, uint32_t *bytes) {
     struct message *m = chain_still_there(v, id, start_lsn);
     uint8_t *memory = NULL;
     struct record r;
@@ -73,7 +73,7 @@ static int copy_start(struct mover *v, uint64_t id, uint64_t start_lsn, uint64_t
     return rc;
 }
 
-static int copy_chunk(struct mover *v, uint64_t id, uint64_t prev, struct copied *c) {
+static int copy_chunk(struct message_mover *v, uint64_t id, uint64_t prev, struct copied *c) {
     uint8_t *memory = NULL;
     struct record r;
     struct message_chunk from;
@@ -102,7 +102,7 @@ static uint32_t rows_that_fit(uint64_t *room, uint32_t rows, uint32_t row_bytes)
  * The state's records, the last of which makes the copies count. LS_END: the chain has changed meanwhile. On LS_OK
  * *parts are they, nothing was waited for since the last one, and the message is as the state says.
  */
-static int append_state(struct mover *v, uint64_t id, uint64_t old_start_lsn, uint64_t prev,
+static int append_state(struct message_mover *v, uint64_t id, uint64_t old_start_lsn, uint64_t prev,
                         const struct chain_state *s, struct chunk_place **parts, uint32_t *count) {
     struct log *g = v->g;
     struct message_relocated done = {.part = 0};
@@ -147,7 +147,7 @@ static int append_state(struct mover *v, uint64_t id, uint64_t old_start_lsn, ui
     return LS_OK;
 }
 
-/* What the state's records will need, about. */
+/* About how many bytes the state's records will need. */
 static uint64_t state_bytes_of(const struct table *t, struct message *m) {
     return format_relocated_bytes(m->extra->chunk_count, chain_count_places(m), chain_count_pending(t, m));
 }
@@ -156,7 +156,7 @@ static uint64_t state_bytes_of(const struct table *t, struct message *m) {
  * The chunks that lie in the victim, copied one by one. Where the state is long, those that come after them too: it is
  * written once for all of them, and would otherwise cost more than it frees.
  */
-static int copy_chunks(struct mover *v, uint64_t id, uint64_t start_lsn, uint64_t *prev, struct copied **list,
+static int copy_chunks(struct message_mover *v, uint64_t id, uint64_t start_lsn, uint64_t *prev, struct copied **list,
                        uint32_t *count) {
     uint32_t capacity = 0;
     uint64_t copied = 0;
@@ -191,7 +191,7 @@ static int copy_chunks(struct mover *v, uint64_t id, uint64_t start_lsn, uint64_
     }
 }
 
-/* Its content may have been cut off meanwhile; then the copy is of no use. */
+/* The content may have been cut meanwhile; then the copy is not used. */
 static bool is_still_chunk(const struct message *m, const struct copied *c) {
     return c->index < m->extra->chunk_count && m->extra->chunks[c->index].lsn == c->old.lsn;
 }
@@ -205,8 +205,8 @@ struct long_move {
     uint64_t prev;
 };
 
-static void switch_over(struct mover *v, struct message *m, const struct long_move *l, struct chunk_place *parts,
-                        uint32_t part_count) {
+static void switch_over(struct message_mover *v, struct message *m, const struct long_move *l,
+                        struct chunk_place *parts, uint32_t part_count) {
     struct log *g = v->g;
     uint64_t last_lsn = parts[part_count - 1].lsn;
     table_touch(v->t, m);
@@ -218,8 +218,8 @@ static void switch_over(struct mover *v, struct message *m, const struct long_mo
         if (!is_still_chunk(m, c)) {
             continue;
         }
-        chain_release_record(g, c->old.lsn, c->old.record_bytes);
-        chain_live_record(g, c->lsn, c->old.record_bytes);
+        log_release_record(g, c->old.lsn, c->old.record_bytes);
+        log_live_record(g, c->lsn, c->old.record_bytes);
         m->extra->chunks[c->index].lsn = c->lsn;
     }
     bool follows = part_count == 1 && last_lsn == m->extra->start_lsn + m->record_bytes;
@@ -232,7 +232,7 @@ static void switch_over(struct mover *v, struct message *m, const struct long_mo
     message_moved(v->t, m);
 }
 
-static int append_long_state(struct mover *v, uint64_t id, const struct long_move *l) {
+static int append_long_state(struct message_mover *v, uint64_t id, const struct long_move *l) {
     int rc = LS_END;
     times_learn(v, id, l->old_start_lsn, 0);
     for (int attempt = 0; rc == LS_END && attempt < ATTEMPTS_MAX; attempt++) {
@@ -262,7 +262,7 @@ static int append_long_state(struct mover *v, uint64_t id, const struct long_mov
     return rc == LS_END ? LS_OK : rc; /* it changes all the time: next time */
 }
 
-static bool has_part_in_victim(const struct mover *v, uint64_t id) {
+static bool has_part_in_victim(const struct message_mover *v, uint64_t id) {
     uint32_t number = table_find(v->t, id);
     const struct message_extra *x = number != INDEX_NONE ? table_message(v->t, number)->extra : NULL;
     for (uint32_t i = 0; x != NULL && i < x->part_count; i++) {
@@ -274,7 +274,7 @@ static bool has_part_in_victim(const struct mover *v, uint64_t id) {
 }
 
 /* Whatever of the chain lies in the victim: its start, chunks, and the records of its state. */
-int move_long(struct mover *v, uint64_t id) {
+int move_long(struct message_mover *v, uint64_t id) {
     uint32_t number = table_find(v->t, id);
     if (number == INDEX_NONE) {
         return LS_OK;

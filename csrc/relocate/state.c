@@ -1,4 +1,4 @@
-/* The state of a chain as a relocation tells it, and switching the table over to it. See relocate.c. */
+/* The state of a chain as a relocation tells it, and switching the table over to it. See messages.c. */
 #include "relocate/parts.h"
 
 #include <assert.h>
@@ -70,7 +70,7 @@ static void put_pending(const struct table *t, const struct message *m, uint32_t
 }
 
 /* With the chunks where they are now. False: no memory. */
-bool chain_take_state(const struct mover *v, struct message *m, uint64_t start_lsn, struct chain_state *s) {
+bool chain_take_state(const struct message_mover *v, struct message *m, uint64_t start_lsn, struct chain_state *s) {
     const struct table *t = v->t;
     const struct message_extra *x = m->extra;
     s->counts = (struct message_relocated){
@@ -159,21 +159,9 @@ bool chain_put_inline_queues(struct message *m, const struct inline_form *f, uin
 
 /* ---- switching a message over ---- */
 
-void chain_release_record(struct log *g, uint64_t lsn, uint64_t bytes) {
-    struct segment *s = log_segment(g, lsn);
-    assert(s != NULL);
-    log_release(g, s, 1, bytes);
-}
-
-void chain_live_record(struct log *g, uint64_t lsn, uint64_t bytes) {
-    struct segment *s = log_segment(g, lsn);
-    assert(s != NULL);
-    log_live(s, 1, bytes);
-}
-
 void chain_switch_start(struct log *g, struct message *m, uint64_t lsn, uint32_t record_bytes) {
-    chain_release_record(g, m->extra->start_lsn, message_start_weight(m));
-    chain_live_record(g, lsn, record_bytes);
+    log_release_record(g, m->extra->start_lsn, message_start_weight(m));
+    log_live_record(g, lsn, record_bytes);
     m->extra->start_lsn = lsn;
     m->extra->state_bytes = 0;
     m->record_bytes = record_bytes;
@@ -194,21 +182,21 @@ void chain_switch_state(struct log *g, struct message *m, uint32_t bytes) {
 void chain_switch_parts(struct log *g, struct message *m, struct chunk_place *parts, uint32_t count) {
     struct message_extra *x = m->extra;
     for (uint32_t i = 0; i < x->part_count; i++) {
-        chain_release_record(g, x->parts[i].lsn, x->parts[i].record_bytes);
+        log_release_record(g, x->parts[i].lsn, x->parts[i].record_bytes);
     }
     for (uint32_t i = 0; i < count; i++) {
-        chain_live_record(g, parts[i].lsn, parts[i].record_bytes);
+        log_live_record(g, parts[i].lsn, parts[i].record_bytes);
     }
     free(x->parts);
     x->parts = parts;
     x->part_count = count;
 }
 
-struct slot chain_slot(const struct mover *v, const struct message *m, uint16_t flags) {
+struct slot chain_slot(const struct message_mover *v, const struct message *m, uint16_t flags) {
     return log_slot(v->g, m->id, message_last_lsn(m), flags);
 }
 
-void chain_append(struct mover *v, const struct slot *s, enum record_type type, uint32_t bytes) {
+void chain_append(struct message_mover *v, const struct slot *s, enum record_type type, uint32_t bytes) {
     log_append(v->g, s, (uint16_t)type, bytes);
     v->g->stats.relocated_bytes += bytes;
 }
@@ -218,7 +206,7 @@ uint16_t chain_start_flags(const struct message *m) {
 }
 
 /* The message, if its start record is still the one at this LSN. */
-struct message *chain_still_there(const struct mover *v, uint64_t id, uint64_t start_lsn) {
+struct message *chain_still_there(const struct message_mover *v, uint64_t id, uint64_t start_lsn) {
     uint32_t number = table_find(v->t, id);
     struct message *m = number != INDEX_NONE ? table_message(v->t, number) : NULL;
     return m != NULL && message_start_lsn(m) == start_lsn && !chain_is_going(m) ? m : NULL;

@@ -1,8 +1,8 @@
 /*
- * When a message's places became visible, for the states that relocations write. Nothing but analysis asks for it, so what
- * cannot be had cheaply and exactly is told as not known, and no failure here fails a move. An earlier state says it,
- * an inline copy, or the batch in which the order LSN lies, while the log has that; of a few segments the times of all
- * batches are kept for as long as one segment is being moved.
+ * When a message's places became visible, for the states that relocations write. Only analysis uses it, so a time that is not
+ * to be had cheaply and exactly is written as unknown, and no failure here fails a move. The sources are an earlier state,
+ * an inline copy, or the batch of the order LSN while the log has that; the times of all batches of a few segments are
+ * kept while one segment is being moved.
  */
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@
 
 enum { WINDOW_BYTES = 64 << 10 };
 
-void times_free(struct mover *v) {
+void times_free(struct message_mover *v) {
     for (unsigned i = 0; i < v->times.index_count; i++) {
         free(v->times.indexes[i].at);
     }
@@ -31,14 +31,14 @@ uint64_t times_known(const struct move_times *t, uint64_t order_lsn) {
 static bool index_batch(struct time_index *x, uint64_t lsn, uint64_t time_us) {
     if (x->count == x->capacity) {
         size_t capacity = x->capacity == 0 ? 64 : 2 * x->capacity;
-        struct batch_time *grown = realloc(x->at, capacity * sizeof *grown);
+        struct lsn_time *grown = realloc(x->at, capacity * sizeof *grown);
         if (grown == NULL) {
             return false;
         }
         x->at = grown;
         x->capacity = capacity;
     }
-    x->at[x->count++] = (struct batch_time){.lsn = lsn, .time_us = time_us};
+    x->at[x->count++] = (struct lsn_time){.lsn = lsn, .time_us = time_us};
     return true;
 }
 
@@ -66,7 +66,7 @@ static void index_file(vfs *system, int file, uint64_t seed, uint64_t limit_lsn,
 }
 
 /* (waits) The times of what is durable of this segment. */
-static const struct time_index *index_segment(struct mover *v, struct segment *s) {
+static const struct time_index *index_segment(struct message_mover *v, struct segment *s) {
     struct log *g = v->g;
     for (unsigned i = 0; i < v->times.index_count; i++) {
         if (v->times.indexes[i].first_lsn == s->first_lsn) {
@@ -92,7 +92,7 @@ static const struct time_index *index_segment(struct mover *v, struct segment *s
     return x;
 }
 
-static uint64_t time_of_batch(struct mover *v, uint64_t lsn) {
+static uint64_t time_of_batch(struct message_mover *v, uint64_t lsn) {
     struct segment *s = lsn < v->g->durable_lsn ? log_segment(v->g, lsn) : NULL;
     const struct time_index *x = s != NULL ? index_segment(v, s) : NULL;
     if (x == NULL || x->at == NULL || x->count == 0 || lsn < x->at[0].lsn || lsn >= x->end_lsn) {
@@ -129,8 +129,8 @@ static bool all_known(const struct move_times *t) {
     return true;
 }
 
-/* (waits) What one record of an earlier state says; it may be gone by now, with the message. */
-static void ask_state(struct mover *v, uint64_t lsn, uint32_t bytes) {
+/* (waits) Times from one record of an earlier state, which may be gone by now, with the message. */
+static void ask_state(struct message_mover *v, uint64_t lsn, uint32_t bytes) {
     struct record r;
     struct message_relocated m;
     uint8_t *memory = NULL;
@@ -147,7 +147,7 @@ static void ask_state(struct mover *v, uint64_t lsn, uint32_t bytes) {
     free(memory);
 }
 
-static void ask_states(struct mover *v, const struct message *m) {
+static void ask_states(struct message_mover *v, const struct message *m) {
     struct chunk_place parts[TIME_PARTS];
     const struct message_extra *x = m->extra;
     uint32_t count = x == NULL ? 0 : x->part_count < TIME_PARTS ? x->part_count : TIME_PARTS;
@@ -163,7 +163,7 @@ static void ask_states(struct mover *v, const struct message *m) {
     }
 }
 
-void times_learn(struct mover *v, uint64_t id, uint64_t start_lsn, uint64_t inline_us) {
+void times_learn(struct message_mover *v, uint64_t id, uint64_t start_lsn, uint64_t inline_us) {
     struct move_times *t = &v->times;
     struct message *m = chain_still_there(v, id, start_lsn);
     t->known_count = 0;
@@ -174,7 +174,7 @@ void times_learn(struct mover *v, uint64_t id, uint64_t start_lsn, uint64_t inli
             there = there || t->known[k].lsn == lsn;
         }
         if (!there) {
-            t->known[t->known_count++] = (struct batch_time){.lsn = lsn};
+            t->known[t->known_count++] = (struct lsn_time){.lsn = lsn};
         }
     }
     know(t, id, inline_us);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "replay/replay.h"
+#include "replay/messages.h"
 
 #include "os/error.h"
 
@@ -24,7 +24,7 @@ static void forget_parts(struct moving *v) {
 
 void replay_free(struct replay *p) { forget_parts(&p->moving); }
 
-/* What a relocation says of a message; the rows are in the `moving`. */
+/* A relocated state without its rows, which are in `moving`. */
 struct moved_state {
     uint64_t start_lsn;
     uint64_t content_bytes;
@@ -32,7 +32,7 @@ struct moved_state {
     uint32_t start_content_bytes;
     bool staged;
     bool published;
-    bool has_parts;       /* records of the state to be kept beside the start */
+    bool has_parts;       /* the state has records that do not follow the start at once */
     uint32_t state_bytes; /* of the state's record if it follows the start record at once */
 };
 

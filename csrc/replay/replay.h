@@ -1,7 +1,6 @@
 /*
- * Replay, record by record in LSN order: what the accepted log holds becomes messages, places and open transactions in
- * the table. Places stand there without their run (see table.h), and nothing is counted as live yet: what is moved
- * or dies on the way may lie in segments that are no longer there.
+ * Replay, record by record in LSN order: each goes to the client of its stream. Nothing is counted as live before the end:
+ * records that are moved or die on the way may lie in segments that are no longer there.
  */
 #ifndef LOGSTORE_REPLAY_H
 #define LOGSTORE_REPLAY_H
@@ -34,6 +33,7 @@ struct replay {
     bool inspects;    /* nothing will be served: what recovery ends is forgotten at once */
     bool beside;      /* ... beside a writer: what it has open stays */
     struct moving moving;
+    struct live_segment *counted; /* where the last live record was counted, as most often the next one */
 };
 
 /* settle.c: the phases, in this order. */
@@ -47,19 +47,22 @@ void replay_free(struct replay *p);
 /* LS_CORRUPT: the log says what cannot be. */
 int replay_inconsistent(const struct replay *p, const struct record *r, const char *what);
 int replay_malformed(const struct replay *p, const struct record *r);
-/* Pending work of this transaction goes as if it had never been. */
-void replay_undo(const struct replay *p, struct tx *tx);
-/* QUEUE_DELETE ended them; the message learns it when somebody asks whether it still has a place. */
-void replay_drop_deleted(const struct replay *p, struct message *m);
+/* The transaction of an operation; made if its start lies below the base, since its outcome still lies above. */
+int replay_find_tx(const struct replay *p, const struct record *r, uint64_t tx_id, struct tx **tx);
+/* The outcome of a transaction, by every client; then it has no more work. */
+int replay_commit(struct replay *p, struct tx *tx, const struct record *r);
+void replay_undo(struct replay *p, struct tx *tx);
+
+/* ---- for clients ---- */
+
+/* The record's operation, under a key of the client's own, pends until the transaction's outcome. */
+int replay_add_client_work(struct replay *p, const struct record *r, uint64_t tx_id, uint64_t key);
+/* The same from a checkpoint's row. False: no memory. */
+bool replay_load_client_work(struct tx *tx, uint32_t stream, uint64_t key);
+/* Settling: one record that recovery would need. False: it is not in the log. */
+bool replay_count_live(struct replay *p, uint64_t lsn, uint64_t bytes);
+
 /* Pending work on queues that are deleted goes: an open does this, a writer keeps such work until its outcome. */
 void replay_drop_work_on_deleted(const struct replay *p);
-/* The operation pends on the message until its transaction's outcome. */
-int replay_add_work(const struct replay *p, const struct record *r, uint32_t number, uint64_t tx_id,
-                    const struct work *like);
-
-/* replay/moved.c: MESSAGE_RELOCATED, TX_RELOCATED, and copies. */
-int replay_copied_start(struct replay *p, const struct record *r);
-int replay_relocated(struct replay *p, const struct record *r);
-int replay_tx_relocated(const struct replay *p, const struct record *r);
 
 #endif

@@ -6,7 +6,10 @@
 
 #include "os/error.h"
 
-void state_init(struct state *s) { table_init(&s->table); }
+void state_init(struct state *s, struct log_clients *clients) {
+    s->clients = clients;
+    table_init(&s->table);
+}
 
 void state_free(struct state *s) {
     table_free(&s->table);
@@ -62,6 +65,12 @@ struct live_segment *state_segment(const struct state *s, uint64_t lsn) {
 void state_clear(struct state *s) {
     table_free(&s->table);
     table_init(&s->table);
+    for (size_t i = 0; i < s->clients->count; i++) {
+        const struct log_client *c = &s->clients->all[i];
+        if (c->calls->clear != NULL) {
+            c->calls->clear(c->context);
+        }
+    }
     s->deletions.count = 0;
     s->recovered.count = 0;
     memset(s->recovered.kept, 0, sizeof s->recovered.kept);

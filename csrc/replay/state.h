@@ -1,5 +1,5 @@
 /*
- * What a log comes to, in memory: the table, the deleted queues that the log still names, what is live in each segment,
+ * The state that replay gives: the table, the deleted queues that the log still names, the live records of each segment,
  * and the report of how it was recovered. Replay fills it in; it knows neither a store nor a log that is written.
  *
  * The live counters are those of replay: a log that goes on from here takes them over (log.h counts from then on).
@@ -7,6 +7,7 @@
 #ifndef LOGSTORE_STATE_H
 #define LOGSTORE_STATE_H
 
+#include "client/client.h"
 #include "logstore.h"
 #include "read/scan.h"
 #include "table/table.h"
@@ -31,7 +32,7 @@ struct recovered {
     uint32_t kept[LS_RECOVERED_QUEUE + 1]; /* by kind */
 };
 
-/* A segment of the log, and what of it the table needs. */
+/* A segment of the log, and how much of it the clients need. */
 struct live_segment {
     uint64_t first_lsn;
     uint64_t epoch;
@@ -44,6 +45,7 @@ struct live_segment {
 };
 
 struct state {
+    struct log_clients *clients;
     struct table table;
     struct deletions deletions;
     struct recovered recovered;
@@ -54,12 +56,12 @@ struct state {
     uint64_t base_lsn;
 };
 
-void state_init(struct state *s);
+void state_init(struct state *s, struct log_clients *clients);
 void state_free(struct state *s);
 /* The segments of the scanned log, with nothing live in them yet; those behind the base come first. LS_NO_MEMORY. */
 int state_take_segments(struct state *s, struct scan *scan);
 struct live_segment *state_segment(const struct state *s, uint64_t lsn); /* that holds it, or NULL */
-/* Back to an empty table, with nothing live in any segment. The report stays. */
+/* Back to an empty table and empty clients, with nothing live in any segment. The report stays. */
 void state_clear(struct state *s);
 
 /* Memory for one more deletion; then noting it cannot fail. */

@@ -12,7 +12,7 @@ int ls_checkpoint(ls_store *store, ls_checkpoint_info *info) {
     return store_leave(store, checkpoint_take(&store->checkpoints, info), LEAVE_QUIETLY);
 }
 
-/* In steps, so that nobody waits long for the lock. */
+/* In steps, so that no thread waits long for the lock. */
 int ls_checkpoint_size(ls_store *store, ls_checkpoint_info *info) {
     enum { STEP_MESSAGES = 4096 };
     int rc = store_look(store);

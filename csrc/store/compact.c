@@ -21,13 +21,13 @@ static size_t segments_for(const struct log *g, uint64_t copy_bytes) {
     uint64_t used = g->serving ? g->append_lsn - current->first_lsn - SEGMENT_HEADER_BYTES : 0;
     uint64_t batches = copy_bytes / (g->batch_bytes_max / 2) + 2;
     uint64_t all = used + copy_bytes + batches * BATCH_RECORD_BYTES;
-    return copy_bytes == 0 || all <= room ? 0 : (size_t)((all - room + g->usable - 1) / g->usable);
+    return copy_bytes == 0 || all <= room ? 0 : (size_t)((all - room + g->space.usable - 1) / g->space.usable);
 }
 
 /* A store that is only looked at will have one more once it is opened. */
 static size_t segments_in_service(const struct log *g) { return g->segment_count + (g->serving ? 0 : 1); }
 
-/* What stays in it once all that was appended is durable. */
+/* Live records of the segment once everything appended is durable. */
 static struct release staying(const struct log *g, const struct segment *s) {
     struct release r = {s->live_records, s->live_bytes};
     for (uint32_t i = 0; i < g->buffer_count; i++) {
@@ -49,7 +49,7 @@ static struct plan plan_compaction(struct log *g) {
     spares_reckon(g);
     size_t n = segments_in_service(g), base = first_needed(g, g->base_index);
     struct plan best = {.left = n - base};
-    uint64_t expansion = g->owner.expansion != NULL ? g->owner.expansion(g->owner.context) : 0, copy_bytes = 0;
+    uint64_t expansion = log_expansion(g), copy_bytes = 0;
     for (size_t k = base; k + 1 < n; k++) {
         const struct segment *s = g->segments[k];
         if (g->append_lsn < s->stuck_until_lsn) {
@@ -65,7 +65,7 @@ static struct plan plan_compaction(struct log *g) {
 }
 
 static uint64_t all_bytes(const struct log *g) {
-    return (uint64_t)(g->segment_count + g->spare_count) * g->segment_size;
+    return (uint64_t)(g->segment_count + g->space.spare_count) * g->segment_size;
 }
 
 /* Everything that is dead leaves the log: the base is named, and what is behind it is recycled. */
@@ -79,17 +79,17 @@ static int clear_dead(struct log *g) {
     return rc;
 }
 
-/* (waits) The maker moves and gives back; it is asked again while that gets on. */
+/* (waits) Relocates and gives spares back, again while that makes progress. */
 static int carry_out(struct log *g, uint64_t to_lsn) {
     uint64_t before;
-    g->compacting++;
+    g->relocation.compacting++;
     do {
         before = log_base_lsn(g);
-        g->compact_to_lsn = to_lsn > g->compact_to_lsn ? to_lsn : g->compact_to_lsn;
+        g->relocation.compact_to_lsn = to_lsn > g->relocation.compact_to_lsn ? to_lsn : g->relocation.compact_to_lsn;
         spares_try(g);
     } while (log_base_lsn(g) < to_lsn && log_base_lsn(g) > before && g->serving && g->poison == 0);
-    g->compacting--;
-    g->compact_to_lsn = g->compacting > 0 ? g->compact_to_lsn : 0;
+    g->relocation.compacting--;
+    g->relocation.compact_to_lsn = g->relocation.compacting > 0 ? g->relocation.compact_to_lsn : 0;
     if (!g->serving) {
         return fail(LS_CLOSED, "the store is being closed; the log was compacted in part");
     }
@@ -106,16 +106,16 @@ static int carry_out(struct log *g, uint64_t to_lsn) {
 static void report_plan(struct log *g, ls_compaction *report, struct plan *p) {
     *p = plan_compaction(g);
     report->live_bytes = log_live_bytes(g);
-    report->held_bytes = g->held_count * g->segment_size;
+    report->held_bytes = g->space.held_count * g->segment_size;
     report->segments_moved = p->moved;
     report->copied_bytes = p->copy_bytes;
-    report->segments_after = p->left + g->held_count;
+    report->segments_after = p->left + g->space.held_count;
     report->bytes_after = (report->segments_after + spares_for(g, p->left)) * g->segment_size;
 }
 
 /* An inspected store has no log: the plan is made on the log that an open would recover, which has no buffers. */
 static int plan_inspected(ls_store *store, ls_compaction *report) {
-    struct log planned = {.owner = store->log.owner};
+    struct log planned = {.clients = store->log.clients};
     struct plan p;
     ls_options options = store->options;
     options.max_write_buffers = 0;

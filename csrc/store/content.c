@@ -1,7 +1,7 @@
 /*
  * Reading a message's header and content back, by offset and length across records.
  *
- * What is not yet durable is copied from the write buffers under the lock. Everything else is read from its segment
+ * Records that are not durable yet are copied from the write buffers under the lock. All others are read from their segment
  * without the lock; the segment is pinned meanwhile, so that it cannot become another generation, and every record
  * is verified before a byte of it is handed out.
  */
@@ -96,8 +96,8 @@ static void end_reading(struct log *g, struct segment *s) {
     bool last = s->readers == 1;
     log_unpin(g, s);
     if (last && g->base_index > 0) {
-        g->maker_wanted = true; /* it may have waited for us */
-        (void)pthread_cond_broadcast(&g->maker_wake);
+        g->spare_thread.wanted = true; /* it may have waited for us */
+        (void)pthread_cond_broadcast(&g->spare_thread.wake);
     }
 }
 

@@ -9,7 +9,7 @@
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static ls_store *registry;
-static ls_store *left_behind; /* by a child: freed by nobody, and not lost sight of */
+static ls_store *left_behind; /* by a child: never freed, and still referenced, so that it is no leak */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int atfork_result;
 

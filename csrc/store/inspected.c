@@ -15,16 +15,18 @@ static int open_parts(ls_store *store, const char *path, int flags) {
     return rc;
 }
 
-int ls_inspect_open(vfs *system, const char *store_dir, int flags, ls_store **store) {
+int inspect_open_with(vfs *system, const char *store_dir, int flags, const struct log_client *clients, size_t count,
+                      ls_store **store) {
     *store = NULL;
     ls_options options;
     ls_options_default(&options);
-    ls_store *made = store_new(&options);
+    ls_store *made;
+    int rc = store_new(&options, clients, count, &made);
     if (made == NULL) {
-        return fail_memory();
+        return rc;
     }
     made->log.v = system != NULL ? system : vfs_posix();
-    int rc = open_parts(made, store_dir, flags);
+    rc = rc == LS_OK ? open_parts(made, store_dir, flags) : rc;
     if (rc != LS_OK) {
         ls_error kept = *ls_last_error();
         ls_free(made);
@@ -32,6 +34,10 @@ int ls_inspect_open(vfs *system, const char *store_dir, int flags, ls_store **st
     }
     *store = made;
     return LS_OK;
+}
+
+int ls_inspect_open(vfs *system, const char *store_dir, int flags, ls_store **store) {
+    return inspect_open_with(system, store_dir, flags, NULL, 0, store);
 }
 
 int ls_inspect_step(ls_store *store, uint64_t bytes, uint64_t *lsn) {
@@ -43,9 +49,9 @@ int ls_inspect_step(ls_store *store, uint64_t bytes, uint64_t *lsn) {
     }
     int rc = inspection_step(store->inspection, bytes, lsn);
     if (rc == LS_END) {
-        (void)pthread_mutex_lock(&store->log.lock);
+        log_lock(&store->log);
         store->inspected = true;
-        (void)pthread_mutex_unlock(&store->log.lock);
+        log_unlock(&store->log);
     }
     return rc;
 }

@@ -1,11 +1,11 @@
-/* Messages: their life and death, staging, and looking at them. places.c puts them on queues and takes them off. */
+/* Messages: made, staged, removed and looked up. places.c puts them on queues and takes them off. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "store/store.h"
 
-/* ---- life and death ---- */
+/* ---- making and removing ---- */
 
 void message_die(ls_store *store, uint32_t number) {
     struct message *m = table_message(&store->state.table, number);
@@ -122,7 +122,7 @@ uint32_t message_put_start(ls_store *store, const struct message_start *m, const
     return number;
 }
 
-/* How much content one start or chunk record can take beside what else it holds. */
+/* Content bytes that fit into one start or chunk record with everything else in it. */
 static uint64_t content_room(const struct log *g, uint64_t other_bytes) {
     return g->record_bytes_max > other_bytes ? g->record_bytes_max - other_bytes : 0;
 }
@@ -195,7 +195,7 @@ static int append_chunks(ls_store *store, struct append *a, const uint8_t *conte
 
 /*
  * (waits) A chunk without content says that what was appended from its offset on does not count. Where not even that finds
- * room the message stays incomplete: nothing enqueues it, and it goes with the next open if nobody destroys it.
+ * room the message stays incomplete: it cannot be enqueued, and the next open drops it unless it is destroyed before.
  */
 static void take_back(ls_store *store, const struct append *a) {
     uint32_t number = 0;

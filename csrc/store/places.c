@@ -101,7 +101,7 @@ static void take_places(ls_store *store, uint32_t number, const uint32_t *queue_
     }
 }
 
-/* What a message will take more when it is moved, with n more places or as many pending operations. */
+/* Bytes by which a message grows when moved, with n more places or as many pending operations. */
 static uint64_t expansion_with(const ls_store *store, uint64_t id, size_t n) {
     static const struct message none = {.id = 0};
     uint32_t number = table_find(&store->state.table, id);
@@ -397,7 +397,7 @@ uint64_t ls_dequeue_one(ls_store *store, uint64_t id, uint32_t queue_id, int fla
     return ls_dequeue(store, id, queue_id, NULL, 0, 0, flags, &lsn) == LS_OK ? lsn : 0;
 }
 
-enum { FETCHED_AT_ONCE = 32 }; /* about so many lines a processor can wait for side by side, several times over */
+enum { FETCHED_AT_ONCE = 32 }; /* several times the cache lines that a processor fetches at once */
 
 /* Also the second time: what a thousand messages stand on are more pages than a processor knows the way to. */
 static void fetch_ahead(const ls_store *store, const uint64_t *ids, size_t n, size_t at) {

@@ -44,7 +44,7 @@ bool queue_sweep(ls_store *store, struct queue *q) {
     return true;
 }
 
-/* The record ends all places at once; memory follows in small steps, so that nobody waits long for the lock. */
+/* The record ends all places at once; memory follows in small steps, so that no thread waits long for the lock. */
 int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags) {
     int rc = store_enter(store);
     if (rc != LS_OK) {
@@ -67,7 +67,7 @@ int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags) {
         while (q->cursors != NULL) {
             cursor_stop(q->cursors);
         }
-        while (queue_sweep(store, q)) { /* deleted: nobody else takes it out of the table */
+        while (queue_sweep(store, q)) { /* deleted: no other thread takes it out of the table */
             log_let_go(g);
             log_take_back(g);
             q = table_any_queue(&store->state.table, queue_id);
@@ -155,9 +155,9 @@ void ls_cursor_close(ls_cursor *cursor) {
     }
     struct log *g = &cursor->store->log;
     if (!atomic_load(&g->foreign)) {
-        (void)pthread_mutex_lock(&g->lock);
+        log_lock(g);
         cursor_stop(&cursor->cursor);
-        (void)pthread_mutex_unlock(&g->lock);
+        log_unlock(g);
     }
     store_drop(cursor->store);
     free(cursor);

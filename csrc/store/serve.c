@@ -1,6 +1,6 @@
 /*
  * From a replayed log to service: cross-check with the catalog, rewrite of the tail, the new epoch's segment, spares
- * from what lies about, and the records that recovery owes. Each step may be cut by a crash and is then done again;
+ * from unused files, and the records that recovery owes. Each step may be cut by a crash and is then done again;
  * nothing is served before all of them.
  */
 #include <assert.h>
@@ -73,9 +73,9 @@ static int rewrite_tail(ls_store *store) {
     return rc == 0 ? LS_OK : fail_errno(LS_IO, -rc, "the tail of the log (%s) cannot be rewritten", name);
 }
 
-/* ---- files that lie about ---- */
+/* ---- unused files ---- */
 
-static bool lies_about(const struct scan_file *f, uint64_t base_lsn) {
+static bool is_unused_file(const struct scan_file *f, uint64_t base_lsn) {
     return !f->in_log && (f->state != SCAN_VALID || f->first_lsn >= base_lsn);
 }
 
@@ -97,7 +97,7 @@ static bool renew(ls_store *store, const struct scan_file *f) {
     return rc == 0;
 }
 
-/* Takes a file of full size that nobody needs under the name first_lsn, without syncing the directory; -1: none. */
+/* Takes an unused file of full size under the name first_lsn, without syncing the directory; -1: there is none. */
 static int take_file(ls_store *store, uint64_t first_lsn) {
     struct log *g = &store->log;
     struct scan *s = &store->scan;
@@ -106,7 +106,7 @@ static int take_file(ls_store *store, uint64_t first_lsn) {
     for (int pass = 0; pass < 2; pass++) { /* one that has the name already is taken first */
         for (size_t i = 0; i < s->count; i++) {
             struct scan_file *f = &s->files[i];
-            if (!lies_about(f, s->base_lsn) || (pass == 0 && f->first_lsn != first_lsn) || i == s->last) {
+            if (!is_unused_file(f, s->base_lsn) || (pass == 0 && f->first_lsn != first_lsn) || i == s->last) {
                 continue;
             }
             format_segment_name(name, f->first_lsn);
@@ -115,7 +115,7 @@ static int take_file(ls_store *store, uint64_t first_lsn) {
             if (usable && f->first_lsn != first_lsn) {
                 usable = g->v->rename(g->v, g->dir, name, target) == 0;
             }
-            f->in_log = true; /* no longer lies about */
+            f->in_log = true; /* no longer unused */
             if (usable) {
                 return file;
             }
@@ -128,12 +128,12 @@ static int take_file(ls_store *store, uint64_t first_lsn) {
     return -1;
 }
 
-/* What is left when there are spares enough goes. */
+/* Removes the unused files that are left when there are enough spares. */
 static void clear_away(ls_store *store) {
     struct log *g = &store->log;
     struct scan *s = &store->scan;
     for (size_t i = 0; i < s->count; i++) {
-        if (lies_about(&s->files[i], s->base_lsn)) {
+        if (is_unused_file(&s->files[i], s->base_lsn)) {
             char name[SEGMENT_NAME_BYTES];
             format_segment_name(name, s->files[i].first_lsn);
             (void)g->v->unlink(g->v, g->dir, name);
@@ -153,8 +153,8 @@ static int write_first_header(ls_store *store, struct segment *made) {
         .created_us = g->v->now_us(g->v),
     };
     memcpy(h.uuid, g->uuid, UUID_BYTES);
-    format_put_segment_header(g->header_block, &h);
-    int rc = io_write(g->v, made->file, g->header_block, SEGMENT_HEADER_BYTES, 0, &g->written);
+    format_put_segment_header(g->commit.header_block, &h);
+    int rc = io_write(g->v, made->file, g->commit.header_block, SEGMENT_HEADER_BYTES, 0, &g->written);
     rc = rc == 0 ? g->v->sync_file(g->v, made->file) : rc;
     rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc;
     return rc == 0 ? LS_OK
@@ -162,8 +162,8 @@ static int write_first_header(ls_store *store, struct segment *made) {
 }
 
 /*
- * Where no other file can be had, the last epoch's segment if that came to nothing: a full store opens even in a loop
- * of crashes. Its header goes before the new one is forced, so for that moment damage in the last batches before it
+ * If no other file can be had, takes the last epoch's segment if nothing of the log is in it: so a full store opens even
+ * in a loop of crashes. Its header goes before the new one is forced, so for that moment damage in the last batches before it
  * would read as a torn tail; everything else waits for the new header.
  */
 static bool take_over_empty(ls_store *store, struct segment **made) {
@@ -172,13 +172,13 @@ static bool take_over_empty(ls_store *store, struct segment **made) {
     if (s->last == SIZE_MAX || s->files[s->last].in_log) {
         return false;
     }
-    *made = segment_new(g, g->next_spare_lsn, g->epoch);
+    *made = segment_new(g, g->space.next_spare_lsn, g->epoch);
     if (*made == NULL) {
         return false;
     }
     size_t last = s->last;
-    s->last = SIZE_MAX; /* so that it lies about like any other */
-    (*made)->file = take_file(store, g->next_spare_lsn);
+    s->last = SIZE_MAX; /* so that it is unused like any other */
+    (*made)->file = take_file(store, g->space.next_spare_lsn);
     s->last = last;
     if ((*made)->file < 0) {
         segment_free(g, *made);
@@ -186,21 +186,21 @@ static bool take_over_empty(ls_store *store, struct segment **made) {
         return false;
     }
     g->open_files++;
-    g->next_spare_lsn += g->segment_size;
+    g->space.next_spare_lsn += g->segment_size;
     return true;
 }
 
-/* A file for the new epoch's segment: one that lies about, a dead one, or a new one. */
+/* A file for the new epoch's segment: an unused one, a dead one, or a new one. */
 static int find_file_for(ls_store *store, struct segment **made) {
     struct log *g = &store->log;
-    *made = segment_new(g, g->next_spare_lsn, g->epoch);
+    *made = segment_new(g, g->space.next_spare_lsn, g->epoch);
     if (*made == NULL) {
         return fail_memory();
     }
-    (*made)->file = take_file(store, g->next_spare_lsn);
+    (*made)->file = take_file(store, g->space.next_spare_lsn);
     if ((*made)->file >= 0) {
         g->open_files++;
-        g->next_spare_lsn += g->segment_size;
+        g->space.next_spare_lsn += g->segment_size;
         return LS_OK;
     }
     segment_free(g, *made);
@@ -209,7 +209,7 @@ static int find_file_for(ls_store *store, struct segment **made) {
     if (rc != LS_OK) {
         ls_error kept = *ls_last_error();
         spares_recycle(g);
-        rc = g->spare_count > 0 ? LS_OK : fail_again(&kept);
+        rc = g->space.spare_count > 0 ? LS_OK : fail_again(&kept);
     }
     if (rc == LS_OK) {
         *made = spares_take(g);
@@ -237,7 +237,7 @@ static int start_segment(ls_store *store) {
     const struct scan *s = &store->scan;
     uint64_t epoch = s->moved_epoch > s->epoch_max ? s->moved_epoch : s->epoch_max;
     g->epoch = epoch + 1;
-    g->next_spare_lsn = choose_first_lsn(store);
+    g->space.next_spare_lsn = choose_first_lsn(store);
     if (!store->creating) { /* before any file is taken: a hint of the last epoch may name what was left out */
         hint_published(g, s->base_lsn, hint_publish(g, s->end_lsn, s->base_lsn));
     }
@@ -262,7 +262,7 @@ static int start_segment(ls_store *store) {
     return LS_OK;
 }
 
-/* Only now may the segment that came to nothing be reused: the new header says that it is not of the log. */
+/* Only now may the last epoch's empty segment be reused: the new header says that it is not of the log. */
 static int gather_spares(ls_store *store) {
     struct log *g = &store->log;
     struct scan *s = &store->scan;
@@ -271,8 +271,8 @@ static int gather_spares(ls_store *store) {
     spares_reckon(g);
     size_t wanted = store->creating ? store->options.initial_segments - 1 : spares_target(g);
     int file = 0;
-    while (g->spare_count < wanted && (file = take_file(store, g->next_spare_lsn)) >= 0) {
-        struct segment *made = segment_new(g, g->next_spare_lsn, g->epoch);
+    while (g->space.spare_count < wanted && (file = take_file(store, g->space.next_spare_lsn)) >= 0) {
+        struct segment *made = segment_new(g, g->space.next_spare_lsn, g->epoch);
         if (made == NULL) {
             (void)g->v->close(g->v, file);
             return fail_memory();
@@ -280,23 +280,24 @@ static int gather_spares(ls_store *store) {
         made->file = file;
         made->header_due = true;
         g->open_files++;
-        g->next_spare_lsn += g->segment_size;
+        g->space.next_spare_lsn += g->segment_size;
         spares_adopt(g, made);
     }
     clear_away(store);
-    (void)g->v->unlink(g->v, g->dir, "CHECKPOINT.new"); /* of a life that was cut */
+    (void)g->v->unlink(g->v, g->dir, "CHECKPOINT.new"); /* left by a crash */
     s->last = last;
     int rc = g->v->sync_dir(g->v, g->dir);
     if (rc != 0) {
         return fail_errno(LS_IO, -rc, "the store directory cannot be synced");
     }
-    while (store->creating && g->spare_count < wanted) {
+    while (store->creating && g->space.spare_count < wanted) {
         rc = spares_make(g, true);
         if (rc != LS_OK) {
             return rc;
         }
     }
-    g->maker_wanted = g->spare_count <= g->spares_reserved; /* an open without a spare is still an open */
+    g->spare_thread.wanted =
+        g->space.spare_count <= g->space.spares_reserved; /* an open without a spare is still an open */
     return LS_OK;
 }
 
@@ -368,7 +369,7 @@ static int open_side_files(ls_store *store) {
 /* A log without free segments is relocated before it serves: the next open may need one, and so may relocation. */
 static int make_ready(struct log *g) {
     int rc = LS_OK;
-    while (rc == LS_OK && g->spare_count < SPARES_RESERVED) {
+    while (rc == LS_OK && g->space.spare_count < SPARES_RESERVED) {
         rc = spares_make(g, false);
     }
     if (rc != LS_OK) {
@@ -395,8 +396,8 @@ static int serve_locked(ls_store *store, const uint32_t *sorted, size_t n, uint3
         return rc;
     }
     log_advance_base(g);
-    g->last_switch_us = v->monotonic_us(v);
-    g->switch_interval_us = UINT64_MAX;
+    g->space.last_switch_us = v->monotonic_us(v);
+    g->space.switch_interval_us = UINT64_MAX;
     hint_published(g, g->named_base_lsn, hint_publish(g, g->durable_lsn, g->named_base_lsn));
     g->serving = true;
     store->phase = PHASE_SERVING;
@@ -414,9 +415,9 @@ int ls_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next
     if (sorted == NULL) {
         return fail_memory();
     }
-    (void)pthread_mutex_lock(&g->lock);
+    log_lock(g);
     int rc = serve_locked(store, sorted, n, next_queue_id);
-    (void)pthread_mutex_unlock(&g->lock);
+    log_unlock(g);
     free(sorted);
     if (rc == LS_OK) {
         rc = log_start_threads(g);

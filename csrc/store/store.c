@@ -12,8 +12,6 @@
 #include "relocate/relocate.h"
 #include "format/xxh64.h"
 
-enum { LOCK_TRIES = 20, LOCK_PAUSE_NS = 10 * 1000 * 1000 };
-
 uint64_t ls_xxh64(const uint8_t *data, size_t bytes, uint64_t seed) { return xxh64(data, bytes, seed); }
 
 /* ---- around every operation ---- */
@@ -21,7 +19,7 @@ uint64_t ls_xxh64(const uint8_t *data, size_t bytes, uint64_t seed) { return xxh
 /* Gives the lock back. */
 static int fail_phase(ls_store *store) {
     bool is_inspection = store->inspection != NULL && store->phase == PHASE_OPENED, inspected = store->inspected;
-    (void)pthread_mutex_unlock(&store->log.lock);
+    log_unlock(&store->log);
     if (is_inspection && !inspected) {
         return fail(LS_CLOSED, "the log has not been read to its end yet");
     }
@@ -34,7 +32,7 @@ int store_enter(ls_store *store) {
         return fail(LS_FORKED, "this process is a fork of the one that opened the store; open it again after fork, in "
                                "one process only");
     }
-    (void)pthread_mutex_lock(&store->log.lock);
+    log_lock(&store->log);
     return store->phase == PHASE_SERVING ? LS_OK : fail_phase(store);
 }
 
@@ -43,7 +41,7 @@ int store_look(ls_store *store) {
         return fail(LS_FORKED, "this process is a fork of the one that opened the store; open it again after fork, in "
                                "one process only");
     }
-    (void)pthread_mutex_lock(&store->log.lock);
+    log_lock(&store->log);
     bool inspected = store->inspected && store->phase == PHASE_OPENED;
     return store->phase == PHASE_SERVING || inspected ? LS_OK : fail_phase(store);
 }
@@ -57,7 +55,7 @@ int store_leave(ls_store *store, int rc, int flags) {
             log_flush_soon(g);
         }
     }
-    (void)pthread_mutex_unlock(&g->lock);
+    log_unlock(g);
     return rc;
 }
 
@@ -91,179 +89,6 @@ static int check_log_limit(const ls_options *o, const struct meta *m) {
     return LS_OK;
 }
 
-/* ---- the directory ---- */
-
-static int open_directory(struct log *g, const char *path, bool create) {
-    g->dir = g->v->open_dir(g->v, path);
-    if (g->dir == -ENOENT && create) {
-        int rc = g->v->make_dir(g->v, path);
-        if (rc != 0 && rc != -EEXIST) {
-            return fail_errno(LS_IO, -rc, "the store directory %s cannot be made", path);
-        }
-        g->dir = g->v->open_dir(g->v, path);
-    }
-    if (g->dir < 0) {
-        return fail_errno(g->dir == -ENOENT || g->dir == -ENOTDIR ? LS_NOT_A_STORE : LS_IO, -g->dir,
-                          "the store directory %s cannot be opened", path);
-    }
-    return LS_OK;
-}
-
-/*
- * A store's directory is no safer than its own name: the directory above is synced before META can be renamed into
- * place, by whoever finishes the creation. One that may not be read cannot be synced; then its owner made it.
- */
-static int sync_parent(struct log *g, const char *path) {
-    size_t length = strlen(path);
-    while (length > 1 && path[length - 1] == '/') {
-        length--;
-    }
-    while (length > 0 && path[length - 1] != '/') {
-        length--;
-    }
-    while (length > 1 && path[length - 1] == '/') {
-        length--;
-    }
-    char *parent = malloc(length + 2);
-    if (parent == NULL) {
-        return fail_memory();
-    }
-    memcpy(parent, length > 0 ? path : ".", length > 0 ? length : 1);
-    parent[length > 0 ? length : 1] = '\0';
-    int dir = g->v->open_dir(g->v, parent);
-    int rc = dir < 0 ? dir : g->v->sync_dir(g->v, dir);
-    if (dir >= 0) {
-        (void)g->v->close(g->v, dir);
-    }
-    free(parent);
-    return rc == 0 || rc == -EACCES ? LS_OK : fail_errno(LS_IO, -rc, "the directory above %s cannot be synced", path);
-}
-
-/* A reader may hold it for a moment to see whether a writer lives, so one refusal is not the last word. */
-static int take_lock(struct log *g, const char *path, bool create) {
-    fork_wait();
-    g->lock_file = g->v->open(g->v, g->dir, "LOCK", VFS_WRITE | (create ? VFS_CREATE : 0));
-    fork_go_on();
-    if (g->lock_file < 0) {
-        int error = -g->lock_file;
-        return fail_errno(error == ENOENT ? LS_NOT_A_STORE : LS_IO, error, "%s/LOCK cannot be opened", path);
-    }
-    int rc = -EWOULDBLOCK;
-    for (int i = 0; i < LOCK_TRIES && rc == -EWOULDBLOCK; i++) {
-        rc = g->v->lock(g->v, g->lock_file, 1);
-        if (rc == -EWOULDBLOCK) {
-            const struct timespec pause = {.tv_nsec = LOCK_PAUSE_NS};
-            (void)nanosleep(&pause, NULL);
-        }
-    }
-    if (rc == -EWOULDBLOCK) {
-        return fail(LS_LOCKED, "the store %s is open in another process or handle; close it there first", path);
-    }
-    return rc == 0 ? LS_OK : fail_errno(LS_IO, -rc, "%s/LOCK cannot be locked", path);
-}
-
-/*
- * Into a new file: the pages of a write that failed may stay with their file, and what is written through them later in
- * the same boot is synced without an error and lost with the power (ext4). Until the rename META.new is what it was.
- */
-static int write_new_meta(struct log *g, const struct meta *m) {
-    static const char *const name = "META.part";
-    uint8_t bytes[META_BYTES];
-    format_put_meta(bytes, m);
-    int file = g->v->unlink(g->v, g->dir, name);
-    file = file == 0 || file == -ENOENT ? g->v->open(g->v, g->dir, name, VFS_WRITE | VFS_CREATE | VFS_EXCLUSIVE) : file;
-    if (file < 0) {
-        return fail_errno(LS_IO, -file, "%s cannot be made", name);
-    }
-    int rc = io_write(g->v, file, bytes, sizeof bytes, 0, &g->written);
-    rc = rc == 0 ? g->v->sync_file(g->v, file) : rc;
-    (void)g->v->close(g->v, file);
-    rc = rc == 0 ? g->v->rename(g->v, g->dir, name, "META.new") : rc;
-    rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc;
-    return rc == 0 ? LS_OK : fail_errno(rc == -ENOSPC ? LS_FULL : LS_IO, -rc, "META.new cannot be written");
-}
-
-static int choose_meta(ls_store *store, vfs *v, const ls_options *o) {
-    struct meta *m = &store->meta;
-    uint64_t size = o->segment_size != 0 ? o->segment_size : (uint64_t)16 << 20;
-    size = size < SEGMENT_BYTES_MIN ? SEGMENT_BYTES_MIN : round_up(size, BLOCK_BYTES);
-    *m = (struct meta){.segment_size = size, .created_us = v->now_us(v)};
-    m->max_undurable_bytes = o->max_undurable_bytes > 2 * size ? o->max_undurable_bytes : 2 * size;
-    int rc = v->random(v, m->uuid, UUID_BYTES);
-    return rc == 0 ? LS_OK : fail_errno(LS_IO, -rc, "no random bytes for the store's UUID");
-}
-
-static int is_segment(void *context, const char *name) {
-    (void)context;
-    uint64_t first_lsn;
-    return format_parse_segment_name(name, &first_lsn) ? 1 : 0;
-}
-
-/* META.new is forced before the first segment is made: where there are segments and neither file, one was lost. */
-static int check_no_segments(const struct log *g) {
-    int found = g->v->list(g->v, g->dir, is_segment, NULL);
-    if (found < 0) {
-        return fail_errno(LS_IO, -found, "the store directory cannot be listed");
-    }
-    return found == 0
-               ? LS_OK
-               : fail(LS_CORRUPT, "META is missing, but there are segments: it holds the store's UUID and sizes. "
-                                  "Restore it from a backup; nothing was changed");
-}
-
-/* META, or META.new of a creation that was interrupted, or a new one. */
-static int find_meta(ls_store *store, const ls_options *o) {
-    struct log *g = &store->log;
-    int rc = scan_read_meta(g->v, g->dir, "META", &store->meta);
-    if (rc != LS_NOT_A_STORE || ls_last_error()->sys_errno != 0) {
-        return rc;
-    }
-    int there = g->v->open(g->v, g->dir, "META", 0);
-    if (there >= 0) {
-        (void)g->v->close(g->v, there);
-        return rc; /* something, but not ours */
-    }
-    if (o->create == 0) {
-        return rc;
-    }
-    store->creating = true;
-    if (scan_read_meta(g->v, g->dir, "META.new", &store->meta) == LS_OK) {
-        return write_new_meta(g, &store->meta); /* what we read may be in the page cache only */
-    }
-    if (ls_last_error()->code == LS_VERSION) {
-        return LS_VERSION;
-    }
-    rc = check_no_segments(g);
-    rc = rc == LS_OK ? choose_meta(store, g->v, o) : rc;
-    return rc == LS_OK ? write_new_meta(g, &store->meta) : rc;
-}
-
-/* ---- what the log asks ---- */
-
-static int relocate(void *context, struct segment *s) {
-    ls_store *store = context;
-    return relocate_segment(&store->log, &store->state.table, s);
-}
-
-static uint64_t weight(const void *context) {
-    const ls_store *store = context;
-    return BYTES_PER_PLACE * (store->state.table.place_count + store->state.table.tx_count);
-}
-
-static void segment_begun(void *context) { checkpoint_consider(&((ls_store *)context)->checkpoints); }
-
-static bool give_up_space(void *context) { return checkpoint_give_up(&((ls_store *)context)->checkpoints); }
-
-#ifdef LOGSTORE_POISON
-static void move(void *context) { table_move(&((ls_store *)context)->state.table); }
-#endif
-
-/* Only an inline copy is never longer than before; states, work and transactions are, once. */
-static uint64_t expansion(const void *context) {
-    const struct table *t = &((const ls_store *)context)->state.table;
-    return STATE_BYTES * t->loose_count + t->growth + 32 * (uint64_t)t->tx_count;
-}
-
 /* ---- open ---- */
 
 static int open_parts(ls_store *store, vfs *v, const char *path, const ls_options *o) {
@@ -271,11 +96,11 @@ static int open_parts(ls_store *store, vfs *v, const char *path, const ls_option
     g->v = v;
     int rc = check_options(o);
     rc = rc == LS_OK ? fork_register(store) : rc;
-    rc = rc == LS_OK ? open_directory(g, path, o->create != 0) : rc;
-    rc = rc == LS_OK ? take_lock(g, path, o->create != 0) : rc;
-    rc = rc == LS_OK ? find_meta(store, o) : rc;
+    rc = rc == LS_OK ? directory_open(g, path, o->create != 0) : rc;
+    rc = rc == LS_OK ? directory_take_lock(g, path, o->create != 0) : rc;
+    rc = rc == LS_OK ? directory_find_meta(store, o) : rc;
     rc = rc == LS_OK ? check_log_limit(o, &store->meta) : rc;
-    rc = rc == LS_OK && store->creating ? sync_parent(g, path) : rc;
+    rc = rc == LS_OK && store->creating ? directory_sync_parent(g, path) : rc;
     rc = rc == LS_OK ? log_init(g, v, o, &store->meta) : rc;
     if (rc == LS_OK && !store->creating) {
         rc = recover_replay(store);
@@ -283,55 +108,70 @@ static int open_parts(ls_store *store, vfs *v, const char *path, const ls_option
     return rc;
 }
 
-ls_store *store_new(const ls_options *options) {
-    ls_store *made = calloc(1, sizeof *made);
+static int register_clients(ls_store *store, const struct log_client *clients, size_t count) {
+    struct log_client messages = messages_client(store);
+    int rc = log_register(&store->log, &messages);
+    for (size_t i = 0; rc == LS_OK && i < count; i++) {
+        rc = log_register(&store->log, &clients[i]);
+    }
+    return rc;
+}
+
+static void init_log(struct log *g) {
+    g->dir = g->holds_dir = g->lock_file = g->hint_file = -1;
+    g->relocate = relocate_segment;
+    (void)pthread_mutex_init(&g->lock, NULL);
+    (void)pthread_cond_init(&g->spare_thread.wake, NULL);
+    (void)pthread_cond_init(&g->spare_thread.done, NULL);
+    (void)sem_init(&g->flusher.wake, 0, 0);
+}
+
+int store_new(const ls_options *options, const struct log_client *clients, size_t count, ls_store **store) {
+    ls_store *made = *store = calloc(1, sizeof *made);
     if (made == NULL) {
-        return NULL;
+        return fail_memory();
     }
     atomic_init(&made->handles, 1);
     made->options = *options;
     made->relaxed = options->relaxed != 0;
     made->scan.file = -1;
-    state_init(&made->state);
-    struct log *g = &made->log;
-    g->dir = g->holds_dir = g->lock_file = g->hint_file = -1;
-    g->owner = (struct log_owner){
-        .context = made,
-        .relocate = relocate,
-        .weight = weight,
-        .expansion = expansion,
-        .segment_begun = segment_begun,
-        .give_up_space = give_up_space,
-#ifdef LOGSTORE_POISON
-        .move = move,
-#endif
-    };
-    checkpoints_init(&made->checkpoints, g, &made->state, options->no_checkpoint != 0);
-    (void)pthread_mutex_init(&g->lock, NULL);
-    (void)pthread_cond_init(&g->maker_wake, NULL);
-    (void)pthread_cond_init(&g->maker_done, NULL);
-    (void)sem_init(&g->flusher_wake, 0, 0);
-    return made;
+    state_init(&made->state, &made->log.clients);
+    checkpoints_init(&made->checkpoints, &made->log, &made->state, options->no_checkpoint != 0);
+    init_log(&made->log);
+    int rc = register_clients(made, clients, count);
+    made->scan.known = made->log.clients.known;
+    return rc;
 }
 
-int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_store **store) {
-    *store = NULL;
-    ls_store *made = store_new(options);
-    if (made == NULL) {
-        return fail_memory();
+static void free_failed(ls_store *store) {
+    ls_error kept = *ls_last_error();
+    if (store != NULL) {
+        ls_free(store);
     }
-    uint64_t start_us = 0;
+    (void)fail_again(&kept);
+}
+
+int store_open_with(vfs *system, const char *store_dir, const ls_options *options, const struct log_client *clients,
+                    size_t count, ls_store **store) {
+    ls_store *made;
+    *store = NULL;
     system = system != NULL ? system : vfs_posix();
-    start_us = system->monotonic_us(system);
-    int rc = open_parts(made, system, store_dir, options);
-    made->state.report.total_us = system->monotonic_us(system) - start_us;
+    int rc = store_new(options, clients, count, &made);
+    if (rc == LS_OK) {
+        uint64_t start_us = system->monotonic_us(system);
+        rc = open_parts(made, system, store_dir, options);
+        made->state.report.total_us = system->monotonic_us(system) - start_us;
+    }
     if (rc != LS_OK) {
-        ls_error kept = *ls_last_error();
-        ls_free(made);
-        return fail_again(&kept);
+        free_failed(made);
+        return rc;
     }
     *store = made;
     return LS_OK;
+}
+
+int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_store **store) {
+    return store_open_with(system, store_dir, options, NULL, 0, store);
 }
 
 /* ---- close ---- */
@@ -382,7 +222,7 @@ static void close_handles(ls_store *store) {
             g->segments[i]->file = -1;
         }
     }
-    for (struct segment *s = g->spares; s != NULL; s = s->next_spare) {
+    for (struct segment *s = g->space.spares; s != NULL; s = s->next_spare) {
         if (s->file >= 0) {
             (void)g->v->close(g->v, s->file);
             s->file = -1;
@@ -397,7 +237,7 @@ static void close_handles(ls_store *store) {
 }
 
 static bool has_readers(const struct log *g) {
-    bool any = g->unnamed != NULL;
+    bool any = g->space.unnamed_segments != NULL;
     for (size_t i = 0; i < g->segment_count; i++) {
         any = any || g->segments[i]->readers > 0;
     }
@@ -409,36 +249,37 @@ int ls_close(ls_store *store) {
     if (atomic_load(&g->foreign)) {
         return LS_OK;
     }
-    (void)pthread_mutex_lock(&g->lock);
+    log_lock(g);
     if (store->phase == PHASE_CLOSED) {
-        (void)pthread_mutex_unlock(&g->lock);
+        log_unlock(g);
         return LS_OK;
     }
     bool was_serving = store->phase == PHASE_SERVING;
-    store->phase = PHASE_CLOSED;               /* nobody comes in, and who waits inside for room finds it closed */
-    while (g->moving && g->spare_count == 0) { /* it ends by giving a segment back, which the next open may need */
-        log_wait(g, &g->maker_done);
+    store->phase = PHASE_CLOSED; /* no operation begins, and one that waits for room finds it closed */
+    while (g->relocation.moving &&
+           g->space.spare_count == 0) { /* it ends by giving a segment back, which the next open may need */
+        log_wait(g, &g->spare_thread.done);
     }
     g->serving = false;
     g->closing = true;
-    (void)pthread_cond_broadcast(&g->maker_wake); /* a move that keeps pace with others waits no longer */
+    (void)pthread_cond_broadcast(&g->spare_thread.wake); /* a move that keeps pace with others waits no longer */
     g->closer = pthread_self();
     int rc = was_serving && g->poison == 0 ? write_close(store) : LS_OK;
     ls_error kept = *ls_last_error();
     if (was_serving && g->poison == 0) {
-        (void)log_force(g, g->end_lsn); /* so that whoever was woken to lead finds nothing left to write */
+        (void)log_force(g, g->end_lsn); /* so that a thread that was woken to lead finds nothing left to write */
     }
-    while (g->leading || g->waiters != NULL || has_readers(g)) { /* another thread's last batch or read */
+    while (g->commit.leading || g->commit.waiters != NULL || has_readers(g)) { /* another thread's last batch or read */
         log_let_go(g);
         const struct timespec pause = {.tv_nsec = 100 * 1000};
         (void)nanosleep(&pause, NULL);
         log_take_back(g);
     }
-    (void)pthread_mutex_unlock(&g->lock);
+    log_unlock(g);
     checkpoint_stop_thread(&store->checkpoints);
     log_stop_threads(g);
     scan_close(&store->scan);
-    (void)pthread_mutex_lock(&g->lock);
+    log_lock(g);
     if (was_serving && rc == LS_OK) {
         checkpoint_at_close(&store->checkpoints);
     }
@@ -446,7 +287,7 @@ int ls_close(ls_store *store) {
     fork_wait();
     close_handles(store);
     fork_go_on();
-    (void)pthread_mutex_unlock(&g->lock);
+    log_unlock(g);
     fork_forget(store);
     return rc == LS_OK ? LS_OK : fail_again(&kept);
 }
@@ -466,13 +307,14 @@ void store_drop(ls_store *store) {
     scan_close(&store->scan);
     log_free(g);
     state_free(&store->state);
+    log_clients_free(&g->clients);
     free(store->deaths);
     checkpoints_free(&store->checkpoints);
     inspection_free(store->inspection);
     (void)pthread_mutex_destroy(&g->lock);
-    (void)pthread_cond_destroy(&g->maker_wake);
-    (void)pthread_cond_destroy(&g->maker_done);
-    (void)sem_destroy(&g->flusher_wake);
+    (void)pthread_cond_destroy(&g->spare_thread.wake);
+    (void)pthread_cond_destroy(&g->spare_thread.done);
+    (void)sem_destroy(&g->flusher.wake);
     free(store);
 }
 
@@ -496,14 +338,14 @@ void ls_recovery_report(const ls_store *store, ls_recovery *report) { *report = 
 
 uint64_t ls_segment_size(const ls_store *store) { return store->meta.segment_size; }
 
-/* 0 in a forked child, whose parent may have held the lock: nobody there will ever give it back. */
+/* 0 in a forked child: a thread of the parent may have held the lock, which no thread of the child ever lets go. */
 static uint64_t read_locked(ls_store *store, uint64_t (*what)(const struct log *g)) {
     if (atomic_load(&store->log.foreign)) {
         return 0;
     }
-    (void)pthread_mutex_lock(&store->log.lock);
+    log_lock(&store->log);
     uint64_t value = what(&store->log);
-    (void)pthread_mutex_unlock(&store->log.lock);
+    log_unlock(&store->log);
     return value;
 }
 
@@ -513,21 +355,18 @@ uint64_t ls_base_lsn(const ls_store *store) { return read_locked((ls_store *)(ui
 
 uint64_t ls_durable_lsn(const ls_store *store) { return store->log.durable_lsn; }
 
-/*
- * Whoever asks means to wait for it, and what was appended last may be a move's or a transaction's, who want nothing
- * flushed yet.
- */
+/* The caller is likely to wait for this LSN, and the last records may be of a move or a transaction, which flush nothing. */
 uint64_t ls_next_lsn(ls_store *store) {
     struct log *g = &store->log;
     if (atomic_load(&g->foreign)) {
         return 0;
     }
-    (void)pthread_mutex_lock(&g->lock);
+    log_lock(g);
     uint64_t lsn = g->end_lsn;
-    if (g->serving && lsn > g->flush_wanted_lsn && lsn > g->durable_lsn) {
+    if (g->serving && lsn > g->flusher.wanted_lsn && lsn > g->durable_lsn) {
         log_flush_soon(g);
     }
-    (void)pthread_mutex_unlock(&g->lock);
+    log_unlock(g);
     return lsn;
 }
 
@@ -548,7 +387,7 @@ int ls_durable_soon(ls_store *store, uint64_t lsn) {
         return 1;
     }
     if (store_enter(store) == LS_OK) {
-        if (g->flush_wanted_lsn < lsn) {
+        if (g->flusher.wanted_lsn < lsn) {
             log_flush_soon(g);
         }
         (void)store_leave(store, LS_OK, LEAVE_QUIETLY);
@@ -584,7 +423,7 @@ void ls_event_end(ls_store *store, int fd) {
     if (atomic_load(&g->foreign)) {
         return;
     }
-    (void)pthread_mutex_lock(&g->lock);
+    log_lock(g);
     for (int i = 0; i < g->event_count; i++) {
         if (g->events[i] == fd) {
             g->events[i] = g->events[--g->event_count];
@@ -592,7 +431,7 @@ void ls_event_end(ls_store *store, int fd) {
             break;
         }
     }
-    (void)pthread_mutex_unlock(&g->lock);
+    log_unlock(g);
 }
 
 int ls_move_base(ls_store *store) {
@@ -619,24 +458,24 @@ void ls_stats_get(ls_store *store, ls_stats *stats) {
     if (atomic_load(&g->foreign)) {
         return;
     }
-    (void)pthread_mutex_lock(&g->lock);
+    log_lock(g);
     *stats = g->stats;
     stats->messages = store->state.table.message_count;
     stats->places = store->state.table.place_count;
     stats->transactions = store->state.table.tx_count;
-    stats->live_bytes = log_live_bytes(g) + weight(store);
+    stats->live_bytes = log_live_bytes(g) + log_weight(g);
     stats->segments = g->segment_count;
-    stats->spares = g->spare_count;
-    stats->log_bytes = (g->segment_count + g->spare_count) * g->segment_size;
-    stats->held_segments = g->held_count;
-    stats->held_bytes = g->held_count * g->segment_size;
+    stats->spares = g->space.spare_count;
+    stats->log_bytes = (g->segment_count + g->space.spare_count) * g->segment_size;
+    stats->held_segments = g->space.held_count;
+    stats->held_bytes = g->space.held_count * g->segment_size;
     stats->device_bytes = atomic_load(&g->written.bytes);
     stats->device_writes = atomic_load(&g->written.calls);
     stats->relaxed = store->relaxed;
     stats->checkpoint_lsn = store->checkpoints.lsn;
     stats->checkpoint_bytes = store->checkpoints.bytes;
-    stats->full = g->cannot_grow && (spares_are_heavy(g) || !spares_suffice(g, 0, 0));
-    (void)pthread_mutex_unlock(&g->lock);
+    stats->full = g->space.cannot_grow && (over_admission_limit(g) || !spares_suffice(g, 0, 0));
+    log_unlock(g);
 }
 
 int ls_segments(ls_store *store, ls_segment_info *into, size_t n, size_t *count) {

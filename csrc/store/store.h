@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "log/log.h"
 #include "read/scan.h"
+#include "relocate/messages.h"
 #include "replay/state.h"
 
 enum phase {
@@ -20,7 +21,7 @@ enum phase {
 };
 
 enum {
-    LEAVE_QUIETLY = 1 << 16, /* beside the public flags: nothing was appended that somebody waits for */
+    LEAVE_QUIETLY = 1 << 16, /* on top of the public flags: nothing was appended that a caller waits for */
 };
 
 enum { BYTES_PER_PLACE = 128 }; /* what admission counts for a place or an open transaction */
@@ -28,6 +29,7 @@ enum { BYTES_PER_PLACE = 128 }; /* what admission counts for a place or an open 
 struct ls_store {
     struct log log;
     struct state state;
+    struct message_mover mover; /* zero but while a segment is relocated */
     ls_options options;
     struct meta meta;
     enum phase phase;
@@ -67,8 +69,16 @@ struct ls_cursor {
     struct cursor cursor;
 };
 
-/* Memory for one that is not open yet, or NULL. */
-ls_store *store_new(const ls_options *options);
+/* ls_open for a log with more clients than messages. They are copied; on failure their memory is freed as at ls_free. */
+int store_open_with(vfs *system, const char *store_dir, const ls_options *options, const struct log_client *clients,
+                    size_t count, ls_store **store);
+/* Memory for one that is not open yet. Unless *store is NULL it is to be freed, also after a failure. */
+int store_new(const ls_options *options, const struct log_client *clients, size_t count, ls_store **store);
+/* inspected.c: ls_inspect_open for a log with more clients than messages. */
+int inspect_open_with(vfs *system, const char *store_dir, int flags, const struct log_client *clients, size_t count,
+                      ls_store **store);
+/* messages_client.c: messages and transactions, the first client. */
+struct log_client messages_client(ls_store *store);
 /* A handle on the store goes; with the last one its memory. A garbage collector frees in any order. */
 void store_drop(ls_store *store);
 /* LS_OK if the calling process may use it; takes the lock. */
@@ -104,8 +114,24 @@ struct tx *tx_of(const ls_tx *handle); /* lock held: as it is now; NULL: it has 
 int work_enter(ls_store *store, ls_tx *handle);
 int work_leave(ls_store *store, ls_tx *handle, int rc, int flags); /* the flags count without a handle */
 int tx_check_work(ls_store *store, ls_tx *handle, struct tx **tx); /* lock held; NULL handle: no transaction */
-void tx_undo_work(ls_store *store, struct tx *tx);                 /* rolls back in memory */
-int tx_roll_back_open(ls_store *store, uint64_t id);               /* (waits) unless it is prepared, or has ended */
+/* store/outcomes.c: in memory, by every client. */
+int tx_prepare_clients(const ls_store *store, struct tx *tx); /* an LS code: a client may refuse */
+bool tx_prepare_commit(const ls_store *store, struct tx *tx); /* all memory that the commit needs */
+void tx_apply_work(const ls_store *store, struct tx *tx, uint64_t commit_lsn);
+void tx_undo_work(const ls_store *store, struct tx *tx);
+/* The work on messages. */
+bool messages_prepare_commit(ls_store *store, struct tx *tx);
+void messages_commit(ls_store *store, struct tx *tx, uint64_t commit_lsn);
+void messages_roll_back(ls_store *store, struct tx *tx);
+/* The operation of another client, under a key of its own, pends until the outcome. */
+struct client_work *tx_make_client_work(uint32_t stream, uint64_t key); /* NULL: no memory */
+int tx_roll_back_open(ls_store *store, uint64_t id); /* (waits) unless it is prepared, or has ended */
+
+/* directory.c, in this order; `create`: a store may be made */
+int directory_open(struct log *g, const char *path, bool create);
+int directory_take_lock(struct log *g, const char *path, bool create);
+int directory_find_meta(ls_store *store, const ls_options *o);
+int directory_sync_parent(struct log *g, const char *path);
 
 /* recover.c */
 int recover_replay(ls_store *store);
@@ -118,7 +144,7 @@ int serve_new_epoch(ls_store *store);
 /* fork.c */
 int fork_register(ls_store *store);
 void fork_forget(ls_store *store);
-/* Between the two nobody forks. */
+/* No fork happens between the two. */
 void fork_wait(void);
 void fork_go_on(void);
 void fork_leave_behind(ls_store *store); /* in the child, in place of freeing it */

@@ -13,7 +13,7 @@ static void yield_lock(void *context) {
 
 static int take_log(ls_store *store, struct tail_look *k) {
     struct log *g = &store->log;
-    k->segments = calloc(g->segment_count + g->spare_count + 1, sizeof *k->segments);
+    k->segments = calloc(g->segment_count + g->space.spare_count + 1, sizeof *k->segments);
     if (k->segments == NULL) {
         return fail_memory();
     }
@@ -33,7 +33,7 @@ static int take_log(ls_store *store, struct tail_look *k) {
     }
     k->segment_count = g->segment_count;
     size_t at = k->segment_count;
-    for (const struct segment *s = g->spares; s != NULL; s = s->next_spare) {
+    for (const struct segment *s = g->space.spares; s != NULL; s = s->next_spare) {
         k->segments[at++] = (ls_tail_segment){.first_lsn = s->first_lsn, .state = LS_SEGMENT_SPARE};
     }
     k->table = &store->state.table;
@@ -49,9 +49,9 @@ static int take_log(ls_store *store, struct tail_look *k) {
         .next_lsn = g->end_lsn,
         .live_bytes = log_live_bytes(g),
         .segments = g->segment_count,
-        .spares = g->spare_count,
-        .held_segments = g->held_count,
-        .files_wanted = g->files_wanted,
+        .spares = g->space.spare_count,
+        .held_segments = g->space.held_count,
+        .files_wanted = g->space.files_wanted,
         .will_move = g->serving && spares_are_behind(g),
     };
     return LS_OK;

@@ -186,84 +186,6 @@ int ls_begin(ls_store *store, const ls_xid *xid, ls_tx **handle) {
     return LS_OK;
 }
 
-/* ---- outcomes in memory ---- */
-
-/* The message after its last pending work has gone: dead, staged again, or simply there. */
-static void settle_message(ls_store *store, uint32_t number) {
-    struct message *m = table_message(&store->state.table, number);
-    if (message_pending(m) > 0 || m->place_count > 0) {
-        return;
-    }
-    if ((m->flags & MESSAGE_PUBLISHED) != 0) {
-        m->flags &= (uint16_t)~MESSAGE_STAGED;
-    }
-    if (message_is_dead(m)) {
-        message_die_derived(store, number);
-    }
-}
-
-void tx_undo_work(ls_store *store, struct tx *tx) {
-    while (tx->first != NULL) {
-        struct work *w = tx->first;
-        uint32_t number = w->message;
-        struct message *m = table_message(&store->state.table, number);
-        struct place *p = w->locks ? message_place(m, w->queue_id) : NULL;
-        if (p != NULL) {
-            queue_unlock(p);
-        }
-        tx_drop_work(&store->state.table, w);
-        settle_message(store, number);
-    }
-}
-
-/* All memory that applying will need. */
-static bool prepare_commit(ls_store *store, struct tx *tx) {
-    bool ready = true;
-    for (struct work *w = tx->first; w != NULL; w = w->next) {
-        struct queue *q = w->kind == WORK_ENQUEUE ? table_queue(&store->state.table, w->queue_id) : NULL;
-        if (q != NULL) {
-            struct message *m = table_message(&store->state.table, w->message);
-            q->wanted++;
-            ready = ready && message_prepare_places(m, message_pending(m));
-        }
-    }
-    for (struct work *w = tx->first; w != NULL; w = w->next) {
-        struct queue *q = w->kind == WORK_ENQUEUE ? table_queue(&store->state.table, w->queue_id) : NULL;
-        if (q != NULL && q->wanted > 0) {
-            ready = ready && queue_prepare(q, q->wanted);
-            q->wanted = 0;
-        }
-    }
-    return ready;
-}
-
-/* Work on a queue that was deleted meanwhile has no effect. */
-static void apply_work(ls_store *store, struct tx *tx, uint64_t commit_lsn) {
-    struct table *t = &store->state.table;
-    while (tx->first != NULL) {
-        struct work *w = tx->first;
-        uint32_t number = w->message;
-        struct message *m = table_message(t, number);
-        struct queue *q = table_queue(t, w->queue_id);
-        struct place *p = message_place(m, w->queue_id);
-        table_touch(t, m);
-        if (w->kind == WORK_ENQUEUE) {
-            m->flags &= (uint16_t)~MESSAGE_STAGED;
-            if (q != NULL) {
-                if (w->lsn != m->id) {
-                    message_grows_places(t, m, 1);
-                }
-                message_add_place(t, m, queue_append(q, number, commit_lsn, w->order_index));
-            }
-        } else if (p != NULL) {
-            queue_kill(p);
-            message_drop_place(t, m, w->queue_id);
-        }
-        tx_drop_work(t, w);
-        settle_message(store, number);
-    }
-}
-
 /* ---- outcomes ---- */
 
 static void append_plain(ls_store *store, struct tx *tx, enum record_type type) {
@@ -280,7 +202,7 @@ static void forget_tx(ls_store *store, struct tx *tx) {
     table_remove_tx(&store->state.table, tx);
 }
 
-/* For who asks once it has left the table. */
+/* For calls on the handle once the transaction has left the table. */
 static void remember_outcome(ls_tx *handle, const struct tx *tx, int state) {
     remember(handle, tx);
     handle->last.state = state;
@@ -323,6 +245,7 @@ int ls_prepare(ls_tx *handle, int flags) {
                   "%u transactions are prepared, the most that max_prepared allows; commit or roll back some",
                   (unsigned)store->state.table.prepared_count);
     }
+    rc = rc == LS_OK ? tx_prepare_clients(store, tx) : rc;
     if (rc == LS_OK) {
         struct slot s = log_slot(&store->log, tx->id, tx->last_lsn, 0);
         log_append(&store->log, &s, TX_PREPARE, format_put_xid(&s, TX_PREPARE, &tx->xid));
@@ -344,13 +267,13 @@ int ls_commit(ls_tx *handle, int flags) {
     if (rc == LS_OK && tx->distributed && tx->state == LS_TX_ACTIVE) {
         rc = fail_state(tx, "it cannot be committed: end it first");
     }
-    if (rc == LS_OK && !prepare_commit(store, tx)) {
+    if (rc == LS_OK && !tx_prepare_commit(store, tx)) {
         rc = fail_memory();
     }
     if (rc == LS_OK) {
         append_plain(store, tx, TX_COMMIT);
         remember_outcome(handle, tx, LS_TX_COMMITTED);
-        apply_work(store, tx, tx->last_lsn);
+        tx_apply_work(store, tx, tx->last_lsn);
         append_plain(store, tx, TX_DELETE);
         forget_tx(store, tx);
         store_log_deaths(store);
@@ -397,17 +320,17 @@ void ls_tx_describe(ls_tx *handle, ls_tx_info *info) {
         return;
     }
     atomic_fetch_add(&handle->users, 1);
-    (void)pthread_mutex_lock(&g->lock);
+    log_lock(g);
     const struct tx *tx = tx_of(handle);
     if (tx != NULL) {
         remember(handle, tx);
     }
     *info = handle->last;
-    (void)pthread_mutex_unlock(&g->lock);
+    log_unlock(g);
     drop(handle);
 }
 
-/* A prepared transaction stays in doubt until somebody takes it; any other is rolled back: then true. */
+/* A prepared transaction stays in doubt until it is taken; any other is rolled back: then true. */
 static bool let_go_of(ls_tx *handle) {
     const struct tx *tx = tx_of(handle);
     int rc = LS_OK;

@@ -104,6 +104,9 @@ void table_free(struct table *t) {
             free(tx->first);
             tx->first = next;
         }
+        if (tx != NULL) {
+            tx_end_client_work(tx);
+        }
         free(tx);
     }
     free(t->txs);

@@ -193,6 +193,13 @@ struct work {
     bool locks; /* a dequeue that locked a place; else it undoes an enqueue of the same transaction */
 };
 
+/* One item of a transaction's work for a client that owns another stream; only that client knows what the key means. */
+struct client_work {
+    struct client_work *next; /* in the transaction, in order */
+    uint64_t key;
+    uint32_t stream;
+};
+
 struct tx {
     uint64_t id;
     uint64_t start_lsn; /* of the start record, or of the newest relocation */
@@ -210,6 +217,8 @@ struct tx {
     uint32_t enqueue_count; /* enqueues so far, undone ones included: the next one's order_index */
     struct work *first;
     struct work *last;
+    struct client_work *client_first;
+    struct client_work *client_last;
 };
 
 /* ---- the table ---- */
@@ -398,6 +407,8 @@ void tx_prepared(struct table *t, struct tx *tx, uint64_t time_us);
 void tx_add_work(struct table *t, struct tx *tx, struct work *w);
 void tx_drop_work(struct table *t, struct work *w);                         /* removes it from both lists; frees it */
 struct work *message_last_work(const struct message *m, uint32_t queue_id); /* newest pending on this queue, or NULL */
+void tx_add_client_work(struct tx *tx, struct client_work *w);              /* takes it over */
+void tx_end_client_work(struct tx *tx);                                     /* all of it has had its outcome */
 bool xid_equal(const struct xid *a, const struct xid *b);
 
 #endif

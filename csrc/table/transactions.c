@@ -69,7 +69,7 @@ void table_add_tx(struct table *t, struct tx *tx, uint64_t id) {
 }
 
 void table_remove_tx(struct table *t, struct tx *tx) {
-    assert(tx->first == NULL);
+    assert(tx->first == NULL && tx->client_first == NULL);
     index_remove(&t->tx_index, tx->id);
     t->txs[tx->number] = NULL;
     t->tx_count--;
@@ -104,6 +104,21 @@ void tx_add_work(struct table *t, struct tx *tx, struct work *w) {
     message_grows_work(t, m);
     t->work_count++;
     message_changed(m);
+}
+
+void tx_add_client_work(struct tx *tx, struct client_work *w) {
+    w->next = NULL;
+    *(tx->client_last != NULL ? &tx->client_last->next : &tx->client_first) = w;
+    tx->client_last = w;
+}
+
+void tx_end_client_work(struct tx *tx) {
+    while (tx->client_first != NULL) {
+        struct client_work *next = tx->client_first->next;
+        free(tx->client_first);
+        tx->client_first = next;
+    }
+    tx->client_last = NULL;
 }
 
 void tx_drop_work(struct table *t, struct work *w) {

@@ -1,4 +1,7 @@
-/* Shared by files.c (segment files, and how many the log needs) and policy.c (when they are made and moved). */
+/*
+ * Shared by spares.c (files, and how many), admission.c (may the log grow), recycle.c (dead segments), relocation.c (when
+ * live records are moved) and spare_thread.c (the thread that does these). The lock is held.
+ */
 #ifndef LOGSTORE_SPARE_PARTS_H
 #define LOGSTORE_SPARE_PARTS_H
 
@@ -6,10 +9,22 @@
 
 enum { FAST_SWITCH_US = 500 * 1000 };
 
-size_t spares_segments_kept(const struct log *g); /* not by a hold alone */
-size_t spares_segments_used(const struct log *g); /* from the base on */
-size_t spares_files(const struct log *g);         /* of the log, spares included */
-uint64_t spares_expansion(const struct log *g);   /* bytes that what lives takes more once it is moved */
+/* Segments that only a hold keeps do not count, the hold has its own limit; dead ones not recycled yet do. */
+static inline size_t spares_segments_kept(const struct log *g) { return g->segment_count - g->space.held_count; }
+
+/* Of the log, spares included. */
+static inline size_t spares_files(const struct log *g) { return spares_segments_kept(g) + g->space.spare_count; }
+
+/* From the base on. */
+static inline size_t spares_segments_used(const struct log *g) { return g->segment_count - g->base_index; }
+
+/* Bytes by which live records grow once moved, within what the log can hold. */
+uint64_t spares_expansion(const struct log *g);
+size_t spares_most(const struct log *g); /* that are kept when segments die */
+bool in_spare_thread(void);
+bool relocation_is_possible(const struct log *g);
+bool relocation_is_due(struct log *g, bool pressed); /* pressed: no spare can be made */
+int relocation_of_oldest(struct log *g);             /* (waits) */
 void spares_give_back_beyond(struct log *g, size_t most);
 
 #endif

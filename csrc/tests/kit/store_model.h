@@ -10,11 +10,26 @@
 #define LOGSTORE_STORE_MODEL_H
 
 #include "logstore.h"
+#include "tests/kit/toy_client.h"
 #include "tests/kit/vfs_test.h"
 
 enum { SEGMENT = 64 << 10, QUEUES = 8, FIRST_QUEUES = 4, OPS_MAX = 1200, PLACES_MAX = 600, TXS = 3, WORK_MAX = 40 };
 enum { MARK_STARTED = 1, MARK_ACKNOWLEDGED, MARK_CATALOG, MARK_DURABLE_LSN, MARK_BESIDE };
-enum op_kind { PUBLISH, STAGE, ENQUEUE, DEQUEUE, DESTROY, BEGIN, END, PREPARE, COMMIT, ROLLBACK, DELETE_QUEUE, REOPEN };
+enum op_kind {
+    PUBLISH,
+    STAGE,
+    ENQUEUE,
+    DEQUEUE,
+    DESTROY,
+    BEGIN,
+    END,
+    PREPARE,
+    COMMIT,
+    ROLLBACK,
+    DELETE_QUEUE,
+    REOPEN,
+    SET_TOY
+};
 
 struct op {
     int kind;
@@ -22,6 +37,8 @@ struct op {
     uint64_t id;
     uint64_t tx;      /* 0: none */
     uint64_t end_lsn; /* the operation is durable when this LSN is; 0: unknown */
+    uint32_t key;     /* of a SET_TOY, and its value */
+    uint64_t value;
 };
 
 /* The numbers from which every byte of a message is derived. */
@@ -54,6 +71,7 @@ struct model_tx {
     bool prepared;
     int work_count;
     struct model_work work[WORK_MAX];
+    uint64_t toys[TOY_KEYS]; /* the values it sets; 0: none */
 };
 
 struct model_state {
@@ -61,6 +79,7 @@ struct model_state {
     struct model_place places[QUEUES + 1][PLACES_MAX];
     int tx_count;
     struct model_tx txs[TXS + 1];
+    uint64_t toys[TOY_KEYS]; /* the last committed values; 0: none */
 };
 
 struct run {
@@ -102,6 +121,7 @@ struct run {
     bool nested;        /* one of these is being done */
     bool doubts;        /* one prepared transaction is left in doubt */
     bool stays;         /* the store is not closed in the meantime */
+    bool toys;          /* the log has a second client, the toy's */
 };
 
 /* ---- the model ---- */
@@ -113,6 +133,7 @@ static inline void model_copy(struct model_state *to, const struct model_state *
         memcpy(to->places[q], from->places[q], (size_t)from->depth[q] * sizeof from->places[q][0]);
     to->tx_count = from->tx_count;
     memcpy(to->txs, from->txs, (size_t)from->tx_count * sizeof from->txs[0]);
+    memcpy(to->toys, from->toys, sizeof to->toys);
 }
 
 static inline void model_append(struct model_state *s, int queue, uint64_t id) {
@@ -157,7 +178,18 @@ static inline void model_end_tx(struct model_state *s, struct model_tx *t, bool 
         else if (catalog & 1u << t->work[i].queue)
             model_append(s, t->work[i].queue, t->work[i].id);
     }
+    for (int key = 0; commit && key < TOY_KEYS; key++)
+        s->toys[key] = t->toys[key] != 0 ? t->toys[key] : s->toys[key];
     *t = s->txs[--s->tx_count];
+}
+
+/* The open transaction that holds the key's lock, or NULL. */
+static inline struct model_tx *model_toy_lock(struct model_state *s, uint32_t key) {
+    for (int i = 0; i < s->tx_count; i++) {
+        if (s->txs[i].toys[key] != 0)
+            return &s->txs[i];
+    }
+    return NULL;
 }
 
 static inline void model_work(struct model_state *s, uint64_t tx, uint64_t id, int queue, bool enqueue) {
@@ -196,6 +228,8 @@ static inline void model_do(struct model_state *s, const struct op *op, unsigned
         else if (catalog & 1u << q)
             model_append(s, q, op->id);
     }
+    if (op->kind == SET_TOY)
+        *(op->tx != 0 ? &model_tx(s, op->tx)->toys[op->key] : &s->toys[op->key]) = op->value;
     if (op->kind == BEGIN)
         s->txs[s->tx_count++] = (struct model_tx){.id = op->tx};
     if (op->kind == PREPARE)
@@ -208,6 +242,7 @@ static inline void model_do(struct model_state *s, const struct op *op, unsigned
 
 static inline void model_after(const struct run *r, size_t count, unsigned catalog, struct model_state *s) {
     memset(s->depth, 0, sizeof s->depth);
+    memset(s->toys, 0, sizeof s->toys);
     s->tx_count = 0;
     for (size_t i = 0; i < count; i++)
         model_do(s, &r->ops[i], catalog);

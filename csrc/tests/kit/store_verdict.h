@@ -69,6 +69,20 @@ static inline bool queue_is(ls_store *store, const struct model_state *s, int q,
     return same;
 }
 
+/* The values that are committed, and the locks of open transactions. */
+static inline bool toys_are(ls_store *store, const struct model_state *s) {
+    bool same = true;
+
+    for (uint32_t key = 0; same && toy_of(store) != NULL && key < TOY_KEYS; key++) {
+        const struct model_tx *t = model_toy_lock((struct model_state *)(uintptr_t)s, key);
+        uint64_t value, locked_by;
+
+        same = toy_get(store, key, &value, &locked_by) == LS_OK && value == s->toys[key] &&
+               locked_by == (t != NULL ? t->id : 0);
+    }
+    return same;
+}
+
 static inline bool store_is(ls_store *store, const struct model_state *s, unsigned catalog) {
     uint64_t ids[TXS + 1];
     size_t n = 0;
@@ -82,7 +96,7 @@ static inline bool store_is(ls_store *store, const struct model_state *s, unsign
         same = model_tx((struct model_state *)(uintptr_t)s, ids[i]) != NULL;
     for (int q = 1; same && q <= QUEUES; q++)
         same = (catalog & 1u << q) == 0 || queue_is(store, s, q, true);
-    return same;
+    return same && toys_are(store, s);
 }
 
 /* Only pending work on deleted queues refers to it: then a relocation may already have ended the message. */
@@ -150,7 +164,12 @@ static inline int open_store_with(const struct run *r, vfs *v, const ls_options 
                                   int next_queue, ls_store **store) {
     uint32_t ids[QUEUES];
     size_t n = 0;
-    int rc = ls_open(v, r->path, options, store);
+    struct log_client toy;
+    int rc;
+
+    if (r->toys)
+        toy = toy_client();
+    rc = store_open_with(v, r->path, options, &toy, r->toys ? 1 : 0, store);
 
     for (uint32_t q = 1; q <= QUEUES; q++) {
         if (catalog & 1u << q)

@@ -258,6 +258,22 @@ static inline void use_staged(struct run *r, int slot, bool wait) {
     }
 }
 
+/* ---- the second client ---- */
+
+static inline void set_toy(struct run *r, int slot, bool wait) {
+    struct op op = {.kind = SET_TOY,
+                    .key = (uint32_t)below(r, TOY_KEYS),
+                    .value = chance(&r->chance) | 1,
+                    .tx = slot >= 0 ? r->tx_ids[slot] : 0};
+    ls_tx *tx = slot >= 0 ? r->handles[slot] : NULL;
+    const struct model_tx *lock = model_toy_lock(&r->now, op.key);
+    int rc = toy_set(r->store, op.key, op.value, tx, wait ? LS_WAIT : 0);
+
+    if (lock != NULL && lock->id != op.tx && rc == LS_OK)
+        abort(); /* another transaction has its lock */
+    answered(r, rc, wait && tx == NULL, op);
+}
+
 /* ---- transactions ---- */
 
 static inline void begin(struct run *r, int slot) {
@@ -393,6 +409,11 @@ static inline void one_operation(struct run *r) {
         add_queue(r);
     else if (choice == 99 && !r->stays && !r->nested)
         reopen(r);
+    if (r->toys && !r->lost && r->store != NULL && r->op_count + 2 < OPS_MAX && below(r, 3) == 0) {
+        slot = (int)below(r, r->doubts ? TXS - 1 : TXS);
+        mark(r, MARK_STARTED, r->op_count + 1);
+        set_toy(r, r->handles[slot] != NULL && !r->ended[slot] && below(r, 2) ? slot : -1, wait);
+    }
     if (r->checkpoints && !r->nested && !r->lost && below(r, 12) == 0)
         take_checkpoint(r);
 }
@@ -433,6 +454,10 @@ static inline void leave_in_doubt(struct run *r) {
     mark(r, MARK_STARTED, r->op_count + 1);
     if (any_place(r, &queue, &id))
         change_place(r, DEQUEUE, id, queue, slot, false);
+    for (int i = 0; r->toys && i < 2; i++) {
+        mark(r, MARK_STARTED, r->op_count + 1);
+        set_toy(r, slot, false);
+    }
     mark(r, MARK_STARTED, r->op_count + 1);
     answered(r, ls_tx_end(r->handles[slot]), false, (struct op){.kind = END});
     r->ended[slot] = true;

@@ -107,6 +107,11 @@ static inline void look_tx(struct look *l, uint64_t id) {
     l->in_doubt++;
 }
 
+static inline void look_toy(struct look *l, uint32_t key, uint64_t value, uint64_t locked_by) {
+    l->places += value != 0 ? stir(value ^ stir(key)) : 0;
+    l->locks += locked_by != 0 ? stir(locked_by * 16 + key) : 0;
+}
+
 static inline int by_value(const void *a, const void *b) {
     uint64_t x, y;
 
@@ -153,6 +158,11 @@ static inline struct look look_of_state(const struct model_state *s, unsigned ca
     }
     for (int t = 0; t < s->tx_count; t++)
         look_tx(&l, s->txs[t].id);
+    for (uint32_t key = 0; key < TOY_KEYS; key++) {
+        const struct model_tx *t = model_toy_lock((struct model_state *)(uintptr_t)s, key);
+
+        look_toy(&l, key, s->toys[key], t != NULL ? t->id : 0);
+    }
     look_alive(&l, s, catalog);
     return l;
 }
@@ -164,6 +174,7 @@ static inline void judge_prepare(struct judge *j, unsigned catalog) {
     if (j->known && j->catalog == catalog)
         return;
     memset(s.depth, 0, sizeof s.depth);
+    memset(s.toys, 0, sizeof s.toys);
     s.tx_count = 0;
     j->id_max[0] = j->run->id_floor;
     for (size_t i = 0; i <= j->run->op_count; i++) {
@@ -232,6 +243,13 @@ static inline bool look_at_store(struct judge *j, ls_store *store, unsigned cata
         return false;
     for (size_t i = 0; i < n; i++)
         look_tx(l, ids[i]);
+    for (uint32_t key = 0; toy_of(store) != NULL && key < TOY_KEYS; key++) {
+        uint64_t value, locked_by;
+
+        if (toy_get(store, key, &value, &locked_by) != LS_OK)
+            return false;
+        look_toy(l, key, value, locked_by);
+    }
     ls_stats_get(store, &stats);
     l->alive_min = l->alive_max = (uint32_t)stats.messages;
     return true;

@@ -35,12 +35,13 @@ static bool can_work(void) {
     if (pthread_mutex_trylock(&g->lock) != 0)
         return false;
     head = g->serving ? g->segments[g->segment_count - 1] : NULL;
-    can = head != NULL && (g->moving || other.in_reads) && !g->cannot_grow &&
-          (g->spare_count > g->spares_reserved ||
-           (g->spare_count == g->spares_reserved && g->append_lsn + 12000 < head->first_lsn + SEGMENT / 2)) &&
-          g->busy + 3 < g->buffer_count && g->append_lsn + 12000 < head->first_lsn + SEGMENT &&
-          g->append_lsn - g->durable_lsn < g->max_undurable_bytes / 2;
-    (void)pthread_mutex_unlock(&g->lock);
+    can =
+        head != NULL && (g->relocation.moving || other.in_reads) && !g->space.cannot_grow &&
+        (g->space.spare_count > g->space.spares_reserved ||
+         (g->space.spare_count == g->space.spares_reserved && g->append_lsn + 12000 < head->first_lsn + SEGMENT / 2)) &&
+        g->busy + 3 < g->buffer_count && g->append_lsn + 12000 < head->first_lsn + SEGMENT &&
+        g->append_lsn - g->durable_lsn < g->max_undurable_bytes / 2;
+    log_unlock(g);
     return can;
 }
 
@@ -188,7 +189,8 @@ static void takes_content_back(void) {
     uint64_t lsn;
     uint32_t queue = 9;
 
-    check(pthread_mutex_lock(&g->lock) == 0 && log_reserve(g, format_chunk_bytes(0), RESERVE_SHRINKS) == LS_OK);
+    log_lock(g);
+    check(log_reserve(g, format_chunk_bytes(0), RESERVE_SHRINKS) == LS_OK);
     struct message *m = table_message(&r.store->state.table, table_find(&r.store->state.table, staged_id));
     struct slot s = log_slot(g, staged_id, m->extra->last_lsn, 0);
     struct chunk_place last = m->extra->chunks[m->extra->chunk_count - 1];
@@ -196,7 +198,7 @@ static void takes_content_back(void) {
     log_release(g, log_segment(g, last.lsn), 1, last.record_bytes);
     check(message_cut_content(&r.store->state.table, m, last.offset));
     m->extra->last_lsn = s.lsn;
-    check(pthread_mutex_unlock(&g->lock) == 0);
+    log_unlock(g);
     check(ls_append_content(r.store, staged_id, large + last.offset, 500, 0) == LS_OK);
     check(ls_enqueue(r.store, staged_id, &queue, 1, NULL, 0, &lsn) == LS_OK);
     expected[9] = 1;

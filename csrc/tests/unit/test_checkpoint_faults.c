@@ -270,7 +270,7 @@ static size_t spares_of(vfs_sim *disk) {
     ls_recovery_report(store, &report);
     check(report.checkpoint_state == LS_CHECKPOINT_USED);
     check(ls_publish(store, &queue, 1, NULL, 0, NULL, 0, NULL, LS_WAIT, &id) == LS_OK || complain("publish"));
-    size_t spares = store->log.spare_count;
+    size_t spares = store->log.space.spare_count;
     ls_free(store);
     return spares;
 }

@@ -550,9 +550,9 @@ static void take_it_and_go_on(void) {
 static bool is_over(void) {
     struct log *g = &r.store->log;
 
-    (void)pthread_mutex_lock(&g->lock);
-    bool over = atomic_load(&arrived) && !g->maker_trying && !g->maker_wanted;
-    (void)pthread_mutex_unlock(&g->lock);
+    log_lock(g);
+    bool over = atomic_load(&arrived) && !g->spare_thread.trying && !g->spare_thread.wanted;
+    log_unlock(g);
     return over;
 }
 
@@ -569,9 +569,9 @@ static void segments_that_the_base_passes_after_the_listing_of_holds_are_not_rec
     r.v = meddle(take_it_and_go_on);
     run_start(&r, sim, 1);
     require(!r.lost);
-    (void)pthread_mutex_lock(&r.store->log.lock);
-    r.store->log.owner.relocate = NULL; /* what dies in order moves the base in order */
-    (void)pthread_mutex_unlock(&r.store->log.lock);
+    log_lock(&r.store->log);
+    r.store->log.relocate = NULL; /* what dies in order moves the base in order */
+    log_unlock(&r.store->log);
     came = NULL;
     atomic_store(&arrived, false);
     fill_up();

@@ -22,9 +22,9 @@ static void fresh_in_background(void) {
 static bool keeps_pace(void) {
     struct log *g = &r.store->log;
 
-    (void)pthread_mutex_lock(&g->lock);
-    bool waits = g->moving && g->pace_until != UINT64_MAX;
-    (void)pthread_mutex_unlock(&g->lock);
+    log_lock(g);
+    bool waits = g->relocation.moving && g->relocation.pace_until != UINT64_MAX;
+    log_unlock(g);
     return waits;
 }
 

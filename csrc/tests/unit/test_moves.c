@@ -210,10 +210,10 @@ static int sync_and_meanwhile(vfs *v, int file) {
     struct log *g = &busy_store->log;
 
     if (meanwhile != NULL) {
-        (void)pthread_mutex_lock(&g->lock);
-        if (g->moving)
+        log_lock(g);
+        if (g->relocation.moving)
             meanwhile(g);
-        (void)pthread_mutex_unlock(&g->lock);
+        log_unlock(g);
     }
     return real_sync(v, file);
 }
@@ -237,7 +237,7 @@ static uint64_t stays_id;
 
 /* The beginning of ls_queue_delete: it has not reached the message yet, whose start stays while its chunks are moved. */
 static void delete_queue_between_parts(struct log *g) {
-    const uint8_t *last = log_buffered(g, g->last_lsn);
+    const uint8_t *last = log_buffered(g, g->footer.last_lsn);
     struct table *t = &busy_store->state.table;
     struct queue *q = table_queue(t, 7);
 

@@ -1,0 +1,110 @@
+/*
+ * Clients of the log. A client owns one record stream or more, and registers here all that the log and its neighbours
+ * (replay, relocation, checkpoints, transaction outcomes, verification) ask of it. None of them names a client:
+ * messages with their transactions are the first one, registered by the store (store/messages_client.c).
+ *
+ * What always holds:
+ *   - a stream has at most one client; a client serves from the open of a store until its memory goes;
+ *   - every call is made with the log's lock held, or before the store serves;
+ *   - a function marked (waits) may let go of the lock; all others neither wait nor append records;
+ *   - a function may be NULL if the client has nothing to say; then the default named beside it counts.
+ *
+ * A client keeps the rules of log.h: it changes memory under the same hold of the lock as the append, counts each record
+ * that recovery would need with log_live_record, and lets it go with log_release_record, which takes effect when the
+ * batch that ends it is durable.
+ */
+#ifndef LOGSTORE_CLIENT_H
+#define LOGSTORE_CLIENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "format/format.h"
+
+struct log;
+struct mover;  /* relocate/relocate.h */
+struct replay; /* replay/replay.h */
+struct rows;   /* checkpoint/checkpoint.h */
+struct tx;     /* table/table.h */
+
+enum { CLIENTS_MAX = 8 };
+
+struct client_calls {
+    void (*attach)(void *context, struct log *g); /* it is registered: this is the log that it appends to */
+    void (*free)(void *context);                  /* the store goes */
+
+    /* ---- names ---- */
+    const char *(*type_name)(uint16_t type); /* of a record type of its streams; NULL: unknown */
+    /* Whether the body keeps the rules of its type; the header was judged before. Default: it does. */
+    enum format_result (*verify)(const void *context, const struct record *r);
+
+    /* ---- recovery, in this order ---- */
+    /* An LS code. Default: the record has no effect. */
+    int (*replay)(void *context, struct replay *p, const struct record *r);
+    /* The outcome of a transaction, as replay meets it or decides it. Default: nothing. */
+    int (*replay_commit)(void *context, struct replay *p, struct tx *tx, const struct record *r);
+    void (*replay_rollback)(void *context, struct replay *p, struct tx *tx);
+    /* All transactions are settled: what lives is decided, and counted with replay_count_live. LS_CORRUPT, LS_NO_MEMORY. */
+    int (*settle)(void *context, struct replay *p);
+    /* After every client's settle: takes the locks of a transaction in doubt. */
+    void (*lock_in_doubt)(void *context, struct tx *tx);
+    /* Back to nothing: what was loaded from a checkpoint does not count. */
+    void (*clear)(void *context);
+
+    /* ---- a transaction's outcome while the store serves ---- */
+    int (*prepare)(void *context, struct tx *tx);         /* an LS code; anything but LS_OK refuses */
+    bool (*prepare_commit)(void *context, struct tx *tx); /* memory that the commit needs; false: none left */
+    void (*commit)(void *context, struct tx *tx, uint64_t commit_lsn);
+    void (*rollback)(void *context, struct tx *tx);
+
+    /* ---- space ---- */
+    /* Bytes that admission counts for it on top of its live records. Default: 0. */
+    uint64_t (*weight)(const void *context);
+    /* At most this many bytes are its live records longer once all are moved. Default: 0. */
+    uint64_t (*expansion)(const void *context);
+    /* (waits) A record of the segment that is being moved: copied to the head if it lives. Default: nothing lives. */
+    int (*relocate)(void *context, struct mover *v, const struct record *r);
+    /* (waits) The pass over the segment ends with `rc`: moves what was put off if that is LS_OK. Default: rc. */
+    int (*relocate_end)(void *context, struct mover *v, int rc);
+    void (*segment_begun)(void *context); /* the log goes on in another segment */
+    bool (*give_up_space)(void *context); /* (waits) frees disk space that it can do without; whether there was any */
+
+    /* ---- checkpoints ---- */
+    /* Its state at this moment as rows, by rows_put_client. False: no memory. Default: no rows. */
+    bool (*put_rows)(void *context, struct rows *rows);
+    /* One of these rows. LS_CORRUPT: it cannot be; then the checkpoint is ignored. */
+    int (*load_row)(void *context, struct replay *p, const uint8_t *bytes, uint32_t length);
+
+#ifdef LOGSTORE_POISON
+    void (*move)(void *context); /* moves what look-ups have given out to other memory */
+#endif
+};
+
+struct log_client {
+    const struct client_calls *calls;
+    void *context;
+    const uint8_t *streams; /* its stream numbers, */
+    size_t stream_count;
+};
+
+struct log_clients {
+    struct log_client all[CLIENTS_MAX];
+    size_t count;
+    uint8_t of_stream[STREAMS_MAX]; /* index into `all`, plus 1; 0: no client */
+    struct stream_set known;        /* the streams with a client: their records are read, all others refused */
+};
+
+/* Before the store is opened. LS_OPTION: a stream is out of range or taken, or there are too many clients. */
+int clients_register(struct log_clients *c, const struct log_client *client); /* log_register does, and attaches it */
+void log_clients_free(struct log_clients *c);
+
+/* The client of the type's stream; NULL: there is none. */
+static inline const struct log_client *log_client_of(const struct log_clients *c, uint16_t type) {
+    uint8_t at = c->of_stream[format_stream_of(type)];
+    return at != 0 ? &c->all[at - 1] : NULL;
+}
+
+const char *log_type_name(const struct log_clients *c, uint16_t type); /* NULL: unknown */
+
+#endif

@@ -1,0 +1,116 @@
+/*
+ * The log's lock: taken and let go here only, and at both ends the invariants of log.h are asserted. Cheap ones, a few
+ * compares, in every build; those that walk over buffers, segments and spares in builds with -DLOGSTORE_CHECK.
+ */
+#include <assert.h>
+#include <sched.h>
+
+#include "log/log.h"
+
+#ifdef LOGSTORE_CHECK
+/* Buffers stand in the order of their LSNs, each in one segment; only the oldest is written, only the newest is open. */
+static void check_buffers(const struct log *g) {
+    uint64_t before_lsn = 0;
+    for (uint32_t i = 0; i < g->buffer_count; i++) {
+        const struct buffer *b = &g->buffers[(g->oldest + i) % g->buffer_count];
+        if (i >= g->busy) {
+            assert(b->state == BUFFER_FREE && b->released_count == 0);
+            continue;
+        }
+        assert(b->state != BUFFER_FREE && (b->state != BUFFER_WRITING || i == 0));
+        assert((b->state == BUFFER_OPEN) == (b == g->open) && (b->state != BUFFER_OPEN || i + 1 == g->busy));
+        assert(b->start_lsn >= before_lsn && b->start_lsn >= g->durable_lsn && b->start_lsn < b->end_lsn);
+        assert(b->start_lsn >= b->segment->first_lsn && b->end_lsn <= b->segment->first_lsn + g->segment_size);
+        before_lsn = b->end_lsn;
+    }
+}
+
+/* Segments stand in the order of their LSNs. A release that waits for its batch is still counted as live. */
+static void check_segments(const struct log *g) {
+    for (size_t i = 0; i < g->segment_count; i++) {
+        const struct segment *s = g->segments[i];
+        uint64_t records = 0, bytes = 0;
+        assert(i == 0 || s->first_lsn >= g->segments[i - 1]->first_lsn + g->segment_size);
+        for (uint32_t k = 0; k < g->buffer_count; k++) {
+            records += s->pending[k].records;
+            bytes += s->pending[k].bytes;
+        }
+        assert(records <= s->live_records && bytes <= s->live_bytes);
+        assert(i >= g->base_index || s->live_records == 0);
+    }
+}
+
+static void check_spares(const struct log *g) {
+    size_t count = 0;
+    for (const struct segment *s = g->space.spares; s != NULL; s = s->next_spare) {
+        assert(s->next_spare == NULL || s->first_lsn < s->next_spare->first_lsn);
+        count++;
+    }
+    assert(count == g->space.spare_count);
+}
+
+void log_check_all(const struct log *g) {
+    check_buffers(g);
+    check_segments(g);
+    check_spares(g);
+    assert(!g->serving || (g->base_index < g->segment_count && g->named_base_lsn <= log_base_lsn(g)));
+    assert(g->busy <= g->buffer_count);
+    assert((g->open == NULL || g->busy > 0) && (!g->commit.leading || g->busy > 0));
+}
+#endif
+
+/* ---- taking it and letting it go ---- */
+
+#ifdef LOGSTORE_POISON
+/* Every time in a small test; later one time in 32, since a move copies whole slabs of messages. */
+static bool is_moved_now(const struct log *g) {
+    enum { EVERY_TIME = 2000, LATER_ONE_IN = 32 };
+    return g->let_go < EVERY_TIME || g->let_go % LATER_ONE_IN == 0;
+}
+#endif
+
+void log_was_let_go(struct log *g) {
+    g->reserved_room = 0;
+#ifdef LOGSTORE_POISON
+    if (is_moved_now(g)) {
+        for (size_t i = 0; i < g->clients.count; i++) {
+            const struct log_client *c = &g->clients.all[i];
+            if (c->calls->move != NULL) {
+                c->calls->move(c->context);
+            }
+        }
+        log_move_segments(g);
+    }
+#endif
+    g->let_go++;
+}
+
+void log_let_go(struct log *g) { log_unlock(g); }
+
+void log_take_back(struct log *g) {
+    log_lock(g);
+    log_was_let_go(g);
+}
+
+void log_wait(struct log *g, pthread_cond_t *signal) {
+    log_check(g);
+    (void)pthread_cond_wait(signal, &g->lock);
+    log_check(g);
+    log_was_let_go(g);
+}
+
+#ifdef LOGSTORE_POISON
+void log_may_wait(struct log *g) {
+    g->reserved_room = 0;
+    if (!is_moved_now(g)) {
+        g->let_go++;
+        return;
+    }
+    bool others_first = g->let_go % 64 == 0; /* each time would be slow on a busy machine */
+    log_let_go(g);
+    if (others_first) {
+        (void)sched_yield();
+    }
+    log_take_back(g);
+}
+#endif

@@ -1,0 +1,205 @@
+/*
+ * Making room for an append: in the open buffer, in the current segment, and by a switch to the next one, which takes a
+ * spare. Here and nowhere else an append waits: for a buffer, a spare, relocation, or max_undurable_bytes; and here a full
+ * store refuses. See log.h for what always holds.
+ */
+#include <assert.h>
+#include <string.h>
+
+#include "log/log.h"
+#include "log/parts.h"
+
+/* Whether the current segment has room for these bytes, and for its end after them. */
+static bool segment_has_room(const struct log *g, uint64_t bytes) {
+    uint64_t from = g->open != NULL ? g->append_lsn : g->append_lsn + BATCH_RECORD_BYTES;
+    return from + bytes + SEGMENT_END_RESERVE <= log_segment_end(g);
+}
+
+static bool buffer_has_room(const struct log *g, uint64_t bytes) {
+    return g->open->end_lsn - g->open->start_lsn + bytes + FOOTER_BYTES_MAX <= g->batch_bytes_max;
+}
+
+static void count_types(struct log *g, struct footer *f) {
+    g->footer.type_counts[format_type_ordinal(BATCH)] =
+        g->footer.batches + 1; /* with the batch that holds the footer */
+    for (uint32_t i = 0; i < TYPES_COUNTED; i++) {
+        if (g->footer.type_counts[i] > 0 && format_types[i].type != FOOTER) {
+            f->counts[f->n++] = (struct footer_count){format_types[i].type, g->footer.type_counts[i]};
+        }
+    }
+}
+
+/* The current segment ends with its footer and the next one, a spare, begins. Nothing here can fail. */
+static void switch_segment(struct log *g, enum purpose purpose) {
+    struct segment *old = g->segments[g->segment_count - 1];
+    struct slot s = log_slot(g, 0, 0, 0);
+    struct footer f = {
+        .last_lsn = g->footer.last_lsn > old->first_lsn ? g->footer.last_lsn : g->open->start_lsn,
+        .bytes = s.lsn - old->first_lsn - SEGMENT_HEADER_BYTES,
+        .batches = g->footer.batches + 1,
+    };
+    count_types(g, &f);
+    log_append_at_end(g, &s, FOOTER, format_put_footer(&s, &f));
+    log_seal_open(g);
+    old->end_lsn = g->end_lsn;
+    memset(g->footer.type_counts, 0, sizeof g->footer.type_counts);
+    g->footer.batches = 0;
+    struct segment *next = spares_take(g);
+    if (purpose != RESERVE_MOVES) { /* a move looks after spares anyway; else one would lead to the next */
+        g->spare_thread.wanted = true;
+        (void)pthread_cond_signal(&g->spare_thread.wake);
+    }
+    next->prev_end_lsn = old->end_lsn;
+    g->segments[g->segment_count++] = next;
+    g->append_lsn = next->first_lsn + SEGMENT_HEADER_BYTES;
+    log_close_idle_files(g);
+    for (size_t i = 0; i < g->clients.count; i++) {
+        const struct log_client *c = &g->clients.all[i];
+        if (c->calls->segment_begun != NULL) {
+            c->calls->segment_begun(c->context);
+        }
+    }
+    log_flush_soon(g);
+}
+
+/* (waits) A free buffer is open for the footer, a spare is there, and memory for one more segment. */
+static int prepare_switch(struct log *g, enum purpose purpose, bool *ready) {
+    *ready = false;
+    if (!spares_allow(g, purpose)) {
+        return spares_need(g, purpose);
+    }
+    if (purpose == RESERVE_GROWS && spares_are_behind(g)) {
+        uint64_t full_lsn = g->segments[g->segment_count - 1]->first_lsn;
+        spares_try(g); /* relocation has fallen behind: appends that make the log longer wait for it */
+        if (full_lsn != g->segments[g->segment_count - 1]->first_lsn || !log_takes_records(g) || g->poison != 0) {
+            return LS_OK; /* the move or another thread has begun another segment; or nothing is appended any more */
+        }
+    }
+    if (!spares_allow(g, purpose)) {
+        return LS_OK;
+    }
+    if (g->open == NULL && g->busy == g->buffer_count) {
+        g->stats.forced_by_full_buffers++;
+        return log_progress(g);
+    }
+    int rc = log_reserve_segment(g);
+    if (rc == LS_OK && g->open == NULL) {
+        log_open_buffer(g);
+    }
+    *ready = rc == LS_OK;
+    return rc;
+}
+
+/* (waits) One step nearer to having room; LS_OK means: look again. */
+static int make_room(struct log *g, uint64_t bytes, enum purpose purpose) {
+    if (!segment_has_room(g, bytes)) {
+        bool ready;
+        int rc = prepare_switch(g, purpose, &ready);
+        if (rc == LS_OK && ready) {
+            switch_segment(g, purpose);
+        }
+        return rc;
+    }
+    if (g->open != NULL) { /* the buffer is full */
+        log_seal_open(g);
+        log_flush_soon(g);
+        return LS_OK;
+    }
+    if (g->busy == g->buffer_count) {
+        g->stats.forced_by_full_buffers++;
+        return log_progress(g);
+    }
+    log_open_buffer(g);
+    return LS_OK;
+}
+
+/*
+ * Whether the log may grow is known only when the spare thread has tried for one more spare, or has relocated what could
+ * be. Until then growing stops half way through the current segment: the rest is for the dequeues that make room.
+ */
+static bool spare_thread_is_behind(const struct log *g) {
+    bool half_way = g->append_lsn + g->segment_size / 2 > log_segment_end(g);
+    bool asked = g->space.asked_lsn == g->segments[g->segment_count - 1]->first_lsn;
+    return g->space.spare_count < g->space.spares_reserved ||
+           (g->space.spare_count == g->space.spares_reserved && half_way && !asked);
+}
+
+/* Growing asks first: for another spare, or where none can be had, how many bytes live. */
+static bool must_ask(struct log *g, uint64_t bytes, uint64_t expansion) {
+    return !spares_suffice(g, bytes, expansion) ||
+           (g->space.cannot_grow ? over_admission_limit(g) : spare_thread_is_behind(g));
+}
+
+/* Gives up after two relocation passes over the log in which no thread got room. */
+struct pass_limit {
+    uint64_t room_given;
+    uint64_t relocated_max;
+};
+
+static bool passes_found_no_room(const struct log *g, struct pass_limit *p, enum purpose purpose) {
+    if (p->room_given != g->space.room_given || p->relocated_max == 0) {
+        p->room_given = g->space.room_given;
+        p->relocated_max = g->stats.segments_relocated + 2 * g->segment_count + 16;
+    }
+    return g->space.cannot_grow && g->stats.segments_relocated > p->relocated_max && !spares_allow(g, purpose);
+}
+
+static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose) {
+    assert(bytes + BATCH_RECORD_BYTES + FOOTER_BYTES_MAX <= g->batch_bytes_max);
+    struct pass_limit limit = {.relocated_max = 0};
+    log_may_wait(g);
+    for (;;) {
+        int rc = LS_OK;
+        if (!log_takes_records(g)) {
+            return log_fail_closed();
+        }
+        if (g->poison != 0) {
+            return log_fail_poisoned(g, LS_POISONED);
+        }
+        if (purpose != RESERVE_MOVES && g->relocation.moving &&
+            g->space.spare_count == 0) { /* a move has taken the last spare */
+            log_wait(g, &g->spare_thread.done);
+            continue;
+        }
+        if (g->spare_thread.wanted && !g->threads_running && !g->stopping && !g->relocation.moving) {
+            /* without threads the caller does the spare thread's work */
+            g->spare_thread.wanted = false;
+            (void)spares_keep(g);
+        }
+        if (purpose == RESERVE_GROWS && must_ask(g, bytes, expansion)) {
+            rc = spares_grow(g, bytes, expansion);
+            if (rc != LS_OK) {
+                return rc;
+            }
+            if (!spares_suffice(g, bytes, expansion)) {
+                continue; /* what was made has been taken meanwhile */
+            }
+        }
+        if (!log_takes_records(g) || g->poison != 0) {
+            continue; /* it happened while we waited to grow */
+        }
+        if (g->busy > 0 && g->append_lsn + BATCH_RECORD_BYTES + bytes - g->durable_lsn > g->max_undurable_bytes) {
+            rc = log_progress(g);
+        } else if (purpose == RESERVE_GROWS && log_can_write_early(g)) {
+            log_write_early(g);
+        } else if (g->open != NULL && segment_has_room(g, bytes) && buffer_has_room(g, bytes)) {
+            g->space.room_given += purpose != RESERVE_MOVES ? 1 : 0;
+            g->reserved_room = bytes;
+            return LS_OK;
+        } else {
+            rc = make_room(g, bytes, purpose);
+        }
+        if (rc == LS_OK && passes_found_no_room(g, &limit, purpose)) {
+            rc = spares_fail_full(g);
+        }
+        if (rc != LS_OK) {
+            return rc;
+        }
+    }
+}
+
+int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose) { return reserve(g, bytes, 0, purpose); }
+
+int log_reserve_to_grow(struct log *g, uint64_t bytes, uint64_t expansion) {
+    return reserve(g, bytes, expansion, RESERVE_GROWS);
+}

@@ -1,0 +1,219 @@
+/*
+ * Admission: may the log grow? How many spares must be kept so that all live records can always be moved and drained, and
+ * the refusal (StoreFull) when that can no longer be had.
+ */
+#include <errno.h>
+
+#include "log/log.h"
+#include "log/space/parts.h"
+
+enum {
+    EXPANSION_MOST = 9 /* for a byte of a record: a queue id of 4 bytes becomes ROW_BYTES, and all else grows less */
+};
+
+/* ---- how much lives, and what it needs ---- */
+
+/* A checkpoint with false contents may claim more than the log can hold: it is believed up to that. */
+static uint64_t used_bytes(const struct log *g) { return spares_segments_used(g) * g->segment_size; }
+
+/*
+ * How many spares are kept, and why. All live records must be drainable even if no other file can be made. Let `grown` be
+ * the live bytes plus the expansion by which they grow when moved. Two things hold from the first record on:
+ *   - spares >= SPARES_RESERVED + expansion: while the oldest segments are moved, each to its largest size, there is a file
+ *     for all of it, and one segment in the making;
+ *   - (files - SPARES_RESERVED) * usable >= grown + segment / ROOM_TO_WORK: packed anew as loosely as records can be packed,
+ *     all live records leave room for the records that a drain appends. Those are dead at once, so relocation gets their
+ *     room back, and that of the drained records: the room only grows.
+ * Draining makes neither worse: it makes no record longer, and it takes a spare only above the first.
+ */
+uint64_t spares_expansion(const struct log *g) {
+    uint64_t most = EXPANSION_MOST * used_bytes(g);
+    uint64_t bytes = log_expansion(g);
+    return bytes < most ? bytes : most;
+}
+
+static uint64_t live_bytes(const struct log *g) {
+    uint64_t most = used_bytes(g), bytes = log_live_bytes(g);
+    return bytes < most ? bytes : most;
+}
+
+/* Records that come and go within a segment or two do not make the log longer. */
+void spares_weigh(struct log *g) {
+    uint64_t live = live_bytes(g);
+    g->space.live_low = live < g->space.live_low ? live : g->space.live_low;
+    g->space.live_low_lsn = g->append_lsn;
+    g->space.released_bytes = 0;
+}
+
+/* Bytes of a segment that live records fill at worst, when one of `gap` bytes does not fit at its end. */
+static uint64_t usable_bytes(const struct log *g, uint64_t gap) {
+    return g->segment_size - SEGMENT_HEADER_BYTES - SEGMENT_END_RESERVE - 16 * BATCH_RECORD_BYTES - gap;
+}
+
+static void reckon_usable(struct log *g) {
+    g->space.gap_bytes = 0;
+    for (size_t i = g->base_index; i < g->segment_count; i++) {
+        uint64_t bytes = g->segments[i]->largest_bytes;
+        g->space.gap_bytes = bytes > g->space.gap_bytes ? bytes : g->space.gap_bytes;
+    }
+    g->space.gap_bytes = g->space.gap_bytes < g->record_bytes_max ? g->space.gap_bytes : g->record_bytes_max;
+    g->space.usable = usable_bytes(g, g->space.gap_bytes);
+}
+
+void spares_reckon(struct log *g) {
+    uint64_t expansion = spares_expansion(g) + g->space.growth_asked, used = spares_segments_used(g);
+    reckon_usable(g);
+    g->space.weighed_bytes = live_bytes(g);
+    g->space.weighed_lsn = g->append_lsn;
+    uint64_t grown = g->space.weighed_bytes + expansion + g->segment_size / ROOM_TO_WORK;
+    uint64_t packed = grown / g->space.usable + 1;
+    g->space.spares_reserved = SPARES_RESERVED + (size_t)((expansion + g->segment_size / 2) / g->segment_size);
+    g->space.spares_wanted = SPARES_RESERVED + (size_t)(packed > used ? packed - used : 0);
+    g->space.spares_wanted =
+        g->space.spares_wanted > g->space.spares_reserved ? g->space.spares_wanted : g->space.spares_reserved;
+    uint64_t lasting = g->space.weighed_bytes < g->space.live_low ? g->space.weighed_bytes : g->space.live_low;
+    lasting = g->space.live_low_before < lasting ? g->space.live_low_before : lasting;
+    uint64_t twice = (2 * lasting + g->segment_size - 1) / g->segment_size;
+    g->space.files_wanted =
+        (size_t)(twice > LOG_SEGMENTS_MIN ? twice : LOG_SEGMENTS_MIN) + 1 + g->space.spares_reserved - SPARES_RESERVED;
+}
+
+static bool suffices(const struct log *g, uint64_t bytes, uint64_t expansion) {
+    uint64_t all = spares_expansion(g) + expansion;
+    uint64_t grown = g->space.weighed_bytes + (g->append_lsn - g->space.weighed_lsn) + bytes + all;
+    size_t files = spares_files(g);
+    return SPARES_RESERVED * g->segment_size + all <= g->space.spare_count * g->segment_size + g->segment_size / 2 &&
+           files > SPARES_RESERVED &&
+           grown + g->segment_size / ROOM_TO_WORK <= (files - SPARES_RESERVED) * g->space.usable;
+}
+
+bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion) {
+    if (bytes <= g->space.gap_bytes && suffices(g, bytes, expansion)) {
+        return true;
+    }
+    spares_reckon(g);
+    if (bytes > g->space.gap_bytes) {
+        g->space.gap_bytes = bytes;
+        g->space.usable = usable_bytes(g, bytes);
+    }
+    return suffices(g, bytes, expansion);
+}
+
+/* Above the limit growing stops: relocation and the next open need the rest. */
+bool over_admission_limit(const struct log *g) {
+    size_t reserved = g->space.spares_reserved, all = spares_files(g);
+    uint64_t weight = log_live_bytes(g) + log_weight(g);
+    return all <= reserved || weight / 4 * 5 > (all - reserved) * g->segment_size;
+}
+
+/* ---- taking a spare ---- */
+
+/*
+ * Reserved spares are for moves and for the next open; appends that make room wait for these. A move may take the last one:
+ * until it is done nothing else is appended (see reserve.c), so that after a crash the last segment holds only copies and
+ * the next open takes it back. The last records of a close leave one spare.
+ */
+bool spares_allow(const struct log *g, enum purpose purpose) {
+    size_t kept = g->space.spares_reserved;
+    if (purpose == RESERVE_MOVES) {
+        kept = 0;
+    } else if (purpose == RESERVE_SHRINKS && g->closing) {
+        kept = 1;
+    }
+    return g->space.spare_count > kept;
+}
+
+int spares_fail_full(const struct log *g) {
+    unsigned long long size = g->segment_size;
+    switch (g->space.grow_error) {
+    case 0:
+        break;
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+        return fail_errno(LS_FULL, g->space.grow_error,
+                          "the store is full: another segment of %llu bytes cannot be made; nothing was changed. "
+                          "Consume messages or free disk space",
+                          size);
+    case EMFILE:
+    case ENFILE:
+        return fail_errno(LS_FULL, g->space.grow_error,
+                          "another segment of %llu bytes cannot be opened, as too many files are open; nothing was "
+                          "changed. Close connections or raise the limit of open files (ulimit -n)",
+                          size);
+    default:
+        return fail_errno(LS_FULL, g->space.grow_error,
+                          "another segment of %llu bytes cannot be made; nothing was changed. See to the disk", size);
+    }
+    return fail(LS_FULL,
+                "the store is full: %zu segments of %llu bytes are in use and max_log_bytes is %llu; nothing was "
+                "changed. Consume messages or raise max_log_bytes",
+                g->segment_count, (unsigned long long)g->segment_size, (unsigned long long)g->max_log_bytes);
+}
+
+/* A move waits for no other thread: it recycles or makes a spare, or it ends. */
+static int need_for_move(struct log *g) {
+    spares_recycle(g);
+    return spares_allow(g, RESERVE_MOVES) ? LS_OK : spares_make(g, false);
+}
+
+/*
+ * The base may have advanced without a batch that names it; then the segments behind it are free only after one more. If
+ * that is not enough, deaths that are not durable yet may advance it further: they are forced before the answer is no.
+ */
+static int free_what_died(struct log *g) {
+    for (int tries = 0; tries < 2; tries++) {
+        int rc = tries == 0 ? LS_OK : log_force(g, g->end_lsn);
+        log_advance_base(g);
+        if (rc == LS_OK && log_base_lsn(g) > g->named_base_lsn) {
+            rc = log_force_batch(g);
+        }
+        if (rc != LS_OK) {
+            return rc;
+        }
+        spares_try(g);
+        if (!g->space.cannot_grow) {
+            return LS_OK;
+        }
+    }
+    return LS_OK;
+}
+
+int spares_need(struct log *g, enum purpose purpose) {
+    log_may_wait(g);
+    g->stats.waits_for_spare++;
+    if (purpose == RESERVE_MOVES) {
+        return need_for_move(g);
+    }
+    uint64_t moved = g->stats.segments_relocated;
+    g->space.spares_awaited++;
+    g->space.room_wanted += purpose == RESERVE_SHRINKS ? 1 : 0;
+    spares_try(g);
+    g->space.room_wanted -= purpose == RESERVE_SHRINKS ? 1 : 0;
+    /* where a segment was moved there may be room behind it: the caller looks again */
+    bool again = spares_allow(g, purpose) || g->stats.segments_relocated != moved;
+    int rc = LS_OK;
+    if (!again) {
+        rc = purpose == RESERVE_GROWS ? spares_grow(g, 0, 0) : free_what_died(g);
+    }
+    g->space.spares_awaited--;
+    if (g->stopping) {
+        return LS_OK; /* it was closed meanwhile: the caller fails */
+    }
+    if (again || spares_allow(g, purpose) || (rc == LS_OK && !g->space.cannot_grow)) {
+        return LS_OK; /* a spare was made, and another thread may have taken it: the caller looks again */
+    }
+    return rc != LS_OK ? rc : spares_fail_full(g);
+}
+
+/* A log that can have no more files still takes what grows while enough of it is dead for relocation. */
+int spares_grow(struct log *g, uint64_t bytes, uint64_t expansion) {
+    log_may_wait(g);
+    g->space.growth_asked += bytes + expansion;
+    int rc = free_what_died(g);
+    g->space.growth_asked -= bytes + expansion;
+    spares_reckon(g);
+    bool full = g->space.cannot_grow && (!spares_suffice(g, bytes, expansion) || over_admission_limit(g));
+    g->space.asked_lsn = g->segments[g->segment_count - 1]->first_lsn;
+    return rc == LS_OK && full ? spares_fail_full(g) : rc;
+}

@@ -1,0 +1,151 @@
+/*
+ * The relocation policy: when the live records of the oldest segment are moved to the head, and how fast. The clients do the
+ * moving (relocate/). docs/decisions/relocation.md has the reasons: "How many files a log has".
+ */
+#include <assert.h>
+#include <errno.h>
+
+#include "log/log.h"
+#include "log/space/parts.h"
+
+/* ---- when ---- */
+
+static bool oldest_is_stuck(const struct log *g) { return g->append_lsn < g->segments[g->base_index]->stuck_until_lsn; }
+
+/*
+ * The log, every file counted, is kept to max(LOG_SEGMENTS_MIN segments, twice the live bytes), one more, and the expansion
+ * that relocation needs: a function of the live bytes, not of the age of the oldest segment. The log is long when the next
+ * segment, with the spares that are kept, would be one file too many.
+ */
+static bool is_long(const struct log *g) {
+    return spares_segments_used(g) + 1 + g->space.spares_reserved > g->space.files_wanted;
+}
+
+/*
+ * The dead bytes in full segments are worth one relocation pass over the log. A pass copies at most the live bytes, so the
+ * bytes copied for each byte gained are bounded (docs/decisions/relocation.md says by how much).
+ */
+static bool is_worth_moving(const struct log *g) {
+    uint64_t full = (spares_segments_used(g) - 1) * g->space.usable, live = 0;
+    for (size_t i = g->base_index; i + 1 < g->segment_count; i++) {
+        live += g->segments[i]->live_bytes;
+    }
+    return full > live + g->segment_size / GAIN_MIN;
+}
+
+bool spares_are_behind(const struct log *g) { return is_long(g) && is_worth_moving(g) && !oldest_is_stuck(g); }
+
+bool relocation_is_possible(const struct log *g) {
+    const struct segment *oldest = g->segments[g->base_index];
+    return g->serving && !g->stopping && g->poison == 0 && g->relocate != NULL && !oldest_is_stuck(g) &&
+           oldest->end_lsn != 0;
+}
+
+/*
+ * Relocates if the log is long and it is worth it; or if no spare can be made and a whole segment can be gained; or if a
+ * thread waits to make room, the current segment is full, and relocation gains some.
+ */
+bool relocation_is_due(struct log *g, bool pressed) {
+    spares_reckon(g);
+    size_t used = spares_segments_used(g), files = used + g->space.spare_count;
+    if ((pressed && used > g->space.weighed_bytes / g->space.usable + 1) || (is_long(g) && is_worth_moving(g))) {
+        return true;
+    }
+    uint64_t end_lsn = g->segments[g->segment_count - 1]->first_lsn + g->segment_size;
+    bool full = g->append_lsn + SEGMENT_END_RESERVE + g->segment_size / 64 > end_lsn;
+    bool some = files > SPARES_RESERVED && (files - SPARES_RESERVED) * g->space.usable >
+                                               g->space.weighed_bytes + spares_expansion(g); /* once all was moved */
+    some = some || used * g->space.usable > g->space.weighed_bytes + g->segment_size / ROOM_TO_WORK;
+    /* With a spare to take no move is needed: where live records fill whole segments, moves would never end. */
+    return g->space.room_wanted > 0 && full && some && !spares_allow(g, RESERVE_SHRINKS);
+}
+
+/* ---- pace ---- */
+
+/* Bytes appended by all but relocation. */
+static uint64_t appended_by_others(const struct log *g) { return g->stats.appended_bytes - g->stats.relocated_bytes; }
+
+/* A thread waits for what moving gains, or the log has more files, dead ones included, than it is kept to. */
+static bool is_urgent(const struct log *g) {
+    return !g->serving || g->stopping || g->spare_thread.tries_awaited > 0 || g->space.cannot_grow ||
+           g->relocation.compact_to_lsn != 0 || g->space.spare_count < g->space.spares_reserved ||
+           spares_files(g) > g->space.files_wanted;
+}
+
+void spares_pace(struct log *g, uint64_t bytes) {
+    log_may_wait(g);
+    if (!in_spare_thread() || !g->threads_running) {
+        return;
+    }
+    uint64_t due = g->relocation.pace_from + g->segment_size / PACE_HEAD_START + bytes / PACE_SHARE;
+    while (!is_urgent(g) && appended_by_others(g) < due) {
+        log_flush_soon(g); /* else the copies may wait long for a batch of others */
+        g->relocation.pace_until = due;
+        log_wait(g, &g->spare_thread.wake);
+    }
+    g->relocation.pace_until = UINT64_MAX;
+}
+
+/* Enough records died that the log has more files than it needs: they go without waiting for the next segment. */
+static bool has_shrunk(struct log *g) {
+    size_t before = g->space.files_wanted;
+    spares_reckon(g);
+    return g->space.files_wanted < before && spares_segments_kept(g) + g->space.spare_count > g->space.files_wanted;
+}
+
+void spares_appended(struct log *g) {
+    bool released = g->space.released_bytes >= g->segment_size / RELEASED_TIMES;
+    if (released || g->append_lsn - g->space.live_low_lsn >= g->segment_size / WEIGHED_TIMES) {
+        spares_weigh(g);
+        if (released && g->threads_running && has_shrunk(g)) {
+            g->spare_thread.wanted = true;
+            (void)pthread_cond_signal(&g->spare_thread.wake);
+        }
+    }
+    if (appended_by_others(g) >= g->relocation.pace_until) {
+        g->relocation.pace_until = UINT64_MAX;
+        (void)pthread_cond_signal(&g->spare_thread.wake);
+    }
+}
+
+/* A sweep ends after the batch with its record was written: no later batch may come that would wake the spare thread. */
+void spares_swept(struct log *g) {
+    spares_weigh(g);
+    log_advance_base(g);
+    bool shrunk = has_shrunk(g);
+    if (g->threads_running && (shrunk || log_base_lsn(g) > g->named_base_lsn)) {
+        g->spare_thread.wanted = true;
+        (void)pthread_cond_signal(&g->spare_thread.wake);
+    }
+}
+
+/* ---- one segment ---- */
+
+/* Relocates the live records of the oldest segment so that the base can advance. On failure nothing changes. */
+int relocation_of_oldest(struct log *g) {
+    uint64_t first_lsn = log_base_lsn(g);
+    assert(!g->relocation.moving); /* replay takes one chain after the other */
+    g->relocation.moving = true;
+    g->relocation.pace_from = appended_by_others(g);
+    int rc = log_force(g, g->end_lsn);
+    log_advance_base(g);
+    if (rc == LS_OK && log_base_lsn(g) == first_lsn) {
+        rc = g->relocate(g, g->segments[g->base_index]);
+        rc = rc == LS_OK ? log_force(g, g->end_lsn) : rc;
+        log_advance_base(g);
+        if (log_base_lsn(g) == first_lsn && (rc == LS_CORRUPT || rc == LS_IO || rc == LS_OK)) {
+            /* damage stays; a failing read or a queue that is being deleted is over some time */
+            g->segments[g->base_index]->stuck_until_lsn =
+                rc == LS_CORRUPT ? UINT64_MAX : g->append_lsn + g->segment_size / 2;
+            g->stats.relocation_failures++;
+        }
+        g->stats.segments_relocated += log_base_lsn(g) > first_lsn ? 1 : 0;
+    }
+    if (rc == LS_OK && log_base_lsn(g) > g->named_base_lsn) {
+        rc = log_force_batch(g);
+    }
+    g->relocation.moving = false;
+    (void)pthread_cond_broadcast(&g->spare_thread.done);
+    spares_recycle(g);
+    return rc;
+}

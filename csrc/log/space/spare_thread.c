@@ -1,0 +1,153 @@
+/*
+ * The spare thread: it makes spares, recycles, and relocates. Without background threads the thread that needs a spare does
+ * the same work (spares_try).
+ */
+#include <errno.h>
+
+#include "log/log.h"
+#include "log/space/parts.h"
+
+enum { HELD_AGAIN_S = 1 };
+
+/* Not asked of the log: whether the thread runs may change while a caller waits. */
+static _Thread_local bool this_is_the_spare_thread;
+
+bool in_spare_thread(void) { return this_is_the_spare_thread; }
+
+void log_unlock_for_io(struct log *g) {
+    if (this_is_the_spare_thread) {
+        log_let_go(g);
+    }
+}
+
+void log_relock_after_io(struct log *g) {
+    if (this_is_the_spare_thread) {
+        log_take_back(g);
+    } else {
+        log_was_let_go(g); /* as it would be with the thread */
+    }
+}
+
+/* ---- one try ---- */
+
+static int make_one(struct log *g) {
+    int rc = spares_make(g, g->space.switch_interval_us >= FAST_SWITCH_US);
+    g->stats.spare_failures += rc != LS_OK ? 1 : 0;
+    return rc;
+}
+
+/* A thread waits for one more than are reserved; or the last try failed, and only a new try tells whether that is over. */
+static bool is_one_due(const struct log *g) { return g->space.spares_awaited > 0 || g->space.cannot_grow; }
+
+/* Makes the spares that are missing, and the one that is due unless relocation gains it. */
+static int make_missing(struct log *g) {
+    int rc = LS_OK;
+    while (rc == LS_OK) {
+        bool due = is_one_due(g) && !(relocation_is_possible(g) && spares_are_behind(g));
+        size_t target = spares_target(g);
+        target = due && target <= g->space.spares_reserved ? g->space.spares_reserved + 1 : target;
+        if (g->space.spare_count >= target) {
+            return LS_OK;
+        }
+        rc = make_one(g);
+    }
+    return rc;
+}
+
+/* The base advances only by a batch that names it; without traffic none would come. */
+static void name_base(struct log *g) {
+    log_advance_base(g);
+    if (g->serving && g->poison == 0 && g->busy == 0 && !g->commit.leading && log_base_lsn(g) > g->named_base_lsn) {
+        (void)log_force_batch(g);
+    }
+}
+
+static bool is_to_be_compacted(const struct log *g) { return log_base_lsn(g) < g->relocation.compact_to_lsn; }
+
+/*
+ * At most one relocation pass over the log: one that is dense everywhere gains nothing from a second. Without background
+ * threads another caller may have begun a move while this one waited for a read.
+ */
+int spares_keep(struct log *g) {
+    log_may_wait(g);
+    if (g->threads_running) {
+        name_base(g);
+    }
+    spares_reckon(g);
+    spares_recycle(g);
+    int rc = make_missing(g);
+    size_t rounds = spares_segments_used(g);
+    while (rounds-- > 0 && !g->relocation.moving && relocation_is_possible(g) &&
+           (is_to_be_compacted(g) || relocation_is_due(g, rc != LS_OK))) {
+        if (relocation_of_oldest(g) != LS_OK) {
+            break;
+        }
+        rc = make_missing(g);
+        (void)pthread_cond_broadcast(&g->spare_thread.done);
+    }
+    if (rc == LS_OK && is_one_due(g) && g->space.spare_count <= g->space.spares_reserved) {
+        rc = make_one(g); /* nothing could be moved */
+    }
+    g->space.cannot_grow = rc != LS_OK;
+    if (g->relocation.compact_to_lsn != 0) {
+        spares_reckon(g);
+        spares_give_back_beyond(g, spares_target(g));
+    }
+    g->spare_thread.tries++;
+    return rc;
+}
+
+void spares_try(struct log *g) {
+    log_may_wait(g);
+    if (g->stopping) {
+        return; /* the thread may be at its last file */
+    }
+    if (!g->threads_running) {
+        while (g->relocation.moving && !g->stopping) { /* by another caller */
+            log_wait(g, &g->spare_thread.done);
+        }
+        (void)spares_keep(g);
+        return;
+    }
+    uint64_t until = g->spare_thread.tries + (g->spare_thread.trying ? 2 : 1); /* a try that begins after this moment */
+    g->spare_thread.wanted = true;
+    g->spare_thread.tries_awaited++;
+    (void)pthread_cond_signal(&g->spare_thread.wake);
+    while (g->spare_thread.tries < until && !g->stopping) {
+        log_wait(g, &g->spare_thread.done);
+    }
+    g->spare_thread.tries_awaited--;
+}
+
+/* ---- the thread ---- */
+
+/* A hold gives no sign when it ends, so the segments that holds keep are looked at each HELD_AGAIN_S. */
+static void wait_to_be_wanted(struct log *g) {
+    if (g->space.held_count == 0) {
+        log_wait(g, &g->spare_thread.wake);
+        return;
+    }
+    int rc = g->v->wait_s(g->v, &g->spare_thread.wake, &g->lock, HELD_AGAIN_S);
+    log_was_let_go(g);
+    g->spare_thread.wanted = g->spare_thread.wanted || rc == -ETIMEDOUT;
+}
+
+void *spares_thread(void *log) {
+    struct log *g = log;
+    this_is_the_spare_thread = true;
+    log_lock(g);
+    while (!g->stopping) {
+        if (!g->spare_thread.wanted) {
+            wait_to_be_wanted(g);
+            continue;
+        }
+        g->spare_thread.wanted = false;
+        g->spare_thread.trying = true;
+        (void)spares_keep(g);
+        g->spare_thread.trying = false;
+        (void)pthread_cond_broadcast(&g->spare_thread.done);
+    }
+    (void)pthread_cond_broadcast(&g->spare_thread.done);
+    log_unlock(g);
+    return NULL;
+}

@@ -1,0 +1,192 @@
+/*
+ * Spares: segment files made ahead of need, or recycled once the base has passed them. A spare is named for the
+ * LSNs it will hold, is allocated in full (never sparse), and its directory entry is durable before it is offered.
+ *
+ * One thread at a time makes, renames or removes segment files (spare_thread.c). Failures are counted and survived; they
+ * leave a store that cannot grow.
+ *
+ * How a new file gets its blocks follows from measured speed: rewriting written blocks is several times faster than
+ * writing into fallocated ones, but writing zeros takes the disk from a log that grows quickly. So a file is filled with
+ * zeros when there is time, and fallocated when the last segment did not last FAST_SWITCH_US.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "os/io.h"
+#include "log/log.h"
+#include "log/space/parts.h"
+
+enum { ZERO_CHUNK_BYTES = 1 << 20 };
+
+/* ---- how many ---- */
+
+/*
+ * The most spares for a log of this many segments: those that must be, and up to two more while all files together are
+ * within files_wanted. One of the two is made ahead of need; the other may stay when a segment dies, so that a spare is not
+ * given back and made again at once.
+ */
+static size_t spares_beside(const struct log *g, size_t segments, size_t ahead) {
+    size_t room = g->space.files_wanted > segments ? g->space.files_wanted - segments : 0;
+    size_t most = g->space.spares_wanted + ahead;
+    most = most < room ? most : room;
+    return most > g->space.spares_wanted ? most : g->space.spares_wanted;
+}
+
+size_t spares_for(const struct log *g, size_t segments) { return spares_beside(g, segments, 1); }
+
+size_t spares_target(const struct log *g) { return spares_for(g, spares_segments_kept(g)); }
+
+size_t spares_most(const struct log *g) { return spares_beside(g, spares_segments_kept(g), 2); }
+
+/* ---- the list ---- */
+
+/* At the end: names grow along the list. */
+void spares_adopt(struct log *g, struct segment *s) {
+    struct segment **end = &g->space.spares;
+    while (*end != NULL) {
+        end = &(*end)->next_spare;
+    }
+    s->next_spare = NULL;
+    *end = s;
+    g->space.spare_count++;
+}
+
+struct segment *spares_take(struct log *g) {
+    struct segment *s = g->space.spares;
+    assert(s != NULL);
+    g->space.spares = s->next_spare;
+    g->space.spare_count--;
+    spares_weigh(g);
+    g->space.live_low_before = g->space.live_low;
+    g->space.live_low = UINT64_MAX;
+    spares_reckon(g);
+    uint64_t now = g->v->monotonic_us(g->v);
+    g->space.switch_interval_us = now - g->space.last_switch_us;
+    g->space.last_switch_us = now;
+    return s;
+}
+
+/* ---- files ---- */
+
+static int fill_with_zeros(struct log *g, int file) {
+    static const uint8_t zeros[ZERO_CHUNK_BYTES];
+    for (uint64_t at = 0; at < g->segment_size; at += ZERO_CHUNK_BYTES) {
+        uint64_t left = g->segment_size - at;
+        int rc =
+            io_write(g->v, file, zeros, left < ZERO_CHUNK_BYTES ? (size_t)left : ZERO_CHUNK_BYTES, at, &g->written);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    return 0;
+}
+
+/* The file of one more spare, durable under its name; a handle or -errno. */
+static int make_file(struct log *g, uint64_t first_lsn, bool zero_fill) {
+    char name[SEGMENT_NAME_BYTES];
+    format_segment_name(name, first_lsn);
+    int file = g->v->open(g->v, g->dir, name, VFS_WRITE | VFS_CREATE | VFS_EXCLUSIVE);
+    if (file == -EEXIST && g->v->unlink(g->v, g->dir, name) == 0) { /* what a failed try could not take away */
+        file = g->v->open(g->v, g->dir, name, VFS_WRITE | VFS_CREATE | VFS_EXCLUSIVE);
+    }
+    if (file < 0) {
+        return file;
+    }
+    int rc = zero_fill ? fill_with_zeros(g, file) : g->v->allocate(g->v, file, g->segment_size);
+    if (rc == -EOPNOTSUPP) {
+        rc = fill_with_zeros(g, file);
+    }
+    if (rc == 0) {
+        rc = g->v->sync_file(g->v, file);
+    }
+    if (rc == 0) {
+        rc = g->v->sync_dir(g->v, g->dir);
+    }
+    if (rc != 0) {
+        (void)g->v->close(g->v, file);
+        (void)g->v->unlink(g->v, g->dir, name);
+        return rc;
+    }
+    return file;
+}
+
+static bool within_limit(const struct log *g) {
+    uint64_t files = spares_files(g) + (g->space.replacing ? 0 : 1);
+    return g->max_log_bytes == 0 || files * g->segment_size <= g->max_log_bytes;
+}
+
+static int make_spare(struct log *g, bool zero_fill) {
+    if (!within_limit(g)) {
+        g->space.grow_error = 0;
+        return fail(LS_FULL, "the log may not grow beyond max_log_bytes (%llu)", (unsigned long long)g->max_log_bytes);
+    }
+    struct segment *s = segment_new(g, g->space.next_spare_lsn, g->epoch);
+    if (s == NULL) {
+        return fail_memory();
+    }
+    s->header_due = true;
+    g->space.next_spare_lsn += g->segment_size;
+    log_unlock_for_io(g);
+    int file = make_file(g, s->first_lsn, zero_fill);
+    log_relock_after_io(g);
+    if (file < 0) {
+        g->space.next_spare_lsn = s->first_lsn;
+        g->space.grow_error = -file;
+        segment_free(g, s);
+        return fail_errno(file == -ENOSPC || file == -EDQUOT || file == -EFBIG ? LS_FULL : LS_IO, -file,
+                          "another segment of %llu bytes cannot be made", (unsigned long long)g->segment_size);
+    }
+    s->file = file;
+    g->open_files++;
+    g->stats.segments_created++;
+    spares_adopt(g, s);
+    return LS_OK;
+}
+
+/* On a full disk the clients give up what they can do without, such as a checkpoint, before the log is full. */
+int spares_make(struct log *g, bool zero_fill) {
+    int rc = make_spare(g, zero_fill);
+    bool disk_full = rc == LS_FULL && (g->space.grow_error == ENOSPC || g->space.grow_error == EDQUOT);
+    for (size_t i = 0; disk_full && rc != LS_OK && i < g->clients.count; i++) {
+        const struct log_client *c = &g->clients.all[i];
+        if (c->calls->give_up_space != NULL && c->calls->give_up_space(c->context)) {
+            rc = make_spare(g, zero_fill);
+        }
+    }
+    return rc;
+}
+
+/*
+ * The newest spare goes back to the disk. Its name is free again, so that there is no gap: ids stay within
+ * max_undurable_bytes of what is durable.
+ */
+static bool give_back(struct log *g) {
+    struct segment **end = &g->space.spares;
+    while (*end != NULL && (*end)->next_spare != NULL) {
+        end = &(*end)->next_spare;
+    }
+    struct segment *s = *end;
+    if (s == NULL || s->first_lsn + g->segment_size != g->space.next_spare_lsn) {
+        return false;
+    }
+    char name[SEGMENT_NAME_BYTES];
+    format_segment_name(name, s->first_lsn);
+    *end = NULL;
+    g->space.spare_count--;
+    g->space.next_spare_lsn = s->first_lsn;
+    segment_free(g, s);
+    log_unlock_for_io(g);
+    int rc = g->v->unlink(g->v, g->dir, name);
+    rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc; /* should it come back, it is a spare */
+    log_relock_after_io(g);
+    g->stats.segments_removed++;
+    g->stats.spare_failures += rc != 0 ? 1 : 0;
+    return rc == 0;
+}
+
+/* After a peak the disk gets back the spares that are not needed any more. */
+void spares_give_back_beyond(struct log *g, size_t most) {
+    while (g->space.spare_count > most && give_back(g)) {
+    }
+}

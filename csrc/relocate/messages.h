@@ -1,0 +1,51 @@
+/* Moving messages and transactions, for their client. See messages.c. */
+#ifndef LOGSTORE_RELOCATE_MESSAGES_H
+#define LOGSTORE_RELOCATE_MESSAGES_H
+
+#include "relocate/relocate.h"
+#include "table/table.h"
+
+enum {
+    TIME_INDEXES = 3, /* segments whose batches' times are kept */
+    TIME_PARTS = 16,  /* records of an earlier state that are asked */
+    TIMES_KNOWN = 16, /* order LSNs of one message */
+};
+
+struct lsn_time {
+    uint64_t lsn;
+    uint64_t time_us; /* 0: not known */
+};
+
+struct time_index {
+    uint64_t first_lsn; /* of the segment */
+    uint64_t end_lsn;   /* batches below it are here */
+    struct lsn_time *at;
+    size_t count;
+    size_t capacity;
+};
+
+struct move_times {
+    struct time_index indexes[TIME_INDEXES];
+    unsigned index_count;
+    unsigned known_count;
+    struct lsn_time known[TIMES_KNOWN]; /* of the message that is being moved, by order LSN */
+};
+
+struct message_mover {
+    struct table *t;
+    struct log *g;
+    struct segment *victim;
+    uint64_t head_lsn;
+    uint64_t time_us; /* of the batch that is read */
+    uint64_t *later;  /* chains of more than one record here, moved once the segment was read */
+    size_t later_count;
+    size_t later_capacity;
+    struct move_times times;
+};
+
+/* (waits) One record of the segment. `v` is zero before the first. */
+int messages_relocate(struct message_mover *v, struct table *t, const struct mover *of, const struct record *r);
+/* (waits) The end of the pass, which `rc` ended: what was put off; `v` is zero again. */
+int messages_relocate_end(struct message_mover *v, int rc);
+
+#endif

@@ -1,0 +1,29 @@
+/*
+ * Replay of messages and transactions, for their client. Until they are settled, places stand in the table without their
+ * run (see table.h).
+ */
+#ifndef LOGSTORE_REPLAY_MESSAGES_H
+#define LOGSTORE_REPLAY_MESSAGES_H
+
+#include "replay/replay.h"
+
+int messages_replay(struct replay *p, const struct record *r);
+int messages_apply(const struct replay *p, struct tx *tx, const struct record *r); /* the commit */
+void messages_undo(const struct replay *p, struct tx *tx);
+/* A transaction's work in the order in which it was done, whatever was relocated in between. */
+int messages_sort_work(const struct replay *p);
+int messages_settle(struct replay *p);
+void messages_lock_in_doubt(const struct table *t, struct tx *tx);
+
+/* Places that a QUEUE_DELETE ended; they are dropped from the message when its places are needed. */
+void replay_drop_deleted(const struct replay *p, struct message *m);
+/* The operation pends on the message until its transaction's outcome. */
+int replay_add_work(const struct replay *p, const struct record *r, uint32_t number, uint64_t tx_id,
+                    const struct work *like);
+
+/* replay/moved.c: MESSAGE_RELOCATED, TX_RELOCATED, and copies. */
+int replay_copied_start(struct replay *p, const struct record *r);
+int replay_relocated(struct replay *p, const struct record *r);
+int replay_tx_relocated(const struct replay *p, const struct record *r);
+
+#endif

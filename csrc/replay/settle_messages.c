@@ -1,0 +1,289 @@
+/*
+ * Messages once the transactions are settled: dead ones and those never enqueued are removed, places are sorted into
+ * their queues by the LSN at which they became visible, records are counted, and prepared transactions take their locks.
+ */
+#include <stdlib.h>
+
+#include "os/error.h"
+#include "os/vfs.h"
+#include "replay/messages.h"
+
+static bool is_on_deleted(const struct replay *p, const struct work *w) {
+    const struct queue *q = table_any_queue(p->t, w->queue_id);
+    return q != NULL && q->deleted;
+}
+
+/*
+ * Work on a deleted queue will have no effect, so no message lives by it: a relocated state leaves it out, and the open
+ * drops what was not relocated. It is brought to the front of the list, where dropping takes no search.
+ */
+static void drop_work_on_deleted(const struct replay *p, struct tx *tx) {
+    struct work *dropped = NULL, *kept = NULL, **dropped_end = &dropped, **kept_end = &kept, *last = NULL;
+    size_t n = 0;
+    for (struct work *w = tx->first; w != NULL; w = w->next) {
+        if (is_on_deleted(p, w)) {
+            *dropped_end = w;
+            dropped_end = &w->next;
+            n++;
+        } else {
+            *kept_end = last = w;
+            kept_end = &w->next;
+        }
+    }
+    if (n == 0) {
+        return;
+    }
+    tx->last = last != NULL ? last : tx->last;
+    *kept_end = NULL;
+    *dropped_end = kept;
+    tx->first = dropped;
+    while (n-- > 0) {
+        tx_drop_work(p->t, tx->first);
+    }
+}
+
+static bool has_deleted_queues(const struct table *t) {
+    bool some = false;
+    for (uint32_t i = 0; i < t->queue_count; i++) {
+        some = some || (t->queues[i] != NULL && t->queues[i]->deleted);
+    }
+    return some;
+}
+
+void replay_drop_work_on_deleted(const struct replay *p) {
+    bool some = has_deleted_queues(p->t);
+    for (uint32_t i = 0; some && i < p->t->tx_slots; i++) {
+        if (p->t->txs[i] != NULL) {
+            drop_work_on_deleted(p, p->t->txs[i]);
+        }
+    }
+}
+
+/* Beside a writer, what its open dropped without a record of that may have lost some of its own since. */
+static bool is_whole(const struct replay *p, const struct message *m) {
+    const struct message_extra *x = m->extra;
+    uint64_t lowest = message_start_lsn(m);
+    for (uint32_t i = 0; x != NULL && i < x->chunk_count; i++) {
+        lowest = x->chunks[i].lsn < lowest ? x->chunks[i].lsn : lowest;
+    }
+    for (uint32_t i = 0; x != NULL && i < x->part_count; i++) {
+        lowest = x->parts[i].lsn < lowest ? x->parts[i].lsn : lowest;
+    }
+    return lowest >= p->base_lsn;
+}
+
+/* The queue with this id, made if it is not there yet; NULL: no memory. `near` is the last one: mostly it is that again. */
+static struct queue *queue_of(const struct replay *p, struct queue *near, uint32_t id) {
+    if (near != NULL && near->id == id) {
+        return near;
+    }
+    if (table_any_queue(p->t, id) == NULL && !table_add_queue(p->t, id)) {
+        return NULL;
+    }
+    return table_any_queue(p->t, id);
+}
+
+/* Removes dead messages and those never enqueued; counts places by queue. */
+static int settle_messages(struct replay *p) {
+    struct queue *q = NULL;
+    bool some_deleted = has_deleted_queues(p->t);
+    if (!p->beside) { /* a writer keeps such work until its outcome; what its open dropped is gone already */
+        replay_drop_work_on_deleted(p);
+    }
+    for (uint32_t number = 0; number < p->t->message_slots; number++) {
+        struct message *m = table_message(p->t, number);
+        if ((m->flags & MESSAGE_FREE) != 0) {
+            continue;
+        }
+        if (some_deleted) {
+            replay_drop_deleted(p, m);
+        }
+        if ((m->flags & MESSAGE_PUBLISHED) != 0 && message_pending(m) == 0) { /* it was to be where its work was */
+            m->flags &= (uint16_t)~MESSAGE_STAGED;
+        }
+        if ((m->flags & MESSAGE_STAGED) != 0 && message_pending(m) == 0 && (!p->beside || !is_whole(p, m))) {
+            m->flags &= (uint16_t)~MESSAGE_STAGED;
+            p->report->staged_dropped++;
+            p->report->staged_bytes += message_content_bytes(m);
+            recovered_note(&p->state->recovered, LS_RECOVERED_STAGED, m->id, message_content_bytes(m), NULL);
+        }
+        if (message_is_dead(m)) {
+            table_remove(p->t, number);
+            continue;
+        }
+        for (uint32_t i = 0; i < m->place_count; i++) {
+            q = queue_of(p, q, message_places(m)[i].queue_id);
+            if (q == NULL) {
+                return fail_memory();
+            }
+            q->wanted++;
+        }
+    }
+    return LS_OK;
+}
+
+static bool count_message(struct replay *p, const struct message *m) {
+    bool there = replay_count_live(p, message_start_lsn(m), message_start_weight(m));
+    const struct message_extra *x = m->extra;
+    for (uint32_t i = 0; x != NULL && i < x->chunk_count; i++) {
+        there = replay_count_live(p, x->chunks[i].lsn, x->chunks[i].record_bytes) && there;
+    }
+    for (uint32_t i = 0; x != NULL && i < x->part_count; i++) {
+        there = replay_count_live(p, x->parts[i].lsn, x->parts[i].record_bytes) && there;
+    }
+    return there;
+}
+
+static int count_live(struct replay *p) {
+    struct record r = {.lsn = p->base_lsn};
+    for (uint32_t number = 0; number < p->t->message_slots; number++) {
+        const struct message *m = table_message(p->t, number);
+        r.id = m->id;
+        if ((m->flags & MESSAGE_FREE) == 0 && !count_message(p, m)) {
+            return replay_inconsistent(p, &r, "a message that lives has records below the base");
+        }
+    }
+    for (uint32_t i = 0; i < p->t->tx_slots; i++) {
+        const struct tx *tx = p->t->txs[i];
+        r.id = tx != NULL ? tx->id : 0;
+        if (tx != NULL && !replay_count_live(p, tx->start_lsn, tx_start_bytes(tx))) {
+            return replay_inconsistent(p, &r, "an open transaction has its start below the base");
+        }
+    }
+    return LS_OK;
+}
+
+struct ordered {
+    uint64_t order_lsn;
+    uint32_t order_index;
+    uint32_t message;
+};
+
+static int by_order(const void *a, const void *b) {
+    const struct ordered *x = a, *y = b;
+    int by_lsn = (x->order_lsn > y->order_lsn) - (x->order_lsn < y->order_lsn);
+    return by_lsn != 0 ? by_lsn : (x->order_index > y->order_index) - (x->order_index < y->order_index);
+}
+
+static bool is_sorted(const struct ordered *list, size_t n) {
+    for (size_t i = 1; i < n; i++) {
+        if (by_order(&list[i - 1], &list[i]) > 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static int build_run(const struct replay *p, struct queue *q, struct ordered *list, size_t n) {
+    if (!queue_prepare(q, n)) {
+        return fail_memory();
+    }
+    if (!is_sorted(list, n)) {
+        qsort(list, n, sizeof *list, by_order);
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct place *place = message_place(table_message(p->t, list[i].message), q->id);
+        *place = queue_append(q, list[i].message, list[i].order_lsn, list[i].order_index);
+        place_entry(place)->state = ENTRY_RECOVERED;
+    }
+    return LS_OK;
+}
+
+/* One array for all queues: each has a stretch of it, as long as its count. */
+static int build_runs(struct replay *p) {
+    struct table *t = p->t;
+    if (t->place_count == 0) {
+        return LS_OK;
+    }
+    struct ordered *all = calloc(t->place_count, sizeof *all);
+    size_t *ends = calloc(t->queue_count + 1, sizeof *ends);
+    if (all != NULL) {
+        vfs_advise_large_pages(all, t->place_count * sizeof *all);
+    }
+    int rc = all == NULL || ends == NULL ? fail_memory() : LS_OK;
+    size_t at = 0;
+    for (uint32_t i = 0; rc == LS_OK && i < t->queue_count; i++) {
+        ends[i] = at;
+        if (t->queues[i] != NULL) {
+            at += t->queues[i]->wanted;
+            t->queues[i]->wanted = i; /* from here on: where its stretch is in `ends` */
+        }
+    }
+    const struct queue *near = NULL;
+    for (uint32_t number = 0; rc == LS_OK && number < t->message_slots; number++) {
+        struct message *m = table_message(t, number);
+        for (uint32_t i = 0; (m->flags & MESSAGE_FREE) == 0 && i < m->place_count; i++) {
+            const struct place *place = &message_places(m)[i];
+            if (near == NULL || near->id != place->queue_id) {
+                near = table_any_queue(t, place->queue_id);
+            }
+            all[ends[near->wanted]++] = (struct ordered){place->at.order_lsn, place->slot, number};
+        }
+    }
+    size_t from = 0;
+    for (uint32_t i = 0; i < t->queue_count; i++) {
+        if (t->queues[i] != NULL) {
+            t->queues[i]->wanted = 0;
+            if (rc == LS_OK && ends[i] > from) {
+                rc = build_run(p, t->queues[i], all + from, ends[i] - from);
+            }
+            from = rc == LS_OK ? ends[i] : from;
+        }
+    }
+    free(all);
+    free(ends);
+    return rc;
+}
+
+static int by_work_order(const void *a, const void *b) {
+    const struct work *x = *(struct work *const *)a, *y = *(struct work *const *)b;
+    int by_lsn = (x->lsn > y->lsn) - (x->lsn < y->lsn);
+    return by_lsn != 0 ? by_lsn : (x->order_index > y->order_index) - (x->order_index < y->order_index);
+}
+
+/* A transaction's work in the order in which it was done, whatever was relocated in between. */
+int messages_sort_work(const struct replay *p) {
+    for (uint32_t i = 0; i < p->t->tx_slots; i++) {
+        struct tx *tx = p->t->txs[i];
+        bool sorted = true;
+        for (struct work *w = tx != NULL ? tx->first : NULL; w != NULL && w->next != NULL; w = w->next) {
+            sorted = sorted && by_work_order(&w, &w->next) <= 0;
+        }
+        if (sorted) {
+            continue;
+        }
+        struct work **list = calloc(tx->work_count, sizeof(struct work *));
+        if (list == NULL) {
+            return fail_memory();
+        }
+        size_t n = 0;
+        for (struct work *w = tx->first; w != NULL; w = w->next) {
+            list[n++] = w;
+        }
+        qsort(list, n, sizeof *list, by_work_order);
+        for (size_t k = 0; k < n; k++) {
+            list[k]->next = k + 1 < n ? list[k + 1] : NULL;
+        }
+        tx->first = list[0];
+        tx->last = list[n - 1];
+        free(list);
+    }
+    return LS_OK;
+}
+
+/* The first dequeue of a message on a queue locks the place it found; later ones undo enqueues of their own. */
+void messages_lock_in_doubt(const struct table *t, struct tx *tx) {
+    for (struct work *w = tx->first; w != NULL; w = w->next) {
+        struct place *place = message_place(table_message(t, w->message), w->queue_id);
+        if (w->kind == WORK_DEQUEUE && place != NULL && (place_entry(place)->state & ENTRY_LOCKED) == 0) {
+            queue_lock(place);
+            w->locks = true;
+        }
+    }
+}
+
+int messages_settle(struct replay *p) {
+    int rc = settle_messages(p);
+    rc = rc == LS_OK ? count_live(p) : rc;
+    return rc == LS_OK ? build_runs(p) : rc;
+}

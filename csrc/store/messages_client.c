@@ -1,0 +1,110 @@
+/*
+ * Messages and transactions as the log's first client: streams 1 and 2, and what of the store depends on the log's files
+ * (checkpoints). Its parts of recovery, relocation and checkpoints are in replay/, relocate/ and checkpoint/.
+ */
+#include "replay/messages.h"
+#include "store/store.h"
+
+/* ---- names ---- */
+
+static const char *type_name(uint16_t type) {
+    static const char *const messages[] = {"MESSAGE_START",   "MESSAGE_CHUNK",  "MESSAGE_ENQUEUE",
+                                           "MESSAGE_DEQUEUE", "MESSAGE_DELETE", "MESSAGE_RELOCATED"};
+    static const char *const transactions[] = {"DTX_START", "TX_START",    "TX_END",    "TX_PREPARE",
+                                               "TX_COMMIT", "TX_ROLLBACK", "TX_DELETE", "TX_RELOCATED"};
+    if (type >= MESSAGE_START && type <= MESSAGE_RELOCATED) {
+        return messages[type - MESSAGE_START];
+    }
+    return type >= DTX_START && type <= TX_RELOCATED ? transactions[type - DTX_START] : NULL;
+}
+
+/* ---- recovery ---- */
+
+static int replay(void *context, struct replay *p, const struct record *r) {
+    (void)context;
+    return messages_replay(p, r);
+}
+
+static int replay_committed(void *context, struct replay *p, struct tx *tx, const struct record *r) {
+    (void)context;
+    return messages_apply(p, tx, r);
+}
+
+static void replay_rolled_back(void *context, struct replay *p, struct tx *tx) {
+    (void)context;
+    messages_undo(p, tx);
+}
+
+static int settle(void *context, struct replay *p) {
+    (void)context;
+    return messages_settle(p);
+}
+
+static void lock_in_doubt(void *context, struct tx *tx) {
+    const ls_store *store = context;
+    messages_lock_in_doubt(&store->state.table, tx);
+}
+
+/* ---- outcomes ---- */
+
+static bool prepare_commit(void *context, struct tx *tx) { return messages_prepare_commit(context, tx); }
+
+static void commit(void *context, struct tx *tx, uint64_t commit_lsn) { messages_commit(context, tx, commit_lsn); }
+
+static void rollback(void *context, struct tx *tx) { messages_roll_back(context, tx); }
+
+/* ---- space ---- */
+
+static uint64_t weight(const void *context) {
+    const ls_store *store = context;
+    return BYTES_PER_PLACE * (store->state.table.place_count + store->state.table.tx_count);
+}
+
+/* Inline copies never grow when moved; states, pending work and transactions may, on their first move. */
+static uint64_t expansion(const void *context) {
+    const struct table *t = &((const ls_store *)context)->state.table;
+    return STATE_BYTES * t->loose_count + t->growth + 32 * (uint64_t)t->tx_count;
+}
+
+static int relocate(void *context, struct mover *v, const struct record *r) {
+    ls_store *store = context;
+    return messages_relocate(&store->mover, &store->state.table, v, r);
+}
+
+static int relocate_end(void *context, struct mover *v, int rc) {
+    (void)v;
+    return messages_relocate_end(&((ls_store *)context)->mover, rc);
+}
+
+static void segment_begun(void *context) { checkpoint_consider(&((ls_store *)context)->checkpoints); }
+
+static bool give_up_space(void *context) { return checkpoint_give_up(&((ls_store *)context)->checkpoints); }
+
+#ifdef LOGSTORE_POISON
+static void move(void *context) { table_move(&((ls_store *)context)->state.table); }
+#endif
+
+struct log_client messages_client(ls_store *store) {
+    static const uint8_t streams[] = {1, 2};
+    static const struct client_calls calls = {
+        .type_name = type_name,
+        .replay = replay,
+        .replay_commit = replay_committed,
+        .replay_rollback = replay_rolled_back,
+        .settle = settle,
+        .lock_in_doubt = lock_in_doubt,
+        .prepare_commit = prepare_commit,
+        .commit = commit,
+        .rollback = rollback,
+        .weight = weight,
+        .expansion = expansion,
+        .relocate = relocate,
+        .relocate_end = relocate_end,
+        .segment_begun = segment_begun,
+        .give_up_space = give_up_space,
+#ifdef LOGSTORE_POISON
+        .move = move,
+#endif
+    };
+    return (struct log_client){&calls, store, streams, sizeof streams};
+}

@@ -1,0 +1,136 @@
+/*
+ * A transaction's outcome in memory, while the store serves: every client is called with the transaction, messages first. The
+ * records of the outcome are appended by transactions.c, before.
+ */
+#include <stdlib.h>
+
+#include "store/store.h"
+
+/* ---- the work on messages ---- */
+
+/* The message after its last pending work has gone: dead, staged again, or simply there. */
+static void settle_message(ls_store *store, uint32_t number) {
+    struct message *m = table_message(&store->state.table, number);
+    if (message_pending(m) > 0 || m->place_count > 0) {
+        return;
+    }
+    if ((m->flags & MESSAGE_PUBLISHED) != 0) {
+        m->flags &= (uint16_t)~MESSAGE_STAGED;
+    }
+    if (message_is_dead(m)) {
+        message_die_derived(store, number);
+    }
+}
+
+void messages_roll_back(ls_store *store, struct tx *tx) {
+    while (tx->first != NULL) {
+        struct work *w = tx->first;
+        uint32_t number = w->message;
+        struct message *m = table_message(&store->state.table, number);
+        struct place *p = w->locks ? message_place(m, w->queue_id) : NULL;
+        if (p != NULL) {
+            queue_unlock(p);
+        }
+        tx_drop_work(&store->state.table, w);
+        settle_message(store, number);
+    }
+}
+
+bool messages_prepare_commit(ls_store *store, struct tx *tx) {
+    bool ready = true;
+    for (struct work *w = tx->first; w != NULL; w = w->next) {
+        struct queue *q = w->kind == WORK_ENQUEUE ? table_queue(&store->state.table, w->queue_id) : NULL;
+        if (q != NULL) {
+            struct message *m = table_message(&store->state.table, w->message);
+            q->wanted++;
+            ready = ready && message_prepare_places(m, message_pending(m));
+        }
+    }
+    for (struct work *w = tx->first; w != NULL; w = w->next) {
+        struct queue *q = w->kind == WORK_ENQUEUE ? table_queue(&store->state.table, w->queue_id) : NULL;
+        if (q != NULL && q->wanted > 0) {
+            ready = ready && queue_prepare(q, q->wanted);
+            q->wanted = 0;
+        }
+    }
+    return ready;
+}
+
+/* Work on a queue that was deleted meanwhile has no effect. */
+void messages_commit(ls_store *store, struct tx *tx, uint64_t commit_lsn) {
+    struct table *t = &store->state.table;
+    while (tx->first != NULL) {
+        struct work *w = tx->first;
+        uint32_t number = w->message;
+        struct message *m = table_message(t, number);
+        struct queue *q = table_queue(t, w->queue_id);
+        struct place *p = message_place(m, w->queue_id);
+        table_touch(t, m);
+        if (w->kind == WORK_ENQUEUE) {
+            m->flags &= (uint16_t)~MESSAGE_STAGED;
+            if (q != NULL) {
+                if (w->lsn != m->id) {
+                    message_grows_places(t, m, 1);
+                }
+                message_add_place(t, m, queue_append(q, number, commit_lsn, w->order_index));
+            }
+        } else if (p != NULL) {
+            queue_kill(p);
+            message_drop_place(t, m, w->queue_id);
+        }
+        tx_drop_work(t, w);
+        settle_message(store, number);
+    }
+}
+
+/* ---- every client's work ---- */
+
+int tx_prepare_clients(const ls_store *store, struct tx *tx) {
+    const struct log_clients *clients = &store->log.clients;
+    int rc = LS_OK;
+    for (size_t i = 0; rc == LS_OK && i < clients->count; i++) {
+        const struct log_client *c = &clients->all[i];
+        rc = c->calls->prepare != NULL ? c->calls->prepare(c->context, tx) : LS_OK;
+    }
+    return rc;
+}
+
+bool tx_prepare_commit(const ls_store *store, struct tx *tx) {
+    const struct log_clients *clients = &store->log.clients;
+    bool ready = true;
+    for (size_t i = 0; ready && i < clients->count; i++) {
+        const struct log_client *c = &clients->all[i];
+        ready = c->calls->prepare_commit == NULL || c->calls->prepare_commit(c->context, tx);
+    }
+    return ready;
+}
+
+void tx_apply_work(const ls_store *store, struct tx *tx, uint64_t commit_lsn) {
+    const struct log_clients *clients = &store->log.clients;
+    for (size_t i = 0; i < clients->count; i++) {
+        const struct log_client *c = &clients->all[i];
+        if (c->calls->commit != NULL) {
+            c->calls->commit(c->context, tx, commit_lsn);
+        }
+    }
+    tx_end_client_work(tx);
+}
+
+void tx_undo_work(const ls_store *store, struct tx *tx) {
+    const struct log_clients *clients = &store->log.clients;
+    for (size_t i = 0; i < clients->count; i++) {
+        const struct log_client *c = &clients->all[i];
+        if (c->calls->rollback != NULL) {
+            c->calls->rollback(c->context, tx);
+        }
+    }
+    tx_end_client_work(tx);
+}
+
+struct client_work *tx_make_client_work(uint32_t stream, uint64_t key) {
+    struct client_work *w = calloc(1, sizeof *w);
+    if (w != NULL) {
+        *w = (struct client_work){.key = key, .stream = stream};
+    }
+    return w;
+}
