@@ -133,6 +133,10 @@ class Interpreter(ABC):
         """Whether pending work stays that a relocated state does not list."""
         return False
 
+    def as_kept(self, places: tuple[Place, ...]) -> tuple[Place, ...]:
+        """The places of a message in the form in which they are kept."""
+        return places
+
     # ---- What comes in
 
     def interpret(self, record: Record) -> None:
@@ -227,7 +231,8 @@ class Interpreter(ABC):
                 reason = f"message {message_id} is enqueued on queue {place.queue_id}, where it is already"
                 self.contradiction(lsn, reason)
         message.staged = False
-        message.places = (*(place for place in message.places if place.queue_id not in named), *places)
+        kept = tuple(place for place in message.places if place.queue_id not in named)
+        message.places = self.as_kept(kept + places)
 
     def _dequeue(self, record: Record) -> None:
         body = record.body
@@ -252,7 +257,7 @@ class Interpreter(ABC):
         left = tuple(place for place in message.places if place.queue_id != queue_id)
         if len(left) == len(message.places):
             self.not_on(lsn, message_id, message, queue_id)
-        message.places = left
+        message.places = self.as_kept(left)
 
     def _finish(self, record: Record) -> None:
         """A record ends the message."""
@@ -338,8 +343,8 @@ class Interpreter(ABC):
         self.take_content(message, state, copies)
         message.size = message.length = state.content_bytes
         times = {place.queue_id: place.time_us for place in message.places}  # a state may not know them
-        message.places = tuple(
-            place if place.time_us else place._replace(time_us=times.get(place.queue_id, 0)) for place in moved.places
+        message.places = self.as_kept(
+            tuple(one if one.time_us else one._replace(time_us=times.get(one.queue_id, 0)) for one in moved.places)
         )
         message.staged = moved.staged
         self._replace_work(record.lsn, message, moved.work)

@@ -30,6 +30,7 @@ from logstore.codec.replay_state import (
     Message,
     Moved,
     Piece,
+    Place,
     Problem,
     QueueCounts,
     Replayed,
@@ -59,6 +60,7 @@ class Replay(Interpreter):
         self.orphan_messages = 0  # records of messages that began below the base
         self.orphan_transactions = 0
         self._chains = Chains(base_lsn)
+        self._places: dict[tuple[Place, ...], tuple[Place, ...]] = {}
         self._seen_chunks: dict[int, dict[int, Piece]] = {}  # of messages whose start lies below the base, by offset
 
     @property
@@ -228,6 +230,11 @@ class Replay(Interpreter):
         """The last dequeue ends the message, also without its flag."""
         if self.is_over(message) and not message.staged:
             self.end_message(record.id)
+
+    def as_kept(self, places: tuple[Place, ...]) -> tuple[Place, ...]:
+        """Only the queues, and equal ones once: most messages of a log share them."""
+        bare = tuple(Place(place.queue_id, 0, 0) for place in places)
+        return self._places.setdefault(bare, bare)
 
     def keeps(self, work: Work) -> bool:
         """Work on a deleted queue waits for its transaction's outcome."""
