@@ -9,6 +9,9 @@ PORT ?= 5672
 DATA ?= ./data
 PYTEST_ARGS ?=
 
+# Bytecode is kept, whatever the environment says: the tests start Python hundreds of times.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
@@ -173,7 +176,7 @@ pytest-workers:
 	@$(BIN)/python -m pytest -q -m 'not slow and not spark' $(WORKERS)
 
 pytest-spark:
-	@if $(BIN)/python -m pytest -q -m 'not slow and spark' tests > build/pytest-spark.log 2>&1; \
+	@if $(BIN)/python -m pytest -q -m 'not slow' tests/spark > build/pytest-spark.log 2>&1; \
 		then echo "with Spark: $$(tail -n 1 build/pytest-spark.log)"; \
 		else cat build/pytest-spark.log; echo "with Spark: FAILED" >&2; exit 1; fi
 

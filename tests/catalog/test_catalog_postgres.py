@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import subprocess
@@ -19,7 +18,7 @@ import sqlalchemy as sa
 
 from kit import postgres
 from kit.catalog_cases import CHANGES, OTHER_UUID, UUID, everything, fill, run_python
-from kit.postgres import PASSWORD, Server, Wire, wait_until
+from kit.postgres import PASSWORD, Server, Wire, fresh_schema, wait_until
 from logstore.catalog.catalog import Catalog
 from logstore.errors import (
     CatalogError,
@@ -31,33 +30,11 @@ from logstore.errors import (
 
 pytestmark = pytest.mark.postgres
 
-_numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def shared_server() -> Iterator[Server]:
-    yield from postgres.running_server()
-
-
-@pytest.fixture
-def server(shared_server: Server) -> Server:
-    """A running server, whatever the previous test did to it."""
-    if shared_server.process is None:
-        shared_server.start()
-    return shared_server
-
-
-@pytest.fixture
-def wire(server: Server) -> Iterator[Wire]:
-    made = Wire(server)
-    yield made
-    made.close()
-
 
 @pytest.fixture
 def place(server: Server) -> dict[str, Any]:
     """The options for an unused schema."""
-    return {"connect": server.url(), "schema": f"s{next(_numbers)}", "store_uuid": UUID}
+    return {"connect": server.url(), "schema": fresh_schema(), "store_uuid": UUID}
 
 
 @pytest.fixture

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -20,7 +19,7 @@ import sqlalchemy as sa
 import logstore
 import logstore.inspect
 from kit import postgres
-from kit.postgres import PASSWORD, Server, Wire
+from kit.postgres import PASSWORD, Server, Wire, fresh_schema
 from kit.serve_process import serving
 from kit.stores import ROOT, contents
 from logstore import cli
@@ -31,33 +30,11 @@ pytestmark = pytest.mark.postgres
 
 Open = Callable[..., logstore.MessageStore]
 
-_numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def shared_server() -> Iterator[Server]:
-    yield from postgres.running_server()
-
-
-@pytest.fixture
-def server(shared_server: Server) -> Server:
-    """A running server, whatever the previous test did to it."""
-    if shared_server.process is None:
-        shared_server.start()
-    return shared_server
-
-
-@pytest.fixture
-def wire(server: Server) -> Iterator[Wire]:
-    made = Wire(server)
-    yield made
-    made.close()
-
 
 @pytest.fixture
 def place(server: Server) -> dict[str, str]:
     """The options for an unused schema."""
-    return {"connect": server.url(), "catalog": f"s{next(_numbers)}"}
+    return {"connect": server.url(), "catalog": fresh_schema()}
 
 
 def rows(path: Path, place: dict[str, str]) -> list[str]:

@@ -10,14 +10,13 @@ import errno
 import os
 import shutil
 import signal
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
 import logstore
-from kit.killed import quick_directory, remove
+from kit.killed import killed, quick_directory, remove
 from logstore.export import export
 from logstore.export.manifest import INTENT, MANIFEST, ExportError
 from logstore.export.target import read_manifest
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SEGMENT = 512 << 10
-PATIENCE_S = 120
 CHANGING = ("open", "write", "fsync", "rename", "mkdir", "unlink")
 
 
@@ -124,27 +122,6 @@ def die(name: str, arguments: tuple[Any, ...]) -> None:
     if name == "write":
         os.pwrite(arguments[0], arguments[1][: len(arguments[1]) // 2], os.lseek(arguments[0], 0, os.SEEK_CUR))
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def killed(work: Callable[..., object], *arguments: object) -> bool:
-    """Whether the child was killed on its way, rather than coming to the end of its work."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            signal.alarm(PATIENCE_S)
-            work(*arguments)
-            code = 0
-        except BaseException:  # noqa: BLE001 - shown by the test that fails
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL, f"the child died of signal {os.WTERMSIG(status)}"
-        return True
-    assert os.waitstatus_to_exitcode(status) == 0, "the child failed; its traceback is above"
-    return False
 
 
 def export_and_die(case: Case, number: int) -> None:

@@ -59,6 +59,27 @@ def and_then_killed(work: Callable[..., Any], *arguments: Any) -> Any:
     return report["returned"]
 
 
+def killed(work: Callable[..., object], *arguments: object) -> bool:
+    """Whether the child was killed on its way, rather than coming to the end of its work."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            signal.alarm(PATIENCE_S)
+            work(*arguments)
+            code = 0
+        except BaseException:  # noqa: BLE001 - shown by the test that fails
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL, f"the child died of signal {os.WTERMSIG(status)}"
+        return True
+    assert os.waitstatus_to_exitcode(status) == 0, "the child failed; its traceback is above"
+    return False
+
+
 def _live_and_die(reader: int, writer: int, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     try:
         os.close(reader)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import pwd
 import shutil
@@ -39,6 +40,14 @@ SETTINGS: Final = {
     "autovacuum": "off",
     "logging_collector": "off",
 }
+
+
+_schemas = itertools.count(1)
+
+
+def fresh_schema() -> str:
+    """The name of an unused schema."""
+    return f"s{next(_schemas)}"
 
 
 def wait_until(happened: Callable[[], Any], what: str) -> Any:

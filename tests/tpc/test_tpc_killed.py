@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ import transaction
 import zope.sqlalchemy.datamanager
 
 import logstore
-from kit.killed import and_then_killed, quick_directory, remove
+from kit.killed import and_then_killed, killed, quick_directory, remove
 from kit.sql_partner import Shop, Step
 from kit.stores import SMALL_SEGMENT, contents
 from kit.torture import tortured
@@ -29,9 +28,7 @@ from logstore.tpc import join as tpc_join
 from logstore.tpc import markers as tpc_markers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-PATIENCE_S = 120  # for one child, on a machine that has other work to do
+    from collections.abc import Iterator
 
 NEITHER = {"orders": [], "queues": ["old", "old"], "in doubt": 0, "markers": 0}
 BOTH = {"orders": ["tea"], "queues": ["tea", "tea"], "in doubt": 0, "markers": 0}
@@ -48,27 +45,6 @@ def place() -> Iterator[Path]:
 
 
 # ---- children ----
-
-
-def killed(work: Callable[..., object], *arguments: object) -> bool:
-    """Whether the child was killed on its way, rather than coming to the end of its work."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            signal.alarm(PATIENCE_S)
-            work(*arguments)
-            code = 0
-        except BaseException:  # noqa: BLE001 - shown by the test that fails
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL, f"the child died of signal {os.WTERMSIG(status)}"
-        return True
-    assert os.waitstatus_to_exitcode(status) == 0, "the child failed; its traceback is above"
-    return False
 
 
 def die() -> None:

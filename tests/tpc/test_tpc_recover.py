@@ -11,7 +11,6 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import transaction
 
 from kit.simulated import ALL_LOST, Disk
 from kit.sql_partner import FixedLedger, Refusal, Shop, Step
@@ -19,45 +18,12 @@ from kit.stores import ROOT, contents
 from logstore import errors, tpc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from logstore import MessageStore, Queue
 
 Open = Any
 API = (ROOT / "docs" / "api.md").read_text()
-
-
-@pytest.fixture
-def manager() -> Iterator[transaction.TransactionManager]:
-    """A transaction manager of one's own, left without a transaction."""
-    made = transaction.TransactionManager()
-    yield made
-    made.abort()
-
-
-@pytest.fixture
-def queue(store: MessageStore) -> Queue:
-    return store.declare_queue("q")
-
-
-@pytest.fixture
-def shop(tmp_path: Path, manager: Any) -> Iterator[Shop]:
-    made = Shop.in_file(tmp_path / "shop.sqlite", manager)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def alone(store: MessageStore, queue: Queue, manager: Any) -> tpc.Participant:
-    """A participant without a ledger."""
-    return tpc.Participant(store, transaction_manager=manager)
-
-
-@pytest.fixture
-def joined(store: MessageStore, queue: Queue, shop: Shop, manager: Any) -> tpc.Participant:
-    """A participant beside the shop."""
-    return tpc.Participant(store, ledger=shop.markers, transaction_manager=manager)
 
 
 # ---- recovering ----
