@@ -449,7 +449,7 @@ def test_an_outcome_that_somebody_else_gave_against_the_decision_is_told(
     with manager:
         alone.publish(queue, b"x")
         manager.get().join(Step(manager, "tpc_finish", "a", lambda: store.in_doubt()[0].rollback()))
-    assert "was rolled back by somebody else, but the transaction was committed" in caplog.text
+    assert "was rolled back by another program, but the transaction was committed" in caplog.text
     caplog.clear()
     with manager:
         alone.publish(queue, b"y")
