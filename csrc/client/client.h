@@ -63,7 +63,8 @@ struct client_calls {
     uint64_t (*weight)(const void *context);
     /* At most this many bytes are its live records longer once all are moved. Default: 0. */
     uint64_t (*expansion)(const void *context);
-    /* (waits) A record of the segment that is being moved: copied to the head if it lives. Default: nothing lives. */
+    /* (waits) A record of the segment that is being moved: copied to the head if it lives, with FLAG_COPY. Default: nothing
+       lives. A last segment that holds only copies is set aside by the next open (docs/recovery.md). */
     int (*relocate)(void *context, struct mover *v, const struct record *r);
     /* (waits) The pass over the segment ends with `rc`: moves what was put off if that is LS_OK. Default: rc. */
     int (*relocate_end)(void *context, struct mover *v, int rc);

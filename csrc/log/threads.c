@@ -49,26 +49,26 @@ static void *flusher_thread(void *log) {
     return NULL;
 }
 
+/* Under the lock: a thread that found threads_running false would take itself for a caller that does the thread's work. */
 int log_start_threads(struct log *g) {
     if (!g->background) {
         return LS_OK;
     }
+    log_lock(g);
     int rc = pthread_create(&g->flusher.thread, NULL, flusher_thread, g);
     if (rc != 0) {
+        log_unlock(g);
         return fail_errno(LS_IO, rc, "the flusher thread cannot be started");
     }
     rc = pthread_create(&g->spare_thread.thread, NULL, spares_thread, g);
+    g->threads_running = rc == 0;
+    g->stopping = g->stopping || rc != 0;
+    log_unlock(g);
     if (rc != 0) {
-        log_lock(g);
-        g->stopping = true;
-        log_unlock(g);
         (void)sem_post(&g->flusher.wake);
         (void)pthread_join(g->flusher.thread, NULL);
         return fail_errno(LS_IO, rc, "the thread that makes spares cannot be started");
     }
-    log_lock(g);
-    g->threads_running = true;
-    log_unlock(g);
     return LS_OK;
 }
 

@@ -70,8 +70,10 @@ static int judge_missing(const struct scan *s, uint64_t first_lsn, unsigned fact
 
 /* A copy says nothing new: its original is in the log as long as no durable base relies on the copy. */
 static bool is_copy(const struct record *r) {
-    bool copied = (r->type == MESSAGE_START || r->type == MESSAGE_CHUNK) && (r->flags & FLAG_COPY) != 0;
-    return copied || r->type == MESSAGE_RELOCATED || r->type == TX_RELOCATED || r->type == FILLER;
+    bool of_client = format_stream_of(r->type) > STREAMS_COUNTED && (r->type & TYPE_SKIPPABLE) == 0;
+    bool has_flag = r->type == MESSAGE_START || r->type == MESSAGE_CHUNK || of_client;
+    return (has_flag && (r->flags & FLAG_COPY) != 0) || r->type == MESSAGE_RELOCATED || r->type == TX_RELOCATED ||
+           r->type == FILLER;
 }
 
 /* False for an empty batch: a checkpoint may name it, and an open after a crash must find it. */

@@ -136,7 +136,7 @@ void relocate_append(struct mover *v, const struct slot *s, uint16_t type, uint3
 }
 
 uint64_t relocate_copy(struct mover *v, const struct record *r, uint16_t flags) {
-    struct slot s = log_slot(v->g, r->id, r->lsn, flags);
+    struct slot s = log_slot(v->g, r->id, r->lsn, flags | FLAG_COPY);
     uint32_t bytes =
         format_put_body(&s, r->type, r->bytes + RECORD_HEADER_BYTES, r->length - (uint32_t)RECORD_HEADER_BYTES);
     relocate_append(v, &s, r->type, bytes);

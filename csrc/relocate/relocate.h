@@ -19,7 +19,7 @@ int relocate_segment(struct log *g, struct segment *victim);
 
 /* log_append, counted as moved. */
 void relocate_append(struct mover *v, const struct slot *s, uint16_t type, uint32_t bytes);
-/* After log_reserve: the record as it is, under its id, with these flags; the live counts follow. Its new LSN. */
+/* After log_reserve: the record as it is, under its id, with these flags and FLAG_COPY; live counts follow. Its new LSN. */
 uint64_t relocate_copy(struct mover *v, const struct record *r, uint16_t flags);
 
 #endif

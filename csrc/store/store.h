@@ -69,7 +69,8 @@ struct ls_cursor {
     struct cursor cursor;
 };
 
-/* ls_open for a log with more clients than messages. They are copied; on failure their memory is freed as at ls_free. */
+/* ls_open for a log with more clients than messages. They are copied; on failure those that were
+   registered are freed as at ls_free. */
 int store_open_with(vfs *system, const char *store_dir, const ls_options *options, const struct log_client *clients,
                     size_t count, ls_store **store);
 /* Memory for one that is not open yet. Unless *store is NULL it is to be freed, also after a failure. */

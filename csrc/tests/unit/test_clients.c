@@ -196,6 +196,40 @@ static void values_survive_relocation_and_recycling_beside_messages(void) {
     done();
 }
 
+static uint64_t room_in_segment(const struct log *g) {
+    return g->segments[g->segment_count - 1]->first_lsn + g->segment_size - g->append_lsn;
+}
+
+/* As for messages: a full store must open in a loop of crashes. */
+static void a_last_segment_of_copies_alone_is_set_aside(void) {
+    ls_recovery report;
+    ls_options o;
+
+    ls_options_default(&o);
+    o.segment_size = SEGMENT;
+    o.background = 0;
+    fresh_toys(&o);
+    for (uint32_t key = 0; key < TOY_KEYS; key++)
+        check(set(key, 100 + key, NULL) == LS_OK);
+    struct log *g = &r.store->log;
+    while (g->segment_count < 2 || room_in_segment(g) > SEGMENT_END_RESERVE + TOY_KEYS / 2 * toy_record_bytes())
+        check(take(put_bytes(1, 0, 40, 0), 1, NULL) == LS_OK);
+    require(store_enter(r.store) == LS_OK);
+    g->relocation.moving = true;
+    check(relocate_segment(g, g->segments[g->base_index]) == LS_OK);
+    g->relocation.moving = false;
+    uint64_t copies_lsn = g->segments[g->segment_count - 1]->first_lsn;
+    check(g->segment_count == 3 && toy_of(r.store)->keys[TOY_KEYS - 1].now.lsn > copies_lsn);
+    check(store_leave(r.store, LS_OK, LS_WAIT) == LS_OK);
+    crash();
+    ls_recovery_report(r.store, &report);
+    check(report.end_lsn < copies_lsn);
+    for (uint32_t key = 0; key < TOY_KEYS; key++)
+        check(get(key) == 100 + key);
+    counts_agree();
+    done();
+}
+
 static void a_dead_value_does_not_keep_its_segment(void) {
     fresh_toys(NULL);
     check(set(1, 11, NULL) == LS_OK);
@@ -377,6 +411,7 @@ int main(void) {
         a_client_may_refuse_a_prepare,
         an_outcome_in_doubt_is_given_after_the_next_open,
         values_survive_relocation_and_recycling_beside_messages,
+        a_last_segment_of_copies_alone_is_set_aside,
         a_dead_value_does_not_keep_its_segment,
         admission_counts_what_every_client_weighs_and_how_it_grows,
         a_full_disk_asks_every_client_for_space,

@@ -21,7 +21,7 @@
 /* ---- the C library, taken over ---- */
 
 static atomic_int threads_to_come = INT_MAX, semaphores_refused, waits_cut, semaphores_made;
-static atomic_bool no_handlers, no_listings, no_states;
+static atomic_bool no_handlers, no_listings, no_states, creators_pause;
 static atomic_size_t memory_refused_from = SIZE_MAX;
 
 #if !defined(UNDER_ASAN) && !defined(UNDER_TSAN) && defined(__GLIBC__)
@@ -41,7 +41,10 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
 
     if (of_library == NULL)
         *(void **)&of_library = of_the_library("pthread_create");
-    return atomic_fetch_sub(&threads_to_come, 1) <= 0 ? EAGAIN : of_library(thread, attributes, start, context);
+    int rc = atomic_fetch_sub(&threads_to_come, 1) <= 0 ? EAGAIN : of_library(thread, attributes, start, context);
+    if (rc == 0 && atomic_load(&creators_pause))
+        (void)usleep(20 * 1000);
+    return rc;
 }
 
 int sem_init(sem_t *semaphore, int shared, unsigned value) {
@@ -379,6 +382,26 @@ static void publish_and_wait(void) {
     told = ls_publish(r.store, &queue, 1, NULL, 0, NULL, 0, NULL, LS_WAIT, &other_id);
 }
 
+/* Three segments are enough for a relocation, which waits for appends: there are none. */
+static void a_thread_that_runs_before_its_creator_relocates_no_sooner(void) {
+    ls_options background = usual;
+    ls_stats stats;
+
+    if (!TAKEN_OVER)
+        return;
+    background.background = 1;
+    fresh_with(&background);
+    uint64_t id = put(1, "lives in the first", NULL);
+    again();
+    (void)put(1, "lives in the second", NULL);
+    atomic_store(&creators_pause, true);
+    again();
+    atomic_store(&creators_pause, false);
+    ls_stats_get(r.store, &stats);
+    check(stats.segments_relocated == 0 && has(id));
+    done();
+}
+
 /* While another thread's batch is written: a thread without a semaphore gets an error, but its record is in the log. */
 static void a_thread_that_cannot_wait_for_durability_gets_an_error(void) {
     uint64_t id;
@@ -502,6 +525,7 @@ int main(void) {
         a_read_without_memory_fails_and_can_be_repeated,
         real_files_without_a_listing_or_a_state_are_an_error,
         a_store_whose_threads_cannot_start_does_not_open,
+        a_thread_that_runs_before_its_creator_relocates_no_sooner,
         a_thread_that_cannot_wait_for_durability_gets_an_error,
         waiters_for_another_threads_batch_get_its_result,
         a_spurious_wake_up_of_the_flusher_has_no_effect,
