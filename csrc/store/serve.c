@@ -297,7 +297,7 @@ static int gather_spares(ls_store *store) {
         }
     }
     g->spare_thread.wanted =
-        g->space.spare_count <= g->space.spares_reserved; /* an open without a spare is still an open */
+        g->space.spare_count <= g->space.needs.spares_reserved; /* an open without a spare is still an open */
     return LS_OK;
 }
 

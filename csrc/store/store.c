@@ -463,7 +463,7 @@ void ls_stats_get(ls_store *store, ls_stats *stats) {
     stats->messages = store->state.table.message_count;
     stats->places = store->state.table.place_count;
     stats->transactions = store->state.table.tx_count;
-    stats->live_bytes = log_live_bytes(g) + log_weight(g);
+    stats->live_bytes = log_live_bytes(g) + clients_weight(&g->clients);
     stats->segments = g->segment_count;
     stats->spares = g->space.spare_count;
     stats->log_bytes = (g->segment_count + g->space.spare_count) * g->segment_size;

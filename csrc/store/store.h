@@ -135,8 +135,6 @@ int directory_sync_parent(struct log *g, const char *path);
 
 /* recover.c */
 int recover_replay(ls_store *store);
-/* The log goes on from what replay found live in each segment. LS_NO_MEMORY. */
-int recover_give_to_log(struct log *g, const struct state *s);
 /* store/queues.c: a few places of a deleted queue; false when none is left. */
 bool queue_sweep(ls_store *store, struct queue *q);
 int serve_new_epoch(ls_store *store);
