@@ -1,18 +1,7 @@
 /* See reckon.h. */
 #include "log/space/reckon.h"
 
-enum {
-    EXPANSION_MOST = 9 /* for a byte of a record: a queue id of 4 bytes becomes ROW_BYTES, and all else grows less */
-};
-
-/* A checkpoint with false contents may claim more than the log can hold: it is believed up to that. */
 static uint64_t at_most(uint64_t bytes, uint64_t most) { return bytes < most ? bytes : most; }
-
-uint64_t extent_live_bytes(uint64_t live_bytes, uint64_t used_bytes) { return at_most(live_bytes, used_bytes); }
-
-uint64_t extent_expansion(uint64_t expansion, uint64_t used_bytes) {
-    return at_most(expansion, EXPANSION_MOST * used_bytes);
-}
 
 /* Less what one record of `gap_bytes` leaves free when it does not fit at the end. */
 uint64_t extent_usable(uint64_t segment_size, uint64_t gap_bytes) {
