@@ -21,6 +21,34 @@ enum { ZERO_CHUNK_BYTES = 1 << 20 };
 
 /* ---- how many ---- */
 
+static uint64_t largest_bytes(const struct log *g) {
+    uint64_t largest = 0;
+    for (size_t i = g->base_index; i < g->segment_count; i++) {
+        uint64_t bytes = g->segments[i]->largest_bytes;
+        largest = bytes > largest ? bytes : largest;
+    }
+    return largest;
+}
+
+struct extent spares_extent(const struct log *g) {
+    const struct space *space = &g->space;
+    return (struct extent){
+        .segment_size = g->segment_size,
+        .segments = spares_segments_used(g),
+        .live_bytes = log_live_bytes(g),
+        .live_low = space->live_low < space->live_low_before ? space->live_low : space->live_low_before,
+        .largest_bytes = largest_bytes(g),
+        .expansion = clients_expansion(&g->clients),
+        .growth_asked = space->growth_asked,
+    };
+}
+
+void spares_reckon(struct log *g) {
+    struct extent e = spares_extent(g);
+    g->space.needs = extent_reckon(&e);
+    g->space.weighed_lsn = g->append_lsn;
+}
+
 size_t spares_target(const struct log *g) {
     return reckoned_spares(&g->space.needs, spares_segments_kept(g), SPARES_AHEAD);
 }
