@@ -106,7 +106,16 @@ class BrokenStore(HeldDisk):
     def break_down(self) -> None:
         self.broken = True
         self._held_at = None
-        self._report(OutcomeUnknown("the sync of a batch failed: open the store again to see what survived"))
+        self._report(self._failure())
+
+    def on_durable(self, callback: Callable[[Any], None], *, loop: asyncio.AbstractEventLoop) -> None:
+        super().on_durable(callback, loop=loop)
+        if self.broken:  # a poisoned store tells whoever registers later, too
+            _in_loop(loop, callback, self._failure())
+
+    @staticmethod
+    def _failure() -> OutcomeUnknown:
+        return OutcomeUnknown("the sync of a batch failed: open the store again to see what survived")
 
     def publish(self, *args: Any, **options: Any) -> Any:
         if self.broken:
