@@ -219,7 +219,6 @@ struct log {
     bool stopping;
     bool threads_running;
     pthread_t closer;
-    atomic_bool foreign;       /* this is a forked child */
     int poison;                /* errno of the failed write or sync */
     int events[LS_EVENTS_MAX]; /* signalled at each group commit */
     int event_count;

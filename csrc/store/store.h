@@ -44,6 +44,7 @@ struct ls_store {
     ls_store *next_open;           /* the fork registry's */
     struct inspection *inspection; /* that fills the state of a handle without a log (inspected.c); else NULL */
     bool inspected;                /* it has read all: calls that only look are answered */
+    atomic_bool foreign;           /* this is a forked child */
     atomic_uint handles; /* this one, and every cursor and transaction on it: the last to go frees the memory */
 };
 
