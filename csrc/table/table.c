@@ -115,7 +115,8 @@ void table_free(struct table *t) {
     index_free(&t->tx_index);
 }
 
-static bool add_slabs(struct table *t) {
+/* Rare, and out of line so that table_prepare, which every publish calls, needs no stack frame. */
+__attribute__((noinline)) static bool add_slabs(struct table *t) {
     uint32_t more = slabs_from(t->slab_count);
     if (!array_grow(&t->slabs, &t->slab_capacity, t->slab_count, more)) {
         return false;
