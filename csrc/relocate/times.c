@@ -90,7 +90,7 @@ static const struct time_index *index_segment(struct message_mover *v, struct se
 static uint64_t time_of_batch(struct message_mover *v, uint64_t lsn) {
     struct segment *s = lsn < v->g->durable_lsn ? log_segment(v->g, lsn) : NULL;
     const struct time_index *x = s != NULL ? index_segment(v, s) : NULL;
-    if (x == NULL || x->count == 0 || lsn < x->at[0].lsn || lsn >= x->end_lsn) {
+    if (x == NULL || x->at == NULL || x->count == 0 || lsn < x->at[0].lsn || lsn >= x->end_lsn) {
         return 0;
     }
     return x->at[array_lower_bound(struct lsn_time, x->at, x->count, lsn, lsn + 1) - 1].time_us;
