@@ -727,6 +727,9 @@ class Lib:
     LS_MESSAGE_COLUMNS: Final[int]
     LS_MESSAGE_ROWS_MAX: Final[int]
     LS_MESSAGE_NAMES_MAX: Final[int]
+    LS_MESSAGES_CLOSED: Final[int]
+    LS_MESSAGES_OPEN: Final[int]
+    LS_MESSAGES_PLACE: Final[int]
     LS_LIFE_DEQUEUED: Final[int]
     LS_LIFE_QUEUE_DELETED: Final[int]
     LS_LIFE_DESTROYED: Final[int]
@@ -1146,6 +1149,7 @@ class Lib:
     def ls_rows_column(self, column: int, /) -> Chars: ...
     def ls_rows_type(self, rows: ls_rows_ptr | Null, number: int, /) -> int: ...
     def ls_rows_free(self, rows: ls_rows_ptr | Null, /) -> None: ...
+    def ls_message_rows_column(self, column: int, tables: Numbers[c_int] | Null, /) -> Chars: ...
     def ls_message_rows_new(
         self,
         start_lsn: int,

@@ -1,4 +1,4 @@
-/* Puts a life as a row, with the columns that logstore.h lists for ls_message_rows. See message_rows.h. */
+/* The columns of messages, and a life put as a row of them. See message_rows.h. */
 #include <stdlib.h>
 
 #include "os/array.h"
@@ -48,50 +48,64 @@ enum column_name {
 
 static_assert(COLUMNS_IN_ALL == LS_MESSAGE_COLUMNS, "LS_MESSAGE_COLUMNS counts these");
 
-static const uint8_t kinds_of_all[COLUMNS_IN_ALL] = {
-    [C_ID] = COLUMN_64,
-    [C_QUEUE_ID] = COLUMN_64,
-    [C_QUEUE] = COLUMN_32,
-    [C_START_TIME] = COLUMN_64,
-    [C_ENQUEUE_LSN] = COLUMN_64,
-    [C_ENQUEUE_TIME] = COLUMN_64,
-    [C_DEQUEUE_LSN] = COLUMN_64,
-    [C_DEQUEUE_TIME] = COLUMN_64,
-    [C_REASON] = COLUMN_8,
-    [C_DELIVERY_COUNT] = COLUMN_32,
-    [C_PLACE_COUNT] = COLUMN_32,
-    [C_HEADER_BYTES] = COLUMN_64,
-    [C_CONTENT_BYTES] = COLUMN_64,
-    [C_RECORD_COUNT] = COLUMN_32,
-    [C_RECORD_BYTES] = COLUMN_64,
-    [C_COPY_COUNT] = COLUMN_32,
-    [C_COPIED_BYTES] = COLUMN_64,
-    [C_ENQUEUE_TX] = COLUMN_64,
-    [C_DEQUEUE_TX] = COLUMN_64,
-    [C_WHOLE] = COLUMN_BITS,
-    [C_PLACES] = COLUMN_LIST,
-    [P_QUEUE_ID] = COLUMN_64,
-    [P_QUEUE] = COLUMN_32,
-    [P_ENQUEUE_LSN] = COLUMN_64,
-    [P_ENQUEUE_TIME] = COLUMN_64,
-    [P_ENQUEUE_TX] = COLUMN_64,
-    [P_DEQUEUE_LSN] = COLUMN_64,
-    [P_DEQUEUE_TIME] = COLUMN_64,
-    [P_DEQUEUE_TX] = COLUMN_64,
-    [P_REASON] = COLUMN_8,
-    [P_DELIVERY_COUNT] = COLUMN_32,
+enum { BOTH = LS_MESSAGES_CLOSED | LS_MESSAGES_OPEN };
+
+/* Every column, once: how its values are kept, the tables that have it, and its name and type. */
+static const struct {
+    enum column_kind kind;
+    int tables;
+    const char *column;
+} message_columns[COLUMNS_IN_ALL] = {
+    [C_ID] = {COLUMN_64, BOTH, "id:int64!"},
+    [C_QUEUE_ID] = {COLUMN_64, BOTH, "queue_id:int64"},
+    [C_QUEUE] = {COLUMN_32, BOTH, "queue:name"},
+    [C_START_TIME] = {COLUMN_64, BOTH, "start_time:time"},
+    [C_ENQUEUE_LSN] = {COLUMN_64, BOTH, "enqueue_lsn:int64"},
+    [C_ENQUEUE_TIME] = {COLUMN_64, BOTH, "enqueue_time:time"},
+    [C_DEQUEUE_LSN] = {COLUMN_64, BOTH, "dequeue_lsn:int64"},
+    [C_DEQUEUE_TIME] = {COLUMN_64, BOTH, "dequeue_time:time"},
+    [C_END_LSN] = {COLUMN_64, LS_MESSAGES_CLOSED, "end_lsn:int64!"},
+    [C_END_TIME] = {COLUMN_64, LS_MESSAGES_CLOSED, "end_time:time!"},
+    [C_OUTCOME] = {COLUMN_8, LS_MESSAGES_CLOSED, "outcome:name!"},
+    [C_REASON] = {COLUMN_8, BOTH, "reason:name"},
+    [C_DELIVERY_COUNT] = {COLUMN_32, BOTH, "delivery_count:int32"},
+    [C_PLACE_COUNT] = {COLUMN_32, BOTH, "place_count:int32!"},
+    [C_HEADER_BYTES] = {COLUMN_64, BOTH, "header_bytes:int64"},
+    [C_CONTENT_BYTES] = {COLUMN_64, BOTH, "content_bytes:int64!"},
+    [C_RECORD_COUNT] = {COLUMN_32, BOTH, "record_count:int32!"},
+    [C_RECORD_BYTES] = {COLUMN_64, BOTH, "record_bytes:int64!"},
+    [C_COPY_COUNT] = {COLUMN_32, BOTH, "copy_count:int32!"},
+    [C_COPIED_BYTES] = {COLUMN_64, BOTH, "copied_bytes:int64!"},
+    [C_ENQUEUE_TX] = {COLUMN_64, BOTH, "enqueue_tx:int64"},
+    [C_DEQUEUE_TX] = {COLUMN_64, BOTH, "dequeue_tx:int64"},
+    [C_WHOLE] = {COLUMN_BITS, BOTH, "whole:bool!"},
+    [C_PLACES] = {COLUMN_LIST, BOTH, "places:places!"},
+    [C_PENDING] = {COLUMN_32, LS_MESSAGES_OPEN, "pending:int32!"},
+    [C_STAGED] = {COLUMN_BITS, LS_MESSAGES_OPEN, "staged:bool!"},
+    [C_STATE] = {COLUMN_BYTES, LS_MESSAGES_OPEN, "state:binary!"},
+    [P_QUEUE_ID] = {COLUMN_64, LS_MESSAGES_PLACE, "queue_id:int64"},
+    [P_QUEUE] = {COLUMN_32, LS_MESSAGES_PLACE, "queue:name"},
+    [P_ENQUEUE_LSN] = {COLUMN_64, LS_MESSAGES_PLACE, "enqueue_lsn:int64"},
+    [P_ENQUEUE_TIME] = {COLUMN_64, LS_MESSAGES_PLACE, "enqueue_time:time"},
+    [P_ENQUEUE_TX] = {COLUMN_64, LS_MESSAGES_PLACE, "enqueue_tx:int64"},
+    [P_DEQUEUE_LSN] = {COLUMN_64, LS_MESSAGES_PLACE, "dequeue_lsn:int64"},
+    [P_DEQUEUE_TIME] = {COLUMN_64, LS_MESSAGES_PLACE, "dequeue_time:time"},
+    [P_DEQUEUE_TX] = {COLUMN_64, LS_MESSAGES_PLACE, "dequeue_tx:int64"},
+    [P_REASON] = {COLUMN_8, LS_MESSAGES_PLACE, "reason:name"},
+    [P_DELIVERY_COUNT] = {COLUMN_32, LS_MESSAGES_PLACE, "delivery_count:int32"},
 };
 
+const char *ls_message_rows_column(unsigned column, int *tables) {
+    *tables = column < COLUMNS_IN_ALL ? message_columns[column].tables : 0;
+    return column < COLUMNS_IN_ALL ? message_columns[column].column : NULL;
+}
+
 ls_columns *message_columns_new(bool open, uint64_t rows) {
+    int wanted = (open ? LS_MESSAGES_OPEN : LS_MESSAGES_CLOSED) | LS_MESSAGES_PLACE;
     enum column_kind kinds[COLUMNS_IN_ALL];
     for (size_t i = 0; i < COLUMNS_IN_ALL; i++) {
-        kinds[i] = (enum column_kind)kinds_of_all[i];
+        kinds[i] = (message_columns[i].tables & wanted) != 0 ? message_columns[i].kind : COLUMN_ABSENT;
     }
-    kinds[C_END_LSN] = kinds[C_END_TIME] = open ? COLUMN_ABSENT : COLUMN_64;
-    kinds[C_OUTCOME] = open ? COLUMN_ABSENT : COLUMN_8;
-    kinds[C_PENDING] = open ? COLUMN_32 : COLUMN_ABSENT;
-    kinds[C_STAGED] = open ? COLUMN_BITS : COLUMN_ABSENT;
-    kinds[C_STATE] = open ? COLUMN_BYTES : COLUMN_ABSENT;
     return columns_new(kinds, COLUMNS_IN_ALL, rows);
 }
 

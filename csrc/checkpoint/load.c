@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "os/array.h"
 #include "os/io.h"
 #include "replay/replay.h"
 
@@ -175,13 +176,8 @@ static int take_parts(struct loading *l, const struct message_row *r, struct mes
         if (format_get_chain_part(row, l->h.lsn, r->id, &c) != FORMAT_OK) {
             return LOAD_DAMAGED;
         }
-        if (i == capacity) {
-            capacity = capacity == 0 ? 4 : 2 * capacity;
-            struct chunk_place *parts = realloc(x->parts, capacity * sizeof *parts);
-            if (parts == NULL) {
-                return fail_memory();
-            }
-            x->parts = parts;
+        if (!array_grow(&x->parts, &capacity, i, 1)) {
+            return fail_memory();
         }
         x->parts[i] = (struct chunk_place){.lsn = c.lsn, .record_bytes = c.record_bytes};
         x->part_count = i + 1;

@@ -106,6 +106,26 @@ static inline const struct log_client *log_client_of(const struct log_clients *c
     return at != 0 ? &c->all[at - 1] : NULL;
 }
 
+/* Bytes that admission counts for what the clients keep. */
+static inline uint64_t clients_weight(const struct log_clients *clients) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < clients->count; i++) {
+        const struct log_client *c = &clients->all[i];
+        bytes += c->calls->weight != NULL ? c->calls->weight(c->context) : 0;
+    }
+    return bytes;
+}
+
+/* Bytes by which live records grow at most once they are moved. */
+static inline uint64_t clients_expansion(const struct log_clients *clients) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < clients->count; i++) {
+        const struct log_client *c = &clients->all[i];
+        bytes += c->calls->expansion != NULL ? c->calls->expansion(c->context) : 0;
+    }
+    return bytes;
+}
+
 const char *log_type_name(const struct log_clients *c, uint16_t type); /* NULL: unknown */
 
 #endif

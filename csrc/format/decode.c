@@ -422,14 +422,6 @@ enum format_result format_get_tx_relocated(const struct record *r, struct tx_rel
                    GET(r->bytes, TX_RELOCATED, zero) == 0);
 }
 
-enum format_result format_get_filler(const struct record *r, uint32_t *zero_bytes) {
-    if (r->type != FILLER) {
-        return FORMAT_MALFORMED;
-    }
-    *zero_bytes = r->length - RECORD_HEADER_BYTES;
-    return verdict(all_zero(r->bytes + RECORD_HEADER_BYTES, *zero_bytes));
-}
-
 enum format_result format_get_queue_delete(const struct record *r, uint32_t *queue_id) {
     if (r->type != QUEUE_DELETE || r->length != QUEUE_DELETE_RECORD_BYTES) {
         return FORMAT_MALFORMED;
@@ -457,8 +449,4 @@ enum format_result format_get_footer(const struct record *r, struct footer *f) {
         ascending = ascending && f->counts[i].count > 0 && (i == 0 || f->counts[i - 1].type < f->counts[i].type);
     }
     return verdict(ascending && is_earlier(r, f->last_lsn));
-}
-
-enum format_result format_get_plain(const struct record *r) {
-    return verdict(r->length == PLAIN_RECORD_BYTES && rule_of(r->type).fixed_bytes == PLAIN_RECORD_BYTES);
 }

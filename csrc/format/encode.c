@@ -253,17 +253,6 @@ uint32_t format_put_tx_relocated(const struct slot *s, const struct tx_relocated
 }
 
 /*
- *  48
- *  | zero bytes |
- */
-uint32_t format_put_filler(const struct slot *s, uint32_t zero_bytes) {
-    uint32_t length = RECORD_HEADER_BYTES + zero_bytes;
-    start_record(s, FILLER, length);
-    memset(s->at + RECORD_HEADER_BYTES, 0, zero_bytes);
-    return seal_record(s, length);
-}
-
-/*
  *  48         52  56
  *  | queue_id | 0 |
  */

@@ -308,10 +308,9 @@ uint32_t format_put_relocated(const struct slot *s, const struct message_relocat
                               const struct place_row *places, const struct pending_row *pending);
 uint32_t format_put_xid(const struct slot *s, enum record_type type, const struct xid *x);
 uint32_t format_put_tx_relocated(const struct slot *s, const struct tx_relocated *t);
-/* A record of a stream beyond 3: the body, padded to a multiple of 8. */
+/* A record whose encoder is not here, as those of other clients: the body, padded to a multiple of 8. */
 uint64_t format_body_record_bytes(uint64_t body_bytes);
 uint32_t format_put_body(const struct slot *s, uint16_t type, const void *body, uint32_t body_bytes);
-uint32_t format_put_filler(const struct slot *s, uint32_t zero_bytes); /* a multiple of 8 */
 uint32_t format_put_queue_delete(const struct slot *s, uint32_t queue_id);
 uint32_t format_put_footer(const struct slot *s, const struct footer *f);
 uint32_t format_put_batch(const struct slot *s, const struct batch *b);
@@ -336,10 +335,8 @@ enum format_result format_get_dequeue(const struct record *r, struct message_deq
 enum format_result format_get_relocated(const struct record *r, struct message_relocated *m);
 enum format_result format_get_xid(const struct record *r, struct xid *x);
 enum format_result format_get_tx_relocated(const struct record *r, struct tx_relocated *t);
-enum format_result format_get_filler(const struct record *r, uint32_t *zero_bytes);
 enum format_result format_get_queue_delete(const struct record *r, uint32_t *queue_id);
 enum format_result format_get_footer(const struct record *r, struct footer *f);
-enum format_result format_get_plain(const struct record *r);
 uint32_t format_queue_id(const uint8_t *queues, uint32_t index);
 struct chunk_row format_chunk_row(const uint8_t *chunks, uint32_t index);
 struct place_row format_place_row(const uint8_t *places, uint32_t index);

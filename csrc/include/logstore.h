@@ -626,16 +626,18 @@ uint16_t ls_rows_type(const ls_rows *rows, unsigned number);
 void ls_rows_free(ls_rows *rows);
 
 /*
- * Messages as rows: one for each message that has ended, by (end_lsn, id). The columns, in order: id, queue_id, queue,
- * start_time, enqueue_lsn, enqueue_time, dequeue_lsn, dequeue_time, end_lsn, end_time, outcome, reason, delivery_count,
- * place_count, header_bytes, content_bytes, record_count, record_bytes, copy_count, copied_bytes, enqueue_tx, dequeue_tx,
- * whole, places; pending, staged, state (for open messages, which have no end and no outcome); then the items of places:
- * queue_id, queue, enqueue_lsn, enqueue_time, enqueue_tx, dequeue_lsn, dequeue_time, dequeue_tx, reason, delivery_count.
- * A queue is its index in `queue_ids`, an outcome is LS_LIFE_..., a reason is the log's code less one.
+ * Messages as rows: one for each message that has ended, by (end_lsn, id), and one for each that is still open. The columns
+ * are those of ls_message_rows_column, the items of places last. A queue is its index in `queue_ids`, an outcome is
+ * LS_LIFE_..., a reason is the log's code less one.
  */
 #define LS_MESSAGE_COLUMNS   37
 #define LS_MESSAGE_ROWS_MAX  1048576
 #define LS_MESSAGE_NAMES_MAX 16777216
+
+/* The tables that have a column: messages that have ended, open ones, and the items of places in both. */
+#define LS_MESSAGES_CLOSED 1
+#define LS_MESSAGES_OPEN   2
+#define LS_MESSAGES_PLACE  4
 
 #define LS_LIFE_DEQUEUED      0
 #define LS_LIFE_QUEUE_DELETED 1
@@ -644,6 +646,10 @@ void ls_rows_free(ls_rows *rows);
 #define LS_LIFE_DROPPED       4
 
 typedef struct ls_message_rows ls_message_rows; /* one pass over the log */
+
+/* A column of messages as name:type, with the types of ls_rows_column; that of the column `places` is places. *tables has
+   the tables that have it. NULL: no such column. */
+const char *ls_message_rows_column(unsigned column, int *tables);
 
 /* A pass over the records from start_lsn up to, but not including, stop_lsn. LS_OPTION. */
 int ls_message_rows_new(uint64_t start_lsn, uint64_t stop_lsn, const uint32_t *queue_ids, size_t n, uint64_t batch_rows,

@@ -36,24 +36,20 @@
 
 #include "format/format.h"
 #include "client/client.h"
+#include "log/space/reckon.h"
 #include "logstore.h"
 #include "os/error.h"
 #include "os/io.h"
 #include "os/vfs.h"
 
 enum {
-    /* A footer always fits, in a batch of its own if need be, and two empty batches that name a base before it. */
-    SEGMENT_END_RESERVE = 3 * BATCH_RECORD_BYTES + FOOTER_BYTES_MAX,
-    SPARES_RESERVED = 2, /* for relocation and for opening */
     /* Fractions of a segment are given as 1 / N. */
-    ROOM_TO_WORK = 8,     /* 1/8 of a segment is kept free of live records, for the records that a drain appends */
-    LOG_SEGMENTS_MIN = 4, /* at up to this many files, and one more, nothing is moved to make the log smaller */
-    PACE_HEAD_START = 8,  /* 1/8 of a segment is appended before a move begins: many records may die by then */
-    PACE_SHARE = 4,       /* then a move looks through 4 bytes of the oldest segment for each byte appended */
-    WEIGHED_TIMES = 64,   /* live bytes are summed up after each 1/64 of a segment */
-    RELEASED_TIMES = 16,  /* or when 1/16 of a segment has died since */
-    GAIN_MIN = 4,         /* 1/4 of a segment must be dead in full segments before moves are worth it */
-    EARLY_SHARE = 16,     /* 1/16 of the largest batch is written while the rest is still being filled */
+    PACE_HEAD_START = 8, /* 1/8 of a segment is appended before a move begins: many records may die by then */
+    PACE_SHARE = 4,      /* then a move looks through 4 bytes of the oldest segment for each byte appended */
+    WEIGHED_TIMES = 64,  /* live bytes are summed up after each 1/64 of a segment */
+    RELEASED_TIMES = 16, /* or when 1/16 of a segment has died since */
+    GAIN_MIN = 4,        /* 1/4 of a segment must be dead in full segments before moves are worth it */
+    EARLY_SHARE = 16,    /* 1/16 of the largest batch is written while the rest is still being filled */
     FLUSHER_RESTS_NS = 1000 * 1000, /* after a small batch for which no thread waited */
     EARLY_BYTES_MIN = 64 << 10,
     OPEN_FILES_MAX = 256,
@@ -161,13 +157,8 @@ struct space {
     size_t held_count;     /* dead segments that only a hold keeps, as of the last look at the holds */
     bool replacing;        /* the next file takes the place of a dead one that is being read */
 
-    size_t spares_reserved; /* kept from appends that grow the log; set at each new segment */
-    size_t spares_wanted;   /* before the log grows: all live records, packed anew, leave room to work */
-    size_t files_wanted;    /* that the log is kept to, spares included */
-    uint64_t usable;        /* bytes of a segment that live records can fill at worst */
-    uint64_t gap_bytes;     /* the record that `usable` allows for at a segment's end */
-    uint64_t weighed_bytes; /* live bytes at weighed_lsn; since then grown by no more than was appended */
-    uint64_t weighed_lsn;
+    struct reckoning needs;   /* how many files, as of the last reckoning */
+    uint64_t weighed_lsn;     /* append_lsn then; since then live bytes have grown by no more than was appended */
     uint64_t live_low;        /* the least live bytes since the current segment began */
     uint64_t live_low_before; /* and in the one before it */
     uint64_t live_low_lsn;    /* where that was looked at */
@@ -228,7 +219,6 @@ struct log {
     bool stopping;
     bool threads_running;
     pthread_t closer;
-    atomic_bool foreign;       /* this is a forked child */
     int poison;                /* errno of the failed write or sync */
     int events[LS_EVENTS_MAX]; /* signalled at each group commit */
     int event_count;
@@ -369,9 +359,9 @@ void log_relock_after_io(struct log *g);
 int spares_need(struct log *g, enum purpose purpose); /* (waits) one may be taken, or room was made, or LS_FULL */
 /* (waits) The log can grow by `bytes`, and by `expansion` once these are moved; or LS_FULL. */
 int spares_grow(struct log *g, uint64_t bytes, uint64_t expansion);
-void spares_reckon(struct log *g);                       /* how many are kept from what grows */
-size_t spares_for(const struct log *g, size_t segments); /* how many spares a log of this many segments keeps */
-size_t spares_target(const struct log *g);               /* how many are made ahead of need; as of the last reckoning */
+struct extent spares_extent(const struct log *g); /* what lives in it */
+void spares_reckon(struct log *g);                /* how many are kept from what grows */
+size_t spares_target(const struct log *g);        /* how many are made ahead of need; as of the last reckoning */
 /* With this much more, all live records could still be moved, and a drain would have room to work. */
 bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion);
 bool over_admission_limit(const struct log *g); /* too much lives for a log that cannot grow */
@@ -408,26 +398,6 @@ uint64_t holds_lowest(const struct log *g, const struct holds *holds, uint64_t b
 /* Below it nothing is needed, and no reader expects anything. */
 static inline uint64_t log_recyclable_lsn(const struct log *g) {
     return g->named_base_lsn < g->hinted_base_lsn ? g->named_base_lsn : g->hinted_base_lsn;
-}
-
-/* Bytes that admission counts for what the clients keep. */
-static inline uint64_t log_weight(const struct log *g) {
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < g->clients.count; i++) {
-        const struct log_client *c = &g->clients.all[i];
-        bytes += c->calls->weight != NULL ? c->calls->weight(c->context) : 0;
-    }
-    return bytes;
-}
-
-/* Bytes by which live records grow at most once they are moved. */
-static inline uint64_t log_expansion(const struct log *g) {
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < g->clients.count; i++) {
-        const struct log_client *c = &g->clients.all[i];
-        bytes += c->calls->expansion != NULL ? c->calls->expansion(c->context) : 0;
-    }
-    return bytes;
 }
 
 #endif

@@ -120,8 +120,8 @@ static int make_room(struct log *g, uint64_t bytes, enum purpose purpose) {
 static bool spare_thread_is_behind(const struct log *g) {
     bool half_way = g->append_lsn + g->segment_size / 2 > log_segment_end(g);
     bool asked = g->space.asked_lsn == g->segments[g->segment_count - 1]->first_lsn;
-    return g->space.spare_count < g->space.spares_reserved ||
-           (g->space.spare_count == g->space.spares_reserved && half_way && !asked);
+    return g->space.spare_count < g->space.needs.spares_reserved ||
+           (g->space.spare_count == g->space.needs.spares_reserved && half_way && !asked);
 }
 
 /* Growing asks first: for another spare, or where none can be had, how many bytes live. */

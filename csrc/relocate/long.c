@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "os/array.h"
 #include "os/io.h"
 #include "read/damage.h"
 
@@ -107,6 +108,7 @@ static int append_state(struct message_mover *v, uint64_t id, uint64_t old_start
     struct log *g = v->g;
     struct message_relocated done = {.part = 0};
     bool last = false;
+    uint32_t capacity = 0;
     *parts = NULL;
     *count = 0;
     while (!last) {
@@ -119,11 +121,9 @@ static int append_state(struct message_mover *v, uint64_t id, uint64_t old_start
         last = done.chunk_count + m.chunk_count == s->counts.chunk_count &&
                done.place_count + m.place_count == s->counts.place_count &&
                done.pending_count + m.pending_count == s->counts.pending_count;
-        struct chunk_place *grown = realloc(*parts, (*count + 1) * sizeof *grown);
-        if (grown == NULL) {
+        if (!array_grow(parts, &capacity, *count, 1)) {
             return fail_memory();
         }
-        *parts = grown;
         uint64_t bytes = format_relocated_bytes(m.chunk_count, m.place_count, m.pending_count);
         int rc = log_reserve(g, bytes, RESERVE_MOVES);
         if (rc != LS_OK) {
@@ -138,7 +138,7 @@ static int append_state(struct message_mover *v, uint64_t id, uint64_t old_start
         chain_append(v, &at, MESSAGE_RELOCATED,
                      format_put_relocated(&at, &m, s->chunks + done.chunk_count, s->places + done.place_count,
                                           s->pending + done.pending_count));
-        grown[(*count)++] = (struct chunk_place){.lsn = at.lsn, .record_bytes = (uint32_t)bytes};
+        (*parts)[(*count)++] = (struct chunk_place){.lsn = at.lsn, .record_bytes = (uint32_t)bytes};
         prev = at.lsn;
         done.chunk_count += m.chunk_count;
         done.place_count += m.place_count;
@@ -171,13 +171,8 @@ static int copy_chunks(struct message_mover *v, uint64_t id, uint64_t start_lsn,
         if (!in_victim(v, lsn) && !along) {
             continue;
         }
-        if (*count == capacity) {
-            capacity = capacity == 0 ? 16 : 2 * capacity;
-            struct copied *grown = realloc(*list, capacity * sizeof *grown);
-            if (grown == NULL) {
-                return fail_memory();
-            }
-            *list = grown;
+        if (!array_grow(list, &capacity, *count, 1)) {
+            return fail_memory();
         }
         struct copied *c = &(*list)[*count];
         *c = (struct copied){.index = i, .old = m->extra->chunks[i]};

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "os/array.h"
 #include "read/damage.h"
 
 /* ---- chains of one record ---- */
@@ -144,14 +145,8 @@ static int move_tx(struct message_mover *v, uint64_t id, uint64_t start_lsn) {
 /* ---- by record ---- */
 
 static int move_later(struct message_mover *v, uint64_t id) {
-    if (v->later_count == v->later_capacity) {
-        size_t capacity = v->later_capacity == 0 ? 64 : 2 * v->later_capacity;
-        uint64_t *grown = realloc(v->later, capacity * sizeof *grown);
-        if (grown == NULL) {
-            return fail_memory();
-        }
-        v->later = grown;
-        v->later_capacity = capacity;
+    if (!array_grow(&v->later, &v->later_capacity, v->later_count, 1)) {
+        return fail_memory();
     }
     v->later[v->later_count++] = id;
     return LS_OK;

@@ -6,6 +6,7 @@
  */
 #include <stdlib.h>
 
+#include "os/array.h"
 #include "os/io.h"
 #include "relocate/parts.h"
 
@@ -29,14 +30,8 @@ uint64_t times_known(const struct move_times *t, uint64_t order_lsn) {
 /* ---- batches of a segment ---- */
 
 static bool index_batch(struct time_index *x, uint64_t lsn, uint64_t time_us) {
-    if (x->count == x->capacity) {
-        size_t capacity = x->capacity == 0 ? 64 : 2 * x->capacity;
-        struct lsn_time *grown = realloc(x->at, capacity * sizeof *grown);
-        if (grown == NULL) {
-            return false;
-        }
-        x->at = grown;
-        x->capacity = capacity;
+    if (!array_grow(&x->at, &x->capacity, x->count, 1)) {
+        return false;
     }
     x->at[x->count++] = (struct lsn_time){.lsn = lsn, .time_us = time_us};
     return true;
@@ -98,16 +93,7 @@ static uint64_t time_of_batch(struct message_mover *v, uint64_t lsn) {
     if (x == NULL || x->at == NULL || x->count == 0 || lsn < x->at[0].lsn || lsn >= x->end_lsn) {
         return 0;
     }
-    size_t low = 0, high = x->count;
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        if (x->at[middle].lsn <= lsn) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    return x->at[low].time_us;
+    return x->at[array_lower_bound(struct lsn_time, x->at, x->count, lsn, lsn + 1) - 1].time_us;
 }
 
 /* ---- what a chain's own records say ---- */

@@ -8,6 +8,7 @@
 
 #include "replay/messages.h"
 
+#include "os/array.h"
 #include "os/error.h"
 
 static void forget_parts(struct moving *v) {
@@ -20,6 +21,7 @@ static void forget_parts(struct moving *v) {
     v->pending = NULL;
     v->id = v->next_part = 0;
     v->chunk_count = v->place_count = v->pending_count = 0;
+    v->part_capacity = v->chunk_capacity = v->place_capacity = v->pending_capacity = 0;
 }
 
 void replay_free(struct replay *p) { forget_parts(&p->moving); }
@@ -212,23 +214,12 @@ int replay_copied_start(struct replay *p, const struct record *r) {
 
 /* ---- states ---- */
 
-static bool append_rows(void **rows, size_t count, size_t more, size_t bytes) {
-    if (more > 0) {
-        void *grown = realloc(*rows, (count + more) * bytes);
-        if (grown == NULL) {
-            return false;
-        }
-        *rows = grown;
-    }
-    return true;
-}
-
 static int gather_part(struct replay *p, const struct record *r, const struct message_relocated *m) {
     struct moving *v = &p->moving;
-    if (!append_rows((void **)&v->parts, v->next_part, 1, sizeof *v->parts) ||
-        !append_rows((void **)&v->chunks, v->chunk_count, m->chunk_count, sizeof *v->chunks) ||
-        !append_rows((void **)&v->places, v->place_count, m->place_count, sizeof *v->places) ||
-        !append_rows((void **)&v->pending, v->pending_count, m->pending_count, sizeof *v->pending)) {
+    if (!array_grow(&v->parts, &v->part_capacity, v->next_part, 1) ||
+        !array_grow(&v->chunks, &v->chunk_capacity, v->chunk_count, m->chunk_count) ||
+        !array_grow(&v->places, &v->place_capacity, v->place_count, m->place_count) ||
+        !array_grow(&v->pending, &v->pending_capacity, v->pending_count, m->pending_count)) {
         return fail_memory();
     }
     v->parts[v->next_part++] = (struct chunk_place){.lsn = r->lsn, .record_bytes = r->length};

@@ -2,20 +2,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "os/array.h"
 #include "replay/state.h"
 
 void recovered_note(struct recovered *r, int kind, uint64_t id, uint64_t count, const struct tx *tx) {
-    if (r->kept[kind] == LS_RECOVERED_MAX) {
+    if (r->kept[kind] == LS_RECOVERED_MAX || !array_grow(&r->items, &r->capacity, r->count, 1)) {
         return;
-    }
-    if (r->count == r->capacity) {
-        size_t capacity = r->capacity == 0 ? 16 : 2 * r->capacity;
-        ls_recovered *items = realloc(r->items, capacity * sizeof *items);
-        if (items == NULL) {
-            return;
-        }
-        r->items = items;
-        r->capacity = capacity;
     }
     ls_recovered *made = &r->items[r->count++];
     r->kept[kind]++;

@@ -21,6 +21,7 @@ struct moving {
     struct place_row *places;
     struct pending_row *pending;
     size_t chunk_count, place_count, pending_count;
+    size_t part_capacity, chunk_capacity, place_capacity, pending_capacity;
 };
 
 struct replay {

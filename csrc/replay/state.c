@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "os/array.h"
 #include "os/error.h"
 
 void state_init(struct state *s, struct log_clients *clients) {
@@ -49,17 +50,9 @@ int state_take_segments(struct state *s, struct scan *scan) {
 }
 
 struct live_segment *state_segment(const struct state *s, uint64_t lsn) {
-    size_t low = 0, high = s->segment_count;
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        if (s->segments[middle].first_lsn <= lsn) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    bool there = high > 0 && s->segments[low].first_lsn <= lsn && lsn - s->segments[low].first_lsn < s->segment_size;
-    return there ? &s->segments[low] : NULL;
+    size_t above = array_lower_bound(struct live_segment, s->segments, s->segment_count, first_lsn, lsn + 1);
+    struct live_segment *found = above > 0 ? &s->segments[above - 1] : NULL;
+    return found != NULL && lsn - found->first_lsn < s->segment_size ? found : NULL;
 }
 
 void state_clear(struct state *s) {
@@ -81,16 +74,7 @@ void state_clear(struct state *s) {
 
 bool state_prepare_deletion(struct state *s) {
     struct deletions *d = &s->deletions;
-    if (d->count == d->capacity) {
-        size_t capacity = d->capacity == 0 ? 16 : 2 * d->capacity;
-        struct deletion *items = realloc(d->items, capacity * sizeof *items);
-        if (items == NULL) {
-            return false;
-        }
-        d->items = items;
-        d->capacity = capacity;
-    }
-    return true;
+    return array_grow(&d->items, &d->capacity, d->count, 1);
 }
 
 void state_note_deletion(struct state *s, uint32_t queue_id, uint64_t lsn) {

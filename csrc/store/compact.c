@@ -5,63 +5,74 @@
  */
 #include <stdlib.h>
 
-#include "store/store.h"
+#include "inspect/inspect.h"
 #include "read/damage.h"
+#include "store/store.h"
+
+struct planned_segment {
+    uint64_t records; /* live ones, once everything appended is durable */
+    uint64_t bytes;
+    bool stuck; /* it cannot be moved for now */
+};
+
+/* A log as the plan sees it: the one that serves, or the one that an open of an inspected store would recover. */
+struct planned_log {
+    struct planned_segment *segments; /* allocated; those in service without the current one */
+    size_t segment_count;             /* with the current one */
+    size_t base_index;
+    uint64_t current_bytes; /* that the current one holds */
+    struct extent extent;
+    struct reckoning needs;
+    size_t held_count;
+};
 
 struct plan {
     size_t moved;        /* segments, from the base on */
+    size_t moved_to;     /* index of the first that stays */
     size_t left;         /* segments of the log then */
     uint64_t copy_bytes; /* at most, about */
 };
 
-/* As many more segments as the copies need behind what the current one holds. */
-static size_t segments_for(const struct log *g, uint64_t copy_bytes) {
-    const struct segment *current = g->segments[g->segment_count - 1];
-    uint64_t room = g->segment_size - SEGMENT_HEADER_BYTES - SEGMENT_END_RESERVE;
-    uint64_t used = g->serving ? g->append_lsn - current->first_lsn - SEGMENT_HEADER_BYTES : 0;
-    uint64_t batches = copy_bytes / (g->batch_bytes_max / 2) + 2;
-    uint64_t all = used + copy_bytes + batches * BATCH_RECORD_BYTES;
-    return copy_bytes == 0 || all <= room ? 0 : (size_t)((all - room + g->space.usable - 1) / g->space.usable);
-}
-
-/* A store that is only looked at will have one more once it is opened. */
-static size_t segments_in_service(const struct log *g) { return g->segment_count + (g->serving ? 0 : 1); }
-
-/* Live records of the segment once everything appended is durable. */
-static struct release staying(const struct log *g, const struct segment *s) {
-    struct release r = {s->live_records, s->live_bytes};
-    for (uint32_t i = 0; i < g->buffer_count; i++) {
-        r.records -= s->pending[i].records;
-        r.bytes -= s->pending[i].bytes;
-    }
-    return r;
+/* The number of segments that the copies need behind what the current one holds. */
+static size_t segments_for(const struct planned_log *l, uint64_t copy_bytes) {
+    uint64_t size = l->extent.segment_size, room = size - SEGMENT_HEADER_BYTES - SEGMENT_END_RESERVE;
+    uint64_t batches = copy_bytes / (format_batch_bytes_max(size) / 2) + 2;
+    uint64_t all = l->current_bytes + copy_bytes + batches * BATCH_RECORD_BYTES;
+    return copy_bytes == 0 || all <= room ? 0 : (size_t)((all - room + l->needs.usable - 1) / l->needs.usable);
 }
 
 /* The first from `from` on that holds something; the current one at the latest. */
-static size_t first_needed(const struct log *g, size_t from) {
-    while (from + 1 < segments_in_service(g) && staying(g, g->segments[from]).records == 0) {
+static size_t first_needed(const struct planned_log *l, size_t from) {
+    while (from + 1 < l->segment_count && l->segments[from].records == 0) {
         from++;
     }
     return from;
 }
 
-static struct plan plan_compaction(struct log *g) {
-    spares_reckon(g);
-    size_t n = segments_in_service(g), base = first_needed(g, g->base_index);
-    struct plan best = {.left = n - base};
-    uint64_t expansion = log_expansion(g), copy_bytes = 0;
-    for (size_t k = base; k + 1 < n; k++) {
-        const struct segment *s = g->segments[k];
-        if (g->append_lsn < s->stuck_until_lsn) {
-            break;
-        }
-        copy_bytes += staying(g, s).bytes;
-        size_t left = n - first_needed(g, k + 1) + segments_for(g, copy_bytes + expansion);
+static struct plan plan_compaction(const struct planned_log *l) {
+    size_t n = l->segment_count, base = first_needed(l, l->base_index);
+    struct plan best = {.moved_to = base, .left = n - base};
+    uint64_t copy_bytes = 0;
+    for (size_t k = base; k + 1 < n && !l->segments[k].stuck; k++) {
+        copy_bytes += l->segments[k].bytes;
+        size_t left = n - first_needed(l, k + 1) + segments_for(l, copy_bytes + l->extent.expansion);
         if (left < best.left) {
-            best = (struct plan){.moved = k + 1 - base, .left = left, .copy_bytes = copy_bytes};
+            best = (struct plan){.moved = k + 1 - base, .moved_to = k + 1, .left = left, .copy_bytes = copy_bytes};
         }
     }
     return best;
+}
+
+static struct plan report_plan(const struct planned_log *l, ls_compaction *report) {
+    struct plan p = plan_compaction(l);
+    report->live_bytes = l->extent.live_bytes;
+    report->held_bytes = l->held_count * l->extent.segment_size;
+    report->segments_moved = p.moved;
+    report->copied_bytes = p.copy_bytes;
+    report->segments_after = p.left + l->held_count;
+    report->bytes_after =
+        (report->segments_after + reckoned_spares(&l->needs, p.left, SPARES_AHEAD)) * l->extent.segment_size;
+    return p;
 }
 
 static uint64_t all_bytes(const struct log *g) {
@@ -103,38 +114,70 @@ static int carry_out(struct log *g, uint64_t to_lsn) {
                  : fail(LS_FULL, "there is no room to move what lives: free disk space, or raise max_log_bytes");
 }
 
-static void report_plan(struct log *g, ls_compaction *report, struct plan *p) {
-    *p = plan_compaction(g);
-    report->live_bytes = log_live_bytes(g);
-    report->held_bytes = g->space.held_count * g->segment_size;
-    report->segments_moved = p->moved;
-    report->copied_bytes = p->copy_bytes;
-    report->segments_after = p->left + g->space.held_count;
-    report->bytes_after = (report->segments_after + spares_for(g, p->left)) * g->segment_size;
+/* LS_NO_MEMORY */
+static int plan_serving(struct log *g, ls_compaction *report, struct plan *p) {
+    spares_reckon(g);
+    const struct segment *current = g->segments[g->segment_count - 1];
+    struct planned_log l = {
+        .segments = calloc(g->segment_count, sizeof *l.segments),
+        .segment_count = g->segment_count,
+        .base_index = g->base_index,
+        .current_bytes = g->append_lsn - current->first_lsn - SEGMENT_HEADER_BYTES,
+        .extent = spares_extent(g),
+        .needs = g->space.needs,
+        .held_count = g->space.held_count,
+    };
+    if (l.segments == NULL) {
+        return fail_memory();
+    }
+    for (size_t i = 0; i + 1 < g->segment_count; i++) {
+        const struct segment *s = g->segments[i];
+        struct planned_segment *planned = &l.segments[i];
+        *planned = (struct planned_segment){s->live_records, s->live_bytes, g->append_lsn < s->stuck_until_lsn};
+        for (uint32_t k = 0; k < g->buffer_count; k++) {
+            planned->records -= s->pending[k].records;
+            planned->bytes -= s->pending[k].bytes;
+        }
+    }
+    *p = report_plan(&l, report);
+    free(l.segments);
+    return LS_OK;
 }
 
-/* An inspected store has no log: the plan is made on the log that an open would recover, which has no buffers. */
-static int plan_inspected(ls_store *store, ls_compaction *report) {
-    struct log planned = {.clients = store->log.clients};
-    struct plan p;
-    ls_options options = store->options;
-    options.max_write_buffers = 0;
-    int rc = log_init(&planned, store->log.v, &options, &store->meta);
-    planned.durable_lsn = store->state.report.end_lsn;
-    planned.append_lsn = planned.end_lsn = store->state.report.end_lsn;
-    rc = rc == LS_OK ? recover_give_to_log(&planned, &store->state) : rc;
-    if (rc == LS_OK) {
-        log_advance_base(&planned);
-        *report = (ls_compaction){.bytes_before = all_bytes(&planned), .segments_before = planned.segment_count};
-        report_plan(&planned, report, &p);
+/* An inspected store has no log: the plan is made for the log that an open would recover, which begins one more segment. */
+static int plan_inspected(const ls_store *store, ls_compaction *report) {
+    const struct state *state = &store->state;
+    struct planned_log l = {
+        .segments = calloc(state->segment_count + 1, sizeof *l.segments),
+        .segment_count = state->segment_count + 1,
+        .base_index = store->inspection->base_index,
+        .extent = {.segment_size = state->segment_size, .live_low = UINT64_MAX},
+    };
+    if (l.segments == NULL) {
+        return fail_memory();
     }
-    log_free(&planned);
-    return rc;
+    l.extent.segments = state->segment_count - l.base_index;
+    l.extent.expansion = clients_expansion(state->clients);
+    for (size_t i = 0; i < state->segment_count; i++) {
+        const struct live_segment *s = &state->segments[i];
+        l.segments[i] = (struct planned_segment){.records = s->records, .bytes = s->bytes};
+    }
+    for (size_t i = l.base_index; i < state->segment_count; i++) {
+        const struct live_segment *s = &state->segments[i];
+        l.extent.live_bytes += s->bytes;
+        l.extent.largest_bytes = s->largest_bytes > l.extent.largest_bytes ? s->largest_bytes : l.extent.largest_bytes;
+    }
+    l.needs = extent_reckon(&l.extent);
+    *report = (ls_compaction){.bytes_before = state->segment_count * state->segment_size,
+                              .segments_before = state->segment_count};
+    (void)report_plan(&l, report);
+    free(l.segments);
+    return LS_OK;
 }
 
 int ls_compact(ls_store *store, int dry_run, ls_compaction *report) {
     struct log *g = &store->log;
-    struct plan p;
+    struct plan p = {.moved = 0};
     int rc = dry_run ? store_look(store) : store_enter(store);
     if (rc != LS_OK) {
         return rc;
@@ -146,10 +189,10 @@ int ls_compact(ls_store *store, int dry_run, ls_compaction *report) {
     uint64_t moved = g->stats.segments_relocated, copied = g->stats.relocated_bytes;
     rc = dry_run ? LS_OK : clear_dead(g);
     if (rc == LS_OK) {
-        report_plan(g, report, &p);
+        rc = plan_serving(g, report, &p);
     }
     if (rc == LS_OK && !dry_run) {
-        rc = carry_out(g, g->segments[first_needed(g, g->base_index) + p.moved]->first_lsn);
+        rc = carry_out(g, g->segments[p.moved_to]->first_lsn);
         report->segments_moved = g->stats.segments_relocated - moved;
         report->copied_bytes = g->stats.relocated_bytes - copied;
         report->segments_after = g->segment_count;

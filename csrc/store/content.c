@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "os/array.h"
 #include "os/io.h"
 #include "store/store.h"
 #include "read/damage.h"
@@ -169,18 +170,10 @@ int ls_load_header(ls_store *store, uint64_t id, uint8_t *into, size_t bytes, si
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
-/* The chunk that holds content offset `at`, by binary search; they are in order and leave no gap. */
+/* The chunk that holds content offset `at`; they are in order and leave no gap. */
 static const struct chunk_place *find_chunk(const struct message_extra *x, uint64_t at) {
-    uint32_t low = 0, high = x->chunk_count;
-    while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        if (x->chunks[middle].offset <= at) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    return &x->chunks[low];
+    size_t above = array_lower_bound(struct chunk_place, x->chunks, x->chunk_count, offset, at + 1);
+    return &x->chunks[above > 0 ? above - 1 : 0];
 }
 
 /* The next piece of content from offset `at`; the message is looked up anew, since the lock was let go. */

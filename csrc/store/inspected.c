@@ -1,14 +1,14 @@
 /*
- * Inspections as the public API has them: a handle whose state an inspection has filled. Its log is never set up, so that
- * it has no files and no buffers; it lends its lock. Calls that only look answer from the state.
+ * Inspections as the public API has them: a handle whose state an inspection has filled. Its log is never set up: it has
+ * no files, no buffers and no vfs, and only its lock is used. Calls that only look answer from the state.
  */
 #include "inspect/inspect.h"
 
 #include "store/store.h"
 
-static int open_parts(ls_store *store, const char *path, int flags) {
+static int open_parts(ls_store *store, vfs *system, const char *path, int flags) {
     int rc = fork_register(store);
-    rc = rc == LS_OK ? inspection_open(store->log.v, path, flags, &store->state, &store->inspection) : rc;
+    rc = rc == LS_OK ? inspection_open(system, path, flags, &store->state, &store->inspection) : rc;
     if (rc == LS_OK) {
         store->meta = store->inspection->reader->meta;
     }
@@ -25,8 +25,7 @@ int inspect_open_with(vfs *system, const char *store_dir, int flags, const struc
     if (made == NULL) {
         return rc;
     }
-    made->log.v = system != NULL ? system : vfs_posix();
-    rc = rc == LS_OK ? open_parts(made, store_dir, flags) : rc;
+    rc = rc == LS_OK ? open_parts(made, system != NULL ? system : vfs_posix(), store_dir, flags) : rc;
     if (rc != LS_OK) {
         ls_error kept = *ls_last_error();
         ls_free(made);
@@ -41,7 +40,7 @@ int ls_inspect_open(vfs *system, const char *store_dir, int flags, ls_store **st
 }
 
 int ls_inspect_step(ls_store *store, uint64_t bytes, uint64_t *lsn) {
-    if (atomic_load(&store->log.foreign)) {
+    if (atomic_load(&store->foreign)) {
         return fail(LS_FORKED, "this process is a fork of the one that inspects the store; begin again after fork");
     }
     if (store->inspection == NULL || store->phase == PHASE_CLOSED) {

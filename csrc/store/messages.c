@@ -1,8 +1,8 @@
 /* Messages: made, staged, removed and looked up. places.c puts them on queues and takes them off. */
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "os/array.h"
 #include "store/store.h"
 
 /* ---- making and removing ---- */
@@ -29,15 +29,7 @@ void message_die(ls_store *store, uint32_t number) {
 /* Without memory the note is left out: the death follows from the outcome all the same. */
 void message_die_derived(ls_store *store, uint32_t number) {
     const struct message *m = table_message(&store->state.table, number);
-    if (store->death_count == store->death_capacity) {
-        size_t capacity = store->death_capacity == 0 ? 64 : 2 * store->death_capacity;
-        struct death *deaths = realloc(store->deaths, capacity * sizeof *deaths);
-        if (deaths != NULL) {
-            store->deaths = deaths;
-            store->death_capacity = capacity;
-        }
-    }
-    if (store->death_count < store->death_capacity) {
+    if (array_grow(&store->deaths, &store->death_capacity, store->death_count, 1)) {
         store->deaths[store->death_count++] = (struct death){m->id, message_last_lsn(m)};
     }
     message_die(store, number);

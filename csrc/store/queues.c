@@ -154,7 +154,7 @@ void ls_cursor_close(ls_cursor *cursor) {
         return;
     }
     struct log *g = &cursor->store->log;
-    if (!atomic_load(&g->foreign)) {
+    if (!atomic_load(&cursor->store->foreign)) {
         log_lock(g);
         cursor_stop(&cursor->cursor);
         log_unlock(g);

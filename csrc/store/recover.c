@@ -30,7 +30,8 @@ static void begin_anew(struct replay *p, const ls_recovery *before) {
     checkpoint_forget(p);
 }
 
-int recover_give_to_log(struct log *g, const struct state *s) {
+/* The log goes on from what replay found live in each segment. LS_NO_MEMORY. */
+static int give_to_log(struct log *g, const struct state *s) {
     for (size_t i = 0; i < s->segment_count; i++) {
         const struct live_segment *from = &s->segments[i];
         struct segment *made = segment_new(g, from->first_lsn, from->epoch);
@@ -82,7 +83,7 @@ int recover_replay(ls_store *store) {
         scan_raise_watermark(scan, state->report.checkpoint_lsn);
         state->report.watermark_lsn = scan->watermark_lsn;
     }
-    return rc == LS_OK ? recover_give_to_log(&store->log, state) : rc;
+    return rc == LS_OK ? give_to_log(&store->log, state) : rc;
 }
 
 void ls_recovery_items(const ls_store *store, ls_recovered *into, size_t n, size_t *count) {

@@ -297,7 +297,7 @@ static int gather_spares(ls_store *store) {
         }
     }
     g->spare_thread.wanted =
-        g->space.spare_count <= g->space.spares_reserved; /* an open without a spare is still an open */
+        g->space.spare_count <= g->space.needs.spares_reserved; /* an open without a spare is still an open */
     return LS_OK;
 }
 
@@ -407,10 +407,10 @@ static int serve_locked(ls_store *store, const uint32_t *sorted, size_t n, uint3
 
 int ls_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id) {
     struct log *g = &store->log;
-    uint64_t start_us = g->v->monotonic_us(g->v);
     if (store->phase != PHASE_OPENED || store->inspection != NULL) {
         return fail(LS_CLOSED, "the store is serving already, or closed");
     }
+    uint64_t start_us = g->v->monotonic_us(g->v);
     uint32_t *sorted = catalog_sorted(queue_ids, n);
     if (sorted == NULL) {
         return fail_memory();

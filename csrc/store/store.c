@@ -28,7 +28,7 @@ static int fail_phase(ls_store *store) {
 }
 
 int store_enter(ls_store *store) {
-    if (atomic_load(&store->log.foreign)) {
+    if (atomic_load(&store->foreign)) {
         return fail(LS_FORKED, "this process is a fork of the one that opened the store; open it again after fork, in "
                                "one process only");
     }
@@ -37,7 +37,7 @@ int store_enter(ls_store *store) {
 }
 
 int store_look(ls_store *store) {
-    if (atomic_load(&store->log.foreign)) {
+    if (atomic_load(&store->foreign)) {
         return fail(LS_FORKED, "this process is a fork of the one that opened the store; open it again after fork, in "
                                "one process only");
     }
@@ -246,7 +246,7 @@ static bool has_readers(const struct log *g) {
 
 int ls_close(ls_store *store) {
     struct log *g = &store->log;
-    if (atomic_load(&g->foreign)) {
+    if (atomic_load(&store->foreign)) {
         return LS_OK;
     }
     log_lock(g);
@@ -297,7 +297,7 @@ void store_drop(ls_store *store) {
         return;
     }
     struct log *g = &store->log;
-    if (atomic_load(&g->foreign)) {
+    if (atomic_load(&store->foreign)) {
         fork_leave_behind(store);
         return;
     }
@@ -322,7 +322,7 @@ void ls_free(ls_store *store) {
     if (store == NULL) {
         return;
     }
-    if (!atomic_load(&store->log.foreign) && store->phase != PHASE_CLOSED) {
+    if (!atomic_load(&store->foreign) && store->phase != PHASE_CLOSED) {
         (void)ls_close(store);
     }
     store_drop(store);
@@ -340,7 +340,7 @@ uint64_t ls_segment_size(const ls_store *store) { return store->meta.segment_siz
 
 /* 0 in a forked child: a thread of the parent may have held the lock, which no thread of the child ever lets go. */
 static uint64_t read_locked(ls_store *store, uint64_t (*what)(const struct log *g)) {
-    if (atomic_load(&store->log.foreign)) {
+    if (atomic_load(&store->foreign)) {
         return 0;
     }
     log_lock(&store->log);
@@ -358,7 +358,7 @@ uint64_t ls_durable_lsn(const ls_store *store) { return store->log.durable_lsn; 
 /* The caller is likely to wait for this LSN, and the last records may be of a move or a transaction, which flush nothing. */
 uint64_t ls_next_lsn(ls_store *store) {
     struct log *g = &store->log;
-    if (atomic_load(&g->foreign)) {
+    if (atomic_load(&store->foreign)) {
         return 0;
     }
     log_lock(g);
@@ -420,7 +420,7 @@ int ls_event_fd(ls_store *store, int *fd) {
 
 void ls_event_end(ls_store *store, int fd) {
     struct log *g = &store->log;
-    if (atomic_load(&g->foreign)) {
+    if (atomic_load(&store->foreign)) {
         return;
     }
     log_lock(g);
@@ -455,7 +455,7 @@ int ls_move_base(ls_store *store) {
 void ls_stats_get(ls_store *store, ls_stats *stats) {
     struct log *g = &store->log;
     *stats = (ls_stats){.relaxed = store->relaxed};
-    if (atomic_load(&g->foreign)) {
+    if (atomic_load(&store->foreign)) {
         return;
     }
     log_lock(g);
@@ -463,7 +463,7 @@ void ls_stats_get(ls_store *store, ls_stats *stats) {
     stats->messages = store->state.table.message_count;
     stats->places = store->state.table.place_count;
     stats->transactions = store->state.table.tx_count;
-    stats->live_bytes = log_live_bytes(g) + log_weight(g);
+    stats->live_bytes = log_live_bytes(g) + clients_weight(&g->clients);
     stats->segments = g->segment_count;
     stats->spares = g->space.spare_count;
     stats->log_bytes = (g->segment_count + g->space.spare_count) * g->segment_size;

@@ -44,6 +44,7 @@ struct ls_store {
     ls_store *next_open;           /* the fork registry's */
     struct inspection *inspection; /* that fills the state of a handle without a log (inspected.c); else NULL */
     bool inspected;                /* it has read all: calls that only look are answered */
+    atomic_bool foreign;           /* this is a forked child */
     atomic_uint handles; /* this one, and every cursor and transaction on it: the last to go frees the memory */
 };
 
@@ -136,8 +137,6 @@ int directory_sync_parent(struct log *g, const char *path);
 
 /* recover.c */
 int recover_replay(ls_store *store);
-/* The log goes on from what replay found live in each segment. LS_NO_MEMORY. */
-int recover_give_to_log(struct log *g, const struct state *s);
 /* store/queues.c: a few places of a deleted queue; false when none is left. */
 bool queue_sweep(ls_store *store, struct queue *q);
 int serve_new_epoch(ls_store *store);

@@ -51,7 +51,7 @@ static int take_log(ls_store *store, struct tail_look *k) {
         .segments = g->segment_count,
         .spares = g->space.spare_count,
         .held_segments = g->space.held_count,
-        .files_wanted = g->space.files_wanted,
+        .files_wanted = g->space.needs.files_wanted,
         .will_move = g->serving && spares_are_behind(g),
     };
     return LS_OK;

@@ -315,7 +315,7 @@ int ls_rollback(ls_tx *handle, int flags) {
 
 void ls_tx_describe(ls_tx *handle, ls_tx_info *info) {
     struct log *g = &handle->store->log;
-    if (atomic_load(&g->foreign)) {
+    if (atomic_load(&handle->store->foreign)) {
         *info = handle->last;
         return;
     }
@@ -353,7 +353,7 @@ void ls_tx_free(ls_tx *handle) {
     if (handle == NULL) {
         return;
     }
-    if (!atomic_load(&handle->store->log.foreign) && store_enter(handle->store) == LS_OK) {
+    if (!atomic_load(&handle->store->foreign) && store_enter(handle->store) == LS_OK) {
         bool rolled_back = let_go_of(handle);
         (void)store_leave(handle->store, LS_OK, rolled_back ? 0 : LEAVE_QUIETLY);
     }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "logstore.h"
+#include "os/array.h"
 #include "table/table.h"
 
 struct tx *table_tx(const struct table *t, uint64_t id) {
@@ -34,14 +35,11 @@ struct tx *table_find_xid(const struct table *t, const struct xid *x) {
 }
 
 static bool grow_slots(struct table *t) {
-    uint32_t slots = t->tx_slots == 0 ? 16 : 2 * t->tx_slots;
-    struct tx **txs = realloc(t->txs, slots * sizeof(struct tx *));
-    if (txs == NULL) {
+    uint32_t before = t->tx_slots;
+    if (!array_grow(&t->txs, &t->tx_slots, before, before == 0 ? 16 : 1)) {
         return false;
     }
-    memset(txs + t->tx_slots, 0, (slots - t->tx_slots) * sizeof(struct tx *));
-    t->txs = txs;
-    t->tx_slots = slots;
+    memset((void *)(t->txs + before), 0, (t->tx_slots - before) * sizeof *t->txs);
     return true;
 }
 

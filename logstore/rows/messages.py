@@ -15,7 +15,7 @@ from logstore.core.native import check, failure
 from logstore.errors import OptionError, StoreClosed
 from logstore.inspect import LogRecycled, Reader
 from logstore.rows.scan import REASONS, column_array
-from logstore.rows.schema import message_schema, open_schema
+from logstore.rows.schema import MESSAGE_COLUMNS, message_schema, open_schema
 
 if TYPE_CHECKING:
     import os
@@ -36,8 +36,7 @@ REST_KEY: Final = b"logstore.scan"
 """In the metadata of an open set's schema: what a pass leaves that is no message's."""
 
 BATCH_ROWS: Final = 1 << 16
-_PLACE_COLUMNS: Final = 10
-_FACTS: Final = lib.LS_MESSAGE_COLUMNS - _PLACE_COLUMNS  # columns of the row itself; those of places stand behind them
+_FACTS: Final = len(MESSAGE_COLUMNS)  # columns of the row itself; those of places stand behind them
 _DICTIONARIES: Final = frozenset({"queue", "outcome", "reason"})
 
 
@@ -164,7 +163,7 @@ class MessageScan:
         arrow = require("arrow", "pyarrow")
         columns, rows = ffi.new("ls_column[]", lib.LS_MESSAGE_COLUMNS), ffi.new("uint64_t *")
         lib.ls_columns_get(owner, columns, lib.LS_MESSAGE_COLUMNS, rows)
-        at = {name: columns[number] for number, name in enumerate(_names())}
+        at = {name: columns[number] for number, name in enumerate(MESSAGE_COLUMNS)}
         arrays = []
         for field in schema:
             if field.name == "places":
@@ -186,8 +185,9 @@ class MessageScan:
         """The items of all rows' lists."""
         arrow = require("arrow", "pyarrow")
         items = columns[_FACTS].rows
-        arrays = [self._array(kind[i], columns[_FACTS + i], items, owner) for i in range(_PLACE_COLUMNS)]
-        return arrow.StructArray.from_arrays(arrays, fields=[kind[i] for i in range(_PLACE_COLUMNS)])
+        fields = [kind[i] for i in range(kind.num_fields)]
+        arrays = [self._array(field, columns[_FACTS + i], items, owner) for i, field in enumerate(fields)]
+        return arrow.StructArray.from_arrays(arrays, fields=fields)
 
     def _seed(self, table: pa.Table) -> None:
         missing = {"id", "state"} - set(table.schema.names)
@@ -221,11 +221,6 @@ class MessageScan:
 
 def _address(buffer: pa.Buffer | None, kind: str) -> Any:
     return ffi.cast(kind, 0 if buffer is None else buffer.address)
-
-
-def _names() -> list[str]:
-    """The core's columns, in their order, without those of places."""
-    return [*message_schema().names, "pending", "staged", "state"]
 
 
 def _with_dictionaries(schema: pa.Schema) -> pa.Schema:

@@ -1,6 +1,6 @@
 """The Arrow schemas of records, of closed messages and of open ones.
 
-The core declares the columns of records (rows_read.c); docs/spark.md explains them. pyarrow is imported when
+The core declares the columns (rows_read.c, message_rows_put.c); docs/spark.md explains them. pyarrow is imported when
 a schema is asked for.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from logstore._core import ffi, lib
 from logstore.core import arguments
 from logstore.core.extras import require
 from logstore.errors import OptionError
@@ -17,7 +18,7 @@ from logstore.rows.scan import COLUMNS, DICTIONARIES, TYPES
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["message_schema", "open_schema", "schema"]
+__all__ = ["MESSAGE_COLUMNS", "message_schema", "open_schema", "schema"]
 
 
 def _record_fields() -> dict[str, pa.Field]:
@@ -55,21 +56,20 @@ def _wanted(columns: object) -> list[str]:
     return names
 
 
-_PLACE_FIELDS: Final = (
-    "queue_id:int64 queue:string enqueue_lsn:int64 enqueue_time:time enqueue_tx:int64 "
-    "dequeue_lsn:int64 dequeue_time:time dequeue_tx:int64 reason:string delivery_count:int32"
+def _message_columns(tables: int) -> str:
+    """The columns that one of these tables has, in their order, as the core declares them."""
+    found, of = [], ffi.new("int *")
+    for number in range(lib.LS_MESSAGE_COLUMNS):
+        column = ffi.string(lib.ls_message_rows_column(number, of)).decode()
+        if of[0] & tables:
+            found.append(column)
+    return " ".join(found)
+
+
+MESSAGE_COLUMNS: Final = tuple(
+    column.split(":")[0] for column in _message_columns(lib.LS_MESSAGES_CLOSED | lib.LS_MESSAGES_OPEN).split()
 )
-_MESSAGE_HEAD: Final = (
-    "id:int64! queue_id:int64 queue:string start_time:time enqueue_lsn:int64 enqueue_time:time "
-    "dequeue_lsn:int64 dequeue_time:time"
-)
-_MESSAGE_END: Final = "end_lsn:int64! end_time:time! outcome:string!"
-_MESSAGE_REST: Final = (
-    "reason:string delivery_count:int32 place_count:int32! header_bytes:int64 content_bytes:int64! "
-    "record_count:int32! record_bytes:int64! copy_count:int32! copied_bytes:int64! "
-    "enqueue_tx:int64 dequeue_tx:int64 whole:bool! places:places!"
-)
-_OPEN_REST: Final = "pending:int32! staged:bool! state:binary!"
+"""The names of all columns of closed and of open messages, in their order; those of places stand behind them."""
 
 
 def _fields(text: str) -> list[pa.Field]:
@@ -84,7 +84,9 @@ def _fields(text: str) -> list[pa.Field]:
         elif kind == "list":
             what = arrow.list_(arrow.field("element", arrow.int64(), nullable=False))
         elif kind == "places":
-            what = arrow.list_(arrow.field("element", arrow.struct(_fields(_PLACE_FIELDS)), nullable=False))
+            what = arrow.list_(
+                arrow.field("element", arrow.struct(_fields(_message_columns(lib.LS_MESSAGES_PLACE))), nullable=False)
+            )
         else:
             what = arrow.type_for_alias(kind)
         made.append(arrow.field(name, what, nullable=not word.endswith("!")))
@@ -93,9 +95,9 @@ def _fields(text: str) -> list[pa.Field]:
 
 def message_schema() -> pa.Schema:
     """Of closed messages, one row each."""
-    return require("arrow", "pyarrow").schema(_fields(f"{_MESSAGE_HEAD} {_MESSAGE_END} {_MESSAGE_REST}"))
+    return require("arrow", "pyarrow").schema(_fields(_message_columns(lib.LS_MESSAGES_CLOSED)))
 
 
 def open_schema() -> pa.Schema:
     """Of messages that are not closed."""
-    return require("arrow", "pyarrow").schema(_fields(f"{_MESSAGE_HEAD} {_MESSAGE_REST} {_OPEN_REST}"))
+    return require("arrow", "pyarrow").schema(_fields(_message_columns(lib.LS_MESSAGES_OPEN)))

@@ -1,108 +1,53 @@
 /*
- * Admission: may the log grow? How many spares must be kept so that all live records can always be moved and drained, and
- * the refusal (StoreFull) when that can no longer be had.
+ * Admission: may the log grow? The spares are kept that reckon.c asks for, so that all live records can always be moved and
+ * drained; when these can no longer be had, growth is refused (StoreFull).
  */
 #include <errno.h>
 
 #include "log/log.h"
 #include "log/space/parts.h"
 
-enum {
-    EXPANSION_MOST = 9 /* for a byte of a record: a queue id of 4 bytes becomes ROW_BYTES, and all else grows less */
-};
-
 /* ---- how much lives, and what it needs ---- */
 
-/* A checkpoint with false contents may claim more than the log can hold: it is believed up to that. */
 static uint64_t used_bytes(const struct log *g) { return spares_segments_used(g) * g->segment_size; }
 
-/*
- * How many spares are kept, and why. All live records must be drainable even if no other file can be made. Let `grown` be
- * the live bytes plus the expansion by which they grow when moved. Two things hold from the first record on:
- *   - spares >= SPARES_RESERVED + expansion: while the oldest segments are moved, each to its largest size, there is a file
- *     for all of it, and one segment in the making;
- *   - (files - SPARES_RESERVED) * usable >= grown + segment / ROOM_TO_WORK: packed anew as loosely as records can be packed,
- *     all live records leave room for the records that a drain appends. Those are dead at once, so relocation gets their
- *     room back, and that of the drained records: the room only grows.
- * Draining makes neither worse: it makes no record longer, and it takes a spare only above the first.
- */
 uint64_t spares_expansion(const struct log *g) {
-    uint64_t most = EXPANSION_MOST * used_bytes(g);
-    uint64_t bytes = log_expansion(g);
-    return bytes < most ? bytes : most;
-}
-
-static uint64_t live_bytes(const struct log *g) {
-    uint64_t most = used_bytes(g), bytes = log_live_bytes(g);
-    return bytes < most ? bytes : most;
+    return extent_expansion(clients_expansion(&g->clients), used_bytes(g));
 }
 
 /* Records that come and go within a segment or two do not make the log longer. */
 void spares_weigh(struct log *g) {
-    uint64_t live = live_bytes(g);
+    uint64_t live = extent_live_bytes(log_live_bytes(g), used_bytes(g));
     g->space.live_low = live < g->space.live_low ? live : g->space.live_low;
     g->space.live_low_lsn = g->append_lsn;
     g->space.released_bytes = 0;
 }
 
-/* Bytes of a segment that live records fill at worst, when one of `gap` bytes does not fit at its end. */
-static uint64_t usable_bytes(const struct log *g, uint64_t gap) {
-    return g->segment_size - SEGMENT_HEADER_BYTES - SEGMENT_END_RESERVE - 16 * BATCH_RECORD_BYTES - gap;
-}
-
-static void reckon_usable(struct log *g) {
-    g->space.gap_bytes = 0;
-    for (size_t i = g->base_index; i < g->segment_count; i++) {
-        uint64_t bytes = g->segments[i]->largest_bytes;
-        g->space.gap_bytes = bytes > g->space.gap_bytes ? bytes : g->space.gap_bytes;
-    }
-    g->space.gap_bytes = g->space.gap_bytes < g->record_bytes_max ? g->space.gap_bytes : g->record_bytes_max;
-    g->space.usable = usable_bytes(g, g->space.gap_bytes);
-}
-
-void spares_reckon(struct log *g) {
-    uint64_t expansion = spares_expansion(g) + g->space.growth_asked, used = spares_segments_used(g);
-    reckon_usable(g);
-    g->space.weighed_bytes = live_bytes(g);
-    g->space.weighed_lsn = g->append_lsn;
-    uint64_t grown = g->space.weighed_bytes + expansion + g->segment_size / ROOM_TO_WORK;
-    uint64_t packed = grown / g->space.usable + 1;
-    g->space.spares_reserved = SPARES_RESERVED + (size_t)((expansion + g->segment_size / 2) / g->segment_size);
-    g->space.spares_wanted = SPARES_RESERVED + (size_t)(packed > used ? packed - used : 0);
-    g->space.spares_wanted =
-        g->space.spares_wanted > g->space.spares_reserved ? g->space.spares_wanted : g->space.spares_reserved;
-    uint64_t lasting = g->space.weighed_bytes < g->space.live_low ? g->space.weighed_bytes : g->space.live_low;
-    lasting = g->space.live_low_before < lasting ? g->space.live_low_before : lasting;
-    uint64_t twice = (2 * lasting + g->segment_size - 1) / g->segment_size;
-    g->space.files_wanted =
-        (size_t)(twice > LOG_SEGMENTS_MIN ? twice : LOG_SEGMENTS_MIN) + 1 + g->space.spares_reserved - SPARES_RESERVED;
-}
-
 static bool suffices(const struct log *g, uint64_t bytes, uint64_t expansion) {
     uint64_t all = spares_expansion(g) + expansion;
-    uint64_t grown = g->space.weighed_bytes + (g->append_lsn - g->space.weighed_lsn) + bytes + all;
+    uint64_t grown = g->space.needs.live_bytes + (g->append_lsn - g->space.weighed_lsn) + bytes + all;
     size_t files = spares_files(g);
     return SPARES_RESERVED * g->segment_size + all <= g->space.spare_count * g->segment_size + g->segment_size / 2 &&
            files > SPARES_RESERVED &&
-           grown + g->segment_size / ROOM_TO_WORK <= (files - SPARES_RESERVED) * g->space.usable;
+           grown + g->segment_size / ROOM_TO_WORK <= (files - SPARES_RESERVED) * g->space.needs.usable;
 }
 
 bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion) {
-    if (bytes <= g->space.gap_bytes && suffices(g, bytes, expansion)) {
+    if (bytes <= g->space.needs.gap_bytes && suffices(g, bytes, expansion)) {
         return true;
     }
     spares_reckon(g);
-    if (bytes > g->space.gap_bytes) {
-        g->space.gap_bytes = bytes;
-        g->space.usable = usable_bytes(g, bytes);
+    if (bytes > g->space.needs.gap_bytes) {
+        g->space.needs.gap_bytes = bytes;
+        g->space.needs.usable = extent_usable(g->segment_size, bytes);
     }
     return suffices(g, bytes, expansion);
 }
 
 /* Above the limit growing stops: relocation and the next open need the rest. */
 bool over_admission_limit(const struct log *g) {
-    size_t reserved = g->space.spares_reserved, all = spares_files(g);
-    uint64_t weight = log_live_bytes(g) + log_weight(g);
+    size_t reserved = g->space.needs.spares_reserved, all = spares_files(g);
+    uint64_t weight = log_live_bytes(g) + clients_weight(&g->clients);
     return all <= reserved || weight / 4 * 5 > (all - reserved) * g->segment_size;
 }
 
@@ -114,7 +59,7 @@ bool over_admission_limit(const struct log *g) {
  * the next open takes it back. The last records of a close leave one spare.
  */
 bool spares_allow(const struct log *g, enum purpose purpose) {
-    size_t kept = g->space.spares_reserved;
+    size_t kept = g->space.needs.spares_reserved;
     if (purpose == RESERVE_MOVES) {
         kept = 0;
     } else if (purpose == RESERVE_SHRINKS && g->closing) {

@@ -112,7 +112,7 @@ void spares_recycle(struct log *g) {
         struct segment *s = g->segments[0];
         if (s->readers > 0) {
             /* Readers of content that lived when they began; no new ones come. A move has pinned the segment it reads. */
-            if (g->space.spare_count >= g->space.spares_reserved) {
+            if (g->space.spare_count >= g->space.needs.spares_reserved) {
                 break;
             }
             if (replace_oldest(g)) {

@@ -18,7 +18,7 @@ static bool oldest_is_stuck(const struct log *g) { return g->append_lsn < g->seg
  * segment, with the spares that are kept, would be one file too many.
  */
 static bool is_long(const struct log *g) {
-    return spares_segments_used(g) + 1 + g->space.spares_reserved > g->space.files_wanted;
+    return spares_segments_used(g) + 1 + g->space.needs.spares_reserved > g->space.needs.files_wanted;
 }
 
 /*
@@ -26,7 +26,7 @@ static bool is_long(const struct log *g) {
  * bytes copied for each byte gained are bounded (docs/decisions/relocation.md says by how much).
  */
 static bool is_worth_moving(const struct log *g) {
-    uint64_t full = (spares_segments_used(g) - 1) * g->space.usable, live = 0;
+    uint64_t full = (spares_segments_used(g) - 1) * g->space.needs.usable, live = 0;
     for (size_t i = g->base_index; i + 1 < g->segment_count; i++) {
         live += g->segments[i]->live_bytes;
     }
@@ -48,14 +48,15 @@ bool relocation_is_possible(const struct log *g) {
 bool relocation_is_due(struct log *g, bool pressed) {
     spares_reckon(g);
     size_t used = spares_segments_used(g), files = used + g->space.spare_count;
-    if ((pressed && used > g->space.weighed_bytes / g->space.usable + 1) || (is_long(g) && is_worth_moving(g))) {
+    if ((pressed && used > g->space.needs.live_bytes / g->space.needs.usable + 1) ||
+        (is_long(g) && is_worth_moving(g))) {
         return true;
     }
     uint64_t end_lsn = g->segments[g->segment_count - 1]->first_lsn + g->segment_size;
     bool full = g->append_lsn + SEGMENT_END_RESERVE + g->segment_size / 64 > end_lsn;
-    bool some = files > SPARES_RESERVED && (files - SPARES_RESERVED) * g->space.usable >
-                                               g->space.weighed_bytes + spares_expansion(g); /* once all was moved */
-    some = some || used * g->space.usable > g->space.weighed_bytes + g->segment_size / ROOM_TO_WORK;
+    bool some = files > SPARES_RESERVED && (files - SPARES_RESERVED) * g->space.needs.usable >
+                                               g->space.needs.live_bytes + spares_expansion(g); /* once all was moved */
+    some = some || used * g->space.needs.usable > g->space.needs.live_bytes + g->segment_size / ROOM_TO_WORK;
     /* With a spare to take no move is needed: where live records fill whole segments, moves would never end. */
     return g->space.room_wanted > 0 && full && some && !spares_allow(g, RESERVE_SHRINKS);
 }
@@ -68,8 +69,8 @@ static uint64_t appended_by_others(const struct log *g) { return g->stats.append
 /* A thread waits for what moving gains, or the log has more files, dead ones included, than it is kept to. */
 static bool is_urgent(const struct log *g) {
     return !g->serving || g->stopping || g->spare_thread.tries_awaited > 0 || g->space.cannot_grow ||
-           g->relocation.compact_to_lsn != 0 || g->space.spare_count < g->space.spares_reserved ||
-           spares_files(g) > g->space.files_wanted;
+           g->relocation.compact_to_lsn != 0 || g->space.spare_count < g->space.needs.spares_reserved ||
+           spares_files(g) > g->space.needs.files_wanted;
 }
 
 void spares_pace(struct log *g, uint64_t bytes) {
@@ -88,9 +89,10 @@ void spares_pace(struct log *g, uint64_t bytes) {
 
 /* Enough records died that the log has more files than it needs: they go without waiting for the next segment. */
 static bool has_shrunk(struct log *g) {
-    size_t before = g->space.files_wanted;
+    size_t before = g->space.needs.files_wanted;
     spares_reckon(g);
-    return g->space.files_wanted < before && spares_segments_kept(g) + g->space.spare_count > g->space.files_wanted;
+    return g->space.needs.files_wanted < before &&
+           spares_segments_kept(g) + g->space.spare_count > g->space.needs.files_wanted;
 }
 
 void spares_appended(struct log *g) {

@@ -45,7 +45,7 @@ static int make_missing(struct log *g) {
     while (rc == LS_OK) {
         bool due = is_one_due(g) && !(relocation_is_possible(g) && spares_are_behind(g));
         size_t target = spares_target(g);
-        target = due && target <= g->space.spares_reserved ? g->space.spares_reserved + 1 : target;
+        target = due && target <= g->space.needs.spares_reserved ? g->space.needs.spares_reserved + 1 : target;
         if (g->space.spare_count >= target) {
             return LS_OK;
         }
@@ -85,7 +85,7 @@ int spares_keep(struct log *g) {
         rc = make_missing(g);
         (void)pthread_cond_broadcast(&g->spare_thread.done);
     }
-    if (rc == LS_OK && is_one_due(g) && g->space.spare_count <= g->space.spares_reserved) {
+    if (rc == LS_OK && is_one_due(g) && g->space.spare_count <= g->space.needs.spares_reserved) {
         rc = make_one(g); /* nothing could be moved */
     }
     g->space.cannot_grow = rc != LS_OK;

@@ -21,23 +21,41 @@ enum { ZERO_CHUNK_BYTES = 1 << 20 };
 
 /* ---- how many ---- */
 
-/*
- * The most spares for a log of this many segments: those that must be, and up to two more while all files together are
- * within files_wanted. One of the two is made ahead of need; the other may stay when a segment dies, so that a spare is not
- * given back and made again at once.
- */
-static size_t spares_beside(const struct log *g, size_t segments, size_t ahead) {
-    size_t room = g->space.files_wanted > segments ? g->space.files_wanted - segments : 0;
-    size_t most = g->space.spares_wanted + ahead;
-    most = most < room ? most : room;
-    return most > g->space.spares_wanted ? most : g->space.spares_wanted;
+static uint64_t largest_bytes(const struct log *g) {
+    uint64_t largest = 0;
+    for (size_t i = g->base_index; i < g->segment_count; i++) {
+        uint64_t bytes = g->segments[i]->largest_bytes;
+        largest = bytes > largest ? bytes : largest;
+    }
+    return largest;
 }
 
-size_t spares_for(const struct log *g, size_t segments) { return spares_beside(g, segments, 1); }
+struct extent spares_extent(const struct log *g) {
+    const struct space *space = &g->space;
+    return (struct extent){
+        .segment_size = g->segment_size,
+        .segments = spares_segments_used(g),
+        .live_bytes = log_live_bytes(g),
+        .live_low = space->live_low < space->live_low_before ? space->live_low : space->live_low_before,
+        .largest_bytes = largest_bytes(g),
+        .expansion = clients_expansion(&g->clients),
+        .growth_asked = space->growth_asked,
+    };
+}
 
-size_t spares_target(const struct log *g) { return spares_for(g, spares_segments_kept(g)); }
+void spares_reckon(struct log *g) {
+    struct extent e = spares_extent(g);
+    g->space.needs = extent_reckon(&e);
+    g->space.weighed_lsn = g->append_lsn;
+}
 
-size_t spares_most(const struct log *g) { return spares_beside(g, spares_segments_kept(g), 2); }
+size_t spares_target(const struct log *g) {
+    return reckoned_spares(&g->space.needs, spares_segments_kept(g), SPARES_AHEAD);
+}
+
+size_t spares_most(const struct log *g) {
+    return reckoned_spares(&g->space.needs, spares_segments_kept(g), SPARES_AHEAD + 1);
+}
 
 /* ---- the list ---- */
 

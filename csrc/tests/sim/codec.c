@@ -52,6 +52,13 @@ static uint32_t encode_enqueue(const struct slot *s, const ls_test_record *t, si
     return length;
 }
 
+static uint32_t encode_filler(const struct slot *s, uint32_t zero_bytes) {
+    uint8_t *zeros = calloc(zero_bytes + 1, 1);
+    uint32_t length = zeros != NULL ? format_put_body(s, FILLER, zeros, zero_bytes) : 0;
+    free(zeros);
+    return length;
+}
+
 static uint32_t encode_relocated(const struct slot *s, const ls_test_record *t, size_t room) {
     if (format_relocated_bytes(t->rows[0], t->rows[1], t->rows[2]) > room) {
         return 0;
@@ -205,7 +212,7 @@ uint32_t ls_test_encode(ls_test_record *record, uint64_t seed, uint8_t *into, si
     } else if (t->type == MESSAGE_RELOCATED) {
         record->length = encode_relocated(&s, t, room);
     } else if (t->type == FILLER && t->numbers[0] % 8 == 0 && RECORD_HEADER_BYTES + t->numbers[0] <= room) {
-        record->length = format_put_filler(&s, (uint32_t)t->numbers[0]);
+        record->length = encode_filler(&s, (uint32_t)t->numbers[0]);
     } else if (room >= FOOTER_BYTES_MAX) {
         record->length = encode_small(&s, t);
     }
@@ -365,12 +372,24 @@ static enum format_result decode_footer(const struct record *r, ls_test_record *
     return result;
 }
 
+/* Zeros, which the core never looks at. */
+static enum format_result decode_filler(const struct record *r, uint32_t *zero_bytes) {
+    *zero_bytes = r->length - (uint32_t)RECORD_HEADER_BYTES;
+    for (uint32_t i = RECORD_HEADER_BYTES; i < r->length; i++) {
+        if (r->bytes[i] != 0) {
+            return FORMAT_MALFORMED;
+        }
+    }
+    return FORMAT_OK;
+}
+
 /* Records whose body is one number or empty. */
 static enum format_result decode_number(const struct record *r, ls_test_record *t) {
     uint32_t number = 0;
-    enum format_result result = r->type == FILLER         ? format_get_filler(r, &number)
-                                : r->type == QUEUE_DELETE ? format_get_queue_delete(r, &number)
-                                                          : format_get_plain(r);
+    enum format_result result = r->type == FILLER                 ? decode_filler(r, &number)
+                                : r->type == QUEUE_DELETE         ? format_get_queue_delete(r, &number)
+                                : r->length == PLAIN_RECORD_BYTES ? FORMAT_OK
+                                                                  : FORMAT_MALFORMED;
     t->numbers[0] = number;
     return result;
 }

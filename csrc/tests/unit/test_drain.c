@@ -207,7 +207,7 @@ static bool fill_it(void) {
 static uint64_t grown_bytes(void) {
     const struct log *g = &d.store->log;
 
-    return log_live_bytes(g) + log_expansion(g);
+    return log_live_bytes(g) + clients_expansion(&g->clients);
 }
 
 /* ---- draining ---- */

@@ -257,7 +257,7 @@ static void a_type_that_may_be_skipped_is_skipped_and_another_is_newer(void) {
         begin_story();
         s = slot_after(0, 0, 0);
         s.id = 0;
-        bytes = format_put_filler(&s, 16);
+        bytes = format_put_body(&s, FILLER, (const uint8_t[16]){0}, 16);
         forge_spoil(s, bytes, 16, 2, types[i]);
         (void)forge_add(&f, bytes);
         check(open_forged() == (i == 0 ? LS_OK : LS_VERSION));

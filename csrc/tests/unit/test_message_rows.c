@@ -423,6 +423,17 @@ static void the_same_holds_before_any_relocation(void) {
     consecutive_passes_give_the_rows_of_one_pass_wherever_the_log_is_divided();
 }
 
+static void the_columns_of_places_stand_behind_all_others(void) {
+    int tables;
+
+    for (unsigned i = 0; i < LS_MESSAGE_COLUMNS; i++) {
+        check(ls_message_rows_column(i, &tables) != NULL);
+        check((tables == LS_MESSAGES_PLACE) == (i >= FIRST_OF_PLACES));
+    }
+    check(strcmp(ls_message_rows_column(COLUMN_STATE, &tables), "state:binary!") == 0 && tables == LS_MESSAGES_OPEN);
+    check(ls_message_rows_column(LS_MESSAGE_COLUMNS, &tables) == NULL && tables == 0);
+}
+
 int main(void) {
     static void (*const tests[])(void) = {
         consecutive_passes_give_the_rows_of_one_pass_wherever_the_log_is_divided,
@@ -430,6 +441,7 @@ int main(void) {
         a_pass_reports_a_failed_call,
         a_forged_state_is_refused_or_used_without_harm,
         impossible_options_are_refused,
+        the_columns_of_places_stand_behind_all_others,
         the_same_holds_before_any_relocation,
         the_open_messages_after_a_pass_are_the_live_ones_of_the_store,
     };

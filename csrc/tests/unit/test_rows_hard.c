@@ -241,7 +241,7 @@ static uint64_t unknown(uint16_t type) {
     uint32_t bytes;
 
     s.id = 0;
-    bytes = format_put_filler(&s, 0);
+    bytes = format_put_plain(&s, FILLER);
     forge_spoil(s, bytes, 16, 2, type);
     return forge_add(&f, bytes);
 }

@@ -1,0 +1,44 @@
+/* See reckon.h. */
+#include "log/space/reckon.h"
+
+static uint64_t at_most(uint64_t bytes, uint64_t most) { return bytes < most ? bytes : most; }
+
+/* Less what one record of `gap_bytes` leaves free when it does not fit at the end. */
+uint64_t extent_usable(uint64_t segment_size, uint64_t gap_bytes) {
+    return segment_size - SEGMENT_HEADER_BYTES - SEGMENT_END_RESERVE - 16 * BATCH_RECORD_BYTES - gap_bytes;
+}
+
+/*
+ * How many spares are kept, and why. All live records must be drainable even if no other file can be made. Let `grown` be
+ * the live bytes plus the expansion by which they grow when moved. Two things hold from the first record on:
+ *   - spares >= SPARES_RESERVED + expansion: while the oldest segments are moved, each to its largest size, there is a file
+ *     for all of it, and one segment in the making;
+ *   - (files - SPARES_RESERVED) * usable >= grown + segment / ROOM_TO_WORK: packed anew as loosely as records can be packed,
+ *     all live records leave room for the records that a drain appends. Those are dead at once, so relocation gets their
+ *     room back, and that of the drained records: the room only grows.
+ * Draining makes neither worse: it makes no record longer, and it takes a spare only above the first.
+ */
+struct reckoning extent_reckon(const struct extent *e) {
+    uint64_t size = e->segment_size, used_bytes = e->segments * size;
+    uint64_t expansion = extent_expansion(e->expansion, used_bytes) + e->growth_asked;
+    struct reckoning r = {
+        .spares_reserved = SPARES_RESERVED + (size_t)((expansion + size / 2) / size),
+        .gap_bytes = at_most(e->largest_bytes, format_record_bytes_max(size)),
+        .live_bytes = extent_live_bytes(e->live_bytes, used_bytes),
+    };
+    r.usable = extent_usable(size, r.gap_bytes);
+    uint64_t packed = (r.live_bytes + expansion + size / ROOM_TO_WORK) / r.usable + 1;
+    r.spares_wanted = SPARES_RESERVED + (size_t)(packed > e->segments ? packed - e->segments : 0);
+    r.spares_wanted = r.spares_wanted > r.spares_reserved ? r.spares_wanted : r.spares_reserved;
+    uint64_t twice = (2 * at_most(e->live_low, r.live_bytes) + size - 1) / size;
+    r.files_wanted =
+        (size_t)(twice > LOG_SEGMENTS_MIN ? twice : LOG_SEGMENTS_MIN) + 1 + r.spares_reserved - SPARES_RESERVED;
+    return r;
+}
+
+size_t reckoned_spares(const struct reckoning *r, size_t segments, size_t ahead) {
+    size_t room = r->files_wanted > segments ? r->files_wanted - segments : 0;
+    size_t most = r->spares_wanted + ahead;
+    most = most < room ? most : room;
+    return most > r->spares_wanted ? most : r->spares_wanted;
+}

@@ -1,0 +1,62 @@
+/*
+ * How many files a log needs, reckoned from plain numbers: the writer's log reckons so (admission.c), and so does the plan of
+ * a compaction for a log that is only inspected.
+ */
+#ifndef LOGSTORE_RECKON_H
+#define LOGSTORE_RECKON_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "format/format.h"
+
+enum {
+    /* A footer always fits, in a batch of its own if need be, and two empty batches that name a base before it. */
+    SEGMENT_END_RESERVE = 3 * BATCH_RECORD_BYTES + FOOTER_BYTES_MAX,
+    SPARES_RESERVED = 2, /* for relocation and for opening */
+    /* Made ahead of need. One more may stay when a segment dies, so that it is not given back and made again at once. */
+    SPARES_AHEAD = 1,
+    /* Fractions of a segment are given as 1 / N. */
+    ROOM_TO_WORK = 8, /* 1/8 of a segment is kept free of live records, for the records that a drain appends */
+    /* For a byte of a record: a queue id of 4 bytes becomes ROW_BYTES, and all else grows less. */
+    EXPANSION_MOST = 9,
+    LOG_SEGMENTS_MIN = 4, /* at up to this many files, and one more, nothing is moved to make the log smaller */
+};
+
+/* What lives in a log. */
+struct extent {
+    uint64_t segment_size;
+    uint64_t segments; /* from the base on */
+    uint64_t live_bytes;
+    uint64_t live_low;      /* the least live bytes of late; UINT64_MAX: not known */
+    uint64_t largest_bytes; /* of one live record */
+    uint64_t expansion;     /* bytes by which the live records grow at most once they are moved */
+    uint64_t growth_asked;  /* bytes that threads wait to append, and by which these grow when moved */
+};
+
+struct reckoning {
+    size_t spares_reserved; /* kept from appends that grow the log; reckoned anew at each new segment */
+    size_t spares_wanted;   /* before the log grows: all live records, packed anew, leave room to work */
+    size_t files_wanted;    /* that the log is kept to, spares included */
+    uint64_t usable;        /* bytes of a segment that live records can fill at worst */
+    uint64_t gap_bytes;     /* the record that `usable` allows for at a segment's end */
+    uint64_t live_bytes;    /* reckoned with */
+};
+
+struct reckoning extent_reckon(const struct extent *e);
+uint64_t extent_usable(uint64_t segment_size, uint64_t gap_bytes); /* as reckoning.usable */
+/* A checkpoint with false contents may claim more than the log can hold: it is believed up to that. */
+static inline uint64_t extent_live_bytes(uint64_t live_bytes, uint64_t used_bytes) {
+    return live_bytes < used_bytes ? live_bytes : used_bytes;
+}
+static inline uint64_t extent_expansion(uint64_t expansion, uint64_t used_bytes) {
+    uint64_t most = EXPANSION_MOST * used_bytes;
+    return expansion < most ? expansion : most;
+}
+/*
+ * The most spares for a log of this many segments: those that must be, and up to `ahead` more while all files together are
+ * within files_wanted.
+ */
+size_t reckoned_spares(const struct reckoning *r, size_t segments, size_t ahead);
+
+#endif
