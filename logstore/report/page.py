@@ -1,7 +1,7 @@
-"""The page of a report: one HTML file that needs nothing beside it, made of the figures and their pictures.
+"""The page of a report: one self-contained HTML file made from the figures and their pictures.
 
-What must never happen: a name that a user gave to a queue, a file or an xid becomes markup. All text goes through the
-template's own escaping; only the pictures, in which the same names are escaped already, are put in as they are.
+It must never let the name of a queue, a file or an xid become markup. All text passes through the template's escaping;
+only the pictures are inserted unchanged, because their names are escaped already.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STATES = {
 
 
 def page(found: dict[str, Any]) -> str:
-    """The whole file, of the document that :func:`logstore.report.report` gives."""
+    """The HTML text for a document of :func:`logstore.report.report`."""
     jinja2 = require("report", "jinja2")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files("logstore.report").joinpath("page.html").read_text("utf-8"))
@@ -37,16 +37,16 @@ def page(found: dict[str, Any]) -> str:
     return str(made)
 
 
-# ---- Words
+# ---- Texts
 
 
 def whole(number: float) -> str:
-    """A whole number with its thousands apart."""
+    """A whole number with separated thousands."""
     return f"{number:,.0f}".replace(",", "\u202f")
 
 
 def time_text(iso: str | None) -> str:
-    """A time for people, in UTC."""
+    """A readable time in UTC."""
     return "not known" if iso is None else iso.replace("T", " ").replace("+00:00", "")[:23]
 
 
@@ -141,7 +141,7 @@ def _ratio(number: float | None) -> str:
 def _table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, last: Sequence[object] | None = None, note: str = ""
 ) -> dict[str, Any]:
-    """``columns``: a name that begins with ``#`` is of numbers, with ``*`` of long words, else of short ones."""
+    """``columns``: the prefix ``#`` marks a column of numbers, ``*`` one of long texts; others have short texts."""
     kinds = {"#": "n", "*": "words"}
     named = [
         {"name": name.lstrip("#*"), "right": name[:1] == "#", "kind": kinds.get(name[:1], "name")} for name in columns
