@@ -84,7 +84,7 @@ def _wrong_content(
     else:
         if end == state.content_bytes:
             return
-    yield f"its content of {state.content_bytes} bytes is not whole, or not once, in the records of its state"
+    yield f"its content of {state.content_bytes} bytes does not occur exactly once in the records of its state"
 
 
 def differences(message: Message, record: Record, moved: Moved, is_deleted: Callable[[int], bool]) -> Iterator[str]:

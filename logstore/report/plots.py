@@ -256,7 +256,7 @@ def _written(found: dict[str, Any], times: list[datetime]) -> Picture:
         _of_bytes(axes.yaxis, max(both, default=0), 5)
 
     legend = [(_VARIABLES[_SERIES[0]], "records as first written"), (_VARIABLES[_SERIES[3]], "copies: relocation")]
-    return _draw("written", "What the log takes", "bytes of records per second, whole log", 220, legend, paint)
+    return _draw("written", "Bytes written", "bytes of records per second, whole log", 220, legend, paint)
 
 
 def _rows(axes: Any, names: list[str], kind: str) -> None:
@@ -310,7 +310,7 @@ def _latency(found: dict[str, Any]) -> Picture:
     return _draw(
         "latency",
         "From enqueue to dequeue",
-        "so many of the messages were taken within (logarithmic)",
+        "time within which this share of the messages was consumed (logarithmic)",
         34 * len(rows) + 46,
         legend,
         paint,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LATER_UNKNOWN = "a record of it is lost that may have been an enqueue or a dequeue"
-ELSEWHERE = "it lives on where no readable record says"
+ELSEWHERE = "it is still live, but no readable record names its queue"
 
 
 class SalvageReplay(Interpreter):

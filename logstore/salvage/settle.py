@@ -120,7 +120,7 @@ def _keep_message(state: State, message_id: int, message: Message, replay: Salva
     state.messages[message_id] = message
     state.maybe_consumed += message.last_lsn < replay.last_gap_lsn
     for why in message.lost or ():
-        state.doubtful.append(Doubtful(message_id, None, message.last_lsn, f"{why}: it may have been elsewhere, too"))
+        state.doubtful.append(Doubtful(message_id, None, message.last_lsn, f"{why}: it may have had other places, too"))
     for doubt in message.doubts or ():
         state.doubtful.append(Doubtful(message_id, None, doubt.lsn, doubt.why))
 

@@ -183,7 +183,7 @@ class Source:
                 return block.uuid
         raise NotAStore(
             f"{self.path} has no META, and no segment with a header, and neither HINT nor CLOSED, that could be read: "
-            "nothing says which store it was, and without that no record can be told from chance. Restore META, or "
+            "nothing identifies the store, and without its UUID no record can be verified. Restore META, or "
             "any file of the same store, from a backup"
         )
 
@@ -326,7 +326,7 @@ class Source:
     def _unread(self, one: SegmentFile, error: OSError) -> StoreError:
         return StoreError(
             f"{self.path / one.name} cannot be read: {error.strerror}; see to the disk and the permissions, so that "
-            "nothing is called lost that is there"
+            "readable records are not reported as lost"
         )
 
     def segment(self, one: SegmentFile) -> bytes:

@@ -437,7 +437,7 @@ def test_where_nothing_says_which_store_it_is_that_is_said(tmp_path: Path) -> No
         (tmp_path / "store" / name).unlink()
     for file in segments(tmp_path / "store"):
         damage_bytes(file, 0, bytes(4096))
-    assert "nothing says which store it was" in fails(run("salvage", tmp_path / "store", tmp_path / "new"), 3)
+    assert "nothing identifies the store" in fails(run("salvage", tmp_path / "store", tmp_path / "new"), 3)
     assert not (tmp_path / "new").exists()
 
 
