@@ -1,7 +1,7 @@
-"""What is wrong from outside: directories, files, limits and arguments.
+"""Errors from outside: wrong directories, files, limits and arguments.
 
-Each gets a typed error that says what happened, where, and what to do next; nothing is lost or changed by it, and
-the store works on once the cause is gone.
+Each raises a typed error that says what happened, where, and what to do next. Nothing is lost or changed by it, and the
+store works again once the cause is removed.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ NOBODY = 65534
 
 
 def explains(problem: BaseException, *words: object) -> None:
-    """The message is a sentence for an operator, and names these."""
+    """The message is a sentence for an operator and contains these words."""
     text = str(problem)
     assert len(text.split()) >= 6, text
-    assert ";" in text or ":" in text or ". " in text, text  # what happened, then what to do
+    assert ";" in text or ":" in text or ". " in text, text  # it says what happened, then what to do
     for word in words:
         assert str(word) in text, text
 
 
 def fingerprint(directory: Path) -> dict[str, str]:
-    """Every segment and what makes the directory a store. What is not the log's may be touched."""
+    """A digest of every segment and of the files that make the directory a store; other files may change."""
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.iterdir())
@@ -54,7 +54,7 @@ def fingerprint(directory: Path) -> dict[str, str]:
 
 @pytest.fixture
 def closed(open_store: Open, store_dir: Path) -> Path:
-    """A store with a few segments of messages, orderly closed."""
+    """A store with a few segments of messages, after an orderly close."""
     with open_store() as store:
         queue = store.declare_queue("q")
         for number in range(60):
@@ -66,7 +66,7 @@ EXPECTED = [b"%d " % number + bytes([number]) * 20_000 for number in range(60)]
 
 
 def in_use(directory: Path) -> list[Path]:
-    """The segments that the log is in."""
+    """The segments of the log."""
     return [file for file in segment_files(directory) if file.read_bytes()[:8] == b"LOGSTORE"]
 
 
@@ -178,7 +178,7 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(
     elif kind == "socket":
         made = socket.socket(socket.AF_UNIX)
         here = Path.cwd()
-        os.chdir(closed)  # a socket's path is short
+        os.chdir(closed)  # a socket's path must be short
         try:
             made.bind(victim.name)
         finally:
@@ -194,11 +194,11 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(
     assert contents(open_store().queue("q")) == EXPECTED
 
 
-# ---- another's, newer, older ----
+# ---- of another store, of a newer or an older version ----
 
 
 def newer(data: bytes) -> bytes:
-    """The version field stands behind the magic of eight bytes."""
+    """The version field follows the magic of eight bytes."""
     return data[:8] + (2).to_bytes(4, "little") + data[12:]
 
 
@@ -286,7 +286,7 @@ def test_a_catalog_older_than_the_log_is_refused(closed: Path, open_store: Open)
     assert contents(open_store().queue("younger")) == [b"x"]
 
 
-# ---- somebody else's ----
+# ---- of another user ----
 
 
 def test_a_store_that_is_open_elsewhere_is_locked(store: MessageStore, run_python: Run, open_store: Open) -> None:
@@ -343,10 +343,10 @@ def open_to_all(tmp_path: Path) -> Iterator[Path]:
 
 
 def as_nobody(code: str, *arguments: object) -> str:
-    """Runs it without privileges, root or not; what it printed."""
+    """Runs the code without privileges, even as root; returns its output."""
     body = "import os, sys\n"
     if os.getuid() == 0:
-        # loaded while it may still be read: the checkout may be root's alone
+        # imported while it is readable: the checkout may belong to root
         body += "import logstore, logstore.catalog, sqlalchemy, sqlalchemy.dialects.sqlite, sqlite3\n"
         body += f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
     body += "import logstore\n" + code
@@ -524,7 +524,7 @@ def test_a_full_disk_refuses_growth_loses_nothing_and_is_drained(small_disk: Pat
         while True:
             file.write(bytes(4096))
             file.flush()
-    for _ in range(2):  # each takes one of the two segments that are kept for opening
+    for _ in range(2):  # each takes one of the two segments that are reserved for opening
         store.close()
         store = open_store(path)
         queue = store.queue("q")
@@ -557,7 +557,7 @@ def test_a_store_that_could_not_be_made_for_want_of_room_is_made_later(small_dis
 
 
 def walk_image(closed: Path, tmp_path: Path, name: str) -> Path:
-    """A copy to damage."""
+    """A copy of the store, for damage."""
     return Path(shutil.copytree(closed, tmp_path / name))
 
 
@@ -587,7 +587,7 @@ def test_no_flipped_bit_goes_unnoticed_after_an_orderly_close(closed: Path, tmp_
         except errors.VersionError:
             assert 8 <= at < 12
             assert fingerprint(image) == before
-        else:  # in the batch of CLOSE itself, or behind the end of the log in this file
+        else:  # in the batch of CLOSE itself, or above the end of the log in this file
             assert contents(store.queue("q")) == EXPECTED, (file.name, at)
             assert not store.recovery.clean or at >= end - 1 or original[4096:].rstrip(b"\0") == b"", (file.name, at)
             store.close()
@@ -608,7 +608,7 @@ def test_a_shortened_or_missing_segment_is_corruption(closed: Path, tmp_path: Pa
                 open_store(image)
             explains(caught.value, file.name)
             assert fingerprint(image) == before
-    for size in (4096, 10_000, SMALL_SEGMENT // 4, SMALL_SEGMENT - 1):  # it still looks like a torn tail, but is short
+    for size in (4096, 10_000, SMALL_SEGMENT // 4, SMALL_SEGMENT - 1):  # looks like a torn tail, but the file is short
         shutil.rmtree(image)
         walk_image(closed, tmp_path, "image")
         last = image / files[-1].name

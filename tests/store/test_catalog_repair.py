@@ -1,4 +1,4 @@
-"""``logstore repair-catalog``: a catalog broken in each way is mended, and the store opens with its messages."""
+"""``logstore repair-catalog``: a catalog damaged in any way is repaired, and the store opens with its messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEPT = "catalog.sqlite.before-repair"
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Queue 1 "dead", 2 "orders" (dead letters to 1), 3 was deleted, 4 "late"; a message on each. Closed."""
+    """A closed store: queue 1 "dead", 2 "orders" (dead letters to 1), 3 deleted, 4 "late"; a message on each."""
     path = tmp_path_factory.mktemp("template") / "store"
     with logstore.open(path, segment_size=SMALL_SEGMENT) as store:
         store.declare_queue("dead")
@@ -42,7 +42,7 @@ def path(template: Path, tmp_path: Path) -> Path:
 
 
 def execute(path: Path, *statements: str) -> None:
-    """Without checking references, as damage does."""
+    """Without checks of references, as damage would."""
     with closing(sqlite3.connect(path / "catalog.sqlite", isolation_level=None)) as database:
         for statement in statements:
             database.execute(statement)
@@ -53,7 +53,7 @@ def files(path: Path) -> dict[str, Any]:
 
 
 def names_twice(path: Path) -> None:
-    """In a table that does not refuse it."""
+    """Two rows with one name, in a table without the constraint."""
     execute(path, "CREATE TABLE copied (id INTEGER PRIMARY KEY, name TEXT, arguments TEXT, dead_letter INTEGER)")
     execute(path, "INSERT INTO copied SELECT * FROM queues", "DROP TABLE queues")
     execute(path, "ALTER TABLE copied RENAME TO queues", "UPDATE queues SET name = 'dead' WHERE id = 4")

@@ -1,4 +1,4 @@
-"""Hearing that something has become durable, or never will: callbacks, awaitables, and a failed log."""
+"""Notification that an LSN has become durable, or never will: callbacks, awaitables, and a failed log."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_callback_may_use_the_store(store: MessageStore) -> None:
 
 
 def test_what_was_appended_last_becomes_durable_even_if_nobody_else_waits_for_it(store: MessageStore) -> None:
-    """A transaction's operation wants no flush; who reads ``next_lsn`` does, and who hears of group commits is told."""
+    """An operation in a transaction requests no flush; reading ``next_lsn`` does, and commit listeners are notified."""
     queue = store.declare_queue("q")
     heard: list[Any] = []
     store.on_durable(heard.append)
@@ -155,7 +155,7 @@ def test_awaiting_an_lsn_returns_once_it_is_durable(store: MessageStore) -> None
 
     asyncio.run(main())
     assert queue.depth == 1000
-    assert store.stats()["syncs"] < 1000  # many waited for one
+    assert store.stats()["syncs"] < 1000  # one sync served many waiters
 
 
 def test_loops_in_many_threads_wait_side_by_side(store: MessageStore) -> None:
@@ -230,7 +230,7 @@ def test_what_close_made_durable_is_told_before_it_returns(store: MessageStore) 
 
 
 def break_the_log(store: MessageStore) -> None:
-    """From now on what is written to its segments goes to a device that is full."""
+    """From now on writes to its segments go to a full device."""
     full = os.open("/dev/full", os.O_WRONLY | os.O_CLOEXEC)
     for fd in os.listdir("/proc/self/fd"):
         try:
@@ -280,7 +280,7 @@ def test_after_a_failed_write_everybody_is_told_and_nothing_more_is_accepted(ope
     store.force(durable)
     asyncio.run(store.durable(durable))
     assert store.durable_lsn == durable
-    assert queue.depth == 2  # what it has in memory can still be listed
+    assert queue.depth == 2  # messages in memory can still be listed
     assert len(heard) == 1
     assert isinstance(heard[0], errors.OutcomeUnknown)
     late: list[Any] = []

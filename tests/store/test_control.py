@@ -1,4 +1,4 @@
-"""The control socket: one line each way, for the broker's own user, whatever the other side does."""
+"""The control socket: one line each way, only for the broker's own user, safe against any caller."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ADDRESS_BYTES_MAX = 107
 
 
 class Listening:
-    """A control server on a loop of its own, and what its commands were asked."""
+    """A control server on its own event loop, with a list of the commands that it received."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -105,7 +105,7 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 def answer(connection: socket.socket) -> dict[str, Any]:
-    """What it says before it hangs up: one line."""
+    """Its answer, one line, up to the end of the connection."""
     with connection, connection.makefile("rb") as lines:
         (line,) = lines.readlines()
     said: dict[str, Any] = json.loads(line)
@@ -117,7 +117,7 @@ def request(**fields: Any) -> bytes:
     return json.dumps({"logstore-control": PROTOCOL_VERSION} | fields).encode() + b"\n"
 
 
-# ---- Asking
+# ---- Commands
 
 
 def test_a_command_is_asked_and_answered_with_what_json_can_hold(listening: Listening) -> None:
@@ -165,7 +165,7 @@ def test_what_takes_long_holds_up_nobody_else(listening: Listening) -> None:
         assert answer(slow)["result"] == {"done": True}
 
 
-# ---- Nobody there
+# ---- Without a listener
 
 
 @pytest.mark.parametrize("what", ["nothing", "stale", "file"])
@@ -203,7 +203,7 @@ def test_a_listener_of_another_version_is_a_version_error(tmp_path: Path) -> Non
 
 
 def call_an_impostor(directory: Path, says: bytes) -> None:
-    """Something else listens, and says that."""
+    """Calls a listener that is not a store's and that answers with these bytes."""
     with socket.socket(socket.AF_UNIX) as impostor:
         with control._short_path(directory) as short:
             impostor.bind(short)
@@ -295,7 +295,7 @@ def test_another_user_is_refused_even_with_the_socket_in_hand(listening: Listeni
         "connection = socket.socket(socket.AF_UNIX)\n"
         "connection.connect('control.sock')\n"
         "try: connection.sendall(sys.stdin.buffer.read())\n"
-        "except BrokenPipeError: pass\n"  # it does not wait to be asked
+        "except BrokenPipeError: pass\n"  # it does not wait for commands
         "print(connection.recv(1000))\n"
     )
     tmp_path.chmod(0o755)
@@ -369,7 +369,7 @@ def test_a_request_may_come_in_pieces_and_only_its_first_line_counts(listening: 
     line = request(command="echo", arguments={"n": 1})
     for at in range(0, len(line), 7):
         connection.sendall(line[at : at + 7])
-    with contextlib.suppress(OSError):  # it need not listen any more
+    with contextlib.suppress(OSError):  # it may have closed the connection
         connection.sendall(request(command="echo", arguments={"n": 2}))
     with contextlib.suppress(ConnectionResetError):
         answer(connection)

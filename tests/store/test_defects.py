@@ -1,6 +1,6 @@
-"""The defects of this design's predecessor, each with the promise that keeps it from coming back.
+"""The defects of this design's predecessor, each with the promise that prevents its return.
 
-The numbers are those of the list in the design. Their transactional forms are in test_defects_transactions.py.
+The numbers are those of the list in the design. The transactional forms are in test_defects_transactions.py.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_4_the_base_never_passes_an_append_so_no_acknowledged_message_is_lost(tm
             key = store.publish(queue, content)
             acknowledged[key] = content
             mine.append(key)
-            while len(mine) > 2:  # all but a few die at once, so that the base follows close behind
+            while len(mine) > 2:  # most messages end at once, so that the base follows closely
                 dead = mine.pop(0)
                 gone.add(dead)
                 store.dequeue(dead, queue, wait=False)
@@ -264,7 +264,7 @@ def test_13_what_a_recycled_file_held_before_is_never_taken_for_the_log(tmp_path
 
 
 def fill_up(store: MessageStore, size: int) -> list[int]:
-    """Publishes until the store is full; what was acknowledged."""
+    """Publishes until the store is full; returns the acknowledged ids."""
     queue = store.declare_queue("q")
     ids: list[int] = []
     with pytest.raises(errors.StoreFull, match="Consume messages"):

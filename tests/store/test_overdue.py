@@ -1,4 +1,4 @@
-"""Limits on what is prepared: in number always, in age only where somebody asked for it."""
+"""Limits on prepared transactions: always on their number, on their age only with the option."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def prepare(store: MessageStore, number: int, queue: Any) -> logstore.Transaction:
-    """One more prepared branch with a message on its way to the queue."""
+    """Prepares one more branch with a message for the queue."""
     transaction = store.begin(Xid(1, number.to_bytes(4, "big")))
     store.publish(queue, b"waits", transaction=transaction)
     transaction.end()
@@ -135,7 +135,7 @@ def test_the_worst_that_a_listener_can_raise_does_not_end_the_looking(open_store
 
 
 def test_two_threads_and_the_timeout_that_end_one_branch_agree_on_its_outcome(open_store: Open) -> None:
-    """The write buffers stay full, so every outcome waits for room and finds the branch as others have left it."""
+    """The write buffers stay full, so every outcome waits for room and then finds the branch as others have left it."""
     store = open_store(prepared_timeout=0.05, max_write_buffers=2, segment_size=1 << 20)
     queue, noise = store.declare_queue("q"), store.declare_queue("noise")
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""Consuming in batches: contents read together, and many accepted with one force."""
+"""Consuming in batches: contents read together, and many messages accepted with one force."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def queue(store: MessageStore) -> Queue:
 def test_what_is_read_together_is_what_is_read_one_by_one(
     store: MessageStore, queue: Queue, messages: list[tuple[int, int]], durable: bool
 ) -> None:
-    """Outcome: whatever the sizes, on the disk or still in a write buffer, headers and contents are the same."""
+    """Headers and contents are equal for all sizes, on the disk and in a write buffer."""
     for at, (content_bytes, header_bytes) in enumerate(messages):
         store.publish(queue, bytes((at + 1,)) * content_bytes, header=bytes((at + 101,)) * header_bytes, wait=False)
     store.force()
@@ -71,7 +71,7 @@ def test_what_is_read_once_stays_readable_when_the_message_is_gone(store: Messag
 
 
 def test_a_damaged_message_among_many_is_told_by_itself_alone(tmp_path: Path) -> None:
-    """Outcome: the others of the batch are read; the damaged one raises when it is asked for."""
+    """The others of the batch can be read; the damaged one raises on access."""
     with logstore.open(tmp_path / "store", segment_size=512 * 1024) as store:
         queue = store.declare_queue("q")
         ids = [store.publish(queue, b"content %d " % number * 20, header=b"h") for number in range(5)]
@@ -137,7 +137,7 @@ def test_one_that_was_settled_before_leaves_all_of_the_batch_as_they_were(store:
 
 
 def test_one_that_somebody_else_took_away_leaves_the_others_acquired(store: MessageStore, queue: Queue) -> None:
-    """Outcome: nothing of the batch is accepted; each can still be accepted, or released in its place."""
+    """None of the batch is accepted; each can still be accepted, or released to its place."""
     store.publish_many(queue, [b"0", b"1", b"2"])
     deliveries = queue.acquire(3)
     store.dequeue(deliveries[1].id, queue)
@@ -175,7 +175,7 @@ def test_accepting_none_is_nothing(store: MessageStore, queue: Queue) -> None:
 def test_what_comes_back_goes_out_before_what_was_never_out(
     store: MessageStore, queue: Queue, steps: list[tuple[str, int]]
 ) -> None:
-    """Outcome: acquiring, releasing, accepting and rolling back in any mixture, the smallest id is always next."""
+    """After any mixture of acquire, release, accept and rollback, the smallest id is next."""
     queue.purge()
     waiting = list(store.publish_many(queue, [b"m"] * 30))
     out: list[Any] = []

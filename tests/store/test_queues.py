@@ -1,4 +1,4 @@
-"""A queue as a broker sees it: acquiring in order, settling, counting, dead letters, purging, rollback."""
+"""A queue as a broker uses it: acquiring in order, settling, counting, dead letters, purging, rollback."""
 
 from __future__ import annotations
 
@@ -382,7 +382,7 @@ def test_listeners_hear_of_an_abandoned_transaction_from_no_finalizer(store: Mes
     ids = fill(store, queue, 2)
 
     def listen(released: Queue) -> None:
-        (delivery,) = released.acquire()  # which a finalizer that has interrupted this queue could not do
+        (delivery,) = released.acquire()  # a finalizer that interrupted this queue could not do this
         heard.put((released.name, threading.current_thread().name, delivery.id))
 
     store.on_release(listen)

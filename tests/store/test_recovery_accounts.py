@@ -1,7 +1,7 @@
-"""What recovery says that it found and did: everything that it drops, undoes or finishes is counted, once and rightly.
+"""The report of recovery: everything that it drops, rolls back or completes is counted once and correctly.
 
-Every store here is one whose process was killed. What the dry run foretells comes from the second decoder and a replay
-of its own, so the two accounts check each other.
+The process of every store here was killed. The dry run uses the second decoder and its own replay, so the two reports
+check each other.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def die():
 
 @pytest.fixture
 def killed(run_python: Run, store_dir: Path) -> Callable[..., Path]:
-    """A process works on the store, makes all of it durable, and is killed at the end if not before."""
+    """A process works on the store, makes everything durable, and is killed, at the latest at the end."""
 
     def run(work: str) -> Path:
         done = run_python(START + work + "\nstore.force()\ndie()", store_dir)
@@ -57,7 +57,7 @@ def killed(run_python: Run, store_dir: Path) -> Callable[..., Path]:
 
 
 def told(capfd: pytest.CaptureFixture[str], *arguments: object) -> Any:
-    """What ``logstore recover`` says as JSON."""
+    """The output of ``logstore recover`` as JSON."""
     capfd.readouterr()
     status = cli.run(["recover", *map(str, arguments), "--json"])
     said, complaint = capfd.readouterr()
@@ -66,7 +66,7 @@ def told(capfd: pytest.CaptureFixture[str], *arguments: object) -> Any:
 
 
 def accounts(path: Path, capfd: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """The report of a recovery, which is exactly what its dry run foretold."""
+    """The report of a recovery; checks that its dry run reported the same."""
     foretold = told(capfd, path, "--dry-run")
     report = told(capfd, path)
     for name in foretold.keys() - {"dry_run", "bytes_read"}:
@@ -83,7 +83,7 @@ def of_nothing(report: dict[str, Any]) -> dict[str, Any]:
     return {name: report[name] for name in NOTHING_DONE}
 
 
-# ---- Queues that are gone from the catalog
+# ---- Queues that are missing in the catalog
 
 HALF_DELETED = """
 gone, kept, empty = (store.declare_queue(name) for name in ("gone", "kept", "empty"))
@@ -253,7 +253,7 @@ assert store.base_lsn > first
     with Reader(path) as reader:
         base = reader.info.base_lsn
         left = Counter(record.type for record in reader.records() if 0 < record.id < base)
-    notes = {RecordType.MESSAGE_DELETE, RecordType.TX_DELETE}  # of ends that are known without them
+    notes = {RecordType.MESSAGE_DELETE, RecordType.TX_DELETE}  # ends that are known without these records
     counted = {kind: count for kind, count in left.items() if kind not in notes}
     assert counted[RecordType.MESSAGE_DEQUEUE] > 0
     assert counted[RecordType.TX_COMMIT] == 1

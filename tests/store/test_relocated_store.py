@@ -1,4 +1,4 @@
-"""The commands on a store whose log holds relocated chains, written by hand from the page."""
+"""The commands on a store with relocated chains, which is written by hand from docs/format.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 CHUNKED, INLINE, ORDERED = 0x11068, 0x12068, 0x13068  # chains that began below the base, 0x50000
-BRANCH = 0x31000  # so did this transaction
+BRANCH = 0x31000  # a transaction that began below the base
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +51,13 @@ def add_dequeue(s: Any, layout: ModuleType) -> None:
 
 
 def add_nothing(s: Any, layout: ModuleType) -> None:
-    """For a batch of no records."""
+    """For a batch without records."""
 
 
 @pytest.fixture
 def make(layout: ModuleType, tmp_path: Path) -> Callable[..., Path]:
     def make(*batches: Callable[[Any, ModuleType], None], **first_batch: int) -> Path:
-        """A store of one segment: a batch of each, then an orderly close."""
+        """A store of one segment: a batch for each function, then an orderly close."""
         segment = layout.Segment(0x50000, epoch=3, prev_end_lsn=0x4F3A8)
         for add in batches:
             segment.begin(0x50000)
@@ -157,7 +157,7 @@ def test_a_relocation_that_contradicts_the_log_before_it_is_found_by_verify_and_
 @pytest.mark.parametrize(
     ("first_batch", "reason"),
     [
-        ({"durable_lsn": 0x4F3A8}, None),  # the base is the segment that it opens
+        ({"durable_lsn": 0x4F3A8}, None),  # the base is the segment of this batch
         ({"durable_lsn": 0x4F3A8, "base_lsn": 0x48000}, "is not the first LSN of a segment"),
         ({"durable_lsn": 0x3F3A8, "base_lsn": 0x40000}, "is above its durable LSN"),
     ],

@@ -1,4 +1,4 @@
-"""Recovery as callbacks: everything once, in one order, whatever the receiver does."""
+"""Recovery as callbacks: everything once, in a fixed order, whatever the receiver does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METHODS = ("configuration", "exchange", "queue", "binding", "message", "in_doubt
 
 
 class Recorder(Receiver):
-    """Writes down what it is told, in order."""
+    """Records every call in order."""
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
@@ -47,7 +47,7 @@ class Recorder(Receiver):
 
 
 def filled(store: MessageStore) -> None:
-    """A bit of everything; prepared work on both queues."""
+    """A few objects of every kind, with prepared work on both queues."""
     store.config["zone"] = "eu"
     store.declare_exchange("z-unrouted", type="fanout")
     store.declare_exchange("m-middle", alternate="z-unrouted")

@@ -1,4 +1,4 @@
-"""The scrub of an open store: what it finds, what it leaves alone, and that it disturbs nobody."""
+"""The scrub of an open store: it finds damage, skips the unwritten part, and disturbs no operation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def wait_for(holds: Callable[[], bool]) -> None:
 
 
 def one_more_round(store: MessageStore) -> None:
-    """A whole round that begins after this call: the one that is under way may end first."""
+    """Waits for a whole round that begins after this call; a running round may end first."""
     wanted = store.stats()["scrub_rounds"] + 2
     wait_for(lambda: store.stats()["scrub_rounds"] >= wanted)
 
@@ -47,7 +47,7 @@ def segment_of(path: Path, lsn: int) -> Path:
 
 
 def flip(path: Path, lsn: int) -> None:
-    """One bit, past nobody's cache: the file system sees to it that everyone reads it."""
+    """Flips one bit through the file system, so that every reader sees it."""
     with segment_of(path, lsn).open("r+b") as file:
         file.seek(lsn % SEGMENT)
         byte = file.read(1)[0]
@@ -107,7 +107,7 @@ def test_damage_in_what_the_base_has_passed_is_none(tmp_path: Path) -> None:
             store.dequeue_many(fill(store, 10), "q")
         store.compact()
         passed = [each for each in sorted(path.glob("*.seg")) if int(each.stem, 16) + SEGMENT <= store.base_lsn]
-        for each in passed:  # dead, and perhaps a spare by now
+        for each in passed:  # dead segments; they may be spares by now
             each.write_bytes(b"\xff" * SEGMENT)
         one_more_round(store)
         assert store.stats()["scrub_errors"] == 0
@@ -173,11 +173,11 @@ def test_a_pace_is_kept_and_nothing_is_made_up_for_afterwards(rate: float) -> No
     for _ in range(1000):
         pace.spend(size)
     assert 1000 * size / (clock[0] - began) <= rate * 1.01
-    clock[0] += 3600  # it was held up elsewhere
+    clock[0] += 3600  # it was delayed elsewhere
     began = clock[0]
     for _ in range(1000):
         pace.spend(size)
-    assert 1000 * size <= rate * (clock[0] - began + 0.2)  # an eighth of a second, and not an hour
+    assert 1000 * size <= rate * (clock[0] - began + 0.2)  # an eighth of a second, not an hour
 
 
 def test_a_pace_without_a_rate_never_waits() -> None:

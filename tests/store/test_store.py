@@ -1,4 +1,4 @@
-"""The store as a whole: life, durability, publishing and reading, options, and what it leaves on disk."""
+"""The store as a whole: lifecycle, durability, publishing and reading, options, and its files."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 Open = Any
 
-SPARES_MAX = 4  # two are kept back for opening a full store, and at most two stand by beyond that need
+SPARES_MAX = 4  # two are reserved for opening a full store, and at most two more stand by
 
 
 def copy_of(directory: Path, target: Path) -> Path:
-    """What a crash of the process alone would leave: the files as they are now, without the lock's holder."""
+    """A copy as after a crash of the process: the files as they are now, without the lock."""
     target.mkdir()
     for file in directory.iterdir():
         if file.is_file():
@@ -41,7 +41,7 @@ def copy_of(directory: Path, target: Path) -> Path:
     return target
 
 
-# ---- life ----
+# ---- lifecycle ----
 
 
 def test_a_store_is_made_with_the_directories_above_it(tmp_path: Path, open_store: Open) -> None:
@@ -176,7 +176,7 @@ def test_a_forked_child_is_told_to_open_for_itself_and_disturbs_nobody(store: Me
                 call()
             except errors.StoreForked as problem:
                 wrong += "after fork" not in str(problem)
-            except BaseException:  # noqa: BLE001 - counted, and told by the exit status
+            except BaseException:  # noqa: BLE001 - counted, and shown by the exit status
                 wrong += 1
             else:
                 wrong += 1
@@ -195,7 +195,7 @@ def test_a_child_does_not_keep_the_parents_lock(store: MessageStore, open_store:
         child = os.fork()
     if child == 0:
         os.close(writer)
-        os.read(reader, 1)  # until the parent lets go
+        os.read(reader, 1)  # until the parent releases it
         os._exit(0)
     os.close(reader)
     store.close()
@@ -264,7 +264,7 @@ def test_without_waiting_the_next_lsn_is_the_ticket_and_force_redeems_it(store: 
     assert store.durable_lsn >= ticket
     store.force()
     store.force(0)
-    store.force(store.next_lsn + (1 << 40))  # what was never appended needs no waiting
+    store.force(store.next_lsn + (1 << 40))  # an LSN that was never appended needs no wait
     assert store.durable_lsn == store.next_lsn
 
 
@@ -288,7 +288,7 @@ def test_the_lsns_only_grow_and_stand_in_order(store: MessageStore) -> None:
         assert all(a <= b for a, b in zip(before, now, strict=True))
         assert now[1] <= now[2]
         before = now
-    assert store.base_lsn > keys[-1] - 20 * SMALL_SEGMENT  # it follows what is consumed
+    assert store.base_lsn > keys[-1] - 20 * SMALL_SEGMENT  # the base follows the consumer
 
 
 def test_what_is_not_yet_durable_never_exceeds_its_limit(open_store: Open) -> None:
@@ -521,7 +521,7 @@ def test_a_message_may_come_back_to_a_queue_and_stands_at_its_end(store: Message
     assert contents(open_store().queue("q")) == [b"second", b"first"]
 
 
-# ---- many at once ----
+# ---- batches ----
 
 
 def chunked(items: list[bytes], size: int, kind: Any) -> Any:
@@ -757,7 +757,7 @@ def test_a_torn_tail_is_cut_and_reported(store: MessageStore, open_store: Open, 
     store.publish(queue, b"3" * 20_000)
     image = copy_of(store.path, tmp_path / "crashed")
     (segment,) = [file for file in segment_files(image) if file.read_bytes()[:8] == b"LOGSTORE"]
-    with segment.open("r+b") as file:  # the disk had only begun to take the last batch
+    with segment.open("r+b") as file:  # the disk had begun to write the last batch
         file.seek(end - int(segment.stem, 16) + 10_000)
         file.write(bytes(20_000))
     again = open_store(image)
@@ -848,7 +848,7 @@ def test_another_segment_size_at_a_later_open_is_ignored_with_a_warning(store_di
         warnings.simplefilter("error")
         logstore.open(store_dir).close()
         logstore.open(store_dir, segment_size=SMALL_SEGMENT).close()
-        logstore.open(store_dir, segment_size=1).close()  # rounded up to what it is
+        logstore.open(store_dir, segment_size=1).close()  # rounded up to the smallest size
 
 
 def test_files_and_directories_are_the_owners_alone_whatever_the_umask(store_dir: Path, open_store: Open) -> None:
@@ -1041,7 +1041,7 @@ def test_a_deletion_that_was_cut_after_the_catalogs_commit_is_finished_by_the_ne
     queue = store.declare_queue("q")
     store.publish_many(queue, [b"%d" % i for i in range(10)])
     assert store._catalog is not None
-    store._catalog.delete_queue(queue.id)  # and then the process dies
+    store._catalog.delete_queue(queue.id)  # then the process dies
     store.close()
     for dropped in (1, 0):
         store = open_store()

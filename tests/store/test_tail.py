@@ -1,4 +1,4 @@
-"""The tail explained: every kind of holder is named with what would free it, and that done, the base moves on."""
+"""The tail: every holder is named with its remedy, and after the remedy the base moves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ XID = logstore.Xid(1, b"order", b"db")
 
 
 def pass_by(store: MessageStore, segments: int) -> None:
-    """So much that comes and goes."""
+    """Publishes and consumes this many segments."""
     queue = store.declare_queue("traffic")
     for _ in range(segments * SMALL_SEGMENT // 100_000 + 1):
         store.dequeue_many(store.publish_many(queue, [bytes(20_000)] * 5), queue)
@@ -35,7 +35,7 @@ def holder_of(store: MessageStore, number: int) -> Holder:
 
 
 def is_free(store: MessageStore) -> bool:
-    """Nothing holds the base any more."""
+    """Whether nothing holds the base."""
     tail = store.tail()
     return not tail.holders and (tail.holding_messages, tail.holding_transactions, tail.live_bytes) == (0, 0, 0)
 
@@ -157,7 +157,7 @@ def test_the_tail_as_json_holds_what_the_report_holds(store: MessageStore) -> No
     store.publish(queue, b"x")
     document: dict[str, Any] = json.loads(json.dumps(store.tail().as_dict()))
     assert document["holders"][0]["remedy"] == "consume or purge queue 'orders'"
-    # The two are read one after the other, and the store may make a file between them.
+    # The two are read one after the other, and the store may create a file in between.
     assert document["log_bytes"] == (len(document["segments"]) + document["spares"]) * SMALL_SEGMENT
     files, rest = divmod(document["compaction"]["bytes_before"], SMALL_SEGMENT)
     assert (document["compaction"]["segments_before"], rest) == (1, 0)
@@ -184,7 +184,7 @@ def test_a_compaction_does_what_its_dry_run_says(store: MessageStore, store_dir:
 def test_a_dry_run_changes_nothing(store: MessageStore) -> None:
     queue = store.declare_queue("orders")
     ids = list(store.publish_many(queue, [bytes(20_000)] * 400))
-    store.dequeue_many(ids[::4], queue)  # so little that nothing moves by itself
+    store.dequeue_many(ids[::4], queue)  # little enough that nothing is relocated automatically
     before, base_lsn = store.stats(), store.base_lsn
     assert store.compact(dry_run=True).segments_moved > 0
     after = store.stats()
@@ -230,7 +230,7 @@ def test_with_a_stuck_message_the_log_never_has_more_files_than_promised(store: 
 
 @pytest.fixture
 def wait_for() -> Callable[[Callable[[], object]], None]:
-    """Until a condition holds."""
+    """Waits until a condition holds."""
     import time
 
     def wait(condition: Callable[[], object]) -> None:

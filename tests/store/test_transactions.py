@@ -1,4 +1,4 @@
-"""Transactions: all or nothing, locks, order, states, xids, and what becomes of them at close and at a crash."""
+"""Transactions: atomicity, locks, order, states, xids, and their fate at a close and at a crash."""
 
 from __future__ import annotations
 
