@@ -1,4 +1,4 @@
-"""Segments and the files beside them, by both codecs: what is accepted, refused, and given back byte for byte."""
+"""Segments and side files in both codecs: which bytes are accepted or refused, and that encoding restores them."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ each_decoder = pytest.mark.parametrize("decode", [decode_by_python, decode_fixed
 
 
 def outcome(decode: Callable[..., Fixed], kind: type[Fixed], raw: bytes) -> Fixed | type[InvalidRecord]:
-    """The structure, or why it is refused."""
+    """The structure, or the type of the refusal."""
     try:
         return decode(kind, raw)
     except InvalidRecord as error:
@@ -370,7 +370,7 @@ def test_a_number_out_of_its_range_is_malformed_and_is_not_encoded(
 
 
 def test_a_segment_lies_below_the_end_of_the_lsn_space() -> None:
-    size = 96 << 10  # does not divide the space
+    size = 96 << 10  # does not divide the range
     last = 2**63 // size * size
     highest = replace(HEADER, segment_size=size, first_lsn=last - size)
     assert decode_fixed_by_c(SegmentHeader, highest.encode()) == highest

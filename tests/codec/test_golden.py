@@ -1,4 +1,4 @@
-"""The golden files: made by hand, checked in, and read the same by every reader of the format."""
+"""The golden files: made by hand, checked in, and decoded equally by every reader of the format."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def generator() -> Iterator[ModuleType]:
 
 
 def told(value: Any) -> Any:
-    """A decoded structure in the words of the golden JSON."""
+    """A decoded structure in the form of the golden JSON."""
     if is_dataclass(value):
         return {field.name: told(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, IntFlag):
@@ -133,7 +133,7 @@ def test_both_codecs_find_in_a_golden_file_what_its_json_says_and_encode_it_back
 
 
 def whole_store(case: str, into: Path) -> list[str]:
-    """Make a copy of the golden store of this case, META included; its segments, oldest first."""
+    """Copies the golden store of this case, META included; returns its segments, oldest first."""
     shutil.copytree(GOLDEN / case, into, ignore=shutil.ignore_patterns("*.json"))
     shutil.copyfile(GOLDEN / "store" / "META", into / "META")
     return [path for path in SEGMENTS if path.startswith(f"{case}/")]

@@ -1,4 +1,4 @@
-"""The records of the format, by both codecs: what they accept, refuse, and give back byte for byte."""
+"""The records of the format in both codecs: which are accepted or refused, and that encoding restores the bytes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_segment_seed_hashes_uuid_first_lsn_and_epoch_in_that_order() -> Non
 
 
 def assert_same_verdict(raw: bytes, lsn: int, seed: int = SEED) -> None:
-    """By both codecs: the same record, which gives the same bytes again by both, or the same refusal."""
+    """Checks that both codecs decode equal records and encode them to the same bytes, or refuse equally."""
     by_python, by_c = (outcome(decode, raw, 0, seed, lsn) for decode in (decode_record, decode_by_c))
     assert by_python == by_c
     if isinstance(by_python, Record):
@@ -128,7 +128,7 @@ def test_both_codecs_refuse_and_accept_the_same_sealed_nonsense(record: Record, 
 
 
 def flagged_examples(kind: RecordType) -> Iterator[Record]:
-    """The type's example, plain and with each flag that it may carry, and with those which that one wants."""
+    """The type's example, plain and with each legal flag together with the flags that it requires."""
     like = EXAMPLES[kind]
     yield like
     for flag in FLAGS.get(kind, RecordFlag(0)):
@@ -258,7 +258,7 @@ def test_arbitrary_bodies_under_right_checksums_are_refused_or_come_back_byte_fo
     assert_same_verdict(raw, lsn)
 
 
-HUGE_COUNTS = {  # where the counts of a body stand
+HUGE_COUNTS = {  # offsets of the counts in a body
     RecordType.MESSAGE_START: (56, 60, 64),
     RecordType.MESSAGE_CHUNK: (56,),
     RecordType.MESSAGE_ENQUEUE: (56,),

@@ -1,4 +1,4 @@
-"""Relocated chains, replayed in Python: what they come to, and what of them contradicts the format."""
+"""Relocated chains, replayed in Python: their state, and the contradictions that are found."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_state_may_leave_the_start_and_chunks_where_they_are() -> None:
     assert (log.finish(), log.reasons) == (({1: (1, 0)}, 1), [])
 
 
-# ---- What no state completes
+# ---- Relocations without a complete state
 
 
 @pytest.mark.parametrize("message", [OLD, None], ids=["old", "known"])
@@ -237,7 +237,7 @@ def test_relocated_work_makes_its_transaction_known_and_counts_at_its_outcome(
     work = pending(OLD_TX, OLD_TX + 8, 2, PendingKind.ENQUEUE, 3), pending(OLD_TX, OLD_TX + 16, 1)
     log.state(OLD, log.copy(OLD), 1, pending=work)
     assert log.finish()[0] == {1: (1, 1)}
-    log.replay.problems.clear()  # that the transaction has no outcome yet
+    log.replay.problems.clear()  # the problem that the transaction has no outcome yet
     log.step(OLD_TX, outcome)
     assert (log.finish(), log.reasons) == ((queues, 1), [])
     assert log.replay.orphans == 0
@@ -285,7 +285,7 @@ def test_a_state_may_name_a_chunk_that_was_not_moved_though_its_start_lies_below
     found = log.replay.finish()
     assert (found.queues[1].content_bytes, log.reasons) == (5, [])
     again = MovingLog()
-    stayed = again.chunk(OLD, 3, b"45")  # it is held against what the state says of it
+    stayed = again.chunk(OLD, 3, b"45")  # it is compared with the state
     again.state(OLD, again.copy(OLD, b"12"), 1, chunks=(ChunkPlace(stayed, 2, 3),))
     again.finish()
     assert len(again.reasons) == 1
@@ -310,7 +310,7 @@ def test_work_that_is_known_is_relocated_once() -> None:
     work = (
         pending(tx, enqueued, 2, PendingKind.ENQUEUE, 0),
         pending(tx, enqueued, 3, PendingKind.ENQUEUE, 1),
-        pending(tx, dequeued, 1, order_index=9),  # which means nothing of a dequeue
+        pending(tx, dequeued, 1, order_index=9),  # a dequeue has no order index
     )
     for _ in range(2):
         log.state(message, log.copy(message), 1, pending=work)
