@@ -1,6 +1,9 @@
-"""Reading beside a writer that turns its segments over: whole, in order, never another generation's bytes, never
-"corrupt"; with a hold never overtaken. Everything that readers in other processes saw is compared with what the writer
-did."""
+"""Reading while a writer recycles its segments: complete, in order, never with bytes of an older segment, never
+"corrupt".
+
+With a hold, a reader is never overtaken. Everything that readers in other processes saw is compared with the writer's
+journal.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
 TIMEOUT_S = 200
 RECYCLED = 3  # segments at least, while the readers read
 
-# Reads the log again and again until told to stop; prints a line for each time: how it ended, where it was to end, what
-# it saw. With a hold it goes on where it stopped, else it begins at the base.
+# Reads the log repeatedly until stopped. Prints a line for each pass: how it ended, its expected end, the records. With
+# a hold it continues where it stopped; otherwise it starts at the base.
 READER = """
 import hashlib, json, os, sys
 from logstore.holds import hold
@@ -76,14 +79,14 @@ def reader(store_dir: Path, stop: Path, *options: str) -> subprocess.Popen[str]:
 
 
 class Truth:
-    """What the writer did, by its journal."""
+    """The writer's operations, from its journal."""
 
     def __init__(self, journal: Path) -> None:
         import hashlib
 
         from kit.journal_writer import content_of
 
-        self.digests: dict[int, tuple[str, str]] = {}  # of content that is in one record
+        self.digests: dict[int, tuple[str, str]] = {}  # digests of contents in one record
         self.known: set[int] = set()
         self.dequeues: dict[int, int] = {}
         for line in journal.read_text(encoding="ascii").splitlines():
@@ -97,7 +100,7 @@ class Truth:
                 self.dequeues[first_lsn] = gone[0][0]
 
     def check(self, told: dict[str, Any]) -> None:
-        """Nothing that a reader saw is other than what was written there."""
+        """Checks that a reader saw nothing but the writer's records."""
         for message, header, digest, _ in told["starts"]:
             if message in self.digests:
                 assert (header, digest) == self.digests[message]
@@ -132,11 +135,11 @@ def test_readers_in_other_processes_see_what_was_written_and_nothing_else(tmp_pa
         for told in rounds:
             truth.check(told)
             if told["ended"] == "whole" and told["last_lsn"]:
-                assert told["reached"] == told["end_lsn"]  # it ends at what was durable, cleanly
+                assert told["reached"] == told["end_lsn"]  # it ends at the durable LSN without an error
     held = [json.loads(line) for line in said["held"][0].splitlines()]
     assert {told["ended"] for told in held} == {"whole"}
     starts = [start[0] for told in held for start in told["starts"] if not start[3]]
-    assert len(starts) == len(set(starts))  # it went on where it had stopped: each record once, none left out
+    assert len(starts) == len(set(starts))  # it continued where it had stopped: each record once, none missing
     low, high = held[0]["from_lsn"], held[-1]["end_lsn"]
     assert {one for one in truth.digests if low <= one < high} <= set(starts)
 

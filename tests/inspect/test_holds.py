@@ -1,4 +1,4 @@
-"""Holds: what a reader asks a writer to keep, for as long as it lives and within its limits."""
+"""Holds: the writer keeps the log for a reader, as long as the reader lives and within its limits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ sys.stdin.read()
 
 
 def churn(store: MessageStore, rounds: int = 1) -> None:
-    """Two segments' worth comes and goes, each round."""
+    """Publishes and consumes two segments per round."""
     queue = store.declare_queue("q")
     for _ in range(rounds):
         store.dequeue_many(store.publish_many(queue, [bytes(20_000)] * 55), queue)
@@ -107,7 +107,7 @@ def test_what_another_hold_keeps_can_be_held_too_and_outlives_that_one(store: Me
     with hold(store.path, "higher", limit_bytes=1 << 40):
         churn(store, 2)
         with pytest.raises(LogRecycled, match="passed it"):
-            hold(store.path, "late", lsn=lsn)  # nobody keeps that
+            hold(store.path, "late", lsn=lsn)  # nothing keeps that part
 
 
 def test_what_is_told_of_what_lies_below_a_hold_does_not_depend_on_what_was_recycled(store: MessageStore) -> None:
@@ -124,7 +124,7 @@ def test_what_is_told_of_what_lies_below_a_hold_does_not_depend_on_what_was_recy
         def rows() -> Any:
             return arrow.read(store.path, start_lsn=held.lsn, stop_lsn=stop, columns=columns, hold=held, batch_rows=1)
 
-        early, late = rows().read_all(), rows()  # this one is read when what lies below the hold is gone
+        early, late = rows().read_all(), rows()  # this one is read after the log below the hold is gone
         store.dequeue_many(before[50:], queue)
         churn(store, 4)
         assert not (store.path / segment_name(before[0], SMALL_SEGMENT)).exists()
@@ -281,7 +281,7 @@ def test_what_is_held_is_no_reason_to_relocate(store: MessageStore) -> None:
     queue = store.declare_queue("q")
 
     def moved() -> int:
-        """How many segments are moved while twenty segments' worth comes and goes."""
+        """The number of segments relocated while twenty segments are published and consumed."""
         before = store.stats()["segments_relocated"]
         for _ in range(50):
             store.dequeue_many(store.publish_many(queue, [bytes(20_000)] * 10), queue)

@@ -1,4 +1,4 @@
-"""Looking at a store from outside: what a reader sees beside a writer, after a close, a crash or damage."""
+"""Reading a store from outside: while a writer runs, after a close, a crash or damage."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_chain_is_all_records_of_one_message_and_no_others(tmp_path: Path) -> 
     ]
     assert [record.prev for record in chain] == [0, *(record.lsn for record in chain[:-1])]
     with Reader(path) as reader:
-        assert list(reader.chain(0)) == []  # housekeeping records are no chain
+        assert list(reader.chain(0)) == []  # housekeeping records belong to no chain
 
 
 def test_a_reader_sees_the_log_of_the_moment_it_was_made_beside_a_writer(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_nobody_is_held_up_and_nothing_is_made_or_changed_by_looking(tmp_path: P
         with Reader(path) as reader:
             view = read_catalog(path, reader.info)
             assert len(list(reader.records())) > 1
-            # The lock is free: it was looked at for a moment only.
+            # The lock is free: the reader took it only for a moment.
             lock = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)"
             subprocess.run([sys.executable, "-c", lock, str(path / "LOCK")], check=True)
         assert view.next_queue_id == len(view.queues) + 1
@@ -212,7 +212,7 @@ def test_a_closed_reader_says_so(closed: Path) -> None:
         next(reader.batches())
 
 
-# ---- Beside a writer that reuses segments
+# ---- While a writer reuses segments
 
 
 @contextmanager
@@ -237,7 +237,7 @@ def test_a_reader_that_is_overtaken_says_so_and_a_new_one_reads_on(
     path = tmp_path / "store"
     with churned(path) as (store, churn):
         ids = store.publish_many("orders", [bytes(20_000)] * 60)
-        with Reader(path) as reader:  # while they live: it begins at the segment that is reused below
+        with Reader(path) as reader:  # while they are live: it begins at the segment that is reused below
             batches = reader.batches()
             next(batches)
             store.dequeue_many(ids, "orders")
@@ -260,7 +260,7 @@ def test_what_was_read_ahead_stays_readable_when_the_writer_reuses_it(tmp_path: 
                 try:
                     first = next(batches)
                 except LogRecycled:
-                    continue  # before it read anything: it begins again
+                    continue  # before it read anything: it starts again
                 churn()
                 assert reader.info.base_lsn < store.base_lsn
                 last = first
@@ -373,7 +373,7 @@ def test_a_new_epoch_is_a_recovery_that_has_been() -> None:
     log.enqueue(kept, 1)
     log.stage()
     assert log.finish() == ({1: (1, 0)}, 2)
-    assert log.replay.finish(writer_epoch=3).messages == 1  # of which no batch has been written yet
+    assert log.replay.finish(writer_epoch=3).messages == 1  # epoch 3 has not written a batch yet
 
 
 def test_a_deleted_queue_has_no_places_and_keeps_no_message_alive() -> None:
@@ -496,5 +496,5 @@ while True:
             except LogRecycled:
                 overtaken += 1
         process.kill()
-    assert len(bases) == 8  # it did move
+    assert len(bases) == 8  # the base moved
     assert overtaken <= len(bases)

@@ -1,4 +1,4 @@
-"""The core's replay beside a store, from Python: equal to the store, and what chain and dump make of a log."""
+"""The core's replay without an open, called from Python: it equals the store; and the output of chain and dump."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ OPERATIONS = st.lists(
 
 
 def same_as_writer(store: logstore.MessageStore, path: Path, **options: Any) -> None:
-    """Queue by queue in order, locks included, and every transaction."""
+    """Checks that it equals the writer's state: each queue in order with its locks, and every transaction."""
     store.force()
     with read(path, **options) as found:
         for queue in store.queues():
@@ -62,7 +62,7 @@ def same_as_writer(store: logstore.MessageStore, path: Path, **options: Any) -> 
         stats = store.stats()
         assert (found.recovery.messages, found.recovery.places) == (stats["messages"], stats["places"])
         assert len(found.transactions()) == stats["transactions"]
-        assert found.info.end_lsn <= store.next_lsn  # an idle store may name its base by one batch more
+        assert found.info.end_lsn <= store.next_lsn  # an idle store may write one more batch for its base
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -177,7 +177,7 @@ def test_a_contradiction_by_a_checkpoint_is_decided_by_the_log_alone(tmp_path: P
 
 @pytest.fixture
 def moved(tmp_path: Path) -> tuple[Path, int, int, int]:
-    """A store, and in it a message that was moved, one that is long and locked, and the transaction that locks it."""
+    """A store with a relocated message, a long locked one, and the transaction that locks it."""
     path = tmp_path / "store"
     with logstore.open(path, segment_size=SEGMENT) as store:
         orders, audit = store.declare_queue("orders"), store.declare_queue("audit")
