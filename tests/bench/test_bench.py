@@ -1,4 +1,4 @@
-"""``logstore bench``: it measures what it says, finds what is wrong, and leaves other people's stores alone."""
+"""``logstore bench``: its figures are right, it finds errors, and it leaves the stores of others unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MIB = 1 << 20
 
 
 def measured(path: Path, *arguments: object) -> dict[str, Any]:
-    """What a run that passes says as JSON."""
+    """The JSON output of a successful run."""
     done = run("bench", path, "--json", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     report: dict[str, Any] = json.loads(done.stdout)
@@ -78,7 +78,7 @@ def test_times_that_were_counted_apart_add_up_to_the_same() -> None:
     assert Times().as_dict()["p99_us"] is None
 
 
-# ---- What is published is known again
+# ---- Published messages are recognised
 
 
 @pytest.mark.parametrize("size", [24, 25, 1000])
@@ -171,14 +171,14 @@ def test_a_store_that_is_full_of_what_nobody_consumes_ends_the_run(tmp_path: Pat
 
 
 def test_half_a_gigabyte_in_small_extends_the_log_and_the_log_comes_back(tmp_path: Path) -> None:
-    """What ``--profile tail`` does with 0.5 GB, here with 24 MB and what fits to that."""
+    """``--profile tail`` with 0.5 GB, here scaled to 24 MB."""
     flags = ("--bytes", "24M", "--depth", 6000, "--survivors-max", 200)
     said = measured(tmp_path / "store", "--profile", "tail", *flags)
     made = said["plan"]
     assert (made["segment_size"], made["initial_segments"], made["verify"]) == (MIB, 2, True)
-    assert said["log"]["bytes_max"] > 6 * MIB  # 6 000 messages of 1 KiB wait: it was extended
+    assert said["log"]["bytes_max"] > 6 * MIB  # 6 000 messages of 1 KiB wait, so the log was extended
     assert said["segments"]["recycled"] > 0
-    assert said["segments"]["relocated"] > 0  # the stuck message stood in the way
+    assert said["segments"]["relocated"] > 0  # the stuck message had to be relocated
     assert said["compared_after_restart"] == 201 == said["survivors"] + made["stuck"]
     assert [one["when"] for one in said["returns"]] == ["with what stayed", "empty"]
     for one in said["returns"]:
@@ -200,7 +200,7 @@ def test_a_log_that_does_not_come_back_is_a_failure(tmp_path: Path, monkeypatch:
     assert "did not shrink to" in fails(Result(said.returncode, said.stdout, said.stderr), 1)
 
 
-# ---- What it must notice
+# ---- Errors that it must detect
 
 
 def test_a_content_that_is_not_what_was_published_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,10 +257,10 @@ def test_control_c_ends_a_run_quietly_and_the_store_opens_again(tmp_path: Path) 
     command = [sys.executable, "-m", "logstore", "bench", str(path), "--seconds", "600", "--segment-size", "1M"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     until = time.monotonic() + 60
-    while max((int(each.stem, 16) for each in path.glob("*.seg")), default=0) < 12 * MIB:  # it is under way
+    while max((int(each.stem, 16) for each in path.glob("*.seg")), default=0) < 12 * MIB:  # it is running
         assert time.monotonic() < until
         time.sleep(0.01)
-    os.killpg(running.pid, signal.SIGINT)  # as a terminal does: whatever belongs to it
+    os.killpg(running.pid, signal.SIGINT)  # like a terminal: the whole process group
     out, err = running.communicate(timeout=60)
     assert (running.returncode, out, err) == (130, b"", b"")
     with logstore.open(path, create=False) as store:
@@ -280,7 +280,7 @@ def test_what_is_shown_while_it_runs_says_how_far_and_how_fast() -> None:
     assert "4 made, 5 recycled, 6 relocated" in said
 
 
-# ---- Other people's stores
+# ---- Stores of others
 
 
 def test_a_store_with_other_queues_is_refused_untouched_and_used_only_when_told(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The ``logstore`` command: what it prints, how it exits, and the one line it says when it cannot."""
+"""The ``logstore`` command: its output, its exit status, and the one line that it prints on an error."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def store(template: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(template, tmp_path / "store"))
 
 
-# ---- What they say
+# ---- Output
 
 
 def test_info_says_what_a_store_is_and_how_much_is_in_it(store: Path) -> None:
@@ -129,7 +129,7 @@ def test_chain_prints_the_records_of_one_message_or_transaction_by_decimal_or_he
     types = [record["type"] for record in said["records"]]
     assert (said["id"], types) == (message_id, ["MESSAGE_START", "MESSAGE_DEQUEUE", "MESSAGE_DELETE"])
     assert said["records"][1]["body"]["tx_id"] == transaction.id
-    assert fine("chain", path, hex(message_id)).count("\n") == 7  # each with what it means, and where it is now
+    assert fine("chain", path, hex(message_id)).count("\n") == 7  # with meanings, and the present place
     types = [record["type"] for record in told("chain", path, transaction.id)["records"]]
     assert types == ["TX_START", "TX_COMMIT", "TX_DELETE"]
     assert str(message_id + 8) in fails(run("chain", path, message_id + 8), 1)
@@ -224,7 +224,7 @@ def test_a_store_that_was_killed_in_the_middle_of_its_work_verifies(tmp_path: Pa
     assert told("verify", path)["state"] == "closed"
 
 
-# ---- Beside a writer
+# ---- While a writer runs
 
 WRITER = """
 import sys, logstore
@@ -244,7 +244,7 @@ with logstore.open(sys.argv[1], segment_size=512 << 10) as store:
 
 @contextlib.contextmanager
 def writing(path: Path, size: int) -> Iterator[Callable[[], int]]:
-    """A process that publishes and consumes without end until it is killed; gives a look at its base."""
+    """A process that publishes and consumes until it is killed; yields a function that returns its base."""
     with (path.parent / "said").open("wb") as said:
         process = subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(size)], stdout=said)
 
@@ -275,8 +275,8 @@ def test_everything_that_reads_works_beside_a_writer_that_reuses_its_segments(tm
             assert "a writer has the store open: checked up to LSN" in fine("verify", path, "--thorough")
             starts = fine("dump", path, "--json", "--type", "MESSAGE_START").splitlines()
             found = run("chain", path, json.loads(starts[-1])["id"])
-            assert found.returncode == 0 or fails(found, 1)  # it may be gone already
-        assert base_lsn() > before  # it was not held up
+            assert found.returncode == 0 or fails(found, 1)  # the process may have ended already
+        assert base_lsn() > before  # the writer was not delayed
         assert {each.name for each in path.iterdir() if each.suffix != ".seg"} == files
 
 
@@ -335,7 +335,7 @@ def missing_segment(path: Path) -> None:
     segments(path)[1].unlink()
 
 
-# What it is; what is done; the statuses of info, queues, dump, chain, verify, recover.
+# The damage; the action; the statuses of info, queues, dump, chain, verify, recover.
 DAMAGE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "a newer version in META": (lambda path, _: patch(path / "META", 8, struct.pack("<I", 2)), "333333"),
     "a newer version in a segment": (lambda path, _: patch(segments(path)[1], 8, struct.pack("<I", 9)), "333333"),
@@ -446,7 +446,7 @@ main(sys.argv[1:])
 
 def test_a_directory_that_may_not_be_read_is_one_line_and_status_3(template: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
-        os.chmod(place, 0o755)  # others may look for the store here
+        os.chmod(place, 0o755)  # lets others search for the store here
         path = Path(shutil.copytree(template, Path(place) / "store"))
         os.chmod(path, 0o700 if os.getuid() == 0 else 0)
         try:

@@ -1,4 +1,4 @@
-"""``logstore tail``, ``compact`` and ``checkpoint``: beside a broker, beside another writer, and on a closed store."""
+"""``logstore tail``, ``compact`` and ``checkpoint``: with a running broker, another writer, and on a closed store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Closed: one message that stays before many that went."""
+    """A closed store: one message stays, and many after it are gone."""
     made = tmp_path / "store"
     with logstore.open(made, segment_size=SMALL_SEGMENT) as store:
         orders = store.declare_queue("orders")

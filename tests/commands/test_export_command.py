@@ -1,4 +1,4 @@
-"""``logstore export`` as an operator uses it: what it says, and how it exits."""
+"""``logstore export`` as an operator uses it: its output and its exit status."""
 
 from __future__ import annotations
 

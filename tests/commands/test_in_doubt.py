@@ -1,4 +1,4 @@
-"""``logstore in-doubt`` and ``logstore purge`` on a store that nobody has open, or that a program has."""
+"""``logstore in-doubt`` and ``logstore purge`` on a store that is closed, or that another program has open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Two messages on "in", nothing on "out"; MOVE would take the first to "out", FILL adds two to both."""
+    """Two messages on "in", nothing on "out"; MOVE would move the first to "out", FILL adds two to both."""
     made = tmp_path / "store"
     with logstore.open(made, segment_size=SEGMENT) as store:
         prepare(store)
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def by_name(document: dict[str, Any]) -> list[tuple[str, int, int]]:
-    """Enqueues and dequeues of each queue."""
+    """The number of enqueues and dequeues of each queue."""
     return [(row["name"], row["enqueues"], row["dequeues"]) for row in document["queues"]]
 
 
@@ -96,7 +96,7 @@ def test_list_after_a_crash_says_what_recovery_will_find(tmp_path: Path) -> None
 
 
 def test_a_queue_deleted_meanwhile_has_no_name_and_does_not_stop_the_outcome(path: Path) -> None:
-    """After the next open it is not listed at all: work on it has no effect at any outcome."""
+    """After the next open it is not listed at all, because work on it has no effect with any outcome."""
     with logstore.open(path) as store:
         store.delete_queue("out")
         assert rows(path)[0]["queues"][1] == {"id": 2, "name": None, "enqueues": 1, "dequeues": 0}
@@ -230,7 +230,7 @@ def test_purge_wants_a_queue(path: Path) -> None:
     fails(run("purge", path), 2)
 
 
-# ---- Words
+# ---- Texts
 
 
 @pytest.mark.parametrize(

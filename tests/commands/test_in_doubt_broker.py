@@ -181,7 +181,7 @@ def test_a_broker_that_finds_transactions_in_doubt_says_where_to_look(
     assert f"logstore in-doubt {path} list" in caplog.text
 
 
-# ---- The socket's life
+# ---- The lifetime of the socket
 
 
 def test_the_socket_is_the_owners_alone_and_goes_when_the_broker_ends_in_order(path: Path) -> None:

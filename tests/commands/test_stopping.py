@@ -1,4 +1,4 @@
-"""A command that does not come to serve leaves SIGTERM as it was; the rest is in broker/test_broker_process.py."""
+"""A command that fails before it serves leaves SIGTERM unchanged; broker/test_broker_process.py tests the rest."""
 
 from __future__ import annotations
 

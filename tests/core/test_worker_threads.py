@@ -1,4 +1,6 @@
-"""The package's own threads, with the worst raised in them: what ends one is logged and told, and nobody waits on."""
+"""The package's own threads, with the worst exceptions: the exception that ends a thread is logged and reported, and no
+caller waits forever.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from logstore.store import completions, releases
 from logstore.store.overdue import Overdue
 from logstore.store.scrub import Scrub
 
-BEYOND = (SystemExit, GeneratorExit, KeyboardInterrupt, asyncio.CancelledError)  # no Exception
+BEYOND = (SystemExit, GeneratorExit, KeyboardInterrupt, asyncio.CancelledError)  # not subclasses of Exception
 WORST = (*BEYOND, MemoryError, errors.StoreError)
 
 worst_of_all = pytest.mark.parametrize("worst", WORST)
@@ -222,7 +224,7 @@ def test_a_listener_after_the_end_of_the_thread_that_tells_of_releases_gets_a_ne
     assert failed(store) == []
 
 
-# ---- Others
+# ---- Other threads
 
 
 @worst_of_all
@@ -283,7 +285,7 @@ def test_an_export_whose_hold_cannot_be_renewed_ends_all_the_same(
 
     monkeypatch.setattr(spark_export, "RENEWED_EVERY_S", 0.001)
     held: Any = Held()
-    noticed = 0 if worst is errors.StoreError else 1  # which is expected there, and the task says itself what it missed
+    noticed = 0 if worst is errors.StoreError else 1  # a StoreError is expected: the task reports the missing part
     with spark_export._kept_alive(held):
         until(lambda: noticed == 0 or logged(caplog, "logstore-export-hold"))
     query: Any = Query()

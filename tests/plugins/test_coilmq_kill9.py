@@ -1,4 +1,4 @@
-"""CoilMQ on our store under ``kill -9``: a real broker process, a real STOMP client, and what the receipts promise."""
+"""CoilMQ with this store under ``kill -9``: a real broker process, a real STOMP client, the promises of receipts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def consume_all(port: int, destination: str, ack: str = "client") -> list[tuple[dict[str, str], bytes]]:
-    """Takes everything that is there, acknowledging one by one; a last message, sent at the end, shows the end."""
+    """Takes all messages and acknowledges them one by one; a last message, sent at the end, marks the end."""
     client = Client(port)
     assert client.send(destination, b"the end")
     client.subscribe(destination, ack)

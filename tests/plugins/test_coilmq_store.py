@@ -1,4 +1,4 @@
-"""The store that CoilMQ sees, without a broker around it: when a frame is handed out, given back and let go of."""
+"""The store as CoilMQ uses it, without a broker: when a frame is dequeued, returned and released."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def frame(body: bytes | str = b"body", **headers: object) -> Frame:
 
 
 def bodies(store: plugin.LogstoreQueue) -> list[bytes]:
-    """What the log holds, handed out or not."""
+    """The contents in the log, whether dequeued or not."""
     return [message.content for message in store.store.messages(DEST)]
 
 
 def settings(**values: str) -> configparser.ConfigParser:
-    """As a configuration file that names our scheduler and these; two underscores stand for a dot."""
+    """A configuration file with this package's scheduler and these settings; two underscores stand for a dot."""
     lines = {"scheduler__subscriber_priority_factory": "logstore.plugins.coilmq.make_scheduler", **values}
     made = configparser.ConfigParser()
     made.read_string("[coilmq]\n" + "".join(f"{name.replace('__', '.')} = {lines[name]}\n" for name in lines))
@@ -283,7 +283,7 @@ def test_the_scheduler_that_chooses_is_coilmqs_default_or_the_one_that_is_named(
 
 
 class Connection:
-    """A subscriber's connection, as CoilMQ's socket server has it."""
+    """A subscriber's connection, as CoilMQ's socket server makes it."""
 
     reliable_subscriber = True
 

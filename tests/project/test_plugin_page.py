@@ -1,4 +1,4 @@
-"""What docs/plugin.md says runs as it stands there, from top to bottom, and prints what it says."""
+"""The code in docs/plugin.md runs unchanged, from top to bottom, and prints the output on the page."""
 
 from __future__ import annotations
 

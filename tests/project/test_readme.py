@@ -1,4 +1,4 @@
-"""What the README says works when pasted."""
+"""The commands and code in the README work when pasted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(code: str, where: Path) -> str:
 
 @pytest.fixture
 def port(tmp_path: Path):
-    """The port of a broker on a store that outlives kill -9."""
+    """The port of a broker with a store that survives kill -9."""
     command = [sys.executable, "-m", "logstore", "serve", str(tmp_path / "data"), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -55,7 +55,7 @@ def test_the_two_commands_are_targets_of_the_makefile() -> None:
 
 
 def anchors(page: str) -> set[str]:
-    """The headings of a page as links name them."""
+    """The headings of a page in the form of link targets."""
     found: set[str] = set()
     for heading in re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page, flags=re.DOTALL), re.MULTILINE):
         found.add(re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-"))

@@ -13,7 +13,7 @@ TABLE_HEAD = "| what stands there | if all of | and none of | verdict |\n| --- |
 
 
 def _words(enum: str) -> dict[str, str]:
-    """What the comment beside each constant says."""
+    """The text of the comment next to each constant."""
     (body,) = re.findall(rf"^enum {enum} \{{\n(.*?)^\}};", HEADER, re.DOTALL | re.MULTILINE)
     return dict(re.findall(r"^    (\w+)[^/\n]*/\* (.*) \*/$", body, re.MULTILINE))
 

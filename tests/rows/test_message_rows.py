@@ -26,14 +26,14 @@ SEEDS = range(3)
 
 @pytest.fixture(scope="module", params=SEEDS)
 def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A store with a history, and what it was made from."""
+    """A store with a history, and its writer's record of it."""
     path = tmp_path_factory.mktemp("history") / "store"
     make_history(path, request.param, weight=[1, 8, 4][request.param % 3])
     return path, request.param
 
 
 def scan(path: Path, **options: Any) -> tuple[Rows, Any]:
-    """The rows of closed messages, and the table of open ones."""
+    """The rows of ended messages, and the table of open ones."""
     options.setdefault("queue_names", arrow.queue_names(path))
     rows: Rows = []
     with MessageScan(path, **options) as messages:
@@ -63,7 +63,7 @@ def lsns_of(path: Path) -> list[int]:
 
 
 def in_passes(path: Path, borders: list[int]) -> tuple[Rows, Any]:
-    """What passes from border to border give, each seeded with what the one before left open."""
+    """The rows of passes from border to border, each seeded with the open set of the one before."""
     rows: Rows = []
     start, left = None, None
     for border in [*borders, None]:
@@ -129,7 +129,7 @@ def test_batches_outlive_the_scan_that_gave_them(history: tuple[Path, int]) -> N
         batches = list(messages)
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert [row["id"] for row in rows] == [row["id"] for row in message_rows(path)[0]]
-    assert {row["queue"] for row in rows} == {None}  # nobody named one
+    assert {row["queue"] for row in rows} == {None}  # the store has no names
 
 
 def test_a_state_with_any_byte_changed_is_refused_by_the_messages_name(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_pass_does_not_begin_where_the_log_is_gone(tmp_path: Path) -> None:
     make_history(tmp_path / "store", 8, epochs=2, steps=200, weight=12)
     with Reader(tmp_path / "store") as reader:
         first_lsn = reader.segments()[0].first_lsn
-    assert first_lsn > 2 * (512 << 10)  # something was recycled
+    assert first_lsn > 2 * (512 << 10)  # a part was recycled
     with pytest.raises(LogRecycled, match="the log from LSN 524288 to .* was recycled"):
         scan(tmp_path / "store", start_lsn=512 << 10)
     assert scan(tmp_path / "store", start_lsn=first_lsn)[0] == scan(tmp_path / "store")[0]

@@ -1,4 +1,4 @@
-"""The record scanner gives the very rows that the slow one in Python does, of every kind of log and of parts of one."""
+"""The record scanner gives the same rows as the slow one in Python, for every kind of log and for parts of one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEEDS = range(8)
 
 @pytest.fixture(scope="module", params=SEEDS)
 def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A store with a history, and what it was made from."""
+    """A store with a history, and its writer's record of it."""
     path = tmp_path_factory.mktemp("history") / "store"
     make_history(path, request.param, weight=1 if request.param % 2 else 12)
     return path, request.param
@@ -177,7 +177,7 @@ def test_a_permissive_read_gives_all_other_rows_and_of_what_it_cannot_know_nothi
     whole = {row["lsn"]: row for row in record_rows(path)}
     with Reader(path) as reader:
         parts = reader.segments()
-        # Of a log that was not closed nobody knows that it once went on.
+        # For a log that was not closed, nothing shows that it once continued.
         segments = parts if reader.info.clean else parts[:-1]
         segments = [one for one in segments if one.end_lsn > one.first_lsn + SEGMENT_HEADER_BYTES]
     for number, bad in enumerate(random.Random(seed).sample(segments, min(3, len(segments)))):
@@ -192,7 +192,7 @@ def test_a_permissive_read_gives_all_other_rows_and_of_what_it_cannot_know_nothi
         found = {row["lsn"]: row for row in rows}
         assert list(found) == sorted(found)
         assert len(found) == len(rows)
-        # What an opening had set aside is told from the log only by the header behind it.
+        # Only the next segment's header shows what an open had set aside.
         beside = [lsn for lsn in found if not any(one.first_lsn <= lsn < one.end_lsn for one in parts)]
         found = {lsn: row for lsn, row in found.items() if lsn not in beside}
         here = range(bad.first_lsn, bad.first_lsn + reader.info.segment_size)
@@ -206,7 +206,7 @@ def test_a_permissive_read_gives_all_other_rows_and_of_what_it_cannot_know_nothi
             missing = reader.missing()
         assert len(missing) == 1, (segments, reader.info, reader.segments)
         assert not any(first <= lsn < end for first, end in missing for lsn in found)
-        kept = [lsn for lsn in whole if lsn < reader.info.watermark_lsn]  # not the mark of the close
+        kept = [lsn for lsn in whole if lsn < reader.info.watermark_lsn]  # without the record of the close
         lost = [lsn for lsn in kept if lsn not in found and not any(first <= lsn < end for first, end in missing)]
         assert lost == [], (segments, reader.info, missing, bad)
         assert "what cannot be read was left out" in caplog.text

@@ -1,4 +1,4 @@
-"""Rows that are asked for in ways that few ask: of no column, by nobody who reads them, of a log that has gone on."""
+"""Unusual requests for rows: without columns, without reading them, of a log that has grown since."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_pass_that_goes_on_where_the_log_is_gone_says_so(store: Any) -> None:
         store.dequeue(store.publish("one", bytes(30000), wait=False), "one", wait=False)
     store.compact()
     store.force()
-    assert rows_of(store, columns=["lsn"])[0]["lsn"] > stop_lsn  # the log has gone on
+    assert rows_of(store, columns=["lsn"])[0]["lsn"] > stop_lsn  # the log has grown
     with pytest.raises(LogRecycled), MessageScan(store.path, start_lsn=stop_lsn, seed=seed, queue_names={}) as scan:
         list(scan)
 

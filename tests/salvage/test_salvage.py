@@ -1,4 +1,4 @@
-"""What ``salvage`` promises: everything readable is kept, what is lost is named, and nothing is made up."""
+"""The promises of ``salvage``: everything readable is kept, everything lost is named, and nothing is invented."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ KINDS = ("zeros", "random", "flip", "cut", "missing", "swapped", "header", "reco
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, Truth]]:
-    """One store of each end, and what is true of it."""
+    """One store for each kind of end, with its known contents."""
     base = tmp_path_factory.mktemp("stores")
     return [(base / end, make_store(base / end, seed, end=end)) for seed, end in enumerate(ENDS, 1)]
 
@@ -65,17 +65,17 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Truth]:
 
 @cache
 def catalog_of(path: Path) -> Names:
-    """What the catalog says, read once: damage to the log leaves it as it is."""
+    """The catalog, read once, because damage to the log does not change it."""
     with Source(path) as source:
         return read_names(path, source.uuid, connect=None, schema=None)
 
 
 def harm_store(path: Path, truth: Truth, kind: str, rng: random.Random) -> list[Harm]:
-    """One kind of damage near a record of the log."""
+    """Causes one kind of damage near a record of the log."""
     record = rng.choice(truth.records)
     file, offset = path / f"{record.lsn - record.lsn % SEGMENT:016x}.seg", record.lsn % SEGMENT
     if not file.exists() or file.stat().st_size < offset + record.length:
-        return []  # gone already
+        return []  # it is gone already
     near = offset + 8 * rng.randrange(6)
     size = min(rng.choice((1, 8, 64, 512, 4096)), SEGMENT - near)
     match kind:
@@ -89,7 +89,7 @@ def harm_store(path: Path, truth: Truth, kind: str, rng: random.Random) -> list[
             return [remove(file)]
         case "swapped":
             return swap_sectors(file, near // 512 * 512, 512 * rng.randrange(8, 128))
-        case "header":  # with its magic, or behind its version: a larger version is a newer store's, and refused
+        case "header":  # with its magic, or after its version, because a larger version is refused as a newer store
             return [damage_bytes(file, rng.choice((0, 12 + rng.randrange(4000))), rng.randbytes(50))]
         case "record":
             return [damage_bytes(file, offset, bytes(record.length))]
@@ -303,7 +303,7 @@ def a_store_with(path: Path, work: Callable[[Any], Any]) -> Truth:
 
 
 def break_record(path: Path, truth: Truth, kind: RecordType, *, header: bool, flags: int = 0) -> int:
-    """Damage the first record of this kind; the id of its chain."""
+    """Damages the first record of this kind; returns the id of its chain."""
     record = next(one for one in truth.records if one.type is kind and int(one.flags) & flags == flags)
     at = record.lsn % SEGMENT + (12 if header else 48)
     damage_bytes(path / f"{record.lsn - record.lsn % SEGMENT:016x}.seg", at, b"\xee" * 8)
@@ -409,7 +409,7 @@ def test_a_transaction_whose_xid_was_given_again_is_not_in_doubt_any_more(tmp_pa
         assert store.queue("one").depth == 1
 
 
-# ---- What says which store it is
+# ---- Identifying the store
 
 
 @pytest.mark.parametrize("names", [["META"], ["META", "CLOSED", "HINT", "LOCK"], ["CLOSED"], ["LOCK", "HINT"]])

@@ -1,4 +1,4 @@
-"""``make bench``: a little of it works from end to end, and what it says of others and of the store can be believed."""
+"""``make bench``: a short run works from end to end, and its statements about other stores and this one are right."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_the_page_of_figures_is_written_from_a_run_and_twice_is_as_once(tmp_path
     assert (tmp_path / "img" / "bench_publish.svg").read_text().startswith("<?xml")
 
 
-# ---- Every store that is installed does the job
+# ---- Every installed store does the work
 
 
 @pytest.mark.parametrize("name", list(peers.KNOWN))
@@ -189,11 +189,11 @@ def test_a_store_does_all_works_in_all_its_ways_and_holds_what_the_book_says(nam
     slices.book.verify(slices.peer)
 
 
-# ---- A store that does not is found out
+# ---- A faulty store is detected
 
 
 class Faulty(Peer):
-    """In memory; does to what it was given whatever a test wants."""
+    """In memory; applies a test's fault to the given bodies."""
 
     name = "faulty"
     sync = "none"
@@ -293,7 +293,7 @@ def test_others_run_without_what_makes_them_less_durable(tmp_path: Path) -> None
     with pytest.raises(Wrong, match="SQLite does not do what it was told"):
 
         class Memory(Sqlite):
-            """Its journal is in memory, whatever it is told."""
+            """Its journal stays in memory, whatever its settings."""
 
             def __init__(self) -> None:
                 super().__init__(tmp_path / "sqlite", 0)

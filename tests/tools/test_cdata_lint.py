@@ -1,4 +1,4 @@
-"""tools/cdata_lint.py: nothing here lets a view of C memory outlive its owner, and what would is rejected."""
+"""tools/cdata_lint.py: no view of C memory here outlives its owner, and code that would allow it is rejected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tools.cdata_lint import check
 
 
 def rejected(*codes: str) -> list[tuple[int, int]]:
-    """Which of these files are rejected, and in which of their lines."""
+    """The lines that are rejected, by file."""
     found = check({Path(f"{number}.py"): f"import ffi\n{textwrap.dedent(code)}" for number, code in enumerate(codes)})
     return [(int(name.removesuffix(".py")), int(line)) for name, line, _ in (each.split(":", 2) for each in found)]
 

@@ -21,13 +21,13 @@ def guard() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look there
+    sys.modules[spec.name] = module  # dataclasses need it
     spec.loader.exec_module(module)
     return module
 
 
 def compared(guard: ModuleType, planted: int) -> tuple[list[str], dict[str, float]]:
-    """What the guard finds wrong, and the baseline; loudly skipped, or with CI set failed, where it cannot look."""
+    """The guard's findings and the baseline; skipped with a message, or failed with CI set, if it cannot compare."""
     try:
         counts = guard.measure(guard.build(planted), changes_only=planted > 0)
         before = guard.section_of(guard.read_baseline(), counts.built_with)

@@ -1,4 +1,4 @@
-"""tools/memory_tests.py: it fails where freed memory is read, keeps to its time, and says aloud what it cannot do."""
+"""tools/memory_tests.py: it fails if freed memory is read, keeps its time limit, and reports skipped checks."""
 
 from __future__ import annotations
 

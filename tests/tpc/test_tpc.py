@@ -1,4 +1,4 @@
-"""PEP 249's two-phase commit: the calls, and what each refuses and when."""
+"""PEP 249's two-phase commit: the calls, and when each is refused."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_branch_commits_in_two_phases(store: MessageStore, queue: Queue, conne
 
 
 def test_a_commit_without_a_prepare_is_one_phase_and_costs_one_force(tmp_path: Path) -> None:
-    store = Disk().open(tmp_path / "s", background=False)  # so that nobody forces on his own account
+    store = Disk().open(tmp_path / "s", background=False)  # so that nothing is forced in the background
     queue = store.declare_queue("q")
     connection = tpc.connect(store)
     connection.tpc_begin(connection.xid(1, "gtrid", "bqual"))
@@ -136,7 +136,7 @@ def test_a_branch_rolls_back_from_either_phase(
     connection.tpc_rollback()
     assert connection.tpc_recover() == []
     assert contents(queue) == [b"stays"]
-    connection.tpc_begin(connection.xid(1, "gtrid", "bqual"))  # the name is free again
+    connection.tpc_begin(connection.xid(1, "gtrid", "bqual"))  # the xid is free again
     connection.tpc_rollback()
 
 
@@ -177,7 +177,7 @@ def test_a_prepare_survives_a_power_cut_and_so_does_the_outcome(tmp_path: Path, 
         assert contents(again.queue("q")) == [b"promised"]
 
 
-# ---- what is refused ----
+# ---- refused calls ----
 
 
 @pytest.mark.parametrize("prepared", [False, True])
@@ -436,7 +436,7 @@ def test_the_block_does_not_guess_the_end_of_an_unprepared_branch(store: Message
     assert contents(queue) == []
 
 
-# ---- the rest ----
+# ---- other calls ----
 
 
 def test_a_failing_disk_is_an_operational_error_and_the_branch_is_settled_after_a_restart(tmp_path: Path) -> None:
@@ -451,7 +451,7 @@ def test_a_failing_disk_is_an_operational_error_and_the_branch_is_settled_after_
         connection.tpc_prepare()
     assert isinstance(caught.value.__cause__, errors.OutcomeUnknown)
     for finish in (connection.tpc_commit, connection.tpc_rollback, connection.tpc_commit):
-        with pytest.raises(tpc.OperationalError):  # and it is still the connection's own
+        with pytest.raises(tpc.OperationalError):  # it is still the connection's own
             finish()
     connection.close()
     with disk.crash().open(tmp_path / "s") as again:

@@ -142,7 +142,7 @@ def test_a_store_joins_with_its_first_operation_and_not_before(
 
 
 def test_threads_have_their_own_transactions(store: MessageStore, queue: Queue) -> None:
-    participant = tpc.Participant(store)  # on the package's thread-local manager
+    participant = tpc.Participant(store)  # uses the package's thread-local manager
 
     def work(name: int) -> None:
         for number in range(10):
@@ -161,7 +161,7 @@ def test_threads_have_their_own_transactions(store: MessageStore, queue: Queue) 
 
 
 def test_a_commit_costs_two_forces(tmp_path: Path, manager: Any) -> None:
-    store = Disk().open(tmp_path / "s", background=False)  # so that nobody forces on his own account
+    store = Disk().open(tmp_path / "s", background=False)  # so that nothing is forced in the background
     store.declare_queue("q")
     participant = tpc.Participant(store, transaction_manager=manager)
     before = store.stats()["syncs"]

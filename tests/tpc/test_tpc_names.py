@@ -1,4 +1,4 @@
-"""PEP 249's xids and the names of its exceptions, over logstore's own."""
+"""PEP 249's xids and exception names, mapped to logstore's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a crash left in doubt is settled by who knows: resolvers, ledgers, markers, and the recipe that is printed."""
+"""Transactions in doubt after a crash are settled by resolvers, ledgers, markers, and the recipe in the docs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ API = (ROOT / "docs" / "api.md").read_text()
 
 
 def leave_in_doubt(participant: tpc.Participant, manager: Any, content: bytes) -> tpc.Xid:
-    """A branch that a power cut would leave: prepared, and its transaction gone."""
+    """Leaves a branch as a power cut would: prepared, and its transaction gone."""
     participant.publish("q", content)
     xid = participant.xid
     (branch,) = [resource for resource in manager.get()._resources if type(resource).__name__ == "_Branch"]
@@ -70,7 +70,7 @@ def test_what_recover_did_is_durable(tmp_path: Path, manager: Any) -> None:
     store = disk.open(tmp_path / "s", relaxed=True, background=False)
     store.declare_queue("q")
     participant = tpc.Participant(store, transaction_manager=manager)
-    leave_in_doubt(participant, manager, b"x")  # voted, and so forced, in a relaxed store too
+    leave_in_doubt(participant, manager, b"x")  # voted, and so forced, even in a relaxed store
     disk = disk.crash(ALL_LOST)
     store = disk.open(tmp_path / "s", relaxed=True, background=False)
     tpc.Participant(store, transaction_manager=manager).recover(lambda _: True)
@@ -163,7 +163,7 @@ def test_a_ledger_is_asked_by_default_and_forgets_what_is_settled(
         with manager:
             participant.publish(queue, b"%d" % number)
     assert (len(ledger.written_xids), ledger.asked) == (3, [])
-    connection = tpc.connect(store)  # a branch of the same name that the ledger has and that is still in doubt
+    connection = tpc.connect(store)  # a branch with the same name that is in the ledger and still in doubt
     connection.tpc_begin(ledger.written_xids[0])
     connection.tpc_prepare()
     ledger.answer = None
