@@ -116,7 +116,7 @@ def test_a_content_is_known_by_its_bytes_and_its_number_and_no_other_passes(size
         "--sawtooth --depth 500 --stuck 3 --prepared 2",
     ],
 )
-def test_every_way_to_run_consumes_what_it_published_and_leaves_nothing_behind(tmp_path: Path, flags: str) -> None:
+def test_every_way_to_run_consumes_its_messages_and_leaves_nothing_behind(tmp_path: Path, flags: str) -> None:
     path = tmp_path / "store"
     said = measured(path, "--messages", 1000, "--size", 100, "--verify", "--segment-size", "1M", *flags.split())
     fan_out = said["plan"]["fan_out"]
@@ -138,13 +138,13 @@ def test_every_way_to_run_consumes_what_it_published_and_leaves_nothing_behind(t
         assert store.stats()["messages"] == 0
 
 
-def test_seconds_end_a_run_and_what_waits_is_consumed(tmp_path: Path) -> None:
+def test_a_run_ends_after_its_seconds_and_consumes_waiting_messages(tmp_path: Path) -> None:
     said = measured(tmp_path / "store", "--seconds", 0.2, "--size", 0)
     assert said["published"]["messages"] == said["consumed"]["messages"] > 0
     assert said["published"]["seconds"] >= 0.2
 
 
-def test_what_was_kept_is_there_for_a_run_that_only_consumes(tmp_path: Path) -> None:
+def test_kept_messages_wait_for_a_run_that_only_consumes(tmp_path: Path) -> None:
     path = tmp_path / "store"
     said = measured(path, "--messages", 500, "--consumers", 0, "--keep", "--fan-out", 2)
     assert said["consumed"]["messages"] == 0
@@ -162,7 +162,7 @@ def test_a_store_that_is_full_makes_publishers_wait_for_consumers(tmp_path: Path
     assert said["log"]["bytes_max"] <= 6 * MIB
 
 
-def test_a_store_that_is_full_of_what_nobody_consumes_ends_the_run(tmp_path: Path) -> None:
+def test_a_store_full_of_unconsumed_messages_ends_the_run(tmp_path: Path) -> None:
     flags = ("--segment-size", "1M", "--max-log-bytes", "6M", "--bytes", "24M", "--size", "8K", "--consumers", 0)
     assert "full" in fails(run("bench", tmp_path / "store", *flags), 3)
 
@@ -203,7 +203,9 @@ def test_a_log_that_does_not_come_back_is_a_failure(tmp_path: Path, monkeypatch:
 # ---- Errors that it must detect
 
 
-def test_a_content_that_is_not_what_was_published_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_content_that_differs_from_the_published_one_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, loads = logstore.MessageStore.load_content, itertools.count()
 
     def bad(store: Any, message_id: int, *rest: Any) -> bytes:
@@ -230,7 +232,7 @@ def test_a_message_that_came_off_twice_instead_of_another_is_a_failure(
     assert "sums of their ids differ" in fails(said, 1)
 
 
-def test_what_is_missing_after_a_restart_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_message_after_a_restart_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Path] = []
     real = logstore.open
 
@@ -267,7 +269,7 @@ def test_control_c_ends_a_run_quietly_and_the_store_opens_again(tmp_path: Path) 
         assert [queue.name for queue in store.queues()] == ["logstore-bench.0"]
 
 
-def test_what_is_shown_while_it_runs_says_how_far_and_how_fast() -> None:
+def test_progress_shows_the_position_and_the_rate() -> None:
     before = Moment(1.0, 1000, 900, 1_024_000, 100, MIB, 2 * MIB, 5000, 2, 3, 4, 5, 6)
     now = replace(before, seconds=2.0, published=3000, consumed=2400)
     with io.StringIO() as drawn:
@@ -283,7 +285,7 @@ def test_what_is_shown_while_it_runs_says_how_far_and_how_fast() -> None:
 # ---- Stores of others
 
 
-def test_a_store_with_other_queues_is_refused_untouched_and_used_only_when_told(tmp_path: Path) -> None:
+def test_a_store_with_other_queues_is_refused_unchanged_unless_an_option_allows_it(tmp_path: Path) -> None:
     path = tmp_path / "store"
     mine = foreign_store(path)
 
@@ -296,13 +298,13 @@ def test_a_store_with_other_queues_is_refused_untouched_and_used_only_when_told(
         assert store.load_content(mine) == b"mine"
 
 
-def test_a_directory_with_other_things_in_it_is_no_place_for_a_store(tmp_path: Path) -> None:
+def test_a_directory_with_other_files_is_refused_for_a_store(tmp_path: Path) -> None:
     (tmp_path / "letters").write_text("dear")
     assert "letters" in fails(run("bench", tmp_path, "--messages", 10), 3)
     assert [one.name for one in tmp_path.iterdir()] == ["letters"]
 
 
-def test_a_store_that_somebody_has_open_is_locked(tmp_path: Path) -> None:
+def test_a_store_that_is_open_elsewhere_is_locked(tmp_path: Path) -> None:
     with logstore.open(tmp_path / "store", segment_size=MIB):
         assert "open" in fails(run("bench", tmp_path / "store", "--messages", 10), 3)
 
@@ -320,7 +322,7 @@ def test_a_store_that_somebody_has_open_is_locked(tmp_path: Path) -> None:
         "--profile nothing",
     ],
 )
-def test_what_does_not_fit_together_is_misuse_and_makes_no_store(tmp_path: Path, flags: str) -> None:
+def test_conflicting_options_are_misuse_and_create_no_store(tmp_path: Path, flags: str) -> None:
     fails(run("bench", tmp_path / "store", *flags.split()), 2)
     assert not (tmp_path / "store").exists()
 

@@ -133,7 +133,7 @@ def contents_of(found: dict[str, Any], queue: str) -> list[bytes]:
     return listed
 
 
-def test_the_page_describes_what_the_core_writes(store_dir: Path, store: MessageStore) -> None:
+def test_the_page_describes_the_bytes_that_the_core_writes(store_dir: Path, store: MessageStore) -> None:
     busy_store(store)
     made = store.checkpoint()
     raw = (store_dir / "CHECKPOINT").read_bytes()

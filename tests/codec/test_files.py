@@ -136,7 +136,7 @@ def test_batches_that_were_shifted_within_their_segment_are_not_accepted() -> No
      {"bytes": 0}, {"bytes": 2**32 - 1}, {"epoch": 2}],
     ids=str,
 )  # fmt: skip
-def test_a_batch_whose_record_does_not_say_what_it_holds_is_not_accepted(changes: dict[str, int]) -> None:
+def test_a_batch_that_contradicts_its_batch_record_is_not_accepted(changes: dict[str, int]) -> None:
     assert count_of(in_segment(batch_of(HEADER, 0x11000, [START]))) == 1
     assert count_of(in_segment(batch_of(HEADER, 0x11000, [START], **changes), bytes(8192))) == 0
 

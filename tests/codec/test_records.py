@@ -94,7 +94,7 @@ def assert_same_verdict(raw: bytes, lsn: int, seed: int = SEED) -> None:
 @each_type
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_a_record_comes_back_as_it_was_given_wherever_it_stands(kind: RecordType, data: st.DataObject) -> None:
+def test_a_record_decodes_to_its_values_at_any_position(kind: RecordType, data: st.DataObject) -> None:
     record = data.draw(some_records(kind))
     raw = encode_record(record, SEED)
     assert len(raw) == record.length
@@ -145,7 +145,7 @@ def flagged_examples(kind: RecordType) -> Iterator[Record]:
 
 
 @each_type
-def test_both_codecs_judge_the_same_whatever_stands_in_one_place_of_an_example(kind: RecordType) -> None:
+def test_both_codecs_agree_on_an_example_with_any_value_in_one_place(kind: RecordType) -> None:
     for like in flagged_examples(kind):
         plain = encode_record(like, SEED)
         edges = 0, 1, 2, 8, 64, 65, 104, like.lsn - 8, like.lsn, like.lsn + 8, 2**63 - 1, 2**63, 2**64 - 1
@@ -304,7 +304,7 @@ def test_a_broken_rule_of_inline_copies_under_right_checksums_is_a_malformed_rec
 
 
 @each_decoder
-def test_at_the_front_of_an_inline_copy_stands_a_time_or_an_order_key_but_no_transaction(
+def test_an_inline_copy_begins_with_a_time_or_an_order_key_but_no_transaction(
     decode: Callable[..., Record],
 ) -> None:
     raw = bytearray(encode_record(INLINE_EXAMPLE, SEED))

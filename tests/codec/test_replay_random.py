@@ -193,7 +193,7 @@ def summary(replay: Replay, writer_epoch: int | None) -> Any:
 
 @pytest.mark.parametrize("writer_epoch", [1, None], ids=["live", "recovered"])
 @pytest.mark.parametrize("seed", range(25))
-def test_from_any_base_above_which_all_that_lives_is_relocated_replay_comes_to_the_same(
+def test_replay_gives_the_same_state_from_every_base_above_which_all_live_messages_are_relocated(
     seed: int, writer_epoch: int | None
 ) -> None:
     writer = Writer(seed)

@@ -58,7 +58,7 @@ each_form = pytest.mark.parametrize(
 
 
 @each_form
-def test_a_relocation_of_what_is_known_changes_nothing_and_the_chain_goes_on_from_it(
+def test_a_relocation_of_a_known_message_changes_nothing_and_the_chain_continues_from_it(
     relocate: Callable[[MovingLog, int], int],
 ) -> None:
     log = MovingLog()
@@ -208,7 +208,7 @@ def test_places_on_deleted_queues_may_be_in_a_state_or_not() -> None:
     assert (log.finish(), log.reasons) == (({1: (4, 0)}, 4), [])
 
 
-def test_a_relocation_does_not_bring_back_what_died_with_its_queue() -> None:
+def test_a_relocation_does_not_revive_places_of_a_deleted_queue() -> None:
     log = MovingLog()
     swept, dequeued = log.publish(2), log.publish(1, 2)
     log.delete_queue(2)
@@ -458,7 +458,7 @@ MOVED_WRONG: list[tuple[Callable[[MovingLog, int], object], str]] = [
 
 @pytest.mark.parametrize("old", [True, False], ids=["old", "new"])
 @pytest.mark.parametrize(("move", "reason"), MOVED_WRONG, ids=lambda value: getattr(value, "__name__", value))
-def test_a_relocation_that_contradicts_what_is_known_is_noted_and_replay_goes_on(
+def test_a_relocation_that_contradicts_the_known_state_is_noted_and_replay_continues(
     move: Callable[[MovingLog, int], object], reason: str, old: bool
 ) -> None:
     log = MovingLog()
@@ -496,14 +496,14 @@ def test_where_it_contradicts_the_relocation_counts() -> None:
     assert len(log.reasons) == 3
 
 
-def test_what_a_living_message_needs_of_its_content_is_not_below_the_base() -> None:
+def test_no_content_of_a_live_message_lies_below_the_base() -> None:
     log = MovingLog()
     log.state(OLD, OLD_NEWEST, 1)
     log.finish()
     assert log.reasons == [f"message {OLD} lives, and content of it lies below the base"]
 
 
-def test_a_state_may_outlive_what_it_names_if_the_message_does_not() -> None:
+def test_a_state_may_name_missing_records_if_the_message_has_ended() -> None:
     log = MovingLog()
     log.state(OLD, OLD_NEWEST, 1, chunks=(ChunkPlace(OLD_NEWEST + 8, 3, 2),))
     log.dequeue(OLD, 1)
@@ -532,7 +532,7 @@ def test_the_queues_that_a_relocation_names_are_held_against_the_catalog() -> No
     ],
 )
 @pytest.mark.parametrize("old", [True, False], ids=["old", "new"])
-def test_a_transaction_that_is_relocated_as_what_it_is_not_is_noted(records: Any, reason: str, old: bool) -> None:
+def test_a_transaction_that_is_relocated_with_a_wrong_state_is_noted(records: Any, reason: str, old: bool) -> None:
     log = MovingLog()
     tx = OLD_TX if old else log.begin(b"x")
     log.move_tx(tx, TxState.ACTIVE)

@@ -38,7 +38,7 @@ def by_name(document: dict[str, Any]) -> list[tuple[str, int, int]]:
 # ---- list
 
 
-def test_list_says_what_hangs_on_each_transaction_and_for_how_long(path: Path) -> None:
+def test_list_shows_the_operations_and_the_age_of_each_transaction(path: Path) -> None:
     before = time.time()
     first, second = rows(path)
     assert (first["xid"], first["readable"], first["state"]) == (str(MOVE), "1:order-17:db1", "prepared")
@@ -75,14 +75,14 @@ def test_listing_and_dry_runs_change_nothing_at_all(path: Path, arguments: list[
     assert snapshot(path) == before
 
 
-def test_list_works_beside_whoever_has_the_store_open(path: Path) -> None:
+def test_list_works_while_another_process_has_the_store_open(path: Path) -> None:
     with logstore.open(path) as store:
         assert [row["xid"] for row in rows(path)] == [str(MOVE), str(FILL)]
         next(each for each in store.in_doubt() if each.xid == MOVE).commit()
         assert [row["xid"] for row in rows(path)] == [str(FILL)]
 
 
-def test_list_after_a_crash_says_what_recovery_will_find(tmp_path: Path) -> None:
+def test_list_after_a_crash_shows_the_transactions_that_recovery_will_find(tmp_path: Path) -> None:
     work = (
         "store.declare_queue('q')\n"
         "for state in ('active', 'ended', 'prepared'):\n"
@@ -174,7 +174,9 @@ def test_misuse_is_one_line_and_status_2(path: Path, arguments: list[object]) ->
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["commit", MOVE], ["commit", MOVE, "--dry-run"]])
-def test_what_is_no_store_is_status_3_and_none_is_made(tmp_path: Path, arguments: list[object]) -> None:
+def test_a_directory_that_is_no_store_gives_status_3_and_no_store_is_created(
+    tmp_path: Path, arguments: list[object]
+) -> None:
     assert str(tmp_path / "none") in fails(run("in-doubt", tmp_path / "none", *arguments), 3)
     assert not (tmp_path / "none").exists()
 
@@ -204,7 +206,7 @@ def test_the_commands_are_programs_too(path: Path) -> None:
 # ---- purge
 
 
-def test_purge_drops_what_waits_and_keeps_what_a_transaction_has_locked(path: Path) -> None:
+def test_purge_drops_waiting_messages_and_keeps_locked_ones(path: Path) -> None:
     before = snapshot(path)
     assert told("purge", path, "in", "--dry-run") == {
         "store": str(path),
@@ -246,7 +248,7 @@ def test_a_readable_xid_shows_text_as_text_and_the_rest_in_hex(gtrid: bytes, bqu
     assert readable(XidBody(1, gtrid, bqual)) == text
 
 
-def test_an_age_is_told_in_its_two_largest_units() -> None:
+def test_an_age_is_shown_in_its_two_largest_units() -> None:
     told_ages = {-3: "0 s", 0.9: "0 s", 59: "59 s", 61: "1 min 1 s", 7200: "2 h 0 min", 90_061: "1 d 1 h"}
     for seconds, text in told_ages.items():
         assert age_text(seconds) == text

@@ -143,7 +143,7 @@ def test_a_store_with_a_little_of_everything_is_sound(whole: Whole) -> None:
     assert said["checkpoint_lsn"] is not None
 
 
-def test_what_an_open_by_a_checkpoint_does_not_meet_verify_finds(whole: Whole, store: Path) -> None:
+def test_verify_finds_damage_that_an_open_by_a_checkpoint_does_not_read(whole: Whole, store: Path) -> None:
     name = min(whole.segments)
     flip(store / name, HEADER + 400, 2)
     with logstore.open(store) as opened:
@@ -152,9 +152,7 @@ def test_what_an_open_by_a_checkpoint_does_not_meet_verify_finds(whole: Whole, s
     assert [(one["kind"], one["segment"]) for one in said["problems"]] == [("damage", name)]
 
 
-def test_a_checkpoint_that_does_not_give_what_the_log_does_is_found(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_differs_from_the_log_is_found(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification.Inspection, "differs_from", lambda *_: "the number of places of 7")
     (problem,) = verify(store)["problems"]
     assert problem["kind"] == "checkpoint"
@@ -163,20 +161,22 @@ def test_a_checkpoint_that_does_not_give_what_the_log_does_is_found(
     assert verify(store)["ok"]
 
 
-def test_flipped_bits_below_the_end_are_found_with_their_place_and_what_they_cost(whole: Whole, store: Path) -> None:
+def test_flipped_bits_below_the_end_are_found_with_their_place_and_the_affected_messages(
+    whole: Whole, store: Path
+) -> None:
     assert every_flip_is_found(whole, store, 89) > 60
     assert verify(store)["ok"]
 
 
 @pytest.mark.slow
-def test_many_flipped_bytes_are_found_with_their_place_and_what_they_cost(whole: Whole, store: Path) -> None:
+def test_many_flipped_bytes_are_found_with_their_place_and_the_affected_messages(whole: Whole, store: Path) -> None:
     stride = 5 if tortured() else 17
     assert every_flip_is_found(whole, store, stride) > 3500 // stride
     assert verify(store)["ok"]
 
 
 @pytest.mark.parametrize("name", ["META", "CLOSED", "HINT", "CHECKPOINT", "holds/reader.hold"])
-def test_a_flipped_bit_in_a_file_beside_the_log_is_found(store: Path, name: str) -> None:
+def test_a_flipped_bit_in_a_side_file_is_found(store: Path, name: str) -> None:
     if name.startswith("holds/"):
         with logstore.open(store), hold(store, "reader"):
             raw = (store / name).read_bytes()
@@ -211,9 +211,7 @@ def test_a_hint_that_a_power_cut_left_empty_is_no_problem(store: Path) -> None:
     assert verify(store)["ok"]
 
 
-def test_what_the_disk_lost_after_confirming_it_is_said_though_no_log_can_tell_it_from_tearing(
-    store: Path, whole: Whole
-) -> None:
+def test_a_loss_of_confirmed_bytes_is_reported_although_the_log_looks_torn(store: Path, whole: Whole) -> None:
     name = max(whole.segments)
     with (store / name).open("r+b") as file:  # as if the last batches had never been written
         last = max(lsn for lsn, _, kind, _ in whole.records if kind is RecordType.BATCH)
@@ -256,9 +254,7 @@ def test_a_large_log_is_sampled_and_all_of_it_compared_only_if_asked(
     assert {one["kind"] for one in said["problems"]} == {"decoder"}
 
 
-def test_a_slow_look_beside_a_writer_holds_what_it_reads_and_lets_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_verify_holds_the_log_until_it_has_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "store"
     seen: list[tuple[int, int]] = []
     with logstore.open(path, segment_size=SEGMENT) as store:
@@ -296,7 +292,7 @@ def test_reading_past_the_page_cache_finds_the_same(store: Path, whole: Whole) -
     assert [one["segment"] for one in said["problems"]] == [name]
 
 
-def test_damage_beside_a_writer_is_told_with_the_messages_whose_records_it_met(tmp_path: Path) -> None:
+def test_damage_is_reported_with_the_affected_messages_while_a_writer_runs(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with logstore.open(path, segment_size=SEGMENT) as store:
         queue = store.declare_queue("q")

@@ -140,7 +140,7 @@ def test_a_copy_of_a_struct_outlives_it() -> None:
     assert [item.kind for item in _native.copied(holder[0]).items] == [0] * 16
 
 
-def test_what_a_pointer_points_to_is_not_copied() -> None:
+def test_the_target_of_a_pointer_is_not_copied() -> None:
     batch = ffi.new("ls_batch *")
     with pytest.raises(TypeError, match="cannot be copied"):
         _native.copied(batch[0])

@@ -177,7 +177,7 @@ def prepare(store: MessageStore, change: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_an_exception_at_any_step_of_a_change_leaves_a_catalog_that_goes_on(change: str, store: MessageStore) -> None:
+def test_an_exception_at_any_step_of_a_change_leaves_a_working_catalog(change: str, store: MessageStore) -> None:
     interrupted = 0
     prepare(store, change, 1)
     for n, ended in every_step(lambda n: CHANGES[change](store, n), interrupt, stride=STRIDE):
@@ -217,9 +217,7 @@ def test_a_change_inside_a_change_is_refused_or_works_and_both_catalogs_agree(ch
 
 
 @pytest.mark.parametrize("change", ["declare_queue", "bind"])
-def test_an_exception_inside_the_databases_driver_leaves_a_catalog_that_goes_on(
-    change: str, store: MessageStore
-) -> None:
+def test_an_exception_inside_the_database_driver_leaves_a_working_catalog(change: str, store: MessageStore) -> None:
     """Also in the code of other packages; the last exceptions, and the objects in their frames, are kept alive."""
     kept: list[BaseException] = []
 
@@ -388,7 +386,7 @@ def test_a_message_acquired_inside_any_use_of_a_queue_is_out_once(use: str, stor
     assert "refused" in outcomes or use == "messages"
 
 
-def test_a_finalizer_that_releases_what_is_held_neither_waits_nor_breaks_the_queue(store: MessageStore) -> None:
+def test_a_finalizer_that_releases_deliveries_neither_waits_nor_breaks_the_queue(store: MessageStore) -> None:
     queue = store.queue("q")
     refill(store)
     (held,) = queue.acquire()
@@ -432,7 +430,7 @@ def in_a_branch(store: MessageStore, number: int) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupted in a finalizer
 @pytest.mark.parametrize("work", [in_a_transaction, in_a_branch])
-def test_an_exception_at_any_step_leaves_no_transaction_that_nobody_can_end(
+def test_an_exception_at_any_step_leaves_no_transaction_that_cannot_be_ended(
     store: MessageStore, work: Callable[[MessageStore, int], None]
 ) -> None:
     for _ in every_step(lambda number: work(store, number), interrupt, stride=STRIDE):

@@ -68,7 +68,7 @@ def test_every_thread_of_the_package_is_started_in_the_one_way() -> None:
 
 
 @worst_of_all
-def test_what_ends_a_thread_is_logged_with_its_name_and_kept(
+def test_the_exception_that_ends_a_thread_is_logged_with_its_name_and_kept(
     worst: type[BaseException], thrower: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     thread = threads.start("logstore-test", thrower, 1)
@@ -151,7 +151,7 @@ def test_the_stores_stats_name_a_thread_that_has_ended(
     ("kind", "method", "options"),
     [(Overdue, "_roll_back_overdue", {"prepared_timeout": 0.01}), (Scrub, "_round", {"scrub_rate": 1 << 30})],
 )
-def test_an_error_of_the_store_ends_none_of_its_threads(
+def test_a_store_error_ends_no_thread_of_the_store(
     kind: type,
     method: str,
     options: dict[str, Any],
@@ -196,7 +196,7 @@ def test_a_callback_after_the_end_of_the_thread_that_calls_them_gets_a_new_one(
 
 
 @worst_of_all
-def test_a_listener_after_the_end_of_the_thread_that_tells_of_releases_gets_a_new_one(
+def test_a_listener_starts_a_new_release_thread_after_the_old_one_has_ended(
     worst: type[BaseException],
     thrower: Callable[..., Any],
     opened: Callable[..., MessageStore],
@@ -228,7 +228,7 @@ def test_a_listener_after_the_end_of_the_thread_that_tells_of_releases_gets_a_ne
 
 
 @worst_of_all
-def test_a_change_of_the_catalog_answers_whatever_ends_it_and_the_loop_goes_on(
+def test_a_change_of_the_catalog_answers_after_any_exception_and_the_loop_continues(
     worst: type[BaseException], thrower: Callable[..., Any]
 ) -> None:
     async def main() -> int:
@@ -243,7 +243,7 @@ def test_a_change_of_the_catalog_answers_whatever_ends_it_and_the_loop_goes_on(
     assert asyncio.run(main()) == 1
 
 
-def test_a_change_of_the_catalog_that_ends_as_an_iterator_does_leaves_nobody_waiting() -> None:
+def test_a_change_of_the_catalog_that_raises_stop_iteration_leaves_no_caller_waiting() -> None:
     async def main() -> None:
         changes = CatalogChanges(asyncio.get_running_loop())
         async with asyncio.timeout(60):

@@ -115,7 +115,7 @@ class Truth:
             assert {one for one in self.digests if low <= one < told["end_lsn"]} <= starts
 
 
-def test_readers_in_other_processes_see_what_was_written_and_nothing_else(tmp_path: Path) -> None:
+def test_readers_in_other_processes_see_exactly_the_written_records(tmp_path: Path) -> None:
     readers = {}
     with running(tmp_path, seed=3) as writer:
         stop = tmp_path / "readers-stop"
@@ -146,7 +146,7 @@ def test_readers_in_other_processes_see_what_was_written_and_nothing_else(tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["dump", "verify", "info"])
-def test_commands_beside_a_fast_writer_end_well(tmp_path: Path, command: str) -> None:
+def test_commands_succeed_while_a_fast_writer_runs(tmp_path: Path, command: str) -> None:
     with running(tmp_path, seed=4) as writer:
         writer.wait_for(25_000)
         for _ in range(2):

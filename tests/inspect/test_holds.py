@@ -51,7 +51,7 @@ def first_of(path: Path, **options: Any) -> int:
         return next(reader.records()).lsn
 
 
-def test_what_is_held_is_read_from_its_beginning_however_far_the_base_has_gone(store: MessageStore) -> None:
+def test_a_held_log_is_read_from_its_beginning_however_far_the_base_has_moved(store: MessageStore) -> None:
     with hold(store.path, "export") as held:
         first = held.lsn
         assert first == store.base_lsn
@@ -71,7 +71,7 @@ def test_what_is_held_is_read_from_its_beginning_however_far_the_base_has_gone(s
         hold(store.path, "late", lsn=first)
 
 
-def test_another_process_reads_what_is_held_by_naming_the_lsn_that_is_kept(open_store: Callable[..., Any]) -> None:
+def test_another_process_reads_the_held_log_with_the_holds_lsn(open_store: Callable[..., Any]) -> None:
     store = open_store()
     first = store.base_lsn
     with hold(store.path, "planner", limit_bytes=1 << 40):
@@ -90,7 +90,7 @@ def test_another_process_reads_what_is_held_by_naming_the_lsn_that_is_kept(open_
         store.close()
 
 
-def test_what_another_hold_keeps_can_be_held_too_and_outlives_that_one(store: MessageStore) -> None:
+def test_a_log_kept_by_another_hold_can_be_held_too_and_outlives_that_hold(store: MessageStore) -> None:
     with hold(store.path, "first", limit_bytes=1 << 40) as first:
         lsn = first.lsn
         churn(store, 3)
@@ -110,7 +110,7 @@ def test_what_another_hold_keeps_can_be_held_too_and_outlives_that_one(store: Me
             hold(store.path, "late", lsn=lsn)  # nothing keeps that part
 
 
-def test_what_is_told_of_what_lies_below_a_hold_does_not_depend_on_what_was_recycled(store: MessageStore) -> None:
+def test_rows_about_records_below_a_hold_do_not_depend_on_recycling(store: MessageStore) -> None:
     arrow = pytest.importorskip("logstore.arrow")
     pytest.importorskip("pyarrow")
     queue = store.declare_queue("q")
@@ -154,7 +154,7 @@ def test_an_error_names_a_hold_only_if_it_kept_no_longer(store: MessageStore) ->
         assert re.search("since the hold small is (over its limit|overtaken)", unread(hold=held))
 
 
-def test_what_is_kept_from_the_end_of_an_epoch_on_begins_with_the_next_one(open_store: Callable[..., Any]) -> None:
+def test_a_hold_from_the_end_of_an_epoch_keeps_the_next_epoch(open_store: Callable[..., Any]) -> None:
     store = open_store()
     store.publish(store.declare_queue("q"), b"")
     store.close()
@@ -172,7 +172,7 @@ def test_what_is_kept_from_the_end_of_an_epoch_on_begins_with_the_next_one(open_
             assert kept < records[0].lsn < store.base_lsn
 
 
-def test_a_hold_is_listed_with_its_owner_and_what_it_keeps(store: MessageStore) -> None:
+def test_a_hold_is_listed_with_its_owner_and_its_kept_bytes(store: MessageStore) -> None:
     assert list_holds(store.path) == []
     before = datetime.now(UTC)
     with hold(store.path, "a.b-c_d", limit_bytes=1 << 33, expires_s=600) as held:
@@ -202,7 +202,7 @@ def test_the_kernel_names_the_process_that_owns_a_hold(store: MessageStore) -> N
     assert listed.pid == os.getpid()
 
 
-def test_a_hold_ends_with_its_process_and_what_it_kept_is_given_back(store: MessageStore) -> None:
+def test_a_hold_ends_with_its_process_and_its_segments_are_reused(store: MessageStore) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(store.path)],
         stdin=subprocess.PIPE,
@@ -228,7 +228,7 @@ def test_a_hold_ends_with_its_process_and_what_it_kept_is_given_back(store: Mess
         pass
 
 
-def test_advancing_lets_go_of_what_was_read(store: MessageStore) -> None:
+def test_advancing_a_hold_releases_the_log_below_it(store: MessageStore) -> None:
     with hold(store.path, "a") as held:
         first = held.lsn
         churn(store, 3)
@@ -276,7 +276,7 @@ def test_a_hold_over_its_limit_is_dropped_and_starves_nobody(store_dir: Path, op
     assert len(segment_files(store_dir)) <= 6
 
 
-def test_what_is_held_is_no_reason_to_relocate(store: MessageStore) -> None:
+def test_segments_kept_by_holds_cause_no_relocation(store: MessageStore) -> None:
     store.publish(store.declare_queue("stuck"), bytes(20_000))
     queue = store.declare_queue("q")
 
@@ -311,7 +311,7 @@ def test_a_hold_outlives_the_writers_that_come_and_go(store_dir: Path, open_stor
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..\x00", "ä", "a b", "x" * 65, "a\n"])
-def test_a_name_that_is_none_never_becomes_a_path(store: MessageStore, name: str) -> None:
+def test_an_invalid_name_never_becomes_a_path(store: MessageStore, name: str) -> None:
     with pytest.raises(errors.OptionError, match="name"):
         hold(store.path, name)
     assert list((store.path / "holds").iterdir()) == []
@@ -337,7 +337,7 @@ def test_numbers_out_of_range_are_refused(store: MessageStore, options: dict[str
     assert list((store.path / "holds").iterdir()) == []
 
 
-def test_what_is_no_store_has_no_holds(tmp_path: Path) -> None:
+def test_a_directory_that_is_no_store_has_no_holds(tmp_path: Path) -> None:
     for call in (lambda: hold(tmp_path / "none", "a"), lambda: list_holds(tmp_path)):
         with pytest.raises(errors.NotAStore):
             call()
@@ -415,7 +415,7 @@ def test_the_command_lists_holds_for_people_and_machines(store: MessageStore) ->
     assert json.loads(run("holds", store.path, "--json").stdout) == {"store": str(store.path), "holds": []}
 
 
-def test_the_command_says_what_is_no_store(tmp_path: Path) -> None:
+def test_the_command_reports_a_directory_that_is_no_store(tmp_path: Path) -> None:
     said = run("holds", tmp_path)
     assert said.returncode == 3
     assert said.stderr.count("\n") == 1

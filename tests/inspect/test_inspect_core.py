@@ -67,7 +67,7 @@ def same_as_writer(store: logstore.MessageStore, path: Path, **options: Any) -> 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(OPERATIONS)
-def test_beside_a_writer_it_is_the_writers_state_and_after_it_the_next_opens(
+def test_the_state_is_the_writers_while_it_runs_and_that_of_the_next_open_afterwards(
     tmp_path_factory: pytest.TempPathFactory, work: list[tuple[Any, ...]]
 ) -> None:
     path = tmp_path_factory.mktemp("core") / "store"
@@ -141,7 +141,7 @@ def test_it_agrees_with_the_replay_in_python_on_bytes_and_pending_work(tmp_path:
     assert str(one.xid) == "3:74:"
 
 
-def test_what_is_asked_before_the_end_or_after_the_close_is_refused(tmp_path: Path) -> None:
+def test_calls_before_the_end_or_after_the_close_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with logstore.open(path):
         pass
@@ -158,7 +158,7 @@ def test_what_is_asked_before_the_end_or_after_the_close_is_refused(tmp_path: Pa
         Inspection(tmp_path / "nothing")
 
 
-def test_a_contradiction_by_a_checkpoint_is_decided_by_the_log_alone(tmp_path: Path) -> None:
+def test_the_log_alone_decides_if_a_checkpoint_contradicts_it(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with logstore.open(path, segment_size=SEGMENT) as store:
         queue = store.declare_queue("q")
@@ -242,7 +242,7 @@ def test_a_dump_is_filtered_by_chain_and_by_queue(
     assert "there is no queue 'nowhere'" in capsys.readouterr().err
 
 
-def test_a_dump_that_follows_tells_what_comes_once_and_in_order(tmp_path: Path) -> None:
+def test_a_following_dump_shows_new_records_once_and_in_order(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with logstore.open(path, segment_size=SEGMENT) as store:
         queue = store.declare_queue("q")
@@ -261,7 +261,7 @@ def test_a_dump_that_follows_tells_what_comes_once_and_in_order(tmp_path: Path) 
     assert seen == [first, *published]
 
 
-def test_info_counts_holds_and_what_they_keep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_counts_holds_and_their_kept_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from logstore.holds import hold
 
     path = tmp_path / "store"

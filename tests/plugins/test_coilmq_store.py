@@ -126,12 +126,12 @@ def test_a_frame_sent_on_to_another_destination_is_a_message_of_its_own_there(qu
     assert (queue.size("/queue/other"), bodies(queue)) == (1, [b"body"])
 
 
-def test_a_frame_of_somebody_elses_is_stored_when_it_is_requeued(queue: plugin.LogstoreQueue) -> None:
+def test_an_unknown_frame_is_stored_when_it_is_requeued(queue: plugin.LogstoreQueue) -> None:
     queue.requeue(DEST, frame(b"was never here"))
     assert bodies(queue) == [b"was never here"]
 
 
-def test_what_was_handed_out_at_the_close_is_there_at_the_next_start(
+def test_unacknowledged_frames_at_the_close_wait_at_the_next_start(
     open_queue: Callable[..., plugin.LogstoreQueue],
 ) -> None:
     first = open_queue()
@@ -159,7 +159,7 @@ def test_a_frame_let_go_of_after_the_close_is_there_at_the_next_start(
         first.has_frames(DEST)
 
 
-def test_what_a_process_that_just_ends_had_handed_out_is_there_at_the_next_start(
+def test_unacknowledged_frames_of_an_ended_process_wait_at_the_next_start(
     run_python: Callable[..., Any], store_dir: Path, open_queue: Callable[..., plugin.LogstoreQueue]
 ) -> None:
     done = run_python(
@@ -177,7 +177,7 @@ def test_what_a_process_that_just_ends_had_handed_out_is_there_at_the_next_start
     assert open_queue().size(DEST) == 1
 
 
-def test_an_iteration_that_breaks_off_leaves_what_was_not_sent(queue: plugin.LogstoreQueue) -> None:
+def test_an_interrupted_iteration_keeps_the_unsent_frames(queue: plugin.LogstoreQueue) -> None:
     for body in (b"sent", b"broken", b"waiting"):
         queue.enqueue(DEST, frame(body))
     for got in queue.frames(DEST):
@@ -307,7 +307,7 @@ def test_a_waiting_subscriber_gets_a_message_only_when_it_is_stored(queue: plugi
     assert consumer.log == [(b"one", [b"one"])]
 
 
-def test_an_acknowledgement_takes_the_message_out_before_the_next_thing_happens(queue: plugin.LogstoreQueue) -> None:
+def test_an_acknowledgement_dequeues_the_message_before_the_next_command(queue: plugin.LogstoreQueue) -> None:
     consumer = Connection(queue)
     manager = consumer.queue_manager
     manager.subscribe(consumer, DEST)

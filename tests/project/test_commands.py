@@ -40,7 +40,7 @@ def program(path: Path, text: str) -> None:
 # ---- `make test` for every change, `make check` for the long checks
 
 
-def test_make_test_has_what_a_change_can_break_and_make_check_the_long_checks() -> None:
+def test_make_test_runs_the_checks_that_a_change_can_break_and_make_check_the_long_ones() -> None:
     assert below("test") == {"lint", "strict", "ctest", "pytest"}
     assert "$(SUBMAKE) STAGE=pytest pytest-workers pytest-spark" in MAKEFILE
     assert below("check") == {"sanitize", "pytest-overwritten", "pytest-asan", "test-slow", "proof"}
@@ -115,7 +115,7 @@ def made_one(tmp_path: Path, name: str, *options: str) -> subprocess.CompletedPr
         ("abandoned", "-m pytest -q -k abandoned"),
     ],
 )
-def test_make_test_one_runs_a_file_a_test_or_what_has_the_name(tmp_path: Path, name: str, called: str) -> None:
+def test_make_test_one_runs_a_file_a_test_or_every_match_of_the_name(tmp_path: Path, name: str, called: str) -> None:
     assert made_one(tmp_path, name).stdout.splitlines()[-1] == called
 
 

@@ -42,7 +42,7 @@ def test_the_pika_lines_print_the_message_they_published(port: int, tmp_path: Pa
     assert run(code.replace("@localhost/", f"@localhost:{port}/"), tmp_path) == "b'one coffee'\n"
 
 
-def test_the_library_lines_print_what_the_transaction_left(tmp_path: Path) -> None:
+def test_the_library_lines_print_the_result_of_the_transaction(tmp_path: Path) -> None:
     (code,) = [block for block in BLOCKS if "import logstore\n" in block]
     assert run(code, tmp_path) == "b'two'\n"
 

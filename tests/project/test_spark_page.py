@@ -23,7 +23,7 @@ def without_spark() -> list[tuple[str, str]]:
     return [block for block in BLOCKS if PAGE.index(block[0]) < PAGE.index("\n## Spark\n")]
 
 
-def test_every_piece_of_python_that_needs_no_spark_prints_what_stands_below_it(
+def test_every_piece_of_python_without_spark_prints_the_output_below_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for needed in ("duckdb", "polars"):

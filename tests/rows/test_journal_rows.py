@@ -75,7 +75,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Read:
     return done
 
 
-def test_every_message_of_the_journal_ends_in_one_row_that_says_what_the_journal_does(read: Read) -> None:
+def test_every_message_of_the_journal_has_one_row_that_agrees_with_the_journal(read: Read) -> None:
     journal = Journal(read.events)
     found = [message_text(row) for row in read.messages]
     assert sorted(found) == sorted(message.text() for message in journal.closed)
@@ -86,7 +86,7 @@ def test_every_message_of_the_journal_ends_in_one_row_that_says_what_the_journal
     assert keys == sorted(set(keys))
 
 
-def test_what_is_open_in_the_journal_is_open_in_the_rows(read: Read) -> None:
+def test_an_open_message_of_the_journal_is_open_in_the_rows(read: Read) -> None:
     journal = Journal(read.events)
     rows = {row["id"]: row for row in read.open.to_pylist()}
     assert rows.keys() == journal.messages.keys()

@@ -94,7 +94,7 @@ def test_a_log_that_is_read_in_passes_gives_the_rows_of_one_pass(history: tuple[
         assert found_left.equals(left, check_metadata=True)
 
 
-def test_a_pass_that_begins_late_tells_what_a_late_one_can_know(history: tuple[Path, int]) -> None:
+def test_a_pass_that_begins_late_gives_all_that_the_rest_of_the_log_has(history: tuple[Path, int]) -> None:
     path, seed = history
     for start in random.Random(seed).sample(lsns_of(path), 4):
         rows, left = scan(path, start_lsn=start)
@@ -156,7 +156,7 @@ def test_a_state_with_any_byte_changed_is_refused_by_the_messages_name(tmp_path:
     assert {"it is something else", "its checksum differs", "it is cut short"} <= set(seen)
 
 
-def test_a_seed_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_seed_is_refused(tmp_path: Path) -> None:
     make_history(tmp_path / "store", 4, epochs=1, steps=60)
     lsns = lsns_of(tmp_path / "store")
     border = lsns[len(lsns) // 2]
@@ -190,7 +190,7 @@ def test_a_pass_does_not_begin_where_the_log_is_gone(tmp_path: Path) -> None:
     assert scan(tmp_path / "store", start_lsn=first_lsn)[0] == scan(tmp_path / "store")[0]
 
 
-def test_what_is_open_is_told_only_at_the_end(tmp_path: Path) -> None:
+def test_open_messages_are_returned_only_at_the_end(tmp_path: Path) -> None:
     make_history(tmp_path / "store", 5, epochs=1, steps=30)
     with MessageScan(tmp_path / "store", queue_names={}) as messages:
         with pytest.raises(StoreError, match="only after the last row"):

@@ -60,7 +60,7 @@ def test_every_part_of_a_log_gives_the_rows_that_it_gives_in_the_whole(history: 
     same([row for piece in pieces for row in piece], wanted)
 
 
-def test_outcomes_are_those_known_at_the_moment_that_is_asked_for(history: tuple[Path, int]) -> None:
+def test_outcomes_are_those_known_at_the_requested_lsn(history: tuple[Path, int]) -> None:
     path, seed = history
     lsns = [row["lsn"] for row in record_rows(path)]
     for as_of in random.Random(seed).sample(lsns, 4):
@@ -78,7 +78,7 @@ def test_a_projection_has_the_columns_asked_for_in_that_order(history: tuple[Pat
         same(found.to_pylist(), [{name: row[name] for name in names} for row in wanted])
 
 
-def test_what_is_asked_of_records_is_what_passes(history: tuple[Path, int]) -> None:
+def test_exactly_the_matching_records_pass(history: tuple[Path, int]) -> None:
     path, seed = history
     wanted = record_rows(path)
     chance = random.Random(seed)
@@ -97,7 +97,7 @@ def test_what_is_asked_of_records_is_what_passes(history: tuple[Path, int]) -> N
         same(found, [row for row in wanted if row["type"] in types and start <= row["time"] < stop])
 
 
-def test_what_the_log_no_longer_tells_of_a_place_is_taken_from_what_is_known(history: tuple[Path, int]) -> None:
+def test_values_of_recycled_places_come_from_the_known_places(history: tuple[Path, int]) -> None:
     path, _ = history
     wanted = record_rows(path)
     known: dict[tuple[int, int], tuple[int, Any]] = {}
@@ -125,7 +125,7 @@ def test_nothing_passes_an_empty_list_or_an_empty_range(history: tuple[Path, int
     assert rows_of(path, start_lsn=1 << 60) == []
 
 
-def test_what_cannot_be_asked_for_is_refused_with_what_can(tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused_with_the_valid_ones(tmp_path: Path) -> None:
     make_history(tmp_path / "store", 1, epochs=1, steps=5)
     refused: list[tuple[dict[str, Any], str]] = [
         ({"columns": ["lsn", "size"]}, "there is no column 'size'; there are lsn, type"),
@@ -170,7 +170,7 @@ def harm(path: Path, name: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["gone", "a directory", "header", "cut", "batch"])
-def test_a_permissive_read_gives_all_other_rows_and_of_what_it_cannot_know_nothing_wrong(
+def test_a_permissive_read_gives_all_readable_rows_and_null_for_unknown_values(
     history: tuple[Path, int], how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, seed = history

@@ -29,7 +29,7 @@ def rows_of(store: Any, **options: Any) -> list[dict[str, Any]]:
     return arrow.read(store.path, strings="plain", **options).read_all().to_pylist()
 
 
-def test_how_many_rows_there_are_is_told_without_any_column(store: Any) -> None:
+def test_rows_are_counted_without_any_column(store: Any) -> None:
     for _ in range(9):
         store.publish("one", b"x")
     batches = list(arrow.read(store.path, columns=[], batch_rows=4))
@@ -48,7 +48,7 @@ def test_a_stream_may_be_dropped_unread_or_half_read(store: Any) -> None:
         assert [batch.num_rows for batch in kept] == [1] * read
 
 
-def test_names_that_are_none_are_refused_and_nothing_is_left_behind(store: Any) -> None:
+def test_invalid_names_are_refused_and_nothing_is_left_behind(store: Any) -> None:
     store.publish("one", b"x")
     names: Any = {1: 5}
     with pytest.raises((TypeError, pa.ArrowException)):
@@ -64,7 +64,7 @@ def test_before_everything_no_transaction_has_an_outcome(store: Any) -> None:
     assert "committed" in {row["outcome"] for row in rows_of(store)}
 
 
-def test_housekeeping_is_of_no_chain_that_can_be_asked_for(store: Any) -> None:
+def test_housekeeping_records_belong_to_no_chain(store: Any) -> None:
     store.publish("one", b"x")
     assert rows_of(store, where=arrow.Where(ids=[0])) == []
 
@@ -77,7 +77,7 @@ def open_set(path: Path) -> tuple[int, Any]:
         return scan.stop_lsn, scan.open_rows()
 
 
-def test_an_open_set_is_told_as_often_as_it_is_asked_for(store: Any) -> None:
+def test_an_open_set_can_be_read_repeatedly(store: Any) -> None:
     from logstore.rows.messages import MessageScan
 
     for _ in range(5):
@@ -88,7 +88,7 @@ def test_an_open_set_is_told_as_often_as_it_is_asked_for(store: Any) -> None:
         assert scan.open_rows().num_rows == 5
 
 
-def test_a_pass_that_goes_on_where_the_log_is_gone_says_so(store: Any) -> None:
+def test_a_pass_that_continues_in_a_recycled_part_raises(store: Any) -> None:
     from logstore.rows.messages import MessageScan
 
     message = store.publish("one", b"x")

@@ -87,7 +87,7 @@ def test_an_empty_directory_is_no_store_and_stays_empty(store_dir: Path) -> None
     assert list(store_dir.iterdir()) == []
 
 
-def test_a_directory_with_other_things_in_it_does_not_become_a_store(store_dir: Path) -> None:
+def test_a_directory_with_other_files_does_not_become_a_store(store_dir: Path) -> None:
     store_dir.mkdir()
     (store_dir / "letters.txt").write_text("dear")
     with pytest.raises(errors.NotAStore) as caught:
@@ -142,7 +142,7 @@ def test_a_path_that_cannot_be_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("meta", [b"", b"junk", bytes(4096), b"LSTRMETA" + bytes(4088), os.urandom(4096)])
-def test_a_meta_that_is_none_is_refused_and_left_alone(closed: Path, open_store: Open, meta: bytes) -> None:
+def test_an_invalid_meta_is_refused_and_left_unchanged(closed: Path, open_store: Open, meta: bytes) -> None:
     (closed / "META").write_bytes(meta)
     before = fingerprint(closed)
     with pytest.raises(errors.StoreError) as caught:
@@ -163,7 +163,7 @@ def test_a_meta_without_any_segment_is_corruption(closed: Path, open_store: Open
 
 @pytest.mark.parametrize("name", ["META", "LOCK", "segment", "catalog.sqlite"])
 @pytest.mark.parametrize("kind", ["symlink", "fifo", "socket", "directory"])
-def test_what_is_no_regular_file_is_refused_and_never_waited_for(
+def test_a_file_that_is_not_regular_is_refused_without_waiting(
     closed: Path, tmp_path: Path, open_store: Open, name: str, kind: str
 ) -> None:
     victim = in_use(closed)[0] if name == "segment" else closed / name
@@ -405,7 +405,7 @@ def fill(store: MessageStore, size: int = 20_000) -> list[int]:
     return ids
 
 
-def test_every_operation_that_grows_says_that_the_store_is_full_and_the_others_work(open_store: Open) -> None:
+def test_in_a_full_store_every_growing_operation_raises_and_the_others_work(open_store: Open) -> None:
     store = open_store(max_log_bytes=6 * SMALL_SEGMENT)
     ids = fill(store)
     queue, other = store.queue("q"), store.declare_queue("other")
@@ -619,7 +619,7 @@ def test_a_shortened_or_missing_segment_is_corruption(closed: Path, tmp_path: Pa
         assert caught.value.offset == size
 
 
-def test_damage_met_while_reading_is_told_and_costs_that_message_only(store: MessageStore) -> None:
+def test_damage_raises_on_reading_and_costs_that_message_only(store: MessageStore) -> None:
     queue = store.declare_queue("q")
     ids = store.publish_many(queue, [b"%d" % i + bytes(10_000) for i in range(3)])
     segment = next(
@@ -641,7 +641,7 @@ def test_damage_met_while_reading_is_told_and_costs_that_message_only(store: Mes
     store.publish(queue, b"on")
 
 
-def test_strange_files_in_the_directory_harm_nobody(closed: Path, open_store: Open) -> None:
+def test_unknown_files_in_the_directory_are_ignored(closed: Path, open_store: Open) -> None:
     strange = [
         "notes.txt",
         "0000000000000000.seg.bak",
@@ -688,7 +688,7 @@ def test_headers_and_meta_are_as_the_second_witness_reads_them(closed: Path) -> 
 # ---- arguments ----
 
 
-def test_what_is_no_id_is_never_taken_for_one(store: MessageStore) -> None:
+def test_an_invalid_id_is_refused(store: MessageStore) -> None:
     queue = store.declare_queue("q")
     key = store.publish(queue, b"x")
     calls: list[Callable[[Any], object]] = [
@@ -711,7 +711,7 @@ def test_what_is_no_id_is_never_taken_for_one(store: MessageStore) -> None:
     assert contents(queue) == [b"x"]
 
 
-def test_an_unknown_queue_is_told_by_name(store: MessageStore) -> None:
+def test_an_unknown_queue_is_reported_by_name(store: MessageStore) -> None:
     key = store.stage()
     for call in (
         lambda: store.publish("nowhere", b""),
@@ -728,7 +728,7 @@ def test_an_unknown_queue_is_told_by_name(store: MessageStore) -> None:
         explains(caught.value, "nowhere")
 
 
-def test_a_second_dequeue_is_told_apart_from_one_of_nothing(store: MessageStore) -> None:
+def test_a_second_dequeue_raises_another_error_than_a_dequeue_of_an_unknown_message(store: MessageStore) -> None:
     first, second = store.declare_queue("first"), store.declare_queue("second")
     key = store.publish([first, second], b"x")
     store.dequeue(key, first)

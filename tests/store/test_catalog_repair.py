@@ -135,7 +135,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], list[str], dict[str, list[bytes]
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_a_broken_catalog_is_told_of_by_a_dry_run_and_mended_by_the_command(how: str, path: Path) -> None:
+def test_a_dry_run_reports_a_broken_catalog_and_the_command_repairs_it(how: str, path: Path) -> None:
     break_it, changes, messages = BROKEN[how]
     break_it(path)
     if how != "a name twice":
@@ -176,7 +176,7 @@ def test_nothing_is_changed_where_nothing_is_wrong(path: Path) -> None:
     assert files(path) == before
 
 
-def test_messages_of_a_queue_whose_row_is_missing_below_the_next_id_are_told_of(path: Path) -> None:
+def test_messages_of_a_queue_without_a_row_below_the_next_id_are_reported(path: Path) -> None:
     execute(path, "DELETE FROM queues WHERE id = 4", "DELETE FROM bindings WHERE queue_id = 4")
     before = files(path)
     said = told("repair-catalog", path)
@@ -206,7 +206,7 @@ def test_each_repair_keeps_the_file_under_a_name_of_its_own(path: Path) -> None:
         assert told("repair-catalog", path)["kept"] == str(path / kept)
 
 
-def test_what_no_command_can_mend_is_said_and_left_as_it_is(path: Path) -> None:
+def test_damage_that_no_command_can_repair_is_reported_and_left_unchanged(path: Path) -> None:
     execute(path, "UPDATE store SET next_queue_id = 1", "UPDATE queues SET arguments = 'no JSON' WHERE id = 2")
     before = files(path)
     said = fails(run("repair-catalog", path), 1)
@@ -225,7 +225,7 @@ def test_a_catalog_that_is_missing_or_is_no_database_cannot_be_opened(path: Path
 
 
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
-def test_an_open_store_is_left_alone(options: list[str], path: Path) -> None:
+def test_an_open_store_is_refused_and_unchanged(options: list[str], path: Path) -> None:
     with logstore.open(path, create=False) as store:
         assert "is open in another process" in fails(run("repair-catalog", path, *options), 3)
         assert len(store.queues()) == 3

@@ -123,7 +123,7 @@ def test_prepare_and_its_outcome_are_two_forces(outcome: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("begin", [local, distributed])
-def test_what_is_done_in_a_transaction_touches_no_disk(begin: Begin, tmp_path: Path) -> None:
+def test_work_in_a_transaction_does_not_touch_the_disk(begin: Begin, tmp_path: Path) -> None:
     disk = Disk()
     store = disk.open(tmp_path / "s", segment_size=SEGMENT, background=0)
     store.publish_many(store.declare_queue("q"), [BODY] * 50)

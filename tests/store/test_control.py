@@ -120,13 +120,13 @@ def request(**fields: Any) -> bytes:
 # ---- Commands
 
 
-def test_a_command_is_asked_and_answered_with_what_json_can_hold(listening: Listening) -> None:
+def test_a_command_gets_and_returns_any_json_value(listening: Listening) -> None:
     arguments = {"xid": "1:ab:", "text": "ü\n\x1b", "numbers": [1, 2.5, None, True]}
     assert call(listening.directory, "echo", arguments) == {"said": arguments}
     assert listening.asked == [arguments]
 
 
-def test_ping_says_who_listens_and_what_it_knows(listening: Listening) -> None:
+def test_ping_returns_the_process_id_and_the_commands(listening: Listening) -> None:
     said = call(listening.directory, "ping", {})
     assert said == {"pid": os.getpid(), "commands": ["echo", "fail", "ping", "refuse", "slow"]}
 
@@ -156,7 +156,7 @@ def test_a_defect_of_the_broker_is_logged_there_and_not_shown_here(
     assert "a defect" in caplog.text
 
 
-def test_what_takes_long_holds_up_nobody_else(listening: Listening) -> None:
+def test_a_slow_command_delays_no_other_caller(listening: Listening) -> None:
     with listening.connect() as slow:
         slow.sendall(request(command="slow"))
         wait_for(lambda: listening.asked)
@@ -259,7 +259,7 @@ def test_the_socket_of_a_living_server_is_not_replaced(listen: Callable[..., Lis
     assert call(listening.directory, "echo", {}) == {"said": {}}
 
 
-def test_something_else_of_that_name_is_left_alone(tmp_path: Path) -> None:
+def test_another_file_of_that_name_is_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / SOCKET_NAME
     path.write_text("mine")
     with pytest.raises(logstore.StoreError, match="is not a socket"):
@@ -267,7 +267,7 @@ def test_something_else_of_that_name_is_left_alone(tmp_path: Path) -> None:
     assert path.read_text() == "mine"
 
 
-def test_a_server_that_ends_leaves_another_ones_socket_alone(listen: Callable[..., Listening]) -> None:
+def test_a_server_that_ends_does_not_remove_another_servers_socket(listen: Callable[..., Listening]) -> None:
     first = listen()
     (first.directory / SOCKET_NAME).unlink()
     second = listen()
@@ -275,7 +275,7 @@ def test_a_server_that_ends_leaves_another_ones_socket_alone(listen: Callable[..
     assert call(second.directory, "echo", {}) == {"said": {}}
 
 
-def test_stopping_waits_for_what_is_being_done_and_answers_it(listening: Listening) -> None:
+def test_stopping_waits_for_running_commands_and_answers_them(listening: Listening) -> None:
     with listening.connect() as slow:
         slow.sendall(request(command="slow"))
         wait_for(lambda: listening.asked)
@@ -339,7 +339,7 @@ def test_rubbish_is_refused_in_one_line_and_does_nothing(listening: Listening, l
     assert call(listening.directory, "echo", {}) == {"said": {}}
 
 
-def test_whoever_has_asked_may_close_its_half_and_is_answered(listening: Listening) -> None:
+def test_a_caller_that_half_closes_after_its_command_is_answered(listening: Listening) -> None:
     connection = listening.connect()
     connection.sendall(request(command="ping"))
     connection.shutdown(socket.SHUT_WR)
@@ -376,7 +376,7 @@ def test_a_request_may_come_in_pieces_and_only_its_first_line_counts(listening: 
     assert listening.asked == [{"n": 1}]
 
 
-def test_whoever_says_nothing_is_hung_up_on(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_caller_is_disconnected(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "PATIENCE_S", 0.2)
     with listening.connect() as silent, listening.connect() as slow:
         slow.sendall(b'{"logstore')
@@ -385,7 +385,7 @@ def test_whoever_says_nothing_is_hung_up_on(listening: Listening, monkeypatch: p
                 assert each.recv(100) == b""
 
 
-def test_whoever_takes_no_answer_is_hung_up_on(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_reads_no_answer_is_disconnected(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "PATIENCE_S", 0.5)
     large = "x" * (REQUEST_BYTES_MAX - 200)
 
@@ -417,7 +417,7 @@ def test_a_crowd_cannot_take_more_than_its_sockets_and_leaves_room_when_it_goes(
     assert call(listening.directory, "echo", {}) == {"said": {}}
 
 
-def test_a_caller_that_leaves_early_does_not_stop_what_it_asked_for(listening: Listening) -> None:
+def test_a_caller_that_disconnects_early_does_not_stop_its_command(listening: Listening) -> None:
     done = threading.Event()
 
     async def finish(_: dict[str, Any]) -> dict[str, Any]:

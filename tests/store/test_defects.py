@@ -117,7 +117,7 @@ def test_5_a_commit_takes_the_same_message_twice(store: MessageStore, open_store
     assert open_store().stats()["messages"] == 0
 
 
-def test_6_what_is_being_listed_may_be_dequeued_on_the_way(store: MessageStore) -> None:
+def test_6_messages_may_be_dequeued_while_they_are_listed(store: MessageStore) -> None:
     queue = store.declare_queue("q")
     store.publish_many(queue, [b"%d" % i for i in range(700)])
     seen = []
@@ -243,7 +243,7 @@ def test_12_a_bad_record_neither_ends_the_log_nor_costs_a_later_file(store: Mess
 
 
 @pytest.mark.parametrize("losses", [ALL_LOST, ALL_KEPT, BY_SEED])
-def test_13_what_a_recycled_file_held_before_is_never_taken_for_the_log(tmp_path: Path, losses: int) -> None:
+def test_13_old_contents_of_a_recycled_file_are_never_read_as_the_log(tmp_path: Path, losses: int) -> None:
     disk = Disk()
     path = tmp_path / "s"
     store = disk.open(path)

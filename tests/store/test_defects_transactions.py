@@ -237,7 +237,7 @@ def test_6_a_queue_may_be_listed_while_transactions_take_and_return_its_messages
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_7_what_a_transaction_enqueued_it_may_dequeue_and_every_restart_agrees(path: Path, kind: str) -> None:
+def test_7_a_transaction_may_dequeue_its_own_enqueue_and_every_restart_agrees(path: Path, kind: str) -> None:
     disk = Disk()
     store = disk.open(path)
     for name in ("q", "r"):
@@ -330,9 +330,7 @@ def test_12_a_bad_record_never_turns_the_outcomes_behind_it_into_rollbacks(path:
 
 
 @pytest.mark.parametrize("losses", [ALL_LOST, BY_SEED])
-def test_13_outcomes_of_an_earlier_life_of_a_file_never_settle_a_transaction_of_this_one(
-    path: Path, losses: int
-) -> None:
+def test_13_old_outcomes_in_a_recycled_file_never_settle_a_new_transaction(path: Path, losses: int) -> None:
     """Rounds of the same work under the same xid, committed or not, in recycled files."""
     disk, xid = Disk(), Xid(1, b"same", b"name")
     store = disk.open(path)

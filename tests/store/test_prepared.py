@@ -247,7 +247,7 @@ def test_every_kind_of_work_is_refused_after_the_end(store: MessageStore) -> Non
 # ---- in doubt ----
 
 
-def test_in_doubt_lists_what_is_prepared_before_a_restart_too_and_nothing_else(path: Path) -> None:
+def test_in_doubt_lists_exactly_the_prepared_transactions_even_before_a_restart(path: Path) -> None:
     disk = Disk()
     store = disk.open(path)
     store.declare_queue("q")
@@ -270,7 +270,7 @@ def test_in_doubt_lists_what_is_prepared_before_a_restart_too_and_nothing_else(p
     del local, active
 
 
-def test_a_prepared_branch_that_everybody_forgot_can_be_found_and_resolved(path: Path) -> None:
+def test_a_prepared_branch_without_a_handle_can_be_found_and_resolved(path: Path) -> None:
     """Dropping the handle is no outcome, neither before a restart nor after one."""
     disk = Disk()
     store = disk.open(path)
@@ -289,7 +289,7 @@ def test_a_prepared_branch_that_everybody_forgot_can_be_found_and_resolved(path:
     store.close()
 
 
-def test_what_is_prepared_stays_locked_against_everything_until_its_outcome(path: Path) -> None:
+def test_messages_of_a_prepared_transaction_stay_locked_until_its_outcome(path: Path) -> None:
     disk = Disk()
     store = disk.open(path)
     store.declare_queue("q")

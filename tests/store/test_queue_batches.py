@@ -39,7 +39,7 @@ def queue(store: MessageStore) -> Queue:
     ),
     durable=st.booleans(),
 )
-def test_what_is_read_together_is_what_is_read_one_by_one(
+def test_contents_read_together_equal_contents_read_one_by_one(
     store: MessageStore, queue: Queue, messages: list[tuple[int, int]], durable: bool
 ) -> None:
     """Headers and contents are equal for all sizes, on the disk and in a write buffer."""
@@ -59,7 +59,7 @@ def test_what_is_read_together_is_what_is_read_one_by_one(
     queue.purge()
 
 
-def test_what_is_read_once_stays_readable_when_the_message_is_gone(store: MessageStore, queue: Queue) -> None:
+def test_a_content_that_was_read_stays_readable_after_the_message_has_ended(store: MessageStore, queue: Queue) -> None:
     store.publish(queue, b"body", header=b"head")
     (read,) = queue.acquire(1, load=True)
     store.publish(queue, b"other")
@@ -70,7 +70,7 @@ def test_what_is_read_once_stays_readable_when_the_message_is_gone(store: Messag
         _ = unread.content
 
 
-def test_a_damaged_message_among_many_is_told_by_itself_alone(tmp_path: Path) -> None:
+def test_only_the_damaged_message_of_a_batch_raises(tmp_path: Path) -> None:
     """The others of the batch can be read; the damaged one raises on access."""
     with logstore.open(tmp_path / "store", segment_size=512 * 1024) as store:
         queue = store.declare_queue("q")
@@ -85,7 +85,7 @@ def test_a_damaged_message_among_many_is_told_by_itself_alone(tmp_path: Path) ->
             _ = deliveries[2].content
 
 
-def test_longer_contents_than_fit_together_are_read_when_asked_for(store: MessageStore, queue: Queue) -> None:
+def test_contents_that_do_not_fit_the_batch_are_read_on_access(store: MessageStore, queue: Queue) -> None:
     big = bytes(range(256)) * 8192  # 2 MiB
     for content in (b"a", big, b"b", big[:-1], b"c"):
         store.publish(queue, content, wait=False)
@@ -136,7 +136,7 @@ def test_one_that_was_settled_before_leaves_all_of_the_batch_as_they_were(store:
     assert queue.depth == 0
 
 
-def test_one_that_somebody_else_took_away_leaves_the_others_acquired(store: MessageStore, queue: Queue) -> None:
+def test_a_message_that_is_gone_leaves_the_others_of_the_batch_acquired(store: MessageStore, queue: Queue) -> None:
     """None of the batch is accepted; each can still be accepted, or released to its place."""
     store.publish_many(queue, [b"0", b"1", b"2"])
     deliveries = queue.acquire(3)
@@ -161,7 +161,7 @@ def test_another_queues_delivery_is_refused(store: MessageStore, queue: Queue) -
     assert (queue.depth, other.depth) == (0, 0)
 
 
-def test_accepting_none_is_nothing(store: MessageStore, queue: Queue) -> None:
+def test_accepting_an_empty_batch_does_nothing(store: MessageStore, queue: Queue) -> None:
     before = store.next_lsn
     queue.accept_many([])
     assert store.next_lsn == before
@@ -172,7 +172,7 @@ def test_accepting_none_is_nothing(store: MessageStore, queue: Queue) -> None:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.tuples(st.sampled_from("arxbt"), st.integers(1, 7)), max_size=25))
-def test_what_comes_back_goes_out_before_what_was_never_out(
+def test_returned_messages_are_acquired_before_new_ones(
     store: MessageStore, queue: Queue, steps: list[tuple[str, int]]
 ) -> None:
     """After any mixture of acquire, release, accept and rollback, the smallest id is next."""

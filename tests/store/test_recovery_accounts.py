@@ -265,7 +265,7 @@ assert store.base_lsn > first
     assert contents(open_store().queue("q")) == [b"kept"]
 
 
-def test_a_torn_tail_is_counted_and_what_stood_before_it_is_there(
+def test_a_torn_tail_is_counted_and_the_log_before_it_is_kept(
     killed: Callable[..., Path], open_store: Open, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = killed("""
@@ -351,7 +351,7 @@ def test_of_very_many_a_thousand_are_named_and_all_are_counted(
     assert (report.staged_dropped, len(report.staged)) == (1500, 1000)
 
 
-def test_what_the_library_and_the_command_report_is_the_same(
+def test_the_library_and_the_command_report_the_same(
     killed: Callable[..., Path], open_store: Open, capfd: pytest.CaptureFixture[str]
 ) -> None:
     more = "store.stage(); transaction = store.begin(); store.force()"
@@ -378,7 +378,7 @@ def test_a_store_that_was_closed_has_nothing_to_account_for(
     assert report["transactions_rolled_back"] == 1, "closing rolls back what is open, and says so in the log"
 
 
-def test_people_are_told_each_account_on_a_line_of_its_own(
+def test_the_text_report_has_each_account_on_its_own_line(
     killed: Callable[..., Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = killed(HALF_DELETED)

@@ -81,7 +81,7 @@ def make(layout: ModuleType, tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def test_what_was_relocated_is_counted_like_what_was_not(make: Callable[..., Path]) -> None:
+def test_relocated_messages_are_counted_like_others(make: Callable[..., Path]) -> None:
     store = make(add_relocations, add_dequeue)
     said = told("info", store)
     assert (said["state"], said["messages"], said["places"], said["staged"]) == ("closed", 3, 4, 0)
@@ -128,7 +128,7 @@ def test_chain_shows_copies_and_states_with_their_flags_and_contents(make: Calla
         ]
 
 
-def test_dump_tells_an_inline_copys_flags_and_its_order_key_by_its_name(make: Callable[..., Path]) -> None:
+def test_dump_shows_an_inline_copys_flags_and_its_order_key_by_name(make: Callable[..., Path]) -> None:
     store = make(add_relocations)
     lines = fine("dump", store, "--type", "MESSAGE_START").splitlines()
     assert "COPY header_bytes" not in lines[1]
@@ -162,7 +162,7 @@ def test_a_relocation_that_contradicts_the_log_before_it_is_found_by_verify_and_
         ({"durable_lsn": 0x3F3A8, "base_lsn": 0x40000}, "is above its durable LSN"),
     ],
 )
-def test_a_base_is_a_segments_first_lsn_and_above_what_was_durable_only_where_that_segment_begins(
+def test_a_base_is_a_segments_first_lsn_and_exceeds_the_durable_lsn_only_at_the_start_of_a_segment(
     make: Callable[..., Path], first_batch: dict[str, int], reason: str | None
 ) -> None:
     store = make(add_nothing, add_nothing, **first_batch)

@@ -57,7 +57,7 @@ def flip(path: Path, lsn: int) -> None:
         os.fsync(file.fileno())
 
 
-def test_a_sound_log_is_read_round_and_round_to_what_is_durable(tmp_path: Path) -> None:
+def test_a_sound_log_is_read_repeatedly_up_to_the_durable_lsn(tmp_path: Path) -> None:
     with logstore.open(tmp_path / "store", segment_size=SEGMENT, scrub_rate=FAST) as store:
         fill(store)
         one_more_round(store)
@@ -67,12 +67,12 @@ def test_a_sound_log_is_read_round_and_round_to_what_is_durable(tmp_path: Path) 
         assert (stats["scrub_errors"], stats["scrub_last_error"]) == (0, None)
 
 
-def test_there_is_no_scrub_unless_asked_for(tmp_path: Path) -> None:
+def test_there_is_no_scrub_without_the_option(tmp_path: Path) -> None:
     with logstore.open(tmp_path / "store") as store:
         assert not any(name.startswith("scrub") for name in store.stats())
 
 
-def test_damage_is_warned_of_once_and_counted_and_what_follows_is_read(
+def test_damage_is_logged_once_and_counted_and_the_log_above_it_is_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "store"
@@ -97,7 +97,7 @@ def test_damage_is_warned_of_once_and_counted_and_what_follows_is_read(
     assert segment_of(path, second).name in told[1]
 
 
-def test_damage_in_what_the_base_has_passed_is_none(tmp_path: Path) -> None:
+def test_damage_below_the_base_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with logstore.open(path, segment_size=SEGMENT, scrub_rate=FAST) as store:
         ids = fill(store)
@@ -113,7 +113,7 @@ def test_damage_in_what_the_base_has_passed_is_none(tmp_path: Path) -> None:
         assert store.stats()["scrub_errors"] == 0
 
 
-def test_recycling_goes_on_under_it_and_is_no_damage(tmp_path: Path) -> None:
+def test_recycling_continues_during_a_scrub_and_is_no_damage(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with logstore.open(path, segment_size=SEGMENT, scrub_rate=4 << 20) as store:
         queue = store.declare_queue("q")

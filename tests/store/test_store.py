@@ -65,7 +65,7 @@ def test_closing_twice_is_harmless(store: MessageStore) -> None:
     store.close()
 
 
-def test_closing_is_quick_even_while_somebody_listens(store: MessageStore) -> None:
+def test_closing_is_quick_even_with_registered_listeners(store: MessageStore) -> None:
     store.on_durable(lambda lsn: None)
     store.publish(store.declare_queue("q"), b"x")
     started = time.monotonic()
@@ -291,7 +291,7 @@ def test_the_lsns_only_grow_and_stand_in_order(store: MessageStore) -> None:
     assert store.base_lsn > keys[-1] - 20 * SMALL_SEGMENT  # the base follows the consumer
 
 
-def test_what_is_not_yet_durable_never_exceeds_its_limit(open_store: Open) -> None:
+def test_undurable_bytes_never_exceed_their_limit(open_store: Open) -> None:
     store = open_store(max_undurable_bytes=2 * SMALL_SEGMENT)
     queue = store.declare_queue("q")
     for _ in range(200):
@@ -444,7 +444,7 @@ def test_load_content_slices_as_python_does(store: MessageStore, data: st.DataOb
     store.destroy(key, wait=False)
 
 
-def test_a_staged_message_grows_is_enqueued_and_then_grows_no_more(store: MessageStore) -> None:
+def test_a_staged_message_grows_until_it_is_enqueued(store: MessageStore) -> None:
     queue, other = store.declare_queue("q"), store.declare_queue("other")
     key = store.stage(b"head", b"one ")
     store.append_content(key, b"two ")
@@ -584,7 +584,7 @@ def test_publish_many_refuses_another_number_of_headers_before_it_stores_anythin
     assert queue.depth == 0
 
 
-def test_publish_many_refuses_what_is_no_list_of_contents(store: MessageStore) -> None:
+def test_publish_many_refuses_values_that_are_no_list_of_contents(store: MessageStore) -> None:
     import pyarrow as pa
 
     queue = store.declare_queue("q")
@@ -598,7 +598,7 @@ def test_publish_many_refuses_what_is_no_list_of_contents(store: MessageStore) -
     assert queue.depth == 0
 
 
-def test_publish_many_that_breaks_says_what_is_stored_and_has_made_it_durable(store: MessageStore) -> None:
+def test_a_failing_publish_many_lists_the_stored_messages_and_has_made_them_durable(store: MessageStore) -> None:
     queue = store.declare_queue("q")
 
     def source() -> Any:
@@ -851,7 +851,7 @@ def test_another_segment_size_at_a_later_open_is_ignored_with_a_warning(store_di
         logstore.open(store_dir, segment_size=1).close()  # rounded up to the smallest size
 
 
-def test_files_and_directories_are_the_owners_alone_whatever_the_umask(store_dir: Path, open_store: Open) -> None:
+def test_files_and_directories_are_private_to_the_owner_with_any_umask(store_dir: Path, open_store: Open) -> None:
     before = os.umask(0)
     try:
         store = open_store()
@@ -936,7 +936,7 @@ def test_a_read_that_is_under_way_never_sees_another_generations_bytes(store: Me
 # ---- reports ----
 
 
-def test_the_tail_shows_where_the_base_is_and_what_of_each_segment_lives(store: MessageStore) -> None:
+def test_the_tail_shows_the_base_and_the_live_bytes_of_each_segment(store: MessageStore) -> None:
     queue = store.declare_queue("q")
     keep = store.publish(queue, bytes(1000))
     store.dequeue_many(store.publish_many(queue, [bytes(30_000)] * 60), queue)
@@ -954,7 +954,7 @@ def test_the_tail_shows_where_the_base_is_and_what_of_each_segment_lives(store: 
     assert store.tail().base_lsn > tail.base_lsn
 
 
-def test_stats_count_what_happened(store: MessageStore) -> None:
+def test_stats_count_operations(store: MessageStore) -> None:
     first, second = store.declare_queue("first"), store.declare_queue("second")
     before = store.stats()
     store.publish_many(first, [b"x"] * 10)

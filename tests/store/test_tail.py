@@ -119,7 +119,7 @@ def test_a_chunked_message_counts_with_all_its_chunks(store: MessageStore) -> No
     assert is_free(store)
 
 
-def test_a_hold_is_told_with_what_it_keeps(store: MessageStore, store_dir: Path) -> None:
+def test_a_hold_is_shown_with_its_kept_bytes(store: MessageStore, store_dir: Path) -> None:
     with hold(store_dir, "export", limit_bytes=1 << 30):
         pass_by(store, 4)
         store.compact()
@@ -131,7 +131,7 @@ def test_a_hold_is_told_with_what_it_keeps(store: MessageStore, store_dir: Path)
     assert store.tail().dead == ()
 
 
-def test_only_so_many_holders_are_told_as_asked_for_the_lowest_first_and_all_are_counted(store: MessageStore) -> None:
+def test_the_lowest_holders_are_listed_up_to_the_limit_and_all_are_counted(store: MessageStore) -> None:
     queue = store.declare_queue("orders")
     ids = list(store.publish_many(queue, [b"x"] * 100))
     tail = store.tail(7)
@@ -140,7 +140,7 @@ def test_only_so_many_holders_are_told_as_asked_for_the_lowest_first_and_all_are
     assert store.tail(0).holders == ()
 
 
-def test_what_was_moved_is_told_as_relocated_and_dead_and_live_are_told_apart(store: MessageStore) -> None:
+def test_relocated_messages_are_marked_and_dead_and_live_bytes_are_distinguished(store: MessageStore) -> None:
     queue = store.declare_queue("orders")
     message = store.publish(queue, b"x" * 1000)
     assert sum(segment.relocated_bytes for segment in store.tail().segments) == 0
@@ -152,7 +152,7 @@ def test_what_was_moved_is_told_as_relocated_and_dead_and_live_are_told_apart(st
     assert all(segment.live_bytes + segment.dead_bytes <= SMALL_SEGMENT for segment in tail.segments)
 
 
-def test_the_tail_as_json_holds_what_the_report_holds(store: MessageStore) -> None:
+def test_the_tail_as_json_equals_the_report(store: MessageStore) -> None:
     queue = store.declare_queue("orders")
     store.publish(queue, b"x")
     document: dict[str, Any] = json.loads(json.dumps(store.tail().as_dict()))

@@ -59,7 +59,7 @@ def watched(path: Path, kind: type[Scenario], segment_size: int, content_bytes: 
 
 @pytest.mark.parametrize("segment_size", TRAFFIC, ids=lambda size: f"{size // 1024}K")
 @pytest.mark.parametrize("kind", SCENARIOS)
-def test_what_stays_never_makes_the_log_larger_than_its_bound(
+def test_surviving_messages_never_make_the_log_larger_than_its_bound(
     tmp_path: Path, kind: type[Scenario], segment_size: int
 ) -> None:
     traffic, judged = watched(tmp_path / "store", kind, segment_size, TRAFFIC[segment_size])
@@ -71,7 +71,7 @@ def test_what_stays_never_makes_the_log_larger_than_its_bound(
     assert unmoved_bytes(traffic.marks)[-1] > 0.9 * traffic.published  # survivors at the tail
 
 
-def test_survivors_that_are_consumed_in_the_end_leave_the_log_as_small_as_what_lives(tmp_path: Path) -> None:
+def test_the_log_shrinks_to_its_live_messages_once_survivors_are_consumed(tmp_path: Path) -> None:
     """A steady state: 500 survivors, each consumed when about 50 000 messages have passed it."""
 
     class Steady(RandomSurvivors):
@@ -83,7 +83,7 @@ def test_survivors_that_are_consumed_in_the_end_leave_the_log_as_small_as_what_l
     assert judged.over == 0, judged
 
 
-def test_where_twice_what_lives_is_no_whole_number_of_segments_the_log_has_less_than_one_more(tmp_path: Path) -> None:
+def test_the_log_exceeds_twice_its_live_bytes_by_less_than_one_segment(tmp_path: Path) -> None:
     """Survivors add up to 3 segments; the bound is then 7, and on the way a file exists completely or not at all."""
 
     class AddUp(RandomSurvivors):
@@ -110,7 +110,7 @@ def test_a_sample_above_its_bound_is_seen_and_one_before_the_first_relocation_is
     assert judge([], [], MIB).samples == 0
 
 
-def test_what_would_be_kept_reaches_back_to_the_oldest_that_stays() -> None:
+def test_the_predicted_log_reaches_back_to_the_oldest_survivor() -> None:
     def mark(appended: int, first: int, oldest: int) -> Mark:
         return Mark(0.0, 0, 0, appended, 0, first, oldest)
 

@@ -192,7 +192,7 @@ def test_every_acknowledged_message_is_consumed_once_and_in_its_producers_order(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_closing_while_others_work_loses_nothing_acknowledged(open_store: Open, seed: int) -> None:
+def test_closing_while_other_threads_work_loses_no_acknowledged_message(open_store: Open, seed: int) -> None:
     store = open_store()
     queue = store.declare_queue("q")
     acknowledged: list[list[bytes]] = [[] for _ in range(6)]

@@ -167,9 +167,7 @@ PROGRAMS = {
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else str(value),
 )
-def test_what_commits_first_stands_first_however_the_work_was_interleaved(
-    path: Path, kinds: tuple[str, ...], count: int
-) -> None:
+def test_the_first_commit_comes_first_in_every_interleaving(path: Path, kinds: tuple[str, ...], count: int) -> None:
     disk = Disk()
     store = disk.open(path)
     rows = []

@@ -73,7 +73,7 @@ def test_the_block_may_settle_its_transaction_itself(store: MessageStore, queue:
     assert contents(queue) == [b"kept"]
 
 
-def test_work_in_a_transaction_locks_out_everybody_else(store: MessageStore, queue: Queue) -> None:
+def test_work_in_a_transaction_locks_the_message_for_others(store: MessageStore, queue: Queue) -> None:
     other = store.declare_queue("other")
     key = store.publish(queue, b"x")
     mine, yours = store.begin(), store.begin()

@@ -184,7 +184,7 @@ def test_a_view_that_outlives_its_owner_is_rejected(code: str) -> None:
     assert len(rejected(code)) == 1
 
 
-def test_copies_and_what_is_read_while_its_owner_lives_are_not_rejected() -> None:
+def test_copies_and_reads_during_the_owners_lifetime_are_not_rejected() -> None:
     assert rejected(*ALLOWED.split("---\n")) == []
 
 

@@ -46,7 +46,7 @@ def mypy(code: str, place: Path) -> list[str]:
     return [line for line in done.stdout.splitlines() if "error:" in line]
 
 
-def test_the_stub_is_what_the_header_gives() -> None:
+def test_the_stub_equals_the_one_generated_from_the_header() -> None:
     assert core_stub.STUB.read_text("utf-8") == core_stub.Header(HEADER).stub(), "run 'make format'"
 
 

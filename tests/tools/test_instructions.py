@@ -65,7 +65,7 @@ def test_a_path_that_only_one_of_run_and_baseline_knows_is_wrong(guard: ModuleTy
     assert len(wrong) == 2
 
 
-def test_another_compiler_is_not_compared_and_the_way_to_a_baseline_is_told(guard: ModuleType) -> None:
+def test_another_compiler_is_not_compared_and_the_message_explains_how_to_make_a_baseline(guard: ModuleType) -> None:
     with pytest.raises(guard.CannotCompareError, match=r"nothing for cc 1.*make instructions-baseline"):
         guard.section_of({"gcc 12": {"paths": {}}}, "cc 1")
 

@@ -61,7 +61,7 @@ def test_every_message_is_accounted_for_while_the_store_is_killed_again_and_agai
         assert store.in_doubt() == []
 
 
-def test_timeouts_signals_full_buffers_and_commands_beside_the_worker_lose_nothing(directory: Path) -> None:
+def test_timeouts_signals_full_buffers_and_concurrent_commands_lose_nothing(directory: Path) -> None:
     """Resident memory and descriptors of the longest process also stay constant, which the soak checks itself."""
     done = soak("--dir", directory, "--json", "--everything", "--life", 8, "--seconds", SECONDS)
     assert done.returncode == 0, done.stderr
@@ -172,7 +172,7 @@ def soaked() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_checker_names_what_was_done_behind_its_back(
+def test_the_checker_names_changes_that_the_journal_does_not_have(
     soaked: Path, directory: Path, fault: Callable[[MessageStore], str]
 ) -> None:
     kept = directory / "kept"
@@ -185,7 +185,7 @@ def test_the_checker_names_what_was_done_behind_its_back(
     assert "kept in" in done.stderr
 
 
-def test_what_nobody_touched_is_no_violation(soaked: Path, directory: Path) -> None:
+def test_an_untouched_store_is_no_violation(soaked: Path, directory: Path) -> None:
     """Without this, detection would prove nothing."""
     kept = directory / "kept"
     shutil.copytree(soaked, kept)

@@ -252,7 +252,7 @@ def test_an_outcome_without_an_xid_wants_a_two_phase_transaction(
     assert contents(queue) == [b"x"]
 
 
-def test_after_a_prepare_no_more_work_is_taken(store: MessageStore, queue: Queue, connection: tpc.Connection) -> None:
+def test_after_a_prepare_further_work_is_refused(store: MessageStore, queue: Queue, connection: tpc.Connection) -> None:
     key = store.publish(queue, b"old")
     prepare(connection, (1, "g", "b"), b"new")
     for work in (
@@ -464,7 +464,7 @@ def test_only_a_store_can_be_connected_to() -> None:
         tpc.connect("data")  # type: ignore[arg-type]
 
 
-def test_what_it_imports_stays_light(run_python: Any) -> None:
+def test_it_imports_few_modules(run_python: Any) -> None:
     done = run_python(
         """
         import sys
