@@ -82,7 +82,7 @@ def test_times_that_were_counted_apart_add_up_to_the_same() -> None:
 
 
 @pytest.mark.parametrize("size", [24, 25, 1000])
-def test_a_content_is_known_by_its_bytes_and_its_number_and_no_other_passes(size: int) -> None:
+def test_only_the_content_with_the_right_bytes_and_number_passes(size: int) -> None:
     contents = Contents(size)
     made = contents.some(DISTINCT - 2, 5, stamp_ns=77)
     assert [len(one) for one in made] == [size] * 5
@@ -193,7 +193,7 @@ def test_the_profile_of_the_tail_is_half_a_gigabyte_through_two_segments_of_a_me
     assert set(PROFILES) == {"tail", "broker", "stream"}
 
 
-def test_a_log_that_does_not_come_back_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_does_not_shrink_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "bound_bytes", lambda segment_size, live_bytes: 1)
     monkeypatch.setattr(bench, "RETURN_S", 0.0)
     said = run("bench", tmp_path / "store", "--profile", "tail", "--bytes", "1M")
@@ -219,7 +219,7 @@ def test_a_content_that_differs_from_the_published_one_is_a_failure(
         assert json.loads(said.stdout)["consumed"]["wrong"] > 0
 
 
-def test_a_message_that_came_off_twice_instead_of_another_is_a_failure(
+def test_a_message_that_is_consumed_twice_instead_of_another_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = bench_workers.Dequeuer.account
@@ -330,7 +330,7 @@ def test_conflicting_options_are_misuse_and_create_no_store(tmp_path: Path, flag
 # ---- Waiting for each other
 
 
-def test_publishers_wait_for_room_and_are_let_go_by_a_consumer_or_the_end() -> None:
+def test_publishers_wait_for_room_until_a_consumer_or_the_end_releases_them() -> None:
     backlog = Backlog(Plan(depth=10), 0)
     assert backlog.wait_for_room(20)  # more than the depth, but nothing waits
     backlog.published(20)
@@ -361,7 +361,7 @@ def test_the_watch_counts_each_file_once_sparse_ones_in_full_and_nothing_else(tm
     assert watch.since(watch.samples[-1][0]) == watch.samples[-1:]
 
 
-def test_a_watch_that_died_says_so(tmp_path: Path) -> None:
+def test_a_watch_process_that_died_raises(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="ended early with status"), Watch(tmp_path) as watch:
         watch._process.kill()
         watch._process.wait()

@@ -242,7 +242,7 @@ def test_arbitrary_bytes_raise_nothing_but_that_they_are_no_checkpoint(noise: by
         (lambda raw: raw[:5000] + bytes([raw[5000] ^ 1]) + raw[5001:], "it is damaged"),
     ],
 )
-def test_one_that_is_no_use_is_ignored_and_named_in_the_report(
+def test_an_unusable_checkpoint_is_ignored_and_named_in_the_report(
     busy_dir: Path, tmp_path: Path, spoil: Callable[[bytes], bytes], why: str
 ) -> None:
     path = tmp_path / "spoiled"
@@ -287,7 +287,7 @@ def test_damage_below_a_used_checkpoint_is_met_by_the_read_that_needs_it(
         logstore.open(store_dir)
 
 
-def test_a_log_that_went_back_in_time_has_no_use_for_a_later_checkpoint(
+def test_an_older_copy_of_the_log_ignores_a_later_checkpoint(
     store_dir: Path, open_store: Callable[..., Any], tmp_path: Path
 ) -> None:
     store = open_store()

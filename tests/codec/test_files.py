@@ -75,7 +75,7 @@ def count_of(raw: bytes, end: int | None = None) -> int:
     return len(decode_segment(raw, end).batches)
 
 
-def test_the_small_segment_is_as_the_tests_below_think() -> None:
+def test_the_small_segment_has_the_size_that_these_tests_assume() -> None:
     assert [4096 + sum(map(len, BATCHES[: i + 1])) for i in range(3)] == ENDS
     segment = decode_segment(SMALL + bytes(SEGMENT - len(SMALL)))
     assert [len(found) for _, found in segment.batches] == [2, 0, 1]
@@ -103,7 +103,7 @@ def test_a_segment_cut_at_any_length_keeps_exactly_the_whole_batches() -> None:
             decode_segment(SMALL[:length])
 
 
-def test_the_next_segments_word_ends_the_log_at_a_whole_batch() -> None:
+def test_the_next_segments_header_ends_the_log_at_a_whole_batch() -> None:
     for end in range(0x10000, 0x10000 + len(SMALL) + 16):
         segment = decode_segment(SMALL + bytes(64), end)
         assert len(segment.batches) == sum(0x10000 + batch_end <= end for batch_end in ENDS)

@@ -230,7 +230,7 @@ def pending(
 @pytest.mark.parametrize(
     ("outcome", "queues"), [(RecordType.TX_COMMIT, {2: (1, 0)}), (RecordType.TX_ROLLBACK, {1: (1, 0)})]
 )
-def test_relocated_work_makes_its_transaction_known_and_counts_at_its_outcome(
+def test_a_transaction_is_known_from_relocated_work_and_its_outcome_applies_to_it(
     outcome: RecordType, queues: dict[int, tuple[int, int]]
 ) -> None:
     log = MovingLog()
@@ -482,7 +482,7 @@ def test_an_orphan_that_was_deleted_is_not_relocated_after_it(delete: str) -> No
     assert log.reasons == [f"message {OLD} is relocated after its end"]
 
 
-def test_where_it_contradicts_the_relocation_counts() -> None:
+def test_a_contradicting_relocation_replaces_the_known_state() -> None:
     log = MovingLog()
     message = log.publish(1, 2)
     tx = log.begin()

@@ -619,7 +619,7 @@ def test_serve_names_missing_packages(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def test_an_error_of_an_input_is_not_said_of_the_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_the_input_does_not_name_the_output(capsys: pytest.CaptureFixture[str]) -> None:
     import click
 
     from logstore.cli import run

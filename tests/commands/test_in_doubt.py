@@ -119,7 +119,7 @@ def test_commit_makes_the_transaction_happen_for_good(path: Path) -> None:
     assert on_queues(path) == ([b"2", b"3", b"4"], [b"1", b"3", b"4"], 0)
 
 
-def test_rollback_makes_it_never_have_been(path: Path) -> None:
+def test_a_rollback_undoes_everything(path: Path) -> None:
     assert told("in-doubt", path, "rollback", MOVE)["outcome"] == "rollback"
     assert on_queues(path) == ([b"1", b"2"], [], 1)
     assert fine("in-doubt", path, "rollback", FILL).startswith("rolled back: 4 operations")

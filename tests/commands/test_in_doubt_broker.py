@@ -156,7 +156,7 @@ def test_purging_a_queue_that_the_broker_has_not_is_status_1(broker: Broker, pat
     assert "no queue 'nope'" in fails(run("purge", path, "nope"), 1)
 
 
-def test_a_store_that_fails_over_there_is_one_line_here(tmp_path: Path) -> None:
+def test_an_error_of_the_brokers_store_gives_one_line(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store")
     prepare(store)
     broken = BrokenStore(store)
@@ -237,7 +237,7 @@ def test_a_broker_that_cannot_have_its_socket_serves_clients_and_says_so(
         broker.store.close()
 
 
-def test_a_hanging_caller_holds_up_neither_clients_nor_the_end(path: Path) -> None:
+def test_a_hanging_caller_delays_neither_clients_nor_the_shutdown(path: Path) -> None:
     with serving(path) as process, socket.socket(socket.AF_UNIX) as hanging:
         hanging.connect(str(path / SOCKET_NAME))
         hanging.sendall(b'{"logstore-control": 1, ')

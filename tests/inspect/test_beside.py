@@ -163,7 +163,7 @@ def test_commands_succeed_while_a_fast_writer_runs(tmp_path: Path, command: str)
         writer.end()
 
 
-def test_a_reader_with_a_hold_is_given_no_less_than_one_that_opened_the_log_at_once(tmp_path: Path) -> None:
+def test_a_reader_with_a_hold_reads_every_record_that_an_earlier_reader_read(tmp_path: Path) -> None:
     with logstore.open(tmp_path / "store", segment_size=SMALL_SEGMENT) as store, hold(store.path, "a") as held:
         queue = store.declare_queue("q")
         store.publish_many(queue, [bytes(9000)] * 30)

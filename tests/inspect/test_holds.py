@@ -358,7 +358,7 @@ def test_a_hold_on_another_store_is_refused(store: MessageStore, tmp_path: Path)
         Reader(tmp_path / "elsewhere", hold=held)
 
 
-def test_a_forked_child_has_no_part_in_a_hold(store_dir: Path) -> None:
+def test_a_forked_child_cannot_use_its_parents_hold(store_dir: Path) -> None:
     logstore.open(store_dir, segment_size=SMALL_SEGMENT).close()
     held = hold(store_dir, "a")
     pid = os.fork()

@@ -359,7 +359,7 @@ def test_recovery_rolls_back_unprepared_transactions_and_drops_staged_messages()
     assert (log.replay.abandoned, log.replay.staged_dropped) == (1, 2)
 
 
-def test_a_new_epoch_is_a_recovery_that_has_been() -> None:
+def test_a_new_epoch_shows_that_recovery_has_run() -> None:
     log = Log()
     tx = log.begin()
     message = log.stage()

@@ -216,7 +216,7 @@ def test_a_chain_tells_what_each_record_means_and_where_the_message_is_now(
     assert {one["id"] for one in told["operations"]} == {long}
 
 
-def test_a_chain_that_is_over_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_chain_shows_that_its_message_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "store"
     with logstore.open(path) as store:
         queue = store.declare_queue("q")

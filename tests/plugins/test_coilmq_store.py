@@ -82,7 +82,7 @@ def test_a_header_value_that_is_no_text_is_kept_as_what_coilmq_would_send(queue:
     assert [got.headers[name] for name in ("flag", "none", "real")] == ["True", "None", "1.5"]
 
 
-def test_a_frame_handed_out_stays_in_the_log_until_it_is_let_go_of(queue: plugin.LogstoreQueue) -> None:
+def test_a_dequeued_frame_stays_in_the_log_until_it_is_released(queue: plugin.LogstoreQueue) -> None:
     queue.enqueue(DEST, frame())
     held = queue.dequeue(DEST)
     assert (queue.size(DEST), queue.has_frames(DEST), queue.dequeue(DEST)) == (0, False, None)
@@ -93,7 +93,7 @@ def test_a_frame_handed_out_stays_in_the_log_until_it_is_let_go_of(queue: plugin
     assert queue.store.durable_lsn == queue.store.next_lsn
 
 
-def test_a_frame_given_back_is_the_next_again(queue: plugin.LogstoreQueue) -> None:
+def test_a_returned_frame_is_the_next_one_again(queue: plugin.LogstoreQueue) -> None:
     for body in (b"1", b"2", b"3"):
         queue.enqueue(DEST, frame(body))
     first, second = queue.dequeue(DEST), queue.dequeue(DEST)
@@ -105,7 +105,7 @@ def test_a_frame_given_back_is_the_next_again(queue: plugin.LogstoreQueue) -> No
     assert [got.body for got in queue.frames(DEST)] == [b"1", b"2", b"3"]
 
 
-def test_giving_a_frame_back_twice_gives_it_out_once(queue: plugin.LogstoreQueue) -> None:
+def test_a_frame_returned_twice_is_dequeued_once(queue: plugin.LogstoreQueue) -> None:
     queue.enqueue(DEST, frame())
     stale = queue.dequeue(DEST)
     queue.requeue(DEST, stale)
@@ -145,7 +145,7 @@ def test_unacknowledged_frames_at_the_close_wait_at_the_next_start(
     assert again.size(DEST) == 1
 
 
-def test_a_frame_let_go_of_after_the_close_is_there_at_the_next_start(
+def test_a_frame_released_after_the_close_waits_at_the_next_start(
     open_queue: Callable[..., plugin.LogstoreQueue],
 ) -> None:
     first = open_queue()

@@ -50,7 +50,7 @@ def test_no_text_would_install_the_strangers_package() -> None:
         "logstore>=0.1",
     ],
 )
-def test_that_check_sees_every_way_to_name_it(line: str) -> None:
+def test_the_check_finds_every_way_to_name_the_strangers_package(line: str) -> None:
     assert any(pattern.search(line) for pattern in STRANGER)
 
 

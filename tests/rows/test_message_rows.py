@@ -180,7 +180,7 @@ def test_an_invalid_seed_is_refused(tmp_path: Path) -> None:
             MessageScan(tmp_path / "store", queue_names={}, **options)
 
 
-def test_a_pass_does_not_begin_where_the_log_is_gone(tmp_path: Path) -> None:
+def test_a_pass_does_not_begin_in_a_recycled_part(tmp_path: Path) -> None:
     make_history(tmp_path / "store", 8, epochs=2, steps=200, weight=12)
     with Reader(tmp_path / "store") as reader:
         first_lsn = reader.segments()[0].first_lsn

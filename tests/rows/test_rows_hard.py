@@ -57,7 +57,7 @@ def test_invalid_names_are_refused_and_nothing_is_left_behind(store: Any) -> Non
     assert rows_of(store, columns=["lsn"])
 
 
-def test_before_everything_no_transaction_has_an_outcome(store: Any) -> None:
+def test_as_of_the_first_lsn_no_transaction_has_an_outcome(store: Any) -> None:
     with store.transaction() as tx:
         store.publish("one", b"x", transaction=tx)
     assert {row["outcome"] for row in rows_of(store, as_of_lsn=0)} == {None, "open"}

@@ -431,7 +431,7 @@ def test_without_any_header_the_meta_file_says_which_store_it_is(
     assert list(wrong(truth, examine(tmp_path / "copy"), [])) == []
 
 
-def test_where_nothing_says_which_store_it_is_that_is_said(tmp_path: Path) -> None:
+def test_a_store_that_nothing_identifies_is_refused_with_that_reason(tmp_path: Path) -> None:
     make_store(tmp_path / "store", 3, steps=20)
     for name in ("META", "HINT", "CLOSED"):
         (tmp_path / "store" / name).unlink()
@@ -452,7 +452,7 @@ def test_a_meta_file_of_another_store_is_not_believed(stores: list[tuple[Path, T
 # ---- The catalog
 
 
-def test_without_a_catalog_queues_are_called_by_their_ids(stores: list[tuple[Path, Truth]], tmp_path: Path) -> None:
+def test_without_a_catalog_queues_are_named_after_their_ids(stores: list[tuple[Path, Truth]], tmp_path: Path) -> None:
     path, truth = stores[0]
     shutil.copytree(path, tmp_path / "copy")
     (tmp_path / "copy" / FILE_NAME).unlink()

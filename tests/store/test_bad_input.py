@@ -108,12 +108,12 @@ def test_segments_whose_meta_was_lost_are_never_made_into_a_new_store(closed: Pa
     assert contents(open_store().queue("q")) == EXPECTED
 
 
-def test_the_root_of_a_file_system_is_empty_enough(store_dir: Path, open_store: Open) -> None:
+def test_lost_and_found_alone_leaves_a_directory_empty_enough(store_dir: Path, open_store: Open) -> None:
     (store_dir / "lost+found").mkdir(parents=True)
     open_store().declare_queue("q")
 
 
-def test_a_creation_that_was_cut_before_its_first_file_was_whole_is_begun_again(
+def test_a_creation_that_was_interrupted_before_its_first_file_was_complete_starts_again(
     store_dir: Path, open_store: Open
 ) -> None:
     store_dir.mkdir()
@@ -134,7 +134,7 @@ def test_a_file_or_a_path_through_one_is_no_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "nul\0byte", "x" * 300])
-def test_a_path_that_cannot_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_an_invalid_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises((errors.StoreError, ValueError)):
         logstore.open(path)
@@ -672,7 +672,7 @@ def test_a_spare_full_of_noise_is_only_a_spare(closed: Path, open_store: Open) -
     assert open_store().queue("q").depth == 160
 
 
-def test_headers_and_meta_are_as_the_second_witness_reads_them(closed: Path) -> None:
+def test_the_python_decoder_reads_the_headers_and_meta_of_the_core(closed: Path) -> None:
     meta = Meta.decode((closed / "META").read_bytes())
     assert meta.segment_size == SMALL_SEGMENT
     assert meta.max_undurable_bytes >= 2 * SMALL_SEGMENT
@@ -742,7 +742,7 @@ def test_a_second_dequeue_raises_another_error_than_a_dequeue_of_an_unknown_mess
 
 
 @pytest.mark.parametrize("name", ["", "a" * 10_000, "nul\0", "\ud800", 5, None, b"bytes"])
-def test_a_queue_name_that_cannot_be_is_refused(store: MessageStore, name: Any) -> None:
+def test_an_invalid_queue_name_is_refused(store: MessageStore, name: Any) -> None:
     with pytest.raises((errors.StoreError, TypeError, ValueError)):
         store.declare_queue(name)
     assert store.queues() == []
@@ -756,7 +756,7 @@ def test_arguments_that_json_cannot_hold_are_refused(store: MessageStore, argume
     assert store.queues() == []
 
 
-def test_names_may_be_anything_that_text_can_be(store: MessageStore, open_store: Open) -> None:
+def test_names_may_be_any_text(store: MessageStore, open_store: Open) -> None:
     names = ["../../etc/passwd", "a/b", "ä ö 🙂", "'; DROP TABLE queue; --", "%s%n", "-rf", " ", "A", "a"]
     for name in names:
         store.publish(store.declare_queue(name), name.encode())

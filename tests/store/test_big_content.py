@@ -167,7 +167,7 @@ def test_a_gibibyte_goes_through_in_constant_memory_and_comes_back_in_pieces(tmp
         store.load_content(key)
 
 
-def test_an_append_that_is_refused_leaves_the_content_to_every_reader_as_it_was(tmp_path: Path) -> None:
+def test_a_refused_append_changes_the_content_for_no_reader(tmp_path: Path) -> None:
     """The core, the second decoder and salvage read it; between them the message is relocated and grows."""
     path, target = tmp_path / "store", tmp_path / "salvaged"
     with logstore.open(path, segment_size=1 << 19, max_log_bytes=6 << 19) as store:

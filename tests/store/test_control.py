@@ -132,7 +132,7 @@ def test_ping_returns_the_process_id_and_the_commands(listening: Listening) -> N
 
 
 @pytest.mark.parametrize("kind", ["UnknownXid", "StorePoisoned", "OutcomeUnknown", "UnknownQueue", "StoreError"])
-def test_an_error_over_there_is_the_same_error_here(listening: Listening, kind: str) -> None:
+def test_an_error_in_the_broker_is_the_same_error_for_the_caller(listening: Listening, kind: str) -> None:
     with pytest.raises(logstore.StoreError, match="such is life") as raised:
         call(listening.directory, "refuse", {"kind": kind})
     assert type(raised.value) is getattr(logstore, kind)
@@ -148,7 +148,7 @@ def test_an_unknown_command_is_refused_with_those_that_are_known(listening: List
         call(listening.directory, "dance", {})
 
 
-def test_a_defect_of_the_broker_is_logged_there_and_not_shown_here(
+def test_a_defect_of_the_broker_is_logged_by_the_broker_and_not_shown_to_the_caller(
     listening: Listening, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(logstore.StoreError, match="failed to execute the command; see its log"):
@@ -331,7 +331,7 @@ def test_another_user_is_refused_even_with_the_socket_in_hand(listening: Listeni
         request(command="echo", arguments=[]),
     ],
 )
-def test_rubbish_is_refused_in_one_line_and_does_nothing(listening: Listening, line: bytes) -> None:
+def test_malformed_requests_are_refused_in_one_line_and_do_nothing(listening: Listening, line: bytes) -> None:
     connection = listening.connect()
     connection.sendall(line)
     assert answer(connection)["error"]["kind"] == "StoreError"
@@ -402,7 +402,7 @@ def test_a_caller_that_reads_no_answer_is_disconnected(listening: Listening, mon
     assert len(call(listening.directory, "large", {})["said"]) == 100 * len(large)
 
 
-def test_a_crowd_cannot_take_more_than_its_sockets_and_leaves_room_when_it_goes(
+def test_many_callers_use_at_most_their_sockets_and_free_them_at_the_end(
     listening: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "PATIENCE_S", WAIT_S)

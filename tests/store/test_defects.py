@@ -40,9 +40,7 @@ def test_1_content_over_64_kib_is_cut_and_joined_without_a_byte_wrong(open_store
         assert store.load_content(key, 65_530, 12) == data[65_530:65_542]
 
 
-def test_2_recovery_comes_to_an_end_when_a_message_still_sits_on_a_second_queue(
-    store: MessageStore, open_store: Open
-) -> None:
+def test_2_recovery_ends_although_a_message_is_still_on_a_second_queue(store: MessageStore, open_store: Open) -> None:
     first, second = store.declare_queue("first"), store.declare_queue("second")
     keys = [store.publish([first, second], b"%d" % i) for i in range(3)]
     for key in keys:

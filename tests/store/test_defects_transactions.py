@@ -78,9 +78,7 @@ def test_1_content_over_64_kib_is_whole_after_a_commit_and_gone_after_a_rollback
 
 
 @pytest.mark.parametrize("outcome", ["commit", "rollback", "in doubt"])
-def test_2_recovery_comes_to_an_end_when_a_transaction_took_a_message_from_one_of_its_queues(
-    path: Path, outcome: str
-) -> None:
+def test_2_recovery_ends_although_a_transaction_took_a_message_from_one_of_its_queues(path: Path, outcome: str) -> None:
     disk = Disk()
     store = disk.open(path)
     first, second = store.declare_queue("first"), store.declare_queue("second")

@@ -115,7 +115,7 @@ def test_a_limit_on_prepared_transactions_that_makes_no_sense_is_refused(open_st
         open_store(max_prepared=wrong)
 
 
-def test_the_worst_that_a_listener_can_raise_does_not_end_the_looking(open_store: Open) -> None:
+def test_no_exception_of_a_listener_ends_the_thread_for_overdue_transactions(open_store: Open) -> None:
     store = open_store(prepared_timeout=0.05)
     queue = store.declare_queue("q")
 

@@ -122,7 +122,7 @@ def test_many_are_accepted_with_one_force_and_never_seen_again(
     assert [each.content for each in again.queue("q").acquire(50)] == [b"%d" % number for number in range(40, 50)]
 
 
-def test_one_that_was_settled_before_leaves_all_of_the_batch_as_they_were(store: MessageStore, queue: Queue) -> None:
+def test_a_settled_delivery_in_a_batch_leaves_the_whole_batch_unchanged(store: MessageStore, queue: Queue) -> None:
     store.publish_many(queue, [b"0", b"1", b"2"])
     first, second, third = queue.acquire(3)
     second.accept()

@@ -163,7 +163,7 @@ def test_a_message_dequeued_by_id_is_not_offered_and_an_acquired_one_cannot_be_a
     assert numbers(queue.acquire(5)) == [1, 2, 4]
 
 
-def test_two_queues_hand_out_the_same_message_independently(store: MessageStore, queue: Queue) -> None:
+def test_two_queues_deliver_the_same_message_independently(store: MessageStore, queue: Queue) -> None:
     other = store.declare_queue("other")
     store.publish([queue, other], b"1")
     (here,), (there,) = queue.acquire(), other.acquire()

@@ -339,7 +339,7 @@ for queue in (gone, gone_too):
         assert line in lines
 
 
-def test_of_very_many_a_thousand_are_named_and_all_are_counted(
+def test_a_thousand_staged_messages_are_named_and_all_are_counted(
     killed: Callable[..., Path], open_store: Open, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = killed("for _ in range(1500): store.stage()")

@@ -139,7 +139,7 @@ def test_a_close_does_not_wait_for_a_round(tmp_path: Path) -> None:
     assert time.monotonic() - before < TIMEOUT_S
 
 
-def test_a_forked_child_has_no_part_in_it(tmp_path: Path) -> None:
+def test_a_forked_child_can_close_a_store_with_a_scrub(tmp_path: Path) -> None:
     with logstore.open(tmp_path / "store", segment_size=SEGMENT, scrub_rate=FAST) as store:
         fill(store, 5)
         pid = os.fork()
@@ -161,7 +161,7 @@ def test_a_rate_that_makes_no_sense_is_refused(tmp_path: Path, wrong: Any) -> No
 
 
 @pytest.mark.parametrize("rate", [100_000.0, 3_000_000.0, 1e9])
-def test_a_pace_is_kept_and_nothing_is_made_up_for_afterwards(rate: float) -> None:
+def test_a_rate_is_kept_and_slow_times_are_not_made_up_for(rate: float) -> None:
     clock = [0.0]
 
     def sleep(seconds: float) -> None:

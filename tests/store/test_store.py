@@ -117,7 +117,7 @@ def test_every_operation_on_a_closed_store_says_so(store: MessageStore) -> None:
             print(number, call())
 
 
-def test_a_store_that_is_forgotten_warns_and_lets_go_of_its_lock(store_dir: Path, open_store: Open) -> None:
+def test_a_dropped_store_warns_and_releases_its_lock(store_dir: Path, open_store: Open) -> None:
     store = logstore.open(store_dir, segment_size=SMALL_SEGMENT)
     queue = store.declare_queue("q")
     store.publish_many(queue, [b"%d" % i for i in range(600)])
@@ -254,7 +254,7 @@ def test_every_changing_operation_is_durable_when_it_returns(store: MessageStore
     assert settled()
 
 
-def test_without_waiting_the_next_lsn_is_the_ticket_and_force_redeems_it(store: MessageStore) -> None:
+def test_without_waiting_a_force_of_the_next_lsn_makes_it_durable(store: MessageStore) -> None:
     queue = store.declare_queue("q")
     for number in range(100):
         key = store.publish(queue, b"%d" % number, wait=False)
@@ -697,7 +697,7 @@ def test_messages_lists_locked_and_acquired_places_but_no_pending_enqueue(store:
 # ---- recovery ----
 
 
-def test_everything_is_there_again_after_an_orderly_close(store: MessageStore, open_store: Open) -> None:
+def test_everything_is_restored_after_an_orderly_close(store: MessageStore, open_store: Open) -> None:
     queue = store.declare_queue("q", arguments={"max": 3})
     kept = store.publish(queue, bytes(100_000), header=b"big")
     store.dequeue(store.publish(queue, b"gone"), queue)
@@ -718,7 +718,7 @@ def test_everything_is_there_again_after_an_orderly_close(store: MessageStore, o
     assert message.content == bytes(100_000)
 
 
-def test_ids_are_never_given_twice_not_even_those_that_never_reached_the_disk(open_store: Open, tmp_path: Path) -> None:
+def test_ids_are_never_reused_not_even_those_that_never_reached_the_disk(open_store: Open, tmp_path: Path) -> None:
     store = open_store(durability="relaxed")
     queue = store.declare_queue("q")
     store.publish(queue, b"x")
@@ -866,7 +866,7 @@ def test_files_and_directories_are_private_to_the_owner_with_any_umask(store_dir
     assert len(modes) > 6
 
 
-def test_few_spares_stand_by_and_an_empty_store_is_small_again(store: MessageStore, store_dir: Path) -> None:
+def test_few_spares_are_kept_and_an_emptied_store_is_small_again(store: MessageStore, store_dir: Path) -> None:
     queue = store.declare_queue("q")
     ids: list[int] = []
     while len(segment_files(store_dir)) < 15:

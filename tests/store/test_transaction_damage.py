@@ -115,7 +115,7 @@ def test_one_flipped_bit_anywhere_in_a_transaction_record_is_named_and_never_ano
 
 
 @pytest.mark.parametrize("kind", TRANSACTION_RECORDS)
-def test_a_transaction_record_that_is_gone_is_missed(damaged: Damaged, kind: RecordType) -> None:
+def test_a_missing_transaction_record_is_detected(damaged: Damaged, kind: RecordType) -> None:
     """Zeroed, or overwritten by another record of the same log, like a write to the wrong place."""
     batch, record = damaged.records(kind)[0]
     others = [damaged.bytes_of(*other) for other in damaged.records(*TRANSACTION_RECORDS) if other[1] != record]

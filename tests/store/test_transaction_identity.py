@@ -170,7 +170,7 @@ def test_work_far_above_a_start_that_the_base_has_passed_has_its_outcome(
         assert and_then_killed(look, path) == ([["late"], ["there"]] if outcome == "commit" else [["there"], ["there"]])
 
 
-def test_an_id_is_never_given_twice_though_the_transaction_never_reached_the_disk(path: Path) -> None:
+def test_an_id_is_never_reused_even_if_the_transaction_never_reached_the_disk(path: Path) -> None:
     disk = Disk()
     highest = 0
     for seed in range(1, 9):
@@ -184,7 +184,7 @@ def test_an_id_is_never_given_twice_though_the_transaction_never_reached_the_dis
     assert contents(disk.open(path).queue("q")) == []
 
 
-def test_a_name_used_again_and_again_names_only_its_last_transaction(path: Path) -> None:
+def test_a_reused_xid_names_only_its_last_transaction(path: Path) -> None:
     """Each use of the xid has its own outcome, whatever happened to earlier uses."""
     disk, xid = Disk(), Xid(-1, b"again", b"\0")
     store = disk.open(path)

@@ -344,7 +344,7 @@ def test_work_counts_at_its_commit_and_only_then_through_every_restart(
         assert looks == ([[after, after]] if restarts == BEFORE else [[after], [after, after], [after], [after]])
 
 
-def test_the_matrix_has_every_cell() -> None:
+def test_the_matrix_collects_every_cell() -> None:
     """Cells disappear silently if two share a name or a list is cut, so the collected ones are counted."""
     code = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", __file__]
     done = subprocess.run(code, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)

@@ -233,7 +233,7 @@ FAULTS: dict[str, Callable[[list[bytes]], list[bytes]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_store_that_keeps_something_else_is_not_quoted(fault: str, tmp_path: Path) -> None:
+def test_a_store_with_wrong_contents_is_not_listed(fault: str, tmp_path: Path) -> None:
     peer = Faulty(FAULTS[fault], tmp_path)
     book = Book()
     peer.publisher()(BODIES)
@@ -243,7 +243,7 @@ def test_a_store_that_keeps_something_else_is_not_quoted(fault: str, tmp_path: P
 
 
 @pytest.mark.parametrize("fault", [name for name in FAULTS if name != "gives another order"])
-def test_it_is_found_among_threads_too(fault: str, tmp_path: Path) -> None:
+def test_a_faulty_store_is_detected_with_threads_too(fault: str, tmp_path: Path) -> None:
     peer = Faulty(FAULTS[fault], tmp_path)
     slices = Slices(peer, BODIES)
     peer.publisher()(BODIES)

@@ -19,7 +19,7 @@ def rejected(*codes: str) -> list[tuple[int, int]]:
     return [(int(name.removesuffix(".py")), int(line)) for name, line, _ in (each.split(":", 2) for each in found)]
 
 
-def test_no_view_outlives_its_owner_here() -> None:
+def test_no_view_in_this_project_outlives_its_owner() -> None:
     done = subprocess.run(
         [sys.executable, "tools/cdata_lint.py"], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -118,7 +118,7 @@ def test_an_xid_comes_back_from_the_log_as_it_was(
         ((1, "g", None), tpc.ProgrammingError, "text or bytes"),
     ],
 )
-def test_an_xid_that_cannot_be_is_refused_by_its_name(
+def test_an_invalid_xid_is_refused_by_its_name(
     connection: tpc.Connection, parts: Any, error: type[tpc.Error], says: str
 ) -> None:
     for make in (lambda: connection.xid(*parts), lambda: connection.tpc_begin(parts)):
