@@ -335,7 +335,7 @@ class Connection(asyncio.Protocol):
     async def _finish(self, channel: Channel | None, index: int, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except Exception as error:  # noqa: BLE001 - every kind is told apart there
+        except Exception as error:  # noqa: BLE001 - the callee distinguishes all kinds
             self.on_error(channel, index, error)
         finally:
             self._task = None
@@ -355,7 +355,7 @@ class Connection(asyncio.Protocol):
     async def _finish_on_channel(self, channel: Channel, index: int, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except Exception as error:  # noqa: BLE001 - every kind is told apart there
+        except Exception as error:  # noqa: BLE001 - the callee distinguishes all kinds
             self.on_error(channel, index, error)
         finally:
             held, channel.held = channel.held or [], None

@@ -193,7 +193,7 @@ class Meta(_Block):
 
 @dataclass(frozen=True, slots=True)
 class Hint(_Block):
-    """``HINT``: the limit for a reader that runs beside a writer; recovery never trusts it (section 8)."""
+    """``HINT``: the limit for a reader while a writer runs; recovery never trusts it (section 8)."""
 
     epoch: int
     durable_lsn: int

@@ -213,7 +213,7 @@ class SalvageReplay(Interpreter):
         )
 
     def dequeued(self, record: Record, message: Message) -> None:
-        """The last dequeue carries the delete. This one does not, so the message lives on if anything is lost."""
+        """The last dequeue carries the delete. This one does not, so the message stays live if anything is lost."""
         if message.places or message.pending or message.start_lsn == START_UNKNOWN:
             return
         if self.first_loss_lsn is not None:

@@ -43,7 +43,7 @@ class OperationalError(DatabaseError):
 
 
 class IntegrityError(DatabaseError):
-    """A message has a place already, has none, or is still needed. What was asked for cannot hold beside it."""
+    """The state of a message forbids the call: it already has a place, has none, or is still needed."""
 
 
 class InternalError(DatabaseError):

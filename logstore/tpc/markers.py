@@ -25,7 +25,7 @@ _ROWS_AT_ONCE = 500
 
 
 class Markers:
-    """A table of markers beside the tables that the application writes.
+    """A table of markers in the database that the application writes.
 
     ``engine`` is the database, and ``session`` what the application uses within its transactions: a session, or the
     ``scoped_session`` that was given to ``zope.sqlalchemy.register``, on the same database. It must commit in one
