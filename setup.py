@@ -1,4 +1,4 @@
-# Everything but the C core stands in pyproject.toml; cffi has no other way to name its builder.
+# pyproject.toml has everything but the C core; cffi can name its builder only here.
 from setuptools import setup
 
 setup(cffi_modules=["logstore/_build_core.py:builder"])

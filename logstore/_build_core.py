@@ -1,9 +1,8 @@
 """Builds the extension module ``logstore._core`` from ``csrc/`` (cffi, out of line, API mode).
 
-What Python sees is what stands in ``csrc/include/logstore.h`` between ``/* cffi:begin */`` and
-``/* cffi:end */``: the binding is generated from the header and never written down a second time. This file
-knows nothing of the functions themselves, and nothing at run time imports it: setuptools does, through
-``setup.py``.
+Python sees the declarations in ``csrc/include/logstore.h`` between ``/* cffi:begin */`` and ``/* cffi:end */``. The
+binding is generated from the header, so this file names no function. Only setuptools imports it, through ``setup.py``;
+nothing does at run time.
 
 Assertions of the core stay on in every build. ``LOGSTORE_SANITIZE=address,undefined`` (or ``thread``) in the
 environment adds the sanitizers; ``CC`` chooses the compiler, as always.
@@ -22,7 +21,7 @@ from pathlib import Path
 from cffi import FFI
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADER = Path("csrc/include/logstore.h")  # relative to ROOT, as every path that setuptools is given
+HEADER = Path("csrc/include/logstore.h")  # relative to ROOT, like all paths for setuptools
 
 BEGIN = "/* cffi:begin */"
 END = "/* cffi:end */"
@@ -41,7 +40,7 @@ COMPILE_FLAGS = [
 
 SANITIZERS = frozenset({"address", "undefined", "thread"})
 
-# What cffi generates around the core is not ours to tidy.
+# The code that cffi generates cannot be changed here.
 PREAMBLE = """
 #include "logstore.h"
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -58,8 +57,8 @@ _NAME_INSIDE = re.compile(r"\b[A-Za-z_]")
 def declarations(header: str) -> str:
     """The C declarations of the public header in the form that ``FFI.cdef`` accepts.
 
-    Comments go, line numbers stay, and every ``#define NAME number`` becomes ``#define NAME ...``: the
-    compiler fills in the value, so that it cannot be told wrong here.
+    Removes comments and keeps line numbers. Every ``#define NAME number`` becomes ``#define NAME ...``, so that the
+    compiler fills in the value.
     """
     if header.count(BEGIN) != 1 or header.count(END) != 1 or header.index(BEGIN) > header.index(END):
         raise SystemExit(f"{HEADER}: needs exactly one line {BEGIN!r} and, after it, one line {END!r}")
@@ -84,7 +83,7 @@ def _is_number(value: str) -> bool:
 
 
 def sanitizer_flags(wanted: str) -> list[str]:
-    """Flags for a value of ``LOGSTORE_SANITIZE``, for compiler and linker alike; ``-O1`` builds in half the time."""
+    """Flags of compiler and linker for a value of ``LOGSTORE_SANITIZE``; ``-O1`` builds in half the time."""
     names = [name.strip() for name in wanted.split(",") if name.strip()]
     unknown = sorted(set(names) - SANITIZERS)
     if unknown:
@@ -95,9 +94,10 @@ def sanitizer_flags(wanted: str) -> list[str]:
 
 
 def whole_program_flags() -> list[str]:
-    """``-O3 -flto`` where the compiler and its linker can do it: the core's files call each other often, for little.
+    """``-O3 -flto`` if the compiler and its linker support it: many calls between the core's files are short.
 
-    Counted in instructions it saves a sixth of a publish and a third of a dequeue (docs/decisions/python-boundary.md).
+    It saves a sixth of the instructions of a publish and a third of those of a dequeue
+    (docs/decisions/python-boundary.md).
     """
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     with tempfile.TemporaryDirectory() as made:
@@ -121,7 +121,7 @@ def core_files(suffix: str) -> list[str]:
 
 
 def builder() -> FFI:
-    """The cffi builder, as ``cffi_modules`` in ``setup.py`` asks for it."""
+    """The cffi builder that ``cffi_modules`` in ``setup.py`` names."""
     header = ROOT / HEADER
     if not header.is_file():
         raise SystemExit(f"{HEADER} is missing: build from a whole checkout or a source distribution")

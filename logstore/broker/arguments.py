@@ -44,7 +44,7 @@ class _Argument(NamedTuple):
     attribute: str | None  # of QueueArguments; None: checked and then of no effect
     is_granted: Callable[[object], bool]  # in a declaration
     is_stored: Callable[[object], bool]  # in a catalog row; other users of the store may have put other values there
-    refusal: str  # of a value that is not granted, which it may show
+    refusal: str  # the reply for a value that is not granted; {value!r} in it shows the value
 
 
 def _is_number(least: int, most: float = math.inf) -> Callable[[object], bool]:

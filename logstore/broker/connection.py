@@ -18,18 +18,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from pamqp import commands
 
-from logstore.broker import basic, frames, topology
+from logstore.broker import frames
 from logstore.broker.batches import Batches
-from logstore.broker.channel import Channel
+from logstore.broker.dispatch import State, dispatch
 from logstore.broker.errors import (
-    CHANNEL_ERROR,
-    COMMAND_INVALID,
     CONNECTION_FORCED,
-    FRAME_ERROR,
     INTERNAL_ERROR,
-    NOT_ALLOWED,
     RESOURCE_ERROR,
-    UNEXPECTED_FRAME,
     ChannelException,
     ConnectionException,
     precondition_failed,
@@ -45,30 +40,14 @@ if TYPE_CHECKING:
 
     from pamqp import base
 
+    from logstore.broker.channel import Channel
     from logstore.broker.server import Server
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_HANDLERS: Final = {**basic.HANDLERS, **topology.HANDLERS}
-_PUBLISH: Final = commands.Basic.Publish.index
-_TX_COMMIT: Final = commands.Tx.Commit.index
-_CHANNEL_OPEN: Final = commands.Channel.Open.index
-_CHANNEL_CLOSE: Final = commands.Channel.Close.index
-_CHANNEL_CLOSE_OK: Final = commands.Channel.CloseOk.index
-_CHANGES: Final = topology.HANDLERS.keys() | {commands.Basic.Cancel.index}  # slow methods that block their channel only
 HELD_FRAME_BYTES: Final = 128  # memory of a held frame in addition to its payload
-_CONNECTION_CLASS: Final = commands.Connection.frame_id
-
-
-class State(enum.Enum):
-    """The state of a connection."""
-
-    OPENING = enum.auto()
-    OPEN = enum.auto()
-    CLOSING = enum.auto()  # we sent connection.close and wait for close-ok
-    CLOSED = enum.auto()
 
 
 class Pause(enum.IntFlag):
@@ -100,7 +79,7 @@ class Connection(asyncio.Protocol):
         self.channels: dict[int, Channel] = {}
         self.heartbeats = Heartbeats(self)
         self.reader = frames.FrameReader(min(FRAME_BYTES_BEFORE_TUNE, self.limits.frame_bytes_max))
-        self._handshake = Handshake(self)
+        self.handshake = Handshake(self)
         self._backlog: list[frames.RawFrame] = []
         self._pauses = Pause(0)
         self._reading = True
@@ -143,8 +122,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
         self.heartbeats.received()
-        if self._handshake.wants_header:
-            data = self._handshake.on_header(data)
+        if self.handshake.wants_header:
+            data = self.handshake.on_header(data)
             if not data:
                 return
         if self.state is State.CLOSING and self.reader.error and data.endswith(frames.CLOSE_OK_FRAME):
@@ -196,7 +175,7 @@ class Connection(asyncio.Protocol):
         index = frames.method_index(payload) if kind == frames.METHOD and len(payload) >= 4 else 0
         channel = self.channels.get(number) if number else None
         try:
-            self._dispatch(channel, kind, number, index, payload)
+            dispatch(self, channel, kind, number, index, payload)
         except Exception as error:  # noqa: BLE001 - on_error distinguishes all kinds
             self.on_error(channel, index, error)
 
@@ -229,102 +208,6 @@ class Connection(asyncio.Protocol):
             logger.error("%s: method %#010x failed", self, index, exc_info=error)
             self.fail(ConnectionException(INTERNAL_ERROR, "the broker failed; see its log"), index)
 
-    def _dispatch(self, channel: Channel | None, kind: int, number: int, index: int, payload: bytes) -> None:
-        if kind == frames.HEARTBEAT:
-            if number or payload:
-                raise ConnectionException(FRAME_ERROR, "a heartbeat belongs to channel 0 and has no payload")
-        elif self.state is not State.OPEN or not number:
-            self._on_connection_frame(kind, number, index, payload)
-        elif channel is None:
-            self._on_unknown_channel(kind, number, index, payload)
-        elif channel.held is not None:
-            self._hold(channel.held, (kind, number, payload))
-        elif not channel.is_open:
-            self._on_closing_channel(channel, kind, index)
-        else:
-            work = self._on_channel_frame(channel, kind, index, payload)
-            if work is not None and index in _CHANGES:
-                self._suspend_channel(channel, index, work)
-            elif work is not None:
-                self.suspend(channel, index, work)
-
-    def _on_channel_frame(
-        self, channel: Channel, kind: int, index: int, payload: bytes
-    ) -> Coroutine[Any, Any, None] | None:
-        publishing = channel.publishing
-        if kind == frames.BODY:
-            return publishing.on_body(payload)
-        if kind == frames.HEADER:
-            return publishing.on_header(payload)
-        if publishing.expects_content:
-            raise ConnectionException(UNEXPECTED_FRAME, "expected content frames, got a method instead")
-        if index == _PUBLISH:
-            publishing.on_publish(payload)
-            self.published = True
-            return None
-        if index >> 16 == _CONNECTION_CLASS:
-            raise ConnectionException(COMMAND_INVALID, "connection methods belong to channel 0")
-        method = frames.decode_method(frames.method_index(payload), payload)
-        handler = _HANDLERS.get(index)
-        if handler is not None:
-            self.published = self.published or index == _TX_COMMIT
-            return handler(channel, method)
-        if index == _CHANNEL_CLOSE:
-            channel.give_up()
-            channel.reply(commands.Channel.CloseOk())
-            del self.channels[channel.number]
-        elif index == _CHANNEL_OPEN:
-            raise ConnectionException(CHANNEL_ERROR, "second 'channel.open' seen")
-        else:
-            raise ConnectionException(COMMAND_INVALID, f"a client may not send {method.name} here")
-        return None
-
-    def _on_unknown_channel(self, kind: int, number: int, index: int, payload: bytes) -> None:
-        if kind != frames.METHOD or index != _CHANNEL_OPEN:
-            if index == _CHANNEL_CLOSE_OK:
-                return  # the second close-ok, after both sides sent a close
-            raise ConnectionException(CHANNEL_ERROR, f"expected 'channel.open' on channel {number} first")
-        frames.decode_method(index, payload)
-        if number > self.channels_max or len(self.channels) >= self.channels_max:
-            raise ConnectionException(
-                NOT_ALLOWED, f"channel {number}: the negotiated channel_max is {self.channels_max}"
-            )
-        channel = self.channels[number] = Channel(self, number)
-        channel.reply(commands.Channel.OpenOk())
-
-    def _on_closing_channel(self, channel: Channel, kind: int, index: int) -> None:
-        """Ignore all frames after a channel exception until the client has answered it."""
-        if kind != frames.METHOD:
-            return
-        if index == _CHANNEL_CLOSE:
-            channel.reply(commands.Channel.CloseOk())
-        elif index == _CHANNEL_CLOSE_OK:
-            del self.channels[channel.number]
-
-    def _on_connection_frame(self, kind: int, number: int, index: int, payload: bytes) -> None:
-        if self.state is State.CLOSING:
-            if kind == frames.METHOD and index in (
-                commands.Connection.CloseOk.index,
-                commands.Connection.Close.index,
-            ):
-                self.shut()
-            return
-        if kind != frames.METHOD:
-            raise ConnectionException(UNEXPECTED_FRAME, "a content frame belongs to a channel")
-        method = frames.decode_method(frames.method_index(payload), payload)
-        if isinstance(method, commands.Connection.Close):
-            self._on_client_close()
-        elif number:
-            raise ConnectionException(CHANNEL_ERROR, "no channel may be used before connection.open")
-        elif self.state is State.OPENING:
-            work = self._handshake.on_method(method)
-            if work is not None:
-                self.suspend(None, index, work)
-        elif index >> 16 != _CONNECTION_CLASS:
-            raise ConnectionException(COMMAND_INVALID, f"{method.name} does not belong to channel 0")
-        else:
-            raise ConnectionException(COMMAND_INVALID, f"{method.name} is out of order")
-
     # Slow methods, which run in tasks.
 
     def suspend(self, channel: Channel | None, index: int, work: Coroutine[Any, Any, None]) -> None:
@@ -335,18 +218,19 @@ class Connection(asyncio.Protocol):
     async def _finish(self, channel: Channel | None, index: int, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except Exception as error:  # noqa: BLE001 - every kind is told apart there
+        except Exception as error:  # noqa: BLE001 - the callee distinguishes all kinds
             self.on_error(channel, index, error)
         finally:
             self._task = None
             self.resume(Pause.TASK)
 
-    def _suspend_channel(self, channel: Channel, index: int, work: Coroutine[Any, Any, None]) -> None:
+    def suspend_channel(self, channel: Channel, index: int, work: Coroutine[Any, Any, None]) -> None:
         """Run a method in a task; only later frames on its channel are held until it ends."""
         channel.held = []
         self.server.vhost.changes.keep(self.loop.create_task(self._finish_on_channel(channel, index, work)))
 
-    def _hold(self, held: list[frames.RawFrame], frame: frames.RawFrame) -> None:
+    def hold(self, held: list[frames.RawFrame], frame: frames.RawFrame) -> None:
+        """Keep a frame for a channel with a slow method, until that ends."""
         held.append(frame)
         self._held_bytes += HELD_FRAME_BYTES + len(frame[2])
         if self._held_bytes > self.limits.unsent_bytes_high:
@@ -355,7 +239,7 @@ class Connection(asyncio.Protocol):
     async def _finish_on_channel(self, channel: Channel, index: int, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except Exception as error:  # noqa: BLE001 - every kind is told apart there
+        except Exception as error:  # noqa: BLE001 - the callee distinguishes all kinds
             self.on_error(channel, index, error)
         finally:
             held, channel.held = channel.held or [], None
@@ -499,7 +383,8 @@ class Connection(asyncio.Protocol):
         self._pauses = Pause(0)
         self._read_on()
 
-    def _on_client_close(self) -> None:
+    def on_client_close(self) -> None:
+        """End everything after the client's connection.close; the answer waits until all is durable."""
         lsn = max((channel.gate_lsn for channel in self.channels.values()), default=0)
         self._give_up()
         self.state = State.CLOSING

@@ -418,7 +418,7 @@ class BrokerQueue(abc.ABC):
             self._head_is_lasting = False
             overdue = self._is_overdue(decode_header(place.header, self._default_routing), False)
             self.settled(place)
-            if not overdue:  # not the message that was checked above
+            if not overdue:  # another message than the one checked above
                 place.release()
                 return True
             place.accept(wait=False)

@@ -1,7 +1,7 @@
-"""The bodies of the log's records: section 6 of docs/format.md, one class each.
+"""The bodies of the log's records: one class for each record of section 6 of docs/format.md.
 
-Written from that page alone. Fields stand in the page's order; a class's ``parts`` are its layout, and its
-``check`` has the rules that need the record's own LSN or flags.
+Written from that page alone. Fields stand in the page's order. A class's ``parts`` are its layout; its ``check`` has
+the rules that need the record's own LSN or flags.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BATCH_RECORD_BYTES = 104
 
 
 class RecordFlag(IntFlag):
-    """Bits of a record's ``flags`` (section 5); each is legal on the types named there only."""
+    """Bits of a record's ``flags`` (section 5); each is legal only on the record types listed there."""
 
     COPY = 1
     PART = 2
@@ -67,7 +67,7 @@ class DequeueReason(IntEnum):
 
 
 class PendingKind(IntEnum):
-    """What a transaction will do to a place when it commits (section 6, ``MESSAGE_RELOCATED``)."""
+    """The effect that a transaction's commit will have on a place (section 6, ``MESSAGE_RELOCATED``)."""
 
     ENQUEUE = 1
     DEQUEUE = 2
@@ -90,15 +90,15 @@ class TxState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Batch(Body):
-    """``BATCH``: what one group commit wrote; the first record of every batch."""
+    """``BATCH``: describes one group commit; the first record of every batch."""
 
-    epoch: int  # the segment's, in clear
+    epoch: int  # of the segment, as plain bytes
     count: int  # records that follow in this batch
     bytes: int  # of the whole batch, this record included
     durable_lsn: int  # everything below it was durable before this batch was written
-    base_lsn: int  # first LSN still needed by what lies below durable_lsn
+    base_lsn: int  # first LSN that the state below durable_lsn still needs
     time_us: int
-    opaque: builtins.bytes = b"\0" * 16  # a replicating layer's own
+    opaque: builtins.bytes = b"\0" * 16  # free for a replicating layer
 
     parts = (
         number("epoch", 8, above_zero),
@@ -111,7 +111,7 @@ class Batch(Body):
     )
 
     def check(self, record: Record) -> None:
-        """Section 6: what it holds fits in, and nothing that it names lies above it."""
+        """Section 6: the batch has room for its records, and every LSN that it names lies at or below it."""
         room = self.bytes - BATCH_RECORD_BYTES
         if room < RECORD_HEADER_BYTES * self.count or self.bytes % 8 or (room > 0) != (self.count > 0):
             raise ValueError(f"{self.bytes} bytes are not those of a batch of {self.count} records")
@@ -120,7 +120,7 @@ class Batch(Body):
 
 
 def numbered(tx_id: int, order_index: int, queues: tuple[int, ...]) -> None:
-    """The enqueues of a transaction are numbered from 0, others are not."""
+    """Checks that the enqueues of a transaction are numbered from 0, and that others have the index 0."""
     if order_index + len(queues) > 2**24 if tx_id else order_index != 0:
         raise ValueError("an order index that no enqueue has")
 
@@ -133,7 +133,7 @@ class MessageStart(Body):
     queues: tuple[int, ...]
     header: bytes
     content: bytes
-    order_index: int = 0  # of the first inline enqueue among those of its transaction
+    order_index: int = 0  # of the first inline enqueue; counts the enqueues of its transaction
 
     parts = (
         number("tx_id", 8, lsn_or_none),
@@ -147,7 +147,7 @@ class MessageStart(Body):
     )
 
     def check(self, record: Record) -> None:
-        """Section 6: a transaction is that of inline enqueues, and a copy has none unless its state is inline."""
+        """Section 6: only inline enqueues have a transaction, and a copy has no enqueues unless it has ``INLINE``."""
         earlier(record.lsn, tx_id=self.tx_id)
         if self.tx_id and not self.queues:
             raise ValueError("a transaction without an enqueue")
@@ -158,12 +158,12 @@ class MessageStart(Body):
 
 @dataclass(frozen=True, slots=True)
 class InlineCopy(Body):
-    """``MESSAGE_START`` with ``COPY`` and ``INLINE``: a relocated message whole, places included.
+    """``MESSAGE_START`` with ``COPY`` and ``INLINE``: a whole relocated message with its places.
 
-    Its places have the order key that a publish outside transactions gives: the chain's id, and 0.
+    Its places have the order key of a publish outside transactions: the chain's id and index 0.
     """
 
-    enqueue_time_us: int  # of the batch of the enqueue; 0: not known
+    enqueue_time_us: int  # of the batch with the enqueue; 0: not known
     queues: tuple[int, ...]
     header: bytes
     content: bytes
@@ -182,13 +182,13 @@ class InlineCopy(Body):
 
 @dataclass(frozen=True, slots=True)
 class OrderedCopy(Body):
-    """``MESSAGE_START`` with ``COPY``, ``INLINE`` and ``ORDERED``: the same, with an order key of its own."""
+    """``MESSAGE_START`` with ``COPY``, ``INLINE`` and ``ORDERED``: an inline copy with its own order key."""
 
-    order_lsn: int  # at which the places became visible
-    queues: tuple[int, ...]  # 0: a place that is gone, whose order index is still counted
+    order_lsn: int  # LSN at which the places became visible
+    queues: tuple[int, ...]  # 0: a place that has ended; its order index still counts
     header: bytes
     content: bytes
-    order_index: int  # of the first in the list; the next has one more, and so on
+    order_index: int  # of the first entry of the list; each later entry has one more
 
     parts = (
         number("order_lsn", 8, an_lsn),
@@ -213,7 +213,7 @@ class OrderedCopy(Body):
 class MessageChunk(Body):
     """``MESSAGE_CHUNK``: more content."""
 
-    offset: int  # of these bytes in the content
+    offset: int  # of these bytes, within the content
     content: bytes
 
     parts = (number("offset", 8, content_size), count_of("content"), reserved(4), data("content"))
@@ -228,7 +228,7 @@ class MessageEnqueue(Body):
 
     tx_id: int  # 0: none
     queues: tuple[int, ...]
-    order_index: int = 0  # as of a MESSAGE_START
+    order_index: int = 0  # as in MESSAGE_START
 
     parts = (
         number("tx_id", 8, lsn_or_none),
@@ -238,7 +238,7 @@ class MessageEnqueue(Body):
     )
 
     def check(self, record: Record) -> None:
-        """Section 6: the transaction began before."""
+        """Section 6: the transaction began before this record."""
         earlier(record.lsn, tx_id=self.tx_id)
         numbered(self.tx_id, self.order_index, self.queues)
 
@@ -260,7 +260,7 @@ class MessageDequeue(Body):
     )
 
     def check(self, record: Record) -> None:
-        """Section 6: the transaction began before, and none carries the delete."""
+        """Section 6: the transaction began before this record, and a dequeue in a transaction has no ``DELETES``."""
         earlier(record.lsn, tx_id=self.tx_id)
         if self.tx_id and RecordFlag.DELETES in record.flags:
             raise ValueError("a delete in a transaction")
@@ -268,20 +268,20 @@ class MessageDequeue(Body):
 
 @dataclass(frozen=True, slots=True)
 class Empty(Body):
-    """The types without a body: ``MESSAGE_DELETE``, and the local transactions' but ``TX_RELOCATED``."""
+    """Record types without a body: ``MESSAGE_DELETE``, and those of local transactions except ``TX_RELOCATED``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Close(Body):
-    """``CLOSE``: an orderly close; alone in the last batch."""
+    """``CLOSE``: marks an orderly close; the only record of the last batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkPlace(Body):
-    """Where a relocated message's chunk stands."""
+    """The position of one chunk of a relocated message."""
 
     lsn: int  # of the MESSAGE_CHUNK
-    offset: int  # in the content
+    offset: int  # within the content
     content_bytes: int
 
     parts = (
@@ -296,7 +296,7 @@ class ChunkPlace(Body):
 class QueuePlace(Body):
     """A relocated message's place on a queue."""
 
-    order_lsn: int  # at which the place became visible
+    order_lsn: int  # LSN at which the place became visible
     enqueue_time_us: int
     queue_id: int
     order_index: int  # within the commit
@@ -314,7 +314,7 @@ class QueuePlace(Body):
 
 @dataclass(frozen=True, slots=True)
 class PendingWork(Body):
-    """What an open transaction has done to a relocated message."""
+    """One operation of an open transaction on a relocated message."""
 
     tx_id: int
     lsn: int  # of the operation
@@ -336,7 +336,7 @@ class PendingWork(Body):
 class MessageRelocated(Body):
     """``MESSAGE_RELOCATED``: a chain's whole state, or with flag ``PART`` a part of it."""
 
-    content_bytes: int  # of the whole content
+    content_bytes: int  # length of the whole content
     start_lsn: int  # of the MESSAGE_START copy
     part: int
     chunks: tuple[ChunkPlace, ...]
@@ -356,7 +356,7 @@ class MessageRelocated(Body):
     )
 
     def check(self, record: Record) -> None:
-        """Section 6: all that it names is earlier, in order, and inside the content."""
+        """Section 6: every LSN that it names lies below it, in order, and every chunk lies inside the content."""
         earlier(record.lsn, start_lsn=self.start_lsn)
         for chunk in self.chunks:
             earlier(record.lsn, chunk=chunk.lsn)
@@ -389,7 +389,7 @@ class XidBody(Body):
 
 @dataclass(frozen=True, slots=True)
 class TxRelocated(Body):
-    """``TX_RELOCATED``: an open transaction's whole state. The xid of a local one is all zero."""
+    """``TX_RELOCATED``: the whole state of an open transaction. The xid of a local transaction is all zero."""
 
     format_id: int  # signed
     gtrid: bytes
@@ -419,16 +419,16 @@ class TxRelocated(Body):
 
 @dataclass(frozen=True, slots=True)
 class Filler(Body):
-    """``FILLER``: zero bytes that mean nothing."""
+    """``FILLER``: zero bytes without a meaning."""
 
-    bytes: int  # of zeros; a multiple of 8
+    bytes: int  # number of zeros; a multiple of 8
 
     parts = (zeros("bytes"),)
 
 
 @dataclass(frozen=True, slots=True)
 class TypeCount(Body):
-    """How many records of one type a sealed segment holds."""
+    """The number of records of one type in a sealed segment."""
 
     type: int  # of a RecordType, or of a skippable type
     count: int
@@ -438,7 +438,7 @@ class TypeCount(Body):
 
 @dataclass(frozen=True, slots=True)
 class Footer(Body):
-    """``FOOTER``: the last record of a segment that was left for the next one; never needed."""
+    """``FOOTER``: the last record of a segment that has a successor; readers never need it."""
 
     last_lsn: int  # of the record before this one
     bytes: int  # from the first record position to this record
@@ -458,7 +458,7 @@ class Footer(Body):
             raise ValueError("counts do not ascend by type")
 
     def check(self, record: Record) -> None:
-        """Section 6: it counts what lies before it."""
+        """Section 6: the counted records lie below the footer."""
         earlier(record.lsn, last_lsn=self.last_lsn)
 
 

@@ -1,7 +1,7 @@
-"""The back-links of a log's chains, followed record by record (sections 5 and 7 of docs/format.md).
+"""Follows the back-links of a log's chains, record by record (sections 5 and 7 of docs/format.md).
 
-Invariant: a copy, or a part of a state, becomes a link of its chain only when the record comes that completes
-it. Until then other records of the chain pass over it, because it may never count.
+Invariant: a copy, or a part of a state, becomes a link of its chain only when the record arrives that completes the
+relocation. Until then other records of the chain skip it, because the relocation may never be completed.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ COPY, INLINE, PART = int(RecordFlag.COPY), int(RecordFlag.INLINE), int(RecordFla
 
 
 def is_relocated(record: Record) -> bool:
-    """A copy, or a message's relocated state or a part of it."""
+    """Whether the record is a copy, or the relocated state of a message or a part of it."""
     return record.type is RecordType.MESSAGE_RELOCATED or int(record.flags) & COPY != 0
 
 
 def is_complete(record: Record) -> bool:
-    """Of a relocated record: it gives a message's whole state, with the copies and parts before it."""
+    """Whether a relocated record gives a message's whole state, together with the copies and parts before it."""
     flags = int(record.flags)
     return flags & INLINE != 0 or (record.type is RecordType.MESSAGE_RELOCATED and flags & PART == 0)
 
 
 class Chains:
-    """The chains that may go on, by id: their newest records, and the copies that do not count yet."""
+    """The chains that may continue, by id: their newest records, and the copies that do not count yet."""
 
     def __init__(self, base_lsn: int) -> None:
         self.base_lsn = base_lsn
         self._newest: dict[int, int] = {}  # LSN of the newest record that counts
-        self._copied: dict[int, int] = {}  # LSN of the newest copy or part of a relocation that is not complete
-        self._broken: dict[int, dict[int, str]] = {}  # what is wrong with the back-links of copies and parts, by LSN
+        self._copied: dict[int, int] = {}  # LSN of the newest copy or part of an incomplete relocation
+        self._broken: dict[int, dict[int, str]] = {}  # errors in the back-links of copies and parts, by LSN
 
     def link(self, record: Record) -> str | None:
-        """Take a record. Gives what is wrong with its back-link; of a copy or part that counts with its state."""
+        """Takes a record and returns the error in its back-link, if any; keeps the errors of copies and parts."""
         if is_relocated(record):
             wrong = self._wrong_link(record)
             if not is_complete(record):
@@ -54,20 +54,22 @@ class Chains:
         return wrong
 
     def take_broken(self, id: int) -> dict[int, str]:  # noqa: A002 - the design's own word
-        """What is wrong with the back-links of the copies and parts of a relocation that is now complete."""
+        """Returns the errors in the back-links of the copies and parts of a relocation that is now complete."""
         return self._broken.pop(id, {})
 
     def newest(self, id: int) -> int:  # noqa: A002
-        """LSN of the chain's newest record that counts; the base if there is none."""
+        """LSN of the chain's newest record that counts; the base if the chain has none."""
         return self._newest.get(id, self.base_lsn)
 
     def end(self, id: int) -> None:  # noqa: A002
-        """Nothing follows in this chain."""
+        """Ends the chain: no record follows."""
         for kept in (self._newest, self._copied, self._broken):
             kept.pop(id, None)
 
     def _wrong_link(self, record: Record) -> str | None:
-        """It names the newest record of the chain that counts, or one below the base; a relocation's also a copy."""
+        """Checks that ``prev`` names the chain's newest record that counts, or one below the base; a copy may also name
+        a copy.
+        """
         newest, prev = self._newest.get(record.id), record.prev
         if newest is None and record.id >= self.base_lsn:
             return f"chain {record.id} has no start, or had ended before"

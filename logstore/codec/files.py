@@ -1,11 +1,11 @@
-"""Segments, and the files that are not part of the log, as Python objects: the second witness continued.
+"""Segments, and the files that are not part of the log, as Python objects; completes records.py.
 
-Segment headers, ``META``, ``HINT`` and holds (sections 4 and 8 of docs/format.md), and the walk over the
-batches of a segment under the validity rule (section 1). Written from that page alone, like records.py, whose
-promises hold here as well: arbitrary bytes raise nothing but InvalidRecord, nothing is read or allocated
-beyond the buffer, and what decodes encodes to the same bytes.
+It contains segment headers, ``META``, ``HINT`` and holds (sections 4 and 8 of docs/format.md), and the walk over the
+batches of a segment under the validity rule (section 1). Written from that page alone. The promises of records.py hold
+here too: arbitrary bytes raise only InvalidRecord, nothing is read or allocated beyond the buffer, and encoding a
+decoded object gives the same bytes.
 
-A version is judged before any checksum: a right magic and a larger version is NewerVersion.
+The version is checked before any checksum: a right magic with a larger version raises NewerVersion.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ SEGMENT_SIZE_MIN = 64 << 10
 SEGMENT_SIZE_MAX = 1 << 30
 UNDURABLE_BYTES_MAX = (2**63 - 1) // 4
 
-_VERSION = struct.Struct("<8sI")  # magic, format_version: what every later version begins with
-_START = struct.Struct("<8sII16s")  # ..., size of the whole, uuid
+_VERSION = struct.Struct("<8sI")  # magic, format_version: the beginning of every later version, too
+_START = struct.Struct("<8sII16s")  # magic, format_version, size of the whole, uuid
 
 
 def record_bytes_max(segment_size: int) -> int:
-    """Most bytes that one record may have (section 2)."""
+    """The largest size of one record, in bytes (section 2)."""
     return min(segment_size // 16, 1 << 20)
 
 
 def batch_bytes_max(segment_size: int) -> int:
-    """Most bytes that one batch may have (section 2)."""
+    """The largest size of one batch, in bytes (section 2)."""
     return min(segment_size // 8, 2 << 20)
 
 
@@ -69,26 +69,26 @@ def _check_segment_size(value: int) -> None:
 class _Block:
     """A structure of fixed size: magic, version, size, UUID, numbers of 64 bits, zeros, checksum.
 
-    A subclass adds the numbers as fields, in the page's order, and says what they may be.
+    A subclass adds the numbers as fields, in the page's order, and checks their ranges.
     """
 
     MAGIC: ClassVar[bytes]
     BYTES: ClassVar[int]
 
-    uuid: UUID  # the store's; its 16 bytes stand in the order of its text
+    uuid: UUID  # of the store; its 16 bytes stand in the order of its text form
 
     def _seed(self) -> int:
         return 0
 
     def _check(self) -> None:
-        """Raise ValueError for a number out of its range."""
+        """Raises ValueError for a number out of its range."""
 
     @classmethod
     def _numbers(cls) -> struct.Struct:
         return struct.Struct(f"<{len(fields(cls)) - 1}Q")
 
     def encode(self) -> bytes:
-        """The whole structure, checksum included; MalformedRecord for a number out of its range."""
+        """The whole structure with its checksum. Raises MalformedRecord for a number out of its range."""
         raw = bytearray(self.BYTES)
         numbers = [getattr(self, field.name) for field in fields(self)[1:]]
         try:
@@ -102,10 +102,10 @@ class _Block:
 
     @classmethod
     def decode(cls, buffer: Buffer) -> Self:
-        """The structure at the front of ``buffer``.
+        """Decodes the structure at the front of ``buffer``.
 
-        Raises NewerVersion, InvalidRecord for a wrong magic, length or checksum, or MalformedRecord for a
-        right checksum over content that breaks the page's rules.
+        Raises NewerVersion; InvalidRecord for a wrong magic, length or checksum; MalformedRecord for a right checksum
+        over content that breaks the page's rules.
         """
         raw = memoryview(buffer)[: cls.BYTES]
         if len(raw) < _VERSION.size or raw[:8] != cls.MAGIC:
@@ -137,7 +137,7 @@ class SegmentHeader(_Block):
     """The first block of a segment (section 4)."""
 
     segment_size: int  # bytes
-    first_lsn: int  # equals the file's name; the caller compares
+    first_lsn: int  # equals the number in the file's name; the caller compares
     epoch: int
     prev_end_lsn: int  # where the log before this segment ends; 0 in the store's first segment
     created_us: int
@@ -150,17 +150,17 @@ class SegmentHeader(_Block):
 
     @property
     def seed(self) -> int:
-        """Seed of all checksums in this segment (section 3)."""
+        """The seed of all checksums in this segment (section 3)."""
         return segment_seed(self.uuid, self.first_lsn, self.epoch)
 
     @property
     def first_record_lsn(self) -> int:
-        """Where the segment's first batch stands (section 2)."""
+        """The LSN of the segment's first batch (section 2)."""
         return self.first_lsn + SEGMENT_HEADER_BYTES
 
     @property
     def limit_lsn(self) -> int:
-        """The first LSN behind the segment."""
+        """The first LSN above the segment."""
         return self.first_lsn + self.segment_size
 
     def _check(self) -> None:
@@ -176,7 +176,7 @@ class SegmentHeader(_Block):
 
 @dataclass(frozen=True, slots=True)
 class Meta(_Block):
-    """``META``: what makes a directory a store (section 8)."""
+    """``META``: identifies a directory as a store (section 8)."""
 
     segment_size: int  # bytes
     max_undurable_bytes: int
@@ -193,7 +193,7 @@ class Meta(_Block):
 
 @dataclass(frozen=True, slots=True)
 class Hint(_Block):
-    """``HINT``: what a reader beside the writer may read up to; recovery never trusts it (section 8)."""
+    """``HINT``: the limit for a reader while a writer runs; recovery never trusts it (section 8)."""
 
     epoch: int
     durable_lsn: int
@@ -211,10 +211,12 @@ class Hint(_Block):
 
 @dataclass(frozen=True, slots=True)
 class Closed(_Block):
-    """``CLOSED``: what an orderly close leaves, so that a log that later ends earlier is missed (section 8)."""
+    """``CLOSED``: records where an orderly close ended the log, so that a later loss of its end is detected (section
+    8).
+    """
 
     epoch: int
-    end_lsn: int  # where CLOSE stands: all below it was durable
+    end_lsn: int  # LSN of CLOSE; everything below it was durable
     closed_us: int
 
     MAGIC: ClassVar[bytes] = b"LSTRCLSD"
@@ -228,7 +230,7 @@ class Closed(_Block):
 
 @dataclass(frozen=True, slots=True)
 class Hold(_Block):
-    """``holds/NAME.hold``: a reader's wish to keep segments (section 8)."""
+    """``holds/NAME.hold``: asks the writer to keep segments for a reader (section 8)."""
 
     hold_lsn: int  # everything at or above it is kept
     limit_bytes: int  # the most that it may keep; 0: no limit
@@ -249,8 +251,8 @@ class Hold(_Block):
 class Stop:
     """Where the accepted batches of a segment end, and why.
 
-    ``error`` is None where the segment's part of the log ends by rule. Otherwise it says why the batch at
-    ``lsn`` is not accepted; whether that is a torn tail or corruption is for recovery to decide.
+    ``error`` is None if the segment's part of the log ends by rule. Otherwise it is the reason why the batch at ``lsn``
+    is not accepted; recovery decides whether that is a torn tail or corruption.
     """
 
     lsn: int
@@ -269,12 +271,12 @@ class Segment:
 def iter_batches(
     buffer: Buffer, header: SegmentHeader, end: int | None = None
 ) -> Generator[tuple[Record, list[Record]], None, Stop]:
-    """Walk the accepted batches of a segment: its BATCH record and the records it holds (section 1).
+    """Walks the accepted batches of a segment: each BATCH record with the records of its batch (section 1).
 
-    ``buffer`` begins with the segment's header; it may be shorter than the segment. ``end`` is the LSN at
-    which the segment's part of the log ends, the ``prev_end_lsn`` of the next segment; None in the last.
-    The value that the generator returns says where and why the walk ended. Raises NewerVersion for a
-    record of a later version of the format, since nothing after it can be judged.
+    ``buffer`` begins with the segment's header and may be shorter than the segment. ``end`` is the LSN at which the
+    segment's part of the log ends: the ``prev_end_lsn`` of the next segment, or None in the last segment. The generator
+    returns where and why the walk ended. Raises NewerVersion for a record of a later format version, because nothing
+    after it can be judged.
     """
     limit_lsn = header.limit_lsn if end is None else min(end, header.limit_lsn)
     part = memoryview(buffer)[: max(limit_lsn - header.first_lsn, 0)]
@@ -292,7 +294,7 @@ def iter_batches(
 
 
 def _decode_batch(part: memoryview, header: SegmentHeader, lsn: int) -> tuple[Record, list[Record]]:
-    """The batch at ``lsn``, whole or not at all."""
+    """Decodes the complete batch at ``lsn``. Raises InvalidRecord if any part of it is invalid."""
     start = lsn - header.first_lsn
     seed = header.seed
     batch = decode_record(part, start, seed, lsn)
@@ -322,9 +324,9 @@ def _decode_batch(part: memoryview, header: SegmentHeader, lsn: int) -> tuple[Re
 
 
 def decode_segment(buffer: Buffer, end: int | None = None) -> Segment:
-    """A segment's header and accepted batches; ``end`` as in :func:`iter_batches`.
+    """Decodes a segment's header and accepted batches; ``end`` as in :func:`iter_batches`.
 
-    Raises as SegmentHeader.decode and :func:`iter_batches` do.
+    Raises the errors of SegmentHeader.decode and :func:`iter_batches`.
     """
     header = SegmentHeader.decode(buffer)
     batches: list[tuple[Record, tuple[Record, ...]]] = []

@@ -1,9 +1,9 @@
-"""The meaning of a log's records in pure Python: which messages live, on which queues, and which work is pending.
+"""The meaning of a log's records in pure Python: the live messages, their queues, and the pending work.
 
-Written from section 7 of docs/format.md alone and sharing nothing with csrc/replay, so that the two can be held against
-each other. This class has the meaning of each record; a subclass adds the policy, which is all that has to differ
-between a log that must be whole and one that is known to be damaged: what a record means whose chain is not known, and
-what follows from a contradiction. The strict policy is replay.py, the lenient one salvage/replay.py.
+Written from section 7 of docs/format.md alone. It shares no code with csrc/replay, so that tests can compare the two.
+This class implements the meaning of each record; a subclass adds the policy for a record of an unknown chain and for a
+contradiction. Only these differ between a log that must be complete and one that is known to be damaged. The strict
+policy is replay.py, the lenient one salvage/replay.py.
 
 Invariant: records come in LSN order. A relocated state replaces everything that was known of its message.
 """
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
 class Interpreter(ABC):
     """Takes records one by one with :meth:`interpret`. The methods without a body are the policy."""
 
-    keeps_ended = False  # remember all that ended, not only chains that began below the base
+    keeps_ended = False  # remember all ended chains, not only those that began below the base
 
     def __init__(self, base_lsn: int) -> None:
         self.base_lsn = base_lsn
         self.messages: dict[int, Message] = {}
         self.transactions: dict[int, Transaction] = {}
-        self.ended: set[int] = set()  # messages and transactions known to be over
+        self.ended: set[int] = set()  # ids of messages and transactions that have ended
         self.deleted_queues: set[int] = set()
-        self.queue_id_max = 0  # of all that are named
+        self.queue_id_max = 0  # the largest id that any record names
         self.committed = 0
-        self.rolled_back = 0  # by a record of their own
+        self.rolled_back = 0  # transactions with a rollback record
         self._copies: dict[int, Copies] = {}
         self._time_us = 0
         self._epoch = 0
@@ -79,23 +79,23 @@ class Interpreter(ABC):
 
     @abstractmethod
     def contradiction(self, lsn: int, reason: str) -> None:
-        """Two records cannot both be true; the newer one counts."""
+        """Two records contradict each other; the newer one counts."""
 
     @abstractmethod
     def known(self, record: Record) -> Message | None:
-        """The message of a record that is not the first of its chain; None: the record has no effect."""
+        """The message of a record that is not the first of its chain; None if the record has no effect."""
 
     @abstractmethod
     def opened(self, lsn: int, work: Work) -> Transaction | None:
-        """The transaction of an operation in the record at ``lsn``; None: the operation has no effect."""
+        """The transaction of an operation in the record at ``lsn``; None if the operation has no effect."""
 
     @abstractmethod
     def stepped(self, record: Record) -> Transaction | None:
-        """The transaction of a step or an outcome; None: the record has no effect."""
+        """The transaction of a step or an outcome; None if the record has no effect."""
 
     @abstractmethod
     def moved_transaction(self, record: Record, xid: XidBody | None, state: str) -> Transaction:
-        """The transaction of which the record gives the whole state."""
+        """The transaction whose whole state the record gives."""
 
     @abstractmethod
     def accepts(self, record: Record, copies: Copies, moved: Moved) -> bool:
@@ -103,11 +103,11 @@ class Interpreter(ABC):
 
     @abstractmethod
     def accepts_without_parts(self, record: Record, copies: Copies) -> bool:
-        """Whether a relocated state counts of which parts are not there."""
+        """Whether a relocated state counts although some of its parts are missing."""
 
     @abstractmethod
     def take_content(self, message: Message, state: MessageRelocated, copies: Copies) -> None:
-        """Set where the message's content stands now."""
+        """Sets the positions of the message's content."""
 
     @abstractmethod
     def not_on(self, lsn: int, message_id: int, message: Message, queue_id: int) -> None:
@@ -115,38 +115,38 @@ class Interpreter(ABC):
 
     @abstractmethod
     def is_over(self, message: Message) -> bool:
-        """Whether a message that is not staged is dead: it has no place and no pending work."""
+        """Whether a message that is not staged has ended: it has no place and no pending work."""
 
     @abstractmethod
     def dequeued(self, record: Record, message: Message) -> None:
-        """A dequeue outside transactions took effect, and it does not carry the delete."""
+        """A dequeue outside transactions took effect and does not carry the delete."""
 
     @abstractmethod
     def recover(self) -> None:
-        """An epoch begins: do what opening the store does."""
+        """A new epoch begins: apply the effects of opening the store."""
 
     @abstractmethod
     def numbered(self, record: Record, body: MessageStart | MessageEnqueue) -> None:
-        """An enqueue comes, in a transaction or not."""
+        """Checks the order index of an enqueue, in a transaction or not."""
 
     def keeps(self, work: Work) -> bool:  # noqa: ARG002
-        """Whether pending work stays that a relocated state does not list."""
+        """Whether pending work stays although the relocated state does not list it."""
         return False
 
     def as_kept(self, places: tuple[Place, ...]) -> tuple[Place, ...]:
-        """The places of a message in the form in which they are kept."""
+        """The places of a message in the form in which this policy keeps them."""
         return places
 
-    # ---- What comes in
+    # ---- Input
 
     def interpret(self, record: Record) -> None:
-        """Take the next record; types without a meaning for the state are passed over."""
+        """Takes the next record; ignores types that do not affect the state."""
         handler = self._handlers.get(record.type)
         if handler is not None:
             handler(record)
 
     def enter(self, epoch: int) -> None:
-        """A segment of this epoch begins."""
+        """Begins a segment of this epoch."""
         if self._epoch not in (0, epoch):
             self.recover()
         self._epoch = epoch
@@ -192,9 +192,9 @@ class Interpreter(ABC):
             self.add_content(record, message, body)
 
     def add_content(self, record: Record, message: Message, body: MessageChunk) -> None:
-        """A chunk continues the content, or an empty one takes back an append that failed."""
+        """Appends a chunk to the content; an empty chunk truncates it after a failed append."""
         message.chunks = message.chunks or {}
-        if message.size is not None:  # as the last state has it
+        if message.size is not None:  # the size from the newest relocated state
             message.size = body.offset + len(body.content)
         if body.content:
             message.length += len(body.content)
@@ -260,18 +260,20 @@ class Interpreter(ABC):
         message.places = self.as_kept(left)
 
     def _finish(self, record: Record) -> None:
-        """A record ends the message."""
+        """Handles a record that ends the message."""
         message = self.messages.get(record.id)
         if message is not None and not (self.is_over(message) and (not message.staged or self._is_delete(record))):
             self.contradiction(record.lsn, f"message {record.id} is deleted while it is still needed")
         self.end_message(record.id)
 
     def _is_delete(self, record: Record) -> bool:
-        """A MESSAGE_DELETE may also end a message that was never enqueued."""
+        """Whether the record is a delete that is legal here; MESSAGE_DELETE may also end a message that was never
+        enqueued.
+        """
         return record.type is RecordType.MESSAGE_DELETE
 
     def end_message(self, message_id: int) -> None:
-        """Forget a message that is over, and all work on it."""
+        """Forgets a message that has ended, and all pending work on it."""
         message = self.messages.pop(message_id, None)
         for work in message.pending or () if message is not None else ():
             transaction = self.transactions.get(work.tx_id)
@@ -281,7 +283,7 @@ class Interpreter(ABC):
         self._copies.pop(message_id, None)
 
     def _delete_queue(self, record: Record) -> None:
-        """Ends places and work on the queue at once; messages without another are found at the end."""
+        """Ends places and work on the queue at once; messages without another place are found at the end."""
         assert isinstance(record.body, QueueDelete)
         self._name((record.body.queue_id,))
         self.deleted_queues.add(record.body.queue_id)
@@ -329,7 +331,7 @@ class Interpreter(ABC):
         self._replace(record, body, copies, moved)
 
     def _replace(self, record: Record, state: MessageRelocated, copies: Copies, moved: Moved) -> None:
-        """A relocation gives the message's whole state, whatever was or was not seen of it before."""
+        """Replaces the message's state with the relocated one, regardless of what was known before."""
         self._name(place.queue_id for place in moved.places)
         self._name(work.queue_id for work in moved.work)
         if not self.accepts(record, copies, moved):
@@ -342,7 +344,7 @@ class Interpreter(ABC):
         message.lost = message.doubts = None
         self.take_content(message, state, copies)
         message.size = message.length = state.content_bytes
-        times = {place.queue_id: place.time_us for place in message.places}  # a state may not know them
+        times = {place.queue_id: place.time_us for place in message.places}  # a relocated state may lack the times
         message.places = self.as_kept(
             tuple(one if one.time_us else one._replace(time_us=times.get(one.queue_id, 0)) for one in moved.places)
         )
@@ -350,7 +352,7 @@ class Interpreter(ABC):
         self._replace_work(record.lsn, message, moved.work)
 
     def _replace_work(self, lsn: int, message: Message, said: list[Work]) -> None:
-        """Work that is known already stays where it is in its transaction; other work comes or goes."""
+        """Keeps known work at its position in its transaction, and adds or removes other work."""
         keys = {work.key for work in said}
         for work in [one for one in message.pending or () if one.key not in keys and not self.keeps(one)]:
             self.end_work(message, work)
@@ -382,7 +384,7 @@ class Interpreter(ABC):
         message.pending.append(work)
 
     def end_work(self, message: Message, work: Work) -> None:
-        """An operation is no longer pending."""
+        """Removes an operation from the pending work."""
         transaction = self.transactions.get(work.tx_id)
         if transaction is not None and work in transaction.work:
             transaction.work.remove(work)
@@ -418,7 +420,7 @@ class Interpreter(ABC):
             self.undo(transaction)
 
     def commit(self, work: Work, order_lsn: int) -> None:
-        """The operation takes effect now."""
+        """Applies an operation at the commit."""
         message = self.messages.get(work.message_id)
         if message is None:
             return
@@ -431,7 +433,7 @@ class Interpreter(ABC):
         self._settle(work.message_id, message)
 
     def undo(self, transaction: Transaction) -> None:
-        """None of its operations ever takes effect."""
+        """Drops all operations of the transaction."""
         for work in list(transaction.work):
             message = self.messages.get(work.message_id)
             if message is not None:
@@ -440,7 +442,9 @@ class Interpreter(ABC):
         transaction.work = []
 
     def _settle(self, message_id: int, message: Message) -> None:
-        """A publish goes with the rollback of its enqueue; a message that was staged before stays staged."""
+        """Ends a message whose enqueue was rolled back, if nothing keeps it; a message that was staged before stays
+        staged.
+        """
         if self.is_over(message) and (message.published or not message.staged):
             self.end_message(message_id)
 
@@ -465,7 +469,7 @@ class Interpreter(ABC):
 
 
 def state_parts(copies: Copies) -> list[MessageRelocated]:
-    """The bodies of a state's parts, as far as they are there."""
+    """The bodies of a state's parts that were found."""
     return [part.body for part in copies.parts if isinstance(part.body, MessageRelocated)]
 
 

@@ -1,6 +1,6 @@
-"""How the body of a log record is laid out: the parts from which bodies.py builds section 6 of docs/format.md.
+"""The layout of a log record's body: the parts from which bodies.py builds section 6 of docs/format.md.
 
-A part encodes itself from the whole body and decodes itself from the rest of the record. Reading never goes past the
+A part encodes itself from the whole body and decodes itself from the rest of the record. Decoding never reads past the
 record's end; a broken rule raises ValueError with the reason.
 """
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from logstore.codec.records import Record
 
-LSN_LIMIT = 1 << 63  # first number that is no LSN: they fit the signed 64 bits of SQL, Arrow and Spark
+LSN_LIMIT = 1 << 63  # LSNs lie below it, so that they fit the signed 64 bits of SQL, Arrow and Spark
 CONTENT_BYTES_MAX = 2**63 - 1
 QUEUE_ID_MAX = 2**32 - 2
 XID_PART_BYTES_MAX = 64
 
 
 class Cursor:
-    """Reads a body from its front and never past its end. Raises ValueError for bytes that break a rule."""
+    """Reads a body from its front, never past its end. Raises ValueError for bytes that break a rule."""
 
     __slots__ = ("_at", "_body", "_end")
 
@@ -31,11 +31,11 @@ class Cursor:
 
     @property
     def left(self) -> int:
-        """Bytes that were not taken yet."""
+        """The number of bytes that were not taken yet."""
         return self._end - self._at
 
     def take(self, bytes_wanted: int) -> bytes:
-        """The next ``bytes_wanted`` bytes."""
+        """Takes the next ``bytes_wanted`` bytes."""
         at = self._at
         self._at = end = at + bytes_wanted
         if end > self._end:
@@ -44,7 +44,7 @@ class Cursor:
         return bytes(self._body[at:end])
 
     def take_zeros(self, bytes_wanted: int) -> int:
-        """Take ``bytes_wanted`` bytes, which must be zero; gives their number."""
+        """Takes ``bytes_wanted`` bytes, which must be zero; returns their number."""
         if any(self.take(bytes_wanted)):
             raise ValueError("is not zero")
         return bytes_wanted
@@ -55,10 +55,10 @@ class Part:
     """One field of a body, or a count of a later one, or reserved space."""
 
     name: str
-    width: int  # bytes; 0: any number of them
+    width: int  # bytes; 0: variable
     encode: Callable[[Any], bytes]  # from the whole body
-    decode: Callable[[Cursor, int], Any]  # the value here, given the count read for this name, if any
-    is_field: bool = True  # of the body class; otherwise a count or reserved space
+    decode: Callable[[Cursor, int], Any]  # the value at the cursor; the int is the count for this name, if there is one
+    is_field: bool = True  # False: a count or reserved space, not a field of the body class
 
 
 Parts: TypeAlias = tuple[Part, ...]
@@ -70,7 +70,7 @@ def encode_parts(body: Body) -> bytes:
 
 
 def decode_parts(body_class: type[Body], cursor: Cursor) -> Body:
-    """The body of this class that stands next."""
+    """Decodes the body of this class at the cursor."""
     fields: dict[str, Any] = {}
     counts: dict[str, int] = {}
     for part in body_class.parts:
@@ -83,7 +83,7 @@ def decode_parts(body_class: type[Body], cursor: Cursor) -> Body:
 
 
 def number(name: str, width: int, check: Callable[[int], int] = int, signed: bool = False) -> Part:
-    """One integer of ``width`` bytes; ``check`` gives its value or raises."""
+    """One integer of ``width`` bytes; ``check`` returns its value or raises."""
     return Part(
         name,
         width,
@@ -93,7 +93,7 @@ def number(name: str, width: int, check: Callable[[int], int] = int, signed: boo
 
 
 def count_of(name: str, width: int = 4, check: Callable[[int], int] = int) -> Part:
-    """The number of bytes or rows in a later part of that name."""
+    """The number of bytes or rows of the later part with that name."""
     return Part(
         name,
         width,
@@ -104,24 +104,24 @@ def count_of(name: str, width: int = 4, check: Callable[[int], int] = int) -> Pa
 
 
 def reserved(width: int) -> Part:
-    """Bytes without a meaning; they are zero."""
+    """Reserved bytes, which must be zero."""
     return Part(
         "reserved space", width, lambda _: bytes(width), lambda cursor, _: cursor.take_zeros(width), is_field=False
     )
 
 
 def data(name: str) -> Part:
-    """The number of bytes that the count gave."""
+    """Bytes, as many as the count for ``name`` gives."""
     return Part(name, 0, lambda body: bytes(getattr(body, name)), lambda cursor, count: cursor.take(count))
 
 
 def fixed_data(name: str, width: int) -> Part:
-    """Bytes of a fixed number, passed through."""
+    """Bytes of a fixed number, without a check."""
     return Part(name, width, lambda body: bytes(getattr(body, name)), lambda cursor, _: cursor.take(width))
 
 
 def rest(name: str) -> Part:
-    """Everything up to the record's end."""
+    """All bytes up to the record's end."""
     return Part(name, 0, lambda body: bytes(getattr(body, name)), lambda cursor, _: cursor.take(cursor.left))
 
 
@@ -131,7 +131,7 @@ def zeros(name: str) -> Part:
 
 
 def rows(name: str, row_class: type[Body], row_bytes: int) -> Part:
-    """The number of rows that the count gave, of ``row_bytes`` bytes each."""
+    """Rows of ``row_bytes`` bytes each, as many as the count for ``name`` gives."""
 
     def decode(cursor: Cursor, count: int) -> tuple[Body, ...]:
         rows = Cursor(memoryview(cursor.take(row_bytes * count)))
@@ -141,9 +141,9 @@ def rows(name: str, row_class: type[Body], row_bytes: int) -> Part:
 
 
 def queue_list(name: str, padded: bool, gaps: bool = False) -> Part:
-    """The number of queue ids that the count gave, padded to a multiple of 8 if more follows.
+    """Queue ids, as many as the count for ``name`` gives, padded to a multiple of 8 if more parts follow.
 
-    With ``gaps``, 0 stands for a place that is gone; the first and the last id are never 0.
+    With ``gaps``, 0 stands for a place that has ended; the first and the last id are never 0.
     """
 
     def encode(body: Any) -> bytes:
@@ -162,7 +162,7 @@ def queue_list(name: str, padded: bool, gaps: bool = False) -> Part:
 
 
 def within(low: int, high: int, what: str) -> Callable[[int], int]:
-    """A check that a number lies from ``low`` to ``high``."""
+    """Returns a check that a number lies from ``low`` to ``high``."""
 
     def check(value: int) -> int:
         if not low <= value <= high:
@@ -181,17 +181,17 @@ xid_part_size = within(0, XID_PART_BYTES_MAX, f"length up to {XID_PART_BYTES_MAX
 
 
 def earlier(lsn: int, **named_lsns: int) -> None:
-    """Check that the records that a body names come before the one at ``lsn``."""
+    """Checks that the LSNs that a body names lie below ``lsn``."""
     for name, named_lsn in named_lsns.items():
         if named_lsn >= lsn:
             raise ValueError(f"{name} {named_lsn:#x} does not lie below the record")
 
 
 class Body:
-    """What a record says beyond its header, or a row of it."""
+    """A record's body, or a row of one."""
 
     __slots__ = ()
     parts: ClassVar[Parts] = ()
 
     def check(self, record: Record) -> None:
-        """Raise ValueError if no writer can have meant this body in this record."""
+        """Raises ValueError if no writer can have written this body in this record."""

@@ -1,17 +1,17 @@
-"""Log records as Python objects: the second witness of the disk format.
+"""Log records as Python objects: an independent implementation of the disk format.
 
-This file is written from docs/format.md alone, shares no line with the C codec, and is held byte-equal to it by
-tests. It is for inspection and for tests, not for speed. The bodies are in bodies.py, files and blocks
-in files.py; everything that a reader of records needs can be imported from here.
+This file is written from docs/format.md alone and shares no line with the C codec; tests prove that both give equal
+bytes. It is for inspection and for tests, not for speed. The bodies are in bodies.py, files and blocks in files.py; a
+reader of records can import everything from here.
 
-It must never import the rest of the package, believe a length that no check covers, read or allocate
-beyond the buffer it was given, or raise anything but :class:`InvalidRecord` for bytes that came from a disk.
+It must never import the rest of the package, trust a length that no check covers, read or allocate beyond its buffer,
+or raise anything but :class:`InvalidRecord` for bytes that came from a disk.
 
-Invariant: a record is decoded only if every byte of it is what the page says, so encoding what was
-decoded gives the same bytes again.
+Invariant: a record is decoded only if all of its bytes follow the page, so encoding a decoded record gives the same
+bytes again.
 
-Numbers are unsigned unless said otherwise. LSNs are positions in the log's byte space, and 0 means none.
-Times are microseconds since 1970, for analysis only. Section numbers are those of docs/format.md.
+Numbers are unsigned unless stated otherwise. LSNs are positions in the log's byte space, and 0 means none. Times are
+microseconds since 1970, for analysis only. Section numbers are those of docs/format.md.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ __all__ = [
     "segment_seed",
 ]
 
-SKIPPABLE = 0x8000  # in a type's code: a reader that does not know the type passes over the record
+SKIPPABLE = 0x8000  # bit of a type's code: a reader that does not know the type skips the record
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -131,9 +131,9 @@ _SEED = struct.Struct("<16sQQ")
 
 
 class InvalidRecord(ValueError):
-    """These bytes are no record of this place: never written, torn, damaged, or of another place or time.
+    """These bytes are not a valid record for this position: never written, torn, damaged, or of another place or time.
 
-    ``reason`` says what is wrong, ``offset`` where in the buffer the record (or the file) begins, in bytes.
+    ``reason`` says what is wrong; ``offset`` is the position of the record or file in the buffer, in bytes.
     """
 
     def __init__(self, reason: str, offset: int) -> None:
@@ -145,16 +145,16 @@ class InvalidRecord(ValueError):
 class MalformedRecord(InvalidRecord):
     """The checksums are right, but the content breaks a rule of the page.
 
-    No torn write and no rot looks like this: the writer has a defect.
+    Neither a torn write nor bit rot causes this: the writer has a defect.
     """
 
 
 class NewerVersion(InvalidRecord):
-    """Written by a later version of the format, which this reader must not guess at."""
+    """Written by a later version of the format, which this reader cannot interpret."""
 
 
 class Stream(IntEnum):
-    """Which family a record belongs to; the upper byte of its type (section 5)."""
+    """The family of a record: the upper byte of its type (section 5)."""
 
     MESSAGE = 1
     TRANSACTION = 2
@@ -166,14 +166,14 @@ _STARTS = RecordFlag.COPY | RecordFlag.PUBLISHED | RecordFlag.INLINE | RecordFla
 
 
 class RecordType(IntEnum):
-    """What a record says (section 5): code, class of the body, legal flags, and whether it begins a chain."""
+    """The record types (section 5): code, class of the body, legal flags, and whether it begins a chain."""
 
-    body: type[Body]  # of a record that is no inline copy; body_class knows all
+    body: type[Body]  # of a record that is not an inline copy; body_class covers all
     flags: RecordFlag
     first: bool
 
     def __new__(cls, code: int, body: type[Body] = Empty, flags: RecordFlag = _NONE, first: bool = False) -> Self:
-        """A member from its line below."""
+        """Makes a member from its line below."""
         made = int.__new__(cls, code)
         made._value_, made.body, made.flags, made.first = code, body, flags, first
         return made
@@ -206,10 +206,10 @@ class RecordType(IntEnum):
 
 BODIES: dict[RecordType, type[Body]] = {kind: kind.body for kind in RecordType}
 FLAGS: dict[RecordType, RecordFlag] = {kind: kind.flags for kind in RecordType if kind.flags}
-FIRST = frozenset(kind for kind in RecordType if kind.first)  # of their chains
+FIRST = frozenset(kind for kind in RecordType if kind.first)  # the types that begin a chain
 
 
-# By plain numbers, because an enumeration's own look-ups and operators take most of a record's time.
+# Tables by plain numbers: the look-ups and operators of an enumeration would take most of the time for a record.
 _TYPES: dict[int, RecordType] = {int(kind): kind for kind in RecordType}
 _BODY_CLASSES: dict[int, type[Body]] = {int(kind): kind.body for kind in RecordType}
 _FLAG_BITS: dict[int, int] = {int(kind): int(kind.flags) for kind in RecordType}
@@ -221,7 +221,7 @@ _FIRST = frozenset(map(int, FIRST))
 
 
 def body_class(code: int, flags: int) -> type[Body]:
-    """The class of the body of a record of this type and these flags; ``Unknown`` for a type not known."""
+    """The class of the body for this type and these flags; ``Unknown`` for an unknown type."""
     if code == _START and flags & _INLINE:
         return OrderedCopy if flags & _ORDERED else InlineCopy
     return _BODY_CLASSES.get(code, Unknown)
@@ -234,7 +234,7 @@ def body_class(code: int, flags: int) -> type[Body]:
 class Record:
     """One record of the log."""
 
-    lsn: int  # its own
+    lsn: int  # of the record itself
     type: RecordType | int  # an int only if unknown and skippable
     flags: RecordFlag
     id: int  # LSN of the chain's first record; 0 in housekeeping records
@@ -244,25 +244,25 @@ class Record:
 
 
 def record_bytes(body: Body) -> int:
-    """Length in bytes of the record that holds this body, header and padding included (section 6)."""
+    """The length of a record with this body, in bytes, header and padding included (section 6)."""
     return (RECORD_HEADER_BYTES + len(encode_parts(body)) + 7) // 8 * 8
 
 
 def segment_seed(uuid: UUID, first_lsn: int, epoch: int) -> int:
-    """Seed of all checksums in one segment of one store in one epoch (section 3)."""
+    """The seed of all checksums in one segment of one store in one epoch (section 3)."""
     return xxh64_intdigest(_SEED.pack(uuid.bytes, first_lsn, epoch))
 
 
 def header_check(header: Buffer, seed: int) -> int:
-    """The check of a record's header alone, which makes its length believable: 32 bits (section 5)."""
+    """The 32-bit check of a record's header alone, which makes its length trustworthy (section 5)."""
     return xxh64_intdigest(header[12:RECORD_HEADER_BYTES], seed) & 0xFFFFFFFF
 
 
 def seal_record(record: Record, seed: int) -> bytes:
-    """The record's bytes in the segment with this seed, of a record that keeps the page's rules.
+    """The bytes of a record that keeps the page's rules, in the segment with this seed.
 
-    Raises MalformedRecord for a field that does not fit its place, and a length that is not the body's. Everything
-    else is checked by :func:`encode_record` only; a writer that has built its records itself saves that time.
+    Raises MalformedRecord for a field that does not fit its place, and for a length that does not match the body. Only
+    :func:`encode_record` checks the rest; a writer that built the record itself saves that time.
     """
     try:
         body = encode_parts(record.body)
@@ -281,8 +281,8 @@ def seal_record(record: Record, seed: int) -> bytes:
 def encode_record(record: Record, seed: int) -> bytes:
     """The record's bytes in the segment with this seed (sections 5 and 6).
 
-    Raises MalformedRecord for a record that :func:`decode_record` would not give back: a field out of range,
-    a flag on the wrong type, a length that is not the body's.
+    Raises MalformedRecord for a record that :func:`decode_record` would not return unchanged: a field out of range, a
+    flag on the wrong type, a length that does not match the body.
     """
     raw = seal_record(record, seed)
     if decode_record(raw, 0, seed, record.lsn) != record:
@@ -291,10 +291,10 @@ def encode_record(record: Record, seed: int) -> bytes:
 
 
 def decode_record(buffer: Buffer, offset: int, seed: int, expected_lsn: int) -> Record:
-    """The record at ``offset`` of ``buffer``: the one at ``expected_lsn``, in the segment with this seed.
+    """Decodes the record at ``offset`` of ``buffer``, which must have ``expected_lsn`` and the segment's seed.
 
-    Raises :class:`InvalidRecord` if a check fails, :class:`MalformedRecord` if they hold and the content
-    breaks the page's rules, :class:`NewerVersion` if they hold and only a later version knows the type.
+    Raises :class:`InvalidRecord` if a check fails, :class:`MalformedRecord` if the checks hold but the content breaks
+    the page's rules, and :class:`NewerVersion` if the checks hold but only a later version knows the type.
     """
     view = memoryview(buffer)
     if not 0 <= offset <= len(view) - RECORD_HEADER_BYTES:
@@ -338,7 +338,7 @@ def _decode_body(code: int, flags: int, content: memoryview) -> Body:
 
 
 def _check_chain_and_flags(record: Record, code: int, flags: int) -> None:
-    """The rules of section 5 on lsn, id, prev and flags; raises ValueError."""
+    """Checks the rules of section 5 on lsn, id, prev and flags; raises ValueError."""
     an_lsn(record.lsn)
     if record.id > record.lsn or record.prev >= record.lsn:
         raise ValueError("id or prev lies above the record")

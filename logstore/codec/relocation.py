@@ -1,4 +1,4 @@
-"""What contradicts the format in a relocated state: its own content, and what is known of the message.
+"""Finds contradictions in a relocated state: with the format, and with what is known of the message.
 
 Written from sections 6 and 7 of docs/format.md.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def start_bytes(state: MessageRelocated, chunks: list[ChunkPlace], copies: Copies, known: Message | None) -> int:
-    """Bytes of content in the start record. Of a start below the base, the chunks give the rest."""
+    """Bytes of content in the start record. If the start lies below the base, the chunks give the rest."""
     if state.start_lsn == copies.start_lsn:
         return copies.start_bytes
     if known is not None and state.start_lsn == known.start_lsn:
@@ -40,7 +40,7 @@ def wrong_state(
     broken: dict[int, str],
     base_lsn: int,
 ) -> Iterator[str]:
-    """What is wrong with a state that is whole; ``seen`` are chunks of a message that is not known, by offset."""
+    """Yields the errors of a complete state; ``seen`` has the chunks of a message that is not known, by offset."""
     parts = state_parts(copies)
     if any((part.content_bytes, part.start_lsn) != (state.content_bytes, state.start_lsn) for part in parts):
         yield "the parts of its state are of different contents"
@@ -60,7 +60,7 @@ def _wrong_content(
     seen: dict[int, Piece],
     base_lsn: int,
 ) -> Iterator[str]:
-    """Its records are there, and hold every byte once."""
+    """Yields errors unless its records are there and contain every byte exactly once."""
 
     def is_out_of_sight(lsn: int) -> bool:
         return known is None and lsn < base_lsn
@@ -84,11 +84,13 @@ def _wrong_content(
     else:
         if end == state.content_bytes:
             return
-    yield f"its content of {state.content_bytes} bytes is not whole, or not once, in the records of its state"
+    yield f"its content of {state.content_bytes} bytes does not occur exactly once in the records of its state"
 
 
 def differences(message: Message, record: Record, moved: Moved, is_deleted: Callable[[int], bool]) -> Iterator[str]:
-    """How a relocated state differs from what is known; places and work on deleted queues may be in either or not."""
+    """Yields how a relocated state differs from what is known. Places and work on deleted queues may be in either or
+    not.
+    """
     places = {place.queue_id for place in message.places if not is_deleted(place.queue_id)}
     said = {place.queue_id for place in moved.places if not is_deleted(place.queue_id)}
     if places != said:

@@ -1,7 +1,7 @@
-"""The strict policy of the interpreter: the log is whole, and every contradiction is a problem.
+"""The strict policy of the interpreter: the log is complete, and every contradiction is a problem.
 
-Invariant: it takes the records of an accepted log from its base on, in order, and never raises for their
-contents. A contradiction of the format's rules is noted in ``problems``, and the newer record counts.
+Invariant: it takes the records of an accepted log from its base on, in order, and never raises for their contents. It
+notes a contradiction of the format's rules in ``problems``, and the newer record counts.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from logstore.codec.replay_state import (
 
 __all__ = ["Problem", "QueueCounts", "Replay", "Replayed", "Transaction", "Work", "xid_text"]
 
-PROBLEMS_MAX = 1000  # noted; all are counted
+PROBLEMS_MAX = 1000  # listed; the rest is only counted
 
 
 class Replay(Interpreter):
-    """Takes records one by one with :meth:`apply`; :meth:`finish` gives the state at the end of the log."""
+    """Takes records one by one with :meth:`apply`; :meth:`finish` returns the state at the end of the log."""
 
     def __init__(self, base_lsn: int) -> None:
         super().__init__(base_lsn)
         self.problems: list[Problem] = []
         self.problem_count = 0
         self.batches = 0
-        self.records = 0  # BATCH records not counted
+        self.records = 0  # without BATCH records
         self.types: Counter[RecordType | int] = Counter()
-        self.undone: list[Abandoned] = []  # by recovery, for want of an outcome
+        self.undone: list[Abandoned] = []  # by recovery, because they have no outcome
         self.dropped: list[Staged] = []  # by recovery
         self.orphan_messages = 0  # records of messages that began below the base
         self.orphan_transactions = 0
@@ -65,21 +65,21 @@ class Replay(Interpreter):
 
     @property
     def orphans(self) -> int:
-        """Records of chains that began below the base."""
+        """The number of records of chains that began below the base."""
         return self.orphan_messages + self.orphan_transactions
 
     @property
     def abandoned(self) -> int:
-        """How many transactions recovery rolls back."""
+        """The number of transactions that recovery rolls back."""
         return len(self.undone)
 
     @property
     def staged_dropped(self) -> int:
-        """How many messages recovery drops because they were never enqueued."""
+        """The number of messages that recovery drops because they were never enqueued."""
         return len(self.dropped)
 
     def apply(self, record: Record) -> None:
-        """Take the next record."""
+        """Takes the next record."""
         self.types[record.type] += 1
         if isinstance(record.body, Batch):
             self.batches += 1
@@ -100,19 +100,19 @@ class Replay(Interpreter):
     # ---- The policy
 
     def contradiction(self, lsn: int, reason: str) -> None:
-        """Note a problem."""
+        """Notes a problem."""
         self.problem_count += 1
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(Problem(lsn, reason))
 
     def _missing(self, record: Record) -> None:
-        """A record of a chain that began below the base, or whose back-link was complained of."""
+        """Counts a record of a chain that began below the base; ignores one whose back-link was reported already."""
         if record.id < self.base_lsn and isinstance(record.type, RecordType):
             self.orphan_messages += record.type.stream is Stream.MESSAGE
             self.orphan_transactions += record.type.stream is Stream.TRANSACTION
 
     def known(self, record: Record) -> Message | None:
-        """Records of a message that is not known are orphans; a relocated state may name their chunks."""
+        """Records of unknown messages are orphans; their chunks are kept, because a relocated state may name them."""
         message = self.messages.get(record.id)
         if message is None:
             self._missing(record)
@@ -125,7 +125,7 @@ class Replay(Interpreter):
         return message
 
     def add_content(self, record: Record, message: Message, body: MessageChunk) -> None:
-        """Chunks follow one another, and an append is taken back where a chunk begins."""
+        """A chunk must begin where the content ends; a truncation must end where a chunk begins."""
         if body.content and body.offset != message.length:
             reason = f"a chunk at {body.offset} does not continue content of {message.length} bytes"
             self.contradiction(record.lsn, reason)
@@ -137,7 +137,7 @@ class Replay(Interpreter):
         super().add_content(record, message, body)
 
     def numbered(self, record: Record, body: MessageStart | MessageEnqueue) -> None:
-        """The enqueues of a transaction are numbered in the order in which they were made."""
+        """The enqueues of a transaction must be numbered in the order in which they were made."""
         transaction = self.transactions.get(body.tx_id)
         if transaction is None:
             return
@@ -159,14 +159,14 @@ class Replay(Interpreter):
         return transaction
 
     def stepped(self, record: Record) -> Transaction | None:
-        """Records of a transaction that is not known are orphans."""
+        """Records of an unknown transaction are orphans."""
         transaction = self.transactions.get(record.id)
         if transaction is None:
             self._missing(record)
         return transaction
 
     def moved_transaction(self, record: Record, xid: XidBody | None, state: str) -> Transaction:
-        """It is open, and as it was."""
+        """A relocated transaction must be open and unchanged."""
         transaction = self.transactions.get(record.id)
         if transaction is None:
             if record.id >= self.base_lsn or record.id in self.ended:
@@ -182,7 +182,7 @@ class Replay(Interpreter):
         return transaction
 
     def accepts(self, record: Record, copies: Copies, moved: Moved) -> bool:
-        """A message whose last queue is deleted is passed over: the writer had yet to apply the deletion."""
+        """Ignores a message whose last queue is deleted: the writer had not yet applied the deletion."""
         message, told = self.messages.get(record.id), f"message {record.id} is relocated"
         broken, seen = self._chains.take_broken(record.id), self._seen_chunks.pop(record.id, {})
         if isinstance(record.body, MessageRelocated):
@@ -202,7 +202,7 @@ class Replay(Interpreter):
         return True
 
     def accepts_without_parts(self, record: Record, copies: Copies) -> bool:  # noqa: ARG002
-        """The first parts may lie below the base; then a later relocation has the state."""
+        """The first parts may lie below the base; a later relocation then has the whole state."""
         self._chains.take_broken(record.id)
         self._seen_chunks.pop(record.id, None)
         if record.id in self.messages or record.id >= self.base_lsn:
@@ -211,14 +211,14 @@ class Replay(Interpreter):
         return False
 
     def take_content(self, message: Message, state: MessageRelocated, copies: Copies) -> None:
-        """As the state says."""
+        """Takes the positions from the state."""
         chunks = state_chunks(copies)
         message.start_bytes = start_bytes(state, chunks, copies, message)
         message.start_lsn = state.start_lsn
         message.chunks = {chunk.offset: Piece(chunk.lsn, chunk.content_bytes) for chunk in chunks}
 
     def not_on(self, lsn: int, message_id: int, message: Message, queue_id: int) -> None:  # noqa: ARG002
-        """The queue may have been deleted."""
+        """Reports a problem unless the queue was deleted."""
         if not self._is_deleted(queue_id):
             self.contradiction(lsn, f"message {message_id} is dequeued from queue {queue_id}, where it is not")
 
@@ -227,12 +227,12 @@ class Replay(Interpreter):
         return not message.pending and not self._visible(message)
 
     def dequeued(self, record: Record, message: Message) -> None:
-        """The last dequeue ends the message, also without its flag."""
+        """The last dequeue ends the message even without the flag."""
         if self.is_over(message) and not message.staged:
             self.end_message(record.id)
 
     def as_kept(self, places: tuple[Place, ...]) -> tuple[Place, ...]:
-        """Only the queues, and equal ones once: most messages of a log share them."""
+        """Keeps only the queue ids, and equal tuples once, because most messages of a log share them."""
         bare = tuple(Place(place.queue_id, 0, 0) for place in places)
         return self._places.setdefault(bare, bare)
 
@@ -241,9 +241,9 @@ class Replay(Interpreter):
         return self._is_deleted(work.queue_id)
 
     def recover(self) -> None:
-        """Transactions that are not prepared are undone, staged messages dropped."""
+        """Rolls back transactions that are not prepared and drops staged messages."""
         for transaction in self.transactions.values():
-            if transaction.started and not transaction.prepared:  # of others the state or the outcome follows
+            if transaction.started and not transaction.prepared:  # for others the state or the outcome follows
                 self.undo(transaction)
         staged = [one for one, message in self.messages.items() if message.staged and not message.pending]
         for message_id in staged:
@@ -260,8 +260,8 @@ class Replay(Interpreter):
     # ---- The end
 
     def finish(self, *, writer_epoch: int | None = None) -> Replayed:
-        """The state at the end of the log: as recovery will make it, or as the writer of this epoch has it now."""
-        recovering = writer_epoch != self._epoch  # a writer that has written nothing yet has recovered, too
+        """The state at the end of the log: as recovery will restore it, or as the writer of this epoch has it now."""
+        recovering = writer_epoch != self._epoch  # a writer that has written nothing yet has also recovered
         for transaction in self.transactions.values():
             if not transaction.started:
                 self.contradiction(
@@ -299,14 +299,14 @@ class Replay(Interpreter):
         )
 
     def _check_content(self, message_id: int, message: Message) -> None:
-        """The content of a living message lies above the base."""
+        """Checks that the content of a live message lies above the base."""
         chunks = (message.chunks or {}).values()
         if min((message.start_lsn, *(piece.lsn for piece in chunks))) < self.base_lsn:
             reason = f"message {message_id} lives, and content of it lies below the base"
             self.contradiction(self._chains.newest(message_id), reason)
 
     def _count_locked(self, queues: dict[int, QueueCounts], transactions: list[Transaction]) -> None:
-        """A transaction's dequeue locks the place that is there; one of what it enqueued itself locks nothing."""
+        """Counts the places locked by transactions; dequeuing an enqueue of the same transaction locks nothing."""
         locked: set[tuple[int, int]] = set()
         for transaction in transactions:
             for work in transaction.work:

@@ -1,4 +1,4 @@
-"""The state that an interpreter of records keeps, and the results of a strict one: plain data, without rules."""
+"""The state that an interpreter of records keeps, and the results of a strict replay: plain data, without rules."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from logstore.codec.records import PendingKind, Record, XidBody
 
-START_UNKNOWN = 0  # as a start_lsn: no start record of the message is known
+START_UNKNOWN = 0  # a start_lsn: no start record of the message is known
 
 
 class Place(NamedTuple):
     """A message's place on a queue."""
 
     queue_id: int
-    order_lsn: int  # at which it became visible
+    order_lsn: int  # LSN at which it became visible
     order_index: int  # within that commit
-    time_us: int = 0  # of the enqueue, as far as it is known
+    time_us: int = 0  # of the enqueue; 0: not known
     delivery_count: int = 0
 
 
@@ -29,7 +29,7 @@ class Work(NamedTuple):
     queue_id: int
     tx_id: int
     lsn: int  # of its record
-    order_index: int  # of an enqueue in its transaction; 0 of a dequeue
+    order_index: int  # of an enqueue within its transaction; 0 for a dequeue
 
     @property
     def key(self) -> tuple[int, int, int, int, int]:
@@ -38,21 +38,21 @@ class Work(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A record with a part of a message's content."""
+    """A record that contains a part of a message's content."""
 
     lsn: int
-    size: int  # bytes of content in it
+    size: int  # of the content in it, in bytes
 
 
 class Doubt(NamedTuple):
-    """Why a message that was kept is not surely as it was."""
+    """A reason why a kept message may have changed."""
 
-    lsn: int  # of the record that is lost, or of the operation whose outcome is
+    lsn: int  # of the lost record, or of the operation with an unknown outcome
     why: str
 
 
 class Message:
-    """A message that lives, as far as the records tell."""
+    """A live message, as far as the records tell."""
 
     __slots__ = (
         "chunks",
@@ -70,33 +70,33 @@ class Message:
     )
 
     def __init__(self, start_lsn: int, start_bytes: int, last_lsn: int, *, published: bool) -> None:
-        self.start_lsn = start_lsn  # of a readable start record; START_UNKNOWN
-        self.start_bytes = start_bytes  # of content in it
-        self.last_lsn = last_lsn  # of its newest record that counts and is known of
+        self.start_lsn = start_lsn  # of a readable start record, or START_UNKNOWN
+        self.start_bytes = start_bytes  # bytes of content in it
+        self.last_lsn = last_lsn  # of its newest known record that counts
         self.published = published
         self.staged = True  # no enqueue of it has taken effect
-        self.places: tuple[Place, ...] = ()  # those on deleted queues too
-        self.length = start_bytes  # of the content so far, in bytes
-        self.size: int | None = None  # of the content, where a relocated state says so
+        self.places: tuple[Place, ...] = ()  # places on deleted queues included
+        self.length = start_bytes  # bytes of content so far
+        self.size: int | None = None  # bytes of content according to a relocated state
         self.chunks: dict[int, Piece] | None = None  # by offset in the content
         self.pending: list[Work] | None = None
         self.doubts: list[Doubt] | None = None
-        self.lost: list[str] | None = None  # why what is known of it is not all
+        self.lost: list[str] | None = None  # reasons why the known records are not all
 
     def miss(self, why: str) -> None:
-        """Note that a part of it is lost."""
+        """Notes that a part of it is lost."""
         self.lost = self.lost or []
         if why not in self.lost:
             self.lost.append(why)
 
     def doubt(self, lsn: int, why: str) -> None:
-        """Note that a lost record may have changed it."""
+        """Notes that a lost record may have changed it."""
         self.doubts = self.doubts or []
         self.doubts.append(Doubt(lsn, why))
 
     @property
     def content_bytes(self) -> int | None:
-        """Of the whole content; None if pieces of it are missing."""
+        """The length of the whole content; None if pieces of it are missing."""
         end = self.start_bytes
         chunks = self.chunks or {}
         for offset in sorted(chunks):
@@ -108,13 +108,13 @@ class Message:
         return end
 
     def as_found(self, message_id: int, queue_id: int) -> Place:
-        """Its place on the queue for what was found."""
+        """Its place on the queue for found messages."""
         self.staged = False
         return Place(queue_id, message_id, 0)
 
     @property
     def readable_bytes(self) -> int:
-        """Of its content, in whatever pieces."""
+        """Bytes of its content that can be read, contiguous or not."""
         chunks = self.chunks or {}
         return sum(piece.size for piece in chunks.values()) + self.start_bytes * (self.start_lsn != START_UNKNOWN)
 
@@ -128,32 +128,32 @@ class Transaction:
     last_lsn: int
     xid: XidBody | None = None
     distributed: bool = False
-    state: str = "active"  # ended, prepared
-    started: bool = True  # its start or its relocated state was read; else it is known from its work only
+    state: str = "active"  # or: ended, prepared
+    started: bool = True  # its start or relocated state was read; False: only its work is known
     started_us: int = 0
     prepared_us: int = 0
     work: list[Work] = field(default_factory=list)
-    enqueues: int | None = 0  # ever made in it; None: not known
-    doomed: bool = False  # its epoch ended without an outcome, and nothing of it is lost: it was rolled back
-    outcome_lost: bool = False  # it had one
+    enqueues: int | None = 0  # the number made in it so far; None: not known
+    doomed: bool = False  # rolled back: its epoch ended without an outcome, and none of its records is lost
+    outcome_lost: bool = False  # it had an outcome, which is lost
 
     @property
     def prepared(self) -> bool:
-        """Only an outcome from outside can end it."""
+        """Whether only an outcome from outside can end it."""
         return self.state == "prepared"
 
 
 class Copies:
-    """The copies of one chain that no state has completed yet."""
+    """The copies of one chain that are not part of a complete relocation yet."""
 
     __slots__ = ("chunks", "parts", "parts_lost", "published", "start_bytes", "start_lsn")
 
     def __init__(self) -> None:
-        self.start_lsn = START_UNKNOWN  # of the newest copied start
+        self.start_lsn = START_UNKNOWN  # of the newest copy of the start
         self.start_bytes = 0
         self.published = False
         self.chunks: dict[int, Piece] = {}  # by offset
-        self.parts: list[Record] = []  # of a state, in order
+        self.parts: list[Record] = []  # parts of a state, in order
         self.parts_lost = False
 
 
@@ -170,7 +170,7 @@ class Moved(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A contradiction, which no sound log holds."""
+    """A contradiction, which a correct log never contains."""
 
     lsn: int
     reason: str
@@ -193,10 +193,10 @@ class Abandoned(NamedTuple):
 
 @dataclass(slots=True)
 class QueueCounts:
-    """What is on one queue."""
+    """The counts of one queue."""
 
-    depth: int = 0  # every visible place
-    locked: int = 0  # places that an open transaction has dequeued
+    depth: int = 0  # visible places
+    locked: int = 0  # places that open transactions have dequeued
     content_bytes: int = 0
 
 
@@ -204,13 +204,13 @@ class QueueCounts:
 class Replayed:
     """The state at the end of the log."""
 
-    messages: int  # that live
-    staged: int  # of these: never enqueued, nor by an open transaction
+    messages: int  # live messages
+    staged: int  # live messages that were never enqueued, not even by an open transaction
     places: int
     queues: dict[int, QueueCounts]  # by id; only those with places
     transactions: list[Transaction]
 
 
 def xid_text(xid: XidBody) -> str:
-    """As people write it: ``format:gtrid-hex:bqual-hex``."""
+    """The common text form: ``format:gtrid-hex:bqual-hex``."""
     return f"{xid.format_id}:{xid.gtrid.hex()}:{xid.bqual.hex()}"

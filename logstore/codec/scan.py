@@ -1,9 +1,10 @@
-"""The records of one segment, found one by one where its batches can no longer be walked.
+"""Finds the records of one segment one by one, where its batches can no longer be walked.
 
-A record carries its own LSN, a check of its header and a checksum, both seeded with its place, store and epoch. So what
-validates at its own LSN was written there by this store into this segment, whatever happened to its neighbours.
+A record carries its own LSN, a check of its header and a checksum, both seeded with its place, store and epoch. So a
+record that validates at its own LSN was written there by this store into this segment, whatever happened to its
+neighbours.
 
-Invariant: found and lost parts adjoin and cover the whole part of the log, in order.
+Invariant: found and lost parts are adjacent and cover the segment's whole part of the log, in order.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
-_LSN_AT = 24  # in a record's header
+_LSN_AT = 24  # offset in a record's header
 _TYPE_AT = 16
 NOTHING_READABLE = "no record can be read there"
-_EPOCH_AT = 48  # in a batch record, in clear
-_QUEUE_COUNT_AT, _QUEUES_AT = 64, 72  # in a start record
+_EPOCH_AT = 48  # offset in a batch record
+_QUEUE_COUNT_AT, _QUEUES_AT = 64, 72  # offsets in a start record
 
 
 class Damaged(NamedTuple):
-    """A record whose header is whole and whose body is not."""
+    """A record with a valid header and a damaged body."""
 
     lsn: int
     length: int
@@ -52,28 +53,28 @@ class Damaged(NamedTuple):
     flags: int
     id: int
     prev: int
-    raw: bytes  # as it stands there
+    raw: bytes  # its bytes as found
 
     @property
     def end_lsn(self) -> int:
-        """Where the next record begins."""
+        """The LSN of the next record."""
         return self.lsn + self.length
 
 
 @dataclass(slots=True)
 class Gap:
-    """Bytes in which no record can be made out."""
+    """Bytes in which no record can be recognised."""
 
     lsn: int
     end_lsn: int
     why: str
-    records: int | None = None  # that stood there, batch records left out; None: not known
-    certain: bool = True  # False: perhaps nothing of the log was there
-    unreadable: bool = False  # the disk does not give them
+    records: int | None = None  # number of lost records, batch records excluded; None: not known
+    certain: bool = True  # False: this part may never have been written
+    unreadable: bool = False  # the disk cannot read it
 
     @property
     def bytes(self) -> int:
-        """How many."""
+        """The length of the gap."""
         return self.end_lsn - self.lsn
 
 
@@ -81,7 +82,7 @@ Found: TypeAlias = Record | Damaged | Gap
 
 
 def _positions(raw: bytes, first_lsn: int, start: int, end: int) -> Iterator[int]:
-    """Offsets at which the LSN field of a record's header names that very place."""
+    """Offsets at which the LSN field of a record header equals the LSN of that position."""
     at = start
     while at + RECORD_HEADER_BYTES <= end:
         lsn = first_lsn + at
@@ -97,7 +98,7 @@ def _positions(raw: bytes, first_lsn: int, start: int, end: int) -> Iterator[int
 
 
 def _look(view: memoryview, offset: int, first_lsn: int, seed: int) -> Record | Damaged | None:
-    """What stands there: a record, one of which only the header is whole, or None. Raises NewerVersion."""
+    """Decodes a record at this offset; returns Damaged if only its header is valid, else None. Raises NewerVersion."""
     lsn = first_lsn + offset
     if int.from_bytes(view[offset + _LSN_AT : offset + _LSN_AT + 8], "little") != lsn:
         return None
@@ -115,14 +116,14 @@ def _look(view: memoryview, offset: int, first_lsn: int, seed: int) -> Record | 
     if length < RECORD_HEADER_BYTES or length % 8 or code not in BODIES:
         return None
     kind = RecordType(code)
-    if BODIES[kind] in (Empty, Close) and length == RECORD_HEADER_BYTES:  # the check covers all that it says
+    if BODIES[kind] in (Empty, Close) and length == RECORD_HEADER_BYTES:  # the header's check covers everything
         return Record(lsn, kind, RecordFlag(flags), chain_id, prev, length, BODIES[kind]())
     raw = bytes(view[offset : offset + length])
     return Damaged(lsn, len(raw), code, flags, chain_id, prev, raw)
 
 
 def clear_epochs(raw: bytes, uuid: UUID, first_lsn: int) -> Counter[int]:
-    """The epochs of all batch records that validate by themselves, each under the epoch that it names in clear."""
+    """Counts the batch records that validate with the epoch that they name, by epoch."""
     found: Counter[int] = Counter()
     batch, view = int(RecordType.BATCH).to_bytes(2, "little"), memoryview(raw)
     for offset in _positions(raw, first_lsn, SEGMENT_HEADER_BYTES, len(raw)):
@@ -136,7 +137,7 @@ def clear_epochs(raw: bytes, uuid: UUID, first_lsn: int) -> Counter[int]:
 
 
 def readable_records(raw: bytes, first_lsn: int, seed: int) -> bool:
-    """Whether any record of this seed stands there."""
+    """Whether it contains any record of this seed."""
     view = memoryview(raw)
     return any(
         isinstance(_look(view, offset, first_lsn, seed), Record)
@@ -145,7 +146,7 @@ def readable_records(raw: bytes, first_lsn: int, seed: int) -> bool:
 
 
 def walk(raw: bytes, start: int, end: int, first_lsn: int, seed: int) -> Iterator[Found]:
-    """Everything from offset ``start`` to ``end``, gaps included; the last gap reaches to ``end``."""
+    """Yields everything from offset ``start`` to ``end``, gaps included; the last gap reaches to ``end``."""
     view, at = memoryview(raw)[:end], start
     while at < end:
         found = _look(view, at, first_lsn, seed)
@@ -161,17 +162,17 @@ def walk(raw: bytes, start: int, end: int, first_lsn: int, seed: int) -> Iterato
 
 
 class BatchRun(NamedTuple):
-    """A batch, or what stands between two of them."""
+    """A batch, or the part between two batches."""
 
     lsn: int
     end_lsn: int
-    batch: Batch | None  # None: its batch record cannot be read
-    items: list[Found]  # its batch record included
+    batch: Batch | None  # None: the batch record cannot be read
+    items: list[Found]  # the batch record included
     accepted: bool
 
 
 def batches(raw: bytes, end: int, first_lsn: int, epoch: int, uuid: UUID) -> Iterator[BatchRun]:
-    """The part of a segment up to offset ``end``, batch by batch; lost records are counted where a batch tells."""
+    """The part of a segment up to offset ``end``, batch by batch; a batch record gives the number of lost records."""
     seed = segment_seed(uuid, first_lsn, epoch)
     run: list[Found] = []
     batch: Batch | None = None
@@ -197,12 +198,12 @@ def batches(raw: bytes, end: int, first_lsn: int, epoch: int, uuid: UUID) -> Ite
 
 
 def _closed(lsn: int, end_lsn: int, batch: Batch | None, items: list[Found]) -> BatchRun:
-    """A complete batch; its gaps get the number of records that they held."""
+    """Completes a batch and sets the number of lost records in its gaps."""
     gaps = [item for item in items if isinstance(item, Gap)]
     if batch is None:
         first = items[0]
         if isinstance(first, Gap) and first.lsn == lsn and first.bytes <= BATCH_RECORD_BYTES:
-            first.records = 0  # nothing but a batch record has room there
+            first.records = 0  # it can only have held the batch record
         return BatchRun(lsn, end_lsn, None, items, False)
     missing = batch.count - (len(items) - len(gaps) - 1)
     whole = end_lsn == lsn + batch.bytes
@@ -213,7 +214,7 @@ def _closed(lsn: int, end_lsn: int, batch: Batch | None, items: list[Found]) -> 
 
 
 def probable_queues(raw: bytes) -> list[int]:
-    """The queues that a start record of which only the header is whole seems to name; no checksum says so."""
+    """The queues that a start record with a damaged body seems to name; no checksum proves them."""
     count = int.from_bytes(raw[_QUEUE_COUNT_AT : _QUEUE_COUNT_AT + 4], "little")
     if not 0 < count <= 64 or _QUEUES_AT + 4 * count > len(raw):
         return []

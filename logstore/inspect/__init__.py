@@ -1,6 +1,6 @@
-"""Looks at a store without opening it: beside its writer, after a close, or after a crash.
+"""Reads a store without opening it: while a writer runs, after a close, or after a crash.
 
-:class:`Reader` gives the records of the log, :class:`Inspection` the state that they come to. Nothing here takes the
+:class:`Reader` reads the records of the log, :class:`Inspection` replays them into a state. Nothing here takes the
 store's lock or changes a file of it. It may import ``catalog``, ``codec``, ``core`` and :mod:`logstore.holds`.
 """
 

@@ -1,9 +1,9 @@
-"""The state that a store's log comes to, without opening the store: replayed by the core beside whoever has it.
+"""The state of a store's log, replayed by the core without opening the store, even while a writer runs.
 
-What it must never do: take the store's lock, create or change a file in the store, or hold up a writer.
+It must never take the store's lock, create or change a file in the store, or delay a writer.
 
-What always holds: beside a writer the state is that of a moment at which all of it was durable, the writer's open
-transactions and staged messages included; after a close or a crash it is what an open would make of it. LSNs, ids and
+Invariant: while a writer runs, the state is that of one moment at which all of it was durable, with the writer's open
+transactions and staged messages. After a close or a crash it is the state that an open would restore. LSNs, ids and
 sizes (bytes) are plain ints, times are µs since 1970.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Inspection", "OpenTransaction", "Pace", "QueueLife", "Work"]
 
-STEP_BYTES: Final = 4 << 20  # read between two looks at the clock, and for Ctrl-C
+STEP_BYTES: Final = 4 << 20  # bytes read between two checks of the clock and of Ctrl-C
 STEP_BYTES_MIN: Final = 64 << 10
 STEPS_PER_S: Final = 8
 RATE_MAX: Final = 1e15  # bytes a second
@@ -49,7 +49,7 @@ STATES: Final = {lib.LS_TX_ACTIVE: "active", lib.LS_TX_ENDED: "ended", lib.LS_TX
 
 
 class Pace:
-    """At most so many bytes a second, without making up for what was slower before; None: as fast as it goes."""
+    """Limits reading to a rate in bytes per second, without making up for slower times before; None: no limit."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Pace:
         self._due = self._now()
 
     def spend(self, size: int) -> None:
-        """So many bytes were read: waits until the next may be."""
+        """Notes that this number of bytes was read, and waits until the next bytes may be read."""
         arguments.integer("size", size, 0, arguments.LSN_MAX)
         if self._rate is None:
             return
@@ -82,32 +82,32 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class QueueLife:
-    """What is on one queue. The log knows no names, and no queue on which nothing is."""
+    """The state of one queue. The log knows no names, and no queues without places."""
 
     id: int
     deleted: bool
-    """The log says so; nothing is on it."""
+    """The log says that it was deleted; it has no places."""
     depth: int
-    """Every place that is visible."""
+    """Visible places."""
     locked: int
-    """Of these: dequeued by a transaction without an outcome."""
+    """Of these, places that a transaction without an outcome has dequeued."""
     content_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an open transaction did, and will make count when it commits."""
+    """One operation of an open transaction; it takes effect at the commit."""
 
     message_id: int
     lsn: int
-    """Of its record."""
+    """LSN of its record."""
     queue_id: int
     enqueues: bool
-    """Otherwise it dequeues."""
+    """True for an enqueue, false for a dequeue."""
     order_index: int
-    """Of an enqueue, in its transaction."""
+    """Of an enqueue, within its transaction."""
     locks: bool
-    """A place that is there."""
+    """True if it locks a visible place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +116,9 @@ class OpenTransaction:
 
     id: int
     start_lsn: int
-    """Of its start, or of its newest relocation."""
+    """LSN of its start record, or of its newest relocation."""
     xid: Xid | None
-    """``None``: it is local."""
+    """``None`` for a local transaction."""
     state: str
     """``active``, ``ended`` or ``prepared``."""
     started_us: int
@@ -129,19 +129,19 @@ class OpenTransaction:
 
     @property
     def prepared(self) -> bool:
-        """Only an outcome from outside can end it."""
+        """Whether only an outcome from outside can end it."""
         return self.state == "prepared"
 
 
 class Inspection:
-    """The store in ``store_dir``, looked at. A context manager; one thread at a time uses it.
+    """A replay of the store in ``store_dir``. A context manager; one thread at a time uses it.
 
-    :meth:`read` reads the log; all else tells what came of it. A checkpoint is used as an open would use it, unless it
-    is to be left aside. With ``checked`` it is, and what no replay needs is held against the rest as well: back-links,
-    what batches say of those before them, footers. ``direct`` reads past the page cache,
-    where the file system can: what the disk holds, and without driving other pages out.
+    :meth:`read` reads the log; the other methods return the result. A checkpoint is used as an open would use it,
+    unless it is disabled. With ``checked`` the parts that no replay needs are verified as well: back-links, what
+    batches say of earlier batches, footers. ``direct`` bypasses the page cache if the file system can: it reads from
+    the disk itself and evicts no other pages.
 
-    Raises as :class:`~logstore.inspect.Reader` does.
+    Raises the errors of :class:`~logstore.inspect.Reader`.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Inspection:
         self.close()
 
     def close(self) -> None:
-        """Let go of files and memory; a second call is harmless."""
+        """Releases files and memory. A second call does nothing."""
         if self._handle is not None:
             ffi.release(self._handle)
             self._handle = None
@@ -185,7 +185,7 @@ class Inspection:
 
     @property
     def handle(self) -> ls_store_ptr:
-        """The core's ``ls_store``, for what reads it."""
+        """The core's ``ls_store``, for other readers of the core."""
         return self._c
 
     def _check(self, code: int) -> None:
@@ -203,16 +203,16 @@ class Inspection:
         return number("ls_inspection", self._describe, name)
 
     def read(self, show: Callable[[int], object] = lambda _: None, *, rate: float | None = None) -> None:
-        """Read the log to its end, at most ``rate`` bytes a second; ``show`` is told how many bytes were read.
+        """Reads the log to its end, at most ``rate`` bytes per second; ``show`` is called with the bytes read so far.
 
-        Raises ``CorruptLog`` where the log is damaged or contradicts itself, ``VersionError``,
-        :class:`~logstore.inspect.LogRecycled` if a writer was faster.
+        Raises ``CorruptLog`` if the log is damaged or contradicts itself, ``VersionError``,
+        :class:`~logstore.inspect.LogRecycled` if a writer reused a segment before it was read.
         """
         arguments.function("show", show)
         code = self._read(show, Pace(rate))
         if code == lib.LS_CORRUPT and self.recovery.checkpoint_used:
             self.close()
-            self._open(lib.LS_INSPECT_NO_CHECKPOINT)  # perhaps its fault: as for an open, the log alone decides
+            self._open(lib.LS_INSPECT_NO_CHECKPOINT)  # it may be at fault; as in an open, the log alone decides
             code = self._read(show, Pace(rate))
         if code != lib.LS_END:
             if code == lib.LS_RECYCLED:
@@ -230,61 +230,61 @@ class Inspection:
 
     @property
     def checkpoint_is_bad(self) -> bool:
-        """There is one that could not be used, for a reason that lies in itself: it is damaged, or another store's.
+        """Whether a checkpoint exists that is damaged or belongs to another store.
 
-        One that the base has passed, or that is newer than what is looked at, is none of these.
+        A checkpoint that the base has passed, or that is newer than the replayed log, is not bad.
         """
         state = number("ls_recovery", lambda report: lib.ls_recovery_report(self._c, report), "checkpoint_state")
         return state in BAD_CHECKPOINTS
 
     def differs_from(self, other: Inspection) -> str | None:
-        """How what this one, by a checkpoint, came to differs from what the log alone gives; both read to their end."""
+        """The difference between this state, from a checkpoint, and one from the log alone; both read to the end."""
         found = filled("ls_checkpoint_difference", lambda into: lib.ls_checkpoint_compare(self._c, other._c, into))
         if not found.differs:
             return None
         of = f" of {found.id}" if found.id else f" of queue {found.queue_id}" if found.queue_id else ""
         return f"{found.text.decode('utf-8', 'replace')}{of}"
 
-    # ---- What came of it
+    # ---- The result
 
     def drop_queues(self, queue_ids: Iterable[int], next_queue_id: int) -> None:
-        """Given the ids of the catalog's queues, refuse or drop what an open would. Raises ``CatalogMismatch``."""
+        """Compares with the ids of the catalog's queues, as an open does. Raises ``CatalogMismatch``."""
         ids = list(queue_ids)
         check(lib.ls_inspect_catalog(self._c, ffi.new("uint32_t[]", ids), len(ids), next_queue_id))
 
     @property
     def recovery(self) -> Recovery:
-        """As an open would report it, but for the times, what it writes, and its epoch."""
+        """The report of an open, without the times, the bytes it would write, and its epoch."""
         return Recovery.of(self._c)
 
     @property
     def bytes_read(self) -> int:
-        """From the segments."""
+        """Bytes read from the segments."""
         return self._number("bytes_read")
 
     @property
     def footers(self) -> int:
-        """How many were held against their segments."""
+        """The number of footers that were compared with their segments."""
         return self._number("footers")
 
     @property
     def staged(self) -> int:
-        """Messages that were never enqueued, by an open transaction neither."""
+        """The number of messages that were never enqueued, not even by an open transaction."""
         return self._number("staged")
 
     @property
     def queue_id_max(self) -> int:
-        """The largest that any record names."""
+        """The largest queue id that any record names."""
         return self._number("queue_id_max")
 
     def queues(self) -> list[QueueLife]:
-        """Those that the log knows, by id."""
+        """The queues that the log knows, by id."""
         found = listed("ls_queue_info", lambda *into: lib.ls_inspect_queues(self._c, *into))
         made = [QueueLife(one.id, bool(one.deleted), one.depth, one.locked, one.content_bytes) for one in found]
         return sorted(made, key=lambda one: one.id)
 
     def transactions(self) -> list[OpenTransaction]:
-        """Those without an outcome, by id: beside a writer all, otherwise those in doubt."""
+        """The transactions without an outcome, by id: all of them while a writer runs, otherwise those in doubt."""
         found = listed("ls_open_tx", lambda *into: lib.ls_inspect_transactions(self._c, *into))
         made = [
             OpenTransaction(
@@ -310,7 +310,7 @@ class Inspection:
     def whereabouts(self, message_id: int) -> tuple[int, list[tuple[int, bool]]]:
         """The LSN of a message's start record or its newest copy, and its queues: id, and whether it is locked there.
 
-        Raises ``UnknownMessage`` for one that does not live.
+        Raises ``UnknownMessage`` unless the message is live.
         """
         message_id = arguments.integer("message_id", message_id, 0, arguments.LSN_MAX)
         lsn = ffi.new("uint64_t *")
@@ -330,6 +330,6 @@ class Inspection:
             check(lib.ls_cursor_next(cursor, rows, PLACES_AT_ONCE, done))
 
     def segments(self) -> list[SegmentLife]:
-        """Of the log, oldest first, with what lives in each."""
+        """The segments of the log, oldest first, with the live records of each."""
         rows = listed("ls_segment_info", lambda *into: lib.ls_segments(self._c, *into))
         return [SegmentLife.from_c(one) for one in rows if one.first_lsn >= self.info.base_lsn]

@@ -1,11 +1,11 @@
-"""Looking at a store without opening it: beside its writer, after a close, or after a crash.
+"""Reads a store's log without opening the store: while a writer runs, after a close, or after a crash.
 
-What it must never do: take the store's lock, create or change a file in the store, or show a record that the
-core's reader has not verified.
+It must never take the store's lock, create or change a file in the store, or return a record that the core's reader has
+not verified.
 
-What always holds: a reader sees one state of the log, that of the moment at which it was made. Beside a writer
-this is what was durable then; after a crash it is what recovery will accept. A writer is not held up, so it may
-reuse segments before they were read: that is :class:`LogRecycled`, and the remedy is to begin again.
+Invariant: a reader shows one state of the log, that of the moment of its creation. While a writer runs, this is the log
+that was durable then; after a crash it is the log that recovery will accept. The reader does not delay the writer, so
+the writer may reuse segments before they were read: this raises :class:`LogRecycled`, and the caller starts again.
 
 LSNs, ids and sizes (bytes) are plain ints.
 """
@@ -45,38 +45,38 @@ __all__ = [
     "segment_name",
 ]
 
-READ_AHEAD_BYTES = 64 << 20  # beside a writer: taken from the disk at once, before it is looked at
+READ_AHEAD_BYTES = 64 << 20  # while a writer runs: read from the disk in one step, before the batches are decoded
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderInfo:
-    """What there is to read, and how the log was left."""
+    """The limits of the readable log, and how the log was left."""
 
     uuid: UUID
     segment_size: int
     max_undurable_bytes: int
-    base_lsn: int  # the first LSN that is still needed
-    end_lsn: int  # of the accepted log, or what is durable beside a writer
-    seen_lsn: int  # end of the valid batches, those of a last segment that is left out included
+    base_lsn: int  # the first LSN that recovery needs
+    end_lsn: int  # of the accepted log; while a writer runs, of its durable part
+    seen_lsn: int  # end of the valid batches, including a last segment that does not count
     watermark_lsn: int  # damage below it is corruption, not a torn tail
     epoch: int  # of the newest segment
     segments: int  # of the log
-    spares: int  # files that hold nothing of the log
+    spares: int  # files without a part of the log
     log_bytes: int  # of all segment files
-    torn_bytes: int  # of a write that a crash cut short: set aside, not part of the log
+    torn_bytes: int  # of an incomplete write at a crash: not part of the log
     live: bool  # a writer has the store open
     clean: bool  # the log ends in an orderly close
 
     @classmethod
     def from_c(cls, raw: Any) -> Self:
-        """Of a copy of the core's ``ls_reader_info``."""
+        """Copies the core's ``ls_reader_info``."""
         numbers: dict[str, Any] = {field.name: getattr(raw, field.name) for field in fields(cls)}
         numbers["uuid"] = UUID(bytes=raw.uuid)
         return cls(**numbers | {"live": bool(raw.live), "clean": bool(raw.clean)})
 
     @property
     def state(self) -> str:
-        """``live`` beside a writer, ``closed`` after an orderly close, else ``crashed``."""
+        """``live`` while a writer runs, ``closed`` after an orderly close, else ``crashed``."""
         return "live" if self.live else "closed" if self.clean else "crashed"
 
     @property
@@ -86,7 +86,7 @@ class ReaderInfo:
 
     @property
     def durable_lsn(self) -> int:
-        """Everything below it is known to be on the disk; what follows after a crash, recovery writes again."""
+        """Everything below it is known to be on the disk; after a crash, recovery writes the rest again."""
         return self.watermark_lsn if self.state == "crashed" else self.end_lsn
 
 
@@ -96,53 +96,53 @@ class SegmentInfo:
 
     first_lsn: int
     epoch: int
-    end_lsn: int  # of the log's part in it
-    current: bool  # the last one
+    end_lsn: int  # of the segment's part of the log
+    current: bool  # True for the last segment
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """The name of its file."""
         return f"{self.first_lsn:016x}.seg"
 
 
 @dataclass(frozen=True, slots=True)
 class BatchBytes:
-    """One accepted batch as it stands on the disk, verified by the core."""
+    """One accepted batch as it is on the disk, verified by the core."""
 
     raw: bytes
     lsn: int
     epoch: int
-    first_lsn: int  # of its segment
+    first_lsn: int  # of the segment
 
     @property
     def end_lsn(self) -> int:
-        """Where the next one begins, if it is in this segment."""
+        """The LSN of the next batch in the same segment."""
         return self.lsn + len(self.raw)
 
 
 def segment_name(lsn: int, segment_size: int) -> str:
-    """Name of the segment file in which this LSN lies."""
+    """The name of the segment file that contains this LSN."""
     at = arguments.integer("lsn", lsn, 0, arguments.LSN_MAX)
     return f"{at - at % arguments.integer('segment_size', segment_size, 1, arguments.LSN_MAX):016x}.seg"
 
 
 class Reader:
-    """The accepted log of a store, from its base or from the batch that holds ``from_lsn``, to its end.
+    """The accepted log of a store, from its base or from the batch with ``from_lsn``, to its end.
 
-    A context manager. It is read once, front to back: :meth:`batches`, :meth:`records` and :meth:`chain` go on
-    where the last call stopped. One thread at a time uses it.
+    A context manager. It is read once, front to back: :meth:`batches`, :meth:`records` and :meth:`chain` continue where
+    the last call stopped. One thread at a time uses it.
 
-    Raises ``NotAStore``, ``VersionError``, ``CorruptLog``, ``StoreLocked`` while a writer is in the midst of
-    opening the store for the first time, or ``StoreError`` for what the system refuses.
+    Raises ``NotAStore``, ``VersionError``, ``CorruptLog``, ``StoreLocked`` while a writer opens the store for the first
+    time, or ``StoreError`` if the system refuses.
 
-    With ``hold``, a :class:`~logstore.holds.Hold` on this store, the log begins at the hold's segment, though the base
-    may have passed it, and no writer is faster while the hold lasts. Where another process has the hold, ``keep_lsn``
-    stands in for it: the log begins at the segment of that LSN, and :class:`LogRecycled` is raised if something at or
+    With ``hold``, a :class:`~logstore.holds.Hold` on this store, the log begins at the hold's segment, even if the base
+    has passed it, and no writer reuses that part while the hold lasts. If another process has the hold, pass
+    ``keep_lsn`` instead: the log begins at the segment of that LSN, and :class:`LogRecycled` is raised if a part at or
     above it is gone.
 
-    With ``permissive`` it passes over what cannot be read: a segment that is missing or whose header is damaged, and
-    the rest of a segment from a damaged batch on. :meth:`missing` tells what that was. ``CorruptLog`` is raised only
-    where no segment is left.
+    With ``permissive`` it skips what it cannot read: a segment that is missing or has a damaged header, and the rest of
+    a segment from a damaged batch on. :meth:`missing` lists the skipped parts. ``CorruptLog`` is raised only if no
+    segment is left.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Let go of the files; a second call is harmless."""
+        """Closes the files. A second call does nothing."""
         if self._c is not None:
             ffi.release(self._c)
             self._c = None
@@ -204,21 +204,22 @@ class Reader:
         return [SegmentInfo(one.first_lsn, one.epoch, one.end_lsn, bool(one.current)) for one in found]
 
     def missing(self) -> list[tuple[int, int]]:
-        """What a permissive reader passed over so far: first LSN and end of each part, ascending."""
+        """The parts that a permissive reader has skipped so far: first LSN and end of each, ascending."""
         found = listed("ls_lsn_range", lambda *into: lib.ls_reader_missing(self.handle, *into))
         return [(one.first_lsn, one.end_lsn) for one in found]
 
     def last_lsn(self) -> int:
-        """Where the last record ends. The log ends beyond it once a writer has begun a segment and written nothing."""
+        """The LSN of the last record. The log ends above it if a writer has begun a segment and written nothing."""
         ends = [one.end_lsn for one in self.segments() if one.end_lsn > one.first_lsn + SEGMENT_HEADER_BYTES]
         return min(ends[-1], self.info.end_lsn) if ends else self.info.base_lsn
 
-    # ---- What it reads
+    # ---- Reading
 
     def batches(self) -> Iterator[BatchBytes]:
-        """Every accepted batch that ends beyond ``from_lsn``, verified and copied out.
+        """Every accepted batch that ends above ``from_lsn``, verified and copied.
 
-        Raises ``CorruptLog`` where the log is damaged, :class:`LogRecycled` beside a writer that was faster.
+        Raises ``CorruptLog`` if the log is damaged, :class:`LogRecycled` if a writer reused a segment before it was
+        read.
         """
         ahead: deque[BatchBytes] = deque()
         waiting, untouched = 0, True
@@ -230,10 +231,10 @@ class Reader:
                     batch = self._next()
                 except LogRecycled as overtaken:
                     if untouched:
-                        raise  # nothing was given out, so beginning again repeats nothing
+                        raise  # nothing was returned yet, so starting again repeats nothing
                     error, batch = overtaken, None
                 except StoreError as failed:
-                    error, batch = failed, None  # what is whole comes first
+                    error, batch = failed, None  # the valid batches before the error come first
                 more = batch is not None
                 if batch is not None:
                     ahead.append(batch)
@@ -259,13 +260,13 @@ class Reader:
 
     @property
     def handle(self) -> Any:
-        """The core's reader, for whatever else of the core reads with it."""
+        """The core's reader, for other functions of the core."""
         if self._c is None:
             raise StoreClosed("this reader is closed: make another one")
         return self._c
 
     def explained(self, code: int) -> StoreError:
-        """What a code of the core means here."""
+        """The exception for an error code of the core."""
         failed = failure(code)
         if code == lib.LS_RECYCLED:
             return LogRecycled(
@@ -275,7 +276,7 @@ class Reader:
         return failed
 
     def _unkept(self) -> str:
-        """Why nothing kept what is gone."""
+        """The reason why nothing kept the lost part."""
         if self._held is not None:
             states = {one.name: one.state for one in list_holds(self.path)}
             state = states.get(self._held[0], "gone")
@@ -287,9 +288,9 @@ class Reader:
         return "and no hold was taken"
 
     def records(self) -> Iterator[Record]:
-        """Every record of these batches in order, the BATCH records included, from ``from_lsn`` on.
+        """Every record of these batches in order, including the BATCH records, from ``from_lsn`` on.
 
-        Raises as :meth:`batches`; ``CorruptLog`` also if the two decoders of the format disagree.
+        Raises the errors of :meth:`batches`; ``CorruptLog`` also if the two decoders of the format disagree.
         """
         for batch in self.batches():
             for record in self.decode(batch):
@@ -297,7 +298,7 @@ class Reader:
                     yield record
 
     def decode(self, batch: BatchBytes) -> Iterator[Record]:
-        """The records of one batch, its BATCH record first, read by the decoder in codec/records.py."""
+        """The records of one batch, its BATCH record first, decoded by codec/records.py."""
         seed = self._seed(batch.first_lsn, batch.epoch)
         at, end = 0, len(batch.raw)
         while at < end:
@@ -317,7 +318,7 @@ class Reader:
             at += record.length
 
     def seed(self, first_lsn: int, epoch: int) -> int:
-        """Seed of the checksums in this segment."""
+        """The seed of the checksums in this segment."""
         arguments.integer("first_lsn", first_lsn, 0, arguments.LSN_MAX)
         arguments.integer("epoch", epoch, 0, (1 << 32) - 1)
         return self._seed(first_lsn, epoch)
@@ -329,22 +330,22 @@ class Reader:
         return self._seeds[key]
 
     def chain(self, id: int) -> Iterator[Record]:  # noqa: A002 - the design's own word
-        """All records of one message or transaction, in order; none if the log does not hold it.
+        """All records of one message or transaction, in order; none if it is not in the log.
 
-        Its copies and relocated states are among them, those too that never counted; what stands before the last
-        complete relocation is superseded by it. A reader made with ``from_lsn=id`` skips what cannot be part of it.
+        They include copies and relocated states, even incomplete ones; the last complete relocation supersedes the
+        records before it. A reader made with ``from_lsn=id`` skips the part of the log before the chain.
         """
-        named = self.naming(id)  # which checks it
+        named = self.naming(id)  # also checks the id
         return (record for record in named if record.id == id)
 
     def naming(self, id: int) -> Iterator[Record]:  # noqa: A002 - the design's own word
-        """All records of one message or transaction, and of a transaction those of its operations as well, in order."""
+        """All records of one message or transaction, in order; for a transaction also those of its operations."""
         wanted = arguments.integer("id", id, 0, arguments.LSN_MAX).to_bytes(8, "little")
         return self._naming(id, wanted)
 
     def _naming(self, id: int, wanted: bytes) -> Iterator[Record]:  # noqa: A002 - the design's own word
         for batch in self.batches() if id != 0 else ():
-            if wanted in batch.raw:  # a batch that has it nowhere need not be decoded
+            if wanted in batch.raw:  # a batch without these bytes need not be decoded
                 for record in self.decode(batch):
                     if record.lsn >= self._from_lsn and (record.id == id or _is_work_of(record, id)):
                         yield record
@@ -360,7 +361,7 @@ def _is_work_of(record: Record, tx_id: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CatalogView:
-    """What the catalog says of queues."""
+    """The queues in the catalog."""
 
     next_queue_id: int  # every id in the log is below it
     queues: tuple[QueueRow, ...]  # by id
@@ -375,8 +376,8 @@ def read_catalog(
 ) -> CatalogView:
     """The queues that the catalog of this store has committed; nothing is created or changed.
 
-    It is read after the log, so it is as new as the log or newer. Raises ``CatalogMismatch`` (missing, another
-    store's), ``VersionError``, ``CatalogUnavailable`` or ``CatalogError``.
+    It is read after the log, so it is as new as the log or newer. Raises ``CatalogMismatch`` (missing, or of another
+    store), ``VersionError``, ``CatalogUnavailable`` or ``CatalogError``.
     """
     directory = arguments.path("store_dir", store_dir).absolute()
     arguments.instance("info", info, ReaderInfo)

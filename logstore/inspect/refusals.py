@@ -1,8 +1,8 @@
-"""Why an open would be refused though the log is whole: what stands in the place of the files that it needs.
+"""The reasons why an open would be refused although the log is whole: problems with the files that it needs.
 
-The commands that say whether a store is fine ask here, so that none of them says yes where an open says no. The words
-are those of the open. What an open does not need (HINT, CHECKPOINT, a hold) is not looked at; META, CLOSED and the
-segments that are only read are met by every reader of the log.
+The commands that report whether a store is fine use this, so that none of them says yes where an open says no. The
+texts are those of the open. It does not check files that an open does not need (HINT, CHECKPOINT, a hold); every reader
+of the log already checks META, CLOSED and the segments that are only read.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def refusals(store_dir: Path, *, connect: str | None = None, schema: str | None = None) -> list[str]:
-    """What this user's open would meet, each as one sentence; none beside a writer, which has opened it.
+    """The errors that an open by this user would meet, one sentence each; none while a writer runs.
 
-    Raises as :class:`~logstore.inspect.Reader` does.
+    Raises the errors of :class:`~logstore.inspect.Reader`.
     """
     with Reader(store_dir, from_lsn=LSN_LIMIT - 1) as reader:
         if reader.info.live:

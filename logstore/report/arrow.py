@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RECORD_COLUMNS", "count", "time_range"]
 
-# Of the records: for what is written, and for transactions without an outcome.
+# Columns for the bytes written, and for transactions without an outcome.
 RECORD_COLUMNS: Final = (
     *("lsn", "type", "id", "time", "queue_id", "queue_ids", "tx_id", "outcome", "effect_lsn", "effect_time", "xid"),
     *("record_bytes", "content_bytes", "relocated"),
@@ -25,13 +25,13 @@ _OPERATIONS: Final = _PUBLISHING | {"MESSAGE_DEQUEUE"}
 _OUTCOMES: Final = frozenset({"TX_COMMIT", "TX_ROLLBACK"})
 _UNDECIDED: Final = frozenset({"open", "prepared"})
 _TAKEN: Final = frozenset({"accepted", "rejected"})
-NONE: Final = -1  # for null where arrays hold ids and times; no id and no time of a log is negative
+NONE: Final = -1  # replaces null in arrays of ids and times, which are never negative in a log
 
 
 def time_range(batches: Iterable[Any]) -> tuple[tuple[int, int] | None, dict[int, int]]:
     """The first and the last time in record batches with FIRST_COLUMNS, in µs (None if there are no rows).
 
-    And by queue the LSN at which it was deleted.
+    Also returns the LSN at which each deleted queue was deleted, by queue.
     """
     import pyarrow.compute as pc
 
@@ -58,10 +58,10 @@ def count(
     scope: Scope,
     deletions: dict[int, int],
 ) -> Counts:
-    """Count record batches with RECORD_COLUMNS, batches of closed messages, and the table of open ones.
+    """Counts record batches with RECORD_COLUMNS, batches of ended messages, and the table of open ones.
 
-    ``deletions`` are LSNs of queues' deletions: what took effect there later has made no place and ended none.
-    ``open_rows`` is called once the messages are exhausted: only then is it known what is left.
+    ``deletions`` has the LSNs at which queues were deleted: operations after that LSN neither make nor end a place.
+    ``open_rows`` is called after the last batch of messages, because only then the open ones are known.
     """
     counts = Counts(grid)
     flows = _Flows(grid, scope, deletions)
@@ -77,7 +77,7 @@ def count(
 
 
 def _ints(column: Any) -> Any:
-    """A numpy array of int64, NONE for null; times as µs."""
+    """A numpy array of int64, with NONE for null and times in µs."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -92,7 +92,7 @@ def _flags(column: Any) -> Any:
 
 
 def _one_of(column: Any, texts: Iterable[str]) -> Any:
-    """Where a column of text, dictionary-encoded or not, is one of these; null is none of them."""
+    """True where a text column, dictionary-encoded or not, has one of these values; false for null."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -106,7 +106,7 @@ def _one_of(column: Any, texts: Iterable[str]) -> Any:
 
 
 class _Flows:
-    """Places that came and went, by queue and interval."""
+    """Places that were added and removed, by queue and interval."""
 
     def __init__(self, grid: Grid, scope: Scope, deletions: dict[int, int]) -> None:
         self._grid, self._scope, self._deletions = grid, scope, deletions
@@ -115,7 +115,7 @@ class _Flows:
         self.waiting: dict[int, int] = {}
 
     def add(self, sign: int, queue_ids: Any, times: Any, lsns: Any = None) -> None:
-        """So many places came (1) or went (-1), each at its time; with LSNs only if its queue still was."""
+        """Counts places that were added (1) or removed (-1); with LSNs, only those before the queue's deletion."""
         import numpy as np
 
         grid, wanted = self._grid, self._scope.queues
@@ -134,7 +134,7 @@ class _Flows:
             self._later[queue_id] = self._later.get(queue_id, 0) + later
 
     def finish(self, counts: Counts) -> None:
-        """Into what others read."""
+        """Writes the result into the counts."""
         for queue_id, sums in self._sums.items():
             counts.came[queue_id] = [int(one) for one in sums[1]]
             counts.went[queue_id] = [int(one) for one in sums[-1]]
@@ -142,7 +142,7 @@ class _Flows:
 
 
 class _Written:
-    """What the log took, interval by interval, and which transactions it leaves undecided."""
+    """The bytes written in each interval, and the transactions without an outcome."""
 
     def __init__(self, counts: Counts, grid: Grid, scope: Scope, flows: _Flows) -> None:
         import numpy as np
@@ -153,7 +153,7 @@ class _Written:
         self._decided: set[int] = set()
 
     def count(self, records: Iterable[Any]) -> None:
-        """All of them."""
+        """Counts all records."""
         for batch in records:
             if batch.num_rows:
                 self._add(batch)
@@ -188,7 +188,7 @@ class _Written:
             _sum_at(self._sums[name], at[where], None if values is None else values[where])
 
     def _operations(self, batch: Any) -> None:
-        """Those that took effect, as far as their own rows tell."""
+        """Counts the operations that took effect according to their own rows."""
         done = ~_flags(batch.column("relocated")) & (_ints(batch.column("effect_lsn")) != NONE)
         for sign, types in ((1, _PUBLISHING), (-1, ("MESSAGE_DEQUEUE",))):
             chosen = batch.filter(_mask(done & _one_of(batch.column("type"), types)))
@@ -199,7 +199,7 @@ class _Written:
                 self._flows.add(sign, _ints(lists.flatten()), times, lsns)
 
     def _undecided(self, batch: Any) -> None:
-        """As many as there are transactions without an outcome, and outcomes of such."""
+        """Notes transactions without an outcome, and later outcomes of such."""
         waits = _one_of(batch.column("outcome"), _UNDECIDED) & (_ints(batch.column("tx_id")) != NONE)
         for row in batch.filter(_mask(waits)).to_pylist() if waits.any() else ():
             one = self._waiting.setdefault(
@@ -222,7 +222,7 @@ class _Written:
             self._decide(batch)
 
     def _decide(self, batch: Any) -> None:
-        """Outcomes of what was written down as undecided: a log that was read in parts has them."""
+        """Applies outcomes to transactions that earlier parts of the log left undecided."""
         import numpy as np
 
         ends = _one_of(batch.column("type"), _OUTCOMES)
@@ -248,7 +248,7 @@ def _mask(flags: Any) -> Any:
 
 
 def _within(times: Any, scope: Scope) -> Any:
-    """Where a time is known and asked for."""
+    """True where a time is known and in the requested range."""
     inside = times != NONE
     if scope.start_us is not None:
         inside = inside & (times >= scope.start_us)
@@ -258,32 +258,32 @@ def _within(times: Any, scope: Scope) -> Any:
 
 
 def _sum_at(sums: Any, at: Any, values: Any) -> None:
-    """Add 1 or the values, exactly."""
+    """Adds 1, or the values, exactly."""
     import numpy as np
 
     np.add.at(sums, at, 1 if values is None else values)
 
 
 class _Messages:
-    """Messages, closed and open ones, and every place that they had."""
+    """Counts messages, ended and open, and every place that they had."""
 
     def __init__(self, counts: Counts, grid: Grid, scope: Scope, flows: _Flows) -> None:
         self._counts, self._grid, self._scope, self._flows = counts, grid, scope, flows
         self._oldest: list[tuple[tuple[int, int], Held]] = []
 
     def finish(self) -> None:
-        """Into what others read."""
+        """Writes the result into the counts."""
         self._counts.oldest = [held for _, held in heapq.nsmallest(OLDEST, self._oldest)]
 
     def closed(self, batch: Any) -> None:
-        """A batch of messages whose life has ended."""
+        """Counts a batch of ended messages."""
         self._rows(batch)
         ended = _within(_ints(batch.column("end_time")), self._scope) & self._on(_ints(batch.column("queue_id")))
         for outcome, number in _value_counts(batch.column("outcome").filter(_mask(ended))):
             self._counts.outcomes[outcome] = self._counts.outcomes.get(outcome, 0) + number
 
     def open(self, batch: Any) -> None:
-        """A batch of messages that live."""
+        """Counts a batch of live messages."""
         import numpy as np
 
         self._rows(batch)
@@ -322,13 +322,13 @@ class _Messages:
         self._oldest = heapq.nsmallest(OLDEST, self._oldest)
 
     def _waits_on(self, places: list[dict[str, Any]]) -> int | None:
-        """The first queue that is asked for on which it waits."""
+        """The first requested queue on which it waits."""
         wanted = self._scope.queues
         waits = (one["queue_id"] for one in places if one["dequeue_lsn"] is None)
         return next((one for one in waits if wanted is None or one in wanted), None)
 
     def _on(self, queue_ids: Any) -> Any:
-        """Where a queue is asked for."""
+        """True where a queue is requested."""
         import numpy as np
 
         if self._scope.queues is None:
@@ -336,7 +336,7 @@ class _Messages:
         return np.isin(queue_ids, sorted(self._scope.queues))
 
     def _rows(self, batch: Any) -> None:
-        """What is counted of closed and open ones alike."""
+        """Counts the figures that ended and open messages share."""
         if not batch.num_rows:
             return
         self._bytes(batch)
@@ -364,7 +364,7 @@ class _Messages:
                 one.add(len(kept), *(int(column[kept].sum()) for column in columns))
 
     def _places(self, queue_id: int, flat: Any) -> None:
-        """The places of one queue."""
+        """Counts the places of one queue."""
         import numpy as np
 
         came, went = _ints(flat.field("enqueue_time")), _ints(flat.field("dequeue_time"))
@@ -408,7 +408,7 @@ class _Messages:
 
 
 def _parents(places: Any) -> Any:
-    """The row of each of the flattened items."""
+    """The row of each flattened element."""
     import pyarrow.compute as pc
 
     return pc.list_parent_indices(places).to_numpy(zero_copy_only=False)
@@ -427,7 +427,7 @@ def _value_counts(column: Any) -> Iterator[tuple[str, int]]:
 
 
 def _groups(keys: Any) -> Iterator[tuple[int, Any]]:
-    """Each key with the rows that have it."""
+    """Yields each key with the rows that have it."""
     import numpy as np
 
     if not len(keys):

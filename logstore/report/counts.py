@@ -28,7 +28,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def micros(time: datetime) -> int:
-    """µs since 1970, exactly."""
+    """µs since 1970, without rounding."""
     return (time - EPOCH) // timedelta(microseconds=1)
 
 
@@ -108,7 +108,7 @@ class Latency:
     steps: dict[int, int] = field(default_factory=dict)
 
     def add(self, steps: dict[int, int], total_us: int, min_us: int, max_us: int) -> None:
-        """Others, which are at least one."""
+        """Adds at least one latency."""
         self.min_us = min(self.min_us, min_us) if self.count else min_us
         self.max_us = max(self.max_us, max_us)
         self.total_us += total_us
@@ -139,7 +139,7 @@ class QueueBytes:
     copied_bytes: int = 0
 
     def add(self, messages: int, places: int, content: int, record: int, copied: int) -> None:
-        """More of them."""
+        """Adds messages."""
         self.messages += messages
         self.places += places
         self.content_bytes += content
@@ -208,11 +208,11 @@ class Counts:
     names: dict[int, str] = field(default_factory=dict)
     """The names of queues by id; a deleted queue has none."""
     opening: dict[int, int] = field(default_factory=dict)
-    """Places that were there before the first interval: see :meth:`anchor`."""
+    """Places that existed before the first interval; see :meth:`anchor`."""
     came: dict[int, list[int]] = field(default_factory=dict)
     went: dict[int, list[int]] = field(default_factory=dict)
     written: dict[str, list[int]] = field(default_factory=dict)
-    """By the names of WRITTEN; of the whole log, whatever queues are asked for."""
+    """By the names in WRITTEN; always for all queues."""
     latency: dict[int, Latency] = field(default_factory=dict)
     bytes: dict[int | None, QueueBytes] = field(default_factory=dict)
     """By queue id; None stands for messages that were never on a queue."""
@@ -228,18 +228,17 @@ class Counts:
     doubts: list[Doubt] = field(default_factory=list)
 
     def anchor(self, waiting: dict[int, int], later: dict[int, int]) -> None:
-        """Work out what was there at the beginning from what is there at the end.
+        """Computes the depths at the beginning from those at the end.
 
-        ``waiting``: places on each queue at the end of the log; ``later``: by how much it grew after the last interval.
-        Not counted from the beginning on: of a message that began and ended where the log was recycled since, the
-        log tells the dequeue only.
+        ``waiting``: places on each queue at the end of the log; ``later``: the change after the last interval. Counting
+        from the beginning would be wrong: for a message whose start was recycled, the log has only the dequeue.
         """
         for queue_id in sorted({*self.came, *self.went, *waiting, *later}):
             grew = sum(self.came.get(queue_id, ())) - sum(self.went.get(queue_id, ())) + later.get(queue_id, 0)
             self.opening[queue_id] = waiting.get(queue_id, 0) - grew
 
     def depths(self, queue_id: int) -> list[int]:
-        """How deep it is at the end of each interval."""
+        """The depth at the end of each interval."""
         came, went = self.came.get(queue_id), self.went.get(queue_id)
         depth, found = self.opening.get(queue_id, 0), []
         for index in range(self.grid.buckets):

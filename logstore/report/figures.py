@@ -52,7 +52,7 @@ def _iso(us: int | None) -> str | None:
 
 
 def _named(counts: Counts, queue_id: int | None) -> dict[str, Any]:
-    """The queue's id and name; None for both: never on any."""
+    """The queue's id and name; both None for messages that were never on a queue."""
     return {"queue_id": queue_id, "queue": None if queue_id is None else counts.names.get(queue_id)}
 
 

@@ -1,7 +1,7 @@
-"""The page of a report: one HTML file that needs nothing beside it, made of the figures and their pictures.
+"""The page of a report: one self-contained HTML file made from the figures and their pictures.
 
-What must never happen: a name that a user gave to a queue, a file or an xid becomes markup. All text goes through the
-template's own escaping; only the pictures, in which the same names are escaped already, are put in as they are.
+It must never let the name of a queue, a file or an xid become markup. All text passes through the template's escaping;
+only the pictures are inserted unchanged, because their names are escaped already.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STATES = {
 
 
 def page(found: dict[str, Any]) -> str:
-    """The whole file, of the document that :func:`logstore.report.report` gives."""
+    """The HTML text for a document of :func:`logstore.report.report`."""
     jinja2 = require("report", "jinja2")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files("logstore.report").joinpath("page.html").read_text("utf-8"))
@@ -37,16 +37,16 @@ def page(found: dict[str, Any]) -> str:
     return str(made)
 
 
-# ---- Words
+# ---- Texts
 
 
 def whole(number: float) -> str:
-    """A whole number with its thousands apart."""
+    """A whole number with separated thousands."""
     return f"{number:,.0f}".replace(",", "\u202f")
 
 
 def time_text(iso: str | None) -> str:
-    """A time for people, in UTC."""
+    """A readable time in UTC."""
     return "not known" if iso is None else iso.replace("T", " ").replace("+00:00", "")[:23]
 
 
@@ -81,18 +81,18 @@ def _tiles(found: dict[str, Any]) -> list[dict[str, Any]]:
     outcomes = ", ".join(f"{whole(number)} {name.replace('_', ' ')}" for name, number in said["outcomes"].items())
     return [
         {
-            "name": "Messages begun",
+            "name": "Messages started",
             "value": whole(said["published"]),
             "more": f"{size_short(said['content_bytes'])} of content",
         },
-        {"name": "Lives ended", "value": whole(said["closed"]), "more": outcomes or "none yet"},
+        {"name": "Messages ended", "value": whole(said["closed"]), "more": outcomes or "none yet"},
         {
             "name": "Waiting",
             "value": whole(said["places"]),
             "more": f"{whole(said['open'])} messages, {size_short(said['open_bytes'])}",
         },
         {
-            "name": "Oldest that lives",
+            "name": "Oldest live message",
             "value": ("" if known or since is None else "≥ ") + _age(since, found["last_time"]),
             "more": _oldest(since, known, said["open"]),
         },
@@ -107,7 +107,7 @@ def _tiles(found: dict[str, Any]) -> list[dict[str, Any]]:
             "value": size_short(found["log_bytes"]),
             "more": f"{whole(said['records'])} records",
         },
-        {"name": "Queues", "value": whole(said["queues"]), "more": "on which anything was"},
+        {"name": "Queues", "value": whole(said["queues"]), "more": "that had messages"},
         {
             "name": "Written per byte",
             "value": _ratio(found["bytes"]["total"]["write_amplification"]),
@@ -118,7 +118,7 @@ def _tiles(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _oldest(since: str | None, known: bool, open_messages: int) -> str:
     if since is None:
-        return "the log no longer tells since when" if open_messages else "nothing lives"
+        return "the log no longer has the time" if open_messages else "no live messages"
     return f"since {time_text(since)}" + ("" if known else " or longer")
 
 
@@ -141,7 +141,7 @@ def _ratio(number: float | None) -> str:
 def _table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, last: Sequence[object] | None = None, note: str = ""
 ) -> dict[str, Any]:
-    """``columns``: a name that begins with ``#`` is of numbers, with ``*`` of long words, else of short ones."""
+    """``columns``: the prefix ``#`` marks a column of numbers, ``*`` one of long texts; others have short texts."""
     kinds = {"#": "n", "*": "words"}
     named = [
         {"name": name.lstrip("#*"), "right": name[:1] == "#", "kind": kinds.get(name[:1], "name")} for name in columns
@@ -201,7 +201,7 @@ def _depth(found: dict[str, Any], drawn: Any) -> _Section:
         [time_text(time), *(whole(one["values"][index]) for one in series), whole(depth["total"][index])]
         for index, time in enumerate(found["times"])
     ]
-    columns = ("begin of the interval (UTC)", *(f"#{queue_text(one)}" for one in series), "#all")
+    columns = ("start of the interval (UTC)", *(f"#{queue_text(one)}" for one in series), "#all")
     details = _table(columns, moments) | {"summary": f"each interval of {_interval(found)}"}
     return _Section("depth", "Queue depth", drawn, tables=[shown], details=details)
 
@@ -217,7 +217,7 @@ def _flow(found: dict[str, Any], drawn: Any) -> _Section | None:
     rows = [
         ("enqueued", depth["enqueued"]),
         ("ended", depth["ended"]),
-        ("messages begun", found["written"]["messages"]),
+        ("messages started", found["written"]["messages"]),
     ]
     commits = [("transactions committed", found["written"]["commits"]), ("rolled back", found["written"]["rollbacks"])]
     shown = _table(
@@ -228,7 +228,7 @@ def _flow(found: dict[str, Any], drawn: Any) -> _Section | None:
             if values
         ],
     )
-    columns = ("begin of the interval (UTC)", "#enqueued", "#ended")
+    columns = ("start of the interval (UTC)", "#enqueued", "#ended")
     moments = zip(
         map(time_text, found["times"]), map(whole, depth["enqueued"]), map(whole, depth["ended"]), strict=True
     )
@@ -253,14 +253,14 @@ def _written(found: dict[str, Any], drawn: Any) -> _Section | None:
         if found["kind"] == "store"
         else "Of all records that were ever exported.",
     )
-    columns = ("begin of the interval (UTC)", "#records", "#bytes", "#of them copies")
+    columns = ("start of the interval (UTC)", "#records", "#bytes", "#of them copies")
     moments = zip(
         map(time_text, found["times"]),
         *(map(whole, written[name]) for name in ("records", "record_bytes", "copied_bytes")),
         strict=True,
     )
     details = _table(columns, moments) | {"summary": f"each interval of {_interval(found)}"}
-    return _Section("written", "What the log takes", drawn, tables=[shown], details=details)
+    return _Section("written", "Bytes written", drawn, tables=[shown], details=details)
 
 
 def _latency(found: dict[str, Any], drawn: Any) -> _Section:
@@ -343,7 +343,7 @@ def _tail(found: dict[str, Any], drawn: Any) -> _Section:
         )
         tables.append(_table(columns, rows_oldest))
     else:
-        texts.append("No message lives.")
+        texts.append("No live messages.")
     return _Section("tail", "What holds the tail", drawn, texts, tables)
 
 

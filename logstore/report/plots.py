@@ -1,7 +1,7 @@
-"""The pictures of a report: SVG that takes its colours from the page, so that light, dark and paper all read well.
+"""The pictures of a report: SVG whose colours come from the page, so that it suits light, dark and paper.
 
-Each is drawn twice, for a wide page and for a phone, since text that is scaled down cannot be read; the page shows the
-one that fits. What a user named goes into a picture as plain text only, never as markup or as a formula.
+Each picture is drawn twice, for a wide page and for a phone, because scaled-down text is unreadable; the page shows the
+one that fits. Names from users are drawn as plain text only, never as markup or as a formula.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Picture", "count_text", "pictures", "size_short", "span_text"]
 
 WIDTHS: Final = {"wide": 1000, "narrow": 350}  # pixels
-COLOURS: Final = 10  # of series; the page has as many variables
-# What matplotlib draws with, and what the page puts in its place.
+COLOURS: Final = 10  # for series; the page has as many variables
+# The colours that matplotlib uses, and their replacements in the page.
 _INK, _FAINT = "#0000f0", "#0000f1"
 _SERIES: Final = tuple(f"#0000e{index}" for index in range(COLOURS))
 _REST: Final = "#0000ef"
@@ -37,14 +37,14 @@ _STRIP_CELLS: Final = {"wide": 120, "narrow": 48}
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One plot in both widths, and what its colours mean."""
+    """One plot in both widths, and the meaning of its colours."""
 
     title: str
     unit: str
     wide: str
     narrow: str
     legend: tuple[tuple[str, str, str], ...]
-    """CSS colour, what it stands for, and the mark if it is not a patch of that colour."""
+    """CSS colour, meaning, and the mark unless it is a patch of that colour."""
 
 
 def size_short(size: float, _: object = None) -> str:
@@ -74,8 +74,8 @@ def span_text(us: float, _: object = None) -> str:
 
 
 def pictures(found: dict[str, Any]) -> dict[str, Picture]:
-    """Of the figures: depth, flow, written, latency, bytes and tail, those of them for which there is anything."""
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # a sign that its own font lacks is the browser's business
+    """The pictures of the figures (depth, flow, written, latency, bytes, tail) that have data."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns of glyphs that only the browser has
     drawn: dict[str, Picture] = {}
     if found["times"]:
         times = [datetime.fromisoformat(time) for time in found["times"]]
@@ -92,7 +92,7 @@ def pictures(found: dict[str, Any]) -> dict[str, Picture]:
 
 
 def queue_text(one: dict[str, Any]) -> str:
-    """What a queue is called."""
+    """The display name of a queue."""
     if one.get("queue_id") is None:
         return "(no queue)"
     return one["queue"] if one["queue"] is not None else f"queue {one['queue_id']} (deleted)"
@@ -117,7 +117,7 @@ def _svg(name: str, title: str, width: int, height: int, kind: str, paint: Calla
     figures = require("report", "matplotlib.figure")
     settings = {
         "svg.fonttype": "none",
-        "svg.hashsalt": name,  # two pictures of a page never share a name, and equal figures are equal bytes
+        "svg.hashsalt": name,  # unique within a page, and equal figures give equal bytes
         "font.size": 12.0,
         "text.color": _INK,
         "axes.labelcolor": _INK,
@@ -148,14 +148,14 @@ def _svg(name: str, title: str, width: int, height: int, kind: str, paint: Calla
 
 
 def _inlined(svg: str, name: str, title: str, width: int, height: int) -> str:
-    """As part of a page: no prologue, no name that another picture has, colours of the page."""
+    """The picture for use inside a page: no prologue, unique ids, and the page's colours."""
     from html import escape
 
     body = svg[svg.index("<svg") :]
     body = body[body.index(">") + 1 :]
     body = re.sub(r"#0000[ef][0-9f]", lambda found: _VARIABLES.get(found[0], found[0]), body)
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    # matplotlib's own numbering (figure_1, line2d_3) begins anew with each picture; most of it nothing refers to.
+    # matplotlib numbers its ids from 1 in each picture (figure_1, line2d_3), and few of them are referenced.
     wanted = set(re.findall(r"#([\w.-]+)", body))
     body = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in wanted else "", body)
     head = (
@@ -181,7 +181,7 @@ def _end(times: list[datetime]) -> datetime:
 
 
 def _stairs(axes: Any, times: list[datetime], values: Sequence[float], colour: str, **style: Any) -> None:
-    """What held in each interval, to its end."""
+    """Draws a value per interval, up to the interval's end."""
     edges = [*times, _end(times)]
     axes.step(edges, [*values, values[-1]], where="post", color=colour, **style)
 
@@ -194,7 +194,7 @@ def _whole(axes: Any, text: Callable[..., str]) -> None:
 
 
 def _of_bytes(axis: Any, most: float, count: int) -> None:
-    """At most so many marks, of sizes that people know."""
+    """Sets at most ``count`` ticks at round sizes."""
     ticker = require("report", "matplotlib.ticker")
     step = next((one for one in _BYTE_STEPS if most / one <= count), most / count)
     axis.set_major_locator(ticker.MultipleLocator(step or 1))
@@ -256,11 +256,11 @@ def _written(found: dict[str, Any], times: list[datetime]) -> Picture:
         _of_bytes(axes.yaxis, max(both, default=0), 5)
 
     legend = [(_VARIABLES[_SERIES[0]], "records as first written"), (_VARIABLES[_SERIES[3]], "copies: relocation")]
-    return _draw("written", "What the log takes", "bytes of records per second, whole log", 220, legend, paint)
+    return _draw("written", "Bytes written", "bytes of records per second, whole log", 220, legend, paint)
 
 
 def _rows(axes: Any, names: list[str], kind: str) -> None:
-    """One row for each name, which stands above it, so that long ones fit a phone."""
+    """One row for each name; the name stands above its row, so that long names fit on a phone."""
     for index, name in enumerate(names):
         short = name if len(name) <= _NAME_LENGTH[kind] else name[: _NAME_LENGTH[kind] - 1] + "…"
         axes.annotate(
@@ -277,7 +277,7 @@ def _rows(axes: Any, names: list[str], kind: str) -> None:
 
 
 def _plain(text: str) -> str:
-    """Without what no XML may hold."""
+    """The text without characters that XML forbids."""
     return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
@@ -310,7 +310,7 @@ def _latency(found: dict[str, Any]) -> Picture:
     return _draw(
         "latency",
         "From enqueue to dequeue",
-        "so many of the messages were taken within (logarithmic)",
+        "time within which this share of the messages was consumed (logarithmic)",
         34 * len(rows) + 46,
         legend,
         paint,
@@ -318,13 +318,13 @@ def _latency(found: dict[str, Any]) -> Picture:
 
 
 def _span_ticks(low: float, high: float, most: int) -> list[float]:
-    """Spans that people know, at most so many of them between two."""
+    """Round spans of time, at most ``most`` of them."""
     units = [("µs", 1.0), ("ms", 1e3), ("s", 1e6), ("min", 60e6), ("h", 3600e6), ("d", 86_400e6)]
     steps = {"µs": (1, 3, 10, 30, 100, 300), "ms": (1, 3, 10, 30, 100, 300), "s": (1, 3, 10, 30)}
     more = {"min": (1, 3, 10, 30), "h": (1, 3, 12), "d": (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)}
     known = [size * step for unit, size in units for step in (steps | more)[unit]]
     inside = [one for one in known if low <= one <= high]
-    if len(inside) < 3:  # they lie close together
+    if len(inside) < 3:  # they are close together
         inside = [size * step for _, size in units for step in range(1, 60) if low <= size * step <= high]
     return inside[:: -(-len(inside) // most)] if inside else []
 
@@ -362,7 +362,7 @@ def _tail(tail: dict[str, Any]) -> Picture:
         axes.bar(at, live, width=0.8, color=_SERIES[2])
         axes.bar(at, dead, bottom=live, width=0.8, color=_REST)
         axes.set_xlim(-0.6, max(len(groups), 12) - 0.4)
-        ends = [0, len(groups) - 1] if len(groups) > 12 else [0]  # where there is room for both
+        ends = [0, len(groups) - 1] if len(groups) > 12 else [0]  # both ends, if there is room
         axes.set_xticks(ends, [_lsn_text(groups[index][0]["first_lsn"]) for index in ends])
         for label, side in zip(axes.get_xticklabels(), ("left", "right"), strict=False):
             label.set_horizontalalignment(side)

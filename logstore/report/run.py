@@ -51,7 +51,7 @@ def report(
     catalog: str | None = None,
     show: Show = lambda *_: None,
 ) -> dict[str, Any]:
-    """The figures of the store in ``path``, or of the export whose target it is: a plain document, ready for JSON.
+    """The figures of the store in ``path``, or of the export with this target, as a plain document, ready for JSON.
 
     ``queues``: only these queues. ``start``, ``stop``: only events from ``start`` on and before ``stop`` (with a time
     zone). ``top``: the number of queues shown one by one in series; the others are one series. ``spark``: a session

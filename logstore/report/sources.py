@@ -114,7 +114,7 @@ class StoreSource(Source):
                 self.start_lsn = self.hold.lsn
                 with Reader(self.path, hold=self.hold) as reader:
                     info = reader.info
-            self.stop_lsn = info.end_lsn  # after a crash what recovery will accept
+            self.stop_lsn = info.end_lsn  # after a crash, the end of the log that recovery will accept
             catalog_view = read_catalog(self.path, info, connect=connect, schema=catalog)
             self._names = {queue.id: queue.name for queue in catalog_view.queues}
             self._look(info)
@@ -142,11 +142,11 @@ class StoreSource(Source):
             ]
 
     def names(self) -> dict[int, str]:
-        """As the catalog has them."""
+        """From the catalog."""
         return self._names
 
     def records(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Read from the segments, as often as it is asked for."""
+        """Read from the segments, on each call again."""
         from logstore import arrow
 
         yield from arrow.read(
@@ -173,7 +173,7 @@ class StoreSource(Source):
         return iter(self._stack.enter_context(scan)), scan.open_rows
 
     def tail(self) -> dict[str, Any] | None:
-        """As the log tells it."""
+        """From the inspection."""
         return self._tail
 
     def doubts(self) -> list[Doubt] | None:

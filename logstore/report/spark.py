@@ -1,7 +1,7 @@
-"""Counting for a report with Spark: the analyses of :mod:`logstore.spark.analyses`, of which only counts come back.
+"""Counting for a report with Spark, by the analyses of :mod:`logstore.spark.analyses`.
 
-What comes to the driver is what the report shows, at most a row for each queue and interval, or queue and step of a
-histogram; never a row for each message.
+The driver receives only counts: at most one row for each queue and interval, or queue and step of a histogram; never a
+row for each message.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def count(
 ) -> Counts:
     """The counts of a report from the three tables.
 
-    ``parts``: the records were written down at several moments, so that a later part may decide what an earlier one
-    says is undecided; then they also tell what is in doubt.
+    ``parts``: the records were written at several moments, so a later part may decide a transaction that an earlier
+    part calls undecided; then the records also give the transactions in doubt.
     """
     from pyspark.sql import functions as f
 
@@ -78,7 +78,7 @@ def count(
 
 
 def _rows(table: DataFrame) -> Iterator[dict[str, Any]]:
-    """A counted table, with times that know their zone."""
+    """The rows of a counted table, with times in UTC."""
     for batch in table.toArrow().to_batches():
         yield from batch.to_pylist()
 
@@ -90,7 +90,7 @@ def _step(grid: Grid) -> timedelta:
 def _flows(
     counts: Counts, records: DataFrame, messages: DataFrame, open_rows: DataFrame, scope: Scope, *, parts: bool
 ) -> None:
-    """Places that came and went, by queue and interval."""
+    """Places that were added and removed, by queue and interval."""
     from pyspark.sql import functions as f
 
     grid, one, none = counts.grid, f.lit(1).cast("long"), f.lit(0).cast("long")
@@ -156,11 +156,11 @@ def _open(counts: Counts, rows: DataFrame) -> None:
         counts.oldest.append(Held(row["id"], row["queue_id"], since, **numbers))
 
 
-# ---- What is asked for
+# ---- The requested part
 
 
 def _within(time: Column | str, scope: Scope) -> Column:
-    """Where a time is asked for; everything, known or not, if no time is."""
+    """True where a time is in the requested range; without a range, for all rows."""
     from pyspark.sql import functions as f
 
     us = f.unix_micros(time)
@@ -173,14 +173,14 @@ def _within(time: Column | str, scope: Scope) -> Column:
 
 
 def _on(column: str, scope: Scope) -> Column:
-    """Where a queue is asked for."""
+    """True where a queue is requested."""
     from pyspark.sql import functions as f
 
     return f.lit(True) if scope.queues is None else f.col(column).isin(*sorted(scope.queues))
 
 
 def _of_queues(messages: DataFrame, scope: Scope) -> DataFrame:
-    """Only places on these queues; a message may have others."""
+    """Only places on the requested queues; a message may have others."""
     from pyspark.sql import functions as f
 
     if scope.queues is None:
@@ -190,7 +190,7 @@ def _of_queues(messages: DataFrame, scope: Scope) -> DataFrame:
 
 
 def _ended_within(messages: DataFrame, scope: Scope) -> DataFrame:
-    """Only places that ended in the time asked for."""
+    """Only places that ended in the requested time."""
     from pyspark.sql import functions as f
 
     def ended(place: Column) -> Column:

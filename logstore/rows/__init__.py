@@ -1,7 +1,7 @@
-"""The log as Arrow columns: the core's scanners of records and of closed messages, and the schemas of both.
+"""The log as Arrow columns: the core's scanners of records and of ended messages, and the schemas of both.
 
-:mod:`logstore.arrow` is its public face. It may import ``inspect`` and what lies below that, and imports pyarrow only
-when rows are asked for.
+:mod:`logstore.arrow` is its public face. It may import ``inspect`` and the packages below that. It imports pyarrow only
+when rows are requested.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Messages as rows: one pass over the log that gives one row for each message whose life has ended.
+"""Messages as rows: one pass over the log yields one row for each message that has ended.
 
-The core keeps what is open and fills the columns (csrc/analysis/message_rows.h); here they are given types and are not
-copied. A pass ended anywhere and begun again there, with the open set that it left, gives the very rows of one pass.
+The core keeps the open messages and fills the columns (csrc/analysis/message_rows.h); this module adds the types,
+without a copy. A pass may stop anywhere; a new pass from there with the open set gives the same rows as one pass.
 """
 
 from __future__ import annotations
@@ -33,24 +33,26 @@ OUTCOMES: Final = ("dequeued", "queue_deleted", "destroyed", "rolled_back", "dro
 """How a message ended."""
 
 REST_KEY: Final = b"logstore.scan"
-"""In the metadata of an open set's schema: what a pass leaves that is no message's."""
+"""The key in the metadata of an open set's schema: the state of the pass as a whole."""
 
 BATCH_ROWS: Final = 1 << 16
-_FACTS: Final = len(MESSAGE_COLUMNS)  # columns of the row itself; those of places stand behind them
+_FACTS: Final = len(MESSAGE_COLUMNS)  # columns of the row itself; the columns of places follow
 _DICTIONARIES: Final = frozenset({"queue", "outcome", "reason"})
 
 
 class MessageScan:
-    """The messages whose life ended from ``start_lsn`` (the log's beginning) to before ``stop_lsn`` (its end).
+    """The messages that ended from ``start_lsn`` (default: the log's beginning) to before ``stop_lsn`` (default: its
+    end).
 
-    A context manager; iterating over it gives record batches of :attr:`schema`, sorted by (``end_lsn``, ``id``), of at
-    most ``batch_rows`` rows. After the last, :meth:`open_rows` has the messages that are open at :attr:`stop_lsn`. What
-    began before ``start_lsn`` is known by ``seed``, the open set of a pass that ended there, or by its next relocation.
+    A context manager; iterating over it yields record batches of :attr:`schema`, sorted by (``end_lsn``, ``id``), of at
+    most ``batch_rows`` rows. After the last batch, :meth:`open_rows` returns the messages that are open at
+    :attr:`stop_lsn`. A message that began before ``start_lsn`` is known from ``seed``, the open set of a pass that
+    ended there, or from its next relocation.
 
-    ``queue_names`` names the queues that have a name. ``hold``: reads what it keeps, and ``keep_lsn`` what another
-    process's hold keeps; without one a live writer may be faster. Raises ``OptionError`` for a seed that is none,
-    ``CorruptLog`` where the log is damaged, ``LogRecycled`` if the writer was faster, ``MissingExtra``, and what
-    opening a :class:`~logstore.inspect.Reader` raises. One thread at a time uses it.
+    ``queue_names`` gives the names of queues by id. ``hold`` and ``keep_lsn`` (for another process's hold) keep the log
+    while it is read; without one, a running writer may recycle it. Raises ``OptionError`` for an invalid seed,
+    ``CorruptLog`` if the log is damaged, ``LogRecycled`` if the writer recycled the log, ``MissingExtra``, and the
+    errors of opening a :class:`~logstore.inspect.Reader`. One thread at a time uses it.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class MessageScan:
             self.start_lsn = start
             """The first LSN that counts."""
             self.stop_lsn = max(start, min(stop, self._reader.info.end_lsn))
-            """Where the rows end: a pass that begins here continues with the open messages."""
+            """The end of the rows: a pass that begins here continues with the open messages."""
             named = sorted(names_by_id)
             names = arrow.array([names_by_id[number] for number in named], arrow.string())
             self._dictionaries = {
@@ -86,7 +88,7 @@ class MessageScan:
                 "reason": arrow.array(REASONS, arrow.string()),
             }
             self.schema: pa.Schema = _with_dictionaries(message_schema())
-            """Of the batches."""
+            """The schema of the batches."""
             made = ffi.new("ls_message_rows **")
             ids = ffi.new("uint32_t[]", named)
             check(lib.ls_message_rows_new(start, self.stop_lsn, ids, len(named), rows, made))
@@ -107,7 +109,7 @@ class MessageScan:
         self.close()
 
     def close(self) -> None:
-        """Let go of files and memory; a second call is harmless. Batches that were given out stay."""
+        """Releases files and memory; returned batches stay valid. A second call does nothing."""
         if self._c is not None:
             ffi.release(self._c)
             self._c = None
@@ -123,13 +125,13 @@ class MessageScan:
             if code != 0:
                 raise self._reader.explained(code)
             self._began = True
-            if owner is not None:  # else enough was read for one call
+            if owner is not None:  # otherwise the read limit of one call was reached
                 yield self._batch(owner, self.schema)
 
     def open_rows(self) -> pa.Table:
-        """The messages that are open where the rows end, by id; once all batches were read.
+        """The messages that are open at the end of the rows, by id; only after all batches were read.
 
-        Keep the metadata of its schema with it: the next pass needs that too. Raises ``WrongState`` before the end.
+        Keep the metadata of its schema too: the next pass needs it. Raises ``WrongState`` before the end.
         """
         arrow = require("arrow", "pyarrow")
         plain = open_schema()
@@ -182,7 +184,7 @@ class MessageScan:
         return made if arrow.types.is_dictionary(field.type) else made.dictionary_decode()
 
     def _places(self, kind: pa.DataType, columns: Any, owner: Any) -> pa.Array:
-        """The items of all rows' lists."""
+        """The elements of all rows' lists."""
         arrow = require("arrow", "pyarrow")
         items = columns[_FACTS].rows
         fields = [kind[i] for i in range(kind.num_fields)]
@@ -224,7 +226,7 @@ def _address(buffer: pa.Buffer | None, kind: str) -> Any:
 
 
 def _with_dictionaries(schema: pa.Schema) -> pa.Schema:
-    """The same rows, where strings that repeat stand once."""
+    """The same schema with dictionaries for strings that repeat."""
     arrow = require("arrow", "pyarrow")
     for number, field in enumerate(schema):
         if field.name in _DICTIONARIES:

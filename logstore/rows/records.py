@@ -75,23 +75,23 @@ def read(
     known: pa.Table | None = None,
     permissive: bool = False,
 ) -> pa.RecordBatchReader:
-    """The records with ``start_lsn`` ≤ LSN < ``stop_lsn`` (the whole log) as a stream of record batches.
+    """The records with ``start_lsn`` ≤ LSN < ``stop_lsn`` (default: the whole log) as a stream of record batches.
 
-    ``columns``: which, in this order; all but ``body`` by default. ``body``: bytes that a body is cut to (64 KiB);
-    giving it adds the column to the default ones. Outcomes of transactions are given as known below
-    ``as_of_lsn`` (the end of the log). ``hold``: reads what it keeps; without one a live writer may be faster.
-    ``keep_lsn`` stands for a hold that another process has: all from there on is there, or ``LogRecycled`` is raised;
-    without either, a ``start_lsn`` below the log's base means the base.
-    ``queue_names``: the names of the queues by id, instead of the catalog's (``connect`` and ``catalog`` say where that
-    is, as in ``logstore.open``). ``strings``: ``dictionary`` or ``plain``, of the columns with few different ones.
-    ``known``: places (``id``, ``queue_id``, ``enqueue_lsn``, ``enqueue_time``; each once) whose enqueues the log may no
-    longer tell, as an export knows them from its open messages: see :func:`open_places`.
+    ``columns``: their names, in this order; by default all but ``body``. ``body``: the length in bytes to which a body
+    is cut (default 64 KiB); giving it adds the column to the default ones. Outcomes of transactions are those known
+    below ``as_of_lsn`` (default: the end of the log). ``hold`` keeps the log while it is read; without one, a running
+    writer may recycle it. ``keep_lsn`` stands for a hold of another process: everything from there on is read, or
+    ``LogRecycled`` is raised. Without either, a ``start_lsn`` below the log's base means the base. ``queue_names``: the
+    names of the queues by id, instead of the catalog's (``connect`` and ``catalog`` locate the catalog, as in
+    ``logstore.open``). ``strings``: ``dictionary`` or ``plain``, for columns with few distinct values. ``known``:
+    places (``id``, ``queue_id``, ``enqueue_lsn``, ``enqueue_time``; each once) whose enqueues may have been recycled;
+    an export knows them from its open messages, see :func:`open_places`.
 
     The stream is read once; each batch has at most ``batch_rows`` rows. Reading it raises ``CorruptLog`` where the log
-    is damaged, after all rows before that place, and ``LogRecycled`` if the writer was faster. With ``permissive`` what
-    cannot be read is passed over, up to the next segment that can; a warning says what was left out, and what only that
-    part tells (outcomes, enqueues) is null. Calling this raises ``OptionError``, ``MissingExtra``, and what opening a
-    :class:`~logstore.inspect.Reader` and its catalog raises.
+    is damaged, after all rows before that place, and ``LogRecycled`` if the writer recycled the log. With
+    ``permissive`` an unreadable part is skipped up to the next readable segment; a warning names the part, and values
+    that depend on it (outcomes, enqueues) are null. Calling this raises ``OptionError``, ``MissingExtra``, and the
+    errors of opening a :class:`~logstore.inspect.Reader` and its catalog.
     """
     arrow = require("arrow", "pyarrow")
     made = schema(columns, body=body is not None, strings=strings)
@@ -116,7 +116,7 @@ def read(
             made,
             start_lsn=start,
             stop_lsn=stop,
-            as_of_lsn=as_of if as_of_lsn is None else max(1, as_of),  # 0 means the end to the core
+            as_of_lsn=as_of if as_of_lsn is None else max(1, as_of),  # to the core 0 means the end
             body_bytes=size,
             batch_rows=rows,
             queue_names=names,
@@ -143,7 +143,7 @@ def _batches(scan: RowScan, reader: Reader, start_lsn: int, stop_lsn: int) -> It
 
 
 def warn_of_missing(reader: Reader, start_lsn: int = 0, stop_lsn: int = 0) -> None:
-    """Log what a permissive reader passed over in this part of the log; ``stop_lsn`` 0: to its end."""
+    """Logs the parts of this range that a permissive reader skipped; ``stop_lsn`` 0: up to the end of the log."""
     for first, end in reader.missing():
         if end > start_lsn and (stop_lsn == 0 or first < stop_lsn):
             logger.warning(
@@ -157,14 +157,14 @@ def warn_of_missing(reader: Reader, start_lsn: int = 0, stop_lsn: int = 0) -> No
 def queue_names(
     store_dir: str | os.PathLike[str], *, connect: str | None = None, catalog: str | None = None
 ) -> dict[int, str]:
-    """The names of the store's queues by their ids, as the catalog has them. Raises what :func:`read` does."""
+    """The names of the store's queues by id, from the catalog. Raises the errors of :func:`read`."""
     arguments.place(connect, catalog, called="catalog")
     with Reader(store_dir) as reader:
         return _names(store_dir, reader, connect, catalog)
 
 
 def open_places(messages: pa.Table) -> pa.Table:
-    """The places that open messages (a table like ``OPEN``) still have, as ``known`` takes them in :func:`read`."""
+    """The places that open messages (a table like ``OPEN``) still have, in the form of ``known`` in :func:`read`."""
     arrow = require("arrow", "pyarrow")
     compute = require("arrow", "pyarrow.compute")
     arguments.instance("messages", messages, arrow.Table, what="a pyarrow.Table")

@@ -1,7 +1,7 @@
-"""The core's record scanner as Arrow record batches: the thin half of :mod:`logstore.arrow`.
+"""The core's record scanner as Arrow record batches; the lower half of :mod:`logstore.arrow`.
 
-The core fills columns in Arrow's own layout; here they only get types, without a copy. What must never
-happen: a Python object for each record.
+The core fills columns in Arrow's own layout; this module adds the types, without a copy. It must never create a Python
+object for each record.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ COLUMNS: Final = tuple(sorted(_NUMBERS, key=_NUMBERS.__getitem__))
 REASONS: Final = ("accepted", "rejected", "expired", "purged", "dead_lettered", "queue_deleted")
 _STREAMS: Final = ("message", "transaction", "log")
 _OUTCOMES: Final = ("committed", "rolled_back", "prepared", "open")
-_KNOWN_TYPES: Final = 24  # as the core numbers them: three streams of eight
+_KNOWN_TYPES: Final = 24  # in the core's numbering: three streams of eight types
 
 TYPES: Final = {name: ffi.string(lib.ls_rows_column(_NUMBERS[name])).decode() for name in COLUMNS}
-"""The type of each column in the core's words: ``int64!`` is never null."""
+"""The type of each column in the core's notation: ``int64!`` is never null."""
 
 DICTIONARIES: Final = frozenset(name for name, word in TYPES.items() if word.rstrip("!") == "name")
-"""Columns of which the core gives the index of a string."""
+"""Columns for which the core gives the index of a string."""
 
 
 def _type_name(code: int) -> str:
@@ -54,7 +54,7 @@ def _type_name(code: int) -> str:
 
 
 def column_array(column: Any, kind: pa.DataType, rows: int, owner: object, child: pa.Array | None = None) -> pa.Array:
-    """An ``ls_column`` as an array of this type; its memory is the core's, and ``owner`` keeps it."""
+    """An ``ls_column`` as an array of this type. The core owns the memory; ``owner`` keeps it alive."""
     arrow = require("arrow", "pyarrow")
     valid = None
     if column.valid != ffi.NULL:
@@ -72,9 +72,9 @@ def column_array(column: Any, kind: pa.DataType, rows: int, owner: object, child
 class RowScan:
     """The records of a log as record batches of these columns, in the order of the log. A context manager.
 
-    ``reader`` is new and belongs to the scan, which closes it. ``queue_names`` names the queues that have a name.
-    Of ``types`` (as :func:`type_bits` makes it), ``queue_ids``, ``ids`` and times (``start_time`` ≤ time <
-    ``stop_time``) all must agree; None, or 0, passes everything.
+    ``reader`` is new; the scan owns and closes it. ``queue_names`` gives the names of queues by id. A record must match
+    all of ``types`` (from :func:`type_bits`), ``queue_ids``, ``ids`` and times (``start_time`` ≤ time < ``stop_time``);
+    None or 0 matches every record.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class RowScan:
         self.close()
 
     def close(self) -> None:
-        """Let go of the files; a second call is harmless."""
+        """Closes the files. A second call does nothing."""
         if self._c is not None:
             ffi.release(self._c)
             self._c = None
@@ -151,7 +151,7 @@ class RowScan:
         columns, rows = ffi.new("ls_column[]", lib.LS_ROWS_COLUMNS), ffi.new("uint64_t *")
         lib.ls_columns_get(owner, columns, lib.LS_ROWS_COLUMNS, rows)
         arrays = [self._array(field, columns, rows[0], owner) for field in self._schema]
-        if not arrays:  # the number of rows is given nevertheless
+        if not arrays:  # the number of rows is needed even without columns
             return arrow.RecordBatch.from_struct_array(arrow.Array.from_buffers(arrow.struct([]), rows[0], [None]))
         return arrow.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -180,7 +180,7 @@ class RowScan:
         return self._dictionaries[name]
 
     def _learn_types(self) -> None:
-        """Types of a later version, which get their number when they are met."""
+        """Adds types of a later version, which get a number when they first occur."""
         arrow = require("arrow", "pyarrow")
         met = len(self._unknown)
         while code := lib.ls_rows_type(self._c, _KNOWN_TYPES + len(self._unknown)):
@@ -199,7 +199,7 @@ _PLACES: Final = {
 
 
 def check_known_places(known: object) -> None:
-    """Raises ``TypeError`` for what is no Arrow table, ``OptionError`` for one without the columns of places."""
+    """Raises ``TypeError`` for an object that is not an Arrow table, ``OptionError`` for missing columns."""
     arrow = require("arrow", "pyarrow")
     table = arguments.instance("known", known, arrow.Table, what="a pyarrow.Table")
     for column in _PLACES.values():
@@ -211,7 +211,7 @@ def check_known_places(known: object) -> None:
 
 
 def _known_places(options: Any, known: pa.Table) -> dict[str, Any]:
-    """The core's lists of a table of places; what is returned keeps their memory."""
+    """Fills the core's lists from a table of places; the result keeps their memory alive."""
     arrow = require("arrow", "pyarrow")
     compute = require("arrow", "pyarrow.compute")
     ordered = known.sort_by([("id", "ascending"), ("queue_id", "ascending")])
@@ -226,7 +226,7 @@ def _known_places(options: Any, known: pa.Table) -> dict[str, Any]:
 
 
 def type_bits(types: Sequence[str]) -> int:
-    """The core's set of these record types."""
+    """The core's bit set of these record types."""
     return sum({1 << ((kind >> 8) - 1) * 8 + (kind & 0xFF) - 1 for kind in (RecordType[name] for name in types)})
 
 

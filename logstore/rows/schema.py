@@ -1,7 +1,7 @@
-"""The Arrow schemas of records, of closed messages and of open ones.
+"""The Arrow schemas of records, of ended messages and of open ones.
 
 The core declares the columns (rows_read.c, message_rows_put.c); docs/spark.md explains them. pyarrow is imported when
-a schema is asked for.
+a schema is requested.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _record_fields() -> dict[str, pa.Field]:
 def schema(columns: Sequence[str] | None = None, *, body: bool = False, strings: str = "plain") -> pa.Schema:
     """The schema of :func:`read` with these arguments; ``body`` adds that column to the default ones.
 
-    Raises :class:`~logstore.errors.OptionError` for a column that there is not, or one that is named twice.
+    Raises :class:`~logstore.errors.OptionError` for an unknown column, or one that is given twice.
     """
     arrow = require("arrow", "pyarrow")
     strings = arguments.choice("strings", strings, "plain", "dictionary")
@@ -49,7 +49,7 @@ def _wanted(columns: object) -> list[str]:
     if isinstance(columns, str | bytes | bytearray | memoryview) or not isinstance(columns, Sequence):
         raise OptionError(f"columns is a sequence of names, not {arguments.shown(columns)}")
     names = []
-    for name in arguments.items("columns", columns, "names"):  # before more is read: it may be long
+    for name in arguments.items("columns", columns, "names"):  # checked item by item, because the sequence may be long
         if not isinstance(name, str):
             raise OptionError(f"columns is a sequence of names, and {arguments.shown(name)} in it is none")
         names.append(name)
@@ -94,10 +94,10 @@ def _fields(text: str) -> list[pa.Field]:
 
 
 def message_schema() -> pa.Schema:
-    """Of closed messages, one row each."""
+    """The schema of ended messages, one row each."""
     return require("arrow", "pyarrow").schema(_fields(_message_columns(lib.LS_MESSAGES_CLOSED)))
 
 
 def open_schema() -> pa.Schema:
-    """Of messages that are not closed."""
+    """The schema of open messages."""
     return require("arrow", "pyarrow").schema(_fields(_message_columns(lib.LS_MESSAGES_OPEN)))

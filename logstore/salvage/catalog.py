@@ -1,9 +1,9 @@
-"""The catalog of a damaged store, as much of it as can be read, and the catalog of the new one.
+"""Reads what is readable of a damaged store's catalog, and writes the catalog of the new store.
 
-It must never change the old database, or make a file beside it (catalog/rest.py).
+It must never change the old database, or create a file next to it (catalog/rest.py).
 
-Invariant: the new catalog has a queue for every id that the salvaged log names; one whose name is lost is
-called by its id. Names are only taken from a catalog that belongs to the store.
+Invariant: the new catalog has a queue for every id that the salvaged log names; a queue whose name is lost is named
+after its id. Names come only from a catalog that belongs to the store.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ _COLUMNS = {
 class Names:
     """The known queues, exchanges, bindings and configuration."""
 
-    whole: bool  # the catalog could be read to the last row: a smaller id that is not there was deleted
-    problem: str | None = None  # why it could not
+    whole: bool  # the catalog was read to its last row, so a smaller id without a row was deleted
+    problem: str | None = None  # why the catalog could not be read completely
     next_queue_id: int = 1
     queues: dict[int, StoredQueue] = field(default_factory=dict)
     exchanges: dict[str, StoredExchange] = field(default_factory=dict)
     bindings: list[StoredBinding] = field(default_factory=list)
     config: dict[str, str] = field(default_factory=dict)
-    made: list[int] = field(default_factory=list)  # queues that no readable catalog names
+    made: list[int] = field(default_factory=list)  # ids of queues that no readable catalog names
 
     def is_gone(self, queue_id: int) -> bool:
-        """Whether the catalog knows that there is no such queue any more."""
+        """Whether the catalog proves that this queue was deleted."""
         return self.whole and queue_id < self.next_queue_id and queue_id not in self.queues
 
     def name(self, queue_id: int) -> str:
-        """Of a queue, for people."""
+        """The queue's name, for messages to people."""
         queue = self.queues.get(queue_id)
         return f"queue {queue_id}" if queue is None else queue.name
 
     def forget(self, queue_ids: Iterable[int]) -> list[str]:
-        """Queues of which the log says that they were deleted; their names."""
+        """Forgets queues that the log reports as deleted; returns their names."""
         gone = {queue_id: self.queues.pop(queue_id).name for queue_id in queue_ids if queue_id in self.queues}
         for queue_id, queue in self.queues.items():
             if queue.dead_letter in gone:
@@ -75,7 +75,7 @@ class Names:
         return sorted(gone.values())
 
     def complete(self, queue_ids: Iterable[int]) -> None:
-        """Give every queue that is needed a row."""
+        """Gives every required queue a row."""
         for queue_id in sorted(queue_ids):
             if queue_id not in self.queues:
                 self._make(queue_id, f"queue-{queue_id}")
@@ -83,7 +83,7 @@ class Names:
         self.next_queue_id = max(self.next_queue_id, max(self.queues, default=0) + 1)
 
     def add(self, name: str) -> int:
-        """One more queue, with an id that was never used."""
+        """Adds a queue with an id that was never used."""
         queue_id = self.next_queue_id
         self._make(queue_id, name)
         self.next_queue_id += 1
@@ -101,9 +101,9 @@ class Names:
 
 
 def read_names(store_dir: Path, uuid: UUID, *, connect: str | None, schema: str | None) -> Names:
-    """The store's catalog; of a damaged one, its readable part.
+    """Reads the store's catalog; if it is damaged, its readable part.
 
-    Raises ``CatalogUnavailable`` for a server that does not answer, ``OptionError``, ``VersionError``.
+    Raises ``CatalogUnavailable`` if the server does not answer, ``OptionError``, ``VersionError``.
     """
     if connect is not None or schema is not None:
         try:
@@ -121,7 +121,7 @@ def read_names(store_dir: Path, uuid: UUID, *, connect: str | None, schema: str 
 
 
 def _read(store_dir: Path, place: Path, uuid: UUID, *, at_rest: bool) -> Names:
-    """Of the catalog in ``place``, which is the store's own, at rest, or a copy."""
+    """Reads the catalog in ``place``: the store's own, without a writer, or a copy."""
     try:
         return _whole(place, uuid, None, None, at_rest=at_rest)
     except VersionError:
@@ -150,7 +150,7 @@ def _whole(directory: Path, uuid: UUID, connect: str | None, schema: str | None,
 
 
 def _parts(file: Path, uuid: UUID, problem: str, *, at_rest: bool) -> Names:
-    """A damaged database: the rows that can be read and make sense."""
+    """Reads the plausible rows of a damaged database."""
     names = Names(False, problem)
     uri = f"file:{quote(os.fsencode(file))}?{'mode=ro&immutable=1' if at_rest else 'mode=rw'}"
     with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True)) as connection:
@@ -174,14 +174,14 @@ def _parts(file: Path, uuid: UUID, problem: str, *, at_rest: bool) -> Names:
 
 
 def _rows(connection: sqlite3.Connection, table: str, columns: Iterable[str]) -> Iterator[tuple[Any, ...]]:
-    """Rows up to the first page that cannot be read."""
+    """Yields rows up to the first page that cannot be read."""
     with suppress(sqlite3.Error):
         yield from connection.execute(f"SELECT {', '.join(columns)} FROM {table}")
 
 
 def _take(connection: sqlite3.Connection, table: str, take: Callable[..., object]) -> None:
     for row in _rows(connection, table, _COLUMNS[table]):
-        with suppress(TypeError, ValueError):  # a row that no catalog can hold: damage, too
+        with suppress(TypeError, ValueError):  # a row that no catalog can contain is damage as well
             take(*row)
 
 
@@ -218,7 +218,7 @@ def _binding(names: Names, row: StoredBinding) -> None:
 
 
 def write_names(directory: Path, uuid: UUID, names: Names) -> None:
-    """The catalog of the new store, in its directory; durable on return."""
+    """Writes the catalog of the new store into its directory; durable on return."""
     import sqlalchemy as sa
 
     from logstore.catalog.catalog import _sha256
@@ -234,7 +234,7 @@ def write_names(directory: Path, uuid: UUID, names: Names) -> None:
             queues, exchanges = list(names.queues.values()), list(names.exchanges.values())
             insert(tables.queues, [one._replace(dead_letter=None)._asdict() for one in queues])
             insert(tables.exchanges, [one._replace(alternate=None)._asdict() for one in exchanges])
-            for queue in queues:  # every queue that is referred to is there now
+            for queue in queues:  # now every referenced queue exists
                 if queue.dead_letter is not None:
                     changed = sa.update(tables.queues).where(tables.queues.c.id == queue.id)
                     connection.execute(changed.values(dead_letter=queue.dead_letter))

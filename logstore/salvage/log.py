@@ -1,8 +1,8 @@
-"""A damaged log from its base to its end: every readable record given to the replay, every gap between them named.
+"""Reads a damaged log from its base to its end: passes every readable record and every gap to the replay.
 
-Where the log ends is decided as recovery decides it (docs/recovery.md): in the last segment, at or above W, a batch
-that is not accepted is a torn tail, which no acknowledged message can be in; below W it is damage, and what can be read
-of it counts.
+The end of the log is decided as recovery decides it (docs/recovery.md). In the last segment, at or above W, a batch
+that is not accepted is a torn tail, which cannot contain an acknowledged message. Below W it is damage, and its
+readable records count.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
     from logstore.salvage.source import SegmentFile, Source
 
-_SEALS = frozenset({RecordType.FOOTER, RecordType.CLOSE})  # what a segment that was left for another ends with
+_SEALS = frozenset({RecordType.FOOTER, RecordType.CLOSE})  # the last record of a segment that has a successor
 
 
 @dataclass(slots=True)
 class Torn:
-    """A torn tail: bytes of a write that was never reported as done."""
+    """A torn tail: bytes of a write that was never reported as durable."""
 
     lsn: int
     end_lsn: int
-    records: int  # readable ones in it
+    records: int  # readable records in it
 
     @property
     def bytes(self) -> int:
-        """How many."""
+        """The length of the torn tail."""
         return self.end_lsn - self.lsn
 
 
@@ -44,16 +44,16 @@ class Log:
 
     replay: SalvageReplay
     base_lsn: int
-    end_lsn: int  # beyond everything that is known to have been written
+    end_lsn: int  # above everything that is known to have been written
     watermark_lsn: int
     gaps: list[Gap] = field(default_factory=list)
-    damaged: list[Damaged] = field(default_factory=list)  # without their bytes
+    damaged: list[Damaged] = field(default_factory=list)  # without their raw bytes
     torn: Torn | None = None
     segments: int = 0
-    records: int = 0  # readable
+    records: int = 0  # number of readable records
     bytes_read: int = 0
-    unreadable_bytes: int = 0  # that the disk did not give
-    headers: list[str] = field(default_factory=list)  # segments whose header is damaged
+    unreadable_bytes: int = 0  # bytes that the disk could not read
+    headers: list[str] = field(default_factory=list)  # names of segments with a damaged header
 
 
 class _Reading:
@@ -66,12 +66,12 @@ class _Reading:
         base_lsn, watermark_lsn = self._ends()
         self.files = [one for one in self.files if one.first_lsn >= base_lsn]
         self.log = Log(SalvageReplay(base_lsn), base_lsn, watermark_lsn, watermark_lsn)
-        self._reached_lsn = base_lsn + SEGMENT_HEADER_BYTES  # all before it is accounted for
-        self._seal: RecordType | None = None  # the record that ended that segment, if nothing of it follows
+        self._reached_lsn = base_lsn + SEGMENT_HEADER_BYTES  # everything below it was read or noted as a gap
+        self._seal: RecordType | None = None  # the record that sealed the segment before, if it was read
         self._epoch = 0
 
     def _ends(self) -> tuple[int, int]:
-        """The base and W, from the newest batch records that can be read, and from the files beside the log."""
+        """The base and W, from the newest readable batch records and from the files next to the log."""
         base_lsn = watermark_lsn = 0
         for one in reversed(self.files):
             for run in self._runs(one):
@@ -107,10 +107,10 @@ class _Reading:
         self.log.replay.apply(gap)
 
     def _between(self, one: SegmentFile) -> None:
-        """Note the gap between the segment before and this one."""
+        """Notes the gap between the segment before and this one."""
         reached = self._reached_lsn
         if one.first_lsn <= reached < one.first_lsn + SEGMENT_HEADER_BYTES + 1:
-            return  # the log begins here
+            return  # the first segment of the log
         if one.header is not None:
             end_lsn = min(one.header.prev_end_lsn, one.first_lsn)
             if end_lsn > reached:
@@ -121,20 +121,20 @@ class _Reading:
             self._gap(Gap(reached, one.first_lsn, why, certain=False))
 
     def _follows(self, one: SegmentFile) -> bool:
-        """Whether a segment without a valid header is surely the one that came next."""
+        """Whether a segment without a valid header is certainly the next one."""
         if self._seal is RecordType.FOOTER:
             return one.first_lsn == self._limit(self._reached_lsn) and one.epoch == self._epoch
         begins = first_lsn_beyond(self._reached_lsn, self.source.gap_bytes, self.size)
         return self._seal is RecordType.CLOSE and one.first_lsn == begins and one.epoch == self._epoch + 1
 
     def _limit(self, lsn: int) -> int:
-        """The first LSN behind the segment in which the record before this LSN lies."""
+        """The first LSN above the segment that contains the record before this LSN."""
         return (lsn - 1) // self.size * self.size + self.size
 
     # ---- Segments
 
     def read(self, show: Callable[[int, int], None]) -> Log:
-        """All of it."""
+        """Reads the whole log."""
         total = len(self.files) * self.size
         for i, one in enumerate(self.files):
             self._between(one)
@@ -172,14 +172,14 @@ class _Reading:
     def _tear(self, run: BatchRun) -> None:
         found = [item for item in run.items if not isinstance(item, Gap)]
         if not found:
-            return  # what was there before the log came so far
+            return  # from before the log first used this file
         torn = self.log.torn = self.log.torn or Torn(run.lsn, run.lsn, 0)
         torn.records += len(found)
         batch_bytes = 0 if run.batch is None else run.batch.bytes
         torn.end_lsn = max(torn.end_lsn, found[-1].lsn + found[-1].length, run.lsn + batch_bytes)
 
     def _take(self, item: Record | Damaged | Gap, one: SegmentFile) -> None:
-        """The last gap of a segment without a cut may be what was there before the log came so far."""
+        """Takes an item; a last gap without a known cut may be from before the log first used this file."""
         if isinstance(item, Gap):
             if item.end_lsn < one.first_lsn + min(one.size, self.size) or one.cut_lsn is not None:
                 self._gap(item)
@@ -194,7 +194,7 @@ class _Reading:
         self.log.replay.apply(item)
 
     def _end(self) -> None:
-        """Note what is missing behind the last readable record although it was durable once."""
+        """Notes the part above the last readable record that is missing although it was durable."""
         log, reached = self.log, self._reached_lsn
         if log.watermark_lsn > reached:
             self._gap(Gap(reached, log.watermark_lsn, "the log ends before what was durable once"))
@@ -207,5 +207,5 @@ class _Reading:
 
 
 def read_log(source: Source, show: Callable[[int, int], None]) -> Log:
-    """Everything that can be read of the log, from its base on."""
+    """Reads everything readable of the log, from its base on."""
     return _Reading(source).read(show)

@@ -1,12 +1,12 @@
-"""The lenient policy of the interpreter: records are missing, and it never stops.
+"""The lenient policy of the interpreter: records are missing, and the replay never stops.
 
-Recovery and the strict policy (codec/replay.py) refuse a log with a missing record. Where something is lost
+Recovery and the strict policy (codec/replay.py) refuse a log with a missing record. This policy continues:
 
 * a relocated state replaces everything that was known before, so damage in older records costs nothing;
-* a doubt is resolved towards keeping the message, and reported;
-* without any loss before it, a record means exactly what it means to recovery.
+* in doubt, a message is kept and reported;
+* a record without any loss before it means exactly what it means to recovery.
 
-It takes, in LSN order, what codec/scan.py found: records, records of which only the header is whole, and gaps.
+It takes the items of codec/scan.py in LSN order: records, records with only a valid header, and gaps.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LATER_UNKNOWN = "a record of it is lost that may have been an enqueue or a dequeue"
-ELSEWHERE = "it lives on where no readable record says"
+ELSEWHERE = "it is still live, but no readable record names its queue"
 
 
 class SalvageReplay(Interpreter):
-    """Takes everything with :meth:`apply`; :meth:`finish` gives the state at the end of the log."""
+    """Takes every item with :meth:`apply`; :meth:`finish` returns the state at the end of the log."""
 
-    keeps_ended = True  # a record of a chain that is over must not bring it back
+    keeps_ended = True  # a record of an ended chain must not revive it
 
     def __init__(self, base_lsn: int) -> None:
         super().__init__(base_lsn)
-        self.probable: dict[int, list[int]] = {}  # queues of lost starts, unchecked
-        self.missing: dict[int, int] = {}  # LSN of a record known by its neighbours only: its chain
+        self.probable: dict[int, list[int]] = {}  # queues of lost start records, from bytes without a checksum
+        self.missing: dict[int, int] = {}  # by LSN, the chain of a record that only other records name
         self.first_loss_lsn: int | None = None
-        self.last_gap_lsn = 0  # where the last gap ends: nothing is known of what happened in it
-        self.strays: dict[int, int] = {}  # chains below the base without a state: LSN of their first record
+        self.last_gap_lsn = 0  # the end of the last gap, in which anything may have happened
+        self.strays: dict[int, int] = {}  # chains below the base without a state, with the LSN of their first record
         self.staged_dropped = 0
 
     def apply(self, item: Record | Damaged | Gap) -> None:
-        """Take what comes next."""
+        """Takes the next item."""
         if isinstance(item, Gap):
             if item.records != 0:
                 self._lose(item.lsn)
@@ -67,13 +67,13 @@ class SalvageReplay(Interpreter):
             self.first_loss_lsn = lsn
 
     def lossy_since(self, lsn: int) -> bool:
-        """Whether anything may have stood behind this LSN of which nothing is known."""
+        """Whether something unknown may have been written above this LSN."""
         return self.last_gap_lsn > lsn
 
     # ---- Chains
 
     def known(self, record: Record | Damaged) -> Message | None:
-        """Without a start a message has no content; None if it is known to be over."""
+        """The record's message, without content if its start is missing; None if it is known to have ended."""
         message = self.messages.get(record.id)
         if message is not None:
             self._follow(record, message)
@@ -85,7 +85,7 @@ class SalvageReplay(Interpreter):
         return self._ghost(record)
 
     def _ghost(self, record: Record | Damaged) -> Message:
-        """A message of which no start can be read."""
+        """A message whose start cannot be read."""
         message = Message(START_UNKNOWN, 0, record.lsn, published=False)
         message.staged = False
         message.miss("its start is lost")
@@ -93,7 +93,7 @@ class SalvageReplay(Interpreter):
         return message
 
     def _follow(self, record: Record | Damaged, message: Message) -> None:
-        """A back-link to a record that was not read names a lost one."""
+        """Notes a lost record if the back-link names one that was not read."""
         if record.prev > message.last_lsn:
             self._missed(record.prev, record.id, message)
         message.last_lsn = record.lsn
@@ -107,24 +107,24 @@ class SalvageReplay(Interpreter):
             message.doubt(lsn, _LATER_UNKNOWN)
 
     def end_message(self, message_id: int) -> None:
-        """Its stray records need no explanation any more."""
+        """Forgets an ended message, and its stray records with it."""
         super().end_message(message_id)
         self.strays.pop(message_id, None)
 
     # ---- The policy
 
     def contradiction(self, lsn: int, reason: str) -> None:
-        """A lost record explains it: of a place that is there already, its dequeue; the newer record counts."""
+        """Not an error: a lost record explains it (a second place, by its lost dequeue); the newer record counts."""
 
     def numbered(self, record: Record, body: MessageStart | MessageEnqueue) -> None:
-        """Enqueues may be lost, and their numbers with them."""
+        """Not checked, because lost enqueues take their numbers with them."""
 
     def keeps(self, work: Work) -> bool:  # noqa: ARG002
-        """A state lists all work."""
+        """A relocated state lists all pending work."""
         return False
 
     def add_content(self, record: Record, message: Message, body: MessageChunk) -> None:
-        """A chunk that begins where the content ended shows that the lost record held none."""
+        """A chunk that begins where the content ended proves that the lost record held no content."""
         if message.lost == [CONTENT_IN_DOUBT] and body.offset == (message.content_bytes or 0):
             message.lost = None
         super().add_content(record, message, body)
@@ -134,13 +134,13 @@ class SalvageReplay(Interpreter):
         return None if work.tx_id in self.ended else self._transaction(work.tx_id, work.lsn)
 
     def stepped(self, record: Record) -> Transaction | None:
-        """A transaction without a start is known from its steps; an outcome ends only work that is known."""
+        """A transaction without a start is known from its steps; an outcome ends only known work."""
         if record.type in (RecordType.TX_COMMIT, RecordType.TX_ROLLBACK):
             return self.transactions.get(record.id)
         return None if record.id in self.ended else self._transaction(record.id, record.lsn)
 
     def moved_transaction(self, record: Record, xid: XidBody | None, state: str) -> Transaction:  # noqa: ARG002
-        """The state counts, whatever was known."""
+        """The relocated state counts, whatever was known before."""
         return self._transaction(record.id, record.lsn)
 
     def _transaction(self, tx_id: int, lsn: int) -> Transaction:
@@ -151,7 +151,7 @@ class SalvageReplay(Interpreter):
         return transaction
 
     def accepts(self, record: Record, copies: Copies, moved: Moved) -> bool:  # noqa: ARG002
-        """In a whole log a start below the base means that a later relocation tells all of the message."""
+        """In a complete log, a start below the base means that a later relocation has the whole message."""
         state = record.body
         if (
             isinstance(state, MessageRelocated)
@@ -167,7 +167,7 @@ class SalvageReplay(Interpreter):
         return True
 
     def accepts_without_parts(self, record: Record, copies: Copies) -> bool:
-        """Of a known message the older state stands; in a whole log the first parts lie below the base."""
+        """For a known message the older state stands; in a complete log the first parts lie below the base."""
         known = self.messages.get(record.id)
         if known is not None and known.start_lsn != START_UNKNOWN:
             self._follow(record, known)
@@ -176,7 +176,7 @@ class SalvageReplay(Interpreter):
         return self.first_loss_lsn is not None or record.id >= self.base_lsn
 
     def take_content(self, message: Message, state: MessageRelocated, copies: Copies) -> None:
-        """From the records that the state names; contents never change, so another copy of one will do as well."""
+        """Uses the records that the state names, or other copies of them, because contents never change."""
         if copies.start_lsn != START_UNKNOWN and (
             copies.start_lsn == state.start_lsn or message.start_lsn == START_UNKNOWN
         ):
@@ -190,16 +190,16 @@ class SalvageReplay(Interpreter):
             message.chunks = {offset: piece for offset, piece in pieces.items() if offset in listed} or None
 
     def _merge(self, message: Message, copies: Copies) -> None:
-        """Copies that no state names hold the copied content all the same."""
+        """Uses copies that no state names; they contain the same content."""
         if message.start_lsn == START_UNKNOWN:
             message.start_lsn, message.start_bytes = copies.start_lsn, copies.start_bytes
             if message.size is None:
-                message.miss(CONTENT_IN_DOUBT)  # how much there was, only the state said
+                message.miss(CONTENT_IN_DOUBT)  # only the lost state had the length
         if copies.chunks:
             message.chunks = copies.chunks | (message.chunks or {})
 
     def not_on(self, lsn: int, message_id: int, message: Message, queue_id: int) -> None:  # noqa: ARG002
-        """A pending enqueue there had been committed."""
+        """A pending enqueue on that queue must have been committed."""
         for work in message.pending or ():
             if work.queue_id == queue_id and work.kind is PendingKind.ENQUEUE:
                 self.end_work(message, work)
@@ -207,13 +207,13 @@ class SalvageReplay(Interpreter):
                 return
 
     def is_over(self, message: Message) -> bool:
-        """Nothing of it may be lost."""
+        """Whether the message has ended and nothing of it may be lost."""
         return not (
             message.pending or message.places or message.start_lsn == START_UNKNOWN or message.doubts or message.lost
         )
 
     def dequeued(self, record: Record, message: Message) -> None:
-        """The last dequeue of a message carries its delete; this one does not, so it lives on if anything is lost."""
+        """The last dequeue carries the delete. This one does not, so the message stays live if anything is lost."""
         if message.places or message.pending or message.start_lsn == START_UNKNOWN:
             return
         if self.first_loss_lsn is not None:
@@ -221,7 +221,7 @@ class SalvageReplay(Interpreter):
         else:
             self.end_message(record.id)
 
-    # ---- Records of which only the header is whole
+    # ---- Records with only a valid header
 
     def _damaged(self, lost: Damaged) -> None:
         kind = RecordType(lost.type)
@@ -258,7 +258,7 @@ class SalvageReplay(Interpreter):
                 message.doubt(lost.lsn, "a dequeue of it is lost: it may have been consumed")
 
     def _damaged_copy(self, lost: Damaged, kind: RecordType) -> None:
-        """A copy that is lost costs nothing while what it was made from is known."""
+        """A lost copy costs nothing while its original is known."""
         counts = bool(lost.flags & RecordFlag.INLINE) or (
             kind is RecordType.MESSAGE_RELOCATED and not lost.flags & RecordFlag.PART
         )
@@ -281,9 +281,9 @@ class SalvageReplay(Interpreter):
     # ---- Epochs
 
     def recover(self) -> None:
-        """Decide what opening the store decided; its records follow, and if they are lost they would say the same.
+        """Applies what opening the store decided; its records follow, and would say the same if they were lost.
 
-        A transaction of which only relocated work was seen so far may be prepared: its own state follows.
+        A transaction known only from relocated work may be prepared, because its own state follows.
         """
         for transaction in self.transactions.values():
             if transaction.started and transaction.state != "prepared" and not self.lossy_since(transaction.last_lsn):
@@ -291,7 +291,7 @@ class SalvageReplay(Interpreter):
         self.drop_staged()
 
     def drop_staged(self) -> None:
-        """Messages that were never enqueued go, unless their enqueue may be lost."""
+        """Drops messages that were never enqueued, unless their enqueue may be lost."""
         for message_id, message in list(self.messages.items()):
             if not message.staged or message.pending or message.lost or message.start_lsn == START_UNKNOWN:
                 continue
@@ -304,9 +304,9 @@ class SalvageReplay(Interpreter):
                 self.end_message(message_id)
 
     def finish(self, is_gone: Callable[[int], bool]) -> State:
-        """The state at the end of the log, as recovery would make it if it could.
+        """The state at the end of the log, as recovery would restore it if it could.
 
-        ``is_gone`` says of a queue's id whether the catalog knows that the queue was deleted.
+        ``is_gone`` returns whether the catalog proves that the queue with this id was deleted.
         """
         self.recover()
         return settle(self, lambda queue_id: queue_id in self.deleted_queues or is_gone(queue_id))

@@ -1,4 +1,4 @@
-"""What a salvage came to: what was recovered, what is lost and what is doubtful, for people and for machines."""
+"""The result of a salvage: what was recovered, lost and doubtful, for people and for machines."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ class Salvaged:
     end_lsn: int = 0
     watermark_lsn: int = 0
     segments: int = 0
-    records: int = 0  # readable
+    records: int = 0  # readable ones
     bytes_read: int = 0
     bytes_written: int = 0
-    unreadable_bytes: int = 0  # that the disk did not give
-    messages: int = 0  # recovered, on their queues
+    unreadable_bytes: int = 0  # bytes that the disk could not read
+    messages: int = 0  # recovered on their queues
     places: int = 0
     content_bytes: int = 0
-    found: int = 0  # recovered whole, but not where they were
+    found: int = 0  # recovered whole, but their queues are not known
     in_doubt: int = 0
-    staged_dropped: int = 0  # never enqueued: recovery would have dropped them, too
-    rolled_back: int = 0  # transactions without an outcome: likewise
+    staged_dropped: int = 0  # never enqueued: recovery would have dropped them
+    rolled_back: int = 0  # transactions without an outcome: recovery would have rolled them back
     torn: dict[str, int] | None = None
     queues: list[dict[str, Any]] = field(default_factory=list)
     lost: list[dict[str, Any]] = field(default_factory=list)  # messages
     lost_ranges: list[dict[str, Any]] = field(default_factory=list)
-    lost_records: list[dict[str, Any]] = field(default_factory=list)  # their headers are whole
-    doubtful: list[dict[str, Any]] = field(default_factory=list)  # messages that were kept
-    transactions: list[dict[str, Any]] = field(default_factory=list)  # whose outcome is not known
+    lost_records: list[dict[str, Any]] = field(default_factory=list)  # records with a valid header and a damaged body
+    doubtful: list[dict[str, Any]] = field(default_factory=list)  # messages that were kept, but may have changed
+    transactions: list[dict[str, Any]] = field(default_factory=list)  # with unknown outcomes
     maybe_consumed: dict[str, int] | None = None
-    queues_deleted: list[str] = field(default_factory=list)  # the log says so, and the catalog had them
+    queues_deleted: list[str] = field(default_factory=list)  # deleted according to the log, but still in the catalog
     queues_unnamed: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
     def whole(self) -> bool:
-        """Nothing was lost, and nothing is doubtful."""
+        """Whether nothing is lost and nothing is doubtful."""
         return not (
             self.lost
             or any(one["records"] != 0 for one in self.lost_ranges)
@@ -66,7 +66,7 @@ class Salvaged:
 
     @classmethod
     def of(cls, source: Source, log: Log, state: State, names: Names, dropped: list[str]) -> Self:
-        """What is known before anything is written."""
+        """The report before anything is written."""
         report = cls(
             str(source.path),
             old_uuid=str(source.uuid),
@@ -142,7 +142,7 @@ class Salvaged:
         self.queues = _by_queue(state)
 
     def name_queues(self, names: Names, found_queue: int) -> None:
-        """The names of queues, now that all have one."""
+        """Fills in the names of queues, which are complete now."""
         for one in self.queues:
             one["name"] = names.name(one["id"])
         if found_queue:
@@ -176,7 +176,7 @@ def _range(gap: Gap, missing: dict[int, int], segment_size: int) -> dict[str, An
 
 
 def _by_queue(state: State) -> list[dict[str, Any]]:
-    """How many messages of each queue were recovered, and how many are lost."""
+    """The number of recovered and of lost messages on each queue."""
     recovered: dict[int, list[int]] = {}
     for message in state.messages.values():
         for place in message.places:

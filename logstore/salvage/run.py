@@ -1,13 +1,13 @@
-"""Salvage: everything that can be read of a damaged store, copied into a new one, and a list of what is lost.
+"""Salvage: copies everything readable of a damaged store into a new one, and lists what is lost.
 
     report = logstore.salvage.salvage("damaged", "rescued")
 
-It must never write anything in the damaged directory, drop a readable message without saying so, or call a
-store salvaged that the core has not opened and of which not every byte was compared.
+It must never write in the damaged directory, drop a readable message silently, or report success before the core has
+opened the new store and every byte was compared.
 
-Invariant: the new store is another one, with a UUID of its own: the damaged one still exists, and neither its
-files nor a catalog on a server may be taken for those of the new one. Message ids, queue ids, contents, headers, the
-order on every queue and transactions in doubt are as they were. It appears under its name whole or not at all.
+Invariant: the new store has its own UUID, because the damaged one still exists, and neither its files nor a catalog on
+a server may be taken for those of the new store. Message ids, queue ids, contents, headers, the order on every queue
+and transactions in doubt are unchanged. The new store appears under its name complete or not at all.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from logstore.codec.replay_state import Message
     from logstore.salvage.state import State
 
-COMPARED_BYTES = 1 << 20  # of a content at once
-FOUND_QUEUE = "lost-and-found"  # for messages whose queues are not known
+COMPARED_BYTES = 1 << 20  # of one content, per step
+FOUND_QUEUE = "lost-and-found"  # for messages with unknown queues
 
 __all__ = ["FOUND_QUEUE", "Salvaged", "salvage"]
 
@@ -63,15 +63,15 @@ def salvage(
     catalog: str | None = None,
     show: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Salvaged:
-    """Copy everything readable of the store in ``store_dir`` into a new store ``target``, and say what is lost.
+    """Copies everything readable of the store in ``store_dir`` into a new store ``target``, and reports what is lost.
 
-    Without a ``target`` nothing is written: the report says what would be. ``connect`` and ``catalog`` name the
-    server that has the damaged store's catalog; the new store's is in its directory. ``show`` is told what is being
-    done, and how many bytes or messages of how many.
+    Without a ``target`` nothing is written; the report says what would be. ``connect`` and ``catalog`` name the server
+    that has the damaged store's catalog; the new store's catalog is in its directory. ``show`` is called with the
+    present step, the amount done and the total, in bytes or messages.
 
-    Raises ``OptionError`` for a target that is not absent or empty, ``NotAStore`` where nothing says which store it
-    was, ``StoreLocked`` beside a writer, ``VersionError``, ``CatalogUnavailable``, ``StoreFull``, or ``StoreError``
-    for what the system refuses. Whatever is raised, there is no new store and the old one is as it was.
+    Raises ``OptionError`` for a target that exists and is not an empty directory, ``NotAStore`` if nothing identifies
+    the store, ``StoreLocked`` while a writer runs, ``VersionError``, ``CatalogUnavailable``, ``StoreFull``, or
+    ``StoreError`` if the system refuses. After any error there is no new store and the old one is unchanged.
     """
     path = arguments.path("store_dir", store_dir)
     goal = arguments.optional(arguments.path, "target", target)
@@ -109,7 +109,7 @@ def _checked_target(path: Path, target: Path) -> Path:
 
 
 def _complete(names: Names, state: State, report: Salvaged) -> int:
-    """A row for every queue that is needed; the id of the queue for what was found, 0 if nothing was."""
+    """Gives every required queue a row; returns the id of the queue for found messages, or 0 if there are none."""
     needed = {place.queue_id for message in state.messages.values() for place in message.places}
     needed |= {work.queue_id for message in state.messages.values() for work in message.pending or ()}
     names.next_queue_id = max(names.next_queue_id, state.queue_id_max + 1)
@@ -140,7 +140,7 @@ def _write(
     try:
         _write_into(made, source, state, names, report, found_queue, end_lsn, show)
         force_directory(made)
-        os.rename(made, place)  # an empty directory of that name makes way
+        os.rename(made, place)  # replaces an empty directory of that name
         force_directory(place.parent)
     except OSError as error:
         raise StoreError(f"the new store {place} cannot be put into place ({told(error)})") from error
@@ -185,7 +185,7 @@ def _write_into(
 
 
 class Contents:
-    """Records of the old log, read again and verified again; never more than one is in memory."""
+    """Records of the old log, read and verified a second time; at most one is in memory."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -193,7 +193,7 @@ class Contents:
         self._seeds = {one.first_lsn: segment_seed(source.uuid, one.first_lsn, one.epoch) for one in source.files}
 
     def read(self, lsn: int) -> Record:
-        """The record at this LSN, which was whole when the log was read."""
+        """The record at this LSN, which was valid when the log was read."""
         first_lsn = lsn - lsn % self._source.segment_size
         file, offset = self._files[first_lsn], lsn - first_lsn
         try:
@@ -219,7 +219,7 @@ def _prove(
     digests: array.array[int],
     show: Callable[[str, int, int], None],
 ) -> None:
-    """The core opens it, and every queue, content, header and transaction is held against what was salvaged."""
+    """Opens the new store with the core and compares every queue, content, header and transaction in it."""
     import logstore
 
     places: dict[int, list[tuple[int, int, int]]] = {}

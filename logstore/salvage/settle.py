@@ -1,7 +1,7 @@
 """The end of a salvaging replay: sorts every message and transaction into kept, lost and doubtful.
 
-Invariant: every message that the replay knows of and that is not over is in exactly one of ``messages``,
-``found`` and ``lost`` (what is found is listed as lost, too: its places are), or was never needed any more.
+Invariant: every message that the replay knows and that has not ended is in exactly one of ``messages``, ``found`` and
+``lost``, or was no longer needed. A found message is also listed as lost, because its places are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def settle(replay: SalvageReplay, is_gone: Callable[[int], bool]) -> State:
-    """The state after a replay; ``is_gone`` says of a queue's id whether the queue was deleted."""
+    """The state after a replay; ``is_gone`` returns whether the queue with this id was deleted."""
     state = State(
         messages={},
         found={},
@@ -36,7 +36,7 @@ def settle(replay: SalvageReplay, is_gone: Callable[[int], bool]) -> State:
     )
     open_xids: set[XidBody | None] = set()
     for transaction in sorted(replay.transactions.values(), key=lambda one: one.id, reverse=True):
-        transaction.outcome_lost |= transaction.xid in open_xids  # a name is only given again after the outcome
+        transaction.outcome_lost |= transaction.xid in open_xids  # an xid is reused only after the outcome
         open_xids |= {transaction.xid} - {None}
         _settle_transaction(replay, state, transaction)
     for message_id in sorted(replay.messages):
@@ -75,12 +75,12 @@ def _settle_transaction(replay: SalvageReplay, state: State, transaction: Transa
 
 
 def _began(replay: SalvageReplay, transaction: Transaction) -> bool:
-    """Whether all of it is known: its beginning, and that nothing was lost before."""
+    """Whether its start is known and nothing was lost before it."""
     return transaction.started or replay.first_loss_lsn is None
 
 
 def _keep(replay: SalvageReplay, transaction: Transaction, work: Work, why: str) -> None:
-    """The outcome that keeps the message: enqueued, and not dequeued."""
+    """Applies the outcome that keeps the message: an enqueue is committed, a dequeue is rolled back."""
     message = replay.messages.get(work.message_id)
     if message is None:
         return
@@ -120,17 +120,17 @@ def _keep_message(state: State, message_id: int, message: Message, replay: Salva
     state.messages[message_id] = message
     state.maybe_consumed += message.last_lsn < replay.last_gap_lsn
     for why in message.lost or ():
-        state.doubtful.append(Doubtful(message_id, None, message.last_lsn, f"{why}: it may have been elsewhere, too"))
+        state.doubtful.append(Doubtful(message_id, None, message.last_lsn, f"{why}: it may have had other places, too"))
     for doubt in message.doubts or ():
         state.doubtful.append(Doubtful(message_id, None, doubt.lsn, doubt.why))
 
 
 def _was_over(replay: SalvageReplay, message_id: int, message: Message, *, had_places: bool) -> bool:
-    """Of a message that cannot be read: whether that is no loss."""
+    """Whether an unreadable message is no loss."""
     first_loss = replay.first_loss_lsn
     stray_lsn = replay.strays.get(message_id)
     if stray_lsn is not None and (first_loss is None or stray_lsn < first_loss):
-        return True  # an orphan, as any log has them
+        return True  # an orphan, which every log has
     return had_places and not message.places and not message.pending and message_id >= replay.base_lsn
 
 

@@ -1,10 +1,10 @@
-"""The files of a damaged store: which of them are segments of one log, of which epoch, and where each part ends.
+"""The files of a damaged store: which are segments of one log, their epochs, and where each segment's part ends.
 
-It must never write anything in the store's directory, or believe a number that no checksum covers. Where META is
-damaged, any segment's header stands in for it, and for a damaged header the batch records behind it.
+It must never write in the store's directory, or trust a number that no checksum covers. If META is damaged, any
+segment's header replaces it; if a header is damaged, the segment's batch records replace it.
 
-Invariant: nothing at or above a segment's ``cut_lsn`` is part of the log (section 1 of docs/format.md), and a
-block that the disk does not give reads as zeros, is counted, and so is damage like any other.
+Invariant: nothing at or above a segment's ``cut_lsn`` is part of the log (section 1 of docs/format.md). A block that
+the disk cannot read is replaced by zeros and counted, and is damage like any other.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[0-9a-f]{16}\.seg")
 _READ_BYTES = 1 << 20
-EPOCHS_TRIED = 4096  # for a segment of which neither header nor any batch record can be read
-UNKNOWN_GAP_BYTES = 1 << 40  # how far ids may have been handed out where META does not say: more than memory holds
+EPOCHS_TRIED = 4096  # for a segment without a readable header or batch record
+UNKNOWN_GAP_BYTES = 1 << 40  # range of ids above the log that may be in use if META is lost: more than memory can hold
 
 
 B = TypeVar("B", Meta, Hint, Closed)
@@ -49,28 +49,28 @@ B = TypeVar("B", Meta, Hint, Closed)
 
 @dataclass(slots=True)
 class SegmentFile:
-    """One file that is named like a segment."""
+    """One file with the name of a segment."""
 
     first_lsn: int
-    size: int  # bytes of the file
+    size: int  # bytes
     header: SegmentHeader | None
-    why: str  # the header is not valid
+    why: str  # the reason why the header is not valid
     epoch: int = 0  # 0: not known, or a spare
-    cut_lsn: int | None = None  # where its part of the log ends, if a later header says so
+    cut_lsn: int | None = None  # the end of its part of the log, if a later header gives it
     in_log: bool = False
-    unreadable: set[int] = field(default_factory=set)  # offsets of blocks that the disk did not give
+    unreadable: set[int] = field(default_factory=set)  # offsets of blocks that the disk could not read
 
     @property
     def name(self) -> str:
-        """Of the file."""
+        """The file's name."""
         return f"{self.first_lsn:016x}.seg"
 
 
 class Source:
-    """A store's directory, read only. A context manager: no writer comes in while it lasts.
+    """A store's directory, read only. A context manager: no writer can open the store until it ends.
 
-    Raises ``NotAStore`` if there is nothing in it to tell which store it was, ``StoreLocked`` beside a writer,
-    ``VersionError`` for a later version of the format.
+    Raises ``NotAStore`` if no file identifies the store, ``StoreLocked`` while a writer runs, ``VersionError`` for a
+    later version of the format.
     """
 
     def __init__(self, store_dir: str | os.PathLike[str]) -> None:
@@ -78,7 +78,7 @@ class Source:
         self._lock = -1
         self._open_file = -1
         self._open_lsn = -1
-        self.notes: list[str] = []  # about files, for the report
+        self.notes: list[str] = []  # remarks about files, for the report
         try:
             self._directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -100,7 +100,7 @@ class Source:
         self.close()
 
     def close(self) -> None:
-        """Let go of the files; a second call is harmless."""
+        """Closes the files. A second call does nothing."""
         for name in ("_open_file", "_lock", "_directory"):
             descriptor = getattr(self, name, -1)
             if descriptor >= 0:
@@ -109,7 +109,7 @@ class Source:
         self._open_lsn = -1
 
     def _look_for_writer(self) -> None:
-        """A shared lock on what a writer locks: other readers have it too, and no writer comes in meanwhile."""
+        """Takes a shared lock on the file that a writer locks: other readers can take it too, a writer cannot."""
         try:
             self._lock = lock_regular("LOCK", fcntl.LOCK_SH, dir_fd=self._directory)
         except BlockingIOError:
@@ -117,7 +117,7 @@ class Source:
                 f"the store {self.path} is open in another process or handle; close it there first, or salvage a copy"
             ) from None
         except FileNotFoundError:
-            return  # a copy without it, never opened here
+            return  # a copy without LOCK that was never opened here
         except OSError as error:
             self.notes.append(f"LOCK cannot be looked at ({error.strerror}): make sure that nothing has the store open")
 
@@ -176,14 +176,14 @@ class Source:
         self._find_epochs()
 
     def _last_word(self) -> UUID:
-        """No META and no header: HINT and CLOSED have the UUID too."""
+        """The UUID from HINT or CLOSED, if neither META nor a header has it."""
         for block in (self.closed, self.hint):
             if block is not None:
                 self.notes.append("neither META nor any segment's header can be read: HINT or CLOSED say which store")
                 return block.uuid
         raise NotAStore(
             f"{self.path} has no META, and no segment with a header, and neither HINT nor CLOSED, that could be read: "
-            "nothing says which store it was, and without that no record can be told from chance. Restore META, or "
+            "nothing identifies the store, and without its UUID no record can be verified. Restore META, or "
             "any file of the same store, from a backup"
         )
 
@@ -200,7 +200,7 @@ class Source:
     # ---- Segments
 
     def _statuses(self) -> list[tuple[str, os.stat_result]]:
-        """Every file that is named like a segment, in order."""
+        """Every file with the name of a segment, in order."""
         try:
             with naming(self.path):
                 names = [name for name in sorted(os.listdir(self._directory)) if _NAME.fullmatch(name) is not None]
@@ -226,7 +226,7 @@ class Source:
         return found
 
     def _judge_headers(self) -> None:
-        """A header counts if it is of this store and this place; what a recycled file still says does not."""
+        """Accepts a header only if it belongs to this store and position; a recycled file's old header does not."""
         kept = []
         for one in self.files:
             header = one.header
@@ -245,7 +245,7 @@ class Source:
         self.files = kept
 
     def _find_cuts(self) -> None:
-        """What each header says of the log before it: nothing at or above that is part of it."""
+        """Sets where each segment's part of the log ends, from the header of the next one."""
         for i, later in enumerate(self.files):
             if later.header is None or later.header.prev_end_lsn == 0:
                 continue
@@ -256,10 +256,10 @@ class Source:
                 one.cut_lsn = end if one.cut_lsn is None else min(one.cut_lsn, end)
         for one in self.files:
             if one.cut_lsn is not None and one.cut_lsn <= one.first_lsn + SEGMENT_HEADER_BYTES:
-                one.in_log = False  # a crash came before its first batch, or it was left out
+                one.in_log = False  # a crash came before its first batch, or the log continued elsewhere
 
     def _find_epochs(self) -> None:
-        """Of segments without a valid header: what their batch records say, or what fits their records."""
+        """Finds the epochs of segments without a valid header: from their batch records, or by trying."""
         for i, one in enumerate(self.files):
             cut_away = one.cut_lsn is not None and one.cut_lsn <= one.first_lsn + SEGMENT_HEADER_BYTES
             if one.header is not None or cut_away:
@@ -273,7 +273,7 @@ class Source:
             one.in_log = one.epoch != 0
 
     def _fitting_epoch(self, raw: bytes, first_lsn: int, index: int) -> int:
-        """Epochs grow with the LSNs, so it lies between those of the neighbours."""
+        """Tries the epochs between those of the neighbours, because epochs grow with the LSNs."""
         before = [one.epoch for one in self.files[:index] if one.epoch]
         behind = [one.epoch for one in self.files[index + 1 :] if one.epoch]
         low = max(before, default=1)
@@ -286,7 +286,7 @@ class Source:
     # ---- Bytes
 
     def read(self, one: SegmentFile, offset: int, size: int) -> bytes:
-        """These bytes of a segment, as many as the file has; blocks that the disk does not give are zeros."""
+        """These bytes of a segment, as many as the file has; zeros replace blocks that the disk cannot read."""
         if self._open_lsn != one.first_lsn:
             if self._open_file >= 0:
                 os.close(self._open_file)
@@ -326,9 +326,9 @@ class Source:
     def _unread(self, one: SegmentFile, error: OSError) -> StoreError:
         return StoreError(
             f"{self.path / one.name} cannot be read: {error.strerror}; see to the disk and the permissions, so that "
-            "nothing is called lost that is there"
+            "readable records are not reported as lost"
         )
 
     def segment(self, one: SegmentFile) -> bytes:
-        """The whole file, at most as much of it as a segment has."""
+        """The whole file, up to the size of a segment."""
         return self.read(one, 0, min(one.size, self.segment_size))

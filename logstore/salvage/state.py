@@ -1,4 +1,4 @@
-"""The state that can be made out of a damaged log: plain data for the new store and the report."""
+"""The state that can be restored from a damaged log: plain data for the new store and the report."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ CONTENT_LOST = "a part of its content is lost"
 
 @dataclass(slots=True)
 class LostMessage:
-    """A message of which the content, or every place, is lost."""
+    """A message whose content, or every place, is lost."""
 
     id: int
     why: list[str]
-    lsn: int | None = None  # of the lost record, where one is known
-    queues: list[int] = field(default_factory=list)  # on which it is known to have been
+    lsn: int | None = None  # of the lost record, if it is known
+    queues: list[int] = field(default_factory=list)  # queues on which it certainly was
     queues_probable: list[int] = field(default_factory=list)  # from bytes that no checksum covers any more
-    readable_bytes: int = 0  # of its content
-    certain: bool = True  # False: it may have been gone already
-    kept: bool = False  # whole, but its queues are not known: it is on the queue for what was found
+    readable_bytes: int = 0  # readable bytes of its content
+    certain: bool = True  # False: it may have ended before
+    kept: bool = False  # whole, but its queues are not known: it is on the queue for found messages
 
 
 @dataclass(slots=True)
 class Doubtful:
-    """A message that was kept although it may be gone, or kept otherwise than it was."""
+    """A message that was kept although it may have ended or changed."""
 
     id: int
     queue_id: int | None
@@ -44,15 +44,15 @@ class LostTransaction:
     id: int
     xid: XidBody | None
     why: str
-    in_doubt: bool  # kept in doubt
+    in_doubt: bool  # True: kept in doubt; False: not kept
 
 
 @dataclass(slots=True)
 class State:
-    """Everything that could be made out."""
+    """Everything that could be restored."""
 
-    messages: dict[int, Message]  # that live, whole, each with a place or pending work
-    found: dict[int, Message]  # whole, and their queues are not known
+    messages: dict[int, Message]  # live, whole, each with a place or pending work
+    found: dict[int, Message]  # whole, but their queues are not known
     transactions: dict[int, Transaction]  # in doubt
     lost: list[LostMessage]
     doubtful: list[Doubtful]
@@ -60,5 +60,5 @@ class State:
     queue_id_max: int
     staged_dropped: int
     rolled_back: int  # transactions that recovery would roll back
-    doubt_lsn: int  # what was kept and was last heard of below it may have been consumed; 0: nothing may
-    maybe_consumed: int  # messages of which this is so
+    doubt_lsn: int  # kept messages whose newest record lies below it may have been consumed; 0: none
+    maybe_consumed: int  # the number of such messages

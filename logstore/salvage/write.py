@@ -1,11 +1,11 @@
 """Writes a new log: the salvaged messages and transactions as relocated chains under their old ids.
 
-It must never hand out an id again, or say that something is durable before it is.
+It must never reuse an id, or mark something as durable before it is.
 
-Invariant: the first LSN lies beyond everything that the old log can have handed out, so every id lies below
-the base and every chain is written in its relocated form (section 6 of docs/format.md); places keep their order keys.
-A batch before the last names its segment's beginning as durable, which is always true; CLOSE is written only after
-everything before it was forced.
+Invariant: the first LSN lies above every id that the old log can have assigned. So every id lies below the base, and
+every chain is written in its relocated form (section 6 of docs/format.md); places keep their order keys. A batch before
+the last one gives its segment's start as the durable LSN, which is always true; CLOSE is written only after everything
+before it was forced.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ if TYPE_CHECKING:
 EPOCH = 1
 _COPY, _INLINE, _ORDERED = int(RecordFlag.COPY), int(RecordFlag.INLINE), int(RecordFlag.ORDERED)
 _FOOTER_BYTES_MAX = 72 + 8 * FOOTER_COUNTS_MAX
-_RESERVE_BYTES = _FOOTER_BYTES_MAX + 2 * BATCH_RECORD_BYTES + RECORD_HEADER_BYTES  # a footer, or CLOSE in its batch
+_RESERVE_BYTES = _FOOTER_BYTES_MAX + 2 * BATCH_RECORD_BYTES + RECORD_HEADER_BYTES  # a footer, or CLOSE in its own batch
 _NO_SPACE = frozenset({28, 122, 27})  # ENOSPC, EDQUOT, EFBIG
 
 
 def first_lsn_beyond(lsn: int, gap_bytes: int, segment_size: int) -> int:
-    """The first LSN of a log that follows one which ended at ``lsn``, and whose last ids may lie so far beyond."""
+    """The first LSN of a log that follows one that ended at ``lsn``; its last ids may lie ``gap_bytes`` above that."""
     first = ((lsn + gap_bytes) // segment_size + 1) * segment_size
     if first + 1024 * segment_size >= LSN_LIMIT:
         raise StoreError("the log has come to the end of its LSNs: nothing can be written behind it")
@@ -79,7 +79,7 @@ def first_lsn_beyond(lsn: int, gap_bytes: int, segment_size: int) -> int:
 
 
 class LogWriter:
-    """A log in a directory of its own. Raises ``StoreFull`` or ``StoreError`` for what the system refuses."""
+    """A log in its own directory. Raises ``StoreFull`` or ``StoreError`` if the system refuses a write."""
 
     def __init__(self, directory: Path, uuid: UUID, segment_size: int, first_lsn: int) -> None:
         self.directory, self.uuid, self.segment_size, self.base_lsn = directory, uuid, segment_size, first_lsn
@@ -88,17 +88,17 @@ class LogWriter:
         self.segments = 0
         self._batch_bytes_max = batch_bytes_max(segment_size)
         self._file = -1
-        self._records: list[bytes] = []  # of the open batch
+        self._records: list[bytes] = []  # encoded records of the open batch
         self._batch_bytes = BATCH_RECORD_BYTES
-        self._end_lsn = first_lsn  # of what is written
-        self._types: Counter[int] = Counter()  # of the segment
+        self._end_lsn = first_lsn  # of the written part
+        self._types: Counter[int] = Counter()  # record counts of the segment, by type
         self._last_lsn = 0
         self._begin_segment(first_lsn, 0)
 
     # ---- Records
 
     def append(self, kind: RecordType, flags: int, chain: int, prev: int, body: Body, length: int = 0) -> int:
-        """One more record, whose length may be known already; its LSN."""
+        """Appends a record, whose length may be known already; returns its LSN."""
         length = length or record_bytes(body)
         if length > self.record_bytes_max:
             raise AssertionError(f"a record of {length} bytes")
@@ -148,9 +148,9 @@ class LogWriter:
         self.segments += 1
 
     def _end_segment(self) -> None:
-        """Its footer, in the batch that is open or in one of its own; the next one begins."""
+        """Writes the footer, in the open batch or in its own, and begins the next segment."""
         lsn = self._end_lsn + self._batch_bytes
-        self._types[int(RecordType.BATCH)] += 1  # with the one that holds the footer
+        self._types[int(RecordType.BATCH)] += 1  # includes the batch that holds the footer
         counts = tuple(TypeCount(kind, count) for kind, count in sorted(self._types.items()))
         self._types[int(RecordType.BATCH)] -= 1
         log_bytes = lsn - self._header.first_record_lsn
@@ -188,7 +188,7 @@ class LogWriter:
     # ---- The end
 
     def close(self, max_undurable_bytes: int) -> None:
-        """CLOSE, and the files beside the log: META as creation's last act. All is forced on return."""
+        """Writes CLOSE and the files next to the log; META comes last, as in creation. All is durable on return."""
         self._write_batch()
         with self._explained():
             os.fsync(self._file)
@@ -212,7 +212,7 @@ class LogWriter:
         self._force_segment()
 
     def abandon(self) -> None:
-        """Let go of the file; what was written is for the caller to remove."""
+        """Closes the file; the caller removes the written part."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -222,7 +222,7 @@ class LogWriter:
 
 
 def write_transaction(writer: LogWriter, transaction: Transaction) -> None:
-    """A prepared transaction, in doubt."""
+    """Writes a prepared transaction, in doubt."""
     assert transaction.xid is not None
     xid = transaction.xid
     body = TxRelocated(
@@ -238,22 +238,22 @@ def write_transaction(writer: LogWriter, transaction: Transaction) -> None:
 
 
 class Digest:
-    """Of a message's header and content, whatever pieces the content comes in."""
+    """A 64-bit digest of a message's header and content; it does not depend on how the content is split."""
 
     def __init__(self, header: bytes) -> None:
         self._hash = xxh64(len(header).to_bytes(8, "little") + header)
 
     def add(self, content: bytes) -> None:
-        """More of the content."""
+        """Adds the next bytes of the content."""
         self._hash.update(content)
 
     def value(self) -> int:
-        """64 bits."""
+        """The digest, 64 bits."""
         return self._hash.intdigest()
 
 
 def write_message(writer: LogWriter, message_id: int, message: Message, read: Callable[[int], Record]) -> int:
-    """A message under its old id; ``read`` gives the record at an LSN of the old log. Its digest."""
+    """Writes a message under its old id; ``read`` returns the record at an LSN of the old log. Returns the digest."""
     start = read(message.start_lsn).body
     assert isinstance(start, MessageStart | InlineCopy | OrderedCopy)
     digest = Digest(start.header)
@@ -281,7 +281,7 @@ def _write_inline(
     start: MessageStart | InlineCopy | OrderedCopy,
     published: int,
 ) -> bool:
-    """In one record, if it has that form; whether it had."""
+    """Writes the message as one record if it has an inline form; returns whether it did."""
     places = message.places
     simple = bool(places) and not message.chunks and not message.pending and not message.staged
     if not simple or len({place.order_lsn for place in places}) > 1 or any(one.delivery_count for one in places):
@@ -311,7 +311,7 @@ def _write_inline(
 def _write_state(
     writer: LogWriter, message_id: int, message: Message, start_lsn: int, prev: int, chunks: list[ChunkPlace]
 ) -> None:
-    """The state, in as many parts as it takes."""
+    """Writes the state, in as many parts as necessary."""
     places = [
         QueuePlace(one.order_lsn, one.time_us, one.queue_id, one.order_index, one.delivery_count)
         for one in message.places

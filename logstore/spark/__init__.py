@@ -1,12 +1,12 @@
-"""The log in Spark: reading it where it lies, following it, and exporting it as a distributed job.
+"""The log in Spark: batch reads, streams, and the export as a distributed job.
 
-``spark.read.format("logstore").load(DIR)`` works once :func:`register` has been called; :func:`read` does both.
+``spark.read.format("logstore").load(DIR)`` works after a call of :func:`register`; :func:`read` does both.
 ``docs/spark.md`` has the columns, the options and examples.
 
-Importing this module loads neither pyspark nor pyarrow. Without them, or without Java, what needs them raises
+Importing this module loads neither pyspark nor pyarrow. If they or Java are missing, the functions that need them raise
 :class:`MissingExtra`, which names the extra to install.
 
-The package may import ``export``, :mod:`logstore.arrow`, ``inspect`` and what lies below those.
+The package may import ``export``, :mod:`logstore.arrow`, ``inspect`` and the packages below those.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
     "register",
     "session",
     "stream_export",
-    # The analyses: tables in, tables out.
+    # Analyses: functions from tables to tables.
     "bytes_by_queue",
     "dead_lettered",
     "everything",

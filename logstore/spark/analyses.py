@@ -1,12 +1,12 @@
-"""Analyses of a log on Spark: functions from tables to tables, for the two sets that a log is.
+"""Analyses of a log on Spark: functions from tables to tables, for the records and the messages of a log.
 
-``records`` has a row for each record, ``messages`` one for each message whose life has ended, ``open`` one for each
-that lives; ``docs/spark.md`` has their columns. Where the functions say *messages*, they take ``messages``, ``open``,
-or both as :func:`everything` puts them together.
+``records`` has a row for each record, ``messages`` one for each ended message, ``open`` one for each live message;
+``docs/spark.md`` has their columns. Parameters named ``messages`` accept ``messages``, ``open``, or their union from
+:func:`everything`.
 
-What always holds: nothing is collected, no row passes through Python, times are cut in UTC whatever the session's time
-zone is, counts are exact, and a message on several queues counts on each of them. Rows are shuffled only by what
-they are counted by, and only after they were counted where they lie.
+Invariants: nothing is collected, no row passes through Python, times are cut in UTC regardless of the session's time
+zone, counts are exact, and a message on several queues counts on each of them. Only partial counts are shuffled, never
+the rows themselves.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ __all__ = [
 
 DAY_US: Final = 86_400_000_000
 QUANTILES: Final = {"p50_us": 0.5, "p90_us": 0.9, "p99_us": 0.99, "p999_us": 0.999}
-SKETCH_K: Final = 200  # a rank is right to 1.33 % (99 % of the time); at most about 5 KB each
-EXACT_STEPS: Final = 128  # latencies below so many µs are steps of their own, above 64 steps for each power of two
-TAKEN: Final = ("accepted", "rejected")  # reasons of a dequeue by a consumer; one that is not told is one too
+SKETCH_K: Final = 200  # a rank is right to 1.33 % (99 % of the time); at most about 5 KB per sketch
+EXACT_STEPS: Final = 128  # latencies below this many µs have their own steps; above, each power of two has 64
+TAKEN: Final = ("accepted", "rejected")  # reasons of a dequeue by a consumer; a dequeue without a reason counts, too
 _PUBLISHING: Final = ("MESSAGE_START", "MESSAGE_ENQUEUE")
 _OPERATIONS: Final = (*_PUBLISHING, "MESSAGE_DEQUEUE")
 _UNDECIDED: Final = ("open", "prepared")
@@ -53,7 +53,7 @@ _UNITS_US: Final = _UNITS | {"hour": 3600 * 10**6, "day": DAY_US}
 
 
 def interval_us(interval: str | timedelta) -> int:
-    """An interval in µs: a ``timedelta``, or a text such as ``15 minutes``. Raises ``OptionError`` for others."""
+    """An interval in µs, from a ``timedelta`` or a text such as ``15 minutes``. Raises ``OptionError`` otherwise."""
     if isinstance(interval, timedelta):
         found = interval // timedelta(microseconds=1)
     else:
@@ -67,11 +67,11 @@ def interval_us(interval: str | timedelta) -> int:
     return found
 
 
-# ---- What they are made of
+# ---- Building blocks
 
 
 def everything(messages: DataFrame, open: DataFrame) -> DataFrame:  # noqa: A002 - the set's own name
-    """Closed and open messages as one table; what only one of the sets has is null in the rows of the other."""
+    """Ended and open messages as one table; columns of only one of the sets are null in the rows of the other."""
     return messages.unionByName(open, allowMissingColumns=True)
 
 
@@ -83,7 +83,7 @@ def places(messages: DataFrame) -> DataFrame:
 
 
 def _cut(time: Column, us: int) -> Column:
-    """The beginning of the interval in which a time lies, counted from 1970 in UTC."""
+    """The start of the interval that contains a time, aligned to 1970 in UTC."""
     from pyspark.sql import functions as f
 
     micros = f.unix_micros(time)
@@ -91,21 +91,21 @@ def _cut(time: Column, us: int) -> Column:
 
 
 def _day(time: Column) -> Column:
-    """The UTC day of a time; ``to_date`` would take the session's."""
+    """The UTC day of a time; ``to_date`` would use the session's time zone."""
     from pyspark.sql import functions as f
 
     return f.date_from_unix_date(f.floor(f.unix_micros(time) / f.lit(DAY_US)).cast("int"))
 
 
 def _if(condition: Column) -> Column:
-    """What ``count`` counts where the condition holds."""
+    """A column for ``count``, which then counts the rows where the condition holds."""
     from pyspark.sql import functions as f
 
     return f.when(condition, f.lit(1))
 
 
 def _where(condition: Column, number: Column) -> Column:
-    """A number where the condition holds and there is one; elsewhere 0."""
+    """The number where the condition holds and it is not null; otherwise 0."""
     from pyspark.sql import functions as f
 
     zero = f.lit(0).cast("long")
@@ -113,11 +113,11 @@ def _where(condition: Column, number: Column) -> Column:
 
 
 def _by_queue(rows: DataFrame, keys: Sequence[str | Column], totals: dict[str, tuple[str, Column]]) -> DataFrame:
-    """``totals`` (name: how they merge, and of what) by queue and ``keys``, and the queue's name.
+    """``totals`` (name: how to merge, and the column) by queue and ``keys``, and the queue's name.
 
-    A queue that was deleted has a name in older rows only. So rows are counted by name as well, which a hash aggregate
-    does as it reads, and what comes of that, a row or two for each queue and key, is merged by queue, where a window
-    may follow without another shuffle. An aggregate of the names themselves would have to sort all rows.
+    A deleted queue has a name in older rows only. So rows are first counted by queue and name, in a hash aggregate
+    while they are read. The result, one or two rows for each queue and key, is then merged by queue; a window may
+    follow without another shuffle. An aggregate of the names themselves would have to sort all rows.
     """
     from pyspark.sql import functions as f
 
@@ -140,11 +140,11 @@ def _by_queue(rows: DataFrame, keys: Sequence[str | Column], totals: dict[str, t
 
 
 def settled(records: DataFrame, *, snapshot: bool = False) -> DataFrame:
-    """The operations of ``records`` that took effect: also those of transactions whose outcome came later.
+    """The operations of ``records`` that took effect, including those whose transaction committed in a later part.
 
-    A file of an export is never rewritten: it says ``open`` or ``prepared`` of a transaction that was decided after it
-    was written. Such operations, few as they are, are joined with the TX_COMMIT that a later file has. ``snapshot``
-    spares the join: the records were read from a store in one go, so that every outcome in them is final.
+    A file of an export is never rewritten: its rows still say ``open`` or ``prepared`` if the transaction ended after
+    the file was written. These few operations are joined with the TX_COMMIT in a later file. ``snapshot`` saves the
+    join: the records are from one reading of a store, so every outcome in them is final.
     """
     from pyspark.sql import functions as f
 
@@ -171,16 +171,16 @@ def queue_depth(
     first_lsn: int | None = None,
     snapshot: bool = False,
 ) -> DataFrame:
-    """How deep each queue is over time: ``queue_id, queue, start, enqueued, ended, depth``.
+    """The depth of each queue over time: ``queue_id, queue, start, enqueued, ended, depth``.
 
-    One row for each queue and interval in which something happened; ``depth`` is that at the interval's end. Places
-    that were there before anything that the log still tells are in a row of which ``start`` is null.
+    One row for each queue and interval with a change; ``depth`` is the depth at the interval's end. Places older than
+    the rest of the log are in a row with a null ``start``.
 
-    ``rows`` are messages, best as :func:`everything`: exact whatever has left the log, and the cheaper way.
-    Or they are records. Those say all of a store only from its first record on: of a log whose older part is gone,
-    give the first LSN that ``rows`` has as ``first_lsn``, and ``open``, without which older places that still wait
-    are not counted (nor are those that ended with their queue). ``snapshot`` spares a join: the rows were read from a
-    store in one go, so that every outcome in them is final.
+    ``rows`` are messages, preferably from :func:`everything`: exact even if parts of the log were recycled, and
+    cheaper. Or they are records, which are complete only from a store's first record on. If an older part of the log is
+    gone, pass the first LSN in ``rows`` as ``first_lsn``, and ``open``; otherwise older places that still wait are not
+    counted, nor are those that ended with their queue. ``snapshot`` saves a join: the rows are from one reading of a
+    store, so every outcome in them is final.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -212,7 +212,7 @@ def _change(time: Column, came: int, went: int, deleted: bool = False) -> list[C
 
 
 def _place_changes(messages: DataFrame) -> DataFrame:
-    """Each place as two changes, made of one row, so that the set is read once."""
+    """Each place as two changes, generated from one row, so that the set is read once."""
     from pyspark.sql import functions as f
 
     def change(time: str, came: int, went: int) -> Column:
@@ -233,7 +233,7 @@ def _record_changes(
 
     operations = settled(records, snapshot=snapshot)
     publishing = f.col("type").isin(*_PUBLISHING)
-    # A record of several queues has the name of the first one only; the others get theirs from where they are it.
+    # A record of several queues has only the first one's name; the other names come from records of those queues.
     named = f.when(f.col("each") == f.col("queue_id"), f.col("queue"))
     came = operations.where(publishing).select("queue_id", "queue", "effect_time", f.explode("queue_ids").alias("each"))
     changes = came.select(f.col("each").alias("queue_id"), named.alias("queue"), *_change(f.col("effect_time"), 1, 0))
@@ -248,7 +248,7 @@ def _record_changes(
     changes = changes.unionByName(taken.where(older).select("queue_id", "queue", *_change(nowhen, 1, 0)))
     if open is None:
         return changes
-    # Where a place of these has ended, the DEQUEUE is in the rows, and was counted above.
+    # If one of these places has ended, its DEQUEUE is in the rows and was counted above.
     waiting = places(open).where(older & f.col("dequeue_lsn").isNull())
     return changes.unionByName(waiting.select("queue_id", "queue", *_change(nowhen, 1, 0)))
 
@@ -257,7 +257,7 @@ def _record_changes(
 
 
 def _taken(messages: DataFrame, reasons: Sequence[str]) -> DataFrame:
-    """Places that a consumer took, with how long they had waited in µs. The clock may have been set back: 0 then."""
+    """Places that a consumer took, with their waiting time in µs; 0 if the clock was set back."""
     from pyspark.sql import functions as f
 
     waited = f.unix_micros("dequeue_time") - f.unix_micros("enqueue_time")
@@ -267,10 +267,10 @@ def _taken(messages: DataFrame, reasons: Sequence[str]) -> DataFrame:
 
 
 def latency_sketches(messages: DataFrame, *, reasons: Sequence[str] = TAKEN) -> DataFrame:
-    """From enqueue to dequeue, by queue and UTC day of the dequeue, as sketches that :func:`merge_latency` merges.
+    """Latencies from enqueue to dequeue, by queue and UTC day of the dequeue, as sketches for :func:`merge_latency`.
 
-    ``queue_id, queue, day, count, min_us, max_us, total_us, sketch`` (a KLL sketch of bigint, about 5 KB at most,
-    however many it has seen). Counted are dequeues with one of these reasons, and those that tell none.
+    ``queue_id, queue, day, count, min_us, max_us, total_us, sketch`` (a KLL sketch of bigint, at most about 5 KB).
+    Dequeues with one of these reasons count, and those without a reason.
     """
     from pyspark.sql import functions as f
 
@@ -286,12 +286,11 @@ def latency_sketches(messages: DataFrame, *, reasons: Sequence[str] = TAKEN) -> 
 
 
 def merge_latency(sketches: DataFrame, *by: str) -> DataFrame:
-    """Percentiles of merged sketches, for each of the columns ``by`` (``queue_id`` if none is named).
+    """Percentiles of merged sketches, grouped by the columns ``by`` (default: ``queue_id``).
 
-    The columns ``by``, ``queue`` if it is by queue, ``count, min_us, mean_us, p50_us, p90_us, p99_us, p999_us,
-    max_us``. ``count``, ``min_us``, ``mean_us`` and ``max_us`` are exact; a percentile has a rank that is right to
-    1.33 % (99 % of the time). A sketch per queue and day is all that has to be kept of a year to ask for any part of
-    it.
+    The columns ``by``, ``queue`` if grouped by queue, ``count, min_us, mean_us, p50_us, p90_us, p99_us, p999_us,
+    max_us``. ``count``, ``min_us``, ``mean_us`` and ``max_us`` are exact; the rank of a percentile is right to 1.33 %
+    (99 % of the time). One sketch per queue and day is enough to query any part of a year later.
     """
     from pyspark.sql import functions as f
 
@@ -319,20 +318,20 @@ def _percentiles(sketches: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 
 def latency(messages: DataFrame, *, reasons: Sequence[str] = TAKEN) -> DataFrame:
-    """Percentiles from enqueue to dequeue by queue and UTC day of the dequeue.
+    """Percentiles of the time from enqueue to dequeue, by queue and UTC day of the dequeue.
 
-    ``queue_id, queue, day`` and the columns of :func:`merge_latency`. One shuffle, of one sketch for each queue and day
-    that a task has seen.
+    ``queue_id, queue, day`` and the columns of :func:`merge_latency`. It shuffles once, one sketch for each queue and
+    day of a task.
     """
     return _percentiles(latency_sketches(messages, reasons=reasons), ["queue_id", "queue", "day"])
 
 
 def latency_histogram(messages: DataFrame, *, reasons: Sequence[str] = TAKEN) -> DataFrame:
-    """The same as exact counts: ``queue_id, queue, step, count, total_us, min_us, max_us``.
+    """The latencies as exact counts: ``queue_id, queue, step, count, total_us, min_us, max_us``.
 
-    A step is one µs wide below 128 µs and at most 1/64 of its latency above: percentiles of it are right to 1.6 %,
-    any two histograms merge by adding, and equal logs give equal histograms. :func:`logstore.report.counts.step_us`
-    gives a step's bounds.
+    A step is 1 µs wide below 128 µs, and at most 1/64 of its latency above: its percentiles are right to 1.6 %. Two
+    histograms merge by addition, and equal logs give equal histograms. :func:`logstore.report.counts.step_us` returns a
+    step's bounds.
     """
     from pyspark.sql import functions as f
 
@@ -352,12 +351,12 @@ def latency_histogram(messages: DataFrame, *, reasons: Sequence[str] = TAKEN) ->
 
 
 def pinning(open: DataFrame, limit: int = 10) -> DataFrame:  # noqa: A002 - the set's own name
-    """What holds the tail and since when: the messages that have lived longest, oldest first, at most ``limit``.
+    """The messages that hold the tail: the oldest live messages, oldest first, at most ``limit``.
 
-    ``id`` (the LSN at which it began), ``queue_id, queue`` (the first on which it waits), ``since`` (its first enqueue,
-    else its start), ``content_bytes, places`` (on which it waits), ``pending, staged, moved`` (it was relocated: what
-    it needs lies further up now).
-    Those come first of which the log no longer tells since when. Nothing is shuffled but the best of each task.
+    ``id`` (the LSN of its start), ``queue_id, queue`` (the first on which it waits), ``since`` (the time of its first
+    enqueue, or else of its start), ``content_bytes, places`` (on which it waits), ``pending, staged, moved`` (it was
+    relocated, so the log needs it only from a higher LSN on). Messages with an unknown ``since`` come first. Only the
+    oldest rows of each task are shuffled.
     """
     from pyspark.sql import functions as f
 
@@ -386,9 +385,9 @@ def _waiting() -> Column:
 
 
 def pinning_by_queue(open: DataFrame) -> DataFrame:  # noqa: A002 - the set's own name
-    """What lives, by each queue on which it waits: ``queue_id, queue, messages, content_bytes, oldest_id, since``.
+    """The live messages of each queue: ``queue_id, queue, messages, content_bytes, oldest_id, since``.
 
-    ``queue_id`` is null for what waits on none: it is staged, or a transaction without an outcome has it.
+    ``queue_id`` is null for messages without a place: they are staged, or an open transaction has dequeued them.
     """
     from pyspark.sql import functions as f
 
@@ -407,9 +406,9 @@ def pinning_by_queue(open: DataFrame) -> DataFrame:  # noqa: A002 - the set's ow
 def in_doubt(records: DataFrame) -> DataFrame:
     """Prepared transactions without an outcome: ``tx_id, xid, since, prepare_lsn, operations, queue_ids``.
 
-    ``since`` is the time of its TX_PREPARE, or, if the log has only what was relocated of it, of its oldest record
-    here; ``operations`` counts those whose records are in the rows. Only rows of undecided transactions are grouped,
-    and of all outcomes only those that meet one of them are looked at further.
+    ``since`` is the time of its TX_PREPARE, or, if only its relocated records are left, of the oldest of them;
+    ``operations`` counts those whose records are in the rows. Only rows of undecided transactions are grouped, and only
+    their outcomes are joined.
     """
     from pyspark.sql import functions as f
 
@@ -423,7 +422,7 @@ def in_doubt(records: DataFrame) -> DataFrame:
         f.array_sort(f.collect_set(f.when(f.col("type").isin(*_OPERATIONS), f.col("queue_id")))).alias("queue_ids"),
         f.bool_or(prepared | (f.col("outcome") == "prepared")).alias("prepared"),
     )
-    # The few that are undecided find their outcome, if a later part of the log has it; never the other way round.
+    # The few undecided transactions look for their outcome in a later part of the log.
     decided = (
         records.where(f.col("type").isin("TX_COMMIT", "TX_ROLLBACK"))
         .select(f.col("id").alias("tx_id"))
@@ -437,13 +436,13 @@ def in_doubt(records: DataFrame) -> DataFrame:
 
 
 def bytes_by_queue(rows: DataFrame) -> DataFrame:
-    """What each queue costs the log: ``queue_id, queue, messages, places, content_bytes, record_bytes, copied_bytes,
-    write_amplification``.
+    """The bytes of the log for each queue: ``queue_id, queue, messages, places, content_bytes, record_bytes,
+    copied_bytes, write_amplification``.
 
-    Of messages: by the queue on which each came first, so that nothing is counted twice; ``write_amplification`` is
-    what was written for each byte of records as first written: 1 if nothing was ever moved. Of records: by the first
-    queue that a record names; chunks, outcomes and housekeeping name none and are in the row without a queue;
-    ``messages`` and ``places`` count what was published there, in transactions that were rolled back as well.
+    For messages: by the first queue of each message, so that nothing counts twice. ``write_amplification`` is the
+    number of bytes written for each byte of records as first written: 1 without relocation. For records: by the first
+    queue in a record; chunks, outcomes and housekeeping name no queue and are in the row without one. ``messages`` and
+    ``places`` count what was published there, including rolled-back transactions.
     """
     from pyspark.sql import functions as f
 
@@ -471,11 +470,10 @@ def bytes_by_queue(rows: DataFrame) -> DataFrame:
 
 
 def redeliveries(messages: DataFrame) -> DataFrame:
-    """How often a place was delivered before it was settled, by queue: ``queue_id, queue, settled, told, redelivered,
-    deliveries, most``.
+    """Deliveries per place, by queue: ``queue_id, queue, settled, told, redelivered, deliveries, most``.
 
-    ``settled`` places are those that ended, ``told`` those of them whose dequeue tells its deliveries, ``redelivered``
-    those that took more than one, ``deliveries`` all of those told, ``most`` the largest number for one.
+    ``settled`` counts places that ended, ``told`` those of them whose dequeue has a delivery count, ``redelivered``
+    those delivered more than once. ``deliveries`` is the sum of the known counts, ``most`` the largest one.
     """
     from pyspark.sql import functions as f
 
@@ -509,12 +507,12 @@ def dead_lettered(messages: DataFrame) -> DataFrame:
 
 
 def throughput(records: DataFrame, interval: str | timedelta) -> DataFrame:
-    """What the log took by interval: ``start, records, record_bytes, copied_bytes, messages, content_bytes, commits,
-    rollbacks``.
+    """Records and bytes written, by interval: ``start, records, record_bytes, copied_bytes, messages, content_bytes,
+    commits, rollbacks``.
 
-    By the time of the batch. ``messages`` were begun and ``content_bytes`` came with them or their chunks, also in
-    transactions that were rolled back later; ``copied_bytes`` is the part of ``record_bytes`` that moved what was
-    there.
+    Intervals use the time of the batch. ``messages`` counts starts of messages, and ``content_bytes`` their content and
+    chunks, including transactions that were rolled back later. ``copied_bytes`` is the part of ``record_bytes`` written
+    by relocation.
     """
     from pyspark.sql import functions as f
 

@@ -107,7 +107,7 @@ class _SparkRun(Run):
     spark: SparkSession
 
     def write(self, job: Job, units: list[Span], span: Span, staging: Path) -> tuple[list[FileInfo], FileInfo]:
-        """One task for each unit, and one for the messages, which is begun first since it takes longest."""
+        """One task for each unit, and one for the messages, which starts first because it takes longest."""
         from pyspark.errors import PySparkException
 
         from logstore.spark.work import Work, WorkSource
@@ -119,7 +119,7 @@ class _SparkRun(Run):
         tasks = self.spark.read.format(WorkSource.name()).option("work", work.encode()).load()
         with _kept_alive(self._held):
             try:
-                rows = tasks.collect()  # a line for each task
+                rows = tasks.collect()  # one row for each task
             except PySparkException as failed:
                 raise ExportError(
                     f"a task of the export to {self._place.path} failed: {_last_line(failed)}. What was exported "
@@ -142,7 +142,7 @@ def _kept_alive(held: Hold | None) -> Iterator[None]:
             try:
                 held.renew()
             except StoreError:
-                return  # a task that misses something says so
+                return  # a task that misses a part of the log reports it
 
     thread = start("logstore-export-hold", renew)
     try:
@@ -158,7 +158,7 @@ def _last_line(failed: Exception) -> str:
     return lines[-1].partition(": ")[2] if lines else str(failed).strip().splitlines()[0]
 
 
-# ---- Again and again, behind a stream
+# ---- Repeatedly, behind a stream
 
 
 def stream_export(
@@ -171,12 +171,12 @@ def stream_export(
     stream: dict[str, object] | None = None,
     **options: Any,
 ) -> StreamingQuery:
-    """A streaming query that exports what a live writer appends, batch by batch, for as long as it runs.
+    """A streaming query that exports new records of a running writer, batch by batch, as long as it runs.
 
-    ``trigger`` is what ``DataStreamWriter.trigger`` takes (``{"processingTime": "1 minute"}``), ``stream`` options of
-    the source such as ``maxBytesPerTrigger``, and ``options`` are those of :func:`export`. This process holds the log
-    until it is exported, as long as the query runs. Files are named by the LSNs that they hold, and the manifest says
-    which count: a batch that is delivered again after a restart writes nothing.
+    ``trigger`` is passed to ``DataStreamWriter.trigger`` (``{"processingTime": "1 minute"}``), ``stream`` has options
+    of the source such as ``maxBytesPerTrigger``, and ``options`` are those of :func:`export`. This process holds the
+    log until it is exported, as long as the query runs. Files are named by their LSNs, and the manifest lists the valid
+    ones: a batch that is delivered again after a restart writes nothing.
     """
     need_pyspark()
     from logstore.spark.options import StreamOptions
@@ -211,14 +211,14 @@ def _keep_while(query: StreamingQuery, kept: Hold) -> None:
         while not query.awaitTermination(RENEWED_EVERY_S):
             kept.renew()
     except (PySparkException, StoreError):
-        return  # the query says itself what it failed with, and its next batch, what it misses
+        return  # the query reports its failure itself; its next batch reports missing parts
     finally:
         kept.release()
 
 
 def _exporting(source: Path, target: Path, options: dict[str, Any]) -> Callable[[DataFrame, int], None]:
     def make(batch: DataFrame, _: int) -> None:
-        ends = [row["stop_lsn"] for row in batch.collect()]  # a row for each task of the batch, not for each record
+        ends = [row["stop_lsn"] for row in batch.collect()]  # one row for each task of the batch, not for each record
         manifest = read_manifest(target)
         if ends and (manifest is None or manifest.last_lsn < max(ends)):
             export(batch.sparkSession, source, target, stop_lsn=max(ends), **options)

@@ -1,7 +1,7 @@
-"""Which of a query's conditions the scanner can decide by itself, exactly, and what they come to together.
+"""The conditions of a query that the scanner can apply exactly, and their combination.
 
-A condition is taken only if it decides every row as Spark would, nulls included; every other goes back to Spark. What
-goes back may still narrow what is read.
+A condition is taken only if it decides every row as Spark would, nulls included; all others are returned to Spark. Even
+a returned condition may limit the range that is read.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ __all__ = ["Conditions"]
 MICROSECOND: Final = timedelta(microseconds=1)
 NEVER_NULL: Final = frozenset({"lsn", "type", "time", "stream", "epoch", "batch_lsn", "segment", "store"})
 SETS: Final = {"type": str, "queue": str, "queue_id": int, "id": int}
-"""Columns of which single values are decided, and what these are."""
+"""Columns for which the scanner can select single values, and the types of these."""
 
 
 @dataclass(slots=True)
 class Conditions:
-    """All of them hold of every row that is read."""
+    """The conditions that every row must meet."""
 
     start_lsn: int = 0
     stop_lsn: int = LSN_LIMIT
     start_time: datetime | None = None
     stop_time: datetime | None = None
     wanted: dict[str, frozenset[Any]] = field(default_factory=dict)
-    """By column of :data:`SETS`: the values of which a row has one."""
+    """By column of :data:`SETS`: a row must have one of these values."""
 
     @property
     def impossible(self) -> bool:
-        """No row can meet them."""
+        """Whether no row can meet them."""
         times = self.start_time is not None and self.stop_time is not None and self.start_time >= self.stop_time
         return self.start_lsn >= self.stop_lsn or times or any(not values for values in self.wanted.values())
 
     def take(self, filters: Sequence[Filter]) -> Iterable[Filter]:
-        """Those that are not decided here; all are ANDed."""
+        """Takes the filters, which are ANDed, and returns those that are not decided here."""
         from pyspark.sql.datasource import IsNotNull
 
         left = [one for one in filters if not isinstance(one, IsNotNull) and not self._takes(one)]
-        # A value that is wanted is not null; so this is decided once it is known which columns have one.
+        # A wanted value is not null, so IsNotNull is decided once all wanted columns are known.
         nulls = [one for one in filters if isinstance(one, IsNotNull) and not self._never_null(one.attribute)]
         return left + nulls
 
@@ -65,7 +65,7 @@ class Conditions:
         if isinstance(one, spark.In):
             values = tuple(value) if isinstance(value, list | tuple) else ()
             if column == "lsn" and values and all(_is(each, int) for each in values):
-                self.limit(min(values), max(values) + 1)  # and Spark decides which of those between
+                self.limit(min(values), max(values) + 1)  # Spark then decides between the values
                 return False
             return column in SETS and bool(values) and self.want(column, values)
         if isinstance(one, spark.EqualTo) and column in SETS:
@@ -93,7 +93,7 @@ class Conditions:
         return True
 
     def limit(self, start: int, stop: int) -> None:
-        """Only start ≤ LSN < stop."""
+        """Only rows with start ≤ LSN < stop."""
         self.start_lsn = max(self.start_lsn, start)
         self.stop_lsn = max(0, min(self.stop_lsn, stop))
 
@@ -103,7 +103,7 @@ class Conditions:
         try:
             after = value + MICROSECOND
         except OverflowError:
-            return False  # the last moment there is
+            return False  # no later time exists
         ranges: dict[Any, tuple[datetime | None, datetime | None]] = {
             spark.EqualTo: (value, after),
             spark.GreaterThan: (after, None),
@@ -122,18 +122,18 @@ class Conditions:
         return True
 
     def want(self, column: str, values: Iterable[Any]) -> bool:
-        """Only rows with one of these values in a column of :data:`SETS`; false: that cannot be decided here."""
+        """Only rows with one of these values in a column of :data:`SETS`; false if that cannot be decided here."""
         values = tuple(values)
         if not all(_is(each, SETS[column]) for each in values):
             return False
         if column == "type" and not RecordType.__members__.keys() >= set(values):
-            return False  # of a later version, perhaps
+            return False  # possibly a type of a later version
         found = frozenset(values)
         if column in ("id", "queue_id"):
-            found = frozenset(each for each in found if 0 < each < LSN_LIMIT)  # no other is in any log
+            found = frozenset(each for each in found if 0 < each < LSN_LIMIT)  # no log contains other values
         self.wanted[column] = self.wanted.get(column, found) & found
         if column == "id" and self.wanted[column]:
-            self.limit(min(self.wanted[column]), LSN_LIMIT)  # a chain's id is its first record's LSN
+            self.limit(min(self.wanted[column]), LSN_LIMIT)  # a chain's id is the LSN of its first record
         return True
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["JAVA_MIN", "Java", "find_java", "need_pyspark", "session"]
 
 JAVA_MIN: Final = 17
-ASKING_S: Final = 60  # java -version, on a machine that has other things to do
+ASKING_S: Final = 60  # for java -version on a busy machine
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
@@ -70,7 +70,7 @@ class Java:
 
 
 def need_pyspark() -> None:
-    """Raises :class:`MissingExtra` unless pyspark and pyarrow are there, and pyspark is new enough."""
+    """Raises :class:`MissingExtra` unless pyspark and pyarrow are installed and pyspark is new enough."""
     pyspark = require("spark", "pyspark")
     require("spark", "pyarrow")
     release = tuple(int(part) for part in re.findall(r"\d+", pyspark.__version__)[:2])
@@ -82,9 +82,9 @@ def need_pyspark() -> None:
 
 
 def find_java() -> Java:
-    """The Java that a session would be started with.
+    """The Java that a session would use.
 
-    Raises :class:`MissingExtra` where there is none of at least :data:`JAVA_MIN`.
+    Raises :class:`MissingExtra` if none of at least :data:`JAVA_MIN` is found.
     """
     seen: list[str] = []
     home = os.environ.get("JAVA_HOME")
@@ -118,7 +118,7 @@ def _bundled() -> Path | None:
 
 
 def _version(program: Path) -> int | None:
-    """The major version of this Java; None if it does not run, or its answer is not understood."""
+    """The major version of this Java; None if it does not run or its output is not understood."""
     try:
         asked = subprocess.run(
             [program, "-version"],
@@ -161,12 +161,12 @@ def _wrapped(program: Path) -> Path:
 
 
 def session(*, quick: bool = False, log_level: str = "ERROR", conf: Mapping[str, Any] | None = None) -> Any:
-    """A ``SparkSession``: the one that is active, or a new local one with logs of ``log_level`` and without a web page.
+    """A ``SparkSession``: the active one, or a new local one with logs of ``log_level`` and without a web page.
 
-    Under ``spark-submit`` it is the one that was submitted to.
+    Under ``spark-submit`` it is the submitted one.
 
-    ``quick`` trades a JVM's later speed for a start in half the time. ``conf`` are settings of Spark's
-    (``{"spark.master": "local[4]"}``); they win over everything that is set here.
+    ``quick`` trades a JVM's later speed for a start in half the time. ``conf`` are Spark settings (``{"spark.master":
+    "local[4]"}``), which override the settings of this function.
 
     Raises :class:`MissingExtra` without pyspark or Java.
     """
@@ -180,7 +180,7 @@ def session(*, quick: bool = False, log_level: str = "ERROR", conf: Mapping[str,
         return active
     given = {key: str(value) for key, value in (conf or {}).items()}
     builder = SparkSession.builder
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java, and has settings of its own
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java with its own settings
         for key, value in given.items():
             builder = builder.config(key, value)
         return builder.getOrCreate()
@@ -218,7 +218,7 @@ def _settings(quick: bool, log_level: str) -> dict[str, str]:
 
 
 def _python_path() -> str:
-    """Python processes that Spark starts find this package where this process found it."""
+    """Lets the Python processes of Spark find this package where this process found it."""
     here = str(Path(__file__).resolve().parents[2])
     before = os.environ.get("PYTHONPATH", "")
     return before if here in before.split(os.pathsep) else os.pathsep.join(filter(None, (here, before)))

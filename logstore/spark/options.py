@@ -87,7 +87,7 @@ class _Common:
 
 @dataclass(frozen=True, slots=True)
 class Options(_Common):
-    """Of a batch read."""
+    """The options of a batch read."""
 
     as_of_lsn: int | None
     permissive: bool
@@ -117,7 +117,7 @@ class Options(_Common):
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions(_Common):
-    """Of a stream."""
+    """The options of a stream."""
 
     start: str | int
     max_records: int | None
@@ -152,7 +152,7 @@ class StreamOptions(_Common):
 
 
 class _Text:
-    """Options as they were given, none of them unknown."""
+    """Options as text, all of them known."""
 
     def __init__(self, given: Mapping[str, str], known: Mapping[str, str]) -> None:
         self._given = {key.lower(): value for key, value in given.items()}
@@ -179,7 +179,7 @@ class _Text:
         return number
 
     def values(self, key: str, *, number: bool) -> list[Any] | None:
-        """A list: in JSON, or with commas between."""
+        """A list: in JSON, or separated by commas."""
         text = self.get(key)
         if text is None:
             return None
@@ -233,7 +233,7 @@ _OPTION_OF_TABLE: Final = "option."
 
 
 def _of_table(given: Mapping[str, str]) -> dict[str, str] | None:
-    """The options of a table that is being created, without the properties that Spark adds; None if it is no table."""
+    """The options of a table that is being created, without the properties that Spark adds; None for other uses."""
     lower = {key.lower(): value for key, value in given.items()}
     if not {"provider", "owner"} <= lower.keys():
         return None
@@ -244,7 +244,7 @@ def _of_table(given: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def kept_with(schema: StructType, given: Mapping[str, str]) -> StructType:
-    """The schema of a source with these options. That of a table in a catalog carries them from then on."""
+    """The schema of a source with these options; for a table in a catalog it stores the options."""
     options = _of_table(given)
     if options is not None:
         schema.fields[0].metadata = {KEPT: json.dumps(options, sort_keys=True)}
@@ -252,7 +252,7 @@ def kept_with(schema: StructType, given: Mapping[str, str]) -> StructType:
 
 
 def given_for(schema: StructType, given: Mapping[str, str]) -> dict[str, str]:
-    """The options of a read: those of a table that were kept with its columns, and those given now."""
+    """The options of a read: those stored with a table's columns, and those given now."""
     kept = next((field.metadata[KEPT] for field in schema.fields if KEPT in (field.metadata or {})), None)
     made = _of_table(given)
     options = {key.lower(): value for key, value in given.items()} if made is None else made
@@ -266,7 +266,7 @@ def given_for(schema: StructType, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def paths_of(given: Mapping[str, str]) -> tuple[str, ...]:
-    """The store directories that are named, absolute. Raises ``OptionError`` for none, and for unknown options."""
+    """The given store directories, as absolute paths. Raises ``OptionError`` for none, and for unknown options."""
     options = _of_table(given)
     return _paths(_Text(given if options is None else options, BATCH_OPTIONS | STREAM_OPTIONS))
 

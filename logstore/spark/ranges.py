@@ -25,7 +25,7 @@ class RangeSource(LogSource):
 
     @classmethod
     def name(cls) -> str:
-        """Of the format."""
+        """The name of the format."""
         return "logstore_ranges"
 
     def schema(self) -> StructType:
@@ -39,15 +39,15 @@ class RangeSource(LogSource):
         raise OptionError("logstore_ranges is a stream: read it with readStream")
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - as Spark has them
-        """Of one streaming query."""
+        """The reader of one streaming query."""
         return _RangeStream(spark_schema(["lsn"]), StreamOptions.read(dict(self.options)))
 
 
 class _RangeStream(LogStream):
-    """Plans as a stream of records does, and reads nothing."""
+    """Plans like a stream of records, and reads nothing."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The range itself."""
+        """Yields the range itself."""
         import pyarrow as pa
 
         if partition.value is not None:

@@ -64,18 +64,18 @@ def read(
     pushdown: bool | None = None,
     **options: object,
 ) -> DataFrame:
-    """The records of one store or of several, as a DataFrame; all its queries see the stores as they stand now.
+    """The records of one or more stores as a DataFrame; all its queries see the stores as they are at this call.
 
-    ``columns`` are those to read, in their order: Spark cannot tell a source which ones a query uses, so naming them
-    here is what saves work. ``options`` are the source's; of these ``start_lsn``, ``stop_lsn``, ``types``, ``queues``,
-    ``queue_ids``, ``ids``, ``start_time`` and ``stop_time`` say which records the scanner hands out at all.
+    ``columns`` are the columns to read, in their order. Spark cannot tell a source which columns a query uses, so
+    naming them here saves work. ``options`` are those of the source; ``start_lsn``, ``stop_lsn``, ``types``,
+    ``queues``, ``queue_ids``, ``ids``, ``start_time`` and ``stop_time`` select the records that the scanner returns.
 
-    ``pushdown``: the scanner also applies what it can of each query's own conditions. By default where
-    :func:`pushdown_is_sound`; ``True`` where it is not is safe only for a frame that is used in one query, once.
+    ``pushdown``: the scanner also applies the supported conditions of each query. The default is the result of
+    :func:`pushdown_is_sound`; ``True`` in spite of it is safe only for a frame that is used in one query, once.
 
     There is no hold: if a running writer has recycled a part of the frame's log, a query raises ``LogRecycled``; see
-    :func:`held`. Raises :class:`MissingExtra`, ``OptionError`` for an unknown column or option, and what opening a
-    :class:`~logstore.inspect.Reader` raises.
+    :func:`held`. Raises :class:`MissingExtra`, ``OptionError`` for an unknown column or option, and the errors of
+    opening a :class:`~logstore.inspect.Reader`.
     """
     from logstore.inspect import Reader
 
@@ -99,7 +99,7 @@ def _read(
     from logstore.spark.schema import spark_schema
     from logstore.spark.source import LogSource, OncePushedLogSource
 
-    checked = Options.read(_texts(options, path))  # here, where our own exceptions can be raised
+    checked = Options.read(_texts(options, path))  # checked here, where this package's exceptions can be raised
     paths = list(checked.paths)
     schema = None if columns is None else spark_schema(_columns(columns))
     source = OncePushedLogSource if (pushdown_is_sound(spark) if pushdown is None else pushdown) else LogSource
@@ -146,10 +146,10 @@ def held(
 ) -> Iterator[DataFrame]:
     """Like :func:`read`, but a hold keeps the log of the frame until the ``with`` block ends.
 
-    So no writer recycles it, unless the hold ends, by ``hold_limit_bytes`` kept or ``hold_expires_s``. ``hold`` is
-    one that the caller has on the only store, whose log is then read from there on, though its base may have passed it.
+    No writer recycles it, unless the hold ends early, by ``hold_limit_bytes`` or ``hold_expires_s``. ``hold`` is the
+    caller's own hold on the only store; the log is then read from the hold's LSN on, even if the base has passed it.
 
-    Raises as :func:`read`, and as :func:`logstore.holds.hold` does.
+    Raises the errors of :func:`read` and :func:`logstore.holds.hold`.
     """
     import secrets
     from contextlib import ExitStack
@@ -180,7 +180,7 @@ def _columns(columns: Sequence[str]) -> Sequence[str]:
 def _texts(
     options: dict[str, object], path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None
 ) -> dict[str, str]:
-    """Options as Spark takes them."""
+    """The options as texts, as Spark requires."""
     made = {key: _text(value) for key, value in options.items() if value is not None}
     if path is not None:
         made["paths"] = json.dumps(

@@ -1,7 +1,7 @@
-"""The columns of the source as Spark has them, and what a reader's own ``.schema(...)`` makes of them.
+"""The columns of the source as Spark types, and the columns of a reader's own ``.schema(...)``.
 
-Spark prunes no columns of a Python source, but a schema that the user gives reaches it: only those columns are read.
-Arrow's types and Spark's must agree to the letter, nullability included, or a row would be another one.
+Spark prunes no columns of a Python source, but a schema from the user reaches it: only those columns are read. Arrow's
+types and Spark's must agree exactly, nullability included, because Spark reads the batches without a check.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 __all__ = ["STORE", "checked_columns", "spark_schema", "target_schema"]
 
 STORE: Final = "store"
-"""The UUID of the store that a row is from; there if several are read, or if it is asked for."""
+"""The UUID of the store of a row; present if several stores are read, or on request."""
 
 
 def spark_schema(columns: Sequence[str] | None = None, *, body: bool = False, store: bool = False) -> StructType:
-    """The source's schema: all columns but ``body``, or those named, in their order.
+    """The source's schema: all columns but ``body``, or the given ones in their order.
 
-    Raises ``OptionError`` for a name that is none of them.
+    Raises ``OptionError`` for an unknown name.
     """
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -39,7 +39,7 @@ def spark_schema(columns: Sequence[str] | None = None, *, body: bool = False, st
 
 
 def checked_columns(asked: StructType) -> list[str]:
-    """The log's names of what is to be read, in the order asked; their case does not count, as in SQL.
+    """The log's names of the requested columns, in that order; case does not matter, as in SQL.
 
     Raises ``OptionError`` for a column that the log does not have, or has in another type.
     """
@@ -64,7 +64,7 @@ def checked_columns(asked: StructType) -> list[str]:
 
 
 def target_schema(asked: StructType) -> pa.Schema:
-    """What Spark wants each batch's schema to be, to the letter."""
+    """The exact schema that Spark requires of each batch."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(asked, timezone="UTC")
@@ -84,7 +84,7 @@ def _unknown(name: str, known: dict[str, Any]) -> OptionError:
 
 
 def _nullable(kind: DataType) -> DataType:
-    """A type without what it says of its elements' nullability, in which what Spark hands over may differ."""
+    """A type with all its elements nullable, because Spark's nullability of elements may differ."""
     from pyspark.sql.types import ArrayType
 
     return ArrayType(_nullable(kind.elementType), True) if isinstance(kind, ArrayType) else kind

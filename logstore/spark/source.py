@@ -1,11 +1,11 @@
-"""The log as a source of Spark's: ``spark.read.format("logstore").load(path)``.
+"""The log as a Spark data source: ``spark.read.format("logstore").load(path)``.
 
-A task is given a range of whole segments and hands Arrow batches from the core's scanner to Spark; no record ever
-becomes a Python object. A DataFrame sees its stores as they stood when it was first planned, or, made by
-:func:`logstore.spark.read`, when it was made. Beside a live store a query that is slower than its writer fails with
-:class:`~logstore.inspect.LogRecycled` and never skips; :func:`logstore.spark.held` keeps that from happening.
+A task gets a range of whole segments and passes Arrow batches from the core's scanner to Spark; no record ever becomes
+a Python object. A DataFrame sees its stores as of its first planning, or, from :func:`logstore.spark.read`, as of its
+creation. If a running writer recycles the log before a query has read it, the query fails with
+:class:`~logstore.inspect.LogRecycled` and never skips a part; :func:`logstore.spark.held` prevents this.
 
-Files are opened while a range is read, and at no other time: what is made here is pickled and sent elsewhere.
+Files are open only while a range is read, because the objects here are pickled and sent to executors.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["LogSource", "OncePushedLogSource", "PushingLogSource", "RangePartition", "read_range"]
 
 TOLD_BY_EARLIER = frozenset({"enqueue_lsn", "enqueue_time", "outcome"})
-"""Columns for which the scanner looks further back than a range begins."""
+"""Columns for which the scanner also reads the log before a range."""
 
 
 class RangePartition(InputPartition):
-    """One task's range."""
+    """The range of one task."""
 
     def __init__(self, wanted: Range) -> None:
         super().__init__(wanted)
@@ -46,50 +46,50 @@ class LogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Of the format."""
+        """The name of the format."""
         return "logstore"
 
     def schema(self) -> StructType:
-        """All columns; ``body`` if the option is given, ``store`` if there is more than one."""
+        """All columns; ``body`` with the option, ``store`` if there is more than one store."""
         given = {key.lower(): value for key, value in self.options.items()}
         made = spark_schema(body="body" in given, store=len(paths_of(given)) > 1)
         return kept_with(made, given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Of one query."""
+        """The reader of one query."""
         return LogReader(schema, Options.read(given_for(schema, self.options)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's own name
-        """Of one streaming query."""
+        """The reader of one streaming query."""
         from logstore.spark.stream import LogStream
 
         return LogStream(schema, StreamOptions.read(given_for(schema, self.options)))
 
 
 class PushingLogSource(LogSource):
-    """The same, where ``spark.sql.python.filterPushdown.enabled`` is true: the scanner applies what it can.
+    """The same format for ``spark.sql.python.filterPushdown.enabled`` = true: the scanner applies what it can.
 
-    Spark refuses a reader that takes conditions while that setting is false, so there are two classes. And Spark 4
-    keeps what was planned with a query's conditions for all queries of the same DataFrame: one that has no conditions,
-    or that joins the frame with itself, is then answered with another's. See :func:`logstore.spark.pushdown_is_sound`.
+    Spark refuses a reader with pushdown while that setting is false, so there are two classes. Also, Spark 4 reuses the
+    plan of a query with conditions for all queries of the same DataFrame: a query without conditions, or one that joins
+    the frame with itself, then gets wrong rows. See :func:`logstore.spark.pushdown_is_sound`.
     """
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Of one query."""
+        """The reader of one query."""
         return PushingLogReader(schema, Options.read(given_for(schema, self.options)))
 
 
 class OncePushedLogSource(PushingLogSource):
-    """The same under a name of its own, ``logstore_pushed``, for single frames where all others push nothing."""
+    """The same under the name ``logstore_pushed``, for single frames in a session that pushes no other conditions."""
 
     @classmethod
     def name(cls) -> str:
-        """Of the format."""
+        """The name of the format."""
         return "logstore_pushed"
 
 
 class LogReader(DataSourceReader):
-    """Plans one query, and reads its ranges elsewhere."""
+    """Plans one query in the driver, and reads its ranges in executors."""
 
     def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
@@ -98,7 +98,7 @@ class LogReader(DataSourceReader):
         self._conditions = deepcopy(options.conditions)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges of whole segments, of each store as it stands now."""
+        """Ranges of whole segments, for each store as it is now."""
         if self._conditions.impossible:
             return []
         views = [self._look(path) for path in self._options.paths]
@@ -145,7 +145,7 @@ class LogReader(DataSourceReader):
             )
 
     def _queue_ids(self, view: View) -> tuple[int, ...] | None:
-        """Those of which a row names one; None: of any."""
+        """The queue ids that a row must have one of; None: any."""
         ids, names = self._conditions.wanted.get("queue_id"), self._conditions.wanted.get("queue")
         if names is not None:
             named = frozenset(id for id, name in view.names.items() if name in names)  # noqa: A001 - a queue's id
@@ -153,16 +153,16 @@ class LogReader(DataSourceReader):
         return _listed(ids)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range, in LSN order; elsewhere."""
-        if partition.value is not None:  # Spark makes one such where there is nothing to read
+        """The rows of one range, in LSN order; runs in an executor."""
+        if partition.value is not None:  # Spark makes an empty partition if there are no ranges
             yield from read_range(partition.value, self._schema, self._options)
 
 
 class PushingLogReader(LogReader):
-    """Also decides what of the conditions the scanner can decide."""
+    """Also applies the conditions that the scanner supports."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's own name
-        """Those that Spark is left to decide."""
+        """Returns the conditions that Spark must apply."""
         return self._conditions.take(filters)
 
 
@@ -170,20 +170,20 @@ def _listed(values: frozenset[Any] | None) -> tuple[Any, ...] | None:
     return None if values is None else tuple(sorted(values))
 
 
-# ---- Elsewhere
+# ---- In executors
 
 
 def read_range(wanted: Range, schema: StructType, options: Options | StreamOptions) -> Iterator[pa.RecordBatch]:
     """The rows of one range, with exactly this schema.
 
-    Raises ``CorruptLog`` at damage, unless the options are permissive: then what cannot be read is passed over, and the
-    log of the program says what that was. Raises ``LogRecycled`` where a writer was faster.
+    Raises ``CorruptLog`` at damage, unless the options are permissive: then unreadable parts are skipped and logged.
+    Raises ``LogRecycled`` if a writer recycled a part.
     """
     import logstore.arrow
 
     columns = checked_columns(schema)
     target = target_schema(schema)
-    # A column at least is needed to know how many rows there are.
+    # The scanner needs at least one column to count the rows.
     ours = [name for name in columns if name != STORE] or ["lsn"]
     body = (BODY_BYTES if options.body is None else options.body) if "body" in ours else None
     with logstore.arrow.read(

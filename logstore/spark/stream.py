@@ -1,4 +1,4 @@
-"""The log as a stream of Spark's: ``spark.readStream.format("logstore").load(path)``.
+"""The log as a Spark stream: ``spark.readStream.format("logstore").load(path)``.
 
 An offset is an LSN and the UUID of its store. A batch is the log between two offsets, which is always durable. Columns
 about other records use the log from the segment on in which the batch begins; the stream holds that segment. Outcomes
@@ -47,7 +47,7 @@ Offset = dict[str, Any]
 
 
 class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans the batches of one streaming query; what it reads is read elsewhere."""
+    """Plans the batches of one streaming query in the driver; executors read them."""
 
     def __init__(self, schema: StructType, options: StreamOptions) -> None:
         self._schema = schema
@@ -55,7 +55,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = checked_columns(schema)
         self._path = options.paths[0]
         self._hold: Hold | None = None
-        self._last_lsn: int | None = None  # with Trigger.AvailableNow: where it is to end
+        self._last_lsn: int | None = None  # with Trigger.AvailableNow: the LSN at which to end
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_hold": None}
@@ -63,7 +63,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- Offsets
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's own name
-        """Where a query without a checkpoint begins."""
+        """The start of a query without a checkpoint."""
         start = self._options.start
         view = self._look()
         if isinstance(start, int):
@@ -95,7 +95,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(view, stop)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's own name
-        """As the options say."""
+        """The limit from the options."""
         if self._options.max_records is not None:
             return ReadMaxRows(self._options.max_records)
         if self._options.max_bytes is not None:
@@ -107,7 +107,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             view = self._look()
         except StoreError:
-            return None  # it is asked for a progress report only
+            return None  # only a progress report needs it
         return _offset(view, view.stop_lsn)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's own name
@@ -147,7 +147,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range, in LSN order; elsewhere."""
+        """The rows of one range, in LSN order; runs in an executor."""
         if partition.value is None:
             return
         wanted: Range = partition.value
@@ -155,7 +155,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_range(wanted, self._schema, self._options)
             return
         begun = False
-        # The segment in which the batch began may be gone, and this range not.
+        # The segment with the start of the batch may be recycled, but not this range.
         for one in (wanted, replace(wanted, keep_lsn=wanted.start_lsn)):
             try:
                 for batch in read_range(one, self._schema, self._options):
@@ -174,7 +174,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 self._hold.advance(int(end["lsn"]), expires_s=self._options.hold_expires_s)
             except LogRecycled:
-                self.stop()  # it had run out; what is gone is seen when the next batch is planned
+                self.stop()  # the hold had expired; planning the next batch detects a lost part
 
     def stop(self) -> None:
         """Releases the hold."""
@@ -185,9 +185,9 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- The hold
 
     def _keep(self, lsn: int | None) -> int:
-        """Hold the log from here on, or from its base on: from where it is held.
+        """Holds the log from ``lsn`` on, or from its base on; returns the first held LSN.
 
-        Raises ``LogRecycled`` if something from ``lsn`` on is gone, unless the stream may lose data.
+        Raises ``LogRecycled`` if a part from ``lsn`` on is gone, unless the stream may lose data.
         """
         if self._hold is not None:
             try:
@@ -200,7 +200,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._hold = self._take(lsn)
         except LogRecycled:
             self._hold = self._take(None)
-            self._look_from(lsn or 1)  # between two epochs a base passes an LSN without anything being gone
+            self._look_from(lsn or 1)  # between two epochs the base passes an LSN although nothing is gone
         return self._hold.lsn
 
     def _take(self, lsn: int | None) -> Hold:
@@ -208,7 +208,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limit, lasts_s = self._options.hold_limit_bytes, self._options.hold_expires_s
         return hold(self._path, name, lsn=lsn, limit_bytes=limit, expires_s=lasts_s)
 
-    # ---- Looking at the store
+    # ---- Inspecting the store
 
     def _look(self, *, names: bool = False, durable: bool = True, keep_lsn: int | None = None) -> View:
         options = self._options
@@ -222,7 +222,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _look_from(self, lsn: int, *, names: bool = False, durable: bool = False) -> View:
-        """The log from ``lsn`` on. Raises ``LogRecycled``, unless the stream may lose data: then from its base on."""
+        """The log from ``lsn`` on. A stream that may lose data starts at the base instead of raising LogRecycled."""
         try:
             return self._look(names=names, durable=durable, keep_lsn=lsn)
         except LogRecycled:

@@ -61,19 +61,19 @@ class Work:
 
 
 class WorkSource(DataSource):
-    """The format ``logstore_export``, which :func:`logstore.spark.export` alone reads."""
+    """The format ``logstore_export``, read only by :func:`logstore.spark.export`."""
 
     @classmethod
     def name(cls) -> str:
-        """Of the format."""
+        """The name of the format."""
         return "logstore_export"
 
     def schema(self) -> StructType:
-        """Which task, and its files in JSON."""
+        """The number of the task, and its files in JSON."""
         return StructType([StructField("task", LongType(), False), StructField("made", StringType(), False)])
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's own signature
-        """Of one chunk."""
+        """The reader of one chunk."""
         return _WorkReader(Work.decode(self.options["work"]))
 
 
@@ -82,11 +82,11 @@ class _WorkReader(DataSourceReader):
         self._work = work
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each task; the messages come first, since they take longest."""
+        """One partition for each task; the messages come first, because they take longest."""
         return [InputPartition(task) for task in range(1 + len(self._work.units))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Do the work of one task; elsewhere."""
+        """Does the work of one task; runs in an executor."""
         import pyarrow as pa
 
         context = TaskContext.get()

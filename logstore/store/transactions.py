@@ -26,10 +26,10 @@ _STATES: Final = {1: "active", 2: "ended", 3: "prepared", 4: "committed", 5: "ro
 
 
 def new_handle() -> Pointer[ls_tx_ptr]:
-    """Where the core puts a transaction's handle: it is freed with this, from the moment at which the core sets it.
+    """A slot for the core's handle of a transaction; freeing the slot rolls back and frees the transaction in it.
 
-    So an exception of a signal handler right after the core's call cannot leak a transaction that nobody can end. The
-    release itself runs no Python code, so no exception can interrupt it.
+    So an exception from a signal handler right after the core's call cannot leak a transaction. The release itself runs
+    no Python code, so no exception can interrupt it.
     """
     return ffi.gc(ffi.new("ls_tx **"), lib.ls_tx_free_at)
 
@@ -136,7 +136,7 @@ class Transaction:
 
 
 def handle_of(store: Publishing, transaction: Transaction | None) -> Any:
-    """The core's handle of this transaction, NULL for None. Checks that the transaction belongs to this store."""
+    """The core's handle of this transaction; NULL for None. Checks that the transaction belongs to this store."""
     if transaction is None:
         return ffi.NULL
     if not isinstance(transaction, Transaction):

@@ -36,14 +36,14 @@ class DataError(DatabaseError):
 
 
 class OperationalError(DatabaseError):
-    """What the program does not control: a full or failing disk, a lock, a server that is away.
+    """A problem outside the program: a full or failing disk, a lock, an unreachable server.
 
     Its ``__cause__`` tells whether the same call can succeed later.
     """
 
 
 class IntegrityError(DatabaseError):
-    """A message has a place already, has none, or is still needed. What was asked for cannot hold beside it."""
+    """The state of a message forbids the call: it already has a place, has none, or is still needed."""
 
 
 class InternalError(DatabaseError):
@@ -51,14 +51,14 @@ class InternalError(DatabaseError):
 
 
 class ProgrammingError(DatabaseError):
-    """A call that cannot work: in the wrong state, or about what is not there. The message says what to do."""
+    """A wrong call: in the wrong state, or with an unknown object. The message says what to do."""
 
 
 class NotSupportedError(DatabaseError):
     """Something that this version does not do, such as reading a store of a later one."""
 
 
-# Every class of the tree stands here, or is what the nearest class above it is.
+# A class that is not listed has the name of its nearest listed base class.
 _NAMES: Final[dict[type[errors.StoreError], type[Error]]] = {
     errors.StoreError: OperationalError,
     errors.StoreClosed: InterfaceError,

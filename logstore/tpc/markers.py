@@ -1,9 +1,8 @@
 """Markers: rows in an SQL database that say which transactions it committed. A ledger for a participant.
 
-The row is written in the transaction that it speaks of, so it is there if and only if that transaction committed. Who
-asks does not merely look: he inserts a row of his own that says "not committed". Either that succeeds, and then the
-transaction that was to write the same key can never commit; or it fails, after waiting if need be for a commit still
-on its way in the server, because the row is there. So an answer once given stays true.
+A transaction writes its own row, so the row exists if and only if the transaction committed. A query inserts a row with
+the same key that says "not committed". If that succeeds, the transaction can never commit. If it fails, the row exists;
+the insert may first wait for a commit in progress. So an answer stays true.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ _ROWS_AT_ONCE = 500
 
 
 class Markers:
-    """A table of markers beside the tables that the application writes.
+    """A table of markers in the database that the application writes.
 
-    ``engine`` is the database, and ``session`` what the application uses within its transactions: a session, or the
-    ``scoped_session`` that was given to ``zope.sqlalchemy.register``, on the same database. It must commit in one
-    phase (SQLAlchemy's default). The table is made if it is not there; ``schema`` is where, if not in the default one.
-    Several stores and processes may share it. Raises whatever SQLAlchemy raises.
+    ``engine`` is the database, and ``session`` the application's session on it: a session, or the ``scoped_session``
+    that was given to ``zope.sqlalchemy.register``. It must commit in one phase (SQLAlchemy's default). The table is
+    created if it is missing, in ``schema`` or else in the default one. Several stores and processes may share it.
+    Raises the errors of SQLAlchemy.
     """
 
     def __init__(

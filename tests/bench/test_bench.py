@@ -1,4 +1,4 @@
-"""``logstore bench``: it measures what it says, finds what is wrong, and leaves other people's stores alone."""
+"""``logstore bench``: its figures are right, it finds errors, and it leaves the stores of others unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MIB = 1 << 20
 
 
 def measured(path: Path, *arguments: object) -> dict[str, Any]:
-    """What a run that passes says as JSON."""
+    """The JSON output of a successful run."""
     done = run("bench", path, "--json", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     report: dict[str, Any] = json.loads(done.stdout)
@@ -78,11 +78,11 @@ def test_times_that_were_counted_apart_add_up_to_the_same() -> None:
     assert Times().as_dict()["p99_us"] is None
 
 
-# ---- What is published is known again
+# ---- Published messages are recognised
 
 
 @pytest.mark.parametrize("size", [24, 25, 1000])
-def test_a_content_is_known_by_its_bytes_and_its_number_and_no_other_passes(size: int) -> None:
+def test_only_the_content_with_the_right_bytes_and_number_passes(size: int) -> None:
     contents = Contents(size)
     made = contents.some(DISTINCT - 2, 5, stamp_ns=77)
     assert [len(one) for one in made] == [size] * 5
@@ -116,7 +116,7 @@ def test_a_content_is_known_by_its_bytes_and_its_number_and_no_other_passes(size
         "--sawtooth --depth 500 --stuck 3 --prepared 2",
     ],
 )
-def test_every_way_to_run_consumes_what_it_published_and_leaves_nothing_behind(tmp_path: Path, flags: str) -> None:
+def test_every_way_to_run_consumes_its_messages_and_leaves_nothing_behind(tmp_path: Path, flags: str) -> None:
     path = tmp_path / "store"
     said = measured(path, "--messages", 1000, "--size", 100, "--verify", "--segment-size", "1M", *flags.split())
     fan_out = said["plan"]["fan_out"]
@@ -138,13 +138,13 @@ def test_every_way_to_run_consumes_what_it_published_and_leaves_nothing_behind(t
         assert store.stats()["messages"] == 0
 
 
-def test_seconds_end_a_run_and_what_waits_is_consumed(tmp_path: Path) -> None:
+def test_a_run_ends_after_its_seconds_and_consumes_waiting_messages(tmp_path: Path) -> None:
     said = measured(tmp_path / "store", "--seconds", 0.2, "--size", 0)
     assert said["published"]["messages"] == said["consumed"]["messages"] > 0
     assert said["published"]["seconds"] >= 0.2
 
 
-def test_what_was_kept_is_there_for_a_run_that_only_consumes(tmp_path: Path) -> None:
+def test_kept_messages_wait_for_a_run_that_only_consumes(tmp_path: Path) -> None:
     path = tmp_path / "store"
     said = measured(path, "--messages", 500, "--consumers", 0, "--keep", "--fan-out", 2)
     assert said["consumed"]["messages"] == 0
@@ -162,7 +162,7 @@ def test_a_store_that_is_full_makes_publishers_wait_for_consumers(tmp_path: Path
     assert said["log"]["bytes_max"] <= 6 * MIB
 
 
-def test_a_store_that_is_full_of_what_nobody_consumes_ends_the_run(tmp_path: Path) -> None:
+def test_a_store_full_of_unconsumed_messages_ends_the_run(tmp_path: Path) -> None:
     flags = ("--segment-size", "1M", "--max-log-bytes", "6M", "--bytes", "24M", "--size", "8K", "--consumers", 0)
     assert "full" in fails(run("bench", tmp_path / "store", *flags), 3)
 
@@ -171,14 +171,14 @@ def test_a_store_that_is_full_of_what_nobody_consumes_ends_the_run(tmp_path: Pat
 
 
 def test_half_a_gigabyte_in_small_extends_the_log_and_the_log_comes_back(tmp_path: Path) -> None:
-    """What ``--profile tail`` does with 0.5 GB, here with 24 MB and what fits to that."""
+    """``--profile tail`` with 0.5 GB, here scaled to 24 MB."""
     flags = ("--bytes", "24M", "--depth", 6000, "--survivors-max", 200)
     said = measured(tmp_path / "store", "--profile", "tail", *flags)
     made = said["plan"]
     assert (made["segment_size"], made["initial_segments"], made["verify"]) == (MIB, 2, True)
-    assert said["log"]["bytes_max"] > 6 * MIB  # 6 000 messages of 1 KiB wait: it was extended
+    assert said["log"]["bytes_max"] > 6 * MIB  # 6 000 messages of 1 KiB wait, so the log was extended
     assert said["segments"]["recycled"] > 0
-    assert said["segments"]["relocated"] > 0  # the stuck message stood in the way
+    assert said["segments"]["relocated"] > 0  # the stuck message had to be relocated
     assert said["compared_after_restart"] == 201 == said["survivors"] + made["stuck"]
     assert [one["when"] for one in said["returns"]] == ["with what stayed", "empty"]
     for one in said["returns"]:
@@ -193,17 +193,19 @@ def test_the_profile_of_the_tail_is_half_a_gigabyte_through_two_segments_of_a_me
     assert set(PROFILES) == {"tail", "broker", "stream"}
 
 
-def test_a_log_that_does_not_come_back_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_does_not_shrink_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "bound_bytes", lambda segment_size, live_bytes: 1)
     monkeypatch.setattr(bench, "RETURN_S", 0.0)
     said = run("bench", tmp_path / "store", "--profile", "tail", "--bytes", "1M")
     assert "did not shrink to" in fails(Result(said.returncode, said.stdout, said.stderr), 1)
 
 
-# ---- What it must notice
+# ---- Errors that it must detect
 
 
-def test_a_content_that_is_not_what_was_published_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_content_that_differs_from_the_published_one_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, loads = logstore.MessageStore.load_content, itertools.count()
 
     def bad(store: Any, message_id: int, *rest: Any) -> bytes:
@@ -217,7 +219,7 @@ def test_a_content_that_is_not_what_was_published_is_a_failure(tmp_path: Path, m
         assert json.loads(said.stdout)["consumed"]["wrong"] > 0
 
 
-def test_a_message_that_came_off_twice_instead_of_another_is_a_failure(
+def test_a_message_that_is_consumed_twice_instead_of_another_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = bench_workers.Dequeuer.account
@@ -230,7 +232,7 @@ def test_a_message_that_came_off_twice_instead_of_another_is_a_failure(
     assert "sums of their ids differ" in fails(said, 1)
 
 
-def test_what_is_missing_after_a_restart_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_message_after_a_restart_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Path] = []
     real = logstore.open
 
@@ -257,17 +259,17 @@ def test_control_c_ends_a_run_quietly_and_the_store_opens_again(tmp_path: Path) 
     command = [sys.executable, "-m", "logstore", "bench", str(path), "--seconds", "600", "--segment-size", "1M"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     until = time.monotonic() + 60
-    while max((int(each.stem, 16) for each in path.glob("*.seg")), default=0) < 12 * MIB:  # it is under way
+    while max((int(each.stem, 16) for each in path.glob("*.seg")), default=0) < 12 * MIB:  # it is running
         assert time.monotonic() < until
         time.sleep(0.01)
-    os.killpg(running.pid, signal.SIGINT)  # as a terminal does: whatever belongs to it
+    os.killpg(running.pid, signal.SIGINT)  # like a terminal: the whole process group
     out, err = running.communicate(timeout=60)
     assert (running.returncode, out, err) == (130, b"", b"")
     with logstore.open(path, create=False) as store:
         assert [queue.name for queue in store.queues()] == ["logstore-bench.0"]
 
 
-def test_what_is_shown_while_it_runs_says_how_far_and_how_fast() -> None:
+def test_progress_shows_the_position_and_the_rate() -> None:
     before = Moment(1.0, 1000, 900, 1_024_000, 100, MIB, 2 * MIB, 5000, 2, 3, 4, 5, 6)
     now = replace(before, seconds=2.0, published=3000, consumed=2400)
     with io.StringIO() as drawn:
@@ -280,10 +282,10 @@ def test_what_is_shown_while_it_runs_says_how_far_and_how_fast() -> None:
     assert "4 made, 5 recycled, 6 relocated" in said
 
 
-# ---- Other people's stores
+# ---- Stores of others
 
 
-def test_a_store_with_other_queues_is_refused_untouched_and_used_only_when_told(tmp_path: Path) -> None:
+def test_a_store_with_other_queues_is_refused_unchanged_unless_an_option_allows_it(tmp_path: Path) -> None:
     path = tmp_path / "store"
     mine = foreign_store(path)
 
@@ -296,13 +298,13 @@ def test_a_store_with_other_queues_is_refused_untouched_and_used_only_when_told(
         assert store.load_content(mine) == b"mine"
 
 
-def test_a_directory_with_other_things_in_it_is_no_place_for_a_store(tmp_path: Path) -> None:
+def test_a_directory_with_other_files_is_refused_for_a_store(tmp_path: Path) -> None:
     (tmp_path / "letters").write_text("dear")
     assert "letters" in fails(run("bench", tmp_path, "--messages", 10), 3)
     assert [one.name for one in tmp_path.iterdir()] == ["letters"]
 
 
-def test_a_store_that_somebody_has_open_is_locked(tmp_path: Path) -> None:
+def test_a_store_that_is_open_elsewhere_is_locked(tmp_path: Path) -> None:
     with logstore.open(tmp_path / "store", segment_size=MIB):
         assert "open" in fails(run("bench", tmp_path / "store", "--messages", 10), 3)
 
@@ -320,7 +322,7 @@ def test_a_store_that_somebody_has_open_is_locked(tmp_path: Path) -> None:
         "--profile nothing",
     ],
 )
-def test_what_does_not_fit_together_is_misuse_and_makes_no_store(tmp_path: Path, flags: str) -> None:
+def test_conflicting_options_are_misuse_and_create_no_store(tmp_path: Path, flags: str) -> None:
     fails(run("bench", tmp_path / "store", *flags.split()), 2)
     assert not (tmp_path / "store").exists()
 
@@ -328,7 +330,7 @@ def test_what_does_not_fit_together_is_misuse_and_makes_no_store(tmp_path: Path,
 # ---- Waiting for each other
 
 
-def test_publishers_wait_for_room_and_are_let_go_by_a_consumer_or_the_end() -> None:
+def test_publishers_wait_for_room_until_a_consumer_or_the_end_releases_them() -> None:
     backlog = Backlog(Plan(depth=10), 0)
     assert backlog.wait_for_room(20)  # more than the depth, but nothing waits
     backlog.published(20)
@@ -359,7 +361,7 @@ def test_the_watch_counts_each_file_once_sparse_ones_in_full_and_nothing_else(tm
     assert watch.since(watch.samples[-1][0]) == watch.samples[-1:]
 
 
-def test_a_watch_that_died_says_so(tmp_path: Path) -> None:
+def test_a_watch_process_that_died_raises(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="ended early with status"), Watch(tmp_path) as watch:
         watch._process.kill()
         watch._process.wait()

@@ -1,4 +1,4 @@
-"""Checkpoints, as a user and a second witness see them: the same store with and without, whatever was done before."""
+"""Checkpoints, as seen by a user and by the Python decoder: a store is equal with and without one after any work."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUEUES = ("a", "b", "c")
 
 
 def killed_after(work: Callable[[], object]) -> None:
-    """Do this in a process of its own, which ends by kill -9 when it is done."""
+    """Runs the function in a separate process, which then ends by kill -9."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -51,7 +51,7 @@ def killed_after(work: Callable[[], object]) -> None:
 
 
 def facts(store: MessageStore) -> dict[str, Any]:
-    """All that a user can see of it, and no move in the background changes."""
+    """Everything that a user can see of the store and that background work does not change."""
     stats = store.stats()
     return {
         "queues": {queue.name: (queue.depth, contents(queue)) for queue in store.queues()},
@@ -63,7 +63,7 @@ def facts(store: MessageStore) -> dict[str, Any]:
 
 
 def both_ways(path: Path) -> tuple[logstore.Recovery, dict[str, Any], dict[str, Any]]:
-    """What an open with the checkpoint reports, and what is found with it and without."""
+    """The report of an open with the checkpoint, and the facts with it and without it."""
     without = path.with_name(path.name + "-without")
     shutil.rmtree(without, ignore_errors=True)
     shutil.copytree(path, without)
@@ -78,7 +78,7 @@ def both_ways(path: Path) -> tuple[logstore.Recovery, dict[str, Any], dict[str, 
 
 
 def busy_store(store: MessageStore) -> None:
-    """Something of everything: chunks, fan-out, pending and prepared work, a deleted queue, moved messages."""
+    """Objects of every kind: chunks, fan-out, pending and prepared work, a deleted queue, relocated messages."""
     a, b, c = (store.declare_queue(name) for name in QUEUES)
     gone = store.declare_queue("gone")
     store.publish((a, b, gone), b"fan-out")
@@ -133,7 +133,7 @@ def contents_of(found: dict[str, Any], queue: str) -> list[bytes]:
     return listed
 
 
-def test_the_page_describes_what_the_core_writes(store_dir: Path, store: MessageStore) -> None:
+def test_the_page_describes_the_bytes_that_the_core_writes(store_dir: Path, store: MessageStore) -> None:
     busy_store(store)
     made = store.checkpoint()
     raw = (store_dir / "CHECKPOINT").read_bytes()
@@ -164,7 +164,7 @@ def test_many_blocks_are_one_stream_of_rows(store_dir: Path, store: MessageStore
 
 
 def tampered(raw: bytes, at: int, value: int) -> bytes:
-    """With one byte changed, and every checksum right again, by the page alone."""
+    """The checkpoint with one byte changed and all checksums right, made from docs/format.md alone."""
     from xxhash import xxh64_intdigest
 
     header = decode_checkpoint(raw).header
@@ -207,7 +207,7 @@ def test_both_codecs_refuse_and_accept_the_same_sealed_nonsense(busy_dir: Path, 
 
 
 def refusal_by_the_core(path: Path, raw: bytes) -> str:
-    """What an inspection of the store says of it, '' if it was used: nothing is written."""
+    """The reason why an inspection rejects the checkpoint; '' if it was used. Writes nothing."""
     from logstore._core import ffi, lib
 
     kept = (path / "CHECKPOINT").read_bytes()
@@ -242,7 +242,7 @@ def test_arbitrary_bytes_raise_nothing_but_that_they_are_no_checkpoint(noise: by
         (lambda raw: raw[:5000] + bytes([raw[5000] ^ 1]) + raw[5001:], "it is damaged"),
     ],
 )
-def test_one_that_is_no_use_is_ignored_and_named_in_the_report(
+def test_an_unusable_checkpoint_is_ignored_and_named_in_the_report(
     busy_dir: Path, tmp_path: Path, spoil: Callable[[bytes], bytes], why: str
 ) -> None:
     path = tmp_path / "spoiled"
@@ -287,7 +287,7 @@ def test_damage_below_a_used_checkpoint_is_met_by_the_read_that_needs_it(
         logstore.open(store_dir)
 
 
-def test_a_log_that_went_back_in_time_has_no_use_for_a_later_checkpoint(
+def test_an_older_copy_of_the_log_ignores_a_later_checkpoint(
     store_dir: Path, open_store: Callable[..., Any], tmp_path: Path
 ) -> None:
     store = open_store()
@@ -313,7 +313,7 @@ STEPS = st.lists(
 
 
 def any_work(path: Path, steps: list[str], random: Random) -> None:
-    """As the steps say; what was not waited for is durable at the end."""
+    """Executes the steps; everything is durable at the end."""
     with logstore.open(path, segment_size=SMALL_SEGMENT) as store:
         queues = [store.declare_queue(name) for name in QUEUES]
         open_one: logstore.Transaction | None = None

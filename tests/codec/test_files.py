@@ -1,4 +1,4 @@
-"""Segments and the files beside them, by both codecs: what is accepted, refused, and given back byte for byte."""
+"""Segments and side files in both codecs: which bytes are accepted or refused, and that encoding restores them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def count_of(raw: bytes, end: int | None = None) -> int:
     return len(decode_segment(raw, end).batches)
 
 
-def test_the_small_segment_is_as_the_tests_below_think() -> None:
+def test_the_small_segment_has_the_size_that_these_tests_assume() -> None:
     assert [4096 + sum(map(len, BATCHES[: i + 1])) for i in range(3)] == ENDS
     segment = decode_segment(SMALL + bytes(SEGMENT - len(SMALL)))
     assert [len(found) for _, found in segment.batches] == [2, 0, 1]
@@ -103,7 +103,7 @@ def test_a_segment_cut_at_any_length_keeps_exactly_the_whole_batches() -> None:
             decode_segment(SMALL[:length])
 
 
-def test_the_next_segments_word_ends_the_log_at_a_whole_batch() -> None:
+def test_the_next_segments_header_ends_the_log_at_a_whole_batch() -> None:
     for end in range(0x10000, 0x10000 + len(SMALL) + 16):
         segment = decode_segment(SMALL + bytes(64), end)
         assert len(segment.batches) == sum(0x10000 + batch_end <= end for batch_end in ENDS)
@@ -136,7 +136,7 @@ def test_batches_that_were_shifted_within_their_segment_are_not_accepted() -> No
      {"bytes": 0}, {"bytes": 2**32 - 1}, {"epoch": 2}],
     ids=str,
 )  # fmt: skip
-def test_a_batch_whose_record_does_not_say_what_it_holds_is_not_accepted(changes: dict[str, int]) -> None:
+def test_a_batch_that_contradicts_its_batch_record_is_not_accepted(changes: dict[str, int]) -> None:
     assert count_of(in_segment(batch_of(HEADER, 0x11000, [START]))) == 1
     assert count_of(in_segment(batch_of(HEADER, 0x11000, [START], **changes), bytes(8192))) == 0
 
@@ -225,7 +225,7 @@ each_decoder = pytest.mark.parametrize("decode", [decode_by_python, decode_fixed
 
 
 def outcome(decode: Callable[..., Fixed], kind: type[Fixed], raw: bytes) -> Fixed | type[InvalidRecord]:
-    """The structure, or why it is refused."""
+    """The structure, or the type of the refusal."""
     try:
         return decode(kind, raw)
     except InvalidRecord as error:
@@ -370,7 +370,7 @@ def test_a_number_out_of_its_range_is_malformed_and_is_not_encoded(
 
 
 def test_a_segment_lies_below_the_end_of_the_lsn_space() -> None:
-    size = 96 << 10  # does not divide the space
+    size = 96 << 10  # does not divide the range
     last = 2**63 // size * size
     highest = replace(HEADER, segment_size=size, first_lsn=last - size)
     assert decode_fixed_by_c(SegmentHeader, highest.encode()) == highest

@@ -1,4 +1,4 @@
-"""The golden files: made by hand, checked in, and read the same by every reader of the format."""
+"""The golden files: made by hand, checked in, and decoded equally by every reader of the format."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def generator() -> Iterator[ModuleType]:
 
 
 def told(value: Any) -> Any:
-    """A decoded structure in the words of the golden JSON."""
+    """A decoded structure in the form of the golden JSON."""
     if is_dataclass(value):
         return {field.name: told(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, IntFlag):
@@ -77,7 +77,7 @@ def records_of(path: str) -> list[Record]:
     return [record for batch, records in segment.batches for record in (batch, *records)]
 
 
-def test_the_checked_in_files_are_exactly_what_the_generator_makes(generator: ModuleType) -> None:
+def test_the_checked_in_files_equal_the_generators_output(generator: ModuleType) -> None:
     assert generator.differences(generator.generate(), GOLDEN) == []
 
 
@@ -97,7 +97,7 @@ def test_all_golden_files_together_stay_below_one_mebibyte() -> None:
 
 
 @pytest.mark.parametrize("path", SEGMENTS)
-def test_records_py_finds_in_a_golden_segment_what_its_json_says(path: str) -> None:
+def test_records_py_decodes_a_golden_segment_to_its_json(path: str) -> None:
     raw, expected = read(path)
     segment = decode_segment(raw, expected["end"])
     assert told(segment.header) == expected["header"]
@@ -125,7 +125,7 @@ def test_both_codecs_encode_a_golden_segment_to_the_same_bytes(path: str) -> Non
 
 
 @pytest.mark.parametrize("path", OTHERS)
-def test_both_codecs_find_in_a_golden_file_what_its_json_says_and_encode_it_back(path: str) -> None:
+def test_both_codecs_decode_a_golden_file_to_its_json_and_encode_it_back(path: str) -> None:
     raw, expected = read(path)
     for found in (OTHERS[path].decode(raw), decode_fixed_by_c(OTHERS[path], raw)):
         assert told(found) == expected
@@ -133,7 +133,7 @@ def test_both_codecs_find_in_a_golden_file_what_its_json_says_and_encode_it_back
 
 
 def whole_store(case: str, into: Path) -> list[str]:
-    """Make a copy of the golden store of this case, META included; its segments, oldest first."""
+    """Copies the golden store of this case, META included; returns its segments, oldest first."""
     shutil.copytree(GOLDEN / case, into, ignore=shutil.ignore_patterns("*.json"))
     shutil.copyfile(GOLDEN / "store" / "META", into / "META")
     return [path for path in SEGMENTS if path.startswith(f"{case}/")]
@@ -208,7 +208,7 @@ def replayed(case: str) -> Replay:
     return replay
 
 
-def test_the_golden_inline_copies_come_to_what_they_say() -> None:
+def test_the_golden_inline_copies_replay_to_their_json() -> None:
     replay = replayed("inline")
     found = replay.finish(writer_epoch=3)
     depths = {queue: counts.depth for queue, counts in found.queues.items()}
@@ -218,7 +218,7 @@ def test_the_golden_inline_copies_come_to_what_they_say() -> None:
     assert (replay.orphans, replay.problems) == (0, [])
 
 
-def test_the_golden_relocated_states_come_to_what_they_say() -> None:
+def test_the_golden_relocated_states_replay_to_their_json() -> None:
     replay = replayed("relocation")
     found = replay.finish(writer_epoch=3)
     assert {queue: (one.depth, one.locked) for queue, one in found.queues.items()} == {1: (2, 1), 2: (2, 0), 3: (1, 0)}

@@ -1,6 +1,6 @@
-"""The three statements of the layout agree: docs/format.md, csrc/format/layout.def and the Python decoder.
+"""The three descriptions of the layout agree: docs/format.md, csrc/format/layout.def and the Python decoder.
 
-Each was written by hand: the page is the contract, and the two codecs are its independent witnesses. An offset counts
+Each was written by hand: the page is the contract, and the two codecs are independent implementations. An offset counts
 from the start of the record, the row or the file.
 """
 
@@ -38,7 +38,7 @@ DECLARED = re.sub(r"/\*.*?\*/", "", (ROOT / "csrc/format/layout.def").read_text(
 
 NUMBER_BYTES = {1, 2, 4, 8}
 XIDS = {"DTX_START": "XID", "TX_PREPARE": "XID"}
-COUNTS = {  # of what a count says how much there is: the count's own name
+COUNTS = {  # by the counted part: the name of its count
     "header": "header_bytes",
     "content": "content_bytes",
     "gtrid": "gtrid_bytes",
@@ -68,7 +68,7 @@ class Field(NamedTuple):
     name: str
 
 
-# ---- The three statements
+# ---- The three descriptions
 
 
 def by_c(owner: str) -> list[Field]:
@@ -95,7 +95,7 @@ def types_by_c() -> dict[str, tuple[int, str, RecordFlag, int]]:
 
 
 def by_python(body: type[Body], offset: int) -> list[Field]:
-    """The numbers of a body class that stand before whatever has no fixed place."""
+    """The numbers of a body class up to the first part without a fixed offset."""
     found = []
     for part in body.parts:
         if part.width == 0:

@@ -1,4 +1,4 @@
-"""The records of the format, by both codecs: what they accept, refuse, and give back byte for byte."""
+"""The records of the format in both codecs: which are accepted or refused, and that encoding restores the bytes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_segment_seed_hashes_uuid_first_lsn_and_epoch_in_that_order() -> Non
 
 
 def assert_same_verdict(raw: bytes, lsn: int, seed: int = SEED) -> None:
-    """By both codecs: the same record, which gives the same bytes again by both, or the same refusal."""
+    """Checks that both codecs decode equal records and encode them to the same bytes, or refuse equally."""
     by_python, by_c = (outcome(decode, raw, 0, seed, lsn) for decode in (decode_record, decode_by_c))
     assert by_python == by_c
     if isinstance(by_python, Record):
@@ -94,7 +94,7 @@ def assert_same_verdict(raw: bytes, lsn: int, seed: int = SEED) -> None:
 @each_type
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_a_record_comes_back_as_it_was_given_wherever_it_stands(kind: RecordType, data: st.DataObject) -> None:
+def test_a_record_decodes_to_its_values_at_any_position(kind: RecordType, data: st.DataObject) -> None:
     record = data.draw(some_records(kind))
     raw = encode_record(record, SEED)
     assert len(raw) == record.length
@@ -128,7 +128,7 @@ def test_both_codecs_refuse_and_accept_the_same_sealed_nonsense(record: Record, 
 
 
 def flagged_examples(kind: RecordType) -> Iterator[Record]:
-    """The type's example, plain and with each flag that it may carry, and with those which that one wants."""
+    """The type's example, plain and with each legal flag together with the flags that it requires."""
     like = EXAMPLES[kind]
     yield like
     for flag in FLAGS.get(kind, RecordFlag(0)):
@@ -145,7 +145,7 @@ def flagged_examples(kind: RecordType) -> Iterator[Record]:
 
 
 @each_type
-def test_both_codecs_judge_the_same_whatever_stands_in_one_place_of_an_example(kind: RecordType) -> None:
+def test_both_codecs_agree_on_an_example_with_any_value_in_one_place(kind: RecordType) -> None:
     for like in flagged_examples(kind):
         plain = encode_record(like, SEED)
         edges = 0, 1, 2, 8, 64, 65, 104, like.lsn - 8, like.lsn, like.lsn + 8, 2**63 - 1, 2**63, 2**64 - 1
@@ -258,7 +258,7 @@ def test_arbitrary_bodies_under_right_checksums_are_refused_or_come_back_byte_fo
     assert_same_verdict(raw, lsn)
 
 
-HUGE_COUNTS = {  # where the counts of a body stand
+HUGE_COUNTS = {  # offsets of the counts in a body
     RecordType.MESSAGE_START: (56, 60, 64),
     RecordType.MESSAGE_CHUNK: (56,),
     RecordType.MESSAGE_ENQUEUE: (56,),
@@ -304,7 +304,7 @@ def test_a_broken_rule_of_inline_copies_under_right_checksums_is_a_malformed_rec
 
 
 @each_decoder
-def test_at_the_front_of_an_inline_copy_stands_a_time_or_an_order_key_but_no_transaction(
+def test_an_inline_copy_begins_with_a_time_or_an_order_key_but_no_transaction(
     decode: Callable[..., Record],
 ) -> None:
     raw = bytearray(encode_record(INLINE_EXAMPLE, SEED))

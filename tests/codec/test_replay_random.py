@@ -1,4 +1,4 @@
-"""Random logs with relocations: replay comes to the same state from every base that relocation allows."""
+"""Random logs with relocations: replay gives the same state from every base that the relocations allow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Known:
-    """What the writer of a random log knows of one message."""
+    """The knowledge of a random log's writer about one message."""
 
     size: int
     places: set[int] = field(default_factory=set)
@@ -28,7 +28,7 @@ class Known:
 
 
 class Writer:
-    """Works at random and keeps its own account, from which it relocates."""
+    """Works at random, keeps its own account, and relocates from that."""
 
     QUEUES = 1, 2, 3, 4
 
@@ -36,7 +36,7 @@ class Writer:
         self.random = random.Random(seed)
         self.log = MovingLog(4096)
         self.messages: dict[int, Known] = {}
-        self.transactions: dict[int, bool] = {}  # is prepared
+        self.transactions: dict[int, bool] = {}  # True: prepared
 
     def step(self) -> None:
         work = self.random.choice(
@@ -140,7 +140,7 @@ class Writer:
                 self.bury(message)
 
     def copy(self) -> None:
-        """Copies of an attempt that was given up."""
+        """Writes copies of an abandoned attempt."""
         message = self.any_message()
         if message is not None:
             self.log.copy(message, b"given up")
@@ -193,7 +193,7 @@ def summary(replay: Replay, writer_epoch: int | None) -> Any:
 
 @pytest.mark.parametrize("writer_epoch", [1, None], ids=["live", "recovered"])
 @pytest.mark.parametrize("seed", range(25))
-def test_from_any_base_above_which_all_that_lives_is_relocated_replay_comes_to_the_same(
+def test_replay_gives_the_same_state_from_every_base_above_which_all_live_messages_are_relocated(
     seed: int, writer_epoch: int | None
 ) -> None:
     writer = Writer(seed)

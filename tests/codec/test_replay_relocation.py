@@ -1,4 +1,4 @@
-"""Relocated chains, replayed in Python: what they come to, and what of them contradicts the format."""
+"""Relocated chains, replayed in Python: their state, and the contradictions that are found."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ each_form = pytest.mark.parametrize(
 
 
 @each_form
-def test_a_relocation_of_what_is_known_changes_nothing_and_the_chain_goes_on_from_it(
+def test_a_relocation_of_a_known_message_changes_nothing_and_the_chain_continues_from_it(
     relocate: Callable[[MovingLog, int], int],
 ) -> None:
     log = MovingLog()
@@ -130,7 +130,7 @@ def test_a_state_may_leave_the_start_and_chunks_where_they_are() -> None:
     assert (log.finish(), log.reasons) == (({1: (1, 0)}, 1), [])
 
 
-# ---- What no state completes
+# ---- Relocations without a complete state
 
 
 @pytest.mark.parametrize("message", [OLD, None], ids=["old", "known"])
@@ -208,7 +208,7 @@ def test_places_on_deleted_queues_may_be_in_a_state_or_not() -> None:
     assert (log.finish(), log.reasons) == (({1: (4, 0)}, 4), [])
 
 
-def test_a_relocation_does_not_bring_back_what_died_with_its_queue() -> None:
+def test_a_relocation_does_not_revive_places_of_a_deleted_queue() -> None:
     log = MovingLog()
     swept, dequeued = log.publish(2), log.publish(1, 2)
     log.delete_queue(2)
@@ -230,14 +230,14 @@ def pending(
 @pytest.mark.parametrize(
     ("outcome", "queues"), [(RecordType.TX_COMMIT, {2: (1, 0)}), (RecordType.TX_ROLLBACK, {1: (1, 0)})]
 )
-def test_relocated_work_makes_its_transaction_known_and_counts_at_its_outcome(
+def test_a_transaction_is_known_from_relocated_work_and_its_outcome_applies_to_it(
     outcome: RecordType, queues: dict[int, tuple[int, int]]
 ) -> None:
     log = MovingLog()
     work = pending(OLD_TX, OLD_TX + 8, 2, PendingKind.ENQUEUE, 3), pending(OLD_TX, OLD_TX + 16, 1)
     log.state(OLD, log.copy(OLD), 1, pending=work)
     assert log.finish()[0] == {1: (1, 1)}
-    log.replay.problems.clear()  # that the transaction has no outcome yet
+    log.replay.problems.clear()  # the problem that the transaction has no outcome yet
     log.step(OLD_TX, outcome)
     assert (log.finish(), log.reasons) == ((queues, 1), [])
     assert log.replay.orphans == 0
@@ -285,7 +285,7 @@ def test_a_state_may_name_a_chunk_that_was_not_moved_though_its_start_lies_below
     found = log.replay.finish()
     assert (found.queues[1].content_bytes, log.reasons) == (5, [])
     again = MovingLog()
-    stayed = again.chunk(OLD, 3, b"45")  # it is held against what the state says of it
+    stayed = again.chunk(OLD, 3, b"45")  # it is compared with the state
     again.state(OLD, again.copy(OLD, b"12"), 1, chunks=(ChunkPlace(stayed, 2, 3),))
     again.finish()
     assert len(again.reasons) == 1
@@ -310,7 +310,7 @@ def test_work_that_is_known_is_relocated_once() -> None:
     work = (
         pending(tx, enqueued, 2, PendingKind.ENQUEUE, 0),
         pending(tx, enqueued, 3, PendingKind.ENQUEUE, 1),
-        pending(tx, dequeued, 1, order_index=9),  # which means nothing of a dequeue
+        pending(tx, dequeued, 1, order_index=9),  # a dequeue has no order index
     )
     for _ in range(2):
         log.state(message, log.copy(message), 1, pending=work)
@@ -437,13 +437,13 @@ MOVED_WRONG: list[tuple[Callable[[MovingLog, int], object], str]] = [
     (lambda log, message: log.state(message, log.copy(message), 1, 2, flags=STAGED), "says that it was never enqueued"),
     (lambda log, message: log.state(message, log.copy(message), 1, 2, prev=message + 8), "the record before it"),
     (lambda log, message: log.state(message, message + 8, 1, 2), "neither the newest copy nor where it was"),
-    (lambda log, message: log.state(message, log.copy(message, b"1234"), 1, 2), "is not whole"),
+    (lambda log, message: log.state(message, log.copy(message, b"1234"), 1, 2), "does not occur exactly once"),
     (lambda log, message: log.state(message, log.copy(message), 1, 2, part=1), "first parts of its state are missing"),
     (before_a_copy_counts, "the record before it in chain"),
     (of_a_chunk_that_is_another, "its chunk of 3 bytes at 2 is not that of LSN"),
-    (of_content_with_a_hole, "is not whole, or not once"),
+    (of_content_with_a_hole, "does not occur exactly once"),
     (of_an_older_copy, "neither the newest copy nor where it was"),
-    (of_a_start_left_where_it_is_with_a_chunk_of_what_is_in_it, "is not whole, or not once"),
+    (of_a_start_left_where_it_is_with_a_chunk_of_what_is_in_it, "does not occur exactly once"),
     (from_a_copy_that_does_not_follow, "the record before it in chain"),
     (from_a_copy_that_was_completed_before, "the record before it in chain"),
     (in_parts_of_which_some_are_of_another_attempt, "first parts of its state are missing"),
@@ -458,7 +458,7 @@ MOVED_WRONG: list[tuple[Callable[[MovingLog, int], object], str]] = [
 
 @pytest.mark.parametrize("old", [True, False], ids=["old", "new"])
 @pytest.mark.parametrize(("move", "reason"), MOVED_WRONG, ids=lambda value: getattr(value, "__name__", value))
-def test_a_relocation_that_contradicts_what_is_known_is_noted_and_replay_goes_on(
+def test_a_relocation_that_contradicts_the_known_state_is_noted_and_replay_continues(
     move: Callable[[MovingLog, int], object], reason: str, old: bool
 ) -> None:
     log = MovingLog()
@@ -482,7 +482,7 @@ def test_an_orphan_that_was_deleted_is_not_relocated_after_it(delete: str) -> No
     assert log.reasons == [f"message {OLD} is relocated after its end"]
 
 
-def test_where_it_contradicts_the_relocation_counts() -> None:
+def test_a_contradicting_relocation_replaces_the_known_state() -> None:
     log = MovingLog()
     message = log.publish(1, 2)
     tx = log.begin()
@@ -496,14 +496,14 @@ def test_where_it_contradicts_the_relocation_counts() -> None:
     assert len(log.reasons) == 3
 
 
-def test_what_a_living_message_needs_of_its_content_is_not_below_the_base() -> None:
+def test_no_content_of_a_live_message_lies_below_the_base() -> None:
     log = MovingLog()
     log.state(OLD, OLD_NEWEST, 1)
     log.finish()
     assert log.reasons == [f"message {OLD} lives, and content of it lies below the base"]
 
 
-def test_a_state_may_outlive_what_it_names_if_the_message_does_not() -> None:
+def test_a_state_may_name_missing_records_if_the_message_has_ended() -> None:
     log = MovingLog()
     log.state(OLD, OLD_NEWEST, 1, chunks=(ChunkPlace(OLD_NEWEST + 8, 3, 2),))
     log.dequeue(OLD, 1)
@@ -532,7 +532,7 @@ def test_the_queues_that_a_relocation_names_are_held_against_the_catalog() -> No
     ],
 )
 @pytest.mark.parametrize("old", [True, False], ids=["old", "new"])
-def test_a_transaction_that_is_relocated_as_what_it_is_not_is_noted(records: Any, reason: str, old: bool) -> None:
+def test_a_transaction_that_is_relocated_with_a_wrong_state_is_noted(records: Any, reason: str, old: bool) -> None:
     log = MovingLog()
     tx = OLD_TX if old else log.begin(b"x")
     log.move_tx(tx, TxState.ACTIVE)

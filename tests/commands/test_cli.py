@@ -1,4 +1,4 @@
-"""The ``logstore`` command: what it prints, how it exits, and the one line it says when it cannot."""
+"""The ``logstore`` command: its output, its exit status, and the one line that it prints on an error."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def store(template: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(template, tmp_path / "store"))
 
 
-# ---- What they say
+# ---- Output
 
 
-def test_info_says_what_a_store_is_and_how_much_is_in_it(store: Path) -> None:
+def test_info_shows_the_kind_and_the_size_of_a_store(store: Path) -> None:
     said = told("info", store)
     assert said["state"] == "closed"
     assert (said["segment_size"], said["segments"], said["format_version"]) == (SEGMENT, 3, 1)
@@ -74,7 +74,7 @@ def test_info_says_what_a_store_is_and_how_much_is_in_it(store: Path) -> None:
     assert "524288 bytes (512 KiB)" in table
 
 
-def test_queues_lists_them_with_depths_and_without_what_could_control_a_terminal(store: Path) -> None:
+def test_queues_lists_queues_with_depths_and_without_terminal_controls(store: Path) -> None:
     queues = told("queues", store)["queues"]
     assert [(queue["id"], queue["name"], queue["depth"], queue["locked"]) for queue in queues] == [
         (1, "orders", 61, 0),
@@ -107,7 +107,7 @@ def test_dump_takes_a_range_types_and_a_limit(store: Path) -> None:
     assert fine("dump", store, "--limit", 0) == ""
 
 
-def test_contents_are_told_only_when_asked_for(store: Path) -> None:
+def test_contents_are_shown_only_on_request(store: Path) -> None:
     last = told("info", store)["end_lsn"] - 1000
     plain = json.loads(fine("dump", store, "--from", last, "--type", "MESSAGE_START", "--json"))
     body = plain["body"]
@@ -129,13 +129,13 @@ def test_chain_prints_the_records_of_one_message_or_transaction_by_decimal_or_he
     types = [record["type"] for record in said["records"]]
     assert (said["id"], types) == (message_id, ["MESSAGE_START", "MESSAGE_DEQUEUE", "MESSAGE_DELETE"])
     assert said["records"][1]["body"]["tx_id"] == transaction.id
-    assert fine("chain", path, hex(message_id)).count("\n") == 7  # each with what it means, and where it is now
+    assert fine("chain", path, hex(message_id)).count("\n") == 7  # with meanings, and the present place
     types = [record["type"] for record in told("chain", path, transaction.id)["records"]]
     assert types == ["TX_START", "TX_COMMIT", "TX_DELETE"]
     assert str(message_id + 8) in fails(run("chain", path, message_id + 8), 1)
 
 
-def test_verify_counts_what_it_read_and_compares_all_of_it_when_told_to(store: Path) -> None:
+def test_verify_counts_the_records_read_and_compares_all_on_request(store: Path) -> None:
     said = told("verify", store)
     assert (said["ok"], said["state"], said["problems"], said["torn_lsn"]) == (True, "closed", [], None)
     assert (said["segments"], said["footers"], said["messages"], said["places"]) == (3, 2, 61, 62)
@@ -156,7 +156,7 @@ def test_nothing_is_made_or_changed_by_the_commands_that_only_read(store: Path, 
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_recover_reports_what_a_dry_run_foretold(tmp_path: Path, seed: int) -> None:
+def test_recover_reports_the_same_as_its_dry_run(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "store"
     for turn in range(2):
         arguments = [sys.executable, "-c", CRASH.format(work=WORK), str(path), str(100 * seed + turn)]
@@ -191,7 +191,7 @@ def test_a_crashed_store_is_fine_and_verify_says_that_it_crashed(tmp_path: Path)
     assert told("info", path)["state"] == "crashed"
 
 
-def test_a_torn_tail_is_told_with_its_place_and_size_and_is_no_problem(tmp_path: Path) -> None:
+def test_a_torn_tail_is_reported_with_its_place_and_size_and_is_no_problem(tmp_path: Path) -> None:
     path = tmp_path / "store"
     crash(path, "[store.publish(store.declare_queue('q'), b'x' * 5000) for _ in range(3)]")
     with Reader(path) as reader:
@@ -224,7 +224,7 @@ def test_a_store_that_was_killed_in_the_middle_of_its_work_verifies(tmp_path: Pa
     assert told("verify", path)["state"] == "closed"
 
 
-# ---- Beside a writer
+# ---- While a writer runs
 
 WRITER = """
 import sys, logstore
@@ -244,7 +244,7 @@ with logstore.open(sys.argv[1], segment_size=512 << 10) as store:
 
 @contextlib.contextmanager
 def writing(path: Path, size: int) -> Iterator[Callable[[], int]]:
-    """A process that publishes and consumes without end until it is killed; gives a look at its base."""
+    """A process that publishes and consumes until it is killed; yields a function that returns its base."""
     with (path.parent / "said").open("wb") as said:
         process = subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(size)], stdout=said)
 
@@ -263,7 +263,7 @@ def writing(path: Path, size: int) -> Iterator[Callable[[], int]]:
 
 
 @pytest.mark.parametrize("size", [200, 30_000])
-def test_everything_that_reads_works_beside_a_writer_that_reuses_its_segments(tmp_path: Path, size: int) -> None:
+def test_every_reader_works_while_a_writer_reuses_its_segments(tmp_path: Path, size: int) -> None:
     path = tmp_path / "store"
     with writing(path, size) as base_lsn:
         files = {each.name for each in path.iterdir() if each.suffix != ".seg"}
@@ -275,12 +275,12 @@ def test_everything_that_reads_works_beside_a_writer_that_reuses_its_segments(tm
             assert "a writer has the store open: checked up to LSN" in fine("verify", path, "--thorough")
             starts = fine("dump", path, "--json", "--type", "MESSAGE_START").splitlines()
             found = run("chain", path, json.loads(starts[-1])["id"])
-            assert found.returncode == 0 or fails(found, 1)  # it may be gone already
-        assert base_lsn() > before  # it was not held up
+            assert found.returncode == 0 or fails(found, 1)  # the process may have ended already
+        assert base_lsn() > before  # the writer was not delayed
         assert {each.name for each in path.iterdir() if each.suffix != ".seg"} == files
 
 
-def test_what_would_change_a_store_that_a_writer_has_open_is_refused(store: Path) -> None:
+def test_commands_that_change_a_store_are_refused_while_a_writer_has_it_open(store: Path) -> None:
     with logstore.open(store):
         for command in (("recover",), ("recover", "--dry-run"), ("serve", "--port", "0")):
             assert "is open in another process" in fails(run(command[0], store, *command[1:]), 3)
@@ -306,7 +306,7 @@ NO_STORE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("name", NO_STORE)
-def test_what_is_no_store_is_one_line_and_status_3(tmp_path: Path, command: str, name: str) -> None:
+def test_a_directory_that_is_no_store_gives_one_line_and_status_3(tmp_path: Path, command: str, name: str) -> None:
     path = tmp_path / "store"
     NO_STORE[name](path)
     assert str(path) in fails(run(*arguments_of(command, path)), 3)
@@ -335,7 +335,7 @@ def missing_segment(path: Path) -> None:
     segments(path)[1].unlink()
 
 
-# What it is; what is done; the statuses of info, queues, dump, chain, verify, recover.
+# The damage; the action; the statuses of info, queues, dump, chain, verify, recover.
 DAMAGE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "a newer version in META": (lambda path, _: patch(path / "META", 8, struct.pack("<I", 2)), "333333"),
     "a newer version in a segment": (lambda path, _: patch(segments(path)[1], 8, struct.pack("<I", 9)), "333333"),
@@ -378,7 +378,7 @@ def test_damage_has_its_status_in_every_command_and_one_line_that_names_the_stor
     assert {name: one for name, one in snapshot(store).items() if one != before.get(name)} == {}
 
 
-def test_verify_tells_the_extent_of_the_damage(store: Path) -> None:
+def test_verify_reports_the_extent_of_the_damage(store: Path) -> None:
     wanted = []
     for index, segment in enumerate(segments(store)[:2]):
         with Reader(store) as reader:
@@ -408,7 +408,7 @@ def test_a_file_that_was_cut_is_found_by_its_size_even_where_the_log_would_end_t
     assert last.name in fails(run("verify", store), 1)
 
 
-def test_another_stores_segment_beside_the_log_is_no_part_of_it(store: Path, another: Path) -> None:
+def test_another_stores_segment_in_the_directory_is_not_part_of_the_log(store: Path, another: Path) -> None:
     shutil.copy(segments(another)[1], store / f"{100 * SEGMENT:016x}.seg")
     assert told("verify", store)["ok"]
 
@@ -446,7 +446,7 @@ main(sys.argv[1:])
 
 def test_a_directory_that_may_not_be_read_is_one_line_and_status_3(template: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
-        os.chmod(place, 0o755)  # others may look for the store here
+        os.chmod(place, 0o755)  # lets others search for the store here
         path = Path(shutil.copytree(template, Path(place) / "store"))
         os.chmod(path, 0o700 if os.getuid() == 0 else 0)
         try:
@@ -513,7 +513,7 @@ def test_a_reader_that_hangs_up_ends_it_quietly(store: Path) -> None:
         assert process.wait(TIMEOUT_S) == 128 + signal.SIGPIPE
 
 
-def test_ctrl_c_ends_it_quietly_with_130_even_if_nobody_reads(store: Path) -> None:
+def test_ctrl_c_ends_it_quietly_with_130_even_if_the_pipe_is_not_read(store: Path) -> None:
     with subprocess.Popen(
         [*COMMAND, "dump", str(store), "--bodies"],
         stdout=subprocess.PIPE,
@@ -544,7 +544,7 @@ def test_sizes_take_suffixes_and_ids_take_hex() -> None:
     assert (LSN.convert("0x1F", None, None), LSN.convert("31", None, None)) == (31, 31)
 
 
-def test_what_comes_from_a_store_or_a_path_cannot_control_the_terminal(tmp_path: Path) -> None:
+def test_texts_from_a_store_or_a_path_cannot_control_the_terminal(tmp_path: Path) -> None:
     assert one_line("a\n b\x1b[2J\u202e") == "a b\\x1b[2J\\u202e"
     assert "\x1b" not in fails(run("info", tmp_path / "\x1b[31m"), 3)
     assert (size_text(100), size_text(1536)) == ("100 bytes", "1536 bytes (1.5 KiB)")
@@ -612,14 +612,14 @@ def test_another_segment_size_than_the_stores_is_a_warning_of_one_line(tmp_path:
 
 
 @pytest.mark.parametrize("name", ["pamqp", "uvloop"])
-def test_serve_names_what_is_not_installed(tmp_path: Path, name: str) -> None:
+def test_serve_names_missing_packages(tmp_path: Path, name: str) -> None:
     without = f"import sys; sys.modules[{name!r}] = None; from logstore.cli import main; main(sys.argv[1:])"
     result = spawn("serve", tmp_path / "store", program=(sys.executable, "-c", without))
     assert f"needs {name}, which is not installed: pip install '/path/to/checkout[broker]'" in fails(result, 1)
     assert not (tmp_path / "store").exists()
 
 
-def test_an_error_of_an_input_is_not_said_of_the_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_the_input_does_not_name_the_output(capsys: pytest.CaptureFixture[str]) -> None:
     import click
 
     from logstore.cli import run

@@ -1,4 +1,4 @@
-"""``logstore tail``, ``compact`` and ``checkpoint``: beside a broker, beside another writer, and on a closed store."""
+"""``logstore tail``, ``compact`` and ``checkpoint``: with a running broker, another writer, and on a closed store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Closed: one message that stays before many that went."""
+    """A closed store: one message stays, and many after it are gone."""
     made = tmp_path / "store"
     with logstore.open(made, segment_size=SMALL_SEGMENT) as store:
         orders = store.declare_queue("orders")
@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
-def test_the_tail_of_a_closed_store_names_what_holds_it_in_plain_ascii(path: Path) -> None:
+def test_the_tail_of_a_closed_store_names_its_holders_in_plain_ascii(path: Path) -> None:
     said = fine("tail", path)
     assert "consume or purge queue 'orders'" in said
     assert "^ base" in said
@@ -43,7 +43,7 @@ def test_the_tail_of_a_closed_store_names_what_holds_it_in_plain_ascii(path: Pat
     assert all(len(line) <= 80 for line in drawn.splitlines() if "LSN" not in line and "segment is" not in line)
 
 
-def test_beside_a_writer_that_is_no_broker_the_log_is_read(path: Path) -> None:
+def test_with_a_running_writer_that_is_no_broker_the_log_is_read(path: Path) -> None:
     with logstore.open(path) as store:
         document = told("tail", path)
         assert document["through"] == "log"
@@ -74,7 +74,7 @@ def test_a_checkpoint_is_of_the_size_that_its_dry_run_says(path: Path) -> None:
     assert abs(done["bytes"] - would["bytes"]) <= 4096
 
 
-def test_what_is_no_store_is_status_three_and_a_senseless_limit_is_misuse(tmp_path: Path, path: Path) -> None:
+def test_a_directory_that_is_no_store_gives_status_3_and_an_invalid_limit_is_misuse(tmp_path: Path, path: Path) -> None:
     for command in ("tail", "compact", "checkpoint"):
         fails(run(command, tmp_path / "nothing"), 3)
     fails(run("tail", "--limit", "-1", path), 2)
@@ -112,7 +112,7 @@ def test_a_log_of_thousands_of_segments_is_folded_and_fits_eighty_columns() -> N
         assert sum(">" in row or "▶" in row for row in rows) == 1
 
 
-def test_beside_a_broker_the_tail_names_the_consumer_that_has_the_message(path: Path) -> None:
+def test_with_a_running_broker_the_tail_names_the_consumer_that_has_the_message(path: Path) -> None:
     pika = pytest.importorskip("pika")
     with serving(path) as broker:
         connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port))

@@ -1,6 +1,7 @@
-"""Every argument and option of every command is given wrong text: a plain line and a status, never a traceback.
+"""Every argument and option of every command gets wrong text: the result is a plain line and a status, never a
+traceback.
 
-Which there are is read off the commands themselves, so that a new one is tried without being listed.
+They are read from the commands themselves, so that a new one is tested without being listed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HANG_S = 60
-# These go on until they are stopped, or draw for long: they get no store to do it with.
+# These run until they are stopped, or draw for long, so they get no store.
 LASTING = {"serve", "bench", "report"}
 LONG_PATH = "/" + "d/" * (1 << 19)  # 1 MB
 WRONG = {
@@ -48,7 +49,7 @@ WRONG = {
 
 
 def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """The commands below this group, each with its words."""
+    """The commands below this group, each with its words on the command line."""
     for name, command in sorted(group.commands.items()):
         if isinstance(command, click.Group):
             yield from commands(command, *path, name)
@@ -61,7 +62,7 @@ ALL = dict(commands(cli.command))
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small store, to be copied."""
+    """A small store to copy."""
     path = tmp_path_factory.mktemp("values") / "store"
     with logstore.open(path, segment_size=SMALL_SEGMENT, durability="relaxed") as store:
         queue = store.declare_queue("q")
@@ -71,7 +72,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def valid(parameter: click.Parameter, place: Path) -> str:
-    """An argument that the command can do with."""
+    """A valid value for this argument."""
     name = parameter.name or ""
     if name in {"store_dir", "path"}:
         return str(place / "store")
@@ -81,7 +82,7 @@ def valid(parameter: click.Parameter, place: Path) -> str:
 
 
 def words(command: click.Command, wrong: click.Parameter, text: str, place: Path) -> list[str]:
-    """The command line with this text in the place of one parameter."""
+    """The command line with this text as the value of one parameter."""
     made = []
     if isinstance(wrong, click.Option):
         made.append(f"{max(wrong.opts, key=len)}={text}")
@@ -106,7 +107,7 @@ def test_a_wrong_argument_is_one_plain_line_and_a_status(
             continue
         for what, text in WRONG.items():
             if lasting and isinstance(parameter.type, click.Path) and text != LONG_PATH:
-                continue  # a directory to work in, perhaps
+                continue  # it may be a directory to work in
             shutil.rmtree(tmp_path / "target", ignore_errors=True)
             if lasting:
                 (tmp_path / "store").write_text("no store")
@@ -127,8 +128,8 @@ def test_a_wrong_argument_is_one_plain_line_and_a_status(
 
 
 def run(line: list[str], told: str) -> int:
-    """The status; what leaves the command as an exception would be a traceback."""
-    for stream in (sys.stdout, sys.stderr):  # as the command's own main has them
+    """The status; an exception that leaves the command would be a traceback."""
+    for stream in (sys.stdout, sys.stderr):  # like the command's main
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     before = signal.signal(signal.SIGALRM, hung)
     signal.alarm(HANG_S)

@@ -1,4 +1,4 @@
-"""``logstore export`` as an operator uses it: what it says, and how it exits."""
+"""``logstore export`` as an operator uses it: its output and its exit status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["store_dir"]  # a fixture
 
 
-def test_it_says_what_it_wrote_and_next_time_that_there_is_nothing_new(store_dir: Path, tmp_path: Path) -> None:
+def test_it_reports_the_written_part_and_then_that_nothing_is_new(store_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     planned = told("export", store_dir, target, "--dry-run")
     assert not target.exists()
@@ -95,7 +95,7 @@ def test_each_refusal_is_one_line_and_has_its_exit_status(store_dir: Path, tmp_p
         assert (done.returncode, "wait until it has ended" in done.stderr) == (3, True)
 
 
-def test_a_gap_is_a_problem_until_it_is_allowed_and_then_told_by_verify(tmp_path: Path) -> None:
+def test_a_gap_is_a_problem_unless_allowed_and_verify_then_lists_it(tmp_path: Path) -> None:
     path, target = tmp_path / "store", tmp_path / "target"
     with logstore.open(path, segment_size=SEGMENT) as store:
         store.publish(store.declare_queue("other"), b"stays")
@@ -113,7 +113,7 @@ def test_a_gap_is_a_problem_until_it_is_allowed_and_then_told_by_verify(tmp_path
     assert "lost before it was exported" in done.stdout
 
 
-def test_a_run_that_stays_exports_what_comes_and_holds_the_log_until_it_is_told_to_end(tmp_path: Path) -> None:
+def test_a_following_run_exports_new_records_and_holds_the_log_until_it_is_stopped(tmp_path: Path) -> None:
     path, target = tmp_path / "store", tmp_path / "target"
     with logstore.open(path, segment_size=SEGMENT) as store:
         queue = store.declare_queue("orders")

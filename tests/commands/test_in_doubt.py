@@ -1,4 +1,4 @@
-"""``logstore in-doubt`` and ``logstore purge`` on a store that nobody has open, or that a program has."""
+"""``logstore in-doubt`` and ``logstore purge`` on a store that is closed, or that another program has open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Two messages on "in", nothing on "out"; MOVE would take the first to "out", FILL adds two to both."""
+    """Two messages on "in", nothing on "out"; MOVE would move the first to "out", FILL adds two to both."""
     made = tmp_path / "store"
     with logstore.open(made, segment_size=SEGMENT) as store:
         prepare(store)
@@ -31,14 +31,14 @@ def path(tmp_path: Path) -> Path:
 
 
 def by_name(document: dict[str, Any]) -> list[tuple[str, int, int]]:
-    """Enqueues and dequeues of each queue."""
+    """The number of enqueues and dequeues of each queue."""
     return [(row["name"], row["enqueues"], row["dequeues"]) for row in document["queues"]]
 
 
 # ---- list
 
 
-def test_list_says_what_hangs_on_each_transaction_and_for_how_long(path: Path) -> None:
+def test_list_shows_the_operations_and_the_age_of_each_transaction(path: Path) -> None:
     before = time.time()
     first, second = rows(path)
     assert (first["xid"], first["readable"], first["state"]) == (str(MOVE), "1:order-17:db1", "prepared")
@@ -75,14 +75,14 @@ def test_listing_and_dry_runs_change_nothing_at_all(path: Path, arguments: list[
     assert snapshot(path) == before
 
 
-def test_list_works_beside_whoever_has_the_store_open(path: Path) -> None:
+def test_list_works_while_another_process_has_the_store_open(path: Path) -> None:
     with logstore.open(path) as store:
         assert [row["xid"] for row in rows(path)] == [str(MOVE), str(FILL)]
         next(each for each in store.in_doubt() if each.xid == MOVE).commit()
         assert [row["xid"] for row in rows(path)] == [str(FILL)]
 
 
-def test_list_after_a_crash_says_what_recovery_will_find(tmp_path: Path) -> None:
+def test_list_after_a_crash_shows_the_transactions_that_recovery_will_find(tmp_path: Path) -> None:
     work = (
         "store.declare_queue('q')\n"
         "for state in ('active', 'ended', 'prepared'):\n"
@@ -96,7 +96,7 @@ def test_list_after_a_crash_says_what_recovery_will_find(tmp_path: Path) -> None
 
 
 def test_a_queue_deleted_meanwhile_has_no_name_and_does_not_stop_the_outcome(path: Path) -> None:
-    """After the next open it is not listed at all: work on it has no effect at any outcome."""
+    """After the next open it is not listed at all, because work on it has no effect with any outcome."""
     with logstore.open(path) as store:
         store.delete_queue("out")
         assert rows(path)[0]["queues"][1] == {"id": 2, "name": None, "enqueues": 1, "dequeues": 0}
@@ -119,7 +119,7 @@ def test_commit_makes_the_transaction_happen_for_good(path: Path) -> None:
     assert on_queues(path) == ([b"2", b"3", b"4"], [b"1", b"3", b"4"], 0)
 
 
-def test_rollback_makes_it_never_have_been(path: Path) -> None:
+def test_a_rollback_undoes_everything(path: Path) -> None:
     assert told("in-doubt", path, "rollback", MOVE)["outcome"] == "rollback"
     assert on_queues(path) == ([b"1", b"2"], [], 1)
     assert fine("in-doubt", path, "rollback", FILL).startswith("rolled back: 4 operations")
@@ -174,7 +174,9 @@ def test_misuse_is_one_line_and_status_2(path: Path, arguments: list[object]) ->
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["commit", MOVE], ["commit", MOVE, "--dry-run"]])
-def test_what_is_no_store_is_status_3_and_none_is_made(tmp_path: Path, arguments: list[object]) -> None:
+def test_a_directory_that_is_no_store_gives_status_3_and_no_store_is_created(
+    tmp_path: Path, arguments: list[object]
+) -> None:
     assert str(tmp_path / "none") in fails(run("in-doubt", tmp_path / "none", *arguments), 3)
     assert not (tmp_path / "none").exists()
 
@@ -204,7 +206,7 @@ def test_the_commands_are_programs_too(path: Path) -> None:
 # ---- purge
 
 
-def test_purge_drops_what_waits_and_keeps_what_a_transaction_has_locked(path: Path) -> None:
+def test_purge_drops_waiting_messages_and_keeps_locked_ones(path: Path) -> None:
     before = snapshot(path)
     assert told("purge", path, "in", "--dry-run") == {
         "store": str(path),
@@ -230,7 +232,7 @@ def test_purge_wants_a_queue(path: Path) -> None:
     fails(run("purge", path), 2)
 
 
-# ---- Words
+# ---- Texts
 
 
 @pytest.mark.parametrize(
@@ -246,7 +248,7 @@ def test_a_readable_xid_shows_text_as_text_and_the_rest_in_hex(gtrid: bytes, bqu
     assert readable(XidBody(1, gtrid, bqual)) == text
 
 
-def test_an_age_is_told_in_its_two_largest_units() -> None:
+def test_an_age_is_shown_in_its_two_largest_units() -> None:
     told_ages = {-3: "0 s", 0.9: "0 s", 59: "59 s", 61: "1 min 1 s", 7200: "2 h 0 min", 90_061: "1 d 1 h"}
     for seconds, text in told_ages.items():
         assert age_text(seconds) == text

@@ -81,7 +81,7 @@ def test_an_outcome_through_the_broker_is_on_the_disk_when_the_command_says_so(p
     assert on_queues(path) == ([b"2"], [b"1"], 0)
 
 
-def test_a_dry_run_beside_a_broker_says_through_whom_it_would_go_and_changes_nothing(
+def test_a_dry_run_while_a_broker_runs_says_that_the_broker_would_act_and_changes_nothing(
     broker: Broker, path: Path
 ) -> None:
     lsn = broker.store.next_lsn
@@ -95,7 +95,9 @@ def test_an_unknown_xid_is_status_1_through_the_broker_too(broker: Broker, path:
     assert "no transaction 1:ab: is in doubt" in fails(run("in-doubt", path, outcome, "1:ab:"), 1)
 
 
-def test_of_many_who_decide_the_same_transaction_one_does_and_the_others_are_told(broker: Broker, path: Path) -> None:
+def test_of_many_threads_that_decide_a_transaction_one_succeeds_and_the_others_get_an_error(
+    broker: Broker, path: Path
+) -> None:
     answers: list[object] = []
 
     def decide(outcome: str) -> None:
@@ -123,7 +125,7 @@ def test_a_request_without_a_proper_xid_is_an_option_error(
         call(path, "purge", {"queue": ["in"]})
 
 
-def test_purge_through_the_broker_leaves_what_a_consumer_has(broker: Broker, path: Path) -> None:
+def test_purge_through_the_broker_keeps_delivered_messages(broker: Broker, path: Path) -> None:
     broker.store.publish_many("in", [b"3", b"4", b"5"])
     client = consume(broker, "in", prefetch=1)
     assert client.delivery()[1] == b"2"  # the first one is locked by a transaction
@@ -154,7 +156,7 @@ def test_purging_a_queue_that_the_broker_has_not_is_status_1(broker: Broker, pat
     assert "no queue 'nope'" in fails(run("purge", path, "nope"), 1)
 
 
-def test_a_store_that_fails_over_there_is_one_line_here(tmp_path: Path) -> None:
+def test_an_error_of_the_brokers_store_gives_one_line(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store")
     prepare(store)
     broken = BrokenStore(store)
@@ -181,10 +183,10 @@ def test_a_broker_that_finds_transactions_in_doubt_says_where_to_look(
     assert f"logstore in-doubt {path} list" in caplog.text
 
 
-# ---- The socket's life
+# ---- The lifetime of the socket
 
 
-def test_the_socket_is_the_owners_alone_and_goes_when_the_broker_ends_in_order(path: Path) -> None:
+def test_the_socket_is_private_to_the_owner_and_removed_at_an_orderly_end(path: Path) -> None:
     with serving(path) as process:
         status = (path / SOCKET_NAME).lstat()
         assert stat.S_ISSOCK(status.st_mode)
@@ -193,7 +195,7 @@ def test_the_socket_is_the_owners_alone_and_goes_when_the_broker_ends_in_order(p
     assert not (path / SOCKET_NAME).exists()
 
 
-def test_what_a_killed_broker_leaves_is_no_hindrance_to_the_commands_or_the_next_broker(path: Path) -> None:
+def test_files_of_a_killed_broker_hinder_neither_the_commands_nor_the_next_broker(path: Path) -> None:
     with serving(path) as process:
         process.kill()
     assert (path / SOCKET_NAME).exists()
@@ -235,7 +237,7 @@ def test_a_broker_that_cannot_have_its_socket_serves_clients_and_says_so(
         broker.store.close()
 
 
-def test_a_hanging_caller_holds_up_neither_clients_nor_the_end(path: Path) -> None:
+def test_a_hanging_caller_delays_neither_clients_nor_the_shutdown(path: Path) -> None:
     with serving(path) as process, socket.socket(socket.AF_UNIX) as hanging:
         hanging.connect(str(path / SOCKET_NAME))
         hanging.sendall(b'{"logstore-control": 1, ')
@@ -247,7 +249,7 @@ def test_a_hanging_caller_holds_up_neither_clients_nor_the_end(path: Path) -> No
         assert process.stop(WAIT_S) == 0
 
 
-def test_a_stopped_broker_is_told_from_one_that_answers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_broker_is_distinguished_from_one_that_answers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("logstore.store.control.PATIENCE_S", 0.5)
     with serving(path) as process:
         process._process.send_signal(signal.SIGSTOP)

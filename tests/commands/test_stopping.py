@@ -1,4 +1,4 @@
-"""A command that does not come to serve leaves SIGTERM as it was; the rest is in broker/test_broker_process.py."""
+"""A command that fails before it serves leaves SIGTERM unchanged; broker/test_broker_process.py tests the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from logstore.commands.stopping import Stopping
 
 
-def test_what_ends_before_it_serves_leaves_no_thread_and_no_signal_blocked() -> None:
+def test_a_command_that_ends_before_it_serves_leaves_no_thread_and_no_blocked_signal() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     threads = threading.active_count()
     with pytest.raises(ZeroDivisionError), Stopping(60):

@@ -1,4 +1,4 @@
-"""``logstore verify``: every flipped bit below the log's end is found, with its place and what it costs."""
+"""``logstore verify``: finds every flipped bit below the log's end, with its place and the affected messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEADER = 4096
 
 
 def verify(path: Path, **options: Any) -> dict[str, Any]:
-    """What ``verify --json`` says."""
+    """The output of ``verify --json``."""
     found = Verification(path, **options)
     try:
         found.run(lambda _: None, connect=None, schema=None)
@@ -37,12 +37,12 @@ def verify(path: Path, **options: Any) -> dict[str, Any]:
 
 
 class Whole(NamedTuple):
-    """A closed store with a little of everything, and where it stands."""
+    """A closed store with a few objects of every kind, and their places."""
 
     path: Path
-    segments: dict[str, int]  # bytes of the log in each
+    segments: dict[str, int]  # bytes of the log in each segment
     records: list[tuple[int, int, RecordType | int, int]]  # LSN, length, type, id
-    queues: dict[int, set[str]]  # of the messages that live
+    queues: dict[int, set[str]]  # ids of live messages by queue
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
         store.publish("first", b"waits", transaction=doubtful)
         doubtful.end()
         doubtful.prepare()
-        store.checkpoint()  # an open goes by it, and does not read what is below
+        store.checkpoint()  # an open uses it and does not read the log below it
     with Reader(path) as reader:
         segments = {one.name: one.end_lsn - one.first_lsn for one in reader.segments() if one.end_lsn > one.first_lsn}
         records = [(one.lsn, one.length, one.type, one.id) for one in reader.records()]
@@ -76,7 +76,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 @pytest.fixture
 def store(whole: Whole, tmp_path: Path) -> Path:
-    """A copy to be spoilt."""
+    """A copy for damage."""
     shutil.copytree(whole.path, tmp_path / "store")
     return tmp_path / "store"
 
@@ -90,7 +90,7 @@ def flip(path: Path, offset: int, bit: int) -> None:
 
 
 def costs(whole: Whole, said: dict[str, Any], lsn: int) -> None:
-    """What is told of the record in which the flipped byte is."""
+    """Checks the report about the record with the flipped byte."""
     told = said["affected"]
     start, _, kind, chain = next(one for one in whole.records if one[0] <= lsn < one[0] + one[1])
     named = {one["id"]: set(one["queues"]) for one in told["messages"]}
@@ -104,7 +104,7 @@ def costs(whole: Whole, said: dict[str, Any], lsn: int) -> None:
 
 
 def flips(whole: Whole, every: int) -> Iterator[tuple[str, int]]:
-    """Bytes of the log and its headers; all kinds of records are met."""
+    """Bytes of the log and its headers; they touch records of every kind."""
     for name, size in whole.segments.items():
         yield from ((name, offset) for offset in (*range(0, 96, 11), 1000, 4088, HEADER - 1))
         yield from ((name, offset) for offset in range(HEADER, size, every))
@@ -143,7 +143,7 @@ def test_a_store_with_a_little_of_everything_is_sound(whole: Whole) -> None:
     assert said["checkpoint_lsn"] is not None
 
 
-def test_what_an_open_by_a_checkpoint_does_not_meet_verify_finds(whole: Whole, store: Path) -> None:
+def test_verify_finds_damage_that_an_open_by_a_checkpoint_does_not_read(whole: Whole, store: Path) -> None:
     name = min(whole.segments)
     flip(store / name, HEADER + 400, 2)
     with logstore.open(store) as opened:
@@ -152,9 +152,7 @@ def test_what_an_open_by_a_checkpoint_does_not_meet_verify_finds(whole: Whole, s
     assert [(one["kind"], one["segment"]) for one in said["problems"]] == [("damage", name)]
 
 
-def test_a_checkpoint_that_does_not_give_what_the_log_does_is_found(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_differs_from_the_log_is_found(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification.Inspection, "differs_from", lambda *_: "the number of places of 7")
     (problem,) = verify(store)["problems"]
     assert problem["kind"] == "checkpoint"
@@ -163,20 +161,22 @@ def test_a_checkpoint_that_does_not_give_what_the_log_does_is_found(
     assert verify(store)["ok"]
 
 
-def test_flipped_bits_below_the_end_are_found_with_their_place_and_what_they_cost(whole: Whole, store: Path) -> None:
+def test_flipped_bits_below_the_end_are_found_with_their_place_and_the_affected_messages(
+    whole: Whole, store: Path
+) -> None:
     assert every_flip_is_found(whole, store, 89) > 60
     assert verify(store)["ok"]
 
 
 @pytest.mark.slow
-def test_many_flipped_bytes_are_found_with_their_place_and_what_they_cost(whole: Whole, store: Path) -> None:
+def test_many_flipped_bytes_are_found_with_their_place_and_the_affected_messages(whole: Whole, store: Path) -> None:
     stride = 5 if tortured() else 17
     assert every_flip_is_found(whole, store, stride) > 3500 // stride
     assert verify(store)["ok"]
 
 
 @pytest.mark.parametrize("name", ["META", "CLOSED", "HINT", "CHECKPOINT", "holds/reader.hold"])
-def test_a_flipped_bit_in_a_file_beside_the_log_is_found(store: Path, name: str) -> None:
+def test_a_flipped_bit_in_a_side_file_is_found(store: Path, name: str) -> None:
     if name.startswith("holds/"):
         with logstore.open(store), hold(store, "reader"):
             raw = (store / name).read_bytes()
@@ -211,11 +211,9 @@ def test_a_hint_that_a_power_cut_left_empty_is_no_problem(store: Path) -> None:
     assert verify(store)["ok"]
 
 
-def test_what_the_disk_lost_after_confirming_it_is_said_though_no_log_can_tell_it_from_tearing(
-    store: Path, whole: Whole
-) -> None:
+def test_a_loss_of_confirmed_bytes_is_reported_although_the_log_looks_torn(store: Path, whole: Whole) -> None:
     name = max(whole.segments)
-    with (store / name).open("r+b") as file:  # as if the last batches had never come
+    with (store / name).open("r+b") as file:  # as if the last batches had never been written
         last = max(lsn for lsn, _, kind, _ in whole.records if kind is RecordType.BATCH)
         before = max(lsn for lsn, _, kind, _ in whole.records if kind is RecordType.BATCH and lsn < last)
         file.seek(before % SEGMENT)
@@ -256,9 +254,7 @@ def test_a_large_log_is_sampled_and_all_of_it_compared_only_if_asked(
     assert {one["kind"] for one in said["problems"]} == {"decoder"}
 
 
-def test_a_slow_look_beside_a_writer_holds_what_it_reads_and_lets_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_verify_holds_the_log_until_it_has_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "store"
     seen: list[tuple[int, int]] = []
     with logstore.open(path, segment_size=SEGMENT) as store:
@@ -272,7 +268,7 @@ def test_a_slow_look_beside_a_writer_holds_what_it_reads_and_lets_go(
             store.dequeue_many(ids, queue)
             for _ in range(5):
                 store.dequeue_many(store.publish_many(queue, [bytes(20_000)] * 40), queue)
-            assert store.base_lsn > self.info.base_lsn + 2 * SEGMENT  # it is overtaken, and keeps what it reads
+            assert store.base_lsn > self.info.base_lsn + 2 * SEGMENT  # it is passed by the base, and still reads
 
             def noted(done: int) -> None:
                 show(done)
@@ -285,7 +281,7 @@ def test_a_slow_look_beside_a_writer_holds_what_it_reads_and_lets_go(
         assert (said["ok"], said["state"]) == (True, "live")
         assert said["bytes"] > 120 * 20_000
         assert list_holds(path) == []
-    assert seen[-1][1] > seen[0][1]  # what was read was let go of
+    assert seen[-1][1] > seen[0][1]  # the hold advanced past the part that was read
 
 
 def test_reading_past_the_page_cache_finds_the_same(store: Path, whole: Whole) -> None:
@@ -296,7 +292,7 @@ def test_reading_past_the_page_cache_finds_the_same(store: Path, whole: Whole) -
     assert [one["segment"] for one in said["problems"]] == [name]
 
 
-def test_damage_beside_a_writer_is_told_with_the_messages_whose_records_it_met(tmp_path: Path) -> None:
+def test_damage_is_reported_with_the_affected_messages_while_a_writer_runs(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with logstore.open(path, segment_size=SEGMENT) as store:
         queue = store.declare_queue("q")

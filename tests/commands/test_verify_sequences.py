@@ -73,7 +73,7 @@ def live(store_dir: str, life: tuple[str, ...], kept: list[Any]) -> list[int]:
 
 
 def several_segments(store_dir: str, end: str, kept: list[Any]) -> list[int]:
-    """A log of several segments, of which a few messages in the first are left: compaction has something to move."""
+    """A log of several segments with a few live messages in the first one: compaction has something to relocate."""
     kept.append(logstore.open(store_dir, segment_size=SMALL_SEGMENT, initial_segments=1))
     store = kept[0]
     queue = store.declare_queue("queue")
@@ -95,7 +95,7 @@ STORES = {
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A directory in memory, if there is any: what these children write is never cut by a power loss."""
+    """A directory in memory, if there is one: these tests need no power loss."""
     directory = quick_directory("verify-")
     yield directory
     remove(directory)
@@ -108,7 +108,7 @@ def verify(path: Path) -> dict[str, Any]:
 
 
 def judge(path: Path, ids: list[int], *, checkpoint: bool) -> list[str]:
-    """Everything wrong with the store; ``checkpoint``: its last life took one and moved nothing after that."""
+    """Everything wrong with the store. ``checkpoint``: its last part took one and relocated nothing after that."""
     wrong = []
     said = verify(path)
     wrong += [one["text"] for one in said["problems"]]

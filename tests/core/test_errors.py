@@ -1,4 +1,4 @@
-"""The exception tree: its names and nesting are public, its messages are for people, its objects travel."""
+"""The exception tree: names and nesting are public, messages are for people, and objects can be pickled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from logstore import errors
 from logstore.errors import CorruptLog, OptionError, StoreError
 
-# The whole tree, each class with its parent: what docs and callers rely on.
+# The whole tree, each class with its parent, on which docs and callers rely.
 PARENTS = {
     "StoreError": "Exception",
     "NotAStore": "StoreError",

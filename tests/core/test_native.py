@@ -1,6 +1,6 @@
-"""What Python takes over from the core: copies that own their memory, never a view of memory that may be freed.
+"""The values that Python takes from the core: copies with their own memory, never views of memory that may be freed.
 
-The commands run in processes whose allocator overwrites what is freed, so that a read of it shows.
+The commands run in processes whose allocator overwrites freed memory, so that reading it shows.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def arguments_of(command: tuple[str, ...], path: Path) -> list[str]:
 
 
 def overwritten(path: Path, commands: tuple[tuple[str, ...], ...]) -> list[dict[str, Any]]:
-    """What they say of the store, one after the other in a process where freed memory is overwritten."""
+    """The output of the commands on the store, run one after the other in a process that overwrites freed memory."""
     arguments = json.dumps([arguments_of(command, path) for command in commands])
     done = spawn(arguments, program=(sys.executable, "-c", COMMANDS), env=OVERWRITTEN)
     assert (done.returncode, done.stderr) == (0, "")
@@ -55,7 +55,7 @@ def overwritten(path: Path, commands: tuple[tuple[str, ...], ...]) -> list[dict[
 
 @pytest.fixture(scope="module")
 def doubtful(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the commands say of ten thousand prepared transactions, of which each has published a message."""
+    """The output of the commands on ten thousand prepared transactions, each with one message."""
     path = tmp_path_factory.mktemp("doubtful") / "store"
     with logstore.open(path, segment_size=SEGMENT, max_prepared=PREPARED) as store:
         queue = store.declare_queue("in")
@@ -107,7 +107,7 @@ with hold(sys.argv[1], "export-1") as held:
 
 @pytest.fixture
 def busy(tmp_path: Path) -> Path:
-    """A store left by a crash, with a prepared and an unfinished transaction and a staged message."""
+    """A store after a crash, with a prepared and an unfinished transaction and a staged message."""
     crash(tmp_path / "store", BUSY)
     return tmp_path / "store"
 
@@ -118,7 +118,7 @@ def test_every_command_says_the_same_where_freed_memory_is_overwritten(busy: Pat
 
 
 def untimed(document: Any) -> Any:
-    """Without what depends on the clock."""
+    """The document without values that depend on the clock."""
     if isinstance(told, dict):
         return {
             name: untimed(one) for name, one in told.items() if not name.endswith(("_us", "_s", "_time", "seconds"))
@@ -140,7 +140,7 @@ def test_a_copy_of_a_struct_outlives_it() -> None:
     assert [item.kind for item in _native.copied(holder[0]).items] == [0] * 16
 
 
-def test_what_a_pointer_points_to_is_not_copied() -> None:
+def test_the_target_of_a_pointer_is_not_copied() -> None:
     batch = ffi.new("ls_batch *")
     with pytest.raises(TypeError, match="cannot be copied"):
         _native.copied(batch[0])

@@ -1,8 +1,8 @@
-"""The library entered again by the thread that is in it, and left by an exception, at any step: nothing is half done.
+"""Reentry by the same thread and exceptions at any step of the library: no operation is left half done.
 
-Every operation is interrupted at every line of the package and wherever CPython looks for signals in between: by an
-exception, and by a call into the library as a signal handler or a finalizer makes it. Unless LOGSTORE_TORTURE_S is set,
-operations are interrupted at every third step; the lock alone always at every step.
+Every operation is interrupted at every line of the package and wherever CPython handles signals in between: by an
+exception, and by a call into the library like that of a signal handler or a finalizer. Unless LOGSTORE_TORTURE_S is
+set, operations are interrupted at every third step; the lock always at every step.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from logstore import Delivery, MessageStore, ReentrantCall
 from logstore.core.locks import Lock, QuickLock
 
 SHM = Path("/dev/shm")
-STRIDE = 1 if tortured() else 3  # a prime: the operations differ in their steps, and so in those that are tried
+STRIDE = 1 if tortured() else 3  # a prime: the operations differ in their steps, and so in the tested ones
 
 
 @pytest.fixture
 def quick_dir(tmp_path: Path) -> Iterator[Path]:
-    """Where a sync costs nothing, if there is such a place."""
+    """A directory where a sync costs nothing, if there is one."""
     if not SHM.is_dir():
         yield tmp_path / "store"
         return
@@ -49,7 +49,7 @@ def store(quick_dir: Path) -> Iterator[MessageStore]:
 
 
 def queue_rows(directory: Path) -> dict[str, int]:
-    """The catalog's queues as the file has them; its next id is beyond them all."""
+    """The queues in the catalog's file; checks that its next id is above them all."""
     with closing(sqlite3.connect(f"file:{directory}/catalog.sqlite?mode=ro", uri=True)) as database:
         rows = dict(database.execute("SELECT name, id FROM queues").fetchall())
         ((following,),) = database.execute("SELECT next_queue_id FROM store").fetchall()
@@ -58,7 +58,7 @@ def queue_rows(directory: Path) -> dict[str, int]:
 
 
 def check_names(store: MessageStore) -> None:
-    """The store goes on, and knows exactly what its catalog's file holds."""
+    """Checks that the store works, and that its queues equal those in the catalog's file."""
     store.config["after"] = "".join(store.config.get("after", "") or "x")[:8] + "x"
     names = {queue.name: queue.id for queue in store.queues()}
     assert names == queue_rows(store.path)
@@ -149,7 +149,7 @@ def test_a_second_entry_at_any_step_is_refused_while_the_lock_is_held_and_harms_
         assert ended
         assert lock.acquire(blocking=False)
         lock.release()
-    assert refused > (5 if kind is Lock else 4)  # the other is taken in one step
+    assert refused > (5 if kind is Lock else 4)  # the other one is acquired in one step
 
 
 # ---- The catalog
@@ -177,7 +177,7 @@ def prepare(store: MessageStore, change: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_an_exception_at_any_step_of_a_change_leaves_a_catalog_that_goes_on(change: str, store: MessageStore) -> None:
+def test_an_exception_at_any_step_of_a_change_leaves_a_working_catalog(change: str, store: MessageStore) -> None:
     interrupted = 0
     prepare(store, change, 1)
     for n, ended in every_step(lambda n: CHANGES[change](store, n), interrupt, stride=STRIDE):
@@ -217,10 +217,8 @@ def test_a_change_inside_a_change_is_refused_or_works_and_both_catalogs_agree(ch
 
 
 @pytest.mark.parametrize("change", ["declare_queue", "bind"])
-def test_an_exception_inside_the_databases_driver_leaves_a_catalog_that_goes_on(
-    change: str, store: MessageStore
-) -> None:
-    """Any package's code now; the last exceptions are kept, and with them whatever their frames hold."""
+def test_an_exception_inside_the_database_driver_leaves_a_working_catalog(change: str, store: MessageStore) -> None:
+    """Also in the code of other packages; the last exceptions, and the objects in their frames, are kept alive."""
     kept: list[BaseException] = []
 
     def call(n: int) -> None:
@@ -230,7 +228,7 @@ def test_an_exception_inside_the_databases_driver_leaves_a_catalog_that_goes_on(
             kept.append(interruption)
             del kept[:-3]
             raise
-        except AssertionError as another:  # SQLAlchemy asserts in a finally, which replaces the exception
+        except AssertionError as another:  # SQLAlchemy's assertion in a finally replaces the exception
             if not isinstance(another.__context__, Interrupted):
                 raise
             raise another.__context__ from None
@@ -241,7 +239,7 @@ def test_an_exception_inside_the_databases_driver_leaves_a_catalog_that_goes_on(
 
 
 def test_a_message_is_never_put_on_a_queue_whose_deletion_was_interrupted(store: MessageStore) -> None:
-    """An acknowledged message on a queue that the catalog does not have any more would be dropped by the next open."""
+    """The next open would drop an acknowledged message on a queue that is missing in the catalog."""
     handle = store.declare_queue("old")
     for _ in every_step(lambda n: CHANGES["delete_queue"](store, n), interrupt, stride=STRIDE):
         with contextlib.suppress(logstore.UnknownQueue):
@@ -288,7 +286,7 @@ MESSAGES = 6
 
 
 def refill(store: MessageStore) -> list[int]:
-    """Six messages wait; of these the first two were out before and came back. Their ids, in order."""
+    """Six messages wait; the first two were acquired before and released. Returns their ids in order."""
     for name in ("q", "dead"):
         for message in store.messages(name):
             store.dequeue(message.id, name, wait=False)
@@ -304,7 +302,7 @@ def places(store: MessageStore, name: str) -> list[int]:
 
 
 def take_all(store: MessageStore, held: list[Delivery]) -> list[int]:
-    """What the queue hands out once all that is held was given back; each in order, none twice, none missing."""
+    """Releases what is held, then acquires everything: in order, no message twice, none missing."""
     queue = store.queue("q")
     for delivery in held:
         with contextlib.suppress(logstore.NotEnqueued, logstore.UnknownMessage):
@@ -388,7 +386,7 @@ def test_a_message_acquired_inside_any_use_of_a_queue_is_out_once(use: str, stor
     assert "refused" in outcomes or use == "messages"
 
 
-def test_a_finalizer_that_releases_what_is_held_neither_waits_nor_breaks_the_queue(store: MessageStore) -> None:
+def test_a_finalizer_that_releases_deliveries_neither_waits_nor_breaks_the_queue(store: MessageStore) -> None:
     queue = store.queue("q")
     refill(store)
     (held,) = queue.acquire()
@@ -432,7 +430,7 @@ def in_a_branch(store: MessageStore, number: int) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupted in a finalizer
 @pytest.mark.parametrize("work", [in_a_transaction, in_a_branch])
-def test_an_exception_at_any_step_leaves_no_transaction_that_nobody_can_end(
+def test_an_exception_at_any_step_leaves_no_transaction_that_cannot_be_ended(
     store: MessageStore, work: Callable[[MessageStore, int], None]
 ) -> None:
     for _ in every_step(lambda number: work(store, number), interrupt, stride=STRIDE):

@@ -1,4 +1,6 @@
-"""The package's own threads, with the worst raised in them: what ends one is logged and told, and nobody waits on."""
+"""The package's own threads, with the worst exceptions: the exception that ends a thread is logged and reported, and no
+caller waits forever.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from logstore.store import completions, releases
 from logstore.store.overdue import Overdue
 from logstore.store.scrub import Scrub
 
-BEYOND = (SystemExit, GeneratorExit, KeyboardInterrupt, asyncio.CancelledError)  # no Exception
+BEYOND = (SystemExit, GeneratorExit, KeyboardInterrupt, asyncio.CancelledError)  # not subclasses of Exception
 WORST = (*BEYOND, MemoryError, errors.StoreError)
 
 worst_of_all = pytest.mark.parametrize("worst", WORST)
@@ -66,7 +68,7 @@ def test_every_thread_of_the_package_is_started_in_the_one_way() -> None:
 
 
 @worst_of_all
-def test_what_ends_a_thread_is_logged_with_its_name_and_kept(
+def test_the_exception_that_ends_a_thread_is_logged_with_its_name_and_kept(
     worst: type[BaseException], thrower: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     thread = threads.start("logstore-test", thrower, 1)
@@ -149,7 +151,7 @@ def test_the_stores_stats_name_a_thread_that_has_ended(
     ("kind", "method", "options"),
     [(Overdue, "_roll_back_overdue", {"prepared_timeout": 0.01}), (Scrub, "_round", {"scrub_rate": 1 << 30})],
 )
-def test_an_error_of_the_store_ends_none_of_its_threads(
+def test_a_store_error_ends_no_thread_of_the_store(
     kind: type,
     method: str,
     options: dict[str, Any],
@@ -194,7 +196,7 @@ def test_a_callback_after_the_end_of_the_thread_that_calls_them_gets_a_new_one(
 
 
 @worst_of_all
-def test_a_listener_after_the_end_of_the_thread_that_tells_of_releases_gets_a_new_one(
+def test_a_listener_starts_a_new_release_thread_after_the_old_one_has_ended(
     worst: type[BaseException],
     thrower: Callable[..., Any],
     opened: Callable[..., MessageStore],
@@ -222,11 +224,11 @@ def test_a_listener_after_the_end_of_the_thread_that_tells_of_releases_gets_a_ne
     assert failed(store) == []
 
 
-# ---- Others
+# ---- Other threads
 
 
 @worst_of_all
-def test_a_change_of_the_catalog_answers_whatever_ends_it_and_the_loop_goes_on(
+def test_a_change_of_the_catalog_answers_after_any_exception_and_the_loop_continues(
     worst: type[BaseException], thrower: Callable[..., Any]
 ) -> None:
     async def main() -> int:
@@ -241,7 +243,7 @@ def test_a_change_of_the_catalog_answers_whatever_ends_it_and_the_loop_goes_on(
     assert asyncio.run(main()) == 1
 
 
-def test_a_change_of_the_catalog_that_ends_as_an_iterator_does_leaves_nobody_waiting() -> None:
+def test_a_change_of_the_catalog_that_raises_stop_iteration_leaves_no_caller_waiting() -> None:
     async def main() -> None:
         changes = CatalogChanges(asyncio.get_running_loop())
         async with asyncio.timeout(60):
@@ -283,7 +285,7 @@ def test_an_export_whose_hold_cannot_be_renewed_ends_all_the_same(
 
     monkeypatch.setattr(spark_export, "RENEWED_EVERY_S", 0.001)
     held: Any = Held()
-    noticed = 0 if worst is errors.StoreError else 1  # which is expected there, and the task says itself what it missed
+    noticed = 0 if worst is errors.StoreError else 1  # a StoreError is expected: the task reports the missing part
     with spark_export._kept_alive(held):
         until(lambda: noticed == 0 or logged(caplog, "logstore-export-hold"))
     query: Any = Query()

@@ -1,6 +1,9 @@
-"""Reading beside a writer that turns its segments over: whole, in order, never another generation's bytes, never
-"corrupt"; with a hold never overtaken. Everything that readers in other processes saw is compared with what the writer
-did."""
+"""Reading while a writer recycles its segments: complete, in order, never with bytes of an older segment, never
+"corrupt".
+
+With a hold, a reader is never overtaken. Everything that readers in other processes saw is compared with the writer's
+journal.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
 TIMEOUT_S = 200
 RECYCLED = 3  # segments at least, while the readers read
 
-# Reads the log again and again until told to stop; prints a line for each time: how it ended, where it was to end, what
-# it saw. With a hold it goes on where it stopped, else it begins at the base.
+# Reads the log repeatedly until stopped. Prints a line for each pass: how it ended, its expected end, the records. With
+# a hold it continues where it stopped; otherwise it starts at the base.
 READER = """
 import hashlib, json, os, sys
 from logstore.holds import hold
@@ -76,14 +79,14 @@ def reader(store_dir: Path, stop: Path, *options: str) -> subprocess.Popen[str]:
 
 
 class Truth:
-    """What the writer did, by its journal."""
+    """The writer's operations, from its journal."""
 
     def __init__(self, journal: Path) -> None:
         import hashlib
 
         from kit.journal_writer import content_of
 
-        self.digests: dict[int, tuple[str, str]] = {}  # of content that is in one record
+        self.digests: dict[int, tuple[str, str]] = {}  # digests of contents in one record
         self.known: set[int] = set()
         self.dequeues: dict[int, int] = {}
         for line in journal.read_text(encoding="ascii").splitlines():
@@ -97,7 +100,7 @@ class Truth:
                 self.dequeues[first_lsn] = gone[0][0]
 
     def check(self, told: dict[str, Any]) -> None:
-        """Nothing that a reader saw is other than what was written there."""
+        """Checks that a reader saw nothing but the writer's records."""
         for message, header, digest, _ in told["starts"]:
             if message in self.digests:
                 assert (header, digest) == self.digests[message]
@@ -112,7 +115,7 @@ class Truth:
             assert {one for one in self.digests if low <= one < told["end_lsn"]} <= starts
 
 
-def test_readers_in_other_processes_see_what_was_written_and_nothing_else(tmp_path: Path) -> None:
+def test_readers_in_other_processes_see_exactly_the_written_records(tmp_path: Path) -> None:
     readers = {}
     with running(tmp_path, seed=3) as writer:
         stop = tmp_path / "readers-stop"
@@ -132,18 +135,18 @@ def test_readers_in_other_processes_see_what_was_written_and_nothing_else(tmp_pa
         for told in rounds:
             truth.check(told)
             if told["ended"] == "whole" and told["last_lsn"]:
-                assert told["reached"] == told["end_lsn"]  # it ends at what was durable, cleanly
+                assert told["reached"] == told["end_lsn"]  # it ends at the durable LSN without an error
     held = [json.loads(line) for line in said["held"][0].splitlines()]
     assert {told["ended"] for told in held} == {"whole"}
     starts = [start[0] for told in held for start in told["starts"] if not start[3]]
-    assert len(starts) == len(set(starts))  # it went on where it had stopped: each record once, none left out
+    assert len(starts) == len(set(starts))  # it continued where it had stopped: each record once, none missing
     low, high = held[0]["from_lsn"], held[-1]["end_lsn"]
     assert {one for one in truth.digests if low <= one < high} <= set(starts)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["dump", "verify", "info"])
-def test_commands_beside_a_fast_writer_end_well(tmp_path: Path, command: str) -> None:
+def test_commands_succeed_while_a_fast_writer_runs(tmp_path: Path, command: str) -> None:
     with running(tmp_path, seed=4) as writer:
         writer.wait_for(25_000)
         for _ in range(2):
@@ -160,7 +163,7 @@ def test_commands_beside_a_fast_writer_end_well(tmp_path: Path, command: str) ->
         writer.end()
 
 
-def test_a_reader_with_a_hold_is_given_no_less_than_one_that_opened_the_log_at_once(tmp_path: Path) -> None:
+def test_a_reader_with_a_hold_reads_every_record_that_an_earlier_reader_read(tmp_path: Path) -> None:
     with logstore.open(tmp_path / "store", segment_size=SMALL_SEGMENT) as store, hold(store.path, "a") as held:
         queue = store.declare_queue("q")
         store.publish_many(queue, [bytes(9000)] * 30)

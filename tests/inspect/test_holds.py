@@ -1,4 +1,4 @@
-"""Holds: what a reader asks a writer to keep, for as long as it lives and within its limits."""
+"""Holds: the writer keeps the log for a reader, as long as the reader lives and within its limits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ sys.stdin.read()
 
 
 def churn(store: MessageStore, rounds: int = 1) -> None:
-    """Two segments' worth comes and goes, each round."""
+    """Publishes and consumes two segments per round."""
     queue = store.declare_queue("q")
     for _ in range(rounds):
         store.dequeue_many(store.publish_many(queue, [bytes(20_000)] * 55), queue)
@@ -51,7 +51,7 @@ def first_of(path: Path, **options: Any) -> int:
         return next(reader.records()).lsn
 
 
-def test_what_is_held_is_read_from_its_beginning_however_far_the_base_has_gone(store: MessageStore) -> None:
+def test_a_held_log_is_read_from_its_beginning_however_far_the_base_has_moved(store: MessageStore) -> None:
     with hold(store.path, "export") as held:
         first = held.lsn
         assert first == store.base_lsn
@@ -71,7 +71,7 @@ def test_what_is_held_is_read_from_its_beginning_however_far_the_base_has_gone(s
         hold(store.path, "late", lsn=first)
 
 
-def test_another_process_reads_what_is_held_by_naming_the_lsn_that_is_kept(open_store: Callable[..., Any]) -> None:
+def test_another_process_reads_the_held_log_with_the_holds_lsn(open_store: Callable[..., Any]) -> None:
     store = open_store()
     first = store.base_lsn
     with hold(store.path, "planner", limit_bytes=1 << 40):
@@ -90,7 +90,7 @@ def test_another_process_reads_what_is_held_by_naming_the_lsn_that_is_kept(open_
         store.close()
 
 
-def test_what_another_hold_keeps_can_be_held_too_and_outlives_that_one(store: MessageStore) -> None:
+def test_a_log_kept_by_another_hold_can_be_held_too_and_outlives_that_hold(store: MessageStore) -> None:
     with hold(store.path, "first", limit_bytes=1 << 40) as first:
         lsn = first.lsn
         churn(store, 3)
@@ -107,10 +107,10 @@ def test_what_another_hold_keeps_can_be_held_too_and_outlives_that_one(store: Me
     with hold(store.path, "higher", limit_bytes=1 << 40):
         churn(store, 2)
         with pytest.raises(LogRecycled, match="passed it"):
-            hold(store.path, "late", lsn=lsn)  # nobody keeps that
+            hold(store.path, "late", lsn=lsn)  # nothing keeps that part
 
 
-def test_what_is_told_of_what_lies_below_a_hold_does_not_depend_on_what_was_recycled(store: MessageStore) -> None:
+def test_rows_about_records_below_a_hold_do_not_depend_on_recycling(store: MessageStore) -> None:
     arrow = pytest.importorskip("logstore.arrow")
     pytest.importorskip("pyarrow")
     queue = store.declare_queue("q")
@@ -124,7 +124,7 @@ def test_what_is_told_of_what_lies_below_a_hold_does_not_depend_on_what_was_recy
         def rows() -> Any:
             return arrow.read(store.path, start_lsn=held.lsn, stop_lsn=stop, columns=columns, hold=held, batch_rows=1)
 
-        early, late = rows().read_all(), rows()  # this one is read when what lies below the hold is gone
+        early, late = rows().read_all(), rows()  # this one is read after the log below the hold is gone
         store.dequeue_many(before[50:], queue)
         churn(store, 4)
         assert not (store.path / segment_name(before[0], SMALL_SEGMENT)).exists()
@@ -154,7 +154,7 @@ def test_an_error_names_a_hold_only_if_it_kept_no_longer(store: MessageStore) ->
         assert re.search("since the hold small is (over its limit|overtaken)", unread(hold=held))
 
 
-def test_what_is_kept_from_the_end_of_an_epoch_on_begins_with_the_next_one(open_store: Callable[..., Any]) -> None:
+def test_a_hold_from_the_end_of_an_epoch_keeps_the_next_epoch(open_store: Callable[..., Any]) -> None:
     store = open_store()
     store.publish(store.declare_queue("q"), b"")
     store.close()
@@ -172,7 +172,7 @@ def test_what_is_kept_from_the_end_of_an_epoch_on_begins_with_the_next_one(open_
             assert kept < records[0].lsn < store.base_lsn
 
 
-def test_a_hold_is_listed_with_its_owner_and_what_it_keeps(store: MessageStore) -> None:
+def test_a_hold_is_listed_with_its_owner_and_its_kept_bytes(store: MessageStore) -> None:
     assert list_holds(store.path) == []
     before = datetime.now(UTC)
     with hold(store.path, "a.b-c_d", limit_bytes=1 << 33, expires_s=600) as held:
@@ -202,7 +202,7 @@ def test_the_kernel_names_the_process_that_owns_a_hold(store: MessageStore) -> N
     assert listed.pid == os.getpid()
 
 
-def test_a_hold_ends_with_its_process_and_what_it_kept_is_given_back(store: MessageStore) -> None:
+def test_a_hold_ends_with_its_process_and_its_segments_are_reused(store: MessageStore) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(store.path)],
         stdin=subprocess.PIPE,
@@ -228,7 +228,7 @@ def test_a_hold_ends_with_its_process_and_what_it_kept_is_given_back(store: Mess
         pass
 
 
-def test_advancing_lets_go_of_what_was_read(store: MessageStore) -> None:
+def test_advancing_a_hold_releases_the_log_below_it(store: MessageStore) -> None:
     with hold(store.path, "a") as held:
         first = held.lsn
         churn(store, 3)
@@ -276,12 +276,12 @@ def test_a_hold_over_its_limit_is_dropped_and_starves_nobody(store_dir: Path, op
     assert len(segment_files(store_dir)) <= 6
 
 
-def test_what_is_held_is_no_reason_to_relocate(store: MessageStore) -> None:
+def test_segments_kept_by_holds_cause_no_relocation(store: MessageStore) -> None:
     store.publish(store.declare_queue("stuck"), bytes(20_000))
     queue = store.declare_queue("q")
 
     def moved() -> int:
-        """How many segments are moved while twenty segments' worth comes and goes."""
+        """The number of segments relocated while twenty segments are published and consumed."""
         before = store.stats()["segments_relocated"]
         for _ in range(50):
             store.dequeue_many(store.publish_many(queue, [bytes(20_000)] * 10), queue)
@@ -311,7 +311,7 @@ def test_a_hold_outlives_the_writers_that_come_and_go(store_dir: Path, open_stor
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..\x00", "ä", "a b", "x" * 65, "a\n"])
-def test_a_name_that_is_none_never_becomes_a_path(store: MessageStore, name: str) -> None:
+def test_an_invalid_name_never_becomes_a_path(store: MessageStore, name: str) -> None:
     with pytest.raises(errors.OptionError, match="name"):
         hold(store.path, name)
     assert list((store.path / "holds").iterdir()) == []
@@ -337,7 +337,7 @@ def test_numbers_out_of_range_are_refused(store: MessageStore, options: dict[str
     assert list((store.path / "holds").iterdir()) == []
 
 
-def test_what_is_no_store_has_no_holds(tmp_path: Path) -> None:
+def test_a_directory_that_is_no_store_has_no_holds(tmp_path: Path) -> None:
     for call in (lambda: hold(tmp_path / "none", "a"), lambda: list_holds(tmp_path)):
         with pytest.raises(errors.NotAStore):
             call()
@@ -358,7 +358,7 @@ def test_a_hold_on_another_store_is_refused(store: MessageStore, tmp_path: Path)
         Reader(tmp_path / "elsewhere", hold=held)
 
 
-def test_a_forked_child_has_no_part_in_a_hold(store_dir: Path) -> None:
+def test_a_forked_child_cannot_use_its_parents_hold(store_dir: Path) -> None:
     logstore.open(store_dir, segment_size=SMALL_SEGMENT).close()
     held = hold(store_dir, "a")
     pid = os.fork()
@@ -415,7 +415,7 @@ def test_the_command_lists_holds_for_people_and_machines(store: MessageStore) ->
     assert json.loads(run("holds", store.path, "--json").stdout) == {"store": str(store.path), "holds": []}
 
 
-def test_the_command_says_what_is_no_store(tmp_path: Path) -> None:
+def test_the_command_reports_a_directory_that_is_no_store(tmp_path: Path) -> None:
     said = run("holds", tmp_path)
     assert said.returncode == 3
     assert said.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Looking at a store from outside: what a reader sees beside a writer, after a close, a crash or damage."""
+"""Reading a store from outside: while a writer runs, after a close, a crash or damage."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_from_lsn_begins_at_the_first_record_at_or_above_it_wherever_that_is(clo
 
 
 @pytest.mark.parametrize("from_lsn", [-1, 1 << 63, 1 << 70])
-def test_what_is_no_lsn_is_refused(closed: Path, from_lsn: int) -> None:
+def test_an_invalid_lsn_is_refused(closed: Path, from_lsn: int) -> None:
     with pytest.raises(OptionError, match="from_lsn"):
         Reader(closed, from_lsn=from_lsn)
 
@@ -122,10 +122,10 @@ def test_a_chain_is_all_records_of_one_message_and_no_others(tmp_path: Path) -> 
     ]
     assert [record.prev for record in chain] == [0, *(record.lsn for record in chain[:-1])]
     with Reader(path) as reader:
-        assert list(reader.chain(0)) == []  # housekeeping records are no chain
+        assert list(reader.chain(0)) == []  # housekeeping records belong to no chain
 
 
-def test_a_reader_sees_the_log_of_the_moment_it_was_made_beside_a_writer(tmp_path: Path) -> None:
+def test_a_reader_sees_the_log_of_its_creation_while_a_writer_runs(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with logstore.open(path, segment_size=SEGMENT) as store:
         queue = store.declare_queue("orders")
@@ -139,7 +139,7 @@ def test_a_reader_sees_the_log_of_the_moment_it_was_made_beside_a_writer(tmp_pat
             assert sum(record.type == RecordType.MESSAGE_START for record in reader.records()) == 2
 
 
-def test_nobody_is_held_up_and_nothing_is_made_or_changed_by_looking(tmp_path: Path, closed: Path) -> None:
+def test_reading_delays_no_writer_and_creates_or_changes_no_file(tmp_path: Path, closed: Path) -> None:
     crashed = tmp_path / "crashed"
     crash(crashed, "store.publish(store.declare_queue('q'), b'x')")
     for path in (closed, crashed):
@@ -147,14 +147,14 @@ def test_nobody_is_held_up_and_nothing_is_made_or_changed_by_looking(tmp_path: P
         with Reader(path) as reader:
             view = read_catalog(path, reader.info)
             assert len(list(reader.records())) > 1
-            # The lock is free: it was looked at for a moment only.
+            # The lock is free: the reader took it only for a moment.
             lock = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)"
             subprocess.run([sys.executable, "-c", lock, str(path / "LOCK")], check=True)
         assert view.next_queue_id == len(view.queues) + 1
         assert snapshot(path) == before
 
 
-def test_after_a_crash_what_was_durable_is_read_and_the_state_says_crashed(tmp_path: Path) -> None:
+def test_after_a_crash_the_durable_log_is_read_and_the_state_is_crashed(tmp_path: Path) -> None:
     path = tmp_path / "store"
     crash(path, "[store.publish(store.declare_queue('q'), b'x%d' % n) for n in range(10)]")
     with Reader(path) as reader:
@@ -166,7 +166,7 @@ def test_after_a_crash_what_was_durable_is_read_and_the_state_says_crashed(tmp_p
 
 
 @pytest.mark.parametrize("name", ["missing", "empty", "file", "others"])
-def test_what_is_no_store_is_said_to_be_none(tmp_path: Path, name: str) -> None:
+def test_a_directory_that_is_no_store_is_refused_as_such(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     if name == "file":
         path.write_bytes(b"x")
@@ -178,7 +178,7 @@ def test_what_is_no_store_is_said_to_be_none(tmp_path: Path, name: str) -> None:
         Reader(path)
 
 
-def test_damage_is_told_after_everything_before_it_was_given(closed: Path) -> None:
+def test_damage_raises_after_all_rows_before_it(closed: Path) -> None:
     with Reader(closed) as reader:
         batches = [batch.lsn for batch in reader.batches()]
         second = reader.segments()[1]
@@ -212,7 +212,7 @@ def test_a_closed_reader_says_so(closed: Path) -> None:
         next(reader.batches())
 
 
-# ---- Beside a writer that reuses segments
+# ---- While a writer reuses segments
 
 
 @contextmanager
@@ -237,7 +237,7 @@ def test_a_reader_that_is_overtaken_says_so_and_a_new_one_reads_on(
     path = tmp_path / "store"
     with churned(path) as (store, churn):
         ids = store.publish_many("orders", [bytes(20_000)] * 60)
-        with Reader(path) as reader:  # while they live: it begins at the segment that is reused below
+        with Reader(path) as reader:  # while they are live: it begins at the segment that is reused below
             batches = reader.batches()
             next(batches)
             store.dequeue_many(ids, "orders")
@@ -249,7 +249,7 @@ def test_a_reader_that_is_overtaken_says_so_and_a_new_one_reads_on(
             assert list(reader.batches())
 
 
-def test_what_was_read_ahead_stays_readable_when_the_writer_reuses_it(tmp_path: Path) -> None:
+def test_bytes_read_ahead_stay_readable_when_the_writer_reuses_the_segment(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with churned(path) as (store, churn):
         while True:
@@ -260,7 +260,7 @@ def test_what_was_read_ahead_stays_readable_when_the_writer_reuses_it(tmp_path: 
                 try:
                     first = next(batches)
                 except LogRecycled:
-                    continue  # before it read anything: it begins again
+                    continue  # before it read anything: it starts again
                 churn()
                 assert reader.info.base_lsn < store.base_lsn
                 last = first
@@ -285,7 +285,7 @@ def test_a_writer_that_comes_after_the_reader_is_no_damage(tmp_path: Path) -> No
 # ---- The catalog
 
 
-def test_the_catalog_is_read_beside_its_writer_after_a_close_and_after_a_crash(tmp_path: Path, closed: Path) -> None:
+def test_the_catalog_is_read_while_a_writer_runs_after_a_close_and_after_a_crash(tmp_path: Path, closed: Path) -> None:
     crashed = tmp_path / "crashed"
     crash(crashed, "store.declare_queue('in the write-ahead log')")
     for path, names in ((closed, ["orders", "other"]), (crashed, ["in the write-ahead log"])):
@@ -343,7 +343,7 @@ def test_work_in_a_transaction_counts_at_its_commit_and_never_after_a_rollback()
     assert (log.replay.committed, log.replay.rolled_back, log.replay.problems) == (1, 1, [])
 
 
-def test_recovery_undoes_what_is_not_prepared_and_drops_what_was_only_staged() -> None:
+def test_recovery_rolls_back_unprepared_transactions_and_drops_staged_messages() -> None:
     log = Log()
     one, two = log.publish(1), log.publish(1)
     active, prepared = log.begin(), log.begin(b"x")
@@ -359,7 +359,7 @@ def test_recovery_undoes_what_is_not_prepared_and_drops_what_was_only_staged() -
     assert (log.replay.abandoned, log.replay.staged_dropped) == (1, 2)
 
 
-def test_a_new_epoch_is_a_recovery_that_has_been() -> None:
+def test_a_new_epoch_shows_that_recovery_has_run() -> None:
     log = Log()
     tx = log.begin()
     message = log.stage()
@@ -373,7 +373,7 @@ def test_a_new_epoch_is_a_recovery_that_has_been() -> None:
     log.enqueue(kept, 1)
     log.stage()
     assert log.finish() == ({1: (1, 0)}, 2)
-    assert log.replay.finish(writer_epoch=3).messages == 1  # of which no batch has been written yet
+    assert log.replay.finish(writer_epoch=3).messages == 1  # epoch 3 has not written a batch yet
 
 
 def test_a_deleted_queue_has_no_places_and_keeps_no_message_alive() -> None:
@@ -426,7 +426,7 @@ def misnumbered(log: Log) -> None:
         (misnumbered, "comes after 0 others"),
     ],
 )
-def test_what_contradicts_the_format_is_noted_and_replay_goes_on(records: Any, reason: str) -> None:
+def test_a_contradiction_of_the_format_is_noted_and_replay_continues(records: Any, reason: str) -> None:
     log = Log()
     records(log)
     log.publish(7)
@@ -436,7 +436,7 @@ def test_what_contradicts_the_format_is_noted_and_replay_goes_on(records: Any, r
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_replay_agrees_with_the_core_beside_the_writer_and_about_recovery(tmp_path: Path, seed: int) -> None:
+def test_replay_agrees_with_the_core_while_a_writer_runs_and_about_recovery(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "store"
     for turn in range(3):
         with subprocess.Popen(
@@ -496,5 +496,5 @@ while True:
             except LogRecycled:
                 overtaken += 1
         process.kill()
-    assert len(bases) == 8  # it did move
+    assert len(bases) == 8  # the base moved
     assert overtaken <= len(bases)

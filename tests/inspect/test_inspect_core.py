@@ -1,4 +1,4 @@
-"""The core's replay beside a store, from Python: equal to the store, and what chain and dump make of a log."""
+"""The core's replay without an open, called from Python: it equals the store; and the output of chain and dump."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ OPERATIONS = st.lists(
 
 
 def same_as_writer(store: logstore.MessageStore, path: Path, **options: Any) -> None:
-    """Queue by queue in order, locks included, and every transaction."""
+    """Checks that it equals the writer's state: each queue in order with its locks, and every transaction."""
     store.force()
     with read(path, **options) as found:
         for queue in store.queues():
@@ -62,12 +62,12 @@ def same_as_writer(store: logstore.MessageStore, path: Path, **options: Any) -> 
         stats = store.stats()
         assert (found.recovery.messages, found.recovery.places) == (stats["messages"], stats["places"])
         assert len(found.transactions()) == stats["transactions"]
-        assert found.info.end_lsn <= store.next_lsn  # an idle store may name its base by one batch more
+        assert found.info.end_lsn <= store.next_lsn  # an idle store may write one more batch for its base
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(OPERATIONS)
-def test_beside_a_writer_it_is_the_writers_state_and_after_it_the_next_opens(
+def test_the_state_is_the_writers_while_it_runs_and_that_of_the_next_open_afterwards(
     tmp_path_factory: pytest.TempPathFactory, work: list[tuple[Any, ...]]
 ) -> None:
     path = tmp_path_factory.mktemp("core") / "store"
@@ -141,7 +141,7 @@ def test_it_agrees_with_the_replay_in_python_on_bytes_and_pending_work(tmp_path:
     assert str(one.xid) == "3:74:"
 
 
-def test_what_is_asked_before_the_end_or_after_the_close_is_refused(tmp_path: Path) -> None:
+def test_calls_before_the_end_or_after_the_close_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with logstore.open(path):
         pass
@@ -158,7 +158,7 @@ def test_what_is_asked_before_the_end_or_after_the_close_is_refused(tmp_path: Pa
         Inspection(tmp_path / "nothing")
 
 
-def test_a_contradiction_by_a_checkpoint_is_decided_by_the_log_alone(tmp_path: Path) -> None:
+def test_the_log_alone_decides_if_a_checkpoint_contradicts_it(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with logstore.open(path, segment_size=SEGMENT) as store:
         queue = store.declare_queue("q")
@@ -177,7 +177,7 @@ def test_a_contradiction_by_a_checkpoint_is_decided_by_the_log_alone(tmp_path: P
 
 @pytest.fixture
 def moved(tmp_path: Path) -> tuple[Path, int, int, int]:
-    """A store, and in it a message that was moved, one that is long and locked, and the transaction that locks it."""
+    """A store with a relocated message, a long locked one, and the transaction that locks it."""
     path = tmp_path / "store"
     with logstore.open(path, segment_size=SEGMENT) as store:
         orders, audit = store.declare_queue("orders"), store.declare_queue("audit")
@@ -216,7 +216,7 @@ def test_a_chain_tells_what_each_record_means_and_where_the_message_is_now(
     assert {one["id"] for one in told["operations"]} == {long}
 
 
-def test_a_chain_that_is_over_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_chain_shows_that_its_message_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "store"
     with logstore.open(path) as store:
         queue = store.declare_queue("q")
@@ -242,7 +242,7 @@ def test_a_dump_is_filtered_by_chain_and_by_queue(
     assert "there is no queue 'nowhere'" in capsys.readouterr().err
 
 
-def test_a_dump_that_follows_tells_what_comes_once_and_in_order(tmp_path: Path) -> None:
+def test_a_following_dump_shows_new_records_once_and_in_order(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with logstore.open(path, segment_size=SEGMENT) as store:
         queue = store.declare_queue("q")
@@ -261,7 +261,7 @@ def test_a_dump_that_follows_tells_what_comes_once_and_in_order(tmp_path: Path) 
     assert seen == [first, *published]
 
 
-def test_info_counts_holds_and_what_they_keep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_counts_holds_and_their_kept_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from logstore.holds import hold
 
     path = tmp_path / "store"

@@ -1,4 +1,4 @@
-"""CoilMQ on our store under ``kill -9``: a real broker process, a real STOMP client, and what the receipts promise."""
+"""CoilMQ with this store under ``kill -9``: a real broker process, a real STOMP client, the promises of receipts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def consume_all(port: int, destination: str, ack: str = "client") -> list[tuple[dict[str, str], bytes]]:
-    """Takes everything that is there, acknowledging one by one; a last message, sent at the end, shows the end."""
+    """Takes all messages and acknowledges them one by one; a last message, sent at the end, marks the end."""
     client = Client(port)
     assert client.send(destination, b"the end")
     client.subscribe(destination, ack)
@@ -45,7 +45,7 @@ def consume_all(port: int, destination: str, ack: str = "client") -> list[tuple[
         taken.append((headers, body))
 
 
-def test_what_has_a_receipt_is_received_again_once_in_order_and_byte_for_byte(broker: Broker) -> None:
+def test_frames_with_a_receipt_are_received_again_once_in_order_and_byte_for_byte(broker: Broker) -> None:
     client = Client(broker.start().port)
     sent = [
         (EVERY_BYTE * (number % 9) + b"%d" % number, {"number": str(number), "text": "naïve – \u4e2d"})
@@ -64,7 +64,7 @@ def test_what_has_a_receipt_is_received_again_once_in_order_and_byte_for_byte(br
     assert len({headers["message-id"] for headers, _ in taken}) == len(sent)
 
 
-def test_what_was_acknowledged_does_not_return_and_what_was_only_sent_does_in_its_place(broker: Broker) -> None:
+def test_acknowledged_frames_do_not_return_and_sent_ones_return_in_their_place(broker: Broker) -> None:
     client = Client(broker.start().port)
     for number in range(10):
         assert client.send(ORDERS, b"%d" % number)
@@ -245,7 +245,7 @@ def test_nothing_with_a_receipt_is_lost_or_comes_again_however_often_the_broker_
     assert first_seen == sorted(first_seen, key=int), "out of order"
 
 
-def test_a_full_store_refuses_with_an_error_and_goes_on_when_it_is_drained(tmp_path: Path) -> None:
+def test_a_full_store_refuses_with_an_error_and_works_again_once_drained(tmp_path: Path) -> None:
     small = Broker(tmp_path, CONFIG + "qstore.logstore.max_log_bytes = 3145728\n")  # the least: six segments
     try:
         client = Client(small.start().port)
@@ -275,7 +275,7 @@ def test_a_full_store_refuses_with_an_error_and_goes_on_when_it_is_drained(tmp_p
     ],
     ids=["no scheduler", "no directory", "a misspelt option"],
 )
-def test_a_broker_that_would_not_keep_the_promise_does_not_start_and_says_what_to_write(
+def test_a_broker_with_an_unsafe_setting_does_not_start_and_names_the_right_setting(
     tmp_path: Path, config: str, said: str
 ) -> None:
     broker = Broker(tmp_path, config)

@@ -1,7 +1,8 @@
-"""CoilMQ's own tests of its queue stores, from its source distribution, pass with ours in the place of one of its.
+"""CoilMQ's own tests of its queue stores, from its source distribution, pass with this store in place of one of its
+own.
 
-They are fetched when the tests run, in the version that is installed. Where no package index can be reached this is
-skipped, which in CI is a failure.
+The tests are downloaded at run time, in the installed version. Without a package index this is skipped, or fails if CI
+is set.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import pytest
 
 from kit.stores import ROOT
 
-# CoilMQ's stores put a frame that could not be sent at the end of its queue, and this one of its tests expects that.
-# Ours puts it back where it was, as after a crash.
+# CoilMQ's stores put an unsent frame at the end of its queue, and one of its tests expects that. This store puts it
+# back at its old place, as after a crash.
 BACK_IN_PLACE = "tests/queue_manager/test_logstore.py::TestQueueManagerLogstore::test_send_backlog_err_unreliable"
 
 FIXTURE = """
@@ -71,7 +72,7 @@ def coilmq_tests(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_theirs(root: Path, *arguments: str) -> tuple[int, int]:
-    """How many of their tests passed and failed."""
+    """The number of CoilMQ's tests that passed and that failed."""
     command = [sys.executable, "-m", "pytest", "-q", "-c", "ours.ini", "--rootdir", str(root), *arguments]
     done = subprocess.run(
         command,

@@ -1,4 +1,4 @@
-"""The store that CoilMQ sees, without a broker around it: when a frame is handed out, given back and let go of."""
+"""The store as CoilMQ uses it, without a broker: when a frame is dequeued, returned and released."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def frame(body: bytes | str = b"body", **headers: object) -> Frame:
 
 
 def bodies(store: plugin.LogstoreQueue) -> list[bytes]:
-    """What the log holds, handed out or not."""
+    """The contents in the log, whether dequeued or not."""
     return [message.content for message in store.store.messages(DEST)]
 
 
 def settings(**values: str) -> configparser.ConfigParser:
-    """As a configuration file that names our scheduler and these; two underscores stand for a dot."""
+    """A configuration file with this package's scheduler and these settings; two underscores stand for a dot."""
     lines = {"scheduler__subscriber_priority_factory": "logstore.plugins.coilmq.make_scheduler", **values}
     made = configparser.ConfigParser()
     made.read_string("[coilmq]\n" + "".join(f"{name.replace('__', '.')} = {lines[name]}\n" for name in lines))
@@ -82,7 +82,7 @@ def test_a_header_value_that_is_no_text_is_kept_as_what_coilmq_would_send(queue:
     assert [got.headers[name] for name in ("flag", "none", "real")] == ["True", "None", "1.5"]
 
 
-def test_a_frame_handed_out_stays_in_the_log_until_it_is_let_go_of(queue: plugin.LogstoreQueue) -> None:
+def test_a_dequeued_frame_stays_in_the_log_until_it_is_released(queue: plugin.LogstoreQueue) -> None:
     queue.enqueue(DEST, frame())
     held = queue.dequeue(DEST)
     assert (queue.size(DEST), queue.has_frames(DEST), queue.dequeue(DEST)) == (0, False, None)
@@ -93,7 +93,7 @@ def test_a_frame_handed_out_stays_in_the_log_until_it_is_let_go_of(queue: plugin
     assert queue.store.durable_lsn == queue.store.next_lsn
 
 
-def test_a_frame_given_back_is_the_next_again(queue: plugin.LogstoreQueue) -> None:
+def test_a_returned_frame_is_the_next_one_again(queue: plugin.LogstoreQueue) -> None:
     for body in (b"1", b"2", b"3"):
         queue.enqueue(DEST, frame(body))
     first, second = queue.dequeue(DEST), queue.dequeue(DEST)
@@ -105,7 +105,7 @@ def test_a_frame_given_back_is_the_next_again(queue: plugin.LogstoreQueue) -> No
     assert [got.body for got in queue.frames(DEST)] == [b"1", b"2", b"3"]
 
 
-def test_giving_a_frame_back_twice_gives_it_out_once(queue: plugin.LogstoreQueue) -> None:
+def test_a_frame_returned_twice_is_dequeued_once(queue: plugin.LogstoreQueue) -> None:
     queue.enqueue(DEST, frame())
     stale = queue.dequeue(DEST)
     queue.requeue(DEST, stale)
@@ -126,12 +126,12 @@ def test_a_frame_sent_on_to_another_destination_is_a_message_of_its_own_there(qu
     assert (queue.size("/queue/other"), bodies(queue)) == (1, [b"body"])
 
 
-def test_a_frame_of_somebody_elses_is_stored_when_it_is_requeued(queue: plugin.LogstoreQueue) -> None:
+def test_an_unknown_frame_is_stored_when_it_is_requeued(queue: plugin.LogstoreQueue) -> None:
     queue.requeue(DEST, frame(b"was never here"))
     assert bodies(queue) == [b"was never here"]
 
 
-def test_what_was_handed_out_at_the_close_is_there_at_the_next_start(
+def test_unacknowledged_frames_at_the_close_wait_at_the_next_start(
     open_queue: Callable[..., plugin.LogstoreQueue],
 ) -> None:
     first = open_queue()
@@ -145,7 +145,7 @@ def test_what_was_handed_out_at_the_close_is_there_at_the_next_start(
     assert again.size(DEST) == 1
 
 
-def test_a_frame_let_go_of_after_the_close_is_there_at_the_next_start(
+def test_a_frame_released_after_the_close_waits_at_the_next_start(
     open_queue: Callable[..., plugin.LogstoreQueue],
 ) -> None:
     first = open_queue()
@@ -159,7 +159,7 @@ def test_a_frame_let_go_of_after_the_close_is_there_at_the_next_start(
         first.has_frames(DEST)
 
 
-def test_what_a_process_that_just_ends_had_handed_out_is_there_at_the_next_start(
+def test_unacknowledged_frames_of_an_ended_process_wait_at_the_next_start(
     run_python: Callable[..., Any], store_dir: Path, open_queue: Callable[..., plugin.LogstoreQueue]
 ) -> None:
     done = run_python(
@@ -177,7 +177,7 @@ def test_what_a_process_that_just_ends_had_handed_out_is_there_at_the_next_start
     assert open_queue().size(DEST) == 1
 
 
-def test_an_iteration_that_breaks_off_leaves_what_was_not_sent(queue: plugin.LogstoreQueue) -> None:
+def test_an_interrupted_iteration_keeps_the_unsent_frames(queue: plugin.LogstoreQueue) -> None:
     for body in (b"sent", b"broken", b"waiting"):
         queue.enqueue(DEST, frame(body))
     for got in queue.frames(DEST):
@@ -283,7 +283,7 @@ def test_the_scheduler_that_chooses_is_coilmqs_default_or_the_one_that_is_named(
 
 
 class Connection:
-    """A subscriber's connection, as CoilMQ's socket server has it."""
+    """A subscriber's connection, as CoilMQ's socket server makes it."""
 
     reliable_subscriber = True
 
@@ -307,7 +307,7 @@ def test_a_waiting_subscriber_gets_a_message_only_when_it_is_stored(queue: plugi
     assert consumer.log == [(b"one", [b"one"])]
 
 
-def test_an_acknowledgement_takes_the_message_out_before_the_next_thing_happens(queue: plugin.LogstoreQueue) -> None:
+def test_an_acknowledgement_dequeues_the_message_before_the_next_command(queue: plugin.LogstoreQueue) -> None:
     consumer = Connection(queue)
     manager = consumer.queue_manager
     manager.subscribe(consumer, DEST)

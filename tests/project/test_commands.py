@@ -1,4 +1,4 @@
-"""What the commands of the Makefile and continuous integration run, and that a page names no other command."""
+"""The commands of the Makefile and of continuous integration: what they run; and pages name no other commands."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-# ---- what a newcomer waits for, and what comes behind it
+# ---- `make test` for every change, `make check` for the long checks
 
 
-def test_make_test_has_what_a_change_can_break_and_make_check_the_long_checks() -> None:
+def test_make_test_runs_the_checks_that_a_change_can_break_and_make_check_the_long_ones() -> None:
     assert below("test") == {"lint", "strict", "ctest", "pytest"}
     assert "$(SUBMAKE) STAGE=pytest pytest-workers pytest-spark" in MAKEFILE
     assert below("check") == {"sanitize", "pytest-overwritten", "pytest-asan", "test-slow", "proof"}
@@ -61,7 +61,7 @@ def test_every_python_test_is_in_one_of_the_three_runs() -> None:
 
 @pytest.fixture
 def ci(tmp_path: Path):
-    """Runs .ci/run where make only notes what it is asked for, and fails at one target."""
+    """Runs .ci/run with a make that only notes its targets, and fails at one of them."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("apt-get", "dpkg", "clang", "clang-format", "clang-tidy", "strace", "valgrind"):
@@ -96,7 +96,7 @@ def test_ci_stops_at_the_first_command_that_fails_and_names_it(ci, failing: str,
 
 
 def made_one(tmp_path: Path, name: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """`make test-one` with an environment whose python says how it was called."""
+    """Runs `make test-one` with a Python that only prints its arguments."""
     (tmp_path / "venv" / "bin").mkdir(parents=True)
     program(tmp_path / "venv" / "bin" / "python", 'case "$2" in pytest) echo "$*";; esac')
     for made in ("venv/.installed-everything", "extension", "built"):
@@ -115,7 +115,7 @@ def made_one(tmp_path: Path, name: str, *options: str) -> subprocess.CompletedPr
         ("abandoned", "-m pytest -q -k abandoned"),
     ],
 )
-def test_make_test_one_runs_a_file_a_test_or_what_has_the_name(tmp_path: Path, name: str, called: str) -> None:
+def test_make_test_one_runs_a_file_a_test_or_every_match_of_the_name(tmp_path: Path, name: str, called: str) -> None:
     assert made_one(tmp_path, name).stdout.splitlines()[-1] == called
 
 
@@ -150,7 +150,7 @@ def test_plain_pytest_runs_one_file_in_a_fresh_clone(tmp_path: Path) -> None:
     assert list((clone / "logstore").glob("_core*.so"))
 
 
-# ---- what the pages say
+# ---- the commands on the pages
 
 
 def test_make_help_names_every_target_of_the_pages_and_the_pages_name_no_other() -> None:

@@ -1,4 +1,4 @@
-"""The distribution is called logstore-engine: logstore on the package index is a stranger's, with our import name."""
+"""The distribution is called logstore-engine, because logstore on the package index is a different project."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from logstore.core.extras import MissingExtra, require
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = ("logstore", "docs", "tests", "tools", "benchmarks", "csrc", ".ci")
 SUFFIXES = {".py", ".pyi", ".md", ".c", ".h", ".sh", ".html", ".txt", ".toml", ""}
-# A requirement of the bare name: with extras or a version, or as an argument of pip.
+# A requirement of the bare name, with extras or a version, or as an argument of pip.
 STRANGER = (
     re.compile(r"(?<![\w/.-])logstore(\[[a-z,]+\]|==|>=|~=)"),
     re.compile(r"\bpip[\w.]*\s+(install|download|wheel)\b[^`\n]*?[\s'\"]logstore(?![\w/.*-])"),
@@ -50,7 +50,7 @@ def test_no_text_would_install_the_strangers_package() -> None:
         "logstore>=0.1",
     ],
 )
-def test_that_check_sees_every_way_to_name_it(line: str) -> None:
+def test_the_check_finds_every_way_to_name_the_strangers_package(line: str) -> None:
     assert any(pattern.search(line) for pattern in STRANGER)
 
 

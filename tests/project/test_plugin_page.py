@@ -1,4 +1,4 @@
-"""What docs/plugin.md says runs as it stands there, from top to bottom, and prints what it says."""
+"""The code in docs/plugin.md runs unchanged, from top to bottom, and prints the output on the page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAGE = (ROOT / "docs" / "plugin.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_every_piece_of_python_runs_and_prints_what_stands_below_it(
+def test_every_piece_of_python_runs_and_prints_the_output_below_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(BLOCKS) == PAGE.count("```python\n"), "a piece without its output"
@@ -83,7 +83,7 @@ def test_every_option_of_open_that_the_page_names_for_coilmq_is_one_that_the_plu
     assert set(re.findall(r"\w+", listed)) <= set(inspect.signature(logstore.open).parameters)
 
 
-def test_neither_the_replay_nor_the_plug_ins_load_a_broker_before_it_is_asked_for(
+def test_neither_the_replay_nor_the_plug_ins_load_a_broker_before_its_first_use(
     run_python: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
     done = run_python(

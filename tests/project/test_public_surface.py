@@ -1,7 +1,7 @@
-"""Every public callable, given a wrong value, raises an error that names the argument, or can do with it.
+"""Every public callable, given a wrong value, either accepts it or raises an error that names the argument.
 
-What is public is found by looking (public_surface.py), so that a new function is tried without being listed; the values
-stand in wrong_values.py. The calls are made in a process of their own, since a wrong value might end it.
+The public callables are found by inspection (public_surface.py), so that a new one is tested without being listed; the
+values are in wrong_values.py. The calls run in a separate process, because a wrong value might end it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIGHT = [name for name in modules() if name not in NEEDS_A_JVM]
 
 
 def driven(place: Path, *names: str) -> dict[str, list[str]]:
-    """Whether each callable of these modules was called, and what was found wrong."""
+    """Whether each callable of these modules was called, and the errors that were found."""
     process = subprocess.run(
         [sys.executable, "-m", "kit.public_surface", place, *names],
         capture_output=True,

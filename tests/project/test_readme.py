@@ -1,4 +1,4 @@
-"""What the README says works when pasted."""
+"""The commands and code in the README work when pasted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(code: str, where: Path) -> str:
 
 @pytest.fixture
 def port(tmp_path: Path):
-    """The port of a broker on a store that outlives kill -9."""
+    """The port of a broker with a store that survives kill -9."""
     command = [sys.executable, "-m", "logstore", "serve", str(tmp_path / "data"), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -42,7 +42,7 @@ def test_the_pika_lines_print_the_message_they_published(port: int, tmp_path: Pa
     assert run(code.replace("@localhost/", f"@localhost:{port}/"), tmp_path) == "b'one coffee'\n"
 
 
-def test_the_library_lines_print_what_the_transaction_left(tmp_path: Path) -> None:
+def test_the_library_lines_print_the_result_of_the_transaction(tmp_path: Path) -> None:
     (code,) = [block for block in BLOCKS if "import logstore\n" in block]
     assert run(code, tmp_path) == "b'two'\n"
 
@@ -55,7 +55,7 @@ def test_the_two_commands_are_targets_of_the_makefile() -> None:
 
 
 def anchors(page: str) -> set[str]:
-    """The headings of a page as links name them."""
+    """The headings of a page in the form of link targets."""
     found: set[str] = set()
     for heading in re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page, flags=re.DOTALL), re.MULTILINE):
         found.add(re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-"))

@@ -13,7 +13,7 @@ TABLE_HEAD = "| what stands there | if all of | and none of | verdict |\n| --- |
 
 
 def _words(enum: str) -> dict[str, str]:
-    """What the comment beside each constant says."""
+    """The text of the comment next to each constant."""
     (body,) = re.findall(rf"^enum {enum} \{{\n(.*?)^\}};", HEADER, re.DOTALL | re.MULTILINE)
     return dict(re.findall(r"^    (\w+)[^/\n]*/\* (.*) \*/$", body, re.MULTILINE))
 
@@ -47,7 +47,7 @@ def test_the_page_prints_the_rows_of_the_code() -> None:
     assert printed == table_of_the_code(), "\n".join(["the page should print:", *table_of_the_code()])
 
 
-def test_the_page_says_what_each_fact_means() -> None:
+def test_the_page_explains_each_fact() -> None:
     assert re.findall(r"^\* \*\*(.*?)\*\*: ", PAGE.split("## Why the tail is rewritten")[0], re.MULTILINE) == list(
         FACTS.values()
     )

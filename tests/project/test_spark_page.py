@@ -1,6 +1,6 @@
-"""What docs/spark.md says runs as it stands there, and its tables are those of the schemas.
+"""The code in docs/spark.md runs unchanged, and its tables equal the schemas.
 
-The pieces that need Spark are run by tests/spark/test_spark_page_spark.py.
+tests/spark/test_spark_page_spark.py runs the pieces that need Spark.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def without_spark() -> list[tuple[str, str]]:
-    """The pieces above the chapter on Spark."""
+    """The pieces above the chapter about Spark."""
     return [block for block in BLOCKS if PAGE.index(block[0]) < PAGE.index("\n## Spark\n")]
 
 
-def test_every_piece_of_python_that_needs_no_spark_prints_what_stands_below_it(
+def test_every_piece_of_python_without_spark_prints_the_output_below_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for needed in ("duckdb", "polars"):

@@ -1,6 +1,6 @@
-"""The rows of a log are held against its writer's own journal: nothing that was asked of the store is missing or twice.
+"""The rows of a log against its writer's own journal: no operation on the store is missing or listed twice.
 
-The log is recycled and relocated, and its writer killed, between the passes; what reads the rows in the end is our own
+Between the passes the log is recycled and relocated, and its writer is killed. The rows are read by the package's
 scanner, DuckDB and Polars.
 """
 
@@ -36,7 +36,7 @@ EPOCHS = 3
 
 
 class Read:
-    """What was read of a log in passes, one after each epoch."""
+    """The rows of a log, read in passes, one after each epoch."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class Read:
         self.bases: list[int] = []
 
     def take(self, start: int, held: Any) -> int:
-        """One pass, from there to the end."""
+        """One pass, from ``start`` to the end."""
         with Reader(self.path, hold=held) as reader:
             stop = reader.info.end_lsn
             self.bases.append(reader.info.base_lsn)
@@ -58,7 +58,7 @@ class Read:
         with MessageScan(self.path, queue_names=names, seed=self.open, **options) as scan:
             self.messages += [row for batch in scan for row in batch.to_pylist()]
             self.open = scan.open_rows()
-        export(self.path, self.target, hold=held, file_bytes=1 << 20)  # and the hold moves on with it
+        export(self.path, self.target, hold=held, file_bytes=1 << 20)  # the hold advances with the export
         return stop
 
 
@@ -75,7 +75,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Read:
     return done
 
 
-def test_every_message_of_the_journal_ends_in_one_row_that_says_what_the_journal_does(read: Read) -> None:
+def test_every_message_of_the_journal_has_one_row_that_agrees_with_the_journal(read: Read) -> None:
     journal = Journal(read.events)
     found = [message_text(row) for row in read.messages]
     assert sorted(found) == sorted(message.text() for message in journal.closed)
@@ -86,7 +86,7 @@ def test_every_message_of_the_journal_ends_in_one_row_that_says_what_the_journal
     assert keys == sorted(set(keys))
 
 
-def test_what_is_open_in_the_journal_is_open_in_the_rows(read: Read) -> None:
+def test_an_open_message_of_the_journal_is_open_in_the_rows(read: Read) -> None:
     journal = Journal(read.events)
     rows = {row["id"]: row for row in read.open.to_pylist()}
     assert rows.keys() == journal.messages.keys()
@@ -102,7 +102,7 @@ def test_every_dequeue_of_the_journal_is_a_record_with_that_outcome(read: Read) 
     rows = [row for row in read.records if row["type"] == "MESSAGE_DEQUEUE"]
     assert sorted(map(dequeue_text, rows)) == sorted(journal.dequeue_texts())
     for row in rows:
-        if row["tx_id"] and row["outcome"] not in ("open", "prepared"):  # then it was decided in a later pass, if ever
+        if row["tx_id"] and row["outcome"] not in ("open", "prepared"):  # others may end in a later pass
             assert row["outcome"] == journal.outcomes[row["tx_id"]]
 
 
@@ -151,7 +151,7 @@ def test_software_that_knows_nothing_of_this_one_reads_the_same_rows_from_the_ex
     records, messages = (
         [str(file) for file in sorted((read.target / kind).rglob("*.parquet"))] for kind in ("records", "messages")
     )
-    assert len(records) > EPOCHS  # more than one for a run
+    assert len(records) > EPOCHS  # more than one for each run
     by = reader(records, messages)
     assert by.messages() == md5(message.text() for message in journal.closed)
     assert by.dequeues() == md5(journal.dequeue_texts())
@@ -169,7 +169,7 @@ def test_the_exports_hold_the_rows_of_the_scans(read: Read) -> None:
         found = found.sort_by([(name, "ascending") for name in order]).to_pylist()
         assert len(found) == len(rows)
         for one, other in zip(found, rows, strict=True):
-            if kind == "records":  # an export knows of places that a scan of a part can no longer look up
+            if kind == "records":  # an export knows places whose records a partial scan cannot read
                 for name in ("enqueue_lsn", "enqueue_time"):
                     one[name] = one[name] if other[name] is not None else None
             assert one == other

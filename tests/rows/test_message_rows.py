@@ -26,14 +26,14 @@ SEEDS = range(3)
 
 @pytest.fixture(scope="module", params=SEEDS)
 def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A store with a history, and what it was made from."""
+    """A store with a history, and its writer's record of it."""
     path = tmp_path_factory.mktemp("history") / "store"
     make_history(path, request.param, weight=[1, 8, 4][request.param % 3])
     return path, request.param
 
 
 def scan(path: Path, **options: Any) -> tuple[Rows, Any]:
-    """The rows of closed messages, and the table of open ones."""
+    """The rows of ended messages, and the table of open ones."""
     options.setdefault("queue_names", arrow.queue_names(path))
     rows: Rows = []
     with MessageScan(path, **options) as messages:
@@ -63,7 +63,7 @@ def lsns_of(path: Path) -> list[int]:
 
 
 def in_passes(path: Path, borders: list[int]) -> tuple[Rows, Any]:
-    """What passes from border to border give, each seeded with what the one before left open."""
+    """The rows of passes from border to border, each seeded with the open set of the one before."""
     rows: Rows = []
     start, left = None, None
     for border in [*borders, None]:
@@ -94,7 +94,7 @@ def test_a_log_that_is_read_in_passes_gives_the_rows_of_one_pass(history: tuple[
         assert found_left.equals(left, check_metadata=True)
 
 
-def test_a_pass_that_begins_late_tells_what_a_late_one_can_know(history: tuple[Path, int]) -> None:
+def test_a_pass_that_begins_late_gives_all_that_the_rest_of_the_log_has(history: tuple[Path, int]) -> None:
     path, seed = history
     for start in random.Random(seed).sample(lsns_of(path), 4):
         rows, left = scan(path, start_lsn=start)
@@ -129,7 +129,7 @@ def test_batches_outlive_the_scan_that_gave_them(history: tuple[Path, int]) -> N
         batches = list(messages)
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert [row["id"] for row in rows] == [row["id"] for row in message_rows(path)[0]]
-    assert {row["queue"] for row in rows} == {None}  # nobody named one
+    assert {row["queue"] for row in rows} == {None}  # the store has no names
 
 
 def test_a_state_with_any_byte_changed_is_refused_by_the_messages_name(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_state_with_any_byte_changed_is_refused_by_the_messages_name(tmp_path:
     assert {"it is something else", "its checksum differs", "it is cut short"} <= set(seen)
 
 
-def test_a_seed_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_seed_is_refused(tmp_path: Path) -> None:
     make_history(tmp_path / "store", 4, epochs=1, steps=60)
     lsns = lsns_of(tmp_path / "store")
     border = lsns[len(lsns) // 2]
@@ -180,17 +180,17 @@ def test_a_seed_that_is_none_is_refused(tmp_path: Path) -> None:
             MessageScan(tmp_path / "store", queue_names={}, **options)
 
 
-def test_a_pass_does_not_begin_where_the_log_is_gone(tmp_path: Path) -> None:
+def test_a_pass_does_not_begin_in_a_recycled_part(tmp_path: Path) -> None:
     make_history(tmp_path / "store", 8, epochs=2, steps=200, weight=12)
     with Reader(tmp_path / "store") as reader:
         first_lsn = reader.segments()[0].first_lsn
-    assert first_lsn > 2 * (512 << 10)  # something was recycled
+    assert first_lsn > 2 * (512 << 10)  # a part was recycled
     with pytest.raises(LogRecycled, match="the log from LSN 524288 to .* was recycled"):
         scan(tmp_path / "store", start_lsn=512 << 10)
     assert scan(tmp_path / "store", start_lsn=first_lsn)[0] == scan(tmp_path / "store")[0]
 
 
-def test_what_is_open_is_told_only_at_the_end(tmp_path: Path) -> None:
+def test_open_messages_are_returned_only_at_the_end(tmp_path: Path) -> None:
     make_history(tmp_path / "store", 5, epochs=1, steps=30)
     with MessageScan(tmp_path / "store", queue_names={}) as messages:
         with pytest.raises(StoreError, match="only after the last row"):

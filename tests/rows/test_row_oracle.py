@@ -1,4 +1,4 @@
-"""The oracle of the rows is itself right: held against what a store was made to do, counted by hand."""
+"""The oracle of the rows is itself right: compared with known operations on a store, counted by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def by_id(rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
 
 
 def only(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
-    """The one row of which all this is true."""
+    """The only row with these values."""
     found = [row for row in rows if all(row[name] == value for name, value in wanted.items())]
     assert len(found) == 1
     return found[0]
@@ -132,7 +132,7 @@ def doubt_and_drafts(path: Path, kept: list[Any]) -> tuple[int, int, int, int]:
     lost = store.publish(queue, b"lost", transaction=undecided)
     draft = store.stage(b"h", b"draft")
     store.force()
-    last = store.publish(queue, b"last")  # acknowledged, and so among what recovery accepts
+    last = store.publish(queue, b"last")  # acknowledged, so recovery accepts it
     return doubtful, lost, draft, last
 
 
@@ -171,7 +171,7 @@ def test_fan_out_chunks_and_a_deleted_queue_all_end_in_one_row(store_dir: Path) 
     assert left == []
     row = by_id(closed)[long]
     assert (row["content_bytes"], row["place_count"], row["outcome"], row["reason"]) == (18, 3, "dequeued", "rejected")
-    assert [place["queue"] for place in row["places"]] == [None, "b", "c"]  # the first has no name any more
+    assert [place["queue"] for place in row["places"]] == [None, "b", "c"]  # the first queue has no name any more
     assert row["places"][0]["reason"] == "queue_deleted"
     assert row["places"][0]["dequeue_lsn"] == only(record_rows(store_dir), type="QUEUE_DELETE")["lsn"]
     assert row["record_count"] == 6

@@ -1,4 +1,4 @@
-"""The record scanner gives the very rows that the slow one in Python does, of every kind of log and of parts of one."""
+"""The record scanner gives the same rows as the slow one in Python, for every kind of log and for parts of one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEEDS = range(8)
 
 @pytest.fixture(scope="module", params=SEEDS)
 def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A store with a history, and what it was made from."""
+    """A store with a history, and its writer's record of it."""
     path = tmp_path_factory.mktemp("history") / "store"
     make_history(path, request.param, weight=1 if request.param % 2 else 12)
     return path, request.param
@@ -60,7 +60,7 @@ def test_every_part_of_a_log_gives_the_rows_that_it_gives_in_the_whole(history: 
     same([row for piece in pieces for row in piece], wanted)
 
 
-def test_outcomes_are_those_known_at_the_moment_that_is_asked_for(history: tuple[Path, int]) -> None:
+def test_outcomes_are_those_known_at_the_requested_lsn(history: tuple[Path, int]) -> None:
     path, seed = history
     lsns = [row["lsn"] for row in record_rows(path)]
     for as_of in random.Random(seed).sample(lsns, 4):
@@ -78,7 +78,7 @@ def test_a_projection_has_the_columns_asked_for_in_that_order(history: tuple[Pat
         same(found.to_pylist(), [{name: row[name] for name in names} for row in wanted])
 
 
-def test_what_is_asked_of_records_is_what_passes(history: tuple[Path, int]) -> None:
+def test_exactly_the_matching_records_pass(history: tuple[Path, int]) -> None:
     path, seed = history
     wanted = record_rows(path)
     chance = random.Random(seed)
@@ -97,7 +97,7 @@ def test_what_is_asked_of_records_is_what_passes(history: tuple[Path, int]) -> N
         same(found, [row for row in wanted if row["type"] in types and start <= row["time"] < stop])
 
 
-def test_what_the_log_no_longer_tells_of_a_place_is_taken_from_what_is_known(history: tuple[Path, int]) -> None:
+def test_values_of_recycled_places_come_from_the_known_places(history: tuple[Path, int]) -> None:
     path, _ = history
     wanted = record_rows(path)
     known: dict[tuple[int, int], tuple[int, Any]] = {}
@@ -125,7 +125,7 @@ def test_nothing_passes_an_empty_list_or_an_empty_range(history: tuple[Path, int
     assert rows_of(path, start_lsn=1 << 60) == []
 
 
-def test_what_cannot_be_asked_for_is_refused_with_what_can(tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused_with_the_valid_ones(tmp_path: Path) -> None:
     make_history(tmp_path / "store", 1, epochs=1, steps=5)
     refused: list[tuple[dict[str, Any], str]] = [
         ({"columns": ["lsn", "size"]}, "there is no column 'size'; there are lsn, type"),
@@ -170,14 +170,14 @@ def harm(path: Path, name: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["gone", "a directory", "header", "cut", "batch"])
-def test_a_permissive_read_gives_all_other_rows_and_of_what_it_cannot_know_nothing_wrong(
+def test_a_permissive_read_gives_all_readable_rows_and_null_for_unknown_values(
     history: tuple[Path, int], how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, seed = history
     whole = {row["lsn"]: row for row in record_rows(path)}
     with Reader(path) as reader:
         parts = reader.segments()
-        # Of a log that was not closed nobody knows that it once went on.
+        # For a log that was not closed, nothing shows that it once continued.
         segments = parts if reader.info.clean else parts[:-1]
         segments = [one for one in segments if one.end_lsn > one.first_lsn + SEGMENT_HEADER_BYTES]
     for number, bad in enumerate(random.Random(seed).sample(segments, min(3, len(segments)))):
@@ -192,7 +192,7 @@ def test_a_permissive_read_gives_all_other_rows_and_of_what_it_cannot_know_nothi
         found = {row["lsn"]: row for row in rows}
         assert list(found) == sorted(found)
         assert len(found) == len(rows)
-        # What an opening had set aside is told from the log only by the header behind it.
+        # Only the next segment's header shows what an open had set aside.
         beside = [lsn for lsn in found if not any(one.first_lsn <= lsn < one.end_lsn for one in parts)]
         found = {lsn: row for lsn, row in found.items() if lsn not in beside}
         here = range(bad.first_lsn, bad.first_lsn + reader.info.segment_size)
@@ -206,7 +206,7 @@ def test_a_permissive_read_gives_all_other_rows_and_of_what_it_cannot_know_nothi
             missing = reader.missing()
         assert len(missing) == 1, (segments, reader.info, reader.segments)
         assert not any(first <= lsn < end for first, end in missing for lsn in found)
-        kept = [lsn for lsn in whole if lsn < reader.info.watermark_lsn]  # not the mark of the close
+        kept = [lsn for lsn in whole if lsn < reader.info.watermark_lsn]  # without the record of the close
         lost = [lsn for lsn in kept if lsn not in found and not any(first <= lsn < end for first, end in missing)]
         assert lost == [], (segments, reader.info, missing, bad)
         assert "what cannot be read was left out" in caplog.text

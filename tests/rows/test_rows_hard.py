@@ -1,4 +1,4 @@
-"""Rows that are asked for in ways that few ask: of no column, by nobody who reads them, of a log that has gone on."""
+"""Unusual requests for rows: without columns, without reading them, of a log that has grown since."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rows_of(store: Any, **options: Any) -> list[dict[str, Any]]:
     return arrow.read(store.path, strings="plain", **options).read_all().to_pylist()
 
 
-def test_how_many_rows_there_are_is_told_without_any_column(store: Any) -> None:
+def test_rows_are_counted_without_any_column(store: Any) -> None:
     for _ in range(9):
         store.publish("one", b"x")
     batches = list(arrow.read(store.path, columns=[], batch_rows=4))
@@ -48,7 +48,7 @@ def test_a_stream_may_be_dropped_unread_or_half_read(store: Any) -> None:
         assert [batch.num_rows for batch in kept] == [1] * read
 
 
-def test_names_that_are_none_are_refused_and_nothing_is_left_behind(store: Any) -> None:
+def test_invalid_names_are_refused_and_nothing_is_left_behind(store: Any) -> None:
     store.publish("one", b"x")
     names: Any = {1: 5}
     with pytest.raises((TypeError, pa.ArrowException)):
@@ -57,14 +57,14 @@ def test_names_that_are_none_are_refused_and_nothing_is_left_behind(store: Any) 
     assert rows_of(store, columns=["lsn"])
 
 
-def test_before_everything_no_transaction_has_an_outcome(store: Any) -> None:
+def test_as_of_the_first_lsn_no_transaction_has_an_outcome(store: Any) -> None:
     with store.transaction() as tx:
         store.publish("one", b"x", transaction=tx)
     assert {row["outcome"] for row in rows_of(store, as_of_lsn=0)} == {None, "open"}
     assert "committed" in {row["outcome"] for row in rows_of(store)}
 
 
-def test_housekeeping_is_of_no_chain_that_can_be_asked_for(store: Any) -> None:
+def test_housekeeping_records_belong_to_no_chain(store: Any) -> None:
     store.publish("one", b"x")
     assert rows_of(store, where=arrow.Where(ids=[0])) == []
 
@@ -77,7 +77,7 @@ def open_set(path: Path) -> tuple[int, Any]:
         return scan.stop_lsn, scan.open_rows()
 
 
-def test_an_open_set_is_told_as_often_as_it_is_asked_for(store: Any) -> None:
+def test_an_open_set_can_be_read_repeatedly(store: Any) -> None:
     from logstore.rows.messages import MessageScan
 
     for _ in range(5):
@@ -88,7 +88,7 @@ def test_an_open_set_is_told_as_often_as_it_is_asked_for(store: Any) -> None:
         assert scan.open_rows().num_rows == 5
 
 
-def test_a_pass_that_goes_on_where_the_log_is_gone_says_so(store: Any) -> None:
+def test_a_pass_that_continues_in_a_recycled_part_raises(store: Any) -> None:
     from logstore.rows.messages import MessageScan
 
     message = store.publish("one", b"x")
@@ -98,7 +98,7 @@ def test_a_pass_that_goes_on_where_the_log_is_gone_says_so(store: Any) -> None:
         store.dequeue(store.publish("one", bytes(30000), wait=False), "one", wait=False)
     store.compact()
     store.force()
-    assert rows_of(store, columns=["lsn"])[0]["lsn"] > stop_lsn  # the log has gone on
+    assert rows_of(store, columns=["lsn"])[0]["lsn"] > stop_lsn  # the log has grown
     with pytest.raises(LogRecycled), MessageScan(store.path, start_lsn=stop_lsn, seed=seed, queue_names={}) as scan:
         list(scan)
 

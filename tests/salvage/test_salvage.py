@@ -1,4 +1,4 @@
-"""What ``salvage`` promises: everything readable is kept, what is lost is named, and nothing is made up."""
+"""The promises of ``salvage``: everything readable is kept, everything lost is named, and nothing is invented."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ KINDS = ("zeros", "random", "flip", "cut", "missing", "swapped", "header", "reco
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, Truth]]:
-    """One store of each end, and what is true of it."""
+    """One store for each kind of end, with its known contents."""
     base = tmp_path_factory.mktemp("stores")
     return [(base / end, make_store(base / end, seed, end=end)) for seed, end in enumerate(ENDS, 1)]
 
@@ -65,17 +65,17 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Truth]:
 
 @cache
 def catalog_of(path: Path) -> Names:
-    """What the catalog says, read once: damage to the log leaves it as it is."""
+    """The catalog, read once, because damage to the log does not change it."""
     with Source(path) as source:
         return read_names(path, source.uuid, connect=None, schema=None)
 
 
 def harm_store(path: Path, truth: Truth, kind: str, rng: random.Random) -> list[Harm]:
-    """One kind of damage near a record of the log."""
+    """Causes one kind of damage near a record of the log."""
     record = rng.choice(truth.records)
     file, offset = path / f"{record.lsn - record.lsn % SEGMENT:016x}.seg", record.lsn % SEGMENT
     if not file.exists() or file.stat().st_size < offset + record.length:
-        return []  # gone already
+        return []  # it is gone already
     near = offset + 8 * rng.randrange(6)
     size = min(rng.choice((1, 8, 64, 512, 4096)), SEGMENT - near)
     match kind:
@@ -89,7 +89,7 @@ def harm_store(path: Path, truth: Truth, kind: str, rng: random.Random) -> list[
             return [remove(file)]
         case "swapped":
             return swap_sectors(file, near // 512 * 512, 512 * rng.randrange(8, 128))
-        case "header":  # with its magic, or behind its version: a larger version is a newer store's, and refused
+        case "header":  # with its magic, or after its version, because a larger version is refused as a newer store
             return [damage_bytes(file, rng.choice((0, 12 + rng.randrange(4000))), rng.randbytes(50))]
         case "record":
             return [damage_bytes(file, offset, bytes(record.length))]
@@ -118,7 +118,7 @@ def test_of_a_store_that_is_not_damaged_everything_is_recovered_and_nothing_is_l
     kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=3),
     seed=st.integers(0, 2**32),
 )
-def test_of_any_damage_recovered_and_lost_part_what_is_known_exactly(
+def test_after_any_damage_every_known_message_is_either_recovered_or_lost(
     stores: list[tuple[Path, Truth]],
     tmp_path_factory: pytest.TempPathFactory,
     which: int,
@@ -140,7 +140,7 @@ def check_damage(path: Path, truth: Truth, place: Path, kinds: list[str], rng: r
 
 
 @pytest.mark.slow
-def test_of_much_damage_to_many_stores_recovered_and_lost_part_what_is_known_exactly(tmp_path: Path) -> None:
+def test_after_much_damage_to_many_stores_every_known_message_is_either_recovered_or_lost(tmp_path: Path) -> None:
     for seed in part_of(range(100, 130), 4):
         path = tmp_path / f"store{seed}"
         truth = make_store(path, seed, end=ENDS[seed % 3])
@@ -185,7 +185,7 @@ def test_one_damaged_record_costs_that_record_only(swept: tuple[Path, Truth], pa
 # ---- The new store
 
 
-def test_the_new_store_is_whole_and_goes_on_like_any_other(tmp_path: Path) -> None:
+def test_the_new_store_is_complete_and_works_like_any_other(tmp_path: Path) -> None:
     truth = make_store(tmp_path / "store", 5)
     rng = random.Random(5)
     before = {one.name: one.read_bytes() for one in (tmp_path / "store").iterdir() if one.is_file()}
@@ -226,7 +226,7 @@ def test_the_new_store_is_whole_and_goes_on_like_any_other(tmp_path: Path) -> No
     assert told("verify", tmp_path / "new")["problems"] == []
 
 
-def test_what_was_in_doubt_comes_to_the_same_in_both_stores(tmp_path: Path) -> None:
+def test_branches_in_doubt_get_the_same_outcome_in_both_stores(tmp_path: Path) -> None:
     make_store(tmp_path / "store", 23)
     salvage(tmp_path / "store", tmp_path / "new")
     shown = []
@@ -303,7 +303,7 @@ def a_store_with(path: Path, work: Callable[[Any], Any]) -> Truth:
 
 
 def break_record(path: Path, truth: Truth, kind: RecordType, *, header: bool, flags: int = 0) -> int:
-    """Damage the first record of this kind; the id of its chain."""
+    """Damages the first record of this kind; returns the id of its chain."""
     record = next(one for one in truth.records if one.type is kind and int(one.flags) & flags == flags)
     at = record.lsn % SEGMENT + (12 if header else 48)
     damage_bytes(path / f"{record.lsn - record.lsn % SEGMENT:016x}.seg", at, b"\xee" * 8)
@@ -409,11 +409,11 @@ def test_a_transaction_whose_xid_was_given_again_is_not_in_doubt_any_more(tmp_pa
         assert store.queue("one").depth == 1
 
 
-# ---- What says which store it is
+# ---- Identifying the store
 
 
 @pytest.mark.parametrize("names", [["META"], ["META", "CLOSED", "HINT", "LOCK"], ["CLOSED"], ["LOCK", "HINT"]])
-def test_files_beside_the_log_may_be_gone(stores: list[tuple[Path, Truth]], tmp_path: Path, names: list[str]) -> None:
+def test_side_files_may_be_missing(stores: list[tuple[Path, Truth]], tmp_path: Path, names: list[str]) -> None:
     path, truth = stores[0]
     shutil.copytree(path, tmp_path / "copy")
     for name in names:
@@ -431,13 +431,13 @@ def test_without_any_header_the_meta_file_says_which_store_it_is(
     assert list(wrong(truth, examine(tmp_path / "copy"), [])) == []
 
 
-def test_where_nothing_says_which_store_it_is_that_is_said(tmp_path: Path) -> None:
+def test_a_store_that_nothing_identifies_is_refused_with_that_reason(tmp_path: Path) -> None:
     make_store(tmp_path / "store", 3, steps=20)
     for name in ("META", "HINT", "CLOSED"):
         (tmp_path / "store" / name).unlink()
     for file in segments(tmp_path / "store"):
         damage_bytes(file, 0, bytes(4096))
-    assert "nothing says which store it was" in fails(run("salvage", tmp_path / "store", tmp_path / "new"), 3)
+    assert "nothing identifies the store" in fails(run("salvage", tmp_path / "store", tmp_path / "new"), 3)
     assert not (tmp_path / "new").exists()
 
 
@@ -452,7 +452,7 @@ def test_a_meta_file_of_another_store_is_not_believed(stores: list[tuple[Path, T
 # ---- The catalog
 
 
-def test_without_a_catalog_queues_are_called_by_their_ids(stores: list[tuple[Path, Truth]], tmp_path: Path) -> None:
+def test_without_a_catalog_queues_are_named_after_their_ids(stores: list[tuple[Path, Truth]], tmp_path: Path) -> None:
     path, truth = stores[0]
     shutil.copytree(path, tmp_path / "copy")
     (tmp_path / "copy" / FILE_NAME).unlink()
@@ -562,7 +562,7 @@ def test_the_command_exits_0_if_nothing_is_lost_and_1_if_something_is(tmp_path: 
         assert victim not in take_truth(store).messages
 
 
-def test_a_dry_run_says_what_would_be_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_reports_the_result_and_writes_nothing(tmp_path: Path) -> None:
     make_store(tmp_path / "store", 3)
     before = sorted(one.name for one in tmp_path.iterdir())
     assert "nothing was written" in fine("salvage", tmp_path / "store", "--dry-run")
@@ -571,7 +571,7 @@ def test_a_dry_run_says_what_would_be_and_writes_nothing(tmp_path: Path) -> None
     assert sorted(one.name for one in tmp_path.iterdir()) == before
 
 
-def test_misuse_is_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_misuse_raises_and_leaves_nothing_behind(tmp_path: Path) -> None:
     make_store(tmp_path / "store", 3, steps=10)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
@@ -615,7 +615,7 @@ def test_a_full_disk_leaves_no_half_of_a_store(tmp_path: Path, monkeypatch: pyte
     assert sorted(one.name for one in tmp_path.iterdir()) == ["store"]
 
 
-def test_blocks_that_the_disk_does_not_give_are_damage_like_any_other(
+def test_blocks_that_the_disk_cannot_read_are_damage_like_any_other(
     stores: list[tuple[Path, Truth]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import os
@@ -643,7 +643,7 @@ def test_a_log_of_a_later_version_is_refused(tmp_path: Path) -> None:
     assert "newer" in fails(run("salvage", tmp_path / "store", tmp_path / "new"), 3)
 
 
-def test_messages_stay_on_the_segment_size_and_order_that_they_had(tmp_path: Path) -> None:
+def test_messages_keep_their_segment_size_and_order(tmp_path: Path) -> None:
     with logstore.open(tmp_path / "store", segment_size=1 << 20) as store:
         queue = store.declare_queue("one")
         first = list(store.publish_many(queue, [bytes([i]) * 100 for i in range(200)]))

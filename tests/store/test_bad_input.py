@@ -1,7 +1,7 @@
-"""What is wrong from outside: directories, files, limits and arguments.
+"""Errors from outside: wrong directories, files, limits and arguments.
 
-Each gets a typed error that says what happened, where, and what to do next; nothing is lost or changed by it, and
-the store works on once the cause is gone.
+Each raises a typed error that says what happened, where, and what to do next. Nothing is lost or changed by it, and the
+store works again once the cause is removed.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ NOBODY = 65534
 
 
 def explains(problem: BaseException, *words: object) -> None:
-    """The message is a sentence for an operator, and names these."""
+    """The message is a sentence for an operator and contains these words."""
     text = str(problem)
     assert len(text.split()) >= 6, text
-    assert ";" in text or ":" in text or ". " in text, text  # what happened, then what to do
+    assert ";" in text or ":" in text or ". " in text, text  # it says what happened, then what to do
     for word in words:
         assert str(word) in text, text
 
 
 def fingerprint(directory: Path) -> dict[str, str]:
-    """Every segment and what makes the directory a store. What is not the log's may be touched."""
+    """A digest of every segment and of the files that make the directory a store; other files may change."""
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.iterdir())
@@ -54,7 +54,7 @@ def fingerprint(directory: Path) -> dict[str, str]:
 
 @pytest.fixture
 def closed(open_store: Open, store_dir: Path) -> Path:
-    """A store with a few segments of messages, orderly closed."""
+    """A store with a few segments of messages, after an orderly close."""
     with open_store() as store:
         queue = store.declare_queue("q")
         for number in range(60):
@@ -66,7 +66,7 @@ EXPECTED = [b"%d " % number + bytes([number]) * 20_000 for number in range(60)]
 
 
 def in_use(directory: Path) -> list[Path]:
-    """The segments that the log is in."""
+    """The segments of the log."""
     return [file for file in segment_files(directory) if file.read_bytes()[:8] == b"LOGSTORE"]
 
 
@@ -87,7 +87,7 @@ def test_an_empty_directory_is_no_store_and_stays_empty(store_dir: Path) -> None
     assert list(store_dir.iterdir()) == []
 
 
-def test_a_directory_with_other_things_in_it_does_not_become_a_store(store_dir: Path) -> None:
+def test_a_directory_with_other_files_does_not_become_a_store(store_dir: Path) -> None:
     store_dir.mkdir()
     (store_dir / "letters.txt").write_text("dear")
     with pytest.raises(errors.NotAStore) as caught:
@@ -108,12 +108,12 @@ def test_segments_whose_meta_was_lost_are_never_made_into_a_new_store(closed: Pa
     assert contents(open_store().queue("q")) == EXPECTED
 
 
-def test_the_root_of_a_file_system_is_empty_enough(store_dir: Path, open_store: Open) -> None:
+def test_lost_and_found_alone_leaves_a_directory_empty_enough(store_dir: Path, open_store: Open) -> None:
     (store_dir / "lost+found").mkdir(parents=True)
     open_store().declare_queue("q")
 
 
-def test_a_creation_that_was_cut_before_its_first_file_was_whole_is_begun_again(
+def test_a_creation_that_was_interrupted_before_its_first_file_was_complete_starts_again(
     store_dir: Path, open_store: Open
 ) -> None:
     store_dir.mkdir()
@@ -134,7 +134,7 @@ def test_a_file_or_a_path_through_one_is_no_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "nul\0byte", "x" * 300])
-def test_a_path_that_cannot_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_an_invalid_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises((errors.StoreError, ValueError)):
         logstore.open(path)
@@ -142,7 +142,7 @@ def test_a_path_that_cannot_be_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("meta", [b"", b"junk", bytes(4096), b"LSTRMETA" + bytes(4088), os.urandom(4096)])
-def test_a_meta_that_is_none_is_refused_and_left_alone(closed: Path, open_store: Open, meta: bytes) -> None:
+def test_an_invalid_meta_is_refused_and_left_unchanged(closed: Path, open_store: Open, meta: bytes) -> None:
     (closed / "META").write_bytes(meta)
     before = fingerprint(closed)
     with pytest.raises(errors.StoreError) as caught:
@@ -163,7 +163,7 @@ def test_a_meta_without_any_segment_is_corruption(closed: Path, open_store: Open
 
 @pytest.mark.parametrize("name", ["META", "LOCK", "segment", "catalog.sqlite"])
 @pytest.mark.parametrize("kind", ["symlink", "fifo", "socket", "directory"])
-def test_what_is_no_regular_file_is_refused_and_never_waited_for(
+def test_a_file_that_is_not_regular_is_refused_without_waiting(
     closed: Path, tmp_path: Path, open_store: Open, name: str, kind: str
 ) -> None:
     victim = in_use(closed)[0] if name == "segment" else closed / name
@@ -178,7 +178,7 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(
     elif kind == "socket":
         made = socket.socket(socket.AF_UNIX)
         here = Path.cwd()
-        os.chdir(closed)  # a socket's path is short
+        os.chdir(closed)  # a socket's path must be short
         try:
             made.bind(victim.name)
         finally:
@@ -194,11 +194,11 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(
     assert contents(open_store().queue("q")) == EXPECTED
 
 
-# ---- another's, newer, older ----
+# ---- of another store, of a newer or an older version ----
 
 
 def newer(data: bytes) -> bytes:
-    """The version field stands behind the magic of eight bytes."""
+    """The version field follows the magic of eight bytes."""
     return data[:8] + (2).to_bytes(4, "little") + data[12:]
 
 
@@ -286,7 +286,7 @@ def test_a_catalog_older_than_the_log_is_refused(closed: Path, open_store: Open)
     assert contents(open_store().queue("younger")) == [b"x"]
 
 
-# ---- somebody else's ----
+# ---- of another user ----
 
 
 def test_a_store_that_is_open_elsewhere_is_locked(store: MessageStore, run_python: Run, open_store: Open) -> None:
@@ -343,10 +343,10 @@ def open_to_all(tmp_path: Path) -> Iterator[Path]:
 
 
 def as_nobody(code: str, *arguments: object) -> str:
-    """Runs it without privileges, root or not; what it printed."""
+    """Runs the code without privileges, even as root; returns its output."""
     body = "import os, sys\n"
     if os.getuid() == 0:
-        # loaded while it may still be read: the checkout may be root's alone
+        # imported while it is readable: the checkout may belong to root
         body += "import logstore, logstore.catalog, sqlalchemy, sqlalchemy.dialects.sqlite, sqlite3\n"
         body += f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
     body += "import logstore\n" + code
@@ -405,7 +405,7 @@ def fill(store: MessageStore, size: int = 20_000) -> list[int]:
     return ids
 
 
-def test_every_operation_that_grows_says_that_the_store_is_full_and_the_others_work(open_store: Open) -> None:
+def test_in_a_full_store_every_growing_operation_raises_and_the_others_work(open_store: Open) -> None:
     store = open_store(max_log_bytes=6 * SMALL_SEGMENT)
     ids = fill(store)
     queue, other = store.queue("q"), store.declare_queue("other")
@@ -524,7 +524,7 @@ def test_a_full_disk_refuses_growth_loses_nothing_and_is_drained(small_disk: Pat
         while True:
             file.write(bytes(4096))
             file.flush()
-    for _ in range(2):  # each takes one of the two segments that are kept for opening
+    for _ in range(2):  # each takes one of the two segments that are reserved for opening
         store.close()
         store = open_store(path)
         queue = store.queue("q")
@@ -557,7 +557,7 @@ def test_a_store_that_could_not_be_made_for_want_of_room_is_made_later(small_dis
 
 
 def walk_image(closed: Path, tmp_path: Path, name: str) -> Path:
-    """A copy to damage."""
+    """A copy of the store, for damage."""
     return Path(shutil.copytree(closed, tmp_path / name))
 
 
@@ -587,7 +587,7 @@ def test_no_flipped_bit_goes_unnoticed_after_an_orderly_close(closed: Path, tmp_
         except errors.VersionError:
             assert 8 <= at < 12
             assert fingerprint(image) == before
-        else:  # in the batch of CLOSE itself, or behind the end of the log in this file
+        else:  # in the batch of CLOSE itself, or above the end of the log in this file
             assert contents(store.queue("q")) == EXPECTED, (file.name, at)
             assert not store.recovery.clean or at >= end - 1 or original[4096:].rstrip(b"\0") == b"", (file.name, at)
             store.close()
@@ -608,7 +608,7 @@ def test_a_shortened_or_missing_segment_is_corruption(closed: Path, tmp_path: Pa
                 open_store(image)
             explains(caught.value, file.name)
             assert fingerprint(image) == before
-    for size in (4096, 10_000, SMALL_SEGMENT // 4, SMALL_SEGMENT - 1):  # it still looks like a torn tail, but is short
+    for size in (4096, 10_000, SMALL_SEGMENT // 4, SMALL_SEGMENT - 1):  # looks like a torn tail, but the file is short
         shutil.rmtree(image)
         walk_image(closed, tmp_path, "image")
         last = image / files[-1].name
@@ -619,7 +619,7 @@ def test_a_shortened_or_missing_segment_is_corruption(closed: Path, tmp_path: Pa
         assert caught.value.offset == size
 
 
-def test_damage_met_while_reading_is_told_and_costs_that_message_only(store: MessageStore) -> None:
+def test_damage_raises_on_reading_and_costs_that_message_only(store: MessageStore) -> None:
     queue = store.declare_queue("q")
     ids = store.publish_many(queue, [b"%d" % i + bytes(10_000) for i in range(3)])
     segment = next(
@@ -641,7 +641,7 @@ def test_damage_met_while_reading_is_told_and_costs_that_message_only(store: Mes
     store.publish(queue, b"on")
 
 
-def test_strange_files_in_the_directory_harm_nobody(closed: Path, open_store: Open) -> None:
+def test_unknown_files_in_the_directory_are_ignored(closed: Path, open_store: Open) -> None:
     strange = [
         "notes.txt",
         "0000000000000000.seg.bak",
@@ -672,7 +672,7 @@ def test_a_spare_full_of_noise_is_only_a_spare(closed: Path, open_store: Open) -
     assert open_store().queue("q").depth == 160
 
 
-def test_headers_and_meta_are_as_the_second_witness_reads_them(closed: Path) -> None:
+def test_the_python_decoder_reads_the_headers_and_meta_of_the_core(closed: Path) -> None:
     meta = Meta.decode((closed / "META").read_bytes())
     assert meta.segment_size == SMALL_SEGMENT
     assert meta.max_undurable_bytes >= 2 * SMALL_SEGMENT
@@ -688,7 +688,7 @@ def test_headers_and_meta_are_as_the_second_witness_reads_them(closed: Path) -> 
 # ---- arguments ----
 
 
-def test_what_is_no_id_is_never_taken_for_one(store: MessageStore) -> None:
+def test_an_invalid_id_is_refused(store: MessageStore) -> None:
     queue = store.declare_queue("q")
     key = store.publish(queue, b"x")
     calls: list[Callable[[Any], object]] = [
@@ -711,7 +711,7 @@ def test_what_is_no_id_is_never_taken_for_one(store: MessageStore) -> None:
     assert contents(queue) == [b"x"]
 
 
-def test_an_unknown_queue_is_told_by_name(store: MessageStore) -> None:
+def test_an_unknown_queue_is_reported_by_name(store: MessageStore) -> None:
     key = store.stage()
     for call in (
         lambda: store.publish("nowhere", b""),
@@ -728,7 +728,7 @@ def test_an_unknown_queue_is_told_by_name(store: MessageStore) -> None:
         explains(caught.value, "nowhere")
 
 
-def test_a_second_dequeue_is_told_apart_from_one_of_nothing(store: MessageStore) -> None:
+def test_a_second_dequeue_raises_another_error_than_a_dequeue_of_an_unknown_message(store: MessageStore) -> None:
     first, second = store.declare_queue("first"), store.declare_queue("second")
     key = store.publish([first, second], b"x")
     store.dequeue(key, first)
@@ -742,7 +742,7 @@ def test_a_second_dequeue_is_told_apart_from_one_of_nothing(store: MessageStore)
 
 
 @pytest.mark.parametrize("name", ["", "a" * 10_000, "nul\0", "\ud800", 5, None, b"bytes"])
-def test_a_queue_name_that_cannot_be_is_refused(store: MessageStore, name: Any) -> None:
+def test_an_invalid_queue_name_is_refused(store: MessageStore, name: Any) -> None:
     with pytest.raises((errors.StoreError, TypeError, ValueError)):
         store.declare_queue(name)
     assert store.queues() == []
@@ -756,7 +756,7 @@ def test_arguments_that_json_cannot_hold_are_refused(store: MessageStore, argume
     assert store.queues() == []
 
 
-def test_names_may_be_anything_that_text_can_be(store: MessageStore, open_store: Open) -> None:
+def test_names_may_be_any_text(store: MessageStore, open_store: Open) -> None:
     names = ["../../etc/passwd", "a/b", "ä ö 🙂", "'; DROP TABLE queue; --", "%s%n", "-rf", " ", "A", "a"]
     for name in names:
         store.publish(store.declare_queue(name), name.encode())

@@ -1,4 +1,4 @@
-"""Contents of every size: none, at each border of a record, and far more than memory should have to hold."""
+"""Contents of every size: empty, at each limit of a record, and far larger than memory should have to hold."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Open = Any
 
-RECORD = SMALL_SEGMENT // 16  # most bytes of one record
+RECORD = SMALL_SEGMENT // 16  # the largest size of a record, in bytes
 GIB = 1 << 30
 
 
@@ -36,7 +36,7 @@ def content_of(size: int) -> bytes:
 
 
 def borders() -> list[int]:
-    """Every size within a few bytes of where a record, two or three, a batch or a segment becomes full."""
+    """Every size within a few bytes of filling one, two or three records, a batch or a segment."""
     around = [RECORD, 2 * RECORD, 3 * RECORD, SMALL_SEGMENT // 8, SMALL_SEGMENT // 4]
     sizes = {0, 1, 2, 7, 8, 9, 63, 64, 65, 4095, 4096, 4097}
     for whole in around:
@@ -71,7 +71,7 @@ def test_every_size_at_a_border_comes_back_whole(store: MessageStore, open_store
 def test_each_size_around_the_largest_single_record_comes_back_whole(
     store: MessageStore, header_bytes: int, queues: int
 ) -> None:
-    """Where exactly content stops fitting into one record depends on header and queues: all of it is swept."""
+    """The limit of one record depends on header and queues, so every size around it is tried."""
     targets = [store.declare_queue(f"q{i}") for i in range(queues)]
     data, header = content_of(RECORD), b"h" * header_bytes
     records: set[int] = set()
@@ -82,7 +82,7 @@ def test_each_size_around_the_largest_single_record_comes_back_whole(
         assert store.load_content(key) == data[:size], size
         for queue in targets:
             store.dequeue(key, queue, wait=False)
-    assert 1 in records  # the sweep went across the border
+    assert 1 in records  # the sizes include the limit
     assert max(records) > 1
 
 
@@ -104,7 +104,7 @@ def test_chunks_of_every_size_join_without_a_seam(store: MessageStore) -> None:
 
 
 class Memory:
-    """How far this process's memory has grown since, at its peak."""
+    """The growth of this process's memory since the start, at its peak."""
 
     def __enter__(self) -> Self:
         self._start = self._now()
@@ -167,8 +167,8 @@ def test_a_gibibyte_goes_through_in_constant_memory_and_comes_back_in_pieces(tmp
         store.load_content(key)
 
 
-def test_an_append_that_is_refused_leaves_the_content_to_every_reader_as_it_was(tmp_path: Path) -> None:
-    """The core, the second decoder and salvage; the message is relocated in between, and goes on."""
+def test_a_refused_append_changes_the_content_for_no_reader(tmp_path: Path) -> None:
+    """The core, the second decoder and salvage read it; between them the message is relocated and grows."""
     path, target = tmp_path / "store", tmp_path / "salvaged"
     with logstore.open(path, segment_size=1 << 19, max_log_bytes=6 << 19) as store:
         queue = store.declare_queue("q")

@@ -1,4 +1,4 @@
-"""``logstore repair-catalog``: a catalog broken in each way is mended, and the store opens with its messages."""
+"""``logstore repair-catalog``: a catalog damaged in any way is repaired, and the store opens with its messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEPT = "catalog.sqlite.before-repair"
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Queue 1 "dead", 2 "orders" (dead letters to 1), 3 was deleted, 4 "late"; a message on each. Closed."""
+    """A closed store: queue 1 "dead", 2 "orders" (dead letters to 1), 3 deleted, 4 "late"; a message on each."""
     path = tmp_path_factory.mktemp("template") / "store"
     with logstore.open(path, segment_size=SMALL_SEGMENT) as store:
         store.declare_queue("dead")
@@ -42,7 +42,7 @@ def path(template: Path, tmp_path: Path) -> Path:
 
 
 def execute(path: Path, *statements: str) -> None:
-    """Without checking references, as damage does."""
+    """Without checks of references, as damage would."""
     with closing(sqlite3.connect(path / "catalog.sqlite", isolation_level=None)) as database:
         for statement in statements:
             database.execute(statement)
@@ -53,7 +53,7 @@ def files(path: Path) -> dict[str, Any]:
 
 
 def names_twice(path: Path) -> None:
-    """In a table that does not refuse it."""
+    """Two rows with one name, in a table without the constraint."""
     execute(path, "CREATE TABLE copied (id INTEGER PRIMARY KEY, name TEXT, arguments TEXT, dead_letter INTEGER)")
     execute(path, "INSERT INTO copied SELECT * FROM queues", "DROP TABLE queues")
     execute(path, "ALTER TABLE copied RENAME TO queues", "UPDATE queues SET name = 'dead' WHERE id = 4")
@@ -135,7 +135,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], list[str], dict[str, list[bytes]
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_a_broken_catalog_is_told_of_by_a_dry_run_and_mended_by_the_command(how: str, path: Path) -> None:
+def test_a_dry_run_reports_a_broken_catalog_and_the_command_repairs_it(how: str, path: Path) -> None:
     break_it, changes, messages = BROKEN[how]
     break_it(path)
     if how != "a name twice":
@@ -176,7 +176,7 @@ def test_nothing_is_changed_where_nothing_is_wrong(path: Path) -> None:
     assert files(path) == before
 
 
-def test_messages_of_a_queue_whose_row_is_missing_below_the_next_id_are_told_of(path: Path) -> None:
+def test_messages_of_a_queue_without_a_row_below_the_next_id_are_reported(path: Path) -> None:
     execute(path, "DELETE FROM queues WHERE id = 4", "DELETE FROM bindings WHERE queue_id = 4")
     before = files(path)
     said = told("repair-catalog", path)
@@ -206,7 +206,7 @@ def test_each_repair_keeps_the_file_under_a_name_of_its_own(path: Path) -> None:
         assert told("repair-catalog", path)["kept"] == str(path / kept)
 
 
-def test_what_no_command_can_mend_is_said_and_left_as_it_is(path: Path) -> None:
+def test_damage_that_no_command_can_repair_is_reported_and_left_unchanged(path: Path) -> None:
     execute(path, "UPDATE store SET next_queue_id = 1", "UPDATE queues SET arguments = 'no JSON' WHERE id = 2")
     before = files(path)
     said = fails(run("repair-catalog", path), 1)
@@ -225,7 +225,7 @@ def test_a_catalog_that_is_missing_or_is_no_database_cannot_be_opened(path: Path
 
 
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
-def test_an_open_store_is_left_alone(options: list[str], path: Path) -> None:
+def test_an_open_store_is_refused_and_unchanged(options: list[str], path: Path) -> None:
     with logstore.open(path, create=False) as store:
         assert "is open in another process" in fails(run("repair-catalog", path, *options), 3)
         assert len(store.queues()) == 3

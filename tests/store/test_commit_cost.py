@@ -1,7 +1,7 @@
-"""What an outcome costs: one write and one force, however many operations it makes count.
+"""The cost of an outcome: one write and one force, for any number of operations.
 
-Counted twice: on the simulated disk, where each call in turn is made to fail, so that the ones which an outcome cannot
-do without show themselves; and on a real one, where strace sees every sync of the process.
+Counted in two ways: on the simulated disk, where each call in turn fails, which shows the calls that an outcome needs;
+and on a real disk, where strace counts the syncs of the process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def distributed(store: MessageStore) -> Transaction:
 
 
 def work(store: MessageStore, transaction: Transaction, operations: int) -> None:
-    """Half of it takes messages that were there, the other half puts new ones."""
+    """Half of the operations take existing messages, the other half put new ones."""
     queue = store.queue("q")
     waiting = [message.id for message in store.messages(queue)]
     for number in range(operations):
@@ -62,7 +62,7 @@ ONE_STEP: dict[str, tuple[Begin, Step]] = {
 
 
 def ready(disk: Disk, path: Path, begin: Begin, operations: int) -> Transaction:
-    """A transaction with its work done, and nothing else on its way to the disk."""
+    """A transaction with its operations done, and no other writes pending."""
     store = disk.open(path, segment_size=SEGMENT, background=0)
     queue = store.declare_queue("q")
     store.publish_many(queue, [BODY] * 50)
@@ -73,7 +73,7 @@ def ready(disk: Disk, path: Path, begin: Begin, operations: int) -> Transaction:
 
 
 def indispensable(path: Path, begin: Begin, operations: int, steps: list[Step]) -> list[int]:
-    """Of the calls of the last step, which ones it cannot do without: numbers from 1 on."""
+    """The calls of the last step that it cannot succeed without, as numbers from 1 on."""
     found = []
     for nth in range(1, 8):
         disk = Disk()
@@ -123,7 +123,7 @@ def test_prepare_and_its_outcome_are_two_forces(outcome: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("begin", [local, distributed])
-def test_what_is_done_in_a_transaction_touches_no_disk(begin: Begin, tmp_path: Path) -> None:
+def test_work_in_a_transaction_does_not_touch_the_disk(begin: Begin, tmp_path: Path) -> None:
     disk = Disk()
     store = disk.open(tmp_path / "s", segment_size=SEGMENT, background=0)
     store.publish_many(store.declare_queue("q"), [BODY] * 50)

@@ -1,4 +1,4 @@
-"""Hearing that something has become durable, or never will: callbacks, awaitables, and a failed log."""
+"""Notification that an LSN has become durable, or never will: callbacks, awaitables, and a failed log."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_callback_hears_of_every_group_with_its_durable_lsn_and_stays(store: M
     assert heard[-1] == store.durable_lsn
 
 
-def test_several_callbacks_are_called_and_a_failing_one_harms_nobody(store: MessageStore) -> None:
+def test_several_callbacks_are_called_even_if_one_raises(store: MessageStore) -> None:
     queue = store.declare_queue("q")
     first: list[Any] = []
     second: list[Any] = []
@@ -82,8 +82,8 @@ def test_a_callback_may_use_the_store(store: MessageStore) -> None:
     until(lambda: queue.depth == 3, "the callback did not publish")
 
 
-def test_what_was_appended_last_becomes_durable_even_if_nobody_else_waits_for_it(store: MessageStore) -> None:
-    """A transaction's operation wants no flush; who reads ``next_lsn`` does, and who hears of group commits is told."""
+def test_the_last_append_becomes_durable_even_without_another_waiter(store: MessageStore) -> None:
+    """An operation in a transaction requests no flush; reading ``next_lsn`` does, and commit listeners are notified."""
     queue = store.declare_queue("q")
     heard: list[Any] = []
     store.on_durable(heard.append)
@@ -124,7 +124,7 @@ def test_a_callback_in_a_loop_is_called_there_and_hears_of_the_failure_once(open
     assert threads == {threading.main_thread()}
 
 
-def test_loops_that_came_and_went_leave_room_for_others(store: MessageStore) -> None:
+def test_ended_loops_leave_room_for_new_ones(store: MessageStore) -> None:
     queue = store.declare_queue("q")
 
     async def once() -> None:
@@ -155,7 +155,7 @@ def test_awaiting_an_lsn_returns_once_it_is_durable(store: MessageStore) -> None
 
     asyncio.run(main())
     assert queue.depth == 1000
-    assert store.stats()["syncs"] < 1000  # many waited for one
+    assert store.stats()["syncs"] < 1000  # one sync served many waiters
 
 
 def test_loops_in_many_threads_wait_side_by_side(store: MessageStore) -> None:
@@ -183,7 +183,7 @@ def test_loops_in_many_threads_wait_side_by_side(store: MessageStore) -> None:
     assert queue.depth == 120
 
 
-def test_a_waiter_that_gives_up_or_whose_loop_ends_harms_nobody(store: MessageStore) -> None:
+def test_a_cancelled_waiter_or_a_closed_loop_harms_no_other_waiter(store: MessageStore) -> None:
     queue = store.declare_queue("q")
 
     async def give_up() -> None:
@@ -202,7 +202,7 @@ def test_a_waiter_that_gives_up_or_whose_loop_ends_harms_nobody(store: MessageSt
     asyncio.run(wait())
 
 
-def test_closing_tells_whoever_still_waits(store: MessageStore) -> None:
+def test_closing_wakes_every_waiter(store: MessageStore) -> None:
     async def main() -> None:
         waiting = asyncio.ensure_future(store.durable(store.next_lsn + (1 << 30)))
         await asyncio.sleep(0.05)
@@ -216,7 +216,7 @@ def test_closing_tells_whoever_still_waits(store: MessageStore) -> None:
     asyncio.run(main())
 
 
-def test_what_close_made_durable_is_told_before_it_returns(store: MessageStore) -> None:
+def test_close_reports_durability_before_it_returns(store: MessageStore) -> None:
     heard: list[Any] = []
     store.on_durable(heard.append)
     queue = store.declare_queue("q")
@@ -230,7 +230,7 @@ def test_what_close_made_durable_is_told_before_it_returns(store: MessageStore) 
 
 
 def break_the_log(store: MessageStore) -> None:
-    """From now on what is written to its segments goes to a device that is full."""
+    """From now on writes to its segments go to a full device."""
     full = os.open("/dev/full", os.O_WRONLY | os.O_CLOEXEC)
     for fd in os.listdir("/proc/self/fd"):
         try:
@@ -242,7 +242,7 @@ def break_the_log(store: MessageStore) -> None:
     os.close(full)
 
 
-def test_after_a_failed_write_everybody_is_told_and_nothing_more_is_accepted(open_store: Open) -> None:
+def test_after_a_failed_write_every_caller_gets_the_error_and_no_operation_is_accepted(open_store: Open) -> None:
     store = open_store()
     queue = store.declare_queue("q")
     kept = store.publish(queue, b"kept")
@@ -280,7 +280,7 @@ def test_after_a_failed_write_everybody_is_told_and_nothing_more_is_accepted(ope
     store.force(durable)
     asyncio.run(store.durable(durable))
     assert store.durable_lsn == durable
-    assert queue.depth == 2  # what it has in memory can still be listed
+    assert queue.depth == 2  # messages in memory can still be listed
     assert len(heard) == 1
     assert isinstance(heard[0], errors.OutcomeUnknown)
     late: list[Any] = []
@@ -291,7 +291,7 @@ def test_after_a_failed_write_everybody_is_told_and_nothing_more_is_accepted(ope
     assert [message.content for message in again.messages("q")] == [b"kept"]
 
 
-def test_a_waiter_that_waits_already_is_told_when_the_log_fails(open_store: Open) -> None:
+def test_a_waiter_gets_the_error_when_the_log_fails(open_store: Open) -> None:
     store = open_store()
     queue = store.declare_queue("q")
 
@@ -377,7 +377,7 @@ def test_no_exception_of_a_callback_ends_the_thread_that_calls_them(
         until(lambda: heard and heard[-1] >= store.next_lsn, "nobody was called any more")
 
 
-def test_a_commit_right_after_registering_is_told_however_late_the_thread_begins(
+def test_a_commit_right_after_registration_is_reported_even_if_the_thread_starts_late(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = store.declare_queue("q")

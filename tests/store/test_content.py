@@ -1,4 +1,4 @@
-"""Contents as callers give them: what is one buffer and what is many, and how many go down at a time."""
+"""Contents as callers pass them: which values are one buffer or many, and how many go to the core at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ITEMS = st.lists(st.binary(max_size=40), max_size=60)
 
 
 def unpacked(given_contents: Any, headers: Any = None) -> list[tuple[bytes, bytes | None]]:
-    """What the core would make of it, by the sizes alone."""
+    """The contents as the core would split them by their sizes."""
     found: list[tuple[bytes, bytes | None]] = []
     for content, sizes, header, header_sizes in batches(given_contents, headers):
         whole = bytes(ffi.buffer(content)) if not isinstance(content, bytes) else content
@@ -101,7 +101,7 @@ def test_offsets_that_do_not_ascend_are_refused() -> None:
 
 
 def test_offsets_beyond_the_data_are_refused() -> None:
-    offsets = pa.py_buffer(array.array("i", [0, 5, 6_000_000, 6]).tobytes())  # pyarrow looks at the ends only
+    offsets = pa.py_buffer(array.array("i", [0, 5, 6_000_000, 6]).tobytes())  # pyarrow checks only the ends
     broken = pa.Array.from_buffers(pa.binary(), 3, [None, offsets, pa.py_buffer(b"abcdef")])
     with pytest.raises(errors.OptionError, match="outside its data"):
         unpacked(broken.slice(0, 2))

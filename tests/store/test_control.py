@@ -1,4 +1,4 @@
-"""The control socket: one line each way, for the broker's own user, whatever the other side does."""
+"""The control socket: one line each way, only for the broker's own user, safe against any caller."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ADDRESS_BYTES_MAX = 107
 
 
 class Listening:
-    """A control server on a loop of its own, and what its commands were asked."""
+    """A control server on its own event loop, with a list of the commands that it received."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -105,7 +105,7 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 def answer(connection: socket.socket) -> dict[str, Any]:
-    """What it says before it hangs up: one line."""
+    """Its answer, one line, up to the end of the connection."""
     with connection, connection.makefile("rb") as lines:
         (line,) = lines.readlines()
     said: dict[str, Any] = json.loads(line)
@@ -117,22 +117,22 @@ def request(**fields: Any) -> bytes:
     return json.dumps({"logstore-control": PROTOCOL_VERSION} | fields).encode() + b"\n"
 
 
-# ---- Asking
+# ---- Commands
 
 
-def test_a_command_is_asked_and_answered_with_what_json_can_hold(listening: Listening) -> None:
+def test_a_command_gets_and_returns_any_json_value(listening: Listening) -> None:
     arguments = {"xid": "1:ab:", "text": "ü\n\x1b", "numbers": [1, 2.5, None, True]}
     assert call(listening.directory, "echo", arguments) == {"said": arguments}
     assert listening.asked == [arguments]
 
 
-def test_ping_says_who_listens_and_what_it_knows(listening: Listening) -> None:
+def test_ping_returns_the_process_id_and_the_commands(listening: Listening) -> None:
     said = call(listening.directory, "ping", {})
     assert said == {"pid": os.getpid(), "commands": ["echo", "fail", "ping", "refuse", "slow"]}
 
 
 @pytest.mark.parametrize("kind", ["UnknownXid", "StorePoisoned", "OutcomeUnknown", "UnknownQueue", "StoreError"])
-def test_an_error_over_there_is_the_same_error_here(listening: Listening, kind: str) -> None:
+def test_an_error_in_the_broker_is_the_same_error_for_the_caller(listening: Listening, kind: str) -> None:
     with pytest.raises(logstore.StoreError, match="such is life") as raised:
         call(listening.directory, "refuse", {"kind": kind})
     assert type(raised.value) is getattr(logstore, kind)
@@ -148,7 +148,7 @@ def test_an_unknown_command_is_refused_with_those_that_are_known(listening: List
         call(listening.directory, "dance", {})
 
 
-def test_a_defect_of_the_broker_is_logged_there_and_not_shown_here(
+def test_a_defect_of_the_broker_is_logged_by_the_broker_and_not_shown_to_the_caller(
     listening: Listening, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(logstore.StoreError, match="failed to execute the command; see its log"):
@@ -156,7 +156,7 @@ def test_a_defect_of_the_broker_is_logged_there_and_not_shown_here(
     assert "a defect" in caplog.text
 
 
-def test_what_takes_long_holds_up_nobody_else(listening: Listening) -> None:
+def test_a_slow_command_delays_no_other_caller(listening: Listening) -> None:
     with listening.connect() as slow:
         slow.sendall(request(command="slow"))
         wait_for(lambda: listening.asked)
@@ -165,7 +165,7 @@ def test_what_takes_long_holds_up_nobody_else(listening: Listening) -> None:
         assert answer(slow)["result"] == {"done": True}
 
 
-# ---- Nobody there
+# ---- Without a listener
 
 
 @pytest.mark.parametrize("what", ["nothing", "stale", "file"])
@@ -203,7 +203,7 @@ def test_a_listener_of_another_version_is_a_version_error(tmp_path: Path) -> Non
 
 
 def call_an_impostor(directory: Path, says: bytes) -> None:
-    """Something else listens, and says that."""
+    """Calls a listener that is not a store's and that answers with these bytes."""
     with socket.socket(socket.AF_UNIX) as impostor:
         with control._short_path(directory) as short:
             impostor.bind(short)
@@ -259,7 +259,7 @@ def test_the_socket_of_a_living_server_is_not_replaced(listen: Callable[..., Lis
     assert call(listening.directory, "echo", {}) == {"said": {}}
 
 
-def test_something_else_of_that_name_is_left_alone(tmp_path: Path) -> None:
+def test_another_file_of_that_name_is_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / SOCKET_NAME
     path.write_text("mine")
     with pytest.raises(logstore.StoreError, match="is not a socket"):
@@ -267,7 +267,7 @@ def test_something_else_of_that_name_is_left_alone(tmp_path: Path) -> None:
     assert path.read_text() == "mine"
 
 
-def test_a_server_that_ends_leaves_another_ones_socket_alone(listen: Callable[..., Listening]) -> None:
+def test_a_server_that_ends_does_not_remove_another_servers_socket(listen: Callable[..., Listening]) -> None:
     first = listen()
     (first.directory / SOCKET_NAME).unlink()
     second = listen()
@@ -275,7 +275,7 @@ def test_a_server_that_ends_leaves_another_ones_socket_alone(listen: Callable[..
     assert call(second.directory, "echo", {}) == {"said": {}}
 
 
-def test_stopping_waits_for_what_is_being_done_and_answers_it(listening: Listening) -> None:
+def test_stopping_waits_for_running_commands_and_answers_them(listening: Listening) -> None:
     with listening.connect() as slow:
         slow.sendall(request(command="slow"))
         wait_for(lambda: listening.asked)
@@ -295,7 +295,7 @@ def test_another_user_is_refused_even_with_the_socket_in_hand(listening: Listeni
         "connection = socket.socket(socket.AF_UNIX)\n"
         "connection.connect('control.sock')\n"
         "try: connection.sendall(sys.stdin.buffer.read())\n"
-        "except BrokenPipeError: pass\n"  # it does not wait to be asked
+        "except BrokenPipeError: pass\n"  # it does not wait for commands
         "print(connection.recv(1000))\n"
     )
     tmp_path.chmod(0o755)
@@ -331,7 +331,7 @@ def test_another_user_is_refused_even_with_the_socket_in_hand(listening: Listeni
         request(command="echo", arguments=[]),
     ],
 )
-def test_rubbish_is_refused_in_one_line_and_does_nothing(listening: Listening, line: bytes) -> None:
+def test_malformed_requests_are_refused_in_one_line_and_do_nothing(listening: Listening, line: bytes) -> None:
     connection = listening.connect()
     connection.sendall(line)
     assert answer(connection)["error"]["kind"] == "StoreError"
@@ -339,7 +339,7 @@ def test_rubbish_is_refused_in_one_line_and_does_nothing(listening: Listening, l
     assert call(listening.directory, "echo", {}) == {"said": {}}
 
 
-def test_whoever_has_asked_may_close_its_half_and_is_answered(listening: Listening) -> None:
+def test_a_caller_that_half_closes_after_its_command_is_answered(listening: Listening) -> None:
     connection = listening.connect()
     connection.sendall(request(command="ping"))
     connection.shutdown(socket.SHUT_WR)
@@ -369,14 +369,14 @@ def test_a_request_may_come_in_pieces_and_only_its_first_line_counts(listening: 
     line = request(command="echo", arguments={"n": 1})
     for at in range(0, len(line), 7):
         connection.sendall(line[at : at + 7])
-    with contextlib.suppress(OSError):  # it need not listen any more
+    with contextlib.suppress(OSError):  # it may have closed the connection
         connection.sendall(request(command="echo", arguments={"n": 2}))
     with contextlib.suppress(ConnectionResetError):
         answer(connection)
     assert listening.asked == [{"n": 1}]
 
 
-def test_whoever_says_nothing_is_hung_up_on(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_caller_is_disconnected(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "PATIENCE_S", 0.2)
     with listening.connect() as silent, listening.connect() as slow:
         slow.sendall(b'{"logstore')
@@ -385,7 +385,7 @@ def test_whoever_says_nothing_is_hung_up_on(listening: Listening, monkeypatch: p
                 assert each.recv(100) == b""
 
 
-def test_whoever_takes_no_answer_is_hung_up_on(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_reads_no_answer_is_disconnected(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "PATIENCE_S", 0.5)
     large = "x" * (REQUEST_BYTES_MAX - 200)
 
@@ -402,7 +402,7 @@ def test_whoever_takes_no_answer_is_hung_up_on(listening: Listening, monkeypatch
     assert len(call(listening.directory, "large", {})["said"]) == 100 * len(large)
 
 
-def test_a_crowd_cannot_take_more_than_its_sockets_and_leaves_room_when_it_goes(
+def test_many_callers_use_at_most_their_sockets_and_free_them_at_the_end(
     listening: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "PATIENCE_S", WAIT_S)
@@ -417,7 +417,7 @@ def test_a_crowd_cannot_take_more_than_its_sockets_and_leaves_room_when_it_goes(
     assert call(listening.directory, "echo", {}) == {"said": {}}
 
 
-def test_a_caller_that_leaves_early_does_not_stop_what_it_asked_for(listening: Listening) -> None:
+def test_a_caller_that_disconnects_early_does_not_stop_its_command(listening: Listening) -> None:
     done = threading.Event()
 
     async def finish(_: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The core makes its system calls through one table, and only those that it may make.
+"""The core makes its system calls through one table, and makes only the permitted ones.
 
-Two witnesses: the objects themselves, none of which but os-vfs_posix.o can reach a file, and a tracer that watches a
-program in C from its first to its last call.
+There are two checks: of the object files, of which only os-vfs_posix.o can reach a file, and of a C program under a
+tracer from its first call to its last.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def compiler() -> str:
 
 @pytest.fixture(scope="module")
 def objects(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Every file of the core, compiled by itself."""
+    """Every file of the core, compiled separately."""
     out = tmp_path_factory.mktemp("objects")
     made = [out / f"{source.parent.name}-{source.stem}.o" for source in CORE]
     running = [
@@ -69,7 +69,7 @@ def test_no_object_but_the_systems_own_can_reach_a_file(objects: list[Path]) -> 
         names = [line.split()[-1].partition("@")[0] for line in listed.stdout.splitlines()]
         reaches[made.name] = sorted(name for name in names if FILE_CALLS.match(name))
     posix = set(reaches.pop("os-vfs_posix.o"))
-    assert {"openat", "fdatasync", "flock"} <= {name.removesuffix("64") for name in posix}  # so that the net holds
+    assert {"openat", "fdatasync", "flock"} <= {name.removesuffix("64") for name in posix}  # the check sees calls
     assert {name: calls for name, calls in reaches.items() if calls} == {}
 
 
@@ -86,7 +86,7 @@ class Call:
 
 @pytest.fixture(scope="module")
 def traced(workload: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Call]]:
-    """The store's directory, and every call that the workload made, with the phase that it was in."""
+    """The store's directory, and every call of the workload with its phase."""
     strace = shutil.which("strace")
     if strace is None:
         pytest.skip("SKIPPED LOUDLY: strace is not here; the workload was NOT watched")
@@ -103,7 +103,7 @@ def traced(workload: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 
 def parsed(trace: str) -> list[Call]:
-    """Calls in the order of their beginnings; one that was interrupted by another thread's is joined again."""
+    """Calls in the order of their starts; the two lines of an interrupted call are joined."""
     calls: list[Call] = []
     unfinished: dict[str, Call] = {}
     phase = ""
@@ -126,7 +126,7 @@ def parsed(trace: str) -> list[Call]:
         calls.append(Call(phase, begun[1], begun[2], begun[3] or ""))
         if begun[3] is None:
             unfinished[pid] = calls[-1]
-    return [call for call in calls if call.phase not in ("", "end")]  # what the loader does is not the core's
+    return [call for call in calls if call.phase not in ("", "end")]  # calls of the loader are not the core's
 
 
 def test_the_workload_opens_only_its_own_directory_and_never_follows_a_link(traced: tuple[Path, list[Call]]) -> None:
@@ -193,7 +193,7 @@ def test_every_call_on_a_file_is_on_one_below_the_directory(traced: tuple[Path, 
 def test_no_file_is_ever_mapped(traced: tuple[Path, list[Call]]) -> None:
     _, calls = traced
     maps = [call for call in calls if call.name == "mmap"]
-    assert maps  # threads' stacks, at least
+    assert maps  # at least the threads' stacks
     assert [call for call in maps if "MAP_ANONYMOUS" not in call.arguments] == []
 
 
@@ -209,7 +209,7 @@ def test_one_sync_for_each_durable_publish_and_one_for_each_commit(traced: tuple
 
 def test_a_batch_is_one_write_of_whole_blocks(traced: tuple[Path, list[Call]]) -> None:
     _, calls = traced
-    into = "/0000000000080000.seg>"  # the log's first segment; beside it, spares are being made
+    into = "/0000000000080000.seg>"  # the log's first segment; meanwhile spares are made
     writes = [call for call in calls if call.phase == "durable" and call.name == "pwrite64" and into in call.arguments]
     assert len(writes) == 20
     for call in writes:

@@ -1,6 +1,6 @@
-"""The defects of this design's predecessor, each with the promise that keeps it from coming back.
+"""The defects of this design's predecessor, each with the promise that prevents its return.
 
-The numbers are those of the list in the design. Their transactional forms are in test_defects_transactions.py.
+The numbers are those of the list in the design. The transactional forms are in test_defects_transactions.py.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ def test_1_content_over_64_kib_is_cut_and_joined_without_a_byte_wrong(open_store
         assert store.load_content(key, 65_530, 12) == data[65_530:65_542]
 
 
-def test_2_recovery_comes_to_an_end_when_a_message_still_sits_on_a_second_queue(
-    store: MessageStore, open_store: Open
-) -> None:
+def test_2_recovery_ends_although_a_message_is_still_on_a_second_queue(store: MessageStore, open_store: Open) -> None:
     first, second = store.declare_queue("first"), store.declare_queue("second")
     keys = [store.publish([first, second], b"%d" % i) for i in range(3)]
     for key in keys:
@@ -74,7 +72,7 @@ def test_4_the_base_never_passes_an_append_so_no_acknowledged_message_is_lost(tm
             key = store.publish(queue, content)
             acknowledged[key] = content
             mine.append(key)
-            while len(mine) > 2:  # all but a few die at once, so that the base follows close behind
+            while len(mine) > 2:  # most messages end at once, so that the base follows closely
                 dead = mine.pop(0)
                 gone.add(dead)
                 store.dequeue(dead, queue, wait=False)
@@ -117,7 +115,7 @@ def test_5_a_commit_takes_the_same_message_twice(store: MessageStore, open_store
     assert open_store().stats()["messages"] == 0
 
 
-def test_6_what_is_being_listed_may_be_dequeued_on_the_way(store: MessageStore) -> None:
+def test_6_messages_may_be_dequeued_while_they_are_listed(store: MessageStore) -> None:
     queue = store.declare_queue("q")
     store.publish_many(queue, [b"%d" % i for i in range(700)])
     seen = []
@@ -243,7 +241,7 @@ def test_12_a_bad_record_neither_ends_the_log_nor_costs_a_later_file(store: Mess
 
 
 @pytest.mark.parametrize("losses", [ALL_LOST, ALL_KEPT, BY_SEED])
-def test_13_what_a_recycled_file_held_before_is_never_taken_for_the_log(tmp_path: Path, losses: int) -> None:
+def test_13_old_contents_of_a_recycled_file_are_never_read_as_the_log(tmp_path: Path, losses: int) -> None:
     disk = Disk()
     path = tmp_path / "s"
     store = disk.open(path)
@@ -264,7 +262,7 @@ def test_13_what_a_recycled_file_held_before_is_never_taken_for_the_log(tmp_path
 
 
 def fill_up(store: MessageStore, size: int) -> list[int]:
-    """Publishes until the store is full; what was acknowledged."""
+    """Publishes until the store is full; returns the acknowledged ids."""
     queue = store.declare_queue("q")
     ids: list[int] = []
     with pytest.raises(errors.StoreFull, match="Consume messages"):

@@ -1,7 +1,7 @@
 """The defects of this design's predecessor in their transactional forms; see test_defects.py.
 
-The numbers are those of the list in the design; 10, what an outcome costs, is in test_commit_cost.py. A restart is a
-power cut on the simulated disk, or a killed process where it is the file system that counts.
+The numbers are those of the list in the design; number 10, the cost of an outcome, is in test_commit_cost.py. A restart
+is a power cut on the simulated disk, or a killed process where the file system matters.
 """
 
 from __future__ import annotations
@@ -78,9 +78,7 @@ def test_1_content_over_64_kib_is_whole_after_a_commit_and_gone_after_a_rollback
 
 
 @pytest.mark.parametrize("outcome", ["commit", "rollback", "in doubt"])
-def test_2_recovery_comes_to_an_end_when_a_transaction_took_a_message_from_one_of_its_queues(
-    path: Path, outcome: str
-) -> None:
+def test_2_recovery_ends_although_a_transaction_took_a_message_from_one_of_its_queues(path: Path, outcome: str) -> None:
     disk = Disk()
     store = disk.open(path)
     first, second = store.declare_queue("first"), store.declare_queue("second")
@@ -106,7 +104,7 @@ def test_2_recovery_comes_to_an_end_when_a_transaction_took_a_message_from_one_o
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("outcome", ["commit", "rollback"])
 def test_3_no_later_recovery_misses_a_transaction_that_messages_still_name(path: Path, kind: str, outcome: str) -> None:
-    """The messages stay while segment after segment of the log around them goes, and every open reads their records."""
+    """The messages stay while the segments around them are recycled, and every open reads their records."""
 
     def work(path: Path, kept: list[Any]) -> None:
         store = logstore.open(path, segment_size=SMALL_SEGMENT)
@@ -129,7 +127,7 @@ def test_3_no_later_recovery_misses_a_transaction_that_messages_still_name(path:
         kept.append(store)
         found = [[content.decode() for content in contents(store.queue(name))] for name in ("q", "r")]
         for queue in ("q", "r"):
-            for message in list(store.messages(queue)):  # names the message, whose chain names the transaction
+            for message in list(store.messages(queue)):  # it names the message, whose chain names the transaction
                 with store.transaction() as tx:
                     store.dequeue(message.id, queue, tx)
                     store.enqueue(message.id, queue, tx)
@@ -150,7 +148,7 @@ def test_3_no_later_recovery_misses_a_transaction_that_messages_still_name(path:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_4_the_base_never_passes_a_transaction_whose_commit_is_not_yet_durable(path: Path, seed: int) -> None:
-    """Threads commit small transactions whose messages die soon, so that the base is right behind them at each cut."""
+    """Threads commit small transactions whose messages end soon, so that the base follows them closely at each cut."""
     disk = Disk()
     store = disk.open(path)
     store.declare_queue("q")
@@ -237,7 +235,7 @@ def test_6_a_queue_may_be_listed_while_transactions_take_and_return_its_messages
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_7_what_a_transaction_enqueued_it_may_dequeue_and_every_restart_agrees(path: Path, kind: str) -> None:
+def test_7_a_transaction_may_dequeue_its_own_enqueue_and_every_restart_agrees(path: Path, kind: str) -> None:
     disk = Disk()
     store = disk.open(path)
     for name in ("q", "r"):
@@ -303,7 +301,7 @@ def test_9_and_11_content_is_loaded_whole_or_empty_while_its_transaction_is_open
 
 
 def test_12_a_bad_record_never_turns_the_outcomes_behind_it_into_rollbacks(path: Path) -> None:
-    """Everything behind the damage was committed; an open that went on without it would forget all of that."""
+    """Everything above the damage was committed; an open that continued would lose all of it."""
     with logstore.open(path, segment_size=SMALL_SEGMENT) as store:
         store.declare_queue("q")
         for number in range(60):
@@ -330,10 +328,8 @@ def test_12_a_bad_record_never_turns_the_outcomes_behind_it_into_rollbacks(path:
 
 
 @pytest.mark.parametrize("losses", [ALL_LOST, BY_SEED])
-def test_13_outcomes_of_an_earlier_life_of_a_file_never_settle_a_transaction_of_this_one(
-    path: Path, losses: int
-) -> None:
-    """Rounds of the same work under the same name, now committed, now not, in files used again and again."""
+def test_13_old_outcomes_in_a_recycled_file_never_settle_a_new_transaction(path: Path, losses: int) -> None:
+    """Rounds of the same work under the same xid, committed or not, in recycled files."""
     disk, xid = Disk(), Xid(1, b"same", b"name")
     store = disk.open(path)
     store.declare_queue("q")

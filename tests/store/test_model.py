@@ -1,7 +1,7 @@
-"""Random histories of a store against a plain model, through closing, crashing and failing disks.
+"""Random histories of a store against a plain model, through closes, crashes and failing disks.
 
-The machine is in store_machine.py. That it can see what it looks for is shown by faults planted into the store
-(planted_faults.py), each of which it must find.
+The machine is in store_machine.py. Faults planted into the store (planted_faults.py) show that it finds errors: it must
+find each of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TestStoreMachine(StoreMachine.TestCase):  # type: ignore[name-defined, mis
 
 
 def test_the_machine_sees_segments_recycled() -> None:
-    """With its tiny segments a history of this length uses files again; else half of it would go untested."""
+    """With its tiny segments a history of this length recycles files; otherwise recycling would not be tested."""
     machine = StoreMachine()
     try:
         machine.first_queue()
@@ -54,7 +54,7 @@ def test_the_machine_sees_segments_recycled() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_machine_finds_a_planted_fault(fault: Callable[[pytest.MonkeyPatch], None]) -> None:
-    """In short searches that begin afresh: one that went astray would take minutes. The same ones every time."""
+    """Short searches with fixed seeds, because one that starts badly would take minutes."""
 
     class Planted(StoreMachine):
         plant = staticmethod(fault)

@@ -1,4 +1,4 @@
-"""Limits on what is prepared: in number always, in age only where somebody asked for it."""
+"""Limits on prepared transactions: always on their number, on their age only with the option."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def prepare(store: MessageStore, number: int, queue: Any) -> logstore.Transaction:
-    """One more prepared branch with a message on its way to the queue."""
+    """Prepares one more branch with a message for the queue."""
     transaction = store.begin(Xid(1, number.to_bytes(4, "big")))
     store.publish(queue, b"waits", transaction=transaction)
     transaction.end()
@@ -48,7 +48,7 @@ def test_one_more_prepared_transaction_than_allowed_is_refused_and_can_still_com
     assert len(store.in_doubt()) == 3
 
 
-def test_the_limit_counts_what_earlier_lives_have_prepared(open_store: Open) -> None:
+def test_the_limit_counts_transactions_prepared_before_a_restart(open_store: Open) -> None:
     store = open_store(max_prepared=2)
     queue = store.declare_queue("q")
     prepare(store, 1, queue)
@@ -61,7 +61,7 @@ def test_the_limit_counts_what_earlier_lives_have_prepared(open_store: Open) -> 
     prepare(store, 4, store.queue("q"))
 
 
-def test_nothing_prepared_is_ended_by_time_unless_asked_for(open_store: Open) -> None:
+def test_prepared_transactions_never_time_out_without_the_option(open_store: Open) -> None:
     store = open_store()
     prepare(store, 1, store.declare_queue("q"))
     time.sleep(0.3)
@@ -94,7 +94,7 @@ def test_an_overdue_transaction_is_rolled_back_with_a_warning_and_counted(
         transaction.commit()
 
 
-def test_what_is_younger_than_the_timeout_stays(open_store: Open) -> None:
+def test_transactions_younger_than_the_timeout_stay(open_store: Open) -> None:
     store = open_store(prepared_timeout=3600)
     prepare(store, 1, store.declare_queue("q"))
     time.sleep(0.2)
@@ -104,7 +104,7 @@ def test_what_is_younger_than_the_timeout_stays(open_store: Open) -> None:
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, "1", float("nan"), float("inf")])
-def test_a_timeout_that_is_none_is_refused(open_store: Open, wrong: Any) -> None:
+def test_an_invalid_timeout_is_refused(open_store: Open, wrong: Any) -> None:
     with pytest.raises(errors.OptionError, match="prepared_timeout"):
         open_store(prepared_timeout=wrong)
 
@@ -115,7 +115,7 @@ def test_a_limit_on_prepared_transactions_that_makes_no_sense_is_refused(open_st
         open_store(max_prepared=wrong)
 
 
-def test_the_worst_that_a_listener_can_raise_does_not_end_the_looking(open_store: Open) -> None:
+def test_no_exception_of_a_listener_ends_the_thread_for_overdue_transactions(open_store: Open) -> None:
     store = open_store(prepared_timeout=0.05)
     queue = store.declare_queue("q")
 
@@ -135,7 +135,7 @@ def test_the_worst_that_a_listener_can_raise_does_not_end_the_looking(open_store
 
 
 def test_two_threads_and_the_timeout_that_end_one_branch_agree_on_its_outcome(open_store: Open) -> None:
-    """The write buffers stay full, so every outcome waits for room and finds the branch as others have left it."""
+    """The write buffers stay full, so every outcome waits for room and then finds the branch as others have left it."""
     store = open_store(prepared_timeout=0.05, max_write_buffers=2, segment_size=1 << 20)
     queue, noise = store.declare_queue("q"), store.declare_queue("noise")
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""Prepared transactions: names byte for byte, steps in the right order only, in doubt until somebody decides."""
+"""Prepared transactions: xids byte for byte, steps only in the right order, in doubt until an outcome."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def by_xid(store: MessageStore) -> dict[Xid | None, Transaction]:
     return {tx.xid: tx for tx in store.in_doubt()}
 
 
-# ---- names ----
+# ---- xids ----
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -109,7 +109,7 @@ def test_every_xid_comes_back_byte_for_byte_and_names_its_own_branch_only(
 
 
 def test_all_lengths_of_both_parts_survive_together(path: Path) -> None:
-    """One branch for each pair of lengths at the borders; many at once, on the disk and after a kill."""
+    """One branch for each pair of lengths at the limits, all at once, on the disk and after a kill."""
     lengths = (0, 1, 7, 8, 9, 63, 64)
     xids = [Xid(g - b, bytes([g + 1]) * g, bytes([255 - b]) * b) for g, b in itertools.product(lengths, repeat=2)]
 
@@ -156,14 +156,14 @@ def test_a_name_is_taken_while_its_branch_is_open_or_prepared_and_free_after_the
     disk = disk.crash()
     store = disk.open(path)
     assert last.id not in [tx.id for tx in store.in_doubt()]
-    store.begin(xid).rollback()  # what was open is not: its name is free
+    store.begin(xid).rollback()  # it was not prepared, so its xid is free
     store.close()
 
 
-# ---- orders ----
+# ---- order of steps ----
 
 STEPS = ("work", "end", "prepare", "commit", "rollback")
-AFTER = {  # what a distributed transaction answers: the next state, or the error
+AFTER = {  # the result of each step of a distributed transaction: the next state, or the error
     "active": {"work": "active", "end": "ended", "prepare": "WrongState", "commit": "WrongState", "rollback": "gone"},
     "ended": {"work": "WrongState", "end": "WrongState", "prepare": "prepared", "commit": "gone", "rollback": "gone"},
     "prepared": {
@@ -247,7 +247,7 @@ def test_every_kind_of_work_is_refused_after_the_end(store: MessageStore) -> Non
 # ---- in doubt ----
 
 
-def test_in_doubt_lists_what_is_prepared_before_a_restart_too_and_nothing_else(path: Path) -> None:
+def test_in_doubt_lists_exactly_the_prepared_transactions_even_before_a_restart(path: Path) -> None:
     disk = Disk()
     store = disk.open(path)
     store.declare_queue("q")
@@ -270,8 +270,8 @@ def test_in_doubt_lists_what_is_prepared_before_a_restart_too_and_nothing_else(p
     del local, active
 
 
-def test_a_prepared_branch_that_everybody_forgot_can_be_found_and_resolved(path: Path) -> None:
-    """Dropping the handle is no outcome; not before a restart and not after one."""
+def test_a_prepared_branch_without_a_handle_can_be_found_and_resolved(path: Path) -> None:
+    """Dropping the handle is no outcome, neither before a restart nor after one."""
     disk = Disk()
     store = disk.open(path)
     store.declare_queue("q")
@@ -289,7 +289,7 @@ def test_a_prepared_branch_that_everybody_forgot_can_be_found_and_resolved(path:
     store.close()
 
 
-def test_what_is_prepared_stays_locked_against_everything_until_its_outcome(path: Path) -> None:
+def test_messages_of_a_prepared_transaction_stay_locked_until_its_outcome(path: Path) -> None:
     disk = Disk()
     store = disk.open(path)
     store.declare_queue("q")
@@ -312,7 +312,7 @@ def test_what_is_prepared_stays_locked_against_everything_until_its_outcome(path
 
 
 def check_locked(store: MessageStore, key: int, free: int) -> None:
-    """The message cannot be touched, but read; the one behind it can be had."""
+    """The message is locked but readable; the next message is available."""
     another = store.begin()
     for into in (None, another):
         for refused in (store.dequeue, store.enqueue):
@@ -413,7 +413,7 @@ def test_threads_may_prepare_and_resolve_side_by_side(store: MessageStore) -> No
 
 
 def test_in_doubt_may_be_listed_while_others_resolve(path: Path) -> None:
-    """After a restart every handle is made by the listing itself, which so meets branches that have just gone."""
+    """After a restart the listing itself makes every handle, so it meets branches that have just ended."""
     store = logstore.open(path, segment_size=SMALL_SEGMENT)
     store.declare_queue("q")
     for number in range(400):

@@ -1,4 +1,4 @@
-"""Consuming in batches: contents read together, and many accepted with one force."""
+"""Consuming in batches: contents read together, and many messages accepted with one force."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def queue(store: MessageStore) -> Queue:
     ),
     durable=st.booleans(),
 )
-def test_what_is_read_together_is_what_is_read_one_by_one(
+def test_contents_read_together_equal_contents_read_one_by_one(
     store: MessageStore, queue: Queue, messages: list[tuple[int, int]], durable: bool
 ) -> None:
-    """Outcome: whatever the sizes, on the disk or still in a write buffer, headers and contents are the same."""
+    """Headers and contents are equal for all sizes, on the disk and in a write buffer."""
     for at, (content_bytes, header_bytes) in enumerate(messages):
         store.publish(queue, bytes((at + 1,)) * content_bytes, header=bytes((at + 101,)) * header_bytes, wait=False)
     store.force()
@@ -59,7 +59,7 @@ def test_what_is_read_together_is_what_is_read_one_by_one(
     queue.purge()
 
 
-def test_what_is_read_once_stays_readable_when_the_message_is_gone(store: MessageStore, queue: Queue) -> None:
+def test_a_content_that_was_read_stays_readable_after_the_message_has_ended(store: MessageStore, queue: Queue) -> None:
     store.publish(queue, b"body", header=b"head")
     (read,) = queue.acquire(1, load=True)
     store.publish(queue, b"other")
@@ -70,8 +70,8 @@ def test_what_is_read_once_stays_readable_when_the_message_is_gone(store: Messag
         _ = unread.content
 
 
-def test_a_damaged_message_among_many_is_told_by_itself_alone(tmp_path: Path) -> None:
-    """Outcome: the others of the batch are read; the damaged one raises when it is asked for."""
+def test_only_the_damaged_message_of_a_batch_raises(tmp_path: Path) -> None:
+    """The others of the batch can be read; the damaged one raises on access."""
     with logstore.open(tmp_path / "store", segment_size=512 * 1024) as store:
         queue = store.declare_queue("q")
         ids = [store.publish(queue, b"content %d " % number * 20, header=b"h") for number in range(5)]
@@ -85,7 +85,7 @@ def test_a_damaged_message_among_many_is_told_by_itself_alone(tmp_path: Path) ->
             _ = deliveries[2].content
 
 
-def test_longer_contents_than_fit_together_are_read_when_asked_for(store: MessageStore, queue: Queue) -> None:
+def test_contents_that_do_not_fit_the_batch_are_read_on_access(store: MessageStore, queue: Queue) -> None:
     big = bytes(range(256)) * 8192  # 2 MiB
     for content in (b"a", big, b"b", big[:-1], b"c"):
         store.publish(queue, content, wait=False)
@@ -122,7 +122,7 @@ def test_many_are_accepted_with_one_force_and_never_seen_again(
     assert [each.content for each in again.queue("q").acquire(50)] == [b"%d" % number for number in range(40, 50)]
 
 
-def test_one_that_was_settled_before_leaves_all_of_the_batch_as_they_were(store: MessageStore, queue: Queue) -> None:
+def test_a_settled_delivery_in_a_batch_leaves_the_whole_batch_unchanged(store: MessageStore, queue: Queue) -> None:
     store.publish_many(queue, [b"0", b"1", b"2"])
     first, second, third = queue.acquire(3)
     second.accept()
@@ -136,8 +136,8 @@ def test_one_that_was_settled_before_leaves_all_of_the_batch_as_they_were(store:
     assert queue.depth == 0
 
 
-def test_one_that_somebody_else_took_away_leaves_the_others_acquired(store: MessageStore, queue: Queue) -> None:
-    """Outcome: nothing of the batch is accepted; each can still be accepted, or released in its place."""
+def test_a_message_that_is_gone_leaves_the_others_of_the_batch_acquired(store: MessageStore, queue: Queue) -> None:
+    """None of the batch is accepted; each can still be accepted, or released to its place."""
     store.publish_many(queue, [b"0", b"1", b"2"])
     deliveries = queue.acquire(3)
     store.dequeue(deliveries[1].id, queue)
@@ -161,7 +161,7 @@ def test_another_queues_delivery_is_refused(store: MessageStore, queue: Queue) -
     assert (queue.depth, other.depth) == (0, 0)
 
 
-def test_accepting_none_is_nothing(store: MessageStore, queue: Queue) -> None:
+def test_accepting_an_empty_batch_does_nothing(store: MessageStore, queue: Queue) -> None:
     before = store.next_lsn
     queue.accept_many([])
     assert store.next_lsn == before
@@ -172,10 +172,10 @@ def test_accepting_none_is_nothing(store: MessageStore, queue: Queue) -> None:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.tuples(st.sampled_from("arxbt"), st.integers(1, 7)), max_size=25))
-def test_what_comes_back_goes_out_before_what_was_never_out(
+def test_returned_messages_are_acquired_before_new_ones(
     store: MessageStore, queue: Queue, steps: list[tuple[str, int]]
 ) -> None:
-    """Outcome: acquiring, releasing, accepting and rolling back in any mixture, the smallest id is always next."""
+    """After any mixture of acquire, release, accept and rollback, the smallest id is next."""
     queue.purge()
     waiting = list(store.publish_many(queue, [b"m"] * 30))
     out: list[Any] = []

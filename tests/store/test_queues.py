@@ -1,4 +1,4 @@
-"""A queue as a broker sees it: acquiring in order, settling, counting, dead letters, purging, rollback."""
+"""A queue as a broker uses it: acquiring in order, settling, counting, dead letters, purging, rollback."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fill(store: MessageStore, queue: Queue, count: int) -> list[int]:
 # ---- acquiring ----
 
 
-def test_messages_are_acquired_in_order_and_none_twice(store: MessageStore, queue: Queue) -> None:
+def test_messages_are_acquired_in_order_and_only_once(store: MessageStore, queue: Queue) -> None:
     fill(store, queue, 3000)
     assert numbers(queue.acquire(2)) == [0, 1]
     assert numbers(queue.acquire()) == [2]
@@ -62,7 +62,7 @@ def test_a_delivery_says_what_it_is(store: MessageStore, queue: Queue) -> None:
     assert str(key) in repr(delivery)
 
 
-def test_what_is_accepted_is_never_seen_again(store: MessageStore, queue: Queue, open_store: Open) -> None:
+def test_an_accepted_delivery_is_never_seen_again(store: MessageStore, queue: Queue, open_store: Open) -> None:
     fill(store, queue, 3)
     for delivery in queue.acquire(2):
         delivery.accept()
@@ -72,7 +72,7 @@ def test_what_is_accepted_is_never_seen_again(store: MessageStore, queue: Queue,
     assert contents(open_store().queue("q")) == [b"2"]
 
 
-def test_what_is_released_goes_back_to_its_place_and_counts_its_deliveries(store: MessageStore, queue: Queue) -> None:
+def test_a_released_message_returns_to_its_place_and_counts_its_deliveries(store: MessageStore, queue: Queue) -> None:
     fill(store, queue, 4)
     first, second, third = queue.acquire(3)
     third.release()
@@ -134,7 +134,7 @@ def test_a_delivery_is_settled_on_its_own_queue_only(store: MessageStore, queue:
     assert other.depth == 1
 
 
-def test_only_what_is_durable_is_offered(open_store: Open) -> None:
+def test_only_durable_messages_are_acquired(open_store: Open) -> None:
     store = open_store(durability="relaxed")
     queue = store.declare_queue("q")
     for number in range(2000):
@@ -163,7 +163,7 @@ def test_a_message_dequeued_by_id_is_not_offered_and_an_acquired_one_cannot_be_a
     assert numbers(queue.acquire(5)) == [1, 2, 4]
 
 
-def test_two_queues_hand_out_the_same_message_independently(store: MessageStore, queue: Queue) -> None:
+def test_two_queues_deliver_the_same_message_independently(store: MessageStore, queue: Queue) -> None:
     other = store.declare_queue("other")
     store.publish([queue, other], b"1")
     (here,), (there,) = queue.acquire(), other.acquire()
@@ -243,7 +243,7 @@ def test_a_refused_settling_leaves_the_message_acquired(store: MessageStore, que
 # ---- purging and browsing ----
 
 
-def test_purging_takes_what_waits_and_leaves_what_is_acquired_or_locked(store: MessageStore, queue: Queue) -> None:
+def test_purging_drops_waiting_messages_and_keeps_acquired_and_locked_ones(store: MessageStore, queue: Queue) -> None:
     ids = fill(store, queue, 2500)
     kept = queue.acquire(1)[0]
     transaction = store.begin()
@@ -259,7 +259,7 @@ def test_purging_takes_what_waits_and_leaves_what_is_acquired_or_locked(store: M
     assert store.stats()["messages"] == 0
 
 
-def test_a_purge_drops_what_was_there_when_it_began_and_nothing_that_is_published_meanwhile(
+def test_a_purge_drops_the_messages_present_at_its_start_and_none_published_meanwhile(
     store: MessageStore, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(store, queue, 1500)
@@ -276,7 +276,7 @@ def test_a_purge_drops_what_was_there_when_it_began_and_nothing_that_is_publishe
     assert [message.id for message in queue.browse()] == late
 
 
-def test_a_purge_beside_consumers_never_takes_what_they_have_acquired(store: MessageStore, queue: Queue) -> None:
+def test_a_purge_never_takes_messages_that_consumers_have_acquired(store: MessageStore, queue: Queue) -> None:
     fill(store, queue, 4000)
     failures: list[BaseException] = []
     accepted = []
@@ -319,7 +319,7 @@ def test_a_rollback_returns_a_place_to_consumers_in_order(store: MessageStore, q
     assert numbers(queue.acquire(10)) == [1, 3, 4, 5]
 
 
-def test_a_rollback_reaches_behind_what_was_fetched_and_released(store: MessageStore, queue: Queue) -> None:
+def test_a_rollback_returns_a_message_before_fetched_and_released_ones(store: MessageStore, queue: Queue) -> None:
     ids = fill(store, queue, 6)
     transaction = store.begin()
     store.dequeue(ids[0], queue, transaction)
@@ -382,7 +382,7 @@ def test_listeners_hear_of_an_abandoned_transaction_from_no_finalizer(store: Mes
     ids = fill(store, queue, 2)
 
     def listen(released: Queue) -> None:
-        (delivery,) = released.acquire()  # which a finalizer that has interrupted this queue could not do
+        (delivery,) = released.acquire()  # a finalizer that interrupted this queue could not do this
         heard.put((released.name, threading.current_thread().name, delivery.id))
 
     store.on_release(listen)
@@ -395,7 +395,7 @@ def test_listeners_hear_of_an_abandoned_transaction_from_no_finalizer(store: Mes
     assert heard.get(timeout=60) == ("q", "logstore-releases", ids[0])
 
 
-def test_what_was_abandoned_right_before_the_close_is_told_before_it(store: MessageStore, queue: Queue) -> None:
+def test_releases_right_before_the_close_are_reported_before_it(store: MessageStore, queue: Queue) -> None:
     heard: list[str] = []
     ids = fill(store, queue, 1)
     store.on_release(lambda released: heard.append(released.name))
@@ -408,7 +408,7 @@ def test_what_was_abandoned_right_before_the_close_is_told_before_it(store: Mess
     assert "logstore-releases" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_listening_keeps_no_store_that_nobody_has_any_more(tmp_path: Path) -> None:
+def test_a_listener_does_not_keep_a_dropped_store_alive(tmp_path: Path) -> None:
     opened = logstore.open(tmp_path / "dropped")
     opened.on_release(lambda _: None)
     known = weakref.ref(opened)
@@ -418,7 +418,7 @@ def test_listening_keeps_no_store_that_nobody_has_any_more(tmp_path: Path) -> No
     assert known() is None
 
 
-def test_a_rollback_waits_for_no_catalog_to_tell_of_it(
+def test_a_rollback_does_not_wait_for_the_catalog(
     store: MessageStore, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[str] = []

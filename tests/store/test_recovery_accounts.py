@@ -1,7 +1,7 @@
-"""What recovery says that it found and did: everything that it drops, undoes or finishes is counted, once and rightly.
+"""The report of recovery: everything that it drops, rolls back or completes is counted once and correctly.
 
-Every store here is one whose process was killed. What the dry run foretells comes from the second decoder and a replay
-of its own, so the two accounts check each other.
+The process of every store here was killed. The dry run uses the second decoder and its own replay, so the two reports
+check each other.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def die():
 
 @pytest.fixture
 def killed(run_python: Run, store_dir: Path) -> Callable[..., Path]:
-    """A process works on the store, makes all of it durable, and is killed at the end if not before."""
+    """A process works on the store, makes everything durable, and is killed, at the latest at the end."""
 
     def run(work: str) -> Path:
         done = run_python(START + work + "\nstore.force()\ndie()", store_dir)
@@ -58,7 +58,7 @@ def killed(run_python: Run, store_dir: Path) -> Callable[..., Path]:
 
 
 def told(capfd: pytest.CaptureFixture[str], *arguments: object) -> Any:
-    """What ``logstore recover`` says as JSON."""
+    """The output of ``logstore recover`` as JSON."""
     capfd.readouterr()
     status = cli.run(["recover", *map(str, arguments), "--json"])
     said, complaint = capfd.readouterr()
@@ -67,7 +67,7 @@ def told(capfd: pytest.CaptureFixture[str], *arguments: object) -> Any:
 
 
 def accounts(path: Path, capfd: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """The report of a recovery, which is exactly what its dry run foretold."""
+    """The report of a recovery; checks that its dry run reported the same."""
     foretold = told(capfd, path, "--dry-run")
     report = told(capfd, path)
     for name in foretold.keys() - {"dry_run", "bytes_read"}:
@@ -85,7 +85,7 @@ def of_nothing(report: dict[str, Any]) -> dict[str, Any]:
     return {name: report[name] for name in NOTHING_DONE}
 
 
-# ---- Queues that are gone from the catalog
+# ---- Queues that are missing in the catalog
 
 HALF_DELETED = """
 gone, kept, empty = (store.declare_queue(name) for name in ("gone", "kept", "empty"))
@@ -256,7 +256,7 @@ assert store.base_lsn > first
     with Reader(path) as reader:
         base = reader.info.base_lsn
         left = Counter(record.type for record in reader.records() if 0 < record.id < base)
-    notes = {RecordType.MESSAGE_DELETE, RecordType.TX_DELETE}  # of ends that are known without them
+    notes = {RecordType.MESSAGE_DELETE, RecordType.TX_DELETE}  # ends that are known without these records
     counted = {kind: count for kind, count in left.items() if kind not in notes}
     assert counted[RecordType.MESSAGE_DEQUEUE] > 0
     assert counted[RecordType.TX_COMMIT] == 1
@@ -268,7 +268,7 @@ assert store.base_lsn > first
     assert contents(open_store().queue("q")) == [b"kept"]
 
 
-def test_a_torn_tail_is_counted_and_what_stood_before_it_is_there(
+def test_a_torn_tail_is_counted_and_the_log_before_it_is_kept(
     killed: Callable[..., Path], open_store: Open, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = killed("""
@@ -342,7 +342,7 @@ for queue in (gone, gone_too):
         assert line in lines
 
 
-def test_of_very_many_a_thousand_are_named_and_all_are_counted(
+def test_a_thousand_staged_messages_are_named_and_all_are_counted(
     killed: Callable[..., Path], open_store: Open, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = killed("for _ in range(1500): store.stage()")
@@ -354,7 +354,7 @@ def test_of_very_many_a_thousand_are_named_and_all_are_counted(
     assert (report.staged_dropped, len(report.staged)) == (1500, 1000)
 
 
-def test_what_the_library_and_the_command_report_is_the_same(
+def test_the_library_and_the_command_report_the_same(
     killed: Callable[..., Path], open_store: Open, capfd: pytest.CaptureFixture[str]
 ) -> None:
     more = "store.stage(); transaction = store.begin(); store.force()"
@@ -381,7 +381,7 @@ def test_a_store_that_was_closed_has_nothing_to_account_for(
     assert report["transactions_rolled_back"] == 1, "closing rolls back what is open, and says so in the log"
 
 
-def test_people_are_told_each_account_on_a_line_of_its_own(
+def test_the_text_report_has_each_account_on_its_own_line(
     killed: Callable[..., Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = killed(HALF_DELETED)

@@ -1,4 +1,4 @@
-"""A message that is rejected to a dead-letter queue is on one of the two, wherever the process dies meanwhile."""
+"""A message that is rejected to a dead-letter queue is on exactly one of the two queues after a kill at any point."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from logstore import Delivery, MessageStore, Queue, Transaction
 
 NONE_DONE, ALL_DONE = ([b"no"], []), ([], [b"no"])
 
-# What writes a record each, in any order: of the four of a reject that dead-letters.
+# The methods that write one record each, in any order: a reject to a dead-letter queue takes four of them.
 WRITERS = ((MessageStore, "begin"), (MessageStore, "enqueue"), (MessageStore, "_dequeue"), (Transaction, "commit"))
 RECORDS = 4
 
@@ -48,7 +48,7 @@ WAYS = {"queue": by_queue, "delivery": by_delivery}
 
 
 def reject_and_stop(path: Path, way: str, wait: bool, records: int, durable: bool, kept: list[Any]) -> int:
-    """A thread rejects and stops for good once it has written so many records; how many it wrote."""
+    """A thread rejects and stops for good after this many records; returns the number written."""
     store = logstore.open(path, create=False)
     (delivery,) = store.queue("q").acquire()
     written, stopped = 0, threading.Event()
@@ -107,7 +107,7 @@ def test_a_kill_between_any_two_records_of_a_reject_leaves_the_message_in_one_pl
 def test_a_log_that_ends_anywhere_among_the_records_of_a_reject_has_the_message_in_one_place(
     way: str, place: Path
 ) -> None:
-    """Each record forced by itself, and the log cut there: what a power cut leaves."""
+    """Each record is forced alone, and the log is cut after it, as by a power cut."""
     make(place / "fresh")
     whole = Path(shutil.copytree(place / "fresh", place / "whole"))
     and_then_killed(reject_and_stop, whole, way, True, RECORDS, True)

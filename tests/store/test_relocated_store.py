@@ -1,4 +1,4 @@
-"""The commands on a store whose log holds relocated chains, written by hand from the page."""
+"""The commands on a store with relocated chains, which is written by hand from docs/format.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 CHUNKED, INLINE, ORDERED = 0x11068, 0x12068, 0x13068  # chains that began below the base, 0x50000
-BRANCH = 0x31000  # so did this transaction
+BRANCH = 0x31000  # a transaction that began below the base
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +51,13 @@ def add_dequeue(s: Any, layout: ModuleType) -> None:
 
 
 def add_nothing(s: Any, layout: ModuleType) -> None:
-    """For a batch of no records."""
+    """For a batch without records."""
 
 
 @pytest.fixture
 def make(layout: ModuleType, tmp_path: Path) -> Callable[..., Path]:
     def make(*batches: Callable[[Any, ModuleType], None], **first_batch: int) -> Path:
-        """A store of one segment: a batch of each, then an orderly close."""
+        """A store of one segment: a batch for each function, then an orderly close."""
         segment = layout.Segment(0x50000, epoch=3, prev_end_lsn=0x4F3A8)
         for add in batches:
             segment.begin(0x50000)
@@ -81,7 +81,7 @@ def make(layout: ModuleType, tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def test_what_was_relocated_is_counted_like_what_was_not(make: Callable[..., Path]) -> None:
+def test_relocated_messages_are_counted_like_others(make: Callable[..., Path]) -> None:
     store = make(add_relocations, add_dequeue)
     said = told("info", store)
     assert (said["state"], said["messages"], said["places"], said["staged"]) == ("closed", 3, 4, 0)
@@ -128,7 +128,7 @@ def test_chain_shows_copies_and_states_with_their_flags_and_contents(make: Calla
         ]
 
 
-def test_dump_tells_an_inline_copys_flags_and_its_order_key_by_its_name(make: Callable[..., Path]) -> None:
+def test_dump_shows_an_inline_copys_flags_and_its_order_key_by_name(make: Callable[..., Path]) -> None:
     store = make(add_relocations)
     lines = fine("dump", store, "--type", "MESSAGE_START").splitlines()
     assert "COPY header_bytes" not in lines[1]
@@ -157,12 +157,12 @@ def test_a_relocation_that_contradicts_the_log_before_it_is_found_by_verify_and_
 @pytest.mark.parametrize(
     ("first_batch", "reason"),
     [
-        ({"durable_lsn": 0x4F3A8}, None),  # the base is the segment that it opens
+        ({"durable_lsn": 0x4F3A8}, None),  # the base is the segment of this batch
         ({"durable_lsn": 0x4F3A8, "base_lsn": 0x48000}, "is not the first LSN of a segment"),
         ({"durable_lsn": 0x3F3A8, "base_lsn": 0x40000}, "is above its durable LSN"),
     ],
 )
-def test_a_base_is_a_segments_first_lsn_and_above_what_was_durable_only_where_that_segment_begins(
+def test_a_base_is_a_segments_first_lsn_and_exceeds_the_durable_lsn_only_at_the_start_of_a_segment(
     make: Callable[..., Path], first_batch: dict[str, int], reason: str | None
 ) -> None:
     store = make(add_nothing, add_nothing, **first_batch)

@@ -1,4 +1,4 @@
-"""What a relocation says of when a message was enqueued is when the log says that it was."""
+"""A relocation keeps the time of the enqueue in the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recovery as callbacks: everything once, in one order, whatever the receiver does."""
+"""Recovery as callbacks: everything once, in a fixed order, whatever the receiver does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METHODS = ("configuration", "exchange", "queue", "binding", "message", "in_doubt
 
 
 class Recorder(Receiver):
-    """Writes down what it is told, in order."""
+    """Records every call in order."""
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
@@ -47,7 +47,7 @@ class Recorder(Receiver):
 
 
 def filled(store: MessageStore) -> None:
-    """A bit of everything; prepared work on both queues."""
+    """A few objects of every kind, with prepared work on both queues."""
     store.config["zone"] = "eu"
     store.declare_exchange("z-unrouted", type="fanout")
     store.declare_exchange("m-middle", alternate="z-unrouted")
@@ -86,7 +86,7 @@ def everything(redelivered: bool) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_everything_is_told_once_in_the_fixed_order_after_a_restart(
+def test_everything_is_reported_once_in_the_fixed_order_after_a_restart(
     open_store: Callable[..., MessageStore],
 ) -> None:
     before = open_store()
@@ -98,14 +98,14 @@ def test_everything_is_told_once_in_the_fixed_order_after_a_restart(
     assert receiver.told[-1] == ("done", replayed)
 
 
-def test_what_this_run_published_is_told_as_not_delivered_before(store: MessageStore) -> None:
+def test_messages_of_this_run_are_reported_as_not_redelivered(store: MessageStore) -> None:
     filled(store)
     receiver = Recorder()
     replay(store, receiver)
     assert receiver.told == everything(redelivered=False)
 
 
-def test_a_second_replay_tells_the_same_and_takes_nothing_away(store: MessageStore) -> None:
+def test_a_second_replay_reports_the_same_and_removes_nothing(store: MessageStore) -> None:
     filled(store)
     first, second = Recorder(), Recorder()
     end = store.next_lsn
@@ -134,7 +134,7 @@ def test_a_receiver_may_have_any_one_of_the_methods_alone(store: MessageStore, m
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_the_receiver_raises_ends_the_replay_there_and_leaves_the_store_usable(
+def test_an_exception_of_the_receiver_ends_the_replay_and_leaves_the_store_usable(
     store: MessageStore, method: str
 ) -> None:
     filled(store)
@@ -156,7 +156,7 @@ def test_what_the_receiver_raises_ends_the_replay_there_and_leaves_the_store_usa
     assert again.told == everything(redelivered=False)
 
 
-def test_a_message_that_is_taken_off_while_it_is_told_does_not_disturb_the_rest(store: MessageStore) -> None:
+def test_a_message_that_is_dequeued_during_the_replay_does_not_disturb_the_rest(store: MessageStore) -> None:
     queue = store.declare_queue("q")
     store.publish_many(queue, [b"%d" % number for number in range(600)])
     told: list[bytes] = []
@@ -171,7 +171,7 @@ def test_a_message_that_is_taken_off_while_it_is_told_does_not_disturb_the_rest(
     assert queue.depth == 0
 
 
-def test_a_transaction_in_doubt_may_get_its_outcome_when_it_is_told(store: MessageStore) -> None:
+def test_a_transaction_in_doubt_may_get_its_outcome_inside_the_callback(store: MessageStore) -> None:
     filled(store)
 
     class Deciding:

@@ -1,4 +1,4 @@
-"""The scrub of an open store: what it finds, what it leaves alone, and that it disturbs nobody."""
+"""The scrub of an open store: it finds damage, skips the unwritten part, and disturbs no operation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def wait_for(holds: Callable[[], bool]) -> None:
 
 
 def one_more_round(store: MessageStore) -> None:
-    """A whole round that begins after this call: the one that is under way may end first."""
+    """Waits for a whole round that begins after this call; a running round may end first."""
     wanted = store.stats()["scrub_rounds"] + 2
     wait_for(lambda: store.stats()["scrub_rounds"] >= wanted)
 
@@ -47,7 +47,7 @@ def segment_of(path: Path, lsn: int) -> Path:
 
 
 def flip(path: Path, lsn: int) -> None:
-    """One bit, past nobody's cache: the file system sees to it that everyone reads it."""
+    """Flips one bit through the file system, so that every reader sees it."""
     with segment_of(path, lsn).open("r+b") as file:
         file.seek(lsn % SEGMENT)
         byte = file.read(1)[0]
@@ -57,7 +57,7 @@ def flip(path: Path, lsn: int) -> None:
         os.fsync(file.fileno())
 
 
-def test_a_sound_log_is_read_round_and_round_to_what_is_durable(tmp_path: Path) -> None:
+def test_a_sound_log_is_read_repeatedly_up_to_the_durable_lsn(tmp_path: Path) -> None:
     with logstore.open(tmp_path / "store", segment_size=SEGMENT, scrub_rate=FAST) as store:
         fill(store)
         one_more_round(store)
@@ -67,12 +67,12 @@ def test_a_sound_log_is_read_round_and_round_to_what_is_durable(tmp_path: Path) 
         assert (stats["scrub_errors"], stats["scrub_last_error"]) == (0, None)
 
 
-def test_there_is_no_scrub_unless_asked_for(tmp_path: Path) -> None:
+def test_there_is_no_scrub_without_the_option(tmp_path: Path) -> None:
     with logstore.open(tmp_path / "store") as store:
         assert not any(name.startswith("scrub") for name in store.stats())
 
 
-def test_damage_is_warned_of_once_and_counted_and_what_follows_is_read(
+def test_damage_is_logged_once_and_counted_and_the_log_above_it_is_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "store"
@@ -97,7 +97,7 @@ def test_damage_is_warned_of_once_and_counted_and_what_follows_is_read(
     assert segment_of(path, second).name in told[1]
 
 
-def test_damage_in_what_the_base_has_passed_is_none(tmp_path: Path) -> None:
+def test_damage_below_the_base_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with logstore.open(path, segment_size=SEGMENT, scrub_rate=FAST) as store:
         ids = fill(store)
@@ -107,13 +107,13 @@ def test_damage_in_what_the_base_has_passed_is_none(tmp_path: Path) -> None:
             store.dequeue_many(fill(store, 10), "q")
         store.compact()
         passed = [each for each in sorted(path.glob("*.seg")) if int(each.stem, 16) + SEGMENT <= store.base_lsn]
-        for each in passed:  # dead, and perhaps a spare by now
+        for each in passed:  # dead segments; they may be spares by now
             each.write_bytes(b"\xff" * SEGMENT)
         one_more_round(store)
         assert store.stats()["scrub_errors"] == 0
 
 
-def test_recycling_goes_on_under_it_and_is_no_damage(tmp_path: Path) -> None:
+def test_recycling_continues_during_a_scrub_and_is_no_damage(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with logstore.open(path, segment_size=SEGMENT, scrub_rate=4 << 20) as store:
         queue = store.declare_queue("q")
@@ -139,7 +139,7 @@ def test_a_close_does_not_wait_for_a_round(tmp_path: Path) -> None:
     assert time.monotonic() - before < TIMEOUT_S
 
 
-def test_a_forked_child_has_no_part_in_it(tmp_path: Path) -> None:
+def test_a_forked_child_can_close_a_store_with_a_scrub(tmp_path: Path) -> None:
     with logstore.open(tmp_path / "store", segment_size=SEGMENT, scrub_rate=FAST) as store:
         fill(store, 5)
         pid = os.fork()
@@ -161,7 +161,7 @@ def test_a_rate_that_makes_no_sense_is_refused(tmp_path: Path, wrong: Any) -> No
 
 
 @pytest.mark.parametrize("rate", [100_000.0, 3_000_000.0, 1e9])
-def test_a_pace_is_kept_and_nothing_is_made_up_for_afterwards(rate: float) -> None:
+def test_a_rate_is_kept_and_slow_times_are_not_made_up_for(rate: float) -> None:
     clock = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -173,11 +173,11 @@ def test_a_pace_is_kept_and_nothing_is_made_up_for_afterwards(rate: float) -> No
     for _ in range(1000):
         pace.spend(size)
     assert 1000 * size / (clock[0] - began) <= rate * 1.01
-    clock[0] += 3600  # it was held up elsewhere
+    clock[0] += 3600  # it was delayed elsewhere
     began = clock[0]
     for _ in range(1000):
         pace.spend(size)
-    assert 1000 * size <= rate * (clock[0] - began + 0.2)  # an eighth of a second, and not an hour
+    assert 1000 * size <= rate * (clock[0] - began + 0.2)  # an eighth of a second, not an hour
 
 
 def test_a_pace_without_a_rate_never_waits() -> None:

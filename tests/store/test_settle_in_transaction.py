@@ -29,7 +29,7 @@ def counts(store: Any, name: str = "q") -> tuple[int, int, int]:
     return found["depth"], found["locked"], found["acquired"]
 
 
-def test_what_is_accepted_in_a_transaction_is_gone_with_the_commit(store: Any, queue: Any) -> None:
+def test_a_delivery_accepted_in_a_transaction_is_gone_with_the_commit(store: Any, queue: Any) -> None:
     (delivery,) = queue.acquire(1)
     with store.transaction() as tx:
         delivery.accept(transaction=tx)
@@ -95,7 +95,7 @@ def test_without_a_dead_letter_queue_a_rejected_message_is_gone_with_the_commit(
 
 
 @pytest.mark.parametrize("settle", ["accept", "reject"])
-def test_a_message_that_somebody_took_meanwhile_is_not_enqueued_and_no_longer_acquired(
+def test_a_message_that_another_consumer_took_meanwhile_is_neither_enqueued_nor_still_acquired(
     store: Any, queue: Any, settle: str
 ) -> None:
     (delivery,) = queue.acquire(1)

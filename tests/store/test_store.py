@@ -1,4 +1,4 @@
-"""The store as a whole: life, durability, publishing and reading, options, and what it leaves on disk."""
+"""The store as a whole: lifecycle, durability, publishing and reading, options, and its files."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 Open = Any
 
-SPARES_MAX = 4  # two are kept back for opening a full store, and at most two stand by beyond that need
+SPARES_MAX = 4  # two are reserved for opening a full store, and at most two more stand by
 
 
 def copy_of(directory: Path, target: Path) -> Path:
-    """What a crash of the process alone would leave: the files as they are now, without the lock's holder."""
+    """A copy as after a crash of the process: the files as they are now, without the lock."""
     target.mkdir()
     for file in directory.iterdir():
         if file.is_file():
@@ -41,7 +41,7 @@ def copy_of(directory: Path, target: Path) -> Path:
     return target
 
 
-# ---- life ----
+# ---- lifecycle ----
 
 
 def test_a_store_is_made_with_the_directories_above_it(tmp_path: Path, open_store: Open) -> None:
@@ -65,7 +65,7 @@ def test_closing_twice_is_harmless(store: MessageStore) -> None:
     store.close()
 
 
-def test_closing_is_quick_even_while_somebody_listens(store: MessageStore) -> None:
+def test_closing_is_quick_even_with_registered_listeners(store: MessageStore) -> None:
     store.on_durable(lambda lsn: None)
     store.publish(store.declare_queue("q"), b"x")
     started = time.monotonic()
@@ -117,7 +117,7 @@ def test_every_operation_on_a_closed_store_says_so(store: MessageStore) -> None:
             print(number, call())
 
 
-def test_a_store_that_is_forgotten_warns_and_lets_go_of_its_lock(store_dir: Path, open_store: Open) -> None:
+def test_a_dropped_store_warns_and_releases_its_lock(store_dir: Path, open_store: Open) -> None:
     store = logstore.open(store_dir, segment_size=SMALL_SEGMENT)
     queue = store.declare_queue("q")
     store.publish_many(queue, [b"%d" % i for i in range(600)])
@@ -176,7 +176,7 @@ def test_a_forked_child_is_told_to_open_for_itself_and_disturbs_nobody(store: Me
                 call()
             except errors.StoreForked as problem:
                 wrong += "after fork" not in str(problem)
-            except BaseException:  # noqa: BLE001 - counted, and told by the exit status
+            except BaseException:  # noqa: BLE001 - counted, and shown by the exit status
                 wrong += 1
             else:
                 wrong += 1
@@ -195,7 +195,7 @@ def test_a_child_does_not_keep_the_parents_lock(store: MessageStore, open_store:
         child = os.fork()
     if child == 0:
         os.close(writer)
-        os.read(reader, 1)  # until the parent lets go
+        os.read(reader, 1)  # until the parent releases it
         os._exit(0)
     os.close(reader)
     store.close()
@@ -254,7 +254,7 @@ def test_every_changing_operation_is_durable_when_it_returns(store: MessageStore
     assert settled()
 
 
-def test_without_waiting_the_next_lsn_is_the_ticket_and_force_redeems_it(store: MessageStore) -> None:
+def test_without_waiting_a_force_of_the_next_lsn_makes_it_durable(store: MessageStore) -> None:
     queue = store.declare_queue("q")
     for number in range(100):
         key = store.publish(queue, b"%d" % number, wait=False)
@@ -264,7 +264,7 @@ def test_without_waiting_the_next_lsn_is_the_ticket_and_force_redeems_it(store: 
     assert store.durable_lsn >= ticket
     store.force()
     store.force(0)
-    store.force(store.next_lsn + (1 << 40))  # what was never appended needs no waiting
+    store.force(store.next_lsn + (1 << 40))  # an LSN that was never appended needs no wait
     assert store.durable_lsn == store.next_lsn
 
 
@@ -288,10 +288,10 @@ def test_the_lsns_only_grow_and_stand_in_order(store: MessageStore) -> None:
         assert all(a <= b for a, b in zip(before, now, strict=True))
         assert now[1] <= now[2]
         before = now
-    assert store.base_lsn > keys[-1] - 20 * SMALL_SEGMENT  # it follows what is consumed
+    assert store.base_lsn > keys[-1] - 20 * SMALL_SEGMENT  # the base follows the consumer
 
 
-def test_what_is_not_yet_durable_never_exceeds_its_limit(open_store: Open) -> None:
+def test_undurable_bytes_never_exceed_their_limit(open_store: Open) -> None:
     store = open_store(max_undurable_bytes=2 * SMALL_SEGMENT)
     queue = store.declare_queue("q")
     for _ in range(200):
@@ -444,7 +444,7 @@ def test_load_content_slices_as_python_does(store: MessageStore, data: st.DataOb
     store.destroy(key, wait=False)
 
 
-def test_a_staged_message_grows_is_enqueued_and_then_grows_no_more(store: MessageStore) -> None:
+def test_a_staged_message_grows_until_it_is_enqueued(store: MessageStore) -> None:
     queue, other = store.declare_queue("q"), store.declare_queue("other")
     key = store.stage(b"head", b"one ")
     store.append_content(key, b"two ")
@@ -521,7 +521,7 @@ def test_a_message_may_come_back_to_a_queue_and_stands_at_its_end(store: Message
     assert contents(open_store().queue("q")) == [b"second", b"first"]
 
 
-# ---- many at once ----
+# ---- batches ----
 
 
 def chunked(items: list[bytes], size: int, kind: Any) -> Any:
@@ -584,7 +584,7 @@ def test_publish_many_refuses_another_number_of_headers_before_it_stores_anythin
     assert queue.depth == 0
 
 
-def test_publish_many_refuses_what_is_no_list_of_contents(store: MessageStore) -> None:
+def test_publish_many_refuses_values_that_are_no_list_of_contents(store: MessageStore) -> None:
     import pyarrow as pa
 
     queue = store.declare_queue("q")
@@ -598,7 +598,7 @@ def test_publish_many_refuses_what_is_no_list_of_contents(store: MessageStore) -
     assert queue.depth == 0
 
 
-def test_publish_many_that_breaks_says_what_is_stored_and_has_made_it_durable(store: MessageStore) -> None:
+def test_a_failing_publish_many_lists_the_stored_messages_and_has_made_them_durable(store: MessageStore) -> None:
     queue = store.declare_queue("q")
 
     def source() -> Any:
@@ -697,7 +697,7 @@ def test_messages_lists_locked_and_acquired_places_but_no_pending_enqueue(store:
 # ---- recovery ----
 
 
-def test_everything_is_there_again_after_an_orderly_close(store: MessageStore, open_store: Open) -> None:
+def test_everything_is_restored_after_an_orderly_close(store: MessageStore, open_store: Open) -> None:
     queue = store.declare_queue("q", arguments={"max": 3})
     kept = store.publish(queue, bytes(100_000), header=b"big")
     store.dequeue(store.publish(queue, b"gone"), queue)
@@ -718,7 +718,7 @@ def test_everything_is_there_again_after_an_orderly_close(store: MessageStore, o
     assert message.content == bytes(100_000)
 
 
-def test_ids_are_never_given_twice_not_even_those_that_never_reached_the_disk(open_store: Open, tmp_path: Path) -> None:
+def test_ids_are_never_reused_not_even_those_that_never_reached_the_disk(open_store: Open, tmp_path: Path) -> None:
     store = open_store(durability="relaxed")
     queue = store.declare_queue("q")
     store.publish(queue, b"x")
@@ -757,7 +757,7 @@ def test_a_torn_tail_is_cut_and_reported(store: MessageStore, open_store: Open, 
     store.publish(queue, b"3" * 20_000)
     image = copy_of(store.path, tmp_path / "crashed")
     (segment,) = [file for file in segment_files(image) if file.read_bytes()[:8] == b"LOGSTORE"]
-    with segment.open("r+b") as file:  # the disk had only begun to take the last batch
+    with segment.open("r+b") as file:  # the disk had begun to write the last batch
         file.seek(end - int(segment.stem, 16) + 10_000)
         file.write(bytes(20_000))
     again = open_store(image)
@@ -848,10 +848,10 @@ def test_another_segment_size_at_a_later_open_is_ignored_with_a_warning(store_di
         warnings.simplefilter("error")
         logstore.open(store_dir).close()
         logstore.open(store_dir, segment_size=SMALL_SEGMENT).close()
-        logstore.open(store_dir, segment_size=1).close()  # rounded up to what it is
+        logstore.open(store_dir, segment_size=1).close()  # rounded up to the smallest size
 
 
-def test_files_and_directories_are_the_owners_alone_whatever_the_umask(store_dir: Path, open_store: Open) -> None:
+def test_files_and_directories_are_private_to_the_owner_with_any_umask(store_dir: Path, open_store: Open) -> None:
     before = os.umask(0)
     try:
         store = open_store()
@@ -866,7 +866,7 @@ def test_files_and_directories_are_the_owners_alone_whatever_the_umask(store_dir
     assert len(modes) > 6
 
 
-def test_few_spares_stand_by_and_an_empty_store_is_small_again(store: MessageStore, store_dir: Path) -> None:
+def test_few_spares_are_kept_and_an_emptied_store_is_small_again(store: MessageStore, store_dir: Path) -> None:
     queue = store.declare_queue("q")
     ids: list[int] = []
     while len(segment_files(store_dir)) < 15:
@@ -936,7 +936,7 @@ def test_a_read_that_is_under_way_never_sees_another_generations_bytes(store: Me
 # ---- reports ----
 
 
-def test_the_tail_shows_where_the_base_is_and_what_of_each_segment_lives(store: MessageStore) -> None:
+def test_the_tail_shows_the_base_and_the_live_bytes_of_each_segment(store: MessageStore) -> None:
     queue = store.declare_queue("q")
     keep = store.publish(queue, bytes(1000))
     store.dequeue_many(store.publish_many(queue, [bytes(30_000)] * 60), queue)
@@ -954,7 +954,7 @@ def test_the_tail_shows_where_the_base_is_and_what_of_each_segment_lives(store: 
     assert store.tail().base_lsn > tail.base_lsn
 
 
-def test_stats_count_what_happened(store: MessageStore) -> None:
+def test_stats_count_operations(store: MessageStore) -> None:
     first, second = store.declare_queue("first"), store.declare_queue("second")
     before = store.stats()
     store.publish_many(first, [b"x"] * 10)
@@ -1041,7 +1041,7 @@ def test_a_deletion_that_was_cut_after_the_catalogs_commit_is_finished_by_the_ne
     queue = store.declare_queue("q")
     store.publish_many(queue, [b"%d" % i for i in range(10)])
     assert store._catalog is not None
-    store._catalog.delete_queue(queue.id)  # and then the process dies
+    store._catalog.delete_queue(queue.id)  # then the process dies
     store.close()
     for dropped in (1, 0):
         store = open_store()

@@ -1,4 +1,4 @@
-"""The tail explained: every kind of holder is named with what would free it, and that done, the base moves on."""
+"""The tail: every holder is named with its remedy, and after the remedy the base moves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ XID = logstore.Xid(1, b"order", b"db")
 
 
 def pass_by(store: MessageStore, segments: int) -> None:
-    """So much that comes and goes."""
+    """Publishes and consumes this many segments."""
     queue = store.declare_queue("traffic")
     for _ in range(segments * SMALL_SEGMENT // 100_000 + 1):
         store.dequeue_many(store.publish_many(queue, [bytes(20_000)] * 5), queue)
@@ -35,7 +35,7 @@ def holder_of(store: MessageStore, number: int) -> Holder:
 
 
 def is_free(store: MessageStore) -> bool:
-    """Nothing holds the base any more."""
+    """Whether nothing holds the base."""
     tail = store.tail()
     return not tail.holders and (tail.holding_messages, tail.holding_transactions, tail.live_bytes) == (0, 0, 0)
 
@@ -119,7 +119,7 @@ def test_a_chunked_message_counts_with_all_its_chunks(store: MessageStore) -> No
     assert is_free(store)
 
 
-def test_a_hold_is_told_with_what_it_keeps(store: MessageStore, store_dir: Path) -> None:
+def test_a_hold_is_shown_with_its_kept_bytes(store: MessageStore, store_dir: Path) -> None:
     with hold(store_dir, "export", limit_bytes=1 << 30):
         pass_by(store, 4)
         store.compact()
@@ -131,7 +131,7 @@ def test_a_hold_is_told_with_what_it_keeps(store: MessageStore, store_dir: Path)
     assert store.tail().dead == ()
 
 
-def test_only_so_many_holders_are_told_as_asked_for_the_lowest_first_and_all_are_counted(store: MessageStore) -> None:
+def test_the_lowest_holders_are_listed_up_to_the_limit_and_all_are_counted(store: MessageStore) -> None:
     queue = store.declare_queue("orders")
     ids = list(store.publish_many(queue, [b"x"] * 100))
     tail = store.tail(7)
@@ -140,7 +140,7 @@ def test_only_so_many_holders_are_told_as_asked_for_the_lowest_first_and_all_are
     assert store.tail(0).holders == ()
 
 
-def test_what_was_moved_is_told_as_relocated_and_dead_and_live_are_told_apart(store: MessageStore) -> None:
+def test_relocated_messages_are_marked_and_dead_and_live_bytes_are_distinguished(store: MessageStore) -> None:
     queue = store.declare_queue("orders")
     message = store.publish(queue, b"x" * 1000)
     assert sum(segment.relocated_bytes for segment in store.tail().segments) == 0
@@ -152,12 +152,12 @@ def test_what_was_moved_is_told_as_relocated_and_dead_and_live_are_told_apart(st
     assert all(segment.live_bytes + segment.dead_bytes <= SMALL_SEGMENT for segment in tail.segments)
 
 
-def test_the_tail_as_json_holds_what_the_report_holds(store: MessageStore) -> None:
+def test_the_tail_as_json_equals_the_report(store: MessageStore) -> None:
     queue = store.declare_queue("orders")
     store.publish(queue, b"x")
     document: dict[str, Any] = json.loads(json.dumps(store.tail().as_dict()))
     assert document["holders"][0]["remedy"] == "consume or purge queue 'orders'"
-    # The two are read one after the other, and the store may make a file between them.
+    # The two are read one after the other, and the store may create a file in between.
     assert document["log_bytes"] == (len(document["segments"]) + document["spares"]) * SMALL_SEGMENT
     files, rest = divmod(document["compaction"]["bytes_before"], SMALL_SEGMENT)
     assert (document["compaction"]["segments_before"], rest) == (1, 0)
@@ -184,7 +184,7 @@ def test_a_compaction_does_what_its_dry_run_says(store: MessageStore, store_dir:
 def test_a_dry_run_changes_nothing(store: MessageStore) -> None:
     queue = store.declare_queue("orders")
     ids = list(store.publish_many(queue, [bytes(20_000)] * 400))
-    store.dequeue_many(ids[::4], queue)  # so little that nothing moves by itself
+    store.dequeue_many(ids[::4], queue)  # little enough that nothing is relocated automatically
     before, base_lsn = store.stats(), store.base_lsn
     assert store.compact(dry_run=True).segments_moved > 0
     after = store.stats()
@@ -230,7 +230,7 @@ def test_with_a_stuck_message_the_log_never_has_more_files_than_promised(store: 
 
 @pytest.fixture
 def wait_for() -> Callable[[Callable[[], object]], None]:
-    """Until a condition holds."""
+    """Waits until a condition holds."""
     import time
 
     def wait(condition: Callable[[], object]) -> None:

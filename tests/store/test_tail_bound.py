@@ -1,4 +1,4 @@
-"""The log's size is a function of what lives in it, not of the age of the oldest: judged from outside.
+"""The log's size depends on its live messages, not on the age of the oldest: measured from outside.
 
 The small version of benchmarks/tail_bound.py, with the same traffic and the same assertions.
 """
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 PATIENCE_S = 60
-EVERY_S = 0.001  # between samples: as often as the other process gets to it
+EVERY_S = 0.001  # between samples, as far as the other process gets the processor
 TRAFFIC = {512 << 10: 16 * MIB, 4 * MIB: 48 * MIB}  # bytes of content, by segment size: dozens of times the bound
 
 
 def wait_for_a_look(watch: Watch) -> None:
-    """Nothing goes on before the other process has looked, however busy the machine is."""
+    """Waits until the other process has measured, however busy the machine is."""
     since = time.monotonic()
     while watch.samples[-1][0] <= since:
         assert time.monotonic() < since + PATIENCE_S, "the process that watches does not"
@@ -38,7 +38,7 @@ def wait_for_a_look(watch: Watch) -> None:
 
 
 def watched(path: Path, kind: type[Scenario], segment_size: int, content_bytes: int) -> tuple[Traffic, Judged]:
-    """The traffic passes while what stays is looked at; then all of it is compared, before and after a restart."""
+    """Runs the traffic while another process measures the log; compares all messages before and after a restart."""
     with Watch(path, EVERY_S) as watch, logstore.open(path, segment_size=segment_size) as store:
         traffic = Traffic(store, kind(store), batch=200)
         traffic.pass_by(content_bytes, pause=lambda: wait_for_a_look(watch))
@@ -46,7 +46,7 @@ def watched(path: Path, kind: type[Scenario], segment_size: int, content_bytes: 
         traffic.scenario.check(store)
     with logstore.open(path, create=False) as store:
         bound = bound_bytes(segment_size, store.stats()["live_bytes"])
-        assert log_bytes(path) <= bound + segment_size  # an open begins a segment before it moves what is oldest
+        assert log_bytes(path) <= bound + segment_size  # an open begins a segment before it relocates the oldest
         traffic.scenario.store = store
         traffic.scenario.look_at_all()
         traffic.scenario.check(store)
@@ -59,19 +59,19 @@ def watched(path: Path, kind: type[Scenario], segment_size: int, content_bytes: 
 
 @pytest.mark.parametrize("segment_size", TRAFFIC, ids=lambda size: f"{size // 1024}K")
 @pytest.mark.parametrize("kind", SCENARIOS)
-def test_what_stays_never_makes_the_log_larger_than_its_bound(
+def test_surviving_messages_never_make_the_log_larger_than_its_bound(
     tmp_path: Path, kind: type[Scenario], segment_size: int
 ) -> None:
     traffic, judged = watched(tmp_path / "store", kind, segment_size, TRAFFIC[segment_size])
     relocated = traffic.marks[-1].relocated
-    assert relocated > TRAFFIC[segment_size] // segment_size // 10  # it stood in the way again and again
+    assert relocated > TRAFFIC[segment_size] // segment_size // 10  # survivors had to be relocated repeatedly
     batches = sum(mark.relocated > 0 for mark in traffic.marks)
-    assert judged.samples >= batches > len(traffic.marks) / 2  # and somebody was looking
+    assert judged.samples >= batches > len(traffic.marks) / 2  # the other process was measuring
     assert judged.over == 0, judged
-    assert unmoved_bytes(traffic.marks)[-1] > 0.9 * traffic.published  # what stood in the way
+    assert unmoved_bytes(traffic.marks)[-1] > 0.9 * traffic.published  # survivors at the tail
 
 
-def test_survivors_that_are_consumed_in_the_end_leave_the_log_as_small_as_what_lives(tmp_path: Path) -> None:
+def test_the_log_shrinks_to_its_live_messages_once_survivors_are_consumed(tmp_path: Path) -> None:
     """A steady state: 500 survivors, each consumed when about 50 000 messages have passed it."""
 
     class Steady(RandomSurvivors):
@@ -83,8 +83,8 @@ def test_survivors_that_are_consumed_in_the_end_leave_the_log_as_small_as_what_l
     assert judged.over == 0, judged
 
 
-def test_where_twice_what_lives_is_no_whole_number_of_segments_the_log_has_less_than_one_more(tmp_path: Path) -> None:
-    """Survivors add up to 3 segments; the bound is then 7, and on the way there a file is whole or not there."""
+def test_the_log_exceeds_twice_its_live_bytes_by_less_than_one_segment(tmp_path: Path) -> None:
+    """Survivors add up to 3 segments; the bound is then 7, and on the way a file exists completely or not at all."""
 
     class AddUp(RandomSurvivors):
         share = 0.04
@@ -95,7 +95,7 @@ def test_where_twice_what_lives_is_no_whole_number_of_segments_the_log_has_less_
     assert judged.over_whole == 0, judged
 
 
-# ---- What judges
+# ---- The judge
 
 
 def test_a_sample_above_its_bound_is_seen_and_one_before_the_first_relocation_is_not() -> None:
@@ -104,13 +104,13 @@ def test_a_sample_above_its_bound_is_seen_and_one_before_the_first_relocation_is
     five = 5 * MIB
     assert judge([(1.5, 99 * MIB)], marks, MIB).samples == 0
     assert judge([(2.0, five), (2.5, five)], marks, MIB) == Judged(2, 0, 0, 1.0, five, five, 0.5)
-    assert judge([(2.5, five + 1)], marks, MIB).over == 1  # what lives only from 3.0 on does not count yet
+    assert judge([(2.5, five + 1)], marks, MIB).over == 1  # messages that live from 3.0 on do not count yet
     assert judge([(3.5, 11 * MIB)], marks, MIB).over == 0
     assert judge([(3.5, 11 * MIB), (9.0, 11 * MIB + 4096)], marks, MIB).over == 1
     assert judge([], [], MIB).samples == 0
 
 
-def test_what_would_be_kept_reaches_back_to_the_oldest_that_stays() -> None:
+def test_the_predicted_log_reaches_back_to_the_oldest_survivor() -> None:
     def mark(appended: int, first: int, oldest: int) -> Mark:
         return Mark(0.0, 0, 0, appended, 0, first, oldest)
 

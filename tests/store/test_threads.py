@@ -1,4 +1,4 @@
-"""Many threads on every operation at once: each acknowledged message exactly once, in its producer's order."""
+"""Many threads with every operation at once: each acknowledged message exactly once, in its producer's order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Open = Any
 
 
 class Crowd:
-    """Threads that start together; what any of them raises is shown at the end."""
+    """Threads that start together; their exceptions are raised at the end."""
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
@@ -34,7 +34,7 @@ class Crowd:
             self._go.wait()
             try:
                 work(*arguments)
-            except BaseException as problem:  # noqa: BLE001 - raised again where it is seen
+            except BaseException as problem:  # noqa: BLE001 - raised again at the end
                 self._failures.append(problem)
 
         self._threads.append(threading.Thread(target=run, daemon=True))
@@ -52,7 +52,7 @@ class Crowd:
 
 
 def in_order(seen: list[bytes]) -> dict[bytes, list[int]]:
-    """Numbers by producer, as they were seen."""
+    """Numbers by producer, in the order of delivery."""
     by_producer: dict[bytes, list[int]] = collections.defaultdict(list)
     for content in seen:
         producer, number = content.split()[:2]
@@ -65,7 +65,7 @@ EACH = 900
 
 
 def produce(store: MessageStore, queue: Queue, name: int, acknowledged: list[bytes]) -> None:
-    """Publishes in every way there is; what was acknowledged, in order."""
+    """Publishes in every available way; notes the acknowledged messages in order."""
     chance = random.Random(name)
     number = 0
 
@@ -127,7 +127,7 @@ def test_every_acknowledged_message_is_consumed_once_and_in_its_producers_order(
         chance = random.Random(1000 + number)
         while True:
             finished = done.is_set()
-            with lock:  # the order of first deliveries is that of acquiring
+            with lock:  # first deliveries have the order of acquiring
                 deliveries = queue.acquire(chance.randint(1, 8))
                 for delivery in deliveries:
                     if delivery.id not in seen:
@@ -192,7 +192,7 @@ def test_every_acknowledged_message_is_consumed_once_and_in_its_producers_order(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_closing_while_others_work_loses_nothing_acknowledged(open_store: Open, seed: int) -> None:
+def test_closing_while_other_threads_work_loses_no_acknowledged_message(open_store: Open, seed: int) -> None:
     store = open_store()
     queue = store.declare_queue("q")
     acknowledged: list[list[bytes]] = [[] for _ in range(6)]
@@ -219,7 +219,7 @@ def test_closing_while_others_work_loses_nothing_acknowledged(open_store: Open, 
     assert store.recovery.clean
     there = collections.Counter(contents(store.queue("q")))
     given = collections.Counter(content for one in acknowledged for content in one)
-    assert not given - there  # a message may have become durable without its thread hearing of it
+    assert not given - there  # a message may have become durable without an acknowledgement
     assert not any(content.startswith(b"never") for content in there)
 
 
@@ -272,7 +272,7 @@ def test_a_full_store_is_emptied_and_filled_by_many_threads_at_once(open_store: 
     refused = [0] * 3
     consumed = [0] * 2
     stop = threading.Event()
-    ended = threading.Semaphore(0)  # one for each that publishes no more
+    ended = threading.Semaphore(0)  # one for each producer that has finished
     all_ended = threading.Event()
     crowd = Crowd()
 

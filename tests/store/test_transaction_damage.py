@@ -1,7 +1,7 @@
 """Damaged and missing transaction records: refused by name, and never another outcome.
 
-The log of these tests has every kind of transaction record in its middle; one of them is flipped, zeroed, overwritten,
-or replaced by a record that means nothing but has every checksum right.
+The log of these tests has every kind of transaction record in its middle. One of them is flipped, zeroed, overwritten,
+or replaced by a meaningless record with right checksums.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class Damaged:
 
     def restore(self) -> None:
         for file in set(self.path.glob("*.seg")) - set(self.files):
-            file.unlink()  # of an open that was not refused
+            file.unlink()  # left by an open that was not refused
         for file, data in self.files.items():
             file.write_bytes(data)
 
     def check_refused(self, batch: Any) -> errors.CorruptLog:
-        """Refused, with the place; and nothing was written."""
+        """Checks that the open is refused with the place, and that nothing was written."""
         before = self.file(batch).read_bytes()
         with pytest.raises(errors.CorruptLog) as caught:
             logstore.open(self.path)
@@ -115,8 +115,8 @@ def test_one_flipped_bit_anywhere_in_a_transaction_record_is_named_and_never_ano
 
 
 @pytest.mark.parametrize("kind", TRANSACTION_RECORDS)
-def test_a_transaction_record_that_is_gone_is_missed(damaged: Damaged, kind: RecordType) -> None:
-    """Zeroed, or overwritten by another record of the same log: what was written to the wrong place."""
+def test_a_missing_transaction_record_is_detected(damaged: Damaged, kind: RecordType) -> None:
+    """Zeroed, or overwritten by another record of the same log, like a write to the wrong place."""
     batch, record = damaged.records(kind)[0]
     others = [damaged.bytes_of(*other) for other in damaged.records(*TRANSACTION_RECORDS) if other[1] != record]
     same_length = [data for data in others if len(data) == record.length]
@@ -130,7 +130,7 @@ def test_a_transaction_record_that_is_gone_is_missed(damaged: Damaged, kind: Rec
 
 
 def forged_filler(damaged: Damaged, batch: Any, record: Record) -> bytes:
-    """A record that means nothing, with every checksum right, as long as the one it stands for."""
+    """A meaningless record with right checksums, as long as the one that it replaces."""
     body = Filler(record.length - 48)
     filler = Record(record.lsn, RecordType.FILLER, RecordFlag(0), 0, 0, record.length, body)
     return encode_record(filler, damaged.seeds[batch.first_lsn])
@@ -153,13 +153,13 @@ def test_a_log_without_a_start_or_an_outcome_contradicts_itself_though_its_check
             damaged.write(batch, record.lsn, forged_filler(damaged, batch, record))
             with pytest.raises(errors.CorruptLog) as caught:
                 logstore.open(damaged.path).close()
-            assert record.lsn < caught.value.lsn  # where what follows does not fit
+            assert record.lsn < caught.value.lsn  # where the next record does not fit
         finally:
             damaged.restore()
 
 
 def test_the_log_of_these_tests_is_whole_when_nothing_is_changed(damaged: Damaged) -> None:
-    """Else refusing would show nothing."""
+    """Without this the refusals would prove nothing."""
     counts = {kind: len(damaged.records(kind)) for kind in TRANSACTION_RECORDS}
     assert list(counts.values()) == [3, 2, 3, 3, 2, 2, 4]
     for batch, record in damaged.records(*TRANSACTION_RECORDS):

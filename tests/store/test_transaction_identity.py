@@ -1,8 +1,8 @@
-"""A transaction's identity outlives what names it: its start, its segments, the messages it worked on.
+"""A transaction keeps its identity when its start, its segments and the messages that it worked on are gone.
 
-An outcome always follows its operations, by position alone; nothing else ties them together. These tests try to break
-that: with transactions far longer than the log, starts far below the base, deaths in between, names used again, and
-threads that race for one outcome. Damaged and missing records are the business of test_transaction_damage.py.
+An outcome always follows its operations, and only the position connects them. These tests try to break that: with
+transactions far longer than the log, starts far below the base, kills in between, reused xids, and threads that race
+for one outcome. Damaged and missing records are tested in test_transaction_damage.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def path() -> Iterator[Path]:
 
 
 def turn_over(store: MessageStore, segments: int, queue: str = "noise") -> None:
-    """Messages that come and die until the log has grown by so many segments; the base follows if nothing holds it."""
+    """Publishes and consumes until the log has grown by this many segments; the base follows if nothing holds it."""
     until = store.next_lsn + segments * store.segment_size
     while store.next_lsn < until:
         ids = store.publish_many(queue, [bytes(store.segment_size // 40)] * 8, wait=False)
@@ -53,11 +53,11 @@ def turn_over(store: MessageStore, segments: int, queue: str = "noise") -> None:
 
 
 def move_base(store: MessageStore) -> None:
-    """Past what is dead; nothing is relocated for it, as a compaction would."""
+    """Moves the base past dead segments without relocation, unlike a compaction."""
     check(lib.ls_move_base(store._c))
 
 
-WHOLE_LOG = 32 << 20  # a segment so large that what happens here is no reason to relocate anything
+WHOLE_LOG = 32 << 20  # a segment so large that nothing here causes relocation
 
 
 def open_with_noise(path: Path, **options: Any) -> MessageStore:
@@ -68,7 +68,7 @@ def open_with_noise(path: Path, **options: Any) -> MessageStore:
     return store
 
 
-# ---- long lives ----
+# ---- long transactions ----
 
 
 @pytest.mark.parametrize("outcome", ["commit", "rollback"])
@@ -123,7 +123,7 @@ def test_a_transaction_over_many_segments_is_one_transaction_through_every_resta
 def test_work_far_above_a_start_that_the_base_has_passed_has_its_outcome(
     path: Path, outcome: str, distributed: bool
 ) -> None:
-    """The start goes, the work and the outcome stay: what the work names is no longer in the log."""
+    """The start is recycled while work and outcome stay: the work names an LSN that is no longer in the log."""
 
     def work(path: Path, kept: list[Any]) -> tuple[int, int]:
         store = open_with_noise(path)
@@ -170,7 +170,7 @@ def test_work_far_above_a_start_that_the_base_has_passed_has_its_outcome(
         assert and_then_killed(look, path) == ([["late"], ["there"]] if outcome == "commit" else [["there"], ["there"]])
 
 
-def test_an_id_is_never_given_twice_though_the_transaction_never_reached_the_disk(path: Path) -> None:
+def test_an_id_is_never_reused_even_if_the_transaction_never_reached_the_disk(path: Path) -> None:
     disk = Disk()
     highest = 0
     for seed in range(1, 9):
@@ -184,8 +184,8 @@ def test_an_id_is_never_given_twice_though_the_transaction_never_reached_the_dis
     assert contents(disk.open(path).queue("q")) == []
 
 
-def test_a_name_used_again_and_again_names_only_its_last_transaction(path: Path) -> None:
-    """Each life of the xid has its own outcome, whatever became of the lives before it."""
+def test_a_reused_xid_names_only_its_last_transaction(path: Path) -> None:
+    """Each use of the xid has its own outcome, whatever happened to earlier uses."""
     disk, xid = Disk(), Xid(-1, b"again", b"\0")
     store = disk.open(path)
     store.declare_queue("q")
@@ -224,7 +224,7 @@ def test_a_name_used_again_and_again_names_only_its_last_transaction(path: Path)
 
 
 class Churn:
-    """Overlapping transactions that live for many tiny segments, against the model, with restarts at any point."""
+    """Overlapping transactions across many tiny segments, against the model, with restarts at any point."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self.path, self.chance = path, random.Random(seed)
@@ -238,7 +238,7 @@ class Churn:
         self.number = 0
         self.recycled = 0
         self.outlived = 0  # transactions that ended more than three segments after their start
-        self.passed: set[int] = set()  # such whose start the base had passed when the store was opened again
+        self.passed: set[int] = set()  # those whose start the base had passed at a restart
 
     def handle(self, queue: int) -> Any:
         return next(known for known in self.store.queues() if known.id == queue)
@@ -277,7 +277,7 @@ class Churn:
         self.model.apply("publish", key, content, b"", queues, into)
 
     def work(self) -> None:
-        """Mostly the oldest go, so that segments die; now and then one moves."""
+        """Mostly ends the oldest, so that segments become dead; sometimes relocates one."""
         queue = self.chance.choice(self.queues)
         places = [place.key for place in self.model.queues[queue]]
         for key in places[:3] if self.chance.random() < 0.8 else self.chance.sample(places, min(2, len(places))):
@@ -317,7 +317,7 @@ class Churn:
             self.model.apply("rollback", tx)
 
     def restart(self) -> int:
-        """How many ended transactions had their start below the base of the log that was opened."""
+        """Returns the number of ended transactions whose start lay below the base of the opened log."""
         self.recycled += self.store.stats()["segments_recycled"]
         if self.chance.random() < 0.7:
             self.store.force()
@@ -336,7 +336,7 @@ def test_outcomes_hold_while_segments_are_recycled_under_overlapping_transaction
     churn = Churn(path, seed)
     below = 0
     rounds = 0
-    while rounds < 12 or (churn.outlived <= 3 and rounds < 60):  # how soon segments go depends on the background
+    while rounds < 12 or (churn.outlived <= 3 and rounds < 60):  # segments are recycled in the background
         for _ in range(90):
             churn.step()
         below += churn.restart()
@@ -355,7 +355,7 @@ def test_outcomes_hold_while_segments_are_recycled_under_overlapping_transaction
 
 
 def check_positions(records: list[Record]) -> dict[int, RecordType]:
-    """What each transaction in the log came to; that everything of it stands between its start and its outcome."""
+    """The outcome of each transaction in the log; checks that its records lie between its start and its outcome."""
     started: set[int] = set()
     outcome: dict[int, RecordType] = {}
     prepared: set[int] = set()
@@ -430,7 +430,7 @@ def run_threads(work: Any, count: int) -> None:
 
 
 def test_work_that_races_with_its_outcome_comes_before_it_or_is_refused(path: Path) -> None:
-    """Two threads on one transaction is misuse; it may be refused, but it may never split the transaction."""
+    """Two threads on one transaction are misuse; it may be refused, but may never split the transaction."""
     store = open_with_noise(path, segment_size=WHOLE_LOG)
     store.publish("r", b"holds the base where it is")
     taken: dict[int, list[int]] = {}

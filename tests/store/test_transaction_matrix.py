@@ -1,13 +1,12 @@
 """Every kind of work in a transaction, through every outcome, with a killed process at every point.
 
-A cell is a piece of work, a kind of transaction, a way to end it and the restarts between; what must be seen is
-written down by hand for each piece of work (transaction_works.py). A restart is a process that is killed: nothing is
-closed, nothing flushed.
-Outcomes that a kind does not have (a local transaction cannot be prepared) must be refused with WrongState and change
-nothing; the transaction then ends as if nothing had been asked.
+A cell is a piece of work, a kind of transaction, a way to end it and the restarts in between. The expected result is
+written by hand for each piece of work (transaction_works.py). A restart kills the process: nothing is closed or
+flushed. Outcomes that a kind does not have (a local transaction cannot be prepared) must be refused with WrongState and
+change nothing; the transaction then ends as if they had not been requested.
 
-The cells of one piece of work and the same restarts share a store, each with queues, messages and a transaction of its
-own, all open at once: so they are cheap, and must not notice each other either.
+The cells of one piece of work and the same restarts share a store, each with its own queues, messages and transaction,
+all open at once. This is fast, and also tests that they do not affect each other.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ending:
-    """Steps before the outcome, those in ``refused`` with WrongState; then the outcome, or None: it is abandoned."""
+    """Steps before the outcome, those in ``refused`` with WrongState; then the outcome, or None if it is abandoned."""
 
     steps: tuple[str, ...]
     outcome: str | None
@@ -65,7 +64,7 @@ ENDINGS = {
     ("distributed", "abandon"): Ending(("end",), None),
 }
 
-ENDING_LIST = list(ENDINGS.items())  # a cell's number in its store is the place in it
+ENDING_LIST = list(ENDINGS.items())  # a cell's number in its store is the index here
 
 NEVER, BEFORE, AFTER, TWICE = "no restart", "restart before", "restart after", "restart twice"
 RESTARTS = (NEVER, BEFORE, AFTER, TWICE)
@@ -78,15 +77,15 @@ IDS = [
 
 
 def xid_of(cell: int) -> Xid:
-    """Bytes of every value, in parts that differ by one byte between cells."""
+    """Bytes of every value; the parts of two cells differ by one byte."""
     return Xid(-(2**63), b"\x00g\xff:\n" + bytes([cell]) + bytes(range(58)), b"\xffb\x00")
 
 
-# ---- what is seen ----
+# ---- the observed state ----
 
 
 def seen(store: MessageStore, cell: int, ids: dict[str, int]) -> dict[str, Any]:
-    """All that a store shows of a cell: as JSON, since it is told by another process. ``ids`` are all it ever had."""
+    """Everything that a store shows of a cell, as JSON for another process. ``ids`` are all ids that it ever had."""
     bench = Bench(store, cell)
     browsed = {name: list(store.messages(bench.queue(name))) for name in QUEUES}
     counts = store.stats()["queues"]
@@ -117,7 +116,7 @@ def is_whole(store: MessageStore, name: str, key: int) -> bool:
 
 
 def expected(cell: int, queues: dict[str, str], opened_with: dict[str, str], gone: str, state: str) -> dict[str, Any]:
-    """The same, of queues as a Work writes them; ``opened_with`` are those of the last open."""
+    """The expected state, with queues in the notation of a Work; ``opened_with`` is the state of the last open."""
     words = {name: queues.get(name, START[name]).split() for name in QUEUES}
     old = {name: opened_with.get(name, START[name]).replace("!", "").split() for name in QUEUES}
     shown = {name: " ".join(words[name]).replace("+", "") for name in QUEUES}
@@ -132,13 +131,13 @@ def expected(cell: int, queues: dict[str, str], opened_with: dict[str, str], gon
     }
 
 
-# ---- what the processes do ----
+# ---- the processes ----
 
-Cells = dict[str, Any]  # what was seen, by the cell's number as text
+Cells = dict[str, Any]  # observed states, by the cell's number as text
 
 
 def act(path: Path, work: Work, outcomes: bool, drained: bool, kept: list[Any]) -> dict[str, Any]:
-    """Opens, does the work in every cell and takes every step but the outcome, and that too if it is asked for."""
+    """Opens the store, does the work in every cell and takes every step; the outcome only on request."""
     store = logstore.open(path)
     kept.append(store)
     told: dict[str, Any] = {"at first": {}, "pending": {}, "before": {}, "after": {}, "ids": {}}
@@ -192,7 +191,7 @@ def end(bench: Bench, outcome: str | None) -> None:
         assert bench.store.stats()["transactions"] == before - 1
         return
     getattr(tx, outcome)()
-    # Nothing but this makes it so, as the kill will show. An empty batch that names the base may be on its way.
+    # Only this makes it durable, as the kill will show. An empty batch that names the base may still be pending.
     assert bench.store.next_lsn - bench.store.durable_lsn in (0, BATCH_RECORD_BYTES)
     for again in ("commit", "rollback", "prepare", "end"):
         with pytest.raises(errors.TransactionEnded):
@@ -200,7 +199,7 @@ def end(bench: Bench, outcome: str | None) -> None:
 
 
 def look(path: Path, ids: dict[str, dict[str, int]], resolving: bool, drained: bool, kept: list[Any]) -> list[Cells]:
-    """What the open found, and what is there after the outcomes for what was in doubt, if they are asked for."""
+    """The state after the open, and after the outcomes of transactions in doubt, if requested."""
     store = logstore.open(path)
     kept.append(store)
     found = [{cell: seen(store, int(cell), ids[cell]) for cell in ids}]
@@ -221,7 +220,7 @@ def look(path: Path, ids: dict[str, dict[str, int]], resolving: bool, drained: b
 
 
 def drain(store: MessageStore, ids: dict[Any, dict[str, int]]) -> None:
-    """Names are free again, everything is consumed in order, and then nothing keeps a byte of the log."""
+    """Checks that names are free again, consumes everything in order, and checks that nothing keeps the log."""
     assert store.in_doubt() == []
     for cell, known in ids.items():
         bench = Bench(store, int(cell))
@@ -253,7 +252,7 @@ def drain(store: MessageStore, ids: dict[Any, dict[str, int]]) -> None:
 
 @dataclass
 class Group:
-    """What the processes of one piece of work and its restarts told, or how they failed."""
+    """The results of the processes of one piece of work and its restarts, or their failures."""
 
     acted: dict[str, Any]
     looks: list[list[Cells]]
@@ -271,7 +270,7 @@ def run_group(template: Path, path: Path, work: Work, restarts: str) -> Group:
 
 
 class Groups:
-    """Runs each group once, when the first of its cells asks for it."""
+    """Runs each group once, when the first of its cells needs it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -345,8 +344,8 @@ def test_work_counts_at_its_commit_and_only_then_through_every_restart(
         assert looks == ([[after, after]] if restarts == BEFORE else [[after], [after, after], [after], [after]])
 
 
-def test_the_matrix_has_every_cell() -> None:
-    """Cells are lost silently when two share a name or a list is cut: so they are counted as collected."""
+def test_the_matrix_collects_every_cell() -> None:
+    """Cells disappear silently if two share a name or a list is cut, so the collected ones are counted."""
     code = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", __file__]
     done = subprocess.run(code, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr

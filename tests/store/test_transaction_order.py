@@ -1,8 +1,8 @@
-"""Order on a queue is the order of becoming visible, at run time and after any restart.
+"""Messages on a queue have the order in which they became visible, at run time and after any restart.
 
-A plain enqueue becomes visible at once, all of a transaction's at its commit, in the order of its enqueues; what a
-rollback brings back was never gone. Small programs are interleaved in every way there is, each on a queue of its own,
-and larger ones at random.
+A plain enqueue becomes visible at once; those of a transaction at its commit, in the order of the enqueues. A rollback
+returns messages to their old places. Small programs run in every interleaving, each on its own queue, and larger ones
+at random.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def path() -> Iterator[Path]:
 
 
 def interleavings(lengths: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Every way to take turns: whose step is next, each as often as it has steps."""
+    """Every interleaving: the index of the next actor, each as often as it has steps."""
     if not any(lengths):
         yield ()
     for actor, left in enumerate(lengths):
@@ -56,7 +56,7 @@ def interleavings(lengths: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 class Row:
-    """One queue, what should stand on it, and the transactions that work on it; by name, which is the content."""
+    """One queue, its expected contents, and the transactions that work on it; a message's name is its content."""
 
     def __init__(self, store: MessageStore, name: str, present: Sequence[str] = ()) -> None:
         self.store = store
@@ -128,7 +128,7 @@ class Row:
 
 
 def check_through_restarts(disk: Disk, path: Path, store: MessageStore, rows: Sequence[Row]) -> None:
-    """The same at run time, after a power cut, after another one during nothing, and after an orderly close."""
+    """Checks the order at run time, after a power cut, after a second one without work, and after an orderly close."""
     assert [contents(row.queue) for row in rows] == [row.expected() for row in rows]
     store.force()
     for losses in (ALL_LOST, BY_SEED):
@@ -167,9 +167,7 @@ PROGRAMS = {
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else str(value),
 )
-def test_what_commits_first_stands_first_however_the_work_was_interleaved(
-    path: Path, kinds: tuple[str, ...], count: int
-) -> None:
+def test_the_first_commit_comes_first_in_every_interleaving(path: Path, kinds: tuple[str, ...], count: int) -> None:
     disk = Disk()
     store = disk.open(path)
     rows = []
@@ -194,7 +192,7 @@ OUTCOMES = (COMMIT, ROLLBACK)
 
 
 def takes_from_a_full_row(row: Row, turns: Sequence[int], takes: Sequence[str], outcomes: Sequence[str]) -> None:
-    """Each actor dequeues a message of the row, and gives its outcome; what is committed also goes to the back."""
+    """Each actor dequeues a message and ends its transaction; committed actors also enqueue a message at the end."""
     done = [0] * len(takes)
     for actor in turns:
         if done[actor] == 0:
@@ -229,7 +227,7 @@ def test_a_rollback_brings_a_message_back_to_its_old_place_whatever_happened_aro
 
 
 def test_messages_that_a_rollback_returns_come_again_before_those_behind_them(path: Path) -> None:
-    """A consumer that had passed the locked places meets them at their old place, and first."""
+    """A consumer that had passed the locked places gets them first, at their old place."""
     disk = Disk()
     store = disk.open(path)
     queue = store.declare_queue("q")
@@ -248,7 +246,7 @@ def test_messages_that_a_rollback_returns_come_again_before_those_behind_them(pa
 
 
 def test_outcomes_given_after_a_restart_decide_the_order_too(path: Path) -> None:
-    """Prepared before, committed after: they become visible behind all that was visible meanwhile."""
+    """They were prepared earlier and committed later, so they come after everything visible in between."""
     for order in itertools.permutations(range(3)):
         disk = Disk()
         store = disk.open(path.with_name(f"store{order}"))
@@ -279,7 +277,7 @@ def test_outcomes_given_after_a_restart_decide_the_order_too(path: Path) -> None
 
 
 def test_one_commit_keeps_the_order_of_its_enqueues_on_every_queue(path: Path) -> None:
-    """A fan-out, single enqueues and a batch in one transaction, each queue in the order it was asked for."""
+    """A fan-out, single enqueues and a batch in one transaction; each queue has the order of the calls."""
     disk = Disk()
     store = disk.open(path)
     left, right = store.declare_queue("left"), store.declare_queue("right")
@@ -306,7 +304,7 @@ def test_one_commit_keeps_the_order_of_its_enqueues_on_every_queue(path: Path) -
 
 
 class Chance:
-    """A random history of one row, steered by hypothesis, with restarts in which only prepared ones survive."""
+    """A random history of one row, driven by hypothesis, with restarts that only prepared transactions survive."""
 
     KINDS = ("local", "distributed")
 
@@ -320,7 +318,7 @@ class Chance:
         self.actors = 0
 
     def free(self, actor: int | None) -> list[str]:
-        """What may be dequeued: nobody else has work on it."""
+        """The messages that may be dequeued, because no other transaction has work on them."""
         touched = {word for other, work in self.row.works.items() if other != actor for _, word in work}
         mine = list(self.row.order)
         for what, word in self.row.works.get(actor, []) if actor is not None else []:
@@ -354,7 +352,7 @@ class Chance:
         self.states[self.actors] = "active"
 
     def take(self, actor: int | None, which: int) -> None:
-        """To the back with it, or away."""
+        """Takes a message away, or moves it to the end of the queue."""
         free = self.free(actor)
         if free:
             word = free[which % len(free)]

@@ -1,4 +1,4 @@
-"""Transactions: all or nothing, locks, order, states, xids, and what becomes of them at close and at a crash."""
+"""Transactions: atomicity, locks, order, states, xids, and their fate at a close and at a crash."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_block_may_settle_its_transaction_itself(store: MessageStore, queue:
     assert contents(queue) == [b"kept"]
 
 
-def test_work_in_a_transaction_locks_out_everybody_else(store: MessageStore, queue: Queue) -> None:
+def test_work_in_a_transaction_locks_the_message_for_others(store: MessageStore, queue: Queue) -> None:
     other = store.declare_queue("other")
     key = store.publish(queue, b"x")
     mine, yours = store.begin(), store.begin()

@@ -1,4 +1,4 @@
-"""``make bench``: a little of it works from end to end, and what it says of others and of the store can be believed."""
+"""``make bench``: a short run works from end to end, and its statements about other stores and this one are right."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def measured(directory: Path, *arguments: object) -> dict[str, Any]:
 # ---- The program
 
 
-def test_a_quick_run_measures_the_store_sqlite_and_the_limit_and_judges_what_it_can(tmp_path: Path) -> None:
+def test_a_quick_run_measures_the_store_sqlite_and_the_limit_and_judges_the_comparable_ones(tmp_path: Path) -> None:
     told = measured(
         tmp_path,
         *("--only", "grid,transactions,logs", "--peers", "logstore,sqlite"),
@@ -86,7 +86,7 @@ def test_every_suite_ends_well_with_every_store_that_is_installed(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_recovery_is_measured_beside_reading_and_hashing(tmp_path: Path) -> None:
+def test_recovery_is_compared_with_reading_and_hashing(tmp_path: Path) -> None:
     told = measured(
         tmp_path, "--only", "recovery", "--peers", "logstore", "--recovery-messages", 3000, "--recovery-gib", 0.003
     )
@@ -165,11 +165,11 @@ def test_the_page_of_figures_is_written_from_a_run_and_twice_is_as_once(tmp_path
     assert (tmp_path / "img" / "bench_publish.svg").read_text().startswith("<?xml")
 
 
-# ---- Every store that is installed does the job
+# ---- Every installed store does the work
 
 
 @pytest.mark.parametrize("name", list(peers.KNOWN))
-def test_a_store_does_all_works_in_all_its_ways_and_holds_what_the_book_says(name: str, tmp_path: Path) -> None:
+def test_a_store_does_every_workload_in_every_mode_and_holds_the_expected_messages(name: str, tmp_path: Path) -> None:
     kinds, missing = peers.available([name])
     if missing:
         pytest.skip(missing[0])
@@ -189,11 +189,11 @@ def test_a_store_does_all_works_in_all_its_ways_and_holds_what_the_book_says(nam
     slices.book.verify(slices.peer)
 
 
-# ---- A store that does not is found out
+# ---- A faulty store is detected
 
 
 class Faulty(Peer):
-    """In memory; does to what it was given whatever a test wants."""
+    """In memory; applies a test's fault to the given bodies."""
 
     name = "faulty"
     sync = "none"
@@ -233,7 +233,7 @@ FAULTS: dict[str, Callable[[list[bytes]], list[bytes]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_store_that_keeps_something_else_is_not_quoted(fault: str, tmp_path: Path) -> None:
+def test_a_store_with_wrong_contents_is_not_listed(fault: str, tmp_path: Path) -> None:
     peer = Faulty(FAULTS[fault], tmp_path)
     book = Book()
     peer.publisher()(BODIES)
@@ -243,7 +243,7 @@ def test_a_store_that_keeps_something_else_is_not_quoted(fault: str, tmp_path: P
 
 
 @pytest.mark.parametrize("fault", [name for name in FAULTS if name != "gives another order"])
-def test_it_is_found_among_threads_too(fault: str, tmp_path: Path) -> None:
+def test_a_faulty_store_is_detected_with_threads_too(fault: str, tmp_path: Path) -> None:
     peer = Faulty(FAULTS[fault], tmp_path)
     slices = Slices(peer, BODIES)
     peer.publisher()(BODIES)
@@ -254,7 +254,7 @@ def test_it_is_found_among_threads_too(fault: str, tmp_path: Path) -> None:
         slices.book.verify(peer)
 
 
-def test_what_one_thread_published_must_come_in_order_behind_what_many_did() -> None:
+def test_messages_of_one_thread_come_in_order_after_those_of_many() -> None:
     book = Book()
     book.published(BODIES[:10], ordered=False)
     book.published(BODIES[10:], ordered=True)
@@ -289,11 +289,11 @@ def test_a_store_that_syncs_too_seldom_is_not_compared_with() -> None:
     assert Judge(results, set()).judge()[1].against == "LMDB"
 
 
-def test_others_run_without_what_makes_them_less_durable(tmp_path: Path) -> None:
+def test_a_store_with_reduced_durability_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Wrong, match="SQLite does not do what it was told"):
 
         class Memory(Sqlite):
-            """Its journal is in memory, whatever it is told."""
+            """Its journal stays in memory, whatever its settings."""
 
             def __init__(self) -> None:
                 super().__init__(tmp_path / "sqlite", 0)

@@ -1,4 +1,4 @@
-"""tools/cdata_lint.py: nothing here lets a view of C memory outlive its owner, and what would is rejected."""
+"""tools/cdata_lint.py: no view of C memory here outlives its owner, and code that would allow it is rejected."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tools.cdata_lint import check
 
 
 def rejected(*codes: str) -> list[tuple[int, int]]:
-    """Which of these files are rejected, and in which of their lines."""
+    """The lines that are rejected, by file."""
     found = check({Path(f"{number}.py"): f"import ffi\n{textwrap.dedent(code)}" for number, code in enumerate(codes)})
     return [(int(name.removesuffix(".py")), int(line)) for name, line, _ in (each.split(":", 2) for each in found)]
 
 
-def test_no_view_outlives_its_owner_here() -> None:
+def test_no_view_in_this_project_outlives_its_owner() -> None:
     done = subprocess.run(
         [sys.executable, "tools/cdata_lint.py"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -184,7 +184,7 @@ def test_a_view_that_outlives_its_owner_is_rejected(code: str) -> None:
     assert len(rejected(code)) == 1
 
 
-def test_copies_and_what_is_read_while_its_owner_lives_are_not_rejected() -> None:
+def test_copies_and_reads_during_the_owners_lifetime_are_not_rejected() -> None:
     assert rejected(*ALLOWED.split("---\n")) == []
 
 

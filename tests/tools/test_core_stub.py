@@ -1,4 +1,4 @@
-"""logstore/_core.pyi is what the header gives, and with it mypy sees wrong calls of the core."""
+"""logstore/_core.pyi equals the stub made from the header, and with it mypy reports wrong calls of the core."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 HEADER = (ROOT / "csrc" / "include" / "logstore.h").read_text("utf-8")
 
 
-# A wrong line, and what mypy says of it.
+# A wrong line, and mypy's message about it.
 WRONG = {
     "lib.ls_clos(store)": "has no attribute",
     "lib.ls_close()": "Too few arguments",
@@ -33,7 +33,7 @@ WRONG = {
 
 
 def mypy(code: str, place: Path) -> list[str]:
-    """What mypy says of these lines, given the stub under the name core."""
+    """The messages of mypy about these lines, with the stub under the name core."""
     shutil.copy(core_stub.STUB, place / "core.pyi")
     (place / "caller.py").write_text(f"from core import ffi, lib\n\nstore = ffi.new('ls_store **')[0]\n{code}\n")
     done = subprocess.run(
@@ -46,7 +46,7 @@ def mypy(code: str, place: Path) -> list[str]:
     return [line for line in done.stdout.splitlines() if "error:" in line]
 
 
-def test_the_stub_is_what_the_header_gives() -> None:
+def test_the_stub_equals_the_one_generated_from_the_header() -> None:
     assert core_stub.STUB.read_text("utf-8") == core_stub.Header(HEADER).stub(), "run 'make format'"
 
 

@@ -34,9 +34,7 @@ def test_every_folder_of_the_core_is_a_layer() -> None:
         ("store/store.c", "store.h", "name the file from csrc/ on"),
     ],
 )
-def test_an_include_that_the_table_does_not_allow_is_told_with_both_files(
-    tmp_path: Path, file: str, included: str, said: str
-) -> None:
+def test_a_forbidden_include_is_reported_with_both_files(tmp_path: Path, file: str, included: str, said: str) -> None:
     csrc = tmp_path / "csrc"
     shutil.copytree(ROOT / "csrc", csrc, ignore=shutil.ignore_patterns("tests"))
     planted = csrc / file

@@ -21,13 +21,13 @@ def guard() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look there
+    sys.modules[spec.name] = module  # dataclasses need it
     spec.loader.exec_module(module)
     return module
 
 
 def compared(guard: ModuleType, planted: int) -> tuple[list[str], dict[str, float]]:
-    """What the guard finds wrong, and the baseline; loudly skipped, or with CI set failed, where it cannot look."""
+    """The guard's findings and the baseline; skipped with a message, or failed with CI set, if it cannot compare."""
     try:
         counts = guard.measure(guard.build(planted), changes_only=planted > 0)
         before = guard.section_of(guard.read_baseline(), counts.built_with)
@@ -65,7 +65,7 @@ def test_a_path_that_only_one_of_run_and_baseline_knows_is_wrong(guard: ModuleTy
     assert len(wrong) == 2
 
 
-def test_another_compiler_is_not_compared_and_the_way_to_a_baseline_is_told(guard: ModuleType) -> None:
+def test_another_compiler_is_not_compared_and_the_message_explains_how_to_make_a_baseline(guard: ModuleType) -> None:
     with pytest.raises(guard.CannotCompareError, match=r"nothing for cc 1.*make instructions-baseline"):
         guard.section_of({"gcc 12": {"paths": {}}}, "cc 1")
 

@@ -1,4 +1,4 @@
-"""tools/memory_tests.py: it fails where freed memory is read, keeps to its time, and says aloud what it cannot do."""
+"""tools/memory_tests.py: it fails if freed memory is read, keeps its time limit, and reports skipped checks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_test_that_reads_freed_memory_fails(tmp_path: Path) -> None:
     assert counted == {"files": 1, "of": 1, "failed": 1}
 
 
-def test_a_net_that_does_not_notice_freed_memory_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_that_does_not_notice_freed_memory_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     plain = {name: value for name, value in os.environ.items() if name not in ("MALLOC_PERTURB_", "LD_PRELOAD")}
     with pytest.raises(SystemExit):
         memory_tests.probe("overwritten", memory_tests.Setting(ROOT, plain))
@@ -59,7 +59,7 @@ def test_no_file_begins_when_the_time_is_over(tmp_path: Path) -> None:
     assert "1 of 1 test files did not run" in said
 
 
-def test_where_there_is_no_compiler_the_run_says_that_it_was_skipped() -> None:
+def test_without_a_compiler_the_run_says_that_it_was_skipped() -> None:
     status, said, counted = run("asan", PATH="/nowhere")
     assert (status, counted) == (0, {"skipped": 1})
     assert "SKIPPED" in said

@@ -1,4 +1,4 @@
-"""The deliberate faults of tools/mutants.toml are in no source; every one has its place and its killer."""
+"""The deliberate faults of tools/mutants.toml are in no source; every one has its place and a test that kills it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tool() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look there
+    sys.modules[spec.name] = module  # dataclasses need it
     spec.loader.exec_module(module)
     return module
 
@@ -36,7 +36,7 @@ def test_the_core_as_it_is_built_contains_no_mutant() -> None:
     assert b"ls_mutant" not in Path(_core.__file__).read_bytes()
 
 
-# With the faults built in, a name that there is not ends the process, and the others give the message back or lose it.
+# In a build with the faults, an unknown name ends the process; of the others one returns the message and one loses it.
 @pytest.mark.parametrize("name", ["NO_SUCH_MUTANT", "DEQUEUE_DROPPED_WITH_DEATH", "TAIL_BLOCK_FORGOTTEN"])
 def test_a_mutants_name_in_the_environment_changes_nothing(
     name: str,

@@ -1,4 +1,4 @@
-"""The soak: nothing is lost under SIGKILL, and its checker notices when something is."""
+"""The soak: nothing is lost under SIGKILL, and its checker detects losses."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def result_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def test_every_message_is_accounted_for_while_the_store_is_killed_again_and_again(directory: Path) -> None:
-    """In two runs, the second going on where the first ended."""
+    """In two runs; the second continues the first."""
     for arguments in (("--seconds", SECONDS), ("--rounds", 3)):
         done = soak("--dir", directory, "--json", *arguments)
         assert done.returncode == 0, done.stderr
@@ -61,8 +61,8 @@ def test_every_message_is_accounted_for_while_the_store_is_killed_again_and_agai
         assert store.in_doubt() == []
 
 
-def test_timeouts_signals_full_buffers_and_commands_beside_the_worker_lose_nothing(directory: Path) -> None:
-    """And resident memory and descriptors of the longest life stay flat, which the soak judges itself."""
+def test_timeouts_signals_full_buffers_and_concurrent_commands_lose_nothing(directory: Path) -> None:
+    """Resident memory and descriptors of the longest process also stay constant, which the soak checks itself."""
     done = soak("--dir", directory, "--json", "--everything", "--life", 8, "--seconds", SECONDS)
     assert done.returncode == 0, done.stderr
     result = result_of(done)
@@ -87,11 +87,11 @@ def test_wrong_arguments_are_misuse(arguments: tuple[object, ...]) -> None:
     assert "error" in done.stderr
 
 
-# ---- what it must notice ----
+# ---- faults that it must detect ----
 
 
 def some_place(store: MessageStore) -> tuple[str, int]:
-    """The first of the longest queue, which has at least two."""
+    """The first message of the longest queue, which has at least two."""
     queue = max(store.queues(), key=lambda known: known.depth)
     return queue.name, next(store.messages(queue)).id
 
@@ -128,7 +128,7 @@ def two_messages_swap_places(store: MessageStore) -> str:
 
 def a_byte_is_changed(store: MessageStore) -> str:
     queue = store.queue(some_place(store)[0])
-    for message in list(store.messages(queue)):  # all of them again, in their order, so that only the byte is wrong
+    for message in list(store.messages(queue)):  # all of them again, in order, so that only the byte is wrong
         content = bytearray(message.content)
         content[-1] ^= 1
         header = message.header
@@ -156,7 +156,7 @@ FAULTS: list[Callable[[MessageStore], str]] = [
 
 @pytest.fixture(scope="module")
 def soaked() -> Iterator[Path]:
-    """A store with two messages on one queue at least, and its journal, after as many rounds as that takes."""
+    """A store with at least two messages on one queue, and its journal, after as many rounds as necessary."""
     made = quick_directory("logstore-soaked-")
     longest = 0
     for _ in range(20):
@@ -172,7 +172,7 @@ def soaked() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_checker_names_what_was_done_behind_its_back(
+def test_the_checker_names_changes_that_the_journal_does_not_have(
     soaked: Path, directory: Path, fault: Callable[[MessageStore], str]
 ) -> None:
     kept = directory / "kept"
@@ -185,8 +185,8 @@ def test_the_checker_names_what_was_done_behind_its_back(
     assert "kept in" in done.stderr
 
 
-def test_what_nobody_touched_is_no_violation(soaked: Path, directory: Path) -> None:
-    """Else noticing would show nothing."""
+def test_an_untouched_store_is_no_violation(soaked: Path, directory: Path) -> None:
+    """Without this, detection would prove nothing."""
     kept = directory / "kept"
     shutil.copytree(soaked, kept)
     logstore.open(kept / "store").close()

@@ -1,4 +1,4 @@
-"""A store, a shop and a transaction manager that take part in one transaction."""
+"""A store, a shop and a transaction manager for one common transaction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def manager() -> Iterator[transaction.TransactionManager]:
-    """A transaction manager of one's own, left without a transaction."""
+    """A separate transaction manager, left without a transaction."""
     made = transaction.TransactionManager()
     yield made
     made.abort()
@@ -45,5 +45,5 @@ def alone(store: MessageStore, queue: Queue, manager: Any) -> tpc.Participant:
 
 @pytest.fixture
 def joined(store: MessageStore, queue: Queue, shop: Shop, manager: Any) -> tpc.Participant:
-    """A participant beside the shop."""
+    """A participant together with the shop."""
     return tpc.Participant(store, ledger=shop.markers, transaction_manager=manager)

@@ -1,4 +1,4 @@
-"""PEP 249's two-phase commit: the calls, and what each refuses and when."""
+"""PEP 249's two-phase commit: the calls, and when each is refused."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_branch_commits_in_two_phases(store: MessageStore, queue: Queue, conne
 
 
 def test_a_commit_without_a_prepare_is_one_phase_and_costs_one_force(tmp_path: Path) -> None:
-    store = Disk().open(tmp_path / "s", background=False)  # so that nobody forces on his own account
+    store = Disk().open(tmp_path / "s", background=False)  # so that nothing is forced in the background
     queue = store.declare_queue("q")
     connection = tpc.connect(store)
     connection.tpc_begin(connection.xid(1, "gtrid", "bqual"))
@@ -136,7 +136,7 @@ def test_a_branch_rolls_back_from_either_phase(
     connection.tpc_rollback()
     assert connection.tpc_recover() == []
     assert contents(queue) == [b"stays"]
-    connection.tpc_begin(connection.xid(1, "gtrid", "bqual"))  # the name is free again
+    connection.tpc_begin(connection.xid(1, "gtrid", "bqual"))  # the xid is free again
     connection.tpc_rollback()
 
 
@@ -177,7 +177,7 @@ def test_a_prepare_survives_a_power_cut_and_so_does_the_outcome(tmp_path: Path, 
         assert contents(again.queue("q")) == [b"promised"]
 
 
-# ---- what is refused ----
+# ---- refused calls ----
 
 
 @pytest.mark.parametrize("prepared", [False, True])
@@ -252,7 +252,7 @@ def test_an_outcome_without_an_xid_wants_a_two_phase_transaction(
     assert contents(queue) == [b"x"]
 
 
-def test_after_a_prepare_no_more_work_is_taken(store: MessageStore, queue: Queue, connection: tpc.Connection) -> None:
+def test_after_a_prepare_further_work_is_refused(store: MessageStore, queue: Queue, connection: tpc.Connection) -> None:
     key = store.publish(queue, b"old")
     prepare(connection, (1, "g", "b"), b"new")
     for work in (
@@ -436,7 +436,7 @@ def test_the_block_does_not_guess_the_end_of_an_unprepared_branch(store: Message
     assert contents(queue) == []
 
 
-# ---- the rest ----
+# ---- other calls ----
 
 
 def test_a_failing_disk_is_an_operational_error_and_the_branch_is_settled_after_a_restart(tmp_path: Path) -> None:
@@ -451,7 +451,7 @@ def test_a_failing_disk_is_an_operational_error_and_the_branch_is_settled_after_
         connection.tpc_prepare()
     assert isinstance(caught.value.__cause__, errors.OutcomeUnknown)
     for finish in (connection.tpc_commit, connection.tpc_rollback, connection.tpc_commit):
-        with pytest.raises(tpc.OperationalError):  # and it is still the connection's own
+        with pytest.raises(tpc.OperationalError):  # it is still the connection's own
             finish()
     connection.close()
     with disk.crash().open(tmp_path / "s") as again:
@@ -464,7 +464,7 @@ def test_only_a_store_can_be_connected_to() -> None:
         tpc.connect("data")  # type: ignore[arg-type]
 
 
-def test_what_it_imports_stays_light(run_python: Any) -> None:
+def test_it_imports_few_modules(run_python: Any) -> None:
     done = run_python(
         """
         import sys

@@ -142,7 +142,7 @@ def test_a_store_joins_with_its_first_operation_and_not_before(
 
 
 def test_threads_have_their_own_transactions(store: MessageStore, queue: Queue) -> None:
-    participant = tpc.Participant(store)  # on the package's thread-local manager
+    participant = tpc.Participant(store)  # uses the package's thread-local manager
 
     def work(name: int) -> None:
         for number in range(10):
@@ -161,7 +161,7 @@ def test_threads_have_their_own_transactions(store: MessageStore, queue: Queue) 
 
 
 def test_a_commit_costs_two_forces(tmp_path: Path, manager: Any) -> None:
-    store = Disk().open(tmp_path / "s", background=False)  # so that nobody forces on his own account
+    store = Disk().open(tmp_path / "s", background=False)  # so that nothing is forced in the background
     store.declare_queue("q")
     participant = tpc.Participant(store, transaction_manager=manager)
     before = store.stats()["syncs"]
@@ -174,7 +174,7 @@ def test_a_commit_costs_two_forces(tmp_path: Path, manager: Any) -> None:
 # ---- the protocol ----
 
 
-def test_it_votes_before_whoever_commits_in_one_phase(shop: Shop, queue: Queue, joined: Any, manager: Any) -> None:
+def test_it_votes_before_one_phase_resources_commit(shop: Shop, queue: Queue, joined: Any, manager: Any) -> None:
     with manager:
         shop.order("tea")
         joined.publish(queue, b"tea")
@@ -184,7 +184,7 @@ def test_it_votes_before_whoever_commits_in_one_phase(shop: Shop, queue: Queue, 
         assert keys["SessionDataManager"].startswith("~")
 
 
-def test_what_it_joins_with_is_a_data_manager(queue: Queue, alone: Any, manager: Any) -> None:
+def test_the_joined_resource_is_a_data_manager(queue: Queue, alone: Any, manager: Any) -> None:
     alone.publish(queue, b"x")
     (branch,) = manager.get()._resources
     assert verifyObject(IDataManager, branch)
@@ -314,7 +314,7 @@ def test_work_that_comes_too_late_for_its_marker_fails_the_transaction(
     assert (shop.orders(), contents(queue), store.stats()["transactions"]) == ([], [], 0)
 
 
-def test_what_another_transaction_holds_is_worth_another_try(
+def test_a_message_locked_by_another_transaction_may_be_retried(
     store: MessageStore, queue: Queue, alone: Any, manager: Any
 ) -> None:
     key = store.publish(queue, b"x")
@@ -443,7 +443,7 @@ def test_a_store_that_is_closed_on_the_way_ends_with_both_or_neither(
     assert shop.orders() == ([] if step == "tpc_begin" else ["tea"])
 
 
-def test_an_outcome_that_somebody_else_gave_against_the_decision_is_told(
+def test_a_heuristic_outcome_against_the_decision_is_reported(
     store: MessageStore, queue: Queue, alone: Any, manager: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with manager:

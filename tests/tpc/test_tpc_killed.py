@@ -1,7 +1,7 @@
-"""A message and a database row commit together though the process is killed at any point: both or neither.
+"""A message and a database row commit together even if the process is killed at any point: both or neither.
 
-The processes are real ones, forked with everything imported and nothing open, and die of SIGKILL. The partner is
-SQLite through SQLAlchemy and zope.sqlalchemy. What survived is looked at by a process of its own, after recovery.
+The processes are real: forked with everything imported and nothing open, and killed by SIGKILL. The partner is SQLite
+through SQLAlchemy and zope.sqlalchemy. Another process inspects the result after recovery.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 NEITHER = {"orders": [], "queues": ["old", "old"], "in doubt": 0, "markers": 0}
 BOTH = {"orders": ["tea"], "queues": ["tea", "tea"], "in doubt": 0, "markers": 0}
 
-# Every line of these is a place to die at.
+# The process is killed at every line of these.
 TRACED = {module.__file__ for module in (tpc_join, tpc_markers, transactions, zope.sqlalchemy.datamanager)}
 
 
@@ -52,7 +52,7 @@ def die() -> None:
 
 
 def die_at_line(number: int) -> None:
-    """From now on this process has so many lines of the traced modules to live."""
+    """Kills this process after this many lines of the traced modules."""
     left = number
 
     def trace(frame: Any, event: str, _: Any) -> Any:
@@ -123,7 +123,7 @@ def recover_and_die_at_line(place: Path, number: int) -> None:
 
 
 def look(place: Path, _: list[Any]) -> dict[str, Any]:
-    """What there is after recovery."""
+    """The contents after recovery."""
     sides = Sides(place)
     sides.recover()
     return {
@@ -158,8 +158,8 @@ def fresh(place: Path) -> Path:
 
 # ---- at each step, by name ----
 
-# The step, the place in the order of the participants, what is left, and what recovery does in each store:
-# branches committed, rolled back, left in doubt.
+# The step, the participants' order, the remaining state, and what recovery does in each store: branches committed,
+# rolled back, left in doubt.
 STEPS = {
     "before anybody begins": ("tpc_begin", "a", NEITHER, [0, 0, 0], [0, 0, 0]),
     "before anybody votes": ("tpc_vote", "a", NEITHER, [0, 0, 0], [0, 0, 0]),
@@ -185,7 +185,7 @@ def test_a_kill_at_any_step_of_the_commit_leaves_both_or_neither(fresh: Path, wh
 
 # ---- at each line ----
 
-# Each line takes two or three processes, so all of them take minutes.
+# Each line takes two or three processes, so all lines take minutes.
 most_of_them = pytest.param(1 if tortured() else 5, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
 every = pytest.mark.parametrize("stride", [most_of_them, 17], ids=["many lines", "every 17th"])
 

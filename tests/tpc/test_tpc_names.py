@@ -1,4 +1,4 @@
-"""PEP 249's xids and the names of its exceptions, over logstore's own."""
+"""PEP 249's xids and exception names, mapped to logstore's own."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_an_xid_comes_back_from_the_log_as_it_was(
         ((1, "g", None), tpc.ProgrammingError, "text or bytes"),
     ],
 )
-def test_an_xid_that_cannot_be_is_refused_by_its_name(
+def test_an_invalid_xid_is_refused_by_its_name(
     connection: tpc.Connection, parts: Any, error: type[tpc.Error], says: str
 ) -> None:
     for make in (lambda: connection.xid(*parts), lambda: connection.tpc_begin(parts)):
@@ -130,7 +130,7 @@ def test_an_xid_that_cannot_be_is_refused_by_its_name(
 
 @pytest.mark.parametrize("wrong", ["1:67:62", b"gtrid", 7, (1, "g"), (1, "g", "b", "c"), object()])
 @pytest.mark.parametrize("call", ["tpc_begin", "tpc_commit", "tpc_rollback"])
-def test_what_is_no_xid_is_refused(connection: tpc.Connection, wrong: Any, call: str) -> None:
+def test_an_invalid_xid_is_refused(connection: tpc.Connection, wrong: Any, call: str) -> None:
     with pytest.raises(tpc.ProgrammingError, match=r"xid\(format_id, gtrid, bqual\)"):
         getattr(connection, call)(wrong)
 

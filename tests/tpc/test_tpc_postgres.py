@@ -1,4 +1,4 @@
-"""Markers on a real server, where a commit can be on its way while the one who sent it is cut off or dead."""
+"""Markers on a real server: a commit may be in progress while its client is cut off or dead."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def manager() -> Iterator[Any]:
 
 @pytest.fixture
 def shop(server: Server, wire: Wire, manager: Any) -> Iterator[Shop]:
-    """The application talks through the wire; who asks about markers does not."""
+    """The application connects through the wire; queries about markers do not."""
     through, direct = sqlalchemy.create_engine(wire.url()), sqlalchemy.create_engine(server.url())
     made = Shop(through, manager, markers_engine=direct)
     yield made

@@ -1,4 +1,4 @@
-"""What a crash left in doubt is settled by who knows: resolvers, ledgers, markers, and the recipe that is printed."""
+"""Transactions in doubt after a crash are settled by resolvers, ledgers, markers, and the recipe in the docs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ API = (ROOT / "docs" / "api.md").read_text()
 
 
 def leave_in_doubt(participant: tpc.Participant, manager: Any, content: bytes) -> tpc.Xid:
-    """A branch that a power cut would leave: prepared, and its transaction gone."""
+    """Leaves a branch as a power cut would: prepared, and its transaction gone."""
     participant.publish("q", content)
     xid = participant.xid
     (branch,) = [resource for resource in manager.get()._resources if type(resource).__name__ == "_Branch"]
@@ -42,7 +42,7 @@ def leave_in_doubt(participant: tpc.Participant, manager: Any, content: bytes) -
     return xid
 
 
-def test_recover_does_what_the_resolver_says_and_leaves_what_it_cannot_say(
+def test_recover_follows_the_resolver_and_leaves_branches_that_it_does_not_know(
     store: MessageStore, queue: Queue, open_store: Open, alone: Any, manager: Any
 ) -> None:
     yes, no, unknown = (leave_in_doubt(alone, manager, content) for content in (b"yes", b"no", b"unknown"))
@@ -65,12 +65,12 @@ def test_recover_does_what_the_resolver_says_and_leaves_what_it_cannot_say(
     assert store.in_doubt() == []
 
 
-def test_what_recover_did_is_durable(tmp_path: Path, manager: Any) -> None:
+def test_the_outcomes_of_recover_are_durable(tmp_path: Path, manager: Any) -> None:
     disk = Disk()
     store = disk.open(tmp_path / "s", relaxed=True, background=False)
     store.declare_queue("q")
     participant = tpc.Participant(store, transaction_manager=manager)
-    leave_in_doubt(participant, manager, b"x")  # voted, and so forced, in a relaxed store too
+    leave_in_doubt(participant, manager, b"x")  # voted, and so forced, even in a relaxed store
     disk = disk.crash(ALL_LOST)
     store = disk.open(tmp_path / "s", relaxed=True, background=False)
     tpc.Participant(store, transaction_manager=manager).recover(lambda _: True)
@@ -94,7 +94,7 @@ def test_recover_never_touches_a_branch_that_is_on_its_way(
     assert contents(queue) == [b"x"]
 
 
-def test_recover_leaves_alone_what_is_not_its_own(store: MessageStore, queue: Queue, alone: Any, manager: Any) -> None:
+def test_recover_ignores_branches_of_others(store: MessageStore, queue: Queue, alone: Any, manager: Any) -> None:
     named = tpc.Participant(store, name="named", transaction_manager=manager)
     own = leave_in_doubt(alone, manager, b"own")
     other = leave_in_doubt(named, manager, b"other")
@@ -131,7 +131,7 @@ def test_a_resolver_that_fails_leaves_the_rest_in_doubt_and_may_be_called_again(
     assert sorted(contents(queue)) == [b"0", b"1", b"2"]
 
 
-def test_recover_does_not_ask_about_what_somebody_else_settles_meanwhile(
+def test_recover_does_not_ask_about_branches_that_are_settled_meanwhile(
     store: MessageStore, queue: Queue, alone: Any, manager: Any
 ) -> None:
     for number in range(3):
@@ -154,7 +154,7 @@ def test_recover_without_anybody_to_ask_is_refused(alone: Any) -> None:
         alone.recover()
 
 
-def test_a_ledger_is_asked_by_default_and_forgets_what_is_settled(
+def test_recover_asks_the_ledger_by_default_and_the_ledger_forgets_settled_branches(
     store: MessageStore, queue: Queue, manager: Any
 ) -> None:
     ledger = FixedLedger(answer=True)
@@ -163,7 +163,7 @@ def test_a_ledger_is_asked_by_default_and_forgets_what_is_settled(
         with manager:
             participant.publish(queue, b"%d" % number)
     assert (len(ledger.written_xids), ledger.asked) == (3, [])
-    connection = tpc.connect(store)  # a branch of the same name that the ledger has and that is still in doubt
+    connection = tpc.connect(store)  # a branch with the same name that is in the ledger and still in doubt
     connection.tpc_begin(ledger.written_xids[0])
     connection.tpc_prepare()
     ledger.answer = None
@@ -213,7 +213,7 @@ def test_a_marker_is_there_if_and_only_if_its_transaction_committed(shop: Shop, 
     assert shop.markers.written("c") == [xids[1]]
 
 
-def test_who_asks_waits_for_a_commit_that_is_on_its_way(shop: Shop, manager: Any) -> None:
+def test_a_query_waits_for_a_commit_in_progress(shop: Shop, manager: Any) -> None:
     xid = tpc.Xid(1, "g", "b")
     answers: list[bool | None] = []
     asking = threading.Event()
