@@ -269,7 +269,7 @@ instructions: ## count the instructions of the core's hot paths and compare with
 	@$(PYTHON) tools/instructions.py
 
 instructions-baseline: ## rewrite tools/instructions.json (WHY="reason for the change")
-	@$(PYTHON) tools/instructions.py --write '$(WHY)'
+	@$(PYTHON) tools/instructions.py --write "$$WHY"
 
 .PHONY: coverage
 coverage: $(FULL) ## lines and branches of the core that the C tests reach (fails below its floor)

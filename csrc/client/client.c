@@ -17,7 +17,11 @@ int clients_register(struct log_clients *c, const struct log_client *client) {
             return fail(LS_OPTION, "record stream %u has a client already", (unsigned)stream);
         }
     }
-    c->all[c->count++] = *client;
+    struct log_client *registered = &c->all[c->count++];
+    *registered = *client;
+    if (client->calls->expansion != NULL) {
+        c->expanding[c->expanding_count++] = registered;
+    }
     for (size_t i = 0; i < client->stream_count; i++) {
         c->of_stream[client->streams[i]] = (uint8_t)c->count;
         format_add_stream(&c->known, client->streams[i]);
@@ -31,7 +35,7 @@ void log_clients_free(struct log_clients *c) {
             c->all[i].calls->free(c->all[i].context);
         }
     }
-    c->count = 0;
+    c->count = c->expanding_count = 0;
 }
 
 const char *log_type_name(const struct log_clients *c, uint16_t type) {

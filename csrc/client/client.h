@@ -94,6 +94,8 @@ struct log_clients {
     size_t count;
     uint8_t of_stream[STREAMS_MAX]; /* index into `all`, plus 1; 0: no client */
     struct stream_set known;        /* the streams with a client: their records are read, all others refused */
+    const struct log_client *expanding[CLIENTS_MAX]; /* those whose live records may grow: every append asks them */
+    size_t expanding_count;
 };
 
 /* Before the store is opened. LS_OPTION: a stream is out of range or taken, or there are too many clients. */
@@ -119,9 +121,9 @@ static inline uint64_t clients_weight(const struct log_clients *clients) {
 /* Bytes by which live records grow at most once they are moved. */
 static inline uint64_t clients_expansion(const struct log_clients *clients) {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < clients->count; i++) {
-        const struct log_client *c = &clients->all[i];
-        bytes += c->calls->expansion != NULL ? c->calls->expansion(c->context) : 0;
+    for (size_t i = 0; i < clients->expanding_count; i++) {
+        const struct log_client *c = clients->expanding[i];
+        bytes += c->calls->expansion(c->context);
     }
     return bytes;
 }

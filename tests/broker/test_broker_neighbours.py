@@ -129,6 +129,7 @@ def test_on_a_relaxed_store_confirms_do_not_wait_for_the_disk(on_store: Callable
     for number in range(1, 101):
         client.publish("q", b"x")
         assert client.expect(commands.Basic.Ack).delivery_tag == number
+    broker.store.force()  # messages are offered once they are durable
     client.send(1, commands.Basic.Get(queue="q"))
     client.expect(commands.Basic.GetOk)
 

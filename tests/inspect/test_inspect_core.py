@@ -16,6 +16,7 @@ import logstore
 from logstore import Xid, errors
 from logstore.cli import run as run_command
 from logstore.codec.replay import Replay
+from logstore.holds import hold
 from logstore.inspect import Inspection, Reader
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def test_the_state_is_the_writers_while_it_runs_and_that_of_the_next_open_afterw
 ) -> None:
     path = tmp_path_factory.mktemp("core") / "store"
     transaction, number = None, 0
-    with logstore.open(path, segment_size=SEGMENT) as store:
+    with logstore.open(path, segment_size=SEGMENT) as store, hold(path, "inspection"):
         queues = [store.declare_queue("a"), store.declare_queue("b")]
         for kind, *rest in work:
             number += 1
