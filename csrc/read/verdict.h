@@ -1,8 +1,8 @@
 /*
  * Torn or corrupt, as a table: what the scan finds, with the facts about it, gives one verdict. verdict.c has the rows.
  *
- * The comments beside the constants are the words of the table in docs/recovery.md; a test compares the two. Another
- * test runs every combination of finds and facts: exactly one row answers each.
+ * The comments beside the constants are the words of the table in docs/recovery.md, which defines them; a test compares
+ * the two. Another test runs every combination of finds and facts: exactly one row answers each.
  */
 #ifndef LOGSTORE_VERDICT_H
 #define LOGSTORE_VERDICT_H
@@ -19,9 +19,9 @@ enum found {
     FOUND_ONLY_COPIES,  /* a last segment that holds only copies */
     FOUND_HEADER,       /* a valid header */
     FOUND_LAST_EPOCH,   /* a valid header with the largest possible epoch */
-    FOUND_MOVED_HEADER, /* the last epoch's header in the file that an open renamed to take it over */
-    FOUND_BAD_HEADER,   /* an invalid header, and no batch record validates for the file's name */
-    FOUND_TRACES,       /* an invalid header, and a batch record validates for the file's name */
+    FOUND_MOVED_HEADER, /* a moved header */
+    FOUND_BAD_HEADER,   /* an invalid header, without traces */
+    FOUND_TRACES,       /* an invalid header, with traces */
     FOUND_NO_FILE,      /* no segment file */
     FOUND_KINDS,
 };
@@ -40,8 +40,8 @@ enum fact {
 
 enum verdict {
     VERDICT_ACCEPTED,  /* accepted */
-    VERDICT_LOG_ENDS,  /* torn tail: the log ends; the bytes stay until the file is recycled */
-    VERDICT_SET_ASIDE, /* set aside: the log ends in the segment before, and this one becomes a spare */
+    VERDICT_LOG_ENDS,  /* torn tail: the log ends */
+    VERDICT_SET_ASIDE, /* set aside */
     VERDICT_SPARE,     /* a spare */
     VERDICT_IGNORED,   /* ignored: it was recycled or is about to be */
     VERDICT_CORRUPT,   /* `CorruptLog` */
