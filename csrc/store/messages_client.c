@@ -8,14 +8,8 @@
 /* ---- names ---- */
 
 static const char *type_name(uint16_t type) {
-    static const char *const messages[] = {"MESSAGE_START",   "MESSAGE_CHUNK",  "MESSAGE_ENQUEUE",
-                                           "MESSAGE_DEQUEUE", "MESSAGE_DELETE", "MESSAGE_RELOCATED"};
-    static const char *const transactions[] = {"DTX_START", "TX_START",    "TX_END",    "TX_PREPARE",
-                                               "TX_COMMIT", "TX_ROLLBACK", "TX_DELETE", "TX_RELOCATED"};
-    if (type >= MESSAGE_START && type <= MESSAGE_RELOCATED) {
-        return messages[type - MESSAGE_START];
-    }
-    return type >= DTX_START && type <= TX_RELOCATED ? transactions[type - DTX_START] : NULL;
+    uint32_t at = format_type_ordinal(type);
+    return at < TYPES_COUNTED && format_types[at].type == type ? format_types[at].name : NULL;
 }
 
 /* ---- recovery ---- */
