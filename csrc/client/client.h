@@ -53,7 +53,8 @@ struct client_calls {
     void (*clear)(void *context);
 
     /* ---- a transaction's outcome while the store serves ---- */
-    int (*prepare)(void *context, struct tx *tx);         /* an LS code; anything but LS_OK refuses */
+    /* A vote, without effect: an LS code; anything but LS_OK refuses. Another client may still refuse, and none is told. */
+    int (*prepare)(void *context, struct tx *tx);
     bool (*prepare_commit)(void *context, struct tx *tx); /* memory that the commit needs; false: none left */
     void (*commit)(void *context, struct tx *tx, uint64_t commit_lsn);
     void (*rollback)(void *context, struct tx *tx);

@@ -105,7 +105,8 @@ static int read_and_move(struct mover *v) {
 static int end_clients(struct mover *v, int rc) {
     for (size_t i = 0; i < v->g->clients.count; i++) {
         const struct log_client *c = &v->g->clients.all[i];
-        rc = c->calls->relocate_end != NULL ? c->calls->relocate_end(c->context, v, rc) : rc;
+        int ended = c->calls->relocate_end != NULL ? c->calls->relocate_end(c->context, v, rc) : rc;
+        rc = rc != LS_OK ? rc : ended; /* no client hides an earlier failure */
     }
     return rc;
 }
