@@ -11,7 +11,7 @@
 /* Buffers stand in the order of their LSNs, each in one segment; only the oldest is written, only the newest is open. */
 static void check_buffers(const struct log *g) {
     uint64_t before_lsn = 0;
-    for (uint32_t i = 0; i < g->buffer_count; i++) {
+    for (uint32_t i = 0; g->buffers != NULL && i < g->buffer_count; i++) { /* none if memory for them was refused */
         const struct buffer *b = &g->buffers[(g->oldest + i) % g->buffer_count];
         if (i >= g->busy) {
             assert(b->state == BUFFER_FREE && b->released_count == 0);
