@@ -328,7 +328,7 @@ void ls_tx_describe(ls_tx *handle, ls_tx_info *info);
 void ls_tx_free(ls_tx *handle);
 /* ls_tx_free of *handle, which is then set to NULL: for a binding whose garbage collector knows only the address. */
 void ls_tx_free_at(ls_tx **handle);
-/* The ids of prepared transactions. */
+/* The ids of prepared transactions, in no particular order. */
 int ls_in_doubt(ls_store *store, uint64_t *ids, size_t n, size_t *count);
 /* A handle for a prepared transaction. LS_UNKNOWN_XID: there is none; LS_BUSY: another handle has it. */
 int ls_in_doubt_take(ls_store *store, uint64_t id, ls_tx **handle);

@@ -54,16 +54,16 @@ static inline uint64_t read_store(ls_store *store, uint32_t deleted) {
         all = q == deleted ? all : read_queue(store, q, mix(all, q));
     }
     require(ls_in_doubt(store, ids, 64, &n) == LS_OK);
+    uint64_t in_doubt = 0; /* a sum: ls_in_doubt promises no order, and a relocation changes it */
     for (size_t i = 0; i < n && i < 64; i++) {
         ls_tx *tx;
         ls_tx_info info;
         require(ls_in_doubt_take(store, ids[i], &tx) == LS_OK);
         ls_tx_describe(tx, &info);
-        all = mix(mix(all, info.id), info.operations);
-        all = xxh64(info.xid.data, sizeof info.xid.data, all);
+        in_doubt += xxh64(info.xid.data, sizeof info.xid.data, mix(mix(0, info.id), info.operations));
         ls_tx_free(tx);
     }
-    return mix(all, n);
+    return mix(mix(all, in_doubt), n);
 }
 
 /* ---- open, read, change, close, open ---- */
