@@ -121,6 +121,7 @@ $(EXTENSION): $(CORE) $(CORE_HEADERS) $(LAYOUT) logstore/_build_core.py setup.py
 	$(CHECK_TOOLS)
 	@echo "logstore: building the extension module"
 	@[ -e $@ ] || rm -rf build/lib.* build/temp.* # an interrupted build leaves files that look complete
+	@rm -f $@
 	@CC='$(CC)' $(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
