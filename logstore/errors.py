@@ -133,7 +133,7 @@ class CorruptLog(StoreError):
             f"{where}: {reason}; nothing was changed: run 'logstore verify' to see the extent, then restore a backup"
         )
         self.reason = reason
-        """What is wrong with the bytes, and what they affect."""
+        """The damage, in words, and the messages and transactions that it affects."""
         self.segment = segment
         """The file's name within the store directory; empty if the damage is not in one segment."""
         self.offset = offset

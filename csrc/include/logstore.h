@@ -106,7 +106,7 @@ typedef struct ls_xid {
     uint8_t data[128];    /* gtrid, directly followed by bqual */
 } ls_xid;
 
-/* What recovery found and did. */
+/* The report of a recovery. */
 typedef struct ls_recovery {
     int created;            /* the store is new: nothing below applies */
     int clean;              /* the log ended in an orderly close */
@@ -173,7 +173,7 @@ int ls_creating(const ls_store *store);
 void ls_uuid(const ls_store *store, uint8_t uuid[16]);
 void ls_recovery_report(const ls_store *store, ls_recovery *report);
 
-/* What recovery ended, by id. The list has the first LS_RECOVERED_MAX of each kind; ls_recovery counts all. */
+/* The items that recovery ended, by id. The list has the first LS_RECOVERED_MAX of each kind; ls_recovery counts all. */
 #define LS_RECOVERED_MAX         1000
 #define LS_RECOVERED_STAGED      1 /* id: a message that was never enqueued; count: bytes of its content */
 #define LS_RECOVERED_TRANSACTION 2 /* id: an abandoned transaction; count: its operations, undone */
@@ -382,7 +382,7 @@ typedef struct ls_checkpoint_info {
 /* Writes a checkpoint while other calls continue; on LS_OK it is in place and durable. On failure the store and an
    earlier checkpoint do not change. `info` may be NULL. */
 int ls_checkpoint(ls_store *store, ls_checkpoint_info *info);
-/* What a checkpoint would contain now; all fields but `lsn` and `took_us`. */
+/* The contents of a checkpoint taken now; all fields but `lsn` and `took_us`. */
 int ls_checkpoint_size(ls_store *store, ls_checkpoint_info *info);
 
 typedef struct ls_checkpoint_difference {

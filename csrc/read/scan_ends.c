@@ -222,7 +222,7 @@ static int refuse_cut(const struct scan *s, const struct scan_file *f, const str
     return scan_refuse(s, row, f->first_lsn, f->first_lsn + f->bytes, FORMAT_SHORT);
 }
 
-/* What follows the last accepted batch of the last segment, with every fact known: a torn tail, or damage. */
+/* Judges the bytes behind the last accepted batch of the last segment, with every fact known: a torn tail, or damage. */
 static int judge_tail(const struct scan *s, uint64_t tear_lsn, enum format_result why) {
     const struct scan_file *f = &s->files[s->last];
     uint64_t closed_in = (s->closed_lsn - 1) / s->meta.segment_size * s->meta.segment_size;

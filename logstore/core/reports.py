@@ -39,7 +39,7 @@ class DroppedQueue:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What recovery found and did when the store was opened. Sizes are bytes, times microseconds, positions LSNs."""
+    """The report of the recovery when the store was opened. Sizes are bytes, times microseconds, positions LSNs."""
 
     created: bool
     """A new store was made; every other field is then empty or 0."""

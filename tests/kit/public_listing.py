@@ -83,7 +83,7 @@ def of_class(name: str, kind: type) -> Iterator[str]:
 
 
 def of_module(name: str) -> Iterator[str]:
-    """What a module names in __all__. A class that another public module has as well is listed in each."""
+    """Lists the names in a module's __all__. A class that another public module has as well is listed in each."""
     module = importlib.import_module(name)
     for each in sorted(module.__all__):
         thing = getattr(module, each)

@@ -23,7 +23,7 @@ enum {
     LOG_SEGMENTS_MIN = 4, /* at up to this many files, and one more, nothing is moved to make the log smaller */
 };
 
-/* What lives in a log. */
+/* The live contents of a log. */
 struct extent {
     uint64_t segment_size;
     uint64_t segments; /* from the base on */

@@ -203,7 +203,7 @@ static inline void model_work(struct model_state *s, uint64_t tx, uint64_t id, i
         p->locked_by = tx;
 }
 
-/* What a crash does to a state: ends unprepared transactions, and queues that the catalog no longer has. */
+/* Applies a crash to a state: ends unprepared transactions, and queues that the catalog no longer has. */
 static inline void model_recover(struct model_state *s, unsigned catalog) {
     for (int i = s->tx_count; i-- > 0;) {
         if (!s->txs[i].prepared)

@@ -20,7 +20,7 @@
 
 #include "tests/proof/history_record.h"
 
-/* What all calls together say about one place. */
+/* The verdict of all calls together about one place. */
 struct fact {
     struct call *visible; /* that made it visible, or may have; NULL: none */
     uint64_t order;       /* its index among the places of that call */
