@@ -181,7 +181,8 @@ def run_clients(broker: Broker, console: Any) -> str:
             if taken != last:
                 last, moved = taken, time.monotonic()
             publishing = any(process.is_alive() for process in processes[: PUBLISHERS + 1])
-            if not publishing and done == shared.total and time.monotonic() - moved > QUIET_S:
+            begun = done == shared.total and all(shared.consumed)  # a consumer may start after the last publisher ended
+            if begun and not publishing and time.monotonic() - moved > QUIET_S:
                 break
             if time.monotonic() - max(moved, began) > ENDS_S:
                 raise RuntimeError("the clients make no progress: see 'logstore serve --verbose'")

@@ -68,14 +68,15 @@ while rounds < 2 or not over:
 """
 
 
-def reader(store_dir: Path, stop: Path, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", READER, str(store_dir), str(stop), *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+def reader(store_dir: Path, stop: Path, said: Path, *options: str) -> subprocess.Popen[bytes]:
+    """A reader that writes what it read to a file: on a full pipe it would wait for the test, and keep its hold."""
+    with said.open("wb") as out:
+        return subprocess.Popen(
+            [sys.executable, "-c", READER, str(store_dir), str(stop), *options],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
 
 
 class Truth:
@@ -120,23 +121,24 @@ def test_readers_in_other_processes_see_exactly_the_written_records(tmp_path: Pa
     with running(tmp_path, seed=3) as writer:
         stop = tmp_path / "readers-stop"
         for name, options in (("free", ("free",)), ("slow", ("free", "no read ahead")), ("held", ("held",))):
-            readers[name] = reader(writer.store_dir, stop, *options)
+            readers[name] = reader(writer.store_dir, stop, tmp_path / f"{name}.said", *options)
         writer.wait_for(150_000)
         writer.wait_for_recycling(RECYCLED)
         stop.touch()
-        said = {name: process.communicate(timeout=TIMEOUT_S) for name, process in readers.items()}
+        errors = {name: process.communicate(timeout=TIMEOUT_S)[1] for name, process in readers.items()}
         counted = writer.end()
     truth = Truth(writer.journal)
     assert counted["segments_recycled"] > RECYCLED
+    rounds = {}
     for name, process in readers.items():
-        assert process.returncode == 0, said[name][1]
-        rounds = [json.loads(line) for line in said[name][0].splitlines()]
-        assert len(rounds) >= 2
-        for told in rounds:
+        assert process.returncode == 0, errors[name]
+        rounds[name] = [json.loads(line) for line in (tmp_path / f"{name}.said").read_text("ascii").splitlines()]
+        assert len(rounds[name]) >= 2
+        for told in rounds[name]:
             truth.check(told)
             if told["ended"] == "whole" and told["last_lsn"]:
                 assert told["reached"] == told["end_lsn"]  # it ends at the durable LSN without an error
-    held = [json.loads(line) for line in said["held"][0].splitlines()]
+    held = rounds["held"]
     assert {told["ended"] for told in held} == {"whole"}
     starts = [start[0] for told in held for start in told["starts"] if not start[3]]
     assert len(starts) == len(set(starts))  # it continued where it had stopped: each record once, none missing
