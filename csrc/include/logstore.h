@@ -297,6 +297,41 @@ int ls_places_check(ls_store *store, uint32_t queue_id, const uint64_t *ids, con
                     uint8_t *states);
 
 /*
+ * ---- consuming ----
+ * A consumer acquires places, and settles or releases each. In between, no other consumer acquires them. Nothing of that
+ * is written: after an open no place is acquired, and counts begin again. An ls_delivery is valid until it is settled or
+ * released, or until its place ends in another way; a transaction that settles it ends it at the commit, and after a
+ * rollback it is still acquired.
+ */
+typedef struct ls_delivery {
+    uint64_t position; /* as in ls_place */
+    uint64_t id, content_bytes;
+    uint32_t count;     /* how often the place was acquired, this time included */
+    uint32_t recovered; /* as in ls_place */
+} ls_delivery;
+
+#define LS_UNSEEN 8 /* ls_release: nobody has seen the messages, so their counts return to what they were */
+
+/* Acquires the first *done places of the queue that are durable, not locked and not acquired: at most n, in order.
+   LS_UNKNOWN_QUEUE. After LS_NO_MEMORY none is acquired. */
+int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, size_t *done);
+/* ls_dequeue of an acquired place, with its count. Also LS_NOT_ENQUEUED: it was settled or released since. */
+int ls_settle(ls_store *store, uint32_t queue_id, const ls_delivery *delivery, ls_tx *tx, int reason, int flags,
+              uint64_t *lsn);
+/* ls_settle of n without a transaction. Checks all before it settles the first. On failure the first *done are settled,
+   and deliveries[*done] is the one that failed. */
+int ls_settle_all(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int reason, int flags,
+                  size_t *done);
+/* Gives n back, each to its old place with its count; one whose place has ended needs nothing. All or none.
+   LS_NOT_ENQUEUED: one was settled or released since. */
+int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int flags);
+/* Dequeues those of the messages that are on the queue and neither acquired nor locked. *done: their number, also after a
+   failure. */
+int ls_purge(ls_store *store, uint32_t queue_id, const uint64_t *ids, size_t n, int reason, int flags, size_t *done);
+/* The number of acquired places, locked ones included. LS_UNKNOWN_QUEUE. */
+int ls_queue_acquired(ls_store *store, uint32_t queue_id, uint64_t *acquired);
+
+/*
  * ---- transactions ----
  * Local: begin, commit or rollback. Distributed (with an xid): begin, end, prepare, commit or rollback; a commit may
  * follow the end directly. A prepared transaction survives close and crash, and is then in doubt. Every call on a
