@@ -1,6 +1,4 @@
 /* Taking messages off their queues: by id, or by the delivery of a consumer that acquired them; one, or many at once. */
-#include <assert.h>
-
 #include "store/store.h"
 
 static int check_dequeue(struct message *m, uint32_t queue_id, const struct tx *tx, struct place **place) {
@@ -165,20 +163,17 @@ struct chosen {
     int reason;
 };
 
-static uint64_t id_at(const struct chosen *c, size_t i) {
-    assert(c->ids != NULL || c->held != NULL);
-    return c->ids != NULL ? c->ids[i] : c->held[i].id;
-}
+static uint64_t id_at(const struct chosen *c, size_t i) { return c->held != NULL ? c->held[i].id : c->ids[i]; }
 
 /* Also the second time: what a thousand messages stand on are more pages than a processor knows the way to. */
 static void fetch_ahead(const ls_store *store, const struct chosen *c, size_t at) {
     if (at % FETCHED_AT_ONCE == 0) {
         uint64_t ids[FETCHED_AT_ONCE];
         size_t n = c->n - at < FETCHED_AT_ONCE ? c->n - at : FETCHED_AT_ONCE;
-        for (size_t i = 0; i < n; i++) {
-            ids[i] = id_at(c, at + i);
+        for (size_t i = 0; c->held != NULL && i < n; i++) {
+            ids[i] = c->held[at + i].id;
         }
-        table_prefetch(&store->state.table, ids, n);
+        table_prefetch(&store->state.table, c->held != NULL ? ids : c->ids + at, n);
     }
 }
 

@@ -13,8 +13,6 @@
 
 #include "table/table.h"
 
-static bool came_back(const struct entry *e) { return (e->state & ENTRY_PASSED) != 0 && entry_is_free(e); }
-
 static void find_returned(struct queue *q) {
     struct cursor *c = &q->front;
     for (;;) {
@@ -22,7 +20,7 @@ static void find_returned(struct queue *q) {
             c->chunk = c->chunk->next;
             c->slot = 0;
             assert(c->chunk != NULL);
-        } else if (came_back(&c->chunk->entries[c->slot])) {
+        } else if (entry_came_back(&c->chunk->entries[c->slot])) {
             return;
         } else {
             c->slot++;
@@ -63,7 +61,7 @@ bool offer_prepare(const struct place *p) {
 uint32_t offer_acquire(struct queue *q, const struct place *p) {
     struct entry *e = place_entry(p);
     uint32_t *count = &p->at.chunk->handed_out[p->slot];
-    assert(entry_is_free(e));
+    assert((e->state & (ENTRY_DEAD | ENTRY_LOCKED | ENTRY_ACQUIRED)) == 0);
     if ((e->state & ENTRY_PASSED) != 0) {
         offer_went(p);
         cursor_step(&q->front);
@@ -91,7 +89,7 @@ void offer_give_back(struct place *p, bool unseen) {
 
 void offer_came_back(const struct place *p) {
     struct queue *q = p->at.chunk->queue;
-    if (!came_back(place_entry(p))) {
+    if (!entry_came_back(place_entry(p))) {
         return; /* a consumer or a transaction still has it, or it is in the offer of new places */
     }
     if (q->returned == 0 || cursor_stands_after(&q->front, p)) {
@@ -100,11 +98,4 @@ void offer_came_back(const struct place *p) {
     }
     p->at.chunk->returned++;
     q->returned++;
-}
-
-void offer_went(const struct place *p) {
-    if (came_back(place_entry(p))) {
-        p->at.chunk->returned--;
-        p->at.chunk->queue->returned--;
-    }
 }

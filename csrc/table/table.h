@@ -410,12 +410,19 @@ bool offer_prepare(const struct place *p); /* memory to acquire it and to give i
 uint32_t offer_acquire(struct queue *q, const struct place *p); /* how often it was acquired, this time included */
 bool offer_is_acquired(const struct place *p, uint32_t count);  /* and that was the time with this number */
 void offer_give_back(struct place *p, bool unseen);             /* to its old place; unseen: this time does not count */
-/* For queues.c: a place that was passed becomes free, or is free no more. */
-void offer_came_back(const struct place *p);
-void offer_went(const struct place *p);
+void offer_came_back(const struct place *p);                    /* for queues.c: it was unlocked */
 
-static inline bool entry_is_free(const struct entry *e) {
-    return (e->state & (ENTRY_DEAD | ENTRY_LOCKED | ENTRY_ACQUIRED)) == 0;
+/* A free place that the offer of new ones has passed: the next to be acquired is of this kind, if there is one. */
+static inline bool entry_came_back(const struct entry *e) {
+    return (e->state & (ENTRY_DEAD | ENTRY_LOCKED | ENTRY_ACQUIRED | ENTRY_PASSED)) == ENTRY_PASSED;
+}
+
+/* Before it is acquired, locked or dead. */
+static inline void offer_went(const struct place *p) {
+    if (entry_came_back(place_entry(p))) {
+        p->at.chunk->returned--;
+        p->at.chunk->queue->returned--;
+    }
 }
 
 static inline uint64_t place_position(const struct place *p) { return p->at.chunk->first_position + p->slot; }
