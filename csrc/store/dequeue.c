@@ -1,4 +1,6 @@
 /* Taking messages off their queues: by id, or by the delivery of a consumer that acquired them; one, or many at once. */
+#include <assert.h>
+
 #include "store/store.h"
 
 static int check_dequeue(struct message *m, uint32_t queue_id, const struct tx *tx, struct place **place) {
@@ -194,6 +196,7 @@ static int check_all(ls_store *store, const struct chosen *c, ls_tx *handle) {
 }
 
 static int dequeue_all(ls_store *store, const struct chosen *c, ls_tx *tx, int flags, size_t *done) {
+    assert(c->held != NULL || c->ids != NULL || c->n == 0);
     *done = 0;
     int rc = check_reason(c->reason);
     rc = rc == LS_OK ? work_enter(store, tx) : rc;
