@@ -11,7 +11,7 @@ bool delivery_holds(const ls_delivery *d, const struct place *p) {
 }
 
 int delivery_fail(uint64_t id, uint32_t queue_id) {
-    return fail(LS_NOT_ENQUEUED, "message %llu is no longer acquired from queue %u: it was settled or released before",
+    return fail(LS_NOT_ENQUEUED, "message %llu is no longer acquired from queue %u: it was settled before",
                 (unsigned long long)id, (unsigned)queue_id);
 }
 
