@@ -60,7 +60,8 @@ typedef enum ls_code {
     LS_TRANSACTION_LIMIT, /* too many transactions are open or prepared, or one has too many operations */
     LS_BUSY,              /* a limit on open things is reached, or another handle has it */
     LS_RECYCLED,          /* the log that is to be read has been recycled */
-    LS_END                /* a reader or scan has nothing more */
+    LS_END,               /* a reader or scan has nothing more */
+    LS_WOULD_WAIT         /* the call would have to wait, and LS_TRY forbids that; nothing was changed */
 } ls_code;
 
 typedef struct ls_error {
@@ -79,7 +80,11 @@ typedef struct ls_store ls_store;
 typedef struct ls_tx ls_tx;
 typedef struct ls_cursor ls_cursor;
 typedef struct ls_reader ls_reader;
+typedef struct ls_calls ls_calls;
 typedef struct vfs vfs;
+
+/* The addresses of the functions that logstore_calls.h lists, for a binding that is not linked with the core. */
+const ls_calls *ls_calls_table(void);
 
 /* ---- opening and closing ---- */
 typedef struct ls_options {
@@ -227,6 +232,9 @@ int ls_queue_depth(ls_store *store, uint32_t queue_id, uint64_t *places, uint64_
 #define LS_WAIT      1 /* return when the change is durable */
 #define LS_PUBLISHED 2 /* ls_stage: part of a publish; a rollback of the enqueue ends the message */
 #define LS_MORE      4 /* more changes follow at once: do not wake the flusher for this one; see ls_flush_soon */
+/* ls_publish, ls_dequeue: return LS_WOULD_WAIT, without a text in ls_last_error, instead of waiting for the store's lock,
+   for room or for the disk. LS_OPTION together with LS_WAIT. */
+#define LS_TRY 8
 
 int ls_stage(ls_store *store, const uint8_t *header, size_t header_bytes, const uint8_t *content, size_t content_bytes,
              int flags, uint64_t *id);

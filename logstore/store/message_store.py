@@ -9,7 +9,6 @@ from __future__ import annotations
 import array
 import contextlib
 import os
-import threading
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -25,8 +24,7 @@ from logstore.core.xid import Xid
 from logstore.store.completions import Completions, check_loop
 from logstore.store.deliveries import Message
 from logstore.store.overdue import Overdue
-from logstore.store.publishing import ID_END, Publishing, checked_id
-from logstore.store.queues import Queue
+from logstore.store.publishing import Publishing, checked_id
 from logstore.store.releases import Releases
 from logstore.store.transactions import Transaction, handle_of, new_handle
 
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from logstore.catalog.catalog import Catalog
+    from logstore.store.queues import Queue
     from logstore.store.scrub import Scrub
 
 _PLACES_AT_ONCE: Final = 256
@@ -43,23 +42,7 @@ _PLACES_AT_ONCE: Final = 256
 # Looked up once, because every publish or dequeue needs them.
 _NULL: Final = ffi.NULL
 _WAIT: Final = lib.LS_WAIT
-_dequeue_one: Final = lib.ls_dequeue_one
 _durable_soon: Final = lib.ls_durable_soon
-
-
-class _SmallRead(threading.local):
-    """A thread's buffers for reading contents that fit, so that a read allocates nothing but the returned bytes."""
-
-    def __init__(self) -> None:
-        self.into: Final = ffi.new("uint8_t[]", _SMALL_BYTES)
-        self.ids: Final = ffi.new("uint64_t[1]")
-        self.sizes: Final = ffi.new("uint64_t[2]")  # of header and content
-        self.done: Final = ffi.new("size_t *")
-        self.view: Final = ffi.buffer(self.into)
-
-
-_SMALL_BYTES: Final = 64 << 10
-_small_read: Final = _SmallRead()
 
 
 class MessageStore(Publishing):
@@ -103,6 +86,7 @@ class MessageStore(Publishing):
         self._c = ffi.gc(handle[0], lib.ls_free)
         self._closed = False
         self._relaxed = bool(options.relaxed)
+        self._attach(self._c, int(ffi.cast("uintptr_t", self._c)), self._queues, self._relaxed)
         self._catalog: Catalog | None = None
         self._catalog_place = connect, catalog
         try:
@@ -205,7 +189,7 @@ class MessageStore(Publishing):
 
     # ---- messages out ----
 
-    def dequeue(
+    def _dequeue_slow(
         self,
         message_id: int,
         queue: Queue | str,
@@ -213,22 +197,7 @@ class MessageStore(Publishing):
         *,
         wait: bool = True,
     ) -> int:
-        """Takes the message off the queue. Returns the LSN of the record. Without a place left, the message is removed.
-
-        In a transaction the place is locked until the outcome. Raises ``UnknownMessage``, ``UnknownQueue``,
-        ``NotEnqueued``, ``MessageLocked``.
-        """
-        if (
-            type(message_id) is int
-            and 0 < message_id < ID_END
-            and type(queue) is Queue
-            and transaction is None
-            and self._queues.get(queue._id) is queue
-        ):  # the usual case, in one call
-            lsn: int = _dequeue_one(self._c, message_id, queue._id, _WAIT if wait else 0)
-            if lsn:
-                return lsn
-            raise failure(lib.ls_last_error().code)
+        """``dequeue`` for every form of its arguments; :mod:`logstore._hot` makes the usual call itself."""
         return self._dequeue(message_id, self._known(queue).id, transaction, 0, 0, wait=wait)
 
     def _dequeue(
@@ -284,20 +253,9 @@ class MessageStore(Publishing):
     def _number(self, message_id: int, name: str) -> int:
         return number("ls_message_info", lambda info: lib.ls_message(self._c, checked_id(message_id), info), name)
 
-    def load_content(self, message_id: int, offset: int = 0, length: int | None = None) -> bytes:
-        """The content from ``offset`` on, at most ``length`` bytes; negative values count as in a Python slice.
-
-        Every record that is read is verified first. Raises ``UnknownMessage``, ``CorruptLog``.
-        """
+    def _load_content_slow(self, message_id: int, offset: int = 0, length: int | None = None) -> bytes:
+        """``load_content`` for every form of its arguments; :mod:`logstore._hot` makes the usual call itself."""
         key = checked_id(message_id)
-        if length is None and offset == 0:
-            small = _small_read
-            small.ids[0] = key
-            check(lib.ls_load_many(self._c, small.ids, 1, small.into, _SMALL_BYTES, small.sizes, small.done))
-            if small.done[0] == 1:  # otherwise it does not fit, and nothing was read
-                start, size = small.sizes[0], small.sizes[1]
-                content: bytes = small.view[start : start + size]
-                return content
         size = self._number(key, "content_bytes")
         try:
             start, stop, _ = slice(offset, None).indices(size)

@@ -25,6 +25,7 @@ from sortedcontainers import SortedDict
 
 from logstore import errors
 from logstore._core import ffi, lib
+from logstore._hot import QueueCalls
 from logstore.core import arguments
 from logstore.core.locks import QuickLock
 from logstore.core.native import check, places_of
@@ -54,7 +55,7 @@ _ONE_MESSAGE: Final = (lib.LS_UNKNOWN_MESSAGE, lib.LS_CORRUPT, lib.LS_IO)  # err
 _new_unset = ffi.new_allocator(should_clear_after_alloc=False)
 
 
-class Queue:
+class Queue(QueueCalls):
     """The handle of a declared queue, which holds the store's only acquisition state for it."""
 
     def __init__(
@@ -66,7 +67,7 @@ class Queue:
         dead_letter: str | None,
     ) -> None:
         self._store = store
-        self._id = queue_id
+        self._attach(queue_id)
         self._name = name
         self._arguments = dict(arguments)
         self._dead_letter = dead_letter
