@@ -178,6 +178,14 @@ class ls_place(Value):
 
 class ls_place_ptr(ls_place, Pointer[ls_place]): ...
 
+class ls_span(Value):
+    header_at: int
+    content_at: int
+    header_bytes: int
+    content_bytes: int
+
+class ls_span_ptr(ls_span, Pointer[ls_span]): ...
+
 class ls_tx_info(Value):
     id: int
     prepared_us: int
@@ -543,6 +551,10 @@ class New(Protocol):
     def __call__(self, cdecl: Literal["ls_place *"], init: object = None, /) -> ls_place_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_place[]"], init: object = None, /) -> Array[ls_place]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_span *"], init: object = None, /) -> ls_span_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_span[]"], init: object = None, /) -> Array[ls_span]: ...
     @overload
     def __call__(self, cdecl: Literal["ls_tx_info *"], init: object = None, /) -> ls_tx_info_ptr: ...
     @overload
@@ -999,6 +1011,17 @@ class Lib:
         cursor: ls_cursor_ptr | Null,
         places: ls_place_ptr | Array[ls_place] | Null,
         n: int,
+        done: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_cursor_load(
+        self,
+        cursor: ls_cursor_ptr | Null,
+        places: ls_place_ptr | Array[ls_place] | Null,
+        spans: ls_span_ptr | Array[ls_span] | Null,
+        n: int,
+        into: Numbers[uint8_t] | Null,
+        bytes: int,
         done: Numbers[size_t] | Null,
         /,
     ) -> int: ...

@@ -299,6 +299,20 @@ typedef struct ls_place {
 int ls_cursor_open(ls_store *store, uint32_t queue_id, int kind, ls_cursor **cursor);
 /* Gives the next *done places, at most n; 0 for now at the end. */
 int ls_cursor_next(ls_cursor *cursor, ls_place *places, size_t n, size_t *done);
+
+/* Where a message is in the buffer that it was loaded into. */
+typedef struct ls_span {
+    uint64_t header_at;
+    uint64_t content_at; /* 0: it was not loaded */
+    uint32_t header_bytes, content_bytes;
+} ls_span;
+
+/* As ls_cursor_next, and loads the messages: `into` gets their records as they are in the log, and spans[i] says where
+   header and content of places[i] are. Stops before a message that does not fit into the rest of `bytes`. A message is not
+   loaded if its record is longer than `bytes`, damaged or unreadable, or if its content is in several records:
+   ls_load_content loads it or has the error. */
+int ls_cursor_load(ls_cursor *cursor, ls_place *places, ls_span *spans, size_t n, uint8_t *into, size_t bytes,
+                   size_t *done);
 void ls_cursor_close(ls_cursor *cursor);
 /* Checks whether ids[i] still has its place at positions[i] of the queue. states[i]: 0 gone, 1 there, 2 locked. */
 int ls_places_check(ls_store *store, uint32_t queue_id, const uint64_t *ids, const uint64_t *positions, size_t n,

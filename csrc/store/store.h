@@ -112,6 +112,11 @@ int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, c
 /* (waits) Takes back what was staged, keeping the failure that led to it. */
 int message_fail_and_unstage(ls_store *store, uint64_t id);
 
+/* content.c: for load.c */
+void content_end_reading(struct log *g, struct segment *s); /* unpins it; lock held */
+/* (waits) Header and content of one message, if `room` surely suffices. */
+int content_load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room, uint64_t sizes[2], bool *fits);
+
 /* store/transactions.c */
 struct tx *tx_of(const ls_tx *handle); /* lock held: as it is now; NULL: it has ended */
 /* Around a call on a handle, or on none: store_enter and store_leave, and the handle stays until the end. */
@@ -142,6 +147,8 @@ int directory_sync_parent(struct log *g, const char *path);
 int recover_replay(ls_store *store);
 /* store/queues.c: a few places of a deleted queue; false when none is left. */
 bool queue_sweep(ls_store *store, struct queue *q);
+/* store/queues.c: the next place that the cursor gives, and its message; NULL at the end. The cursor stays at it. */
+const struct message *cursor_place(ls_cursor *cursor, ls_place *place);
 int serve_new_epoch(ls_store *store);
 
 /* fork.c */
