@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from logstore.errors import StoreError
+from logstore.store.deliveries import Message
 from logstore.store.queues import Queue
 from logstore.store.transactions import Transaction
 
@@ -23,6 +24,7 @@ class StoreCalls:
         self, message_id: int, queue: Queue | str, transaction: Transaction | None = None, *, wait: bool = True
     ) -> int: ...
     def load_content(self, message_id: int, offset: int = 0, length: int | None = None) -> bytes: ...
+    def _read_places(self, cursor: int, kind: type[Message], load: bool, views: bool, /) -> list[Message]: ...
 
 class QueueCalls:
     @property

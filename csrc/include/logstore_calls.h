@@ -9,6 +9,8 @@
 
 /* Each is a function of logstore.h, without its ls_. */
 #define LS_CALLS(CALL) \
+    CALL(cursor_load)  \
+    CALL(cursor_next)  \
     CALL(dequeue)      \
     CALL(load_content) \
     CALL(load_many)    \

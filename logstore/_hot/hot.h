@@ -72,6 +72,9 @@ PyObject *hot_slow(PyObject *self, PyObject *name, PyObject *const *args, Py_ssi
 /* Whether it is an exact int from 1 to 2**63 - 1, as every id is. Raises nothing. */
 bool hot_id(PyObject *given, uint64_t *id);
 
+/* _read_places(cursor, Message, load, views): the next places; an empty list at the end. */
+PyObject *hot_read_places(struct store_calls *self, PyObject *args);
+
 /* The queue's id if it is a handle of this store that counts; false for anything else. Raises nothing. */
 bool hot_queue(const struct store_calls *store, PyObject *given, uint32_t *id);
 /* The handle of a transaction of this store, NULL for None; false for anything else. */

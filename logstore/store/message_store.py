@@ -11,7 +11,7 @@ import contextlib
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
 from logstore import errors
 from logstore._core import ffi, lib
@@ -22,7 +22,7 @@ from logstore.core.locks import Lock
 from logstore.core.native import check, failure, listed, number, places_of
 from logstore.core.xid import Xid
 from logstore.store.completions import Completions, check_loop
-from logstore.store.deliveries import Message
+from logstore.store.deliveries import Message, MessageView
 from logstore.store.overdue import Overdue
 from logstore.store.publishing import Publishing, checked_id
 from logstore.store.releases import Releases
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
+    from logstore._core import ls_cursor_ptr
     from logstore.catalog.catalog import Catalog
     from logstore.store.queues import Queue
     from logstore.store.scrub import Scrub
@@ -279,20 +280,36 @@ class MessageStore(Publishing):
         check(lib.ls_load_header(self._c, key, into, limit, done))
         return bytes(ffi.buffer(into, done[0]))
 
-    def messages(self, queue: Queue | str) -> Iterator[Message]:
+    @overload
+    def messages(
+        self, queue: Queue | str, *, load: bool = False, views: Literal[False] = False
+    ) -> Iterator[Message]: ...
+    @overload
+    def messages(self, queue: Queue | str, *, load: bool = False, views: Literal[True]) -> Iterator[MessageView]: ...
+    def messages(self, queue: Queue | str, *, load: bool = False, views: bool = False) -> Iterator[Message]:
         """The queue's places in order, acquired and locked ones included, pending enqueues not included.
 
         Lazy; may be abandoned. If the queue changes meanwhile, later places that were added are included, and places
         that were removed are not.
+
+        With ``load``, headers and contents are read with the places, up to 256 messages or 512 KiB at a time, which is
+        much cheaper than one by one. A message that could not be loaded so is read on access, which raises the error if
+        that fails again. With ``views`` they are loaded too, and not copied: see :class:`MessageView`.
         """
-        for _, message_id, size, locked, recovered in self._places(self._known(queue), lib.LS_CURSOR_ALL):
-            yield Message(self, message_id, size, bool(locked), bool(recovered))
+        cursor = self._open_cursor(self._known(queue), lib.LS_CURSOR_ALL)
+        address = int(ffi.cast("uintptr_t", cursor))
+        while found := self._read_places(address, MessageView if views else Message, load, views):
+            yield from found
+        ffi.release(cursor)
+
+    def _open_cursor(self, queue: Queue, kind: int) -> ls_cursor_ptr:
+        made = ffi.new("ls_cursor **")
+        check(lib.ls_cursor_open(self._c, queue.id, kind, made))
+        return ffi.gc(made[0], lib.ls_cursor_close)
 
     def _places(self, queue: Queue, kind: int) -> Iterator[tuple[int, int, int, int, int]]:
         """Its places as :func:`~logstore.core.native.places_of` gives them."""
-        made = ffi.new("ls_cursor **")
-        check(lib.ls_cursor_open(self._c, queue.id, kind, made))
-        cursor = ffi.gc(made[0], lib.ls_cursor_close)
+        cursor = self._open_cursor(queue, kind)
         places = ffi.new("ls_place[]", _PLACES_AT_ONCE)
         done = ffi.new("size_t *")
         while True:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import array
 import contextlib
 import itertools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from sortedcontainers import SortedDict
 
@@ -29,7 +29,7 @@ from logstore._hot import QueueCalls
 from logstore.core import arguments
 from logstore.core.locks import QuickLock
 from logstore.core.native import check, places_of
-from logstore.store.deliveries import Delivery, Message, Place
+from logstore.store.deliveries import Delivery, Message, MessageView, Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -456,9 +456,14 @@ class Queue(QueueCalls):
 
     # ---- the rest ----
 
-    def browse(self) -> Iterator[Message]:
+    @overload
+    def browse(self, *, load: bool = False, views: Literal[False] = False) -> Iterator[Message]: ...
+    @overload
+    def browse(self, *, load: bool = False, views: Literal[True]) -> Iterator[MessageView]: ...
+    def browse(self, *, load: bool = False, views: bool = False) -> Iterator[Message]:
         """All places in order, acquired and locked ones included; see ``MessageStore.messages``."""
-        return self._store.messages(self)
+        messages = self._store.messages
+        return messages(self, views=True) if views else messages(self, load=load)
 
     def purge(self, *, wait: bool = True) -> int:
         """Dequeues all messages that are neither acquired nor locked. Returns their number; durable on return.
