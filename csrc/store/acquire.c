@@ -15,9 +15,9 @@ int delivery_fail(uint64_t id, uint32_t queue_id) {
                 (unsigned long long)id, (unsigned)queue_id);
 }
 
-int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, size_t *done) {
+int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, int flags, size_t *done) {
     *done = 0;
-    int rc = store_enter(store);
+    int rc = store_try(store, flags);
     if (rc != LS_OK) {
         return rc;
     }
@@ -55,7 +55,7 @@ static struct place *place_of(const struct table *t, uint32_t queue_id, const ls
 }
 
 int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int flags) {
-    int rc = store_enter(store);
+    int rc = store_try(store, flags);
     if (rc != LS_OK) {
         return rc;
     }

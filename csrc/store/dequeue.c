@@ -116,7 +116,7 @@ int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int r
                uint64_t *lsn) {
     *lsn = 0;
     int rc = check_reason(reason);
-    rc = rc == LS_OK ? work_enter(store, tx) : rc;
+    rc = rc == LS_OK ? work_try(store, tx, flags) : rc;
     if (rc != LS_OK) {
         return rc;
     }
@@ -138,7 +138,7 @@ int ls_settle(ls_store *store, uint32_t queue_id, const ls_delivery *delivery, l
               uint64_t *lsn) {
     *lsn = 0;
     int rc = check_reason(reason);
-    rc = rc == LS_OK ? work_enter(store, tx) : rc;
+    rc = rc == LS_OK ? work_try(store, tx, flags) : rc;
     if (rc != LS_OK) {
         return rc;
     }
@@ -199,7 +199,7 @@ static int dequeue_all(ls_store *store, const struct chosen *c, ls_tx *tx, int f
     assert(c->held != NULL || c->ids != NULL || c->n == 0);
     *done = 0;
     int rc = check_reason(c->reason);
-    rc = rc == LS_OK ? work_enter(store, tx) : rc;
+    rc = rc == LS_OK ? work_try(store, tx, flags) : rc;
     if (rc != LS_OK) {
         return rc;
     }
@@ -237,7 +237,7 @@ int ls_settle_all(ls_store *store, uint32_t queue_id, const ls_delivery *deliver
 int ls_purge(ls_store *store, uint32_t queue_id, const uint64_t *ids, size_t n, int reason, int flags, size_t *done) {
     *done = 0;
     int rc = check_reason(reason);
-    rc = rc == LS_OK ? store_enter(store) : rc;
+    rc = rc == LS_OK ? store_try(store, flags) : rc;
     if (rc != LS_OK) {
         return rc;
     }

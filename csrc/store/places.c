@@ -230,6 +230,9 @@ static int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, 
         };
         return publish_inline(store, &m, queue_ids, handle, id);
     }
+    if (store->log.trying) {
+        return LS_WOULD_WAIT; /* between its records */
+    }
     struct tx *tx;
     uint64_t lsn;
     int rc = tx_check_work(store, handle, &tx);
@@ -245,7 +248,7 @@ static int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, 
 
 int ls_publish(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
                const uint8_t *content, size_t content_bytes, ls_tx *tx, int flags, uint64_t *id) {
-    int rc = work_enter(store, tx);
+    int rc = work_try(store, tx, flags);
     if (rc != LS_OK) {
         return rc;
     }

@@ -14,13 +14,14 @@ import array
 import contextlib
 import itertools
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from logstore import errors
 from logstore._core import ffi, lib
+from logstore._hot import QueueCalls
 from logstore.core import arguments
 from logstore.core.native import check
-from logstore.store.deliveries import Delivery, Message
+from logstore.store.deliveries import Delivery, Message, MessageView
 from logstore.store.transactions import handle_of
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ _ROW: Final = struct.Struct("@QQQII")  # ls_delivery
 _new_unset = ffi.new_allocator(should_clear_after_alloc=False)
 
 
-class Queue:
+class Queue(QueueCalls):
     """The handle of a declared queue."""
 
     def __init__(
@@ -60,7 +61,7 @@ class Queue:
         dead_letter: str | None,
     ) -> None:
         self._store = store
-        self._id = queue_id
+        self._attach(queue_id)
         self._name = name
         self._arguments = dict(arguments)
         self._dead_letter = dead_letter
@@ -111,7 +112,7 @@ class Queue:
                 room = min(n - len(taken), _ACQUIRE_MAX)
                 rows, done = _new_unset("ls_delivery[]", room), ffi.new("size_t *")
                 calls.append((rows, done))
-                check(lib.ls_acquire(self._store._c, self._id, rows, room, done))
+                check(lib.ls_acquire(self._store._c, self._id, rows, room, 0, done))
                 taken += [Delivery(self, *row) for row in _ROW.iter_unpack(ffi.buffer(rows, done[0] * _ROW.size))]
                 if done[0] < room:
                     break
@@ -281,9 +282,14 @@ class Queue:
 
     # ---- the rest ----
 
-    def browse(self) -> Iterator[Message]:
+    @overload
+    def browse(self, *, load: bool = False, views: Literal[False] = False) -> Iterator[Message]: ...
+    @overload
+    def browse(self, *, load: bool = False, views: Literal[True]) -> Iterator[MessageView]: ...
+    def browse(self, *, load: bool = False, views: bool = False) -> Iterator[Message]:
         """All places in order, acquired and locked ones included; see ``MessageStore.messages``."""
-        return self._store.messages(self)
+        messages = self._store.messages
+        return messages(self, views=True) if views else messages(self, load=load)
 
     def purge(self, *, wait: bool = True) -> int:
         """Dequeues all messages that are neither acquired nor locked. Returns their number; durable on return.

@@ -52,7 +52,7 @@ static void step_acquire(void) {
     ls_delivery got[AT_ONCE];
     size_t n = chance(&luck) % AT_ONCE, done, at = 0;
 
-    check(ls_acquire(r.store, 1, got, n, &done) == LS_OK);
+    check(ls_acquire(r.store, 1, got, n, 0, &done) == LS_OK);
     for (size_t i = 0; i < places && at < n; i++) {
         struct known *k = &known[i];
 
@@ -210,10 +210,10 @@ static void a_stale_delivery_settles_nothing(void) {
     fresh();
     id = put(1, "one", NULL);
     (void)put(1, "two", NULL);
-    check(ls_acquire(r.store, 1, &old, 1, &n) == LS_OK && n == 1 && old.id == id && old.count == 1);
+    check(ls_acquire(r.store, 1, &old, 1, 0, &n) == LS_OK && n == 1 && old.id == id && old.count == 1);
     check(ls_release(r.store, 1, &old, 1, 0) == LS_OK);
     check(ls_settle(r.store, 1, &old, NULL, 1, 0, &lsn) == LS_NOT_ENQUEUED);
-    check(ls_acquire(r.store, 1, &now, 1, &n) == LS_OK && n == 1 && now.id == id && now.count == 2);
+    check(ls_acquire(r.store, 1, &now, 1, 0, &n) == LS_OK && n == 1 && now.id == id && now.count == 2);
     both[0] = now;
     both[1] = old;
     check(ls_settle(r.store, 1, &old, NULL, 1, 0, &lsn) == LS_NOT_ENQUEUED);
@@ -225,7 +225,7 @@ static void a_stale_delivery_settles_nothing(void) {
     check(take(id, 1, NULL) == LS_OK && add(id, 1, NULL) == LS_OK); /* a new place, behind the other one */
     check(ls_settle(r.store, 1, &now, NULL, 1, 0, &lsn) == LS_NOT_ENQUEUED);
     check(ls_release(r.store, 1, &now, 1, 0) == LS_OK);
-    check(ls_acquire(r.store, 1, both, 2, &n) == LS_OK && n == 2 && both[1].id == id && both[1].count == 1);
+    check(ls_acquire(r.store, 1, both, 2, 0, &n) == LS_OK && n == 2 && both[1].id == id && both[1].count == 1);
     check(ls_settle_all(r.store, 1, both, 2, 1, LS_WAIT, &n) == LS_OK && n == 2 && has(id));
     done();
 }
@@ -237,10 +237,10 @@ static void a_delivery_that_is_in_a_list_twice_counts_once(void) {
 
     fresh();
     (void)put(1, "one", NULL);
-    check(ls_acquire(r.store, 1, twice, 2, &n) == LS_OK && n == 1);
+    check(ls_acquire(r.store, 1, twice, 2, 0, &n) == LS_OK && n == 1);
     twice[1] = twice[0];
     check(ls_release(r.store, 1, twice, 2, LS_UNSEEN) == LS_OK);
-    check(ls_acquire(r.store, 1, twice, 2, &n) == LS_OK && n == 1 && twice[0].count == 1);
+    check(ls_acquire(r.store, 1, twice, 2, 0, &n) == LS_OK && n == 1 && twice[0].count == 1);
     check(ls_settle_all(r.store, 1, twice, 2, 1, 0, &n) == LS_UNKNOWN_MESSAGE && n == 1);
     done();
 }
@@ -253,16 +253,16 @@ static void a_deleted_queue_has_no_deliveries(void) {
     fresh();
     (void)put(1, "one", NULL);
     (void)put(1, "two", NULL);
-    check(ls_acquire(r.store, 1, had, 2, &n) == LS_OK && n == 2 && ls_release(r.store, 1, had, 1, 0) == LS_OK);
+    check(ls_acquire(r.store, 1, had, 2, 0, &n) == LS_OK && n == 2 && ls_release(r.store, 1, had, 1, 0) == LS_OK);
     check(ls_queue_delete(r.store, 1, LS_WAIT) == LS_OK);
-    check(ls_acquire(r.store, 1, &none, 1, &n) == LS_UNKNOWN_QUEUE && n == 0);
+    check(ls_acquire(r.store, 1, &none, 1, 0, &n) == LS_UNKNOWN_QUEUE && n == 0);
     check(ls_settle(r.store, 1, &had[1], NULL, 1, 0, &lsn) == LS_UNKNOWN_QUEUE);
     check(ls_settle_all(r.store, 1, &had[1], 1, 1, 0, &n) == LS_UNKNOWN_QUEUE);
     check(ls_release(r.store, 1, &had[1], 1, 0) == LS_UNKNOWN_QUEUE);
     check(ls_queue_acquired(r.store, 1, &acquired) == LS_UNKNOWN_QUEUE);
-    check(ls_queue_add(r.store, 1) == LS_OK && ls_acquire(r.store, 1, &none, 1, &n) == LS_OK && n == 0);
+    check(ls_queue_add(r.store, 1) == LS_OK && ls_acquire(r.store, 1, &none, 1, 0, &n) == LS_OK && n == 0);
     (void)put(1, "three", NULL);
-    check(ls_acquire(r.store, 1, &none, 1, &n) == LS_OK && n == 1 && none.count == 1);
+    check(ls_acquire(r.store, 1, &none, 1, 0, &n) == LS_OK && n == 1 && none.count == 1);
     done();
 }
 
@@ -273,12 +273,12 @@ static void after_an_open_nothing_is_acquired_and_counts_begin_again(void) {
     fresh();
     (void)put(1, "one", NULL);
     for (uint32_t i = 1; i <= 3; i++) {
-        check(ls_acquire(r.store, 1, &one, 1, &n) == LS_OK && n == 1 && one.count == i && one.recovered == 0);
+        check(ls_acquire(r.store, 1, &one, 1, 0, &n) == LS_OK && n == 1 && one.count == i && one.recovered == 0);
         check(i == 3 || ls_release(r.store, 1, &one, 1, 0) == LS_OK);
     }
     again();
-    check(ls_acquire(r.store, 1, &one, 1, &n) == LS_OK && n == 1 && one.count == 1 && one.recovered == 1);
-    check(ls_close(r.store) == LS_OK && ls_acquire(r.store, 1, &one, 1, &n) == LS_CLOSED && n == 0);
+    check(ls_acquire(r.store, 1, &one, 1, 0, &n) == LS_OK && n == 1 && one.count == 1 && one.recovered == 1);
+    check(ls_close(r.store) == LS_OK && ls_acquire(r.store, 1, &one, 1, 0, &n) == LS_CLOSED && n == 0);
     done();
 }
 
@@ -294,7 +294,7 @@ static void *takes(void *seed) {
     size_t n, done, kept;
 
     do {
-        if (ls_acquire(r.store, 1, got, 1 + chance(&mine) % 16, &n) != LS_OK)
+        if (ls_acquire(r.store, 1, got, 1 + chance(&mine) % 16, 0, &n) != LS_OK)
             unexpected++;
         kept = n == 0 ? 0 : chance(&mine) % (n + 1);
         for (size_t i = 0; i < n; i++) {
@@ -331,7 +331,7 @@ static void many_threads_settle_each_place_once_and_count_each_time(void) {
         require(pthread_create(&threads[i], NULL, takes, (void *)(i + 1)) == 0);
     for (size_t i = 0; i < TAKERS; i++)
         check(pthread_join(threads[i], NULL) == 0);
-    while (ls_acquire(r.store, 1, rest, 32, &n) == LS_OK &&
+    while (ls_acquire(r.store, 1, rest, 32, 0, &n) == LS_OK &&
            n > 0) { /* released by the last, after the others had ended */
         for (size_t i = 0; i < n; i++)
             settled[rest[i].position]++;
