@@ -52,6 +52,7 @@ TESTS = (
     "test_moves",
     "test_between",
     "test_scarcity",
+    "test_try",
     "test_checkpoint",
     "test_clients",
     "test_checkpoint_rules",
