@@ -73,6 +73,7 @@ struct segment {
     int file;                 /* -1: not open */
     unsigned readers;         /* of content; a file is not recycled under them */
     bool header_due;          /* the header goes out with the first batch */
+    bool read_in_order;       /* the system was told so about its open file */
     uint64_t stuck_until_lsn; /* it could not be moved; tried again when append_lsn is there */
     struct segment *next_spare;
 };
@@ -348,7 +349,9 @@ void log_release_record(struct log *g, uint64_t lsn, uint64_t bytes);
 /* Memory of a record not yet durable, or NULL if it is to be read from its file. */
 const uint8_t *log_buffered(struct log *g, uint64_t lsn);
 int log_segment_file(struct log *g, struct segment *s); /* an open handle or -errno */
-void log_close_idle_files(struct log *g);               /* those beyond OPEN_FILES_MAX that are not in use */
+void log_read_in_order(struct log *g,
+                       struct segment *s); /* its file is open: more is read ahead of a reader in order */
+void log_close_idle_files(struct log *g);  /* those beyond OPEN_FILES_MAX that are not in use */
 
 /* segment.c: the array of segments and their memory. */
 struct segment *segment_new(const struct log *g, uint64_t first_lsn, uint64_t epoch);
@@ -357,7 +360,7 @@ int log_add_segment(struct log *g, struct segment *s); /* at the end; may fail f
 void log_remove_segment(struct log *g, size_t index);
 /* One reader less: the last of one without a name frees it, and wakes the spare thread if recycling stopped at a reader. */
 void log_unpin(struct log *g, struct segment *s);
-int log_reserve_segment(struct log *g);           /* memory for one more segment, so that adding it cannot fail */
+int log_reserve_segment(struct log *g); /* memory for one more segment, so that adding it cannot fail */
 #ifdef LOGSTORE_POISON
 void log_move_segments(struct log *g); /* the array, and those given out that nothing pins, to other memory */
 #endif

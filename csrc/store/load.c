@@ -229,6 +229,9 @@ static bool gather_places(ls_cursor *cursor, ls_place *places, ls_span *spans, s
         }
         spans[*done] = (ls_span){.content_at = 0};
         fit = add(&cursor->store->log, r, m, *done);
+        if (fit == FITS && r->all[r->count - 1].segment != NULL) {
+            log_read_in_order(&cursor->store->log, r->all[r->count - 1].segment);
+        }
         if (fit != FITS_ANOTHER_ROUND) {
             cursor_step(&cursor->cursor);
             (*done)++;

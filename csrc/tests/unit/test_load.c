@@ -99,6 +99,8 @@ static void messages_come_in_order_as_they_were_published(void) {
     }
     check(ls_force(r.store, 0) == LS_OK);
     check(load_queue(0, n, BUFFER_BYTES, MOST, &calls) == n - long_ones && calls == 2);
+    uint64_t advised = vfs_sim_calls(sim, VFS_SIM_ADVISE); /* each file once, however often it is read */
+    check(advised > 1 && advised <= r.store->log.segment_count);
     done();
 }
 
