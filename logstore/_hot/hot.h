@@ -31,6 +31,7 @@ struct hot_state {
     PyObject *publish_slow;
     PyObject *dequeue_slow;
     PyObject *load_content_slow;
+    PyObject *header_slow;
 };
 
 /* The base of MessageStore. */

@@ -80,7 +80,8 @@ static int hot_exec(PyObject *module) {
     bool named = add_name(&state->header, "header") && add_name(&state->transaction, "transaction") &&
                  add_name(&state->wait, "wait") && add_name(&state->publish_slow, "_publish_slow") &&
                  add_name(&state->dequeue_slow, "_dequeue_slow") &&
-                 add_name(&state->load_content_slow, "_load_content_slow");
+                 add_name(&state->load_content_slow, "_load_content_slow") &&
+                 add_name(&state->header_slow, "_header_slow");
     if (!named || add_type(module, &hot_store_spec, &state->store_type) < 0 ||
         add_type(module, &hot_queue_spec, &state->queue_type) < 0) {
         return -1;
@@ -109,6 +110,7 @@ static int hot_clear(PyObject *module) {
     Py_CLEAR(state->publish_slow);
     Py_CLEAR(state->dequeue_slow);
     Py_CLEAR(state->load_content_slow);
+    Py_CLEAR(state->header_slow);
     return 0;
 }
 

@@ -1,5 +1,5 @@
 /*
- * StoreCalls, the base of logstore.MessageStore: publish, dequeue and load_content in their usual form. Any other form
+ * StoreCalls, the base of logstore.MessageStore: publish, dequeue, load_content and header in their usual form. Any other form
  * (several queues, buffers other than bytes, numbers of other types, unknown keywords) is for the Python method with
  * the suffix _slow, which also raises the errors for wrong arguments.
  */
@@ -106,6 +106,24 @@ static PyObject *store_dequeue(struct store_calls *self, PyObject *const *args, 
 
 /* ---- reading ---- */
 
+/* A message read by one call. */
+struct small {
+    bool fits;         /* else nothing was read */
+    uint64_t sizes[2]; /* of header and content, one behind the other */
+    char bytes[SMALL_BYTES];
+};
+
+static int load_small(const struct store_calls *self, uint64_t id, struct small *small) {
+    const ls_calls *calls = self->state->calls;
+    ls_store *store = self->store;
+    size_t done = 0;
+    int rc;
+    Py_BEGIN_ALLOW_THREADS rc =
+        calls->load_many(store, &id, 1, (uint8_t *)small->bytes, SMALL_BYTES, small->sizes, &done);
+    Py_END_ALLOW_THREADS small->fits = done == 1;
+    return rc;
+}
+
 /* One that did not fit: its size is asked first, then it is read into the bytes that are returned. */
 static PyObject *load_large(const struct store_calls *self, uint64_t id) {
     const ls_calls *calls = self->state->calls;
@@ -142,16 +160,30 @@ static PyObject *store_load_content(struct store_calls *self, PyObject *const *a
     if (self->store == NULL || count != 1 || names != NULL || !hot_id(args[0], &id)) {
         return hot_slow((PyObject *)self, self->state->load_content_slow, args, count, names);
     }
-    const ls_calls *calls = self->state->calls;
-    ls_store *store = self->store;
-    uint8_t into[SMALL_BYTES];
-    uint64_t sizes[2]; /* of header and content */
-    size_t done = 0;
-    int rc;
-    Py_BEGIN_ALLOW_THREADS rc = calls->load_many(store, &id, 1, into, sizeof into, sizes, &done);
-    Py_END_ALLOW_THREADS if (rc != LS_OK) { return hot_fail(self->state, rc); }
-    return done == 1 ? PyBytes_FromStringAndSize((const char *)into + sizes[0], (Py_ssize_t)sizes[1])
-                     : load_large(self, id);
+    struct small small;
+    int rc = load_small(self, id, &small);
+    if (rc != LS_OK) {
+        return hot_fail(self->state, rc);
+    }
+    return small.fits ? PyBytes_FromStringAndSize(small.bytes + small.sizes[0], (Py_ssize_t)small.sizes[1])
+                      : load_large(self, id);
+}
+
+PyDoc_STRVAR(header_doc, "header($self, message_id)\n--\n\n"
+                         "The message's header. Raises ``UnknownMessage``, ``CorruptLog``.");
+
+static PyObject *store_header(struct store_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    uint64_t id;
+    if (self->store == NULL || count != 1 || names != NULL || !hot_id(args[0], &id)) {
+        return hot_slow((PyObject *)self, self->state->header_slow, args, count, names);
+    }
+    struct small small;
+    int rc = load_small(self, id, &small);
+    if (rc != LS_OK) {
+        return hot_fail(self->state, rc);
+    }
+    return small.fits ? PyBytes_FromStringAndSize(small.bytes, (Py_ssize_t)small.sizes[0])
+                      : hot_slow((PyObject *)self, self->state->header_slow, args, count, names);
 }
 
 /* ---- the type ---- */
@@ -216,6 +248,7 @@ static void store_dealloc(struct store_calls *self) {
 static PyMethodDef store_methods[] = {
     {"publish", (PyCFunction)(void (*)(void))store_publish, WITH_KEYWORDS, publish_doc},
     {"dequeue", (PyCFunction)(void (*)(void))store_dequeue, WITH_KEYWORDS, dequeue_doc},
+    {"header", (PyCFunction)(void (*)(void))store_header, WITH_KEYWORDS, header_doc},
     {"load_content", (PyCFunction)(void (*)(void))store_load_content, WITH_KEYWORDS, load_content_doc},
     {"_read_places", (PyCFunction)(void (*)(void))hot_read_places, METH_VARARGS,
      PyDoc_STR("_read_places($self, cursor, kind, load, views)\n--\n\nThe next messages of a cursor of the core.")},
