@@ -69,8 +69,8 @@ static PyObject *store_publish(struct store_calls *self, PyObject *const *args, 
     }
     if (rc == LS_WOULD_WAIT) {
         int flags = k.waits ? LS_WAIT : 0;
-        Py_BEGIN_ALLOW_THREADS rc =
-            calls->publish(store, &queue, 1, header, header_bytes, content, bytes, k.tx, flags, &id);
+        Py_BEGIN_ALLOW_THREADS
+        rc = calls->publish(store, &queue, 1, header, header_bytes, content, bytes, k.tx, flags, &id);
         Py_END_ALLOW_THREADS
     }
     return rc == LS_OK ? PyLong_FromUnsignedLongLong(id) : hot_fail(self->state, rc);
@@ -98,7 +98,8 @@ static PyObject *store_dequeue(struct store_calls *self, PyObject *const *args, 
     int rc = k.waits ? LS_WOULD_WAIT : calls->dequeue(store, id, queue, k.tx, 0, 0, LS_TRY, &lsn);
     if (rc == LS_WOULD_WAIT) {
         int flags = k.waits ? LS_WAIT : 0;
-        Py_BEGIN_ALLOW_THREADS rc = calls->dequeue(store, id, queue, k.tx, 0, 0, flags, &lsn);
+        Py_BEGIN_ALLOW_THREADS
+        rc = calls->dequeue(store, id, queue, k.tx, 0, 0, flags, &lsn);
         Py_END_ALLOW_THREADS
     }
     return rc == LS_OK ? PyLong_FromUnsignedLongLong(lsn) : hot_fail(self->state, rc);
@@ -118,9 +119,10 @@ static int load_small(const struct store_calls *self, uint64_t id, struct small 
     ls_store *store = self->store;
     size_t done = 0;
     int rc;
-    Py_BEGIN_ALLOW_THREADS rc =
-        calls->load_many(store, &id, 1, (uint8_t *)small->bytes, SMALL_BYTES, small->sizes, &done);
-    Py_END_ALLOW_THREADS small->fits = done == 1;
+    Py_BEGIN_ALLOW_THREADS
+    rc = calls->load_many(store, &id, 1, (uint8_t *)small->bytes, SMALL_BYTES, small->sizes, &done);
+    Py_END_ALLOW_THREADS
+    small->fits = done == 1;
     return rc;
 }
 
@@ -130,16 +132,22 @@ static PyObject *load_large(const struct store_calls *self, uint64_t id) {
     ls_store *store = self->store;
     ls_message_info info;
     int rc;
-    Py_BEGIN_ALLOW_THREADS rc = calls->message(store, id, &info);
-    Py_END_ALLOW_THREADS if (rc != LS_OK) { return hot_fail(self->state, rc); }
+    Py_BEGIN_ALLOW_THREADS
+    rc = calls->message(store, id, &info);
+    Py_END_ALLOW_THREADS
+    if (rc != LS_OK) {
+        return hot_fail(self->state, rc);
+    }
     PyObject *content = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)info.content_bytes);
     if (content == NULL) {
         return NULL;
     }
     uint8_t *into = (uint8_t *)PyBytes_AS_STRING(content);
     size_t done = 0;
-    Py_BEGIN_ALLOW_THREADS rc = calls->load_content(store, id, 0, into, (size_t)info.content_bytes, &done);
-    Py_END_ALLOW_THREADS if (rc != LS_OK) {
+    Py_BEGIN_ALLOW_THREADS
+    rc = calls->load_content(store, id, 0, into, (size_t)info.content_bytes, &done);
+    Py_END_ALLOW_THREADS
+    if (rc != LS_OK) {
         Py_DECREF(content);
         return hot_fail(self->state, rc);
     }
