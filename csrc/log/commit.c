@@ -271,15 +271,16 @@ static uint64_t early_from(const struct buffer *b) {
     return b->early_lsn != 0 ? b->early_lsn : round_up(b->start_lsn + BATCH_RECORD_BYTES, BLOCK_BYTES);
 }
 
-bool log_can_write_early(const struct log *g) {
+uint64_t log_early_at(const struct log *g) {
     const struct buffer *b = g->open;
     if (b == NULL || g->busy != 1 || g->commit.leading || g->commit.waiters != NULL ||
         g->flusher.wanted_lsn > g->durable_lsn) {
-        return false; /* one batch at a time; or it is about to go out whole */
+        return UINT64_MAX; /* one batch at a time; or it is about to go out whole */
     }
-    uint64_t from = early_from(b);
-    return b->end_lsn > from && b->end_lsn - from >= g->early_bytes;
+    return early_from(b) + g->early_bytes;
 }
+
+bool log_can_write_early(const struct log *g) { return g->open != NULL && g->open->end_lsn >= log_early_at(g); }
 
 void log_write_early(struct log *g) {
     struct buffer *b = g->open;

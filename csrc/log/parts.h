@@ -15,7 +15,8 @@ uint64_t log_segment_end(const struct log *g); /* of the current one */
 /* commit.c */
 /* The open batch has enough bytes that the device may begin with them, and no thread waits for the batch as it is. */
 bool log_can_write_early(const struct log *g);
-void log_write_early(struct log *g); /* (waits) */
+uint64_t log_early_at(const struct log *g); /* where the open batch will have; UINT64_MAX: not as things are */
+void log_write_early(struct log *g);        /* (waits) */
 bool log_takes_records(const struct log *g);
 int log_fail_closed(void);
 int log_fail_poisoned(const struct log *g, int code); /* LS_POISONED, or LS_OUTCOME_UNKNOWN for what is on its way */

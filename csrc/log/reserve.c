@@ -198,6 +198,43 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
     }
 }
 
+/* ---- a run of records ---- */
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* Where a step of reserve() other than its last would be due. */
+static uint64_t run_end_lsn(const struct log *g) {
+    uint64_t segment_end = log_segment_end(g);
+    uint64_t end = least(g->open->start_lsn + g->batch_bytes_max - FOOTER_BYTES_MAX, segment_end - SEGMENT_END_RESERVE);
+    end = least(end, g->durable_lsn + g->max_undurable_bytes - BATCH_RECORD_BYTES);
+    end = least(end, log_early_at(g));
+    bool asked = g->space.asked_lsn == g->segments[g->segment_count - 1]->first_lsn;
+    if (g->space.spare_count == g->space.needs.spares_reserved && !asked) {
+        end = least(end, segment_end - g->segment_size / 2);
+    }
+    return g->space.spare_count < g->space.needs.spares_reserved ? 0 : end;
+}
+
+struct run_room log_run_room(const struct log *g) {
+    struct run_room none = {0, 0};
+    bool is_for_spare_thread = g->spare_thread.wanted && !g->threads_running;
+    if (g->open == NULL || g->poison != 0 || !log_takes_records(g) || is_for_spare_thread ||
+        (g->relocation.moving && g->space.spare_count == 0)) {
+        return none;
+    }
+    uint64_t end = run_end_lsn(g), room = spares_room(g);
+    return (struct run_room){
+        .bytes = end > g->append_lsn ? least(end - g->append_lsn, room) : 0,
+        .record_bytes = least(g->space.needs.gap_bytes, g->record_bytes_max),
+    };
+}
+
+void log_reserve_run(struct log *g, uint64_t bytes) {
+    assert(bytes <= log_run_room(g).bytes);
+    g->space.room_given++;
+    g->reserved_room = bytes;
+}
+
 int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose) { return reserve(g, bytes, 0, purpose); }
 
 int log_reserve_to_grow(struct log *g, uint64_t bytes, uint64_t expansion) {
