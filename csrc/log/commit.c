@@ -193,8 +193,10 @@ static void batch_is_durable(struct log *g, const struct outgoing *out) {
     b->released_count = 0;
     note_batch(g, b);
     b->state = BUFFER_FREE;
-    g->oldest = (g->oldest + 1) % g->buffer_count;
     g->busy--;
+    if (g->busy > 0) { /* else the next batch gets the same memory, which the processor's cache has */
+        g->oldest = (g->oldest + 1) % g->buffer_count;
+    }
     hint_published(g, out->batch.base_lsn, out->hinted);
     g->stats.batches++;
     g->stats.syncs++;

@@ -49,7 +49,7 @@ enum {
     WEIGHED_TIMES = 64,  /* live bytes are summed up after each 1/64 of a segment */
     RELEASED_TIMES = 16, /* or when 1/16 of a segment has died since */
     GAIN_MIN = 4,        /* 1/4 of a segment must be dead in full segments before moves are worth it */
-    EARLY_SHARE = 4,     /* 1/4 of the largest batch is written while the rest is still being filled */
+    EARLY_SHARE = 8,     /* 1/8 of the largest batch is written while the rest is still being filled */
     FLUSHER_RESTS_NS = 1000 * 1000, /* after a small batch for which no thread waited */
     EARLY_BYTES_MIN = 64 << 10,
     OPEN_FILES_MAX = 256,
