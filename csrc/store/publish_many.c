@@ -11,7 +11,7 @@ enum { RUN_MIN = 2 };
 
 /* Headers or contents: each where `each` says, or one after another from `next` on. */
 struct parts {
-    const void *const *each;
+    const uint8_t *const *each;
     const uint8_t *next;
     const uint64_t *sizes; /* NULL: all are empty */
 };
@@ -127,9 +127,9 @@ int ls_publish_many(ls_store *store, uint32_t queue_id, size_t n, const uint8_t 
     return publish_all(store, &m, tx, flags, ids, done);
 }
 
-int ls_publish_gather(ls_store *store, uint32_t queue_id, size_t n, const void *const *contents, const uint64_t *sizes,
-                      const void *const *headers, const uint64_t *header_sizes, ls_tx *tx, int flags, uint64_t *ids,
-                      size_t *done) {
+int ls_publish_gather(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *const *contents,
+                      const uint64_t *sizes, const uint8_t *const *headers, const uint64_t *header_sizes, ls_tx *tx,
+                      int flags, uint64_t *ids, size_t *done) {
     struct many m = {
         .queue_id = queue_id,
         .n = n,

@@ -79,7 +79,7 @@ enum way { ONE_BY_ONE, CONTIGUOUS, GATHERED };
 
 static int publish_these(enum way way, size_t n, const uint64_t *sizes, uint64_t *ids, size_t *count) {
     static uint8_t all[MANY_MAX * 9000];
-    static const void *each[MANY_MAX];
+    static const uint8_t *each[MANY_MAX];
     int rc = LS_OK;
 
     for (size_t i = 0; i < n; i++)
@@ -175,7 +175,7 @@ static void a_run_has_room_in_an_open_buffer_only(void) {
 
 static void gathered_headers_and_contents_come_back_byte_for_byte(void) {
     enum { N = 60 };
-    static const void *contents[N], *headers[N];
+    static const uint8_t *contents[N], *headers[N];
     static uint64_t sizes[N], header_sizes[N], ids[N];
     size_t n;
 
@@ -211,7 +211,7 @@ static void gathered_headers_and_contents_come_back_byte_for_byte(void) {
 
 static void gathering_stops_at_the_first_message_that_fails(void) {
     static const uint64_t sizes[] = {3, 3, 3, 3}, header_sizes[] = {1, 1, 5000, 1};
-    const void *each[] = {"abc", "def", "ghi", "jkl"}, *headers[] = {"a", "b", content_of(1), "c"};
+    const uint8_t *abc = content_of(2), *each[] = {abc, abc, abc, abc}, *headers[] = {abc, abc, abc, abc};
     uint64_t ids[4] = {0}, places, locked;
     size_t n;
     ls_tx *tx;
