@@ -56,6 +56,8 @@ TESTS = (
     "test_clients",
     "test_checkpoint_rules",
     "test_checkpoint_faults",
+    "test_load",
+    "test_wakes",
 )
 
 STARTED = time.monotonic()

@@ -224,9 +224,19 @@ void log_signal(struct log *g) {
     }
 }
 
+/*
+ * Segments that only a hold keeps are no reason to wake the spare thread: it looks at the holds once a second, and for
+ * each new segment. Without the thread every commit is a reason, since nothing else would have the holds looked at.
+ */
+static bool has_dead_segment(const struct log *g) {
+    uint64_t recyclable_lsn = log_recyclable_lsn(g);
+    bool dead = g->base_index > 0 && g->segments[0]->first_lsn < recyclable_lsn;
+    return dead && (recyclable_lsn > g->space.looked_lsn || !g->threads_running);
+}
+
 static void wake_helpers(struct log *g) {
     log_signal(g);
-    bool dead = g->base_index > 0 && g->segments[0]->first_lsn < log_recyclable_lsn(g);
+    bool dead = has_dead_segment(g);
     bool unnamed = g->threads_running && g->busy == 0 && log_base_lsn(g) > g->named_base_lsn;
     if (dead || unnamed) {
         g->spare_thread.wanted = true;

@@ -155,6 +155,8 @@ struct space {
     struct segment
         *unnamed_segments; /* dead ones without a file name, until their last reader is done; by next_spare */
     size_t held_count;     /* dead segments that only a hold keeps, as of the last look at the holds */
+    uint64_t looked_lsn;   /* dead segments below it were considered then: recycled, or held, or being read */
+    bool reader_awaited;   /* the oldest segment is dead and being read: a last reader wakes the spare thread */
     bool replacing;        /* the next file takes the place of a dead one that is being read */
 
     struct reckoning needs;   /* how many files, as of the last reckoning */
@@ -364,7 +366,8 @@ struct segment *segment_new(const struct log *g, uint64_t first_lsn, uint64_t ep
 void segment_free(struct log *g, struct segment *s);
 int log_add_segment(struct log *g, struct segment *s); /* at the end; may fail for memory only */
 void log_remove_segment(struct log *g, size_t index);
-void log_unpin(struct log *g, struct segment *s); /* one reader less; the last of one without a name frees it */
+/* One reader less: the last of one without a name frees it, and wakes the spare thread if recycling stopped at a reader. */
+void log_unpin(struct log *g, struct segment *s);
 int log_reserve_segment(struct log *g);           /* memory for one more segment, so that adding it cannot fail */
 #ifdef LOGSTORE_POISON
 void log_move_segments(struct log *g); /* the array, and those given out that nothing pins, to other memory */

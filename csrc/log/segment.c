@@ -35,6 +35,11 @@ void segment_free(struct log *g, struct segment *s) {
 
 void log_unpin(struct log *g, struct segment *s) {
     s->readers--;
+    if (s->readers == 0 && g->space.reader_awaited) {
+        g->space.reader_awaited = false;
+        g->spare_thread.wanted = true;
+        (void)pthread_cond_broadcast(&g->spare_thread.wake);
+    }
     for (struct segment **link = &g->space.unnamed_segments; s->readers == 0 && *link != NULL;
          link = &(*link)->next_spare) {
         if (*link == s) {

@@ -13,10 +13,9 @@
 
 enum {
     ROUND_MESSAGES = 256,
-    ROUND_BYTES = 256 << 10,  /* records stay in the CPU's cache until they were verified */
-    COPIED_BYTES = 64 << 10,  /* from the write buffers, with the lock held */
-    RUN_GAP_BYTES = 4096,     /* other records between two neighbours are read with them */
-    PREFETCHED_AT_ONCE = 32,
+    ROUND_BYTES = 256 << 10, /* records stay in the CPU's cache until they were verified */
+    COPIED_BYTES = 64 << 10, /* from the write buffers, with the lock held */
+    RUN_GAP_BYTES = 4096,    /* other records between two neighbours are read with them */
 };
 
 /* A start record that holds its whole message, and its place in the caller's buffer. */
@@ -103,7 +102,8 @@ static enum fit add(struct log *g, struct round *r, const struct message *m, siz
 /* The end of the records from `i` on that lie in the buffer as they lie in their file. */
 static size_t run_end(const struct round *r, size_t i) {
     const struct wanted *first = &r->all[i], *next = first + 1;
-    while (next < r->all + r->count && next->segment == first->segment && next->at - first->at == next->lsn - first->lsn) {
+    while (next < r->all + r->count && next->segment == first->segment &&
+           next->at - first->at == next->lsn - first->lsn) {
         next++;
     }
     return (size_t)(next - r->all);
@@ -133,7 +133,15 @@ static ls_span span_of(const struct round *round, const struct wanted *w) {
     };
 }
 
-/* Lock held at both ends, let go while the device is read. Segments are unpinned after their last record was read. */
+static void unpin_round(struct log *g, const struct round *r) {
+    for (size_t i = 0; i < r->count; i++) {
+        if (r->all[i].segment != NULL) {
+            log_unpin(g, r->all[i].segment);
+        }
+    }
+}
+
+/* Lock held at both ends, let go while the device is read. */
 static void read_round(struct log *g, const struct round *r, ls_span *spans) {
     if (r->count == 0) {
         return;
@@ -151,11 +159,7 @@ static void read_round(struct log *g, const struct round *r, ls_span *spans) {
         }
     }
     log_take_back(g);
-    for (size_t i = 0; i < r->count; i++) {
-        if (r->all[i].segment != NULL) {
-            content_end_reading(g, r->all[i].segment);
-        }
-    }
+    unpin_round(g, r);
 }
 
 /* ---- by their ids ---- */
@@ -163,9 +167,6 @@ static void read_round(struct log *g, const struct round *r, ls_span *spans) {
 static void gather_ids(ls_store *store, const uint64_t *ids, size_t n, struct round *r) {
     const struct table *t = &store->state.table;
     for (size_t i = 0; i < n && r->count == i; i++) {
-        if (i % PREFETCHED_AT_ONCE == 0 && n > 1) {
-            table_prefetch(t, ids + i, n - i < PREFETCHED_AT_ONCE ? n - i : PREFETCHED_AT_ONCE);
-        }
         uint32_t number = table_find(t, ids[i]);
         if (number == INDEX_NONE || add(&store->log, r, table_message(t, number), i) != FITS) {
             return;
@@ -218,7 +219,8 @@ int ls_load_many(ls_store *store, const uint64_t *ids, size_t n, uint8_t *into, 
 /* ---- from the places of a queue ---- */
 
 /* False: no place is left for now, or the buffer is full. */
-static bool gather_places(ls_cursor *cursor, ls_place *places, ls_span *spans, size_t n, struct round *r, size_t *done) {
+static bool gather_places(ls_cursor *cursor, ls_place *places, ls_span *spans, size_t n, struct round *r,
+                          size_t *done) {
     enum fit fit = FITS;
     while (*done < n && fit != FITS_ANOTHER_ROUND) {
         const struct message *m = cursor_place(cursor, &places[*done]);

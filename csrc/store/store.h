@@ -115,9 +115,7 @@ int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const u
 /* (waits) Takes back what was staged, keeping the failure that led to it. */
 int message_fail_and_unstage(ls_store *store, uint64_t id);
 
-/* content.c: for load.c */
-void content_end_reading(struct log *g, struct segment *s); /* unpins it; lock held */
-/* (waits) Header and content of one message, if `room` surely suffices. */
+/* content.c, for load.c: (waits) Header and content of one message, if `room` surely suffices. */
 int content_load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room, uint64_t sizes[2], bool *fits);
 
 /* store/transactions.c */
