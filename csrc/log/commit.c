@@ -207,6 +207,9 @@ static void batch_is_durable(struct log *g, const struct outgoing *out) {
 /* Wakes the next leader, if there is one, and the waiters that are served. */
 static void pass_on(struct log *g) {
     struct waiter *served = take_waiters(g);
+    if (served == NULL || served->result != -1) {
+        log_call_to_lead(g);
+    }
     if (g->flusher.sleeping && g->flusher.wanted_lsn > g->durable_lsn && g->poison == 0) {
         g->flusher.sleeping = false;
         (void)sem_post(&g->flusher.wake);
@@ -245,7 +248,7 @@ static void wake_helpers(struct log *g) {
 }
 
 /* The oldest batch, by this thread. The lock is held at both ends and let go in between. */
-static void lead_one(struct log *g) {
+void log_lead_one(struct log *g) {
     assert(!g->commit.leading && g->poison == 0 && g->busy > 0);
     struct buffer *b = &g->buffers[g->oldest];
     struct outgoing out = {.buffer = b};
@@ -319,7 +322,7 @@ int log_progress(struct log *g) {
         return log_fail_poisoned(g, LS_POISONED);
     }
     if (!g->commit.leading) {
-        lead_one(g);
+        log_lead_one(g);
         return LS_OK;
     }
     int rc = follow(g, g->buffers[g->oldest].end_lsn);
@@ -338,7 +341,7 @@ int log_force(struct log *g, uint64_t lsn) {
         } else if (g->commit.leading) {
             rc = follow(g, lsn);
         } else {
-            lead_one(g);
+            log_lead_one(g);
         }
         if (rc == LS_OUTCOME_UNKNOWN) {
             return log_fail_poisoned(g, LS_OUTCOME_UNKNOWN);

@@ -107,6 +107,14 @@ struct waiter {
     struct waiter *next;
 };
 
+/* A thread that waits for room in a write buffer. */
+struct room_waiter {
+    uint64_t bytes;
+    bool is_to_lead; /* it is called to write the oldest batch: nobody else does */
+    sem_t wake;
+    struct room_waiter *next;
+};
+
 /* The purpose of an append. Moves may use the last spares; growing is refused when the store is full. */
 enum purpose { RESERVE_SHRINKS, RESERVE_GROWS, RESERVE_MOVES };
 
@@ -115,10 +123,12 @@ struct commit {
     bool leading;           /* one thread writes a batch, or part of the open one */
     struct waiter *waiters; /* threads that follow, the first to come first */
     struct waiter **waiters_end;
-    uint8_t *tail_block;            /* the leader's: the written part of the last block of the last batch */
-    uint8_t *header_block;          /* the leader's */
-    struct named_batch last_batch;  /* the newest durable one of this epoch */
-    struct named_batch named_batch; /* that a checkpoint asked for */
+    struct room_waiter *room_waiters; /* threads that wait for room in a buffer, the first to come first */
+    uint64_t room_called;             /* bytes for which threads were called, and have not come yet */
+    uint8_t *tail_block;              /* the leader's: the written part of the last block of the last batch */
+    uint8_t *header_block;            /* the leader's */
+    struct named_batch last_batch;    /* the newest durable one of this epoch */
+    struct named_batch named_batch;   /* that a checkpoint asked for */
 };
 
 /* Counts for the current segment's footer. */
@@ -284,7 +294,13 @@ static inline bool log_try_lock(struct log *g) {
     return true;
 }
 
+/* Before the lock is let go in any way: calls the threads that wait for room in a buffer and now have it. */
+void log_call_for_room(struct log *g);
+
 static inline void log_unlock(struct log *g) {
+    if (g->commit.room_waiters != NULL) {
+        log_call_for_room(g);
+    }
     log_check(g);
     assert(!g->trying);
     (void)pthread_mutex_unlock(&g->lock);
@@ -368,7 +384,7 @@ int log_add_segment(struct log *g, struct segment *s); /* at the end; may fail f
 void log_remove_segment(struct log *g, size_t index);
 /* One reader less: the last of one without a name frees it, and wakes the spare thread if recycling stopped at a reader. */
 void log_unpin(struct log *g, struct segment *s);
-int log_reserve_segment(struct log *g);           /* memory for one more segment, so that adding it cannot fail */
+int log_reserve_segment(struct log *g); /* memory for one more segment, so that adding it cannot fail */
 #ifdef LOGSTORE_POISON
 void log_move_segments(struct log *g); /* the array, and those given out that nothing pins, to other memory */
 #endif
