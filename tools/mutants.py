@@ -54,6 +54,7 @@ TESTS = (
     "test_scarcity",
     "test_publish_many",
     "test_room",
+    "test_try",
     "test_checkpoint",
     "test_clients",
     "test_checkpoint_rules",

@@ -18,7 +18,7 @@
     CALL(publish)      \
     CALL(publish_gather)
 
-#define LS_CALLS_FIELD(name) __typeof__(&ls_##name) name;
+#define LS_CALLS_FIELD(name) __typeof__ (&ls_##name)(name);
 
 struct ls_calls {
     size_t bytes; /* of this struct: tells a core and a binding that were not built together */

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import itertools
 import os
 import warnings
 from pathlib import Path
@@ -296,10 +297,13 @@ class MessageStore(Publishing):
         much cheaper than one by one. A message that could not be loaded so is read on access, which raises the error if
         that fails again. With ``views`` they are loaded too, and not copied: see :class:`MessageView`.
         """
+        return itertools.chain.from_iterable(self._messages(queue, load=load, views=views))
+
+    def _messages(self, queue: Queue | str, *, load: bool, views: bool) -> Iterator[list[Message]]:
         cursor = self._open_cursor(self._known(queue), lib.LS_CURSOR_ALL)
         address = int(ffi.cast("uintptr_t", cursor))
         while found := self._read_places(address, MessageView if views else Message, load, views):
-            yield from found
+            yield found
         ffi.release(cursor)
 
     def _open_cursor(self, queue: Queue, kind: int) -> ls_cursor_ptr:
