@@ -912,6 +912,21 @@ class Lib:
         done: Numbers[size_t] | Null,
         /,
     ) -> int: ...
+    def ls_publish_gather(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        n: int,
+        contents: Pointer[Numbers[uint8_t]] | Null,
+        sizes: Numbers[uint64_t] | list[int] | Null,
+        headers: Pointer[Numbers[uint8_t]] | Null,
+        header_sizes: Numbers[uint64_t] | list[int] | Null,
+        tx: ls_tx_ptr | Null,
+        flags: int,
+        ids: Numbers[uint64_t] | Null,
+        done: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
     def ls_dequeue(
         self,
         store: ls_store_ptr | Null,

@@ -52,6 +52,8 @@ TESTS = (
     "test_moves",
     "test_between",
     "test_scarcity",
+    "test_publish_many",
+    "test_room",
     "test_try",
     "test_checkpoint",
     "test_clients",

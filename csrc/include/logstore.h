@@ -249,6 +249,10 @@ int ls_publish(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8
 int ls_publish_many(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *content, const uint64_t *sizes,
                     const uint8_t *headers, const uint64_t *header_sizes, ls_tx *tx, int flags, uint64_t *ids,
                     size_t *done);
+/* ls_publish_many of contents and headers where they stand: contents[i] has sizes[i] bytes; headers NULL: none. */
+int ls_publish_gather(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *const *contents,
+                      const uint64_t *sizes, const uint8_t *const *headers, const uint64_t *header_sizes, ls_tx *tx,
+                      int flags, uint64_t *ids, size_t *done);
 /* Ends a place. `reason` is 0 to 6, as in the format. LS_NOT_ENQUEUED, LS_MESSAGE_LOCKED. */
 int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int reason, int delivery_count, int flags,
                uint64_t *lsn);

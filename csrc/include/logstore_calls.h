@@ -15,7 +15,8 @@
     CALL(load_content) \
     CALL(load_many)    \
     CALL(message)      \
-    CALL(publish)
+    CALL(publish)      \
+    CALL(publish_gather)
 
 #define LS_CALLS_FIELD(name) __typeof__ (&ls_##name)(name);
 

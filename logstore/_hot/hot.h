@@ -76,6 +76,9 @@ bool hot_id(PyObject *given, uint64_t *id);
 /* _read_places(cursor, Message, load, views): the next places; an empty list at the end. */
 PyObject *hot_read_places(struct store_calls *self, PyObject *args);
 
+/* _publish_items(queue_id, contents, headers, start, transaction, flags, ids): a piece; where the next one starts. */
+PyObject *hot_publish_items(struct store_calls *self, PyObject *args);
+
 /* The queue's id if it is a handle of this store that counts; false for anything else. Raises nothing. */
 bool hot_queue(const struct store_calls *store, PyObject *given, uint32_t *id);
 /* The handle of a transaction of this store, NULL for None; false for anything else. */

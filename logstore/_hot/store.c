@@ -258,6 +258,9 @@ static PyMethodDef store_methods[] = {
     {"dequeue", (PyCFunction)(void (*)(void))store_dequeue, WITH_KEYWORDS, dequeue_doc},
     {"header", (PyCFunction)(void (*)(void))store_header, WITH_KEYWORDS, header_doc},
     {"load_content", (PyCFunction)(void (*)(void))store_load_content, WITH_KEYWORDS, load_content_doc},
+    {"_publish_items", (PyCFunction)(void (*)(void))hot_publish_items, METH_VARARGS,
+     PyDoc_STR("_publish_items($self, queue_id, contents, headers, start, transaction, flags, ids)\n--\n\n"
+               "Publishes items from ``start`` on and appends their ids. Returns where the next call starts.")},
     {"_read_places", (PyCFunction)(void (*)(void))hot_read_places, METH_VARARGS,
      PyDoc_STR("_read_places($self, cursor, kind, load, views)\n--\n\nThe next messages of a cursor of the core.")},
     {"_attach", (PyCFunction)(void (*)(void))store_attach, METH_VARARGS, attach_doc},

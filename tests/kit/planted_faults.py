@@ -11,7 +11,9 @@ import logstore.store.message_store
 import logstore.store.publishing
 import logstore.store.queues
 import logstore.store.transactions
-from logstore._core import ffi, lib
+from logstore._core import lib
+from logstore._hot import StoreCalls
+from logstore.store.message_store import MessageStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,17 +97,11 @@ def a_commit_does_not_wait_but_says_that_it_is_durable(patches: pytest.MonkeyPat
 
 
 def publish_many_swaps_two(patches: pytest.MonkeyPatch) -> None:
-    def publish_many(store: Any, queue: int, n: int, content: Any, sizes: Any, *others: Any) -> int:
-        if n < 2:
-            return int(lib.ls_publish_many(store, queue, n, content, sizes, *others))
-        whole = bytes(ffi.buffer(content)) if not isinstance(content, bytes) else content
-        last = len(whole) - sizes[n - 1]
-        before = last - sizes[n - 2]
-        swapped = whole[:before] + whole[last:] + whole[before:last]
-        new_sizes = ffi.new("uint64_t[]", [*sizes[0 : n - 2], sizes[n - 1], sizes[n - 2]])
-        return int(lib.ls_publish_many(store, queue, n, swapped, new_sizes, *others))
+    def publish_items(store: Any, queue: int, contents: Any, *others: Any) -> int:
+        swapped = (*contents[:-2], *reversed(contents[-2:]))
+        return StoreCalls._publish_items(store, queue, swapped, *others)
 
-    planted(patches, ls_publish_many=publish_many)
+    patches.setattr(MessageStore, "_publish_items", publish_items, raising=False)
 
 
 def acquire_ignores_what_was_released(patches: pytest.MonkeyPatch) -> None:
