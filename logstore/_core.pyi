@@ -963,18 +963,6 @@ class Lib:
         done: Numbers[size_t] | Null,
         /,
     ) -> int: ...
-    def ls_publish_one(
-        self,
-        store: ls_store_ptr | Null,
-        queue_id: int,
-        header: Numbers[uint8_t] | bytes | Null,
-        header_bytes: int,
-        content: Numbers[uint8_t] | bytes | Null,
-        content_bytes: int,
-        flags: int,
-        /,
-    ) -> int: ...
-    def ls_dequeue_one(self, store: ls_store_ptr | Null, id: int, queue_id: int, flags: int, /) -> int: ...
     def ls_destroy(self, store: ls_store_ptr | Null, id: int, flags: int, /) -> int: ...
     def ls_message(
         self,

@@ -263,11 +263,6 @@ int ls_dequeue_many(ls_store *store, const uint64_t *ids, size_t n, uint32_t que
 /* ls_dequeue_many without a transaction, with the delivery count of each message. */
 int ls_settle_many(ls_store *store, const uint64_t *ids, const uint16_t *delivery_counts, size_t n, uint32_t queue_id,
                    int reason, int flags, size_t *done);
-/* ls_publish and ls_dequeue with few arguments, for bindings where each argument costs time: one queue, no transaction,
-   reason 0. They return the message's id, and the record's LSN. 0: failed, see ls_last_error(). */
-uint64_t ls_publish_one(ls_store *store, uint32_t queue_id, const uint8_t *header, size_t header_bytes,
-                        const uint8_t *content, size_t content_bytes, int flags);
-uint64_t ls_dequeue_one(ls_store *store, uint64_t id, uint32_t queue_id, int flags);
 /* Ends a staged message. LS_MESSAGE_IN_USE: it has places or pending operations. */
 int ls_destroy(ls_store *store, uint64_t id, int flags);
 

@@ -257,13 +257,6 @@ int ls_publish(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8
     return work_leave(store, tx, rc, flags);
 }
 
-uint64_t ls_publish_one(ls_store *store, uint32_t queue_id, const uint8_t *header, size_t header_bytes,
-                        const uint8_t *content, size_t content_bytes, int flags) {
-    uint64_t id;
-    int rc = ls_publish(store, &queue_id, 1, header, header_bytes, content, content_bytes, NULL, flags, &id);
-    return rc == LS_OK ? id : 0;
-}
-
 /* ---- dequeueing ---- */
 
 static int check_dequeue(struct message *m, uint32_t queue_id, const struct tx *tx, struct place **place) {
@@ -370,11 +363,6 @@ int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int r
     };
     rc = dequeue_locked(store, id, d, tx, lsn);
     return work_leave(store, tx, rc, flags);
-}
-
-uint64_t ls_dequeue_one(ls_store *store, uint64_t id, uint32_t queue_id, int flags) {
-    uint64_t lsn;
-    return ls_dequeue(store, id, queue_id, NULL, 0, 0, flags, &lsn) == LS_OK ? lsn : 0;
 }
 
 enum { FETCHED_AT_ONCE = 32 }; /* several times the cache lines that a processor fetches at once */

@@ -129,10 +129,12 @@ static PyObject *publish_piece(const struct store_calls *self, struct piece *p, 
     ls_store *store = self->store;
     size_t done = 0;
     int rc;
-    Py_BEGIN_ALLOW_THREADS rc = calls->publish_gather(
-        store, w->queue_id, (size_t)count, p->contents, p->sizes, w->headers != NULL ? p->headers : NULL,
-        w->headers != NULL ? p->header_sizes : NULL, w->tx, flags, p->ids, &done);
-    Py_END_ALLOW_THREADS end_exports(p);
+    Py_BEGIN_ALLOW_THREADS
+    rc = calls->publish_gather(store, w->queue_id, (size_t)count, p->contents, p->sizes,
+                               w->headers != NULL ? p->headers : NULL, w->headers != NULL ? p->header_sizes : NULL,
+                               w->tx, flags, p->ids, &done);
+    Py_END_ALLOW_THREADS
+    end_exports(p);
     if (!keep_ids(p, done, w->ids)) {
         return NULL;
     }

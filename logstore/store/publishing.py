@@ -30,7 +30,6 @@ _BUFFERS: Final = (bytes, bytearray, memoryview)
 _NULL: Final = ffi.NULL
 _WAIT: Final = lib.LS_WAIT
 _MORE: Final = lib.LS_MORE
-_publish_one: Final = lib.ls_publish_one
 
 ID_END: Final = 1 << 63  # above every message id
 
