@@ -601,7 +601,9 @@ def test_publish_many_reads_every_kind_of_buffer_and_holds_none_afterwards(store
         item += b"an exported bytearray could not grow"
 
 
-@pytest.mark.parametrize("wrong", [5, "text", None, memoryview(bytes(10))[::2], [b"x"]], ids=repr)
+@pytest.mark.parametrize(
+    "wrong", [5, "text", None, memoryview(bytes(10))[::2], [b"x"]], ids=lambda wrong: type(wrong).__name__
+)
 def test_an_item_that_is_no_buffer_is_refused_before_its_piece_is_stored(store: MessageStore, wrong: Any) -> None:
     queue = store.declare_queue("q")
     growing = bytearray(b"x")
