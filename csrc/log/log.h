@@ -346,7 +346,7 @@ int log_add_segment(struct log *g, struct segment *s); /* at the end; may fail f
 void log_remove_segment(struct log *g, size_t index);
 /* One reader less: the last of one without a name frees it, and wakes the spare thread if recycling stopped at a reader. */
 void log_unpin(struct log *g, struct segment *s);
-int log_reserve_segment(struct log *g);           /* memory for one more segment, so that adding it cannot fail */
+int log_reserve_segment(struct log *g); /* memory for one more segment, so that adding it cannot fail */
 #ifdef LOGSTORE_POISON
 void log_move_segments(struct log *g); /* the array, and those given out that nothing pins, to other memory */
 #endif
