@@ -216,6 +216,46 @@ int ls_load_many(ls_store *store, const uint64_t *ids, size_t n, uint8_t *into, 
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
+/* ---- of deliveries ---- */
+
+/* False: all are looked up, or the buffer is full. */
+static bool gather_deliveries(ls_store *store, const ls_delivery *deliveries, ls_span *spans, size_t n, struct round *r,
+                              size_t *done) {
+    const struct table *t = &store->state.table;
+    enum fit fit = FITS;
+    while (*done < n && fit != FITS_ANOTHER_ROUND) {
+        const ls_delivery *d = &deliveries[*done];
+        uint32_t number = table_find_again(t, d->number, d->id);
+        const struct message *m = number != INDEX_NONE ? table_message(t, number) : NULL;
+        spans[*done] = (ls_span){.content_at = 0};
+        fit = m != NULL ? add(&store->log, r, m, *done) : FITS_NOWHERE;
+        if (fit != FITS_ANOTHER_ROUND) {
+            (*done)++;
+        } else if (m->record_bytes > r->bytes - r->used) {
+            return false;
+        }
+    }
+    return *done < n;
+}
+
+int ls_load_acquired(ls_store *store, const ls_delivery *deliveries, size_t n, ls_span *spans, uint8_t *into,
+                     size_t bytes, size_t *done) {
+    *done = 0;
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    size_t used = 0;
+    for (bool more = n > 0; more;) {
+        struct round r;
+        begin_round(&r, into, bytes, used);
+        more = gather_deliveries(store, deliveries, spans, n, &r, done);
+        used = r.used;
+        read_round(&store->log, &r, spans);
+    }
+    return store_leave(store, LS_OK, LEAVE_QUIETLY);
+}
+
 /* ---- from the places of a queue ---- */
 
 /* False: no place is left for now, or the buffer is full. */

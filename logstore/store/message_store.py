@@ -200,22 +200,20 @@ class MessageStore(Publishing):
         wait: bool = True,
     ) -> int:
         """``dequeue`` for every form of its arguments; :mod:`logstore._hot` makes the usual call itself."""
-        return self._dequeue(message_id, self._known(queue).id, transaction, 0, 0, wait=wait)
+        return self._dequeue(message_id, self._known(queue).id, transaction, wait=wait)
 
     def _dequeue(
         self,
         message_id: int,
         queue_id: int,
         transaction: Transaction | None,
-        reason: int,
-        count: int,
         *,
         wait: bool,
     ) -> int:
         made = ffi.new("uint64_t *")
         tx = _NULL if transaction is None else handle_of(self, transaction)
         flags = _WAIT if wait else 0
-        code = lib.ls_dequeue(self._c, checked_id(message_id), queue_id, tx, reason, count, flags, made)
+        code = lib.ls_dequeue(self._c, checked_id(message_id), queue_id, tx, 0, 0, flags, made)
         if code != 0:
             raise failure(code)
         lsn: int = made[0]

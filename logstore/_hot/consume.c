@@ -1,0 +1,415 @@
+/*
+ * The calls of consumers: acquire, accept, accept_many and release in their usual form. Any other form is for the Python
+ * method with the suffix _slow, as is a delivery that cannot be settled here, which has the error.
+ *
+ * A delivery's mark `settled` is set before the core is called and taken back if that refuses, so that a second thread or a
+ * signal handler does not settle it, too; no Python code runs in between. That each place is settled once is the core's
+ * promise, not the mark's.
+ */
+#include "hot.h"
+
+enum {
+    ROWS_FIRST = 1024,        /* memory for this many, then for twice as many */
+    ACQUIRED_HELD_MAX = 1024, /* for more the interpreter is released */
+    SETTLED_HELD_MAX = 64,    /* likewise */
+    LOAD_BYTES = 1 << 20,     /* the most that one acquire loads */
+    HEADER_BYTES = 512,       /* as a header is counted where its size is not known */
+    RECORD_BYTES = 64,        /* of a message's record, at least, are neither header nor content */
+    BUFFER_BYTES = 256 << 10, /* records are read in parts of this size, which a CPU's cache holds */
+    REASON_ACCEPTED = 1,
+    NO_ROWS = -1, /* no memory in the binding; the core has codes from 0 on */
+};
+
+#define ROWS_MAX (SIZE_MAX / 4 / sizeof(ls_delivery)) /* more than memory has */
+
+/* ---- acquiring ---- */
+
+struct acquired {
+    ls_delivery *rows;
+    size_t count;
+};
+
+/* Up to n. */
+static int acquire_rows(const ls_calls *calls, ls_store *store, uint32_t queue, size_t n, int flags,
+                        struct acquired *a) {
+    for (size_t room = n < ROWS_FIRST ? n : ROWS_FIRST;; room = n / 2 < room ? n : 2 * room) {
+        ls_delivery *rows = PyMem_RawRealloc(a->rows, room * sizeof *rows);
+        size_t done = 0;
+        if (rows == NULL) {
+            return NO_ROWS;
+        }
+        a->rows = rows;
+        int rc = calls->acquire(store, queue, rows + a->count, room - a->count, flags, &done);
+        a->count += done;
+        if (rc != LS_OK || a->count < room || room == n) {
+            return rc;
+        }
+    }
+}
+
+static PyObject *make_deliveries(const struct hot_state *state, struct queue_calls *queue, const struct acquired *a) {
+    PyObject *list = PyList_New((Py_ssize_t)a->count);
+    for (size_t i = 0; list != NULL && i < a->count; i++) {
+        PyObject *made = hot_delivery(state, queue, &a->rows[i]);
+        if (made != NULL) {
+            PyList_SET_ITEM(list, (Py_ssize_t)i, made);
+        } else {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+/* ---- loading ---- */
+
+/* The first messages of an acquire. Contents are allocated before they are read, so that no memory is copied twice. */
+struct loading {
+    const ls_calls *calls;
+    ls_store *store;
+    const ls_delivery *rows;
+    size_t count;
+    PyObject **contents; /* of their sizes */
+    ls_span *spans;      /* content_at 0: it cannot be loaded; else header_at is in `headers` */
+    uint8_t *buffer;
+    uint8_t *headers;
+    size_t headers_room, headers_used;
+};
+
+/* What the message takes about; the header of one in several records may be longer. */
+static uint64_t bytes_of(const ls_delivery *d) {
+    return d->start_bytes >= d->content_bytes ? d->start_bytes : d->content_bytes + HEADER_BYTES;
+}
+
+static size_t fitting(const struct acquired *a) {
+    uint64_t left = LOAD_BYTES;
+    size_t count = 0;
+    for (; count < a->count && bytes_of(&a->rows[count]) <= left + RECORD_BYTES; count++) {
+        uint64_t bytes = bytes_of(&a->rows[count]);
+        left -= bytes > RECORD_BYTES ? bytes - RECORD_BYTES : 0;
+    }
+    return count;
+}
+
+/* From here on without the interpreter. Puts a header and a content in their places. */
+static void keep(struct loading *l, size_t i, const uint8_t *header, const uint8_t *content) {
+    ls_span *span = &l->spans[i];
+    if (l->headers_room - l->headers_used < span->header_bytes) {
+        size_t room = 2 * l->headers_room + span->header_bytes;
+        uint8_t *grown = PyMem_RawRealloc(l->headers, room);
+        if (grown == NULL) {
+            span->content_at = 0;
+            return;
+        }
+        l->headers = grown;
+        l->headers_room = room;
+    }
+    if (span->header_bytes > 0) {
+        memcpy(l->headers + l->headers_used, header, span->header_bytes);
+    }
+    span->header_at = l->headers_used;
+    l->headers_used += span->header_bytes;
+    memcpy(PyBytes_AS_STRING(l->contents[i]), content, span->content_bytes);
+}
+
+/* A message in several records, or with a record longer than the buffer. */
+static void load_alone(struct loading *l, size_t i) {
+    const ls_delivery *d = &l->rows[i];
+    size_t room = (size_t)d->start_bytes + (size_t)d->content_bytes, done = 0;
+    uint8_t *into = PyMem_RawMalloc(room);
+    uint64_t sizes[2];
+    int rc = into != NULL ? l->calls->load_many(l->store, &d->id, 1, into, room, sizes, &done) : LS_NO_MEMORY;
+    if (rc == LS_OK && done == 1 && sizes[1] == d->content_bytes) {
+        l->spans[i] =
+            (ls_span){.content_at = 1, .header_bytes = (uint32_t)sizes[0], .content_bytes = (uint32_t)sizes[1]};
+        keep(l, i, into, into + sizes[0]);
+    }
+    PyMem_RawFree(into);
+}
+
+static void load(struct loading *l) {
+    int rc = LS_OK;
+    for (size_t first = 0, done = 0; rc == LS_OK && first < l->count; first += done) {
+        rc = l->calls->load_acquired(l->store, l->rows + first, l->count - first, l->spans + first, l->buffer,
+                                     BUFFER_BYTES, &done);
+        for (size_t i = first; rc == LS_OK && i < first + done; i++) {
+            const ls_span *span = &l->spans[i];
+            if (span->content_at == 0) {
+                load_alone(l, i);
+            } else if (span->content_bytes == l->rows[i].content_bytes) {
+                keep(l, i, l->buffer + span->header_at, l->buffer + span->content_at);
+            }
+        }
+    }
+}
+
+/* With the interpreter again. Leaves out those that could not be loaded. */
+static bool give_loaded(struct loading *l, PyObject *list) {
+    for (size_t i = 0; i < l->count; i++) {
+        const ls_span *span = &l->spans[i];
+        if (span->content_at == 0) {
+            continue;
+        }
+        struct delivery *d = (struct delivery *)PyList_GET_ITEM(list, (Py_ssize_t)i);
+        const char *header = l->headers_used > 0 ? (const char *)l->headers + span->header_at : "";
+        d->header = PyBytes_FromStringAndSize(header, span->header_bytes);
+        if (d->header == NULL) {
+            return false;
+        }
+        d->content = l->contents[i];
+        l->contents[i] = NULL;
+    }
+    return true;
+}
+
+static bool load_list(const struct store_calls *of, const struct acquired *a, PyObject *list) {
+    struct loading l = {.calls = of->state->calls, .store = of->store, .rows = a->rows, .count = fitting(a)};
+    size_t contents = 0;
+    l.contents = PyMem_Malloc((l.count + 1) * sizeof *l.contents);
+    l.spans = PyMem_Calloc(l.count + 1, sizeof *l.spans);
+    l.buffer = PyMem_RawMalloc(BUFFER_BYTES);
+    bool ready = l.contents != NULL && l.spans != NULL && l.buffer != NULL;
+    for (; ready && contents < l.count; contents++) {
+        l.contents[contents] = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)a->rows[contents].content_bytes);
+        ready = l.contents[contents] != NULL;
+    }
+    if (ready) {
+        Py_BEGIN_ALLOW_THREADS
+        load(&l);
+        Py_END_ALLOW_THREADS
+        ready = give_loaded(&l, list);
+    } else {
+        PyErr_NoMemory();
+    }
+    for (size_t i = 0; i < contents; i++) {
+        Py_XDECREF(l.contents[i]);
+    }
+    PyMem_Free(l.contents);
+    PyMem_Free(l.spans);
+    PyMem_RawFree(l.buffer);
+    PyMem_RawFree(l.headers);
+    return ready;
+}
+
+static PyObject *acquire(struct queue_calls *self, const struct store_calls *of, size_t n, bool load) {
+    const ls_calls *calls = of->state->calls;
+    ls_store *store = of->store;
+    struct acquired a = {.rows = NULL};
+    int rc = n <= ACQUIRED_HELD_MAX ? acquire_rows(calls, store, self->id, n, LS_TRY, &a) : LS_WOULD_WAIT;
+    if (rc == LS_WOULD_WAIT) {
+        Py_BEGIN_ALLOW_THREADS
+        rc = acquire_rows(calls, store, self->id, n, 0, &a);
+        Py_END_ALLOW_THREADS
+    }
+    PyObject *made = rc == LS_OK     ? make_deliveries(of->state, self, &a)
+                     : rc == NO_ROWS ? PyErr_NoMemory()
+                                     : hot_fail(of->state, rc);
+    if (made != NULL && load && a.count > 0 && !load_list(of, &a, made)) {
+        Py_CLEAR(made);
+    }
+    if (made == NULL && a.count > 0) {
+        Py_BEGIN_ALLOW_THREADS(void)
+        calls->release(store, self->id, a.rows, a.count, LS_UNSEEN);
+        Py_END_ALLOW_THREADS
+    }
+    PyMem_RawFree(a.rows);
+    return made;
+}
+
+PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    const struct store_calls *of = self->store;
+    struct hot_state *state = hot_state_of((PyObject *)self);
+    Py_ssize_t keywords = names != NULL ? PyTuple_GET_SIZE(names) : 0;
+    bool usual = state != NULL && of != NULL && of->store != NULL && count <= 1 && keywords <= 1, load = false;
+    uint64_t n = 1;
+    if (state == NULL) {
+        return NULL;
+    }
+    usual = usual && (count == 0 || hot_id(args[0], &n));
+    n = n < ROWS_MAX ? n : ROWS_MAX;
+    if (usual && keywords == 1) {
+        usual = PyTuple_GET_ITEM(names, 0) == state->load && PyBool_Check(args[count]);
+        load = args[count] == Py_True;
+    }
+    return usual ? acquire(self, of, (size_t)n, load)
+                 : hot_slow((PyObject *)self, state->acquire_slow, args, count, names);
+}
+
+/* ---- settling ---- */
+
+/* The delivery if it can be settled on this queue; NULL for anything else. Raises nothing. */
+static struct delivery *held(const struct hot_state *state, const struct queue_calls *queue, PyObject *given) {
+    struct delivery *d = (struct delivery *)given;
+    bool is_held = Py_IS_TYPE(given, state->delivery_type) && d->queue == queue && !d->settled && !queue->deleted;
+    return is_held ? d : NULL;
+}
+
+/* Whether the place is no longer this delivery's, whatever comes next. */
+static bool is_lost(int rc) {
+    return rc == LS_UNKNOWN_MESSAGE || rc == LS_NOT_ENQUEUED || rc == LS_UNKNOWN_QUEUE || rc == LS_OUTCOME_UNKNOWN;
+}
+
+/* The only keyword argument may be `wait`, a bool; false: the slow path must look at them. */
+static bool take_wait(const struct hot_state *state, PyObject *const *values, PyObject *names, bool *waits) {
+    Py_ssize_t count = names != NULL ? PyTuple_GET_SIZE(names) : 0;
+    *waits = true;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *name = PyTuple_GET_ITEM(names, i);
+        if (name == state->wait && PyBool_Check(values[i])) {
+            *waits = values[i] == Py_True;
+        } else if (name != state->transaction || values[i] != Py_None) {
+            return false;
+        }
+    }
+    return true;
+}
+
+PyObject *hot_accept(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    struct hot_state *state = hot_state_of((PyObject *)self);
+    const struct store_calls *of = self->store;
+    if (state == NULL) {
+        return NULL;
+    }
+    struct delivery *d = of != NULL && of->store != NULL && count == 1 ? held(state, self, args[0]) : NULL;
+    bool waits;
+    if (d == NULL || !take_wait(state, args + count, names, &waits)) {
+        return hot_slow((PyObject *)self, state->accept_slow, args, count, names);
+    }
+    const ls_calls *calls = state->calls;
+    ls_store *store = of->store;
+    uint64_t lsn;
+    waits = waits && !of->relaxed;
+    d->settled = true;
+    int rc = waits ? LS_WOULD_WAIT : calls->settle(store, self->id, &d->row, NULL, REASON_ACCEPTED, LS_TRY, &lsn);
+    if (rc == LS_WOULD_WAIT) {
+        int flags = waits ? LS_WAIT : 0;
+        Py_BEGIN_ALLOW_THREADS
+        rc = calls->settle(store, self->id, &d->row, NULL, REASON_ACCEPTED, flags, &lsn);
+        Py_END_ALLOW_THREADS
+    }
+    if (rc != LS_OK) {
+        d->settled = is_lost(rc);
+        return hot_fail(state, rc);
+    }
+    Py_RETURN_NONE;
+}
+
+/* Sets the attribute `dequeued` of the exception that is being raised. */
+static PyObject *fail_after(size_t done) {
+    PyObject *type, *problem, *trace;
+    PyErr_Fetch(&type, &problem, &trace);
+    PyErr_NormalizeException(&type, &problem, &trace);
+    PyObject *dequeued = PyLong_FromSize_t(done);
+    if (dequeued != NULL) {
+        (void)PyObject_SetAttrString(problem, "dequeued", dequeued);
+    }
+    PyErr_Clear();
+    Py_XDECREF(dequeued);
+    PyErr_Restore(type, problem, trace);
+    return NULL;
+}
+
+/* Marks all, or none and raises the error. */
+static bool claim(const struct hot_state *state, struct queue_calls *self, PyObject *batch, ls_delivery *rows) {
+    Py_ssize_t n = PyTuple_GET_SIZE(batch), i = 0;
+    for (; i < n; i++) {
+        struct delivery *d = held(state, self, PyTuple_GET_ITEM(batch, i));
+        if (d == NULL) {
+            break;
+        }
+        rows[i] = d->row;
+        d->settled = true;
+    }
+    if (i == n) {
+        return true;
+    }
+    PyObject *none = PyObject_CallMethodOneArg((PyObject *)self, state->refuse, PyTuple_GET_ITEM(batch, i));
+    Py_XDECREF(none); /* it raises */
+    while (i-- > 0) {
+        ((struct delivery *)PyTuple_GET_ITEM(batch, i))->settled = false;
+    }
+    return false;
+}
+
+static PyObject *accept_batch(const struct hot_state *state, struct queue_calls *self, PyObject *batch, bool waits) {
+    const ls_calls *calls = state->calls;
+    ls_store *store = self->store->store;
+    size_t n = (size_t)PyTuple_GET_SIZE(batch), done = 0, more = 0;
+    ls_delivery *rows = PyMem_Malloc((n + 1) * sizeof *rows);
+    if (rows == NULL) {
+        return PyErr_NoMemory();
+    }
+    if (!claim(state, self, batch, rows)) {
+        PyMem_Free(rows);
+        return fail_after(0);
+    }
+    int rc = LS_WOULD_WAIT;
+    if (!waits && n <= SETTLED_HELD_MAX) {
+        rc = calls->settle_all(store, self->id, rows, n, REASON_ACCEPTED, LS_TRY, &done);
+    }
+    if (rc == LS_WOULD_WAIT) {
+        int flags = waits ? LS_WAIT : 0;
+        Py_BEGIN_ALLOW_THREADS
+        rc = calls->settle_all(store, self->id, rows + done, n - done, REASON_ACCEPTED, flags, &more);
+        Py_END_ALLOW_THREADS
+    }
+    PyMem_Free(rows);
+    for (size_t i = done + more; i < n; i++) {
+        ((struct delivery *)PyTuple_GET_ITEM(batch, (Py_ssize_t)i))->settled = false;
+    }
+    if (rc != LS_OK) {
+        (void)hot_fail(state, rc);
+        return fail_after(done + more);
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *hot_accept_many(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    struct hot_state *state = hot_state_of((PyObject *)self);
+    const struct store_calls *of = self->store;
+    bool waits;
+    if (state == NULL) {
+        return NULL;
+    }
+    if (of == NULL || of->store == NULL || count != 1 ||
+        (!PyList_CheckExact(args[0]) && !PyTuple_CheckExact(args[0])) ||
+        !take_wait(state, args + count, names, &waits)) {
+        return hot_slow((PyObject *)self, state->accept_many_slow, args, count, names);
+    }
+    PyObject *batch = PySequence_Tuple(args[0]); /* another thread may change the list */
+    for (Py_ssize_t i = 0; batch != NULL && i < PyTuple_GET_SIZE(batch); i++) {
+        if (!Py_IS_TYPE(PyTuple_GET_ITEM(batch, i), state->delivery_type)) {
+            Py_DECREF(batch);
+            return hot_slow((PyObject *)self, state->accept_many_slow, args, count, names);
+        }
+    }
+    PyObject *made = batch != NULL ? accept_batch(state, self, batch, waits && !of->relaxed) : NULL;
+    Py_XDECREF(batch);
+    return made;
+}
+
+PyObject *hot_release(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    struct hot_state *state = hot_state_of((PyObject *)self);
+    const struct store_calls *of = self->store;
+    if (state == NULL) {
+        return NULL;
+    }
+    bool usual = of != NULL && of->store != NULL && count == 1 && names == NULL;
+    struct delivery *d = usual ? held(state, self, args[0]) : NULL;
+    if (d == NULL) {
+        return hot_slow((PyObject *)self, state->release_slow, args, count, names);
+    }
+    const ls_calls *calls = state->calls;
+    ls_store *store = of->store;
+    d->settled = true;
+    int rc = calls->release(store, self->id, &d->row, 1, LS_TRY);
+    if (rc == LS_WOULD_WAIT) {
+        Py_BEGIN_ALLOW_THREADS
+        rc = calls->release(store, self->id, &d->row, 1, 0);
+        Py_END_ALLOW_THREADS
+    }
+    if (rc != LS_OK && rc != LS_CLOSED && rc != LS_FORKED) { /* after those, nothing is acquired */
+        d->settled = is_lost(rc);
+        return hot_fail(state, rc);
+    }
+    return PyObject_CallMethodNoArgs((PyObject *)self, state->came_back);
+}
