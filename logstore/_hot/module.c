@@ -70,22 +70,43 @@ static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type) {
     return *type != NULL ? PyModule_AddType(module, *type) : -1;
 }
 
-static bool add_name(PyObject **into, const char *name) {
-    *into = PyUnicode_InternFromString(name);
-    return *into != NULL;
+/* The names in the state. */
+static const struct {
+    const char *text;
+    size_t offset;
+} names[] = {
+    {"header", offsetof(struct hot_state, header)},
+    {"transaction", offsetof(struct hot_state, transaction)},
+    {"wait", offsetof(struct hot_state, wait)},
+    {"_publish_slow", offsetof(struct hot_state, publish_slow)},
+    {"_dequeue_slow", offsetof(struct hot_state, dequeue_slow)},
+    {"_load_content_slow", offsetof(struct hot_state, load_content_slow)},
+    {"load", offsetof(struct hot_state, load)},
+    {"accept", offsetof(struct hot_state, accept)},
+    {"reject", offsetof(struct hot_state, reject)},
+    {"release", offsetof(struct hot_state, release)},
+    {"_acquire_slow", offsetof(struct hot_state, acquire_slow)},
+    {"_accept_slow", offsetof(struct hot_state, accept_slow)},
+    {"_accept_many_slow", offsetof(struct hot_state, accept_many_slow)},
+    {"_release_slow", offsetof(struct hot_state, release_slow)},
+    {"_refuse", offsetof(struct hot_state, refuse)},
+    {"_came_back", offsetof(struct hot_state, came_back)},
+    {"_header_slow", offsetof(struct hot_state, header_slow)},
+};
+
+enum { NAMES = sizeof names / sizeof *names };
+
+static PyObject **name_at(struct hot_state *state, size_t i) {
+    return (PyObject **)(void *)((char *)state + names[i].offset);
 }
 
 static int hot_exec(PyObject *module) {
     struct hot_state *state = PyModule_GetState(module);
-    bool named =
-        add_name(&state->header, "header") && add_name(&state->transaction, "transaction") &&
-        add_name(&state->wait, "wait") && add_name(&state->publish_slow, "_publish_slow") &&
-        add_name(&state->dequeue_slow, "_dequeue_slow") && add_name(&state->load_content_slow, "_load_content_slow") &&
-        add_name(&state->load, "load") && add_name(&state->accept, "accept") && add_name(&state->reject, "reject") &&
-        add_name(&state->release, "release") && add_name(&state->acquire_slow, "_acquire_slow") &&
-        add_name(&state->accept_slow, "_accept_slow") && add_name(&state->accept_many_slow, "_accept_many_slow") &&
-        add_name(&state->release_slow, "_release_slow") && add_name(&state->refuse, "_refuse") &&
-        add_name(&state->came_back, "_came_back") && add_name(&state->header_slow, "_header_slow");
+    bool named = true;
+    for (size_t i = 0; named && i < NAMES; i++) {
+        *name_at(state, i) = PyUnicode_InternFromString(names[i].text);
+        named = *name_at(state, i) != NULL;
+    }
     if (!named || add_type(module, &hot_store_spec, &state->store_type) < 0 ||
         add_type(module, &hot_queue_spec, &state->queue_type) < 0 ||
         add_type(module, &hot_delivery_spec, &state->delivery_type) < 0) {
@@ -111,23 +132,9 @@ static int hot_clear(PyObject *module) {
     Py_CLEAR(state->queue_type);
     Py_CLEAR(state->transaction_type);
     Py_CLEAR(state->delivery_type);
-    Py_CLEAR(state->header);
-    Py_CLEAR(state->transaction);
-    Py_CLEAR(state->wait);
-    Py_CLEAR(state->publish_slow);
-    Py_CLEAR(state->dequeue_slow);
-    Py_CLEAR(state->load_content_slow);
-    Py_CLEAR(state->header_slow);
-    Py_CLEAR(state->load);
-    Py_CLEAR(state->accept);
-    Py_CLEAR(state->reject);
-    Py_CLEAR(state->release);
-    Py_CLEAR(state->acquire_slow);
-    Py_CLEAR(state->accept_slow);
-    Py_CLEAR(state->accept_many_slow);
-    Py_CLEAR(state->release_slow);
-    Py_CLEAR(state->refuse);
-    Py_CLEAR(state->came_back);
+    for (size_t i = 0; i < NAMES; i++) {
+        Py_CLEAR(*name_at(state, i));
+    }
     return 0;
 }
 
