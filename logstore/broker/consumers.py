@@ -6,6 +6,7 @@ acknowledged, rejected or released; closing the channel releases all of them.
 
 from __future__ import annotations
 
+import collections
 import itertools
 import logging
 import operator
@@ -41,7 +42,6 @@ logger = logging.getLogger(__name__)
 
 UNLIMITED: Final = 1 << 30
 OVERSHOOT_BYTES: Final = 256 * 1024  # deliveries may exceed the room in the outbox by this many bytes
-CONTENT_HEADER_BYTES: Final = 12  # class, weight and body size, before the properties
 
 
 class Consumer:
@@ -189,6 +189,7 @@ class Consumer:
 
 
 _queue_of: Final = operator.attrgetter("queue")
+_consumer_of: Final[Callable[[Acquired], Consumer | None]] = operator.attrgetter("consumer")
 
 _SETTLE: Final = {
     Verdict.ACCEPT: Acquired.accept,
@@ -209,7 +210,7 @@ def _each(taken: list[Acquired], settle: Callable[[Acquired], None]) -> None:
 
 
 def _fits(properties: bytes, frame_bytes_max: int) -> bool:
-    return CONTENT_HEADER_BYTES + len(properties) + FRAME_OVERHEAD_BYTES <= frame_bytes_max
+    return frames.CONTENT_HEADER_BYTES + len(properties) + FRAME_OVERHEAD_BYTES <= frame_bytes_max
 
 
 def _too_large(properties: bytes) -> ChannelException:
@@ -357,14 +358,22 @@ class Consuming:
         if self.channel.tx is not None:
             self._settle(tag, multiple, Verdict.ACCEPT)
             return
-        if multiple:
-            self._accepted += self._taken_back(tag, multiple=True)
-        else:
-            acquired = self._unacked.pop(tag, None)
-            if acquired is None:
-                raise precondition_failed(f"unknown delivery tag {tag}")
-            self._accepted.append(acquired)
+        self._accepted += self._taken_back(tag, multiple=multiple)
         self.channel.connection.batches.acknowledged(self)
+
+    def ack_each(self, tags: list[int]) -> None:
+        """Several basic.ack of one message each. After an unknown tag, the later ones are ignored."""
+        if self.channel.tx is not None:
+            for tag in tags:
+                self._settle(tag, False, Verdict.ACCEPT)
+            return
+        self.channel.connection.batches.acknowledged(self)
+        accepted = self._accepted
+        before = len(accepted)
+        try:
+            accepted.extend(map(self._unacked.pop, tags))
+        except KeyError:
+            raise precondition_failed(f"unknown delivery tag {tags[len(accepted) - before]}") from None
 
     def settle_accepted(self) -> None:
         """Accept everything that was acknowledged. Raises `StoreError`; then the remaining messages are released."""
@@ -431,12 +440,11 @@ class Consuming:
     def return_credit(self, taken: Iterable[Acquired]) -> None:
         """Return the credit of settled messages to their consumers."""
         queues = set()
-        for acquired in taken:
-            consumer = acquired.consumer
+        for consumer, count in collections.Counter(map(_consumer_of, taken)).items():
             if consumer is not None:
-                consumer.unacked -= 1
-                self._unacked_of_consumers -= 1
-                queues.add(acquired.queue)
+                consumer.unacked -= count
+                self._unacked_of_consumers -= count
+                queues.add(consumer.queue)
         if self._prefetch_shared:
             self.wake()
             return
