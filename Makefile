@@ -28,7 +28,9 @@ LAYOUT := csrc/format/layout.def
 SIMULATOR := $(sort $(wildcard csrc/tests/sim/*.c))
 CTESTS := $(sort $(wildcard csrc/tests/unit/test_*.c))
 PROOFS := $(sort $(wildcard csrc/tests/proof/*.c))
-ALL_C := $(sort $(CORE) $(CORE_HEADERS) $(wildcard csrc/tests/*/*.[ch] benchmarks/*.[ch]))
+HOT := $(sort $(wildcard logstore/_hot/*.c))
+HOT_HEADERS := $(sort $(wildcard logstore/_hot/*.h))
+ALL_C := $(sort $(HOT) $(HOT_HEADERS) $(CORE) $(CORE_HEADERS) $(wildcard csrc/tests/*/*.[ch] benchmarks/*.[ch]))
 
 C_FLAGS := -std=c11 -g -D_GNU_SOURCE -Wall -Wextra -pthread -Icsrc/include -Icsrc
 
@@ -102,24 +104,25 @@ $(BENCH): $(PINS)
 $(DEMO): $(PINS)
 	$(call INSTALL,broker$(COMMA)demo$(COMMA)report$(COMMA)spark$(if $(shell command -v java),,$(COMMA)java))
 
-# ---- The extension module -----------------------------------------------------------------------------------------
+# ---- The extension modules ----------------------------------------------------------------------------------------
 
 EXTENSION := build/.extension
 BUILT_WITH := build/.extension-built-with
+MODULES := logstore/_core*.so logstore/_hot*.so
 
 # Rewritten only if it changes: the compiler, the flags, or the list of source files.
 $(BUILT_WITH): FORCE
 	@mkdir -p build
-	@echo '$(CC) $(CFLAGS) $(LOGSTORE_SANITIZE) $(CORE)' > $@.now
+	@echo '$(CC) $(CFLAGS) $(LOGSTORE_SANITIZE) $(CORE) $(HOT)' > $@.now
 	@if cmp -s $@.now $@; then rm $@.now; else \
-		[ ! -e $@ ] || rm -rf logstore/_core*.so build/lib.* build/temp.*; mv $@.now $@; fi
+		[ ! -e $@ ] || rm -rf $(MODULES) build/lib.* build/temp.*; mv $@.now $@; fi
 
 # In a parallel make the environment comes first, because its installation builds the extension.
 $(EXTENSION) $(BUILT_WITH): | $(if $(STAGE),$(FULL))
 
-$(EXTENSION): $(CORE) $(CORE_HEADERS) $(LAYOUT) logstore/_build_core.py setup.py $(BUILT_WITH)
+$(EXTENSION): $(CORE) $(CORE_HEADERS) $(LAYOUT) $(HOT) $(HOT_HEADERS) logstore/_build_core.py setup.py $(BUILT_WITH)
 	$(CHECK_TOOLS)
-	@echo "logstore: building the extension module"
+	@echo "logstore: building the extension modules"
 	@[ -e $@ ] || rm -rf build/lib.* build/temp.* # an interrupted build leaves files that look complete
 	@rm -f $@
 	@CC='$(CC)' $(BIN)/python setup.py --quiet build_ext --inplace
@@ -289,7 +292,7 @@ strict: ## compile the core with every warning an error, under gcc and clang
 
 .PHONY: clean
 clean: ## remove build products and caches; .venv and stores stay
-	@rm -rf build dist logstore/_core*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf build dist $(MODULES) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 # ---- C objects and tests, a directory per variant ------------------------------------------------------------------

@@ -135,7 +135,7 @@ def copy_checkout() -> None:
     TREE.mkdir(parents=True, exist_ok=True)
     for old in TREE.rglob("*.py"):
         old.unlink()  # the file may have been removed from the checkout
-    skipped = shutil.ignore_patterns("_core*.so", "__pycache__")
+    skipped = shutil.ignore_patterns("_core*.so", "_hot*.so", "__pycache__")
     for folder in COPIED:
         shutil.copytree(ROOT / folder, TREE / folder, ignore=skipped, dirs_exist_ok=True)
     for path in ROOT.iterdir():

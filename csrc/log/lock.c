@@ -70,6 +70,7 @@ static bool is_moved_now(const struct log *g) {
 #endif
 
 void log_was_let_go(struct log *g) {
+    assert(!g->trying);
     g->reserved_room = 0;
 #ifdef LOGSTORE_POISON
     if (is_moved_now(g)) {

@@ -190,6 +190,7 @@ struct log {
     pthread_mutex_t lock;   /* guards all below but what is atomic, fixed at open, or says otherwise */
     uint64_t let_go;        /* how often an operation has let go of the lock */
     uint64_t reserved_room; /* bytes that may be appended before the next log_reserve; 0 once the lock is let go */
+    bool trying; /* the operation that holds the lock must not let it go: LS_WOULD_WAIT in place of waiting */
 #ifdef LOGSTORE_POISON
     struct segment *given_out[4]; /* the last that log_segment found */
     unsigned given_out_next;
@@ -272,8 +273,18 @@ static inline void log_lock(struct log *g) {
     log_check(g);
 }
 
+/* False: another thread holds it. */
+static inline bool log_try_lock(struct log *g) {
+    if (pthread_mutex_trylock(&g->lock) != 0) {
+        return false;
+    }
+    log_check(g);
+    return true;
+}
+
 static inline void log_unlock(struct log *g) {
     log_check(g);
+    assert(!g->trying);
     (void)pthread_mutex_unlock(&g->lock);
 }
 
@@ -300,7 +311,7 @@ void log_may_wait(struct log *g);
 static inline void log_may_wait(struct log *g) { g->reserved_room = 0; }
 #endif
 void log_was_let_go(struct log *g); /* by another way, as vfs.wait_s */
-/* (waits) Room for `bytes` of records in one batch. */
+/* (waits) Room for `bytes` of records in one batch. LS_WOULD_WAIT if that needs a wait and `trying` is set. */
 int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose);
 /* (waits) The same for a record that makes the log grow, and by `expansion` bytes more when it is moved. */
 int log_reserve_to_grow(struct log *g, uint64_t bytes, uint64_t expansion);

@@ -144,8 +144,34 @@ static bool passes_found_no_room(const struct log *g, struct pass_limit *p, enum
     return g->space.cannot_grow && g->stats.segments_relocated > p->relocated_max && !spares_allow(g, purpose);
 }
 
+static bool too_much_is_undurable(const struct log *g, uint64_t bytes) {
+    return g->busy > 0 && g->append_lsn + BATCH_RECORD_BYTES + bytes - g->durable_lsn > g->max_undurable_bytes;
+}
+
+/* Room as it is now. Where reserve would wait, write or make a spare first, LS_WOULD_WAIT, and nothing was changed. */
+static int reserve_at_once(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose) {
+    bool grows = purpose == RESERVE_GROWS;
+    bool ready = log_takes_records(g) && g->poison == 0 && !(g->relocation.moving && g->space.spare_count == 0) &&
+                 !(g->spare_thread.wanted && !g->threads_running) && segment_has_room(g, bytes) &&
+                 !too_much_is_undurable(g, bytes) && !(grows && must_ask(g, bytes, expansion)) &&
+                 !(grows && log_can_write_early(g));
+    ready = ready && (g->open != NULL ? buffer_has_room(g, bytes) : g->busy < g->buffer_count);
+    if (!ready) {
+        return LS_WOULD_WAIT;
+    }
+    if (g->open == NULL) {
+        log_open_buffer(g);
+    }
+    g->space.room_given++;
+    g->reserved_room = bytes;
+    return LS_OK;
+}
+
 static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose) {
     assert(bytes + BATCH_RECORD_BYTES + FOOTER_BYTES_MAX <= g->batch_bytes_max);
+    if (g->trying) {
+        return reserve_at_once(g, bytes, expansion, purpose);
+    }
     struct pass_limit limit = {.relocated_max = 0};
     log_may_wait(g);
     for (;;) {
@@ -178,7 +204,7 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
         if (!log_takes_records(g) || g->poison != 0) {
             continue; /* it happened while we waited to grow */
         }
-        if (g->busy > 0 && g->append_lsn + BATCH_RECORD_BYTES + bytes - g->durable_lsn > g->max_undurable_bytes) {
+        if (too_much_is_undurable(g, bytes)) {
             rc = log_progress(g);
         } else if (purpose == RESERVE_GROWS && log_can_write_early(g)) {
             log_write_early(g);

@@ -231,6 +231,9 @@ static int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, 
         };
         return publish_inline(store, &m, queue_ids, handle, id);
     }
+    if (store->log.trying) {
+        return LS_WOULD_WAIT; /* between its records */
+    }
     struct tx *tx;
     uint64_t lsn;
     int rc = tx_check_work(store, handle, &tx);
@@ -246,7 +249,7 @@ static int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, 
 
 int ls_publish(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
                const uint8_t *content, size_t content_bytes, ls_tx *tx, int flags, uint64_t *id) {
-    int rc = work_enter(store, tx);
+    int rc = work_try(store, tx, flags);
     if (rc != LS_OK) {
         return rc;
     }
@@ -378,7 +381,7 @@ int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int r
                uint64_t *lsn) {
     *lsn = 0;
     int rc = check_reason(reason);
-    rc = rc == LS_OK ? work_enter(store, tx) : rc;
+    rc = rc == LS_OK ? work_try(store, tx, flags) : rc;
     if (rc != LS_OK) {
         return rc;
     }

@@ -115,6 +115,31 @@ int ls_cursor_open(ls_store *store, uint32_t queue_id, int kind, ls_cursor **cur
 }
 
 /* A place is offered only once the record that made it visible is durable; the order of a run is that of LSNs. */
+const struct message *cursor_place(ls_cursor *cursor, ls_place *place) {
+    const ls_store *store = cursor->store;
+    struct cursor *c = &cursor->cursor;
+    uint64_t durable_lsn = store->inspection != NULL ? UINT64_MAX : store->log.durable_lsn;
+    for (;; cursor_step(c)) {
+        uint64_t position;
+        const struct entry *e = cursor_entry(c, &position);
+        if (e == NULL || (c->kind == LS_CURSOR_OFFER && e->order_lsn >= durable_lsn)) {
+            return NULL;
+        }
+        bool locked = (e->state & ENTRY_LOCKED) != 0;
+        if (!locked || c->kind == LS_CURSOR_ALL) {
+            const struct message *m = table_message(&store->state.table, e->message);
+            *place = (ls_place){
+                .position = position,
+                .id = m->id,
+                .content_bytes = message_content_bytes(m),
+                .locked = locked,
+                .recovered = (e->state & ENTRY_RECOVERED) != 0,
+            };
+            return m;
+        }
+    }
+}
+
 int ls_cursor_next(ls_cursor *cursor, ls_place *places, size_t n, size_t *done) {
     *done = 0;
     ls_store *store = cursor->store;
@@ -122,29 +147,12 @@ int ls_cursor_next(ls_cursor *cursor, ls_place *places, size_t n, size_t *done) 
     if (rc != LS_OK) {
         return rc;
     }
-    struct cursor *c = &cursor->cursor;
-    uint64_t durable_lsn = store->inspection != NULL ? UINT64_MAX : store->log.durable_lsn;
-    if (c->queue == NULL) {
+    if (cursor->cursor.queue == NULL) {
         rc = fail(LS_UNKNOWN_QUEUE, "the queue was deleted");
     }
-    while (rc == LS_OK && *done < n) {
-        uint64_t position;
-        const struct entry *e = cursor_entry(c, &position);
-        if (e == NULL || (c->kind == LS_CURSOR_OFFER && e->order_lsn >= durable_lsn)) {
-            break;
-        }
-        bool locked = (e->state & ENTRY_LOCKED) != 0;
-        if (!locked || c->kind == LS_CURSOR_ALL) {
-            const struct message *m = table_message(&store->state.table, e->message);
-            places[(*done)++] = (ls_place){
-                .position = position,
-                .id = m->id,
-                .content_bytes = message_content_bytes(m),
-                .locked = locked,
-                .recovered = (e->state & ENTRY_RECOVERED) != 0,
-            };
-        }
-        cursor_step(c);
+    while (rc == LS_OK && *done < n && cursor_place(cursor, &places[*done]) != NULL) {
+        cursor_step(&cursor->cursor);
+        (*done)++;
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }

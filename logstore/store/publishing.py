@@ -17,12 +17,12 @@ from logstore.core import arguments
 from logstore.core.native import as_buffer, check, failure
 from logstore.store.care import Care
 from logstore.store.content import batches, count_of, is_parts, split
-from logstore.store.queues import Queue
 from logstore.store.transactions import handle_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from logstore.store.queues import Queue
     from logstore.store.transactions import Transaction
 
 # Looked up once, because every publish needs them.
@@ -116,7 +116,7 @@ class Publishing(Care):
         check(lib.ls_enqueue(self._c, message_id, queue_ids, count, tx, lib.LS_WAIT if wait else 0, lsn))
         return int(lsn[0])
 
-    def publish(
+    def _publish_slow(
         self,
         queue: Queue | str | Iterable[Queue | str],
         content: object,
@@ -125,24 +125,7 @@ class Publishing(Care):
         transaction: Transaction | None = None,
         wait: bool = True,
     ) -> int:
-        """Puts a new message on the queue, or atomically on several queues. Returns its id.
-
-        ``content`` is any buffer, or an iterable of buffers, of which one at a time is held in memory. Raises
-        ``UnknownQueue``, ``StoreFull``, ``OptionError``; a failed publish leaves no message behind.
-        """
-        if (
-            type(content) is bytes
-            and type(queue) is Queue
-            and type(header) is bytes
-            and transaction is None
-            and self._queues.get(queue._id) is queue
-        ):  # the usual case, in one call
-            message_id: int = _publish_one(
-                self._c, queue._id, header, len(header), content, len(content), _WAIT if wait else 0
-            )
-            if message_id:
-                return message_id
-            raise failure(lib.ls_last_error().code)
+        """``publish`` for every form of its arguments; :mod:`logstore._hot` makes the usual call itself."""
         ids, count = self._queue_ids(queue)
         if not isinstance(content, _BUFFERS) and is_parts(content):
             return self._publish_parts(ids, count, content, header, transaction, wait=wait)

@@ -144,7 +144,8 @@ def of_class(name: str, kind: type) -> Iterator[tuple[str, Any]]:
         function = getattr(kind, method)
         if method.startswith("_") or isinstance(found, property) or inspect.isclass(function):
             continue
-        ours = str(getattr(function, "__module__", "")).startswith("logstore")
+        home = getattr(function, "__objclass__", function)  # a method in C names only its class
+        ours = str(getattr(home, "__module__", "")).startswith("logstore")
         if callable(function) and ours and f"{name}.{method}" not in INTERNAL:
             yield f"{name}.{method}", function
 
