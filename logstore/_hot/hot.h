@@ -25,6 +25,7 @@ struct hot_state {
     PyTypeObject *store_type;
     PyTypeObject *queue_type;
     PyTypeObject *transaction_type;
+    PyTypeObject *waiters_type;
     PyObject *header;
     PyObject *transaction;
     PyObject *wait;
@@ -62,6 +63,7 @@ extern struct PyModuleDef hot_module;
 extern PyType_Spec hot_store_spec;
 extern PyType_Spec hot_queue_spec;
 extern PyType_Spec hot_transaction_spec;
+extern PyType_Spec hot_waiters_spec;
 
 /* The state of the module that this object's type is of. NULL: an exception is set. */
 struct hot_state *hot_state_of(PyObject *object);

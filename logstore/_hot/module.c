@@ -82,7 +82,8 @@ static int hot_exec(PyObject *module) {
                  add_name(&state->dequeue_slow, "_dequeue_slow") &&
                  add_name(&state->load_content_slow, "_load_content_slow");
     if (!named || add_type(module, &hot_store_spec, &state->store_type) < 0 ||
-        add_type(module, &hot_queue_spec, &state->queue_type) < 0) {
+        add_type(module, &hot_queue_spec, &state->queue_type) < 0 ||
+        add_type(module, &hot_waiters_spec, &state->waiters_type) < 0) {
         return -1;
     }
     return add_type(module, &hot_transaction_spec, &state->transaction_type);
@@ -94,6 +95,7 @@ static int hot_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->store_type);
     Py_VISIT(state->queue_type);
     Py_VISIT(state->transaction_type);
+    Py_VISIT(state->waiters_type);
     return 0;
 }
 
@@ -103,6 +105,7 @@ static int hot_clear(PyObject *module) {
     Py_CLEAR(state->store_type);
     Py_CLEAR(state->queue_type);
     Py_CLEAR(state->transaction_type);
+    Py_CLEAR(state->waiters_type);
     Py_CLEAR(state->header);
     Py_CLEAR(state->transaction);
     Py_CLEAR(state->wait);

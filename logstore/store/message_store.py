@@ -389,7 +389,9 @@ class MessageStore(Publishing):
             lsn = arguments.integer("lsn", lsn, 0, arguments.LSN_MAX)
             soon = _durable_soon(self._c, lsn)
         if not soon:
-            await self._completions.wait(lsn)
+            waiters = self._completions.waiters()
+            while waiters.reported_lsn < lsn:
+                await waiters.until(lsn)
 
     def on_durable(
         self, callback: Callable[[int | Exception], object], *, loop: asyncio.AbstractEventLoop | None = None
