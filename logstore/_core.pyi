@@ -186,6 +186,15 @@ class ls_span(Value):
 
 class ls_span_ptr(ls_span, Pointer[ls_span]): ...
 
+class ls_delivery(Value):
+    position: int
+    id: int
+    content_bytes: int
+    count: int
+    recovered: int
+
+class ls_delivery_ptr(ls_delivery, Pointer[ls_delivery]): ...
+
 class ls_tx_info(Value):
     id: int
     prepared_us: int
@@ -556,6 +565,10 @@ class New(Protocol):
     @overload
     def __call__(self, cdecl: Literal["ls_span[]"], init: object = None, /) -> Array[ls_span]: ...
     @overload
+    def __call__(self, cdecl: Literal["ls_delivery *"], init: object = None, /) -> ls_delivery_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_delivery[]"], init: object = None, /) -> Array[ls_delivery]: ...
+    @overload
     def __call__(self, cdecl: Literal["ls_tx_info *"], init: object = None, /) -> ls_tx_info_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_tx_info[]"], init: object = None, /) -> Array[ls_tx_info]: ...
@@ -685,6 +698,7 @@ class Lib:
     LS_TRY: Final[int]
     LS_CURSOR_ALL: Final[int]
     LS_CURSOR_OFFER: Final[int]
+    LS_UNSEEN: Final[int]
     LS_TX_ACTIVE: Final[int]
     LS_TX_ENDED: Final[int]
     LS_TX_PREPARED: Final[int]
@@ -1034,6 +1048,65 @@ class Lib:
         positions: Numbers[uint64_t] | list[int] | Null,
         n: int,
         states: Numbers[uint8_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_acquire(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        into: ls_delivery_ptr | Array[ls_delivery] | Null,
+        n: int,
+        flags: int,
+        done: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_settle(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        delivery: ls_delivery_ptr | Array[ls_delivery] | Null,
+        tx: ls_tx_ptr | Null,
+        reason: int,
+        flags: int,
+        lsn: Numbers[uint64_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_settle_all(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        deliveries: ls_delivery_ptr | Array[ls_delivery] | Null,
+        n: int,
+        reason: int,
+        flags: int,
+        done: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_release(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        deliveries: ls_delivery_ptr | Array[ls_delivery] | Null,
+        n: int,
+        flags: int,
+        /,
+    ) -> int: ...
+    def ls_purge(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        ids: Numbers[uint64_t] | list[int] | Null,
+        n: int,
+        reason: int,
+        flags: int,
+        done: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_queue_acquired(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        acquired: Numbers[uint64_t] | Null,
         /,
     ) -> int: ...
     def ls_begin(

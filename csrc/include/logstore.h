@@ -232,7 +232,7 @@ int ls_queue_depth(ls_store *store, uint32_t queue_id, uint64_t *places, uint64_
 #define LS_WAIT      1 /* return when the change is durable */
 #define LS_PUBLISHED 2 /* ls_stage: part of a publish; a rollback of the enqueue ends the message */
 #define LS_MORE      4 /* more changes follow at once: do not wake the flusher for this one; see ls_flush_soon */
-/* ls_publish, ls_dequeue: return LS_WOULD_WAIT, without a text in ls_last_error, instead of waiting for the store's lock,
+/* ls_publish, ls_dequeue, and the calls of consumers: return LS_WOULD_WAIT, without a text in ls_last_error, instead of waiting for the store's lock,
    for room or for the disk. LS_OPTION together with LS_WAIT. */
 #define LS_TRY 8
 
@@ -317,6 +317,41 @@ void ls_cursor_close(ls_cursor *cursor);
 /* Checks whether ids[i] still has its place at positions[i] of the queue. states[i]: 0 gone, 1 there, 2 locked. */
 int ls_places_check(ls_store *store, uint32_t queue_id, const uint64_t *ids, const uint64_t *positions, size_t n,
                     uint8_t *states);
+
+/*
+ * ---- consuming ----
+ * A consumer acquires places, and settles or releases each. In between, no other consumer acquires them. Nothing of that
+ * is written: after an open no place is acquired, and counts begin again. An ls_delivery is valid until it is settled or
+ * released, or until its place ends in another way; a transaction that settles it ends it at the commit, and after a
+ * rollback it is still acquired.
+ */
+typedef struct ls_delivery {
+    uint64_t position; /* as in ls_place */
+    uint64_t id, content_bytes;
+    uint32_t count;     /* how often the place was acquired, this time included */
+    uint32_t recovered; /* as in ls_place */
+} ls_delivery;
+
+#define LS_UNSEEN 16 /* ls_release: nobody has seen the messages, so their counts return to what they were */
+
+/* Acquires the first *done places of the queue that are durable, not locked and not acquired: at most n, in order.
+   LS_UNKNOWN_QUEUE. After LS_NO_MEMORY none is acquired. */
+int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, int flags, size_t *done);
+/* ls_dequeue of an acquired place, with its count. Also LS_NOT_ENQUEUED: it was settled or released since. */
+int ls_settle(ls_store *store, uint32_t queue_id, const ls_delivery *delivery, ls_tx *tx, int reason, int flags,
+              uint64_t *lsn);
+/* ls_settle of n without a transaction. Checks all before it settles the first. On failure the first *done are settled,
+   and deliveries[*done] is the one that failed. */
+int ls_settle_all(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int reason, int flags,
+                  size_t *done);
+/* Gives n back, each to its old place with its count; one whose place has ended needs nothing. All or none.
+   LS_NOT_ENQUEUED: one was settled or released since. */
+int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int flags);
+/* Dequeues those of the messages that are on the queue and neither acquired nor locked. *done: their number, also after a
+   failure. */
+int ls_purge(ls_store *store, uint32_t queue_id, const uint64_t *ids, size_t n, int reason, int flags, size_t *done);
+/* The number of acquired places, locked ones included. LS_UNKNOWN_QUEUE. */
+int ls_queue_acquired(ls_store *store, uint32_t queue_id, uint64_t *acquired);
 
 /*
  * ---- transactions ----

@@ -1,4 +1,4 @@
-/* Putting messages on queues and taking them off: enqueue, publish, dequeue. See store.h for the order of each. */
+/* Putting messages on queues: enqueue, publish. See store.h for the order of each. dequeue.c takes them off. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static int check_enqueue(struct message *m, uint32_t queue_id, const struct tx *
     return LS_OK;
 }
 
-static void free_work(struct work *list) {
+void work_free(struct work *list) {
     while (list != NULL) {
         struct work *next = list->next;
         free(list);
@@ -30,12 +30,12 @@ static void free_work(struct work *list) {
     }
 }
 
-static struct work *make_work(size_t n) {
+struct work *work_make(size_t n) {
     struct work *list = NULL;
     for (size_t i = 0; i < n; i++) {
         struct work *w = calloc(1, sizeof *w);
         if (w == NULL) {
-            free_work(list);
+            work_free(list);
             return NULL;
         }
         w->next = list;
@@ -44,7 +44,7 @@ static struct work *make_work(size_t n) {
     return list;
 }
 
-static int check_work_limit(const struct tx *tx, size_t n) {
+int work_check_limit(const struct tx *tx, size_t n) {
     if (tx != NULL && (tx->work_count >= ORDER_INDEX_MAX || n > ORDER_INDEX_MAX - tx->enqueue_count)) {
         return fail(LS_TRANSACTION_LIMIT, "a transaction holds at most %u operations; commit it and begin another",
                     (unsigned)ORDER_INDEX_MAX);
@@ -58,7 +58,7 @@ static int prepare_places(ls_store *store, struct message *m, const uint32_t *qu
     bool ready = true;
     *work = NULL;
     if (tx != NULL) {
-        *work = make_work(n);
+        *work = work_make(n);
         ready = *work != NULL && message_extra(m) != NULL;
     } else {
         ready = message_prepare_places(m, (uint32_t)n);
@@ -67,7 +67,7 @@ static int prepare_places(ls_store *store, struct message *m, const uint32_t *qu
         }
     }
     if (!ready) {
-        free_work(*work);
+        work_free(*work);
         *work = NULL;
         return fail_memory();
     }
@@ -108,8 +108,7 @@ static uint64_t expansion_with(const ls_store *store, uint64_t id, size_t n) {
     return message_grows_at_most(number != INDEX_NONE ? table_message(&store->state.table, number) : &none, n);
 }
 
-/* (waits) Room for the record, and for what the message as it is then will take more when it is moved. */
-static int reserve_for(ls_store *store, uint64_t id, size_t n, uint64_t bytes) {
+int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes) {
     struct log *g = &store->log;
     uint64_t expansion = expansion_with(store, id, n), reserved, let_go;
     int rc;
@@ -134,11 +133,11 @@ static int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_id
         return n == 0 ? fail(LS_OPTION, "no queue is named")
                       : message_too_large("the list of queues", bytes, g->record_bytes_max);
     }
-    int rc = reserve_for(store, id, n, bytes);
+    int rc = message_reserve(store, id, n, bytes);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? message_check_queues(store, queue_ids, n) : rc;
     rc = rc == LS_OK ? message_find(store, id, &number, &m) : rc;
-    rc = rc == LS_OK ? check_work_limit(tx, n) : rc;
+    rc = rc == LS_OK ? work_check_limit(tx, n) : rc;
     rc = rc == LS_OK && (m->flags & MESSAGE_APPENDING) != 0 ? message_fail_appending(id) : rc;
     for (size_t i = 0; rc == LS_OK && i < n; i++) {
         rc = check_enqueue(m, queue_ids[i], tx);
@@ -185,7 +184,7 @@ static int publish_inline(ls_store *store, const struct message_start *given, co
                                  handle != NULL ? message_grows_at_most(&none, m.queue_count) : 0);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? message_check_queues(store, queue_ids, m.queue_count) : rc;
-    rc = rc == LS_OK ? check_work_limit(tx, m.queue_count) : rc;
+    rc = rc == LS_OK ? work_check_limit(tx, m.queue_count) : rc;
     if (rc == LS_OK && !table_prepare(&store->state.table, 1)) {
         rc = fail_memory();
     }
@@ -285,175 +284,4 @@ int ls_publish_many(ls_store *store, uint32_t queue_id, size_t n, const uint8_t 
         }
     }
     return work_leave(store, tx, rc, flags);
-}
-
-/* ---- dequeueing ---- */
-
-static int check_dequeue(struct message *m, uint32_t queue_id, const struct tx *tx, struct place **place) {
-    const struct work *w = message_last_work(m, queue_id);
-    *place = message_place(m, queue_id);
-    if (w != NULL && w->tx != tx && (*place != NULL || w->kind == WORK_DEQUEUE)) {
-        return fail(LS_MESSAGE_LOCKED, "message %llu on queue %u is locked by a transaction; wait for its outcome",
-                    (unsigned long long)m->id, (unsigned)queue_id);
-    }
-    bool there = w != NULL && w->tx == tx ? w->kind == WORK_ENQUEUE : *place != NULL;
-    if (!there) {
-        return fail(LS_NOT_ENQUEUED, "message %llu is not on queue %u", (unsigned long long)m->id, (unsigned)queue_id);
-    }
-    return LS_OK;
-}
-
-static int check_reason(int reason) {
-    if (reason < 0 || reason > DEQUEUE_REASON_MAX) {
-        return fail(LS_OPTION, "a dequeue's reason is 0 to %d, not %d", DEQUEUE_REASON_MAX, reason);
-    }
-    return LS_OK;
-}
-
-static int dequeue_in_tx(ls_store *store, uint32_t number, struct place *place, struct tx *tx,
-                         struct message_dequeue *d, uint64_t *lsn) {
-    struct log *g = &store->log;
-    struct message *m = table_message(&store->state.table, number);
-    const struct work *last = message_last_work(m, d->queue_id);
-    int rc = check_work_limit(tx, 1);
-    if (rc != LS_OK) {
-        return rc;
-    }
-    struct work *w = make_work(1);
-    if (w == NULL || message_extra(m) == NULL) {
-        free_work(w);
-        return fail_memory();
-    }
-    d->tx_id = tx->id;
-    struct slot s = log_slot(g, m->id, message_last_lsn(m), 0);
-    log_append(g, &s, MESSAGE_DEQUEUE, format_put_dequeue(&s, d));
-    table_touch(&store->state.table, m);
-    message_appended(m, s.lsn);
-    w->kind = WORK_DEQUEUE;
-    w->message = number;
-    w->queue_id = d->queue_id;
-    w->lsn = s.lsn;
-    w->locks = place != NULL && last == NULL;
-    if (w->locks) {
-        queue_lock(place);
-    }
-    tx_add_work(&store->state.table, tx, w);
-    *lsn = s.lsn;
-    return LS_OK;
-}
-
-static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d, ls_tx *handle, uint64_t *lsn) {
-    struct log *g = &store->log;
-    uint32_t number = 0;
-    struct message *m = NULL;
-    struct tx *tx;
-    struct place *place = NULL;
-    int rc = handle != NULL ? reserve_for(store, id, 1, DEQUEUE_RECORD_BYTES)
-                            : log_reserve(g, DEQUEUE_RECORD_BYTES, RESERVE_SHRINKS);
-    rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
-    rc = rc == LS_OK ? message_check_queues(store, &d.queue_id, 1) : rc;
-    rc = rc == LS_OK ? message_find(store, id, &number, &m) : rc;
-    rc = rc == LS_OK ? check_dequeue(m, d.queue_id, tx, &place) : rc;
-    if (rc != LS_OK) {
-        return rc;
-    }
-    if (tx != NULL) {
-        return dequeue_in_tx(store, number, place, tx, &d, lsn);
-    }
-    bool last = m->place_count == 1 && message_pending(m) == 0;
-    if (!last && message_extra(m) == NULL) {
-        return fail_memory(); /* the chain goes on, and needs its back-link */
-    }
-    struct slot s = log_slot(g, id, message_last_lsn(m), last ? FLAG_DELETES : 0);
-    log_append(g, &s, MESSAGE_DEQUEUE, format_put_dequeue(&s, &d));
-    table_touch(&store->state.table, m);
-    message_appended(m, s.lsn);
-    *lsn = s.lsn;
-    queue_kill(place);
-    message_drop_place(&store->state.table, m, d.queue_id);
-    if (last) {
-        message_die(store, number);
-    }
-    return LS_OK;
-}
-
-int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int reason, int delivery_count, int flags,
-               uint64_t *lsn) {
-    *lsn = 0;
-    int rc = check_reason(reason);
-    rc = rc == LS_OK ? work_try(store, tx, flags) : rc;
-    if (rc != LS_OK) {
-        return rc;
-    }
-    int count = delivery_count < 0 ? 0 : delivery_count > UINT16_MAX ? UINT16_MAX : delivery_count;
-    struct message_dequeue d = {
-        .queue_id = queue_id,
-        .reason = (uint16_t)reason,
-        .delivery_count = (uint16_t)count,
-    };
-    rc = dequeue_locked(store, id, d, tx, lsn);
-    return work_leave(store, tx, rc, flags);
-}
-
-uint64_t ls_dequeue_one(ls_store *store, uint64_t id, uint32_t queue_id, int flags) {
-    uint64_t lsn;
-    return ls_dequeue(store, id, queue_id, NULL, 0, 0, flags, &lsn) == LS_OK ? lsn : 0;
-}
-
-enum { FETCHED_AT_ONCE = 32 }; /* several times the cache lines that a processor fetches at once */
-
-/* Also the second time: what a thousand messages stand on are more pages than a processor knows the way to. */
-static void fetch_ahead(const ls_store *store, const uint64_t *ids, size_t n, size_t at) {
-    if (at % FETCHED_AT_ONCE == 0) {
-        table_prefetch(&store->state.table, ids + at, n - at < FETCHED_AT_ONCE ? n - at : FETCHED_AT_ONCE);
-    }
-}
-
-static int check_all(ls_store *store, const uint64_t *ids, size_t n, uint32_t queue_id, ls_tx *handle, size_t *at) {
-    struct tx *tx;
-    int rc = tx_check_work(store, handle, &tx);
-    rc = rc == LS_OK ? message_check_queues(store, &queue_id, 1) : rc;
-    for (*at = 0; rc == LS_OK && *at < n; (*at)++) {
-        uint32_t number;
-        struct message *m = NULL;
-        struct place *place;
-        fetch_ahead(store, ids, n, *at);
-        rc = message_find(store, ids[*at], &number, &m);
-        rc = rc == LS_OK ? check_dequeue(m, queue_id, tx, &place) : rc;
-        if (rc != LS_OK) {
-            return rc;
-        }
-    }
-    return rc;
-}
-
-static int dequeue_all(ls_store *store, const uint64_t *ids, const uint16_t *delivery_counts, size_t n,
-                       uint32_t queue_id, ls_tx *tx, int reason, int flags, size_t *done) {
-    *done = 0;
-    int rc = check_reason(reason);
-    rc = rc == LS_OK ? work_enter(store, tx) : rc;
-    if (rc != LS_OK) {
-        return rc;
-    }
-    size_t culprit;
-    rc = check_all(store, ids, n, queue_id, tx, &culprit);
-    struct message_dequeue d = {.queue_id = queue_id, .reason = (uint16_t)reason};
-    while (rc == LS_OK && *done < n) {
-        uint64_t lsn;
-        d.delivery_count = delivery_counts != NULL ? delivery_counts[*done] : 0;
-        fetch_ahead(store, ids, n, *done);
-        rc = dequeue_locked(store, ids[*done], d, tx, &lsn);
-        *done += rc == LS_OK ? 1 : 0;
-    }
-    return work_leave(store, tx, rc, flags);
-}
-
-int ls_dequeue_many(ls_store *store, const uint64_t *ids, size_t n, uint32_t queue_id, ls_tx *tx, int reason, int flags,
-                    size_t *done) {
-    return dequeue_all(store, ids, NULL, n, queue_id, tx, reason, flags, done);
-}
-
-int ls_settle_many(ls_store *store, const uint64_t *ids, const uint16_t *delivery_counts, size_t n, uint32_t queue_id,
-                   int reason, int flags, size_t *done) {
-    return dequeue_all(store, ids, delivery_counts, n, queue_id, NULL, reason, flags, done);
 }

@@ -117,6 +117,17 @@ void content_end_reading(struct log *g, struct segment *s); /* unpins it; lock h
 /* (waits) Header and content of one message, if `room` surely suffices. */
 int content_load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room, uint64_t sizes[2], bool *fits);
 
+/* places.c, for dequeue.c; lock held. A list of n operations of a transaction, or NULL. */
+struct work *work_make(size_t n);
+void work_free(struct work *list);
+int work_check_limit(const struct tx *tx, size_t n); /* n more; NULL: no transaction, no limit */
+/* (waits) Room for the record, and for what the message as it is then will take more when it is moved. */
+int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes);
+
+/* acquire.c: whether the delivery still holds its place, which is its message's on the queue, or the error if not. */
+bool delivery_holds(const ls_delivery *d, const struct place *p);
+int delivery_fail(uint64_t id, uint32_t queue_id);
+
 /* store/transactions.c */
 struct tx *tx_of(const ls_tx *handle); /* lock held: as it is now; NULL: it has ended */
 /* Around a call on a handle, or on none: store_enter and store_leave, and the handle stays until the end. */

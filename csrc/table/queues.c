@@ -63,6 +63,7 @@ void table_remove_queue(struct table *t, struct queue *q) {
     }
     while (q->first != NULL) {
         struct place_chunk *next = q->first->next;
+        free(q->first->handed_out);
         free(q->first);
         q->first = next;
     }
@@ -99,6 +100,14 @@ bool queue_prepare(struct queue *q, uint64_t more) {
     return true;
 }
 
+/* From a chunk that goes, or from the end, to the chunk that follows. */
+static void cursor_leave(struct cursor *cursor, const struct place_chunk *from, struct place_chunk *to) {
+    if (cursor->chunk == from) {
+        cursor->chunk = to;
+        cursor->slot = 0;
+    }
+}
+
 static void add_chunk(struct queue *q) {
     struct place_chunk *c = q->spare;
     assert(c != NULL);
@@ -107,19 +116,19 @@ static void add_chunk(struct queue *q) {
     c->prev = q->last;
     c->next = NULL;
     c->first_position = q->next_position;
+    c->handed_out = NULL;
     c->used = 0;
     c->live = 0;
+    c->returned = 0;
     if (q->last != NULL) {
         q->last->next = c;
     } else {
         q->first = c;
     }
     q->last = c;
+    cursor_leave(&q->fresh, NULL, c);
     for (struct cursor *cursor = q->cursors; cursor != NULL; cursor = cursor->next) {
-        if (cursor->chunk == NULL) { /* it was at the end */
-            cursor->chunk = c;
-            cursor->slot = 0;
-        }
+        cursor_leave(cursor, NULL, c);
     }
 }
 
@@ -145,11 +154,10 @@ static void drop_chunk(struct place_chunk *c) {
     if (c->live > 0 || (c == q->last && c->used < CHUNK_PLACES)) {
         return;
     }
+    cursor_leave(&q->front, c, c->next);
+    cursor_leave(&q->fresh, c, c->next);
     for (struct cursor *cursor = q->cursors; cursor != NULL; cursor = cursor->next) {
-        if (cursor->chunk == c) {
-            cursor->chunk = c->next;
-            cursor->slot = 0;
-        }
+        cursor_leave(cursor, c, c->next);
     }
     if (c->prev != NULL) {
         c->prev->next = c->next;
@@ -161,18 +169,20 @@ static void drop_chunk(struct place_chunk *c) {
     } else {
         q->last = c->prev;
     }
+    free(c->handed_out);
     free(c);
 }
 
 void queue_lock(struct place *p) {
     struct entry *e = place_entry(p);
     assert((e->state & (ENTRY_DEAD | ENTRY_LOCKED)) == 0);
+    offer_went(p);
     e->state |= ENTRY_LOCKED;
     p->at.chunk->queue->locked++;
 }
 
-static bool stands_after(const struct cursor *c, const struct place *p) {
-    return c->chunk == NULL || c->chunk->first_position + c->slot > p->at.chunk->first_position + p->slot;
+bool cursor_stands_after(const struct cursor *c, const struct place *p) {
+    return c->chunk == NULL || c->chunk->first_position + c->slot > place_position(p);
 }
 
 void queue_unlock(struct place *p) {
@@ -181,8 +191,9 @@ void queue_unlock(struct place *p) {
     assert((e->state & ENTRY_LOCKED) != 0);
     e->state &= (uint8_t)~ENTRY_LOCKED;
     q->locked--;
+    offer_came_back(p);
     for (struct cursor *c = q->cursors; c != NULL; c = c->next) {
-        if (c->kind == LS_CURSOR_OFFER && stands_after(c, p)) {
+        if (c->kind == LS_CURSOR_OFFER && cursor_stands_after(c, p)) {
             c->chunk = p->at.chunk;
             c->slot = p->slot;
         }
@@ -193,9 +204,9 @@ void queue_kill(struct place *p) {
     struct entry *e = place_entry(p);
     struct place_chunk *c = p->at.chunk;
     assert((e->state & ENTRY_DEAD) == 0);
-    if ((e->state & ENTRY_LOCKED) != 0) {
-        c->queue->locked--;
-    }
+    offer_went(p);
+    c->queue->locked -= (e->state & ENTRY_LOCKED) != 0 ? 1 : 0;
+    c->queue->acquired -= (e->state & ENTRY_ACQUIRED) != 0 ? 1 : 0;
     e->state = ENTRY_DEAD;
     c->live--;
     c->queue->depth--;

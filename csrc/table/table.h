@@ -63,6 +63,8 @@ enum entry_state {
     ENTRY_DEAD = 1,
     ENTRY_LOCKED = 2,    /* by a transaction's dequeue */
     ENTRY_RECOVERED = 4, /* existed when the store was opened */
+    ENTRY_ACQUIRED = 8,  /* by a consumer; see table/offer.c */
+    ENTRY_PASSED = 16,   /* the queue's offer of new places is behind it; a free one has come back */
 };
 
 /* One place in the run: the record that made it visible, and its message. */
@@ -80,8 +82,10 @@ struct place_chunk {
     struct place_chunk *prev;
     struct place_chunk *next;
     uint64_t first_position;
-    uint32_t used; /* entries ever filled */
-    uint32_t live;
+    uint32_t *handed_out; /* how often each place was acquired; NULL: none ever was */
+    uint16_t used;        /* entries ever filled */
+    uint16_t live;
+    uint16_t returned; /* free places that came back */
     struct entry entries[CHUNK_PLACES];
 };
 
@@ -109,6 +113,10 @@ struct queue {
     uint32_t wanted; /* a counter for the call that holds the lock; 0 when no call does */
     uint64_t depth;
     uint64_t locked;
+    uint64_t acquired;
+    uint64_t returned;   /* free places that consumers or transactions gave back: those before `fresh` */
+    struct cursor front; /* while there are any: the first of them is here or later */
+    struct cursor fresh; /* no place from here on was ever offered; both are in no list of cursors */
     struct place_chunk *first;
     struct place_chunk *last;
     struct place_chunk *spare; /* prepared, not yet in the run */
@@ -394,6 +402,30 @@ struct entry *cursor_entry(struct cursor *c, uint64_t *position); /* the entry a
 void cursor_step(struct cursor *c);
 void cursor_start(struct cursor *c, struct queue *q, int kind);
 void cursor_stop(struct cursor *c);
+bool cursor_stands_after(const struct cursor *c, const struct place *p);
+
+/* table/offer.c: the places that consumers acquire and give back */
+bool offer_find(struct queue *q, uint64_t durable_lsn, struct place *p); /* the first that is free; false: none */
+bool offer_prepare(const struct place *p); /* memory to acquire it and to give it back; false: no memory */
+uint32_t offer_acquire(struct queue *q, const struct place *p); /* how often it was acquired, this time included */
+bool offer_is_acquired(const struct place *p, uint32_t count);  /* and that was the time with this number */
+void offer_give_back(struct place *p, bool unseen);             /* to its old place; unseen: this time does not count */
+void offer_came_back(const struct place *p);                    /* for queues.c: it was unlocked */
+
+/* A free place that the offer of new ones has passed: the next to be acquired is of this kind, if there is one. */
+static inline bool entry_came_back(const struct entry *e) {
+    return (e->state & (ENTRY_DEAD | ENTRY_LOCKED | ENTRY_ACQUIRED | ENTRY_PASSED)) == ENTRY_PASSED;
+}
+
+/* Before it is acquired, locked or dead. */
+static inline void offer_went(const struct place *p) {
+    if (entry_came_back(place_entry(p))) {
+        p->at.chunk->returned--;
+        p->at.chunk->queue->returned--;
+    }
+}
+
+static inline uint64_t place_position(const struct place *p) { return p->at.chunk->first_position + p->slot; }
 
 /* table/transactions.c */
 struct tx *table_tx(const struct table *t, uint64_t id);

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from _thread import RLock
 from sys import _getframe
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from logstore.errors import ReentrantCall
 
@@ -67,33 +67,6 @@ class Lock(RLock):  # type: ignore[misc] # final only for type checkers
 
 
 _TAKING = Lock.__enter__.__code__
-
-
-class QuickLock(RLock):  # type: ignore[misc] # final only for type checkers
-    """A faster :class:`Lock` for the calls made once per message: no Python code runs between acquisition and block.
-
-    Always used in two lines, ``entered = lock.once()`` and ``with entered:``. So every function that holds the lock has
-    it in its local variable ``entered``. If no function on the thread's stack has, an exception left the lock held.
-    """
-
-    __slots__ = ("_what",)
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def once(self) -> Self:
-        """The lock, not held by this thread. Raises ``ReentrantCall`` if a function on the stack may hold it."""
-        if self._is_owned():  # type: ignore[attr-defined] # as Condition uses it
-            self._free(_getframe(1).f_back)
-        return self
-
-    def _free(self, frame: FrameType | None) -> None:
-        while frame is not None:
-            if "entered" in frame.f_code.co_varnames and frame.f_locals.get("entered") is self:
-                raise _refusal(self._what)
-            frame = frame.f_back
-        while self._is_owned():  # type: ignore[attr-defined]
-            self.release()
 
 
 def _refusal(what: str) -> ReentrantCall:

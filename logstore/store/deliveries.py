@@ -14,17 +14,6 @@ if TYPE_CHECKING:
     from logstore.store.transactions import Transaction
 
 
-@dataclass(slots=True)
-class Place:
-    """A place on a queue, with its delivery count since the store was opened."""
-
-    position: int
-    id: int
-    recovered: bool
-    content_bytes: int
-    deliveries: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class Message:
     """One place on a queue, as ``messages()`` and ``browse()`` list it."""
@@ -83,18 +72,30 @@ class Delivery:
     after a rollback, the message stays acquired.
     """
 
-    __slots__ = ("_loaded", "_place", "_queue", "_settled", "delivery_count", "id", "redelivered")
+    __slots__ = (
+        "_content_bytes",
+        "_loaded",
+        "_position",
+        "_queue",
+        "_settled",
+        "delivery_count",
+        "id",
+        "redelivered",
+    )
 
-    def __init__(self, queue: Queue, place: Place) -> None:
+    def __init__(
+        self, queue: Queue, position: int, message_id: int, content_bytes: int, count: int, recovered: int
+    ) -> None:
         self._queue = queue
-        self._place = place
+        self._position = position
+        self._content_bytes = content_bytes
         self._settled = False
         self._loaded: tuple[bytes, bytes] | None = None  # header and content
-        self.id: int = place.id
+        self.id: int = message_id
         """The message's persistence ID."""
-        self.delivery_count: int = place.deliveries
+        self.delivery_count: int = count
         """How often this place has been handed out, this time included; counting starts again at every open."""
-        self.redelivered: bool = place.deliveries > 1 or place.recovered
+        self.redelivered: bool = count > 1 or recovered != 0
         """Whether a consumer may have seen it before: handed out earlier, or recovered."""
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import itertools
 import os
 import warnings
 from pathlib import Path
@@ -199,22 +200,20 @@ class MessageStore(Publishing):
         wait: bool = True,
     ) -> int:
         """``dequeue`` for every form of its arguments; :mod:`logstore._hot` makes the usual call itself."""
-        return self._dequeue(message_id, self._known(queue).id, transaction, 0, 0, wait=wait)
+        return self._dequeue(message_id, self._known(queue).id, transaction, wait=wait)
 
     def _dequeue(
         self,
         message_id: int,
         queue_id: int,
         transaction: Transaction | None,
-        reason: int,
-        count: int,
         *,
         wait: bool,
     ) -> int:
         made = ffi.new("uint64_t *")
         tx = _NULL if transaction is None else handle_of(self, transaction)
         flags = _WAIT if wait else 0
-        code = lib.ls_dequeue(self._c, checked_id(message_id), queue_id, tx, reason, count, flags, made)
+        code = lib.ls_dequeue(self._c, checked_id(message_id), queue_id, tx, 0, 0, flags, made)
         if code != 0:
             raise failure(code)
         lsn: int = made[0]
@@ -296,10 +295,13 @@ class MessageStore(Publishing):
         much cheaper than one by one. A message that could not be loaded so is read on access, which raises the error if
         that fails again. With ``views`` they are loaded too, and not copied: see :class:`MessageView`.
         """
+        return itertools.chain.from_iterable(self._messages(queue, load=load, views=views))
+
+    def _messages(self, queue: Queue | str, *, load: bool, views: bool) -> Iterator[list[Message]]:
         cursor = self._open_cursor(self._known(queue), lib.LS_CURSOR_ALL)
         address = int(ffi.cast("uintptr_t", cursor))
         while found := self._read_places(address, MessageView if views else Message, load, views):
-            yield from found
+            yield found
         ffi.release(cursor)
 
     def _open_cursor(self, queue: Queue, kind: int) -> ls_cursor_ptr:

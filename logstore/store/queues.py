@@ -1,17 +1,11 @@
 """Queues as a broker sees them: acquiring and settling messages, in order, with delivery counts.
 
-The core keeps the places of a queue and their order. A :class:`Queue` adds the state that is not durable: acquisition
-and delivery counts, in a bounded window over the core's order. The window is a ``SortedDict`` by position. It holds the
-places that came back and those that were fetched but not handed out. All other places stay in the core and cost nothing
-here.
+The core keeps which places are acquired and how often each was handed out; :class:`Queue` keeps nothing of that and
+takes no lock. So any thread, signal handler or finalizer may enter it at any moment.
 
-Invariants, under the queue's lock: a position is in the window or acquired, never both; the smallest position is
-offered first; a place is handed out only if the core says at that moment that it exists and is not locked.
-
-An exception can interrupt a change at any moment, for example from a signal handler. So a place is added to its new
-collection before it is removed from the old one, and ``_disturbed`` is set during the change. The next call that finds
-``_disturbed`` set rebuilds the window and starts again at the front of the queue. So no place is lost, and none is
-handed out twice.
+A delivery is settled once: its own mark says so first, and the core refuses one whose place was released since. An
+exception from a signal handler can interrupt a call between any two steps. So the memory that the core writes to exists
+before the call, and an exception's handler gives back what was acquired, or looks whether the place is gone.
 """
 
 from __future__ import annotations
@@ -19,17 +13,16 @@ from __future__ import annotations
 import array
 import contextlib
 import itertools
+import struct
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
-
-from sortedcontainers import SortedDict
 
 from logstore import errors
 from logstore._core import ffi, lib
 from logstore._hot import QueueCalls
 from logstore.core import arguments
-from logstore.core.locks import QuickLock
-from logstore.core.native import check, places_of
-from logstore.store.deliveries import Delivery, Message, MessageView, Place
+from logstore.core.native import check
+from logstore.store.deliveries import Delivery, Message, MessageView
+from logstore.store.transactions import handle_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -42,21 +35,22 @@ REASON_REJECTED: Final = 2
 REASON_PURGED: Final = 4
 REASON_DEAD_LETTERED: Final = 5
 
-_FETCH_MAX: Final = 1024
+_ACQUIRE_MAX: Final = 1024  # in one call
 _LOAD_BYTES: Final = 1 << 20  # the most that one acquire loads
 _HEADER_BYTES: Final = 512  # room for a message's header and its record's overhead; a longer header is read on access
-_COUNT_MAX: Final = (1 << 16) - 1
 _PURGE_STEP: Final = 1000
 _GONE: Final = 0
-_THERE: Final = 1
+_NOTHING_TO_RELEASE: Final = (lib.LS_CLOSED, lib.LS_FORKED)  # the next open finds nothing acquired
 _LOST_PLACE: Final = (errors.UnknownMessage, errors.NotEnqueued, errors.UnknownQueue, errors.OutcomeUnknown)
 _ONE_MESSAGE: Final = (lib.LS_UNKNOWN_MESSAGE, lib.LS_CORRUPT, lib.LS_IO)  # errors that concern a single message
+
+_ROW: Final = struct.Struct("@QQQII")  # ls_delivery
 
 _new_unset = ffi.new_allocator(should_clear_after_alloc=False)
 
 
 class Queue(QueueCalls):
-    """The handle of a declared queue, which holds the store's only acquisition state for it."""
+    """The handle of a declared queue."""
 
     def __init__(
         self,
@@ -72,14 +66,7 @@ class Queue(QueueCalls):
         self._arguments = dict(arguments)
         self._dead_letter = dead_letter
         self._c_id = ffi.new("uint32_t[1]", [queue_id])
-        self._lock = QuickLock(f"queue {name!r}")
-        self._disturbed = False
-        self._window: SortedDict[int, Place] = SortedDict()
-        self._acquired: dict[int, Place] = {}
-        self._locked: dict[int, Place] = {}
-        self._cursor: Any = None
-        self._places: Any = None
-        self._seen_rollbacks = 0
+        self._is_deleted = False
 
     @property
     def name(self) -> str:
@@ -119,67 +106,23 @@ class Queue(QueueCalls):
         if type(n) is not int or n < 0:
             n = arguments.integer("n", n, 0, arguments.LSN_MAX)
         taken: list[Delivery] = []
+        calls: list[tuple[Any, Any]] = []  # each one's rows, and how many of them it has acquired
         try:
-            entered = self._lock.once()
-            with entered:
-                if self._disturbed:
-                    self._start_over()
-                self._disturbed = True
-                while len(taken) < n:
-                    if not self._window:  # nothing came back, so the core's next places can be handed out directly
-                        if not self._hand_out_next(n - len(taken), taken):
-                            break
-                        continue
-                    self._fill(n - len(taken))
-                    self._hand_out(n - len(taken), taken)
-                self._disturbed = False
+            while len(taken) < n:
+                room = min(n - len(taken), _ACQUIRE_MAX)
+                rows, done = _new_unset("ls_delivery[]", room), ffi.new("size_t *")
+                calls.append((rows, done))
+                check(lib.ls_acquire(self._store._c, self._id, rows, room, 0, done))
+                taken += [Delivery(self, *row) for row in _ROW.iter_unpack(ffi.buffer(rows, done[0] * _ROW.size))]
+                if done[0] < room:
+                    break
             if load and taken:
                 self._load(taken)
             return taken
         except BaseException:
-            if taken:
-                entered = self._lock.once()
-                with entered:
-                    self._take_back(taken)
+            for rows, done in calls:
+                lib.ls_release(self._store._c, self._id, rows, done[0], lib.LS_UNSEEN)
             raise
-
-    def _take_back(self, taken: list[Delivery]) -> None:
-        """Undoes an acquisition whose caller got an exception: the places wait again with their old counts."""
-        self._disturbed = True
-        self._start_over()
-        for delivery in taken:
-            place = delivery._place
-            place.deliveries = delivery.delivery_count - 1
-            self._window[place.position] = place
-            self._acquired.pop(place.position, None)
-
-    def _start_over(self) -> None:
-        """Repairs the state after an interrupted change: the window is right, and the cursor restarts at the front."""
-        window = dict(dict.items(self._window))  # only the entries: the sorted order may not be up to date
-        for position in window:
-            self._acquired.pop(position, None)
-        self._window = SortedDict(window)
-        self._cursor = None
-        self._seen_rollbacks = -1
-        self._disturbed = False
-
-    def _hand_out_next(self, n: int, taken: list[Delivery]) -> bool:
-        """Hands out the core's next places without the window. False if the core has none."""
-        self._seen_rollbacks = self._store._releases.rollbacks
-        rows = self._next_rows(min(n, _FETCH_MAX))
-        for position, message_id, content_bytes, _, recovered in rows:
-            if position in self._acquired:
-                continue
-            place = self._locked.get(position) if self._locked else None
-            if place is None:
-                place = Place(position, message_id, recovered != 0, content_bytes)
-            place.deliveries += 1
-            taken.append(Delivery(self, place))
-            self._acquired[position] = place
-        if self._locked:
-            for position, *_ in rows:
-                self._locked.pop(position, None)
-        return bool(rows)
 
     def _load(self, deliveries: list[Delivery]) -> None:
         """Reads headers and contents, many in one call; skips those that do not fit or cannot be read."""
@@ -187,7 +130,7 @@ class Queue(QueueCalls):
         while first < len(deliveries):
             room, last = 0, first
             while last < len(deliveries):
-                needed = deliveries[last]._place.content_bytes + _HEADER_BYTES
+                needed = deliveries[last]._content_bytes + _HEADER_BYTES
                 if room + needed > left:
                     break
                 room += needed
@@ -219,78 +162,6 @@ class Queue(QueueCalls):
             start = end + content_bytes
         return done[0], code
 
-    def _hand_out(self, n: int, taken: list[Delivery]) -> None:
-        count = min(n, len(self._window))
-        places = list(self._window.values()[:count])
-        for place, state in zip(places, self._states(places), strict=True):
-            if state != _THERE:  # gone; or locked: after a rollback the cursor returns to it
-                if state != _GONE and place.deliveries > 0:
-                    self._set_aside(place)
-            else:
-                place.deliveries += 1
-                taken.append(Delivery(self, place))
-                self._acquired[place.position] = place
-            self._window.pop(place.position, None)
-
-    def _set_aside(self, place: Place) -> None:
-        """Keeps the delivery count of a place that a transaction has locked."""
-        self._locked[place.position] = place
-        if len(self._locked) > _FETCH_MAX:
-            places = list(self._locked.values())
-            for known, state in zip(places, self._states(places), strict=True):
-                if state == _GONE:
-                    del self._locked[known.position]
-
-    def _states(self, places: list[Place]) -> bytes:
-        ids = array.array("Q", [place.id for place in places])
-        positions = array.array("Q", [place.position for place in places])
-        states = ffi.new("uint8_t[]", len(places))
-        check(
-            lib.ls_places_check(
-                self._store._c,
-                self._id,
-                ffi.from_buffer("uint64_t[]", ids),
-                ffi.from_buffer("uint64_t[]", positions),
-                len(places),
-                states,
-            )
-        )
-        return bytes(ffi.buffer(states))
-
-    def _fill(self, n: int) -> None:
-        """Fetches until the window has ``n`` places. After a rollback the cursor is back at an earlier place; then it
-        fetches everything up to the window's last position.
-        """
-        rollbacks = self._store._releases.rollbacks
-        behind = rollbacks != self._seen_rollbacks
-        self._seen_rollbacks = rollbacks
-        while len(self._window) < n or behind:
-            last = self._fetch(min(max(n, 1), _FETCH_MAX))
-            if last is None:
-                return
-            behind = behind and bool(self._window) and last < self._window.peekitem(-1)[0]
-
-    def _fetch(self, n: int) -> int | None:
-        """Fetches the next ``n`` places into the window. Returns the last one's position, None if there was none."""
-        rows = self._next_rows(n)
-        for position, message_id, content_bytes, _, recovered in rows:
-            if position not in self._acquired and position not in self._window:
-                known = self._locked.get(position)
-                self._window[position] = known or Place(position, message_id, recovered != 0, content_bytes)
-                self._locked.pop(position, None)
-        return rows[-1][0] if rows else None
-
-    def _next_rows(self, n: int) -> list[tuple[int, int, int, int, int]]:
-        """The core's next places, as :func:`~logstore.core.native.places_of` gives them."""
-        if self._cursor is None:
-            made = ffi.new("ls_cursor **")
-            check(lib.ls_cursor_open(self._store._c, self._id, lib.LS_CURSOR_OFFER, made))
-            self._cursor = ffi.gc(made[0], lib.ls_cursor_close)
-            self._places = ffi.new("ls_place[]", _FETCH_MAX)
-        done = ffi.new("size_t *")
-        check(lib.ls_cursor_next(self._cursor, self._places, n, done))
-        return places_of(self._places, done[0])
-
     # ---- settling ----
 
     def _check_acquired(self, delivery: Delivery) -> None:
@@ -298,38 +169,28 @@ class Queue(QueueCalls):
             arguments.instance("delivery", delivery, Delivery)
         if delivery._queue is not self:
             raise errors.NotEnqueued(f"message {delivery.id} was not acquired from queue {self._name!r}")
-        place = delivery._place
-        known = self._acquired.get(place.position)
-        if delivery._settled or known is None or known.deliveries != delivery.delivery_count:
+        if delivery._settled or self._is_deleted:
             raise errors.NotEnqueued(
                 f"message {delivery.id} is no longer acquired from queue {self._name!r}: it was settled before"
             )
 
     def _settle(self, delivery: Delivery, dequeue: Callable[[], object]) -> None:
         """Settles with ``dequeue``. The place stays acquired until that has succeeded, and if the store refuses it."""
-        claimed = False
+        self._check_acquired(delivery)
         try:
-            entered = self._lock.once()
-            with entered:
-                self._check_acquired(delivery)
-                claimed = True
-                delivery._settled = True
+            delivery._settled = True
             dequeue()
-            self._acquired.pop(delivery._place.position, None)
         except _LOST_PLACE:
-            if claimed:
-                self._acquired.pop(delivery._place.position, None)
             raise
         except BaseException:
-            if claimed:
-                self._unclaim(delivery)
+            delivery._settled = self._is_gone(delivery)  # or the exception came after the dequeue
             raise
 
-    def _unclaim(self, delivery: Delivery) -> None:
-        delivery._settled = False
-        with contextlib.suppress(errors.StoreError):
-            if self._states([delivery._place])[0] == _GONE:  # the exception came after the dequeue
-                self._acquired.pop(delivery._place.position, None)
+    def _is_gone(self, delivery: Delivery) -> bool:
+        key, position = (ffi.new("uint64_t[1]", [one]) for one in (delivery.id, delivery._position))
+        state = ffi.new("uint8_t[1]")
+        code = lib.ls_places_check(self._store._c, self._id, key, position, 1, state)
+        return bool(code == 0 and state[0] == _GONE)
 
     def accept(self, delivery: Delivery, *, transaction: Transaction | None = None, wait: bool = True) -> None:
         """See :meth:`Delivery.accept`."""
@@ -339,7 +200,10 @@ class Queue(QueueCalls):
         self._settle(delivery, lambda: self._dequeue(delivery, REASON_ACCEPTED, None, wait=wait))
 
     def _dequeue(self, delivery: Delivery, reason: int, transaction: Transaction | None, *, wait: bool) -> None:
-        self._store._dequeue(delivery.id, self._id, transaction, reason, delivery.delivery_count, wait=wait)
+        tx = handle_of(self._store, transaction)
+        flags = lib.LS_WAIT if wait else 0
+        lsn = ffi.new("uint64_t *")
+        check(lib.ls_settle(self._store._c, self._id, _rows([delivery]), tx, reason, flags, lsn))
 
     def accept_many(self, deliveries: Iterable[Delivery], *, wait: bool = True) -> None:
         """Accepts all of them, with one force. All are checked before the first is dequeued.
@@ -353,76 +217,38 @@ class Queue(QueueCalls):
         ]
         claimed: list[Delivery] = []
         done = ffi.new("size_t *")
+        flags = lib.LS_WAIT if wait else 0
         try:
-            entered = self._lock.once()
-            with entered:
-                for delivery in batch:
-                    self._check_acquired(delivery)
-                    claimed.append(delivery)
-                    delivery._settled = True
-            self._dequeue_many(batch, done, wait=wait)
-            self._drop_acquired(batch)
+            for delivery in batch:
+                self._check_acquired(delivery)
+                claimed.append(delivery)
+                delivery._settled = True
+            check(lib.ls_settle_all(self._store._c, self._id, _rows(batch), len(batch), REASON_ACCEPTED, flags, done))
         except BaseException as problem:
             for delivery in claimed[done[0] :]:
                 delivery._settled = False
-            self._drop_acquired(claimed[: done[0]])
             if isinstance(problem, errors.StoreError):
                 problem.dequeued = int(done[0])  # type: ignore[attr-defined] # set only here
             raise
 
-    def _dequeue_many(self, batch: list[Delivery], done: Any, *, wait: bool) -> None:
-        check(
-            lib.ls_settle_many(
-                self._store._c,
-                ffi.from_buffer("uint64_t[]", array.array("Q", [delivery.id for delivery in batch])),
-                ffi.from_buffer(
-                    "uint16_t[]", array.array("H", [min(each.delivery_count, _COUNT_MAX) for each in batch])
-                ),
-                len(batch),
-                self._id,
-                REASON_ACCEPTED,
-                lib.LS_WAIT if wait else 0,
-                done,
-            )
-        )
-
-    def _drop_acquired(self, deliveries: list[Delivery]) -> None:
-        for delivery in deliveries:
-            self._acquired.pop(delivery._place.position, None)
-
     def _settle_within(self, transaction: Transaction, delivery: Delivery, reason: int) -> None:
         """Dequeues in the transaction; the place stays acquired until the commit."""
-        entered = self._lock.once()
-        with entered:
-            self._check_acquired(delivery)
+        self._check_acquired(delivery)
         try:
             self._dequeue(delivery, reason, transaction, wait=False)
         except (errors.UnknownMessage, errors.NotEnqueued, errors.UnknownQueue) as problem:
-            if isinstance(problem, errors.UnknownQueue) or self._states([delivery._place])[0] == _GONE:
-                self._forget_delivery(delivery)
-            raise
-        transaction._on_commit.append(lambda: self._forget_delivery(delivery))
-
-    def _forget_delivery(self, delivery: Delivery) -> None:
-        entered = self._lock.once()
-        with entered:
-            if not delivery._settled:  # otherwise it was released meanwhile
+            if isinstance(problem, errors.UnknownQueue) or self._is_gone(delivery):
                 delivery._settled = True
-                self._acquired.pop(delivery._place.position, None)
+            raise
+        transaction._on_commit.append(lambda: setattr(delivery, "_settled", True))
 
     def release(self, delivery: Delivery) -> None:
         """See :meth:`Delivery.release`."""
-        entered = self._lock.once()
-        with entered:
-            if self._disturbed:
-                self._start_over()
-            self._check_acquired(delivery)
-            place = delivery._place
-            self._disturbed = True
-            self._window[place.position] = place
-            self._acquired.pop(place.position, None)
-            delivery._settled = True
-            self._disturbed = False
+        self._check_acquired(delivery)
+        code = lib.ls_release(self._store._c, self._id, _rows([delivery]), 1, 0)
+        if code not in _NOTHING_TO_RELEASE:
+            check(code)
+        delivery._settled = True
         self._store._releases.tell(self)
 
     def reject(self, delivery: Delivery, *, transaction: Transaction | None = None, wait: bool = True) -> None:
@@ -482,25 +308,29 @@ class Queue(QueueCalls):
         return purged
 
     def _purge_step(self, places: list[tuple[int, int]]) -> int:
-        purged = 0
-        entered = self._lock.once()
-        with entered:  # no place may be handed out meanwhile
-            for position, message_id in places:
-                if position in self._acquired:
-                    continue
-                with contextlib.suppress(errors.UnknownMessage, errors.NotEnqueued, errors.MessageLocked):
-                    self._store._dequeue(message_id, self._id, None, REASON_PURGED, 0, wait=False)
-                    purged += 1
-        return purged
+        ids = ffi.from_buffer("uint64_t[]", array.array("Q", [message_id for _, message_id in places]))
+        done = ffi.new("size_t *")
+        check(lib.ls_purge(self._store._c, self._id, ids, len(places), REASON_PURGED, 0, done))
+        return int(done[0])
 
     def _acquired_count(self) -> int:
-        return len(self._acquired)
+        acquired = ffi.new("uint64_t *")
+        code = lib.ls_queue_acquired(self._store._c, self._id, acquired)
+        if code != lib.LS_UNKNOWN_QUEUE:  # it may have been deleted meanwhile
+            check(code)
+        return int(acquired[0])
 
     def _forget(self) -> None:
-        """Clears the state of a deleted queue. Takes no lock: the core refuses every later operation on the queue."""
-        self._window = SortedDict()
-        self._acquired = {}
-        self._locked = {}
+        """The queue was deleted: its deliveries cannot be settled any more."""
+        self._is_deleted = True
 
     def __repr__(self) -> str:
         return f"<Queue {self._name!r} id {self._id}>"
+
+
+def _rows(deliveries: list[Delivery]) -> Any:
+    """The deliveries as the core names them."""
+    rows = bytearray(len(deliveries) * _ROW.size)
+    for at, each in enumerate(deliveries):
+        _ROW.pack_into(rows, at * _ROW.size, each._position, each.id, 0, each.delivery_count, 0)
+    return ffi.from_buffer("ls_delivery[]", rows)

@@ -6,7 +6,6 @@ only queues a notice; a thread of the store, started with the first listener, ca
 
 from __future__ import annotations
 
-import itertools
 import threading
 import weakref
 from queue import SimpleQueue
@@ -23,15 +22,12 @@ if TYPE_CHECKING:
 
 
 class Releases:
-    """The listeners of one store, and the count of its rollbacks."""
+    """The listeners of one store."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = weakref.ref(store)  # so that the thread does not keep an unused store open
         self._listeners: tuple[Callable[[Queue], object], ...] = ()  # replaced as a whole
-        self._numbers = itertools.count(1)
         self._abandoned: SimpleQueue[bool] = SimpleQueue()  # True: a transaction was abandoned; False: the thread ends
-        self.rollbacks = 0
-        """Changes with each rollback and never repeats a value."""
         self.thread: Worker | None = None
 
     def add(self, listener: Callable[[Queue], object]) -> None:
@@ -48,16 +44,10 @@ class Releases:
 
     def rolled_back(self) -> None:
         """Calls the listeners for every queue: a rollback may have unlocked places on any of them."""
-        self.count_rollback()
         self._tell_all_queues()
-
-    def count_rollback(self) -> None:
-        """Makes every queue look for unlocked places at its next acquire."""
-        self.rollbacks = next(self._numbers)
 
     def abandoned(self) -> None:
         """Like :meth:`rolled_back`, for a finalizer: takes no lock; the store's thread calls the listeners."""
-        self.count_rollback()
         if self._listeners:
             self._abandoned.put(True)
 

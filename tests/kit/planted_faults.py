@@ -110,23 +110,22 @@ def publish_many_swaps_two(patches: pytest.MonkeyPatch) -> None:
 
 def acquire_ignores_what_was_released(patches: pytest.MonkeyPatch) -> None:
     def release(self: Any, delivery: Any) -> None:
-        with self._lock:
-            self._check_acquired(delivery)
-            delivery._settled = True  # and stays acquired
+        self._check_acquired(delivery)
+        delivery._settled = True  # and stays acquired
 
     patches.setattr(logstore.store.queues.Queue, "release", release)
 
 
 def a_rollback_forgets_to_bring_back_what_consumers_passed(patches: pytest.MonkeyPatch) -> None:
-    real = logstore.store.queues.Queue._next_rows
+    real = logstore.store.queues.Queue.acquire
 
-    def next_rows(self: Any, n: int) -> Any:
+    def acquire(self: Any, n: int = 1, *, load: bool = False) -> Any:
         seen = getattr(self, "_furthest", -1)
-        rows = real(self, n)
-        self._furthest = max([seen, *(row[0] for row in rows)])
-        return [row for row in rows if row[0] > seen or row[0] in self._locked]
+        taken = real(self, n, load=load)
+        self._furthest = max([seen, *(each._position for each in taken)])
+        return [each for each in taken if each._position > seen or each.delivery_count > 1]
 
-    patches.setattr(logstore.store.queues.Queue, "_next_rows", next_rows)
+    patches.setattr(logstore.store.queues.Queue, "acquire", acquire)
 
 
 def a_prepare_does_not_wait_but_says_that_it_is_durable(patches: pytest.MonkeyPatch) -> None:

@@ -206,6 +206,6 @@ def test_returned_messages_are_acquired_before_new_ones(
     assert [each.id for each in queue.acquire(100)] == waiting
     for each in out:
         each.accept(wait=False)
-    for each in list(queue._acquired.values()):
-        store.dequeue(each.id, queue, wait=False)
-    queue._forget()
+    for message in queue.browse():
+        store.dequeue(message.id, queue, wait=False)
+    assert store.stats()["queues"]["q"]["acquired"] == 0

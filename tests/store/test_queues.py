@@ -382,17 +382,16 @@ def test_listeners_hear_of_an_abandoned_transaction_from_no_finalizer(store: Mes
     ids = fill(store, queue, 2)
 
     def listen(released: Queue) -> None:
-        (delivery,) = released.acquire()  # a finalizer that interrupted this queue could not do this
+        (delivery,) = released.acquire()
         heard.put((released.name, threading.current_thread().name, delivery.id))
 
     store.on_release(listen)
     transaction = store.begin()
     store.dequeue(ids[0], queue, transaction)
-    with queue._lock, store._lock:  # whatever the finalizer interrupts
+    with store._lock:  # whatever the finalizer interrupts
         del transaction
         gc.collect()
-        assert heard.empty()
-    assert heard.get(timeout=60) == ("q", "logstore-releases", ids[0])
+        assert heard.get(timeout=60) == ("q", "logstore-releases", ids[0])
 
 
 def test_releases_right_before_the_close_are_reported_before_it(store: MessageStore, queue: Queue) -> None:

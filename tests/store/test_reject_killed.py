@@ -19,7 +19,7 @@ from logstore import Delivery, MessageStore, Queue, Transaction
 NONE_DONE, ALL_DONE = ([b"no"], []), ([], [b"no"])
 
 # The methods that write one record each, in any order: a reject to a dead-letter queue takes four of them.
-WRITERS = ((MessageStore, "begin"), (MessageStore, "enqueue"), (MessageStore, "_dequeue"), (Transaction, "commit"))
+WRITERS = ((MessageStore, "begin"), (MessageStore, "enqueue"), (Queue, "_dequeue"), (Transaction, "commit"))
 RECORDS = 4
 
 

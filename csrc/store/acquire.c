@@ -1,0 +1,87 @@
+/*
+ * Places that consumers have acquired, and those that they give back. table/offer.c has the order; dequeue.c settles.
+ *
+ * Nothing here is written, so no call waits. A delivery names its place by message, position and count: after a release and
+ * another acquisition the count is another one, and a message that is enqueued again has another position.
+ */
+#include "store/store.h"
+
+bool delivery_holds(const ls_delivery *d, const struct place *p) {
+    return place_position(p) == d->position && offer_is_acquired(p, d->count);
+}
+
+int delivery_fail(uint64_t id, uint32_t queue_id) {
+    return fail(LS_NOT_ENQUEUED, "message %llu is no longer acquired from queue %u: it was settled before",
+                (unsigned long long)id, (unsigned)queue_id);
+}
+
+int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, int flags, size_t *done) {
+    *done = 0;
+    int rc = store_try(store, flags);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    const struct table *t = &store->state.table;
+    struct queue *q = NULL;
+    rc = message_check_queues(store, &queue_id, 1);
+    if (rc == LS_OK) {
+        q = table_queue(t, queue_id);
+    }
+    struct place p;
+    uint64_t durable_lsn = store->log.durable_lsn;
+    while (rc == LS_OK && *done < n && offer_find(q, durable_lsn, &p)) {
+        if (!offer_prepare(&p)) {
+            rc = *done == 0 ? fail_memory() : LS_OK;
+            break;
+        }
+        const struct entry *e = place_entry(&p);
+        const struct message *m = table_message(t, e->message);
+        into[(*done)++] = (ls_delivery){
+            .position = place_position(&p),
+            .id = m->id,
+            .content_bytes = message_content_bytes(m),
+            .count = offer_acquire(q, &p),
+            .recovered = (e->state & ENTRY_RECOVERED) != 0,
+        };
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+/* NULL: its place has ended; the message may have another one since. */
+static struct place *place_of(const struct table *t, uint32_t queue_id, const ls_delivery *d) {
+    uint32_t number = table_find(t, d->id);
+    struct place *p = number != INDEX_NONE ? message_place(table_message(t, number), queue_id) : NULL;
+    return p != NULL && place_position(p) == d->position ? p : NULL;
+}
+
+int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int flags) {
+    int rc = store_try(store, flags);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    const struct table *t = &store->state.table;
+    rc = message_check_queues(store, &queue_id, 1);
+    for (size_t i = 0; rc == LS_OK && i < n; i++) {
+        const struct place *p = place_of(t, queue_id, &deliveries[i]);
+        rc = p == NULL || delivery_holds(&deliveries[i], p) ? LS_OK : delivery_fail(deliveries[i].id, queue_id);
+    }
+    for (size_t i = 0; rc == LS_OK && i < n; i++) {
+        struct place *p = place_of(t, queue_id, &deliveries[i]);
+        if (p != NULL && delivery_holds(&deliveries[i], p)) { /* else it is in the list twice */
+            offer_give_back(p, (flags & LS_UNSEEN) != 0);
+        }
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+int ls_queue_acquired(ls_store *store, uint32_t queue_id, uint64_t *acquired) {
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    rc = message_check_queues(store, &queue_id, 1);
+    if (rc == LS_OK) {
+        *acquired = table_queue(&store->state.table, queue_id)->acquired;
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}

@@ -1,0 +1,364 @@
+/*
+ * Consumers: places are acquired in order and once, come back to their old place with their count, and are settled only
+ * by the delivery that holds them. A model in plain arrays does the same steps.
+ */
+#include <pthread.h>
+
+#include "tests/kit/one_store.h"
+
+enum { MOST = 3000, AT_ONCE = 40, TAKERS = 6, SHARED = 4000 };
+
+enum place_state { GONE, FREE, HELD, LOCKED, LOCKED_AND_HELD };
+
+/* One place of queue 1, at its position. */
+struct known {
+    uint64_t id;
+    enum place_state state;
+    bool durable;
+    uint32_t count;
+    ls_delivery delivery; /* while it is held */
+    int tx;
+};
+
+static struct known known[MOST];
+static size_t places;
+static ls_tx *txs[4];
+static uint64_t luck;
+
+static bool is_held(const struct known *k) { return k->state == HELD || k->state == LOCKED_AND_HELD; }
+
+/* A place in one of two states, or NULL. */
+static struct known *any(enum place_state one, enum place_state other) {
+    for (size_t i = 0, at = places > 0 ? chance(&luck) % places : 0; i < places; i++) {
+        struct known *k = &known[(at + i) % places];
+
+        if (k->state == one || k->state == other)
+            return k;
+    }
+    return NULL;
+}
+
+static void step_publish(void) {
+    for (uint64_t n = chance(&luck) % 20; n > 0 && places < MOST; n--) {
+        bool wait = chance(&luck) % 3 == 0;
+
+        known[places++] = (struct known){.id = put_bytes(1, 1, 10, wait ? LS_WAIT : 0), .state = FREE};
+        for (size_t i = 0; i < places; i++)
+            known[i].durable = known[i].id < ls_durable_lsn(r.store);
+    }
+}
+
+static void step_acquire(void) {
+    ls_delivery got[AT_ONCE];
+    size_t n = chance(&luck) % AT_ONCE, done, at = 0;
+
+    check(ls_acquire(r.store, 1, got, n, 0, &done) == LS_OK);
+    for (size_t i = 0; i < places && at < n; i++) {
+        struct known *k = &known[i];
+
+        if (k->state != FREE || !k->durable)
+            continue;
+        require(at < done);
+        check(got[at].id == k->id && got[at].position == i && got[at].count == ++k->count);
+        check(got[at].content_bytes == 10 && got[at].recovered == 0);
+        k->state = HELD;
+        k->delivery = got[at++];
+    }
+    check(at == done);
+}
+
+static void step_release(void) {
+    ls_delivery back[AT_ONCE] = {{.id = 0}};
+    size_t n = 0;
+    bool unseen = chance(&luck) % 4 == 0;
+
+    for (uint64_t k = chance(&luck) % AT_ONCE; n < k;) {
+        struct known *one = any(HELD, LOCKED_AND_HELD);
+
+        if (one == NULL)
+            break;
+        back[n++] = one->delivery;
+        one->state = one->state == HELD ? FREE : LOCKED;
+        one->count -= unseen ? 1 : 0;
+    }
+    check(ls_release(r.store, 1, back, n, unseen ? LS_UNSEEN : 0) == LS_OK);
+    check(n == 0 || ls_release(r.store, 1, back, n, 0) == LS_NOT_ENQUEUED);
+}
+
+static void step_settle(void) {
+    ls_delivery taken[AT_ONCE] = {{.id = 0}};
+    size_t n = 0, done;
+    uint64_t lsn;
+
+    for (uint64_t k = chance(&luck) % AT_ONCE; n < k;) {
+        struct known *one = any(HELD, HELD);
+
+        if (one == NULL)
+            break;
+        taken[n++] = one->delivery;
+        one->state = GONE;
+    }
+    if (n == 1)
+        check(ls_settle(r.store, 1, taken, NULL, 1, 0, &lsn) == LS_OK);
+    else
+        check(ls_settle_all(r.store, 1, taken, n, 1, 0, &done) == LS_OK && done == n);
+    for (size_t i = 0; i < n; i++) {
+        check(ls_settle(r.store, 1, &taken[i], NULL, 1, 0, &lsn) == LS_UNKNOWN_MESSAGE);
+        check(ls_release(r.store, 1, &taken[i], 1, 0) == LS_OK);
+    }
+}
+
+/* A transaction dequeues by id, or settles what is held. */
+static void step_lock(void) {
+    int t = (int)(chance(&luck) % 4);
+    struct known *k = any(FREE, HELD);
+    ls_delivery stale;
+    uint64_t lsn;
+
+    if (k == NULL)
+        return;
+    if (txs[t] == NULL)
+        check(ls_begin(r.store, NULL, &txs[t]) == LS_OK);
+    k->tx = t;
+    if (is_held(k)) {
+        stale = k->delivery;
+        stale.count++;
+        check(ls_settle(r.store, 1, &stale, txs[t], 1, 0, &lsn) == LS_NOT_ENQUEUED);
+        check(ls_settle(r.store, 1, &k->delivery, txs[t], 1, 0, &lsn) == LS_OK);
+        check(ls_settle(r.store, 1, &k->delivery, txs[t], 1, 0, &lsn) == LS_NOT_ENQUEUED);
+        check(ls_settle(r.store, 1, &k->delivery, NULL, 1, 0, &lsn) == LS_MESSAGE_LOCKED);
+        k->state = LOCKED_AND_HELD;
+    } else {
+        check(ls_dequeue(r.store, k->id, 1, txs[t], 0, 0, 0, &lsn) == LS_OK);
+        k->state = LOCKED;
+    }
+}
+
+static void step_outcome(void) {
+    int t = (int)(chance(&luck) % 4);
+    bool commit = chance(&luck) % 2 == 0;
+
+    if (txs[t] == NULL)
+        return;
+    check((commit ? ls_commit : ls_rollback)(txs[t], 0) == LS_OK);
+    ls_tx_free(txs[t]);
+    txs[t] = NULL;
+    for (size_t i = 0; i < places; i++) {
+        struct known *k = &known[i];
+
+        if ((k->state == LOCKED || k->state == LOCKED_AND_HELD) && k->tx == t)
+            k->state = commit ? GONE : k->state == LOCKED ? FREE : HELD;
+    }
+}
+
+/* By id, held or not; and the purge of some that are free. */
+static void step_dequeue(void) {
+    struct known *k = any(FREE, chance(&luck) % 4 == 0 ? HELD : FREE);
+    uint64_t ids[30];
+    size_t n = 0, expected = 0, done;
+
+    if (k != NULL) {
+        check(take(k->id, 1, NULL) == LS_OK);
+        k->state = GONE;
+    }
+    for (size_t at = places > 0 ? chance(&luck) % places : 0; n < 30 && at < places && chance(&luck) % 8 > 0; at++) {
+        ids[n++] = known[at].id;
+        expected += known[at].state == FREE ? 1 : 0;
+        known[at].state = known[at].state == FREE ? GONE : known[at].state;
+    }
+    check(ls_purge(r.store, 1, ids, n, 4, 0, &done) == LS_OK && done == expected);
+}
+
+static void counts_are_right(void) {
+    uint64_t depth, locked, acquired, all = 0, lock = 0, held = 0;
+
+    for (size_t i = 0; i < places; i++) {
+        all += known[i].state != GONE ? 1 : 0;
+        lock += known[i].state == LOCKED || known[i].state == LOCKED_AND_HELD ? 1 : 0;
+        held += is_held(&known[i]) ? 1 : 0;
+        known[i].durable = known[i].durable || known[i].id < ls_durable_lsn(r.store);
+    }
+    check(ls_queue_depth(r.store, 1, &depth, &locked) == LS_OK && depth == all && locked == lock);
+    check(ls_queue_acquired(r.store, 1, &acquired) == LS_OK && acquired == held);
+}
+
+static void whatever_the_steps_the_first_free_places_are_acquired_with_their_counts(void) {
+    static void (*const steps[])(void) = {step_publish, step_acquire, step_acquire, step_release,
+                                          step_settle,  step_lock,    step_outcome, step_dequeue};
+
+    for (uint64_t seed = 1; seed <= 60; seed += ONE_IN) {
+        fresh();
+        places = 0;
+        luck = seed;
+        for (int i = 0; i < 400 && failures_here == 0; i++) {
+            steps[chance(&luck) % 8]();
+            counts_are_right();
+        }
+        for (int t = 0; t < 4; t++) {
+            ls_tx_free(txs[t]);
+            txs[t] = NULL;
+        }
+        done();
+    }
+}
+
+static void a_stale_delivery_settles_nothing(void) {
+    ls_delivery old, now, both[2];
+    uint64_t id, lsn, acquired;
+    size_t n;
+
+    fresh();
+    id = put(1, "one", NULL);
+    (void)put(1, "two", NULL);
+    check(ls_acquire(r.store, 1, &old, 1, 0, &n) == LS_OK && n == 1 && old.id == id && old.count == 1);
+    check(ls_release(r.store, 1, &old, 1, 0) == LS_OK);
+    check(ls_settle(r.store, 1, &old, NULL, 1, 0, &lsn) == LS_NOT_ENQUEUED);
+    check(ls_acquire(r.store, 1, &now, 1, 0, &n) == LS_OK && n == 1 && now.id == id && now.count == 2);
+    both[0] = now;
+    both[1] = old;
+    check(ls_settle(r.store, 1, &old, NULL, 1, 0, &lsn) == LS_NOT_ENQUEUED);
+    check(ls_release(r.store, 1, &old, 1, 0) == LS_NOT_ENQUEUED);
+    check(ls_settle_all(r.store, 1, both, 2, 1, 0, &n) == LS_NOT_ENQUEUED && n == 0);
+    check(ls_release(r.store, 1, both, 2, 0) == LS_NOT_ENQUEUED);
+    check(ls_queue_acquired(r.store, 1, &acquired) == LS_OK && acquired == 1);
+    check(add(id, 2, NULL) == LS_OK && ls_settle(r.store, 2, &now, NULL, 1, 0, &lsn) == LS_NOT_ENQUEUED);
+    check(take(id, 1, NULL) == LS_OK && add(id, 1, NULL) == LS_OK); /* a new place, behind the other one */
+    check(ls_settle(r.store, 1, &now, NULL, 1, 0, &lsn) == LS_NOT_ENQUEUED);
+    check(ls_release(r.store, 1, &now, 1, 0) == LS_OK);
+    check(ls_acquire(r.store, 1, both, 2, 0, &n) == LS_OK && n == 2 && both[1].id == id && both[1].count == 1);
+    check(ls_settle_all(r.store, 1, both, 2, 1, LS_WAIT, &n) == LS_OK && n == 2 && has(id));
+    done();
+}
+
+/* The second of two equal deliveries in a list finds nothing to settle; a list to release may have it twice. */
+static void a_delivery_that_is_in_a_list_twice_counts_once(void) {
+    ls_delivery twice[2];
+    size_t n;
+
+    fresh();
+    (void)put(1, "one", NULL);
+    check(ls_acquire(r.store, 1, twice, 2, 0, &n) == LS_OK && n == 1);
+    twice[1] = twice[0];
+    check(ls_release(r.store, 1, twice, 2, LS_UNSEEN) == LS_OK);
+    check(ls_acquire(r.store, 1, twice, 2, 0, &n) == LS_OK && n == 1 && twice[0].count == 1);
+    check(ls_settle_all(r.store, 1, twice, 2, 1, 0, &n) == LS_UNKNOWN_MESSAGE && n == 1);
+    done();
+}
+
+static void a_deleted_queue_has_no_deliveries(void) {
+    ls_delivery had[2], none;
+    uint64_t lsn, acquired;
+    size_t n;
+
+    fresh();
+    (void)put(1, "one", NULL);
+    (void)put(1, "two", NULL);
+    check(ls_acquire(r.store, 1, had, 2, 0, &n) == LS_OK && n == 2 && ls_release(r.store, 1, had, 1, 0) == LS_OK);
+    check(ls_queue_delete(r.store, 1, LS_WAIT) == LS_OK);
+    check(ls_acquire(r.store, 1, &none, 1, 0, &n) == LS_UNKNOWN_QUEUE && n == 0);
+    check(ls_settle(r.store, 1, &had[1], NULL, 1, 0, &lsn) == LS_UNKNOWN_QUEUE);
+    check(ls_settle_all(r.store, 1, &had[1], 1, 1, 0, &n) == LS_UNKNOWN_QUEUE);
+    check(ls_release(r.store, 1, &had[1], 1, 0) == LS_UNKNOWN_QUEUE);
+    check(ls_queue_acquired(r.store, 1, &acquired) == LS_UNKNOWN_QUEUE);
+    check(ls_queue_add(r.store, 1) == LS_OK && ls_acquire(r.store, 1, &none, 1, 0, &n) == LS_OK && n == 0);
+    (void)put(1, "three", NULL);
+    check(ls_acquire(r.store, 1, &none, 1, 0, &n) == LS_OK && n == 1 && none.count == 1);
+    done();
+}
+
+static void after_an_open_nothing_is_acquired_and_counts_begin_again(void) {
+    ls_delivery one;
+    size_t n;
+
+    fresh();
+    (void)put(1, "one", NULL);
+    for (uint32_t i = 1; i <= 3; i++) {
+        check(ls_acquire(r.store, 1, &one, 1, 0, &n) == LS_OK && n == 1 && one.count == i && one.recovered == 0);
+        check(i == 3 || ls_release(r.store, 1, &one, 1, 0) == LS_OK);
+    }
+    again();
+    check(ls_acquire(r.store, 1, &one, 1, 0, &n) == LS_OK && n == 1 && one.count == 1 && one.recovered == 1);
+    check(ls_close(r.store) == LS_OK && ls_acquire(r.store, 1, &one, 1, 0, &n) == LS_CLOSED && n == 0);
+    done();
+}
+
+/* ---- threads ---- */
+
+static atomic_uint settled[SHARED], handed_out[SHARED];
+static uint64_t first_id, last_id;
+static atomic_int unexpected;
+
+static void *takes(void *seed) {
+    uint64_t mine = (uint64_t)(uintptr_t)seed;
+    ls_delivery got[16];
+    size_t n, done, kept;
+
+    do {
+        if (ls_acquire(r.store, 1, got, 1 + chance(&mine) % 16, 0, &n) != LS_OK)
+            unexpected++;
+        kept = n == 0 ? 0 : chance(&mine) % (n + 1);
+        for (size_t i = 0; i < n; i++) {
+            size_t at = got[i].position;
+
+            if (got[i].count != ++handed_out[at])
+                unexpected++;
+            if (i < kept)
+                settled[at]++;
+        }
+        if (ls_settle_all(r.store, 1, got, kept, 1, chance(&mine) % 20 == 0 ? LS_WAIT : 0, &done) != LS_OK ||
+            done != kept || ls_release(r.store, 1, got + kept, n - kept, 0) != LS_OK)
+            unexpected++;
+    } while (n > 0);
+    return NULL;
+}
+
+static void many_threads_settle_each_place_once_and_count_each_time(void) {
+    pthread_t threads[TAKERS];
+    uint64_t depth, locked, acquired;
+    ls_delivery rest[32];
+    size_t n;
+
+    ls_options_default(&r.options);
+    r.options.segment_size = SEGMENT;
+    const ls_options options = r.options;
+    fresh_with(&options);
+    for (int i = 0; i < SHARED; i++) {
+        last_id = put_bytes(1, 1, 8, 0);
+        first_id = i == 0 ? last_id : first_id;
+    }
+    check(ls_force(r.store, 0) == LS_OK);
+    for (uintptr_t i = 0; i < TAKERS; i++)
+        require(pthread_create(&threads[i], NULL, takes, (void *)(i + 1)) == 0);
+    for (size_t i = 0; i < TAKERS; i++)
+        check(pthread_join(threads[i], NULL) == 0);
+    while (ls_acquire(r.store, 1, rest, 32, 0, &n) == LS_OK &&
+           n > 0) { /* released by the last, after the others had ended */
+        for (size_t i = 0; i < n; i++)
+            settled[rest[i].position]++;
+        check(ls_settle_all(r.store, 1, rest, n, 1, 0, &n) == LS_OK);
+    }
+    for (int i = 0; i < SHARED; i++)
+        check(settled[i] == 1);
+    check(unexpected == 0 && ls_queue_depth(r.store, 1, &depth, &locked) == LS_OK && depth == 0);
+    check(ls_queue_acquired(r.store, 1, &acquired) == LS_OK && acquired == 0);
+    done();
+}
+
+int main(void) {
+    static void (*const tests[])(void) = {
+        whatever_the_steps_the_first_free_places_are_acquired_with_their_counts,
+        a_stale_delivery_settles_nothing,
+        a_delivery_that_is_in_a_list_twice_counts_once,
+        a_deleted_queue_has_no_deliveries,
+        after_an_open_nothing_is_acquired_and_counts_begin_again,
+        many_threads_settle_each_place_once_and_count_each_time,
+    };
+    int failed = 0, count = (int)(sizeof tests / sizeof *tests);
+
+    for (int i = 0; i < count; i++) {
+        failures_here = 0;
+        tests[i]();
+        failed += failures_here > 0;
+    }
+    return verdict(count - failed, failed);
+}
