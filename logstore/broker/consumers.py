@@ -133,19 +133,23 @@ class Consumer:
                     self.queue.unreadable(place, error)
                     handled += 1
                     continue
-                encoded = self._encode(acquired, tag + 1, body)
-                if encoded is None:
-                    too_large = True
-                    break
+                if acquired.envelope is self._envelope and len(body) == self._body_bytes:
+                    part = _join((self._before, _pack_tag(tag + 1, place.redelivered), self._after, body, _END_OCTET))
+                    parts.append(part)
+                    size_bytes += len(part)
+                else:
+                    encoded = self._encode(acquired, tag + 1, body)
+                    if encoded is None:
+                        too_large = True
+                        break
+                    parts += encoded
+                    size_bytes += sum(map(len, encoded))
                 tag += 1
                 acquired.tag = tag
                 place.unload()
                 sent.append(acquired)
-                handled += 1
                 body_bytes += len(body)
-                for part in encoded:
-                    size_bytes += len(part)
-                parts += encoded
+                handled += 1
         finally:
             outbox.add_sized(parts, size_bytes)
             channel.consuming.delivered_all(sent, None if self.no_ack else self)
@@ -188,6 +192,12 @@ class Consumer:
             self.channel.reply(commands.Basic.Cancel(self.tag, nowait=True))
 
 
+# Looked up once, because every delivery needs them.
+_join: Final = b"".join
+_pack_tag: Final = frames.pack_tag
+_END_OCTET: Final = frames.END_OCTET
+
+_tag_of: Final[Callable[[Acquired], int]] = operator.attrgetter("tag")
 _queue_of: Final = operator.attrgetter("queue")
 _consumer_of: Final[Callable[[Acquired], Consumer | None]] = operator.attrgetter("consumer")
 
@@ -307,7 +317,7 @@ class Consuming:
                 acquired.consumer = consumer
             consumer.unacked += len(sent)
             self._unacked_of_consumers += len(sent)
-            self._unacked.update([(acquired.tag, acquired) for acquired in sent])
+            self._unacked.update(zip(map(_tag_of, sent), sent, strict=True))
 
     def get(self, queue: BrokerQueue, *, no_ack: bool) -> int | None:
         """basic.get, called at the channel's gate. Returns an LSN to wait for if the messages are not durable yet."""

@@ -54,6 +54,18 @@ def test_messages_that_a_program_publishes_reach_waiting_consumers(broker: Broke
     assert client.delivery()[1] == b"in a transaction"
 
 
+@pytest.mark.parametrize("header", [b"\x00", b"\x01\x00", b"\x01\x00 short", b"\x01\x00" + bytes(11), b"\x01\x01"])
+def test_a_header_of_a_program_that_looks_like_the_broker_s_own_is_delivered_as_none(
+    broker: Broker, header: bytes
+) -> None:
+    broker.raw().open().declare("q", durable=True)
+    client = consume(broker, "q")
+    for _ in range(2):
+        broker.store.publish("q", b"from the library", header=header)
+        deliver, body = client.delivery()
+        assert (deliver.exchange, deliver.routing_key, body) == ("", "q", b"from the library")
+
+
 def test_rejected_messages_reach_the_consumers_of_their_dead_letter_queue(
     on_store: Callable[..., Broker], tmp_path: Path
 ) -> None:
