@@ -25,6 +25,7 @@ struct hot_state {
     PyTypeObject *store_type;
     PyTypeObject *queue_type;
     PyTypeObject *transaction_type;
+    PyTypeObject *delivery_type;
     PyTypeObject *waiters_type;
     PyObject *header;
     PyObject *transaction;
@@ -32,6 +33,15 @@ struct hot_state {
     PyObject *publish_slow;
     PyObject *dequeue_slow;
     PyObject *load_content_slow;
+    PyObject *load;
+    PyObject *accept;
+    PyObject *reject;
+    PyObject *release;
+    PyObject *acquire_slow;
+    PyObject *accept_slow;
+    PyObject *accept_many_slow;
+    PyObject *refuse;
+    PyObject *came_back;
 };
 
 /* The base of MessageStore. */
@@ -48,7 +58,17 @@ struct store_calls {
 struct queue_calls {
     PyObject ob_base;
     PyObject *key; /* the id as an int, NULL until _attach */
+    struct store_calls *store;
     uint32_t id;
+    char deleted; /* its deliveries cannot be settled any more */
+};
+
+struct delivery {
+    PyObject ob_base;
+    struct queue_calls *queue;
+    PyObject *header, *content; /* bytes; NULL: not loaded */
+    ls_delivery row;
+    char settled; /* or a call is about to do so */
 };
 
 /* The base of Transaction. */
@@ -63,6 +83,7 @@ extern struct PyModuleDef hot_module;
 extern PyType_Spec hot_store_spec;
 extern PyType_Spec hot_queue_spec;
 extern PyType_Spec hot_transaction_spec;
+extern PyType_Spec hot_delivery_spec;
 extern PyType_Spec hot_waiters_spec;
 
 /* The state of the module that this object's type is of. NULL: an exception is set. */
@@ -76,6 +97,13 @@ bool hot_id(PyObject *given, uint64_t *id);
 
 /* _read_places(cursor, Message, load, views): the next places; an empty list at the end. */
 PyObject *hot_read_places(struct store_calls *self, PyObject *args);
+
+PyObject *hot_delivery(const struct hot_state *state, struct queue_calls *queue, const ls_delivery *row);
+/* The methods of a queue in consume.c. */
+PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
+PyObject *hot_accept(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
+PyObject *hot_accept_many(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
+PyObject *hot_release(struct queue_calls *self, PyObject *given);
 
 /* The queue's id if it is a handle of this store that counts; false for anything else. Raises nothing. */
 bool hot_queue(const struct store_calls *store, PyObject *given, uint32_t *id);

@@ -77,12 +77,17 @@ static bool add_name(PyObject **into, const char *name) {
 
 static int hot_exec(PyObject *module) {
     struct hot_state *state = PyModule_GetState(module);
-    bool named = add_name(&state->header, "header") && add_name(&state->transaction, "transaction") &&
-                 add_name(&state->wait, "wait") && add_name(&state->publish_slow, "_publish_slow") &&
-                 add_name(&state->dequeue_slow, "_dequeue_slow") &&
-                 add_name(&state->load_content_slow, "_load_content_slow");
+    bool named =
+        add_name(&state->header, "header") && add_name(&state->transaction, "transaction") &&
+        add_name(&state->wait, "wait") && add_name(&state->publish_slow, "_publish_slow") &&
+        add_name(&state->dequeue_slow, "_dequeue_slow") && add_name(&state->load_content_slow, "_load_content_slow") &&
+        add_name(&state->load, "load") && add_name(&state->accept, "accept") && add_name(&state->reject, "reject") &&
+        add_name(&state->release, "release") && add_name(&state->acquire_slow, "_acquire_slow") &&
+        add_name(&state->accept_slow, "_accept_slow") && add_name(&state->accept_many_slow, "_accept_many_slow") &&
+        add_name(&state->refuse, "_refuse") && add_name(&state->came_back, "_came_back");
     if (!named || add_type(module, &hot_store_spec, &state->store_type) < 0 ||
         add_type(module, &hot_queue_spec, &state->queue_type) < 0 ||
+        add_type(module, &hot_delivery_spec, &state->delivery_type) < 0 ||
         add_type(module, &hot_waiters_spec, &state->waiters_type) < 0) {
         return -1;
     }
@@ -95,6 +100,7 @@ static int hot_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->store_type);
     Py_VISIT(state->queue_type);
     Py_VISIT(state->transaction_type);
+    Py_VISIT(state->delivery_type);
     Py_VISIT(state->waiters_type);
     return 0;
 }
@@ -105,6 +111,7 @@ static int hot_clear(PyObject *module) {
     Py_CLEAR(state->store_type);
     Py_CLEAR(state->queue_type);
     Py_CLEAR(state->transaction_type);
+    Py_CLEAR(state->delivery_type);
     Py_CLEAR(state->waiters_type);
     Py_CLEAR(state->header);
     Py_CLEAR(state->transaction);
@@ -112,6 +119,15 @@ static int hot_clear(PyObject *module) {
     Py_CLEAR(state->publish_slow);
     Py_CLEAR(state->dequeue_slow);
     Py_CLEAR(state->load_content_slow);
+    Py_CLEAR(state->load);
+    Py_CLEAR(state->accept);
+    Py_CLEAR(state->reject);
+    Py_CLEAR(state->release);
+    Py_CLEAR(state->acquire_slow);
+    Py_CLEAR(state->accept_slow);
+    Py_CLEAR(state->accept_many_slow);
+    Py_CLEAR(state->refuse);
+    Py_CLEAR(state->came_back);
     return 0;
 }
 

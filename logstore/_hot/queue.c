@@ -1,4 +1,4 @@
-/* QueueCalls, the base of logstore.Queue: the queue's id, so that calls of the store recognize a handle without Python. */
+/* QueueCalls, the base of logstore.Queue: its id, so that calls of the store recognize a handle, and its calls (consume.c). */
 #include "hot.h"
 
 bool hot_queue(const struct store_calls *store, PyObject *given, uint32_t *id) {
@@ -13,42 +13,81 @@ bool hot_queue(const struct store_calls *store, PyObject *given, uint32_t *id) {
     return true;
 }
 
-static PyObject *queue_attach(struct queue_calls *self, PyObject *key) {
+static PyObject *queue_attach(struct queue_calls *self, PyObject *args) {
+    struct hot_state *state = hot_state_of((PyObject *)self);
+    PyObject *store, *key;
+    if (state == NULL || !PyArg_ParseTuple(args, "O!O:_attach", state->store_type, &store, &key)) {
+        return NULL;
+    }
     unsigned long id = PyLong_Check(key) ? PyLong_AsUnsignedLong(key) : ULONG_MAX;
     if (id > UINT32_MAX || self->key != NULL) {
         return PyErr_Occurred() != NULL ? NULL : PyErr_Format(PyExc_ValueError, "a handle gets one id, once");
     }
     self->id = (uint32_t)id;
+    self->store = (struct store_calls *)Py_NewRef(store);
     self->key = PyLong_FromUnsignedLong(id);
     return self->key != NULL ? Py_NewRef(Py_None) : NULL;
 }
 
-static int queue_traverse(PyObject *self, visitproc visit, void *arg) {
+static int queue_traverse(struct queue_calls *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->store);
+    return 0;
+}
+
+static int queue_clear(struct queue_calls *self) {
+    Py_CLEAR(self->store);
     return 0;
 }
 
 static void queue_dealloc(struct queue_calls *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
+    (void)queue_clear(self);
     Py_CLEAR(self->key);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
+#define WITH_KEYWORDS (METH_FASTCALL | METH_KEYWORDS)
+
 static PyMethodDef queue_methods[] = {
-    {"_attach", (PyCFunction)(void (*)(void))queue_attach, METH_O, PyDoc_STR("_attach(queue_id)\n--\n\n")},
+    {"acquire", (PyCFunction)(void (*)(void))hot_acquire, WITH_KEYWORDS,
+     PyDoc_STR(
+         "acquire($self, n=1, *, load=False)\n--\n\n"
+         "Acquires up to ``n`` messages from the front, in order. Only durable, unlocked, not acquired ones count.\n\n"
+         "With ``load`` their headers and contents are read in one call, up to 1 MiB together, which is much\n"
+         "cheaper than one by one. A message that could not be loaded is read on access, which raises the error\n"
+         "if that fails again.\n\n"
+         "Raises :class:`~logstore.errors.UnknownQueue` after the queue was deleted.")},
+    {"accept", (PyCFunction)(void (*)(void))hot_accept, WITH_KEYWORDS,
+     PyDoc_STR("accept($self, delivery, *, transaction=None, wait=True)\n--\n\nSee :meth:`Delivery.accept`.")},
+    {"accept_many", (PyCFunction)(void (*)(void))hot_accept_many, WITH_KEYWORDS,
+     PyDoc_STR("accept_many($self, deliveries, *, wait=True)\n--\n\n"
+               "Accepts all of them, with one force. All are checked before the first is dequeued.\n\n"
+               "Raises the errors of :meth:`Delivery.accept`. The exception's attribute ``dequeued`` is the number of\n"
+               "deliveries, from the first on, that were accepted; the others stay acquired.")},
+    {"release", (PyCFunction)(void (*)(void))hot_release, METH_O,
+     PyDoc_STR("release($self, delivery)\n--\n\nSee :meth:`Delivery.release`.")},
+    {"_attach", (PyCFunction)(void (*)(void))queue_attach, METH_VARARGS,
+     PyDoc_STR("_attach($self, store, queue_id)\n--\n\n")},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef queue_members[] = {
     {"_id", T_OBJECT_EX, offsetof(struct queue_calls, key), READONLY, NULL},
+    {"_is_deleted", T_BOOL, offsetof(struct queue_calls, deleted), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot queue_slots[] = {
-    {Py_tp_doc, (void *)"The queue's id."}, {Py_tp_methods, queue_methods}, {Py_tp_members, queue_members},
-    {Py_tp_traverse, queue_traverse},       {Py_tp_dealloc, queue_dealloc}, {0, NULL},
+    {Py_tp_doc, (void *)"The queue's id, and the calls of its consumers."},
+    {Py_tp_methods, queue_methods},
+    {Py_tp_members, queue_members},
+    {Py_tp_traverse, queue_traverse},
+    {Py_tp_clear, queue_clear},
+    {Py_tp_dealloc, queue_dealloc},
+    {0, NULL},
 };
 
 PyType_Spec hot_queue_spec = {

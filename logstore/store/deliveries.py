@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from logstore._hot import Delivery
+
 if TYPE_CHECKING:
     from logstore.store.message_store import MessageStore
-    from logstore.store.queues import Queue
-    from logstore.store.transactions import Transaction
+
+__all__ = ["Delivery", "Message", "MessageView"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,71 +64,3 @@ class MessageView(Message):
     def content(self) -> memoryview:  # type: ignore[override] # what the caller asked for
         """The whole content, as loaded with the place or else read on access, as in :class:`Message`."""
         return memoryview(self._store.load_content(self.id)) if self._content is None else self._content
-
-
-class Delivery:
-    """A message acquired by a consumer. No other consumer gets it until it is accepted, released or rejected.
-
-    A delivery can be settled once; a second attempt raises :class:`~logstore.errors.NotEnqueued`. Accepting and
-    rejecting are durable on return. In a transaction they do not wait, and take effect at its commit; until then, and
-    after a rollback, the message stays acquired.
-    """
-
-    __slots__ = (
-        "_content_bytes",
-        "_loaded",
-        "_position",
-        "_queue",
-        "_settled",
-        "delivery_count",
-        "id",
-        "redelivered",
-    )
-
-    def __init__(
-        self, queue: Queue, position: int, message_id: int, content_bytes: int, count: int, recovered: int
-    ) -> None:
-        self._queue = queue
-        self._position = position
-        self._content_bytes = content_bytes
-        self._settled = False
-        self._loaded: tuple[bytes, bytes] | None = None  # header and content
-        self.id: int = message_id
-        """The message's persistence ID."""
-        self.delivery_count: int = count
-        """How often this place has been handed out, this time included; counting starts again at every open."""
-        self.redelivered: bool = count > 1 or recovered != 0
-        """Whether a consumer may have seen it before: handed out earlier, or recovered."""
-
-    @property
-    def content(self) -> bytes:
-        """The whole content, read from the log at each access unless it was acquired with ``load``."""
-        if self._loaded is not None:
-            return self._loaded[1]
-        return self._queue._store.load_content(self.id)
-
-    @property
-    def header(self) -> bytes:
-        """The message's header, read from the log at each access unless it was acquired with ``load``."""
-        if self._loaded is not None:
-            return self._loaded[0]
-        return self._queue._store.header(self.id)
-
-    def unload(self) -> None:
-        """Frees the header and content that ``load`` has read; the next access reads them from the log again."""
-        self._loaded = None
-
-    def accept(self, *, transaction: Transaction | None = None, wait: bool = True) -> None:
-        """Takes the message off the queue for good: it was processed."""
-        self._queue.accept(self, transaction=transaction, wait=wait)
-
-    def release(self) -> None:
-        """Puts the message back to its old place, for the next consumer."""
-        self._queue.release(self)
-
-    def reject(self, *, transaction: Transaction | None = None, wait: bool = True) -> None:
-        """Moves the message to the dead-letter queue, in one transaction; without such a queue, removes it."""
-        self._queue.reject(self, transaction=transaction, wait=wait)
-
-    def __repr__(self) -> str:
-        return f"<Delivery {self.id} of {self._queue.name!r}, number {self.delivery_count}>"

@@ -1,0 +1,186 @@
+/*
+ * Delivery: a message that a consumer has acquired. It settles itself through its queue's methods, which a subclass or a test
+ * may replace; header and content are read from the log on access unless they were loaded with the acquisition.
+ */
+#include "hot.h"
+
+PyObject *hot_delivery(const struct hot_state *state, struct queue_calls *queue, const ls_delivery *row) {
+    struct delivery *made = (struct delivery *)state->delivery_type->tp_alloc(state->delivery_type, 0);
+    if (made != NULL) {
+        made->queue = (struct queue_calls *)Py_NewRef((PyObject *)queue);
+        made->row = *row;
+    }
+    return (PyObject *)made;
+}
+
+/* Its store, or NULL with an exception if the garbage collector has taken that apart. */
+static struct store_calls *store_of(const struct delivery *self) {
+    struct store_calls *store = self->queue != NULL ? self->queue->store : NULL;
+    if (store == NULL || store->store == NULL) {
+        PyErr_SetString(PyExc_ReferenceError, "the store of this delivery is gone");
+        return NULL;
+    }
+    return store;
+}
+
+static PyObject *delivery_content(struct delivery *self, void *Py_UNUSED(closure)) {
+    if (self->content != NULL) {
+        return Py_NewRef(self->content);
+    }
+    const struct store_calls *store = store_of(self);
+    PyObject *content = store != NULL ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)self->row.content_bytes) : NULL;
+    if (content == NULL) {
+        return NULL;
+    }
+    const ls_calls *calls = store->state->calls;
+    ls_store *c_store = store->store;
+    uint8_t *into = (uint8_t *)PyBytes_AS_STRING(content);
+    size_t bytes = (size_t)self->row.content_bytes, done = 0;
+    int rc; /* of an empty content one byte is asked for, so that a message that is gone is an error */
+    Py_BEGIN_ALLOW_THREADS rc = calls->load_content(c_store, self->row.id, 0, into, bytes > 0 ? bytes : 1, &done);
+    Py_END_ALLOW_THREADS if (rc != LS_OK) {
+        Py_DECREF(content);
+        return hot_fail(store->state, rc);
+    }
+    return content;
+}
+
+static PyObject *delivery_header(struct delivery *self, void *Py_UNUSED(closure)) {
+    if (self->header != NULL) {
+        return Py_NewRef(self->header);
+    }
+    struct store_calls *store = store_of(self);
+    return store != NULL ? PyObject_CallMethod((PyObject *)store, "header", "K", (unsigned long long)self->row.id)
+                         : NULL;
+}
+
+static PyObject *delivery_redelivered(struct delivery *self, void *Py_UNUSED(closure)) {
+    return PyBool_FromLong(self->row.count > 1 || self->row.recovered != 0);
+}
+
+static PyObject *delivery_loaded(struct delivery *self, void *Py_UNUSED(closure)) {
+    return self->content != NULL ? PyTuple_Pack(2, self->header, self->content) : Py_NewRef(Py_None);
+}
+
+static PyObject *delivery_unload(struct delivery *self, PyObject *Py_UNUSED(unused)) {
+    Py_CLEAR(self->header);
+    Py_CLEAR(self->content);
+    Py_RETURN_NONE;
+}
+
+/* The queue's method of this name, with the delivery before the given arguments. */
+static PyObject *by_queue(struct delivery *self, PyObject *name, PyObject *const *args, Py_ssize_t count,
+                          PyObject *keywords) {
+    Py_ssize_t all = count + (keywords != NULL ? PyTuple_GET_SIZE(keywords) : 0);
+    PyObject *passed[6] = {(PyObject *)self->queue, (PyObject *)self};
+    if (all > 4 || count > 0) {
+        return PyErr_Format(PyExc_TypeError, "%U() takes only the keyword arguments transaction and wait", name);
+    }
+    for (Py_ssize_t i = 0; i < all; i++) {
+        passed[2 + i] = args[i];
+    }
+    return PyObject_VectorcallMethod(name, passed, 2, keywords);
+}
+
+static PyObject *delivery_accept(struct delivery *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+    struct hot_state *state = hot_state_of((PyObject *)self);
+    return state != NULL ? by_queue(self, state->accept, args, count, keywords) : NULL;
+}
+
+static PyObject *delivery_reject(struct delivery *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+    struct hot_state *state = hot_state_of((PyObject *)self);
+    return state != NULL ? by_queue(self, state->reject, args, count, keywords) : NULL;
+}
+
+static PyObject *delivery_release(struct delivery *self, PyObject *Py_UNUSED(unused)) {
+    struct hot_state *state = hot_state_of((PyObject *)self);
+    return state != NULL ? by_queue(self, state->release, NULL, 0, NULL) : NULL;
+}
+
+static PyObject *delivery_repr(struct delivery *self) {
+    PyObject *name = PyObject_GetAttrString((PyObject *)self->queue, "name");
+    PyObject *made = name != NULL ? PyUnicode_FromFormat("<Delivery %llu of %R, number %u>",
+                                                         (unsigned long long)self->row.id, name, self->row.count)
+                                  : NULL;
+    Py_XDECREF(name);
+    return made;
+}
+
+static int delivery_traverse(struct delivery *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->queue);
+    return 0;
+}
+
+static int delivery_clear(struct delivery *self) {
+    Py_CLEAR(self->queue);
+    return 0;
+}
+
+static void delivery_dealloc(struct delivery *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    (void)delivery_clear(self);
+    Py_CLEAR(self->header);
+    Py_CLEAR(self->content);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+#define WITH_KEYWORDS (METH_FASTCALL | METH_KEYWORDS)
+
+static PyMethodDef delivery_methods[] = {
+    {"accept", (PyCFunction)(void (*)(void))delivery_accept, WITH_KEYWORDS,
+     PyDoc_STR("accept($self, *, transaction=None, wait=True)\n--\n\n"
+               "Takes the message off the queue for good: it was processed.")},
+    {"release", (PyCFunction)(void (*)(void))delivery_release, METH_NOARGS,
+     PyDoc_STR("release($self)\n--\n\nPuts the message back to its old place, for the next consumer.")},
+    {"reject", (PyCFunction)(void (*)(void))delivery_reject, WITH_KEYWORDS,
+     PyDoc_STR("reject($self, *, transaction=None, wait=True)\n--\n\n"
+               "Moves the message to the dead-letter queue, in one transaction; without such a queue, removes it.")},
+    {"unload", (PyCFunction)(void (*)(void))delivery_unload, METH_NOARGS,
+     PyDoc_STR("unload($self)\n--\n\n"
+               "Frees the header and content that ``load`` has read; the next access reads them from the log again.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef delivery_members[] = {
+    {"id", T_ULONGLONG, offsetof(struct delivery, row.id), READONLY, "The message's persistence ID."},
+    {"delivery_count", T_UINT, offsetof(struct delivery, row.count), READONLY,
+     "How often this place has been handed out, this time included; counting starts again at every open."},
+    {"_position", T_ULONGLONG, offsetof(struct delivery, row.position), READONLY, NULL},
+    {"_queue", T_OBJECT, offsetof(struct delivery, queue), READONLY, NULL},
+    {"_settled", T_BOOL, offsetof(struct delivery, settled), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef delivery_getset[] = {
+    {"redelivered", (getter)(void (*)(void))delivery_redelivered, NULL,
+     "Whether a consumer may have seen it before: handed out earlier, or recovered.", NULL},
+    {"content", (getter)(void (*)(void))delivery_content, NULL,
+     "The whole content, read from the log at each access unless it was acquired with ``load``.", NULL},
+    {"header", (getter)(void (*)(void))delivery_header, NULL,
+     "The message's header, read from the log at each access unless it was acquired with ``load``.", NULL},
+    {"_loaded", (getter)(void (*)(void))delivery_loaded, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyDoc_STRVAR(
+    delivery_doc,
+    "A message acquired by a consumer. No other consumer gets it until it is accepted, released or rejected.\n\n"
+    "A delivery can be settled once; a second attempt raises :class:`~logstore.errors.NotEnqueued`. Accepting\n"
+    "and rejecting are durable on return. In a transaction they do not wait, and take effect at its commit;\n"
+    "until then, and after a rollback, the message stays acquired.");
+
+static PyType_Slot delivery_slots[] = {
+    {Py_tp_doc, (void *)delivery_doc}, {Py_tp_methods, delivery_methods}, {Py_tp_members, delivery_members},
+    {Py_tp_getset, delivery_getset},   {Py_tp_repr, delivery_repr},       {Py_tp_traverse, delivery_traverse},
+    {Py_tp_clear, delivery_clear},     {Py_tp_dealloc, delivery_dealloc}, {0, NULL},
+};
+
+PyType_Spec hot_delivery_spec = {
+    .name = "logstore.store.deliveries.Delivery",
+    .basicsize = sizeof(struct delivery),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = delivery_slots,
+};
