@@ -190,8 +190,10 @@ class ls_delivery(Value):
     position: int
     id: int
     content_bytes: int
+    start_bytes: int
     count: int
     recovered: int
+    number: int
 
 class ls_delivery_ptr(ls_delivery, Pointer[ls_delivery]): ...
 
@@ -1057,6 +1059,17 @@ class Lib:
         into: ls_delivery_ptr | Array[ls_delivery] | Null,
         n: int,
         flags: int,
+        done: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_load_acquired(
+        self,
+        store: ls_store_ptr | Null,
+        deliveries: ls_delivery_ptr | Array[ls_delivery] | Null,
+        n: int,
+        spans: ls_span_ptr | Array[ls_span] | Null,
+        into: Numbers[uint8_t] | Null,
+        bytes: int,
         done: Numbers[size_t] | Null,
         /,
     ) -> int: ...

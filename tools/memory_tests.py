@@ -30,10 +30,12 @@ TREE = ROOT / "build" / "memory-tests"
 COPIED = ("benchmarks", "csrc", "docs", "logstore", "tests", "tools")
 
 PART = (
+    "tests/core/test_hot.py",
     "tests/core/test_native.py",
     "tests/inspect/test_inspect_core.py",
     "tests/store/test_queue_batches.py",
     "tests/store/test_content.py",
+    "tests/store/test_messages_loaded.py",
     "tests/store/test_tail.py",
 )
 SELECTED = "not slow and not spark"

@@ -328,8 +328,10 @@ int ls_places_check(ls_store *store, uint32_t queue_id, const uint64_t *ids, con
 typedef struct ls_delivery {
     uint64_t position; /* as in ls_place */
     uint64_t id, content_bytes;
-    uint32_t count;     /* how often the place was acquired, this time included */
-    uint32_t recovered; /* as in ls_place */
+    uint32_t start_bytes; /* as in ls_message_info */
+    uint32_t count;       /* how often the place was acquired, this time included */
+    uint32_t recovered;   /* as in ls_place */
+    uint32_t number;      /* where the core looks for the message first; 0 will do */
 } ls_delivery;
 
 #define LS_UNSEEN 16 /* ls_release: nobody has seen the messages, so their counts return to what they were */
@@ -337,6 +339,9 @@ typedef struct ls_delivery {
 /* Acquires the first *done places of the queue that are durable, not locked and not acquired: at most n, in order.
    LS_UNKNOWN_QUEUE. After LS_NO_MEMORY none is acquired. */
 int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, int flags, size_t *done);
+/* Loads the messages of the first *done deliveries, as ls_cursor_load those of places; at least one, unless n is 0. */
+int ls_load_acquired(ls_store *store, const ls_delivery *deliveries, size_t n, ls_span *spans, uint8_t *into,
+                     size_t bytes, size_t *done);
 /* ls_dequeue of an acquired place, with its count. Also LS_NOT_ENQUEUED: it was settled or released since. */
 int ls_settle(ls_store *store, uint32_t queue_id, const ls_delivery *delivery, ls_tx *tx, int reason, int flags,
               uint64_t *lsn);

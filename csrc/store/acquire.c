@@ -40,6 +40,8 @@ int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, 
             .position = place_position(&p),
             .id = m->id,
             .content_bytes = message_content_bytes(m),
+            .start_bytes = m->record_bytes,
+            .number = e->message,
             .count = offer_acquire(q, &p),
             .recovered = (e->state & ENTRY_RECOVERED) != 0,
         };
@@ -49,7 +51,7 @@ int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, 
 
 /* NULL: its place has ended; the message may have another one since. */
 static struct place *place_of(const struct table *t, uint32_t queue_id, const ls_delivery *d) {
-    uint32_t number = table_find(t, d->id);
+    uint32_t number = table_find_again(t, d->number, d->id);
     struct place *p = number != INDEX_NONE ? message_place(table_message(t, number), queue_id) : NULL;
     return p != NULL && place_position(p) == d->position ? p : NULL;
 }

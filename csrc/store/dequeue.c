@@ -72,6 +72,17 @@ static int check_held(struct message *m, uint32_t queue_id, const ls_delivery *h
     return delivery_holds(held, p) ? LS_OK : delivery_fail(held->id, queue_id);
 }
 
+/* A delivery knows where its message was. */
+static int find(ls_store *store, uint64_t id, const ls_delivery *held, uint32_t *number, struct message **m) {
+    const struct table *t = &store->state.table;
+    *number = held != NULL ? table_find_again(t, held->number, id) : INDEX_NONE;
+    if (*number == INDEX_NONE) {
+        return message_find(store, id, number, m);
+    }
+    *m = table_message(t, *number);
+    return LS_OK;
+}
+
 static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d, const ls_delivery *held,
                           ls_tx *handle, uint64_t *lsn) {
     struct log *g = &store->log;
@@ -83,7 +94,7 @@ static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d
                             : log_reserve(g, DEQUEUE_RECORD_BYTES, RESERVE_SHRINKS);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? message_check_queues(store, &d.queue_id, 1) : rc;
-    rc = rc == LS_OK ? message_find(store, id, &number, &m) : rc;
+    rc = rc == LS_OK ? find(store, id, held, &number, &m) : rc;
     rc = rc == LS_OK && held != NULL ? check_held(m, d.queue_id, held) : rc;
     rc = rc == LS_OK ? check_dequeue(m, d.queue_id, tx, &place) : rc;
     if (rc != LS_OK) {
@@ -169,13 +180,18 @@ static uint64_t id_at(const struct chosen *c, size_t i) { return c->held != NULL
 
 /* Also the second time: what a thousand messages stand on are more pages than a processor knows the way to. */
 static void fetch_ahead(const ls_store *store, const struct chosen *c, size_t at) {
-    if (at % FETCHED_AT_ONCE == 0) {
+    const struct table *t = &store->state.table;
+    size_t n = c->n - at < FETCHED_AT_ONCE ? c->n - at : FETCHED_AT_ONCE;
+    if (at % FETCHED_AT_ONCE == 0 && c->held != NULL) {
         uint64_t ids[FETCHED_AT_ONCE];
-        size_t n = c->n - at < FETCHED_AT_ONCE ? c->n - at : FETCHED_AT_ONCE;
-        for (size_t i = 0; c->held != NULL && i < n; i++) {
+        uint32_t numbers[FETCHED_AT_ONCE];
+        for (size_t i = 0; i < n; i++) {
             ids[i] = c->held[at + i].id;
+            numbers[i] = c->held[at + i].number;
         }
-        table_prefetch(&store->state.table, c->held != NULL ? ids : c->ids + at, n);
+        table_prefetch_again(t, numbers, ids, n);
+    } else if (at % FETCHED_AT_ONCE == 0) {
+        table_prefetch(t, c->ids + at, n);
     }
 }
 
@@ -188,7 +204,7 @@ static int check_all(ls_store *store, const struct chosen *c, ls_tx *handle) {
         struct message *m = NULL;
         struct place *place;
         fetch_ahead(store, c, i);
-        rc = message_find(store, id_at(c, i), &number, &m);
+        rc = find(store, id_at(c, i), c->held != NULL ? &c->held[i] : NULL, &number, &m);
         rc = rc == LS_OK && c->held != NULL ? check_held(m, c->queue_id, &c->held[i]) : rc;
         rc = rc == LS_OK ? check_dequeue(m, c->queue_id, tx, &place) : rc;
     }

@@ -13,9 +13,9 @@
 
 enum {
     ROUND_MESSAGES = 256,
-    ROUND_BYTES = 256 << 10,  /* records stay in the CPU's cache until they were verified */
-    COPIED_BYTES = 64 << 10,  /* from the write buffers, with the lock held */
-    RUN_GAP_BYTES = 4096,     /* other records between two neighbours are read with them */
+    ROUND_BYTES = 256 << 10, /* records stay in the CPU's cache until they were verified */
+    COPIED_BYTES = 64 << 10, /* from the write buffers, with the lock held */
+    RUN_GAP_BYTES = 4096,    /* other records between two neighbours are read with them */
     PREFETCHED_AT_ONCE = 32,
 };
 
@@ -103,7 +103,8 @@ static enum fit add(struct log *g, struct round *r, const struct message *m, siz
 /* The end of the records from `i` on that lie in the buffer as they lie in their file. */
 static size_t run_end(const struct round *r, size_t i) {
     const struct wanted *first = &r->all[i], *next = first + 1;
-    while (next < r->all + r->count && next->segment == first->segment && next->at - first->at == next->lsn - first->lsn) {
+    while (next < r->all + r->count && next->segment == first->segment &&
+           next->at - first->at == next->lsn - first->lsn) {
         next++;
     }
     return (size_t)(next - r->all);
@@ -215,10 +216,51 @@ int ls_load_many(ls_store *store, const uint64_t *ids, size_t n, uint8_t *into, 
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
+/* ---- of deliveries ---- */
+
+/* False: all are looked up, or the buffer is full. */
+static bool gather_deliveries(ls_store *store, const ls_delivery *deliveries, ls_span *spans, size_t n, struct round *r,
+                              size_t *done) {
+    const struct table *t = &store->state.table;
+    enum fit fit = FITS;
+    while (*done < n && fit != FITS_ANOTHER_ROUND) {
+        const ls_delivery *d = &deliveries[*done];
+        uint32_t number = table_find_again(t, d->number, d->id);
+        const struct message *m = number != INDEX_NONE ? table_message(t, number) : NULL;
+        spans[*done] = (ls_span){.content_at = 0};
+        fit = m != NULL ? add(&store->log, r, m, *done) : FITS_NOWHERE;
+        if (fit != FITS_ANOTHER_ROUND) {
+            (*done)++;
+        } else if (m->record_bytes > r->bytes - r->used) {
+            return false;
+        }
+    }
+    return *done < n;
+}
+
+int ls_load_acquired(ls_store *store, const ls_delivery *deliveries, size_t n, ls_span *spans, uint8_t *into,
+                     size_t bytes, size_t *done) {
+    *done = 0;
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    size_t used = 0;
+    for (bool more = n > 0; more;) {
+        struct round r;
+        begin_round(&r, into, bytes, used);
+        more = gather_deliveries(store, deliveries, spans, n, &r, done);
+        used = r.used;
+        read_round(&store->log, &r, spans);
+    }
+    return store_leave(store, LS_OK, LEAVE_QUIETLY);
+}
+
 /* ---- from the places of a queue ---- */
 
 /* False: no place is left for now, or the buffer is full. */
-static bool gather_places(ls_cursor *cursor, ls_place *places, ls_span *spans, size_t n, struct round *r, size_t *done) {
+static bool gather_places(ls_cursor *cursor, ls_place *places, ls_span *spans, size_t n, struct round *r,
+                          size_t *done) {
     enum fit fit = FITS;
     while (*done < n && fit != FITS_ANOTHER_ROUND) {
         const struct message *m = cursor_place(cursor, &places[*done]);

@@ -28,18 +28,16 @@ void table_init(struct table *t) {
 
 uint32_t table_find(const struct table *t, uint64_t id) { return index_find(&t->messages, id); }
 
-static void prefetch_message(const struct table *t, uint64_t id) {
-    uint32_t number = index_likely(&t->messages, id);
-    if (number != INDEX_NONE) {
+static void prefetch_message(const struct table *t, uint32_t number) {
+    if (number < t->message_slots) {
         const char *m = (const char *)table_message(t, number);
         __builtin_prefetch(m, 1);
         __builtin_prefetch(m + sizeof(struct message) - 1, 1); /* it may cross into a second cache line */
     }
 }
 
-static void prefetch_place(const struct table *t, uint64_t id) {
-    uint32_t number = index_likely(&t->messages, id);
-    struct message *m = number != INDEX_NONE ? table_message(t, number) : NULL;
+static void prefetch_place(const struct table *t, uint32_t number, uint64_t id) {
+    const struct message *m = number < t->message_slots ? table_message(t, number) : NULL;
     if (m != NULL && m->id == id && m->place_count > 0 && m->many == 0) {
         __builtin_prefetch(m->places.one.at.chunk, 1);
         __builtin_prefetch(place_entry(&m->places.one), 1);
@@ -51,10 +49,20 @@ void table_prefetch(const struct table *t, const uint64_t *ids, size_t n) {
         index_prefetch(&t->messages, ids[i]);
     }
     for (size_t i = 0; i < n; i++) {
-        prefetch_message(t, ids[i]);
+        prefetch_message(t, index_likely(&t->messages, ids[i]));
     }
     for (size_t i = 0; i < n; i++) {
-        prefetch_place(t, ids[i]);
+        prefetch_place(t, index_likely(&t->messages, ids[i]), ids[i]);
+    }
+}
+
+void table_prefetch_again(const struct table *t, const uint32_t *numbers, const uint64_t *ids, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        index_prefetch(&t->messages, ids[i]); /* for the removal */
+        prefetch_message(t, numbers[i]);
+    }
+    for (size_t i = 0; i < n; i++) {
+        prefetch_place(t, numbers[i], ids[i]);
     }
 }
 

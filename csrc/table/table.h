@@ -320,11 +320,24 @@ static inline struct message *table_message(const struct table *t, uint32_t numb
 }
 
 uint32_t table_find(const struct table *t, uint64_t id); /* or INDEX_NONE */
+/* The same for a message that probably still has this number. */
+static inline uint32_t table_find_again(const struct table *t, uint32_t number, uint64_t id) {
+    if (number < t->message_slots) {
+        const struct message *m = table_message(t, number);
+        if (m->id == id && (m->flags & MESSAGE_FREE) == 0) {
+            return number;
+        }
+    }
+    return table_find(t, id);
+}
+
 /*
  * Loads the index slots, the messages and their first places into the cache for many look-ups that follow, so that the
  * waits for memory overlap. Changes nothing; the ids need not exist.
  */
 void table_prefetch(const struct table *t, const uint64_t *ids, size_t n);
+/* The same for messages that probably still have these numbers. */
+void table_prefetch_again(const struct table *t, const uint32_t *numbers, const uint64_t *ids, size_t n);
 /* Allocates for `more` messages, so that table_add cannot fail. False: no memory. */
 bool table_prepare(struct table *t, uint32_t more);
 uint32_t table_add(struct table *t, uint64_t id, uint16_t flags);

@@ -9,28 +9,27 @@
 #include "hot.h"
 
 enum {
-    ROWS_FIRST = 1024,    /* memory for this many, then for twice as many */
-    HELD_ROWS_MAX = 64,   /* for more the interpreter is released */
-    LOAD_BYTES = 1 << 20, /* the most that one acquire loads */
-    HEADER_BYTES = 512,   /* room for a header and its record's overhead; a longer header is read on access */
+    ROWS_FIRST = 1024,        /* memory for this many, then for twice as many */
+    ACQUIRED_HELD_MAX = 1024, /* for more the interpreter is released */
+    SETTLED_HELD_MAX = 64,    /* likewise */
+    LOAD_BYTES = 1 << 20,     /* the most that one acquire loads */
+    HEADER_BYTES = 512,       /* as a header is counted where its size is not known */
+    RECORD_BYTES = 64,        /* of a message's record, at least, are neither header nor content */
+    BUFFER_BYTES = 256 << 10, /* records are read in parts of this size, which a CPU's cache holds */
     REASON_ACCEPTED = 1,
     NO_ROWS = -1, /* no memory in the binding; the core has codes from 0 on */
 };
 
+#define ROWS_MAX (SIZE_MAX / 4 / sizeof(ls_delivery)) /* more than memory has */
+
 /* ---- acquiring ---- */
 
-/* One call's deliveries, and what is loaded of them. */
 struct acquired {
     ls_delivery *rows;
     size_t count;
-    uint8_t *loaded;      /* headers and contents, in order; NULL: none */
-    uint64_t (*sizes)[2]; /* of each; SIZE_NOT_LOADED: it is not there */
 };
 
-#define SIZE_NOT_LOADED UINT64_MAX
-#define ROWS_MAX        (SIZE_MAX / 4 / sizeof(ls_delivery)) /* more than memory has */
-
-/* Up to n, without the interpreter unless `flags` has LS_TRY. */
+/* Up to n. */
 static int acquire_rows(const ls_calls *calls, ls_store *store, uint32_t queue, size_t n, int flags,
                         struct acquired *a) {
     for (size_t room = n < ROWS_FIRST ? n : ROWS_FIRST;; room = n / 2 < room ? n : 2 * room) {
@@ -48,106 +47,167 @@ static int acquire_rows(const ls_calls *calls, ls_store *store, uint32_t queue, 
     }
 }
 
-/* How many from `first` on fit into the rest of the memory, and how much of it they take. */
-static size_t fitting(const struct acquired *a, size_t first, size_t left, size_t *room) {
-    size_t last = first;
-    for (*room = 0; last < a->count; last++) {
-        uint64_t bytes = a->rows[last].content_bytes;
-        if (bytes > left || bytes + HEADER_BYTES > left - *room) {
-            break;
-        }
-        *room += (size_t)bytes + HEADER_BYTES;
-    }
-    return last;
-}
-
-static bool concerns_one_message(int rc) { return rc == LS_UNKNOWN_MESSAGE || rc == LS_CORRUPT || rc == LS_IO; }
-
-/* Those that fit into LOAD_BYTES and can be read; the others are read on access. */
-static void load_rows(const ls_calls *calls, ls_store *store, struct acquired *a) {
-    size_t first = 0, left = LOAD_BYTES, room, used = 0;
-    size_t last = fitting(a, 0, left, &room);
-    uint64_t *ids = PyMem_RawMalloc((last + 1) * sizeof *ids);
-    a->sizes = PyMem_RawMalloc((a->count + 1) * sizeof *a->sizes);
-    a->loaded = PyMem_RawMalloc(room + 1);
-    if (ids == NULL || a->sizes == NULL || a->loaded == NULL) {
-        PyMem_RawFree(a->loaded);
-        a->loaded = NULL;
-    }
-    for (size_t i = 0; a->loaded != NULL && i < a->count; i++) {
-        a->sizes[i][1] = SIZE_NOT_LOADED;
-    }
-    for (size_t i = 0; ids != NULL && i < last; i++) {
-        ids[i] = a->rows[i].id;
-    }
-    while (a->loaded != NULL && first < last) {
-        size_t done = 0;
-        int rc =
-            calls->load_many(store, ids + first, last - first, a->loaded + used, room - used, a->sizes[first], &done);
-        for (size_t end = first + done; first < end; first++) {
-            used += (size_t)(a->sizes[first][0] + a->sizes[first][1]);
-        }
-        if (first < last) {
-            a->sizes[first++][1] = SIZE_NOT_LOADED; /* its header does not fit, or it cannot be read */
-        }
-        if (rc != LS_OK && !concerns_one_message(rc)) {
-            break;
-        }
-    }
-    for (size_t i = first; a->loaded != NULL && i < last; i++) {
-        a->sizes[i][1] = SIZE_NOT_LOADED;
-    }
-    PyMem_RawFree(ids);
-}
-
 static PyObject *make_deliveries(const struct hot_state *state, struct queue_calls *queue, const struct acquired *a) {
-    const char *at = (const char *)a->loaded;
     PyObject *list = PyList_New((Py_ssize_t)a->count);
     for (size_t i = 0; list != NULL && i < a->count; i++) {
-        struct delivery *made = (struct delivery *)hot_delivery(state, queue, &a->rows[i]);
-        bool whole = made != NULL;
-        if (whole && a->loaded != NULL && a->sizes[i][1] != SIZE_NOT_LOADED) {
-            Py_ssize_t header_bytes = (Py_ssize_t)a->sizes[i][0], content_bytes = (Py_ssize_t)a->sizes[i][1];
-            made->header = PyBytes_FromStringAndSize(at, header_bytes);
-            made->content = PyBytes_FromStringAndSize(at + header_bytes, content_bytes);
-            at += header_bytes + content_bytes;
-            whole = made->header != NULL && made->content != NULL;
-        }
-        if (whole) {
-            PyList_SET_ITEM(list, (Py_ssize_t)i, (PyObject *)made);
+        PyObject *made = hot_delivery(state, queue, &a->rows[i]);
+        if (made != NULL) {
+            PyList_SET_ITEM(list, (Py_ssize_t)i, made);
         } else {
-            Py_XDECREF((PyObject *)made);
             Py_CLEAR(list);
         }
     }
     return list;
 }
 
+/* ---- loading ---- */
+
+/* The first messages of an acquire. Contents are allocated before they are read, so that no memory is copied twice. */
+struct loading {
+    const ls_calls *calls;
+    ls_store *store;
+    const ls_delivery *rows;
+    size_t count;
+    PyObject **contents; /* of their sizes */
+    ls_span *spans;      /* content_at 0: it cannot be loaded; else header_at is in `headers` */
+    uint8_t *buffer;
+    uint8_t *headers;
+    size_t headers_room, headers_used;
+};
+
+/* What the message takes about; the header of one in several records may be longer. */
+static uint64_t bytes_of(const ls_delivery *d) {
+    return d->start_bytes >= d->content_bytes ? d->start_bytes : d->content_bytes + HEADER_BYTES;
+}
+
+static size_t fitting(const struct acquired *a) {
+    uint64_t left = LOAD_BYTES;
+    size_t count = 0;
+    for (; count < a->count && bytes_of(&a->rows[count]) <= left + RECORD_BYTES; count++) {
+        uint64_t bytes = bytes_of(&a->rows[count]);
+        left -= bytes > RECORD_BYTES ? bytes - RECORD_BYTES : 0;
+    }
+    return count;
+}
+
+/* From here on without the interpreter. Puts a header and a content in their places. */
+static void keep(struct loading *l, size_t i, const uint8_t *header, const uint8_t *content) {
+    ls_span *span = &l->spans[i];
+    if (l->headers_room - l->headers_used < span->header_bytes) {
+        size_t room = 2 * l->headers_room + span->header_bytes;
+        uint8_t *grown = PyMem_RawRealloc(l->headers, room);
+        if (grown == NULL) {
+            span->content_at = 0;
+            return;
+        }
+        l->headers = grown;
+        l->headers_room = room;
+    }
+    if (span->header_bytes > 0) {
+        memcpy(l->headers + l->headers_used, header, span->header_bytes);
+    }
+    span->header_at = l->headers_used;
+    l->headers_used += span->header_bytes;
+    memcpy(PyBytes_AS_STRING(l->contents[i]), content, span->content_bytes);
+}
+
+/* A message in several records, or with a record longer than the buffer. */
+static void load_alone(struct loading *l, size_t i) {
+    const ls_delivery *d = &l->rows[i];
+    size_t room = (size_t)d->start_bytes + (size_t)d->content_bytes, done = 0;
+    uint8_t *into = PyMem_RawMalloc(room);
+    uint64_t sizes[2];
+    int rc = into != NULL ? l->calls->load_many(l->store, &d->id, 1, into, room, sizes, &done) : LS_NO_MEMORY;
+    if (rc == LS_OK && done == 1 && sizes[1] == d->content_bytes) {
+        l->spans[i] =
+            (ls_span){.content_at = 1, .header_bytes = (uint32_t)sizes[0], .content_bytes = (uint32_t)sizes[1]};
+        keep(l, i, into, into + sizes[0]);
+    }
+    PyMem_RawFree(into);
+}
+
+static void load(struct loading *l) {
+    int rc = LS_OK;
+    for (size_t first = 0, done = 0; rc == LS_OK && first < l->count; first += done) {
+        rc = l->calls->load_acquired(l->store, l->rows + first, l->count - first, l->spans + first, l->buffer,
+                                     BUFFER_BYTES, &done);
+        for (size_t i = first; rc == LS_OK && i < first + done; i++) {
+            const ls_span *span = &l->spans[i];
+            if (span->content_at == 0) {
+                load_alone(l, i);
+            } else if (span->content_bytes == l->rows[i].content_bytes) {
+                keep(l, i, l->buffer + span->header_at, l->buffer + span->content_at);
+            }
+        }
+    }
+}
+
+/* With the interpreter again. Leaves out those that could not be loaded. */
+static bool give_loaded(struct loading *l, PyObject *list) {
+    for (size_t i = 0; i < l->count; i++) {
+        const ls_span *span = &l->spans[i];
+        if (span->content_at == 0) {
+            continue;
+        }
+        struct delivery *d = (struct delivery *)PyList_GET_ITEM(list, (Py_ssize_t)i);
+        const char *header = l->headers_used > 0 ? (const char *)l->headers + span->header_at : "";
+        d->header = PyBytes_FromStringAndSize(header, span->header_bytes);
+        if (d->header == NULL) {
+            return false;
+        }
+        d->content = l->contents[i];
+        l->contents[i] = NULL;
+    }
+    return true;
+}
+
+static bool load_list(const struct store_calls *of, const struct acquired *a, PyObject *list) {
+    struct loading l = {.calls = of->state->calls, .store = of->store, .rows = a->rows, .count = fitting(a)};
+    size_t contents = 0;
+    l.contents = PyMem_Malloc((l.count + 1) * sizeof *l.contents);
+    l.spans = PyMem_Calloc(l.count + 1, sizeof *l.spans);
+    l.buffer = PyMem_RawMalloc(BUFFER_BYTES);
+    bool ready = l.contents != NULL && l.spans != NULL && l.buffer != NULL;
+    for (; ready && contents < l.count; contents++) {
+        l.contents[contents] = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)a->rows[contents].content_bytes);
+        ready = l.contents[contents] != NULL;
+    }
+    if (ready) {
+        Py_BEGIN_ALLOW_THREADS load(&l);
+        Py_END_ALLOW_THREADS ready = give_loaded(&l, list);
+    } else {
+        PyErr_NoMemory();
+    }
+    for (size_t i = 0; i < contents; i++) {
+        Py_XDECREF(l.contents[i]);
+    }
+    PyMem_Free(l.contents);
+    PyMem_Free(l.spans);
+    PyMem_RawFree(l.buffer);
+    PyMem_RawFree(l.headers);
+    return ready;
+}
+
 static PyObject *acquire(struct queue_calls *self, const struct store_calls *of, size_t n, bool load) {
     const ls_calls *calls = of->state->calls;
     ls_store *store = of->store;
     struct acquired a = {.rows = NULL};
-    int rc = LS_WOULD_WAIT;
-    if (n <= HELD_ROWS_MAX && !load) {
-        rc = acquire_rows(calls, store, self->id, n, LS_TRY, &a);
-    }
+    int rc = n <= ACQUIRED_HELD_MAX ? acquire_rows(calls, store, self->id, n, LS_TRY, &a) : LS_WOULD_WAIT;
     if (rc == LS_WOULD_WAIT) {
         Py_BEGIN_ALLOW_THREADS rc = acquire_rows(calls, store, self->id, n, 0, &a);
-        if (rc == LS_OK && load && a.count > 0) {
-            load_rows(calls, store, &a);
-        }
         Py_END_ALLOW_THREADS
     }
     PyObject *made = rc == LS_OK     ? make_deliveries(of->state, self, &a)
                      : rc == NO_ROWS ? PyErr_NoMemory()
                                      : hot_fail(of->state, rc);
+    if (made != NULL && load && a.count > 0 && !load_list(of, &a, made)) {
+        Py_CLEAR(made);
+    }
     if (made == NULL && a.count > 0) {
         Py_BEGIN_ALLOW_THREADS(void) calls->release(store, self->id, a.rows, a.count, LS_UNSEEN);
         Py_END_ALLOW_THREADS
     }
     PyMem_RawFree(a.rows);
-    PyMem_RawFree(a.loaded);
-    PyMem_RawFree(a.sizes);
     return made;
 }
 
@@ -278,7 +338,7 @@ static PyObject *accept_batch(const struct hot_state *state, struct queue_calls 
         return fail_after(0);
     }
     int rc = LS_WOULD_WAIT;
-    if (!waits && n <= HELD_ROWS_MAX) {
+    if (!waits && n <= SETTLED_HELD_MAX) {
         rc = calls->settle_all(store, self->id, rows, n, REASON_ACCEPTED, LS_TRY, &done);
     }
     if (rc == LS_WOULD_WAIT) {

@@ -56,7 +56,9 @@ class Transaction(TransactionCalls):
     def __del__(self) -> None:
         if getattr(self, "_has_outcome", True):
             return
+        self._has_outcome = True
         self._detach()
+        del self._handle  # another finalizer may use this object later, and would use freed memory
         ffi.release(self._slot)  # rolls back
         self._store._releases.abandoned()
 

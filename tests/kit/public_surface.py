@@ -448,7 +448,7 @@ class Driver:
             if parameter.kind is parameter.VAR_KEYWORD or (parameter.kind is parameter.VAR_POSITIONAL):
                 continue
             faulthandler.dump_traceback_later(HANG_S, exit=True)
-            flag = parameter.annotation == "bool"  # anything that has a truth may stand for it
+            flag = is_flag(parameter)
             self._parameters += 1
             for number, (value, make) in enumerate(self.world.wrong().items()):
                 if flag and value not in WRONG_FLAGS:
@@ -496,7 +496,7 @@ class Driver:
                 self.findings.append(f"{what}: {type(problem).__name__}: {str(problem)[:150]} {place_of(problem)}")
         except (TypeError, ValueError, StoreError) as problem:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            if parameter.annotation != "bool" and not names(problem, wrong):  # a flag's own truth may be what fails
+            if not is_flag(parameter) and not names(problem, wrong):  # a flag's own truth may be what fails
                 self.findings.append(f"{what}: {type(problem).__name__} does not name it: {str(problem)[:150]}")
             elif before != self._state():
                 self.findings.append(f"{what}: refused, and something changed: {before} to {self._state()}")
@@ -537,6 +537,11 @@ class Driver:
         except StoreError:
             return False
         return True
+
+
+def is_flag(parameter: inspect.Parameter) -> bool:
+    """Whether anything that has a truth may stand for it. Methods in C have no annotations."""
+    return parameter.annotation == "bool" or isinstance(parameter.default, bool)
 
 
 def names(problem: Exception, parameter: str) -> bool:

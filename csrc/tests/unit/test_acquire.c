@@ -282,6 +282,42 @@ static void after_an_open_nothing_is_acquired_and_counts_begin_again(void) {
     done();
 }
 
+/* In one record each, with and without a header, then one in several records, one that is gone, and one that does not fit. */
+static void acquired_messages_are_loaded_until_the_buffer_is_full(void) {
+    static uint8_t into[20000], large[SEGMENT / 2];
+    uint64_t ids[6];
+    ls_delivery got[6];
+    ls_span spans[6];
+    uint32_t queue = 1;
+    size_t n, done_count;
+
+    fresh();
+    for (uint8_t i = 0; i < 4; i++)
+        check(ls_publish(r.store, &queue, 1, (const uint8_t *)"head", i % 2 * 4u, (const uint8_t *)"content", i, NULL,
+                         LS_WAIT, &ids[i]) == LS_OK);
+    check(ls_publish(r.store, &queue, 1, NULL, 0, large, sizeof large, NULL, LS_WAIT, &ids[4]) == LS_OK);
+    ids[5] = put_bytes(1, 7, 3000, LS_WAIT);
+    check(ls_acquire(r.store, 1, got, 6, 0, &n) == LS_OK && n == 6);
+    check(take(ids[2], 1, NULL) == LS_OK);
+    got[3].number = 12345; /* only a hint */
+    check(ls_load_acquired(r.store, got, 6, spans, into, sizeof into, &n) == LS_OK && n == 6);
+    for (size_t i = 0; i < 4; i++) {
+        const ls_span *s = &spans[i];
+
+        check(got[i].content_bytes == i && (s->content_at == 0) == (i == 2));
+        check(i == 2 || (s->content_bytes == i && s->header_bytes == i % 2 * 4));
+        check(i == 2 || (memcmp(into + s->content_at, "content", i) == 0 &&
+                         memcmp(into + s->header_at, "head", s->header_bytes) == 0));
+    }
+    check(spans[4].content_at == 0 && spans[5].content_bytes == 3000 && into[spans[5].content_at + 2999] == 7);
+    check(ls_load_acquired(r.store, got, 6, spans, into, 3100, &n) == LS_OK && n == 5);
+    check(ls_load_acquired(r.store, got, 0, spans, into, 3100, &n) == LS_OK && n == 0);
+    check(ls_settle_all(r.store, 1, got + 3, 3, 1, 0, &done_count) == LS_OK && done_count == 3);
+    check(ls_load_acquired(r.store, got + 3, 3, spans, into, sizeof into, &n) == LS_OK && n == 3);
+    check(spans[0].content_at == 0 && spans[2].content_at == 0);
+    done();
+}
+
 /* ---- threads ---- */
 
 static atomic_uint settled[SHARED], handed_out[SHARED];
@@ -351,6 +387,7 @@ int main(void) {
         a_delivery_that_is_in_a_list_twice_counts_once,
         a_deleted_queue_has_no_deliveries,
         after_an_open_nothing_is_acquired_and_counts_begin_again,
+        acquired_messages_are_loaded_until_the_buffer_is_full,
         many_threads_settle_each_place_once_and_count_each_time,
     };
     int failed = 0, count = (int)(sizeof tests / sizeof *tests);
