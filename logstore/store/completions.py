@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _ENDS_PROCESS = (KeyboardInterrupt, SystemExit)
 _Argument = TypeVar("_Argument")
 _LSN_END = (1 << 64) - 1
-_running_loop = asyncio.get_running_loop
 _STOP_POLL_MS = 1000  # so that the thread ends even if it missed its last event
 
 
@@ -123,7 +122,7 @@ class Completions:
         self._c = handle
         self._lock = Lock("the store's list of callbacks")
         self._callbacks: tuple[Callable[[int | Exception], object], ...] = ()  # replaced as a whole
-        self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
+        self.loops: dict[asyncio.AbstractEventLoop, _Loop] = {}  # of any thread; only `of` changes it
         self.thread: Worker | None = None
         self._fd = -1
         self._failure: Exception | None = None
@@ -138,7 +137,7 @@ class Completions:
         from that loop's thread.
         """
         if loop is not None:
-            self._of(loop).add_callback(callback)
+            self.of(loop).add_callback(callback)
             return
         with self._lock:
             self._start()
@@ -147,29 +146,25 @@ class Completions:
         if failure is not None:
             call_all([callback], failure)
 
-    def waiters(self) -> Waiters:
-        """Those of the running loop. Their ``until`` raises ``OutcomeUnknown`` after the log has failed."""
-        loop = _running_loop()
-        return self._loops.get(loop) or self._of(loop)
-
-    def _of(self, loop: asyncio.AbstractEventLoop) -> _Loop:
+    def of(self, loop: asyncio.AbstractEventLoop) -> _Loop:
+        """The waiters of this loop. Raises the failure if the log has failed, ``StoreClosed`` after the close."""
         with self._lock:
-            mine = self._loops.get(loop)
+            mine = self.loops.get(loop)
             if mine is not None and mine.failure is not None:
                 raise mine.failure
             if self._closed:
                 raise _closed()
             if mine is None:
-                for other in [other for other in self._loops if other.is_closed()]:
-                    self._loops.pop(other).forget()
-                mine = self._loops[loop] = _Loop(self._c, loop)
+                for other in [other for other in self.loops if other.is_closed()]:
+                    self.loops.pop(other).forget()
+                mine = self.loops[loop] = _Loop(self._c, loop)
             return mine
 
     def close(self) -> None:
         """Called after the core's close: reports the last group commit; remaining waiters get ``StoreClosed``."""
         with self._lock:
             self._closed = True
-            thread, loops = self.thread, list(self._loops.values())
+            thread, loops = self.thread, list(self.loops.values())
         for mine in loops:
             with contextlib.suppress(RuntimeError):  # the loop is closed, so it has no waiters
                 mine.loop.call_soon_threadsafe(mine.close)
