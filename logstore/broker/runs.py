@@ -27,7 +27,7 @@ _END: Final = frames.END_OCTET[0]
 
 _ACK_START: Final = re.escape(_FRAME_BYTES.pack(frames.ACK_BYTES) + frames.ACK_START)
 _ACK_REST: Final = _ACK_START + rb".{8}\x00" + re.escape(frames.END_OCTET)  # tag; without the bit that says multiple
-_acks: Final = re.compile(rb"(?s:\x01(..)" + _ACK_REST + rb"(?:\x01\1" + _ACK_REST + rb")*)").match
+_acks: Final = re.compile(rb"(?s:\x01(..)" + _ACK_REST + rb"(?:\x01\1" + _ACK_REST + rb")*+)").match
 _ack_tags: Final = struct.Struct(">11xQ2x").iter_unpack
 _first: Final = operator.itemgetter(0)
 _ACK_ARGUMENTS: Final = struct.Struct(">QB")
