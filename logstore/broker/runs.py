@@ -14,8 +14,9 @@ from typing import Final
 from pamqp import commands
 
 from logstore.broker import frames
+from logstore.broker.limits import FRAME_OVERHEAD_BYTES
 
-RUN_MAX: Final = 512  # publishes
+RUN_MAX: Final = 512  # publishes or acknowledgements
 
 _BASIC: Final = commands.Basic.frame_id
 _PREFIX: Final = struct.Struct(">BHI")  # type, channel, size
@@ -27,7 +28,9 @@ _END: Final = frames.END_OCTET[0]
 
 _ACK_START: Final = re.escape(_FRAME_BYTES.pack(frames.ACK_BYTES) + frames.ACK_START)
 _ACK_REST: Final = _ACK_START + rb".{8}\x00" + re.escape(frames.END_OCTET)  # tag; without the bit that says multiple
-_acks: Final = re.compile(rb"(?s:\x01(..)" + _ACK_REST + rb"(?:\x01\1" + _ACK_REST + rb")*+)").match
+_acks: Final = re.compile(rb"(?s:\x01(..)" + _ACK_REST + rb"(?:\x01\1" + _ACK_REST + rb"){1,%d})" % (RUN_MAX - 1)).match
+_ACK_FRAME_BYTES: Final = frames.ACK_BYTES + FRAME_OVERHEAD_BYTES
+_ACK_SAME_BYTES: Final = _ACK_FRAME_BYTES - 10  # before the tag
 _ack_tags: Final = struct.Struct(">11xQ2x").iter_unpack
 _first: Final = operator.itemgetter(0)
 _ACK_ARGUMENTS: Final = struct.Struct(">QB")
@@ -142,7 +145,7 @@ class Runs:
             bodies, end = form.take(data, at)
             if bodies:
                 return PublishRun(form, bodies), end
-        if size == frames.ACK_BYTES:
+        if size == frames.ACK_BYTES and data.startswith(data[at : at + _ACK_SAME_BYTES], at + _ACK_FRAME_BYTES):
             acks = _acks(data, at)
             if acks is not None:
                 return AckRun(channel, list(map(_first, _ack_tags(acks[0])))), acks.end()

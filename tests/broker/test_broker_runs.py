@@ -106,14 +106,16 @@ def test_a_run_has_a_limited_number_of_publishes_and_no_body_above_the_limit() -
 
 
 def test_acknowledgements_of_several_messages_or_of_another_channel_end_a_run() -> None:
-    data = ack(1, 1) + ack(1, 2) + ack(2, 1) + ack(1, 3, bits=1) + ack(1, 4)
+    data = ack(1, 1) + ack(1, 2) + ack(2, 1) + ack(1, 3, bits=1) + ack(1, 4) + ack(1, 5) + ack(1, 6)
     plain, _, runs = read(data, [], Runs())
-    assert [(run.channel, run.tags) for run in runs if isinstance(run, AckRun)] == [(1, [1, 2]), (2, [1]), (1, [4])]
-    assert len(plain) == 5
+    assert [(run.channel, run.tags) for run in runs if isinstance(run, AckRun)] == [(1, [1, 2]), (1, [4, 5, 6])]
+    assert len(plain) == 7
+    _, _, runs = read(ack(1, 7) * (RUN_MAX + 2), [], Runs())
+    assert [len(run.tags) for run in runs if isinstance(run, AckRun)] == [RUN_MAX, 2]
 
 
 def test_every_damaged_byte_and_every_cut_of_a_run_has_the_effect_that_it_has_on_plain_frames() -> None:
-    data = publish(1, b"first") + publish(1, b"again") + publish(1, b"longer") + ack(1, 1) + ack(1, 2)
+    data = publish(1, b"first") + publish(1, b"again") + publish(1, b"longer") + ack(1, 1) + ack(1, 2) + ack(1, 3)
     for at in range(len(data)):
         for value in {0, 1, 2, 0xCE, 0xFF, data[at] ^ 1}:
             damaged = data[:at] + bytes((value,)) + data[at + 1 :]
