@@ -56,6 +56,7 @@ TESTS = (
     "test_clients",
     "test_checkpoint_rules",
     "test_checkpoint_faults",
+    "test_acquire",
 )
 
 STARTED = time.monotonic()

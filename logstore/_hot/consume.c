@@ -382,12 +382,16 @@ PyObject *hot_accept_many(struct queue_calls *self, PyObject *const *args, Py_ss
     return made;
 }
 
-PyObject *hot_release(struct queue_calls *self, PyObject *given) {
+PyObject *hot_release(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     struct hot_state *state = hot_state_of((PyObject *)self);
     const struct store_calls *of = self->store;
-    struct delivery *d = state != NULL && of != NULL && of->store != NULL ? held(state, self, given) : NULL;
+    if (state == NULL) {
+        return NULL;
+    }
+    bool usual = of != NULL && of->store != NULL && count == 1 && names == NULL;
+    struct delivery *d = usual ? held(state, self, args[0]) : NULL;
     if (d == NULL) {
-        return state != NULL ? PyObject_CallMethodOneArg((PyObject *)self, state->refuse, given) : NULL;
+        return hot_slow((PyObject *)self, state->release_slow, args, count, names);
     }
     const ls_calls *calls = state->calls;
     ls_store *store = of->store;

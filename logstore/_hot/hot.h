@@ -40,6 +40,7 @@ struct hot_state {
     PyObject *acquire_slow;
     PyObject *accept_slow;
     PyObject *accept_many_slow;
+    PyObject *release_slow;
     PyObject *refuse;
     PyObject *came_back;
 };
@@ -103,7 +104,7 @@ PyObject *hot_delivery(const struct hot_state *state, struct queue_calls *queue,
 PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_accept(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_accept_many(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
-PyObject *hot_release(struct queue_calls *self, PyObject *given);
+PyObject *hot_release(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 
 /* The queue's id if it is a handle of this store that counts; false for anything else. Raises nothing. */
 bool hot_queue(const struct store_calls *store, PyObject *given, uint32_t *id);

@@ -84,7 +84,8 @@ static int hot_exec(PyObject *module) {
         add_name(&state->load, "load") && add_name(&state->accept, "accept") && add_name(&state->reject, "reject") &&
         add_name(&state->release, "release") && add_name(&state->acquire_slow, "_acquire_slow") &&
         add_name(&state->accept_slow, "_accept_slow") && add_name(&state->accept_many_slow, "_accept_many_slow") &&
-        add_name(&state->refuse, "_refuse") && add_name(&state->came_back, "_came_back");
+        add_name(&state->release_slow, "_release_slow") && add_name(&state->refuse, "_refuse") &&
+        add_name(&state->came_back, "_came_back");
     if (!named || add_type(module, &hot_store_spec, &state->store_type) < 0 ||
         add_type(module, &hot_queue_spec, &state->queue_type) < 0 ||
         add_type(module, &hot_delivery_spec, &state->delivery_type) < 0 ||
@@ -126,6 +127,7 @@ static int hot_clear(PyObject *module) {
     Py_CLEAR(state->acquire_slow);
     Py_CLEAR(state->accept_slow);
     Py_CLEAR(state->accept_many_slow);
+    Py_CLEAR(state->release_slow);
     Py_CLEAR(state->refuse);
     Py_CLEAR(state->came_back);
     return 0;

@@ -67,7 +67,7 @@ static PyMethodDef queue_methods[] = {
                "Accepts all of them, with one force. All are checked before the first is dequeued.\n\n"
                "Raises the errors of :meth:`Delivery.accept`. The exception's attribute ``dequeued`` is the number of\n"
                "deliveries, from the first on, that were accepted; the others stay acquired.")},
-    {"release", (PyCFunction)(void (*)(void))hot_release, METH_O,
+    {"release", (PyCFunction)(void (*)(void))hot_release, WITH_KEYWORDS,
      PyDoc_STR("release($self, delivery)\n--\n\nSee :meth:`Delivery.release`.")},
     {"_attach", (PyCFunction)(void (*)(void))queue_attach, METH_VARARGS,
      PyDoc_STR("_attach($self, store, queue_id)\n--\n\n")},

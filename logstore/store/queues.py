@@ -152,6 +152,10 @@ class Queue(QueueCalls):
             raise
         transaction._on_commit.append(lambda: setattr(delivery, "_settled", True))
 
+    def _release_slow(self, delivery: Delivery) -> None:
+        self._check_acquired(delivery)
+        self.release(delivery)
+
     def _came_back(self) -> None:
         """A place was released."""
         self._store._releases.tell(self)

@@ -162,7 +162,7 @@ def test_an_object_is_bound_to_one_core_and_once(store: MessageStore) -> None:
     queue, transaction = store.queue("q"), store.begin()
     for attach in (
         lambda: store._attach(object(), 1, {}, False),
-        lambda: queue._attach(7),
+        lambda: queue._attach(store, 7),
         lambda: transaction._attach(store, object(), 1),
         lambda: _hot.bind(0, Exception),  # type: ignore[arg-type]
     ):

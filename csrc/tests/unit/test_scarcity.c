@@ -213,6 +213,21 @@ static int op_cursor(ls_tx *tx) {
     ls_cursor_close(c);
     return rc;
 }
+/* Without memory none is acquired; what was acquired comes back without memory. */
+static int op_acquire(ls_tx *tx) {
+    ls_delivery got[30];
+    size_t n, again;
+    uint64_t acquired;
+    int rc = ls_acquire(r.store, 2, got, 30, 0, &n);
+
+    (void)tx;
+    check(ls_queue_acquired(r.store, 2, &acquired) == LS_OK && acquired == n && (n > 0) == (rc == LS_OK));
+    if (rc == LS_OK)
+        rc = ls_release(r.store, 2, got, n, 0);
+    counting = false;
+    check(rc == LS_NO_MEMORY || (ls_acquire(r.store, 2, got, 30, 0, &again) == LS_OK && again == n));
+    return rc;
+}
 static int op_queue(ls_tx *tx) { return (void)tx, ls_queue_add(r.store, 1000); }
 static int op_queues(ls_tx *tx) {
     int rc = LS_OK;
@@ -306,6 +321,7 @@ static const struct {
     {"dequeue in a transaction", op_dequeue, true, 1},
     {"begin and commit", op_begin_and_commit, false, 1},
     {"cursor", op_cursor, false, 1},
+    {"acquire", op_acquire, false, 1},
     {"queue", op_queue, false, 1},
     {"queues", op_queues, false, 7},
     {"in doubt", op_doubt, false, 1},
