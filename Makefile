@@ -33,6 +33,7 @@ HOT_HEADERS := $(sort $(wildcard logstore/_hot/*.h))
 ALL_C := $(sort $(HOT) $(HOT_HEADERS) $(CORE) $(CORE_HEADERS) $(wildcard csrc/tests/*/*.[ch] benchmarks/*.[ch]))
 
 C_FLAGS := -std=c11 -g -D_GNU_SOURCE -Wall -Wextra -pthread -Icsrc/include -Icsrc
+PYTHON_H = $(shell $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -240,7 +241,8 @@ types: setup
 	@$(BIN)/mypy --strict logstore
 
 tidy:
-	+@if command -v clang-tidy >/dev/null 2>&1; then $(SUBMAKE) VARIANT=tidy $(patsubst csrc/%.c,build/c/tidy/%.ok,$(CORE) $(SIMULATOR)); \
+	+@if command -v clang-tidy >/dev/null 2>&1; then $(SUBMAKE) VARIANT=tidy $(patsubst csrc/%.c,build/c/tidy/%.ok,$(CORE) $(SIMULATOR)) \
+		$(HOT:%.c=build/c/tidy/%.ok); \
 		else $(call LOUDLY,clang-tidy is not here: the C code was NOT analysed); fi
 
 .PHONY: format
@@ -284,9 +286,10 @@ coverage: $(FULL) ## lines and branches of the core that the C tests reach (fail
 		else $(call LOUDLY,gcc and gcov are not here: coverage was NOT measured); fi
 
 .PHONY: strict
-strict: ## compile the core with every warning an error, under gcc and clang
+strict: ## compile the core and the extension with every warning an error, under gcc and clang
 	+@found=; for cc in gcc clang; do if command -v $$cc >/dev/null 2>&1; then found=yes; \
-		$(SUBMAKE) VARIANT=strict-$$cc CC=$$cc $(patsubst csrc/%.c,build/c/strict-$$cc/objects/%.o,$(CORE) $(SIMULATOR)) || exit 1; \
+		$(SUBMAKE) VARIANT=strict-$$cc CC=$$cc $(patsubst csrc/%.c,build/c/strict-$$cc/objects/%.o,$(CORE) $(SIMULATOR)) \
+			$(HOT:%.c=build/c/strict-$$cc/objects/%.o) || exit 1; \
 		echo "strict: clean under $$cc"; \
 		else $(call LOUDLY,$$cc is not here: the core was NOT compiled with it); fi; done; [ -n "$$found" ]
 
@@ -348,6 +351,10 @@ $(OUT)/.compiled-with: FORCE
 $(OUT)/objects/%.o: csrc/%.c $(OUT)/.compiled-with
 	@$(CC) $(FLAGS) -MMD -MP -c -o $@ $<
 
+$(OUT)/objects/logstore/%.o: logstore/%.c $(OUT)/.compiled-with
+	@mkdir -p $(@D)
+	@$(CC) $(FLAGS) -isystem $(PYTHON_H) -MMD -MP -c -o $@ $<
+
 $(OUT)/%: csrc/tests/unit/%.c $(OBJECTS) $(OUT)/.compiled-with
 	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(OBJECTS)
 
@@ -366,6 +373,11 @@ $(OUT)/%.ok: csrc/%.c $(CORE_HEADERS) $(LAYOUT) .clang-tidy
 	@clang-tidy --quiet $< -- $(C_FLAGS) > $@.log 2>&1 || { cat $@.log; exit 1; }
 	@touch $@
 
+$(OUT)/logstore/%.ok: logstore/%.c $(HOT_HEADERS) $(CORE_HEADERS) .clang-tidy
+	@mkdir -p $(@D)
+	@clang-tidy --quiet $< -- $(C_FLAGS) -isystem $(PYTHON_H) > $@.log 2>&1 || { cat $@.log; exit 1; }
+	@touch $@
+
 # Code for tests is counted as well, but is optimised, because it need not be slow.
 ifeq ($(VARIANT),coverage)
 run-test_relocate: export LOGSTORE_CRASH := 0
@@ -373,7 +385,7 @@ $(PROGRAMS) $(filter $(OUT)/objects/tests/%.o,$(OBJECTS)): private FLAGS += -O2
 endif
 
 .SECONDARY: $(OBJECTS) $(PROGRAMS) $(PROOF_PROGRAMS)
--include $(OBJECTS:.o=.d) $(PROGRAMS:=.d) $(PROOF_PROGRAMS:=.d)
+-include $(OBJECTS:.o=.d) $(HOT:%.c=$(OUT)/objects/%.d) $(PROGRAMS:=.d) $(PROOF_PROGRAMS:=.d)
 
 .PHONY: made-ctests
 made-ctests: $(PROGRAMS)

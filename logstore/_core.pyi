@@ -928,6 +928,21 @@ class Lib:
         done: Numbers[size_t] | Null,
         /,
     ) -> int: ...
+    def ls_publish_gather(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        n: int,
+        contents: Pointer[Numbers[uint8_t]] | Null,
+        sizes: Numbers[uint64_t] | list[int] | Null,
+        headers: Pointer[Numbers[uint8_t]] | Null,
+        header_sizes: Numbers[uint64_t] | list[int] | Null,
+        tx: ls_tx_ptr | Null,
+        flags: int,
+        ids: Numbers[uint64_t] | Null,
+        done: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
     def ls_dequeue(
         self,
         store: ls_store_ptr | Null,
@@ -964,18 +979,6 @@ class Lib:
         done: Numbers[size_t] | Null,
         /,
     ) -> int: ...
-    def ls_publish_one(
-        self,
-        store: ls_store_ptr | Null,
-        queue_id: int,
-        header: Numbers[uint8_t] | bytes | Null,
-        header_bytes: int,
-        content: Numbers[uint8_t] | bytes | Null,
-        content_bytes: int,
-        flags: int,
-        /,
-    ) -> int: ...
-    def ls_dequeue_one(self, store: ls_store_ptr | Null, id: int, queue_id: int, flags: int, /) -> int: ...
     def ls_destroy(self, store: ls_store_ptr | Null, id: int, flags: int, /) -> int: ...
     def ls_message(
         self,

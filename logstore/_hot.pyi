@@ -1,5 +1,6 @@
 """CPython's own calls for the hot paths: the bases of MessageStore, Queue and Transaction, and Delivery."""
 
+import array
 import asyncio
 import contextvars
 from collections.abc import Callable, Generator, Iterable
@@ -26,7 +27,19 @@ class StoreCalls:
     def dequeue(
         self, message_id: int, queue: Queue | str, transaction: Transaction | None = None, *, wait: bool = True
     ) -> int: ...
+    def header(self, message_id: int) -> bytes: ...
     def load_content(self, message_id: int, offset: int = 0, length: int | None = None) -> bytes: ...
+    def _publish_items(
+        self,
+        queue_id: int,
+        contents: tuple[object, ...],
+        headers: tuple[object, ...] | None,
+        start: int,
+        transaction: Transaction | None,
+        flags: int,
+        ids: array.array[int],
+        /,
+    ) -> int: ...
     def _read_places(self, cursor: int, kind: type[Message], load: bool, views: bool, /) -> list[Message]: ...
 
 class QueueCalls:

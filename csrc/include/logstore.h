@@ -249,6 +249,10 @@ int ls_publish(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8
 int ls_publish_many(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *content, const uint64_t *sizes,
                     const uint8_t *headers, const uint64_t *header_sizes, ls_tx *tx, int flags, uint64_t *ids,
                     size_t *done);
+/* ls_publish_many of contents and headers where they stand: contents[i] has sizes[i] bytes; headers NULL: none. */
+int ls_publish_gather(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *const *contents,
+                      const uint64_t *sizes, const uint8_t *const *headers, const uint64_t *header_sizes, ls_tx *tx,
+                      int flags, uint64_t *ids, size_t *done);
 /* Ends a place. `reason` is 0 to 6, as in the format. LS_NOT_ENQUEUED, LS_MESSAGE_LOCKED. */
 int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int reason, int delivery_count, int flags,
                uint64_t *lsn);
@@ -259,11 +263,6 @@ int ls_dequeue_many(ls_store *store, const uint64_t *ids, size_t n, uint32_t que
 /* ls_dequeue_many without a transaction, with the delivery count of each message. */
 int ls_settle_many(ls_store *store, const uint64_t *ids, const uint16_t *delivery_counts, size_t n, uint32_t queue_id,
                    int reason, int flags, size_t *done);
-/* ls_publish and ls_dequeue with few arguments, for bindings where each argument costs time: one queue, no transaction,
-   reason 0. They return the message's id, and the record's LSN. 0: failed, see ls_last_error(). */
-uint64_t ls_publish_one(ls_store *store, uint32_t queue_id, const uint8_t *header, size_t header_bytes,
-                        const uint8_t *content, size_t content_bytes, int flags);
-uint64_t ls_dequeue_one(ls_store *store, uint64_t id, uint32_t queue_id, int flags);
 /* Ends a staged message. LS_MESSAGE_IN_USE: it has places or pending operations. */
 int ls_destroy(ls_store *store, uint64_t id, int flags);
 

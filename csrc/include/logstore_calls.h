@@ -8,21 +8,22 @@
 #include "logstore.h"
 
 /* Each is a function of logstore.h, without its ls_. */
-#define LS_CALLS(CALL)  \
-    CALL(acquire)       \
-    CALL(cursor_load)   \
-    CALL(cursor_next)   \
-    CALL(dequeue)       \
-    CALL(load_acquired) \
-    CALL(load_content)  \
-    CALL(load_many)     \
-    CALL(message)       \
-    CALL(publish)       \
-    CALL(release)       \
-    CALL(settle)        \
+#define LS_CALLS(CALL)   \
+    CALL(acquire)        \
+    CALL(cursor_load)    \
+    CALL(cursor_next)    \
+    CALL(dequeue)        \
+    CALL(load_acquired)  \
+    CALL(load_content)   \
+    CALL(load_many)      \
+    CALL(message)        \
+    CALL(publish)        \
+    CALL(publish_gather) \
+    CALL(release)        \
+    CALL(settle)         \
     CALL(settle_all)
 
-#define LS_CALLS_FIELD(name) __typeof__(&ls_##name) name;
+#define LS_CALLS_FIELD(name) __typeof__ (&ls_##name)(name);
 
 struct ls_calls {
     size_t bytes; /* of this struct: tells a core and a binding that were not built together */

@@ -94,6 +94,7 @@ void log_take_back(struct log *g) {
 }
 
 void log_wait(struct log *g, pthread_cond_t *signal) {
+    log_call_for_room(g);
     log_check(g);
     (void)pthread_cond_wait(signal, &g->lock);
     log_check(g);

@@ -92,15 +92,6 @@ static void begin_reading(struct log *g, struct segment *s) {
     log_let_go(g);
 }
 
-void content_end_reading(struct log *g, struct segment *s) {
-    bool last = s->readers == 1;
-    log_unpin(g, s);
-    if (last && g->base_index > 0) {
-        g->spare_thread.wanted = true; /* it may have waited for us */
-        (void)pthread_cond_broadcast(&g->spare_thread.wake);
-    }
-}
-
 /* Lock held at both ends, let go while the disk is read. */
 static int read_piece(ls_store *store, struct piece *p, uint8_t *into, size_t *done) {
     struct log *g = &store->log;
@@ -137,7 +128,7 @@ static int read_piece(ls_store *store, struct piece *p, uint8_t *into, size_t *d
         free(record);
     }
     log_take_back(g);
-    content_end_reading(g, p->segment);
+    log_unpin(g, p->segment);
     return rc;
 }
 

@@ -140,11 +140,6 @@ int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int r
     return work_leave(store, tx, rc, flags);
 }
 
-uint64_t ls_dequeue_one(ls_store *store, uint64_t id, uint32_t queue_id, int flags) {
-    uint64_t lsn;
-    return ls_dequeue(store, id, queue_id, NULL, 0, 0, flags, &lsn) == LS_OK ? lsn : 0;
-}
-
 int ls_settle(ls_store *store, uint32_t queue_id, const ls_delivery *delivery, ls_tx *tx, int reason, int flags,
               uint64_t *lsn) {
     *lsn = 0;

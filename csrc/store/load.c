@@ -16,7 +16,6 @@ enum {
     ROUND_BYTES = 256 << 10, /* records stay in the CPU's cache until they were verified */
     COPIED_BYTES = 64 << 10, /* from the write buffers, with the lock held */
     RUN_GAP_BYTES = 4096,    /* other records between two neighbours are read with them */
-    PREFETCHED_AT_ONCE = 32,
 };
 
 /* A start record that holds its whole message, and its place in the caller's buffer. */
@@ -134,7 +133,15 @@ static ls_span span_of(const struct round *round, const struct wanted *w) {
     };
 }
 
-/* Lock held at both ends, let go while the device is read. Segments are unpinned after their last record was read. */
+static void unpin_round(struct log *g, const struct round *r) {
+    for (size_t i = 0; i < r->count; i++) {
+        if (r->all[i].segment != NULL) {
+            log_unpin(g, r->all[i].segment);
+        }
+    }
+}
+
+/* Lock held at both ends, let go while the device is read. */
 static void read_round(struct log *g, const struct round *r, ls_span *spans) {
     if (r->count == 0) {
         return;
@@ -152,11 +159,7 @@ static void read_round(struct log *g, const struct round *r, ls_span *spans) {
         }
     }
     log_take_back(g);
-    for (size_t i = 0; i < r->count; i++) {
-        if (r->all[i].segment != NULL) {
-            content_end_reading(g, r->all[i].segment);
-        }
-    }
+    unpin_round(g, r);
 }
 
 /* ---- by their ids ---- */
@@ -164,9 +167,6 @@ static void read_round(struct log *g, const struct round *r, ls_span *spans) {
 static void gather_ids(ls_store *store, const uint64_t *ids, size_t n, struct round *r) {
     const struct table *t = &store->state.table;
     for (size_t i = 0; i < n && r->count == i; i++) {
-        if (i % PREFETCHED_AT_ONCE == 0 && n > 1) {
-            table_prefetch(t, ids + i, n - i < PREFETCHED_AT_ONCE ? n - i : PREFETCHED_AT_ONCE);
-        }
         uint32_t number = table_find(t, ids[i]);
         if (number == INDEX_NONE || add(&store->log, r, table_message(t, number), i) != FITS) {
             return;
@@ -269,6 +269,9 @@ static bool gather_places(ls_cursor *cursor, ls_place *places, ls_span *spans, s
         }
         spans[*done] = (ls_span){.content_at = 0};
         fit = add(&cursor->store->log, r, m, *done);
+        if (fit == FITS && r->all[r->count - 1].segment != NULL) {
+            log_read_in_order(&cursor->store->log, r->all[r->count - 1].segment);
+        }
         if (fit != FITS_ANOTHER_ROUND) {
             cursor_step(&cursor->cursor);
             (*done)++;

@@ -114,11 +114,13 @@ int ls_cursor_open(ls_store *store, uint32_t queue_id, int kind, ls_cursor **cur
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
+static uint64_t offered_below(const ls_store *store) {
+    return store->inspection != NULL ? UINT64_MAX : store->log.durable_lsn;
+}
+
 /* A place is offered only once the record that made it visible is durable; the order of a run is that of LSNs. */
-const struct message *cursor_place(ls_cursor *cursor, ls_place *place) {
-    const ls_store *store = cursor->store;
-    struct cursor *c = &cursor->cursor;
-    uint64_t durable_lsn = store->inspection != NULL ? UINT64_MAX : store->log.durable_lsn;
+static inline const struct message *place_at(const struct table *t, struct cursor *c, uint64_t durable_lsn,
+                                             ls_place *place) {
     for (;; cursor_step(c)) {
         uint64_t position;
         const struct entry *e = cursor_entry(c, &position);
@@ -127,7 +129,7 @@ const struct message *cursor_place(ls_cursor *cursor, ls_place *place) {
         }
         bool locked = (e->state & ENTRY_LOCKED) != 0;
         if (!locked || c->kind == LS_CURSOR_ALL) {
-            const struct message *m = table_message(&store->state.table, e->message);
+            const struct message *m = table_message(t, e->message);
             *place = (ls_place){
                 .position = position,
                 .id = m->id,
@@ -140,6 +142,11 @@ const struct message *cursor_place(ls_cursor *cursor, ls_place *place) {
     }
 }
 
+const struct message *cursor_place(ls_cursor *cursor, ls_place *place) {
+    const ls_store *store = cursor->store;
+    return place_at(&store->state.table, &cursor->cursor, offered_below(store), place);
+}
+
 int ls_cursor_next(ls_cursor *cursor, ls_place *places, size_t n, size_t *done) {
     *done = 0;
     ls_store *store = cursor->store;
@@ -147,11 +154,13 @@ int ls_cursor_next(ls_cursor *cursor, ls_place *places, size_t n, size_t *done) 
     if (rc != LS_OK) {
         return rc;
     }
-    if (cursor->cursor.queue == NULL) {
+    struct cursor *c = &cursor->cursor;
+    uint64_t durable_lsn = offered_below(store);
+    if (c->queue == NULL) {
         rc = fail(LS_UNKNOWN_QUEUE, "the queue was deleted");
     }
-    while (rc == LS_OK && *done < n && cursor_place(cursor, &places[*done]) != NULL) {
-        cursor_step(&cursor->cursor);
+    while (rc == LS_OK && *done < n && place_at(&store->state.table, c, durable_lsn, &places[*done]) != NULL) {
+        cursor_step(c);
         (*done)++;
     }
     return store_leave(store, rc, LEAVE_QUIETLY);

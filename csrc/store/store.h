@@ -109,12 +109,13 @@ int message_fail_appending(uint64_t id); /* its content is not whole */
 /* (waits) A start record with as much content as fits, and chunks with the rest. */
 int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, const uint8_t *content,
                   size_t content_bytes, uint16_t flags, uint64_t *id);
+/* (waits) ls_publish between entering the store and leaving it. */
+int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
+                   const uint8_t *content, size_t content_bytes, ls_tx *handle, uint64_t *id);
 /* (waits) Takes back what was staged, keeping the failure that led to it. */
 int message_fail_and_unstage(ls_store *store, uint64_t id);
 
-/* content.c: for load.c */
-void content_end_reading(struct log *g, struct segment *s); /* unpins it; lock held */
-/* (waits) Header and content of one message, if `room` surely suffices. */
+/* content.c, for load.c: (waits) Header and content of one message, if `room` surely suffices. */
 int content_load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room, uint64_t sizes[2], bool *fits);
 
 /* places.c, for dequeue.c; lock held. A list of n operations of a transaction, or NULL. */

@@ -173,8 +173,10 @@ static bool load_list(const struct store_calls *of, const struct acquired *a, Py
         ready = l.contents[contents] != NULL;
     }
     if (ready) {
-        Py_BEGIN_ALLOW_THREADS load(&l);
-        Py_END_ALLOW_THREADS ready = give_loaded(&l, list);
+        Py_BEGIN_ALLOW_THREADS
+        load(&l);
+        Py_END_ALLOW_THREADS
+        ready = give_loaded(&l, list);
     } else {
         PyErr_NoMemory();
     }
@@ -194,7 +196,8 @@ static PyObject *acquire(struct queue_calls *self, const struct store_calls *of,
     struct acquired a = {.rows = NULL};
     int rc = n <= ACQUIRED_HELD_MAX ? acquire_rows(calls, store, self->id, n, LS_TRY, &a) : LS_WOULD_WAIT;
     if (rc == LS_WOULD_WAIT) {
-        Py_BEGIN_ALLOW_THREADS rc = acquire_rows(calls, store, self->id, n, 0, &a);
+        Py_BEGIN_ALLOW_THREADS
+        rc = acquire_rows(calls, store, self->id, n, 0, &a);
         Py_END_ALLOW_THREADS
     }
     PyObject *made = rc == LS_OK     ? make_deliveries(of->state, self, &a)
@@ -204,7 +207,8 @@ static PyObject *acquire(struct queue_calls *self, const struct store_calls *of,
         Py_CLEAR(made);
     }
     if (made == NULL && a.count > 0) {
-        Py_BEGIN_ALLOW_THREADS(void) calls->release(store, self->id, a.rows, a.count, LS_UNSEEN);
+        Py_BEGIN_ALLOW_THREADS(void)
+        calls->release(store, self->id, a.rows, a.count, LS_UNSEEN);
         Py_END_ALLOW_THREADS
     }
     PyMem_RawFree(a.rows);
@@ -278,7 +282,8 @@ PyObject *hot_accept(struct queue_calls *self, PyObject *const *args, Py_ssize_t
     int rc = waits ? LS_WOULD_WAIT : calls->settle(store, self->id, &d->row, NULL, REASON_ACCEPTED, LS_TRY, &lsn);
     if (rc == LS_WOULD_WAIT) {
         int flags = waits ? LS_WAIT : 0;
-        Py_BEGIN_ALLOW_THREADS rc = calls->settle(store, self->id, &d->row, NULL, REASON_ACCEPTED, flags, &lsn);
+        Py_BEGIN_ALLOW_THREADS
+        rc = calls->settle(store, self->id, &d->row, NULL, REASON_ACCEPTED, flags, &lsn);
         Py_END_ALLOW_THREADS
     }
     if (rc != LS_OK) {
@@ -343,8 +348,8 @@ static PyObject *accept_batch(const struct hot_state *state, struct queue_calls 
     }
     if (rc == LS_WOULD_WAIT) {
         int flags = waits ? LS_WAIT : 0;
-        Py_BEGIN_ALLOW_THREADS rc =
-            calls->settle_all(store, self->id, rows + done, n - done, REASON_ACCEPTED, flags, &more);
+        Py_BEGIN_ALLOW_THREADS
+        rc = calls->settle_all(store, self->id, rows + done, n - done, REASON_ACCEPTED, flags, &more);
         Py_END_ALLOW_THREADS
     }
     PyMem_Free(rows);
@@ -398,7 +403,8 @@ PyObject *hot_release(struct queue_calls *self, PyObject *const *args, Py_ssize_
     d->settled = true;
     int rc = calls->release(store, self->id, &d->row, 1, LS_TRY);
     if (rc == LS_WOULD_WAIT) {
-        Py_BEGIN_ALLOW_THREADS rc = calls->release(store, self->id, &d->row, 1, 0);
+        Py_BEGIN_ALLOW_THREADS
+        rc = calls->release(store, self->id, &d->row, 1, 0);
         Py_END_ALLOW_THREADS
     }
     if (rc != LS_OK && rc != LS_CLOSED && rc != LS_FORKED) { /* after those, nothing is acquired */

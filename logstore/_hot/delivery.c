@@ -37,8 +37,10 @@ static PyObject *delivery_content(struct delivery *self, void *Py_UNUSED(closure
     uint8_t *into = (uint8_t *)PyBytes_AS_STRING(content);
     size_t bytes = (size_t)self->row.content_bytes, done = 0;
     int rc; /* of an empty content one byte is asked for, so that a message that is gone is an error */
-    Py_BEGIN_ALLOW_THREADS rc = calls->load_content(c_store, self->row.id, 0, into, bytes > 0 ? bytes : 1, &done);
-    Py_END_ALLOW_THREADS if (rc != LS_OK) {
+    Py_BEGIN_ALLOW_THREADS
+    rc = calls->load_content(c_store, self->row.id, 0, into, bytes > 0 ? bytes : 1, &done);
+    Py_END_ALLOW_THREADS
+    if (rc != LS_OK) {
         Py_DECREF(content);
         return hot_fail(store->state, rc);
     }

@@ -33,6 +33,7 @@ struct hot_state {
     PyObject *publish_slow;
     PyObject *dequeue_slow;
     PyObject *load_content_slow;
+    PyObject *header_slow;
     PyObject *load;
     PyObject *accept;
     PyObject *reject;
@@ -98,6 +99,9 @@ bool hot_id(PyObject *given, uint64_t *id);
 
 /* _read_places(cursor, Message, load, views): the next places; an empty list at the end. */
 PyObject *hot_read_places(struct store_calls *self, PyObject *args);
+
+/* _publish_items(queue_id, contents, headers, start, transaction, flags, ids): a piece; where the next one starts. */
+PyObject *hot_publish_items(struct store_calls *self, PyObject *args);
 
 PyObject *hot_delivery(const struct hot_state *state, struct queue_calls *queue, const ls_delivery *row);
 /* The methods of a queue in consume.c. */

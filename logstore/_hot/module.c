@@ -85,7 +85,7 @@ static int hot_exec(PyObject *module) {
         add_name(&state->release, "release") && add_name(&state->acquire_slow, "_acquire_slow") &&
         add_name(&state->accept_slow, "_accept_slow") && add_name(&state->accept_many_slow, "_accept_many_slow") &&
         add_name(&state->release_slow, "_release_slow") && add_name(&state->refuse, "_refuse") &&
-        add_name(&state->came_back, "_came_back");
+        add_name(&state->came_back, "_came_back") && add_name(&state->header_slow, "_header_slow");
     if (!named || add_type(module, &hot_store_spec, &state->store_type) < 0 ||
         add_type(module, &hot_queue_spec, &state->queue_type) < 0 ||
         add_type(module, &hot_delivery_spec, &state->delivery_type) < 0 ||
@@ -120,6 +120,7 @@ static int hot_clear(PyObject *module) {
     Py_CLEAR(state->publish_slow);
     Py_CLEAR(state->dequeue_slow);
     Py_CLEAR(state->load_content_slow);
+    Py_CLEAR(state->header_slow);
     Py_CLEAR(state->load);
     Py_CLEAR(state->accept);
     Py_CLEAR(state->reject);

@@ -95,10 +95,11 @@ static PyObject *make_list(const struct batch *b) {
 static int read_places(const ls_calls *calls, ls_cursor *cursor, struct batch *b) {
     uint8_t *into = b->loaded != NULL ? (uint8_t *)PyBytes_AS_STRING(b->loaded) : NULL;
     int rc;
-    Py_BEGIN_ALLOW_THREADS rc =
-        into != NULL ? calls->cursor_load(cursor, b->places, b->spans, PLACES_MAX, into, LOADED_BYTES_MAX, &b->count)
-                     : calls->cursor_next(cursor, b->places, PLACES_MAX, &b->count);
-    Py_END_ALLOW_THREADS return rc;
+    Py_BEGIN_ALLOW_THREADS
+    rc = into != NULL ? calls->cursor_load(cursor, b->places, b->spans, PLACES_MAX, into, LOADED_BYTES_MAX, &b->count)
+                      : calls->cursor_next(cursor, b->places, PLACES_MAX, &b->count);
+    Py_END_ALLOW_THREADS
+    return rc;
 }
 
 static PyObject *read_batch(const struct store_calls *self, ls_cursor *cursor, struct batch *b, int load, int views) {

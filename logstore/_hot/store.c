@@ -1,5 +1,5 @@
 /*
- * StoreCalls, the base of logstore.MessageStore: publish, dequeue and load_content in their usual form. Any other form
+ * StoreCalls, the base of logstore.MessageStore: publish, dequeue, load_content and header in their usual form. Any other form
  * (several queues, buffers other than bytes, numbers of other types, unknown keywords) is for the Python method with
  * the suffix _slow, which also raises the errors for wrong arguments.
  */
@@ -69,8 +69,8 @@ static PyObject *store_publish(struct store_calls *self, PyObject *const *args, 
     }
     if (rc == LS_WOULD_WAIT) {
         int flags = k.waits ? LS_WAIT : 0;
-        Py_BEGIN_ALLOW_THREADS rc =
-            calls->publish(store, &queue, 1, header, header_bytes, content, bytes, k.tx, flags, &id);
+        Py_BEGIN_ALLOW_THREADS
+        rc = calls->publish(store, &queue, 1, header, header_bytes, content, bytes, k.tx, flags, &id);
         Py_END_ALLOW_THREADS
     }
     return rc == LS_OK ? PyLong_FromUnsignedLongLong(id) : hot_fail(self->state, rc);
@@ -98,7 +98,8 @@ static PyObject *store_dequeue(struct store_calls *self, PyObject *const *args, 
     int rc = k.waits ? LS_WOULD_WAIT : calls->dequeue(store, id, queue, k.tx, 0, 0, LS_TRY, &lsn);
     if (rc == LS_WOULD_WAIT) {
         int flags = k.waits ? LS_WAIT : 0;
-        Py_BEGIN_ALLOW_THREADS rc = calls->dequeue(store, id, queue, k.tx, 0, 0, flags, &lsn);
+        Py_BEGIN_ALLOW_THREADS
+        rc = calls->dequeue(store, id, queue, k.tx, 0, 0, flags, &lsn);
         Py_END_ALLOW_THREADS
     }
     return rc == LS_OK ? PyLong_FromUnsignedLongLong(lsn) : hot_fail(self->state, rc);
@@ -106,22 +107,47 @@ static PyObject *store_dequeue(struct store_calls *self, PyObject *const *args, 
 
 /* ---- reading ---- */
 
+/* A message read by one call. */
+struct small {
+    bool fits;         /* else nothing was read */
+    uint64_t sizes[2]; /* of header and content, one behind the other */
+    char bytes[SMALL_BYTES];
+};
+
+static int load_small(const struct store_calls *self, uint64_t id, struct small *small) {
+    const ls_calls *calls = self->state->calls;
+    ls_store *store = self->store;
+    size_t done = 0;
+    int rc;
+    Py_BEGIN_ALLOW_THREADS
+    rc = calls->load_many(store, &id, 1, (uint8_t *)small->bytes, SMALL_BYTES, small->sizes, &done);
+    Py_END_ALLOW_THREADS
+    small->fits = done == 1;
+    return rc;
+}
+
 /* One that did not fit: its size is asked first, then it is read into the bytes that are returned. */
 static PyObject *load_large(const struct store_calls *self, uint64_t id) {
     const ls_calls *calls = self->state->calls;
     ls_store *store = self->store;
     ls_message_info info;
     int rc;
-    Py_BEGIN_ALLOW_THREADS rc = calls->message(store, id, &info);
-    Py_END_ALLOW_THREADS if (rc != LS_OK) { return hot_fail(self->state, rc); }
+    Py_BEGIN_ALLOW_THREADS
+    rc = calls->message(store, id, &info);
+    Py_END_ALLOW_THREADS
+    if (rc != LS_OK) {
+        return hot_fail(self->state, rc);
+    }
     PyObject *content = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)info.content_bytes);
     if (content == NULL) {
         return NULL;
     }
     uint8_t *into = (uint8_t *)PyBytes_AS_STRING(content);
     size_t done = 0;
-    Py_BEGIN_ALLOW_THREADS rc = calls->load_content(store, id, 0, into, (size_t)info.content_bytes, &done);
-    Py_END_ALLOW_THREADS if (rc != LS_OK) {
+    Py_BEGIN_ALLOW_THREADS
+    rc = calls->load_content(store, id, 0, into, (size_t)info.content_bytes, &done);
+    Py_END_ALLOW_THREADS
+    if (rc != LS_OK) {
         Py_DECREF(content);
         return hot_fail(self->state, rc);
     }
@@ -142,16 +168,30 @@ static PyObject *store_load_content(struct store_calls *self, PyObject *const *a
     if (self->store == NULL || count != 1 || names != NULL || !hot_id(args[0], &id)) {
         return hot_slow((PyObject *)self, self->state->load_content_slow, args, count, names);
     }
-    const ls_calls *calls = self->state->calls;
-    ls_store *store = self->store;
-    uint8_t into[SMALL_BYTES];
-    uint64_t sizes[2]; /* of header and content */
-    size_t done = 0;
-    int rc;
-    Py_BEGIN_ALLOW_THREADS rc = calls->load_many(store, &id, 1, into, sizeof into, sizes, &done);
-    Py_END_ALLOW_THREADS if (rc != LS_OK) { return hot_fail(self->state, rc); }
-    return done == 1 ? PyBytes_FromStringAndSize((const char *)into + sizes[0], (Py_ssize_t)sizes[1])
-                     : load_large(self, id);
+    struct small small;
+    int rc = load_small(self, id, &small);
+    if (rc != LS_OK) {
+        return hot_fail(self->state, rc);
+    }
+    return small.fits ? PyBytes_FromStringAndSize(small.bytes + small.sizes[0], (Py_ssize_t)small.sizes[1])
+                      : load_large(self, id);
+}
+
+PyDoc_STRVAR(header_doc, "header($self, message_id)\n--\n\n"
+                         "The message's header. Raises ``UnknownMessage``, ``CorruptLog``.");
+
+static PyObject *store_header(struct store_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    uint64_t id;
+    if (self->store == NULL || count != 1 || names != NULL || !hot_id(args[0], &id)) {
+        return hot_slow((PyObject *)self, self->state->header_slow, args, count, names);
+    }
+    struct small small;
+    int rc = load_small(self, id, &small);
+    if (rc != LS_OK) {
+        return hot_fail(self->state, rc);
+    }
+    return small.fits ? PyBytes_FromStringAndSize(small.bytes, (Py_ssize_t)small.sizes[0])
+                      : hot_slow((PyObject *)self, self->state->header_slow, args, count, names);
 }
 
 /* ---- the type ---- */
@@ -216,7 +256,11 @@ static void store_dealloc(struct store_calls *self) {
 static PyMethodDef store_methods[] = {
     {"publish", (PyCFunction)(void (*)(void))store_publish, WITH_KEYWORDS, publish_doc},
     {"dequeue", (PyCFunction)(void (*)(void))store_dequeue, WITH_KEYWORDS, dequeue_doc},
+    {"header", (PyCFunction)(void (*)(void))store_header, WITH_KEYWORDS, header_doc},
     {"load_content", (PyCFunction)(void (*)(void))store_load_content, WITH_KEYWORDS, load_content_doc},
+    {"_publish_items", (PyCFunction)(void (*)(void))hot_publish_items, METH_VARARGS,
+     PyDoc_STR("_publish_items($self, queue_id, contents, headers, start, transaction, flags, ids)\n--\n\n"
+               "Publishes items from ``start`` on and appends their ids. Returns where the next call starts.")},
     {"_read_places", (PyCFunction)(void (*)(void))hot_read_places, METH_VARARGS,
      PyDoc_STR("_read_places($self, cursor, kind, load, views)\n--\n\nThe next messages of a cursor of the core.")},
     {"_attach", (PyCFunction)(void (*)(void))store_attach, METH_VARARGS, attach_doc},

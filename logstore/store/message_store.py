@@ -271,8 +271,8 @@ class MessageStore(Publishing):
         check(lib.ls_load_content(self._c, key, start, ffi.from_buffer("uint8_t[]", into), wanted, done))
         return bytes(into) if done[0] == wanted else bytes(into[: done[0]])
 
-    def header(self, message_id: int) -> bytes:
-        """The message's header. Raises ``UnknownMessage``, ``CorruptLog``."""
+    def _header_slow(self, message_id: int) -> bytes:
+        """``header`` for every form of its argument; :mod:`logstore._hot` makes the usual call itself."""
         key = checked_id(message_id)
         limit = self._number(key, "start_bytes")
         into = ffi.new("uint8_t[]", limit)

@@ -64,7 +64,7 @@ def test_every_form_of_a_publish_stores_the_same_message(store: MessageStore, co
                 key = publish(queue, content, header=header, wait=next(waits))  # type: ignore[arg-type]
                 assert type(key) is int
                 assert (store.load_content(key), store._load_content_slow(key)) == (expected, expected)
-                assert store.header(key) == bytes(header)
+                assert (store.header(key), store._header_slow(key)) == (bytes(header), bytes(header))
     assert [message.content for message in store.messages("r")] == [expected] * 10
 
 
@@ -117,9 +117,11 @@ def test_each_wrong_argument_gives_the_error_of_the_slow_path(store: MessageStor
             *(
                 (name, (wrong, *rest), {})
                 for wrong in (0, -1, 1, 1 << 63, 1 << 64, -(1 << 70), True, 1.0, "1", None, b"")
-                for name, rest in (("dequeue", (queue,)), ("load_content", ()))
+                for name, rest in (("dequeue", (queue,)), ("load_content", ()), ("header", ()))
             ),
             ("load_content", (), {}),
+            ("header", (), {}),
+            ("header", (there, 0), {}),
             ("load_content", (there, "1"), {}),
             ("load_content", (there,), {"size": 1}),
         ]
@@ -223,6 +225,7 @@ def test_no_call_keeps_or_drops_a_reference(store: MessageStore) -> None:
         store.publish(queue, content, **named)
         store.publish(queue, bytearray(content), wait=False)
         store.load_content(key)
+        store.header(key)
         for kind in ({}, {"load": True}, {"views": True}):
             for message in store.messages(queue, **kind):
                 assert message.content

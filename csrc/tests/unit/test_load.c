@@ -1,4 +1,6 @@
 /* Loading the messages of a queue along a cursor: what is loaded is what was published, and where it stops. */
+#include <stdatomic.h>
+
 #include "store/store.h"
 #include "tests/kit/one_store.h"
 
@@ -9,6 +11,9 @@ static uint32_t lengths[MOST];
 static uint8_t into[BUFFER_BYTES + 64];
 static ls_place places[MOST];
 static ls_span spans[MOST];
+static vfs slow, *real;
+static atomic_bool reading, go_on;
+static _Thread_local bool is_a_reader;
 
 static uint8_t byte_of(int i, uint32_t at) { return (uint8_t)(i * 31 + (int)at * 7 + (int)(at >> 8)); }
 
@@ -51,7 +56,7 @@ static void damage(uint64_t id) {
 static ls_cursor *open_cursor(int kind) {
     ls_cursor *cursor = NULL;
 
-    require(ls_cursor_open(r.store, 1, kind, &cursor) == LS_OK);
+    check(ls_cursor_open(r.store, 1, kind, &cursor) == LS_OK);
     return cursor;
 }
 
@@ -63,7 +68,7 @@ static int load_queue(int first, int last, size_t bytes, size_t n, int *calls) {
 
     for (*calls = 0; done > 0; (*calls)++) {
         memset(into, 0xee, sizeof into);
-        require(ls_cursor_load(cursor, places, spans, n, into, bytes, &done) == LS_OK && done <= n);
+        check(ls_cursor_load(cursor, places, spans, n, into, bytes, &done) == LS_OK && done <= n);
         for (size_t k = 0; k < done; k++, i++) {
             check(places[k].id == ids[i] && places[k].content_bytes == lengths[i]);
             check(spans[k].content_at == 0 || is_loaded(i, &spans[k]));
@@ -94,6 +99,8 @@ static void messages_come_in_order_as_they_were_published(void) {
     }
     check(ls_force(r.store, 0) == LS_OK);
     check(load_queue(0, n, BUFFER_BYTES, MOST, &calls) == n - long_ones && calls == 2);
+    uint64_t advised = vfs_sim_calls(sim, VFS_SIM_ADVISE); /* each file once, however often it is read */
+    check(advised > 1 && advised <= r.store->log.segment_count);
     done();
 }
 
@@ -126,6 +133,60 @@ static void a_damaged_message_is_not_loaded_and_its_neighbours_are(void) {
     done();
 }
 
+static int64_t slow_pread(vfs *w, int file, void *to, size_t bytes, uint64_t at) {
+    const struct timespec pause = {.tv_nsec = 1000 * 1000};
+
+    (void)w;
+    if (is_a_reader) {
+        atomic_store(&reading, true);
+        while (!atomic_load(&go_on))
+            (void)nanosleep(&pause, NULL);
+    }
+    return real->pread(real, file, to, bytes, at);
+}
+
+static void *load_first(void *cursor) {
+    size_t n = 0;
+
+    is_a_reader = true;
+    check(ls_cursor_load(cursor, places, spans, 10, into, BUFFER_BYTES, &n) == LS_OK && n == 10);
+    return NULL;
+}
+
+/* Its messages are dequeued, its segment dead and its file wanted for new records meanwhile. */
+static void what_is_being_loaded_stays_until_it_was_read(void) {
+    const struct timespec pause = {.tv_nsec = 1000 * 1000};
+    pthread_t reader;
+    ls_cursor *cursor;
+    uint64_t lsn;
+
+    fresh();
+    for (int i = 0; i < 10; i++)
+        publish_as(i, 4000, 1, LS_WAIT);
+    cursor = open_cursor(LS_CURSOR_ALL);
+    real = r.store->log.v;
+    slow = *real;
+    slow.pread = slow_pread;
+    r.store->log.v = &slow;
+    check(pthread_create(&reader, NULL, load_first, cursor) == 0);
+    while (!atomic_load(&reading))
+        (void)nanosleep(&pause, NULL);
+    for (int i = 0; i < 10; i++)
+        check(ls_dequeue(r.store, ids[i], 1, NULL, 0, 0, LS_WAIT, &lsn) == LS_OK);
+    for (int i = 0; i < 100; i++) { /* several segments */
+        lsn = put_bytes(2, 0x55, 5000, LS_WAIT);
+        check(ls_dequeue(r.store, lsn, 2, NULL, 0, 0, LS_WAIT, &lsn) == LS_OK);
+    }
+    check(ls_base_lsn(r.store) > ids[9]);
+    atomic_store(&go_on, true);
+    check(pthread_join(reader, NULL) == 0);
+    for (int i = 0; i < 10; i++)
+        check(is_loaded(i, &spans[i]));
+    r.store->log.v = real;
+    ls_cursor_close(cursor);
+    done();
+}
+
 static void a_load_offers_durable_places_that_are_not_locked(void) {
     ls_cursor *cursor;
     ls_tx *tx;
@@ -152,9 +213,8 @@ static void a_load_offers_durable_places_that_are_not_locked(void) {
 
 int main(void) {
     static void (*const tests[])(void) = {
-        messages_come_in_order_as_they_were_published,
-        a_load_stops_before_the_message_that_does_not_fit,
-        a_damaged_message_is_not_loaded_and_its_neighbours_are,
+        messages_come_in_order_as_they_were_published,          a_load_stops_before_the_message_that_does_not_fit,
+        a_damaged_message_is_not_loaded_and_its_neighbours_are, what_is_being_loaded_stays_until_it_was_read,
         a_load_offers_durable_places_that_are_not_locked,
     };
 

@@ -117,6 +117,33 @@ static void a_message_of_several_records_is_not_begun(void) {
     done();
 }
 
+/* Trying is admitted as waiting is: what it appends leaves room for the dequeues that make room. */
+static void a_store_filled_by_tries_can_be_drained(void) {
+    enum { MESSAGES_MAX = 4000, BYTES = 1500 };
+    static uint64_t ids[MESSAGES_MAX];
+    static const uint8_t content[BYTES];
+    ls_options options;
+    size_t n = 0;
+    int rc = LS_OK;
+    ls_options_default(&options);
+    options.segment_size = SEGMENT;
+    options.background = 0;
+    options.max_log_bytes = (uint64_t)10 * SEGMENT;
+    fresh_with(&options);
+    while (rc == LS_OK && n < MESSAGES_MAX) {
+        rc = try_put(BYTES, NULL, &ids[n]);
+        if (rc == LS_WOULD_WAIT)
+            rc = ls_publish(r.store, &queue, 1, NULL, 0, content, BYTES, NULL, 0, &ids[n]);
+        n += rc == LS_OK ? 1 : 0;
+    }
+    check(rc == LS_FULL && n > 100);
+    check(try_put(BYTES, NULL, &ids[n]) == LS_WOULD_WAIT);
+    for (size_t i = n; i-- > 0;)
+        check(take(ids[i], queue, NULL) == LS_OK || complain("a full store cannot be drained"));
+    check(put(queue, "again", NULL) != 0 && messages_there() == 1);
+    done();
+}
+
 int main(void) {
     static void (*const tests[])(void) = {
         a_call_that_need_not_wait_is_made,
@@ -125,6 +152,7 @@ int main(void) {
         a_full_buffer_is_not_waited_for,
         a_transaction_waits_for_no_room_either,
         a_message_of_several_records_is_not_begun,
+        a_store_filled_by_tries_can_be_drained,
     };
 
     return run_tests(tests, sizeof tests / sizeof *tests);
