@@ -29,9 +29,11 @@ def fuzz_here(arguments: list[str]) -> None:
     """Run atheris in this process; it never returns."""
     import atheris
 
-    with atheris.instrument_imports(include=["logstore.broker.frames", "logstore.broker.fields", "pamqp"]):
+    instrumented = ["logstore.broker.frames", "logstore.broker.runs", "logstore.broker.fields", "pamqp"]
+    with atheris.instrument_imports(include=instrumented):
         import logstore.broker.fields
-        import logstore.broker.frames  # noqa: F401 - imported here to be instrumented
+        import logstore.broker.frames
+        import logstore.broker.runs  # noqa: F401 - imported here to be instrumented
     from kit import frame_checks
 
     atheris.Setup([sys.argv[0], *arguments], frame_checks.check_told)

@@ -26,6 +26,7 @@ struct hot_state {
     PyTypeObject *queue_type;
     PyTypeObject *transaction_type;
     PyTypeObject *delivery_type;
+    PyTypeObject *waiters_type;
     PyObject *header;
     PyObject *transaction;
     PyObject *wait;
@@ -85,6 +86,7 @@ extern PyType_Spec hot_store_spec;
 extern PyType_Spec hot_queue_spec;
 extern PyType_Spec hot_transaction_spec;
 extern PyType_Spec hot_delivery_spec;
+extern PyType_Spec hot_waiters_spec;
 
 /* The state of the module that this object's type is of. NULL: an exception is set. */
 struct hot_state *hot_state_of(PyObject *object);

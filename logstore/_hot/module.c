@@ -109,7 +109,8 @@ static int hot_exec(PyObject *module) {
     }
     if (!named || add_type(module, &hot_store_spec, &state->store_type) < 0 ||
         add_type(module, &hot_queue_spec, &state->queue_type) < 0 ||
-        add_type(module, &hot_delivery_spec, &state->delivery_type) < 0) {
+        add_type(module, &hot_delivery_spec, &state->delivery_type) < 0 ||
+        add_type(module, &hot_waiters_spec, &state->waiters_type) < 0) {
         return -1;
     }
     return add_type(module, &hot_transaction_spec, &state->transaction_type);
@@ -122,6 +123,7 @@ static int hot_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->queue_type);
     Py_VISIT(state->transaction_type);
     Py_VISIT(state->delivery_type);
+    Py_VISIT(state->waiters_type);
     return 0;
 }
 
@@ -132,6 +134,7 @@ static int hot_clear(PyObject *module) {
     Py_CLEAR(state->queue_type);
     Py_CLEAR(state->transaction_type);
     Py_CLEAR(state->delivery_type);
+    Py_CLEAR(state->waiters_type);
     for (size_t i = 0; i < NAMES; i++) {
         Py_CLEAR(*name_at(state, i));
     }

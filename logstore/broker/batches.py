@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from logstore.broker import frames
 from logstore.broker.errors import ChannelException
+from logstore.broker.runs import RUN_MAX, AckRun, PublishRun
 from logstore.errors import StoreError, UnknownQueue
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from logstore.broker.durable_queue import DurableQueue
     from logstore.broker.publishing import Publishing
 
-MESSAGES_MAX: Final = 512
+MESSAGES_MAX: Final = RUN_MAX
 BYTES_MAX: Final = 1 << 20
 _PUBLISH: Final = 0x003C0028
 _ACK: Final = 0x003C0050
@@ -40,10 +41,10 @@ class _Run:
 
     __slots__ = ("count", "last_tag", "publishing")
 
-    def __init__(self, publishing: Publishing, tag: int) -> None:
+    def __init__(self, publishing: Publishing, last_tag: int, count: int) -> None:
         self.publishing = publishing
-        self.count = 1
-        self.last_tag = tag  # 0 if the channel does not use confirms
+        self.count = count
+        self.last_tag = last_tag  # 0 if the channel does not use confirms
 
 
 class Batches:
@@ -61,72 +62,76 @@ class Batches:
         self._confirms: list[tuple[_Run, int]] = []  # of stored publishes, with the LSNs to wait for
         self._consuming: dict[Consuming, None] = {}  # channels with acknowledgements to settle
 
-    def collect(self, received: Sequence[frames.RawFrame], at: int) -> int:
-        """Collect the simple publish or the acknowledgements that begin at frame `at`.
+    def collect(self, received: Sequence[frames.Received], at: int) -> int:
+        """Collect the publishes or acknowledgements that begin at `at`.
 
-        Returns the number of frames used, 0 if there is neither. The connection must be open.
+        Returns the number of items used; 0 if they must be handled frame by frame. The connection must be open.
         """
-        kind, number, payload = received[at]
-        if kind != frames.METHOD:
-            return 0
-        index = payload[:4]
-        if index == frames.PUBLISH_START:
-            return self._collect_publish(received, at, number, payload)
-        if index != frames.ACK_START or len(payload) != frames.ACK_BYTES:
-            return 0
+        first = received[at]
+        if isinstance(first, tuple):
+            kind, number, payload = first
+            if kind != frames.METHOD:
+                return 0
+            index = payload[:4]
+            is_publish = index == frames.PUBLISH_START
+            if not is_publish and (index != frames.ACK_START or len(payload) != frames.ACK_BYTES):
+                return 0
+        else:
+            number = first.channel
         channel = self._connection.channels.get(number)
-        if channel is None or not channel.is_open or channel.held is not None or channel.publishing.expects_content:
-            return 0
-        return self._collect_acks(received, at, channel)
-
-    def _collect_acks(self, received: Sequence[frames.RawFrame], at: int, channel: Channel) -> int:
-        """Collect all consecutive acknowledgements. Returns their number."""
-        start, count, number, ack = at, len(received), channel.number, channel.consuming.ack
-        while at < count:
-            kind, frame_number, payload = received[at]
-            if kind != frames.METHOD or frame_number != number or payload[:4] != frames.ACK_START:
-                break
-            if len(payload) != frames.ACK_BYTES:
-                break
-            tag, bits = frames.unpack_ack(payload, 4)
-            at += 1
-            try:
-                ack(tag, multiple=bool(bits & 1))
-            except ChannelException as error:
-                self._connection.on_error(channel, _ACK, error)
-                break
-        return at - start
-
-    def _collect_publish(self, received: Sequence[frames.RawFrame], at: int, number: int, method: bytes) -> int:
-        if at + 2 >= len(received):
-            return 0
-        head_kind, head_number, head = received[at + 1]
-        body_kind, body_number, body = received[at + 2]
-        if head_kind != frames.HEADER or body_kind != frames.BODY or not number == head_number == body_number:
-            return 0
-        connection = self._connection
-        channel = connection.channels.get(number)
         if channel is None or not channel.is_open or channel.held is not None:
             return 0
-        if not channel.publishing.take(method, head, body):
+        if isinstance(first, PublishRun):
+            return self._collect_run(channel, first)
+        if isinstance(first, tuple) and is_publish:
+            return self._collect_publish(channel, payload, received[at + 1 : at + 3])
+        if channel.publishing.expects_content:
             return 0
-        connection.published = True
+        try:
+            if isinstance(first, AckRun):
+                channel.consuming.ack_each(first.tags)
+            elif isinstance(first, tuple):
+                tag, bits = frames.unpack_ack(payload, 4)
+                channel.consuming.ack(tag, multiple=bool(bits & 1))
+        except ChannelException as error:
+            self._connection.on_error(channel, _ACK, error)
+        return 1
+
+    def _collect_run(self, channel: Channel, run: PublishRun) -> int:
+        if not channel.publishing.take_run(run):
+            return 0
+        self._connection.published = True
+        return 1
+
+    def _collect_publish(self, channel: Channel, method: bytes, content: Sequence[frames.Received]) -> int:
+        if len(content) < 2:
+            return 0
+        head, body = content
+        if not isinstance(head, tuple) or head[0] != frames.HEADER or head[1] != channel.number:
+            return 0
+        if not isinstance(body, tuple) or body[0] != frames.BODY or body[1] != channel.number:
+            return 0
+        if not channel.publishing.take(method, head[2], body[2]):
+            return 0
+        self._connection.published = True
         return 3
 
-    def publish(self, publishing: Publishing, queue: DurableQueue, header: bytes, body: bytes, tag: int) -> None:
-        """Collect a publish to one durable queue; `tag` is 0 if the channel does not use confirms."""
+    def publish(
+        self, publishing: Publishing, queue: DurableQueue, header: bytes, bodies: list[bytes], last_tag: int
+    ) -> None:
+        """Collect publishes to one durable queue; `last_tag` is 0 if the channel does not use confirms."""
         if queue is not self._queue:
             self._store()
             self._queue = queue
-        self._headers.append(header)
-        self._bodies.append(body)
+        self._headers += [header] * len(bodies)
+        self._bodies += bodies
         runs = self._runs
         if runs and runs[-1].publishing is publishing:
-            runs[-1].count += 1
-            runs[-1].last_tag = tag
+            runs[-1].count += len(bodies)
+            runs[-1].last_tag = last_tag
         else:
-            runs.append(_Run(publishing, tag))
-        self._body_bytes += len(body)
+            runs.append(_Run(publishing, last_tag, len(bodies)))
+        self._body_bytes += sum(map(len, bodies))
         if self._body_bytes >= BYTES_MAX or len(self._bodies) >= MESSAGES_MAX:
             self._store()
 
@@ -204,7 +209,7 @@ class Batches:
                     continue
             lsn = store.next_lsn
             queue.enqueued(lsn, expires=False)
-            self._confirms.append((_Run(publishing, tag), lsn))
+            self._confirms.append((_Run(publishing, tag, 1), lsn))
 
     def _refuse(self, publishing: Publishing, tag: int, error: StoreError) -> None:
         self._connection.guarded(publishing.channel, _PUBLISH, lambda: publishing.refuse(tag, error))

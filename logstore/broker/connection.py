@@ -33,10 +33,11 @@ from logstore.broker.handshake import Handshake
 from logstore.broker.heartbeats import Heartbeats
 from logstore.broker.limits import FRAME_BYTES_BEFORE_TUNE
 from logstore.broker.outbox import Outbox
+from logstore.broker.runs import Runs
 from logstore.errors import CatalogOvertaken, OptionError, OutcomeUnknown, StoreError, StorePoisoned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine
 
     from pamqp import base
 
@@ -79,8 +80,9 @@ class Connection(asyncio.Protocol):
         self.channels: dict[int, Channel] = {}
         self.heartbeats = Heartbeats(self)
         self.reader = frames.FrameReader(min(FRAME_BYTES_BEFORE_TUNE, self.limits.frame_bytes_max))
+        self.runs = Runs()
         self.handshake = Handshake(self)
-        self._backlog: list[frames.RawFrame] = []
+        self._backlog: list[frames.Received] = []
         self._pauses = Pause(0)
         self._reading = True
         self.published = False  # since the undurable bytes were last checked
@@ -148,9 +150,9 @@ class Connection(asyncio.Protocol):
 
     # Receiving.
 
-    def _handle_all(self, received: Sequence[frames.RawFrame]) -> None:
-        at, count = 0, len(received)
-        while at < count:
+    def _handle_all(self, received: list[frames.Received]) -> None:
+        at = 0
+        while at < len(received):
             if self._pauses:
                 self._backlog += received[at:]
                 break
@@ -158,8 +160,12 @@ class Connection(asyncio.Protocol):
             if taken:
                 at += taken
                 continue
+            frame = received[at]
+            if not isinstance(frame, tuple):
+                received[at : at + 1] = frame.raw_frames()
+                continue
             self.batches.flush()
-            self._handle(*received[at])
+            self._handle(*frame)
             at += 1
             if self.outbox.size_bytes > self.limits.unsent_bytes_max:
                 self.flush()
@@ -360,6 +366,7 @@ class Connection(asyncio.Protocol):
     def opened(self) -> None:
         """The handshake is complete."""
         self.state = State.OPEN
+        self.reader.runs = self.runs
         self._cancel_timer()
 
     def fail(self, error: ChannelException | ConnectionException, index: int) -> None:

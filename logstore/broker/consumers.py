@@ -6,6 +6,7 @@ acknowledged, rejected or released; closing the channel releases all of them.
 
 from __future__ import annotations
 
+import collections
 import itertools
 import logging
 import operator
@@ -41,7 +42,6 @@ logger = logging.getLogger(__name__)
 
 UNLIMITED: Final = 1 << 30
 OVERSHOOT_BYTES: Final = 256 * 1024  # deliveries may exceed the room in the outbox by this many bytes
-CONTENT_HEADER_BYTES: Final = 12  # class, weight and body size, before the properties
 
 
 class Consumer:
@@ -133,19 +133,23 @@ class Consumer:
                     self.queue.unreadable(place, error)
                     handled += 1
                     continue
-                encoded = self._encode(acquired, tag + 1, body)
-                if encoded is None:
-                    too_large = True
-                    break
+                if acquired.envelope is self._envelope and len(body) == self._body_bytes:
+                    part = _join((self._before, _pack_tag(tag + 1, place.redelivered), self._after, body, _END_OCTET))
+                    parts.append(part)
+                    size_bytes += len(part)
+                else:
+                    encoded = self._encode(acquired, tag + 1, body)
+                    if encoded is None:
+                        too_large = True
+                        break
+                    parts += encoded
+                    size_bytes += sum(map(len, encoded))
                 tag += 1
                 acquired.tag = tag
                 place.unload()
                 sent.append(acquired)
-                handled += 1
                 body_bytes += len(body)
-                for part in encoded:
-                    size_bytes += len(part)
-                parts += encoded
+                handled += 1
         finally:
             outbox.add_sized(parts, size_bytes)
             channel.consuming.delivered_all(sent, None if self.no_ack else self)
@@ -188,7 +192,14 @@ class Consumer:
             self.channel.reply(commands.Basic.Cancel(self.tag, nowait=True))
 
 
+# Looked up once, because every delivery needs them.
+_join: Final = b"".join
+_pack_tag: Final = frames.pack_tag
+_END_OCTET: Final = frames.END_OCTET
+
+_tag_of: Final[Callable[[Acquired], int]] = operator.attrgetter("tag")
 _queue_of: Final = operator.attrgetter("queue")
+_consumer_of: Final[Callable[[Acquired], Consumer | None]] = operator.attrgetter("consumer")
 
 _SETTLE: Final = {
     Verdict.ACCEPT: Acquired.accept,
@@ -209,7 +220,7 @@ def _each(taken: list[Acquired], settle: Callable[[Acquired], None]) -> None:
 
 
 def _fits(properties: bytes, frame_bytes_max: int) -> bool:
-    return CONTENT_HEADER_BYTES + len(properties) + FRAME_OVERHEAD_BYTES <= frame_bytes_max
+    return frames.CONTENT_HEADER_BYTES + len(properties) + FRAME_OVERHEAD_BYTES <= frame_bytes_max
 
 
 def _too_large(properties: bytes) -> ChannelException:
@@ -306,7 +317,7 @@ class Consuming:
                 acquired.consumer = consumer
             consumer.unacked += len(sent)
             self._unacked_of_consumers += len(sent)
-            self._unacked.update([(acquired.tag, acquired) for acquired in sent])
+            self._unacked.update(zip(map(_tag_of, sent), sent, strict=True))
 
     def get(self, queue: BrokerQueue, *, no_ack: bool) -> int | None:
         """basic.get, called at the channel's gate. Returns an LSN to wait for if the messages are not durable yet."""
@@ -357,14 +368,22 @@ class Consuming:
         if self.channel.tx is not None:
             self._settle(tag, multiple, Verdict.ACCEPT)
             return
-        if multiple:
-            self._accepted += self._taken_back(tag, multiple=True)
-        else:
-            acquired = self._unacked.pop(tag, None)
-            if acquired is None:
-                raise precondition_failed(f"unknown delivery tag {tag}")
-            self._accepted.append(acquired)
+        self._accepted += self._taken_back(tag, multiple=multiple)
         self.channel.connection.batches.acknowledged(self)
+
+    def ack_each(self, tags: list[int]) -> None:
+        """Several basic.ack of one message each. After an unknown tag, the later ones are ignored."""
+        if self.channel.tx is not None:
+            for tag in tags:
+                self._settle(tag, False, Verdict.ACCEPT)
+            return
+        self.channel.connection.batches.acknowledged(self)
+        accepted = self._accepted
+        before = len(accepted)
+        try:
+            accepted.extend(map(self._unacked.pop, tags))
+        except KeyError:
+            raise precondition_failed(f"unknown delivery tag {tags[len(accepted) - before]}") from None
 
     def settle_accepted(self) -> None:
         """Accept everything that was acknowledged. Raises `StoreError`; then the remaining messages are released."""
@@ -431,12 +450,11 @@ class Consuming:
     def return_credit(self, taken: Iterable[Acquired]) -> None:
         """Return the credit of settled messages to their consumers."""
         queues = set()
-        for acquired in taken:
-            consumer = acquired.consumer
+        for consumer, count in collections.Counter(map(_consumer_of, taken)).items():
             if consumer is not None:
-                consumer.unacked -= 1
-                self._unacked_of_consumers -= 1
-                queues.add(acquired.queue)
+                consumer.unacked -= count
+                self._unacked_of_consumers -= count
+                queues.add(consumer.queue)
         if self._prefetch_shared:
             self.wake()
             return

@@ -129,7 +129,7 @@ class DurableQueue(BrokerQueue):
             deliveries = self.handle.acquire(n, load=True)
         except UnknownQueue:  # deleted from the store, and soon also here
             return []
-        self._out.update(delivery.id for delivery in deliveries)
+        self._out.update([delivery.id for delivery in deliveries])
         return cast("list[Place]", deliveries)
 
     def _head_header(self) -> bytes | None:

@@ -9,7 +9,7 @@ alphabet, which real clients use.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, Protocol
 
 from pamqp import base, commands, constants
 from pamqp import frame as pamqp_frame
@@ -40,41 +40,65 @@ _BASIC: Final = commands.Basic.frame_id
 PUBLISH_START: Final = _METHOD_ID.pack(commands.Basic.Publish.index)
 ACK_START: Final = _METHOD_ID.pack(commands.Basic.Ack.index)
 ACK_BYTES: Final = 13  # of the payload of a basic.ack
+CONTENT_HEADER_BYTES: Final = 12  # class, weight and body size, before the properties
 unpack_ack: Final = struct.Struct(">QB").unpack_from  # tag and bits, the first of which says multiple
 
 RawFrame = tuple[int, int, bytes]
 """Type, channel and payload."""
 
 
+class Run(Protocol):
+    """Several like frames on one channel."""
+
+    @property
+    def channel(self) -> int:
+        """The number of the channel."""
+
+    def raw_frames(self) -> list[RawFrame]:
+        """The frames that it stands for."""
+
+
+class Runs(Protocol):
+    """Recognizes runs; see `runs`."""
+
+    def take(self, data: bytes, at: int, channel: int, size: int) -> tuple[Run, int] | None:
+        """The run that begins with the method frame at `at`, and the position after it. None if there is none."""
+
+
+Received = RawFrame | Run
+
+
 class FrameReader:
     """Turns received bytes into frames; the bytes may arrive in pieces of any size.
 
-    After the first malformed frame `error` is set, and all later bytes are ignored.
+    With `runs` set, the frames of a run are returned as that. After the first malformed frame `error` is set, and all
+    later bytes are ignored.
     """
 
-    __slots__ = ("_buffer", "_wanted", "error", "frame_bytes_max")
+    __slots__ = ("_buffer", "_wanted", "error", "frame_bytes_max", "runs")
 
     def __init__(self, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
+        self.runs: Runs | None = None
         self.error: ConnectionException | None = None
         self._buffer = bytearray()
         self._wanted = 0  # the buffer holds no complete frame before it has this many bytes
 
-    def feed(self, data: bytes) -> list[RawFrame]:
+    def feed(self, data: bytes) -> list[Received]:
         """Add received bytes. Returns the frames that are now complete, in order."""
         if self.error is not None:
             return []
         if self._buffer:
-            self._buffer += data
-            if len(self._buffer) < self._wanted:
+            if len(self._buffer) + len(data) < self._wanted:
+                self._buffer += data
                 return []
-            data = bytes(self._buffer)
+            data = b"".join((self._buffer, data))
             self._buffer.clear()
-        frames: list[RawFrame] = []
+        frames: list[Received] = []
         at = 0
         size = len(data)
         payload_bytes_max = self.frame_bytes_max - FRAME_OVERHEAD_BYTES
-        unpack, append, kinds = _PREFIX.unpack_from, frames.append, _KINDS
+        unpack, append, kinds, runs = _PREFIX.unpack_from, frames.append, _KINDS, self.runs
         self._wanted = _PREFIX.size
         while size - at >= _PREFIX_BYTES:
             kind, channel, length = unpack(data, at)
@@ -87,6 +111,12 @@ class FrameReader:
                     f"a frame of {length} bytes on channel {channel} exceeds the negotiated {self.frame_bytes_max}",
                 )
                 return frames
+            if kind == METHOD and runs is not None:
+                taken = runs.take(data, at, channel, length)
+                if taken is not None:
+                    append(taken[0])
+                    at = taken[1]
+                    continue
             start = at + _PREFIX_BYTES
             end = start + length
             if end >= size:
@@ -203,7 +233,7 @@ def delivery_template(
     """
     method_size = len(prefix) + _TAG.size + len(routing)
     before = _PREFIX.pack(METHOD, channel, method_size) + prefix
-    head = _CONTENT.pack(_END, HEADER, channel, 12 + len(properties), _BASIC, 0, body_size)
+    head = _CONTENT.pack(_END, HEADER, channel, CONTENT_HEADER_BYTES + len(properties), _BASIC, 0, body_size)
     return before, b"".join((routing, head, properties, _BODY.pack(_END, BODY, channel, body_size)))
 
 
@@ -216,7 +246,7 @@ def with_content(
     a copy. The caller has checked that `properties` fit, because the header frame cannot be split.
     """
     size = len(body)
-    head = _CONTENT.pack(_END, HEADER, channel, 12 + len(properties), _BASIC, 0, size)
+    head = _CONTENT.pack(_END, HEADER, channel, CONTENT_HEADER_BYTES + len(properties), _BASIC, 0, size)
     if not size:
         return [b"".join((method_frame[:-1], head, properties, _END_OCTET))]
     payload_bytes_max = frame_bytes_max - FRAME_OVERHEAD_BYTES

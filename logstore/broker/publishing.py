@@ -33,8 +33,10 @@ from logstore.broker.errors import (
 )
 from logstore.broker.fields import MalformedFields, Properties, check_properties
 from logstore.broker.headers import EXPIRATION_MS_MAX, decode_header, encode_header
+from logstore.broker.limits import FRAME_OVERHEAD_BYTES
 from logstore.broker.memory_queue import place_bytes
 from logstore.broker.queues import now_ms
+from logstore.broker.runs import PublishForm
 from logstore.errors import StoreError, StorePoisoned, UnknownQueue
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
     from logstore.broker.channel import Channel
     from logstore.broker.exchanges import Route
+    from logstore.broker.runs import PublishRun
 
 logger = logging.getLogger(__name__)
 
@@ -89,8 +92,8 @@ class Publishing:
         # Of the last publish that could be collected: method, content header, and the values derived from them.
         self._method = b""
         self._head = b""
-        self._head_properties = b""
         self._head_body_size = 0
+        self._form: PublishForm | None = None
         self._header: tuple[int, bytes] = (0, b"")  # the encoded header, and the time it contains in ms
 
     @property
@@ -117,9 +120,9 @@ class Publishing:
                 raise ConnectionException(SYNTAX_ERROR, "Basic.Publish has a name not in UTF-8") from None
             self._routing = (routing, exchange, key)
         self._content = Content(routing, flags)
-        if not flags & _IMMEDIATE:
+        if not flags & _IMMEDIATE and payload != self._method:
             self._method = payload
-            self._header = (0, b"")
+            self._head, self._form, self._header = b"", None, (0, b"")
 
     def take(self, method: bytes, head: bytes, body: bytes) -> bool:
         """Collect a publish whose frames arrived together, if it is like the last one and simple.
@@ -127,12 +130,18 @@ class Publishing:
         False, and nothing is done, if it must be handled frame by frame: it is the first of its kind, has several
         queues or none, expires, is large, or is invalid.
         """
+        if method != self._method or (head != self._head and not self._accept_head(head)):
+            return False
+        return len(body) == self._head_body_size and self._collect([body])
+
+    def take_run(self, run: PublishRun) -> bool:
+        """Collect publishes of the form of the last collected one, under the same conditions."""
+        return run.form is self._form and self._collect(run.bodies)
+
+    def _collect(self, bodies: list[bytes]) -> bool:
         channel = self.channel
-        if method != self._method or self._content is not None or channel.tx is not None:
-            return False
-        if head != self._head and not self._accept_head(head):
-            return False
-        if len(body) != self._head_body_size:
+        form = self._form
+        if form is None or self._content is not None or channel.tx is not None:
             return False
         routing, exchange_name, key = self._routing
         exchange = channel.vhost.exchanges.get(exchange_name)
@@ -144,13 +153,15 @@ class Publishing:
         made_ms, header = self._header
         at_ms = now_ms()
         if at_ms != made_ms:
-            header = encode_header(routing, self._head_properties, at_ms, None)
+            header = encode_header(routing, form.properties, at_ms, None)
             self._header = (at_ms, header)
-        tag = 0
+        last_tag = 0
         if self.confirming:
-            tag = self._next_tag
-            self._next_tag = tag + 1
-        channel.connection.batches.publish(self, route.durable[0], header, body, tag)
+            self._next_tag += len(bodies)
+            last_tag = self._next_tag - 1
+        connection = channel.connection
+        connection.batches.publish(self, route.durable[0], header, bodies, last_tag)
+        connection.runs.form = form
         return True
 
     def _accept_head(self, head: bytes) -> bool:
@@ -173,8 +184,15 @@ class Publishing:
                 return False
         if self._properties[1] != _NOTHING_WANTED:
             return False
-        self._head, self._head_properties, self._head_body_size = head, properties, body_size
-        self._header = (0, b"")
+        self._head, self._head_body_size = head, body_size
+        if self._form is None or self._form.properties != properties:
+            body_bytes_max = min(
+                limits.inline_body_bytes_max,
+                limits.body_bytes_max,
+                self.channel.connection.frame_bytes_max - FRAME_OVERHEAD_BYTES,
+            )
+            self._form = PublishForm(self.channel.number, self._method, properties, body_bytes_max)
+            self._header = (0, b"")
         return True
 
     def on_header(self, payload: bytes) -> Coroutine[Any, Any, None] | None:

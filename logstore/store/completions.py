@@ -8,8 +8,6 @@ or sync every waiter and every callback gets the exception once.
 from __future__ import annotations
 
 import asyncio
-import bisect
-import collections
 import contextlib
 import os
 import select
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from logstore import errors
 from logstore._core import ffi, lib
+from logstore._hot import Waiters
 from logstore.core import arguments
 from logstore.core.locks import Lock
 from logstore.core.native import check
@@ -30,22 +29,21 @@ if TYPE_CHECKING:
 
 _ENDS_PROCESS = (KeyboardInterrupt, SystemExit)
 _Argument = TypeVar("_Argument")
+_LSN_END = (1 << 64) - 1
 _STOP_POLL_MS = 1000  # so that the thread ends even if it missed its last event
 
 
-class _Loop:
+class _Loop(Waiters):
     """The waiters of one event loop. The loop watches its own eventfd, without a thread between it and the core.
 
-    Used in that loop's thread only. ``_lsns`` is in ascending order.
+    Used in that loop's thread only.
     """
 
     def __init__(self, handle: ls_store_ptr, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.failure: Exception | None = None
+        self._done = loop.create_future()
+        self._done.set_result(None)
+        super().__init__(loop, self._done)
         self._c = handle
-        self._reported_lsn = 0
-        self._lsns: collections.deque[int] = collections.deque()
-        self._futures: collections.deque[asyncio.Future[None]] = collections.deque()
         self._callbacks: tuple[Callable[[int | Exception], object], ...] = ()
         fd = ffi.new("int *")
         check(lib.ls_event_fd(handle, fd))
@@ -53,16 +51,12 @@ class _Loop:
         loop.add_reader(self._fd, self._ready)
         loop.call_soon(self._ready)  # reports what became durable before the eventfd existed
 
-    def wait(self, lsn: int) -> asyncio.Future[None]:
-        future = self.loop.create_future()
-        if not self._lsns or lsn >= self._lsns[-1]:
-            self._lsns.append(lsn)
-            self._futures.append(future)
-        else:  # rare: LSNs usually grow
-            index = bisect.bisect_right(self._lsns, lsn)
-            self._lsns.insert(index, lsn)
-            self._futures.insert(index, future)
-        return future
+    def _wake_cancelled(self) -> None:
+        for lsn, resume, context in self._take():
+            if _is_cancelled(resume):
+                self.loop.call_soon(resume, self._done, context=context)
+            else:
+                self.until(lsn).add_done_callback(resume, context=context)
 
     def add_callback(self, callback: Callable[[int | Exception], object]) -> None:
         self._callbacks = (*self._callbacks, callback)
@@ -71,15 +65,12 @@ class _Loop:
         with contextlib.suppress(OSError):
             os.eventfd_read(self._fd)
         durable = int(lib.ls_durable_lsn(self._c))
-        if durable > self._reported_lsn:
-            self._reported_lsn = durable
-            lsns, futures = self._lsns, self._futures
-            while lsns and lsns[0] <= durable:
-                lsns.popleft()
-                future = futures.popleft()
-                if not future.done():
-                    future.set_result(None)
-            call_all(self._callbacks, durable)
+        if durable > self.reported_lsn:
+            self.reported_lsn = durable
+            try:
+                call_all(self._callbacks, durable)
+            finally:
+                self._wake(durable)
         if lib.ls_poisoned(self._c):
             self.fail(_unknown_outcome())
 
@@ -90,13 +81,11 @@ class _Loop:
         self.failure = failure
         self.loop.remove_reader(self._fd)
         lib.ls_event_end(self._c, self._fd)
-        self._lsns.clear()
-        while self._futures:
-            future = self._futures.popleft()
-            if not future.done():
-                future.set_exception(failure)
-        if callbacks:
-            call_all(self._callbacks, failure)
+        try:
+            if callbacks:
+                call_all(self._callbacks, failure)
+        finally:
+            self._wake(_LSN_END)
 
     def close(self) -> None:
         """Called after the core's close: reports the last group commit, then ``StoreClosed``."""
@@ -107,6 +96,12 @@ class _Loop:
     def forget(self) -> None:
         """Releases the eventfd of a loop that was closed before the store."""
         lib.ls_event_end(self._c, self._fd)
+
+
+def _is_cancelled(resume: Callable[[object], object]) -> bool:
+    """Whether the task to be resumed may have been cancelled. Its function is its own method, in C and in Python."""
+    task = getattr(resume, "__self__", None)
+    return not isinstance(task, asyncio.Task) or task.cancelling() > 0
 
 
 def check_loop(loop: object) -> None:
@@ -127,7 +122,7 @@ class Completions:
         self._c = handle
         self._lock = Lock("the store's list of callbacks")
         self._callbacks: tuple[Callable[[int | Exception], object], ...] = ()  # replaced as a whole
-        self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
+        self.loops: dict[asyncio.AbstractEventLoop, _Loop] = {}  # of any thread; only `of` changes it
         self.thread: Worker | None = None
         self._fd = -1
         self._failure: Exception | None = None
@@ -142,7 +137,7 @@ class Completions:
         from that loop's thread.
         """
         if loop is not None:
-            self._of(loop).add_callback(callback)
+            self.of(loop).add_callback(callback)
             return
         with self._lock:
             self._start()
@@ -151,32 +146,25 @@ class Completions:
         if failure is not None:
             call_all([callback], failure)
 
-    def wait(self, lsn: int) -> asyncio.Future[None]:
-        """A future of the running loop, done once everything below ``lsn`` is durable, or with ``OutcomeUnknown``."""
-        loop = asyncio.get_running_loop()
-        mine = self._loops.get(loop)
-        if mine is None or mine.failure is not None:
-            mine = self._of(loop)
-        return mine.wait(lsn)
-
-    def _of(self, loop: asyncio.AbstractEventLoop) -> _Loop:
+    def of(self, loop: asyncio.AbstractEventLoop) -> _Loop:
+        """The waiters of this loop. Raises the failure if the log has failed, ``StoreClosed`` after the close."""
         with self._lock:
-            mine = self._loops.get(loop)
+            mine = self.loops.get(loop)
             if mine is not None and mine.failure is not None:
                 raise mine.failure
             if self._closed:
                 raise _closed()
             if mine is None:
-                for other in [other for other in self._loops if other.is_closed()]:
-                    self._loops.pop(other).forget()
-                mine = self._loops[loop] = _Loop(self._c, loop)
+                for other in [other for other in self.loops if other.is_closed()]:
+                    self.loops.pop(other).forget()
+                mine = self.loops[loop] = _Loop(self._c, loop)
             return mine
 
     def close(self) -> None:
         """Called after the core's close: reports the last group commit; remaining waiters get ``StoreClosed``."""
         with self._lock:
             self._closed = True
-            thread, loops = self.thread, list(self._loops.values())
+            thread, loops = self.thread, list(self.loops.values())
         for mine in loops:
             with contextlib.suppress(RuntimeError):  # the loop is closed, so it has no waiters
                 mine.loop.call_soon_threadsafe(mine.close)

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import os
 import warnings
+from asyncio import get_running_loop
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
@@ -391,7 +392,10 @@ class MessageStore(Publishing):
             lsn = arguments.integer("lsn", lsn, 0, arguments.LSN_MAX)
             soon = _durable_soon(self._c, lsn)
         if not soon:
-            await self._completions.wait(lsn)
+            loop = get_running_loop()
+            waiters = self._completions.loops.get(loop) or self._completions.of(loop)
+            while waiters.reported_lsn < lsn:
+                await waiters.until(lsn)
 
     def on_durable(
         self, callback: Callable[[int | Exception], object], *, loop: asyncio.AbstractEventLoop | None = None

@@ -54,6 +54,18 @@ def test_messages_that_a_program_publishes_reach_waiting_consumers(broker: Broke
     assert client.delivery()[1] == b"in a transaction"
 
 
+@pytest.mark.parametrize("header", [b"\x00", b"\x01\x00", b"\x01\x00 short", b"\x01\x00" + bytes(11), b"\x01\x01"])
+def test_a_header_of_a_program_that_looks_like_the_broker_s_own_is_delivered_as_none(
+    broker: Broker, header: bytes
+) -> None:
+    broker.raw().open().declare("q", durable=True)
+    client = consume(broker, "q")
+    for _ in range(2):
+        broker.store.publish("q", b"from the library", header=header)
+        deliver, body = client.delivery()
+        assert (deliver.exchange, deliver.routing_key, body) == ("", "q", b"from the library")
+
+
 def test_rejected_messages_reach_the_consumers_of_their_dead_letter_queue(
     on_store: Callable[..., Broker], tmp_path: Path
 ) -> None:
@@ -96,26 +108,23 @@ def test_an_acknowledgement_that_the_store_refuses_closes_the_channel_and_loses_
     assert received == [b"0", b"1", b"2"]
 
 
-def test_an_unreadable_message_is_skipped_and_the_others_are_delivered(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_message_is_skipped_and_the_others_are_delivered(broker: Broker) -> None:
     setup = broker.pika().channel()
     setup.queue_declare("q", durable=True)
     setup.confirm_delivery()
-    for number in range(3):
-        setup.basic_publish("", "q", b"%d" % number)
-    load_content = logstore.MessageStore.load_content
-
-    def damaged(store: Any, message_id: int, *rest: Any) -> bytes:
-        content = load_content(store, message_id, *rest)
-        if content == b"1":
-            raise logstore.CorruptLog("checksum", segment="s", offset=1, lsn=message_id)
-        return content
-
-    monkeypatch.setattr(logstore.MessageStore, "load_content", damaged)
-    monkeypatch.setattr(logstore.Queue, "_load", lambda *_: None)  # as when it meets the damage in the first one
+    bodies = [b"message %d of three" % number for number in range(3)]
+    for body in bodies:
+        setup.basic_publish("", "q", body)
+    for path in broker.store.path.rglob("*.seg"):
+        at = path.read_bytes().find(bodies[1])
+        if at >= 0:
+            with path.open("r+b") as file:
+                file.seek(at)
+                file.write(b"M")
+    with pytest.raises(logstore.CorruptLog):
+        [message.content for message in broker.store.messages("q")]
     client = consume(broker, "q")
-    assert [client.delivery()[1] for _ in range(2)] == [b"0", b"2"]
+    assert [client.delivery()[1] for _ in range(2)] == [bodies[0], bodies[2]]
     assert client.declare("q", passive=True).message_count == 0
     assert broker.store.queue("q").depth == 3
 

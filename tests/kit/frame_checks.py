@@ -15,6 +15,7 @@ from pamqp import header as pamqp_header
 
 from logstore.broker import fields, frames
 from logstore.broker.errors import ConnectionException
+from logstore.broker.runs import PublishForm, Runs
 
 FRAME_BYTES_MAX: Final = 4096
 METHOD_INDEXES: Final = sorted(commands.INDEX_MAPPING)
@@ -26,22 +27,38 @@ def kept_bytes(reader: frames.FrameReader) -> int:
     return len(reader._buffer)
 
 
-def read_in_pieces(data: bytes, cuts: list[int], frame_bytes_max: int) -> tuple[list[frames.RawFrame], int | None]:
-    """Feed the bytes in these pieces; the frames, and the code of the error."""
+def read_in_pieces(
+    data: bytes, cuts: list[int], frame_bytes_max: int, runs: Runs | None = None
+) -> tuple[list[frames.RawFrame], int | None]:
+    """Feed the bytes in these pieces; the frames, and the code of the error. Runs are turned back into frames."""
     reader = frames.FrameReader(frame_bytes_max)
+    reader.runs = runs
     received: list[frames.RawFrame] = []
     ends = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
     for start, end in itertools.pairwise(ends):
-        received += reader.feed(data[start:end])
+        for each in reader.feed(data[start:end]):
+            received += [each] if isinstance(each, tuple) else each.raw_frames()
         assert kept_bytes(reader) <= frame_bytes_max, "more was kept than one frame may have"
     assert all(len(payload) + 8 <= frame_bytes_max for _, _, payload in received)
     return received, None if reader.error is None else reader.error.code
 
 
+def runs_of(received: list[frames.RawFrame], frame_bytes_max: int) -> Runs:
+    """Runs with the form of the first publish among the frames."""
+    runs = Runs()
+    for (kind, channel, method), (head_kind, _, head) in itertools.pairwise(received):
+        if kind == frames.METHOD and method.startswith(frames.PUBLISH_START) and head_kind == frames.HEADER:
+            properties = head[frames.CONTENT_HEADER_BYTES :]
+            runs.form = PublishForm(channel, method, properties, frame_bytes_max - 8)
+            break
+    return runs
+
+
 def check_reader(data: bytes, cuts: list[int], frame_bytes_max: int = FRAME_BYTES_MAX) -> list[frames.RawFrame]:
-    """The pieces do not matter, and the frames are those of the input, up to the first error."""
+    """Neither the pieces nor runs matter, and the frames are those of the input, up to the first error."""
     whole, error = read_in_pieces(data, [], frame_bytes_max)
     assert read_in_pieces(data, cuts, frame_bytes_max) == (whole, error)
+    assert read_in_pieces(data, cuts, frame_bytes_max, runs_of(whole, frame_bytes_max)) == (whole, error)
     assert error in (None, 501)
     again = b"".join(struct.pack(">BHI", kind, channel, len(load)) + load + b"\xce" for kind, channel, load in whole)
     assert data.startswith(again)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import errno
+import gc
 import os
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kit.simulated import Disk
 from logstore import errors
+from logstore._hot import Waiters
 from logstore.store.completions import Completions
 
 if TYPE_CHECKING:
@@ -224,6 +228,184 @@ def test_close_reports_durability_before_it_returns(store: MessageStore) -> None
     ticket = store.next_lsn
     store.close()
     assert heard[-1] >= ticket
+
+
+# ---- many tasks of one loop ----
+
+FAR = 1 << 30  # bytes of the log that no test here appends
+
+
+def test_tasks_are_resumed_in_the_order_of_their_lsns_and_each_in_its_own_context(store: MessageStore) -> None:
+    queue = store.declare_queue("q")
+    name: contextvars.ContextVar[int] = contextvars.ContextVar("name")
+    resumed: list[int] = []
+
+    async def wait(number: int, lsn: int) -> None:
+        name.set(number)
+        await store.durable(lsn)
+        resumed.append(name.get())
+
+    async def main() -> None:
+        start = store.next_lsn
+        order = [5, 0, 3, 3, 1, 4, 2, 9, 8, 7, 6, *range(10, 100)]
+        tasks = [asyncio.ensure_future(wait(number, start + 50 * number)) for number in order]
+        await asyncio.sleep(0)
+        store.publish(queue, bytes(50 * 100))
+        async with asyncio.timeout(60):
+            await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+    assert resumed == sorted(resumed)
+    assert len(resumed) == 101
+
+
+def test_no_task_waits_for_a_later_commit_than_its_own(store: MessageStore) -> None:
+    queue = store.declare_queue("q")
+
+    async def main() -> None:
+        far = asyncio.ensure_future(store.durable(store.next_lsn + FAR))
+        async with asyncio.timeout(60):
+            for _ in range(100):
+                store.publish(queue, b"x", wait=False)
+                near = [asyncio.ensure_future(store.durable(store.next_lsn)) for _ in range(3)]
+                await asyncio.gather(*near)
+        assert not far.done()
+        far.cancel()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("in_c", [True, False])
+def test_a_cancelled_task_ends_without_a_commit_and_no_other_one_does(store: MessageStore, in_c: bool) -> None:
+    queue = store.declare_queue("q")
+
+    def make(loop: Any, coro: Any, **more: Any) -> Any:
+        return asyncio.Task(coro, loop=loop, **more) if in_c else asyncio.tasks._PyTask(coro, loop=loop, **more)  # type: ignore[attr-defined]
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(make)
+        start = store.next_lsn
+        tasks = [asyncio.ensure_future(store.durable(start + 1)) for _ in range(20)]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel("given up")
+        async with asyncio.timeout(60):
+            await asyncio.wait(tasks[::2])
+        assert all(task.cancelled() for task in tasks[::2])
+        assert not any(task.done() for task in tasks[1::2])
+        store.publish(queue, b"x")
+        async with asyncio.timeout(60):
+            await asyncio.gather(*tasks[1::2])
+
+    asyncio.run(main())
+
+
+def test_a_task_that_swallows_its_cancellation_can_wait_again(store: MessageStore) -> None:
+    queue = store.declare_queue("q")
+    cancelled = 0
+
+    async def stubborn(lsn: int) -> None:
+        nonlocal cancelled
+        while True:
+            try:
+                return await store.durable(lsn)
+            except asyncio.CancelledError:
+                cancelled += 1
+
+    async def main() -> None:
+        lsn = store.next_lsn + 1
+        tasks = [asyncio.ensure_future(stubborn(lsn)) for _ in range(3)]
+        await asyncio.sleep(0)
+        for number in (0, 1, 0, 0):
+            tasks[number].cancel()
+            for _ in range(10):
+                await asyncio.sleep(0)
+        store.publish(queue, b"x")
+        async with asyncio.timeout(60):
+            await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+    assert cancelled == 4
+
+
+def test_timeouts_end_each_wait_by_itself(store: MessageStore) -> None:
+    async def give_up(seconds: float) -> str:
+        try:
+            async with asyncio.timeout(seconds):
+                await store.durable(store.next_lsn + FAR)
+        except TimeoutError:
+            return "timed out"
+        return "durable"
+
+    async def main() -> list[str]:
+        return await asyncio.gather(*(give_up(number / 1000) for number in range(50)))
+
+    assert asyncio.run(main()) == ["timed out"] * 50
+
+
+def test_a_task_that_ends_the_loop_s_run_keeps_no_other_task_from_being_resumed(store: MessageStore) -> None:
+    queue = store.declare_queue("q")
+    resumed: list[int] = []
+
+    async def wait(number: int, lsn: int) -> None:
+        await store.durable(lsn)
+        resumed.append(number)
+        if number == 1:
+            raise KeyboardInterrupt
+
+    async def publish() -> None:
+        await asyncio.sleep(0)
+        store.publish(queue, b"x")
+        await asyncio.sleep(60)
+
+    loop = asyncio.new_event_loop()
+    tasks = [loop.create_task(wait(number, store.next_lsn + 1)) for number in range(5)]
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(publish())
+    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    assert resumed == [0, 1, 2, 3, 4]
+    assert [type(task.exception()) for task in tasks] == [type(None), KeyboardInterrupt, *[type(None)] * 3]
+    loop.close()
+
+
+def test_tasks_that_wait_are_freed_with_their_loop(store: MessageStore) -> None:
+    class Kept:
+        pass
+
+    async def wait(kept: Kept) -> None:
+        assert kept
+        await store.durable(store.next_lsn + FAR)
+
+    async def main() -> weakref.ref[Kept]:
+        kept = Kept()
+        asyncio.ensure_future(wait(kept))  # noqa: RUF006 - nobody keeps it
+        await asyncio.sleep(0)
+        return weakref.ref(kept)
+
+    loop = asyncio.new_event_loop()
+    left = loop.run_until_complete(main())
+    loop.close()
+    assert left() is not None
+    del loop
+    asyncio.run(main())  # another loop takes the place of the one that was closed
+    gc.collect()
+    assert left() is None
+
+
+def test_only_a_task_can_be_among_the_waiters() -> None:
+    loop = asyncio.new_event_loop()
+    waiters = Waiters(loop, loop.create_future())
+    with pytest.raises(TypeError):
+        waiters.add_done_callback(print)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        waiters.add_done_callback(print, context=None)  # type: ignore[arg-type]
+    for wrong in (-1, 1 << 64):
+        with pytest.raises(OverflowError):
+            waiters.until(wrong)
+        with pytest.raises(OverflowError):
+            waiters._wake(wrong)
+    assert waiters._take() == []
+    loop.close()
 
 
 # ---- a failed log ----
