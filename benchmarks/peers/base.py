@@ -67,3 +67,7 @@ class ReadablePeer(Peer):
     @abc.abstractmethod
     def scan(self) -> Iterable[bytes]:
         """All bodies on the queue, in order."""
+
+    def views(self) -> Iterable[memoryview] | None:
+        """The same without a copy, each only valid until the next one is asked for; None if the store cannot."""
+        return None
