@@ -10,13 +10,15 @@ import random
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grid import make_bodies
 from peers.base import ReadablePeer, Wrong
 from slices import settle
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from plan import Context
 
 SUITE = "reads"
@@ -45,32 +47,20 @@ class Reads:
             raise Wrong(f"{peer.name} has {len(keys)} messages, not {len(expected)}")
         order = random.Random(1).sample(range(len(keys)), len(keys) // 2)
         read = peer.reader()
-        made: dict[str, float] = {}
-        start = time.perf_counter()
-        found = [read(keys[n]) for n in order]
-        made[RANDOM] = len(found) / (time.perf_counter() - start)
-        self._compare(RANDOM, found, [expected[n] for n in order])
-        start = time.perf_counter()
-        found = list(peer.scan())
-        made[SCAN] = len(found) / (time.perf_counter() - start)
-        self._compare(SCAN, found, expected)
-        if peer.views() is not None:
-            made[VIEWS] = self._views()
+        works: list[tuple[str, Callable[[], list[Any]], list[bytes]]] = [
+            (RANDOM, lambda: [read(keys[n]) for n in order], [expected[n] for n in order]),
+            (SCAN, lambda: list(peer.scan()), expected),
+        ]
+        if peer.has_views():
+            works.append((VIEWS, lambda: list(peer.views()), expected))
+        made = {}
+        for work, measured, wanted in works:
+            start = time.perf_counter()
+            found = measured()
+            made[work] = len(found) / (time.perf_counter() - start)
+            if found != wanted:
+                raise Wrong(f"{peer.name}, {work}: a content is not the one that was published")
         return made
-
-    def _views(self) -> float:
-        """A view is used before the next one is asked for: its first and its last byte are read."""
-        start = time.perf_counter()
-        ends = [(view[0], view[-1]) for view in self.peer.views() or ()]
-        seconds = time.perf_counter() - start
-        if ends != [(body[0], body[-1]) for body in self.expected]:
-            raise Wrong(f"{self.peer.name}, {VIEWS}: a content is not the one that was published")
-        self._compare(VIEWS, [bytes(view) for view in self.peer.views() or ()], self.expected)
-        return len(ends) / seconds
-
-    def _compare(self, work: str, found: list[bytes], expected: list[bytes]) -> None:
-        if found != expected:
-            raise Wrong(f"{self.peer.name}, {work}: a content is not the one that was published")
 
     def close(self) -> None:
         self.peer.close()

@@ -68,6 +68,10 @@ class ReadablePeer(Peer):
     def scan(self) -> Iterable[bytes]:
         """All bodies on the queue, in order."""
 
-    def views(self) -> Iterable[memoryview] | None:
-        """The same without a copy, each only valid until the next one is asked for; None if the store cannot."""
-        return None
+    def has_views(self) -> bool:
+        """Whether ``views`` can be called."""
+        return False
+
+    def views(self) -> Iterable[memoryview]:
+        """The same without a copy for each."""
+        raise NotImplementedError

@@ -103,6 +103,12 @@ class Logstore(ReadablePeer):
         loaded = {"load": True} if "load" in parameters(self.store.messages) else {}
         return (message.content for message in self.store.messages(self.queue, **loaded))
 
+    def has_views(self) -> bool:
+        return "views" in parameters(self.store.messages)
+
+    def views(self) -> Iterator[memoryview]:
+        return (message.content for message in self.store.messages(self.queue, views=True))
+
     def close(self) -> None:
         self.store.close()
 
