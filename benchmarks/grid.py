@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from results import Row
 
 SUITE = "grid"
+PROCESSOR = "µs of CPU a message"
 UNIT_MAX_BYTES = 32 << 20  # of content at once
 RAW_BYTES = 96 << 20
 REUSED_MESSAGES = 100_000
@@ -130,6 +131,7 @@ class OfSize:
                 slices.fill(min(most(mode, self.size, span), int(FASTEST_CONSUMER * span.seconds) + mode.batch))
             made = slices.segments_created()
             row.samples.append(slices.rate(work, mode, span))
+            row.notes.setdefault(PROCESSOR, []).append(slices.processor_us())
             made = slices.segments_created() - made
             # segments made are not the steady state
             row.notes["segments made while the clock ran"] = made + row.notes.get(

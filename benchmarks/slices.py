@@ -149,7 +149,7 @@ class Slices:
         self.size = len(bodies[0])
         self.book = Book()
         self._groups: dict[int, list[list[bytes]]] = {}
-        self._cpu_us = 0.0
+        self._processor_us = 0.0
 
     @classmethod
     def open(cls, kind: type[Peer], path: Path, room_bytes: int, bodies: Sequence[bytes]) -> Slices:
@@ -199,19 +199,25 @@ class Slices:
         return made
 
     def processor_us(self) -> float:
-        """Of this process, for each message of the last slice that tasks did."""
-        return self._cpu_us
+        """Of this process, for each message of the last slice."""
+        return self._processor_us
 
     def _of_threads(self, work: str, mode: Mode, span: Span) -> float:
         groups = self.groups(mode.batch)
         limit = max(1, span.max_bytes // (self.size * mode.batch * mode.threads))
         workers = [Worker() for _ in range(mode.threads)]
+        processor_s = time.process_time()
         if mode.threads == 1:
             seconds = self._loop(work, mode.batch, groups, limit, workers[0])(time.perf_counter() + span.seconds)
         else:
             seconds = self._threads(work, mode, groups, limit, workers, span)
+        return self._rate(work, mode, workers, seconds, time.process_time() - processor_s)
+
+    def _rate(self, work: str, mode: Mode, workers: list[Worker], seconds: float, processor_s: float) -> float:
         self._enter(work, mode, workers)
-        return self._messages(work, mode, workers) / seconds
+        messages = self._messages(work, mode, workers)
+        self._processor_us = processor_s / max(1, messages) * 1e6
+        return messages / seconds
 
     @staticmethod
     def _messages(work: str, mode: Mode, workers: list[Worker]) -> int:
@@ -302,10 +308,7 @@ class Slices:
         for worker in workers:
             worker.taken = []
         workers[0].taken = [got]
-        self._enter(work, mode, workers)
-        messages = self._messages(work, mode, workers)
-        self._cpu_us = processor_s / max(1, messages) * 1e6
-        return messages / seconds
+        return self._rate(work, mode, workers, seconds, processor_s)
 
     def _enter(self, work: str, mode: Mode, workers: list[Worker]) -> None:
         """Update the record, after the clock has stopped."""
