@@ -167,9 +167,10 @@ def run(context: Context) -> None:
     for size, count in ((100, plan.recovery_messages), (1024, of_kib)):
         context.say(f"recovery of {count:,} messages of {size_name(size)}")
         log = context.kept(f"recovery {size}", lambda path, s=size, n=count: Log.write(path, s, n, "killed"))
-        for cold in (True, False):
-            for step in context.turned(_recovery_steps(context, log, cold=cold), 0):
-                step()
+        for turn in range(plan.turns_of_targets if size == 100 else plan.turns):
+            for cold in (True, False):
+                for step in context.turned(_recovery_steps(context, log, cold=cold), turn):
+                    step()
         if context.is_last_round:
             log.verify()
 
