@@ -1,7 +1,7 @@
 """The builds of the store that are measured: this one, and with ``--before`` that of another checkout.
 
-Two packages named logstore cannot be in one process. With ``--before`` each build therefore runs in processes of its
-own, both under the same conditions: such a process makes one object, and then executes its methods as it is asked to.
+Two packages named logstore cannot be in one process. With ``--before`` every store therefore runs in a process of its
+own, all under the same conditions: such a process makes one object, and then executes its methods as it is asked to.
 Requests and answers are pickled and go through pipes; clocks are read in that process.
 """
 

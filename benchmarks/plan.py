@@ -104,7 +104,13 @@ class Context:
     @property
     def stores(self) -> list[Store]:
         """Everything that is measured, builds of the same kind in neighbouring slices."""
-        return [Store(kind, each) for kind in self.kinds for each in (self.builds if kind.name == OWN else [Build()])]
+        others = [self.build_of_others]
+        return [Store(kind, each) for kind in self.kinds for each in (self.builds if kind.name == OWN else others)]
+
+    @property
+    def build_of_others(self) -> Build:
+        """In processes of their own as well, if builds are: the heap of a process that measures more costs less."""
+        return self.builds[0]
 
     @property
     def is_last_round(self) -> bool:

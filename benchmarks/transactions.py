@@ -287,7 +287,7 @@ def run(context: Context) -> None:
     for threads in THREADS:
         context.say(f"transactions, {threads} threads")
         made = Path(tempfile.mkdtemp(prefix="transactions-", dir=context.directory))
-        runs = [(Sqlite.name, opened(Sqlite, made, threads))]
+        runs = [(Sqlite.name, context.build_of_others.make(opened, Sqlite, made, threads))]
         for build in context.builds:
             directory = made / build.name
             directory.mkdir()
