@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 LIMIT = "C loop"
 LOOP = "asyncio, 1000 in flight"
-ENGINES = (OWN, BEFORE, "LMDB")
 NO_SLOWER = 0.95  # where a build only must not lose
 DURABLE_ONE_BY_ONE = ("1 thread", "8 threads", "64 threads")
 
@@ -148,14 +147,15 @@ class Judge:
             self.ratio(f"consume + ack, 1 KiB, {mode}", own, before, target)
 
     def _reads(self) -> None:
-        scans = {name: self.results.find("reads", name, "scan in order", "1 thread", 1024) for name in ENGINES}
-        rows = {name: self.results.find("reads", name, "random reads", "1 thread", 1024) for name in ENGINES}
-        views = self.results.find("reads", OWN, "scan in order, views dropped", "1 thread", 1024)
-        dropped = self.results.find("reads", "LMDB", "scan in order, dropped", "1 thread", 1024)
-        self.ratio("contents in order, 1 KiB", scans[OWN], scans[BEFORE], 4.0)
-        self.ratio("contents in order as views, 1 KiB", views, dropped, 0.8)
-        self.ratio("contents at random, 1 KiB", rows[OWN], rows["LMDB"], 0.6)
-        self.ratio("contents at random, 1 KiB", rows[OWN], rows[BEFORE], NO_SLOWER)
+        def find(name: str, work: str) -> Row | None:
+            return self.results.find("reads", name, work, "1 thread", 1024)
+
+        for work in ("scan in order", "scan in order, dropped"):
+            self.ratio(f"contents, 1 KiB, {work}", find(OWN, work), find(BEFORE, work), 4.0)
+        views = find(OWN, "scan in order, views dropped")
+        self.ratio("contents, 1 KiB, scan in order, views", views, find("LMDB", "scan in order, dropped"), 0.8)
+        for other, target in (("LMDB", 0.6), (BEFORE, NO_SLOWER)):
+            self.ratio("contents, 1 KiB, at random", find(OWN, "random reads"), find(other, "random reads"), target)
 
     def _calls(self) -> None:
         work, row = "publish + dequeue, wait=False, one by one, 100 B", "publish, dequeue, nobody waits"
