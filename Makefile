@@ -28,9 +28,12 @@ LAYOUT := csrc/format/layout.def
 SIMULATOR := $(sort $(wildcard csrc/tests/sim/*.c))
 CTESTS := $(sort $(wildcard csrc/tests/unit/test_*.c))
 PROOFS := $(sort $(wildcard csrc/tests/proof/*.c))
-ALL_C := $(sort $(CORE) $(CORE_HEADERS) $(wildcard csrc/tests/*/*.[ch] benchmarks/*.[ch]))
+HOT := $(sort $(wildcard logstore/_hot/*.c))
+HOT_HEADERS := $(sort $(wildcard logstore/_hot/*.h))
+ALL_C := $(sort $(HOT) $(HOT_HEADERS) $(CORE) $(CORE_HEADERS) $(wildcard csrc/tests/*/*.[ch] benchmarks/*.[ch]))
 
 C_FLAGS := -std=c11 -g -D_GNU_SOURCE -Wall -Wextra -pthread -Icsrc/include -Icsrc
+PYTHON_H = $(shell $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -102,24 +105,25 @@ $(BENCH): $(PINS)
 $(DEMO): $(PINS)
 	$(call INSTALL,broker$(COMMA)demo$(COMMA)report$(COMMA)spark$(if $(shell command -v java),,$(COMMA)java))
 
-# ---- The extension module -----------------------------------------------------------------------------------------
+# ---- The extension modules ----------------------------------------------------------------------------------------
 
 EXTENSION := build/.extension
 BUILT_WITH := build/.extension-built-with
+MODULES := logstore/_core*.so logstore/_hot*.so
 
 # Rewritten only if it changes: the compiler, the flags, or the list of source files.
 $(BUILT_WITH): FORCE
 	@mkdir -p build
-	@echo '$(CC) $(CFLAGS) $(LOGSTORE_SANITIZE) $(CORE)' > $@.now
+	@echo '$(CC) $(CFLAGS) $(LOGSTORE_SANITIZE) $(CORE) $(HOT)' > $@.now
 	@if cmp -s $@.now $@; then rm $@.now; else \
-		[ ! -e $@ ] || rm -rf logstore/_core*.so build/lib.* build/temp.*; mv $@.now $@; fi
+		[ ! -e $@ ] || rm -rf $(MODULES) build/lib.* build/temp.*; mv $@.now $@; fi
 
 # In a parallel make the environment comes first, because its installation builds the extension.
 $(EXTENSION) $(BUILT_WITH): | $(if $(STAGE),$(FULL))
 
-$(EXTENSION): $(CORE) $(CORE_HEADERS) $(LAYOUT) logstore/_build_core.py setup.py $(BUILT_WITH)
+$(EXTENSION): $(CORE) $(CORE_HEADERS) $(LAYOUT) $(HOT) $(HOT_HEADERS) logstore/_build_core.py setup.py $(BUILT_WITH)
 	$(CHECK_TOOLS)
-	@echo "logstore: building the extension module"
+	@echo "logstore: building the extension modules"
 	@[ -e $@ ] || rm -rf build/lib.* build/temp.* # an interrupted build leaves files that look complete
 	@rm -f $@
 	@CC='$(CC)' $(BIN)/python setup.py --quiet build_ext --inplace
@@ -237,7 +241,8 @@ types: setup
 	@$(BIN)/mypy --strict logstore
 
 tidy:
-	+@if command -v clang-tidy >/dev/null 2>&1; then $(SUBMAKE) VARIANT=tidy $(patsubst csrc/%.c,build/c/tidy/%.ok,$(CORE) $(SIMULATOR)); \
+	+@if command -v clang-tidy >/dev/null 2>&1; then $(SUBMAKE) VARIANT=tidy $(patsubst csrc/%.c,build/c/tidy/%.ok,$(CORE) $(SIMULATOR)) \
+		$(HOT:%.c=build/c/tidy/%.ok); \
 		else $(call LOUDLY,clang-tidy is not here: the C code was NOT analysed); fi
 
 .PHONY: format
@@ -281,15 +286,16 @@ coverage: $(FULL) ## lines and branches of the core that the C tests reach (fail
 		else $(call LOUDLY,gcc and gcov are not here: coverage was NOT measured); fi
 
 .PHONY: strict
-strict: ## compile the core with every warning an error, under gcc and clang
+strict: ## compile the core and the extension with every warning an error, under gcc and clang
 	+@found=; for cc in gcc clang; do if command -v $$cc >/dev/null 2>&1; then found=yes; \
-		$(SUBMAKE) VARIANT=strict-$$cc CC=$$cc $(patsubst csrc/%.c,build/c/strict-$$cc/objects/%.o,$(CORE) $(SIMULATOR)) || exit 1; \
+		$(SUBMAKE) VARIANT=strict-$$cc CC=$$cc $(patsubst csrc/%.c,build/c/strict-$$cc/objects/%.o,$(CORE) $(SIMULATOR)) \
+			$(HOT:%.c=build/c/strict-$$cc/objects/%.o) || exit 1; \
 		echo "strict: clean under $$cc"; \
 		else $(call LOUDLY,$$cc is not here: the core was NOT compiled with it); fi; done; [ -n "$$found" ]
 
 .PHONY: clean
 clean: ## remove build products and caches; .venv and stores stay
-	@rm -rf build dist logstore/_core*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf build dist $(MODULES) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 # ---- C objects and tests, a directory per variant ------------------------------------------------------------------
@@ -345,6 +351,10 @@ $(OUT)/.compiled-with: FORCE
 $(OUT)/objects/%.o: csrc/%.c $(OUT)/.compiled-with
 	@$(CC) $(FLAGS) -MMD -MP -c -o $@ $<
 
+$(OUT)/objects/logstore/%.o: logstore/%.c $(OUT)/.compiled-with
+	@mkdir -p $(@D)
+	@$(CC) $(FLAGS) -isystem $(PYTHON_H) -MMD -MP -c -o $@ $<
+
 $(OUT)/%: csrc/tests/unit/%.c $(OBJECTS) $(OUT)/.compiled-with
 	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(OBJECTS)
 
@@ -363,6 +373,11 @@ $(OUT)/%.ok: csrc/%.c $(CORE_HEADERS) $(LAYOUT) .clang-tidy
 	@clang-tidy --quiet $< -- $(C_FLAGS) > $@.log 2>&1 || { cat $@.log; exit 1; }
 	@touch $@
 
+$(OUT)/logstore/%.ok: logstore/%.c $(HOT_HEADERS) $(CORE_HEADERS) .clang-tidy
+	@mkdir -p $(@D)
+	@clang-tidy --quiet $< -- $(C_FLAGS) -isystem $(PYTHON_H) > $@.log 2>&1 || { cat $@.log; exit 1; }
+	@touch $@
+
 # Code for tests is counted as well, but is optimised, because it need not be slow.
 ifeq ($(VARIANT),coverage)
 run-test_relocate: export LOGSTORE_CRASH := 0
@@ -370,7 +385,7 @@ $(PROGRAMS) $(filter $(OUT)/objects/tests/%.o,$(OBJECTS)): private FLAGS += -O2
 endif
 
 .SECONDARY: $(OBJECTS) $(PROGRAMS) $(PROOF_PROGRAMS)
--include $(OBJECTS:.o=.d) $(PROGRAMS:=.d) $(PROOF_PROGRAMS:=.d)
+-include $(OBJECTS:.o=.d) $(HOT:%.c=$(OUT)/objects/%.d) $(PROGRAMS:=.d) $(PROOF_PROGRAMS:=.d)
 
 .PHONY: made-ctests
 made-ctests: $(PROGRAMS)

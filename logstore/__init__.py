@@ -39,7 +39,7 @@ from logstore.errors import (
     VersionError,
     WrongState,
 )
-from logstore.store.deliveries import Delivery, Message
+from logstore.store.deliveries import Delivery, Message, MessageView
 from logstore.store.message_store import MessageStore
 from logstore.store.opening import open  # noqa: A004 - as in gzip.open
 from logstore.store.queues import Queue
@@ -53,6 +53,7 @@ __all__ = [
     "MessageStore",
     "Queue",
     "Message",
+    "MessageView",
     "Delivery",
     "Transaction",
     "Xid",

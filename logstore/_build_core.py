@@ -1,8 +1,8 @@
-"""Builds the extension module ``logstore._core`` from ``csrc/`` (cffi, out of line, API mode).
+"""Builds the extension modules ``logstore._core`` from ``csrc/`` (cffi, out of line, API mode) and ``logstore._hot``.
 
 Python sees the declarations in ``csrc/include/logstore.h`` between ``/* cffi:begin */`` and ``/* cffi:end */``. The
 binding is generated from the header, so this file names no function. Only setuptools imports it, through ``setup.py``;
-nothing does at run time.
+nothing does at run time. ``_hot`` is CPython's own binding of a few calls; it is not linked with the core.
 
 Assertions of the core stay on in every build. ``LOGSTORE_SANITIZE=address,undefined`` (or ``thread``) in the
 environment adds the sanitizers; ``CC`` chooses the compiler, as always.
@@ -10,6 +10,7 @@ environment adds the sanitizers; ``CC`` chooses the compiler, as always.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
@@ -19,6 +20,7 @@ import tempfile
 from pathlib import Path
 
 from cffi import FFI
+from setuptools import Extension
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = Path("csrc/include/logstore.h")  # relative to ROOT, like all paths for setuptools
@@ -114,6 +116,17 @@ def whole_program_flags() -> list[str]:
     return []
 
 
+@functools.cache
+def optional_flags() -> tuple[str, ...]:
+    """The sanitizers of ``LOGSTORE_SANITIZE``; without them the flags that make a program of all files."""
+    return tuple(sanitizer_flags(os.environ.get("LOGSTORE_SANITIZE", "")) or whole_program_flags())
+
+
+def hot_files(suffix: str) -> list[str]:
+    """The files of ``logstore._hot`` with this suffix, relative to the checkout."""
+    return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "logstore/_hot").glob(f"*{suffix}"))
+
+
 def core_files(suffix: str) -> list[str]:
     """The files of the core with this suffix, relative to the checkout: every folder of ``csrc/`` but ``tests``."""
     found = (path.relative_to(ROOT) for path in (ROOT / "csrc").rglob(f"*{suffix}"))
@@ -125,19 +138,27 @@ def builder() -> FFI:
     header = ROOT / HEADER
     if not header.is_file():
         raise SystemExit(f"{HEADER} is missing: build from a whole checkout or a source distribution")
-    sources = core_files(".c")
-    sanitizers = sanitizer_flags(os.environ.get("LOGSTORE_SANITIZE", ""))
-    whole_program = [] if sanitizers else whole_program_flags()
-
     ffi = FFI()
     ffi.cdef(declarations(header.read_text(encoding="utf-8")))
     ffi.set_source(
         "logstore._core",
         PREAMBLE,
-        sources=sources,
+        sources=core_files(".c"),
         include_dirs=["csrc/include", "csrc"],
         depends=core_files(".h") + core_files(".def"),
-        extra_compile_args=[*COMPILE_FLAGS, *whole_program, *sanitizers],
-        extra_link_args=["-pthread", *whole_program, *sanitizers],
+        extra_compile_args=[*COMPILE_FLAGS, *optional_flags()],
+        extra_link_args=["-pthread", *optional_flags()],
     )
     return ffi
+
+
+def hot() -> Extension:
+    """The extension ``logstore._hot``. It uses the full API of CPython (docs/decisions/python-boundary.md)."""
+    return Extension(
+        "logstore._hot",
+        sources=hot_files(".c"),
+        include_dirs=["csrc/include"],
+        depends=[*hot_files(".h"), *(f"csrc/include/{name}" for name in ("logstore.h", "logstore_calls.h"))],
+        extra_compile_args=[*COMPILE_FLAGS, *optional_flags()],
+        extra_link_args=["-pthread", *optional_flags()],
+    )

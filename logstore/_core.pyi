@@ -178,6 +178,14 @@ class ls_place(Value):
 
 class ls_place_ptr(ls_place, Pointer[ls_place]): ...
 
+class ls_span(Value):
+    header_at: int
+    content_at: int
+    header_bytes: int
+    content_bytes: int
+
+class ls_span_ptr(ls_span, Pointer[ls_span]): ...
+
 class ls_tx_info(Value):
     id: int
     prepared_us: int
@@ -464,6 +472,8 @@ class ls_cursor_ptr(Value): ...
 
 class ls_reader_ptr(Value): ...
 
+class ls_calls_ptr(Value): ...
+
 class vfs_ptr(Value): ...
 
 class ls_columns_ptr(Value): ...
@@ -541,6 +551,10 @@ class New(Protocol):
     def __call__(self, cdecl: Literal["ls_place *"], init: object = None, /) -> ls_place_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_place[]"], init: object = None, /) -> Array[ls_place]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_span *"], init: object = None, /) -> ls_span_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_span[]"], init: object = None, /) -> Array[ls_span]: ...
     @overload
     def __call__(self, cdecl: Literal["ls_tx_info *"], init: object = None, /) -> ls_tx_info_ptr: ...
     @overload
@@ -634,6 +648,8 @@ class New(Protocol):
     @overload
     def __call__(self, cdecl: Literal["ls_reader **"], init: object = None, /) -> Pointer[ls_reader_ptr]: ...
     @overload
+    def __call__(self, cdecl: Literal["ls_calls **"], init: object = None, /) -> Pointer[ls_calls_ptr]: ...
+    @overload
     def __call__(self, cdecl: Literal["vfs **"], init: object = None, /) -> Pointer[vfs_ptr]: ...
     @overload
     def __call__(self, cdecl: Literal["ls_columns **"], init: object = None, /) -> Pointer[ls_columns_ptr]: ...
@@ -666,6 +682,7 @@ class Lib:
     LS_WAIT: Final[int]
     LS_PUBLISHED: Final[int]
     LS_MORE: Final[int]
+    LS_TRY: Final[int]
     LS_CURSOR_ALL: Final[int]
     LS_CURSOR_OFFER: Final[int]
     LS_TX_ACTIVE: Final[int]
@@ -776,7 +793,9 @@ class Lib:
     LS_BUSY: Final[int]
     LS_RECYCLED: Final[int]
     LS_END: Final[int]
+    LS_WOULD_WAIT: Final[int]
     def ls_last_error(self) -> ls_error_ptr: ...
+    def ls_calls_table(self) -> ls_calls_ptr: ...
     def ls_options_default(self, options: ls_options_ptr | Array[ls_options] | Null, /) -> None: ...
     def ls_checkpoint_state_text(self, state: int, /) -> Chars: ...
     def ls_open(
@@ -893,6 +912,21 @@ class Lib:
         done: Numbers[size_t] | Null,
         /,
     ) -> int: ...
+    def ls_publish_gather(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        n: int,
+        contents: Pointer[Numbers[uint8_t]] | Null,
+        sizes: Numbers[uint64_t] | list[int] | Null,
+        headers: Pointer[Numbers[uint8_t]] | Null,
+        header_sizes: Numbers[uint64_t] | list[int] | Null,
+        tx: ls_tx_ptr | Null,
+        flags: int,
+        ids: Numbers[uint64_t] | Null,
+        done: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
     def ls_dequeue(
         self,
         store: ls_store_ptr | Null,
@@ -929,18 +963,6 @@ class Lib:
         done: Numbers[size_t] | Null,
         /,
     ) -> int: ...
-    def ls_publish_one(
-        self,
-        store: ls_store_ptr | Null,
-        queue_id: int,
-        header: Numbers[uint8_t] | bytes | Null,
-        header_bytes: int,
-        content: Numbers[uint8_t] | bytes | Null,
-        content_bytes: int,
-        flags: int,
-        /,
-    ) -> int: ...
-    def ls_dequeue_one(self, store: ls_store_ptr | Null, id: int, queue_id: int, flags: int, /) -> int: ...
     def ls_destroy(self, store: ls_store_ptr | Null, id: int, flags: int, /) -> int: ...
     def ls_message(
         self,
@@ -992,6 +1014,17 @@ class Lib:
         cursor: ls_cursor_ptr | Null,
         places: ls_place_ptr | Array[ls_place] | Null,
         n: int,
+        done: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_cursor_load(
+        self,
+        cursor: ls_cursor_ptr | Null,
+        places: ls_place_ptr | Array[ls_place] | Null,
+        spans: ls_span_ptr | Array[ls_span] | Null,
+        n: int,
+        into: Numbers[uint8_t] | Null,
+        bytes: int,
         done: Numbers[size_t] | Null,
         /,
     ) -> int: ...

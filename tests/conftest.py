@@ -37,7 +37,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Plain pytest works in a fresh clone. After a change of the core, make builds the extension anew.
-if not list((ROOT / "logstore").glob("_core*.so")):
+if not all(list((ROOT / "logstore").glob(f"{module}*.so")) for module in ("_core", "_hot")):
     subprocess.run([sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"], cwd=ROOT, check=True)
 
 # pytest-timeout stops looking once a test has failed, so a fixture that waits behind it would wait for ever.

@@ -26,7 +26,7 @@ LAYERS = {
     "store": "inspect checkpoint relocate replay table read log format os client",
     "analysis": "table read format os",
 }
-EVERYWHERE = {"logstore.h"}
+EVERYWHERE = {"logstore.h", "logstore_calls.h"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 

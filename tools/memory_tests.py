@@ -30,10 +30,12 @@ TREE = ROOT / "build" / "memory-tests"
 COPIED = ("benchmarks", "csrc", "docs", "logstore", "tests", "tools")
 
 PART = (
+    "tests/core/test_hot.py",
     "tests/core/test_native.py",
     "tests/inspect/test_inspect_core.py",
     "tests/store/test_queue_batches.py",
     "tests/store/test_content.py",
+    "tests/store/test_messages_loaded.py",
     "tests/store/test_tail.py",
 )
 SELECTED = "not slow and not spark"
@@ -135,7 +137,7 @@ def copy_checkout() -> None:
     TREE.mkdir(parents=True, exist_ok=True)
     for old in TREE.rglob("*.py"):
         old.unlink()  # the file may have been removed from the checkout
-    skipped = shutil.ignore_patterns("_core*.so", "__pycache__")
+    skipped = shutil.ignore_patterns("_core*.so", "_hot*.so", "__pycache__")
     for folder in COPIED:
         shutil.copytree(ROOT / folder, TREE / folder, ignore=skipped, dirs_exist_ok=True)
     for path in ROOT.iterdir():

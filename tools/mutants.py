@@ -52,10 +52,15 @@ TESTS = (
     "test_moves",
     "test_between",
     "test_scarcity",
+    "test_publish_many",
+    "test_room",
+    "test_try",
     "test_checkpoint",
     "test_clients",
     "test_checkpoint_rules",
     "test_checkpoint_faults",
+    "test_load",
+    "test_wakes",
 )
 
 STARTED = time.monotonic()

@@ -60,7 +60,8 @@ typedef enum ls_code {
     LS_TRANSACTION_LIMIT, /* too many transactions are open or prepared, or one has too many operations */
     LS_BUSY,              /* a limit on open things is reached, or another handle has it */
     LS_RECYCLED,          /* the log that is to be read has been recycled */
-    LS_END                /* a reader or scan has nothing more */
+    LS_END,               /* a reader or scan has nothing more */
+    LS_WOULD_WAIT         /* the call would have to wait, and LS_TRY forbids that; nothing was changed */
 } ls_code;
 
 typedef struct ls_error {
@@ -79,7 +80,11 @@ typedef struct ls_store ls_store;
 typedef struct ls_tx ls_tx;
 typedef struct ls_cursor ls_cursor;
 typedef struct ls_reader ls_reader;
+typedef struct ls_calls ls_calls;
 typedef struct vfs vfs;
+
+/* The addresses of the functions that logstore_calls.h lists, for a binding that is not linked with the core. */
+const ls_calls *ls_calls_table(void);
 
 /* ---- opening and closing ---- */
 typedef struct ls_options {
@@ -227,6 +232,9 @@ int ls_queue_depth(ls_store *store, uint32_t queue_id, uint64_t *places, uint64_
 #define LS_WAIT      1 /* return when the change is durable */
 #define LS_PUBLISHED 2 /* ls_stage: part of a publish; a rollback of the enqueue ends the message */
 #define LS_MORE      4 /* more changes follow at once: do not wake the flusher for this one; see ls_flush_soon */
+/* ls_publish, ls_dequeue: return LS_WOULD_WAIT, without a text in ls_last_error, instead of waiting for the store's lock,
+   for room or for the disk. LS_OPTION together with LS_WAIT. */
+#define LS_TRY 8
 
 int ls_stage(ls_store *store, const uint8_t *header, size_t header_bytes, const uint8_t *content, size_t content_bytes,
              int flags, uint64_t *id);
@@ -241,6 +249,10 @@ int ls_publish(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8
 int ls_publish_many(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *content, const uint64_t *sizes,
                     const uint8_t *headers, const uint64_t *header_sizes, ls_tx *tx, int flags, uint64_t *ids,
                     size_t *done);
+/* ls_publish_many of contents and headers where they stand: contents[i] has sizes[i] bytes; headers NULL: none. */
+int ls_publish_gather(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *const *contents,
+                      const uint64_t *sizes, const uint8_t *const *headers, const uint64_t *header_sizes, ls_tx *tx,
+                      int flags, uint64_t *ids, size_t *done);
 /* Ends a place. `reason` is 0 to 6, as in the format. LS_NOT_ENQUEUED, LS_MESSAGE_LOCKED. */
 int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int reason, int delivery_count, int flags,
                uint64_t *lsn);
@@ -251,11 +263,6 @@ int ls_dequeue_many(ls_store *store, const uint64_t *ids, size_t n, uint32_t que
 /* ls_dequeue_many without a transaction, with the delivery count of each message. */
 int ls_settle_many(ls_store *store, const uint64_t *ids, const uint16_t *delivery_counts, size_t n, uint32_t queue_id,
                    int reason, int flags, size_t *done);
-/* ls_publish and ls_dequeue with few arguments, for bindings where each argument costs time: one queue, no transaction,
-   reason 0. They return the message's id, and the record's LSN. 0: failed, see ls_last_error(). */
-uint64_t ls_publish_one(ls_store *store, uint32_t queue_id, const uint8_t *header, size_t header_bytes,
-                        const uint8_t *content, size_t content_bytes, int flags);
-uint64_t ls_dequeue_one(ls_store *store, uint64_t id, uint32_t queue_id, int flags);
 /* Ends a staged message. LS_MESSAGE_IN_USE: it has places or pending operations. */
 int ls_destroy(ls_store *store, uint64_t id, int flags);
 
@@ -291,6 +298,20 @@ typedef struct ls_place {
 int ls_cursor_open(ls_store *store, uint32_t queue_id, int kind, ls_cursor **cursor);
 /* Gives the next *done places, at most n; 0 for now at the end. */
 int ls_cursor_next(ls_cursor *cursor, ls_place *places, size_t n, size_t *done);
+
+/* Where a message is in the buffer that it was loaded into. */
+typedef struct ls_span {
+    uint64_t header_at;
+    uint64_t content_at; /* 0: it was not loaded */
+    uint32_t header_bytes, content_bytes;
+} ls_span;
+
+/* As ls_cursor_next, and loads the messages: `into` gets their records as they are in the log, and spans[i] says where
+   header and content of places[i] are. Stops before a message that does not fit into the rest of `bytes`. A message is not
+   loaded if its record is longer than `bytes`, damaged or unreadable, or if its content is in several records:
+   ls_load_content loads it or has the error. */
+int ls_cursor_load(ls_cursor *cursor, ls_place *places, ls_span *spans, size_t n, uint8_t *into, size_t bytes,
+                   size_t *done);
 void ls_cursor_close(ls_cursor *cursor);
 /* Checks whether ids[i] still has its place at positions[i] of the queue. states[i]: 0 gone, 1 there, 2 locked. */
 int ls_places_check(ls_store *store, uint32_t queue_id, const uint64_t *ids, const uint64_t *positions, size_t n,

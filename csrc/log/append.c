@@ -34,7 +34,7 @@ static int init_buffers(struct log *g) {
     return LS_OK;
 }
 
-/* A sixteenth of the largest batch; of a small one half, since small writes of their own cost more than they hide. */
+/* An eighth of the largest batch; of a small one half, since small writes of their own cost more than they hide. */
 static uint32_t early_bytes_of(uint32_t batch_bytes_max) {
     uint32_t share = batch_bytes_max / EARLY_SHARE, half = batch_bytes_max / 2;
     uint32_t least = half < EARLY_BYTES_MIN ? half : EARLY_BYTES_MIN;

@@ -193,8 +193,10 @@ static void batch_is_durable(struct log *g, const struct outgoing *out) {
     b->released_count = 0;
     note_batch(g, b);
     b->state = BUFFER_FREE;
-    g->oldest = (g->oldest + 1) % g->buffer_count;
     g->busy--;
+    if (g->busy > 0) { /* else the next batch gets the same memory, which the processor's cache has */
+        g->oldest = (g->oldest + 1) % g->buffer_count;
+    }
     hint_published(g, out->batch.base_lsn, out->hinted);
     g->stats.batches++;
     g->stats.syncs++;
@@ -205,6 +207,9 @@ static void batch_is_durable(struct log *g, const struct outgoing *out) {
 /* Wakes the next leader, if there is one, and the waiters that are served. */
 static void pass_on(struct log *g) {
     struct waiter *served = take_waiters(g);
+    if (served == NULL || served->result != -1) {
+        log_call_to_lead(g);
+    }
     if (g->flusher.sleeping && g->flusher.wanted_lsn > g->durable_lsn && g->poison == 0) {
         g->flusher.sleeping = false;
         (void)sem_post(&g->flusher.wake);
@@ -222,9 +227,19 @@ void log_signal(struct log *g) {
     }
 }
 
+/*
+ * Segments that only a hold keeps are no reason to wake the spare thread: it looks at the holds once a second, and for
+ * each new segment. Without the thread every commit is a reason, since nothing else would have the holds looked at.
+ */
+static bool has_dead_segment(const struct log *g) {
+    uint64_t recyclable_lsn = log_recyclable_lsn(g);
+    bool dead = g->base_index > 0 && g->segments[0]->first_lsn < recyclable_lsn;
+    return dead && (recyclable_lsn > g->space.looked_lsn || !g->threads_running);
+}
+
 static void wake_helpers(struct log *g) {
     log_signal(g);
-    bool dead = g->base_index > 0 && g->segments[0]->first_lsn < log_recyclable_lsn(g);
+    bool dead = has_dead_segment(g);
     bool unnamed = g->threads_running && g->busy == 0 && log_base_lsn(g) > g->named_base_lsn;
     if (dead || unnamed) {
         g->spare_thread.wanted = true;
@@ -233,7 +248,7 @@ static void wake_helpers(struct log *g) {
 }
 
 /* The oldest batch, by this thread. The lock is held at both ends and let go in between. */
-static void lead_one(struct log *g) {
+void log_lead_one(struct log *g) {
     assert(!g->commit.leading && g->poison == 0 && g->busy > 0);
     struct buffer *b = &g->buffers[g->oldest];
     struct outgoing out = {.buffer = b};
@@ -271,15 +286,16 @@ static uint64_t early_from(const struct buffer *b) {
     return b->early_lsn != 0 ? b->early_lsn : round_up(b->start_lsn + BATCH_RECORD_BYTES, BLOCK_BYTES);
 }
 
-bool log_can_write_early(const struct log *g) {
+uint64_t log_early_at(const struct log *g) {
     const struct buffer *b = g->open;
     if (b == NULL || g->busy != 1 || g->commit.leading || g->commit.waiters != NULL ||
         g->flusher.wanted_lsn > g->durable_lsn) {
-        return false; /* one batch at a time; or it is about to go out whole */
+        return UINT64_MAX; /* one batch at a time; or it is about to go out whole */
     }
-    uint64_t from = early_from(b);
-    return b->end_lsn > from && b->end_lsn - from >= g->early_bytes;
+    return early_from(b) + g->early_bytes;
 }
+
+bool log_can_write_early(const struct log *g) { return g->open != NULL && g->open->end_lsn >= log_early_at(g); }
 
 void log_write_early(struct log *g) {
     struct buffer *b = g->open;
@@ -306,7 +322,7 @@ int log_progress(struct log *g) {
         return log_fail_poisoned(g, LS_POISONED);
     }
     if (!g->commit.leading) {
-        lead_one(g);
+        log_lead_one(g);
         return LS_OK;
     }
     int rc = follow(g, g->buffers[g->oldest].end_lsn);
@@ -325,7 +341,7 @@ int log_force(struct log *g, uint64_t lsn) {
         } else if (g->commit.leading) {
             rc = follow(g, lsn);
         } else {
-            lead_one(g);
+            log_lead_one(g);
         }
         if (rc == LS_OUTCOME_UNKNOWN) {
             return log_fail_poisoned(g, LS_OUTCOME_UNKNOWN);

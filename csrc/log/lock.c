@@ -70,6 +70,7 @@ static bool is_moved_now(const struct log *g) {
 #endif
 
 void log_was_let_go(struct log *g) {
+    assert(!g->trying);
     g->reserved_room = 0;
 #ifdef LOGSTORE_POISON
     if (is_moved_now(g)) {
@@ -93,6 +94,7 @@ void log_take_back(struct log *g) {
 }
 
 void log_wait(struct log *g, pthread_cond_t *signal) {
+    log_call_for_room(g);
     log_check(g);
     (void)pthread_cond_wait(signal, &g->lock);
     log_check(g);

@@ -49,7 +49,7 @@ enum {
     WEIGHED_TIMES = 64,  /* live bytes are summed up after each 1/64 of a segment */
     RELEASED_TIMES = 16, /* or when 1/16 of a segment has died since */
     GAIN_MIN = 4,        /* 1/4 of a segment must be dead in full segments before moves are worth it */
-    EARLY_SHARE = 16,    /* 1/16 of the largest batch is written while the rest is still being filled */
+    EARLY_SHARE = 8,     /* 1/8 of the largest batch is written while the rest is still being filled */
     FLUSHER_RESTS_NS = 1000 * 1000, /* after a small batch for which no thread waited */
     EARLY_BYTES_MIN = 64 << 10,
     OPEN_FILES_MAX = 256,
@@ -73,6 +73,7 @@ struct segment {
     int file;                 /* -1: not open */
     unsigned readers;         /* of content; a file is not recycled under them */
     bool header_due;          /* the header goes out with the first batch */
+    bool read_in_order;       /* the system was told so about its open file */
     uint64_t stuck_until_lsn; /* it could not be moved; tried again when append_lsn is there */
     struct segment *next_spare;
 };
@@ -107,6 +108,14 @@ struct waiter {
     struct waiter *next;
 };
 
+/* A thread that waits for room in a write buffer. */
+struct room_waiter {
+    uint64_t bytes;
+    bool is_to_lead; /* it is called to write the oldest batch: nobody else does */
+    sem_t wake;
+    struct room_waiter *next;
+};
+
 /* The purpose of an append. Moves may use the last spares; growing is refused when the store is full. */
 enum purpose { RESERVE_SHRINKS, RESERVE_GROWS, RESERVE_MOVES };
 
@@ -115,10 +124,12 @@ struct commit {
     bool leading;           /* one thread writes a batch, or part of the open one */
     struct waiter *waiters; /* threads that follow, the first to come first */
     struct waiter **waiters_end;
-    uint8_t *tail_block;            /* the leader's: the written part of the last block of the last batch */
-    uint8_t *header_block;          /* the leader's */
-    struct named_batch last_batch;  /* the newest durable one of this epoch */
-    struct named_batch named_batch; /* that a checkpoint asked for */
+    struct room_waiter *room_waiters; /* threads that wait for room in a buffer, the first to come first */
+    uint64_t room_called;             /* bytes for which threads were called, and have not come yet */
+    uint8_t *tail_block;              /* the leader's: the written part of the last block of the last batch */
+    uint8_t *header_block;            /* the leader's */
+    struct named_batch last_batch;    /* the newest durable one of this epoch */
+    struct named_batch named_batch;   /* that a checkpoint asked for */
 };
 
 /* Counts for the current segment's footer. */
@@ -155,6 +166,8 @@ struct space {
     struct segment
         *unnamed_segments; /* dead ones without a file name, until their last reader is done; by next_spare */
     size_t held_count;     /* dead segments that only a hold keeps, as of the last look at the holds */
+    uint64_t looked_lsn;   /* dead segments below it were considered then: recycled, or held, or being read */
+    bool reader_awaited;   /* the oldest segment is dead and being read: a last reader wakes the spare thread */
     bool replacing;        /* the next file takes the place of a dead one that is being read */
 
     struct reckoning needs;   /* how many files, as of the last reckoning */
@@ -190,6 +203,7 @@ struct log {
     pthread_mutex_t lock;   /* guards all below but what is atomic, fixed at open, or says otherwise */
     uint64_t let_go;        /* how often an operation has let go of the lock */
     uint64_t reserved_room; /* bytes that may be appended before the next log_reserve; 0 once the lock is let go */
+    bool trying; /* the operation that holds the lock must not let it go: LS_WOULD_WAIT in place of waiting */
 #ifdef LOGSTORE_POISON
     struct segment *given_out[4]; /* the last that log_segment found */
     unsigned given_out_next;
@@ -272,8 +286,24 @@ static inline void log_lock(struct log *g) {
     log_check(g);
 }
 
-static inline void log_unlock(struct log *g) {
+/* False: another thread holds it. */
+static inline bool log_try_lock(struct log *g) {
+    if (pthread_mutex_trylock(&g->lock) != 0) {
+        return false;
+    }
     log_check(g);
+    return true;
+}
+
+/* Before the lock is let go in any way: calls the threads that wait for room in a buffer and now have it. */
+void log_call_for_room(struct log *g);
+
+static inline void log_unlock(struct log *g) {
+    if (g->commit.room_waiters != NULL) {
+        log_call_for_room(g);
+    }
+    log_check(g);
+    assert(!g->trying);
     (void)pthread_mutex_unlock(&g->lock);
 }
 
@@ -300,10 +330,21 @@ void log_may_wait(struct log *g);
 static inline void log_may_wait(struct log *g) { g->reserved_room = 0; }
 #endif
 void log_was_let_go(struct log *g); /* by another way, as vfs.wait_s */
-/* (waits) Room for `bytes` of records in one batch. */
+/* (waits) Room for `bytes` of records in one batch. LS_WOULD_WAIT if that needs a wait and `trying` is set. */
 int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose);
 /* (waits) The same for a record that makes the log grow, and by `expansion` bytes more when it is moved. */
 int log_reserve_to_grow(struct log *g, uint64_t bytes, uint64_t expansion);
+/*
+ * Room for a run of records that make the log grow and take no more when they are moved: `bytes` for all, at most
+ * `record_bytes` for one. Each of them log_reserve_to_grow would admit at once. Beyond it there may be room, but only
+ * log_reserve_to_grow can tell. Looking waits for nothing, and reserving up to it neither waits nor fails.
+ */
+struct run_room {
+    uint64_t bytes;
+    uint64_t record_bytes;
+};
+struct run_room log_run_room(const struct log *g);
+void log_reserve_run(struct log *g, uint64_t bytes);
 /* The next record's place. */
 struct slot log_slot(struct log *g, uint64_t id, uint64_t prev, uint16_t flags);
 /* The record encoded there counts. */
@@ -335,15 +376,18 @@ void log_release_record(struct log *g, uint64_t lsn, uint64_t bytes);
 /* Memory of a record not yet durable, or NULL if it is to be read from its file. */
 const uint8_t *log_buffered(struct log *g, uint64_t lsn);
 int log_segment_file(struct log *g, struct segment *s); /* an open handle or -errno */
-void log_close_idle_files(struct log *g);               /* those beyond OPEN_FILES_MAX that are not in use */
+void log_read_in_order(struct log *g,
+                       struct segment *s); /* its file is open: more is read ahead of a reader in order */
+void log_close_idle_files(struct log *g);  /* those beyond OPEN_FILES_MAX that are not in use */
 
 /* segment.c: the array of segments and their memory. */
 struct segment *segment_new(const struct log *g, uint64_t first_lsn, uint64_t epoch);
 void segment_free(struct log *g, struct segment *s);
 int log_add_segment(struct log *g, struct segment *s); /* at the end; may fail for memory only */
 void log_remove_segment(struct log *g, size_t index);
-void log_unpin(struct log *g, struct segment *s); /* one reader less; the last of one without a name frees it */
-int log_reserve_segment(struct log *g);           /* memory for one more segment, so that adding it cannot fail */
+/* One reader less: the last of one without a name frees it, and wakes the spare thread if recycling stopped at a reader. */
+void log_unpin(struct log *g, struct segment *s);
+int log_reserve_segment(struct log *g); /* memory for one more segment, so that adding it cannot fail */
 #ifdef LOGSTORE_POISON
 void log_move_segments(struct log *g); /* the array, and those given out that nothing pins, to other memory */
 #endif
@@ -364,6 +408,8 @@ void spares_reckon(struct log *g);                /* how many are kept from what
 size_t spares_target(const struct log *g);        /* how many are made ahead of need; as of the last reckoning */
 /* With this much more, all live records could still be moved, and a drain would have room to work. */
 bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion);
+/* Bytes by which the log may grow without a new reckoning, in records of at most needs.gap_bytes. */
+uint64_t spares_room(const struct log *g);
 bool over_admission_limit(const struct log *g); /* too much lives for a log that cannot grow */
 int spares_fail_full(const struct log *g);
 bool spares_are_behind(const struct log *g); /* the log is larger than it need be, by more than a segment */

@@ -15,10 +15,6 @@ static bool segment_has_room(const struct log *g, uint64_t bytes) {
     return from + bytes + SEGMENT_END_RESERVE <= log_segment_end(g);
 }
 
-static bool buffer_has_room(const struct log *g, uint64_t bytes) {
-    return g->open->end_lsn - g->open->start_lsn + bytes + FOOTER_BYTES_MAX <= g->batch_bytes_max;
-}
-
 static void count_types(struct log *g, struct footer *f) {
     g->footer.type_counts[format_type_ordinal(BATCH)] =
         g->footer.batches + 1; /* with the batch that holds the footer */
@@ -62,8 +58,13 @@ static void switch_segment(struct log *g, enum purpose purpose) {
     log_flush_soon(g);
 }
 
+/* One is free, and no other thread comes first. */
+static bool may_open_buffer(const struct log *g, bool called) {
+    return g->busy < g->buffer_count && (called || !log_room_is_awaited(g));
+}
+
 /* (waits) A free buffer is open for the footer, a spare is there, and memory for one more segment. */
-static int prepare_switch(struct log *g, enum purpose purpose, bool *ready) {
+static int prepare_switch(struct log *g, uint64_t bytes, enum purpose purpose, bool *called, bool *ready) {
     *ready = false;
     if (!spares_allow(g, purpose)) {
         return spares_need(g, purpose);
@@ -78,9 +79,8 @@ static int prepare_switch(struct log *g, enum purpose purpose, bool *ready) {
     if (!spares_allow(g, purpose)) {
         return LS_OK;
     }
-    if (g->open == NULL && g->busy == g->buffer_count) {
-        g->stats.forced_by_full_buffers++;
-        return log_progress(g);
+    if (g->open == NULL && !may_open_buffer(g, *called)) {
+        return log_wait_for_room(g, bytes, called);
     }
     int rc = log_reserve_segment(g);
     if (rc == LS_OK && g->open == NULL) {
@@ -91,10 +91,10 @@ static int prepare_switch(struct log *g, enum purpose purpose, bool *ready) {
 }
 
 /* (waits) One step nearer to having room; LS_OK means: look again. */
-static int make_room(struct log *g, uint64_t bytes, enum purpose purpose) {
+static int make_room(struct log *g, uint64_t bytes, enum purpose purpose, bool *called) {
     if (!segment_has_room(g, bytes)) {
         bool ready;
-        int rc = prepare_switch(g, purpose, &ready);
+        int rc = prepare_switch(g, bytes, purpose, called, &ready);
         if (rc == LS_OK && ready) {
             switch_segment(g, purpose);
         }
@@ -105,9 +105,8 @@ static int make_room(struct log *g, uint64_t bytes, enum purpose purpose) {
         log_flush_soon(g);
         return LS_OK;
     }
-    if (g->busy == g->buffer_count) {
-        g->stats.forced_by_full_buffers++;
-        return log_progress(g);
+    if (!may_open_buffer(g, *called)) {
+        return log_wait_for_room(g, bytes, called);
     }
     log_open_buffer(g);
     return LS_OK;
@@ -144,9 +143,36 @@ static bool passes_found_no_room(const struct log *g, struct pass_limit *p, enum
     return g->space.cannot_grow && g->stats.segments_relocated > p->relocated_max && !spares_allow(g, purpose);
 }
 
+static bool too_much_is_undurable(const struct log *g, uint64_t bytes) {
+    return g->busy > 0 && g->append_lsn + BATCH_RECORD_BYTES + bytes - g->durable_lsn > g->max_undurable_bytes;
+}
+
+/* Room as it is now. Where reserve would wait, write or make a spare first, LS_WOULD_WAIT, and nothing was changed. */
+static int reserve_at_once(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose) {
+    bool grows = purpose == RESERVE_GROWS;
+    bool ready = log_takes_records(g) && g->poison == 0 && !(g->relocation.moving && g->space.spare_count == 0) &&
+                 !(g->spare_thread.wanted && !g->threads_running) && segment_has_room(g, bytes) &&
+                 !too_much_is_undurable(g, bytes) && !(grows && must_ask(g, bytes, expansion)) &&
+                 !(grows && log_can_write_early(g));
+    ready = ready && (g->open != NULL ? log_buffer_has_room(g, bytes) : may_open_buffer(g, false));
+    if (!ready) {
+        return LS_WOULD_WAIT;
+    }
+    if (g->open == NULL) {
+        log_open_buffer(g);
+    }
+    g->space.room_given++;
+    g->reserved_room = bytes;
+    return LS_OK;
+}
+
 static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose) {
     assert(bytes + BATCH_RECORD_BYTES + FOOTER_BYTES_MAX <= g->batch_bytes_max);
+    if (g->trying) {
+        return reserve_at_once(g, bytes, expansion, purpose);
+    }
     struct pass_limit limit = {.relocated_max = 0};
+    bool called = false; /* to room in a buffer, after waiting for it */
     log_may_wait(g);
     for (;;) {
         int rc = LS_OK;
@@ -178,16 +204,16 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
         if (!log_takes_records(g) || g->poison != 0) {
             continue; /* it happened while we waited to grow */
         }
-        if (g->busy > 0 && g->append_lsn + BATCH_RECORD_BYTES + bytes - g->durable_lsn > g->max_undurable_bytes) {
+        if (too_much_is_undurable(g, bytes)) {
             rc = log_progress(g);
         } else if (purpose == RESERVE_GROWS && log_can_write_early(g)) {
             log_write_early(g);
-        } else if (g->open != NULL && segment_has_room(g, bytes) && buffer_has_room(g, bytes)) {
+        } else if (g->open != NULL && segment_has_room(g, bytes) && log_buffer_has_room(g, bytes)) {
             g->space.room_given += purpose != RESERVE_MOVES ? 1 : 0;
             g->reserved_room = bytes;
             return LS_OK;
         } else {
-            rc = make_room(g, bytes, purpose);
+            rc = make_room(g, bytes, purpose, &called);
         }
         if (rc == LS_OK && passes_found_no_room(g, &limit, purpose)) {
             rc = spares_fail_full(g);
@@ -196,6 +222,43 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
             return rc;
         }
     }
+}
+
+/* ---- a run of records ---- */
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* Where a step of reserve() other than its last would be due. */
+static uint64_t run_end_lsn(const struct log *g) {
+    uint64_t segment_end = log_segment_end(g);
+    uint64_t end = least(g->open->start_lsn + g->batch_bytes_max - FOOTER_BYTES_MAX, segment_end - SEGMENT_END_RESERVE);
+    end = least(end, g->durable_lsn + g->max_undurable_bytes - BATCH_RECORD_BYTES);
+    end = least(end, log_early_at(g));
+    bool asked = g->space.asked_lsn == g->segments[g->segment_count - 1]->first_lsn;
+    if (g->space.spare_count == g->space.needs.spares_reserved && !asked) {
+        end = least(end, segment_end - g->segment_size / 2);
+    }
+    return g->space.spare_count < g->space.needs.spares_reserved ? 0 : end;
+}
+
+struct run_room log_run_room(const struct log *g) {
+    struct run_room none = {0, 0};
+    bool is_for_spare_thread = g->spare_thread.wanted && !g->threads_running;
+    if (g->open == NULL || g->poison != 0 || !log_takes_records(g) || is_for_spare_thread ||
+        (g->relocation.moving && g->space.spare_count == 0)) {
+        return none;
+    }
+    uint64_t end = run_end_lsn(g), room = spares_room(g);
+    return (struct run_room){
+        .bytes = end > g->append_lsn ? least(end - g->append_lsn, room) : 0,
+        .record_bytes = least(g->space.needs.gap_bytes, g->record_bytes_max),
+    };
+}
+
+void log_reserve_run(struct log *g, uint64_t bytes) {
+    assert(bytes <= log_run_room(g).bytes);
+    g->space.room_given++;
+    g->reserved_room = bytes;
 }
 
 int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose) { return reserve(g, bytes, 0, purpose); }

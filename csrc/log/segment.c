@@ -35,6 +35,11 @@ void segment_free(struct log *g, struct segment *s) {
 
 void log_unpin(struct log *g, struct segment *s) {
     s->readers--;
+    if (s->readers == 0 && g->space.reader_awaited) {
+        g->space.reader_awaited = false;
+        g->spare_thread.wanted = true;
+        (void)pthread_cond_broadcast(&g->spare_thread.wake);
+    }
     for (struct segment **link = &g->space.unnamed_segments; s->readers == 0 && *link != NULL;
          link = &(*link)->next_spare) {
         if (*link == s) {
@@ -217,8 +222,16 @@ int log_segment_file(struct log *g, struct segment *s) {
         format_segment_name(name, s->first_lsn);
         s->file = g->v->open(g->v, g->dir, name, VFS_WRITE);
         g->open_files += s->file >= 0 ? 1 : 0;
+        s->read_in_order = false;
     }
     return s->file;
+}
+
+void log_read_in_order(struct log *g, struct segment *s) {
+    if (!s->read_in_order) {
+        (void)g->v->advise_sequential(g->v, s->file, 0, g->segment_size);
+        s->read_in_order = true;
+    }
 }
 
 /* The base passes segments that are wholly durable and have no live record; it never passes the current one. */

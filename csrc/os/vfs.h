@@ -57,7 +57,7 @@ struct vfs {
     int (*sync_file)(vfs *v, int file); /* fsync, likewise */
     /* Asks the device to start writing this range; makes nothing durable. 0 also where the system cannot do this. */
     int (*start_writeback)(vfs *v, int file, uint64_t at, uint64_t bytes);
-    int (*advise_sequential)(vfs *v, int file, uint64_t at, uint64_t bytes); /* start reading ahead; advice only */
+    int (*advise_sequential)(vfs *v, int file, uint64_t at, uint64_t bytes); /* will be read in order; advice only */
 
     int (*rename)(vfs *v, int dir, const char *from, const char *to); /* replaces `to` */
     int (*unlink)(vfs *v, int dir, const char *name);

@@ -309,16 +309,12 @@ static int posix_start_writeback(vfs *v, int file, uint64_t at, uint64_t bytes) 
     return errno == ENOSYS || errno == EOPNOTSUPP || errno == ESPIPE || errno == EPERM ? 0 : -errno;
 }
 
+/* Not POSIX_FADV_WILLNEED: docs/decisions/recovery.md, "The kernel's own read-ahead". */
 static int posix_advise_sequential(vfs *v, int file, uint64_t at, uint64_t bytes) {
-    int error;
-
     (void)v;
     if (at > INT64_MAX || bytes > INT64_MAX)
         return -EINVAL;
-    error = posix_fadvise(file, (off_t)at, (off_t)bytes, POSIX_FADV_SEQUENTIAL);
-    if (error == 0)
-        error = posix_fadvise(file, (off_t)at, (off_t)bytes, POSIX_FADV_WILLNEED);
-    return -error;
+    return -posix_fadvise(file, (off_t)at, (off_t)bytes, POSIX_FADV_SEQUENTIAL);
 }
 
 /* ---- names and locks ---- */

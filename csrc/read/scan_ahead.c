@@ -79,25 +79,6 @@ static void change_window(struct scan *s, uint8_t *memory) {
     s->window_at = from;
 }
 
-/* The kernel reads the next segment while this one is verified. */
-static void announce_next(const struct scan *s) {
-    size_t next = s->next_file + 1;
-    while (next <= s->last && !s->files[next].in_log) {
-        next++;
-    }
-    bool direct = s->all_direct || (s->want_direct && next == s->last);
-    if (next > s->last || direct) {
-        return;
-    }
-    char name[SEGMENT_NAME_BYTES];
-    format_segment_name(name, s->files[next].first_lsn);
-    int file = s->v->open(s->v, s->dir, name, 0);
-    if (file >= 0) {
-        (void)s->v->advise_sequential(s->v, file, 0, s->meta.segment_size);
-        (void)s->v->close(s->v, file);
-    }
-}
-
 /* Reads until the next batch is there or nothing can be added, then takes all valid batches. False: there is none. */
 static bool fill(struct scan *s, struct ahead_window *w, size_t capacity) {
     w->count = 0;
@@ -105,12 +86,8 @@ static bool fill(struct scan *s, struct ahead_window *w, size_t capacity) {
     if (!scan_has_next(s)) {
         return false;
     }
-    bool fresh = s->file < 0 || s->file_index != s->next_file;
     if (scan_open_segment(s, s->next_file) != LS_OK) {
         return false;
-    }
-    if (fresh) {
-        announce_next(s);
     }
     change_window(s, w->memory);
     bool more = true;

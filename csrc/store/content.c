@@ -92,16 +92,6 @@ static void begin_reading(struct log *g, struct segment *s) {
     log_let_go(g);
 }
 
-static void end_reading(struct log *g, struct segment *s) {
-    log_take_back(g);
-    bool last = s->readers == 1;
-    log_unpin(g, s);
-    if (last && g->base_index > 0) {
-        g->spare_thread.wanted = true; /* it may have waited for us */
-        (void)pthread_cond_broadcast(&g->spare_thread.wake);
-    }
-}
-
 /* Lock held at both ends, let go while the disk is read. */
 static int read_piece(ls_store *store, struct piece *p, uint8_t *into, size_t *done) {
     struct log *g = &store->log;
@@ -137,7 +127,8 @@ static int read_piece(ls_store *store, struct piece *p, uint8_t *into, size_t *d
     if (record != small) {
         free(record);
     }
-    end_reading(g, p->segment);
+    log_take_back(g);
+    log_unpin(g, p->segment);
     return rc;
 }
 
@@ -229,8 +220,8 @@ int ls_load_content(ls_store *store, uint64_t id, uint64_t offset, uint8_t *into
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
-/* Header and content of one message, if `room` surely suffices. Its start is read once for both. */
-static int load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room, uint64_t sizes[2], bool *fits) {
+/* Its start is read once for both. */
+int content_load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room, uint64_t sizes[2], bool *fits) {
     uint32_t number = table_find(&store->state.table, id);
     if (number == INDEX_NONE) {
         return gone(id);
@@ -265,120 +256,4 @@ static int load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room, 
     sizes[0] = p.header_bytes;
     sizes[1] = content_bytes;
     return rc;
-}
-
-/* ---- neighbours in the log, read at once ---- */
-
-enum { RUN_MESSAGES = 128, RUN_BYTES = 256 << 10, RUN_GAP_BYTES = 4096 };
-
-struct run {
-    struct piece pieces[RUN_MESSAGES];
-    uint64_t content_bytes[RUN_MESSAGES];
-    size_t count;
-    uint64_t end_lsn; /* of the last record */
-};
-
-/* The next messages while their start records hold all of them, stand one after another in one file, and fit. */
-static void gather_run(ls_store *store, const uint64_t *ids, size_t n, size_t room, struct run *run) {
-    run->count = 0;
-    while (run->count < n && run->count < RUN_MESSAGES) {
-        uint32_t number = table_find(&store->state.table, ids[run->count]);
-        if (number == INDEX_NONE) {
-            return;
-        }
-        const struct message *m = table_message(&store->state.table, number);
-        struct piece *first = &run->pieces[0], *p = &run->pieces[run->count];
-        uint64_t lsn = message_start_lsn(m);
-        if (message_content_bytes(m) != m->content_bytes || m->record_bytes > room) {
-            return;
-        }
-        if (run->count == 0) {
-            first->segment = log_segment(&store->log, lsn);
-            assert(first->segment != NULL);
-            run->end_lsn = first->lsn = lsn;
-        }
-        uint64_t in_segment = lsn - first->segment->first_lsn;
-        if (lsn < run->end_lsn || lsn - run->end_lsn > RUN_GAP_BYTES || in_segment >= store->log.segment_size ||
-            lsn + m->record_bytes - first->lsn > RUN_BYTES || log_buffered(&store->log, lsn) != NULL) {
-            return;
-        }
-        *p = (struct piece){
-            .segment = first->segment,
-            .segment_lsn = first->segment->first_lsn,
-            .lsn = lsn,
-            .id = m->id,
-            .record_bytes = m->record_bytes,
-            .type = MESSAGE_START,
-            .whole = true,
-            .bytes = room,
-        };
-        run->content_bytes[run->count++] = m->content_bytes;
-        run->end_lsn = lsn + m->record_bytes;
-        room -= m->record_bytes;
-    }
-}
-
-/* All of it, or what stands before a damaged one; *done stays 0 where it cannot be read at all. Lock as read_piece. */
-static int read_run(ls_store *store, struct run *run, uint8_t *into, uint64_t *sizes, size_t *used, size_t *done) {
-    struct log *g = &store->log;
-    struct segment *s = run->pieces[0].segment;
-    uint64_t from = run->pieces[0].lsn, seed = s->seed;
-    size_t span = (size_t)(run->end_lsn - from), at = 0;
-    int file = log_segment_file(g, s), rc = LS_OK;
-    if (file < 0) {
-        return LS_OK;
-    }
-    begin_reading(g, s);
-    uint8_t *records = malloc(span);
-    bool there = records != NULL && io_read(g->v, file, records, span, from - s->first_lsn) == (int64_t)span;
-    for (size_t i = 0; there && rc == LS_OK && i < run->count; i++) {
-        struct piece *p = &run->pieces[i];
-        int64_t got = copy_out(p, records + (p->lsn - from), seed, into + at);
-        if (got < 0 || (uint64_t)got - p->header_bytes != run->content_bytes[i]) {
-            rc = damaged(p);
-        } else {
-            at += (size_t)got;
-            sizes[2 * i] = p->header_bytes;
-            sizes[2 * i + 1] = run->content_bytes[i];
-            (*done)++;
-        }
-    }
-    free(records);
-    end_reading(g, s);
-    *used += at;
-    return rc;
-}
-
-int ls_load_many(ls_store *store, const uint64_t *ids, size_t n, uint8_t *into, size_t bytes, uint64_t *sizes,
-                 size_t *done) {
-    *done = 0;
-    int rc = store_enter(store);
-    if (rc != LS_OK) {
-        return rc;
-    }
-    bool fits = true;
-    size_t used = 0;
-    while (*done < n) {
-        struct run run;
-        size_t read = 0;
-        gather_run(store, ids + *done, n - *done, bytes - used, &run);
-        if (run.count > 1) {
-            rc = read_run(store, &run, into + used, &sizes[2 * *done], &used, &read);
-            *done += read;
-        }
-        if (rc != LS_OK) {
-            break;
-        }
-        if (read > 0) {
-            continue;
-        }
-        uint64_t *both = &sizes[2 * *done];
-        rc = load_whole(store, ids[*done], into + used, bytes - used, both, &fits);
-        if (rc != LS_OK || !fits) {
-            break;
-        }
-        used += (size_t)(both[0] + both[1]);
-        (*done)++;
-    }
-    return store_leave(store, rc, LEAVE_QUIETLY);
 }

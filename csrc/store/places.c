@@ -213,9 +213,8 @@ static int publish_inline(ls_store *store, const struct message_start *given, co
     return LS_OK;
 }
 
-static int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header,
-                          size_t header_bytes, const uint8_t *content, size_t content_bytes, ls_tx *handle,
-                          uint64_t *id) {
+int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
+                   const uint8_t *content, size_t content_bytes, ls_tx *handle, uint64_t *id) {
     uint64_t limit = store->log.record_bytes_max;
     if (n == 0 || n > limit) {
         return n == 0 ? fail(LS_OPTION, "no queue is named") : message_too_large("the list of queues", 4 * n, limit);
@@ -230,6 +229,9 @@ static int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, 
             .content = content,
         };
         return publish_inline(store, &m, queue_ids, handle, id);
+    }
+    if (store->log.trying) {
+        return LS_WOULD_WAIT; /* between its records */
     }
     struct tx *tx;
     uint64_t lsn;
@@ -246,41 +248,12 @@ static int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, 
 
 int ls_publish(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
                const uint8_t *content, size_t content_bytes, ls_tx *tx, int flags, uint64_t *id) {
-    int rc = work_enter(store, tx);
+    int rc = work_try(store, tx, flags);
     if (rc != LS_OK) {
         return rc;
     }
     *id = 0;
     rc = publish_locked(store, queue_ids, n, header, header_bytes, content, content_bytes, tx, id);
-    return work_leave(store, tx, rc, flags);
-}
-
-uint64_t ls_publish_one(ls_store *store, uint32_t queue_id, const uint8_t *header, size_t header_bytes,
-                        const uint8_t *content, size_t content_bytes, int flags) {
-    uint64_t id;
-    int rc = ls_publish(store, &queue_id, 1, header, header_bytes, content, content_bytes, NULL, flags, &id);
-    return rc == LS_OK ? id : 0;
-}
-
-int ls_publish_many(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *content, const uint64_t *sizes,
-                    const uint8_t *headers, const uint64_t *header_sizes, ls_tx *tx, int flags, uint64_t *ids,
-                    size_t *done) {
-    *done = 0;
-    int rc = work_enter(store, tx);
-    if (rc != LS_OK) {
-        return rc;
-    }
-    while (rc == LS_OK && *done < n) {
-        size_t i = *done;
-        size_t header_bytes = header_sizes != NULL ? (size_t)header_sizes[i] : 0;
-        ids[i] = 0;
-        rc = publish_locked(store, &queue_id, 1, headers, header_bytes, content, (size_t)sizes[i], tx, &ids[i]);
-        if (rc == LS_OK) {
-            headers = headers != NULL ? headers + header_bytes : NULL;
-            content += sizes[i];
-            (*done)++;
-        }
-    }
     return work_leave(store, tx, rc, flags);
 }
 
@@ -378,7 +351,7 @@ int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int r
                uint64_t *lsn) {
     *lsn = 0;
     int rc = check_reason(reason);
-    rc = rc == LS_OK ? work_enter(store, tx) : rc;
+    rc = rc == LS_OK ? work_try(store, tx, flags) : rc;
     if (rc != LS_OK) {
         return rc;
     }
@@ -390,11 +363,6 @@ int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int r
     };
     rc = dequeue_locked(store, id, d, tx, lsn);
     return work_leave(store, tx, rc, flags);
-}
-
-uint64_t ls_dequeue_one(ls_store *store, uint64_t id, uint32_t queue_id, int flags) {
-    uint64_t lsn;
-    return ls_dequeue(store, id, queue_id, NULL, 0, 0, flags, &lsn) == LS_OK ? lsn : 0;
 }
 
 enum { FETCHED_AT_ONCE = 32 }; /* several times the cache lines that a processor fetches at once */

@@ -114,7 +114,39 @@ int ls_cursor_open(ls_store *store, uint32_t queue_id, int kind, ls_cursor **cur
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
+static uint64_t offered_below(const ls_store *store) {
+    return store->inspection != NULL ? UINT64_MAX : store->log.durable_lsn;
+}
+
 /* A place is offered only once the record that made it visible is durable; the order of a run is that of LSNs. */
+static inline const struct message *place_at(const struct table *t, struct cursor *c, uint64_t durable_lsn,
+                                             ls_place *place) {
+    for (;; cursor_step(c)) {
+        uint64_t position;
+        const struct entry *e = cursor_entry(c, &position);
+        if (e == NULL || (c->kind == LS_CURSOR_OFFER && e->order_lsn >= durable_lsn)) {
+            return NULL;
+        }
+        bool locked = (e->state & ENTRY_LOCKED) != 0;
+        if (!locked || c->kind == LS_CURSOR_ALL) {
+            const struct message *m = table_message(t, e->message);
+            *place = (ls_place){
+                .position = position,
+                .id = m->id,
+                .content_bytes = message_content_bytes(m),
+                .locked = locked,
+                .recovered = (e->state & ENTRY_RECOVERED) != 0,
+            };
+            return m;
+        }
+    }
+}
+
+const struct message *cursor_place(ls_cursor *cursor, ls_place *place) {
+    const ls_store *store = cursor->store;
+    return place_at(&store->state.table, &cursor->cursor, offered_below(store), place);
+}
+
 int ls_cursor_next(ls_cursor *cursor, ls_place *places, size_t n, size_t *done) {
     *done = 0;
     ls_store *store = cursor->store;
@@ -123,28 +155,13 @@ int ls_cursor_next(ls_cursor *cursor, ls_place *places, size_t n, size_t *done) 
         return rc;
     }
     struct cursor *c = &cursor->cursor;
-    uint64_t durable_lsn = store->inspection != NULL ? UINT64_MAX : store->log.durable_lsn;
+    uint64_t durable_lsn = offered_below(store);
     if (c->queue == NULL) {
         rc = fail(LS_UNKNOWN_QUEUE, "the queue was deleted");
     }
-    while (rc == LS_OK && *done < n) {
-        uint64_t position;
-        const struct entry *e = cursor_entry(c, &position);
-        if (e == NULL || (c->kind == LS_CURSOR_OFFER && e->order_lsn >= durable_lsn)) {
-            break;
-        }
-        bool locked = (e->state & ENTRY_LOCKED) != 0;
-        if (!locked || c->kind == LS_CURSOR_ALL) {
-            const struct message *m = table_message(&store->state.table, e->message);
-            places[(*done)++] = (ls_place){
-                .position = position,
-                .id = m->id,
-                .content_bytes = message_content_bytes(m),
-                .locked = locked,
-                .recovered = (e->state & ENTRY_RECOVERED) != 0,
-            };
-        }
+    while (rc == LS_OK && *done < n && place_at(&store->state.table, c, durable_lsn, &places[*done]) != NULL) {
         cursor_step(c);
+        (*done)++;
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }

@@ -27,19 +27,42 @@ static int fail_phase(ls_store *store) {
                          : fail(LS_CLOSED, "the store is closed; open it again");
 }
 
+static int fail_forked(void) {
+    return fail(LS_FORKED, "this process is a fork of the one that opened the store; open it again after fork, in one "
+                           "process only");
+}
+
 int store_enter(ls_store *store) {
     if (atomic_load(&store->foreign)) {
-        return fail(LS_FORKED, "this process is a fork of the one that opened the store; open it again after fork, in "
-                               "one process only");
+        return fail_forked();
     }
     log_lock(&store->log);
     return store->phase == PHASE_SERVING ? LS_OK : fail_phase(store);
 }
 
+int store_try(ls_store *store, int flags) {
+    if ((flags & LS_TRY) == 0) {
+        return store_enter(store);
+    }
+    if ((flags & LS_WAIT) != 0) {
+        return fail(LS_OPTION, "a call cannot both wait (LS_WAIT) and refuse to wait (LS_TRY)");
+    }
+    if (atomic_load(&store->foreign)) {
+        return fail_forked();
+    }
+    if (!log_try_lock(&store->log)) {
+        return LS_WOULD_WAIT;
+    }
+    if (store->phase != PHASE_SERVING) {
+        return fail_phase(store);
+    }
+    store->log.trying = true;
+    return LS_OK;
+}
+
 int store_look(ls_store *store) {
     if (atomic_load(&store->foreign)) {
-        return fail(LS_FORKED, "this process is a fork of the one that opened the store; open it again after fork, in "
-                               "one process only");
+        return fail_forked();
     }
     log_lock(&store->log);
     bool inspected = store->inspected && store->phase == PHASE_OPENED;
@@ -48,6 +71,7 @@ int store_look(ls_store *store) {
 
 int store_leave(ls_store *store, int rc, int flags) {
     struct log *g = &store->log;
+    g->trying = false;
     if ((flags & LEAVE_QUIETLY) == 0) {
         if (rc == LS_OK && (flags & LS_WAIT) != 0 && !store->relaxed) {
             rc = log_force(g, g->end_lsn);

@@ -85,6 +85,8 @@ struct log_client messages_client(ls_store *store);
 void store_drop(ls_store *store);
 /* LS_OK if the calling process may use it; takes the lock. */
 int store_enter(ls_store *store);
+/* The same; with LS_TRY in the flags LS_WOULD_WAIT, now or from the log, instead of waiting. */
+int store_try(ls_store *store, int flags);
 /* The same for a call that only looks, which an inspected store answers too. */
 int store_look(ls_store *store);
 /* Gives the lock back, first making durable what was appended if the flags say so. */
@@ -107,13 +109,20 @@ int message_fail_appending(uint64_t id); /* its content is not whole */
 /* (waits) A start record with as much content as fits, and chunks with the rest. */
 int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, const uint8_t *content,
                   size_t content_bytes, uint16_t flags, uint64_t *id);
+/* (waits) ls_publish between entering the store and leaving it. */
+int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
+                   const uint8_t *content, size_t content_bytes, ls_tx *handle, uint64_t *id);
 /* (waits) Takes back what was staged, keeping the failure that led to it. */
 int message_fail_and_unstage(ls_store *store, uint64_t id);
+
+/* content.c, for load.c: (waits) Header and content of one message, if `room` surely suffices. */
+int content_load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room, uint64_t sizes[2], bool *fits);
 
 /* store/transactions.c */
 struct tx *tx_of(const ls_tx *handle); /* lock held: as it is now; NULL: it has ended */
 /* Around a call on a handle, or on none: store_enter and store_leave, and the handle stays until the end. */
 int work_enter(ls_store *store, ls_tx *handle);
+int work_try(ls_store *store, ls_tx *handle, int flags);           /* with store_try in place of store_enter */
 int work_leave(ls_store *store, ls_tx *handle, int rc, int flags); /* the flags count without a handle */
 int tx_check_work(ls_store *store, ls_tx *handle, struct tx **tx); /* lock held; NULL handle: no transaction */
 /* store/outcomes.c: in memory, by every client. */
@@ -139,6 +148,8 @@ int directory_sync_parent(struct log *g, const char *path);
 int recover_replay(ls_store *store);
 /* store/queues.c: a few places of a deleted queue; false when none is left. */
 bool queue_sweep(ls_store *store, struct queue *q);
+/* store/queues.c: the next place that the cursor gives, and its message; NULL at the end. The cursor stays at it. */
+const struct message *cursor_place(ls_cursor *cursor, ls_place *place);
 int serve_new_epoch(ls_store *store);
 
 /* fork.c */

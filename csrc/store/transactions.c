@@ -49,17 +49,19 @@ static void drop(ls_tx *handle) {
     }
 }
 
-int work_enter(ls_store *store, ls_tx *handle) {
+int work_try(ls_store *store, ls_tx *handle, int flags) {
     if (handle == NULL) {
-        return store_enter(store);
+        return store_try(store, flags);
     }
     atomic_fetch_add(&handle->users, 1);
-    int rc = store_enter(store);
+    int rc = store_try(store, flags);
     if (rc != LS_OK) {
         drop(handle);
     }
     return rc;
 }
+
+int work_enter(ls_store *store, ls_tx *handle) { return work_try(store, handle, 0); }
 
 int work_leave(ls_store *store, ls_tx *handle, int rc, int flags) {
     if (handle == NULL) {

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logstore import errors
 from logstore._core import ffi, lib
+from logstore._hot import bind
 from logstore.core import arguments
 
 if TYPE_CHECKING:
@@ -67,6 +68,9 @@ def failure(code: int) -> errors.StoreError:
     if last.sys_errno != 0:
         made.__cause__ = OSError(last.sys_errno, text)
     return made
+
+
+bind(int(ffi.cast("uintptr_t", lib.ls_calls_table())), failure)
 
 
 def check(code: int) -> None:

@@ -6,24 +6,44 @@ No buffer is copied if the core can take it unchanged, and the items of an Arrow
 from __future__ import annotations
 
 import array
-import bisect
 import itertools
 from collections.abc import Sized
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore import errors
 from logstore._core import ffi, lib
 from logstore.core import arguments
-from logstore.core.native import as_buffer, check
+from logstore.core.native import check
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-# Limits of one call of the core. The device writes one piece while Python builds the next, so a piece is much smaller
-# than a write buffer of the log. A copy that exceeds the processor's cache would take longer than the write itself.
+# What is held in memory of an iterable of unknown length. A call of the core takes about as much at a time.
 _MANY_AT_ONCE: Final = 1024
-_MANY_BYTES: Final = 256 << 10
-_LARGE_BYTES: Final = 8 << 10
+_MANY_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """Contents in buffers of their own, and as many headers if there are any."""
+
+    contents: tuple[object, ...]
+    headers: tuple[object, ...] | None
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowPiece:
+    """Contents one after another, and the size of each in bytes."""
+
+    data: Any
+    sizes: array.array[int]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
 
 
 def is_parts(content: object) -> bool:
@@ -54,7 +74,7 @@ def _check_binary(name: str, items: Any) -> str:
     return kind
 
 
-def _sizes_of_offsets(chunk: Any) -> tuple[Any, array.array[int]]:
+def _arrow_piece(chunk: Any) -> ArrowPiece:
     """The data and sizes of a pyarrow binary array, read from its offsets without visiting its items."""
     if chunk.null_count:
         raise errors.OptionError("an array of contents cannot have nulls; fill or drop them first")
@@ -63,7 +83,7 @@ def _sizes_of_offsets(chunk: Any) -> tuple[Any, array.array[int]]:
     sizes = array.array("Q", bytes(8 * len(chunk)))
     _, offsets, data = chunk.buffers()
     if len(chunk) == 0 or data is None:
-        return b"", sizes
+        return ArrowPiece(b"", sizes)
     if offsets.size < (chunk.offset + len(chunk) + 1) * width:
         raise errors.OptionError("the array has fewer offsets than items; validate() it first")
     owner = ffi.from_buffer("uint8_t[]", offsets)
@@ -74,48 +94,11 @@ def _sizes_of_offsets(chunk: Any) -> tuple[Any, array.array[int]]:
     first, last = int(numbers[0]), int(numbers[len(chunk)])
     if first < 0 or last > data.size:
         raise errors.OptionError("the array's offsets point outside its data; validate() it first")
-    return ffi.from_buffer("uint8_t[]", memoryview(data)[first:]), sizes
-
-
-def _lengths(name: str, items: Iterable[Any]) -> list[int]:
-    try:
-        return list(map(len, items))
-    except (TypeError, ValueError, NotImplementedError) as problem:
-        raise _no_buffers(name, problem) from None
-
-
-def _length(name: str, item: Any) -> int:
-    try:
-        return len(item)
-    except (TypeError, ValueError, NotImplementedError) as problem:
-        raise _no_buffers(name, problem) from None
+    return ArrowPiece(ffi.from_buffer("uint8_t[]", memoryview(data)[first:]), sizes)
 
 
 def _no_buffers(name: str, problem: Exception) -> TypeError:
     return TypeError(f"{name} is an iterable of bytes or other buffers, but an item is not a buffer: {problem}")
-
-
-def _changed() -> errors.OptionError:
-    return errors.OptionError("the list of contents changed while it was read; do not change it during the call")
-
-
-def _joined(name: str, items: Sequence[Any], lengths: list[int]) -> tuple[Any, Sequence[int]]:
-    """One buffer with all items, and their sizes in bytes. ``lengths`` are their ``len()``.
-
-    A single item is returned without a copy.
-    """
-    if len(items) == 1:
-        buffer, size = as_buffer(items[0], name)
-        return buffer, [size]
-    try:
-        joined = b"".join(items)
-    except (TypeError, ValueError, BufferError) as problem:
-        raise _no_buffers(name, problem) from None
-    if len(joined) != sum(lengths):  # len() of a buffer with wider items counts items, not bytes
-        lengths = [memoryview(item).nbytes for item in items]
-        if len(joined) != sum(lengths):
-            raise _changed()
-    return joined, array.array("Q", lengths)
 
 
 def _is_arrow(items: object) -> bool:
@@ -143,64 +126,40 @@ def _same_number(contents: int, headers: int) -> None:
         raise errors.OptionError(f"there are {headers} headers for {contents} contents; give one for each")
 
 
-def batches(contents: Iterable[Any], headers: Iterable[Any] | None) -> Iterator[tuple[Any, Any, Any, Any]]:
-    """What one call of the core takes at a time: contents and their sizes, headers and theirs."""
+def pieces(contents: Iterable[Any], headers: Iterable[Any] | None) -> Iterator[Buffers | ArrowPiece]:
+    """The contents in their order: a list at once, of any other iterable only as much as one call of the core takes."""
     counts = count_of("contents", contents), -1 if headers is None else count_of("headers", headers)
     if min(counts) >= 0:
         _same_number(*counts)
     if headers is not None and _is_arrow(headers):
         headers = _arrow_items("headers", headers)
     if _is_arrow(contents):
-        if headers is not None:
-            contents = _arrow_items("contents", contents)
-        else:
-            for chunk in getattr(contents, "chunks", [contents]):
-                yield *_sizes_of_offsets(chunk), ffi.NULL, None
+        if headers is None:
+            yield from map(_arrow_piece, getattr(contents, "chunks", [contents]))
             return
+        contents = _arrow_items("contents", contents)
     if not is_parts(contents):
         raise TypeError(
             f"contents is an iterable of buffers, not {arguments.shown(contents)}: use publish for one message"
         )
-    sizes: Sequence[int]
-    heads = arguments.items("headers", headers, "buffers") if headers is not None else None
-    for items, lengths in _pieces(contents):
-        content, sizes = _joined("contents", items, lengths)
-        if heads is None:
-            yield content, sizes, ffi.NULL, None
-            continue
-        some = list(itertools.islice(heads, len(items)))
-        _same_number(len(items), len(some))
-        header, header_sizes = _joined("headers", some, _lengths("headers", some))
-        yield content, sizes, header, header_sizes
-
-
-def _pieces(contents: Iterable[Any]) -> Iterator[tuple[Sequence[Any], list[int]]]:
-    """Pieces of the items with their lengths, each piece within the limits of one call (items and bytes).
-
-    A large item is a piece by itself, because copying it costs more than a call. A list or tuple is sliced, which costs
-    the least per item. Of any other iterable only one piece is held in memory.
-    """
-    if not isinstance(contents, list | tuple):
-        rows = arguments.items("contents", contents, "buffers")
-        while items := _some(rows):
-            yield items, _lengths("contents", items)
+    if isinstance(contents, list | tuple) and (headers is None or isinstance(headers, list | tuple)):
+        yield _whole(contents, headers, counts[0])
         return
-    if contents and not contents[len(contents) - 1 :]:
-        raise _changed()  # or its __len__ returns more than it holds
-    start = 0
-    while start < len(contents):
-        if _length("contents", contents[start]) >= _LARGE_BYTES:
-            yield contents[start : start + 1], []
-            start += 1
-            continue
-        whole = start == 0 and len(contents) <= _MANY_AT_ONCE
-        piece = contents if whole else contents[start : start + _MANY_AT_ONCE]
-        lengths = _lengths("contents", piece)
-        if sum(lengths) > _MANY_BYTES:
-            some = max(1, bisect.bisect_right(list(itertools.accumulate(lengths)), _MANY_BYTES))
-            piece, lengths = piece[:some], lengths[:some]
-        start += len(piece)
-        yield piece, lengths
+    heads = arguments.items("headers", headers, "buffers") if headers is not None else None
+    rows = arguments.items("contents", contents, "buffers")
+    while items := _some(rows):
+        some = None if heads is None else tuple(itertools.islice(heads, len(items)))
+        if some is not None:
+            _same_number(len(items), len(some))
+        yield Buffers(tuple(items), some)
+
+
+def _whole(contents: Sequence[Any], headers: Sequence[Any] | None, count: int) -> Buffers:
+    """The items as they are now: another thread may change a list during the call."""
+    made = Buffers(tuple(contents), None if headers is None else tuple(headers))
+    if len(made) != count or (made.headers is not None and len(made.headers) != count):
+        raise errors.OptionError("the list of contents changed while it was read; do not change it during the call")
+    return made
 
 
 def _some(rows: Iterator[Any]) -> list[Any]:

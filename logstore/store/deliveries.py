@@ -5,7 +5,7 @@ Header and content are read from the log on access, unless they were loaded with
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,16 +38,41 @@ class Message:
     """Whether a transaction without an outcome has dequeued it."""
     redelivered: bool
     """Whether it was stored before this open, so that it may have been delivered before."""
+    _header: bytes | None = field(default=None, repr=False, compare=False)
+    _content: bytes | None = field(default=None, repr=False, compare=False)
 
     @property
     def header(self) -> bytes:
-        """The message's header, read on access. Raises ``UnknownMessage`` if the message has been removed."""
-        return self._store.header(self.id)
+        """The message's header, as loaded with the place or else read on access.
+
+        Reading it raises ``UnknownMessage`` if the message has been removed.
+        """
+        return self._store.header(self.id) if self._header is None else self._header
 
     @property
     def content(self) -> bytes:
-        """The whole content, read on access. Raises ``UnknownMessage`` if the message has been removed."""
-        return self._store.load_content(self.id)
+        """The whole content, as loaded with the place or else read on access.
+
+        Reading it raises ``UnknownMessage`` if the message has been removed.
+        """
+        return self._store.load_content(self.id) if self._content is None else self._content
+
+
+@dataclass(frozen=True, slots=True)
+class MessageView(Message):
+    """A message that was listed with ``views``: its content is a read-only view of the memory that it was read into.
+
+    A view stays valid and unchanged as long as it exists, also after the message was removed or the store was closed.
+    It keeps up to 512 KiB alive, which it shares with its neighbours, as this object does: copy with ``bytes()`` what
+    is to be kept.
+    """
+
+    _content: memoryview | None = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+
+    @property
+    def content(self) -> memoryview:  # type: ignore[override] # what the caller asked for
+        """The whole content, as loaded with the place or else read on access, as in :class:`Message`."""
+        return memoryview(self._store.load_content(self.id)) if self._content is None else self._content
 
 
 class Delivery:

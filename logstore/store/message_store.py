@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import array
 import contextlib
+import itertools
 import os
-import threading
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
 from logstore import errors
 from logstore._core import ffi, lib
@@ -23,10 +23,9 @@ from logstore.core.locks import Lock
 from logstore.core.native import check, failure, listed, number, places_of
 from logstore.core.xid import Xid
 from logstore.store.completions import Completions, check_loop
-from logstore.store.deliveries import Message
+from logstore.store.deliveries import Message, MessageView
 from logstore.store.overdue import Overdue
-from logstore.store.publishing import ID_END, Publishing, checked_id
-from logstore.store.queues import Queue
+from logstore.store.publishing import Publishing, checked_id
 from logstore.store.releases import Releases
 from logstore.store.transactions import Transaction, handle_of, new_handle
 
@@ -35,7 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
+    from logstore._core import ls_cursor_ptr
     from logstore.catalog.catalog import Catalog
+    from logstore.store.queues import Queue
     from logstore.store.scrub import Scrub
 
 _PLACES_AT_ONCE: Final = 256
@@ -43,23 +44,7 @@ _PLACES_AT_ONCE: Final = 256
 # Looked up once, because every publish or dequeue needs them.
 _NULL: Final = ffi.NULL
 _WAIT: Final = lib.LS_WAIT
-_dequeue_one: Final = lib.ls_dequeue_one
 _durable_soon: Final = lib.ls_durable_soon
-
-
-class _SmallRead(threading.local):
-    """A thread's buffers for reading contents that fit, so that a read allocates nothing but the returned bytes."""
-
-    def __init__(self) -> None:
-        self.into: Final = ffi.new("uint8_t[]", _SMALL_BYTES)
-        self.ids: Final = ffi.new("uint64_t[1]")
-        self.sizes: Final = ffi.new("uint64_t[2]")  # of header and content
-        self.done: Final = ffi.new("size_t *")
-        self.view: Final = ffi.buffer(self.into)
-
-
-_SMALL_BYTES: Final = 64 << 10
-_small_read: Final = _SmallRead()
 
 
 class MessageStore(Publishing):
@@ -103,6 +88,7 @@ class MessageStore(Publishing):
         self._c = ffi.gc(handle[0], lib.ls_free)
         self._closed = False
         self._relaxed = bool(options.relaxed)
+        self._attach(self._c, int(ffi.cast("uintptr_t", self._c)), self._queues, self._relaxed)
         self._catalog: Catalog | None = None
         self._catalog_place = connect, catalog
         try:
@@ -205,7 +191,7 @@ class MessageStore(Publishing):
 
     # ---- messages out ----
 
-    def dequeue(
+    def _dequeue_slow(
         self,
         message_id: int,
         queue: Queue | str,
@@ -213,22 +199,7 @@ class MessageStore(Publishing):
         *,
         wait: bool = True,
     ) -> int:
-        """Takes the message off the queue. Returns the LSN of the record. Without a place left, the message is removed.
-
-        In a transaction the place is locked until the outcome. Raises ``UnknownMessage``, ``UnknownQueue``,
-        ``NotEnqueued``, ``MessageLocked``.
-        """
-        if (
-            type(message_id) is int
-            and 0 < message_id < ID_END
-            and type(queue) is Queue
-            and transaction is None
-            and self._queues.get(queue._id) is queue
-        ):  # the usual case, in one call
-            lsn: int = _dequeue_one(self._c, message_id, queue._id, _WAIT if wait else 0)
-            if lsn:
-                return lsn
-            raise failure(lib.ls_last_error().code)
+        """``dequeue`` for every form of its arguments; :mod:`logstore._hot` makes the usual call itself."""
         return self._dequeue(message_id, self._known(queue).id, transaction, 0, 0, wait=wait)
 
     def _dequeue(
@@ -284,20 +255,9 @@ class MessageStore(Publishing):
     def _number(self, message_id: int, name: str) -> int:
         return number("ls_message_info", lambda info: lib.ls_message(self._c, checked_id(message_id), info), name)
 
-    def load_content(self, message_id: int, offset: int = 0, length: int | None = None) -> bytes:
-        """The content from ``offset`` on, at most ``length`` bytes; negative values count as in a Python slice.
-
-        Every record that is read is verified first. Raises ``UnknownMessage``, ``CorruptLog``.
-        """
+    def _load_content_slow(self, message_id: int, offset: int = 0, length: int | None = None) -> bytes:
+        """``load_content`` for every form of its arguments; :mod:`logstore._hot` makes the usual call itself."""
         key = checked_id(message_id)
-        if length is None and offset == 0:
-            small = _small_read
-            small.ids[0] = key
-            check(lib.ls_load_many(self._c, small.ids, 1, small.into, _SMALL_BYTES, small.sizes, small.done))
-            if small.done[0] == 1:  # otherwise it does not fit, and nothing was read
-                start, size = small.sizes[0], small.sizes[1]
-                content: bytes = small.view[start : start + size]
-                return content
         size = self._number(key, "content_bytes")
         try:
             start, stop, _ = slice(offset, None).indices(size)
@@ -312,8 +272,8 @@ class MessageStore(Publishing):
         check(lib.ls_load_content(self._c, key, start, ffi.from_buffer("uint8_t[]", into), wanted, done))
         return bytes(into) if done[0] == wanted else bytes(into[: done[0]])
 
-    def header(self, message_id: int) -> bytes:
-        """The message's header. Raises ``UnknownMessage``, ``CorruptLog``."""
+    def _header_slow(self, message_id: int) -> bytes:
+        """``header`` for every form of its argument; :mod:`logstore._hot` makes the usual call itself."""
         key = checked_id(message_id)
         limit = self._number(key, "start_bytes")
         into = ffi.new("uint8_t[]", limit)
@@ -321,20 +281,39 @@ class MessageStore(Publishing):
         check(lib.ls_load_header(self._c, key, into, limit, done))
         return bytes(ffi.buffer(into, done[0]))
 
-    def messages(self, queue: Queue | str) -> Iterator[Message]:
+    @overload
+    def messages(
+        self, queue: Queue | str, *, load: bool = False, views: Literal[False] = False
+    ) -> Iterator[Message]: ...
+    @overload
+    def messages(self, queue: Queue | str, *, load: bool = False, views: Literal[True]) -> Iterator[MessageView]: ...
+    def messages(self, queue: Queue | str, *, load: bool = False, views: bool = False) -> Iterator[Message]:
         """The queue's places in order, acquired and locked ones included, pending enqueues not included.
 
         Lazy; may be abandoned. If the queue changes meanwhile, later places that were added are included, and places
         that were removed are not.
+
+        With ``load``, headers and contents are read with the places, up to 256 messages or 512 KiB at a time, which is
+        much cheaper than one by one. A message that could not be loaded so is read on access, which raises the error if
+        that fails again. With ``views`` they are loaded too, and not copied: see :class:`MessageView`.
         """
-        for _, message_id, size, locked, recovered in self._places(self._known(queue), lib.LS_CURSOR_ALL):
-            yield Message(self, message_id, size, bool(locked), bool(recovered))
+        return itertools.chain.from_iterable(self._messages(queue, load=load, views=views))
+
+    def _messages(self, queue: Queue | str, *, load: bool, views: bool) -> Iterator[list[Message]]:
+        cursor = self._open_cursor(self._known(queue), lib.LS_CURSOR_ALL)
+        address = int(ffi.cast("uintptr_t", cursor))
+        while found := self._read_places(address, MessageView if views else Message, load, views):
+            yield found
+        ffi.release(cursor)
+
+    def _open_cursor(self, queue: Queue, kind: int) -> ls_cursor_ptr:
+        made = ffi.new("ls_cursor **")
+        check(lib.ls_cursor_open(self._c, queue.id, kind, made))
+        return ffi.gc(made[0], lib.ls_cursor_close)
 
     def _places(self, queue: Queue, kind: int) -> Iterator[tuple[int, int, int, int, int]]:
         """Its places as :func:`~logstore.core.native.places_of` gives them."""
-        made = ffi.new("ls_cursor **")
-        check(lib.ls_cursor_open(self._c, queue.id, kind, made))
-        cursor = ffi.gc(made[0], lib.ls_cursor_close)
+        cursor = self._open_cursor(queue, kind)
         places = ffi.new("ls_place[]", _PLACES_AT_ONCE)
         done = ffi.new("size_t *")
         while True:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from logstore import errors
 from logstore._core import ffi, lib
+from logstore._hot import StoreCalls
 from logstore.catalog.rows import ExchangeRow
 from logstore.core.arguments import instance, items, one_of, optional, shown, text
 from logstore.core.native import check, failure
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _ONE_QUEUE: Final = (Queue, str)
 
 
-class Names:
+class Names(StoreCalls):
     """The part of :class:`~logstore.MessageStore` that works with the catalog."""
 
     _c: ls_store_ptr

@@ -16,13 +16,13 @@ from logstore._core import ffi, lib
 from logstore.core import arguments
 from logstore.core.native import as_buffer, check, failure
 from logstore.store.care import Care
-from logstore.store.content import batches, count_of, is_parts, split
-from logstore.store.queues import Queue
+from logstore.store.content import ArrowPiece, Buffers, count_of, is_parts, pieces, split
 from logstore.store.transactions import handle_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from logstore.store.queues import Queue
     from logstore.store.transactions import Transaction
 
 # Looked up once, because every publish needs them.
@@ -30,7 +30,6 @@ _BUFFERS: Final = (bytes, bytearray, memoryview)
 _NULL: Final = ffi.NULL
 _WAIT: Final = lib.LS_WAIT
 _MORE: Final = lib.LS_MORE
-_publish_one: Final = lib.ls_publish_one
 
 ID_END: Final = 1 << 63  # above every message id
 
@@ -116,7 +115,7 @@ class Publishing(Care):
         check(lib.ls_enqueue(self._c, message_id, queue_ids, count, tx, lib.LS_WAIT if wait else 0, lsn))
         return int(lsn[0])
 
-    def publish(
+    def _publish_slow(
         self,
         queue: Queue | str | Iterable[Queue | str],
         content: object,
@@ -125,24 +124,7 @@ class Publishing(Care):
         transaction: Transaction | None = None,
         wait: bool = True,
     ) -> int:
-        """Puts a new message on the queue, or atomically on several queues. Returns its id.
-
-        ``content`` is any buffer, or an iterable of buffers, of which one at a time is held in memory. Raises
-        ``UnknownQueue``, ``StoreFull``, ``OptionError``; a failed publish leaves no message behind.
-        """
-        if (
-            type(content) is bytes
-            and type(queue) is Queue
-            and type(header) is bytes
-            and transaction is None
-            and self._queues.get(queue._id) is queue
-        ):  # the usual case, in one call
-            message_id: int = _publish_one(
-                self._c, queue._id, header, len(header), content, len(content), _WAIT if wait else 0
-            )
-            if message_id:
-                return message_id
-            raise failure(lib.ls_last_error().code)
+        """``publish`` for every form of its arguments; :mod:`logstore._hot` makes the usual call itself."""
         ids, count = self._queue_ids(queue)
         if not isinstance(content, _BUFFERS) and is_parts(content):
             return self._publish_parts(ids, count, content, header, transaction, wait=wait)
@@ -197,10 +179,13 @@ class Publishing(Care):
         total = count_of("contents", contents)
         waiting = wait and transaction is None and not self._relaxed
         try:
-            for content, sizes, header, header_sizes in batches(contents, headers):
-                is_last = len(ids) + len(sizes) == total  # to wait in its call saves a hand-over to a thread
+            for piece in pieces(contents, headers):
+                is_last = len(ids) + len(piece) == total  # to wait in its call saves a hand-over to a thread
                 flags = (_WAIT if is_last else _MORE) if waiting else 0
-                self._publish_batch(queue_id, content, sizes, header, header_sizes, tx, flags, ids)
+                if isinstance(piece, ArrowPiece):
+                    self._publish_arrow(queue_id, piece, tx, flags, ids)
+                else:
+                    self._publish_buffers(queue_id, piece, transaction, flags, ids)
                 waiting = waiting and not is_last
         except Exception as problem:
             problem.published = ids  # type: ignore[attr-defined]
@@ -210,30 +195,19 @@ class Publishing(Care):
                 self.force()
         return ids
 
-    def _publish_batch(
-        self,
-        queue_id: int,
-        content: Any,
-        sizes: Sequence[int],
-        header: Any,
-        header_sizes: Sequence[int] | None,
-        tx: Any,
-        flags: int,
-        ids: array.array[int],
+    def _publish_buffers(
+        self, queue_id: int, piece: Buffers, transaction: Transaction | None, flags: int, ids: array.array[int]
     ) -> None:
-        count = len(sizes)
-        if count == 1 and tx == _NULL:
-            header_size = 0 if header_sizes is None else header_sizes[0]
-            message_id = _publish_one(self._c, queue_id, header, header_size, content, sizes[0], flags)
-            if not message_id:
-                raise failure(lib.ls_last_error().code)
-            ids.append(message_id)
-            return
+        start = 0
+        while start < len(piece):
+            start = self._publish_items(queue_id, piece.contents, piece.headers, start, transaction, flags, ids)
+
+    def _publish_arrow(self, queue_id: int, piece: ArrowPiece, tx: Any, flags: int, ids: array.array[int]) -> None:
+        count = len(piece)
         made = ffi.new("uint64_t[]", count)
         done = ffi.new("size_t *")
-        code = lib.ls_publish_many(
-            self._c, queue_id, count, content, _c_sizes(sizes), header, _c_sizes(header_sizes), tx, flags, made, done
-        )
+        sizes = ffi.from_buffer("uint64_t[]", piece.sizes)
+        code = lib.ls_publish_many(self._c, queue_id, count, piece.data, sizes, _NULL, _NULL, tx, flags, made, done)
         ids.frombytes(ffi.buffer(made, done[0] * 8))
         check(code)
 
@@ -247,14 +221,6 @@ class Publishing(Care):
         """Forces the log unless the store's durability is relaxed: the end of a batch with ``wait=True``."""
         if not self._relaxed:
             self.force()
-
-
-def _c_sizes(sizes: Sequence[int] | None) -> Any:
-    if sizes is None:
-        return _NULL
-    if type(sizes) is list:
-        return ffi.new("uint64_t[]", sizes)
-    return ffi.from_buffer("uint64_t[]", sizes)
 
 
 def checked_id(message_id: object) -> int:

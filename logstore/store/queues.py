@@ -19,16 +19,17 @@ from __future__ import annotations
 import array
 import contextlib
 import itertools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from sortedcontainers import SortedDict
 
 from logstore import errors
 from logstore._core import ffi, lib
+from logstore._hot import QueueCalls
 from logstore.core import arguments
 from logstore.core.locks import QuickLock
 from logstore.core.native import check, places_of
-from logstore.store.deliveries import Delivery, Message, Place
+from logstore.store.deliveries import Delivery, Message, MessageView, Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -54,7 +55,7 @@ _ONE_MESSAGE: Final = (lib.LS_UNKNOWN_MESSAGE, lib.LS_CORRUPT, lib.LS_IO)  # err
 _new_unset = ffi.new_allocator(should_clear_after_alloc=False)
 
 
-class Queue:
+class Queue(QueueCalls):
     """The handle of a declared queue, which holds the store's only acquisition state for it."""
 
     def __init__(
@@ -66,7 +67,7 @@ class Queue:
         dead_letter: str | None,
     ) -> None:
         self._store = store
-        self._id = queue_id
+        self._attach(queue_id)
         self._name = name
         self._arguments = dict(arguments)
         self._dead_letter = dead_letter
@@ -455,9 +456,14 @@ class Queue:
 
     # ---- the rest ----
 
-    def browse(self) -> Iterator[Message]:
+    @overload
+    def browse(self, *, load: bool = False, views: Literal[False] = False) -> Iterator[Message]: ...
+    @overload
+    def browse(self, *, load: bool = False, views: Literal[True]) -> Iterator[MessageView]: ...
+    def browse(self, *, load: bool = False, views: bool = False) -> Iterator[Message]:
         """All places in order, acquired and locked ones included; see ``MessageStore.messages``."""
-        return self._store.messages(self)
+        messages = self._store.messages
+        return messages(self, views=True) if views else messages(self, load=load)
 
     def purge(self, *, wait: bool = True) -> int:
         """Dequeues all messages that are neither acquired nor locked. Returns their number; durable on return.

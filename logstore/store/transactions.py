@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logstore import errors
 from logstore._core import ffi, lib
+from logstore._hot import TransactionCalls
 from logstore.core import arguments
 from logstore.core.native import check, number
 from logstore.core.xid import Xid, xid_from_c
@@ -34,7 +35,7 @@ def new_handle() -> Pointer[ls_tx_ptr]:
     return ffi.gc(ffi.new("ls_tx **"), lib.ls_tx_free_at)
 
 
-class Transaction:
+class Transaction(TransactionCalls):
     """Operations that take effect together, at ``commit``, or not at all.
 
     Made by ``store.begin()`` or ``store.transaction()``; passed to the store's operations as ``transaction=``.
@@ -44,6 +45,7 @@ class Transaction:
         self._store = store
         self._slot = slot  # of new_handle()
         self._handle = slot[0]
+        self._attach(store, slot, int(ffi.cast("uintptr_t", slot[0])))
         self._has_outcome = False
         self._on_commit: list[Callable[[], object]] = []
         info = ffi.new("ls_tx_info *")
@@ -54,6 +56,9 @@ class Transaction:
     def __del__(self) -> None:
         if getattr(self, "_has_outcome", True):
             return
+        self._has_outcome = True
+        self._detach()
+        del self._handle  # another finalizer may use this object later, and would use freed memory
         ffi.release(self._slot)  # rolls back
         self._store._releases.abandoned()
 

@@ -11,7 +11,9 @@ import logstore.store.message_store
 import logstore.store.publishing
 import logstore.store.queues
 import logstore.store.transactions
-from logstore._core import ffi, lib
+from logstore._core import lib
+from logstore._hot import StoreCalls
+from logstore.store.message_store import MessageStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +41,8 @@ class Faulty:
 
 def planted(patches: pytest.MonkeyPatch, **replaced: Any) -> None:
     faulty = Faulty(**replaced)
+    for name in ("dequeue", "header", "load_content", "publish"):  # else logstore._hot would call the core itself
+        patches.setattr(MessageStore, name, getattr(MessageStore, f"_{name}_slow"))
     for module in STORE_MODULES:
         patches.setattr(module, "lib", faulty)
         for name, function in replaced.items():  # what the module has looked up once, too
@@ -57,7 +61,6 @@ def a_dequeue_is_dropped_now_and_then(patches: pytest.MonkeyPatch) -> None:
     planted(
         patches,
         ls_dequeue=lambda *arguments: 0 if is_dropped() else lib.ls_dequeue(*arguments),
-        ls_dequeue_one=lambda *arguments: 1 if is_dropped() else lib.ls_dequeue_one(*arguments),
     )
 
 
@@ -66,14 +69,9 @@ def a_force_does_nothing_and_says_that_all_is_durable(patches: pytest.MonkeyPatc
         *others, flags, made = arguments
         return int(lib.ls_publish(*others, flags & ~lib.LS_WAIT, made))
 
-    def publish_one(*arguments: Any) -> int:
-        *others, flags = arguments
-        return int(lib.ls_publish_one(*others, flags & ~lib.LS_WAIT))
-
     planted(
         patches,
         ls_publish=publish,
-        ls_publish_one=publish_one,
         ls_force=lambda *_: 0,
         ls_durable_lsn=lambda store: max(lib.ls_durable_lsn(store), lib.ls_next_lsn(store)),
     )
@@ -95,17 +93,11 @@ def a_commit_does_not_wait_but_says_that_it_is_durable(patches: pytest.MonkeyPat
 
 
 def publish_many_swaps_two(patches: pytest.MonkeyPatch) -> None:
-    def publish_many(store: Any, queue: int, n: int, content: Any, sizes: Any, *others: Any) -> int:
-        if n < 2:
-            return int(lib.ls_publish_many(store, queue, n, content, sizes, *others))
-        whole = bytes(ffi.buffer(content)) if not isinstance(content, bytes) else content
-        last = len(whole) - sizes[n - 1]
-        before = last - sizes[n - 2]
-        swapped = whole[:before] + whole[last:] + whole[before:last]
-        new_sizes = ffi.new("uint64_t[]", [*sizes[0 : n - 2], sizes[n - 1], sizes[n - 2]])
-        return int(lib.ls_publish_many(store, queue, n, swapped, new_sizes, *others))
+    def publish_items(store: Any, queue: int, contents: Any, *others: Any) -> int:
+        swapped = (*contents[:-2], *reversed(contents[-2:]))
+        return StoreCalls._publish_items(store, queue, swapped, *others)
 
-    planted(patches, ls_publish_many=publish_many)
+    patches.setattr(MessageStore, "_publish_items", publish_items, raising=False)
 
 
 def acquire_ignores_what_was_released(patches: pytest.MonkeyPatch) -> None:

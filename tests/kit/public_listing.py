@@ -74,7 +74,7 @@ def of_class(name: str, kind: type) -> Iterator[str]:
             continue
         found = inspect.getattr_static(kind, member, None)
         function = getattr(kind, member, None)
-        if isinstance(found, classmethod | staticmethod) or inspect.isfunction(found):
+        if isinstance(found, classmethod | staticmethod) or inspect.isroutine(found):
             yield f"{name}.{member}{parameters(function)}"
         elif isinstance(function, kind) and isinstance(function, enum.Enum):
             yield f"{name}.{member} = {function.value!r}"

@@ -46,7 +46,7 @@ ALWAYS = {"None", "-1", "2**64", "nan", "a short str", "bytes", "an empty list",
 SHARE = 6  # each parameter gets every sixth of the other values, the next one beginning one further
 
 # Only functions of the package make these, from values of the core.
-MADE_ELSEWHERE = {"MessageStore", "Queue", "Delivery", "Message", "Transaction", "Hold"}
+MADE_ELSEWHERE = {"MessageStore", "Queue", "Delivery", "Message", "MessageView", "Transaction", "Hold"}
 # What a run of an export works with; and methods that callers write, not call.
 NOT_CALLED = {"Run", "FileInfo", "Intent", "Manifest", "Mark", "Span", "ExportOptions", "Receiver"}
 # Methods for the package's own modules, which docs/api.md does not have.
@@ -144,7 +144,8 @@ def of_class(name: str, kind: type) -> Iterator[tuple[str, Any]]:
         function = getattr(kind, method)
         if method.startswith("_") or isinstance(found, property) or inspect.isclass(function):
             continue
-        ours = str(getattr(function, "__module__", "")).startswith("logstore")
+        home = getattr(function, "__objclass__", function)  # a method in C names only its class
+        ours = str(getattr(home, "__module__", "")).startswith("logstore")
         if callable(function) and ours and f"{name}.{method}" not in INTERNAL:
             yield f"{name}.{method}", function
 
@@ -447,7 +448,7 @@ class Driver:
             if parameter.kind is parameter.VAR_KEYWORD or (parameter.kind is parameter.VAR_POSITIONAL):
                 continue
             faulthandler.dump_traceback_later(HANG_S, exit=True)
-            flag = parameter.annotation == "bool"  # anything that has a truth may stand for it
+            flag = is_flag(parameter)
             self._parameters += 1
             for number, (value, make) in enumerate(self.world.wrong().items()):
                 if flag and value not in WRONG_FLAGS:
@@ -495,7 +496,7 @@ class Driver:
                 self.findings.append(f"{what}: {type(problem).__name__}: {str(problem)[:150]} {place_of(problem)}")
         except (TypeError, ValueError, StoreError) as problem:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            if parameter.annotation != "bool" and not names(problem, wrong):  # a flag's own truth may be what fails
+            if not is_flag(parameter) and not names(problem, wrong):  # a flag's own truth may be what fails
                 self.findings.append(f"{what}: {type(problem).__name__} does not name it: {str(problem)[:150]}")
             elif before != self._state():
                 self.findings.append(f"{what}: refused, and something changed: {before} to {self._state()}")
@@ -536,6 +537,11 @@ class Driver:
         except StoreError:
             return False
         return True
+
+
+def is_flag(parameter: inspect.Parameter) -> bool:
+    """Whether anything that has a truth may stand for it. Methods in C have no annotations."""
+    return parameter.annotation == "bool" or isinstance(parameter.default, bool)
 
 
 def names(problem: Exception, parameter: str) -> bool:

@@ -34,7 +34,9 @@ def mutant_package(directory: Path) -> Path:
         )
         assert made.returncode == 0, made.stderr
         package = directory / "logstore"
-        shutil.copytree(ROOT / "logstore", package, ignore=shutil.ignore_patterns("_core*.so", "__pycache__"))
-        for module in (BUILD / "lib" / "logstore").glob("_core*.so"):
+        shutil.copytree(
+            ROOT / "logstore", package, ignore=shutil.ignore_patterns("_core*.so", "_hot*.so", "__pycache__")
+        )
+        for module in (BUILD / "lib" / "logstore").glob("*.so"):
             shutil.copy2(module, package)
     return directory

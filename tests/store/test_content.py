@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import itertools
 import random
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from logstore import errors
 from logstore._core import ffi
-from logstore.store.content import batches, is_parts, split
+from logstore.store.content import ArrowPiece, Buffers, is_parts, pieces, split
 
 ITEMS = st.lists(st.binary(max_size=40), max_size=60)
 
@@ -21,18 +22,18 @@ ITEMS = st.lists(st.binary(max_size=40), max_size=60)
 def unpacked(given_contents: Any, headers: Any = None) -> list[tuple[bytes, bytes | None]]:
     """The contents as the core would split them by their sizes."""
     found: list[tuple[bytes, bytes | None]] = []
-    for content, sizes, header, header_sizes in batches(given_contents, headers):
-        whole = bytes(ffi.buffer(content)) if not isinstance(content, bytes) else content
-        heads = None if header_sizes is None else bytes(header)
-        at = head_at = 0
-        for number, size in enumerate(sizes):
-            head = None
-            if heads is not None:
-                head = heads[head_at : head_at + header_sizes[number]]
-                head_at += header_sizes[number]
-            found.append((whole[at : at + size], head))
-            at += size
-        assert at <= len(whole)
+    for piece in pieces(given_contents, headers):
+        if isinstance(piece, ArrowPiece):
+            whole = bytes(ffi.buffer(piece.data)) if not isinstance(piece.data, bytes) else piece.data
+            ends = list(itertools.accumulate(piece.sizes))
+            assert not ends or ends[-1] <= len(whole)
+            found += [(whole[end - size : end], None) for end, size in zip(ends, piece.sizes, strict=True)]
+        else:
+            heads = piece.headers or [None] * len(piece)
+            found += [
+                (bytes(item), head if head is None else bytes(head))  # type: ignore[call-overload]
+                for item, head in zip(piece.contents, heads, strict=True)
+            ]
     return found
 
 
@@ -82,15 +83,15 @@ def test_an_endless_source_is_taken_in_bounded_steps() -> None:
         while True:
             yield bytes(1 << 20)
 
-    _, sizes, _, _ = next(batches(endless(), None))
-    assert sum(sizes) <= 64 << 20
+    piece = next(pieces(endless(), None))
+    assert isinstance(piece, Buffers)
+    assert sum(map(len, piece.contents)) <= 64 << 20  # type: ignore[arg-type]
 
     def small() -> Any:
         while True:
             yield b""
 
-    _, sizes, _, _ = next(batches(small(), None))
-    assert 0 < len(sizes) <= 100_000
+    assert 0 < len(next(pieces(small(), None))) <= 100_000
 
 
 def test_offsets_that_do_not_ascend_are_refused() -> None:
@@ -120,12 +121,19 @@ def test_items_of_several_bytes_each_count_as_bytes() -> None:
     assert unpacked([b"x", wide, memoryview(wide)]) == [(b"x", None), (wide.tobytes(), None), (wide.tobytes(), None)]
 
 
-def test_a_list_that_changes_while_it_is_read_is_refused() -> None:
-    looks = iter([[b"x", b"y"], [b"x", b"yy"], [b"x"]])
-
+def test_a_list_that_gives_another_number_of_items_than_its_length_is_refused() -> None:
     class Changing(list[bytes]):
         def __iter__(self) -> Any:
-            return iter(next(looks))
+            return iter([b"x"])
 
-    with pytest.raises(errors.OptionError, match="changed while it was read"):
-        unpacked(Changing([b"x", b"y"]))
+    for contents, headers in [(Changing([b"x", b"y"]), None), ([b"x", b"y"], Changing([b"x", b"y"]))]:
+        with pytest.raises(errors.OptionError, match="changed while it was read"):
+            unpacked(contents, headers)
+
+
+def test_a_list_is_read_once_as_it_is_at_the_call() -> None:
+    items = [b"%d" % number for number in range(5000)]
+    source = pieces(items, None)
+    first = next(source)
+    items[:] = []
+    assert [item for piece in (first, *source) for item in piece.contents] == [b"%d" % n for n in range(5000)]

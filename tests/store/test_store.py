@@ -577,6 +577,48 @@ def test_publish_many_gives_each_content_its_header(store: MessageStore) -> None
         assert contents(queue) == items
 
 
+def test_publish_many_reads_every_kind_of_buffer_and_holds_none_afterwards(store: MessageStore, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    queue = store.declare_queue("q")
+    (tmp_path / "file").write_bytes(b"mapped")
+    growing = [bytearray(b"%d" % number) for number in range(50)]
+    with (tmp_path / "file").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        given = [
+            b"bytes",
+            memoryview(b"a view")[2:],
+            mapped,
+            array.array("I", [1, 2]),
+            pa.py_buffer(b"arrow"),
+            *growing,
+        ]
+        expected = [bytes(item) for item in given]
+        for kind in (list, tuple, iter):
+            ids = store.publish_many(queue, kind(given), headers=kind(given[::-1]))
+            assert [store.load_content(each) for each in ids] == expected
+            assert [store.header(each) for each in ids] == expected[::-1]
+    for item in growing:
+        item += b"an exported bytearray could not grow"
+
+
+@pytest.mark.parametrize(
+    "wrong", [5, "text", None, memoryview(bytes(10))[::2], [b"x"]], ids=lambda wrong: type(wrong).__name__
+)
+def test_an_item_that_is_no_buffer_is_refused_before_its_piece_is_stored(store: MessageStore, wrong: Any) -> None:
+    queue = store.declare_queue("q")
+    growing = bytearray(b"x")
+    for items, headers in [
+        ([growing, wrong], None),
+        ([growing, b"y"], [growing, wrong]),
+        (iter([b"x", wrong]), None),
+    ]:
+        with pytest.raises(TypeError, match="buffer") as caught:
+            store.publish_many(queue, items, headers=headers)
+        assert list(caught.value.published) == []  # type: ignore[attr-defined]
+    assert queue.depth == 0
+    growing += b"an exported bytearray could not grow"
+
+
 def test_publish_many_refuses_another_number_of_headers_before_it_stores_anything(store: MessageStore) -> None:
     queue = store.declare_queue("q")
     for heads in ([], [b"1"], [b"1", b"2", b"3"]):

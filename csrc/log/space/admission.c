@@ -23,13 +23,29 @@ void spares_weigh(struct log *g) {
     g->space.released_bytes = 0;
 }
 
-static bool suffices(const struct log *g, uint64_t bytes, uint64_t expansion) {
+/* Live records may grow by *room bytes, and by `expansion` when they are moved. False: not even by none. */
+static bool find_room(const struct log *g, uint64_t expansion, uint64_t *room) {
     uint64_t all = spares_expansion(g) + expansion;
-    uint64_t grown = g->space.needs.live_bytes + (g->append_lsn - g->space.weighed_lsn) + bytes + all;
+    uint64_t grown = g->space.needs.live_bytes + (g->append_lsn - g->space.weighed_lsn) + all;
     size_t files = spares_files(g);
-    return SPARES_RESERVED * g->segment_size + all <= g->space.spare_count * g->segment_size + g->segment_size / 2 &&
-           files > SPARES_RESERVED &&
-           grown + g->segment_size / ROOM_TO_WORK <= (files - SPARES_RESERVED) * g->space.needs.usable;
+    if (SPARES_RESERVED * g->segment_size + all > g->space.spare_count * g->segment_size + g->segment_size / 2 ||
+        files <= SPARES_RESERVED) {
+        return false;
+    }
+    uint64_t most = (files - SPARES_RESERVED) * g->space.needs.usable;
+    uint64_t taken = grown + g->segment_size / ROOM_TO_WORK;
+    *room = most - taken;
+    return taken <= most;
+}
+
+static bool suffices(const struct log *g, uint64_t bytes, uint64_t expansion) {
+    uint64_t room;
+    return find_room(g, expansion, &room) && bytes <= room;
+}
+
+uint64_t spares_room(const struct log *g) {
+    uint64_t room;
+    return !g->space.cannot_grow && find_room(g, 0, &room) ? room : 0;
 }
 
 bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion) {

@@ -98,6 +98,7 @@ static bool replace_oldest(struct log *g) {
  */
 void spares_recycle(struct log *g) {
     uint64_t below_lsn = log_recyclable_lsn(g);
+    g->space.looked_lsn = below_lsn;
     if (!oldest_is_dead(g, below_lsn)) {
         g->space.held_count = 0;
         return;
@@ -112,6 +113,7 @@ void spares_recycle(struct log *g) {
         struct segment *s = g->segments[0];
         if (s->readers > 0) {
             /* Readers of content that lived when they began; no new ones come. A move has pinned the segment it reads. */
+            g->space.reader_awaited = true;
             if (g->space.spare_count >= g->space.needs.spares_reserved) {
                 break;
             }
@@ -121,7 +123,9 @@ void spares_recycle(struct log *g) {
             if (g->relocation.moving) {
                 break;
             }
-            log_wait(g, &g->spare_thread.wake);
+            if (g->space.reader_awaited) { /* else the last reader ended while the lock was let go */
+                log_wait(g, &g->spare_thread.wake);
+            }
             continue;
         }
         log_remove_segment(g, 0);

@@ -78,6 +78,46 @@ static inline void fill_and_drain(struct run *r) {
     }
 }
 
+/* Several messages in one call; each is an operation of its own. */
+static inline void publish_some(struct run *r, int queue) {
+    enum { SOME = 6, BYTES = 1500 };
+    static uint8_t headers[SOME][40], contents[SOME][BYTES];
+    const uint8_t *each[SOME], *header_of[SOME];
+    uint64_t sizes[SOME], header_sizes[SOME], ids[SOME] = {0};
+    struct told t[SOME];
+    size_t n = 2 + (size_t)below(r, SOME - 1), done = 0;
+    int rc;
+
+    mark(r, MARK_STARTED, r->op_count + n);
+    for (size_t i = 0; i < n; i++) {
+        t[i] = (struct told){.seed = (uint32_t)chance(&r->chance) & 0xffffff,
+                             .header_bytes = (uint32_t)below(r, 40),
+                             .content_bytes = (uint32_t)below(r, BYTES)};
+        fill(headers[i], t[i].seed, t[i].header_bytes);
+        fill(contents[i], t[i].seed + 1, t[i].content_bytes);
+        header_of[i] = headers[i];
+        header_sizes[i] = t[i].header_bytes;
+        each[i] = contents[i];
+        sizes[i] = t[i].content_bytes;
+    }
+    rc = ls_publish_gather(r->store, (uint32_t)queue, n, each, sizes, header_of, header_sizes, NULL, 0, ids, &done);
+    for (size_t i = 0; i < done; i++) {
+        t[i].id = ids[i];
+        r->told[r->told_count++] = t[i];
+        answered(r, LS_OK, false, (struct op){.kind = PUBLISH, .queues = 1u << queue, .id = ids[i]});
+    }
+    if (rc != LS_OK)
+        answered(r, rc, false, (struct op){.kind = PUBLISH, .queues = 1u << queue});
+}
+
+static inline void run_with_many_at_once(struct run *r) {
+    for (int i = 0; i < 10 && !r->lost; i++) {
+        run_some(r, 6);
+        if (!r->lost)
+            publish_some(r, any_queue(r));
+    }
+}
+
 /* For a while no file can grow or be created. */
 static inline void run_short_of_room(struct run *r) {
     for (int i = 0; i < 8 && !r->lost; i++) {
@@ -146,6 +186,8 @@ static inline bool run_one_workload(struct run *r, uint64_t number, struct bound
         run_with_moves(r, 40);
     else if (kind == FULL_NOW_AND_THEN)
         run_short_of_room(r);
+    else if (kind == NEVER_WAITING)
+        run_with_many_at_once(r);
     else
         run_some(r, kind == FILLED_AND_DRAINED ? 200 : kind == TRANSACTIONS ? 90 : 60);
     *broken = beside_leaves(r);

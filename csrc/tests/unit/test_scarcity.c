@@ -166,6 +166,17 @@ static int op_publish(ls_tx *tx) {
     uint64_t id;
     return ls_publish(r.store, wide + 4, 8, NULL, 0, large, 50, tx, 0, &id);
 }
+static int op_publish_many(ls_tx *tx) {
+    static uint64_t sizes[700], ids[700];
+    size_t n = 0, there = 0;
+    int rc = ls_publish_many(r.store, wide[4], 700, large, sizes, NULL, NULL, tx, LS_MORE, ids, &n);
+    ls_message_info info;
+
+    for (size_t i = 0; i < n; i++)
+        there += ls_message(r.store, ids[i], &info) == LS_OK;
+    check(there == n && (n == 700) == (rc == LS_OK) && (rc == LS_OK || ids[n] == 0));
+    return rc;
+}
 static int op_publish_large(ls_tx *tx) {
     uint64_t id = 1;
     int rc = ls_publish(r.store, wide + 4, 8, NULL, 0, large, 9000, tx, 0, &id);
@@ -297,6 +308,8 @@ static const struct {
 } works[] = {
     {"publish", op_publish, false, 1},
     {"publish in a transaction", op_publish, true, 1},
+    {"many published", op_publish_many, false, 1},
+    {"many published in a transaction", op_publish_many, true, 41},
     {"a large publish", op_publish_large, false, 1},
     {"a large publish in a transaction", op_publish_large, true, 1},
     {"stage", op_stage, false, 1},

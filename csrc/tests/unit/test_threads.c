@@ -43,8 +43,11 @@ static bool put_one(struct worker *w, bool wait) {
 
     memcpy(content, &n, sizeof n);
     w->put_begun = n + 1;
-    if (refused(w,
-                ls_publish(w->store, &w->queue, 1, NULL, 0, content, size_of(n), NULL, wait ? LS_WAIT : 0, &w->ids[n])))
+    int rc = wait ? LS_WOULD_WAIT
+                  : ls_publish(w->store, &w->queue, 1, NULL, 0, content, size_of(n), NULL, LS_TRY, &w->ids[n]);
+    if (rc == LS_WOULD_WAIT)
+        rc = ls_publish(w->store, &w->queue, 1, NULL, 0, content, size_of(n), NULL, wait ? LS_WAIT : 0, &w->ids[n]);
+    if (refused(w, rc))
         return false;
     if (wait)
         w->put_done = n + 1;
@@ -59,7 +62,10 @@ static bool take_one(struct worker *w, bool in_tx) {
     if (refused(w, rc))
         return false;
     w->take_begun = n + 1;
-    rc = ls_dequeue(w->store, w->ids[n], w->queue, tx, 0, 0, LS_WAIT, &lsn);
+    if (rc == LS_OK) /* in a transaction it never waits for the disk */
+        rc = in_tx ? ls_dequeue(w->store, w->ids[n], w->queue, tx, 0, 0, LS_TRY, &lsn) : LS_WOULD_WAIT;
+    if (rc == LS_WOULD_WAIT)
+        rc = ls_dequeue(w->store, w->ids[n], w->queue, tx, 0, 0, LS_WAIT, &lsn);
     if (rc == LS_OK && in_tx)
         rc = ls_commit(tx, LS_WAIT);
     ls_tx_free(tx);

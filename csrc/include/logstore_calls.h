@@ -1,0 +1,28 @@
+/*
+ * The core's calls for a binding that is loaded beside the core and not linked with it: a table of typed addresses. The
+ * binding gets the table from ls_calls_table() of the core that it serves, and refuses one of another layout.
+ */
+#ifndef LOGSTORE_CALLS_H
+#define LOGSTORE_CALLS_H
+
+#include "logstore.h"
+
+/* Each is a function of logstore.h, without its ls_. */
+#define LS_CALLS(CALL) \
+    CALL(cursor_load)  \
+    CALL(cursor_next)  \
+    CALL(dequeue)      \
+    CALL(load_content) \
+    CALL(load_many)    \
+    CALL(message)      \
+    CALL(publish)      \
+    CALL(publish_gather)
+
+#define LS_CALLS_FIELD(name) __typeof__ (&ls_##name)(name);
+
+struct ls_calls {
+    size_t bytes; /* of this struct: tells a core and a binding that were not built together */
+    LS_CALLS(LS_CALLS_FIELD)
+};
+
+#endif

@@ -1,0 +1,76 @@
+/*
+ * Threads that wait for room in a write buffer, because all buffers wait to be written. They are called in the order in which
+ * they came, each when there is room for its bytes beside those called before it; so a freed buffer wakes as many as it can
+ * hold, and not all that wait.
+ *
+ * What always holds: when the lock is free, the first that waits has no room (whatever lets go of it calls it); no thread
+ * opens a buffer before those that came earlier; and if no thread writes, one was called to.
+ */
+#include <assert.h>
+#include <errno.h>
+
+#include "log/log.h"
+#include "log/parts.h"
+
+bool log_buffer_has_room(const struct log *g, uint64_t bytes) {
+    return g->open->end_lsn - g->open->start_lsn + bytes + FOOTER_BYTES_MAX <= g->batch_bytes_max;
+}
+
+/* In the open buffer beside those that were called, or in one that is free. */
+static bool has_room(const struct log *g, const struct room_waiter *w) {
+    uint64_t called = g->commit.room_called;
+    if (g->open != NULL && log_buffer_has_room(g, called + w->bytes)) {
+        return true;
+    }
+    bool fits_a_new_one = BATCH_RECORD_BYTES + called + w->bytes + FOOTER_BYTES_MAX <= g->batch_bytes_max;
+    return g->busy < g->buffer_count && (g->open == NULL ? called == 0 || fits_a_new_one : called == 0);
+}
+
+static void call_first(struct log *g) {
+    struct room_waiter *w = g->commit.room_waiters;
+    g->commit.room_waiters = w->next;
+    g->commit.room_called += w->bytes;
+    (void)sem_post(&w->wake); /* it cannot go before it has the lock */
+}
+
+void log_call_for_room(struct log *g) {
+    while (g->commit.room_waiters != NULL && (g->poison != 0 || has_room(g, g->commit.room_waiters))) {
+        call_first(g);
+    }
+}
+
+void log_call_to_lead(struct log *g) {
+    if (g->commit.room_waiters != NULL && g->busy == g->buffer_count) {
+        g->commit.room_waiters->is_to_lead = true;
+        call_first(g);
+    }
+}
+
+int log_wait_for_room(struct log *g, uint64_t bytes, bool *called) {
+    g->stats.forced_by_full_buffers++;
+    if (!g->commit.leading && g->busy == g->buffer_count) {
+        log_lead_one(g);
+        return LS_OK;
+    }
+    struct room_waiter w = {.bytes = bytes}, **at = &g->commit.room_waiters;
+    if (sem_init(&w.wake, 0, 0) != 0) {
+        return fail_errno(LS_IO, errno, "no semaphore to wait with");
+    }
+    while (!*called && *at != NULL) {
+        at = &(*at)->next;
+    }
+    w.next = *at;
+    *at = &w;
+    *called = true;
+    log_let_go(g);
+    while (sem_wait(&w.wake) != 0) {
+        assert(errno == EINTR);
+    }
+    log_take_back(g);
+    (void)sem_destroy(&w.wake);
+    if (w.is_to_lead && !g->commit.leading && g->poison == 0 && g->busy == g->buffer_count) {
+        log_lead_one(g); /* the buffer that it frees is still kept for this thread */
+    }
+    g->commit.room_called -= bytes;
+    return LS_OK;
+}

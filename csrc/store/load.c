@@ -1,0 +1,266 @@
+/*
+ * Loading many messages at once, by their ids or from the places of a queue.
+ *
+ * One round looks up a number of messages under the lock and pins their segments. Without the lock it reads the start
+ * records straight into the caller's buffer, neighbours of the log with one call, and verifies each. A message that is
+ * not whole in its start record, or whose record cannot be read, is loaded alone (content.c), which has the errors.
+ */
+#include <assert.h>
+#include <string.h>
+
+#include "os/io.h"
+#include "store/store.h"
+
+enum {
+    ROUND_MESSAGES = 256,
+    ROUND_BYTES = 256 << 10, /* records stay in the CPU's cache until they were verified */
+    COPIED_BYTES = 64 << 10, /* from the write buffers, with the lock held */
+    RUN_GAP_BYTES = 4096,    /* other records between two neighbours are read with them */
+};
+
+/* A start record that holds its whole message, and its place in the caller's buffer. */
+struct wanted {
+    struct segment *segment; /* pinned; NULL: the record came from a write buffer */
+    uint64_t lsn;
+    uint64_t id;
+    uint64_t seed;
+    size_t at;
+    uint32_t record_bytes;
+    uint32_t content_bytes;
+    size_t row; /* of the caller's spans */
+};
+
+struct round {
+    uint8_t *into;
+    size_t bytes;
+    size_t used;
+    size_t first; /* of the buffer, that this round uses */
+    size_t copied;
+    size_t count;
+    struct wanted all[ROUND_MESSAGES];
+};
+
+enum fit {
+    FITS,
+    FITS_ANOTHER_ROUND, /* the round or the buffer is full */
+    FITS_NOWHERE,       /* it is to be loaded alone */
+};
+
+static void begin_round(struct round *r, uint8_t *into, size_t bytes, size_t used) {
+    r->into = into;
+    r->bytes = bytes;
+    r->used = r->first = used;
+    r->copied = r->count = 0;
+}
+
+/* Where the record goes: as far behind the one before it as in the log, if that is near. */
+static size_t place_of(const struct round *r, const struct segment *s, uint64_t lsn, uint32_t record_bytes) {
+    const struct wanted *before = r->count > 0 ? &r->all[r->count - 1] : NULL;
+    if (before == NULL || before->segment != s || lsn < before->lsn + before->record_bytes) {
+        return r->used;
+    }
+    uint64_t gap = lsn - before->lsn - before->record_bytes;
+    return gap <= RUN_GAP_BYTES && gap + record_bytes <= r->bytes - r->used ? r->used + (size_t)gap : r->used;
+}
+
+/* Lock held. A record that is not with the device yet is copied now, others are read later. */
+static enum fit add(struct log *g, struct round *r, const struct message *m, size_t row) {
+    if (message_content_bytes(m) != m->content_bytes || m->record_bytes > r->bytes) {
+        return FITS_NOWHERE;
+    }
+    if (m->record_bytes > r->bytes - r->used || r->count == ROUND_MESSAGES || r->copied > COPIED_BYTES ||
+        (r->count > 0 && r->used + m->record_bytes - r->first > ROUND_BYTES)) {
+        return FITS_ANOTHER_ROUND;
+    }
+    uint64_t lsn = message_start_lsn(m);
+    struct segment *s = log_segment(g, lsn);
+    assert(s != NULL);
+    const uint8_t *buffered = log_buffered(g, lsn);
+    if (buffered == NULL && log_segment_file(g, s) < 0) {
+        return FITS_NOWHERE;
+    }
+    struct wanted *w = &r->all[r->count];
+    w->segment = buffered == NULL ? s : NULL;
+    w->lsn = lsn;
+    w->id = m->id;
+    w->seed = s->seed;
+    w->at = place_of(r, w->segment, lsn, m->record_bytes);
+    w->record_bytes = m->record_bytes;
+    w->content_bytes = m->content_bytes;
+    w->row = row;
+    if (buffered != NULL) {
+        memcpy(r->into + w->at, buffered, m->record_bytes);
+        r->copied += m->record_bytes;
+    } else {
+        s->readers++;
+    }
+    r->used = w->at + m->record_bytes;
+    r->count++;
+    return FITS;
+}
+
+/* The end of the records from `i` on that lie in the buffer as they lie in their file. */
+static size_t run_end(const struct round *r, size_t i) {
+    const struct wanted *first = &r->all[i], *next = first + 1;
+    while (next < r->all + r->count && next->segment == first->segment &&
+           next->at - first->at == next->lsn - first->lsn) {
+        next++;
+    }
+    return (size_t)(next - r->all);
+}
+
+static bool read_records(const struct log *g, const struct round *r, size_t i, size_t end) {
+    const struct wanted *first = &r->all[i], *last = &r->all[end - 1];
+    size_t bytes = last->at + last->record_bytes - first->at;
+    return io_read(g->v, first->segment->file, r->into + first->at, bytes, first->lsn - first->segment->first_lsn) ==
+           (int64_t)bytes;
+}
+
+/* Where header and content are, or nothing if the record is not what the table says. */
+static ls_span span_of(const struct round *round, const struct wanted *w) {
+    const uint8_t *at = round->into + w->at;
+    struct record r;
+    struct message_start m;
+    if (format_get_record(at, w->record_bytes, w->seed, w->lsn, &r) != FORMAT_OK || r.type != MESSAGE_START ||
+        r.id != w->id || format_get_start(&r, &m) != FORMAT_OK || m.content_bytes != w->content_bytes) {
+        return (ls_span){.content_at = 0};
+    }
+    return (ls_span){
+        .header_at = (uint64_t)(m.header - round->into),
+        .content_at = (uint64_t)(m.content - round->into),
+        .header_bytes = m.header_bytes,
+        .content_bytes = m.content_bytes,
+    };
+}
+
+static void unpin_round(struct log *g, const struct round *r) {
+    for (size_t i = 0; i < r->count; i++) {
+        if (r->all[i].segment != NULL) {
+            log_unpin(g, r->all[i].segment);
+        }
+    }
+}
+
+/* Lock held at both ends, let go while the device is read. */
+static void read_round(struct log *g, const struct round *r, ls_span *spans) {
+    if (r->count == 0) {
+        return;
+    }
+    log_let_go(g);
+    for (size_t i = 0; i < r->count;) {
+        size_t end = run_end(r, i);
+        bool there = r->all[i].segment == NULL || read_records(g, r, i, end);
+        if (!there && end > i + 1) { /* what can be read of it, one by one */
+            end = i + 1;
+            there = read_records(g, r, i, end);
+        }
+        for (; i < end; i++) {
+            spans[r->all[i].row] = there ? span_of(r, &r->all[i]) : (ls_span){.content_at = 0};
+        }
+    }
+    log_take_back(g);
+    unpin_round(g, r);
+}
+
+/* ---- by their ids ---- */
+
+static void gather_ids(ls_store *store, const uint64_t *ids, size_t n, struct round *r) {
+    const struct table *t = &store->state.table;
+    for (size_t i = 0; i < n && r->count == i; i++) {
+        uint32_t number = table_find(t, ids[i]);
+        if (number == INDEX_NONE || add(&store->log, r, table_message(t, number), i) != FITS) {
+            return;
+        }
+    }
+}
+
+/* Header and content move to *used, without what lies between them and the message before. */
+static void pack(uint8_t *into, const ls_span *span, uint64_t sizes[2], size_t *used) {
+    assert(span->header_at >= *used && span->content_at >= span->header_at + span->header_bytes);
+    memmove(into + *used, into + span->header_at, span->header_bytes);
+    *used += span->header_bytes;
+    memmove(into + *used, into + span->content_at, span->content_bytes);
+    *used += span->content_bytes;
+    sizes[0] = span->header_bytes;
+    sizes[1] = span->content_bytes;
+}
+
+int ls_load_many(ls_store *store, const uint64_t *ids, size_t n, uint8_t *into, size_t bytes, uint64_t *sizes,
+                 size_t *done) {
+    *done = 0;
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    bool fits = true;
+    size_t used = 0;
+    while (rc == LS_OK && fits && *done < n) {
+        struct round r;
+        ls_span spans[ROUND_MESSAGES];
+        size_t loaded = 0;
+        begin_round(&r, into, bytes, used);
+        gather_ids(store, ids + *done, n - *done, &r);
+        read_round(&store->log, &r, spans);
+        for (; loaded < r.count && spans[loaded].content_at != 0; loaded++, (*done)++) {
+            pack(into, &spans[loaded], &sizes[2 * *done], &used);
+        }
+        if (r.count == 0 || loaded < r.count) {
+            uint64_t *both = &sizes[2 * *done];
+            rc = content_load_whole(store, ids[*done], into + used, bytes - used, both, &fits);
+            if (rc == LS_OK && fits) {
+                used += (size_t)(both[0] + both[1]);
+                (*done)++;
+            }
+        }
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+/* ---- from the places of a queue ---- */
+
+/* False: no place is left for now, or the buffer is full. */
+static bool gather_places(ls_cursor *cursor, ls_place *places, ls_span *spans, size_t n, struct round *r,
+                          size_t *done) {
+    enum fit fit = FITS;
+    while (*done < n && fit != FITS_ANOTHER_ROUND) {
+        const struct message *m = cursor_place(cursor, &places[*done]);
+        if (m == NULL) {
+            return false;
+        }
+        spans[*done] = (ls_span){.content_at = 0};
+        fit = add(&cursor->store->log, r, m, *done);
+        if (fit == FITS && r->all[r->count - 1].segment != NULL) {
+            log_read_in_order(&cursor->store->log, r->all[r->count - 1].segment);
+        }
+        if (fit != FITS_ANOTHER_ROUND) {
+            cursor_step(&cursor->cursor);
+            (*done)++;
+        } else if (m->record_bytes > r->bytes - r->used) {
+            return false;
+        }
+    }
+    return *done < n;
+}
+
+int ls_cursor_load(ls_cursor *cursor, ls_place *places, ls_span *spans, size_t n, uint8_t *into, size_t bytes,
+                   size_t *done) {
+    *done = 0;
+    ls_store *store = cursor->store;
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    if (cursor->cursor.queue == NULL) {
+        rc = fail(LS_UNKNOWN_QUEUE, "the queue was deleted");
+        return store_leave(store, rc, LEAVE_QUIETLY);
+    }
+    size_t used = 0;
+    for (bool more = true; more;) {
+        struct round r;
+        begin_round(&r, into, bytes, used);
+        more = gather_places(cursor, places, spans, n, &r, done);
+        used = r.used;
+        read_round(&store->log, &r, spans);
+    }
+    return store_leave(store, LS_OK, LEAVE_QUIETLY);
+}

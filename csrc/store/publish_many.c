@@ -1,0 +1,140 @@
+/*
+ * Publishing many messages on one queue. Those that the open buffer takes as it stands are a run: admitted together, with one
+ * preparation of the table, exactly where each by itself would be. All others go through ls_publish's own steps, one by one.
+ * Each message is atomic either way.
+ */
+#include <assert.h>
+
+#include "store/store.h"
+
+enum { RUN_MIN = 2 };
+
+/* Headers or contents: each where `each` says, or one after another from `next` on. */
+struct parts {
+    const uint8_t *const *each;
+    const uint8_t *next;
+    const uint64_t *sizes; /* NULL: all are empty */
+};
+
+struct many {
+    uint32_t queue_id;
+    size_t n;
+    struct parts headers;
+    struct parts contents;
+    uint64_t *ids;
+    size_t done;
+};
+
+static uint64_t part_bytes(const struct parts *p, size_t i) { return p->sizes != NULL ? p->sizes[i] : 0; }
+
+static const uint8_t *part_at(const struct parts *p, size_t i) { return p->each != NULL ? p->each[i] : p->next; }
+
+static void message_done(struct many *m, uint64_t id) {
+    struct parts *all[] = {&m->headers, &m->contents};
+    for (size_t k = 0; k < 2; k++) {
+        if (all[k]->next != NULL) {
+            all[k]->next += part_bytes(all[k], m->done);
+        }
+    }
+    m->ids[m->done++] = id;
+}
+
+/* Of its start record, if that holds all of the message. */
+static bool fits(const struct many *m, size_t i, uint64_t limit, uint64_t *bytes) {
+    uint64_t header = part_bytes(&m->headers, i), content = part_bytes(&m->contents, i);
+    if (header > limit || content > limit) {
+        return false;
+    }
+    *bytes = format_start_bytes(header, content, 1);
+    return *bytes <= limit;
+}
+
+/* As many as a run has room for, none if these are too few; *bytes is what their records take. */
+static size_t find_run(const struct many *m, struct run_room room, uint64_t *bytes) {
+    size_t k = m->done;
+    uint64_t record;
+    *bytes = 0;
+    while (k < m->n && fits(m, k, room.record_bytes, &record) && record <= room.bytes - *bytes) {
+        *bytes += record;
+        k++;
+    }
+    return k - m->done >= RUN_MIN ? k - m->done : 0;
+}
+
+/* Nothing in it lets go of the lock. A run that is refused, for memory or an unknown queue, is refused one by one. */
+static void publish_run(ls_store *store, struct many *m) {
+    struct log *g = &store->log;
+    struct table *t = &store->state.table;
+    uint64_t bytes;
+    size_t run = find_run(m, log_run_room(g), &bytes);
+    struct queue *q = table_queue_again(t, m->queue_id);
+    if (run == 0 || q == NULL || !table_prepare(t, (uint32_t)run) || !queue_prepare(q, run)) {
+        return;
+    }
+    log_reserve_run(g, bytes);
+    for (; run > 0; run--) {
+        struct message_start start = {
+            .header_bytes = (uint32_t)part_bytes(&m->headers, m->done),
+            .content_bytes = (uint32_t)part_bytes(&m->contents, m->done),
+            .queue_count = 1,
+            .header = part_at(&m->headers, m->done),
+            .content = part_at(&m->contents, m->done),
+        };
+        uint32_t number = message_put_start(store, &start, &m->queue_id, FLAG_PUBLISHED);
+        struct message *made = table_message(t, number);
+        message_add_place(t, made, queue_append(q, number, made->id, 0));
+        made->flags &= (uint16_t)~MESSAGE_STAGED;
+        message_done(m, made->id);
+    }
+}
+
+static int publish_all(ls_store *store, struct many *m, ls_tx *tx, int flags, uint64_t *ids, size_t *done) {
+    *done = 0;
+    m->ids = ids;
+    int rc = work_enter(store, tx);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    while (rc == LS_OK && m->done < m->n) {
+        if (tx == NULL) {
+            publish_run(store, m);
+        }
+        if (m->done < m->n) {
+            size_t i = m->done;
+            uint64_t id = 0;
+            rc = publish_locked(store, &m->queue_id, 1, part_at(&m->headers, i), (size_t)part_bytes(&m->headers, i),
+                                part_at(&m->contents, i), (size_t)part_bytes(&m->contents, i), tx, &id);
+            if (rc == LS_OK) {
+                message_done(m, id);
+            } else {
+                m->ids[i] = id;
+            }
+        }
+    }
+    *done = m->done;
+    return work_leave(store, tx, rc, flags);
+}
+
+int ls_publish_many(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *content, const uint64_t *sizes,
+                    const uint8_t *headers, const uint64_t *header_sizes, ls_tx *tx, int flags, uint64_t *ids,
+                    size_t *done) {
+    struct many m = {
+        .queue_id = queue_id,
+        .n = n,
+        .headers = {.next = headers, .sizes = header_sizes},
+        .contents = {.next = content, .sizes = sizes},
+    };
+    return publish_all(store, &m, tx, flags, ids, done);
+}
+
+int ls_publish_gather(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *const *contents,
+                      const uint64_t *sizes, const uint8_t *const *headers, const uint64_t *header_sizes, ls_tx *tx,
+                      int flags, uint64_t *ids, size_t *done) {
+    struct many m = {
+        .queue_id = queue_id,
+        .n = n,
+        .headers = {.each = headers, .sizes = header_sizes},
+        .contents = {.each = contents, .sizes = sizes},
+    };
+    return publish_all(store, &m, tx, flags, ids, done);
+}

@@ -1,0 +1,212 @@
+/*
+ * Threads that wait for room in a write buffer: called in the order in which they came, as many for a freed buffer as it can
+ * hold; and all of them if the log's write fails or the store is closed.
+ */
+#include <stdatomic.h>
+
+#include "store/store.h"
+#include "tests/kit/one_store.h"
+
+enum { WRITERS = 24, CONTENT = 4000, BUFFERS = 2, STALLED_MS = 20 * 1000 };
+
+#ifdef LOGSTORE_POISON
+enum { IN_ORDER = 0 }; /* a thread that was called lets go of the lock once more, and the next may pass it */
+#else
+enum { IN_ORDER = 1 };
+#endif
+
+static vfs stopped, *real;
+static atomic_bool go_on;
+static atomic_int sync_error, came;
+
+static void nap(void) {
+    const struct timespec pause = {.tv_nsec = 1000 * 1000};
+
+    (void)nanosleep(&pause, NULL);
+}
+
+static int stopped_sync_data(vfs *w, int file) {
+    (void)w;
+    while (!atomic_load(&go_on))
+        nap();
+    return atomic_load(&sync_error) != 0 ? -atomic_load(&sync_error) : real->sync_data(real, file);
+}
+
+struct writer {
+    pthread_t thread;
+    uint32_t bytes;
+    bool dequeues; /* the message `id` */
+    uint64_t id;
+    int rc;
+};
+
+static void *write_one(void *of) {
+    static uint8_t content[SEGMENT];
+    struct writer *w = of;
+    uint32_t queue = 1;
+    uint64_t lsn;
+
+    w->rc = w->dequeues ? ls_dequeue(r.store, w->id, 1, NULL, 1, 0, LS_WAIT, &lsn)
+                        : ls_publish(r.store, &queue, 1, NULL, 0, content, w->bytes, NULL, LS_WAIT, &w->id);
+    (void)atomic_fetch_add(&came, 1);
+    return NULL;
+}
+
+static int waiting(void) {
+    struct log *g = &r.store->log;
+    int n = 0;
+
+    log_lock(g);
+    for (struct room_waiter *w = g->commit.room_waiters; w != NULL; w = w->next)
+        n++;
+    log_unlock(g);
+    return n;
+}
+
+static void start(int background) {
+    ls_options o;
+
+    ls_options_default(&o);
+    o.segment_size = SEGMENT;
+    o.max_write_buffers = BUFFERS;
+    o.background = background;
+    atomic_store(&go_on, true);
+    atomic_store(&sync_error, 0);
+    atomic_store(&came, 0);
+    sim = vfs_sim_new();
+    memset(&r, 0, sizeof r);
+    (void)vfs_sim_record(sim, 0);
+    real = vfs_sim_table(sim);
+    stopped = *real;
+    stopped.sync_data = stopped_sync_data;
+    r.v = &stopped;
+    r.options = o;
+    run_start(&r, sim, 1);
+    require(!r.lost);
+}
+
+/* A buffer has room for one content. The first threads lead and fill the buffers; returns how many do, all others wait for room, in their order. */
+static int write_while_the_disk_stands(struct writer *all, int n) {
+    int filled = 0;
+
+    atomic_store(&go_on, false);
+    for (int i = 0; i < n; i++) {
+        int before = waiting();
+        uint64_t appended = ls_next_lsn(r.store);
+        if (pthread_create(&all[i].thread, NULL, write_one, &all[i]) != 0)
+            abort();
+        for (int ms = 0; ms < STALLED_MS && waiting() == before && ls_next_lsn(r.store) == appended; ms++)
+            nap();
+        filled += waiting() == before ? 1 : 0;
+    }
+    check(waiting() == n - filled && filled > 0 && filled < n / 2);
+    return filled;
+}
+
+static bool all_come(struct writer *all, int n) {
+    for (int ms = 0; ms < STALLED_MS && atomic_load(&came) < n; ms++)
+        nap();
+    if (atomic_load(&came) < n) {
+        check(complain("a thread was not called"));
+        exit(1); /* they cannot be joined */
+    }
+    for (int i = 0; i < n; i++)
+        (void)pthread_join(all[i].thread, NULL);
+    return true;
+}
+
+static void threads_are_called_in_the_order_in_which_they_came_and_once_each(void) {
+    for (int background = 0; background < 2; background++) {
+        static struct writer all[WRITERS];
+        ls_stats before, after;
+
+        memset(all, 0, sizeof all);
+        start(background);
+        for (int i = 0; i < WRITERS; i++)
+            all[i].bytes = CONTENT;
+        ls_stats_get(r.store, &before);
+        int filled = write_while_the_disk_stands(all, WRITERS);
+        atomic_store(&go_on, true);
+        check(all_come(all, WRITERS));
+        ls_stats_get(r.store, &after);
+        for (int i = 0; i < WRITERS; i++)
+            check(all[i].rc == LS_OK && (!IN_ORDER || i <= filled || all[i].id > all[i - 1].id));
+        /* each waits once, and once more if it is called to write a batch */
+        check(after.forced_by_full_buffers - before.forced_by_full_buffers <= (uint64_t)WRITERS + WRITERS / 2);
+        done();
+    }
+}
+
+static void large_and_small_ones_and_dequeues_all_get_their_turn(void) {
+    static struct writer all[WRITERS];
+    uint64_t ids[WRITERS];
+
+    start(1);
+    memset(all, 0, sizeof all);
+    for (int i = 0; i < WRITERS; i++)
+        ids[i] = put_bytes(1, 1, 10, 0);
+    check(ls_force(r.store, 0) == LS_OK);
+    for (int i = 0; i < WRITERS; i++) {
+        all[i].bytes = i % 4 == 1 ? 1 : i % 4 == 2 ? 20000 : 3500;
+        all[i].dequeues = i % 4 == 3;
+        all[i].id = ids[i];
+    }
+    (void)write_while_the_disk_stands(all, WRITERS);
+    atomic_store(&go_on, true);
+    check(all_come(all, WRITERS));
+    for (int i = 0; i < WRITERS; i++)
+        check(all[i].rc == LS_OK && has(all[i].id) == !all[i].dequeues);
+    done();
+}
+
+static void a_failed_write_calls_all_that_wait(void) {
+    static struct writer all[WRITERS];
+
+    start(1);
+    memset(all, 0, sizeof all);
+    for (int i = 0; i < WRITERS; i++)
+        all[i].bytes = CONTENT;
+    int filled = write_while_the_disk_stands(all, WRITERS);
+    atomic_store(&sync_error, EIO);
+    atomic_store(&go_on, true);
+    check(all_come(all, WRITERS));
+    for (int i = 0; i < WRITERS; i++)
+        check(all[i].rc == (i < filled ? LS_OUTCOME_UNKNOWN : LS_POISONED));
+    done();
+}
+
+static void *close_it(void *unused) {
+    (void)unused;
+    check(ls_close(r.store) == LS_OK);
+    return NULL;
+}
+
+static void a_close_leaves_no_thread_waiting(void) {
+    static struct writer all[WRITERS];
+    pthread_t closer;
+
+    start(1);
+    memset(all, 0, sizeof all);
+    for (int i = 0; i < WRITERS; i++)
+        all[i].bytes = CONTENT;
+    int filled = write_while_the_disk_stands(all, WRITERS);
+    require(pthread_create(&closer, NULL, close_it, NULL) == 0);
+    nap();
+    atomic_store(&go_on, true);
+    check(all_come(all, WRITERS));
+    (void)pthread_join(closer, NULL);
+    for (int i = 0; i < WRITERS; i++)
+        check(all[i].rc == LS_OK || (i >= filled && all[i].rc == LS_CLOSED));
+    done();
+}
+
+int main(void) {
+    static void (*const tests[])(void) = {
+        threads_are_called_in_the_order_in_which_they_came_and_once_each,
+        large_and_small_ones_and_dequeues_all_get_their_turn,
+        a_failed_write_calls_all_that_wait,
+        a_close_leaves_no_thread_waiting,
+    };
+
+    return run_tests(tests, sizeof tests / sizeof *tests);
+}

@@ -1,0 +1,87 @@
+/*
+ * logstore._hot: CPython's own calls for the few hot paths, over the core's public C API. Arguments in, results out, no
+ * policy of its own: what is unusual in an argument goes to the Python method that each function here names.
+ *
+ * It never blocks while it holds the interpreter: calls of the core made then say LS_TRY, and any other call is made with
+ * the interpreter released. Nothing is global: each module object has a state, and each object points to its own.
+ *
+ * The core is logstore._core. It is not linked; cffi hands over its table of calls once, at import (see bind).
+ */
+#ifndef LOGSTORE_HOT_H
+#define LOGSTORE_HOT_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <stdbool.h>
+
+#include "logstore_calls.h"
+
+/* A module object's own. Names are interned, so that a keyword is recognized by its address. */
+struct hot_state {
+    const ls_calls *calls; /* NULL until bind */
+    PyObject *failure;     /* logstore.core.native.failure: a code -> the exception */
+    PyTypeObject *store_type;
+    PyTypeObject *queue_type;
+    PyTypeObject *transaction_type;
+    PyObject *header;
+    PyObject *transaction;
+    PyObject *wait;
+    PyObject *publish_slow;
+    PyObject *dequeue_slow;
+    PyObject *load_content_slow;
+    PyObject *header_slow;
+};
+
+/* The base of MessageStore. */
+struct store_calls {
+    PyObject ob_base;
+    struct hot_state *state;
+    ls_store *store;  /* NULL until _attach; valid while `owner` lives */
+    PyObject *owner;  /* the object of cffi that frees the store */
+    PyObject *queues; /* a dict: id -> the only handle that counts */
+    bool relaxed;     /* a change is never waited for */
+};
+
+/* The base of Queue. */
+struct queue_calls {
+    PyObject ob_base;
+    PyObject *key; /* the id as an int, NULL until _attach */
+    uint32_t id;
+};
+
+/* The base of Transaction. */
+struct transaction_calls {
+    PyObject ob_base;
+    ls_tx *handle;   /* NULL before _attach and after _detach; valid while `owner` lives */
+    PyObject *owner; /* the object of cffi that frees the handle */
+    PyObject *store; /* whose it is: a struct store_calls */
+};
+
+extern struct PyModuleDef hot_module;
+extern PyType_Spec hot_store_spec;
+extern PyType_Spec hot_queue_spec;
+extern PyType_Spec hot_transaction_spec;
+
+/* The state of the module that this object's type is of. NULL: an exception is set. */
+struct hot_state *hot_state_of(PyObject *object);
+/* Raises the exception for a code that the core has just returned to this thread. Returns NULL. */
+PyObject *hot_fail(const struct hot_state *state, int code);
+/* The same arguments for the Python method of this name. */
+PyObject *hot_slow(PyObject *self, PyObject *name, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+/* Whether it is an exact int from 1 to 2**63 - 1, as every id is. Raises nothing. */
+bool hot_id(PyObject *given, uint64_t *id);
+
+/* _read_places(cursor, Message, load, views): the next places; an empty list at the end. */
+PyObject *hot_read_places(struct store_calls *self, PyObject *args);
+
+/* _publish_items(queue_id, contents, headers, start, transaction, flags, ids): a piece; where the next one starts. */
+PyObject *hot_publish_items(struct store_calls *self, PyObject *args);
+
+/* The queue's id if it is a handle of this store that counts; false for anything else. Raises nothing. */
+bool hot_queue(const struct store_calls *store, PyObject *given, uint32_t *id);
+/* The handle of a transaction of this store, NULL for None; false for anything else. */
+bool hot_transaction(const struct store_calls *store, PyObject *given, ls_tx **handle);
+
+#endif

@@ -1,0 +1,141 @@
+/* The module logstore._hot: its types, its state, and the core that it calls. */
+#include "hot.h"
+
+struct hot_state *hot_state_of(PyObject *object) {
+    PyObject *module = PyType_GetModuleByDef(Py_TYPE(object), &hot_module);
+    struct hot_state *state = module != NULL ? PyModule_GetState(module) : NULL;
+    if (state != NULL && state->calls == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "logstore._hot is not bound to a core: import logstore first");
+        return NULL;
+    }
+    return state;
+}
+
+PyObject *hot_fail(const struct hot_state *state, int code) {
+    PyObject *number = PyLong_FromLong(code);
+    PyObject *problem = number != NULL ? PyObject_CallOneArg(state->failure, number) : NULL;
+    Py_XDECREF(number);
+    if (problem != NULL) {
+        PyErr_SetObject((PyObject *)Py_TYPE(problem), problem);
+        Py_DECREF(problem);
+    }
+    return NULL;
+}
+
+PyObject *hot_slow(PyObject *self, PyObject *name, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+    PyObject *method = PyObject_GetAttr(self, name);
+    PyObject *result = method != NULL ? PyObject_Vectorcall(method, args, (size_t)count, keywords) : NULL;
+    Py_XDECREF(method);
+    return result;
+}
+
+bool hot_id(PyObject *given, uint64_t *id) {
+    if (!PyLong_CheckExact(given)) {
+        return false;
+    }
+    int overflow;
+    long long value = PyLong_AsLongLongAndOverflow(given, &overflow);
+    *id = (uint64_t)value;
+    return overflow == 0 && value > 0;
+}
+
+PyDoc_STRVAR(bind_doc, "bind(calls, failure)\n--\n\n"
+                       "Names the core: the address of its table of calls, and the function that makes an exception of "
+                       "a code.");
+
+static PyObject *bind(PyObject *module, PyObject *args) {
+    struct hot_state *state = PyModule_GetState(module);
+    PyObject *address, *failure;
+    if (!PyArg_ParseTuple(args, "OO:bind", &address, &failure)) {
+        return NULL;
+    }
+    const ls_calls *calls = PyLong_AsVoidPtr(address);
+    if (calls == NULL) {
+        return PyErr_Occurred() != NULL ? NULL : PyErr_Format(PyExc_ValueError, "the table of calls is at NULL");
+    }
+    if (calls->bytes != sizeof *calls) {
+        return PyErr_Format(PyExc_ImportError,
+                            "logstore._hot and logstore._core were not built together: build both anew");
+    }
+    if (state->calls != NULL && state->calls != calls) {
+        return PyErr_Format(PyExc_RuntimeError, "logstore._hot is bound to another core already");
+    }
+    state->calls = calls;
+    Py_XSETREF(state->failure, Py_NewRef(failure));
+    Py_RETURN_NONE;
+}
+
+static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type) {
+    *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    return *type != NULL ? PyModule_AddType(module, *type) : -1;
+}
+
+static bool add_name(PyObject **into, const char *name) {
+    *into = PyUnicode_InternFromString(name);
+    return *into != NULL;
+}
+
+static int hot_exec(PyObject *module) {
+    struct hot_state *state = PyModule_GetState(module);
+    bool named = add_name(&state->header, "header") && add_name(&state->transaction, "transaction") &&
+                 add_name(&state->wait, "wait") && add_name(&state->publish_slow, "_publish_slow") &&
+                 add_name(&state->dequeue_slow, "_dequeue_slow") &&
+                 add_name(&state->load_content_slow, "_load_content_slow") &&
+                 add_name(&state->header_slow, "_header_slow");
+    if (!named || add_type(module, &hot_store_spec, &state->store_type) < 0 ||
+        add_type(module, &hot_queue_spec, &state->queue_type) < 0) {
+        return -1;
+    }
+    return add_type(module, &hot_transaction_spec, &state->transaction_type);
+}
+
+static int hot_traverse(PyObject *module, visitproc visit, void *arg) {
+    struct hot_state *state = PyModule_GetState(module);
+    Py_VISIT(state->failure);
+    Py_VISIT(state->store_type);
+    Py_VISIT(state->queue_type);
+    Py_VISIT(state->transaction_type);
+    return 0;
+}
+
+static int hot_clear(PyObject *module) {
+    struct hot_state *state = PyModule_GetState(module);
+    Py_CLEAR(state->failure);
+    Py_CLEAR(state->store_type);
+    Py_CLEAR(state->queue_type);
+    Py_CLEAR(state->transaction_type);
+    Py_CLEAR(state->header);
+    Py_CLEAR(state->transaction);
+    Py_CLEAR(state->wait);
+    Py_CLEAR(state->publish_slow);
+    Py_CLEAR(state->dequeue_slow);
+    Py_CLEAR(state->load_content_slow);
+    Py_CLEAR(state->header_slow);
+    return 0;
+}
+
+static void hot_free(void *module) { (void)hot_clear(module); }
+
+static PyMethodDef hot_methods[] = {
+    {"bind", bind, METH_VARARGS, bind_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot hot_slots[] = {
+    {Py_mod_exec, hot_exec},
+    {0, NULL},
+};
+
+struct PyModuleDef hot_module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "logstore._hot",
+    .m_doc = "CPython's own calls for the hot paths of logstore.",
+    .m_size = sizeof(struct hot_state),
+    .m_methods = hot_methods,
+    .m_slots = hot_slots,
+    .m_traverse = hot_traverse,
+    .m_clear = hot_clear,
+    .m_free = hot_free,
+};
+
+PyMODINIT_FUNC PyInit__hot(void) { return PyModuleDef_Init(&hot_module); }

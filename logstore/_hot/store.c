@@ -1,0 +1,285 @@
+/*
+ * StoreCalls, the base of logstore.MessageStore: publish, dequeue, load_content and header in their usual form. Any other form
+ * (several queues, buffers other than bytes, numbers of other types, unknown keywords) is for the Python method with
+ * the suffix _slow, which also raises the errors for wrong arguments.
+ */
+#include "hot.h"
+
+enum {
+    HELD_BYTES_MAX = 16 << 10, /* a larger content is copied into the log with the interpreter released */
+    SMALL_BYTES = 8 << 10,     /* a content that fits with its header and record is read by one call */
+};
+
+/* The keyword arguments of publish and dequeue. */
+struct keywords {
+    PyObject *header; /* bytes; NULL: none */
+    ls_tx *tx;
+    bool waits;
+};
+
+static bool take_keyword(const struct store_calls *self, PyObject *name, PyObject *value, struct keywords *k) {
+    const struct hot_state *state = self->state;
+    if (name == state->wait) {
+        k->waits = value == Py_True;
+        return value == Py_True || value == Py_False;
+    }
+    if (name == state->transaction) {
+        return hot_transaction(self, value, &k->tx);
+    }
+    k->header = value;
+    return name == state->header && PyBytes_CheckExact(value);
+}
+
+/* False: the slow path must look at them. */
+static bool take_keywords(const struct store_calls *self, PyObject *const *values, PyObject *names,
+                          struct keywords *k) {
+    Py_ssize_t count = names != NULL ? PyTuple_GET_SIZE(names) : 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (!take_keyword(self, PyTuple_GET_ITEM(names, i), values[i], k)) {
+            return false;
+        }
+    }
+    k->waits = k->waits && k->tx == NULL && !self->relaxed;
+    return true;
+}
+
+PyDoc_STRVAR(publish_doc,
+             "publish($self, queue, content, *, header=b'', transaction=None, wait=True)\n--\n\n"
+             "Puts a new message on the queue, or atomically on several queues. Returns its id.\n\n"
+             "``content`` is any buffer, or an iterable of buffers, of which one at a time is held in memory. Raises\n"
+             "``UnknownQueue``, ``StoreFull``, ``OptionError``; a failed publish leaves no message behind.");
+
+static PyObject *store_publish(struct store_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    struct keywords k = {.waits = true};
+    uint32_t queue;
+    if (self->store == NULL || count != 2 || !PyBytes_CheckExact(args[1]) || !hot_queue(self, args[0], &queue) ||
+        !take_keywords(self, args + count, names, &k)) {
+        return hot_slow((PyObject *)self, self->state->publish_slow, args, count, names);
+    }
+    const ls_calls *calls = self->state->calls;
+    ls_store *store = self->store;
+    const uint8_t *content = (const uint8_t *)PyBytes_AS_STRING(args[1]);
+    const uint8_t *header = k.header != NULL ? (const uint8_t *)PyBytes_AS_STRING(k.header) : NULL;
+    size_t bytes = (size_t)PyBytes_GET_SIZE(args[1]);
+    size_t header_bytes = k.header != NULL ? (size_t)PyBytes_GET_SIZE(k.header) : 0;
+    uint64_t id = 0;
+    int rc = LS_WOULD_WAIT;
+    if (!k.waits && bytes + header_bytes <= HELD_BYTES_MAX) {
+        rc = calls->publish(store, &queue, 1, header, header_bytes, content, bytes, k.tx, LS_TRY, &id);
+    }
+    if (rc == LS_WOULD_WAIT) {
+        int flags = k.waits ? LS_WAIT : 0;
+        Py_BEGIN_ALLOW_THREADS
+        rc = calls->publish(store, &queue, 1, header, header_bytes, content, bytes, k.tx, flags, &id);
+        Py_END_ALLOW_THREADS
+    }
+    return rc == LS_OK ? PyLong_FromUnsignedLongLong(id) : hot_fail(self->state, rc);
+}
+
+PyDoc_STRVAR(dequeue_doc,
+             "dequeue($self, message_id, queue, transaction=None, *, wait=True)\n--\n\n"
+             "Takes the message off the queue. Returns the LSN of the record. Without a place left, the message is\n"
+             "removed.\n\n"
+             "In a transaction the place is locked until the outcome. Raises ``UnknownMessage``, ``UnknownQueue``,\n"
+             "``NotEnqueued``, ``MessageLocked``.");
+
+static PyObject *store_dequeue(struct store_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    struct keywords k = {.waits = true};
+    uint32_t queue;
+    uint64_t id;
+    if (self->store == NULL || count < 2 || count > 3 || !hot_id(args[0], &id) || !hot_queue(self, args[1], &queue) ||
+        (count == 3 && (names != NULL || !hot_transaction(self, args[2], &k.tx))) ||
+        !take_keywords(self, args + count, names, &k) || k.header != NULL) {
+        return hot_slow((PyObject *)self, self->state->dequeue_slow, args, count, names);
+    }
+    const ls_calls *calls = self->state->calls;
+    ls_store *store = self->store;
+    uint64_t lsn = 0;
+    int rc = k.waits ? LS_WOULD_WAIT : calls->dequeue(store, id, queue, k.tx, 0, 0, LS_TRY, &lsn);
+    if (rc == LS_WOULD_WAIT) {
+        int flags = k.waits ? LS_WAIT : 0;
+        Py_BEGIN_ALLOW_THREADS
+        rc = calls->dequeue(store, id, queue, k.tx, 0, 0, flags, &lsn);
+        Py_END_ALLOW_THREADS
+    }
+    return rc == LS_OK ? PyLong_FromUnsignedLongLong(lsn) : hot_fail(self->state, rc);
+}
+
+/* ---- reading ---- */
+
+/* A message read by one call. */
+struct small {
+    bool fits;         /* else nothing was read */
+    uint64_t sizes[2]; /* of header and content, one behind the other */
+    char bytes[SMALL_BYTES];
+};
+
+static int load_small(const struct store_calls *self, uint64_t id, struct small *small) {
+    const ls_calls *calls = self->state->calls;
+    ls_store *store = self->store;
+    size_t done = 0;
+    int rc;
+    Py_BEGIN_ALLOW_THREADS
+    rc = calls->load_many(store, &id, 1, (uint8_t *)small->bytes, SMALL_BYTES, small->sizes, &done);
+    Py_END_ALLOW_THREADS
+    small->fits = done == 1;
+    return rc;
+}
+
+/* One that did not fit: its size is asked first, then it is read into the bytes that are returned. */
+static PyObject *load_large(const struct store_calls *self, uint64_t id) {
+    const ls_calls *calls = self->state->calls;
+    ls_store *store = self->store;
+    ls_message_info info;
+    int rc;
+    Py_BEGIN_ALLOW_THREADS
+    rc = calls->message(store, id, &info);
+    Py_END_ALLOW_THREADS
+    if (rc != LS_OK) {
+        return hot_fail(self->state, rc);
+    }
+    PyObject *content = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)info.content_bytes);
+    if (content == NULL) {
+        return NULL;
+    }
+    uint8_t *into = (uint8_t *)PyBytes_AS_STRING(content);
+    size_t done = 0;
+    Py_BEGIN_ALLOW_THREADS
+    rc = calls->load_content(store, id, 0, into, (size_t)info.content_bytes, &done);
+    Py_END_ALLOW_THREADS
+    if (rc != LS_OK) {
+        Py_DECREF(content);
+        return hot_fail(self->state, rc);
+    }
+    if (done < info.content_bytes) {
+        (void)_PyBytes_Resize(&content, (Py_ssize_t)done);
+    }
+    return content;
+}
+
+PyDoc_STRVAR(load_content_doc,
+             "load_content($self, message_id, offset=0, length=None)\n--\n\n"
+             "The content from ``offset`` on, at most ``length`` bytes; negative values count as in a Python slice.\n\n"
+             "Every record that is read is verified first. Raises ``UnknownMessage``, ``CorruptLog``.");
+
+static PyObject *store_load_content(struct store_calls *self, PyObject *const *args, Py_ssize_t count,
+                                    PyObject *names) {
+    uint64_t id;
+    if (self->store == NULL || count != 1 || names != NULL || !hot_id(args[0], &id)) {
+        return hot_slow((PyObject *)self, self->state->load_content_slow, args, count, names);
+    }
+    struct small small;
+    int rc = load_small(self, id, &small);
+    if (rc != LS_OK) {
+        return hot_fail(self->state, rc);
+    }
+    return small.fits ? PyBytes_FromStringAndSize(small.bytes + small.sizes[0], (Py_ssize_t)small.sizes[1])
+                      : load_large(self, id);
+}
+
+PyDoc_STRVAR(header_doc, "header($self, message_id)\n--\n\n"
+                         "The message's header. Raises ``UnknownMessage``, ``CorruptLog``.");
+
+static PyObject *store_header(struct store_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    uint64_t id;
+    if (self->store == NULL || count != 1 || names != NULL || !hot_id(args[0], &id)) {
+        return hot_slow((PyObject *)self, self->state->header_slow, args, count, names);
+    }
+    struct small small;
+    int rc = load_small(self, id, &small);
+    if (rc != LS_OK) {
+        return hot_fail(self->state, rc);
+    }
+    return small.fits ? PyBytes_FromStringAndSize(small.bytes, (Py_ssize_t)small.sizes[0])
+                      : hot_slow((PyObject *)self, self->state->header_slow, args, count, names);
+}
+
+/* ---- the type ---- */
+
+PyDoc_STRVAR(attach_doc, "_attach($self, owner, address, queues, relaxed)\n--\n\n"
+                         "Gives the open store to the calls: its address, and the object that frees it.");
+
+static PyObject *store_attach(struct store_calls *self, PyObject *args) {
+    PyObject *owner, *address, *queues;
+    int relaxed;
+    if (!PyArg_ParseTuple(args, "OOO!p:_attach", &owner, &address, &PyDict_Type, &queues, &relaxed)) {
+        return NULL;
+    }
+    ls_store *store = PyLong_AsVoidPtr(address);
+    if (store == NULL || self->owner != NULL) {
+        return PyErr_Occurred() != NULL ? NULL : PyErr_Format(PyExc_ValueError, "an object gets one store, once");
+    }
+    self->queues = Py_NewRef(queues);
+    self->owner = Py_NewRef(owner);
+    self->relaxed = relaxed != 0;
+    self->store = store;
+    Py_RETURN_NONE;
+}
+
+static PyObject *store_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords)) {
+    struct store_calls *self = (struct store_calls *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->state = hot_state_of((PyObject *)self);
+    if (self->state == NULL) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static int store_traverse(struct store_calls *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->owner);
+    Py_VISIT(self->queues);
+    return 0;
+}
+
+static int store_clear(struct store_calls *self) {
+    self->store = NULL;
+    Py_CLEAR(self->owner);
+    Py_CLEAR(self->queues);
+    return 0;
+}
+
+static void store_dealloc(struct store_calls *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    (void)store_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+#define WITH_KEYWORDS (METH_FASTCALL | METH_KEYWORDS)
+
+static PyMethodDef store_methods[] = {
+    {"publish", (PyCFunction)(void (*)(void))store_publish, WITH_KEYWORDS, publish_doc},
+    {"dequeue", (PyCFunction)(void (*)(void))store_dequeue, WITH_KEYWORDS, dequeue_doc},
+    {"header", (PyCFunction)(void (*)(void))store_header, WITH_KEYWORDS, header_doc},
+    {"load_content", (PyCFunction)(void (*)(void))store_load_content, WITH_KEYWORDS, load_content_doc},
+    {"_publish_items", (PyCFunction)(void (*)(void))hot_publish_items, METH_VARARGS,
+     PyDoc_STR("_publish_items($self, queue_id, contents, headers, start, transaction, flags, ids)\n--\n\n"
+               "Publishes items from ``start`` on and appends their ids. Returns where the next call starts.")},
+    {"_read_places", (PyCFunction)(void (*)(void))hot_read_places, METH_VARARGS,
+     PyDoc_STR("_read_places($self, cursor, kind, load, views)\n--\n\nThe next messages of a cursor of the core.")},
+    {"_attach", (PyCFunction)(void (*)(void))store_attach, METH_VARARGS, attach_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot store_slots[] = {
+    {Py_tp_doc, (void *)"The calls of an open store that are made once a message."},
+    {Py_tp_methods, store_methods},
+    {Py_tp_new, store_new},
+    {Py_tp_traverse, store_traverse},
+    {Py_tp_clear, store_clear},
+    {Py_tp_dealloc, store_dealloc},
+    {0, NULL},
+};
+
+PyType_Spec hot_store_spec = {
+    .name = "logstore._hot.StoreCalls",
+    .basicsize = sizeof(struct store_calls),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = store_slots,
+};
