@@ -9,13 +9,14 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from builds import Build
 
 START_S: Final = 60.0
 STOP_S: Final = 30.0
@@ -26,17 +27,17 @@ _SYNCS: Final = ("fsync", "fdatasync", "msync")
 class LogstoreServer:
     """`logstore serve` with its defaults on a store in a directory of its own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, build: Build) -> None:
         """Starts it and waits until it listens. Raises `RuntimeError` with its output."""
         directory.mkdir(parents=True)
         self._errors = directory / "errors"
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "logstore", "serve", str(directory / "store"), "--port", "0"],
+                [build.python, "-P", "-m", "logstore", "serve", str(directory / "store"), "--port", "0"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+                env=build.environment() | {"PYTHONUNBUFFERED": "1"},
             )
         self.pids = (self._process.pid,)
         try:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from results import Row
 
 SUITE = "grid"
+PROCESSOR = "µs of CPU a message"
 UNIT_MAX_BYTES = 32 << 20  # of content at once
 RAW_BYTES = 96 << 20
 REUSED_MESSAGES = 100_000
@@ -74,15 +74,18 @@ class OfSize:
         bodies = make_bodies(size)
         self.raw = self.stack.enter_context(RawLoop(directory / "raw", RAW_BYTES, "zeros"))
         needed = room(self.plan, size)
-        self.peers = {kind.name: Slices(kind(directory / kind.name, needed), bodies) for kind in context.kinds}
+        self.slices = [
+            (store, store.build.make(Slices.open, store.kind, directory / store.name, needed, bodies))
+            for store in context.stores
+        ]
 
     def run(self) -> None:
         """Measure all kinds of work in all modes."""
         os.sync()  # earlier writes and removals must not be charged to this round
         gc.collect()
-        for slices in self.peers.values():  # a warm-up, discarded
+        for store, slices in self.slices:  # a warm-up, discarded
             slices.rate(BOTH, Mode("warm"), Span(0.02, 1 << 20))
-            if slices.peer.reuses:
+            if store.kind.reuses:
                 slices.make_reusable(REUSED_MESSAGES, self.plan.max_bytes)
         settle()
         for work in self.plan.works:
@@ -96,10 +99,8 @@ class OfSize:
     def finish(self) -> None:
         """Close all stores and compare their remaining messages."""
         self.stack.close()
-        for slices in self.peers.values():
-            slices.peer.close()
-        for slices in self.peers.values():
-            slices.book.verify(slices.peer)
+        for _, slices in self.slices:
+            slices.close()
 
     def _row(self, engine: str, work: str, mode: Mode, sync: str, lacks: str | None) -> Row:
         if self.size * max(mode.batch, mode.in_flight) > UNIT_MAX_BYTES:
@@ -115,29 +116,27 @@ class OfSize:
         row = self._row(RawLoop.name, work, mode, self.raw.sync, lacks)
         if row.reason is None:
             steps.append(lambda: row.samples.append(self.raw.rate(self.size, mode, self.plan.span())))
-        for slices in self.peers.values():
+        for store, slices in self.slices:
             puts, takes = work != CONSUME, work != PUBLISH
-            lacks = slices.peer.lacks(mode.threads, mode.batch, mode.in_flight, puts=puts, takes=takes)
-            of_peer = self._row(slices.peer.name, work, mode, slices.peer.sync, lacks)
-            if of_peer.reason is None:
-                steps.append(self._measured(of_peer, slices, work, mode))
+            lacks = store.kind.lacks(mode.threads, mode.batch, mode.in_flight, puts=puts, takes=takes)
+            of_store = self._row(store.name, work, mode, store.kind.sync, lacks)
+            if of_store.reason is None:
+                steps.append(self._measured(of_store, slices, work, mode))
         return steps
 
-    def _measured(self, row: Row, slices: Slices, work: str, mode: Mode) -> Callable[[], None]:
+    def _measured(self, row: Row, slices: Any, work: str, mode: Mode) -> Callable[[], None]:
         def measure() -> None:
-            peer: Any = slices.peer
             span = self.plan.span()
             if work == CONSUME:
                 slices.fill(min(most(mode, self.size, span), int(FASTEST_CONSUMER * span.seconds) + mode.batch))
-                settle()
-            made = getattr(peer, "segments_created", 0)
+            made = slices.segments_created()
             row.samples.append(slices.rate(work, mode, span))
-            made = getattr(peer, "segments_created", 0) - made
-            if hasattr(peer, "segments_created"):  # this is not the steady state
-                row.notes["segments made while the clock ran"] = made + row.notes.get(
-                    "segments made while the clock ran", 0
-                )
-            settle()
+            row.notes.setdefault(PROCESSOR, []).append(slices.processor_us())
+            made = slices.segments_created() - made
+            # segments made are not the steady state
+            row.notes["segments made while the clock ran"] = made + row.notes.get(
+                "segments made while the clock ran", 0
+            )
 
         return measure
 
@@ -150,6 +149,4 @@ def run(context: Context) -> None:
             of_size.run()
             context.say(f"{size_name(size)}: comparing")
             of_size.finish()
-            for slices in of_size.peers.values():
-                shutil.rmtree(slices.peer.path)
         os.sync()

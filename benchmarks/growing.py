@@ -12,7 +12,7 @@ from figures import size_name
 from grid import make_bodies
 from limits import RawLoop
 from peers.own import Logstore
-from slices import MODES, PUBLISH, Slices, Span, settle
+from slices import MODES, PUBLISH, Slices, Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ def run(context: Context) -> None:
 def _case(context: Context, size: int, mode: Mode, span: Span, directory: Path) -> None:
     limit = context.results.row(SUITE, RawLoop.name, PUBLISH, mode.name, size, sync="fdatasync, growing file")
     own = context.results.row(SUITE, Logstore.name, PUBLISH, mode.name, size, sync=Logstore.sync)
-    slices = Slices(Logstore(directory / "store", 0), make_bodies(size))
+    slices = Slices.open(Logstore, directory / "store", 0, make_bodies(size))
     gc.collect()
 
     def of_limit() -> None:
@@ -49,10 +49,8 @@ def _case(context: Context, size: int, mode: Mode, span: Span, directory: Path) 
 
     def of_store() -> None:
         own.samples.append(slices.rate(PUBLISH, mode, span))
-        settle()
 
     steps: list[Callable[[], None]] = [of_limit, of_store]
     for step in context.turned(steps, 0):
         step()
-    slices.peer.close()
-    slices.book.verify(slices.peer)
+    slices.close()

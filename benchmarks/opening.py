@@ -8,6 +8,7 @@ the last one; after the last round contents from all parts of the log are compar
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import os
@@ -29,6 +30,7 @@ import logstore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from builds import Build
     from plan import Context
 
 RECOVERY, START = "recovery", "start"
@@ -80,12 +82,14 @@ class Log:
         done = subprocess.run([program, *self.files], check=True, capture_output=True, text=True)
         return float(json.loads(done.stdout)["mb_per_s"])
 
-    def open(self, *, cold: bool, checkpoint: bool) -> float:
+    def open(self, build: Build, *, cold: bool, checkpoint: bool) -> float:
         """Seconds."""
         if not checkpoint:  # the last open may have made one
             (self.path / "CHECKPOINT").unlink(missing_ok=True)
         self.cache(cold=cold)
-        done = subprocess.run([sys.executable, __file__, "open", self.path], check=True, capture_output=True, text=True)
+        done = build.run(__file__, "open", self.path)
+        if done.returncode != 0:
+            raise Wrong(f"{self.path} was not opened: {done.stderr[-2000:]}")
         told = json.loads(done.stdout)
         found = told["messages"], bytes.fromhex(told["last"]), told["checkpoint"]
         if found != (self.count, content_of(self.count, self.size), checkpoint):
@@ -143,16 +147,17 @@ def _recovery_steps(context: Context, log: Log, *, cold: bool) -> list[Callable[
     """Reading beside opening."""
     state, results = "cold" if cold else "warm", context.results
     read = results.row(RECOVERY, "read and hash", state, "log", log.size, unit="MB/s", sync="reads")
-    rate = results.row(RECOVERY, "logstore", state, "log", log.size, unit="MB/s", sync="log replayed")
-    messages = results.row(RECOVERY, "logstore", f"{state}, messages", "log", log.size, sync="log replayed")
 
-    def opened() -> None:
-        seconds = log.open(cold=cold, checkpoint=False)
+    def opened(build: Build) -> None:
+        seconds = log.open(build, cold=cold, checkpoint=False)
+        rate = results.row(RECOVERY, build.name, state, "log", log.size, unit="MB/s", sync="log replayed")
+        messages = results.row(RECOVERY, build.name, f"{state}, messages", "log", log.size, sync="log replayed")
         rate.samples.append(log.bytes / seconds / 1e6)
         messages.samples.append(log.count / seconds)
         rate.notes |= {"messages": log.count, "log_bytes": log.bytes}
 
-    return [lambda: read.samples.append(log.read_and_hash(cold=cold)), opened]
+    opens = [functools.partial(opened, build) for build in context.builds]
+    return [lambda: read.samples.append(log.read_and_hash(cold=cold)), *opens]
 
 
 def run(context: Context) -> None:
@@ -162,9 +167,10 @@ def run(context: Context) -> None:
     for size, count in ((100, plan.recovery_messages), (1024, of_kib)):
         context.say(f"recovery of {count:,} messages of {size_name(size)}")
         log = context.kept(f"recovery {size}", lambda path, s=size, n=count: Log.write(path, s, n, "killed"))
-        for cold in (True, False):
-            for step in context.turned(_recovery_steps(context, log, cold=cold), 0):
-                step()
+        for turn in range(plan.turns_of_targets if size == 100 else plan.turns):
+            for cold in (True, False):
+                for step in context.turned(_recovery_steps(context, log, cold=cold), turn):
+                    step()
         if context.is_last_round:
             log.verify()
 
@@ -177,8 +183,9 @@ def run_start(context: Context) -> None:
     for cold in (True, False):
         how = f"{count:,} live, checkpoint"
         state = "cold" if cold else "warm"
-        row = context.results.row(START, "logstore", state, how, 100, unit="seconds", sync="checkpoint read")
-        row.samples.append(log.open(cold=cold, checkpoint=True))
+        for build in context.turned(context.builds, 0):
+            row = context.results.row(START, build.name, state, how, 100, unit="seconds", sync="checkpoint read")
+            row.samples.append(log.open(build, cold=cold, checkpoint=True))
     if context.is_last_round:
         log.verify()
 

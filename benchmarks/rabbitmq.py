@@ -1,4 +1,5 @@
-"""`logstore serve` against RabbitMQ: the same load client, the same machine and disk, one after the other.
+"""`logstore serve` against RabbitMQ, or against the broker of another checkout (``--before``): the same load client,
+the same machine and disk, one after the other.
 
 RabbitMQ comes from the distribution (apt-get install rabbitmq-server) and runs as a separate node with default
 settings, except for paths and ports. Every system gets persistent messages with publisher confirms into durable queues,
@@ -30,12 +31,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import rabbitmq_report
 from broker_servers import LogstoreServer, count_syncs, wait_until_idle
+from builds import OWN, Build
 from figures import conditions, size_name
 from rabbitmq_server import Missing, RabbitServer, need
 from rich.console import Console
 
 CLIENT: Final = Path(__file__).resolve().parent / "broker_client.py"
-LOGSTORE, QUORUM, CLASSIC = "logstore", "RabbitMQ quorum", "RabbitMQ classic"
+CLASSIC = "RabbitMQ classic"
 SIZES: Final = (100, 1024, 16384)
 CONNECTIONS: Final = (1, 8)
 WINDOWS: Final = (1, 100, 0)
@@ -117,10 +119,17 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, help="that fixed rate, messages/s (half of what the slowest can)")
     parser.add_argument("--only", help="only cells whose name has this text; several texts are separated by semicolons")
     parser.add_argument("--quick", action="store_true", help="1 KiB, one round; the figures must not be quoted")
+    parser.add_argument("--before", type=Path, help="compare with the broker of this other checkout, not with RabbitMQ")
     parser.add_argument("--json", action="store_true", help="the results on the terminal instead of tables")
     options = parser.parse_args()
     if options.rounds < 1 or options.seconds <= 0:
         parser.error("--rounds is at least 1, --seconds above 0")
+    options.builds = [Build()]
+    if options.before is not None:
+        try:
+            options.builds.append(Build.before(options.before))
+        except ValueError as problem:
+            parser.error(f"--before: {problem}")
     options.cells = [Cell(*each) for each in itertools.product(SIZES, CONNECTIONS, WINDOWS)]
     if options.quick:
         options.rounds, options.latency_seconds = 1, min(options.latency_seconds, 2.0)
@@ -199,17 +208,21 @@ def measure_latency(
 def measure(options: argparse.Namespace, directory: Path, console: Console) -> dict[str, Any]:
     """All results, as stored."""
     with contextlib.ExitStack() as running:
-        logstore = running.enter_context(LogstoreServer(directory / "logstore"))
-        rabbit = running.enter_context(RabbitServer(directory / "rabbitmq"))
         targets = [
-            Target(LOGSTORE, logstore),
-            Target(QUORUM, rabbit, {"x-queue-type": "quorum"}),
-            Target(CLASSIC, rabbit, {"x-queue-type": "classic"}),
+            Target(build.name, running.enter_context(LogstoreServer(directory / build.name, build)))
+            for build in options.builds
         ]
-        client = Client([*logstore.pids, *rabbit.pids])
+        versions = {OWN: targets[0].server.version()}
+        if options.before is None:
+            rabbit = running.enter_context(RabbitServer(directory / "rabbitmq"))
+            versions["rabbitmq"] = rabbit.version()
+            targets.append(Target(rabbitmq_report.QUORUM, rabbit, {"x-queue-type": "quorum"}))
+            targets.append(Target(CLASSIC, rabbit, {"x-queue-type": "classic"}))
+        client = Client(list({pid for target in targets for pid in target.server.pids}))
         told: dict[str, Any] = {
             "conditions": conditions(directory)
-            | {"logstore": logstore.version(), "rabbitmq": rabbit.version(), "rounds": options.rounds}
+            | versions
+            | {"rounds": options.rounds}
             | {"seconds": options.seconds, "acknowledgements": "one by one", "queues": "one for each connection"},
             "syncs": {},
         }
@@ -233,7 +246,8 @@ def main() -> None:
     options = parsed()
     console = Console(stderr=options.json)
     try:
-        need()
+        if options.before is None:
+            need()
     except Missing as missing:
         console.print(f"[red]{missing}[/red]", highlight=False)
         sys.exit(2)

@@ -20,6 +20,7 @@ from typing import Any
 
 import peers
 import plan
+from builds import Build
 from figures import conditions
 from limits import BUILD, RawLoop
 from report import write_page
@@ -36,11 +37,13 @@ SUITES = {
     "scaling": ("scaling", "run"),
     "growing": ("growing", "run"),
     "transactions": ("transactions", "run"),
-    "one-by-one": ("one_by_one", "run"),
+    "processor": ("processor", "run"),
     "reads": ("reads", "run"),
     "recovery": ("opening", "run"),
     "start": ("opening", "run_start"),
     "logs": ("logs", "run"),
+    "live": ("live", "run"),
+    "bounds": ("live", "run_bounds"),
 }
 TABLE_WIDTH = 190
 SHORT_OF = 0.99  # syncs for each durable unit; with fewer a store is not durable
@@ -52,6 +55,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dir", type=Path, default=BUILD, help="directory of the stores, on the disk to be measured")
     parser.add_argument("--out", type=Path, default=BUILD / "latest", help="for results.json, tables and pictures")
     parser.add_argument("--quick", action="store_true", help="a little of everything; the figures must not be quoted")
+    parser.add_argument("--before", type=Path, help="also measure the built package of this other checkout")
     parser.add_argument("--rounds", type=int, help=f"of everything ({plan.Plan().rounds})")
     parser.add_argument("--only", help=f"some suites, by comma: {', '.join(SUITES)}")
     parser.add_argument("--peers", help=f"some stores, by comma: {', '.join(peers.KNOWN)}")
@@ -82,6 +86,12 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error("nothing is left to measure: look at --modes and --sizes")
     if "logstore" not in options.peers:
         parser.error("--peers: logstore is what is measured; name it too")
+    options.builds = [Build()]
+    if options.before is not None:
+        try:
+            options.builds = [Build(apart=True), Build.before(options.before)]
+        except ValueError as problem:
+            parser.error(f"--before: {problem}")
     if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds is at least 1")
     return options
@@ -133,7 +143,7 @@ def measure(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     took: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as directory, console.status("") as status:
         known["syncs_a_second_at_start"] = syncs_a_second(Path(directory))
-        context = plan.Context(made, kinds, results, Path(directory), status.update, known=known)
+        context = plan.Context(made, kinds, results, Path(directory), status.update, known=known, builds=options.builds)
         for context.round_number in range(made.rounds):
             for suite in options.only:
                 start = time.perf_counter()

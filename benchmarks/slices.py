@@ -14,6 +14,7 @@ from peers.base import Peer, Wrong
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 IDLE_S = 0.004
 SETTLED_AFTER_S = 0.25
@@ -148,6 +149,21 @@ class Slices:
         self.size = len(bodies[0])
         self.book = Book()
         self._groups: dict[int, list[list[bytes]]] = {}
+        self._processor_us = 0.0
+
+    @classmethod
+    def open(cls, kind: type[Peer], path: Path, room_bytes: int, bodies: Sequence[bytes]) -> Slices:
+        """On a new store of this kind."""
+        return cls(kind(path, room_bytes), bodies)
+
+    def close(self) -> None:
+        """Close the store, open it again, and check that it has exactly the remaining messages."""
+        self.peer.close()
+        self.book.verify(self.peer)
+
+    def segments_created(self) -> int:
+        """Since the open, if the store counts them."""
+        return getattr(self.peer, "segments_created", 0)
 
     def groups(self, batch: int) -> list[list[bytes]]:
         """Batches, made before the clock starts."""
@@ -163,6 +179,7 @@ class Slices:
             batch = self.groups(min(100, max(1, (8 << 20) // self.size)))[0]
             publish(batch)
             self.book.published(batch, ordered=True)
+        settle()
 
     def make_reusable(self, max_messages: int, max_bytes: int) -> None:
         """Publishes and consumes enough that a store that reuses space has freed space."""
@@ -176,18 +193,31 @@ class Slices:
             self.book.consumed(consume(len(batch)), ordered=True)
 
     def rate(self, work: str, mode: Mode, span: Span) -> float:
-        """Messages a second."""
-        if mode.in_flight:
-            return self._in_flight(work, mode, span)
+        """Messages a second. Returns when the remaining work of the slice is done."""
+        made = self._in_flight(work, mode, span) if mode.in_flight else self._of_threads(work, mode, span)
+        settle()
+        return made
+
+    def processor_us(self) -> float:
+        """Of this process, for each message of the last slice."""
+        return self._processor_us
+
+    def _of_threads(self, work: str, mode: Mode, span: Span) -> float:
         groups = self.groups(mode.batch)
         limit = max(1, span.max_bytes // (self.size * mode.batch * mode.threads))
         workers = [Worker() for _ in range(mode.threads)]
+        processor_s = time.process_time()
         if mode.threads == 1:
             seconds = self._loop(work, mode.batch, groups, limit, workers[0])(time.perf_counter() + span.seconds)
         else:
             seconds = self._threads(work, mode, groups, limit, workers, span)
+        return self._rate(work, mode, workers, seconds, time.process_time() - processor_s)
+
+    def _rate(self, work: str, mode: Mode, workers: list[Worker], seconds: float, processor_s: float) -> float:
         self._enter(work, mode, workers)
-        return self._messages(work, mode, workers) / seconds
+        messages = self._messages(work, mode, workers)
+        self._processor_us = processor_s / max(1, messages) * 1e6
+        return messages / seconds
 
     @staticmethod
     def _messages(work: str, mode: Mode, workers: list[Worker]) -> int:
@@ -268,18 +298,17 @@ class Slices:
                         got.append(body)
                 worker.units += 1
 
-        async def every() -> float:
-            start = time.perf_counter()
+        async def every() -> tuple[float, float]:
+            start, processor = time.perf_counter(), time.process_time()
             await asyncio.gather(*(run(worker, start + span.seconds) for worker in workers))
-            return time.perf_counter() - start
+            return time.perf_counter() - start, time.process_time() - processor
 
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            seconds = runner.run(every())
+            seconds, processor_s = runner.run(every())
         for worker in workers:
             worker.taken = []
         workers[0].taken = [got]
-        self._enter(work, mode, workers)
-        return self._messages(work, mode, workers) / seconds
+        return self._rate(work, mode, workers, seconds, processor_s)
 
     def _enter(self, work: str, mode: Mode, workers: list[Worker]) -> None:
         """Update the record, after the clock has stopped."""

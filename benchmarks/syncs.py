@@ -13,12 +13,12 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import peers
+from builds import Build
 from limits import RawLoop
 from slices import Span, settle
 
@@ -35,16 +35,17 @@ TRANSACTIONS = "transaction of 10"
 RAW = "c-loop"
 
 
-def counted(name: str, directory: Path) -> dict[str, float]:
+def counted(name: str, directory: Path, build: Build) -> dict[str, float]:
     """Calls for each unit, by work."""
     with tempfile.TemporaryDirectory(prefix="syncs-", dir=directory) as made:
         trace = Path(made) / "trace"
-        command = [sys.executable, __file__, name, made]
+        command = [build.python, __file__, name, made]
         done = subprocess.run(
             ["strace", "-f", "-qq", "-o", trace, "-e", f"trace={TRACED}", *command],
             capture_output=True,
             text=True,
             check=False,
+            env=build.environment(),
         )
         if done.returncode != 0:
             raise OSError(done.stderr.strip()[-500:])
@@ -69,13 +70,13 @@ def run(context: Context) -> None:
     if shutil.which("strace") is None:
         context.known["syncs_not_counted"] = "strace is missing: that the stores sync as they claim is NOT shown"
         return
-    names = [name for name, (_, kind, _) in peers.KNOWN.items() if kind in [k.__name__ for k in context.kinds]]
-    shown = {kind.__name__: kind.name for kind in context.kinds}
+    known = {kind: name for name, (_, kind, _) in peers.KNOWN.items()}
+    traced = [(store.name, known[store.kind.__name__], store.build) for store in context.stores]
     counts = context.known.setdefault("syncs", {})
-    for name in [RAW, *names]:
-        context.say(f"counting syncs: {name}")
+    for shown, name, build in [(RawLoop.name, RAW, Build()), *traced]:
+        context.say(f"counting syncs: {shown}")
         try:
-            counts[RawLoop.name if name == RAW else shown[peers.KNOWN[name][1]]] = counted(name, context.directory)
+            counts[shown] = counted(name, context.directory, build)
         except OSError as problem:
             context.known["syncs_not_counted"] = f"strace does not work here: {problem}"
             counts.clear()

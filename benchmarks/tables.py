@@ -136,11 +136,13 @@ TITLES = {
     "scaling": "Many waiters beside one, each message durable",
     "growing": "Into files that grow: two segments at the start, nothing consumed",
     "transactions": "Local transactions: half of the operations put, half take",
-    "one by one": "Calls that nobody waits for, one by one from Python",
+    "processor": "Processor time of single calls from Python",
     "reads": "Contents read, from the page cache",
     "recovery": "Opening after a kill, beside reading and hashing the same files",
     "start": "Opening with a checkpoint",
     "logs": "One log against two: messages and their outcome, written in C",
+    "live": "Processor time of the caller, by the number of live messages",
+    "bounds": "Memory and write amplification",
 }
 
 

@@ -25,7 +25,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from peers.base import Wrong
 from slices import settle
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from plan import Context
 
 SUITE = "transactions"
-WORK = "put and take"
+WORK, PROCESSOR = "put and take", "put and take, processor"
+RATE, SYNCS = "transactions a second", "syncs a transaction"
 BODY_BYTES = 1024
 DISTINCT = 251
 OPERATIONS = (1, 10, 100)
@@ -197,10 +198,9 @@ class Run:
 
     engine: Engine
     sessions: list[Callable[[int], None]]
-    done: int = 0  # transactions of the last slice
 
-    def rate(self, operations: int, seconds: float) -> float:
-        """Transactions a second, each durable before its thread's next."""
+    def measure(self, operations: int, seconds: float) -> dict[str, float]:
+        """For one slice, in which each transaction is durable before its thread's next."""
         counts = [0] * len(self.sessions)
         ready = threading.Barrier(len(self.sessions) + 1)
 
@@ -215,13 +215,25 @@ class Run:
         threads = [threading.Thread(target=work, args=(number,)) for number in range(len(self.sessions))]
         for thread in threads:
             thread.start()
+        syncs = self._syncs()
         ready.wait()
-        start = time.perf_counter()
+        start, processor = time.perf_counter(), time.process_time()
         for thread in threads:
             thread.join()
-        seconds = time.perf_counter() - start
-        self.done = sum(counts)
-        return self.done / seconds
+        seconds, processor = time.perf_counter() - start, time.process_time() - processor
+        done = sum(counts)
+        made = {RATE: done / seconds, PROCESSOR: processor / done * 1e6, SYNCS: (self._syncs() - syncs) / done}
+        settle()
+        return made
+
+    def _syncs(self) -> int:
+        """As the store counts them."""
+        return int(self.engine.store.stats()["syncs"]) if isinstance(self.engine, Logstore) else 0
+
+    def close(self) -> None:
+        """Also compares the messages that are left."""
+        self.engine.close()
+        verify(self.engine)
 
     def times(self, operations: int, transactions: int) -> None:
         """Run this many transactions in each thread, to count syncs."""
@@ -253,24 +265,19 @@ def verify(engine: Engine) -> None:
 # ---- the suite ----
 
 
-def syncs_of(run: Run) -> int:
-    """As the store counts them."""
-    assert isinstance(run.engine, Logstore)
-    return int(run.engine.store.stats()["syncs"])
-
-
-def _step(context: Context, run: Run, threads: int, operations: int) -> Callable[[], None]:
+def _step(context: Context, name: str, run: Any, threads: int, operations: int) -> Callable[[], None]:
     """A slice of one engine."""
-    name, how = run.engine.name, f"{threads} thread{'s' if threads > 1 else ''}, {operations}"
-    sync = "strict: fdatasync a group" if name == "logstore" else "WAL, synchronous=FULL"
+    how = f"{threads} thread{'s' if threads > 1 else ''}, {operations}"
+    sync = "WAL, synchronous=FULL" if name == Sqlite.name else "strict: fdatasync a group"
     row = context.results.row(SUITE, name, WORK, how, BODY_BYTES, unit="transactions/s", sync=sync)
+    processor = context.results.row(SUITE, name, PROCESSOR, how, BODY_BYTES, unit="µs of CPU each", sync=sync)
 
     def measure() -> None:
-        before = syncs_of(run) if name == "logstore" else 0
-        row.samples.append(run.rate(operations, context.plan.seconds))
-        if name == "logstore":
-            row.notes.setdefault("syncs a transaction", []).append((syncs_of(run) - before) / run.done)
-        settle()
+        told = run.measure(operations, context.plan.seconds)
+        row.samples.append(told[RATE])
+        processor.samples.append(told[PROCESSOR])
+        if name != Sqlite.name:
+            row.notes.setdefault(SYNCS, []).append(told[SYNCS])
 
     return measure
 
@@ -280,16 +287,19 @@ def run(context: Context) -> None:
     for threads in THREADS:
         context.say(f"transactions, {threads} threads")
         made = Path(tempfile.mkdtemp(prefix="transactions-", dir=context.directory))
-        runs = [opened(kind, made, threads) for kind in (Sqlite, Logstore)]
+        runs = [(Sqlite.name, context.build_of_others.make(opened, Sqlite, made, threads))]
+        for build in context.builds:
+            directory = made / build.name
+            directory.mkdir()
+            runs.append((build.name, build.make(opened, Logstore, directory, threads)))
         os.sync()  # earlier writes and removals must not be charged to this run
         gc.collect()
         for operations in OPERATIONS:
-            steps = [_step(context, each, threads, operations) for each in runs]
-            turns = context.plan.turns_of_targets if operations == 10 else context.plan.turns
+            steps = [_step(context, name, each, threads, operations) for name, each in runs]
+            turns = context.plan.turns_of_targets if operations >= 10 else context.plan.turns
             for turn in range(turns):
                 for step in context.turned(steps, turn):
                     step()
-        for each in runs:
-            each.engine.close()
-            verify(each.engine)
+        for _, each in runs:
+            each.close()
         shutil.rmtree(made)

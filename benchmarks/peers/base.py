@@ -67,3 +67,11 @@ class ReadablePeer(Peer):
     @abc.abstractmethod
     def scan(self) -> Iterable[bytes]:
         """All bodies on the queue, in order."""
+
+    def has_views(self) -> bool:
+        """Whether ``views`` can be called."""
+        return False
+
+    def views(self) -> Iterable[memoryview]:
+        """The same without a copy for each."""
+        raise NotImplementedError

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, ClassVar
 
 import logstore
 from peers.base import ReadablePeer, Wrong
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
 SEGMENT_BYTES = 16 << 20
 RECORD_EXTRA = 1.2  # log bytes for each byte of content, and what a group commit adds, generously
 QUEUE = "measured"
 BATCH = 1000  # read at once
+
+
+def parameters(call: Callable[..., object]) -> Iterable[str]:
+    """The names of its parameters: an older build lacks some."""
+    return inspect.signature(call).parameters
 
 
 class Logstore(ReadablePeer):
@@ -94,7 +100,14 @@ class Logstore(ReadablePeer):
         return self.store.load_content
 
     def scan(self) -> Iterator[bytes]:
-        return (message.content for message in self.store.messages(self.queue))
+        loaded = {"load": True} if "load" in parameters(self.store.messages) else {}
+        return (message.content for message in self.store.messages(self.queue, **loaded))
+
+    def has_views(self) -> bool:
+        return "views" in parameters(self.store.messages)
+
+    def views(self) -> Iterator[memoryview]:
+        return (message.content for message in self.store.messages(self.queue, views=True))
 
     def close(self) -> None:
         self.store.close()

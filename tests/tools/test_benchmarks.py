@@ -17,6 +17,7 @@ from kit.stores import ROOT
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import peers
+from builds import Build
 from peers.base import Peer, Wrong
 from peers.own import Logstore
 from peers.sqlite import Sqlite
@@ -25,6 +26,8 @@ from results import Results
 from run import SUITES, parsed, planned
 from slices import BOTH, CONSUME, MODES, PUBLISH, Book, Mode, Slices, Span
 from targets import Judge
+
+import logstore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -69,7 +72,7 @@ def test_a_quick_run_measures_the_store_sqlite_and_the_limit_and_judges_the_comp
     assert results.rows["grid", "SQLite", PUBLISH, "asyncio, 1000 in flight", 1024].reason
     works = [verdict["work"] for verdict in told["targets"]]
     assert works.count("one publisher, 1 KiB, each durable") == 2
-    assert "local transaction of 10, 1 KiB" in works
+    assert "local transactions, 1 thread, 10 operations" in works
     assert told["conditions"]["quick"] is True
     tables = (tmp_path / "out" / "tables.txt").read_text()
     assert "publish: messages/s, 1 KiB (1024 bytes) each" in tables
@@ -78,11 +81,46 @@ def test_a_quick_run_measures_the_store_sqlite_and_the_limit_and_judges_the_comp
     assert left == ["out"], "what it wrote to measure is gone"
 
 
+def another_checkout(directory: Path) -> Path:
+    """A copy of the package with an environment that imports it."""
+    python = directory / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    shutil.copytree(ROOT / "logstore", directory / "logstore")
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={directory} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return directory
+
+
+def assert_both_builds_are_measured_alike(told: dict[str, Any], suites: Iterable[str]) -> None:
+    rows = Results.from_dict(told["rows"])
+    for suite in suites:
+        own, before = (
+            {(row.work, row.mode, row.content_bytes): len(row.samples) for row in rows.of(suite) if row.engine == name}
+            for name in ("logstore", "before")
+        )
+        assert own == before, suite
+        assert any(own.values()), suite
+
+
 @pytest.mark.slow
-def test_every_suite_ends_well_with_every_store_that_is_installed(tmp_path: Path) -> None:
-    told = measured(tmp_path)
+def test_every_suite_ends_well_with_every_store_that_is_installed_and_another_build(tmp_path: Path) -> None:
+    told = measured(tmp_path, "--before", another_checkout(tmp_path / "checkout"))
     assert set(told["conditions"]["seconds"]) == set(SUITES)
-    assert len(told["targets"]) > 20
+    assert len(told["targets"]) > 40
+    of_one_build = {"syncs", "growing", "logs", "bounds"}
+    assert_both_builds_are_measured_alike(told, set(SUITES) - of_one_build)
+    assert told["conditions"]["syncs"].keys() >= {"logstore", "before"} or "syncs_not_counted" in told["conditions"]
+
+
+def test_another_build_is_measured_in_the_same_run_and_judged(tmp_path: Path) -> None:
+    told = measured(
+        tmp_path, "--before", another_checkout(tmp_path / "checkout"), "--only", "grid,reads", "--peers", "logstore",
+        *("--sizes", 1024, "--modes", "1 thread,batches of 1000"),
+    )  # fmt: skip
+    assert_both_builds_are_measured_alike(told, ("grid", "reads"))
+    against = [verdict["work"] for verdict in told["targets"] if verdict["against"] == "before"]
+    assert "publish_many, 1 KiB, force per 1000" in against
+    assert "contents, 1 KiB, scan in order" in against
 
 
 @pytest.mark.slow
@@ -189,6 +227,55 @@ def test_a_store_does_every_workload_in_every_mode_and_holds_the_expected_messag
     slices.book.verify(slices.peer)
 
 
+# ---- Two builds in one run
+
+
+def test_a_build_in_its_own_process_does_the_same_work_and_holds_the_expected_messages(tmp_path: Path) -> None:
+    slices = Build(apart=True).make(Slices.open, Logstore, tmp_path / "store", 1 << 20, BODIES)
+    slices.fill(100)
+    for work, mode in ((BOTH, Mode("threads", threads=8)), (CONSUME, Mode("one")), (PUBLISH, MODES[-1])):
+        assert slices.rate(work, mode, SHORT) > 0
+    assert slices.processor_us() > 0
+    slices.close()
+    with logstore.open(tmp_path / "store", create=False) as store:
+        assert store.queue("measured").depth > 0
+
+
+def test_a_build_in_its_own_process_that_holds_wrong_messages_is_detected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'tests'}:{ROOT / 'tests' / 'tools'}")  # for the class of this test
+    slices = Build(apart=True).make(Slices.open, Missing, tmp_path / "store", 1 << 20, BODIES)
+    slices.fill(3)
+    with pytest.raises(Wrong, match="faulty holds 0 messages"):
+        slices.close()
+
+
+def test_an_error_of_a_build_and_the_end_of_its_process_are_told(tmp_path: Path) -> None:
+    slices = Build(apart=True).make(Slices.open, Logstore, tmp_path / "store", 1 << 20, BODIES)
+    with pytest.raises(Wrong, match="AttributeError"):
+        slices.no_such_work()
+    with pytest.raises(Wrong, match="StoreLocked"):
+        Build(apart=True).make(Slices.open, Logstore, tmp_path / "store", 1 << 20, BODIES)
+    with pytest.raises(Wrong, match="ended with status 3"):
+        Build(apart=True).make(os._exit, 3)
+    slices.close()
+
+
+def test_a_checkout_without_an_environment_and_one_that_imports_another_package_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parsed(["--before", str(tmp_path)])
+    assert "has no environment" in capsys.readouterr().err
+    made = tmp_path / ".venv" / "bin" / "python"
+    made.parent.mkdir(parents=True)
+    made.symlink_to(sys.executable)
+    with pytest.raises(SystemExit):
+        parsed(["--before", str(tmp_path)])
+    assert "does not import the package of" in capsys.readouterr().err
+
+
 # ---- A faulty store is detected
 
 
@@ -222,6 +309,13 @@ class Faulty(Peer):
 
     def remaining(self) -> Iterable[bytes]:
         return self.fault(self.held)
+
+
+class Missing(Faulty):
+    """Loses everything when it is closed."""
+
+    def __init__(self, path: Path, room_bytes: int) -> None:
+        super().__init__(lambda bodies: [], path)
 
 
 FAULTS: dict[str, Callable[[list[bytes]], list[bytes]]] = {
@@ -281,6 +375,13 @@ def test_a_target_is_met_or_missed_by_the_median_of_neighbouring_slices() -> Non
     missed, ahead = Judge(rows_with(logstore=94.0, C_loop=100.0, SQLite=95.0), set()).judge()
     assert not missed.met
     assert not ahead.met
+
+
+def test_the_build_before_is_compared_with_but_is_no_peer() -> None:
+    results = rows_with(logstore=100.0, SQLite=90.0, before=200.0)
+    peer, before = Judge(results, set()).judge()
+    assert (peer.against, peer.met) == ("SQLite", True)
+    assert (before.against, before.met) == ("before", False)
 
 
 def test_a_store_that_syncs_too_seldom_is_not_compared_with() -> None:

@@ -168,6 +168,19 @@ static void publish_many(size_t bytes) {
     }
 }
 
+/* From AT_ONCE buffers, as a binding has them. */
+static void publish_gather(size_t bytes) {
+    const uint8_t *contents[AT_ONCE];
+    size_t done;
+    for (size_t i = 0; i < AT_ONCE; i++) {
+        contents[i] = content + i * CONTENT_MAX;
+        sizes[i] = bytes;
+    }
+    for (size_t i = 0; i < BATCHES; i++) {
+        must(ls_publish_gather(store, QUEUE, AT_ONCE, contents, sizes, NULL, NULL, NULL, 0, ids + i * AT_ONCE, &done));
+    }
+}
+
 static void empty(size_t n) {
     size_t done;
     must(ls_dequeue_many(store, ids, n, QUEUE, NULL, 1, LS_WAIT, &done));
@@ -182,6 +195,10 @@ MEASURED static void measured_publish_1024(void) { publish(1024, SINGLES); }
 MEASURED static void measured_publish_many_100(void) { publish_many(100); }
 
 MEASURED static void measured_publish_many_1024(void) { publish_many(1024); }
+
+MEASURED static void measured_publish_gather_100(void) { publish_gather(100); }
+
+MEASURED static void measured_publish_gather_1024(void) { publish_gather(1024); }
 
 MEASURED static void measured_dequeue(void) {
     uint64_t lsn;
@@ -230,6 +247,23 @@ MEASURED static void measured_read_places(void) {
     } while (done > 0);
     ls_cursor_close(cursor);
     must_be(seen == MANY, "places are missing");
+}
+
+MEASURED static void measured_load_in_order_1024(void) {
+    static uint8_t into[AT_ONCE * 2 * CONTENT_MAX];
+    ls_cursor *cursor;
+    ls_place places[AT_ONCE];
+    ls_span spans[AT_ONCE];
+    size_t done, seen = 0;
+    must(ls_cursor_open(store, QUEUE, LS_CURSOR_ALL, &cursor));
+    do {
+        must(ls_cursor_load(cursor, places, spans, AT_ONCE, into, sizeof into, &done));
+        for (size_t i = 0; i < done; i++) {
+            seen += spans[i].content_at != 0;
+        }
+    } while (done > 0);
+    ls_cursor_close(cursor);
+    must_be(seen == MANY, "contents are missing");
 }
 
 MEASURED static void measured_load_content_1024(void) {
@@ -291,6 +325,14 @@ static void measure_changes(void) {
     tell("read_places", MANY);
     measured_load_content_1024();
     tell("load_content_1024", MANY);
+    measured_load_in_order_1024();
+    tell("load_in_order_1024", MANY);
+    empty(MANY);
+    measured_publish_gather_100();
+    tell("publish_gather_100", MANY);
+    empty(MANY);
+    measured_publish_gather_1024();
+    tell("publish_gather_1024", MANY);
     empty(MANY);
     measured_durable_publish_100();
     tell("durable_publish_100", AT_ONCE);
