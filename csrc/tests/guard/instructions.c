@@ -214,6 +214,26 @@ MEASURED static void measured_dequeue_many(void) {
     }
 }
 
+MEASURED static void measured_acquire_and_settle(void) {
+    ls_delivery deliveries[AT_ONCE];
+    size_t acquired, done;
+    for (size_t i = 0; i < BATCHES; i++) {
+        must(ls_acquire(store, QUEUE, deliveries, AT_ONCE, 0, &acquired));
+        must_be(acquired == AT_ONCE, "places are missing");
+        must(ls_settle_all(store, QUEUE, deliveries, AT_ONCE, 0, 0, &done));
+    }
+}
+
+MEASURED static void measured_acquire_and_release(void) {
+    ls_delivery deliveries[AT_ONCE];
+    size_t acquired;
+    for (size_t i = 0; i < BATCHES; i++) {
+        must(ls_acquire(store, QUEUE, deliveries, AT_ONCE, 0, &acquired));
+        must_be(acquired == AT_ONCE, "places are missing");
+        must(ls_release(store, QUEUE, deliveries, AT_ONCE, 0));
+    }
+}
+
 MEASURED static void measured_durable_publish_100(void) {
     const uint32_t queue = QUEUE;
     for (size_t i = 0; i < AT_ONCE; i++) {
@@ -327,7 +347,11 @@ static void measure_changes(void) {
     tell("load_content_1024", MANY);
     measured_load_in_order_1024();
     tell("load_in_order_1024", MANY);
-    empty(MANY);
+    measured_acquire_and_release();
+    tell("acquire_and_release", MANY);
+    measured_acquire_and_settle();
+    tell("acquire_and_settle", MANY);
+    must(ls_force(store, 0));
     measured_publish_gather_100();
     tell("publish_gather_100", MANY);
     empty(MANY);
