@@ -134,6 +134,7 @@ static int hot_clear(PyObject *module) {
     Py_CLEAR(state->queue_type);
     Py_CLEAR(state->transaction_type);
     Py_CLEAR(state->delivery_type);
+    hot_free_spares(state);
     Py_CLEAR(state->waiters_type);
     for (size_t i = 0; i < NAMES; i++) {
         Py_CLEAR(*name_at(state, i));
