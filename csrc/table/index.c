@@ -116,12 +116,19 @@ bool index_prepare(struct index *x, uint64_t more) {
     return (x->slots != NULL && slots == x->mask + 1) || grow(x, slots);
 }
 
+static void prefetch_home(const struct index *x, uint64_t key, uint32_t *slots, uint64_t mask) {
+    uint64_t home = home_of(x, key, mask);
+    prefetch(&slots[home]);
+    prefetch(&slots[(home + NEAR_SLOTS) & mask]); /* it may be on the next cache line */
+    prefetch(&distances_of(slots, mask)[home]);
+}
+
 void index_prefetch(const struct index *x, uint64_t key) {
     if (x->slots != NULL) {
-        uint64_t home = home_of(x, key, x->mask);
-        prefetch(&x->slots[home]);
-        prefetch(&x->slots[(home + NEAR_SLOTS) & x->mask]); /* it may be on the next cache line */
-        prefetch(&distances_of(x->slots, x->mask)[home]);
+        prefetch_home(x, key, x->slots, x->mask);
+    }
+    if (x->old != NULL) {
+        prefetch_home(x, key, x->old, x->old_mask);
     }
 }
 
