@@ -176,6 +176,20 @@ def test_nothing_can_be_written_through_a_view(store: MessageStore, queue: Queue
         assert message.content.format == "B"
 
 
+def test_a_view_is_what_a_slice_of_its_whole_batch_would_be(store: MessageStore, queue: Queue) -> None:
+    for message in store.messages(queue, views=True):
+        view, content = message.content, store.load_content(message.id)
+        assert (view.nbytes, view.shape, view.strides, view.ndim) == (len(content), (len(content),), (1,), 1)
+        assert view.c_contiguous
+        assert (hash(view), view.tolist(), bytes(view[::-1])) == (hash(content), list(content), content[::-1])
+        assert bytes(view[len(content) // 2 :]) == content[len(content) // 2 :]
+        assert bytes(view.cast("c")) == content
+        with pytest.raises(IndexError):
+            view[len(content)]
+        with view:
+            pass
+
+
 def test_views_of_one_batch_share_memory_and_free_it_together(store: MessageStore) -> None:
     queue = store.declare_queue("q")
     store.publish_many(queue, [bytes(100)] * 100)
