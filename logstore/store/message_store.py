@@ -302,6 +302,7 @@ class MessageStore(Publishing):
         address = int(ffi.cast("uintptr_t", cursor))
         while found := self._read_places(address, MessageView if views else Message, load, views):
             yield found
+            del found  # so that two batches are not held at once
         ffi.release(cursor)
 
     def _open_cursor(self, queue: Queue, kind: int) -> ls_cursor_ptr:
