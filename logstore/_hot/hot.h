@@ -36,6 +36,8 @@ struct hot_state {
     PyObject *dequeue_slow;
     PyObject *load_content_slow;
     PyObject *header_slow;
+    PyObject *next_lsn_slow;
+    PyObject *undurable_slow;
     PyObject *load;
     PyObject *accept;
     PyObject *reject;

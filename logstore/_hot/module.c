@@ -92,6 +92,8 @@ static const struct {
     {"_refuse", offsetof(struct hot_state, refuse)},
     {"_came_back", offsetof(struct hot_state, came_back)},
     {"_header_slow", offsetof(struct hot_state, header_slow)},
+    {"_next_lsn_slow", offsetof(struct hot_state, next_lsn_slow)},
+    {"_undurable_slow", offsetof(struct hot_state, undurable_slow)},
 };
 
 enum { NAMES = sizeof names / sizeof *names };
