@@ -37,6 +37,9 @@ void log_call_for_room(struct log *g) {
     while (g->commit.room_waiters != NULL && (g->poison != 0 || has_room(g, g->commit.room_waiters))) {
         call_first(g);
     }
+    if (!g->threads_running && !g->commit.leading && g->commit.room_called == 0) {
+        log_call_to_lead(g); /* those that took the buffers need not wait for them, and there is no flusher */
+    }
 }
 
 void log_call_to_lead(struct log *g) {

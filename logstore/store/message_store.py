@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import itertools
 import os
 import warnings
 from asyncio import get_running_loop
@@ -295,13 +294,15 @@ class MessageStore(Publishing):
         much cheaper than one by one. A message that could not be loaded so is read on access, which raises the error if
         that fails again. With ``views`` they are loaded too, and not copied: see :class:`MessageView`.
         """
-        return itertools.chain.from_iterable(self._messages(queue, load=load, views=views))
+        return self._messages(queue, load=load, views=views)
 
-    def _messages(self, queue: Queue | str, *, load: bool, views: bool) -> Iterator[list[Message]]:
+    def _messages(self, queue: Queue | str, *, load: bool, views: bool) -> Iterator[Message]:
+        # A generator refuses to be entered again by another thread or a signal handler. An iterator of itertools over it
+        # would then free it while it runs.
         cursor = self._open_cursor(self._known(queue), lib.LS_CURSOR_ALL)
         address = int(ffi.cast("uintptr_t", cursor))
         while found := self._read_places(address, MessageView if views else Message, load, views):
-            yield found
+            yield from found
             del found  # so that two batches are not held at once
         ffi.release(cursor)
 

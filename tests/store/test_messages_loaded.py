@@ -215,6 +215,24 @@ def test_views_of_one_batch_share_memory_and_free_it_together(store: MessageStor
     assert all(view.obj is owner for view in views)
 
 
+@pytest.mark.parametrize("kind", LISTINGS)
+def test_a_listing_that_is_entered_again_while_it_reads_refuses_that_and_goes_on(
+    store: MessageStore, queue: Queue, kind: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [message.id for message in store.messages(queue)]
+    read_places = store._read_places
+
+    def entered_again(*arguments: Any) -> list[Message]:
+        found: list[Message] = read_places(*arguments)
+        with pytest.raises(ValueError, match="already executing"):
+            next(listing)  # as a signal handler or another thread may
+        return found
+
+    monkeypatch.setattr(store, "_read_places", entered_again)
+    listing = store.messages(queue, **kind)
+    assert [message.id for message in listing] == expected
+
+
 # ---- Message ----
 
 

@@ -36,6 +36,7 @@ struct writer {
     pthread_t thread;
     uint32_t bytes;
     bool dequeues; /* the message `id` */
+    bool hurries;  /* it does not wait for its message to be durable */
     uint64_t id;
     int rc;
 };
@@ -47,7 +48,8 @@ static void *write_one(void *of) {
     uint64_t lsn;
 
     w->rc = w->dequeues ? ls_dequeue(r.store, w->id, 1, NULL, 1, 0, LS_WAIT, &lsn)
-                        : ls_publish(r.store, &queue, 1, NULL, 0, content, w->bytes, NULL, LS_WAIT, &w->id);
+                        : ls_publish(r.store, &queue, 1, NULL, 0, content, w->bytes, NULL, w->hurries ? 0 : LS_WAIT,
+                                     &w->id);
     (void)atomic_fetch_add(&came, 1);
     return NULL;
 }
@@ -137,6 +139,25 @@ static void threads_are_called_in_the_order_in_which_they_came_and_once_each(voi
     }
 }
 
+static void threads_that_do_not_wait_for_the_disk_are_called_too(void) {
+    for (int background = 0; background < 2; background++) {
+        static struct writer all[WRITERS];
+
+        memset(all, 0, sizeof all);
+        start(background);
+        for (int i = 0; i < WRITERS; i++) {
+            all[i].bytes = CONTENT;
+            all[i].hurries = i > 0; /* the first one leads */
+        }
+        (void)write_while_the_disk_stands(all, WRITERS);
+        atomic_store(&go_on, true);
+        check(all_come(all, WRITERS));
+        for (int i = 0; i < WRITERS; i++)
+            check(all[i].rc == LS_OK && has(all[i].id));
+        done();
+    }
+}
+
 static void large_and_small_ones_and_dequeues_all_get_their_turn(void) {
     static struct writer all[WRITERS];
     uint64_t ids[WRITERS];
@@ -203,6 +224,7 @@ static void a_close_leaves_no_thread_waiting(void) {
 int main(void) {
     static void (*const tests[])(void) = {
         threads_are_called_in_the_order_in_which_they_came_and_once_each,
+        threads_that_do_not_wait_for_the_disk_are_called_too,
         large_and_small_ones_and_dequeues_all_get_their_turn,
         a_failed_write_calls_all_that_wait,
         a_close_leaves_no_thread_waiting,
