@@ -55,6 +55,12 @@ FAULTS = {
         "    while (i-- > PY_SSIZE_T_MAX) {\n",
         "tests/core/test_hot_queue.py tests/store/test_queue_batches.py",
     ),
+    "a delivery keeps the mark of the one whose memory it takes": Fault(
+        "delivery.c",
+        "made->settled = false;",
+        "made->settled = spare && made->settled;",
+        "tests/core/test_hot_queue.py",
+    ),
     "a task whose own commit is done waits for the next one": Fault(
         "waiters.c",
         "self->waiting[self->first + count].lsn <= end",
