@@ -184,7 +184,7 @@ void lives_remove(pass *p, uint32_t number) {
             leave_queue(p, l->more->work[i].queue_id);
         }
     }
-    index_remove(&p->lives, l->id);
+    index_remove(&p->lives, l->id, number);
     p->count--;
     p->staged -= life_is_staged(l) ? 1 : 0;
     free_more(l);
@@ -349,10 +349,11 @@ static struct life_tx *need_tx(pass *p, uint64_t tx_id) {
 void lives_remove_tx(pass *p, uint64_t tx_id) {
     struct life_tx *tx = lives_tx(p, tx_id);
     if (tx != NULL) {
-        index_remove(&p->tx_index, tx_id);
+        uint32_t number = (uint32_t)(tx - p->txs);
+        index_remove(&p->tx_index, tx_id, number);
         free(tx->ids);
         *tx = (struct life_tx){.next_free = p->free_tx};
-        p->free_tx = (uint32_t)(tx - p->txs);
+        p->free_tx = number;
     }
 }
 
@@ -443,9 +444,10 @@ int lives_close(pass *p, uint32_t number) {
 
 static void drop_queue(pass *p, uint32_t queue_id) {
     struct life_queue *q = find_queue(p, queue_id);
-    index_remove(&p->queue_index, queue_id);
+    uint32_t number = (uint32_t)(q - p->queues);
+    index_remove(&p->queue_index, queue_id, number);
     *q = (struct life_queue){.first = p->free_queue};
-    p->free_queue = (uint32_t)(q - p->queues);
+    p->free_queue = number;
     p->near_queue = LIFE_NONE;
 }
 

@@ -200,6 +200,7 @@ uint64_t ls_base_lsn(const ls_store *store);
 uint64_t ls_durable_lsn(const ls_store *store); /* everything below it is durable */
 /* Where the next record goes. Also asks the background flusher to make everything below it durable. */
 uint64_t ls_next_lsn(ls_store *store);
+uint64_t ls_next_lsn_try(ls_store *store); /* 0 instead of waiting for the store's lock */
 int ls_poisoned(const ls_store *store);
 /* Waits until everything below `lsn` is durable; 0: everything appended so far. */
 int ls_force(ls_store *store, uint64_t lsn);
@@ -210,8 +211,9 @@ int ls_flush_soon(ls_store *store);
    closed. The store closes it in ls_event_end or ls_free. LS_OPTION: there are LS_EVENTS_MAX already. */
 int ls_event_fd(ls_store *store, int *fd);
 void ls_event_end(ls_store *store, int fd);
-/* 1: everything below `lsn` is durable. 0: not yet; the flusher is asked for everything appended so far. */
-int ls_durable_soon(ls_store *store, uint64_t lsn);
+/* 1: everything below `lsn` is durable. 0: not yet; the flusher is asked for everything appended so far. LS_WOULD_WAIT:
+   not yet, and with LS_TRY in the flags the store's lock is not waited for. */
+int ls_durable_soon(ls_store *store, uint64_t lsn, int flags);
 
 /* ---- queues ---- */
 /* Call it after the catalog has committed the queue. LS_OPTION: the id is out of range; LS_BUSY: too many queues. */

@@ -13,10 +13,13 @@
     CALL(cursor_load)    \
     CALL(cursor_next)    \
     CALL(dequeue)        \
+    CALL(durable_soon)   \
     CALL(load_acquired)  \
     CALL(load_content)   \
     CALL(load_many)      \
     CALL(message)        \
+    CALL(next_lsn)       \
+    CALL(next_lsn_try)   \
     CALL(publish)        \
     CALL(publish_gather) \
     CALL(release)        \

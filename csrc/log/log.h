@@ -233,7 +233,7 @@ struct log {
     bool stopping;
     bool threads_running;
     pthread_t closer;
-    int poison;                /* errno of the failed write or sync */
+    _Atomic int poison;        /* errno of the failed write or sync */
     int events[LS_EVENTS_MAX]; /* signalled at each group commit */
     int event_count;
 

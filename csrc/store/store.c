@@ -373,19 +373,12 @@ static uint64_t read_locked(ls_store *store, uint64_t (*what)(const struct log *
     return value;
 }
 
-static uint64_t poison_of(const struct log *g) { return (uint64_t)g->poison; }
-
 uint64_t ls_base_lsn(const ls_store *store) { return read_locked((ls_store *)(uintptr_t)store, log_base_lsn); }
 
 uint64_t ls_durable_lsn(const ls_store *store) { return store->log.durable_lsn; }
 
 /* The caller is likely to wait for this LSN, and the last records may be of a move or a transaction, which flush nothing. */
-uint64_t ls_next_lsn(ls_store *store) {
-    struct log *g = &store->log;
-    if (atomic_load(&store->foreign)) {
-        return 0;
-    }
-    log_lock(g);
+static uint64_t next_lsn_and_unlock(struct log *g) {
     uint64_t lsn = g->end_lsn;
     if (g->serving && lsn > g->flusher.wanted_lsn && lsn > g->durable_lsn) {
         log_flush_soon(g);
@@ -394,7 +387,19 @@ uint64_t ls_next_lsn(ls_store *store) {
     return lsn;
 }
 
-int ls_poisoned(const ls_store *store) { return (int)read_locked((ls_store *)(uintptr_t)store, poison_of); }
+uint64_t ls_next_lsn(ls_store *store) {
+    if (atomic_load(&store->foreign)) {
+        return 0;
+    }
+    log_lock(&store->log);
+    return next_lsn_and_unlock(&store->log);
+}
+
+uint64_t ls_next_lsn_try(ls_store *store) {
+    return atomic_load(&store->foreign) || !log_try_lock(&store->log) ? 0 : next_lsn_and_unlock(&store->log);
+}
+
+int ls_poisoned(const ls_store *store) { return atomic_load(&store->foreign) ? 0 : store->log.poison; }
 
 int ls_force(ls_store *store, uint64_t lsn) {
     int rc = store_enter(store);
@@ -405,18 +410,19 @@ int ls_force(ls_store *store, uint64_t lsn) {
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
-int ls_durable_soon(ls_store *store, uint64_t lsn) {
+int ls_durable_soon(ls_store *store, uint64_t lsn, int flags) {
     struct log *g = &store->log;
     if (g->durable_lsn >= lsn) {
         return 1;
     }
-    if (store_enter(store) == LS_OK) {
+    int rc = store_try(store, flags);
+    if (rc == LS_OK) {
         if (g->flusher.wanted_lsn < lsn) {
             log_flush_soon(g);
         }
         (void)store_leave(store, LS_OK, LEAVE_QUIETLY);
     }
-    return 0;
+    return rc == LS_WOULD_WAIT ? rc : 0;
 }
 
 int ls_flush_soon(ls_store *store) {

@@ -12,12 +12,13 @@
  *     distances:  uint8_t  [mask + 1]   how many slots it is from its home slot; FAR: this many or more
  *
  * The distance saves calls of key_of(), each of which may wait for memory: a look-up compares only keys with the right
- * distance, and a removal compares none, unless the distance is FAR.
+ * distance; a removal looks for the number and compares no keys, unless the distance is FAR.
  */
 #include <assert.h>
 #include <stdlib.h>
 
 #include "table/table.h"
+#include "os/prefetch.h"
 #include "os/vfs.h"
 
 enum {
@@ -115,12 +116,19 @@ bool index_prepare(struct index *x, uint64_t more) {
     return (x->slots != NULL && slots == x->mask + 1) || grow(x, slots);
 }
 
+static void prefetch_home(const struct index *x, uint64_t key, uint32_t *slots, uint64_t mask) {
+    uint64_t home = home_of(x, key, mask);
+    prefetch(&slots[home]);
+    prefetch(&slots[(home + NEAR_SLOTS) & mask]); /* it may be on the next cache line */
+    prefetch(&distances_of(slots, mask)[home]);
+}
+
 void index_prefetch(const struct index *x, uint64_t key) {
     if (x->slots != NULL) {
-        uint64_t home = home_of(x, key, x->mask);
-        __builtin_prefetch(&x->slots[home], 1);
-        __builtin_prefetch(&x->slots[(home + NEAR_SLOTS) & x->mask], 1); /* it may be on the next cache line */
-        __builtin_prefetch(&distances_of(x->slots, x->mask)[home], 1);
+        prefetch_home(x, key, x->slots, x->mask);
+    }
+    if (x->old != NULL) {
+        prefetch_home(x, key, x->old, x->old_mask);
     }
 }
 
@@ -192,12 +200,21 @@ static void close_gap(struct index *x, uint64_t gap) {
     x->slots[gap] = 0;
 }
 
-void index_remove(struct index *x, uint64_t key) {
-    uint32_t *slot = locate(x, key, x->slots, x->mask);
+/* The same where the number is known: no key is compared. */
+static uint32_t *locate_number(const struct index *x, uint64_t key, uint32_t number, uint32_t *slots, uint64_t mask) {
+    uint64_t at = home_of(x, key, mask);
+    while (slots[at] != 0 && slots[at] != number + 1) {
+        at = (at + 1) & mask;
+    }
+    return slots[at] != 0 ? &slots[at] : NULL;
+}
+
+void index_remove(struct index *x, uint64_t key, uint32_t number) {
+    uint32_t *slot = locate_number(x, key, number, x->slots, x->mask);
     if (slot != NULL) {
         close_gap(x, (uint64_t)(slot - x->slots));
     } else {
-        slot = x->old != NULL ? locate(x, key, x->old, x->old_mask) : NULL;
+        slot = x->old != NULL ? locate_number(x, key, number, x->old, x->old_mask) : NULL;
         assert(slot != NULL);
         *slot = GONE;
     }

@@ -74,7 +74,7 @@ void table_remove_queue(struct table *t, struct queue *q) {
     }
     uint32_t number = index_find(&t->queue_index, q->id);
     assert(number != INDEX_NONE);
-    index_remove(&t->queue_index, q->id);
+    index_remove(&t->queue_index, q->id, number);
     t->found = t->found == q ? NULL : t->found;
     t->queues[number] = NULL;
     t->live_queues--;

@@ -1,6 +1,7 @@
 /* Messages in slabs, and their places. See table.h. */
 #include "table/table.h"
 #include "os/array.h"
+#include "os/prefetch.h"
 #include "os/vfs.h"
 
 #include <assert.h>
@@ -31,16 +32,16 @@ uint32_t table_find(const struct table *t, uint64_t id) { return index_find(&t->
 static void prefetch_message(const struct table *t, uint32_t number) {
     if (number < t->message_slots) {
         const char *m = (const char *)table_message(t, number);
-        __builtin_prefetch(m, 1);
-        __builtin_prefetch(m + sizeof(struct message) - 1, 1); /* it may cross into a second cache line */
+        prefetch(m);
+        prefetch(m + sizeof(struct message) - 1); /* it may cross into a second cache line */
     }
 }
 
 static void prefetch_place(const struct table *t, uint32_t number, uint64_t id) {
     const struct message *m = number < t->message_slots ? table_message(t, number) : NULL;
     if (m != NULL && m->id == id && m->place_count > 0 && m->many == 0) {
-        __builtin_prefetch(m->places.one.at.chunk, 1);
-        __builtin_prefetch(place_entry(&m->places.one), 1);
+        prefetch(m->places.one.at.chunk);
+        prefetch(place_entry(&m->places.one));
     }
 }
 
@@ -178,7 +179,7 @@ void table_remove(struct table *t, uint32_t number) {
     struct message *m = table_message(t, number);
     assert(m->place_count == 0 && message_pending(m) == 0);
     assert(t->copy == NULL || (m->flags & MESSAGE_COPIED) == t->copied); /* the checkpoint has its copy */
-    index_remove(&t->messages, m->id);
+    index_remove(&t->messages, m->id, number);
     message_moved(t, m);
     free_extra(m);
     m->id = t->free_message;

@@ -49,7 +49,7 @@ void index_prefetch(const struct index *x, uint64_t key); /* loads the key's slo
 uint32_t index_likely(const struct index *x,
                       uint64_t key); /* probably the key's number: keys are not compared; or NONE */
 uint32_t index_find(const struct index *x, uint64_t key);
-void index_remove(struct index *x, uint64_t key);
+void index_remove(struct index *x, uint64_t key, uint32_t number); /* the number that the key was inserted with */
 
 /* ---- places ---- */
 

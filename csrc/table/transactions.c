@@ -68,7 +68,7 @@ void table_add_tx(struct table *t, struct tx *tx, uint64_t id) {
 
 void table_remove_tx(struct table *t, struct tx *tx) {
     assert(tx->first == NULL && tx->client_first == NULL);
-    index_remove(&t->tx_index, tx->id);
+    index_remove(&t->tx_index, tx->id, tx->number);
     t->txs[tx->number] = NULL;
     t->tx_count--;
     t->prepared_count -= tx->state == LS_TX_PREPARED ? 1 : 0;

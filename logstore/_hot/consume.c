@@ -47,7 +47,7 @@ static int acquire_rows(const ls_calls *calls, ls_store *store, uint32_t queue, 
     }
 }
 
-static PyObject *make_deliveries(const struct hot_state *state, struct queue_calls *queue, const struct acquired *a) {
+static PyObject *make_deliveries(struct hot_state *state, struct queue_calls *queue, const struct acquired *a) {
     PyObject *list = PyList_New((Py_ssize_t)a->count);
     for (size_t i = 0; list != NULL && i < a->count; i++) {
         PyObject *made = hot_delivery(state, queue, &a->rows[i]);

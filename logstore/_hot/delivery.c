@@ -1,16 +1,34 @@
 /*
  * Delivery: a message that a consumer has acquired. It settles itself through its queue's methods, which a subclass or a test
  * may replace; header and content are read from the log on access unless they were loaded with the acquisition.
+ *
+ * The memory of freed deliveries is kept for the next ones, as CPython keeps that of lists: the garbage collector counts new
+ * memory only, and would run for every 700 deliveries. A delivery in a cycle is tracked and found all the same.
  */
 #include "hot.h"
 
-PyObject *hot_delivery(const struct hot_state *state, struct queue_calls *queue, const ls_delivery *row) {
-    struct delivery *made = (struct delivery *)state->delivery_type->tp_alloc(state->delivery_type, 0);
-    if (made != NULL) {
-        made->queue = (struct queue_calls *)Py_NewRef((PyObject *)queue);
-        made->row = *row;
+PyObject *hot_delivery(struct hot_state *state, struct queue_calls *queue, const ls_delivery *row) {
+    bool spare = state->spare_count > 0;
+    struct delivery *made =
+        spare ? state->spares[--state->spare_count] : PyObject_GC_New(struct delivery, state->delivery_type);
+    if (made == NULL) {
+        return NULL;
     }
+    if (spare) {
+        (void)PyObject_Init((PyObject *)made, state->delivery_type);
+    }
+    made->queue = (struct queue_calls *)Py_NewRef((PyObject *)queue);
+    made->header = made->content = NULL;
+    made->row = *row;
+    made->settled = false;
+    PyObject_GC_Track(made);
     return (PyObject *)made;
+}
+
+void hot_free_spares(struct hot_state *state) {
+    while (state->spare_count > 0) {
+        PyObject_GC_Del(state->spares[--state->spare_count]);
+    }
 }
 
 /* Its store, or NULL with an exception if the garbage collector has taken that apart. */
@@ -125,7 +143,14 @@ static void delivery_dealloc(struct delivery *self) {
     (void)delivery_clear(self);
     Py_CLEAR(self->header);
     Py_CLEAR(self->content);
-    type->tp_free(self);
+    PyObject *module =
+        ((PyHeapTypeObject *)type)->ht_module; /* NULL, or without this type: they are being freed, too */
+    struct hot_state *state = module != NULL ? PyModule_GetState(module) : NULL;
+    if (state != NULL && state->delivery_type == type && state->spare_count < SPARE_DELIVERIES) {
+        state->spares[state->spare_count++] = self;
+    } else {
+        PyObject_GC_Del(self);
+    }
     Py_DECREF(type);
 }
 

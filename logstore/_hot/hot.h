@@ -18,6 +18,8 @@
 
 #include "logstore_calls.h"
 
+enum { SPARE_DELIVERIES = 1024 };
+
 /* A module object's own. Names are interned, so that a keyword is recognized by its address. */
 struct hot_state {
     const ls_calls *calls; /* NULL until bind */
@@ -34,6 +36,8 @@ struct hot_state {
     PyObject *dequeue_slow;
     PyObject *load_content_slow;
     PyObject *header_slow;
+    PyObject *next_lsn_slow;
+    PyObject *undurable_slow;
     PyObject *load;
     PyObject *accept;
     PyObject *reject;
@@ -44,6 +48,8 @@ struct hot_state {
     PyObject *release_slow;
     PyObject *refuse;
     PyObject *came_back;
+    struct delivery *spares[SPARE_DELIVERIES]; /* memory of deliveries that were freed; see delivery.c */
+    size_t spare_count;
 };
 
 /* The base of MessageStore. */
@@ -103,7 +109,8 @@ PyObject *hot_read_places(struct store_calls *self, PyObject *args);
 /* _publish_items(queue_id, contents, headers, start, transaction, flags, ids): a piece; where the next one starts. */
 PyObject *hot_publish_items(struct store_calls *self, PyObject *args);
 
-PyObject *hot_delivery(const struct hot_state *state, struct queue_calls *queue, const ls_delivery *row);
+PyObject *hot_delivery(struct hot_state *state, struct queue_calls *queue, const ls_delivery *row);
+void hot_free_spares(struct hot_state *state);
 /* The methods of a queue in consume.c. */
 PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_accept(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);

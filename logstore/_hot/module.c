@@ -92,6 +92,8 @@ static const struct {
     {"_refuse", offsetof(struct hot_state, refuse)},
     {"_came_back", offsetof(struct hot_state, came_back)},
     {"_header_slow", offsetof(struct hot_state, header_slow)},
+    {"_next_lsn_slow", offsetof(struct hot_state, next_lsn_slow)},
+    {"_undurable_slow", offsetof(struct hot_state, undurable_slow)},
 };
 
 enum { NAMES = sizeof names / sizeof *names };
@@ -134,6 +136,7 @@ static int hot_clear(PyObject *module) {
     Py_CLEAR(state->queue_type);
     Py_CLEAR(state->transaction_type);
     Py_CLEAR(state->delivery_type);
+    hot_free_spares(state);
     Py_CLEAR(state->waiters_type);
     for (size_t i = 0; i < NAMES; i++) {
         Py_CLEAR(*name_at(state, i));

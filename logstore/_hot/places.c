@@ -23,6 +23,8 @@ struct batch {
     PyObject *store;
     PyObject *loaded; /* bytes; NULL: contents are read on access */
     PyObject *view;   /* of `loaded`; NULL: contents are copied */
+    PyObject *size;   /* of the message made last; NULL: none yet */
+    uint64_t size_bytes;
     size_t count;
     ls_place places[PLACES_MAX];
     ls_span spans[PLACES_MAX];
@@ -51,13 +53,36 @@ static bool set_slot(const struct batch *b, PyObject *message, enum slot slot, P
     return value != NULL;
 }
 
-static PyObject *part_of(const struct batch *b, uint64_t at, uint64_t bytes, bool as_view) {
-    Py_ssize_t from = (Py_ssize_t)at, size = (Py_ssize_t)bytes;
-    return as_view ? PySequence_GetSlice(b->view, from, from + size)
-                   : PyBytes_FromStringAndSize(PyBytes_AS_STRING(b->loaded) + from, size);
+static PyObject *copy_of(const struct batch *b, uint64_t at, uint64_t bytes) {
+    return PyBytes_FromStringAndSize(PyBytes_AS_STRING(b->loaded) + at, (Py_ssize_t)bytes);
 }
 
-static PyObject *make_message(const struct batch *b, size_t i) {
+/* As a slice of `view` would be, without the slice object: a new view, which no other code has seen, is narrowed. */
+static PyObject *view_of(const struct batch *b, uint64_t at, uint64_t bytes) {
+    PyObject *made = PyMemoryView_FromObject(b->view);
+    if (made != NULL) {
+        Py_buffer *part = PyMemoryView_GET_BUFFER(made);
+        part->buf = (char *)part->buf + at;
+        part->len = part->shape[0] = (Py_ssize_t)bytes;
+    }
+    return made;
+}
+
+/* Neighbours often have the same size. */
+static PyObject *size_of(struct batch *b, uint64_t bytes) {
+    if (b->size == NULL || b->size_bytes != bytes) {
+        Py_XSETREF(b->size, PyLong_FromUnsignedLongLong(bytes));
+        b->size_bytes = bytes;
+    }
+    return Py_XNewRef(b->size);
+}
+
+static PyObject *content_of(const struct batch *b, const ls_span *span) {
+    return b->view != NULL ? view_of(b, span->content_at, span->content_bytes)
+                           : copy_of(b, span->content_at, span->content_bytes);
+}
+
+static PyObject *make_message(struct batch *b, size_t i) {
     const ls_place *place = &b->places[i];
     const ls_span *span = &b->spans[i];
     bool loaded = b->loaded != NULL && span->content_at != 0;
@@ -65,20 +90,18 @@ static PyObject *make_message(const struct batch *b, size_t i) {
     bool whole =
         made != NULL && set_slot(b, made, SLOT_STORE, Py_NewRef(b->store)) &&
         set_slot(b, made, SLOT_ID, PyLong_FromUnsignedLongLong(place->id)) &&
-        set_slot(b, made, SLOT_SIZE, PyLong_FromUnsignedLongLong(place->content_bytes)) &&
+        set_slot(b, made, SLOT_SIZE, size_of(b, place->content_bytes)) &&
         set_slot(b, made, SLOT_LOCKED, PyBool_FromLong(place->locked != 0)) &&
         set_slot(b, made, SLOT_REDELIVERED, PyBool_FromLong(place->recovered != 0)) &&
-        set_slot(b, made, SLOT_HEADER,
-                 loaded ? part_of(b, span->header_at, span->header_bytes, false) : Py_NewRef(Py_None)) &&
-        set_slot(b, made, SLOT_CONTENT,
-                 loaded ? part_of(b, span->content_at, span->content_bytes, b->view != NULL) : Py_NewRef(Py_None));
+        set_slot(b, made, SLOT_HEADER, loaded ? copy_of(b, span->header_at, span->header_bytes) : Py_NewRef(Py_None)) &&
+        set_slot(b, made, SLOT_CONTENT, loaded ? content_of(b, span) : Py_NewRef(Py_None));
     if (!whole) {
         Py_CLEAR(made);
     }
     return made;
 }
 
-static PyObject *make_list(const struct batch *b) {
+static PyObject *make_list(struct batch *b) {
     PyObject *list = PyList_New((Py_ssize_t)b->count);
     for (size_t i = 0; list != NULL && i < b->count; i++) {
         PyObject *message = make_message(b, i);
@@ -131,6 +154,7 @@ PyObject *hot_read_places(struct store_calls *self, PyObject *args) {
     b->type = (PyTypeObject *)type;
     b->store = (PyObject *)self;
     PyObject *list = read_batch(self, cursor, b, load, views);
+    Py_XDECREF(b->size);
     Py_XDECREF(b->view);
     Py_XDECREF(b->loaded);
     PyMem_Free(b);

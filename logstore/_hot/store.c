@@ -194,6 +194,29 @@ static PyObject *store_header(struct store_calls *self, PyObject *const *args, P
                       : hot_slow((PyObject *)self, self->state->header_slow, args, count, names);
 }
 
+/* ---- durability ---- */
+
+static PyObject *store_next_lsn(struct store_calls *self, void *Py_UNUSED(closure)) {
+    uint64_t lsn = self->store != NULL ? self->state->calls->next_lsn_try(self->store) : 0;
+    return lsn != 0 ? PyLong_FromUnsignedLongLong(lsn)
+                    : hot_slow((PyObject *)self, self->state->next_lsn_slow, (PyObject *[]){NULL}, 0, NULL);
+}
+
+PyDoc_STRVAR(undurable_doc, "_undurable($self, lsn, /)\n--\n\n"
+                            "0 if everything below the LSN is durable; else the LSN, after asking for a flush.");
+
+static PyObject *store_undurable(struct store_calls *self, PyObject *lsn) {
+    int overflow = 1, rc = LS_WOULD_WAIT;
+    long long wanted = PyLong_CheckExact(lsn) ? PyLong_AsLongLongAndOverflow(lsn, &overflow) : 0;
+    if (self->store != NULL && overflow == 0 && wanted >= 0) {
+        rc = self->state->calls->durable_soon(self->store, (uint64_t)wanted, LS_TRY);
+    }
+    if (rc == LS_WOULD_WAIT) {
+        return hot_slow((PyObject *)self, self->state->undurable_slow, &lsn, 1, NULL);
+    }
+    return rc == 0 ? Py_NewRef(lsn) : PyLong_FromLong(0);
+}
+
 /* ---- the type ---- */
 
 PyDoc_STRVAR(attach_doc, "_attach($self, owner, address, queues, relaxed)\n--\n\n"
@@ -263,13 +286,21 @@ static PyMethodDef store_methods[] = {
                "Publishes items from ``start`` on and appends their ids. Returns where the next call starts.")},
     {"_read_places", (PyCFunction)(void (*)(void))hot_read_places, METH_VARARGS,
      PyDoc_STR("_read_places($self, cursor, kind, load, views)\n--\n\nThe next messages of a cursor of the core.")},
+    {"_undurable", (PyCFunction)(void (*)(void))store_undurable, METH_O, undurable_doc},
     {"_attach", (PyCFunction)(void (*)(void))store_attach, METH_VARARGS, attach_doc},
     {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef store_members[] = {
+    {"next_lsn", (getter)store_next_lsn, NULL,
+     PyDoc_STR("The end of the appended log: the LSN to wait for after an operation with ``wait=False``."), NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot store_slots[] = {
     {Py_tp_doc, (void *)"The calls of an open store that are made once a message."},
     {Py_tp_methods, store_methods},
+    {Py_tp_getset, store_members},
     {Py_tp_new, store_new},
     {Py_tp_traverse, store_traverse},
     {Py_tp_clear, store_clear},

@@ -47,9 +47,8 @@ class Care(Names):
         self._not_forked()
         return int(lib.ls_durable_lsn(self._c))
 
-    @property
-    def next_lsn(self) -> int:
-        """The end of the appended log: the LSN to wait for after an operation with ``wait=False``."""
+    def _next_lsn_slow(self) -> int:
+        """``next_lsn`` where another thread holds the store's lock, and in a forked child."""
         lsn: int = lib.ls_next_lsn(self._c)
         if lsn == 0:
             self._not_forked()

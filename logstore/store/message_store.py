@@ -44,7 +44,6 @@ _PLACES_AT_ONCE: Final = 256
 # Looked up once, because every publish or dequeue needs them.
 _NULL: Final = ffi.NULL
 _WAIT: Final = lib.LS_WAIT
-_durable_soon: Final = lib.ls_durable_soon
 
 
 class MessageStore(Publishing):
@@ -304,6 +303,7 @@ class MessageStore(Publishing):
         address = int(ffi.cast("uintptr_t", cursor))
         while found := self._read_places(address, MessageView if views else Message, load, views):
             yield from found
+            del found  # so that two batches are not held at once
         ffi.release(cursor)
 
     def _open_cursor(self, queue: Queue, kind: int) -> ls_cursor_ptr:
@@ -387,16 +387,21 @@ class MessageStore(Publishing):
 
     async def durable(self, lsn: int) -> None:
         """Returns once :attr:`durable_lsn` has reached ``lsn``. Raises ``OutcomeUnknown`` if it never will."""
-        try:
-            soon = _durable_soon(self._c, lsn)
-        except (TypeError, OverflowError):
-            lsn = arguments.integer("lsn", lsn, 0, arguments.LSN_MAX)
-            soon = _durable_soon(self._c, lsn)
-        if not soon:
+        wanted = self._undurable(lsn)
+        if wanted:
             loop = get_running_loop()
             waiters = self._completions.loops.get(loop) or self._completions.of(loop)
-            while waiters.reported_lsn < lsn:
-                await waiters.until(lsn)
+            while waiters.reported_lsn < wanted:
+                await waiters.until(wanted)
+
+    def _undurable_slow(self, lsn: int) -> int:
+        """``_undurable`` where another thread holds the store's lock, and for every form of its argument."""
+        try:
+            durable = lib.ls_durable_soon(self._c, lsn, 0)
+        except (TypeError, OverflowError):
+            lsn = arguments.integer("lsn", lsn, 0, arguments.LSN_MAX)
+            durable = lib.ls_durable_soon(self._c, lsn, 0)
+        return 0 if durable else lsn
 
     def on_durable(
         self, callback: Callable[[int | Exception], object], *, loop: asyncio.AbstractEventLoop | None = None

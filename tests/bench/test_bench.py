@@ -206,13 +206,13 @@ def test_a_log_that_does_not_shrink_is_a_failure(tmp_path: Path, monkeypatch: py
 def test_a_content_that_differs_from_the_published_one_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, loads = logstore.MessageStore.load_content, itertools.count()
+    real, made = logstore.MessageStore.publish_many, itertools.count()
 
-    def bad(store: Any, message_id: int, *rest: Any) -> bytes:
-        content = real(store, message_id, *rest)
-        return content if next(loads) % 32 else content[:-1] + bytes([content[-1] ^ 1])
+    def bad(store: Any, queue: Any, contents: list[bytes], **options: Any) -> Any:
+        stored = [each if next(made) % 32 else each[:-1] + bytes([each[-1] ^ 1]) for each in contents]
+        return real(store, queue, stored, **options)
 
-    monkeypatch.setattr(logstore.MessageStore, "load_content", bad)
+    monkeypatch.setattr(logstore.MessageStore, "publish_many", bad)
     for flags in ((), ("--acquire",)):
         said = run("bench", tmp_path / "store", "--messages", 300, "--verify", "--json", *flags)
         assert "contents differ from the published ones" in fails(said, 1)

@@ -157,6 +157,23 @@ def test_a_content_of_any_size_is_loaded_whole_before_and_after_it_is_durable(st
     assert store.load_content(early) == store.load_content(key) == body
 
 
+def test_an_lsn_is_told_and_awaited_alike_both_ways(store: MessageStore) -> None:
+    store.force()
+    for change in (lambda: None, lambda: store.publish("q", b"", wait=False)):
+        change()
+        assert type(store.next_lsn) is int
+        assert store.next_lsn == store._next_lsn_slow()
+    store.force()
+    for lsn in (0, 1, store.durable_lsn, Int(1), True):
+        assert store._undurable(lsn) == store._undurable_slow(lsn) == 0
+    for lsn in (store.next_lsn + (1 << 30), Int(1 << 40), (1 << 63) - 1, 1 << 63):
+        assert store._undurable(lsn) == store._undurable_slow(lsn) == lsn
+    for wrong in (-1, 1 << 64, "1", None, 1.5):
+        found = outcome(lambda: store._undurable(wrong))  # type: ignore[arg-type]  # noqa: B023 - called at once
+        assert isinstance(found, tuple)
+        assert found == outcome(lambda: store._undurable_slow(wrong))  # type: ignore[arg-type]  # noqa: B023
+
+
 # ---- what the objects are bound to ----
 
 
@@ -176,7 +193,12 @@ def test_an_object_is_bound_to_one_core_and_once(store: MessageStore) -> None:
 
 def test_an_object_that_is_bound_to_nothing_reaches_no_core() -> None:
     unbound = _hot.StoreCalls()
-    for call in (lambda: unbound.publish("q", b""), lambda: unbound.load_content(1)):
+    for call in (
+        lambda: unbound.publish("q", b""),
+        lambda: unbound.load_content(1),
+        lambda: unbound.next_lsn,
+        lambda: unbound._undurable(1),
+    ):
         with pytest.raises(AttributeError, match="_slow"):
             call()
 
@@ -226,6 +248,7 @@ def test_no_call_keeps_or_drops_a_reference(store: MessageStore) -> None:
         store.publish(queue, bytearray(content), wait=False)
         store.load_content(key)
         store.header(key)
+        store._undurable(store.next_lsn)
         for kind in ({}, {"load": True}, {"views": True}):
             for message in store.messages(queue, **kind):
                 assert message.content
@@ -234,6 +257,7 @@ def test_no_call_keeps_or_drops_a_reference(store: MessageStore) -> None:
             lambda: store.publish(None, content),  # type: ignore[arg-type]
             lambda: store.dequeue(1, queue),
             lambda: store.load_content(1),
+            lambda: store._undurable("1"),  # type: ignore[arg-type]
         ):
             with contextlib.suppress(logstore.StoreError, TypeError):
                 wrong()
@@ -321,9 +345,10 @@ def test_a_forked_child_gets_store_forked_from_every_call(store: MessageStore) -
                 lambda: store.dequeue(key, queue, wait=False),
                 lambda: store.load_content(key),
                 lambda: list(store.messages(queue, load=True)),
+                lambda: store.next_lsn,
             )
         ]
-        os._exit(0 if [each[0] for each in found] == [logstore.StoreForked] * 6 else 1)  # type: ignore[index]
+        os._exit(0 if [each[0] for each in found] == [logstore.StoreForked] * 7 else 1)  # type: ignore[index]
     assert os.waitpid(child, 0)[1] == 0
     transaction.rollback()
     assert store.load_content(key) == b"x"

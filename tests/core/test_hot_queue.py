@@ -129,6 +129,17 @@ def test_no_delivery_is_kept_and_none_is_freed_too_early(store: MessageStore, qu
     assert contents == [b"%d" % number for number in range(20)]
 
 
+def test_a_delivery_in_the_memory_of_another_has_nothing_of_it(queue: Queue) -> None:
+    taken = queue.acquire(5, load=True)
+    queue.accept_many(taken)
+    del taken
+    again = queue.acquire(5)
+    assert [(one._settled, one._loaded, one.content) for one in again] == [
+        (False, None, b"%d" % number) for number in range(5, 10)
+    ]
+    queue.accept_many(again)
+
+
 def test_a_delivery_in_a_cycle_with_its_queue_keeps_no_store_alive(tmp_path: Path) -> None:
     store = logstore.open(tmp_path / "dropped")
     queue = store.declare_queue("q")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 import gc
 import os
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -174,6 +176,32 @@ def test_nothing_can_be_written_through_a_view(store: MessageStore, queue: Queue
     for message in store.messages(queue, views=True):
         assert message.content.readonly
         assert message.content.format == "B"
+
+
+def test_a_view_is_what_a_slice_of_its_whole_batch_would_be(store: MessageStore, queue: Queue) -> None:
+    for message in store.messages(queue, views=True):
+        view, content = message.content, store.load_content(message.id)
+        assert (view.nbytes, view.shape, view.strides, view.ndim) == (len(content), (len(content),), (1,), 1)
+        assert view.c_contiguous
+        assert (hash(view), view.tolist(), bytes(view[::-1])) == (hash(content), list(content), content[::-1])
+        assert bytes(view[len(content) // 2 :]) == content[len(content) // 2 :]
+        assert bytes(view.cast("c")) == content
+        with pytest.raises(IndexError):
+            view[len(content)]
+        with view:
+            pass
+
+
+def test_a_listing_whose_views_are_dropped_holds_one_batch_at_a_time(store: MessageStore) -> None:
+    queue = store.declare_queue("q")
+    store.publish_many(queue, [bytes(100)] * 1000)
+    tracemalloc.start()
+    try:
+        collections.deque(store.messages(queue, views=True), maxlen=0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 512 << 10 < peak < 900_000
 
 
 def test_views_of_one_batch_share_memory_and_free_it_together(store: MessageStore) -> None:

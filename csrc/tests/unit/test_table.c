@@ -38,7 +38,7 @@ static void the_index_finds_exactly_its_keys(bool by_lsn) {
                 count++;
             }
             if (in[other] && (round % 2 == 1 || chance(&c) % 2 == 0)) {
-                index_remove(&x, keys[other]);
+                index_remove(&x, keys[other], other);
                 in[other] = false;
                 count--;
             }
@@ -55,7 +55,7 @@ static void the_index_finds_exactly_its_keys(bool by_lsn) {
     }
     for (uint32_t i = 0; i < KEYS; i++) {
         if (in[i])
-            index_remove(&x, keys[i]);
+            index_remove(&x, keys[i], i);
     }
     check(x.count == 0 && index_find(&x, keys[5]) == INDEX_NONE);
     index_free(&x);
@@ -89,7 +89,7 @@ static void the_index_finds_keys_far_from_their_home_slot(void) {
         uint32_t i = (uint32_t)(chance(&c) % CROWD), other = (uint32_t)(chance(&c) % CROWD);
 
         if (in[i] && chance(&c) % 100 < (step / 2000 % 2 == 0 ? 20 : 80)) {
-            index_remove(&x, keys[i]);
+            index_remove(&x, keys[i], i);
             in[i] = false;
             count--;
         } else if (!in[i]) {
@@ -116,7 +116,7 @@ static void the_index_finds_keys_far_from_their_home_slot(void) {
                   (in[CROWD - 1 - i] || i >= CROWD - 1 - i ? CROWD - 1 - i : INDEX_NONE));
     }
     for (uint32_t i = 0; i < CROWD; i++) {
-        index_remove(&x, keys[i]);
+        index_remove(&x, keys[i], i);
         check(index_find(&x, keys[i]) == INDEX_NONE);
     }
     check(x.count == 0);

@@ -70,6 +70,41 @@ static void another_thread_that_holds_the_lock_is_not_waited_for(void) {
     done();
 }
 
+static void an_lsn_is_told_without_waiting_for_the_lock(void) {
+    uint64_t id, next_lsn;
+    ready();
+    check(try_put(100, NULL, &id) == LS_OK);
+    (void)pthread_mutex_lock(&r.store->log.lock);
+    next_lsn = ls_next_lsn_try(r.store);
+    int rc = ls_durable_soon(r.store, id + 1, LS_TRY);
+    (void)pthread_mutex_unlock(&r.store->log.lock);
+    check(next_lsn == 0 && rc == LS_WOULD_WAIT);
+    next_lsn = ls_next_lsn_try(r.store);
+    check(next_lsn > id && next_lsn == ls_next_lsn(r.store));
+    check(ls_durable_soon(r.store, next_lsn, LS_TRY) == 0 && ls_force(r.store, 0) == LS_OK);
+    (void)pthread_mutex_lock(&r.store->log.lock);
+    rc = ls_durable_soon(r.store, next_lsn, LS_TRY);
+    (void)pthread_mutex_unlock(&r.store->log.lock);
+    check(rc == 1);
+    done();
+}
+
+/* A record of a transaction asks for no flush. */
+static void an_lsn_that_is_told_is_flushed(void) {
+    ls_tx *tx;
+    uint64_t id;
+    ready();
+    check(ls_force(r.store, 0) == LS_OK && ls_begin(r.store, NULL, &tx) == LS_OK);
+    check(try_put(100, tx, &id) == LS_OK && r.store->log.flusher.wanted_lsn <= id);
+    uint64_t next_lsn = ls_next_lsn_try(r.store);
+    check(next_lsn > id && r.store->log.flusher.wanted_lsn == next_lsn);
+    check(try_put(100, tx, &id) == LS_OK && r.store->log.flusher.wanted_lsn <= id);
+    check(ls_durable_soon(r.store, id + 1, LS_TRY) == 0 && r.store->log.flusher.wanted_lsn > id);
+    check(ls_rollback(tx, 0) == LS_OK);
+    ls_tx_free(tx);
+    done();
+}
+
 /* ---- room ---- */
 
 /* Publishes until it would wait; then nothing has changed, the waiting call succeeds, and trying is possible again. */
@@ -149,6 +184,8 @@ int main(void) {
         a_call_that_need_not_wait_is_made,
         its_errors_are_those_of_the_waiting_call,
         another_thread_that_holds_the_lock_is_not_waited_for,
+        an_lsn_is_told_without_waiting_for_the_lock,
+        an_lsn_that_is_told_is_flushed,
         a_full_buffer_is_not_waited_for,
         a_transaction_waits_for_no_room_either,
         a_message_of_several_records_is_not_begun,
