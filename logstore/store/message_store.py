@@ -297,8 +297,8 @@ class MessageStore(Publishing):
         return self._messages(queue, load=load, views=views)
 
     def _messages(self, queue: Queue | str, *, load: bool, views: bool) -> Iterator[Message]:
-        # A generator refuses to be entered again by another thread or a signal handler. An iterator of itertools over it
-        # would then free it while it runs.
+        # A generator refuses to be entered again by another thread or a signal handler. An iterator of itertools
+        # over it would then free it while it runs.
         cursor = self._open_cursor(self._known(queue), lib.LS_CURSOR_ALL)
         address = int(ffi.cast("uintptr_t", cursor))
         while found := self._read_places(address, MessageView if views else Message, load, views):

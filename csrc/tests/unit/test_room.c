@@ -47,9 +47,9 @@ static void *write_one(void *of) {
     uint32_t queue = 1;
     uint64_t lsn;
 
-    w->rc = w->dequeues ? ls_dequeue(r.store, w->id, 1, NULL, 1, 0, LS_WAIT, &lsn)
-                        : ls_publish(r.store, &queue, 1, NULL, 0, content, w->bytes, NULL, w->hurries ? 0 : LS_WAIT,
-                                     &w->id);
+    w->rc = w->dequeues
+                ? ls_dequeue(r.store, w->id, 1, NULL, 1, 0, LS_WAIT, &lsn)
+                : ls_publish(r.store, &queue, 1, NULL, 0, content, w->bytes, NULL, w->hurries ? 0 : LS_WAIT, &w->id);
     (void)atomic_fetch_add(&came, 1);
     return NULL;
 }
