@@ -192,7 +192,8 @@ def end(bench: Bench, outcome: str | None) -> None:
         return
     getattr(tx, outcome)()
     # Only this makes it durable, as the kill will show. An empty batch that names the base may still be pending.
-    assert bench.store.next_lsn - bench.store.durable_lsn in (0, BATCH_RECORD_BYTES)
+    durable_lsn = bench.store.durable_lsn  # read first: that batch may begin and end between two reads
+    assert bench.store.next_lsn - durable_lsn in (0, BATCH_RECORD_BYTES)
     for again in ("commit", "rollback", "prepare", "end"):
         with pytest.raises(errors.TransactionEnded):
             getattr(tx, again)()
