@@ -3,8 +3,9 @@
  * they came, each when there is room for its bytes beside those called before it; so a freed buffer wakes as many as it can
  * hold, and not all that wait.
  *
- * What always holds: when the lock is free, the first that waits has no room (whatever lets go of it calls it); no thread
- * opens a buffer before those that came earlier; and if no thread writes, one was called to.
+ * Whenever the lock is free, the following holds. There is no room for the first waiting thread, because each thread that
+ * releases the lock calls it when there is. No thread opens a buffer before those that came earlier. If no thread writes,
+ * one was called to write.
  */
 #include <assert.h>
 #include <errno.h>

@@ -161,7 +161,7 @@ int ls_settle(ls_store *store, uint32_t queue_id, const ls_delivery *delivery, l
 
 enum { FETCHED_AT_ONCE = 32 }; /* several times the cache lines that a processor fetches at once */
 
-/* What one call dequeues from one queue: messages by id, or deliveries. */
+/* The arguments of one call: messages of one queue, given by id or as deliveries. */
 struct chosen {
     const uint64_t *ids;     /* NULL: the deliveries' */
     const ls_delivery *held; /* NULL: whether they are acquired does not matter */

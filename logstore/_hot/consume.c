@@ -75,7 +75,7 @@ struct loading {
     size_t headers_room, headers_used;
 };
 
-/* What the message takes about; the header of one in several records may be longer. */
+/* An estimate of the bytes that the message takes; in several records its header may be longer. */
 static uint64_t bytes_of(const ls_delivery *d) {
     return d->start_bytes >= d->content_bytes ? d->start_bytes : d->content_bytes + HEADER_BYTES;
 }

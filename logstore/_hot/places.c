@@ -16,7 +16,7 @@ enum slot { SLOT_STORE, SLOT_ID, SLOT_SIZE, SLOT_LOCKED, SLOT_REDELIVERED, SLOT_
 
 static const char *const slot_names[SLOTS] = {"_store", "id", "size", "locked", "redelivered", "_header", "_content"};
 
-/* What one call works with. */
+/* The state of one call. */
 struct batch {
     PyTypeObject *type; /* Message */
     Py_ssize_t offsets[SLOTS];

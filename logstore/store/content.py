@@ -19,7 +19,7 @@ from logstore.core.native import check
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-# What is held in memory of an iterable of unknown length. A call of the core takes about as much at a time.
+# The most items and bytes of an iterable of unknown length that are held in memory and handed over by one call.
 _MANY_AT_ONCE: Final = 1024
 _MANY_BYTES: Final = 1 << 20
 

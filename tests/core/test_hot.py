@@ -131,7 +131,7 @@ def test_each_wrong_argument_gives_the_error_of_the_slow_path(store: MessageStor
             slow = outcome(lambda: getattr(store, f"_{name}_slow")(*given, **named))  # noqa: B023 - called at once
             assert isinstance(found, tuple), (name, given, named)
             if found[0] is TypeError and f"_{name}_slow()" in slow[1]:  # type: ignore[index] # of the call itself
-                assert found[0] is slow[0]  # type: ignore[index]
+                assert found[0] is slow[0]  # type: ignore[index] # known by the line above
             else:
                 assert found == slow, (name, given, named)
         assert store.stats()["messages"] == before
@@ -183,7 +183,7 @@ def test_an_object_is_bound_to_one_core_and_once(store: MessageStore) -> None:
         lambda: store._attach(object(), 1, {}, False),
         lambda: queue._attach(store, 7),
         lambda: transaction._attach(store, object(), 1),
-        lambda: _hot.bind(0, Exception),  # type: ignore[arg-type]
+        lambda: _hot.bind(0, Exception),  # type: ignore[arg-type] # wrong on purpose
     ):
         with pytest.raises(ValueError, match="once|NULL"):
             attach()
@@ -221,7 +221,7 @@ def test_a_store_and_its_transaction_in_a_cycle_are_collected(tmp_path: Path) ->
     queue = store.declare_queue("q")
     transaction = store.begin()
     store.publish(queue, b"", transaction=transaction)
-    transaction.cycle = [store, queue, transaction]  # type: ignore[attr-defined]
+    transaction.cycle = [store, queue, transaction]  # type: ignore[attr-defined] # not in its type
     store.close()
     left = [weakref.ref(each) for each in (store, queue, transaction)]
     del store, queue, transaction
@@ -254,10 +254,10 @@ def test_no_call_keeps_or_drops_a_reference(store: MessageStore) -> None:
                 assert message.content
         for wrong in (
             lambda: store.publish(queue, content, transaction=ended),
-            lambda: store.publish(None, content),  # type: ignore[arg-type]
+            lambda: store.publish(None, content),  # type: ignore[arg-type] # wrong on purpose
             lambda: store.dequeue(1, queue),
             lambda: store.load_content(1),
-            lambda: store._undurable("1"),  # type: ignore[arg-type]
+            lambda: store._undurable("1"),  # type: ignore[arg-type] # wrong on purpose
         ):
             with contextlib.suppress(logstore.StoreError, TypeError):
                 wrong()

@@ -46,7 +46,7 @@ def test_every_form_of_an_acquire_gives_the_next_deliveries(store: MessageStore,
         lambda: queue.acquire(1, load=False),
         lambda: queue.acquire(n=1, load=True),
         lambda: queue.acquire(load=True),
-        lambda: queue.acquire(Int(1), load=1),  # type: ignore[arg-type]
+        lambda: queue.acquire(Int(1), load=1),  # type: ignore[arg-type] # wrong on purpose
         lambda: queue._acquire_slow(1, load=True),
     ]
     taken = [form() for form in forms]
@@ -55,14 +55,14 @@ def test_every_form_of_an_acquire_gives_the_next_deliveries(store: MessageStore,
     assert (queue.acquire(0), queue.acquire(0, load=True)) == ([], [])
     for wrong in (True, None, "1", 1.5, -1, 1 << 64):
         with pytest.raises(errors.OptionError, match="n is a number"):
-            queue.acquire(wrong)  # type: ignore[arg-type]
+            queue.acquire(wrong)  # type: ignore[arg-type] # wrong on purpose
     assert len(queue.acquire((1 << 63) - 1)) == 20 - len(forms)
 
 
 def test_every_form_of_settling_settles_once(store: MessageStore, queue: Queue) -> None:
     settle: list[Callable[[Delivery], object]] = [
         lambda one: queue.accept(one, wait=False),
-        lambda one: queue.accept(delivery=one, transaction=None, wait=1),  # type: ignore[arg-type]
+        lambda one: queue.accept(delivery=one, transaction=None, wait=1),  # type: ignore[arg-type] # wrong on purpose
         lambda one: queue._accept_slow(one),
         lambda one: one.accept(),
         lambda one: one.accept(wait=False, transaction=None),
@@ -70,7 +70,7 @@ def test_every_form_of_settling_settles_once(store: MessageStore, queue: Queue) 
         lambda one: queue.accept_many([one]),
         lambda one: queue.accept_many((one,), wait=False),
         lambda one: queue.accept_many(iter([one]), wait=False),
-        lambda one: queue.accept_many(deliveries={one: 1}, wait=0),  # type: ignore[arg-type]
+        lambda one: queue.accept_many(deliveries={one: 1}, wait=0),  # type: ignore[arg-type] # wrong on purpose
         lambda one: queue.release(one),
         lambda one: queue.release(delivery=one),
         lambda one: one.release(),
@@ -107,7 +107,7 @@ def test_a_batch_that_is_refused_keeps_its_deliveries(store: MessageStore, queue
     for wait in (True, False):
         with pytest.raises(errors.UnknownMessage) as gone:
             queue.accept_many([first, second, third], wait=wait)
-        assert gone.value.dequeued == 0  # type: ignore[attr-defined]
+        assert gone.value.dequeued == 0  # type: ignore[attr-defined] # not in its type
     queue.accept_many([first, second])
     assert acquired(store) == 0
 

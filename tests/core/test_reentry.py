@@ -318,7 +318,7 @@ USES: dict[str, Callable[[MessageStore, list[Delivery]], object]] = {
 
 
 IN_ONE_STEP = {"acquire", "acquire one by one", "acquire and load", "release", "accept", "accept_many"}
-"""What is one call into C has no steps of its own; garbage collection may still run a finalizer in it."""
+"""Each of these is one call into C without steps that a signal can interrupt; a finalizer may still run in it."""
 
 
 def held_for(store: MessageStore, use: str) -> list[Delivery]:

@@ -396,9 +396,9 @@ def test_only_a_task_can_be_among_the_waiters() -> None:
     loop = asyncio.new_event_loop()
     waiters = Waiters(loop, loop.create_future())
     with pytest.raises(TypeError):
-        waiters.add_done_callback(print)  # type: ignore[call-arg]
+        waiters.add_done_callback(print)  # type: ignore[call-arg] # wrong on purpose
     with pytest.raises(TypeError):
-        waiters.add_done_callback(print, context=None)  # type: ignore[arg-type]
+        waiters.add_done_callback(print, context=None)  # type: ignore[arg-type] # wrong on purpose
     for wrong in (-1, 1 << 64):
         with pytest.raises(OverflowError):
             waiters.until(wrong)

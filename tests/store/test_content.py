@@ -31,7 +31,7 @@ def unpacked(given_contents: Any, headers: Any = None) -> list[tuple[bytes, byte
         else:
             heads = piece.headers or [None] * len(piece)
             found += [
-                (bytes(item), head if head is None else bytes(head))  # type: ignore[call-overload]
+                (bytes(item), head if head is None else bytes(head))  # type: ignore[call-overload] # of buffers only
                 for item, head in zip(piece.contents, heads, strict=True)
             ]
     return found
@@ -85,7 +85,7 @@ def test_an_endless_source_is_taken_in_bounded_steps() -> None:
 
     piece = next(pieces(endless(), None))
     assert isinstance(piece, Buffers)
-    assert sum(map(len, piece.contents)) <= 64 << 20  # type: ignore[arg-type]
+    assert sum(map(len, piece.contents)) <= 64 << 20  # type: ignore[arg-type] # of buffers only
 
     def small() -> Any:
         while True:

@@ -244,5 +244,5 @@ def test_a_listed_message_equals_one_that_its_class_makes(store: MessageStore, q
             assert fields(listed) == fields(made) == fields(copy.copy(listed))
             assert dataclasses.replace(listed, size=7).size == 7
             with pytest.raises(dataclasses.FrozenInstanceError):
-                listed.size = 7  # type: ignore[misc]
+                listed.size = 7  # type: ignore[misc] # it is frozen
             assert not hasattr(listed, "__dict__")

@@ -614,7 +614,7 @@ def test_an_item_that_is_no_buffer_is_refused_before_its_piece_is_stored(store: 
     ]:
         with pytest.raises(TypeError, match="buffer") as caught:
             store.publish_many(queue, items, headers=headers)
-        assert list(caught.value.published) == []  # type: ignore[attr-defined]
+        assert list(caught.value.published) == []  # type: ignore[attr-defined] # not in its type
     assert queue.depth == 0
     growing += b"an exported bytearray could not grow"
 

@@ -1,6 +1,6 @@
 /*
- * Who wakes the spare thread: a commit that lets a segment die, and the last reader of one that could not be recycled. Not
- * the reads and commits of a store whose dead segments a hold keeps. No wake-up is lost.
+ * A commit that lets a segment die wakes the spare thread, and so does the last reader of a segment that could not be
+ * recycled. Reads and commits do not wake it while a hold keeps the dead segments. No wake-up is lost.
  */
 #include <stdatomic.h>
 
