@@ -12,6 +12,7 @@
  *   positions    a place never changes its position
  *   locks        one transaction at a time holds a place; a held place is not offered or dequeued; only a held place is
  *                reported as locked
+ *   acquired     one consumer at a time has a place, and its count goes up by one each time
  *   content      a read gives the bytes that were written
  *   poison       after a store has reported that it is poisoned, it accepts no change
  */

@@ -53,7 +53,7 @@ static inline void check_listed(const struct call *c, uint32_t place, const stru
         violated("positions", "place %u has been at %llu and is at %llu", place, (unsigned long long)(f->position - 1),
                  (unsigned long long)s->position);
     f->position = s->position + 1;
-    if (c->kind == LIST_OFFER)
+    if (c->kind == LIST_OFFER || c->kind == ACQUIRE)
         check_offer(c, place);
 }
 
@@ -107,6 +107,51 @@ static inline void check_read(const struct call *c) {
         violated("content", "message %llu was read with wrong bytes", (unsigned long long)c->value);
     if (c->rc == LS_UNKNOWN_MESSAGE && there)
         violated("lost", "message %llu is on a queue, but a read did not find it", (unsigned long long)c->value);
+}
+
+/* ---- acquisitions ---- */
+
+/* One consumer certainly had the place from the end of its ACQUIRE until it began to give it back. */
+struct acquisition {
+    uint32_t place, count;
+    uint64_t from, to;
+};
+
+static int compare_acquisitions(const void *a, const void *b) {
+    const struct acquisition *x = a, *y = b;
+
+    if (x->place != y->place)
+        return x->place < y->place ? -1 : 1;
+    return x->count < y->count ? -1 : x->count > y->count;
+}
+
+static inline void check_acquired(void) {
+    static struct acquisition all[THREADS * SEEN_MAX];
+    uint32_t n = 0;
+
+    for (struct call *c = first_call(); c != NULL; c = next_call(c)) {
+        for (uint32_t i = 0; c->kind == ACQUIRE && c->ended != 0 && i < c->count; i++) {
+            const struct seen *s = &c->by->seen[c->first + i];
+            uint32_t message = message_by_id(s->id), place = message != 0 ? place_of(message - 1, c->queue) : 0;
+
+            if (s->wrong != 0)
+                violated("content", "message %llu was loaded with wrong bytes", (unsigned long long)s->id);
+            if (place != 0)
+                all[n++] = (struct acquisition){.place = place - 1,
+                                                .count = s->count,
+                                                .from = c->ended,
+                                                .to = s->until != 0 ? (uint64_t)s->until : NEVER};
+        }
+    }
+    qsort(all, n, sizeof *all, compare_acquisitions);
+    for (uint32_t i = 0; i < n; i++) {
+        bool first = i == 0 || all[i - 1].place != all[i].place;
+
+        if (all[i].count != (first ? 1 : all[i - 1].count + 1))
+            violated("acquired", "place %u was acquired with the count %u", all[i].place, all[i].count);
+        if (!first && all[i].from < all[i - 1].to && all[i - 1].from < all[i].to)
+            violated("acquired", "place %u was acquired by two consumers at the same time", all[i].place);
+    }
 }
 
 /* ---- refusals ---- */
@@ -165,6 +210,7 @@ static inline void check_calls(struct ending e) {
     gather();
     check_removals();
     check_holds();
+    check_acquired();
     for (struct call *c = first_call(); c != NULL; c = next_call(c)) {
         if ((c->rc == LS_POISONED || c->rc == LS_OUTCOME_UNKNOWN) && c->ended != 0 && c->ended < told)
             told = c->ended;

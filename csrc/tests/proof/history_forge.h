@@ -131,6 +131,19 @@ static inline bool forge_locks(void) {
     return false;
 }
 
+static inline bool is_acquiring(const struct call *c) { return c->kind == ACQUIRE && c->rc == LS_OK && c->count > 0; }
+
+static inline bool forge_acquired(void) {
+    bool any = false;
+
+    for (struct call *c = find_call(is_acquiring, NULL); c != NULL; c = find_call(is_acquiring, c)) {
+        for (uint32_t i = 0; i < c->count; i++)
+            c->by->seen[c->first + i].until = NEVER - 1;
+        any = true;
+    }
+    return any;
+}
+
 static inline bool forge_content(void) {
     struct call *c = find_call(is_read, NULL);
 
@@ -235,6 +248,7 @@ static const struct forgery forgeries[] = {
     {.check = "order", .forge = swap_listed},
     {.check = "positions", .forge = forge_positions},
     {.check = "locks", .forge = forge_locks},
+    {.check = "acquired", .forge = forge_acquired},
     {.check = "content", .forge = forge_content},
     {.check = "poison", .forge = forge_poison},
     {.check = "durable", .forge = forge_durable},

@@ -9,7 +9,15 @@
 
 #include "tests/proof/history_record.h"
 
-enum { SLOTS = 2, OWN_RECENT = 32, LISTED_AT_ONCE = 64, LISTED_MAX = 1200, LIVE_WANTED = 260, AFTER_POISON = 15 };
+enum {
+    SLOTS = 2,
+    OWN_RECENT = 32,
+    ACQUIRED_MAX = 8,
+    LISTED_AT_ONCE = 64,
+    LISTED_MAX = 1200,
+    LIVE_WANTED = 260,
+    AFTER_POISON = 15
+};
 
 enum tx_stage { STAGE_NONE, STAGE_ACTIVE, STAGE_ENDED, STAGE_PREPARED };
 
@@ -17,6 +25,12 @@ struct tx_slot {
     uint32_t tx; /* 1 + its number */
     ls_tx *handle;
     enum tx_stage stage;
+};
+
+struct acquired {
+    ls_delivery delivery;
+    struct seen *seen;
+    uint32_t queue, place;
 };
 
 struct worker {
@@ -28,6 +42,8 @@ struct worker {
     struct tx_slot slots[SLOTS];
     uint32_t own[OWN_RECENT]; /* messages it made */
     uint32_t own_count;
+    struct acquired acquired[ACQUIRED_MAX]; /* from one queue */
+    uint32_t acquired_count;
     uint32_t calls_wanted;
     int after_poison;
     bool over;
@@ -110,6 +126,8 @@ static inline uint32_t new_place(uint32_t message, uint32_t queue, struct call *
     p->call = c;
     p->next = h->messages[message].places;
     h->messages[message].places = number + 1;
+    if (queue <= STATIC_QUEUES)
+        h->messages[message].on[queue] = number + 1;
     h->messages[message].tried |= queue < 32 ? UINT32_C(1) << queue : 0;
     return number;
 }

@@ -2,7 +2,7 @@
 #ifndef LOGSTORE_HISTORY_LOAD_REST_H
 #define LOGSTORE_HISTORY_LOAD_REST_H
 
-#include "tests/proof/history_load.h"
+#include "tests/proof/history_consume.h"
 
 /* ---- transactions ---- */
 
@@ -289,8 +289,12 @@ static inline void one_call(struct worker *w) {
         do_publish_many(w, in, waited);
     else if (choice < (crowded ? 15u : 40u))
         do_stage(w, in, waited);
-    else if (choice < 60)
+    else if (choice < 49)
         do_dequeue(w, in, waited);
+    else if (choice < 60 && w->acquired_count > 0)
+        do_give_back(w, in, waited);
+    else if (choice < 60)
+        do_acquire(w);
     else if (choice < 66)
         do_dequeue_many(w, in, waited);
     else if (choice < 71)

@@ -58,14 +58,19 @@ enum call_kind {
     READ,
     FORCE,
     MOVE_BASE,
+    ACQUIRE,
+    RELEASE,
     LOOK, /* reads statistics, segments, transactions in doubt */
 };
 
-/* One place that a listing showed. */
+/* One place that a listing showed, or that was acquired. */
 struct seen {
     uint64_t id;
     uint64_t position;
-    uint8_t locked; /* of a check: 0 gone, 1 there, 2 locked */
+    _Atomic uint64_t until; /* acquired: the stamp before it was settled or released; 0: it still is */
+    uint32_t count;         /* acquired: how often */
+    uint8_t locked;         /* of a check: 0 gone, 1 there, 2 locked */
+    uint8_t wrong;          /* acquired: it was loaded with other bytes */
 };
 
 struct call {
@@ -96,8 +101,9 @@ enum { PLACE_READY = 1, PLACE_TAKEN = 2 };
 struct message_record {
     _Atomic uint64_t id;
     uint32_t content_bytes, header_bytes;
-    uint32_t tried;  /* queues, by bit */
-    uint32_t places; /* 1 + the first, or 0 */
+    uint32_t tried;                         /* queues, by bit */
+    uint32_t places;                        /* 1 + the first, or 0 */
+    _Atomic uint32_t on[STATIC_QUEUES + 1]; /* by queue: 1 + the place, or 0 */
 };
 
 struct tx_record {
@@ -163,7 +169,7 @@ static inline bool call_applied(const struct call *c) { return c->ended != 0 && 
 static inline bool call_unclear(const struct call *c) { return c->ended == 0 || c->rc == LS_OUTCOME_UNKNOWN; }
 
 static inline bool is_listing(const struct call *c) {
-    return c->kind == LIST_ALL || c->kind == LIST_OFFER || c->kind == CHECK_PLACES;
+    return c->kind == LIST_ALL || c->kind == LIST_OFFER || c->kind == CHECK_PLACES || c->kind == ACQUIRE;
 }
 
 /* ---- random numbers and contents ---- */
