@@ -124,6 +124,13 @@ static void drop_places(struct state *s, struct queue *q) {
     }
 }
 
+static void end_without_work(void *context, uint32_t number) {
+    struct state *s = context;
+    if (replay_settle_message(s, table_message(&s->table, number))) {
+        remove_message(s, number);
+    }
+}
+
 int inspection_drop_queues(struct inspection *i, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id) {
     struct state *s = i->state;
     struct table *t = &s->table;
@@ -141,7 +148,14 @@ int inspection_drop_queues(struct inspection *i, const uint32_t *queue_ids, size
         s->report.places_dropped += q->depth;
         recovered_note(&s->recovered, LS_RECOVERED_QUEUE, q->id, q->depth, NULL);
         q->deleted = true;
-        drop_places(s, q);
+    }
+    if (rc == LS_OK) {
+        replay_drop_work_on_deleted(t, end_without_work, s);
+    }
+    for (uint32_t k = 0; rc == LS_OK && k < t->queue_count; k++) {
+        if (t->queues[k] != NULL && t->queues[k]->deleted) {
+            drop_places(s, t->queues[k]);
+        }
     }
     recovered_finish(&s->recovered);
     inspection_advance_base(i);

@@ -204,6 +204,24 @@ static bool segments_differ(const struct sides *s) {
     return differ(s, 0, 0, same ? "the growth that admission expects" : "the live records of a segment");
 }
 
+/*
+ * Beside a writer, the log does not say whether work on a deleted queue is still there: the writer's open drops it, and
+ * after a later deletion it stays until its outcome. The checkpoint has what the writer has.
+ */
+static bool cannot_tell(const struct state *with, const struct state *without) {
+    const struct table *t = &without->table;
+    bool less = t->work_count > with->table.work_count;
+    for (uint32_t i = 0; less && i < t->tx_slots; i++) {
+        for (const struct work *w = t->txs[i] != NULL ? t->txs[i]->first : NULL; w != NULL; w = w->next) {
+            const struct queue *q = table_any_queue(t, w->queue_id);
+            if (q != NULL && q->deleted) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 int checkpoint_compare(const struct state *with, const struct state *without, ls_checkpoint_difference *difference) {
     *difference = (ls_checkpoint_difference){.differs = 0};
     struct sides s = {.with = with, .without = without, .d = difference};
@@ -211,6 +229,7 @@ int checkpoint_compare(const struct state *with, const struct state *without, ls
     if (a->base_lsn != b->base_lsn || a->end_lsn != b->end_lsn) {
         return fail(LS_OPTION, "the two were not read to the same end, so they cannot be compared");
     }
-    (void)(messages_differ(&s) || queues_differ(&s) || transactions_differ(&s) || segments_differ(&s));
+    (void)(cannot_tell(with, without) || messages_differ(&s) || queues_differ(&s) || transactions_differ(&s) ||
+           segments_differ(&s));
     return LS_OK;
 }

@@ -76,7 +76,7 @@ static void take_over(struct inspection *i) {
             replay_undo(p, tx);
         }
     }
-    replay_drop_work_on_deleted(p);
+    replay_drop_work_on_deleted(p->t, NULL, NULL);
     for (uint32_t number = 0; number < p->t->message_slots; number++) {
         const struct message *m = table_message(p->t, number);
         if ((m->flags & (MESSAGE_FREE | MESSAGE_STAGED)) == MESSAGE_STAGED && message_pending(m) == 0) {

@@ -326,7 +326,13 @@ int log_progress(struct log *g) {
         return LS_OK;
     }
     int rc = follow(g, g->buffers[g->oldest].end_lsn);
-    return rc == LS_OUTCOME_UNKNOWN ? log_fail_poisoned(g, LS_POISONED) : rc == -1 ? LS_OK : rc;
+    if (rc == -1) { /* at once: the caller may next find the store full, and no other thread was woken to lead */
+        if (!g->commit.leading && g->poison == 0 && g->busy > 0) {
+            log_lead_one(g);
+        }
+        return LS_OK;
+    }
+    return rc == LS_OUTCOME_UNKNOWN ? log_fail_poisoned(g, LS_POISONED) : rc;
 }
 
 int log_force(struct log *g, uint64_t lsn) {

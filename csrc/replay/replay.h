@@ -63,7 +63,12 @@ bool replay_load_client_work(struct tx *tx, uint32_t stream, uint64_t key);
 /* Settling: one record that recovery would need. False: it is not in the log. */
 bool replay_count_live(struct replay *p, uint64_t lsn, uint64_t bytes);
 
-/* Pending work on queues that are deleted goes: an open does this, a writer keeps such work until its outcome. */
-void replay_drop_work_on_deleted(const struct replay *p);
+/* ---- work on deleted queues: an open drops it, a writer keeps it until its outcome ---- */
+
+/* Called for the message of each operation that was dropped; it may remove the message. */
+typedef void work_dropped(void *context, uint32_t message);
+void replay_drop_work_on_deleted(struct table *t, work_dropped *dropped, void *context);
+/* As recovery leaves the message: without work it is no longer staged. True: it is dead, and the caller removes it. */
+bool replay_settle_message(struct state *s, struct message *m);
 
 #endif

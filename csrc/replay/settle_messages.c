@@ -8,8 +8,8 @@
 #include "os/vfs.h"
 #include "replay/messages.h"
 
-static bool is_on_deleted(const struct replay *p, const struct work *w) {
-    const struct queue *q = table_any_queue(p->t, w->queue_id);
+static bool is_on_deleted(const struct table *t, const struct work *w) {
+    const struct queue *q = table_any_queue(t, w->queue_id);
     return q != NULL && q->deleted;
 }
 
@@ -17,11 +17,11 @@ static bool is_on_deleted(const struct replay *p, const struct work *w) {
  * Work on a deleted queue will have no effect, so no message lives by it: a relocated state leaves it out, and the open
  * drops what was not relocated. It is brought to the front of the list, where dropping takes no search.
  */
-static void drop_work_on_deleted(const struct replay *p, struct tx *tx) {
+static void drop_work_of(struct table *t, struct tx *tx, work_dropped *dropped_one, void *context) {
     struct work *dropped = NULL, *kept = NULL, **dropped_end = &dropped, **kept_end = &kept, *last = NULL;
     size_t n = 0;
     for (struct work *w = tx->first; w != NULL; w = w->next) {
-        if (is_on_deleted(p, w)) {
+        if (is_on_deleted(t, w)) {
             *dropped_end = w;
             dropped_end = &w->next;
             n++;
@@ -38,7 +38,11 @@ static void drop_work_on_deleted(const struct replay *p, struct tx *tx) {
     *dropped_end = kept;
     tx->first = dropped;
     while (n-- > 0) {
-        tx_drop_work(p->t, tx->first);
+        uint32_t number = tx->first->message;
+        tx_drop_work(t, tx->first);
+        if (dropped_one != NULL) {
+            dropped_one(context, number);
+        }
     }
 }
 
@@ -50,13 +54,29 @@ static bool has_deleted_queues(const struct table *t) {
     return some;
 }
 
-void replay_drop_work_on_deleted(const struct replay *p) {
-    bool some = has_deleted_queues(p->t);
-    for (uint32_t i = 0; some && i < p->t->tx_slots; i++) {
-        if (p->t->txs[i] != NULL) {
-            drop_work_on_deleted(p, p->t->txs[i]);
+void replay_drop_work_on_deleted(struct table *t, work_dropped *dropped, void *context) {
+    bool some = has_deleted_queues(t);
+    for (uint32_t i = 0; some && i < t->tx_slots; i++) {
+        if (t->txs[i] != NULL) {
+            drop_work_of(t, t->txs[i], dropped, context);
         }
     }
+}
+
+bool replay_settle_message(struct state *s, struct message *m) {
+    if (message_pending(m) > 0) {
+        return false;
+    }
+    if ((m->flags & MESSAGE_PUBLISHED) != 0) { /* it was to be where its work was */
+        m->flags &= (uint16_t)~MESSAGE_STAGED;
+    }
+    if ((m->flags & MESSAGE_STAGED) != 0) {
+        m->flags &= (uint16_t)~MESSAGE_STAGED;
+        s->report.staged_dropped++;
+        s->report.staged_bytes += message_content_bytes(m);
+        recovered_note(&s->recovered, LS_RECOVERED_STAGED, m->id, message_content_bytes(m), NULL);
+    }
+    return message_is_dead(m);
 }
 
 /* Beside a writer, what its open dropped without a record of that may have lost some of its own since. */
@@ -70,6 +90,27 @@ static bool is_whole(const struct replay *p, const struct message *m) {
         lowest = x->parts[i].lsn < lowest ? x->parts[i].lsn : lowest;
     }
     return lowest >= p->base_lsn;
+}
+
+/*
+ * The open of the writer beside which this reads may have dropped work on a queue whose deletion it logged itself. The log
+ * does not tell that deletion from a later one, after which the writer keeps such work. Only a message that the base has
+ * passed since shows which it was.
+ */
+static void drop_lost_work(const struct replay *p, const struct message *m) {
+    struct work *w = m->place_count == 0 && message_pending(m) > 0 && !is_whole(p, m) ? m->extra->work : NULL;
+    while (w != NULL) {
+        struct work *next = w->next_of_message;
+        if (is_on_deleted(p->t, w)) {
+            tx_drop_work(p->t, w);
+        }
+        w = next;
+    }
+}
+
+/* Staged by the writer beside which this reads. */
+static bool stays_staged(const struct replay *p, const struct message *m) {
+    return p->beside && (m->flags & (MESSAGE_STAGED | MESSAGE_PUBLISHED)) == MESSAGE_STAGED && is_whole(p, m);
 }
 
 /* The queue with this id, made if it is not there yet; NULL: no memory. `near` is the last one: mostly it is that again. */
@@ -88,7 +129,7 @@ static int settle_messages(struct replay *p) {
     struct queue *q = NULL;
     bool some_deleted = has_deleted_queues(p->t);
     if (!p->beside) { /* a writer keeps such work until its outcome; what its open dropped is gone already */
-        replay_drop_work_on_deleted(p);
+        replay_drop_work_on_deleted(p->t, NULL, NULL);
     }
     for (uint32_t number = 0; number < p->t->message_slots; number++) {
         struct message *m = table_message(p->t, number);
@@ -98,16 +139,10 @@ static int settle_messages(struct replay *p) {
         if (some_deleted) {
             replay_drop_deleted(p, m);
         }
-        if ((m->flags & MESSAGE_PUBLISHED) != 0 && message_pending(m) == 0) { /* it was to be where its work was */
-            m->flags &= (uint16_t)~MESSAGE_STAGED;
+        if (some_deleted && p->beside) {
+            drop_lost_work(p, m);
         }
-        if ((m->flags & MESSAGE_STAGED) != 0 && message_pending(m) == 0 && (!p->beside || !is_whole(p, m))) {
-            m->flags &= (uint16_t)~MESSAGE_STAGED;
-            p->report->staged_dropped++;
-            p->report->staged_bytes += message_content_bytes(m);
-            recovered_note(&p->state->recovered, LS_RECOVERED_STAGED, m->id, message_content_bytes(m), NULL);
-        }
-        if (message_is_dead(m)) {
+        if (!stays_staged(p, m) && replay_settle_message(p->state, m)) {
             table_remove(p->t, number);
             continue;
         }

@@ -44,15 +44,10 @@ bool queue_sweep(ls_store *store, struct queue *q) {
     return true;
 }
 
-/* The record ends all places at once; memory follows in small steps, so that no thread waits long for the lock. */
-int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags) {
-    int rc = store_enter(store);
-    if (rc != LS_OK) {
-        return rc;
-    }
+int queue_end(ls_store *store, uint32_t queue_id) {
     struct log *g = &store->log;
     struct queue *q = NULL;
-    rc = log_reserve(g, QUEUE_DELETE_RECORD_BYTES, RESERVE_SHRINKS);
+    int rc = log_reserve(g, QUEUE_DELETE_RECORD_BYTES, RESERVE_SHRINKS);
     if (rc == LS_OK && (q = table_queue(&store->state.table, queue_id)) == NULL) {
         rc = fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u", (unsigned)queue_id);
     }
@@ -67,13 +62,30 @@ int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags) {
         while (q->cursors != NULL) {
             cursor_stop(q->cursors);
         }
-        while (queue_sweep(store, q)) { /* deleted: no other thread takes it out of the table */
-            log_let_go(g);
-            log_take_back(g);
-            q = table_any_queue(&store->state.table, queue_id);
-        }
-        table_remove_queue(&store->state.table, q);
-        spares_swept(g);
+    }
+    return rc;
+}
+
+void queue_remove(ls_store *store, uint32_t queue_id) {
+    struct log *g = &store->log;
+    struct queue *q = table_any_queue(&store->state.table, queue_id);
+    while (queue_sweep(store, q)) { /* deleted: no other thread takes it out of the table */
+        log_let_go(g);
+        log_take_back(g);
+        q = table_any_queue(&store->state.table, queue_id);
+    }
+    table_remove_queue(&store->state.table, q);
+    spares_swept(g);
+}
+
+int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags) {
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    rc = queue_end(store, queue_id);
+    if (rc == LS_OK) {
+        queue_remove(store, queue_id);
     }
     return store_leave(store, rc, flags);
 }

@@ -10,6 +10,7 @@
 
 #include "os/io.h"
 #include "replay/catalog.h"
+#include "replay/replay.h"
 #include "store/store.h"
 
 /* ---- the tail ---- */
@@ -327,6 +328,38 @@ static int finish_creation(ls_store *store) {
 
 /* ---- what recovery owes the log ---- */
 
+static void end_without_work(void *context, uint32_t number) {
+    ls_store *store = context;
+    if (replay_settle_message(&store->state, table_message(&store->state.table, number))) {
+        message_die(store, number);
+    }
+}
+
+/* Deletions that only the catalog has. Their records come first: what they end may then be relocated without it. */
+static int log_deletions(ls_store *store, const uint32_t *sorted, size_t n) {
+    struct table *t = &store->state.table;
+    int rc = LS_OK;
+    for (uint32_t i = 0; rc == LS_OK && i < t->queue_count; i++) {
+        struct queue *q = t->queues[i];
+        if (q == NULL || q->deleted || catalog_has(sorted, n, q->id)) {
+            continue;
+        }
+        store->state.report.queues_dropped++;
+        store->state.report.places_dropped += q->depth;
+        recovered_note(&store->state.recovered, LS_RECOVERED_QUEUE, q->id, q->depth, NULL);
+        rc = queue_end(store, q->id);
+    }
+    if (rc == LS_OK) {
+        replay_drop_work_on_deleted(t, end_without_work, store);
+    }
+    for (uint32_t i = 0; rc == LS_OK && i < t->queue_count; i++) {
+        if (t->queues[i] != NULL && t->queues[i]->deleted) {
+            queue_remove(store, t->queues[i]->id);
+        }
+    }
+    return rc;
+}
+
 static int log_owed(ls_store *store, const uint32_t *sorted, size_t n) {
     struct log *g = &store->log;
     struct table *t = &store->state.table;
@@ -337,23 +370,7 @@ static int log_owed(ls_store *store, const uint32_t *sorted, size_t n) {
             rc = tx_roll_back_open(store, tx->id);
         }
     }
-    for (uint32_t i = 0; rc == LS_OK && i < t->queue_count; i++) {
-        struct queue *q = t->queues[i];
-        if (q == NULL || catalog_has(sorted, n, q->id)) {
-            continue;
-        }
-        if (q->deleted) { /* the log says so already */
-            table_remove_queue(t, q);
-            continue;
-        }
-        store->state.report.queues_dropped++;
-        store->state.report.places_dropped += q->depth;
-        recovered_note(&store->state.recovered, LS_RECOVERED_QUEUE, q->id, q->depth, NULL);
-        uint32_t id = q->id;
-        log_let_go(g);
-        rc = ls_queue_delete(store, id, 0);
-        log_take_back(g);
-    }
+    rc = rc == LS_OK ? log_deletions(store, sorted, n) : rc;
     return rc == LS_OK ? log_force(g, g->end_lsn) : rc;
 }
 

@@ -157,6 +157,10 @@ int directory_sync_parent(struct log *g, const char *path);
 
 /* recover.c */
 int recover_replay(ls_store *store);
+/* store/queues.c: (waits) the record that ends all places at once. LS_UNKNOWN_QUEUE. */
+int queue_end(ls_store *store, uint32_t queue_id);
+/* store/queues.c: (waits) then its memory, in small steps, so that no thread waits long for the lock. */
+void queue_remove(ls_store *store, uint32_t queue_id);
 /* store/queues.c: a few places of a deleted queue; false when none is left. */
 bool queue_sweep(ls_store *store, struct queue *q);
 /* store/queues.c: the next place that the cursor gives, and its message; NULL at the end. The cursor stays at it. */

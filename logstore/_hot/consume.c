@@ -137,6 +137,8 @@ static void load(struct loading *l) {
                 load_alone(l, i);
             } else if (span->content_bytes == l->rows[i].content_bytes) {
                 keep(l, i, l->buffer + span->header_at, l->buffer + span->content_at);
+            } else {
+                l->spans[i].content_at = 0;
             }
         }
     }

@@ -93,6 +93,10 @@ static PyObject *by_queue(struct delivery *self, PyObject *name, PyObject *const
                           PyObject *keywords) {
     Py_ssize_t all = count + (keywords != NULL ? PyTuple_GET_SIZE(keywords) : 0);
     PyObject *passed[6] = {(PyObject *)self->queue, (PyObject *)self};
+    if (self->queue == NULL) {
+        PyErr_SetString(PyExc_ReferenceError, "the queue of this delivery is gone");
+        return NULL;
+    }
     if (all > 4 || count > 0) {
         return PyErr_Format(PyExc_TypeError, "%U() takes only the keyword arguments transaction and wait", name);
     }
@@ -118,6 +122,9 @@ static PyObject *delivery_release(struct delivery *self, PyObject *Py_UNUSED(unu
 }
 
 static PyObject *delivery_repr(struct delivery *self) {
+    if (self->queue == NULL) {
+        return PyUnicode_FromFormat("<Delivery %llu of a queue that is gone>", (unsigned long long)self->row.id);
+    }
     PyObject *name = PyObject_GetAttrString((PyObject *)self->queue, "name");
     PyObject *made = name != NULL ? PyUnicode_FromFormat("<Delivery %llu of %R, number %u>",
                                                          (unsigned long long)self->row.id, name, self->row.count)

@@ -36,7 +36,7 @@ static void refuse_item(const char *name) {
         return;
     }
     PyErr_Fetch(&type, &problem, &trace);
-    PyErr_Format(PyExc_TypeError, "%s is an iterable of bytes or other buffers, but an item is not a buffer: %S", name,
+    PyErr_Format(PyExc_TypeError, "%s is an iterable of bytes or other contiguous buffers; reading it failed: %S", name,
                  problem != NULL ? problem : type);
     Py_XDECREF(type);
     Py_XDECREF(problem);

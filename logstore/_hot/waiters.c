@@ -26,6 +26,7 @@ struct waiters {
     size_t count;
     size_t room;
     unsigned long long reported_lsn;
+    uint64_t changes;     /* how often tasks came or went */
     uint64_t awaited_lsn; /* of the task that is about to wait */
     bool yields;          /* a task has asked for the iterator, and not yet for its item */
     bool cancelling;      /* _wake_cancelled is scheduled */
@@ -41,6 +42,15 @@ static int waiters_init(struct waiters *self, PyObject *args, PyObject *keywords
     Py_XSETREF(self->loop, Py_NewRef(loop));
     Py_XSETREF(self->done, Py_NewRef(done));
     return 0;
+}
+
+/* False, with an exception: __init__ was not called, or the garbage collector has taken the object apart. */
+static bool is_set_up(const struct waiters *self) {
+    if (self->loop == NULL || self->done == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "these waiters have no event loop: call __init__ first");
+        return false;
+    }
+    return true;
 }
 
 /* The items are no longer part of the object. */
@@ -68,6 +78,7 @@ static int waiters_clear(struct waiters *self) {
     size_t first = self->first, count = self->count;
     self->waiting = NULL;
     self->first = self->count = self->room = 0;
+    self->changes++;
     if (items != NULL) {
         drop(items + first, count);
     }
@@ -99,6 +110,9 @@ static PyObject *waiters_until(struct waiters *self, PyObject *lsn) {
     if (value == ULLONG_MAX && PyErr_Occurred() != NULL) {
         return NULL;
     }
+    if (!is_set_up(self)) {
+        return NULL;
+    }
     if (self->failure != NULL) {
         PyErr_SetObject((PyObject *)Py_TYPE(self->failure), self->failure);
         return NULL;
@@ -122,7 +136,9 @@ static PyObject *waiters_next(struct waiters *self) {
     return Py_NewRef(self);
 }
 
-static PyObject *waiters_get_loop(struct waiters *self, PyObject *Py_UNUSED(none)) { return Py_NewRef(self->loop); }
+static PyObject *waiters_get_loop(struct waiters *self, PyObject *Py_UNUSED(none)) {
+    return is_set_up(self) ? Py_NewRef(self->loop) : NULL;
+}
 
 static bool make_room(struct waiters *self) {
     if (self->first + self->count < self->room) {
@@ -154,7 +170,7 @@ static PyObject *waiters_add(struct waiters *self, PyObject *const *args, Py_ssi
     if (count != 1 || names == NULL || PyTuple_GET_SIZE(names) != 1 || !PyContext_CheckExact(args[1])) {
         return PyErr_Format(PyExc_TypeError, "only a task can wait here, with its context");
     }
-    if (!make_room(self)) {
+    if (!is_set_up(self) || !make_room(self)) {
         return NULL;
     }
     size_t at = self->first + self->count;
@@ -163,11 +179,15 @@ static PyObject *waiters_add(struct waiters *self, PyObject *const *args, Py_ssi
     }
     self->waiting[at] = (struct waiting){self->awaited_lsn, Py_NewRef(args[0]), Py_NewRef(args[1])};
     self->count++;
+    self->changes++;
     Py_RETURN_NONE;
 }
 
 /* Called by a task that is cancelled, which notes it if this is false, and raises CancelledError when it is resumed. */
 static PyObject *waiters_cancel(struct waiters *self, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords)) {
+    if (!is_set_up(self)) {
+        return NULL;
+    }
     if (!self->cancelling) {
         PyObject *wake = PyObject_GetAttrString((PyObject *)self, "_wake_cancelled");
         PyObject *handle = wake != NULL ? PyObject_CallMethod(self->loop, "call_soon", "O", wake) : NULL;
@@ -199,19 +219,18 @@ static bool resume_now(PyObject *done, const struct waiting *item) {
     return false;
 }
 
-static void resume_later(PyObject *loop, PyObject *done, const struct waiting *item) {
+/* In the loop's next turn. */
+static bool schedule(PyObject *loop, PyObject *done, const struct waiting *item) {
     PyObject *call_soon = PyObject_GetAttrString(loop, "call_soon");
     PyObject *args = PyTuple_Pack(2, item->resume, done);
     PyObject *keywords = Py_BuildValue("{sO}", "context", item->context);
     PyObject *handle =
         call_soon != NULL && args != NULL && keywords != NULL ? PyObject_Call(call_soon, args, keywords) : NULL;
-    if (handle == NULL) {
-        PyErr_WriteUnraisable(loop); /* the loop was closed by a task that was resumed before */
-    }
     Py_XDECREF(call_soon);
     Py_XDECREF(args);
     Py_XDECREF(keywords);
     Py_XDECREF(handle);
+    return handle != NULL;
 }
 
 /* Takes over the items. After a task has raised, as KeyboardInterrupt ends the loop's run, the others are scheduled. */
@@ -225,7 +244,9 @@ static PyObject *resume_all(struct waiters *self, struct waiting *items, size_t 
         PyObject *kind, *problem, *traceback;
         PyErr_Fetch(&kind, &problem, &traceback);
         for (size_t i = resumed + 1; i < count; i++) {
-            resume_later(loop, done, &items[i]);
+            if (!schedule(loop, done, &items[i])) {
+                PyErr_WriteUnraisable(loop); /* the loop was closed by a task that was resumed before */
+            }
         }
         PyErr_Restore(kind, problem, traceback);
     }
@@ -248,7 +269,7 @@ PyDoc_STRVAR(wake_doc, "_wake($self, lsn, /)\n--\n\nResumes every task that wait
 
 static PyObject *waiters_wake(struct waiters *self, PyObject *lsn) {
     unsigned long long end = PyLong_AsUnsignedLongLong(lsn);
-    if (end == ULLONG_MAX && PyErr_Occurred() != NULL) {
+    if ((end == ULLONG_MAX && PyErr_Occurred() != NULL) || !is_set_up(self)) {
         return NULL;
     }
     size_t count = 0;
@@ -264,34 +285,96 @@ static PyObject *waiters_wake(struct waiters *self, PyObject *lsn) {
     }
     self->first += count;
     self->count -= count;
+    self->changes++;
     return resume_all(self, items, count);
 }
 
-PyDoc_STRVAR(take_doc, "_take($self, /)\n--\n\n"
-                       "Removes all waiting tasks. Returns for each its LSN, its resuming function, and its context.");
+/* 1: the task is chosen; 0: it is not; -1: an exception. */
+static int is_chosen(const struct waiters *self, size_t at, PyObject *choose) {
+    PyObject *resume = Py_NewRef(self->waiting[self->first + at].resume);
+    PyObject *answer = PyObject_CallOneArg(choose, resume);
+    int chosen = answer != NULL ? PyObject_IsTrue(answer) : -1;
+    Py_XDECREF(answer);
+    Py_DECREF(resume);
+    return chosen;
+}
 
-static PyObject *waiters_take(struct waiters *self, PyObject *Py_UNUSED(none)) {
-    size_t count = self->count;
-    self->cancelling = false; /* for tasks cancelled from now on */
-    PyObject *taken = PyList_New((Py_ssize_t)count);
-    for (size_t i = 0; taken != NULL && i < count; i++) {
-        const struct waiting *item = &self->waiting[self->first + i];
-        PyObject *row = Py_BuildValue("KOO", (unsigned long long)item->lsn, item->resume, item->context);
-        if (row == NULL) {
-            Py_CLEAR(taken);
-        } else {
-            PyList_SET_ITEM(taken, (Py_ssize_t)i, row);
+/* A mark for each task, which the caller frees. Begins anew if tasks have come or gone meanwhile. NULL: an exception. */
+static char *mark_chosen(const struct waiters *self, PyObject *choose, size_t *count) {
+    for (;;) {
+        uint64_t changes = self->changes;
+        char *marks = PyMem_Malloc(self->count + 1);
+        int chosen = marks != NULL ? 0 : -1;
+        *count = 0;
+        for (size_t at = 0; chosen >= 0 && changes == self->changes && at < self->count; at++) {
+            chosen = is_chosen(self, at, choose);
+            marks[at] = (char)(chosen == 1);
+            *count += chosen == 1 ? 1 : 0;
+        }
+        if (chosen >= 0 && changes == self->changes) {
+            return marks;
+        }
+        if (marks == NULL) {
+            (void)PyErr_NoMemory();
+        }
+        PyMem_Free(marks);
+        if (chosen < 0) {
+            return NULL;
         }
     }
-    if (taken != NULL && count > 0) {
-        struct waiting *items = self->waiting;
-        size_t first = self->first;
-        self->waiting = NULL;
-        self->first = self->count = self->room = 0;
-        drop(items + first, count);
-        PyMem_Free(items);
+}
+
+/* Takes over the items. Those after one whose scheduling raised are scheduled all the same. */
+static PyObject *schedule_all(const struct waiters *self, struct waiting *items, size_t count) {
+    PyObject *loop = Py_NewRef(self->loop), *done = Py_NewRef(self->done);
+    PyObject *kind = NULL, *problem = NULL, *traceback = NULL;
+    for (size_t i = 0; i < count; i++) {
+        if (schedule(loop, done, &items[i])) {
+            continue;
+        }
+        if (kind == NULL) {
+            PyErr_Fetch(&kind, &problem, &traceback);
+        } else {
+            PyErr_WriteUnraisable(loop);
+        }
     }
-    return taken;
+    drop(items, count);
+    PyMem_Free(items);
+    Py_DECREF(loop);
+    Py_DECREF(done);
+    if (kind != NULL) {
+        PyErr_Restore(kind, problem, traceback);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(wake_chosen_doc,
+             "_wake_chosen($self, choose, /)\n--\n\n"
+             "Schedules every task for whose resuming function ``choose`` is true. If that raises, none is scheduled.");
+
+/* The tasks are removed and scheduled in one call, so that an exception of a signal handler keeps none from either. */
+static PyObject *waiters_wake_chosen(struct waiters *self, PyObject *choose) {
+    self->cancelling = false; /* for tasks cancelled from now on */
+    size_t count = 0, kept = 0, taken = 0;
+    char *marks = is_set_up(self) ? mark_chosen(self, choose, &count) : NULL;
+    struct waiting *items = marks != NULL && is_set_up(self) ? new_items(count) : NULL;
+    if (items == NULL) {
+        PyMem_Free(marks);
+        return NULL;
+    }
+    struct waiting *all = self->waiting + self->first;
+    for (size_t at = 0; at < self->count; at++) {
+        if (marks[at] != 0) {
+            items[taken++] = all[at];
+        } else {
+            all[kept++] = all[at];
+        }
+    }
+    self->count = kept;
+    self->changes++;
+    PyMem_Free(marks);
+    return schedule_all(self, items, taken);
 }
 
 static PyMethodDef waiters_methods[] = {
@@ -300,7 +383,7 @@ static PyMethodDef waiters_methods[] = {
     {"add_done_callback", (PyCFunction)(void (*)(void))waiters_add, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"cancel", (PyCFunction)(void (*)(void))waiters_cancel, METH_VARARGS | METH_KEYWORDS, NULL},
     {"_wake", (PyCFunction)(void (*)(void))waiters_wake, METH_O, wake_doc},
-    {"_take", (PyCFunction)(void (*)(void))waiters_take, METH_NOARGS, take_doc},
+    {"_wake_chosen", (PyCFunction)(void (*)(void))waiters_wake_chosen, METH_O, wake_chosen_doc},
     {NULL, NULL, 0, NULL},
 };
 

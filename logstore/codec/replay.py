@@ -241,10 +241,15 @@ class Replay(Interpreter):
         return self._is_deleted(work.queue_id)
 
     def recover(self) -> None:
-        """Rolls back transactions that are not prepared and drops staged messages."""
+        """Rolls back transactions that are not prepared, drops work on deleted queues, and drops staged messages."""
         for transaction in self.transactions.values():
             if transaction.started and not transaction.prepared:  # for others the state or the outcome follows
                 self.undo(transaction)
+            for work in [one for one in transaction.work if self._is_deleted(one.queue_id)]:
+                message = self.messages.get(work.message_id)
+                if message is not None:
+                    self.end_work(message, work)
+                    self._settle(work.message_id, message)
         staged = [one for one, message in self.messages.items() if message.staged and not message.pending]
         for message_id in staged:
             self.dropped.append(Staged(message_id, self.messages[message_id].length))

@@ -52,11 +52,7 @@ class _Loop(Waiters):
         loop.call_soon(self._ready)  # reports what became durable before the eventfd existed
 
     def _wake_cancelled(self) -> None:
-        for lsn, resume, context in self._take():
-            if _is_cancelled(resume):
-                self.loop.call_soon(resume, self._done, context=context)
-            else:
-                self.until(lsn).add_done_callback(resume, context=context)
+        self._wake_chosen(_is_cancelled)
 
     def add_callback(self, callback: Callable[[int | Exception], object]) -> None:
         self._callbacks = (*self._callbacks, callback)

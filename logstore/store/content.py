@@ -98,7 +98,7 @@ def _arrow_piece(chunk: Any) -> ArrowPiece:
 
 
 def _no_buffers(name: str, problem: Exception) -> TypeError:
-    return TypeError(f"{name} is an iterable of bytes or other buffers, but an item is not a buffer: {problem}")
+    return TypeError(f"{name} is an iterable of bytes or other contiguous buffers; reading it failed: {problem}")
 
 
 def _is_arrow(items: object) -> bool:

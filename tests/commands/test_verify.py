@@ -303,3 +303,26 @@ def test_damage_is_reported_with_the_affected_messages_while_a_writer_runs(tmp_p
         assert (said["ok"], said["state"]) == (False, "live")
         assert [(one["id"], one["lsn"]) for one in said["affected"]["messages"]] == [(key, key)]
         assert f"in its record at LSN {key}" in said["problems"][0]["text"]
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_work_in_doubt_on_a_deleted_queue_keeps_no_message_in_either_replay(tmp_path: Path, staged: bool) -> None:
+    path = tmp_path / "store"
+    with logstore.open(path) as store:
+        gone = store.declare_queue("gone")
+        transaction = store.begin(Xid(1, b"g"))
+        if staged:
+            store.enqueue(store.stage(b"", b"staged"), gone, transaction)
+        else:
+            store.publish(gone, b"published", transaction=transaction)
+        transaction.end()
+        transaction.prepare()
+        store.delete_queue(gone)
+        assert store.stats()["messages"] == 1
+        assert verify(path)["problems"] == []
+    said = verify(path)
+    assert (said["messages"], said["in_doubt"], said["problems"]) == (0, 1, [])
+    with logstore.open(path) as store:
+        store.force()
+        said = verify(path)
+        assert (said["messages"], said["in_doubt"], said["problems"]) == (0, 1, [])

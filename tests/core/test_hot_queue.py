@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,6 +18,9 @@ from logstore import Delivery, MessageStore, Queue, errors
 
 class Int(int):
     """A subclass, as a caller may have."""
+
+
+PY_TP_CLEAR = 51  # the number of CPython's tp_clear for PyType_GetSlot, part of its stable ABI
 
 
 @pytest.fixture
@@ -151,6 +155,18 @@ def test_a_delivery_in_a_cycle_with_its_queue_keeps_no_store_alive(tmp_path: Pat
         del store, queue, delivery
         gc.collect()
     assert known() is None
+
+
+def test_a_delivery_that_the_garbage_collector_took_apart_raises_and_can_still_be_shown(queue: Queue) -> None:
+    (delivery,) = queue.acquire()
+    get_slot = ctypes.pythonapi.PyType_GetSlot
+    get_slot.restype, get_slot.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_int]
+    clear = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object)(get_slot(Delivery, PY_TP_CLEAR))
+    assert clear(delivery) == 0
+    for call in (delivery.accept, delivery.reject, delivery.release, lambda: delivery.content, lambda: delivery.header):
+        with pytest.raises(ReferenceError, match="of this delivery is gone"):
+            call()
+    assert repr(delivery) == f"<Delivery {delivery.id} of a queue that is gone>"
 
 
 def test_after_a_close_deliveries_can_be_released_and_nothing_else(store: MessageStore, queue: Queue) -> None:

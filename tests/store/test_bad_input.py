@@ -763,3 +763,15 @@ def test_names_may_be_any_text(store: MessageStore, open_store: Open) -> None:
     store.close()
     store = open_store()
     assert [(queue.name, contents(queue)) for queue in store.queues()] == [(name, [name.encode()]) for name in names]
+
+
+@pytest.mark.parametrize("name", ["contents", "headers"])
+def test_an_item_of_a_batch_that_is_a_buffer_and_cannot_be_read_is_not_called_another_type(
+    store: MessageStore, name: str
+) -> None:
+    queue, released = store.declare_queue("q"), memoryview(b"x")
+    released.release()
+    for item, reason in ((memoryview(b"abcd")[::2], "not C-contiguous"), (released, "released memoryview")):
+        batch: dict[str, Any] = {"contents": [b""], name: [item]}
+        with pytest.raises(TypeError, match=f"^{name} is an iterable .* reading it failed: .*{reason}"):
+            store.publish_many(queue, **batch)

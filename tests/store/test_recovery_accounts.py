@@ -149,6 +149,56 @@ store.delete_queue(gone)
     assert of_nothing(accounts(path, capfd)) == NOTHING_DONE
 
 
+IN_DOUBT_ON_GONE = """
+gone, kept = store.declare_queue("gone"), store.declare_queue("kept")
+both = store.publish([gone, kept], b"on both")
+alone = store.publish(gone, b"on one")
+transaction = store.begin(Xid(7, b"global"))
+store.publish(gone, b"published", transaction=transaction)
+store.enqueue(store.stage(b"header", b"staged"), gone, transaction)
+store.publish([gone, kept], b"published on both", transaction=transaction)
+store.dequeue(both, gone, transaction)
+store.dequeue(alone, gone, transaction)
+transaction.end()
+transaction.prepare()
+store._end = lambda queue: die()
+store.delete_queue(gone)
+"""
+
+
+@pytest.mark.parametrize("outcome", ["commit", "rollback"])
+def test_the_open_that_finishes_a_deletion_drops_what_only_work_in_doubt_on_that_queue_kept(
+    outcome: str, killed: Callable[..., Path], open_store: Open, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = killed(IN_DOUBT_ON_GONE)
+    foretold = told(capfd, path, "--dry-run")
+    store = open_store()
+    assert store.recovery.queues_dropped == 1
+    assert (store.recovery.places_dropped, foretold["places_dropped"]) == (2, 2)
+    assert (store.recovery.staged_dropped, foretold["staged_dropped"]) == (1, 1)
+    assert (store.recovery.messages, foretold["messages"]) == (2, 2)
+    assert store.stats()["messages"] == 2
+    [transaction] = store.in_doubt()
+    getattr(transaction, outcome)()
+    assert contents(store.queue("kept")) == [b"on both", *([b"published on both"] if outcome == "commit" else [])]
+    assert store.stats()["messages"] == store.queue("kept").depth
+    store.close()
+    assert of_nothing(accounts(path, capfd)) == NOTHING_DONE
+
+
+def test_a_reader_beside_the_store_that_finished_a_deletion_agrees_with_its_checkpoint(
+    killed: Callable[..., Path], open_store: Open, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The log does not say whether the open or a later call deleted the queue, and only the open drops such work."""
+    path = killed(IN_DOUBT_ON_GONE)
+    store = open_store()
+    store.checkpoint()
+    assert cli.run(["verify", str(path)]) == 0, capfd.readouterr()
+    store.publish(store.queue("kept"), b"later")
+    store.checkpoint()
+    assert cli.run(["verify", str(path)]) == 0, capfd.readouterr()
+
+
 def test_a_place_that_only_an_abandoned_transaction_made_is_not_counted_as_dropped(
     killed: Callable[..., Path], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,8 +69,7 @@ struct look {
     uint64_t order;
     uint64_t places; /* independent of their order */
     uint64_t locks;  /* and what is in doubt */
-    uint32_t alive_min;
-    uint32_t alive_max;
+    uint32_t alive;
     uint32_t in_doubt;
 };
 
@@ -129,7 +128,7 @@ static inline uint32_t distinct(uint64_t *ids, size_t count) {
     return n;
 }
 
-/* A message that is referred to only by work on deleted queues may have ended already. */
+/* A message that is referred to only by work on deleted queues has ended with the open. */
 static inline void look_alive(struct look *l, const struct model_state *s, unsigned catalog) {
     static uint64_t ids[QUEUES * PLACES_MAX + TXS * WORK_MAX];
     size_t n = 0;
@@ -138,15 +137,13 @@ static inline void look_alive(struct look *l, const struct model_state *s, unsig
         for (int i = 0; i < s->depth[q]; i++)
             ids[n++] = s->places[q][i].id;
     }
-    for (int sure = 1; sure >= 0; sure--) {
-        for (int t = 0; t < s->tx_count; t++) {
-            for (int k = 0; k < s->txs[t].work_count; k++) {
-                if (((catalog & 1u << s->txs[t].work[k].queue) != 0) == (sure != 0))
-                    ids[n++] = s->txs[t].work[k].id;
-            }
+    for (int t = 0; t < s->tx_count; t++) {
+        for (int k = 0; k < s->txs[t].work_count; k++) {
+            if ((catalog & 1u << s->txs[t].work[k].queue) != 0)
+                ids[n++] = s->txs[t].work[k].id;
         }
-        *(sure ? &l->alive_min : &l->alive_max) = distinct(ids, n);
     }
+    l->alive = distinct(ids, n);
 }
 
 static inline struct look look_of_state(const struct model_state *s, unsigned catalog) {
@@ -251,7 +248,7 @@ static inline bool look_at_store(struct judge *j, ls_store *store, unsigned cata
         look_toy(l, key, value, locked_by);
     }
     ls_stats_get(store, &stats);
-    l->alive_min = l->alive_max = (uint32_t)stats.messages;
+    l->alive = (uint32_t)stats.messages;
     return true;
 }
 
@@ -308,7 +305,7 @@ static inline enum check judge_first(struct judge *j, ls_store *store, struct bo
     c = recognise_look(j, &l, b, found);
     if (c != NOTHING_BROKEN || *found == SIZE_MAX)
         return c;
-    if (l.alive_min < j->looks[*found].alive_min || l.alive_max > j->looks[*found].alive_max)
+    if (l.alive != j->looks[*found].alive)
         c = broken(j, ALONE, "the number of live messages is wrong");
     if (c == NOTHING_BROKEN && l.in_doubt > 0) {
         model_after(j->run, *found, b.catalog, &s);
@@ -431,7 +428,7 @@ static inline enum check judge_checkpoint(struct judge *j, ls_store *store, vfs_
     if (open_store_with(j->run, vfs_sim_table(twin), &without, b.catalog, QUEUES + 1, &other) != LS_OK)
         return broken(j, CHECKPOINT, "without the checkpoint it does not open");
     if (!look_at_store(j, store, b.catalog, &with, NULL) || !look_at_store(j, other, b.catalog, &bare, NULL) ||
-        compare(&with, &bare) != SAME || with.alive_min != bare.alive_min)
+        compare(&with, &bare) != SAME || with.alive != bare.alive)
         c = broken(j, CHECKPOINT, "the state differs without the checkpoint");
     ls_stats_get(store, &stats);
     ls_stats_get(other, &stats_without);

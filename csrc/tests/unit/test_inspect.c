@@ -175,6 +175,7 @@ static bool is_as_served(ls_store *seen, ls_store *opened, unsigned catalog) {
                ls_queue_depth(opened, ids[i], &also, &also_locked) == LS_OK && places == also && locked == also_locked;
     return same &&
            (here != LS_OK || (a->messages == b->messages && a->places == b->places &&
+                              a->staged_dropped == b->staged_dropped && a->staged_bytes == b->staged_bytes &&
                               a->queues_dropped == b->queues_dropped && a->places_dropped == b->places_dropped));
 }
 

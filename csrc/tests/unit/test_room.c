@@ -221,6 +221,56 @@ static void a_close_leaves_no_thread_waiting(void) {
     done();
 }
 
+static void *progress(void *rc) {
+    struct log *g = &r.store->log;
+
+    log_lock(g);
+    *(int *)rc = log_progress(g);
+    log_unlock(g);
+    return NULL;
+}
+
+static struct waiter *first_follower(void) {
+    struct log *g = &r.store->log;
+    struct waiter *w;
+
+    log_lock(g);
+    w = g->commit.waiters;
+    log_unlock(g);
+    return w;
+}
+
+/*
+ * Without the log's threads nothing else would: its caller may then find the store full, and those that follow would wait
+ * without end.
+ */
+static void a_thread_that_is_woken_to_lead_leads_before_it_returns(void) {
+    struct writer one = {.bytes = CONTENT, .hurries = true};
+    struct waiter *w;
+    pthread_t thread;
+    int rc = -1;
+
+    start(0);
+    (void)write_one(&one);
+    check(one.rc == LS_OK && ls_durable_lsn(r.store) < ls_next_lsn(r.store));
+    log_lock(&r.store->log);
+    r.store->log.commit.leading = true; /* as while another thread writes a part of the batch early */
+    log_unlock(&r.store->log);
+    require(pthread_create(&thread, NULL, progress, &rc) == 0);
+    while ((w = first_follower()) == NULL)
+        nap();
+    log_lock(&r.store->log);
+    r.store->log.commit.leading = false;
+    r.store->log.commit.waiters = NULL;
+    r.store->log.commit.waiters_end = &r.store->log.commit.waiters;
+    w->result = -1;
+    (void)sem_post(&w->wake);
+    log_unlock(&r.store->log);
+    (void)pthread_join(thread, NULL);
+    check(rc == LS_OK && ls_durable_lsn(r.store) == ls_next_lsn(r.store));
+    done();
+}
+
 int main(void) {
     static void (*const tests[])(void) = {
         threads_are_called_in_the_order_in_which_they_came_and_once_each,
@@ -228,6 +278,7 @@ int main(void) {
         large_and_small_ones_and_dequeues_all_get_their_turn,
         a_failed_write_calls_all_that_wait,
         a_close_leaves_no_thread_waiting,
+        a_thread_that_is_woken_to_lead_leads_before_it_returns,
     };
 
     return run_tests(tests, sizeof tests / sizeof *tests);
