@@ -74,6 +74,13 @@ def _work(results: Results, work: str, path: Path) -> Path | None:
     return path
 
 
+def _share(measured: float, verdict: dict[str, Any]) -> float:
+    """1 is the target, more is better; at most 100 and at least 1/100, since a figure may be 0."""
+    share = measured / verdict["target"]
+    clamped = min(max(share, 0.01), 100)
+    return clamped if verdict["at_least"] else 1 / clamped
+
+
 def _targets(verdicts: list[dict[str, Any]], path: Path) -> Path | None:
     from matplotlib import pyplot as plt
 
@@ -81,8 +88,7 @@ def _targets(verdicts: list[dict[str, Any]], path: Path) -> Path | None:
         return None
     figure, axis = plt.subplots(figsize=(8.5, 0.6 + 0.27 * len(verdicts)), layout="constrained")
     for place, v in enumerate(reversed(verdicts)):
-        shares = [sample / v["target"] if v["at_least"] else v["target"] / sample for sample in v["samples"] if sample]
-        median = v["median"] / v["target"] if v["at_least"] else v["target"] / v["median"]
+        median, *shares = [_share(each, v) for each in (v["median"], *v["samples"])]
         color = "seagreen" if v["met"] else "crimson"
         axis.plot([min(shares), max(shares)], [place, place], color=color, linewidth=1)
         axis.plot([median], [place], "o", color=color)
