@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 import traceback
 from typing import TYPE_CHECKING
+
+from logstore.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +39,13 @@ class Worker(threading.Thread):
 
 
 def start(name: str, work: Callable[..., object], *arguments: object) -> Worker:
-    """Starts and returns a thread that does this work. Raises ``RuntimeError`` if the system has no more threads."""
+    """Starts and returns a thread that does this work. Raises ``RuntimeError`` if the system has no more threads.
+
+    Raises ``StoreError`` in a finalizer at the end of the interpreter: the thread could never run, and before CPython
+    3.12 the start would wait for it for ever.
+    """
+    if sys.is_finalizing():
+        raise StoreError("the interpreter is ending, so no thread can be started any more")
     made = Worker(name, work, *arguments)
     made.start()
     return made
