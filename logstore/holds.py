@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from logstore._core import ffi, lib
 from logstore.core import arguments
 from logstore.core.locks import Lock
-from logstore.core.native import failure, filled, listed
+from logstore.core.native import failure, filled, listed, owned
 from logstore.errors import OptionError, StoreClosed, StoreError, StoreForked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-    from logstore._core import ls_hold_ptr
+    from logstore._core import Pointer, ls_hold_ptr, ls_reader_ptr
+    from logstore._hot import Owner
 
 __all__ = ["LASTS_S", "LIMIT_BYTES", "Hold", "HoldInfo", "LogRecycled", "hold", "list_holds"]
 
@@ -94,7 +95,8 @@ class Hold:
     Usable from several threads, but not in a forked child.
     """
 
-    def __init__(self, handle: ls_hold_ptr, store_dir: Path, lasts_us: int) -> None:
+    def __init__(self, owner: Owner, handle: ls_hold_ptr, store_dir: Path, lasts_us: int) -> None:
+        self._owner = owner
         self._c: ls_hold_ptr | None = handle
         self._pid = os.getpid()
         self._lock = Lock("the hold")
@@ -157,22 +159,19 @@ class Hold:
         with self._lock:
             _check(lib.ls_hold_advance(self._usable(), lsn, self._lasts_us))
 
-    def open_reader(self, from_lsn: int) -> Any:
-        """The core's reader of the held log, for :class:`~logstore.inspect.Reader`."""
-        made = ffi.new("ls_reader **")
+    def open_reader(self, from_lsn: int, made: Pointer[ls_reader_ptr]) -> None:
+        """Makes the core's reader of the held log, for :class:`~logstore.inspect.Reader`."""
         self._not_forked()
         with self._lock:
             _check(lib.ls_hold_read(self._usable(), from_lsn, made))
-        return made[0]
 
     def release(self) -> None:
         """Releases the hold. A second call does nothing, nor does a call in a forked child."""
         if os.getpid() != self._pid:
             return
         with self._lock:
-            handle, self._c = self._c, None
-        if handle is not None:
-            lib.ls_hold_release(handle)
+            self._c = None
+        self._owner.free()
 
     def __enter__(self) -> Self:
         return self
@@ -211,12 +210,12 @@ def hold(
     wanted = 0 if lsn is None else _checked_lsn(lsn)
     limit = arguments.integer("limit_bytes", limit_bytes, 1, LIMIT_BYTES_MAX)
     lasts_us = _lasts_us(expires_s)
-    made = ffi.new("ls_hold **")
+    owner, made = owned("hold")
     c_name = arguments.instance("name", name, str).encode("utf-8", "backslashreplace")
     if b"\0" in c_name:
         raise OptionError("a hold's name cannot contain a NUL character; it is 1 to 64 of A-Z a-z 0-9 . _ -")
     _check(lib.ls_hold_take(ffi.NULL, os.fsencode(path), c_name, wanted, limit, lasts_us, made))
-    return Hold(made[0], path, lasts_us)
+    return Hold(owner, made[0], path, lasts_us)
 
 
 def list_holds(store_dir: str | os.PathLike[str]) -> list[HoldInfo]:

@@ -11,6 +11,9 @@ are views. Three things are rejected:
 * A view of an owner that no name holds: ``made().field``, ``ffi.new(...)[0]``, ``ffi.from_buffer(...) + 8``.
 * A pointer field set to an owner that no name holds, and a struct returned without what its fields point to.
 
+``ffi.gc`` is rejected as well: the garbage collector runs its destructor while other finalizers of the same
+cycle may still use the memory. ``logstore.core.native.owned`` makes an owner that is freed last.
+
 Types are looked up in the extension module, because numbers are copies and allowed everywhere. The check does not
 follow a view into a called function. Exit status: 0, or 1 if something is rejected.
 """
@@ -311,6 +314,10 @@ class Function(ast.NodeVisitor):
             self._call(node)
 
     def _call(self, node: ast.Call) -> None:
+        if ffi_call(node) == "gc":
+            self.reject(
+                node, "the garbage collector would free this before the last finalizer that uses it: use owned()"
+            )
         if name_of(node.func) == "setattr" and len(node.args) == 3:
             value = self.memory(node.args[2])
             if value is not None and value.owner and not value.held:

@@ -31,6 +31,7 @@ COPIED = ("benchmarks", "csrc", "docs", "logstore", "tests", "tools")
 
 PART = (
     "tests/core/test_hot.py",
+    "tests/core/test_last_calls.py",
     "tests/core/test_native.py",
     "tests/inspect/test_inspect_core.py",
     "tests/store/test_queue_batches.py",

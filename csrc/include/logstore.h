@@ -387,10 +387,11 @@ int ls_prepare(ls_tx *handle, int flags); /* LS_TRANSACTION_LIMIT: ls_options.ma
 int ls_commit(ls_tx *handle, int flags);
 int ls_rollback(ls_tx *handle, int flags);
 void ls_tx_describe(ls_tx *handle, ls_tx_info *info);
+/* Rolls the transaction back, unless it is prepared or has an outcome. Later calls on the handle get
+   LS_TRANSACTION_ENDED, and so does one that another thread is in; a prepared transaction can be taken again. */
+void ls_tx_abandon(ls_tx *handle);
 /* Frees the handle. Rolls the transaction back, unless it is prepared or has an outcome. NULL is allowed. */
 void ls_tx_free(ls_tx *handle);
-/* ls_tx_free of *handle, which is then set to NULL: for a binding whose garbage collector knows only the address. */
-void ls_tx_free_at(ls_tx **handle);
 /* The ids of prepared transactions, in no particular order. */
 int ls_in_doubt(ls_store *store, uint64_t *ids, size_t n, size_t *count);
 /* A handle for a prepared transaction. LS_UNKNOWN_XID: there is none; LS_BUSY: another handle has it. */

@@ -8,23 +8,31 @@
 #include "logstore.h"
 
 /* Each is a function of logstore.h, without its ls_. */
-#define LS_CALLS(CALL)   \
-    CALL(acquire)        \
-    CALL(cursor_load)    \
-    CALL(cursor_next)    \
-    CALL(dequeue)        \
-    CALL(durable_soon)   \
-    CALL(load_acquired)  \
-    CALL(load_content)   \
-    CALL(load_many)      \
-    CALL(message)        \
-    CALL(next_lsn)       \
-    CALL(next_lsn_try)   \
-    CALL(publish)        \
-    CALL(publish_gather) \
-    CALL(release)        \
-    CALL(settle)         \
-    CALL(settle_all)
+#define LS_CALLS(CALL)      \
+    CALL(acquire)           \
+    CALL(columns_free)      \
+    CALL(cursor_close)      \
+    CALL(cursor_load)       \
+    CALL(cursor_next)       \
+    CALL(dequeue)           \
+    CALL(durable_soon)      \
+    CALL(free)              \
+    CALL(hold_release)      \
+    CALL(load_acquired)     \
+    CALL(load_content)      \
+    CALL(load_many)         \
+    CALL(message)           \
+    CALL(message_rows_free) \
+    CALL(next_lsn)          \
+    CALL(next_lsn_try)      \
+    CALL(publish)           \
+    CALL(publish_gather)    \
+    CALL(reader_close)      \
+    CALL(release)           \
+    CALL(rows_free)         \
+    CALL(settle)            \
+    CALL(settle_all)        \
+    CALL(tx_free)
 
 #define LS_CALLS_FIELD(name) __typeof__ (&ls_##name)(name);
 

@@ -28,6 +28,10 @@ static const char *state_name(int state) {
 }
 
 static int fail_ended(const ls_tx *handle) {
+    if (handle->last.state < LS_TX_COMMITTED) {
+        return fail(LS_TRANSACTION_ENDED, "transaction %llu was abandoned; begin another, or take it if it is in doubt",
+                    (unsigned long long)handle->last.id);
+    }
     return fail(LS_TRANSACTION_ENDED, "transaction %llu is %s already; begin another",
                 (unsigned long long)handle->last.id, state_name(handle->last.state));
 }
@@ -351,21 +355,23 @@ static bool let_go_of(ls_tx *handle) {
     return true;
 }
 
+/* Unless for good, a call on the handle that another thread is in goes on with the transaction. */
+static void give_up(ls_tx *handle, bool for_good) {
+    if (!atomic_load(&handle->store->foreign) && store_enter(handle->store) == LS_OK) {
+        bool rolled_back = let_go_of(handle);
+        handle->number = for_good ? INDEX_NONE : handle->number; /* which no transaction has */
+        (void)store_leave(handle->store, LS_OK, rolled_back ? 0 : LEAVE_QUIETLY);
+    }
+}
+
+void ls_tx_abandon(ls_tx *handle) { give_up(handle, true); }
+
 void ls_tx_free(ls_tx *handle) {
     if (handle == NULL) {
         return;
     }
-    if (!atomic_load(&handle->store->foreign) && store_enter(handle->store) == LS_OK) {
-        bool rolled_back = let_go_of(handle);
-        (void)store_leave(handle->store, LS_OK, rolled_back ? 0 : LEAVE_QUIETLY);
-    }
+    give_up(handle, false);
     drop(handle);
-}
-
-void ls_tx_free_at(ls_tx **handle) {
-    ls_tx *at = *handle;
-    *handle = NULL;
-    ls_tx_free(at);
 }
 
 /* ---- in doubt ---- */

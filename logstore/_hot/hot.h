@@ -15,6 +15,7 @@
 #include <structmember.h>
 
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include "logstore_calls.h"
 
@@ -29,6 +30,7 @@ struct hot_state {
     PyTypeObject *transaction_type;
     PyTypeObject *delivery_type;
     PyTypeObject *waiters_type;
+    PyTypeObject *owner_type;
     PyObject *header;
     PyObject *transaction;
     PyObject *wait;
@@ -52,12 +54,44 @@ struct hot_state {
     size_t spare_count;
 };
 
+/* What the core makes and an owner frees. */
+enum owns {
+    OWNS_STORE,
+    OWNS_CURSOR,
+    OWNS_TX,
+    OWNS_HOLD,
+    OWNS_READER,
+    OWNS_ROWS,
+    OWNS_MESSAGE_ROWS,
+    OWNS_COLUMNS,
+};
+
+union owned {
+    void *any;
+    ls_store *store;
+    ls_cursor *cursor;
+    ls_tx *tx;
+    ls_hold *hold;
+    ls_reader *reader;
+    ls_rows *rows;
+    ls_message_rows *message_rows;
+    ls_columns *columns;
+};
+
+struct owner {
+    PyObject ob_base;
+    const ls_calls *calls; /* of its own: the module's state may be gone when it is freed */
+    union owned at;        /* NULL: empty, or freed */
+    enum owns kind;
+    pid_t process; /* 0: of no interest */
+};
+
 /* The base of MessageStore. */
 struct store_calls {
     PyObject ob_base;
     struct hot_state *state;
-    ls_store *store;  /* NULL until _attach; valid while `owner` lives */
-    PyObject *owner;  /* the object of cffi that frees the store */
+    ls_store *store;  /* NULL until _attach; valid while `owner` lives, which is as long as this object */
+    PyObject *owner;  /* a struct owner */
     PyObject *queues; /* a dict: id -> the only handle that counts */
     bool relaxed;     /* a change is never waited for */
 };
@@ -82,8 +116,8 @@ struct delivery {
 /* The base of Transaction. */
 struct transaction_calls {
     PyObject ob_base;
-    ls_tx *handle;   /* NULL before _attach and after _detach; valid while `owner` lives */
-    PyObject *owner; /* the object of cffi that frees the handle */
+    ls_tx *handle;   /* NULL until _attach; valid while `owner` lives, which is as long as this object */
+    PyObject *owner; /* a struct owner */
     PyObject *store; /* whose it is: a struct store_calls */
 };
 
@@ -93,6 +127,7 @@ extern PyType_Spec hot_queue_spec;
 extern PyType_Spec hot_transaction_spec;
 extern PyType_Spec hot_delivery_spec;
 extern PyType_Spec hot_waiters_spec;
+extern PyType_Spec hot_owner_spec;
 
 /* The state of the module that this object's type is of. NULL: an exception is set. */
 struct hot_state *hot_state_of(PyObject *object);
@@ -102,6 +137,9 @@ PyObject *hot_fail(const struct hot_state *state, int code);
 PyObject *hot_slow(PyObject *self, PyObject *name, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 /* Whether it is an exact int from 1 to 2**63 - 1, as every id is. Raises nothing. */
 bool hot_id(PyObject *given, uint64_t *id);
+
+/* What an owner of this kind holds. False: ValueError is raised, because `given` is no such owner or is empty. */
+bool hot_owned(const struct hot_state *state, PyObject *given, enum owns kind, union owned *at);
 
 /* _read_places(cursor, Message, load, views): the next places; an empty list at the end. */
 PyObject *hot_read_places(struct store_calls *self, PyObject *args);

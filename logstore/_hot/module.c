@@ -12,6 +12,9 @@ struct hot_state *hot_state_of(PyObject *object) {
 }
 
 PyObject *hot_fail(const struct hot_state *state, int code) {
+    if (state->failure == NULL) { /* the interpreter is ending and has taken the module apart */
+        return PyErr_Format(PyExc_RuntimeError, "logstore has failed with code %d while the interpreter ends", code);
+    }
     PyObject *number = PyLong_FromLong(code);
     PyObject *problem = number != NULL ? PyObject_CallOneArg(state->failure, number) : NULL;
     Py_XDECREF(number);
@@ -112,7 +115,8 @@ static int hot_exec(PyObject *module) {
     if (!named || add_type(module, &hot_store_spec, &state->store_type) < 0 ||
         add_type(module, &hot_queue_spec, &state->queue_type) < 0 ||
         add_type(module, &hot_delivery_spec, &state->delivery_type) < 0 ||
-        add_type(module, &hot_waiters_spec, &state->waiters_type) < 0) {
+        add_type(module, &hot_waiters_spec, &state->waiters_type) < 0 ||
+        add_type(module, &hot_owner_spec, &state->owner_type) < 0) {
         return -1;
     }
     return add_type(module, &hot_transaction_spec, &state->transaction_type);
@@ -126,25 +130,31 @@ static int hot_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->transaction_type);
     Py_VISIT(state->delivery_type);
     Py_VISIT(state->waiters_type);
+    Py_VISIT(state->owner_type);
     return 0;
 }
 
 static int hot_clear(PyObject *module) {
     struct hot_state *state = PyModule_GetState(module);
+    hot_free_spares(state); /* their type tells where their memory begins; without it none is kept any more */
     Py_CLEAR(state->failure);
     Py_CLEAR(state->store_type);
     Py_CLEAR(state->queue_type);
     Py_CLEAR(state->transaction_type);
     Py_CLEAR(state->delivery_type);
-    hot_free_spares(state);
     Py_CLEAR(state->waiters_type);
-    for (size_t i = 0; i < NAMES; i++) {
-        Py_CLEAR(*name_at(state, i));
-    }
+    Py_CLEAR(state->owner_type);
     return 0;
 }
 
-static void hot_free(void *module) { (void)hot_clear(module); }
+/* The names stay until now: they are in no cycle, and a call that is made late needs them. */
+static void hot_free(void *module) {
+    struct hot_state *state = PyModule_GetState(module);
+    (void)hot_clear(module);
+    for (size_t i = 0; i < NAMES; i++) {
+        Py_CLEAR(*name_at(state, i));
+    }
+}
 
 static PyMethodDef hot_methods[] = {
     {"bind", bind, METH_VARARGS, bind_doc},

@@ -141,19 +141,20 @@ static PyObject *read_batch(const struct store_calls *self, ls_cursor *cursor, s
 }
 
 PyObject *hot_read_places(struct store_calls *self, PyObject *args) {
-    PyObject *address, *type;
+    PyObject *cursor, *type;
+    union owned at;
     int load, views;
-    if (!PyArg_ParseTuple(args, "OO!pp:_read_places", &address, &PyType_Type, &type, &load, &views)) {
+    if (!PyArg_ParseTuple(args, "OO!pp:_read_places", &cursor, &PyType_Type, &type, &load, &views) ||
+        !hot_owned(self->state, cursor, OWNS_CURSOR, &at)) {
         return NULL;
     }
-    ls_cursor *cursor = PyLong_AsVoidPtr(address);
-    struct batch *b = cursor != NULL ? PyMem_Calloc(1, sizeof *b) : NULL;
+    struct batch *b = PyMem_Calloc(1, sizeof *b);
     if (b == NULL) {
-        return PyErr_Occurred() != NULL ? NULL : PyErr_NoMemory();
+        return PyErr_NoMemory();
     }
     b->type = (PyTypeObject *)type;
     b->store = (PyObject *)self;
-    PyObject *list = read_batch(self, cursor, b, load, views);
+    PyObject *list = read_batch(self, at.cursor, b, load, views);
     Py_XDECREF(b->size);
     Py_XDECREF(b->view);
     Py_XDECREF(b->loaded);

@@ -219,23 +219,23 @@ static PyObject *store_undurable(struct store_calls *self, PyObject *lsn) {
 
 /* ---- the type ---- */
 
-PyDoc_STRVAR(attach_doc, "_attach($self, owner, address, queues, relaxed)\n--\n\n"
-                         "Gives the open store to the calls: its address, and the object that frees it.");
+PyDoc_STRVAR(attach_doc, "_attach($self, owner, queues, relaxed)\n--\n\nGives the open store to the calls.");
 
 static PyObject *store_attach(struct store_calls *self, PyObject *args) {
-    PyObject *owner, *address, *queues;
+    PyObject *owner, *queues;
+    union owned at;
     int relaxed;
-    if (!PyArg_ParseTuple(args, "OOO!p:_attach", &owner, &address, &PyDict_Type, &queues, &relaxed)) {
+    if (!PyArg_ParseTuple(args, "OO!p:_attach", &owner, &PyDict_Type, &queues, &relaxed) ||
+        !hot_owned(self->state, owner, OWNS_STORE, &at)) {
         return NULL;
     }
-    ls_store *store = PyLong_AsVoidPtr(address);
-    if (store == NULL || self->owner != NULL) {
-        return PyErr_Occurred() != NULL ? NULL : PyErr_Format(PyExc_ValueError, "an object gets one store, once");
+    if (self->owner != NULL) {
+        return PyErr_Format(PyExc_ValueError, "an object gets one store, once");
     }
     self->queues = Py_NewRef(queues);
     self->owner = Py_NewRef(owner);
     self->relaxed = relaxed != 0;
-    self->store = store;
+    self->store = at.store;
     Py_RETURN_NONE;
 }
 
@@ -259,17 +259,13 @@ static int store_traverse(struct store_calls *self, visitproc visit, void *arg) 
     return 0;
 }
 
-static int store_clear(struct store_calls *self) {
-    self->store = NULL;
-    Py_CLEAR(self->owner);
-    Py_CLEAR(self->queues);
-    return 0;
-}
-
+/* There is no tp_clear: a finalizer that runs later may still call. Cycles are taken apart at the dict of handles and at the
+   attributes of the subclass. */
 static void store_dealloc(struct store_calls *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    (void)store_clear(self);
+    Py_CLEAR(self->queues);
+    Py_CLEAR(self->owner);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -303,7 +299,6 @@ static PyType_Slot store_slots[] = {
     {Py_tp_getset, store_members},
     {Py_tp_new, store_new},
     {Py_tp_traverse, store_traverse},
-    {Py_tp_clear, store_clear},
     {Py_tp_dealloc, store_dealloc},
     {0, NULL},
 };

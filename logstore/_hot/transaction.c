@@ -16,22 +16,18 @@ bool hot_transaction(const struct store_calls *store, PyObject *given, ls_tx **h
 
 static PyObject *transaction_attach(struct transaction_calls *self, PyObject *args) {
     struct hot_state *state = hot_state_of((PyObject *)self);
-    PyObject *store, *owner, *address;
-    if (state == NULL || !PyArg_ParseTuple(args, "O!OO:_attach", state->store_type, &store, &owner, &address)) {
+    PyObject *store, *owner;
+    union owned at;
+    if (state == NULL || !PyArg_ParseTuple(args, "O!O:_attach", state->store_type, &store, &owner) ||
+        !hot_owned(state, owner, OWNS_TX, &at)) {
         return NULL;
     }
-    ls_tx *handle = PyLong_AsVoidPtr(address);
-    if (handle == NULL || self->owner != NULL) {
-        return PyErr_Occurred() != NULL ? NULL : PyErr_Format(PyExc_ValueError, "a transaction gets one handle, once");
+    if (self->owner != NULL) {
+        return PyErr_Format(PyExc_ValueError, "a transaction gets one handle, once");
     }
     self->store = Py_NewRef(store);
     self->owner = Py_NewRef(owner);
-    self->handle = handle;
-    Py_RETURN_NONE;
-}
-
-static PyObject *transaction_detach(struct transaction_calls *self, PyObject *Py_UNUSED(unused)) {
-    self->handle = NULL;
+    self->handle = at.tx;
     Py_RETURN_NONE;
 }
 
@@ -42,25 +38,19 @@ static int transaction_traverse(struct transaction_calls *self, visitproc visit,
     return 0;
 }
 
-static int transaction_clear(struct transaction_calls *self) {
-    self->handle = NULL;
-    Py_CLEAR(self->owner);
-    Py_CLEAR(self->store);
-    return 0;
-}
-
+/* There is no tp_clear, as for a store. */
 static void transaction_dealloc(struct transaction_calls *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    (void)transaction_clear(self);
+    Py_CLEAR(self->owner);
+    Py_CLEAR(self->store);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
 static PyMethodDef transaction_methods[] = {
     {"_attach", (PyCFunction)(void (*)(void))transaction_attach, METH_VARARGS,
-     PyDoc_STR("_attach(store, owner, address)\n--\n\n")},
-    {"_detach", (PyCFunction)(void (*)(void))transaction_detach, METH_NOARGS, PyDoc_STR("_detach()\n--\n\n")},
+     PyDoc_STR("_attach($self, store, owner)\n--\n\n")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -68,7 +58,6 @@ static PyType_Slot transaction_slots[] = {
     {Py_tp_doc, (void *)"The core's handle of a transaction."},
     {Py_tp_methods, transaction_methods},
     {Py_tp_traverse, transaction_traverse},
-    {Py_tp_clear, transaction_clear},
     {Py_tp_dealloc, transaction_dealloc},
     {0, NULL},
 };

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logstore import errors
 from logstore._core import ffi, lib
-from logstore._hot import bind
+from logstore._hot import Owner, bind
 from logstore.core import arguments
 
 if TYPE_CHECKING:
@@ -71,6 +71,22 @@ def failure(code: int) -> errors.StoreError:
 
 
 bind(int(ffi.cast("uintptr_t", lib.ls_calls_table())), failure)
+
+
+_SLOTS: Final = {
+    kind: ffi.typeof(f"ls_{kind} **")
+    for kind in ("store", "cursor", "tx", "hold", "reader", "rows", "message_rows", "columns")
+}
+
+
+def owned(kind: str) -> tuple[Owner, Any]:
+    """An empty owner, and the ``ls_KIND **`` that a call of the core fills; the owner frees what the core puts there.
+
+    Every object that keeps the pointer keeps the owner, too. Then the pointer is valid as long as anything can use it,
+    also in finalizers while the garbage collector takes a cycle apart, where ``ffi.gc`` would have freed it already.
+    """
+    owner = Owner(kind)
+    return owner, ffi.cast(_SLOTS[kind], owner.slot)
 
 
 def check(code: int) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from logstore._core import ffi, lib
 from logstore.core import arguments
-from logstore.core.native import check, failure, filled, listed, number, places_of
+from logstore.core.native import check, failure, filled, listed, number, owned, places_of
 from logstore.core.reports import Recovery, SegmentLife
 from logstore.core.xid import Xid, xid_from_c
 from logstore.errors import StoreClosed
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from logstore._core import ls_store_ptr
+    from logstore._hot import Owner
 
 __all__ = ["Inspection", "OpenTransaction", "Pace", "QueueLife", "Work"]
 
@@ -154,13 +155,14 @@ class Inspection:
     ) -> None:
         self.path = arguments.path("store_dir", store_dir)
         self._flags = (lib.LS_INSPECT_CHECK if checked else 0) | (lib.LS_INSPECT_DIRECT if direct else 0)
+        self._owner: Owner | None = None
         self._handle: ls_store_ptr | None = None
         self._open(0 if checkpoint else lib.LS_INSPECT_NO_CHECKPOINT)
 
     def _open(self, flags: int) -> None:
-        handle = ffi.new("ls_store **")
-        self._check(lib.ls_inspect_open(ffi.NULL, os.fsencode(self.path), self._flags | flags, handle))
-        self._handle = ffi.gc(handle[0], lib.ls_free)
+        self._owner, made = owned("store")
+        self._check(lib.ls_inspect_open(ffi.NULL, os.fsencode(self.path), self._flags | flags, made))
+        self._handle = made[0]
         self.info = ReaderInfo.from_c(filled("ls_inspection", self._describe).log)
 
     def __enter__(self) -> Self:
@@ -173,9 +175,9 @@ class Inspection:
 
     def close(self) -> None:
         """Releases files and memory. A second call does nothing."""
-        if self._handle is not None:
-            ffi.release(self._handle)
-            self._handle = None
+        self._handle = None
+        if self._owner is not None:
+            self._owner.free()
 
     @property
     def _c(self) -> ls_store_ptr:
@@ -320,14 +322,15 @@ class Inspection:
     def places(self, queue_id: int) -> Iterator[tuple[int, bool]]:
         """The messages on a queue in order: id, and whether a transaction locks it. Raises ``UnknownQueue``."""
         queue_id = arguments.integer("queue_id", queue_id, 0, (1 << 32) - 1)
-        handle = ffi.new("ls_cursor **")
-        check(lib.ls_cursor_open(self._c, queue_id, lib.LS_CURSOR_ALL, handle))
-        cursor = ffi.gc(handle[0], lib.ls_cursor_close)
+        owner, made = owned("cursor")
+        check(lib.ls_cursor_open(self._c, queue_id, lib.LS_CURSOR_ALL, made))
+        cursor = made[0]
         rows, done = ffi.new("ls_place[]", PLACES_AT_ONCE), ffi.new("size_t *")
         check(lib.ls_cursor_next(cursor, rows, PLACES_AT_ONCE, done))
         while done[0] > 0:
             yield from ((message_id, bool(locked)) for _, message_id, _, locked, _ in places_of(rows, done[0]))
             check(lib.ls_cursor_next(cursor, rows, PLACES_AT_ONCE, done))
+        owner.free()
 
     def segments(self) -> list[SegmentLife]:
         """The segments of the log, oldest first, with the live records of each."""

@@ -25,7 +25,7 @@ from logstore.catalog.rest import read_at_rest
 from logstore.codec.files import SEGMENT_HEADER_BYTES
 from logstore.codec.records import InvalidRecord, NewerVersion, Record, decode_record, segment_seed
 from logstore.core import arguments
-from logstore.core.native import check, failure, filled, listed
+from logstore.core.native import check, failure, filled, listed, owned
 from logstore.errors import CorruptLog, OptionError, StoreClosed, StoreError, VersionError
 from logstore.holds import Hold, LogRecycled, list_holds
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
     from types import TracebackType
+
+    from logstore._core import Pointer, ls_reader_ptr
 
 __all__ = [
     "BatchBytes",
@@ -164,25 +166,27 @@ class Reader:
         self._held = None if hold is None else (hold.name, hold.lsn)
         if hold is not None and hold.path.absolute() != self.path.absolute():
             raise OptionError(f"the hold {hold.name} is on {hold.path}, and not on {self.path}: take one there")
-        made = self._open(permissive=permissive) if hold is None or permissive else hold.open_reader(from_lsn)
-        self._c = ffi.gc(made, lib.ls_reader_close)
-        self.info = ReaderInfo.from_c(filled("ls_reader_info", lambda info: lib.ls_reader_describe(self._c, info)))
+        self._owner, made = owned("reader")
+        if hold is None or permissive:
+            self._open(made, permissive=permissive)
+        else:
+            hold.open_reader(from_lsn, made)
+        self._c: ls_reader_ptr | None = made[0]
+        self.info = ReaderInfo.from_c(filled("ls_reader_info", lambda info: lib.ls_reader_describe(self.handle, info)))
         self._seeds: dict[tuple[int, int], int] = {}
 
-    def _open(self, *, permissive: bool) -> Any:
-        handle = ffi.new("ls_reader **")
+    def _open(self, made: Pointer[ls_reader_ptr], *, permissive: bool) -> None:
         path = os.fsencode(self.path)
         if permissive:
             keep_lsn = self._held[1] if self._held is not None else self._keep_lsn or 0
-            code = lib.ls_reader_open_permissive(ffi.NULL, path, keep_lsn, self._from_lsn, handle)
+            code = lib.ls_reader_open_permissive(ffi.NULL, path, keep_lsn, self._from_lsn, made)
         elif self._keep_lsn is None:
-            code = lib.ls_reader_open(ffi.NULL, path, self._from_lsn, handle)
+            code = lib.ls_reader_open(ffi.NULL, path, self._from_lsn, made)
         else:
-            code = lib.ls_reader_open_kept(ffi.NULL, path, self._keep_lsn, self._from_lsn, handle)
+            code = lib.ls_reader_open_kept(ffi.NULL, path, self._keep_lsn, self._from_lsn, made)
         if code == lib.LS_RECYCLED:
             raise LogRecycled(failure(code).message)
         check(code)
-        return handle[0]
 
     def __enter__(self) -> Self:
         return self
@@ -194,13 +198,12 @@ class Reader:
 
     def close(self) -> None:
         """Closes the files. A second call does nothing."""
-        if self._c is not None:
-            ffi.release(self._c)
-            self._c = None
+        self._c = None
+        self._owner.free()
 
     def segments(self) -> list[SegmentInfo]:
         """The segments of the log, oldest first."""
-        found = listed("ls_segment_info", lambda *into: lib.ls_reader_segments(self._c, *into))
+        found = listed("ls_segment_info", lambda *into: lib.ls_reader_segments(self.handle, *into))
         return [SegmentInfo(one.first_lsn, one.epoch, one.end_lsn, bool(one.current)) for one in found]
 
     def missing(self) -> list[tuple[int, int]]:

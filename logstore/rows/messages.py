@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from logstore._core import ffi, lib
 from logstore.core import arguments
 from logstore.core.extras import require
-from logstore.core.native import check, failure
+from logstore.core.native import check, failure, owned
 from logstore.errors import OptionError, StoreClosed
 from logstore.inspect import LogRecycled, Reader
 from logstore.rows.scan import REASONS, column_array
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from logstore._core import ls_message_rows_ptr
+    from logstore._core import ls_columns_ptr, ls_message_rows_ptr
+    from logstore._hot import Owner
     from logstore.holds import Hold
 
 __all__ = ["OUTCOMES", "REST_KEY", "MessageScan"]
@@ -89,10 +90,10 @@ class MessageScan:
             }
             self.schema: pa.Schema = _with_dictionaries(message_schema())
             """The schema of the batches."""
-            made = ffi.new("ls_message_rows **")
+            self._owner, made = owned("message_rows")
             ids = ffi.new("uint32_t[]", named)
             check(lib.ls_message_rows_new(start, self.stop_lsn, ids, len(named), rows, made))
-            self._c: ls_message_rows_ptr | None = ffi.gc(made[0], lib.ls_message_rows_free)
+            self._c: ls_message_rows_ptr | None = made[0]
             self._began = False
             if seed is not None:
                 self._seed(seed)
@@ -110,14 +111,14 @@ class MessageScan:
 
     def close(self) -> None:
         """Releases files and memory; returned batches stay valid. A second call does nothing."""
-        if self._c is not None:
-            ffi.release(self._c)
-            self._c = None
+        self._c = None
+        self._owner.free()
         self._reader.close()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         while True:
-            code, owner = self._next(lambda into: lib.ls_message_rows_next(self._handle(), self._reader.handle, into))
+            owner, made = owned("columns")
+            code = lib.ls_message_rows_next(self._handle(), self._reader.handle, made)
             if code == lib.LS_END:
                 return
             if code == lib.LS_RECYCLED and not self._began:
@@ -125,8 +126,8 @@ class MessageScan:
             if code != 0:
                 raise self._reader.explained(code)
             self._began = True
-            if owner is not None:  # otherwise the read limit of one call was reached
-                yield self._batch(owner, self.schema)
+            if made[0] != ffi.NULL:  # otherwise the read limit of one call was reached
+                yield self._batch(owner, made[0], self.schema)
 
     def open_rows(self) -> pa.Table:
         """The messages that are open at the end of the rows, by id; only after all batches were read.
@@ -138,11 +139,12 @@ class MessageScan:
         schema = _with_dictionaries(plain)
         batches = []
         while True:
-            code, owner = self._next(lambda into: lib.ls_message_rows_open(self._handle(), into))
+            owner, made = owned("columns")
+            code = lib.ls_message_rows_open(self._handle(), made)
             if code == lib.LS_END:
                 break
             check(code)
-            batches.append(self._batch(owner, schema))
+            batches.append(self._batch(owner, made[0], schema))
         table = arrow.Table.from_batches(batches, schema=schema).cast(plain)
         bytes_, count = ffi.new("uint8_t **"), ffi.new("size_t *")
         check(lib.ls_message_rows_rest(self._handle(), ffi.cast("const uint8_t **", bytes_), count))
@@ -156,15 +158,10 @@ class MessageScan:
             raise StoreClosed("this scan is closed: make another one")
         return self._c
 
-    def _next(self, call: Any) -> tuple[int, Any]:
-        into = ffi.new("ls_columns **")
-        code = call(into)
-        return code, ffi.gc(into[0], lib.ls_columns_free) if into[0] != ffi.NULL else None
-
-    def _batch(self, owner: Any, schema: pa.Schema) -> pa.RecordBatch:
+    def _batch(self, owner: Owner, batch: ls_columns_ptr, schema: pa.Schema) -> pa.RecordBatch:
         arrow = require("arrow", "pyarrow")
         columns, rows = ffi.new("ls_column[]", lib.LS_MESSAGE_COLUMNS), ffi.new("uint64_t *")
-        lib.ls_columns_get(owner, columns, lib.LS_MESSAGE_COLUMNS, rows)
+        lib.ls_columns_get(batch, columns, lib.LS_MESSAGE_COLUMNS, rows)
         at = {name: columns[number] for number, name in enumerate(MESSAGE_COLUMNS)}
         arrays = []
         for field in schema:

@@ -13,7 +13,7 @@ from logstore._core import ffi, lib
 from logstore.codec.records import RecordType
 from logstore.core import arguments
 from logstore.core.extras import require
-from logstore.core.native import check
+from logstore.core.native import check, owned
 from logstore.errors import OptionError
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from logstore._core import ls_columns_ptr
+    from logstore._hot import Owner
     from logstore.inspect import Reader
 
 __all__ = ["COLUMNS", "DICTIONARIES", "REASONS", "TYPES", "RowScan", "column_array", "type_bits"]
@@ -115,9 +117,9 @@ class RowScan:
             setattr(options, counts[name], len(array))
         if known is not None and known.num_rows > 0:
             kept |= _known_places(options, known)
-        made = ffi.new("ls_rows **")
+        self._owner, made = owned("rows")
         check(lib.ls_rows_open(reader.handle, options, made))
-        self._c: Any = ffi.gc(made[0], lib.ls_rows_free)
+        self._c: Any = made[0]
         self._dictionaries = self._make_dictionaries()
 
     def __enter__(self) -> Self:
@@ -130,26 +132,25 @@ class RowScan:
 
     def close(self) -> None:
         """Closes the files. A second call does nothing."""
-        if self._c is not None:
-            ffi.release(self._c)
-            self._c = None
+        self._c = None
+        self._owner.free()
         self._reader.close()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         while self._c is not None:
-            batch = ffi.new("ls_columns **")
+            owner, batch = owned("columns")
             code = lib.ls_rows_next(self._c, batch)
             if code == lib.LS_END:
                 return
             if code != 0:
                 raise self._reader.explained(code)
             if batch[0] != ffi.NULL:
-                yield self._record_batch(ffi.gc(batch[0], lib.ls_columns_free))
+                yield self._record_batch(owner, batch[0])
 
-    def _record_batch(self, owner: Any) -> pa.RecordBatch:
+    def _record_batch(self, owner: Owner, batch: ls_columns_ptr) -> pa.RecordBatch:
         arrow = require("arrow", "pyarrow")
         columns, rows = ffi.new("ls_column[]", lib.LS_ROWS_COLUMNS), ffi.new("uint64_t *")
-        lib.ls_columns_get(owner, columns, lib.LS_ROWS_COLUMNS, rows)
+        lib.ls_columns_get(batch, columns, lib.LS_ROWS_COLUMNS, rows)
         arrays = [self._array(field, columns, rows[0], owner) for field in self._schema]
         if not arrays:  # the number of rows is needed even without columns
             return arrow.RecordBatch.from_struct_array(arrow.Array.from_buffers(arrow.struct([]), rows[0], [None]))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from logstore._core import ls_store_ptr
+    from logstore._hot import Owner
 
 _ENDS_PROCESS = (KeyboardInterrupt, SystemExit)
 _Argument = TypeVar("_Argument")
@@ -39,11 +40,11 @@ class _Loop(Waiters):
     Used in that loop's thread only.
     """
 
-    def __init__(self, handle: ls_store_ptr, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, handle: ls_store_ptr, owner: Owner, loop: asyncio.AbstractEventLoop) -> None:
         self._done = loop.create_future()
         self._done.set_result(None)
         super().__init__(loop, self._done)
-        self._c = handle
+        self._c, self._owner = handle, owner
         self._callbacks: tuple[Callable[[int | Exception], object], ...] = ()
         fd = ffi.new("int *")
         check(lib.ls_event_fd(handle, fd))
@@ -114,8 +115,8 @@ class Completions:
     The thread starts with the first callback.
     """
 
-    def __init__(self, handle: ls_store_ptr) -> None:
-        self._c = handle
+    def __init__(self, handle: ls_store_ptr, owner: Owner) -> None:
+        self._c, self._owner = handle, owner
         self._lock = Lock("the store's list of callbacks")
         self._callbacks: tuple[Callable[[int | Exception], object], ...] = ()  # replaced as a whole
         self.loops: dict[asyncio.AbstractEventLoop, _Loop] = {}  # of any thread; only `of` changes it
@@ -153,7 +154,7 @@ class Completions:
             if mine is None:
                 for other in [other for other in self.loops if other.is_closed()]:
                     self.loops.pop(other).forget()
-                mine = self.loops[loop] = _Loop(self._c, loop)
+                mine = self.loops[loop] = _Loop(self._c, self._owner, loop)
             return mine
 
     def close(self) -> None:

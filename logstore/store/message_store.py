@@ -20,21 +20,22 @@ from logstore.catalog.places import TIMEOUT_S as CATALOG_TIMEOUT_S
 from logstore.core import arguments
 from logstore.core.directory import make_parents, refuse_other_things
 from logstore.core.locks import Lock
-from logstore.core.native import check, failure, listed, number, places_of
+from logstore.core.native import check, failure, listed, number, owned, places_of
 from logstore.core.xid import Xid
 from logstore.store.completions import Completions, check_loop
 from logstore.store.deliveries import Message, MessageView
 from logstore.store.overdue import Overdue
 from logstore.store.publishing import Publishing, checked_id
 from logstore.store.releases import Releases
-from logstore.store.transactions import Transaction, handle_of, new_handle
+from logstore.store.transactions import Transaction, handle_of
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
-    from logstore._core import ls_cursor_ptr
+    from logstore._core import ls_cursor_ptr, ls_store_ptr
+    from logstore._hot import Owner
     from logstore.catalog.catalog import Catalog
     from logstore.store.queues import Queue
     from logstore.store.scrub import Scrub
@@ -82,12 +83,12 @@ class MessageStore(Publishing):
             make_parents(self._path)
             if system == ffi.NULL:
                 refuse_other_things(self._path)
-        handle = ffi.new("ls_store **")
-        check(lib.ls_open(system, os.fsencode(self._path), options, handle))
-        self._c = ffi.gc(handle[0], lib.ls_free)
+        self._owner, made = owned("store")
+        check(lib.ls_open(system, os.fsencode(self._path), options, made))
+        self._c: ls_store_ptr = made[0]
         self._closed = False
         self._relaxed = bool(options.relaxed)
-        self._attach(self._c, int(ffi.cast("uintptr_t", self._c)), self._queues, self._relaxed)
+        self._attach(self._owner, self._queues, self._relaxed)
         self._catalog: Catalog | None = None
         self._catalog_place = connect, catalog
         try:
@@ -96,7 +97,7 @@ class MessageStore(Publishing):
         except BaseException:
             self._abandon()
             raise
-        self._completions = Completions(self._c)
+        self._completions = Completions(self._c, self._owner)
         self._overdue = Overdue(self, prepared_timeout) if prepared_timeout is not None else None
         self._scrub = self._start_scrub(scrub_rate) if scrub_rate is not None else None
         size = lib.ls_segment_size(self._c)
@@ -299,27 +300,26 @@ class MessageStore(Publishing):
     def _messages(self, queue: Queue | str, *, load: bool, views: bool) -> Iterator[Message]:
         # A generator refuses to be entered again by another thread or a signal handler. An iterator of itertools
         # over it would then free it while it runs.
-        cursor = self._open_cursor(self._known(queue), lib.LS_CURSOR_ALL)
-        address = int(ffi.cast("uintptr_t", cursor))
-        while found := self._read_places(address, MessageView if views else Message, load, views):
+        owner, _ = self._open_cursor(self._known(queue), lib.LS_CURSOR_ALL)
+        while found := self._read_places(owner, MessageView if views else Message, load, views):
             yield from found
             del found  # so that two batches are not held at once
-        ffi.release(cursor)
+        owner.free()
 
-    def _open_cursor(self, queue: Queue, kind: int) -> ls_cursor_ptr:
-        made = ffi.new("ls_cursor **")
+    def _open_cursor(self, queue: Queue, kind: int) -> tuple[Owner, ls_cursor_ptr]:
+        owner, made = owned("cursor")
         check(lib.ls_cursor_open(self._c, queue.id, kind, made))
-        return ffi.gc(made[0], lib.ls_cursor_close)
+        return owner, made[0]
 
     def _places(self, queue: Queue, kind: int) -> Iterator[tuple[int, int, int, int, int]]:
         """Its places as :func:`~logstore.core.native.places_of` gives them."""
-        cursor = self._open_cursor(queue, kind)
+        owner, cursor = self._open_cursor(queue, kind)
         places = ffi.new("ls_place[]", _PLACES_AT_ONCE)
         done = ffi.new("size_t *")
         while True:
             check(lib.ls_cursor_next(cursor, places, _PLACES_AT_ONCE, done))
             if done[0] == 0:
-                ffi.release(cursor)
+                owner.free()
                 return
             yield from places_of(places, done[0])
 
@@ -341,10 +341,10 @@ class MessageStore(Publishing):
 
         Raises ``StoreFull``, and ``DuplicateXid`` while a branch with that xid is open or prepared.
         """
-        made = new_handle()
+        owner, made = owned("tx")
         c_xid = ffi.NULL if xid is None else arguments.instance("xid", xid, Xid, what="a logstore.Xid")._to_c()
         check(lib.ls_begin(self._c, c_xid, made))
-        return Transaction(self, made)
+        return Transaction(self, owner, made[0])
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -368,9 +368,9 @@ class MessageStore(Publishing):
     def _in_doubt(self, transaction_id: int) -> Transaction:
         known = self._prepared.get(transaction_id)
         if known is None:
-            made = new_handle()
+            owner, made = owned("tx")
             check(lib.ls_in_doubt_take(self._c, transaction_id, made))
-            known = self._prepared[transaction_id] = Transaction(self, made)
+            known = self._prepared[transaction_id] = Transaction(self, owner, made[0])
         return known
 
     def _keep_prepared(self, transaction: Transaction) -> None:

@@ -16,13 +16,16 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore._core import ffi, lib
-from logstore.core.native import failure, filled
+from logstore.core.native import failure, filled, owned
 from logstore.core.threads import start
 from logstore.errors import CorruptLog, StoreError, StoreLocked
 from logstore.inspect import Pace, ReaderInfo
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from logstore._core import ls_reader_ptr
+    from logstore._hot import Owner
 
 logger = logging.getLogger("logstore.scrub")
 
@@ -83,7 +86,7 @@ class Scrub:
         end_lsn = 1
         while from_lsn < end_lsn:
             try:
-                reader = _open(self._path, from_lsn)
+                owner, reader = _open(self._path, from_lsn)
             except CorruptLog as damage:
                 self._report(damage.lsn, damage.message)
                 return not self._stop.is_set()  # without intact headers nothing can be read
@@ -92,7 +95,7 @@ class Scrub:
                 end_lsn = info.end_lsn if from_lsn == 0 else min(end_lsn, info.end_lsn)
                 stopped_at = self._skim(reader, info, pace)
             finally:
-                ffi.release(reader)
+                owner.free()
             if stopped_at is None:
                 return not self._stop.is_set()
             from_lsn = self._look_again(stopped_at, info)
@@ -119,7 +122,7 @@ class Scrub:
     def _look_again(self, lsn: int, info: ReaderInfo) -> int:
         """Reads the position ``lsn`` a second time and reports it if it is wrong again. Returns where to continue."""
         try:
-            reader = _open(self._path, lsn)
+            owner, reader = _open(self._path, lsn)
         except CorruptLog as damage:
             self._report(damage.lsn, damage.message)
             return info.end_lsn
@@ -138,7 +141,7 @@ class Scrub:
                 return lsn
             found = failure(code)
         finally:
-            ffi.release(reader)
+            owner.free()
         if isinstance(found, StoreLocked):
             raise found
         self._report(lsn, found.message)
@@ -154,15 +157,15 @@ class Scrub:
         logger.warning("scrub of %s: %s", self._path, text)
 
 
-def _open(path: Path, from_lsn: int) -> Any:
-    handle = ffi.new("ls_reader **")
-    code = lib.ls_reader_open(ffi.NULL, os.fsencode(path), from_lsn, handle)
+def _open(path: Path, from_lsn: int) -> tuple[Owner, ls_reader_ptr]:
+    owner, made = owned("reader")
+    code = lib.ls_reader_open(ffi.NULL, os.fsencode(path), from_lsn, made)
     if code == lib.LS_RECYCLED:
         raise StoreLocked("the writer recycled the segment before this reader opened it; the next round tries again")
     if code != 0:
         raise failure(code)
-    lib.ls_reader_past_cache(handle[0])
-    return ffi.gc(handle[0], lib.ls_reader_close)
+    lib.ls_reader_past_cache(made[0])
+    return owner, made[0]
 
 
 def _describe(reader: Any) -> ReaderInfo:

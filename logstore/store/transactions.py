@@ -19,20 +19,12 @@ from logstore.core.xid import Xid, xid_from_c
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logstore._core import Pointer, ls_tx_info_ptr, ls_tx_ptr
+    from logstore._core import ls_tx_info_ptr, ls_tx_ptr
+    from logstore._hot import Owner
     from logstore.store.message_store import MessageStore
     from logstore.store.publishing import Publishing
 
 _STATES: Final = {1: "active", 2: "ended", 3: "prepared", 4: "committed", 5: "rolled_back"}
-
-
-def new_handle() -> Pointer[ls_tx_ptr]:
-    """A slot for the core's handle of a transaction; freeing the slot rolls back and frees the transaction in it.
-
-    So an exception from a signal handler right after the core's call cannot leak a transaction. The release itself runs
-    no Python code, so no exception can interrupt it.
-    """
-    return ffi.gc(ffi.new("ls_tx **"), lib.ls_tx_free_at)
 
 
 class Transaction(TransactionCalls):
@@ -41,11 +33,10 @@ class Transaction(TransactionCalls):
     Made by ``store.begin()`` or ``store.transaction()``; passed to the store's operations as ``transaction=``.
     """
 
-    def __init__(self, store: MessageStore, slot: Pointer[ls_tx_ptr]) -> None:
+    def __init__(self, store: MessageStore, owner: Owner, handle: ls_tx_ptr) -> None:
         self._store = store
-        self._slot = slot  # of new_handle()
-        self._handle = slot[0]
-        self._attach(store, slot, int(ffi.cast("uintptr_t", slot[0])))
+        self._attach(store, owner)  # keeps the owner, as long as this object lives
+        self._handle = handle
         self._has_outcome = False
         self._on_commit: list[Callable[[], object]] = []
         info = ffi.new("ls_tx_info *")
@@ -57,9 +48,7 @@ class Transaction(TransactionCalls):
         if getattr(self, "_has_outcome", True):
             return
         self._has_outcome = True
-        self._detach()
-        del self._handle  # another finalizer may use this object later, and would use freed memory
-        ffi.release(self._slot)  # rolls back
+        lib.ls_tx_abandon(self._handle)  # frees nothing: another finalizer may use this object later
         self._store._releases.abandoned()
 
     def _describe(self, info: ls_tx_info_ptr) -> None:

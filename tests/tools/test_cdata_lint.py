@@ -28,6 +28,10 @@ def test_no_view_in_this_project_outlives_its_owner() -> None:
 
 PLANTED = """
 def f():
+    made = ffi.new("ls_store **")
+    return ffi.gc(made[0], lib.ls_free)
+---
+def f():
     rows = ffi.new("ls_queue_info[]", 3)
     return rows[0:2]
 ---
@@ -139,10 +143,6 @@ def f():
 def f():
     handle = ffi.new("ls_store **")
     return handle[0]
----
-def f():
-    handle = ffi.new("ls_store **")
-    return ffi.gc(handle[0], lib.ls_free)
 ---
 def f():
     ids = ffi.new("uint64_t[]", 3)

@@ -329,6 +329,33 @@ static void a_check_of_places_tells_present_locked_and_gone_apart(void) {
 
 /* ---- transactions ---- */
 
+static void an_abandoned_handle_refuses_every_call_and_lets_its_transaction_go(void) {
+    ls_xid xid = {.format_id = 1, .gtrid_bytes = 1};
+    ls_tx *local, *branch, *taken, *none;
+    ls_tx_info info;
+    uint64_t ids[2], id;
+    size_t n;
+
+    fresh();
+    check(ls_begin(r.store, NULL, &local) == LS_OK && ls_begin(r.store, &xid, &branch) == LS_OK);
+    ls_tx_abandon(local);
+    ls_tx_abandon(local);
+    ls_tx_describe(local, &info);
+    check(info.state == LS_TX_ROLLED_BACK && ls_commit(local, 0) == LS_TRANSACTION_ENDED);
+    check(ls_publish(r.store, &one, 1, NULL, 0, NULL, 0, local, 0, &id) == LS_TRANSACTION_ENDED);
+    check(ls_tx_end(branch) == LS_OK && ls_prepare(branch, 0) == LS_OK);
+    ls_tx_abandon(branch);
+    check(ls_rollback(branch, 0) == LS_TRANSACTION_ENDED);
+    check(ls_in_doubt(r.store, ids, 2, &n) == LS_OK && n == 1);
+    check(ls_in_doubt_take(r.store, ids[0], &taken) == LS_OK);
+    ls_tx_free(branch);
+    check(ls_in_doubt_take(r.store, ids[0], &none) == LS_BUSY);
+    check(ls_commit(taken, 0) == LS_OK);
+    ls_tx_free(taken);
+    ls_tx_free(local);
+    done();
+}
+
 static void a_transaction_serves_its_own_store_and_each_step_once(void) {
     ls_xid xid = {.format_id = 1, .gtrid_bytes = 64, .bqual_bytes = 64};
     ls_tx *local, *branch, *none;
@@ -548,6 +575,7 @@ int main(void) {
         a_staged_or_pending_message_refuses_calls_that_do_not_fit_its_state,
         a_batch_of_publishes_stops_at_the_first_that_fails,
         a_check_of_places_tells_present_locked_and_gone_apart,
+        an_abandoned_handle_refuses_every_call_and_lets_its_transaction_go,
         a_transaction_serves_its_own_store_and_each_step_once,
         xids_are_the_same_only_byte_for_byte,
         max_prepared_limits_prepared_transactions,
