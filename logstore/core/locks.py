@@ -9,13 +9,18 @@ signals at the entry of a function, after a call and on a backward jump. So Pyth
 by ``try``, C code that ``with`` calls needs no guard, and the release is one call into C. A tracer can also raise right
 before that call. Then the thread holds the lock although the code that took it is no longer on the thread's stack; the
 next use on that thread detects this and takes the lock over.
+
+A fork copies locks, but not the threads that hold them: a forked child renews every lock that its one thread does not
+hold.
 """
 
 from __future__ import annotations
 
+import os
 from _thread import RLock
 from sys import _getframe
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from logstore.errors import ReentrantCall
 
@@ -38,6 +43,7 @@ class Lock(RLock):  # type: ignore[misc] # final only for type checkers
         self._what = what
         self._then = then
         self._holder: CodeType | None = None
+        _LOCKS.add(self)
 
     def __enter__(self) -> bool:  # type: ignore[override] # that one is an alias of acquire
         caller = _getframe(1)
@@ -67,6 +73,17 @@ class Lock(RLock):  # type: ignore[misc] # final only for type checkers
 
 
 _TAKING = Lock.__enter__.__code__
+_LOCKS: WeakSet[Lock] = WeakSet()
+
+
+def _renew() -> None:
+    for lock in list(_LOCKS):
+        if not lock._is_owned():  # type: ignore[attr-defined] # else the child is inside the block, and leaves it
+            lock._at_fork_reinit()  # type: ignore[attr-defined] # as threading does with its own locks
+            lock._holder = None
+
+
+os.register_at_fork(after_in_child=_renew)
 
 
 def _refusal(what: str) -> ReentrantCall:

@@ -220,6 +220,29 @@ class Crowd:
         assert self.failures == []
 
 
+def test_a_child_does_not_wait_for_a_lock_that_a_thread_of_its_parent_held(open_store: Open) -> None:
+    store = open_store()
+    held, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with store._lock:
+            held.set()
+            forked.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = fork_quietly()
+    if child == 0:
+        signal.alarm(60)
+        os._exit(0 if is_told_forked([store.in_doubt]) else 1)
+    forked.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert store.in_doubt() == []
+    store.close()
+
+
 def test_a_fork_during_calls_of_other_threads_harms_neither_process(open_store: Open) -> None:
     """Outcome: each child gets `StoreForked` quickly; the parent's threads continue; nothing is lost."""
     store = open_store()
