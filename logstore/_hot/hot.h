@@ -54,7 +54,7 @@ struct hot_state {
     size_t spare_count;
 };
 
-/* What the core makes and an owner frees. */
+/* The kinds of objects that the core makes and an owner frees. */
 enum owns {
     OWNS_STORE,
     OWNS_CURSOR,
@@ -138,7 +138,7 @@ PyObject *hot_slow(PyObject *self, PyObject *name, PyObject *const *args, Py_ssi
 /* Whether it is an exact int from 1 to 2**63 - 1, as every id is. Raises nothing. */
 bool hot_id(PyObject *given, uint64_t *id);
 
-/* What an owner of this kind holds. False: ValueError is raised, because `given` is no such owner or is empty. */
+/* Gives the pointer that an owner of this kind holds. False: ValueError is set; `given` is no such owner, or empty. */
 bool hot_owned(const struct hot_state *state, PyObject *given, enum owns kind, union owned *at);
 
 /* _read_places(cursor, Message, load, views): the next places; an empty list at the end. */

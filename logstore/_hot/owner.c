@@ -86,7 +86,7 @@ static void free_now(const ls_calls *calls, enum owns kind, union owned at) {
     }
 }
 
-/* At most once, whoever calls it: the slot is emptied before the interpreter is released. */
+/* Frees at most once: the slot is emptied before the interpreter is released. */
 static void end(struct owner *self) {
     union owned at = self->at;
     if (at.any == NULL) {

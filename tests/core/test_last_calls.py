@@ -1,6 +1,6 @@
 """Finalizers may call the library while the garbage collector takes its objects apart: nothing freed is used.
 
-What frees the core's objects is ``logstore._hot.Owner``: these tests hold it to its promise with every public call.
+``logstore._hot.Owner`` frees the core's objects: these tests make every public call while it does.
 ``make pytest-asan`` runs them with a core and an extension that notice every use of freed memory.
 """
 
