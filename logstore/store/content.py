@@ -30,6 +30,7 @@ class Buffers:
 
     contents: tuple[object, ...]
     headers: tuple[object, ...] | None
+    is_last: bool
 
     def __len__(self) -> int:
         return len(self.contents)
@@ -41,6 +42,7 @@ class ArrowPiece:
 
     data: Any
     sizes: array.array[int]
+    is_last: bool
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -74,7 +76,7 @@ def _check_binary(name: str, items: Any) -> str:
     return kind
 
 
-def _arrow_piece(chunk: Any) -> ArrowPiece:
+def _arrow_piece(chunk: Any, *, is_last: bool) -> ArrowPiece:
     """The data and sizes of a pyarrow binary array, read from its offsets without visiting its items."""
     if chunk.null_count:
         raise errors.OptionError("an array of contents cannot have nulls; fill or drop them first")
@@ -83,7 +85,7 @@ def _arrow_piece(chunk: Any) -> ArrowPiece:
     sizes = array.array("Q", bytes(8 * len(chunk)))
     _, offsets, data = chunk.buffers()
     if len(chunk) == 0 or data is None:
-        return ArrowPiece(b"", sizes)
+        return ArrowPiece(b"", sizes, is_last)
     if offsets.size < (chunk.offset + len(chunk) + 1) * width:
         raise errors.OptionError("the array has fewer offsets than items; validate() it first")
     owner = ffi.from_buffer("uint8_t[]", offsets)
@@ -94,7 +96,7 @@ def _arrow_piece(chunk: Any) -> ArrowPiece:
     first, last = int(numbers[0]), int(numbers[len(chunk)])
     if first < 0 or last > data.size:
         raise errors.OptionError("the array's offsets point outside its data; validate() it first")
-    return ArrowPiece(ffi.from_buffer("uint8_t[]", memoryview(data)[first:]), sizes)
+    return ArrowPiece(ffi.from_buffer("uint8_t[]", memoryview(data)[first:]), sizes, is_last)
 
 
 def _no_buffers(name: str, problem: Exception) -> TypeError:
@@ -127,7 +129,11 @@ def _same_number(contents: int, headers: int) -> None:
 
 
 def pieces(contents: Iterable[Any], headers: Iterable[Any] | None) -> Iterator[Buffers | ArrowPiece]:
-    """The contents in their order: a list at once, of any other iterable only as much as one call of the core takes."""
+    """The contents in their order: a list at once, of any other iterable only as much as one call of the core takes.
+
+    A piece is known to be the last only if nothing that the caller can change decides about that: an iterable may give
+    more items than its length said.
+    """
     counts = count_of("contents", contents), -1 if headers is None else count_of("headers", headers)
     if min(counts) >= 0:
         _same_number(*counts)
@@ -135,7 +141,9 @@ def pieces(contents: Iterable[Any], headers: Iterable[Any] | None) -> Iterator[B
         headers = _arrow_items("headers", headers)
     if _is_arrow(contents):
         if headers is None:
-            yield from map(_arrow_piece, getattr(contents, "chunks", [contents]))
+            chunks = getattr(contents, "chunks", [contents])
+            for number, chunk in enumerate(chunks, 1):
+                yield _arrow_piece(chunk, is_last=number == len(chunks))
             return
         contents = _arrow_items("contents", contents)
     if not is_parts(contents):
@@ -151,12 +159,12 @@ def pieces(contents: Iterable[Any], headers: Iterable[Any] | None) -> Iterator[B
         some = None if heads is None else tuple(itertools.islice(heads, len(items)))
         if some is not None:
             _same_number(len(items), len(some))
-        yield Buffers(tuple(items), some)
+        yield Buffers(tuple(items), some, is_last=False)
 
 
 def _whole(contents: Sequence[Any], headers: Sequence[Any] | None, count: int) -> Buffers:
     """The items as they are now: another thread may change a list during the call."""
-    made = Buffers(tuple(contents), None if headers is None else tuple(headers))
+    made = Buffers(tuple(contents), None if headers is None else tuple(headers), is_last=True)
     if len(made) != count or (made.headers is not None and len(made.headers) != count):
         raise errors.OptionError("the list of contents changed while it was read; do not change it during the call")
     return made

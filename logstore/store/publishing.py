@@ -16,7 +16,7 @@ from logstore._core import ffi, lib
 from logstore.core import arguments
 from logstore.core.native import as_buffer, check, failure
 from logstore.store.care import Care
-from logstore.store.content import ArrowPiece, Buffers, count_of, is_parts, pieces, split
+from logstore.store.content import ArrowPiece, Buffers, is_parts, pieces, split
 from logstore.store.transactions import handle_of
 
 if TYPE_CHECKING:
@@ -176,17 +176,15 @@ class Publishing(Care):
         queue_id = self._known(queue).id
         tx = handle_of(self, transaction)
         ids = array.array("Q")
-        total = count_of("contents", contents)
-        waiting = wait and transaction is None and not self._relaxed
+        waiting = bool(wait) and transaction is None and not self._relaxed
         try:
             for piece in pieces(contents, headers):
-                is_last = len(ids) + len(piece) == total  # to wait in its call saves a hand-over to a thread
-                flags = (_WAIT if is_last else _MORE) if waiting else 0
+                flags = (_WAIT if piece.is_last else _MORE) if waiting else 0  # to wait in its call saves a hand-over
                 if isinstance(piece, ArrowPiece):
                     self._publish_arrow(queue_id, piece, tx, flags, ids)
                 else:
                     self._publish_buffers(queue_id, piece, transaction, flags, ids)
-                waiting = waiting and not is_last
+                waiting = waiting and not piece.is_last
         except Exception as problem:
             problem.published = ids  # type: ignore[attr-defined]
             raise
