@@ -1432,6 +1432,7 @@ class Lib:
         offsets: Numbers[uint8_t] | bytes | Null,
         width: int,
         n: int,
+        data_bytes: int,
         sizes: Numbers[uint64_t] | Null,
         /,
     ) -> int: ...

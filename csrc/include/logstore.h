@@ -848,8 +848,9 @@ int ls_holds(vfs *system, const char *store_dir, ls_hold_info *into, size_t n, s
 
 /* ---- for bindings ---- */
 
-/* The sizes of n items from the n + 1 offsets of an Arrow array, 4 or 8 bytes wide. LS_OPTION: they do not ascend. */
-int ls_sizes_of_offsets(const uint8_t *offsets, size_t width, size_t n, uint64_t *sizes);
+/* The sizes of n items from the n + 1 offsets of an Arrow array, 4 or 8 bytes wide. Reads each offset once. LS_OPTION: they
+   do not ascend, or one is negative or above data_bytes. No other thread may change them during the call. */
+int ls_sizes_of_offsets(const uint8_t *offsets, size_t width, size_t n, uint64_t data_bytes, uint64_t *sizes);
 uint64_t ls_xxh64(const uint8_t *data, size_t bytes, uint64_t seed);
 
 /* cffi:end */

@@ -162,4 +162,4 @@ def as_buffer(data: object, name: str = "content") -> tuple[Any, int]:
         raise errors.OptionError(f"{name} is a buffer that can no longer be read: {problem}") from None
     if not view.c_contiguous:
         raise errors.OptionError(f"{name} is a buffer that is not contiguous; copy it with bytes() first")
-    return ffi.from_buffer("uint8_t[]", data), view.nbytes
+    return ffi.from_buffer("uint8_t[]", view), view.nbytes  # of one export: a second one may have another size

@@ -6,10 +6,13 @@ without a copy. A pass may stop anywhere; a new pass from there with the open se
 
 from __future__ import annotations
 
+import array
+import itertools
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from logstore._core import ffi, lib
 from logstore.core import arguments
+from logstore.core.binary_arrays import parts_of
 from logstore.core.extras import require
 from logstore.core.native import check, failure, owned
 from logstore.errors import OptionError, StoreClosed
@@ -208,18 +211,28 @@ class MessageScan:
             check(lib.ls_message_rows_seed_rest(self._handle(), told, len(told)))
         arrow = require("arrow", "pyarrow")
         wanted = arrow.schema([("id", arrow.int64()), ("state", arrow.binary())])
-        for batch in table.select(["id", "state"]).cast(wanted).to_batches():
+        try:
+            batches = table.select(["id", "state"]).cast(wanted).to_batches()
+        except arrow.ArrowInvalid as problem:
+            raise OptionError(f"seed is a damaged table: {problem}. Take it as a pass left it") from None
+        for batch in batches:
             ids, states = batch.columns
             if ids.null_count or states.null_count:
                 raise OptionError("a row of seed has no id or no state: take it as a pass left it")
-            at, offsets = _address(ids.buffers()[1], "int64_t *"), _address(states.buffers()[1], "int32_t *")
-            values = _address(states.buffers()[2], "uint8_t *")
-            rows = batch.num_rows
-            check(lib.ls_message_rows_seed_all(self._handle(), at + ids.offset, values, offsets + states.offset, rows))
+            rows, parts = batch.num_rows, parts_of(states, wide=False)
+            private = bytes(parts.data[: sum(parts.sizes)])  # the core judges a state before it reads it
+            offsets = ffi.from_buffer("int32_t[]", array.array("i", itertools.accumulate(parts.sizes, initial=0)))
+            numbers = ffi.from_buffer("int64_t[]", _numbers(ids))
+            check(lib.ls_message_rows_seed_all(self._handle(), numbers, private, offsets, rows))
 
 
-def _address(buffer: pa.Buffer | None, kind: str) -> Any:
-    return ffi.cast(kind, 0 if buffer is None else buffer.address)
+def _numbers(ids: pa.Array) -> bytes:
+    """A copy of the values of an int64 array, which no other thread changes."""
+    values = ids.buffers()[1]
+    found = b"" if values is None else bytes(memoryview(values).cast("B")[8 * ids.offset : 8 * (ids.offset + len(ids))])
+    if len(found) != 8 * len(ids):
+        raise OptionError("the ids of seed have fewer values than rows; validate() it first")
+    return found
 
 
 def _with_dictionaries(schema: pa.Schema) -> pa.Schema:

@@ -5,16 +5,14 @@ No buffer is copied if the core can take it unchanged, and the items of an Arrow
 
 from __future__ import annotations
 
-import array
 import itertools
 from collections.abc import Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore import errors
-from logstore._core import ffi, lib
 from logstore.core import arguments
-from logstore.core.native import check
+from logstore.core.binary_arrays import Parts, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -38,14 +36,13 @@ class Buffers:
 
 @dataclass(frozen=True, slots=True)
 class ArrowPiece:
-    """Contents one after another, and the size of each in bytes."""
+    """Contents one after another."""
 
-    data: Any
-    sizes: array.array[int]
+    parts: Parts
     is_last: bool
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self.parts.sizes)
 
 
 def is_parts(content: object) -> bool:
@@ -76,27 +73,11 @@ def _check_binary(name: str, items: Any) -> str:
     return kind
 
 
-def _arrow_piece(chunk: Any, *, is_last: bool) -> ArrowPiece:
-    """The data and sizes of a pyarrow binary array, read from its offsets without visiting its items."""
+def _arrow_parts(name: str, chunk: Any) -> Parts:
+    """The data and sizes of a pyarrow binary array."""
     if chunk.null_count:
-        raise errors.OptionError("an array of contents cannot have nulls; fill or drop them first")
-    kind = _check_binary("contents", chunk)
-    width = 8 if kind.startswith("large") else 4
-    sizes = array.array("Q", bytes(8 * len(chunk)))
-    _, offsets, data = chunk.buffers()
-    if len(chunk) == 0 or data is None:
-        return ArrowPiece(b"", sizes, is_last)
-    if offsets.size < (chunk.offset + len(chunk) + 1) * width:
-        raise errors.OptionError("the array has fewer offsets than items; validate() it first")
-    owner = ffi.from_buffer("uint8_t[]", offsets)
-    c_offsets = owner + chunk.offset * width
-    c_sizes = ffi.from_buffer("uint64_t[]", sizes)
-    check(lib.ls_sizes_of_offsets(c_offsets, width, len(chunk), c_sizes))
-    numbers = ffi.cast("int64_t *" if width == 8 else "int32_t *", c_offsets)
-    first, last = int(numbers[0]), int(numbers[len(chunk)])
-    if first < 0 or last > data.size:
-        raise errors.OptionError("the array's offsets point outside its data; validate() it first")
-    return ArrowPiece(ffi.from_buffer("uint8_t[]", memoryview(data)[first:]), sizes, is_last)
+        raise errors.OptionError(f"an array of {name} cannot have nulls; fill or drop them first")
+    return parts_of(chunk, wide=_check_binary(name, chunk).startswith("large"))
 
 
 def _no_buffers(name: str, problem: Exception) -> TypeError:
@@ -107,12 +88,17 @@ def _is_arrow(items: object) -> bool:
     return type(items).__module__.partition(".")[0] == "pyarrow" and hasattr(items, "null_count")
 
 
-def _arrow_items(name: str, items: Any) -> Iterator[Any]:
+def _arrow_items(name: str, items: Any) -> Iterator[memoryview]:
     _check_binary(name, items)
-    for item in items:
-        if not item.is_valid:
-            raise errors.OptionError("an array of contents or headers cannot have nulls; fill or drop them first")
-        yield memoryview(item.as_buffer())
+    for chunk in _chunks(items):
+        parts, at = _arrow_parts(name, chunk), 0
+        for size in parts.sizes:
+            yield parts.data[at : at + size]
+            at += size
+
+
+def _chunks(items: Any) -> list[Any]:
+    return getattr(items, "chunks", [items])
 
 
 def count_of(name: str, items: object) -> int:
@@ -141,9 +127,9 @@ def pieces(contents: Iterable[Any], headers: Iterable[Any] | None) -> Iterator[B
         headers = _arrow_items("headers", headers)
     if _is_arrow(contents):
         if headers is None:
-            chunks = getattr(contents, "chunks", [contents])
+            chunks = _chunks(contents)
             for number, chunk in enumerate(chunks, 1):
-                yield _arrow_piece(chunk, is_last=number == len(chunks))
+                yield ArrowPiece(_arrow_parts("contents", chunk), is_last=number == len(chunks))
             return
         contents = _arrow_items("contents", contents)
     if not is_parts(contents):

@@ -235,7 +235,7 @@ class MessageStore(Publishing):
         """
         queue_id = self._known(queue).id
         if isinstance(message_ids, array.array) and message_ids.typecode == "Q":
-            ids = message_ids
+            ids = array.array("Q", message_ids)  # its own: another thread may change the caller's during the call
         else:
             ids = array.array("Q", map(checked_id, arguments.items("message_ids", message_ids, "message ids")))
         if len(set(ids)) != len(ids):

@@ -204,8 +204,8 @@ class Publishing(Care):
         count = len(piece)
         made = ffi.new("uint64_t[]", count)
         done = ffi.new("size_t *")
-        sizes = ffi.from_buffer("uint64_t[]", piece.sizes)
-        code = lib.ls_publish_many(self._c, queue_id, count, piece.data, sizes, _NULL, _NULL, tx, flags, made, done)
+        data, sizes = ffi.from_buffer("uint8_t[]", piece.parts.data), ffi.from_buffer("uint64_t[]", piece.parts.sizes)
+        code = lib.ls_publish_many(self._c, queue_id, count, data, sizes, _NULL, _NULL, tx, flags, made, done)
         ids.frombytes(ffi.buffer(made, done[0] * 8))
         check(code)
 

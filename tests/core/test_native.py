@@ -164,3 +164,20 @@ def test_every_row_is_listed_though_there_are_more_than_first_thought(there: int
 def test_a_list_that_cannot_be_read_raises_its_code() -> None:
     with pytest.raises(logstore.StoreError):
         _native.listed("ls_queue_info", lambda *_: lib.LS_CLOSED)
+
+
+def test_a_buffer_and_its_size_are_of_one_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        import _testbuffer  # type: ignore[import-not-found, unused-ignore] # CPython's own tests have it
+    except ImportError:
+        pytest.skip("SKIPPED LOUDLY: this Python has no _testbuffer")
+    changing = _testbuffer.ndarray([1] * 100, shape=[100], flags=_testbuffer.ND_VAREXPORT)
+
+    def viewed_and_changed(data: object) -> memoryview:
+        view = memoryview(data)  # type: ignore[arg-type] # a buffer
+        changing.push([1], shape=[1])  # the next export is shorter
+        return view
+
+    monkeypatch.setattr(_native, "memoryview", viewed_and_changed, raising=False)
+    data, size = _native.as_buffer(changing)
+    assert size == len(data) == 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import gc
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import logstore
 from logstore import arrow
+from logstore._core import lib
 from logstore.errors import OptionError
 from logstore.inspect import LogRecycled
 
@@ -110,3 +112,54 @@ def test_an_open_set_of_other_types_is_refused(store: Any) -> None:
     for seed in (pa.table({"id": ["1"], "state": [b"x"]}), pa.table({"id": [1], "state": ["x"]})):
         with pytest.raises(OptionError):
             MessageScan(store.path, start_lsn=stop_lsn, seed=seed, queue_names={})
+
+
+@pytest.mark.parametrize("offsets", [[0, 1 << 20], [0, -1], [-64, 0], [8, 2], [0, 1 << 20, 9], [0, -9, 9]])
+def test_an_open_set_whose_offsets_point_outside_its_states_is_refused(store: Any, offsets: list[int]) -> None:
+    from logstore.rows.messages import MessageScan
+
+    stop_lsn, whole = open_set(store.path)
+    memory = array.array("i", [0] * len(offsets))
+    rows = len(offsets) - 1
+    states = pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(memory), pa.py_buffer(bytes(100))])
+    seed = pa.table({"id": range(1, rows + 1), "state": states}).replace_schema_metadata(whole.schema.metadata)
+    memory[:] = array.array("i", offsets)  # a table is checked when it is made
+    with pytest.raises(OptionError, match="offset"):
+        MessageScan(store.path, start_lsn=stop_lsn, seed=seed, queue_names={})
+
+
+def test_an_open_set_that_changes_while_it_is_read_counts_as_it_was_checked(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from logstore.rows import messages
+
+    for number in range(20):
+        store.publish("one", b"%d" % number)
+    stop_lsn, whole = open_set(store.path)
+    assert whole.num_rows > 0
+    whole = whole.combine_chunks()
+    ids, states = whole["id"].chunk(0), whole["state"].chunk(0)
+    memory = [bytearray(buffer) for buffer in (ids.buffers()[1], *states.buffers()[1:])]
+    shared = [pa.py_buffer(each) for each in memory]
+    seed = pa.table(
+        {
+            "id": pa.Array.from_buffers(pa.int64(), len(ids), [None, shared[0]], offset=ids.offset),
+            "state": pa.Array.from_buffers(pa.binary(), len(states), [None, *shared[1:]], offset=states.offset),
+        }
+    ).replace_schema_metadata(whole.schema.metadata)
+
+    class Changing:
+        """The core, and another thread that changes the table just before the core reads it."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(lib, name)
+
+        def ls_message_rows_seed_all(self, *given: Any) -> int:
+            for each in memory:
+                each[:] = b"\xff" * len(each)
+            return lib.ls_message_rows_seed_all(*given)
+
+    monkeypatch.setattr(messages, "lib", Changing())
+    with messages.MessageScan(store.path, start_lsn=stop_lsn, seed=seed, queue_names={}) as scan:
+        assert list(scan) == []
+        assert scan.open_rows()["id"].to_pylist() == whole["id"].to_pylist()

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logstore import errors
-from logstore._core import ffi
+from logstore._core import lib
+from logstore.core import binary_arrays
 from logstore.store.content import ArrowPiece, Buffers, is_parts, pieces, split
 
 ITEMS = st.lists(st.binary(max_size=40), max_size=60)
@@ -24,10 +25,10 @@ def unpacked(given_contents: Any, headers: Any = None) -> list[tuple[bytes, byte
     found: list[tuple[bytes, bytes | None]] = []
     for piece in pieces(given_contents, headers):
         if isinstance(piece, ArrowPiece):
-            whole = bytes(ffi.buffer(piece.data)) if not isinstance(piece.data, bytes) else piece.data
-            ends = list(itertools.accumulate(piece.sizes))
+            whole, sizes = bytes(piece.parts.data), piece.parts.sizes
+            ends = list(itertools.accumulate(sizes))
             assert not ends or ends[-1] <= len(whole)
-            found += [(whole[end - size : end], None) for end, size in zip(ends, piece.sizes, strict=True)]
+            found += [(whole[end - size : end], None) for end, size in zip(ends, sizes, strict=True)]
         else:
             heads = piece.headers or [None] * len(piece)
             found += [
@@ -106,6 +107,63 @@ def test_offsets_beyond_the_data_are_refused() -> None:
     broken = pa.Array.from_buffers(pa.binary(), 3, [None, offsets, pa.py_buffer(b"abcdef")])
     with pytest.raises(errors.OptionError, match="outside its data"):
         unpacked(broken.slice(0, 2))
+
+
+def of_offsets(offsets: list[int], data: bytes, *, wide: bool = False) -> tuple[pa.Array, array.array[int]]:
+    """An array of binaries with these offsets, and the memory of the offsets, which are valid while it is made."""
+    memory = array.array("q" if wide else "i", [0] * len(offsets))
+    kind = pa.large_binary() if wide else pa.binary()
+    made = pa.Array.from_buffers(kind, len(offsets) - 1, [None, pa.py_buffer(memory), pa.py_buffer(data)])
+    memory[:] = array.array(memory.typecode, offsets)
+    return made, memory
+
+
+WRONG_OFFSETS = ([0, -1], [-1, 3], [-8, -2], [0, 2, 7], [6, 6, 7], [0, 2**31 - 1], [5, 4], [0, -1, 3])
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("offsets", WRONG_OFFSETS)
+@pytest.mark.parametrize("use", ["alone", "with headers", "as headers"])
+def test_no_use_of_an_array_reads_outside_its_data(offsets: list[int], wide: bool, use: str) -> None:
+    broken, _ = of_offsets(offsets, b"abcdef", wide=wide)
+    other = [b""] * len(broken)
+    with pytest.raises(errors.OptionError, match="offset"):
+        unpacked(other if use == "as headers" else broken, {"alone": None, "with headers": other}.get(use, broken))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_an_array_with_fewer_offsets_than_items_is_refused(wide: bool) -> None:
+    class Short:
+        offset = 1
+
+        def __len__(self) -> int:
+            return 3
+
+        def buffers(self) -> list[Any]:
+            return [None, pa.py_buffer(bytes(4 * (8 if wide else 4))), pa.py_buffer(b"abcdef")]
+
+    with pytest.raises(errors.OptionError, match="fewer offsets"):
+        binary_arrays.parts_of(Short(), wide=wide)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_offsets_that_change_during_the_call_change_nothing(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    items, offsets = of_offsets([0, 1, 3, 6], b"abcdef", wide=wide)
+
+    class Changing:
+        """The core, and another thread that changes the offsets as soon as the core has read them."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(lib, name)
+
+        def ls_sizes_of_offsets(self, *given: Any) -> int:
+            code = lib.ls_sizes_of_offsets(*given)
+            for number in range(len(offsets)):
+                offsets[number] = 3 + 1_000_000 * number
+            return code
+
+    monkeypatch.setattr(binary_arrays, "lib", Changing())
+    assert unpacked(items) == [(b"a", None), (b"bc", None), (b"def", None)]
 
 
 @given(sizes=st.lists(st.sampled_from([0, 1, 300, 9000, 70_000]), max_size=1100))

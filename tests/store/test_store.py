@@ -671,6 +671,31 @@ def test_dequeue_many_takes_lists_arrays_and_generators(store: MessageStore) -> 
     assert store.stats()["syncs"] - syncs == 2
 
 
+def test_ids_that_change_during_dequeue_many_count_as_they_were_checked(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from logstore._core import lib
+    from logstore.store import message_store
+
+    queue = store.declare_queue("q")
+    ids = array.array("Q", store.publish_many(queue, [b"%d" % i for i in range(4)]))
+    given = ids[:2]
+
+    class Changing:
+        """The core, and another thread that changes the ids just before the core reads them."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(lib, name)
+
+        def ls_dequeue_many(self, *arguments: Any) -> int:
+            given[:] = array.array("Q", [ids[3], ids[3]])
+            return int(lib.ls_dequeue_many(*arguments))
+
+    monkeypatch.setattr(message_store, "lib", Changing())
+    store.dequeue_many(given, queue)
+    assert contents(queue) == [b"2", b"3"]
+
+
 def test_dequeue_many_checks_every_id_before_it_takes_the_first(store: MessageStore) -> None:
     queue, other = store.declare_queue("q"), store.declare_queue("other")
     ids = list(store.publish_many(queue, [b"a", b"b", b"c"]))

@@ -530,15 +530,22 @@ static void a_relaxed_store_does_not_wait_unless_it_is_forced(void) {
     done();
 }
 
-static void sizes_follow_from_offsets_of_either_width_if_they_ascend(void) {
+static void sizes_follow_from_offsets_of_either_width_if_they_ascend_within_the_data(void) {
     static const uint32_t narrow[] = {5, 5, 9, 100};
     static const uint64_t wide[] = {0, 8, 7};
+    static const int32_t negative[] = {0, -1}, far[] = {0, INT32_MAX, INT32_MIN};
+    static const int64_t negative_wide[] = {-8, 0};
     uint64_t sizes[3];
 
-    check(ls_sizes_of_offsets((const uint8_t *)narrow, 4, 3, sizes) == LS_OK);
+    check(ls_sizes_of_offsets((const uint8_t *)narrow, 4, 3, 100, sizes) == LS_OK);
     check(sizes[0] == 0 && sizes[1] == 4 && sizes[2] == 91);
-    check(ls_sizes_of_offsets((const uint8_t *)wide, 8, 1, sizes) == LS_OK && sizes[0] == 8);
-    check(ls_sizes_of_offsets((const uint8_t *)wide, 8, 2, sizes) == LS_OPTION);
+    check(ls_sizes_of_offsets((const uint8_t *)narrow, 4, 3, 99, sizes) == LS_OPTION);
+    check(ls_sizes_of_offsets((const uint8_t *)wide, 8, 1, 8, sizes) == LS_OK && sizes[0] == 8);
+    check(ls_sizes_of_offsets((const uint8_t *)wide, 8, 2, 8, sizes) == LS_OPTION);
+    check(ls_sizes_of_offsets((const uint8_t *)negative, 4, 1, UINT64_MAX, sizes) == LS_OPTION);
+    check(ls_sizes_of_offsets((const uint8_t *)far, 4, 1, UINT64_MAX, sizes) == LS_OK && sizes[0] == INT32_MAX);
+    check(ls_sizes_of_offsets((const uint8_t *)far, 4, 2, UINT64_MAX, sizes) == LS_OPTION);
+    check(ls_sizes_of_offsets((const uint8_t *)negative_wide, 8, 1, UINT64_MAX, sizes) == LS_OPTION);
 }
 
 static void the_simulators_handle_makes_breaks_and_crashes(void) {
@@ -584,7 +591,7 @@ int main(void) {
         each_waiter_gets_an_event_of_its_own_until_none_is_left,
         a_force_beyond_the_end_is_a_force_to_the_end,
         a_relaxed_store_does_not_wait_unless_it_is_forced,
-        sizes_follow_from_offsets_of_either_width_if_they_ascend,
+        sizes_follow_from_offsets_of_either_width_if_they_ascend_within_the_data,
         the_simulators_handle_makes_breaks_and_crashes,
     };
 
