@@ -3,7 +3,7 @@
 import array
 import asyncio
 import contextvars
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Self, final
 
 from logstore.errors import StoreError
@@ -44,9 +44,27 @@ class StoreCalls:
         queue_id: int,
         contents: tuple[object, ...],
         headers: tuple[object, ...] | None,
-        start: int,
         transaction: Transaction | None,
         flags: int,
+        ids: array.array[int],
+        /,
+    ) -> None: ...
+    def _publish_packed(
+        self,
+        queue_id: int,
+        data: memoryview,
+        sizes: array.array[int],
+        transaction: Transaction | None,
+        flags: int,
+        ids: array.array[int],
+        /,
+    ) -> None: ...
+    def _publish_each(
+        self,
+        queue_id: int,
+        contents: Iterator[object],
+        headers: Iterator[object] | None,
+        transaction: Transaction | None,
         ids: array.array[int],
         /,
     ) -> int: ...

@@ -27,6 +27,7 @@
     CALL(next_lsn_try)      \
     CALL(publish)           \
     CALL(publish_gather)    \
+    CALL(publish_many)      \
     CALL(reader_close)      \
     CALL(release)           \
     CALL(rows_free)         \

@@ -144,8 +144,13 @@ bool hot_owned(const struct hot_state *state, PyObject *given, enum owns kind, u
 /* _read_places(cursor, Message, load, views): the next places; an empty list at the end. */
 PyObject *hot_read_places(struct store_calls *self, PyObject *args);
 
-/* _publish_items(queue_id, contents, headers, start, transaction, flags, ids): a piece; where the next one starts. */
+/* _publish_items(queue_id, contents, headers, transaction, flags, ids): all of a tuple, in pieces. */
 PyObject *hot_publish_items(struct store_calls *self, PyObject *args);
+/* _publish_packed(queue_id, data, sizes, transaction, flags, ids): contents one after another. */
+PyObject *hot_publish_packed(struct store_calls *self, PyObject *args);
+/* _publish_each(queue_id, contents, headers, transaction, ids): of iterators, one by one. 0; 1: there are more headers than
+   contents; -1: fewer. */
+PyObject *hot_publish_each(struct store_calls *self, PyObject *args);
 
 PyObject *hot_delivery(struct hot_state *state, struct queue_calls *queue, const ls_delivery *row);
 void hot_free_spares(struct hot_state *state);

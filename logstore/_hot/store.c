@@ -3,12 +3,9 @@
  * (several queues, buffers other than bytes, numbers of other types, unknown keywords) is for the Python method with
  * the suffix _slow, which also raises the errors for wrong arguments.
  */
-#include "hot.h"
+#include "publish.h"
 
-enum {
-    HELD_BYTES_MAX = 16 << 10, /* a larger content is copied into the log with the interpreter released */
-    SMALL_BYTES = 8 << 10,     /* a content that fits with its header and record is read by one call */
-};
+enum { SMALL_BYTES = 8 << 10 }; /* a content that fits with its header and record is read by one call */
 
 /* The keyword arguments of publish and dequeue. */
 struct keywords {
@@ -278,8 +275,15 @@ static PyMethodDef store_methods[] = {
     {"header", (PyCFunction)(void (*)(void))store_header, WITH_KEYWORDS, header_doc},
     {"load_content", (PyCFunction)(void (*)(void))store_load_content, WITH_KEYWORDS, load_content_doc},
     {"_publish_items", (PyCFunction)(void (*)(void))hot_publish_items, METH_VARARGS,
-     PyDoc_STR("_publish_items($self, queue_id, contents, headers, start, transaction, flags, ids)\n--\n\n"
-               "Publishes items from ``start`` on and appends their ids. Returns where the next call starts.")},
+     PyDoc_STR("_publish_items($self, queue_id, contents, headers, transaction, flags, ids)\n--\n\n"
+               "Publishes the items of a tuple and appends the ids of those that are stored.")},
+    {"_publish_packed", (PyCFunction)(void (*)(void))hot_publish_packed, METH_VARARGS,
+     PyDoc_STR("_publish_packed($self, queue_id, data, sizes, transaction, flags, ids)\n--\n\n"
+               "Publishes contents that stand one after another, as _publish_items.")},
+    {"_publish_each", (PyCFunction)(void (*)(void))hot_publish_each, METH_VARARGS,
+     PyDoc_STR("_publish_each($self, queue_id, contents, headers, transaction, ids)\n--\n\n"
+               "Publishes each item of an iterator before it asks for the next. Returns 1 if there are more headers\n"
+               "than contents, -1 if there are fewer, else 0.")},
     {"_read_places", (PyCFunction)(void (*)(void))hot_read_places, METH_VARARGS,
      PyDoc_STR("_read_places($self, cursor, kind, load, views)\n--\n\nThe next messages of a cursor of the core.")},
     {"_undurable", (PyCFunction)(void (*)(void))store_undurable, METH_O, undurable_doc},

@@ -6,7 +6,7 @@ No buffer is copied if the core can take it unchanged, and the items of an Arrow
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sized
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,11 +15,9 @@ from logstore.core import arguments
 from logstore.core.binary_arrays import Parts, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
-# The most items and bytes of an iterable of unknown length that are held in memory and handed over by one call.
-_MANY_AT_ONCE: Final = 1024
-_MANY_BYTES: Final = 1 << 20
+_MANY_AT_ONCE: Final = 1024  # items of an Arrow array that get objects of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +41,15 @@ class ArrowPiece:
 
     def __len__(self) -> int:
         return len(self.parts.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Iterators whose items are taken one by one, because each may be long in coming."""
+
+    contents: Iterator[object]
+    headers: Iterator[object] | None
+    is_last: bool = False  # never known before its end
 
 
 def is_parts(content: object) -> bool:
@@ -109,43 +116,49 @@ def count_of(name: str, items: object) -> int:
         raise _no_buffers(name, problem) from None
 
 
-def _same_number(contents: int, headers: int) -> None:
+def same_number(contents: int, headers: int, *, least: str = "") -> None:
+    """Raises ``OptionError`` for another number of headers than contents; ``least``: ``contents`` or ``headers``."""
     if headers != contents:
-        raise errors.OptionError(f"there are {headers} headers for {contents} contents; give one for each")
+        at_least = {least: "at least "}
+        raise errors.OptionError(
+            f"there are {at_least.get('headers', '')}{headers} headers for {at_least.get('contents', '')}{contents} "
+            "contents; give one for each"
+        )
 
 
-def pieces(contents: Iterable[Any], headers: Iterable[Any] | None) -> Iterator[Buffers | ArrowPiece]:
-    """The contents in their order: a list at once, of any other iterable only as much as one call of the core takes.
+def pieces(contents: Iterable[Any], headers: Iterable[Any] | None) -> Iterator[Buffers | ArrowPiece | Stream]:
+    """The contents in their order: of lists and Arrow arrays as much as one call takes, of anything else a stream.
 
     A piece is known to be the last only if nothing that the caller can change decides about that: an iterable may give
     more items than its length said.
     """
     counts = count_of("contents", contents), -1 if headers is None else count_of("headers", headers)
     if min(counts) >= 0:
-        _same_number(*counts)
-    if headers is not None and _is_arrow(headers):
-        headers = _arrow_items("headers", headers)
-    if _is_arrow(contents):
-        if headers is None:
-            chunks = _chunks(contents)
-            for number, chunk in enumerate(chunks, 1):
-                yield ArrowPiece(_arrow_parts("contents", chunk), is_last=number == len(chunks))
-            return
-        contents = _arrow_items("contents", contents)
-    if not is_parts(contents):
+        same_number(*counts)
+    if _is_arrow(contents) and headers is None:
+        chunks = _chunks(contents)
+        for number, chunk in enumerate(chunks, 1):
+            yield ArrowPiece(_arrow_parts("contents", chunk), is_last=number == len(chunks))
+        return
+    if not _is_arrow(contents) and not is_parts(contents):
         raise TypeError(
             f"contents is an iterable of buffers, not {arguments.shown(contents)}: use publish for one message"
         )
     if isinstance(contents, list | tuple) and (headers is None or isinstance(headers, list | tuple)):
         yield _whole(contents, headers, counts[0])
-        return
-    heads = arguments.items("headers", headers, "buffers") if headers is not None else None
-    rows = arguments.items("contents", contents, "buffers")
-    while items := _some(rows):
-        some = None if heads is None else tuple(itertools.islice(heads, len(items)))
-        if some is not None:
-            _same_number(len(items), len(some))
-        yield Buffers(tuple(items), some, is_last=False)
+    elif _is_at_hand(contents) and _is_at_hand(headers):
+        yield from _groups(_items("contents", contents), _items("headers", headers))
+    else:
+        yield Stream(_items("contents", contents), None if headers is None else _items("headers", headers))
+
+
+def _is_at_hand(items: object) -> bool:
+    """Whether no item is computed, or waited for, when it is asked for."""
+    return isinstance(items, list | tuple) or _is_arrow(items)
+
+
+def _items(name: str, items: Any) -> Iterator[Any]:
+    return _arrow_items(name, items) if _is_arrow(items) else arguments.items(name, items, "buffers")
 
 
 def _whole(contents: Sequence[Any], headers: Sequence[Any] | None, count: int) -> Buffers:
@@ -156,15 +169,8 @@ def _whole(contents: Sequence[Any], headers: Sequence[Any] | None, count: int) -
     return made
 
 
-def _some(rows: Iterator[Any]) -> list[Any]:
-    items: list[Any] = []
-    size = 0
-    for item in rows:
-        items.append(item)
-        try:
-            size += len(item)
-        except (TypeError, ValueError, NotImplementedError) as problem:
-            raise _no_buffers("contents", problem) from None
-        if size >= _MANY_BYTES or len(items) >= _MANY_AT_ONCE:
-            break
-    return items
+def _groups(contents: Iterator[Any], headers: Iterator[Any]) -> Iterator[Buffers]:
+    while items := tuple(itertools.islice(contents, _MANY_AT_ONCE)):
+        heads = tuple(itertools.islice(headers, len(items)))
+        same_number(len(items), len(heads))
+        yield Buffers(items, heads, is_last=False)

@@ -16,7 +16,7 @@ from logstore._core import ffi, lib
 from logstore.core import arguments
 from logstore.core.native import as_buffer, check, failure
 from logstore.store.care import Care
-from logstore.store.content import ArrowPiece, Buffers, is_parts, pieces, split
+from logstore.store.content import ArrowPiece, Buffers, Stream, is_parts, pieces, same_number, split
 from logstore.store.transactions import handle_of
 
 if TYPE_CHECKING:
@@ -170,44 +170,47 @@ class Publishing(Care):
         """Publishes one message for each of ``contents``, in order, with one force at the end. Returns their ids.
 
         ``contents`` is an iterable of buffers, or a pyarrow binary array, which the core reads without a copy.
-        ``headers`` has the same number of items. Each message is atomic. If the call fails in the middle, the
-        exception's attribute ``published`` holds the ids of the messages that are stored.
+        ``headers`` has the same number of items. Each message is atomic. A list, a tuple and an Arrow array are read
+        first; of any other iterable each message is stored before the next item is asked for, and made durable and
+        offered in the background meanwhile. In a transaction none is offered before the commit, so an iterable must not
+        wait for messages of its own call.
+
+        If the call fails in the middle, the exception's attribute ``published`` holds the ids of the messages that are
+        stored, and these are durable unless the force failed, too.
         """
         queue_id = self._known(queue).id
-        tx = handle_of(self, transaction)
-        ids = array.array("Q")
+        handle_of(self, transaction)  # raises for one that is not this store's
         waiting = bool(wait) and transaction is None and not self._relaxed
+        ids = array.array("Q")
         try:
-            for piece in pieces(contents, headers):
-                flags = (_WAIT if piece.is_last else _MORE) if waiting else 0  # to wait in its call saves a hand-over
-                if isinstance(piece, ArrowPiece):
-                    self._publish_arrow(queue_id, piece, tx, flags, ids)
-                else:
-                    self._publish_buffers(queue_id, piece, transaction, flags, ids)
-                waiting = waiting and not piece.is_last
-        except Exception as problem:
-            problem.published = ids  # type: ignore[attr-defined]
+            try:
+                for piece in pieces(contents, headers):
+                    flags = (_WAIT if piece.is_last else _MORE) if waiting else 0  # to wait in its call is quicker
+                    self._publish_piece(queue_id, piece, transaction, flags, ids)
+                    waiting = waiting and not piece.is_last
+            finally:  # the stored messages must be durable even if a later one failed
+                if waiting and ids:
+                    self.force()
+            return ids  # no step after it can fail
+        except BaseException as problem:
+            _tell(problem, "published", ids)
             raise
-        finally:  # the stored messages must be durable even if a later one failed
-            if waiting and ids:
-                self.force()
-        return ids
 
-    def _publish_buffers(
-        self, queue_id: int, piece: Buffers, transaction: Transaction | None, flags: int, ids: array.array[int]
+    def _publish_piece(
+        self,
+        queue_id: int,
+        piece: Buffers | ArrowPiece | Stream,
+        transaction: Transaction | None,
+        flags: int,
+        ids: array.array[int],
     ) -> None:
-        start = 0
-        while start < len(piece):
-            start = self._publish_items(queue_id, piece.contents, piece.headers, start, transaction, flags, ids)
-
-    def _publish_arrow(self, queue_id: int, piece: ArrowPiece, tx: Any, flags: int, ids: array.array[int]) -> None:
-        count = len(piece)
-        made = ffi.new("uint64_t[]", count)
-        done = ffi.new("size_t *")
-        data, sizes = ffi.from_buffer("uint8_t[]", piece.parts.data), ffi.from_buffer("uint64_t[]", piece.parts.sizes)
-        code = lib.ls_publish_many(self._c, queue_id, count, data, sizes, _NULL, _NULL, tx, flags, made, done)
-        ids.frombytes(ffi.buffer(made, done[0] * 8))
-        check(code)
+        if isinstance(piece, Buffers):
+            self._publish_items(queue_id, piece.contents, piece.headers, transaction, flags, ids)
+        elif isinstance(piece, ArrowPiece):
+            self._publish_packed(queue_id, piece.parts.data, piece.parts.sizes, transaction, flags, ids)
+        else:
+            more = self._publish_each(queue_id, piece.contents, piece.headers, transaction, ids)
+            same_number(len(ids) + (more < 0), len(ids) + (more > 0), least="headers" if more > 0 else "contents")
 
     # ---- durability ----
 
@@ -219,6 +222,12 @@ class Publishing(Care):
         """Forces the log unless the store's durability is relaxed: the end of a batch with ``wait=True``."""
         if not self._relaxed:
             self.force()
+
+
+def _tell(problem: BaseException, name: str, value: object) -> None:
+    """Sets an attribute of an exception of any class. One that has no room for it, or refuses, is raised without."""
+    with contextlib.suppress(Exception):
+        BaseException.__setattr__(problem, name, value)  # the class's own may refuse
 
 
 def checked_id(message_id: object) -> int:

@@ -93,9 +93,9 @@ def a_commit_does_not_wait_but_says_that_it_is_durable(patches: pytest.MonkeyPat
 
 
 def publish_many_swaps_two(patches: pytest.MonkeyPatch) -> None:
-    def publish_items(store: Any, queue: int, contents: Any, *others: Any) -> int:
+    def publish_items(store: Any, queue: int, contents: Any, *others: Any) -> None:
         swapped = (*contents[:-2], *reversed(contents[-2:]))
-        return StoreCalls._publish_items(store, queue, swapped, *others)
+        StoreCalls._publish_items(store, queue, swapped, *others)
 
     patches.setattr(MessageStore, "_publish_items", publish_items, raising=False)
 

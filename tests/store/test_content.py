@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import itertools
 import random
+from collections import deque
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from logstore import errors
 from logstore._core import lib
 from logstore.core import binary_arrays
-from logstore.store.content import ArrowPiece, Buffers, is_parts, pieces, split
+from logstore.store.content import ArrowPiece, Buffers, Stream, is_parts, pieces, split
 
 ITEMS = st.lists(st.binary(max_size=40), max_size=60)
 
@@ -30,10 +31,11 @@ def unpacked(given_contents: Any, headers: Any = None) -> list[tuple[bytes, byte
             assert not ends or ends[-1] <= len(whole)
             found += [(whole[end - size : end], None) for end, size in zip(ends, sizes, strict=True)]
         else:
-            heads = piece.headers or [None] * len(piece)
+            items = list(piece.contents)
+            heads = [None] * len(items) if piece.headers is None else list(piece.headers)
             found += [
                 (bytes(item), head if head is None else bytes(head))  # type: ignore[call-overload] # of buffers only
-                for item, head in zip(piece.contents, heads, strict=True)
+                for item, head in zip(items, heads, strict=True)
             ]
     return found
 
@@ -79,20 +81,30 @@ def test_text_arrays_are_their_utf8() -> None:
     assert unpacked(pa.array(["ä", "", "b"])) == [("ä".encode(), None), (b"", None), (b"b", None)]
 
 
-def test_an_endless_source_is_taken_in_bounded_steps() -> None:
+def test_only_lists_and_arrow_arrays_are_read_before_their_items_are_published() -> None:
     def endless() -> Any:
-        while True:
-            yield bytes(1 << 20)
-
-    piece = next(pieces(endless(), None))
-    assert isinstance(piece, Buffers)
-    assert sum(map(len, piece.contents)) <= 64 << 20  # type: ignore[arg-type] # of buffers only
-
-    def small() -> Any:
         while True:
             yield b""
 
-    assert 0 < len(next(pieces(small(), None))) <= 100_000
+    items = [b"a", b"b"]
+    for contents in (endless(), iter(items), deque(items), {b"a": 1}, {b"a": 1}.values(), map(bytes, items)):
+        (piece,) = pieces(contents, None)  # type: ignore[arg-type] # of any items
+        assert isinstance(piece, Stream)
+        assert not piece.is_last
+    for headers in (endless(), iter(items), deque(items)):
+        for contents in (items, tuple(items), pa.array(items)):
+            (piece,) = pieces(contents, headers)
+            assert isinstance(piece, Stream)
+    for contents in (items, tuple(items), pa.array(items), pa.chunked_array([items, items[:0]])):
+        for given_headers in (None, items, pa.array(items)):
+            assert not any(isinstance(piece, Stream) for piece in pieces(contents, given_headers))
+
+
+@given(sizes=st.lists(st.integers(0, 30), max_size=8))
+def test_the_last_chunk_alone_is_known_to_be_the_last_piece(sizes: list[int]) -> None:
+    chunks = [pa.array([b"x"] * size, pa.binary()) for size in sizes]
+    found = [piece.is_last for piece in pieces(pa.chunked_array(chunks, pa.binary()), None)]
+    assert found == [False] * (len(sizes) - 1) + [True] * (len(sizes) > 0)
 
 
 def test_offsets_that_do_not_ascend_are_refused() -> None:
@@ -194,4 +206,5 @@ def test_a_list_is_read_once_as_it_is_at_the_call() -> None:
     source = pieces(items, None)
     first = next(source)
     items[:] = []
+    assert isinstance(first, Buffers)
     assert [item for piece in (first, *source) for item in piece.contents] == [b"%d" % n for n in range(5000)]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import array
 import itertools
+import os
+import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import logstore
+from kit.interrupts import Interrupted, every_step, interrupt
 from kit.simulated import ALL_LOST, Disk
+from logstore import errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +26,10 @@ if TYPE_CHECKING:
 MANY = 3000  # more than one call of the core takes
 
 # ---- what an iterable may do while it is read ----
+
+
+class Broken(BaseException):
+    """Raised by an iterable; no Exception, as KeyboardInterrupt is none."""
 
 
 class Sized:
@@ -108,6 +119,277 @@ def test_what_publish_many_returned_is_there_after_a_power_cut(
         found = found_after_a_power_cut(disk, store)
         assert [found.get(key) for key in acknowledged] == [b"%d" % number for number in range(MANY)]
     del store, queue
+
+
+@pytest.mark.parametrize("at", [0, 1, 5, 1024, MANY - 1])
+@pytest.mark.parametrize("of", ["contents", "headers"])
+def test_what_a_failed_publish_many_stored_is_named_and_there_after_a_power_cut(
+    at: int, of: str, disk: Disk, tmp_path: Path
+) -> None:
+    def broken() -> Iterator[bytes]:
+        yield from (b"%d" % number for number in range(at))
+        raise Broken
+
+    items = {"contents": (b"%d" % number for number in range(MANY)), "headers": (b"h" for _ in range(MANY))}
+    items[of] = broken()
+    store = opened(disk, tmp_path / "store")
+    with store:
+        with pytest.raises(Broken) as caught:
+            store.publish_many(store.declare_queue("q"), items["contents"], headers=items["headers"])
+        found = found_after_a_power_cut(disk, store)
+        assert list(caught.value.published) == list(found)  # type: ignore[attr-defined] # not in its type
+    del store
+
+
+# ---- one by one ----
+
+
+STREAMS: dict[str, Callable[[Any], Any]] = {
+    "a generator": lambda items: items,
+    "a map": lambda items: map(bytearray, items),
+    "a sequence of its own": lambda items: type("Own", (), {"__len__": lambda _: 7, "__iter__": lambda _: items})(),
+}
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_before_an_iterable_is_asked_for_its_next_item_all_before_it_are_stored(
+    store: MessageStore, stream: str, in_transaction: bool
+) -> None:
+    queue = store.declare_queue("q")
+    transaction = store.begin() if in_transaction else None
+
+    def stored() -> int:
+        return queue.depth if transaction is None else transaction.operations
+
+    def watching() -> Iterator[bytes]:
+        for number in range(1500):
+            assert stored() == number
+            yield b"%d" % number
+
+    ids = store.publish_many(queue, STREAMS[stream](watching()), transaction=transaction)
+    if transaction is not None:
+        transaction.commit()
+    assert [message.id for message in queue.browse()] == list(ids)
+    assert len(ids) == 1500
+
+
+@pytest.mark.parametrize("of", ["contents", "headers"])
+@pytest.mark.parametrize("wait", [True, False])
+def test_an_iterable_may_wait_until_its_earlier_items_are_consumed(store: MessageStore, of: str, wait: bool) -> None:
+    queue = store.declare_queue("q")
+    consumed: list[bytes] = []
+
+    def waiting() -> Iterator[bytes]:
+        for number in range(20):
+            yield b"%d" % number
+            done = number if of == "headers" else number + 1  # a content is published with its header
+            while len(consumed) < done:
+                for delivery in queue.acquire(load=True):
+                    consumed.append(delivery.content)
+                    delivery.accept(wait=False)
+
+    others = (b"%d" % number for number in range(20))
+    contents, headers = (waiting(), others) if of == "contents" else (others, waiting())
+    assert len(store.publish_many(queue, contents, headers=headers, wait=wait)) == 20
+    assert consumed == [b"%d" % number for number in range(19 if of == "headers" else 20)]
+
+
+def test_a_long_iterable_in_c_lets_other_threads_run_and_signals_be_handled(store: MessageStore) -> None:
+    queue = store.declare_queue("q")
+
+    def interrupt_soon() -> None:
+        while queue.depth == 0:
+            pass
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    def handler(*_: object) -> None:
+        raise Broken
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    thread = threading.Thread(target=interrupt_soon)
+    try:
+        thread.start()
+        with pytest.raises(Broken) as caught:
+            store.publish_many(queue, itertools.repeat(b"x"), wait=False)
+        thread.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(caught.value.published) == queue.depth > 0  # type: ignore[attr-defined] # not in its type
+
+
+@pytest.mark.parametrize("size", [0, 100, 16 << 10, (16 << 10) + 1, 300_000])
+def test_each_item_of_a_stream_is_stored_byte_for_byte_whatever_its_size(store: MessageStore, size: int) -> None:
+    queue = store.declare_queue("q")
+    items = [bytes([number]) * (size + number % 3) for number in range(40)]
+    heads = [bytes([number]) * (number * 50) for number in range(40)]
+    for kind in (bytes, bytearray, memoryview):
+        ids = store.publish_many(queue, map(kind, items), headers=map(kind, heads))
+        assert [store.load_content(key) for key in ids] == items
+        assert [store.header(key) for key in ids] == heads
+
+
+def test_an_iterable_that_ends_its_transaction_or_closes_the_store_gets_an_error(open_store: Any) -> None:
+    store = open_store()
+    for end, error in (
+        (lambda tx: tx.commit(), errors.TransactionEnded),
+        (lambda tx: tx.rollback(), errors.TransactionEnded),
+        (lambda tx: tx.__del__(), ValueError),
+        (lambda _: store.delete_queue("q"), errors.UnknownQueue),
+        (lambda _: store.close(), errors.StoreClosed),
+    ):
+        queue, transaction = store.declare_queue("q"), store.begin()
+
+        def ending(end: Any = end, transaction: Any = transaction) -> Iterator[bytes]:
+            yield b"before"
+            end(transaction)
+            yield b"after"
+
+        with pytest.raises(error) as caught:
+            store.publish_many(queue, ending(), transaction=transaction)
+        assert len(caught.value.published) == 1  # type: ignore[attr-defined] # not in its type
+
+
+@pytest.mark.parametrize("more", [1, 2, 1000])
+@pytest.mark.parametrize("count", [0, 1, 40])
+def test_another_number_of_headers_than_contents_is_refused_and_what_is_stored_is_named(
+    count: int, more: int, disk: Disk, tmp_path: Path
+) -> None:
+    store = opened(disk, tmp_path / "store")
+    few, many = [b"%d" % number for number in range(count)], [b"x"] * (count + more)
+    with store:
+        queue = store.declare_queue("q")
+        for contents, headers in ((iter(few), iter(many)), (few, iter(many)), (iter(few), many)):
+            with pytest.raises(
+                errors.OptionError, match=f"at least {count + 1} headers for {count} contents"
+            ) as caught:
+                store.publish_many(queue, contents, headers=headers)
+            assert len(caught.value.published) == count  # type: ignore[attr-defined] # not in its type
+        with pytest.raises(errors.OptionError, match=f"there are {count} headers for at least {count + 1}") as caught:
+            store.publish_many(queue, iter(many), headers=iter(few))
+        assert len(caught.value.published) == count  # type: ignore[attr-defined] # not in its type
+        assert len(found_after_a_power_cut(disk, store)) == 4 * count
+    del store, queue
+
+
+# ---- failures ----
+
+
+FAILING: dict[str, Callable[[], dict[str, Any]]] = {
+    "a list": lambda: {"contents": [b"%d" % number for number in range(2000)]},
+    "lists of buffers": lambda: {"contents": [bytearray(b"x")] * 60, "headers": [memoryview(b"h")] * 60},
+    "a stream": lambda: {"contents": (b"%d" % number for number in range(90))},
+    "a stream with headers": lambda: {"contents": iter([bytearray(b"x")] * 90), "headers": iter([b"h"] * 90)},
+    "arrow": lambda: {"contents": pa.chunked_array([[b"x"] * 1500, [b"y"] * 10])},
+    "arrow with headers": lambda: {"contents": pa.array([b"x"] * 40), "headers": pa.array([b"y"] * 40)},
+}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a generator that is closed
+@pytest.mark.parametrize("name", FAILING)
+@pytest.mark.parametrize("wait", [True, False])
+def test_whichever_allocation_fails_the_ids_of_what_is_stored_are_named(
+    store: MessageStore, name: str, wait: bool
+) -> None:
+    testcapi = pytest.importorskip("_testcapi", reason="SKIPPED LOUDLY: this Python has no _testcapi")
+    queue = store.declare_queue("q")
+    store.publish_many(queue, wait=wait, **FAILING[name]())  # imports modules and fills caches
+    before, failed, stored, passed_in_a_row = queue.depth, 0, 0, 0
+    for number in itertools.count():
+        given = FAILING[name]()
+        problem, published = None, array.array("Q")
+        testcapi.set_nomemory(number, number + 1)
+        try:
+            published = store.publish_many(queue, wait=wait, **given)  # type: ignore[assignment] # it is one
+        except BaseException as caught:  # noqa: BLE001 - looked at below
+            testcapi.remove_mem_hooks()
+            problem = caught
+        testcapi.remove_mem_hooks()
+        if problem is not None:
+            assert isinstance(problem, MemoryError)
+            published = getattr(problem, "published", published)
+            failed += 1
+            stored += len(published) > 0
+        assert list(published) == [message.id for message in queue.browse()][before:], number
+        before += len(published)
+        passed_in_a_row = passed_in_a_row + 1 if problem is None else 0
+        if passed_in_a_row > 20:  # some allocations may fail without harm
+            break
+    assert failed > 3
+    assert stored > 0 or "stream" not in name
+
+
+class Refusing(Exception):
+    """Takes no attribute."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
+
+
+class Guarded(Exception):
+    """Has an attribute of this name that nobody may set."""
+
+    @property
+    def published(self) -> int:
+        return 7
+
+
+@pytest.mark.parametrize(
+    "kind", [Refusing, Guarded, Broken, KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration]
+)
+def test_an_exception_of_an_iterable_reaches_the_caller_whatever_its_class(
+    store: MessageStore, kind: type[BaseException]
+) -> None:
+    queue = store.declare_queue("q")
+    problem = kind()
+
+    class Failing:
+        def __init__(self) -> None:
+            self.left = 3
+
+        def __iter__(self) -> Failing:
+            return self
+
+        def __next__(self) -> bytes:
+            self.left -= 1
+            if self.left < 0:
+                raise problem
+            return b"x"
+
+    if kind is StopIteration:
+        assert len(store.publish_many(queue, Failing())) == 3
+        return
+    with pytest.raises(kind) as caught:
+        store.publish_many(queue, Failing())
+    assert caught.value is problem
+    stored = [message.id for message in queue.browse()]
+    assert problem.published == 7 if kind is Guarded else list(problem.published) == stored  # type: ignore[attr-defined]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a generator that is closed
+@pytest.mark.parametrize("name", FAILING)
+def test_an_exception_at_any_step_names_what_is_stored(store: MessageStore, name: str) -> None:
+    queue = store.declare_queue("q")
+    before, problems, named = 0, 0, 0
+
+    def call(_: int) -> None:
+        nonlocal problems, named
+        try:
+            store.publish_many(queue, **FAILING[name]())
+        except Interrupted as problem:
+            problems += 1
+            stored = [message.id for message in queue.browse()][before:]
+            if hasattr(problem, "published"):  # one that comes while another is given the attribute has none
+                assert list(problem.published) == stored
+                named += 1
+            raise
+
+    for _ in every_step(call, interrupt, stride=7):
+        before = queue.depth
+    assert problems > 3
+    assert named > problems // 2
 
 
 # ---- flags ----

@@ -610,7 +610,8 @@ def test_an_item_that_is_no_buffer_is_refused_before_its_piece_is_stored(store: 
     for items, headers in [
         ([growing, wrong], None),
         ([growing, b"y"], [growing, wrong]),
-        (iter([b"x", wrong]), None),
+        (iter([wrong]), None),
+        (iter([b"y"]), [wrong]),
     ]:
         with pytest.raises(TypeError, match="buffer") as caught:
             store.publish_many(queue, items, headers=headers)
@@ -652,7 +653,7 @@ def test_a_failing_publish_many_lists_the_stored_messages_and_has_made_them_dura
         store.publish_many(queue, source())
     stored = list(caught.value.published)  # type: ignore[attr-defined]
     assert [message.id for message in queue.browse()] == stored
-    assert len(stored) < 5000
+    assert len(stored) == 5000
     assert store.durable_lsn == store.next_lsn
 
 
