@@ -52,7 +52,7 @@ static bool put(struct each *e, const struct part *content, const struct part *h
     ls_store *store = e->self->store;
     ls_tx *tx;
     if (!hot_transaction(e->self, e->transaction, &tx)) {
-        return PyErr_Format(PyExc_ValueError, "the transaction was freed while its messages were read") != NULL;
+        return PyErr_Format(PyExc_ValueError, "the transaction is of another store now") != NULL;
     }
     uint64_t *id = hot_ids_next(&e->ids);
     size_t bytes = (size_t)(content->bytes + header->bytes);

@@ -234,7 +234,7 @@ def test_an_iterable_that_ends_its_transaction_or_closes_the_store_gets_an_error
     for end, error in (
         (lambda tx: tx.commit(), errors.TransactionEnded),
         (lambda tx: tx.rollback(), errors.TransactionEnded),
-        (lambda tx: tx.__del__(), ValueError),
+        (lambda tx: tx.__del__(), errors.TransactionEnded),
         (lambda _: store.delete_queue("q"), errors.UnknownQueue),
         (lambda _: store.close(), errors.StoreClosed),
     ):
