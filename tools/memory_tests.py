@@ -37,15 +37,17 @@ PART = (
     "tests/store/test_queue_batches.py",
     "tests/store/test_content.py",
     "tests/store/test_messages_loaded.py",
+    "tests/store/test_publish_many.py",
     "tests/store/test_tail.py",
 )
 SELECTED = "not slow and not spark"
 FILE_S = 900  # a test file that takes longer hangs
 GRACE_S = 30  # after the time is over, for the file that is running then
 NO_TESTS = 5  # pytest's status if none of a file's tests is selected
-#: Left out: tests that preload a library, trace system calls, count instructions, or build extensions.
+#: Left out: tests that preload a library, trace system calls, count instructions, need a small stack, or build extensions.
 NOT_UNDER_ASAN = frozenset(
     {
+        "tests/core/test_hot_stack.py",
         "tests/broker/test_broker_storms_calls.py",
         "tests/broker/test_broker_storms_clock.py",
         "tests/store/test_commit_cost.py",

@@ -196,15 +196,16 @@ static int fail_passed(const ls_hold *h, uint64_t lsn, uint64_t base_lsn, const 
  * one, and a writer that looks later sees this one.
  */
 static int kept_by_another(const ls_hold *h, bool *kept) {
-    ls_hold_info others[2 * LS_HOLDS_MAX];
-    size_t count;
+    ls_hold_info *others = malloc(2 * LS_HOLDS_MAX * sizeof *others); /* too large for a thread's stack */
+    size_t count = 0;
     *kept = false;
-    int rc = ls_holds(h->v, h->store_dir, others, 2 * LS_HOLDS_MAX, &count);
+    int rc = others != NULL ? ls_holds(h->v, h->store_dir, others, 2 * LS_HOLDS_MAX, &count) : fail_memory();
     size_t own = strlen(h->entry) - 5;
     for (size_t i = 0; rc == LS_OK && i < count && i < 2 * LS_HOLDS_MAX; i++) {
         bool another = strlen(others[i].name) != own || memcmp(others[i].name, h->entry, own) != 0;
         *kept = *kept || (another && others[i].state == LS_HOLD_HONOURED && others[i].lsn <= h->hold.hold_lsn);
     }
+    free(others);
     *kept = *kept && holds_find_gone(h->v, h->store, &h->meta) <= h->hold.hold_lsn;
     return rc;
 }

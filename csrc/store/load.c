@@ -6,6 +6,7 @@
  * not whole in its start record, or whose record cannot be read, is loaded alone (content.c), which has the errors.
  */
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "os/io.h"
@@ -13,6 +14,7 @@
 
 enum {
     ROUND_MESSAGES = 256,
+    ROUND_FEW = 8,           /* of a round whose memory is on the stack of the calling thread, which may be small */
     ROUND_BYTES = 256 << 10, /* records stay in the CPU's cache until they were verified */
     COPIED_BYTES = 64 << 10, /* from the write buffers, with the lock held */
     RUN_GAP_BYTES = 4096,    /* other records between two neighbours are read with them */
@@ -37,7 +39,21 @@ struct round {
     size_t first; /* of the buffer, that this round uses */
     size_t copied;
     size_t count;
+    size_t most; /* of messages */
+    struct wanted *all;
+    ls_span *spans; /* as many, for a caller that has none */
+};
+
+struct many_rows {
     struct wanted all[ROUND_MESSAGES];
+    ls_span spans[ROUND_MESSAGES];
+};
+
+/* The memory of a call's rounds. */
+struct round_memory {
+    struct many_rows *many; /* NULL: only few are loaded, or there is no memory for more */
+    struct wanted few[ROUND_FEW];
+    ls_span few_spans[ROUND_FEW];
 };
 
 enum fit {
@@ -46,7 +62,15 @@ enum fit {
     FITS_NOWHERE,       /* it is to be loaded alone */
 };
 
-static void begin_round(struct round *r, uint8_t *into, size_t bytes, size_t used) {
+/* For n messages. It is freed by free(memory->many). */
+static void make_memory(struct round_memory *memory, size_t n) {
+    memory->many = n > ROUND_FEW ? malloc(sizeof *memory->many) : NULL;
+}
+
+static void begin_round(struct round *r, struct round_memory *memory, uint8_t *into, size_t bytes, size_t used) {
+    r->most = memory->many != NULL ? ROUND_MESSAGES : ROUND_FEW;
+    r->all = memory->many != NULL ? memory->many->all : memory->few;
+    r->spans = memory->many != NULL ? memory->many->spans : memory->few_spans;
     r->into = into;
     r->bytes = bytes;
     r->used = r->first = used;
@@ -68,7 +92,7 @@ static enum fit add(struct log *g, struct round *r, const struct message *m, siz
     if (message_content_bytes(m) != m->content_bytes || m->record_bytes > r->bytes) {
         return FITS_NOWHERE;
     }
-    if (m->record_bytes > r->bytes - r->used || r->count == ROUND_MESSAGES || r->copied > COPIED_BYTES ||
+    if (m->record_bytes > r->bytes - r->used || r->count == r->most || r->copied > COPIED_BYTES ||
         (r->count > 0 && r->used + m->record_bytes - r->first > ROUND_BYTES)) {
         return FITS_ANOTHER_ROUND;
     }
@@ -185,24 +209,19 @@ static void pack(uint8_t *into, const ls_span *span, uint64_t sizes[2], size_t *
     sizes[1] = span->content_bytes;
 }
 
-int ls_load_many(ls_store *store, const uint64_t *ids, size_t n, uint8_t *into, size_t bytes, uint64_t *sizes,
-                 size_t *done) {
-    *done = 0;
-    int rc = store_enter(store);
-    if (rc != LS_OK) {
-        return rc;
-    }
+static int load_many(ls_store *store, struct round_memory *memory, const uint64_t *ids, size_t n, uint8_t *into,
+                     size_t bytes, uint64_t *sizes, size_t *done) {
+    int rc = LS_OK;
     bool fits = true;
     size_t used = 0;
     while (rc == LS_OK && fits && *done < n) {
         struct round r;
-        ls_span spans[ROUND_MESSAGES];
         size_t loaded = 0;
-        begin_round(&r, into, bytes, used);
+        begin_round(&r, memory, into, bytes, used);
         gather_ids(store, ids + *done, n - *done, &r);
-        read_round(&store->log, &r, spans);
-        for (; loaded < r.count && spans[loaded].content_at != 0; loaded++, (*done)++) {
-            pack(into, &spans[loaded], &sizes[2 * *done], &used);
+        read_round(&store->log, &r, r.spans);
+        for (; loaded < r.count && r.spans[loaded].content_at != 0; loaded++, (*done)++) {
+            pack(into, &r.spans[loaded], &sizes[2 * *done], &used);
         }
         if (r.count == 0 || loaded < r.count) {
             uint64_t *both = &sizes[2 * *done];
@@ -213,7 +232,21 @@ int ls_load_many(ls_store *store, const uint64_t *ids, size_t n, uint8_t *into, 
             }
         }
     }
-    return store_leave(store, rc, LEAVE_QUIETLY);
+    return rc;
+}
+
+int ls_load_many(ls_store *store, const uint64_t *ids, size_t n, uint8_t *into, size_t bytes, uint64_t *sizes,
+                 size_t *done) {
+    *done = 0;
+    struct round_memory memory;
+    make_memory(&memory, n);
+    int rc = store_enter(store);
+    if (rc == LS_OK) {
+        rc = load_many(store, &memory, ids, n, into, bytes, sizes, done);
+        rc = store_leave(store, rc, LEAVE_QUIETLY);
+    }
+    free(memory.many);
+    return rc;
 }
 
 /* ---- of deliveries ---- */
@@ -241,19 +274,22 @@ static bool gather_deliveries(ls_store *store, const ls_delivery *deliveries, ls
 int ls_load_acquired(ls_store *store, const ls_delivery *deliveries, size_t n, ls_span *spans, uint8_t *into,
                      size_t bytes, size_t *done) {
     *done = 0;
+    struct round_memory memory;
+    make_memory(&memory, n);
     int rc = store_enter(store);
-    if (rc != LS_OK) {
-        return rc;
+    if (rc == LS_OK) {
+        size_t used = 0;
+        for (bool more = n > 0; more;) {
+            struct round r;
+            begin_round(&r, &memory, into, bytes, used);
+            more = gather_deliveries(store, deliveries, spans, n, &r, done);
+            used = r.used;
+            read_round(&store->log, &r, spans);
+        }
+        rc = store_leave(store, LS_OK, LEAVE_QUIETLY);
     }
-    size_t used = 0;
-    for (bool more = n > 0; more;) {
-        struct round r;
-        begin_round(&r, into, bytes, used);
-        more = gather_deliveries(store, deliveries, spans, n, &r, done);
-        used = r.used;
-        read_round(&store->log, &r, spans);
-    }
-    return store_leave(store, LS_OK, LEAVE_QUIETLY);
+    free(memory.many);
+    return rc;
 }
 
 /* ---- from the places of a queue ---- */
@@ -282,25 +318,32 @@ static bool gather_places(ls_cursor *cursor, ls_place *places, ls_span *spans, s
     return *done < n;
 }
 
-int ls_cursor_load(ls_cursor *cursor, ls_place *places, ls_span *spans, size_t n, uint8_t *into, size_t bytes,
-                   size_t *done) {
-    *done = 0;
-    ls_store *store = cursor->store;
-    int rc = store_enter(store);
-    if (rc != LS_OK) {
-        return rc;
-    }
+static int load_places(ls_cursor *cursor, struct round_memory *memory, ls_place *places, ls_span *spans, size_t n,
+                       uint8_t *into, size_t bytes, size_t *done) {
     if (cursor->cursor.queue == NULL) {
-        rc = fail(LS_UNKNOWN_QUEUE, "the queue was deleted");
-        return store_leave(store, rc, LEAVE_QUIETLY);
+        return fail(LS_UNKNOWN_QUEUE, "the queue was deleted");
     }
     size_t used = 0;
     for (bool more = true; more;) {
         struct round r;
-        begin_round(&r, into, bytes, used);
+        begin_round(&r, memory, into, bytes, used);
         more = gather_places(cursor, places, spans, n, &r, done);
         used = r.used;
-        read_round(&store->log, &r, spans);
+        read_round(&cursor->store->log, &r, spans);
     }
-    return store_leave(store, LS_OK, LEAVE_QUIETLY);
+    return LS_OK;
+}
+
+int ls_cursor_load(ls_cursor *cursor, ls_place *places, ls_span *spans, size_t n, uint8_t *into, size_t bytes,
+                   size_t *done) {
+    *done = 0;
+    struct round_memory memory;
+    make_memory(&memory, n);
+    int rc = store_enter(cursor->store);
+    if (rc == LS_OK) {
+        rc = load_places(cursor, &memory, places, spans, n, into, bytes, done);
+        rc = store_leave(cursor->store, rc, LEAVE_QUIETLY);
+    }
+    free(memory.many);
+    return rc;
 }

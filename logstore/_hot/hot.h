@@ -94,6 +94,8 @@ struct store_calls {
     PyObject *owner;  /* a struct owner */
     PyObject *queues; /* a dict: id -> the only handle that counts */
     bool relaxed;     /* a change is never waited for */
+    /* Memory of the last load_content or header. NULL: a call uses it, or there was none. */
+    struct small *spare;
 };
 
 /* The base of Queue. */

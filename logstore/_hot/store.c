@@ -104,12 +104,28 @@ static PyObject *store_dequeue(struct store_calls *self, PyObject *const *args, 
 
 /* ---- reading ---- */
 
-/* A message read by one call. */
+/* A message read by one call. Too large for a thread's stack. */
 struct small {
     bool fits;         /* else nothing was read */
     uint64_t sizes[2]; /* of header and content, one behind the other */
     char bytes[SMALL_BYTES];
 };
+
+/* Each call has memory of its own, the last call's if no other has it. NULL: an exception is set. */
+static struct small *take_small(struct store_calls *self) {
+    struct small *small = self->spare;
+    self->spare = NULL;
+    small = small != NULL ? small : PyMem_Malloc(sizeof *small);
+    return small != NULL ? small : (struct small *)PyErr_NoMemory();
+}
+
+static void keep_small(struct store_calls *self, struct small *small) {
+    if (self->spare == NULL) {
+        self->spare = small;
+    } else {
+        PyMem_Free(small);
+    }
+}
 
 static int load_small(const struct store_calls *self, uint64_t id, struct small *small) {
     const ls_calls *calls = self->state->calls;
@@ -165,13 +181,19 @@ static PyObject *store_load_content(struct store_calls *self, PyObject *const *a
     if (self->store == NULL || count != 1 || names != NULL || !hot_id(args[0], &id)) {
         return hot_slow((PyObject *)self, self->state->load_content_slow, args, count, names);
     }
-    struct small small;
-    int rc = load_small(self, id, &small);
+    struct small *small = take_small(self);
+    if (small == NULL) {
+        return NULL;
+    }
+    int rc = load_small(self, id, small);
+    bool fits = rc == LS_OK && small->fits;
+    PyObject *content =
+        fits ? PyBytes_FromStringAndSize(small->bytes + small->sizes[0], (Py_ssize_t)small->sizes[1]) : NULL;
+    keep_small(self, small);
     if (rc != LS_OK) {
         return hot_fail(self->state, rc);
     }
-    return small.fits ? PyBytes_FromStringAndSize(small.bytes + small.sizes[0], (Py_ssize_t)small.sizes[1])
-                      : load_large(self, id);
+    return fits ? content : load_large(self, id);
 }
 
 PyDoc_STRVAR(header_doc, "header($self, message_id)\n--\n\n"
@@ -182,13 +204,18 @@ static PyObject *store_header(struct store_calls *self, PyObject *const *args, P
     if (self->store == NULL || count != 1 || names != NULL || !hot_id(args[0], &id)) {
         return hot_slow((PyObject *)self, self->state->header_slow, args, count, names);
     }
-    struct small small;
-    int rc = load_small(self, id, &small);
+    struct small *small = take_small(self);
+    if (small == NULL) {
+        return NULL;
+    }
+    int rc = load_small(self, id, small);
+    bool fits = rc == LS_OK && small->fits;
+    PyObject *header = fits ? PyBytes_FromStringAndSize(small->bytes, (Py_ssize_t)small->sizes[0]) : NULL;
+    keep_small(self, small);
     if (rc != LS_OK) {
         return hot_fail(self->state, rc);
     }
-    return small.fits ? PyBytes_FromStringAndSize(small.bytes, (Py_ssize_t)small.sizes[0])
-                      : hot_slow((PyObject *)self, self->state->header_slow, args, count, names);
+    return fits ? header : hot_slow((PyObject *)self, self->state->header_slow, args, count, names);
 }
 
 /* ---- durability ---- */
@@ -263,6 +290,7 @@ static void store_dealloc(struct store_calls *self) {
     PyObject_GC_UnTrack(self);
     Py_CLEAR(self->queues);
     Py_CLEAR(self->owner);
+    PyMem_Free(self->spare);
     type->tp_free(self);
     Py_DECREF(type);
 }
