@@ -49,12 +49,14 @@ static bool make_room(struct piece *p) {
 }
 
 static bool take_item(struct piece *p, PyObject *item, const char *name, const uint8_t **at, uint64_t *bytes) {
+    if (PyBytes_CheckExact(item)) { /* the usual case, without a call */
+        *at = (const uint8_t *)PyBytes_AS_STRING(item);
+        *bytes = (uint64_t)PyBytes_GET_SIZE(item);
+        return true;
+    }
     struct part part;
     bool exported = false;
-    if (!PyBytes_CheckExact(item) && !make_room(p)) {
-        return false;
-    }
-    if (!hot_part(item, name, &part, p->exports + p->export_count, &exported)) {
+    if (!make_room(p) || !hot_part(item, name, &part, p->exports + p->export_count, &exported)) {
         return false;
     }
     p->export_count += exported ? 1 : 0;

@@ -67,6 +67,18 @@ FAULTS = {
         "self->waiting[self->first + count].lsn < end",
         "tests/store/test_completions.py",
     ),
+    "an item of a stream is not flushed before the next is asked for": Fault(
+        "publish_each.c",
+        "(size_t)content->bytes, tx, LS_TRY, id);",
+        "(size_t)content->bytes, tx, LS_TRY | LS_MORE, id);",
+        "tests/store/test_publish_many.py",
+    ),
+    "room for ids is returned as ids": Fault(
+        "publish_ids.c",
+        "length > count && PySequence_DelSlice(",
+        "length > count + 5000 && PySequence_DelSlice(",
+        "tests/store/test_publish_many.py",
+    ),
     "a transaction of another store is taken": Fault(
         "transaction.c",
         "return *handle != NULL && transaction->store == (const PyObject *)store;",
