@@ -44,7 +44,7 @@ SELECTED = "not slow and not spark"
 FILE_S = 900  # a test file that takes longer hangs
 GRACE_S = 30  # after the time is over, for the file that is running then
 NO_TESTS = 5  # pytest's status if none of a file's tests is selected
-#: Left out: tests that preload a library, trace system calls, count instructions, need a small stack, or build extensions.
+#: Left out: tests that preload a library, trace system calls, count instructions, bound the stack, or build extensions.
 NOT_UNDER_ASAN = frozenset(
     {
         "tests/core/test_hot_stack.py",
