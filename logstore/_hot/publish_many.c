@@ -12,16 +12,37 @@ enum {
     EXPORTS_AT_ONCE = 16, /* buffers other than bytes that memory is allocated for at a time */
 };
 
-/* Too large for a thread's stack. */
 struct piece {
-    const uint8_t *contents[ITEMS_MAX];
-    const uint8_t *headers[ITEMS_MAX];
-    uint64_t sizes[ITEMS_MAX];
-    uint64_t header_sizes[ITEMS_MAX];
+    Py_ssize_t most; /* items */
+    const uint8_t **contents;
+    const uint8_t **headers;
+    uint64_t *sizes;
+    uint64_t *header_sizes;
     Py_buffer *exports;
     size_t export_count;
     size_t export_room;
 };
+
+/* Memory for at most `most` items; a thread's stack is too small for it. False: an exception is set. */
+static bool make_piece(struct piece *p, Py_ssize_t most) {
+    size_t n = (size_t)(most < ITEMS_MAX ? most : ITEMS_MAX);
+    *p = (struct piece){.most = (Py_ssize_t)n};
+    uint8_t *memory = PyMem_Malloc(n * 2 * (sizeof *p->contents + sizeof *p->sizes));
+    if (memory == NULL) {
+        (void)PyErr_NoMemory();
+        return false;
+    }
+    p->contents = (const uint8_t **)(void *)memory;
+    p->headers = p->contents + n;
+    p->sizes = (uint64_t *)(void *)(p->headers + n);
+    p->header_sizes = p->sizes + n;
+    return true;
+}
+
+static void free_piece(struct piece *p) {
+    PyMem_Free(p->exports);
+    PyMem_Free((void *)p->contents);
+}
 
 static void end_exports(struct piece *p) {
     while (p->export_count > 0) {
@@ -78,7 +99,7 @@ struct wanted {
 static Py_ssize_t gather(struct piece *p, const struct wanted *w) {
     Py_ssize_t count = PyTuple_GET_SIZE(w->contents) - w->start, i = 0;
     uint64_t bytes = 0;
-    for (; i < count && i < ITEMS_MAX && bytes < BYTES_MAX; i++) {
+    for (; i < count && i < p->most && bytes < BYTES_MAX; i++) {
         Py_ssize_t at = w->start + i;
         if (!take_item(p, PyTuple_GET_ITEM(w->contents, at), "contents", &p->contents[i], &p->sizes[i]) ||
             (w->headers != NULL &&
@@ -118,19 +139,12 @@ static bool publish_piece(const struct store_calls *self, struct piece *p, struc
 }
 
 static bool publish_pieces(const struct store_calls *self, struct wanted *w, struct id_room *ids) {
-    struct piece *p = PyMem_Malloc(sizeof *p);
-    if (p == NULL) {
-        (void)PyErr_NoMemory();
-        return false;
-    }
-    p->exports = NULL;
-    p->export_count = p->export_room = 0;
-    bool fine = true;
+    struct piece p;
+    bool fine = make_piece(&p, PyTuple_GET_SIZE(w->contents));
     while (fine && w->start < PyTuple_GET_SIZE(w->contents)) {
-        fine = publish_piece(self, p, w, ids) && PyErr_CheckSignals() == 0;
+        fine = publish_piece(self, &p, w, ids) && PyErr_CheckSignals() == 0;
     }
-    PyMem_Free(p->exports);
-    PyMem_Free(p);
+    free_piece(&p);
     return fine;
 }
 
