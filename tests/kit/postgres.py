@@ -291,10 +291,12 @@ class Wire:
         self.server = server
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        self.cut: str | None = None  # "before": the server never gets the word; "behind": nobody gets its answer
         self.word = b""
-        self.held = threading.Event()  # set when the word was sent and the client cut off
-        self.go = threading.Event()  # "late": set to pass the word to the server afterwards
+        self.cut: str | None = None
+        self.then: Callable[[], object] = lambda: None
+        self.go = threading.Event()  # "late": set to pass the word to the server
+        self._answering: socket.socket | None = None  # the server's side of a connection that is cut "behind" the word
+        self._answered = threading.Event()
         self._sockets: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -302,11 +304,15 @@ class Wire:
         """As the server's, through here."""
         return self.server.url(host="127.0.0.1", port=str(self.port), sslmode="disable", gssencmode="disable")
 
-    def cut_at(self, word: bytes, how: str) -> None:
-        """Cut the connection when a client next sends ``word``; how is "before", "behind" or "late"."""
-        self.held.clear()
+    def cut_at(self, word: bytes, how: str, *, then: Callable[[], object] = lambda: None) -> None:
+        """Cut the connection when a client next sends ``word``; ``then`` is called before the client is cut off.
+
+        "before": the server never gets the word. "behind": the server has answered it, and nobody gets the answer.
+        "late": the server gets the word after the client is cut off, when ``go`` is set.
+        """
         self.go.clear()
-        self.word, self.cut = word, how
+        self._answered.clear()
+        self.word, self.cut, self.then = word, how, then
 
     def close(self) -> None:
         """Both sides."""
@@ -333,7 +339,10 @@ class Wire:
     def _down(self, server: socket.socket, client: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := server.recv(65536):
-                client.sendall(data)
+                if self._answering is server:
+                    self._answered.set()
+                else:
+                    client.sendall(data)
         _hang_up(client)
 
     def _up(self, client: socket.socket, server: socket.socket) -> None:
@@ -342,15 +351,22 @@ class Wire:
                 how = self.cut if self.word in data else None
                 if how is None:
                     server.sendall(data)
-                    continue
-                self.cut = None
-                _hang_up(client)  # first, so that no answer gets there
-                self.held.set()
-                if how == "late":
-                    assert self.go.wait(TIMEOUT_S)
-                if how != "before":
-                    server.sendall(data)
+                else:
+                    self.cut = None
+                    self._cut_off(client, server, data, how)
         _hang_up(server, reading=False)
+
+    def _cut_off(self, client: socket.socket, server: socket.socket, data: bytes, how: str) -> None:
+        if how == "behind":
+            # A server that has the word may still die without obeying it; it answers only after it has obeyed.
+            self._answering = server
+            server.sendall(data)
+            assert self._answered.wait(TIMEOUT_S)
+        self.then()
+        _hang_up(client)
+        if how == "late":
+            assert self.go.wait(TIMEOUT_S)
+            server.sendall(data)
 
 
 def _hang_up(one: socket.socket, *, reading: bool = True) -> None:
