@@ -194,10 +194,9 @@ def test_a_queue_whose_deletion_got_no_answer_refuses_messages_until_the_outcome
     orders, other = store.declare_queue("orders"), store.declare_queue("other")
     store.publish([orders, other], b"on both")
     store.publish(orders, b"one")
-    wire.cut_at(b"COMMIT", "behind" if committed else "before")
+    wire.cut_at(b"COMMIT", "behind" if committed else "before", then=server.kill)
     with pytest.raises(CatalogUnavailable):
         store.delete_queue(orders)
-    server.kill()
     for queue in (orders, "orders"):
         with pytest.raises(CatalogUnavailable, match="it is unknown whether queue 'orders' was deleted"):
             store.publish(queue, b"lost by the next open")
