@@ -193,8 +193,10 @@ class Server:
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
-        """Kill the server process itself; its children notice and end."""
+        """Kill the server process itself, and wait for the end of its children, who may answer until they notice."""
+        children = self._children()
         self._end(signal.SIGKILL)
+        wait_until(lambda: not any(map(_is_alive, children)), "the processes of the killed server end")
 
     def _end(self, number: int) -> None:
         process, self.process = self.process, None
@@ -212,11 +214,15 @@ class Server:
 
     def _to_all(self, number: int) -> None:
         assert self.process is not None
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         self.process.send_signal(number)  # first, so that no further child is made
-        for pid in children.read_text().split():
+        for pid in self._children():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), number)
+                os.kill(pid, number)
+
+    def _children(self) -> list[int]:
+        assert self.process is not None
+        listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(pid) for pid in listed.read_text().split()]
 
     def remove(self) -> None:
         """Stop it for good."""
@@ -282,6 +288,15 @@ class Server:
 
 def _group_of(user: str) -> int:
     return pwd.getpwnam(user).pw_gid
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether the process runs; one that nobody has reaped does not."""
+    try:
+        after_the_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return after_the_name.split()[0] != "Z"
 
 
 class Wire:
