@@ -7,7 +7,7 @@
 #include "store/store.h"
 #include "tests/kit/one_store.h"
 
-enum { WRITERS = 24, CONTENT = 4000, BUFFERS = 2, STALLED_MS = 20 * 1000 };
+enum { WRITERS = 24, CONTENT = 4000, BUFFERS = 2, SEGMENTS = 8, STALLED_MS = 20 * 1000 };
 
 #ifdef LOGSTORE_POISON
 enum { IN_ORDER = 0 }; /* a thread that was called lets go of the lock once more, and the next may pass it */
@@ -71,6 +71,7 @@ static void start(int background) {
     ls_options_default(&o);
     o.segment_size = SEGMENT;
     o.max_write_buffers = BUFFERS;
+    o.initial_segments = SEGMENTS; /* a thread that is called and then waits for a spare is overtaken */
     o.background = background;
     atomic_store(&go_on, true);
     atomic_store(&sync_error, 0);
