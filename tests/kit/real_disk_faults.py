@@ -196,6 +196,7 @@ def fail_in_the_catalog(path: str, journal: str, control: str, goes_on: bool, ke
     store = logstore.open(path, segment_size=SMALL_SEGMENT)
     kept += [writer, store]
     declare(writer, store, "a")
+    store.compact()  # waits until no spare is being made: its sync, failing, would end the whole file system
     subprocess.run(["sync", "-f", path], check=True)
     disk.fail_writes = 1
     try:
