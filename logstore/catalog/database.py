@@ -7,12 +7,16 @@
 * If a transaction does not end normally, its connection is closed. An exception may have interrupted it between any two
   steps, and an open transaction would block every later one.
 
+* The exception of a signal handler leaves this module as the handler raised it. SQLAlchemy can replace it by an
+  exception of its own, such as the ``AssertionError`` of a ``finally`` block that was reached too early.
+
 Drivers' exceptions never leave this module, only those in ``errors.py``.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import uuid
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -157,16 +161,19 @@ class CatalogDatabase:
 
         from sqlalchemy.exc import SQLAlchemyError
 
+        outer = sys.exception()
         try:
             yield
-        except (SQLAlchemyError, sqlite3.Error) as error:
-            raise self._place.explain(error) from error
-        except (TypeError, ValueError) as error:  # a value of the wrong type in the database
-            if isinstance(error, StoreError):
-                raise
-            raise CatalogError(
-                f"{self._place.where} is damaged ({one_line(error)}): restore it together with the log"
-            ) from error
+        except BaseException as error:
+            _raise_interruption(error, outer)
+            if isinstance(error, (SQLAlchemyError, sqlite3.Error)):
+                raise self._place.explain(error) from error
+            if isinstance(error, (TypeError, ValueError)) and not isinstance(error, StoreError):
+                # A value of the wrong type in the database.
+                raise CatalogError(
+                    f"{self._place.where} is damaged ({one_line(error)}): restore it together with the log"
+                ) from error
+            raise
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
@@ -174,6 +181,7 @@ class CatalogDatabase:
 
         from sqlalchemy.exc import SQLAlchemyError
 
+        outer = sys.exception()
         with self._explained():
             if self._disturbed:
                 self._drop_connection()
@@ -187,26 +195,29 @@ class CatalogDatabase:
                 self._disturbed = False
             except GeneratorExit:  # an exception came before the block was entered; this may arrive much later
                 raise
-            except (SQLAlchemyError, sqlite3.Error, StoreError):
-                # The database refused. The connection stays open: while the disk fails, closing SQLite's last
-                # connection would also remove the write-ahead log.
-                self._roll_back(connection)
-                raise
-            except BaseException:
-                self._drop_connection()
+            except BaseException as error:
+                refused = isinstance(error, (SQLAlchemyError, sqlite3.Error, StoreError))
+                if refused and _interruption(error, outer) is None:
+                    # The connection stays open: while the disk fails, closing SQLite's last connection would also
+                    # remove the write-ahead log.
+                    self._roll_back(connection)
+                else:
+                    self._drop_connection()
                 raise
 
     def _roll_back(self, connection: Connection) -> None:
         import sqlite3
 
         raw = None if self._record is None else self._record.dbapi_connection
+        outer = sys.exception()
         try:
             if isinstance(raw, sqlite3.Connection):
                 raw.rollback()  # also after a failed COMMIT, which SQLAlchemy treats as the end of the transaction
             connection.close()
             self._disturbed = False
-        except Exception:  # noqa: BLE001 - the first error is the one to raise
+        except Exception as error:  # noqa: BLE001 - the first error is the one to raise
             self._drop_connection()
+            _raise_interruption(error, outer)
 
     def _connected(self, _raw: object, record: object) -> None:
         self._record = record
@@ -391,6 +402,37 @@ class CatalogDatabase:
             self._stale = False
         finally:
             self._committing = False
+
+
+_MAY_RAISE = {"logstore", "psycopg", "psycopg_binary", "sqlalchemy", *sys.stdlib_module_names}
+"""Packages whose code runs within a transaction. The code of a signal handler is in another one."""
+
+
+def _interruption(error: BaseException, outer: BaseException | None) -> BaseException | None:
+    """The exception with which a signal handler interrupted the database's work, if ``error`` is it or replaced it.
+
+    ``outer`` is the exception that was being handled when the work began.
+    """
+    from sqlalchemy.exc import SQLAlchemyError
+
+    found: BaseException | None = error
+    while found is not None and found is not outer:
+        trace = found.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        home = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+        is_foreign = trace is not None and home.partition(".")[0] not in _MAY_RAISE
+        if not isinstance(found, Exception) or (is_foreign and not isinstance(found, SQLAlchemyError)):
+            return found
+        found = found.__context__  # SQLAlchemy's exception may have the traceback of the one that it replaces
+    return None
+
+
+def _raise_interruption(error: BaseException, outer: BaseException | None) -> None:
+    """Raises the signal handler's exception if ``error`` has replaced it or is it."""
+    found = _interruption(error, outer)
+    if found is not None:
+        raise found from found.__cause__
 
 
 def _on_connect(engine: Engine, then: Any) -> None:
