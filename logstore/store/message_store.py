@@ -20,7 +20,7 @@ from logstore.catalog.places import TIMEOUT_S as CATALOG_TIMEOUT_S
 from logstore.core import arguments
 from logstore.core.directory import make_parents, refuse_other_things
 from logstore.core.locks import Lock
-from logstore.core.native import check, failure, listed, number, owned, places_of
+from logstore.core.native import check, failure, listed, number, owned, places_of, tell
 from logstore.core.xid import Xid
 from logstore.store.completions import Completions, check_loop
 from logstore.store.deliveries import Message, MessageView
@@ -229,26 +229,28 @@ class MessageStore(Publishing):
     ) -> None:
         """Takes all of them off the queue, with one force. All are checked before the first is dequeued.
 
-        Raises the errors of ``dequeue``, and ``OptionError`` for a repeated id. It can stop in the middle only if
-        another thread takes one of the messages at the same moment; the exception's attribute ``dequeued`` is then the
-        number of messages that were dequeued.
+        Raises the errors of ``dequeue``, and ``OptionError`` for a repeated id. The exception's attribute ``dequeued``
+        is the number of messages that were dequeued, the first ones of ``message_ids``. It is above 0 only if the call
+        stopped in the middle, because another thread took one of the messages at the same moment or memory ran out, or
+        if the force failed or a signal handler raised.
         """
-        queue_id = self._known(queue).id
-        if isinstance(message_ids, array.array) and message_ids.typecode == "Q":
-            ids = array.array("Q", message_ids)  # its own: another thread may change the caller's during the call
-        else:
-            ids = array.array("Q", map(checked_id, arguments.items("message_ids", message_ids, "message ids")))
-        if len(set(ids)) != len(ids):
-            raise errors.OptionError("an id occurs twice; name each message once")
-        done = ffi.new("size_t *")
-        tx = handle_of(self, transaction)
-        flags = lib.LS_WAIT if wait else 0
-        c_ids = ffi.from_buffer("uint64_t[]", ids)
-        code = lib.ls_dequeue_many(self._c, c_ids, len(ids), queue_id, tx, 0, flags, done)
-        if code != 0:
-            problem = failure(code)
-            problem.dequeued = int(done[0])  # type: ignore[attr-defined]
-            raise problem
+        done = None
+        try:
+            done = ffi.new("size_t *")
+            queue_id = self._known(queue).id
+            if isinstance(message_ids, array.array) and message_ids.typecode == "Q":
+                ids = array.array("Q", message_ids)  # its own: another thread may change the caller's during the call
+            else:
+                ids = array.array("Q", map(checked_id, arguments.items("message_ids", message_ids, "message ids")))
+            if len(set(ids)) != len(ids):
+                raise errors.OptionError("an id occurs twice; name each message once")
+            tx = handle_of(self, transaction)
+            flags = lib.LS_WAIT if wait else 0
+            c_ids = ffi.from_buffer("uint64_t[]", ids)
+            check(lib.ls_dequeue_many(self._c, c_ids, len(ids), queue_id, tx, 0, flags, done))
+        except BaseException as problem:
+            tell(problem, "dequeued", 0 if done is None else int(done[0]))
+            raise
 
     def _number(self, message_id: int, name: str) -> int:
         return number("ls_message_info", lambda info: lib.ls_message(self._c, checked_id(message_id), info), name)
