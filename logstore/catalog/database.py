@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from logstore.catalog.places import TIMEOUT_S, Place, place_for
 from logstore.catalog.rows import Contents, make_tables
 from logstore.catalog.text import one_line
+from logstore.core.imports import late
 from logstore.core.locks import Lock
 from logstore.errors import (
     CatalogError,
@@ -59,7 +60,7 @@ class CatalogDatabase:
         self._uuid = str(uuid.UUID(bytes=bytes(store_uuid)))
         self._read_only = read_only
         self._pid = os.getpid()
-        self._closed = False
+        self._closed = self._is_shut = False
         self._engine = place.engine()
         self._tables = make_tables(place.schema)
         self._record: Any = None  # the pool's record of the one connection
@@ -137,6 +138,7 @@ class CatalogDatabase:
 
     def _check_writable(self) -> None:
         """Makes a change and rolls it back, so that a missing permission shows now and not at the first change."""
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         with self._engine.connect() as connection:
@@ -144,19 +146,26 @@ class CatalogDatabase:
             connection.rollback()
 
     def close(self) -> None:
-        """Closes the connection. A second call does nothing, nor does a call in a forked child."""
-        if self._closed:
-            return
+        """Closes the connection. A second call does nothing, nor does a call in a forked child.
+
+        If an exception interrupted the first call, the second one finishes it.
+        """
         self._closed = True
-        if os.getpid() == self._pid:
-            if self._disturbed:
-                self._drop_connection()
-            self._engine.dispose()
+        if self._is_shut or os.getpid() != self._pid:
+            return
+        if self._disturbed:
+            self._drop_connection()
+        self._disturbed = True
+        self._engine.dispose()
+        self._disturbed = False
+        self._is_shut = True
 
     # ---- Asking the database
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
+        late("sqlite3")
+        late("sqlalchemy.exc")
         import sqlite3
 
         from sqlalchemy.exc import SQLAlchemyError
@@ -177,6 +186,8 @@ class CatalogDatabase:
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
+        late("sqlite3")
+        late("sqlalchemy.exc")
         import sqlite3
 
         from sqlalchemy.exc import SQLAlchemyError
@@ -206,6 +217,7 @@ class CatalogDatabase:
                 raise
 
     def _roll_back(self, connection: Connection) -> None:
+        late("sqlite3")
         import sqlite3
 
         raw = None if self._record is None else self._record.dbapi_connection
@@ -224,15 +236,20 @@ class CatalogDatabase:
 
     def _drop_connection(self) -> None:
         """Closes the connection, even if it is still referenced; the next transaction opens a new one."""
+        late("sqlite3")
         import sqlite3
 
-        record, self._record = self._record, None
+        record = self._record
         raw = None if record is None else record.dbapi_connection
         if raw is not None:
             if isinstance(raw, sqlite3.Connection):
                 with suppress(sqlite3.Error):
                     raw.rollback()  # close() alone would wait for cursors that a traceback may still reference
-            record.invalidate()
+            try:
+                record.invalidate()
+            except AttributeError:  # SQLAlchemy was interrupted before it had made the record completely
+                raw.close()
+        self._record = None
         self._engine.dispose()
         self._disturbed = False
 
@@ -244,11 +261,13 @@ class CatalogDatabase:
             yield connection, self._tables
 
     def _table_names(self, connection: Connection) -> set[str]:
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         return set(sa.inspect(connection).get_table_names(schema=self._place.schema))
 
     def _create_tables(self, connection: Connection) -> None:
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         self._place.prepare_schema(connection)
@@ -263,6 +282,7 @@ class CatalogDatabase:
             connection.execute(sa.insert(self._tables.store).values(**row, next_queue_id=1, revision=0))
 
     def _check_identity(self, connection: Connection) -> None:
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         where, store = self._place.where, self._tables.store
@@ -294,6 +314,7 @@ class CatalogDatabase:
 
         On a server the commit of a killed process, or of a broken connection, may still be in progress.
         """
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         waiting = sa.select(self._tables.store.c.revision).with_for_update()
@@ -382,6 +403,7 @@ class CatalogDatabase:
 
     def _commit(self, *statements: Executable, after: Contents) -> None:
         """Executes all statements in one transaction; then ``after`` becomes the contents in memory."""
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         store, revision = self._tables.store, self._now.revision
@@ -404,7 +426,8 @@ class CatalogDatabase:
             self._committing = False
 
 
-_MAY_RAISE = {"logstore", "psycopg", "psycopg_binary", "sqlalchemy", *sys.stdlib_module_names}
+_DATABASE = {"logstore", "psycopg", "psycopg_binary", "sqlalchemy", "sqlite3"}
+_WITHIN = _DATABASE | sys.stdlib_module_names
 """Packages whose code runs within a transaction. The code of a signal handler is in another one."""
 
 
@@ -413,19 +436,22 @@ def _interruption(error: BaseException, outer: BaseException | None) -> BaseExce
 
     ``outer`` is the exception that was being handled when the work began.
     """
-    from sqlalchemy.exc import SQLAlchemyError
-
     found: BaseException | None = error
     while found is not None and found is not outer:
         trace = found.__traceback__
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
-        home = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
-        is_foreign = trace is not None and home.partition(".")[0] not in _MAY_RAISE
-        if not isinstance(found, Exception) or (is_foreign and not isinstance(found, SQLAlchemyError)):
+        home = "" if trace is None else _package(trace.tb_frame.f_globals.get("__name__"))
+        # SQLAlchemy's exception may have the traceback of the one that it replaces.
+        is_foreign = _package(type(found).__module__) not in _DATABASE and trace is not None and home not in _WITHIN
+        if not isinstance(found, Exception) or is_foreign:
             return found
-        found = found.__context__  # SQLAlchemy's exception may have the traceback of the one that it replaces
+        found = found.__context__
     return None
+
+
+def _package(module: object) -> str:
+    return str(module).partition(".")[0]
 
 
 def _raise_interruption(error: BaseException, outer: BaseException | None) -> None:
@@ -436,6 +462,7 @@ def _raise_interruption(error: BaseException, outer: BaseException | None) -> No
 
 
 def _on_connect(engine: Engine, then: Any) -> None:
+    late("sqlalchemy")
     import sqlalchemy as sa
 
     sa.event.listen(engine, "connect", then)

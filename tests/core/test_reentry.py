@@ -8,7 +8,9 @@ set, operations are interrupted at every third step; the lock always at every st
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
+import itertools
 import sqlite3
 import sys
 import tempfile
@@ -21,7 +23,8 @@ from typing import Any
 import pytest
 
 import logstore
-from kit.interrupts import Interrupted, every_step, interrupt
+from kit.interrupts import Interrupted, every_step, interrupt, run
+from kit.simulated import Disk
 from kit.stores import SMALL_SEGMENT
 from kit.torture import tortured
 from logstore import Delivery, MessageStore, ReentrantCall
@@ -497,3 +500,119 @@ def test_an_exception_at_any_step_leaves_no_transaction_that_cannot_be_ended(
         for prepared in store.in_doubt():
             prepared.rollback()
         assert store.stats()["transactions"] == 0
+
+
+# ---- Closing
+
+
+class Closing:
+    """A store with a thread of every kind, in a directory that is opened again and again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.acknowledged: list[int] = []
+        self.kept: list[BaseException] = []
+        with logstore.open(directory, segment_size=SMALL_SEGMENT) as store:
+            store.declare_queue("q")
+
+    def open(self) -> MessageStore:
+        """The store with a new message; checks that every earlier one is there."""
+        store = logstore.open(self.directory, create=False, prepared_timeout=1000, scrub_rate=1e6)
+        assert [message.id for message in store.messages("q")] == self.acknowledged
+        store.on_durable(len)  # type: ignore[arg-type] # its error is logged
+        store.on_release(lambda _: None)
+        self.acknowledged.append(store.publish("q", b"x"))
+        return store
+
+
+@pytest.mark.parametrize(("within", "stride"), [(str(Path(logstore.__file__).parent), 1), ("", INSIDE // 7)])
+def test_a_close_that_an_exception_interrupts_at_any_step_is_finished_by_the_next(
+    quick_dir: Path, within: str, stride: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    closing_store = Closing(quick_dir)
+    caplog.set_level("CRITICAL", "logstore")
+    store = closing_store.open()
+    interrupted = 0
+
+    def close(_: int) -> None:
+        try:
+            store.close()
+        except Interrupted as problem:
+            closing_store.kept = [problem]  # and with it the frames of the interrupted call
+            raise
+
+    for _, ended in every_step(close, interrupt, stride=stride, within=within):
+        interrupted += not ended
+        store.close()
+        store.close()
+        with pytest.raises(logstore.StoreClosed):
+            store.publish("q", b"x")
+        assert not any(thread.name.startswith("logstore-") for thread in threading.enumerate())
+        store = closing_store.open()
+    store.close()
+    assert interrupted > 40
+
+
+def test_an_interrupted_close_whose_force_failed_says_so_the_next_time(tmp_path: Path) -> None:
+    """Either the interrupted call or the next one raises it, unless the exception replaces it in the last step."""
+    said = 0
+    for number in itertools.count(1):
+        disk = Disk()
+        told: list[str] = []
+        reached = _close_with_a_failing_disk(disk, tmp_path / f"{number}", number, told)
+        said += len(told)
+        assert len(told) <= 1
+        disk.free()
+        if not reached:
+            assert told
+            break
+    assert number > 20
+    assert said > number - 5
+
+
+def _close_with_a_failing_disk(disk: Disk, directory: Path, at: int, told: list[str]) -> bool:
+    """Interrupted at this step, and closed again. ``told`` gets the errors; whether the step was reached."""
+    store = disk.open(directory)
+    store.declare_queue("q")
+    store.publish("q", b"x")
+    disk.fail(1, errno.EIO, forever=True)  # in the close, since nothing else is left to be written
+
+    def close() -> None:
+        try:
+            store.close()
+        except (logstore.OutcomeUnknown, logstore.StorePoisoned) as problem:
+            told.append(problem.message)
+
+    reached = True
+    with contextlib.suppress(Interrupted):
+        reached = run(close, at, interrupt)
+    close()
+    close()
+    return reached
+
+
+def test_a_close_in_a_handler_of_a_close_does_no_harm_at_any_step(quick_dir: Path) -> None:
+    closing_store = Closing(quick_dir)
+    store = closing_store.open()
+
+    def again() -> None:
+        with contextlib.suppress(ReentrantCall):
+            store.close()
+
+    for _, ended in every_step(lambda _: store.close(), again, stride=STRIDE):  # noqa: B023 - called at once
+        assert ended
+        store = closing_store.open()
+    store.close()
+
+
+def test_a_callback_that_closes_the_store_does_not_wait_for_the_thread_that_closes_it(quick_dir: Path) -> None:
+    closing_store = Closing(quick_dir)
+    for _ in range(20):
+        store = closing_store.open()
+        store.on_durable(lambda _: store.close())  # noqa: B023 - the store of this round, which the loop waits for
+        store.publish("q", b"y", wait=False)
+        store.close()
+        for _ in range(2):
+            store.close()
+        with contextlib.closing(logstore.open(quick_dir, create=False)) as again:
+            closing_store.acknowledged = [message.id for message in again.messages("q")]
