@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from logstore.core.imports import late
 from logstore.rows.records import BODY_BYTES, Where, open_places, queue_names, read
 from logstore.rows.scan import COLUMNS
 from logstore.rows.schema import message_schema, open_schema, schema
@@ -42,6 +43,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "export":  # imported late: reading rows does not need it
+        late("logstore.export")
         from logstore.export import export
 
         return export

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logstore import errors
 from logstore.core import arguments
+from logstore.core.imports import late
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -107,6 +108,7 @@ def replay(store: MessageStore, receiver: object) -> Replayed:
 
 
 def _check_store(store: object) -> None:
+    late("logstore.store.message_store")
     from logstore.store.message_store import MessageStore  # late, so that importing this module stays light
 
     arguments.instance("store", store, MessageStore, what="a MessageStore, as logstore.open() gives it")

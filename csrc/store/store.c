@@ -437,7 +437,9 @@ int ls_event_fd(ls_store *store, int *fd) {
     }
     struct log *g = &store->log;
     if (g->event_count == LS_EVENTS_MAX) {
-        rc = fail(LS_OPTION, "%d wait for group commits already; end one that nobody needs", LS_EVENTS_MAX);
+        rc = fail(LS_OPTION,
+                  "%d event loops or threads wait for this store's group commits already; close one, or wait in fewer",
+                  LS_EVENTS_MAX);
         return store_leave(store, rc, LEAVE_QUIETLY);
     }
     int made = g->v->event_new(g->v);

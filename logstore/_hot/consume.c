@@ -295,17 +295,23 @@ PyObject *hot_accept(struct queue_calls *self, PyObject *const *args, Py_ssize_t
     Py_RETURN_NONE;
 }
 
-/* Sets the attribute `dequeued` of the exception that is being raised. */
+/* Sets the attribute `dequeued` of the exception that is being raised, if its class has room for it. */
 static PyObject *fail_after(size_t done) {
     PyObject *type, *problem, *trace;
     PyErr_Fetch(&type, &problem, &trace);
     PyErr_NormalizeException(&type, &problem, &trace);
-    PyObject *dequeued = PyLong_FromSize_t(done);
-    if (dequeued != NULL) {
-        (void)PyObject_SetAttrString(problem, "dequeued", dequeued);
+    for (int tries = 0; tries < 2; tries++) { /* an allocation may fail once more */
+        PyObject *dequeued = PyLong_FromSize_t(done);
+        PyObject *name = PyUnicode_FromString("dequeued");
+        bool is_set = dequeued != NULL && name != NULL &&
+                      PyObject_GenericSetAttr(problem, name, dequeued) == 0; /* the class's own may refuse */
+        PyErr_Clear();
+        Py_XDECREF(dequeued);
+        Py_XDECREF(name);
+        if (is_set) {
+            break;
+        }
     }
-    PyErr_Clear();
-    Py_XDECREF(dequeued);
     PyErr_Restore(type, problem, trace);
     return NULL;
 }
@@ -338,7 +344,8 @@ static PyObject *accept_batch(const struct hot_state *state, struct queue_calls 
     size_t n = (size_t)PyTuple_GET_SIZE(batch), done = 0, more = 0;
     ls_delivery *rows = PyMem_Malloc((n + 1) * sizeof *rows);
     if (rows == NULL) {
-        return PyErr_NoMemory();
+        PyErr_NoMemory();
+        return fail_after(0);
     }
     if (!claim(state, self, batch, rows)) {
         PyMem_Free(rows);

@@ -33,6 +33,7 @@ from logstore.catalog.rows import (
     checked_text,
     parsed,
 )
+from logstore.core.imports import late
 from logstore.errors import CatalogError, QueueExists, UnknownExchange, UnknownQueue
 
 if TYPE_CHECKING:  # imported late: SQLAlchemy would double the time of "import logstore"
@@ -90,6 +91,7 @@ class Catalog(CatalogDatabase):
         Pass ``within=True`` inside a block of :meth:`changes`. Raises ``QueueExists`` if the queue exists with other
         arguments or another ``dead_letter``, ``UnknownQueue`` if there is no queue called ``dead_letter``.
         """
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         found = self.declared_queue(name, arguments=arguments, dead_letter=dead_letter)
@@ -145,6 +147,7 @@ class Catalog(CatalogDatabase):
         Pass ``within=True`` inside a block of :meth:`changes`. Raises ``UnknownQueue``, or ``CatalogError`` while it is
         the dead-letter queue of another queue.
         """
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         queues = self._tables.queues
@@ -197,6 +200,7 @@ class Catalog(CatalogDatabase):
         Durable on return. Raises ``CatalogError`` if it exists with another type, other arguments or another alternate,
         ``UnknownExchange`` if there is no exchange called ``alternate``.
         """
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         text = canonical(f"exchange {checked_name('an exchange', name)!r}", arguments)
@@ -224,6 +228,7 @@ class Catalog(CatalogDatabase):
 
         Raises ``UnknownExchange``, or ``CatalogError`` while it is the alternate of another one.
         """
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         exchanges = self._tables.exchanges
@@ -255,6 +260,7 @@ class Catalog(CatalogDatabase):
         Repeating a binding changes nothing; other arguments make another binding. Raises ``UnknownExchange`` or
         ``UnknownQueue``.
         """
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         if self._memory_answers:
@@ -274,6 +280,7 @@ class Catalog(CatalogDatabase):
 
         Does nothing if there is none. Raises ``UnknownExchange`` or ``UnknownQueue``.
         """
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         table = self._tables.bindings
@@ -315,6 +322,7 @@ class Catalog(CatalogDatabase):
 
         ``changes_of`` gets the present entries and returns the new value of each changed key; None removes it.
         """
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         table = self._tables.config

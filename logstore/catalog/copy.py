@@ -15,6 +15,7 @@ from urllib.parse import quote
 from logstore.catalog.catalog import Catalog
 from logstore.catalog.places import SIDE_NAMES, SqliteFile
 from logstore.catalog.rest import read_at_rest
+from logstore.core.imports import late
 from logstore.core.regular_files import naming, open_regular
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def _by_pages(source_dir: Path, target_dir: Path, tick: Callable[[], None], *, a
 
 
 def _copy_rows(store_dir: Path, target_dir: Path, store_uuid: bytes, connect: str | None, schema: str | None) -> None:
+    late("sqlalchemy")
     import sqlalchemy as sa
 
     with (

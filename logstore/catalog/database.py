@@ -7,12 +7,16 @@
 * If a transaction does not end normally, its connection is closed. An exception may have interrupted it between any two
   steps, and an open transaction would block every later one.
 
+* The exception of a signal handler leaves this module as the handler raised it. SQLAlchemy can replace it by an
+  exception of its own, such as the ``AssertionError`` of a ``finally`` block that was reached too early.
+
 Drivers' exceptions never leave this module, only those in ``errors.py``.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import uuid
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -20,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from logstore.catalog.places import TIMEOUT_S, Place, place_for
 from logstore.catalog.rows import Contents, make_tables
 from logstore.catalog.text import one_line
+from logstore.core.imports import late
 from logstore.core.locks import Lock
 from logstore.errors import (
     CatalogError,
@@ -55,7 +60,7 @@ class CatalogDatabase:
         self._uuid = str(uuid.UUID(bytes=bytes(store_uuid)))
         self._read_only = read_only
         self._pid = os.getpid()
-        self._closed = False
+        self._closed = self._is_shut = False
         self._engine = place.engine()
         self._tables = make_tables(place.schema)
         self._record: Any = None  # the pool's record of the one connection
@@ -133,6 +138,7 @@ class CatalogDatabase:
 
     def _check_writable(self) -> None:
         """Makes a change and rolls it back, so that a missing permission shows now and not at the first change."""
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         with self._engine.connect() as connection:
@@ -140,40 +146,53 @@ class CatalogDatabase:
             connection.rollback()
 
     def close(self) -> None:
-        """Closes the connection. A second call does nothing, nor does a call in a forked child."""
-        if self._closed:
-            return
+        """Closes the connection. A second call does nothing, nor does a call in a forked child.
+
+        If an exception interrupted the first call, the second one finishes it.
+        """
         self._closed = True
-        if os.getpid() == self._pid:
-            if self._disturbed:
-                self._drop_connection()
-            self._engine.dispose()
+        if self._is_shut or os.getpid() != self._pid:
+            return
+        if self._disturbed:
+            self._drop_connection()
+        self._disturbed = True
+        self._engine.dispose()
+        self._disturbed = False
+        self._is_shut = True
 
     # ---- Asking the database
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
+        late("sqlite3")
+        late("sqlalchemy.exc")
         import sqlite3
 
         from sqlalchemy.exc import SQLAlchemyError
 
+        outer = sys.exception()
         try:
             yield
-        except (SQLAlchemyError, sqlite3.Error) as error:
-            raise self._place.explain(error) from error
-        except (TypeError, ValueError) as error:  # a value of the wrong type in the database
-            if isinstance(error, StoreError):
-                raise
-            raise CatalogError(
-                f"{self._place.where} is damaged ({one_line(error)}): restore it together with the log"
-            ) from error
+        except BaseException as error:
+            _raise_interruption(error, outer)
+            if isinstance(error, (SQLAlchemyError, sqlite3.Error)):
+                raise self._place.explain(error) from error
+            if isinstance(error, (TypeError, ValueError)) and not isinstance(error, StoreError):
+                # A value of the wrong type in the database.
+                raise CatalogError(
+                    f"{self._place.where} is damaged ({one_line(error)}): restore it together with the log"
+                ) from error
+            raise
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
+        late("sqlite3")
+        late("sqlalchemy.exc")
         import sqlite3
 
         from sqlalchemy.exc import SQLAlchemyError
 
+        outer = sys.exception()
         with self._explained():
             if self._disturbed:
                 self._drop_connection()
@@ -187,41 +206,50 @@ class CatalogDatabase:
                 self._disturbed = False
             except GeneratorExit:  # an exception came before the block was entered; this may arrive much later
                 raise
-            except (SQLAlchemyError, sqlite3.Error, StoreError):
-                # The database refused. The connection stays open: while the disk fails, closing SQLite's last
-                # connection would also remove the write-ahead log.
-                self._roll_back(connection)
-                raise
-            except BaseException:
-                self._drop_connection()
+            except BaseException as error:
+                refused = isinstance(error, (SQLAlchemyError, sqlite3.Error, StoreError))
+                if refused and _interruption(error, outer) is None:
+                    # The connection stays open: while the disk fails, closing SQLite's last connection would also
+                    # remove the write-ahead log.
+                    self._roll_back(connection)
+                else:
+                    self._drop_connection()
                 raise
 
     def _roll_back(self, connection: Connection) -> None:
+        late("sqlite3")
         import sqlite3
 
         raw = None if self._record is None else self._record.dbapi_connection
+        outer = sys.exception()
         try:
             if isinstance(raw, sqlite3.Connection):
                 raw.rollback()  # also after a failed COMMIT, which SQLAlchemy treats as the end of the transaction
             connection.close()
             self._disturbed = False
-        except Exception:  # noqa: BLE001 - the first error is the one to raise
+        except Exception as error:  # noqa: BLE001 - the first error is the one to raise
             self._drop_connection()
+            _raise_interruption(error, outer)
 
     def _connected(self, _raw: object, record: object) -> None:
         self._record = record
 
     def _drop_connection(self) -> None:
         """Closes the connection, even if it is still referenced; the next transaction opens a new one."""
+        late("sqlite3")
         import sqlite3
 
-        record, self._record = self._record, None
+        record = self._record
         raw = None if record is None else record.dbapi_connection
         if raw is not None:
             if isinstance(raw, sqlite3.Connection):
                 with suppress(sqlite3.Error):
                     raw.rollback()  # close() alone would wait for cursors that a traceback may still reference
-            record.invalidate()
+            try:
+                record.invalidate()
+            except AttributeError:  # SQLAlchemy was interrupted before it had made the record completely
+                raw.close()
+        self._record = None
         self._engine.dispose()
         self._disturbed = False
 
@@ -233,11 +261,13 @@ class CatalogDatabase:
             yield connection, self._tables
 
     def _table_names(self, connection: Connection) -> set[str]:
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         return set(sa.inspect(connection).get_table_names(schema=self._place.schema))
 
     def _create_tables(self, connection: Connection) -> None:
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         self._place.prepare_schema(connection)
@@ -252,6 +282,7 @@ class CatalogDatabase:
             connection.execute(sa.insert(self._tables.store).values(**row, next_queue_id=1, revision=0))
 
     def _check_identity(self, connection: Connection) -> None:
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         where, store = self._place.where, self._tables.store
@@ -283,6 +314,7 @@ class CatalogDatabase:
 
         On a server the commit of a killed process, or of a broken connection, may still be in progress.
         """
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         waiting = sa.select(self._tables.store.c.revision).with_for_update()
@@ -371,6 +403,7 @@ class CatalogDatabase:
 
     def _commit(self, *statements: Executable, after: Contents) -> None:
         """Executes all statements in one transaction; then ``after`` becomes the contents in memory."""
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         store, revision = self._tables.store, self._now.revision
@@ -393,7 +426,43 @@ class CatalogDatabase:
             self._committing = False
 
 
+_DATABASE = {"logstore", "psycopg", "psycopg_binary", "sqlalchemy", "sqlite3"}
+_WITHIN = _DATABASE | sys.stdlib_module_names
+"""Packages whose code runs within a transaction. The code of a signal handler is in another one."""
+
+
+def _interruption(error: BaseException, outer: BaseException | None) -> BaseException | None:
+    """The exception with which a signal handler interrupted the database's work, if ``error`` is it or replaced it.
+
+    ``outer`` is the exception that was being handled when the work began.
+    """
+    found: BaseException | None = error
+    while found is not None and found is not outer:
+        trace = found.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        home = "" if trace is None else _package(trace.tb_frame.f_globals.get("__name__"))
+        # SQLAlchemy's exception may have the traceback of the one that it replaces.
+        is_foreign = _package(type(found).__module__) not in _DATABASE and trace is not None and home not in _WITHIN
+        if not isinstance(found, Exception) or is_foreign:
+            return found
+        found = found.__context__
+    return None
+
+
+def _package(module: object) -> str:
+    return str(module).partition(".")[0]
+
+
+def _raise_interruption(error: BaseException, outer: BaseException | None) -> None:
+    """Raises the signal handler's exception if ``error`` has replaced it or is it."""
+    found = _interruption(error, outer)
+    if found is not None:
+        raise found from found.__cause__
+
+
 def _on_connect(engine: Engine, then: Any) -> None:
+    late("sqlalchemy")
     import sqlalchemy as sa
 
     sa.event.listen(engine, "connect", then)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from logstore.catalog.postgres import PostgresSchema
 from logstore.catalog.text import one_line
+from logstore.core.imports import late
 from logstore.core.regular_files import check_regular, force_directory, open_regular
 from logstore.errors import CatalogError, CatalogMismatch, CatalogUnavailable, OptionError
 
@@ -121,6 +122,10 @@ class SqliteFile:
 
     def engine(self) -> Engine:
         """One connection for all threads, because changes are made one at a time."""
+        late("sqlite3")
+        late("sqlalchemy")
+        late("sqlalchemy.pool")
+        late("sqlalchemy.dialects.sqlite")  # else imported in create_engine
         import sqlite3
         from urllib.parse import quote
 
@@ -215,6 +220,7 @@ class SqliteFile:
 
     def explain(self, error: Exception) -> CatalogError:
         """The error for SQLite's result code."""
+        late("sqlite3")
         import sqlite3
 
         cause = getattr(error, "orig", None) or error

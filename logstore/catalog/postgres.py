@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from logstore.catalog.text import one_line
 from logstore.core.extras import install_command
+from logstore.core.imports import late
 from logstore.errors import CatalogError, CatalogUnavailable, OptionError
 
 if TYPE_CHECKING:  # imported late: these would double the time of "import logstore"
@@ -63,6 +64,7 @@ class PostgresSchema:
 
     def engine(self) -> Engine:
         """One connection, renewed when it breaks. Nothing is sent before the first transaction."""
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         settings = {"connect_timeout": math.ceil(self.timeout_s), "client_encoding": "utf8", **_KEEPALIVE}
@@ -105,6 +107,7 @@ class PostgresSchema:
 
         Waits for another session that is making a catalog in this schema.
         """
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         assert self.schema is not None
@@ -124,6 +127,7 @@ class PostgresSchema:
 
     def explain(self, error: Exception) -> CatalogError:
         """The error for the SQLSTATE, or for the driver's exception if the server sent no SQLSTATE."""
+        late("sqlalchemy.exc")
         from sqlalchemy.exc import InterfaceError, OperationalError
         from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -160,6 +164,7 @@ def _with_deadlines(timeout_s: float) -> type[psycopg.Connection[Any]]:
 
     The server may execute the statement even then.
     """
+    late("psycopg")
     import psycopg
 
     class WithDeadlines(psycopg.Connection[Any]):
@@ -184,6 +189,8 @@ def _with_deadlines(timeout_s: float) -> type[psycopg.Connection[Any]]:
 
 
 def _url(connect: str) -> URL:
+    late("sqlalchemy.engine")
+    late("sqlalchemy.exc")
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 

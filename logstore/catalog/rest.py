@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from logstore.catalog.places import FILE_NAME, SIDE_NAMES, SqliteFile
+from logstore.core.imports import late
 from logstore.core.regular_files import open_regular, read_start, told
 from logstore.errors import CatalogUnavailable, StoreError
 
@@ -148,6 +149,7 @@ def _copy(source: Path, target: Path, size: int) -> None:
 
 def _recover(file: Path) -> None:
     """Lets SQLite roll back or write back unfinished changes. Damage stays, and the reader reports it."""
+    late("sqlite3")
     import sqlite3
 
     with suppress(sqlite3.Error), closing(sqlite3.connect(file)) as database:

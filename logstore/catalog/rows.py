@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from logstore.core.imports import late
 from logstore.errors import OptionError
 
 if TYPE_CHECKING:  # imported late: SQLAlchemy would double the time of "import logstore"
@@ -159,6 +160,7 @@ class Tables(NamedTuple):
 
 def make_tables(schema: str | None) -> Tables:
     """The tables of version 1. A different layout needs another ``CATALOG_VERSION``."""
+    late("sqlalchemy")
     import sqlalchemy as sa
 
     name, number = sa.String(NAME_BYTES_MAX), sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -228,6 +230,7 @@ class Contents:
     @classmethod
     def read(cls, connection: Connection, tables: Tables) -> Contents:
         """Reads all tables. Raises ``ValueError`` or ``TypeError`` for a value that no catalog can hold."""
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         _, store, queues, exchanges, bindings, config = tables

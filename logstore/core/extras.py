@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
+from logstore.core.imports import late
 from logstore.errors import StoreError
 
 __all__ = ["MissingExtra", "install_command", "require"]
@@ -23,10 +23,13 @@ def install_command(extra: str) -> str:
 
 
 def require(extra: str, module: str) -> Any:
-    """Imports and returns the module. Raises :class:`MissingExtra`, which says how to install it."""
+    """Imports and returns the module. Raises :class:`MissingExtra`, which says how to install it.
+
+    Raises ``ReentrantCall`` as :func:`logstore.core.imports.late` does.
+    """
     package = module.partition(".")[0]
     try:
-        return importlib.import_module(module)
+        return late(module)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != package:
             raise

@@ -72,6 +72,16 @@ class Lock(RLock):  # type: ignore[misc] # final only for type checkers
         return False
 
 
+def is_running(method: Callable[..., object], of: object, frame: FrameType | None) -> bool:
+    """Whether a call of this object's method, written in Python, is on the stack whose innermost frame this is."""
+    code = method.__code__
+    while frame is not None:
+        if frame.f_code is code and frame.f_locals.get("self") is of:
+            return True
+        frame = frame.f_back
+    return False
+
+
 _TAKING = Lock.__enter__.__code__
 _LOCKS: WeakSet[Lock] = WeakSet()
 

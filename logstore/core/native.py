@@ -95,6 +95,14 @@ def check(code: int) -> None:
         raise failure(code)
 
 
+def tell(problem: BaseException, name: str, value: object) -> None:
+    """Sets an attribute of an exception of any class. One that has no room for it, or refuses, is raised without."""
+    try:  # noqa: SIM105 - `suppress` needs memory, which may be missing
+        BaseException.__setattr__(problem, name, value)  # the class's own may refuse
+    except Exception:  # noqa: BLE001 - as above
+        pass
+
+
 def copied(value: Any) -> Any:
     """Copies a C value to Python objects: a struct to its fields by name, an array to a list or to ``bytes``.
 

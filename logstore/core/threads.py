@@ -11,6 +11,7 @@ import logging
 import sys
 import threading
 import traceback
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from logstore.errors import StoreError
@@ -36,6 +37,34 @@ class Worker(threading.Thread):
         except BaseException as problem:  # noqa: BLE001 - a thread has no caller to raise to
             self.failure = "".join(traceback.format_exception_only(problem)).strip()
             log_error(problem, "thread %s has ended before its time: %s", self.name, self.failure)
+
+
+class Stop:
+    """The request that a thread end its work.
+
+    Unlike ``threading.Event``, whose lock stays held for ever if a signal handler raises in the middle of ``set``, this
+    has no lock that Python code takes.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._wakeups: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        """Asks the thread to end, and wakes it."""
+        self._is_set = True
+        self._wakeups.put(None)
+
+    def is_set(self) -> bool:
+        """Whether the thread was asked to end."""
+        return self._is_set
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for the request, at most this long. Whether it was made."""
+        if not self._is_set:
+            with contextlib.suppress(Empty):
+                self._wakeups.get(timeout=max(seconds, 0))
+        return self._is_set
 
 
 def start(name: str, work: Callable[..., object], *arguments: object) -> Worker:

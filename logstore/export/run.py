@@ -25,6 +25,7 @@ from xxhash import xxh32_hexdigest
 from logstore.codec.files import FORMAT_VERSION
 from logstore.core import arguments
 from logstore.core.extras import require
+from logstore.core.imports import late
 from logstore.core.regular_files import open_regular
 from logstore.errors import StoreError
 from logstore.export.files import Job, write_messages, write_records
@@ -144,6 +145,7 @@ def export(
                 if attempt == _TRIES or hold is not None:
                     raise
         if iceberg is not None and place.manifest is not None:
+            late("logstore.export.iceberg")
             from logstore.export.iceberg import register
 
             register(place.path, place.manifest, Path(iceberg))

@@ -28,6 +28,7 @@ from logstore.catalog.rows import (
     checked_text,
     parsed,
 )
+from logstore.core.imports import late
 from logstore.errors import CatalogMismatch, CatalogUnavailable, StoreError, VersionError
 
 if TYPE_CHECKING:
@@ -219,6 +220,8 @@ def _binding(names: Names, row: StoredBinding) -> None:
 
 def write_names(directory: Path, uuid: UUID, names: Names) -> None:
     """Writes the catalog of the new store into its directory; durable on return."""
+    late("sqlalchemy")
+    late("logstore.catalog.catalog")
     import sqlalchemy as sa
 
     from logstore.catalog.catalog import _sha256

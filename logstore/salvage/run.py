@@ -29,6 +29,7 @@ from logstore.codec.records import (
 )
 from logstore.core import arguments
 from logstore.core.directory import lies_in
+from logstore.core.imports import late
 from logstore.core.regular_files import force_directory, told
 from logstore.errors import CorruptLog, OptionError, StoreError
 from logstore.salvage.catalog import Names, read_names, write_names
@@ -220,6 +221,7 @@ def _prove(
     show: Callable[[str, int, int], None],
 ) -> None:
     """Opens the new store with the core and compares every queue, content, header and transaction in it."""
+    late("logstore")
     import logstore
 
     places: dict[int, list[tuple[int, int, int]]] = {}

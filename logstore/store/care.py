@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from logstore import errors
 from logstore._core import ffi, lib
 from logstore.core import arguments
+from logstore.core.imports import late
 from logstore.core.native import check, filled
 from logstore.core.reports import Checkpoint, Recovery, stats_from_c
 from logstore.store.names import Names
@@ -121,6 +122,7 @@ class Care(Names):
 
         Raises the errors of :func:`logstore.backup.back_up`; after any of them, no backup was made.
         """
+        late("logstore.backup")
         from logstore.backup import back_up
 
         self._not_forked()
@@ -137,6 +139,7 @@ class Care(Names):
 
     def _list_holds(self) -> list[HoldInfo]:
         """The store's holds; an empty list if their files cannot be read."""
+        late("logstore.holds")
         from logstore.holds import list_holds
 
         try:

@@ -19,6 +19,7 @@ from logstore.catalog.database import CatalogDatabase
 from logstore.catalog.places import FILE_NAME, Place, SqliteFile, place_for
 from logstore.catalog.rest import copied_at_rest
 from logstore.catalog.rows import Contents
+from logstore.core.imports import late
 from logstore.core.regular_files import force_directory, lock_regular, open_regular, told
 from logstore.errors import CatalogError, CatalogUnavailable, StoreError, StoreLocked
 from logstore.inspect import Inspection
@@ -182,6 +183,7 @@ class _Mending:
             self._set_revision(self._store.revision + 1)
 
     def _rows(self, table: Any, order: str | None = None, *, for_update: bool = False) -> list[Any]:
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         selected = sa.select(table)
@@ -192,11 +194,13 @@ class _Mending:
         self._found.changes.append(line)
 
     def _update(self, table: Any, which: Any, **values: Any) -> None:
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         self._connection.execute(sa.update(table).where(which).values(**values))
 
     def _delete(self, table: Any, which: Any) -> None:
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         self._connection.execute(sa.delete(table).where(which))
@@ -236,6 +240,7 @@ class _Mending:
         A missing queue with an id below the catalog's next id was deleted. With a higher id, the catalog is older than
         the log.
         """
+        late("sqlalchemy")
         import sqlalchemy as sa
 
         messages = {queue.id: queue.depth for queue in self._log.queues() if not queue.deleted and queue.depth > 0}

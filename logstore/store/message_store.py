@@ -9,9 +9,11 @@ from __future__ import annotations
 import array
 import contextlib
 import os
+import sys
 import warnings
 from asyncio import get_running_loop
 from pathlib import Path
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
 from logstore import errors
@@ -19,8 +21,9 @@ from logstore._core import ffi, lib
 from logstore.catalog.places import TIMEOUT_S as CATALOG_TIMEOUT_S
 from logstore.core import arguments
 from logstore.core.directory import make_parents, refuse_other_things
-from logstore.core.locks import Lock
-from logstore.core.native import check, failure, listed, number, owned, places_of
+from logstore.core.imports import late
+from logstore.core.locks import Lock, is_running
+from logstore.core.native import check, failure, listed, number, owned, places_of, tell
 from logstore.core.xid import Xid
 from logstore.store.completions import Completions, check_loop
 from logstore.store.deliveries import Message, MessageView
@@ -77,7 +80,10 @@ class MessageStore(Publishing):
         self._by_name: dict[str, Queue] = {}
         self._prepared: dict[int, Transaction] = {}
         self._releases = Releases(self)
-        self._closed = True  # until the core's handle exists
+        self._closed = self._is_shut = True  # until the core's handle exists
+        self._closing_thread = 0
+        self._close_codes: list[int] = []  # of the core's close: one, once it was called
+        self._close_problem: errors.StoreError | None = None
         self._system = system
         if options.create:
             make_parents(self._path)
@@ -86,7 +92,10 @@ class MessageStore(Publishing):
         self._owner, made = owned("store")
         check(lib.ls_open(system, os.fsencode(self._path), options, made))
         self._c: ls_store_ptr = made[0]
-        self._closed = False
+        self._completions = Completions(self._c, self._owner)
+        self._overdue: Overdue | None = None
+        self._scrub: Scrub | None = None
+        self._closed = self._is_shut = False
         self._relaxed = bool(options.relaxed)
         self._attach(self._owner, self._queues, self._relaxed)
         self._catalog: Catalog | None = None
@@ -97,9 +106,10 @@ class MessageStore(Publishing):
         except BaseException:
             self._abandon()
             raise
-        self._completions = Completions(self._c, self._owner)
-        self._overdue = Overdue(self, prepared_timeout) if prepared_timeout is not None else None
-        self._scrub = self._start_scrub(scrub_rate) if scrub_rate is not None else None
+        if prepared_timeout is not None:
+            self._overdue = Overdue(self, prepared_timeout)
+        if scrub_rate is not None:
+            self._scrub = self._start_scrub(scrub_rate)
         size = lib.ls_segment_size(self._c)
         if options.segment_size not in (0, size):
             warnings.warn(
@@ -109,6 +119,7 @@ class MessageStore(Publishing):
             )
 
     def _open_catalog(self, connect: str | None, schema: str | None, timeout_s: float) -> Catalog:
+        late("logstore.catalog.catalog")
         from logstore.catalog.catalog import Catalog
 
         uuid = ffi.new("uint8_t[16]")
@@ -125,6 +136,7 @@ class MessageStore(Publishing):
         self._followed = catalog.stored_queues
 
     def _start_scrub(self, rate: float) -> Scrub:
+        late("logstore.store.scrub")
         from logstore.store.scrub import Scrub  # imported late: it brings the decoder, which nothing else here needs
 
         return Scrub(self._path, rate)
@@ -133,34 +145,49 @@ class MessageStore(Publishing):
         if self._catalog is not None:
             self._catalog.close()
         lib.ls_close(self._c)
-        self._closed = True
+        self._closed = self._is_shut = True
 
     # ---- closing ----
 
     def close(self) -> None:
         """Rolls back open transactions, makes the whole log durable, and ends it with a CLOSE record.
 
-        Prepared transactions stay in doubt. A second call does nothing, nor does a call in a forked child. Raises
-        ``OutcomeUnknown`` if the last force failed; the store is closed even then.
+        Prepared transactions stay in doubt. A second call does nothing, nor does a call in a forked child, or one while
+        another is in progress; but if an exception of a signal handler has interrupted a call, the next one finishes
+        its work. Raises ``OutcomeUnknown`` if the last force failed; the store is closed even then.
         """
         if os.getpid() != self._pid:
             return
         with self._lock:
-            if self._closed:
+            if self._is_shut or self._is_being_closed():
                 return
             self._closed = True
+            self._closing_thread = get_ident()
+        # An exception of a signal handler may come between any two steps, and the next call does them all again. So
+        # each step does nothing the second time; the core's result is kept without a step between it and its keeping.
         if self._overdue is not None:
             self._overdue.stop()
         if self._scrub is not None:
             self._scrub.stop()
         self._releases.close()
-        code = lib.ls_close(self._c)
-        problem = failure(code) if code != 0 else None
+        if not self._close_codes:
+            self._close_codes.extend(map(lib.ls_close, (self._c,)))
+        if self._close_codes[0] != 0 and self._close_problem is None:
+            self._close_problem = failure(self._close_codes[0])
         self._completions.close()
         if self._catalog is not None:
             self._catalog.close()
+        problem, self._close_problem = self._close_problem, None
+        self._is_shut = True
         if problem is not None:
             raise problem
+
+    def _is_being_closed(self) -> bool:
+        """Whether a call of :meth:`close`, other than the one that asks, is in progress."""
+        thread = self._closing_thread
+        mine = thread == get_ident()
+        frame = sys._getframe(2) if mine else sys._current_frames().get(thread)
+        return is_running(MessageStore.close, self, frame)
 
     def __enter__(self) -> Self:
         return self
@@ -171,7 +198,7 @@ class MessageStore(Publishing):
         self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and os.getpid() == self._pid:
+        if not getattr(self, "_is_shut", True) and os.getpid() == self._pid:
             warnings.warn(f"the store {self._path} was not closed", ResourceWarning, stacklevel=2, source=self)
             with contextlib.suppress(errors.StoreError):
                 self.close()
@@ -229,26 +256,28 @@ class MessageStore(Publishing):
     ) -> None:
         """Takes all of them off the queue, with one force. All are checked before the first is dequeued.
 
-        Raises the errors of ``dequeue``, and ``OptionError`` for a repeated id. It can stop in the middle only if
-        another thread takes one of the messages at the same moment; the exception's attribute ``dequeued`` is then the
-        number of messages that were dequeued.
+        Raises the errors of ``dequeue``, and ``OptionError`` for a repeated id. The exception's attribute ``dequeued``
+        is the number of messages that were dequeued, the first ones of ``message_ids``. It is above 0 only if the call
+        stopped in the middle, because another thread took one of the messages at the same moment or memory ran out, or
+        if the force failed or a signal handler raised.
         """
-        queue_id = self._known(queue).id
-        if isinstance(message_ids, array.array) and message_ids.typecode == "Q":
-            ids = array.array("Q", message_ids)  # its own: another thread may change the caller's during the call
-        else:
-            ids = array.array("Q", map(checked_id, arguments.items("message_ids", message_ids, "message ids")))
-        if len(set(ids)) != len(ids):
-            raise errors.OptionError("an id occurs twice; name each message once")
-        done = ffi.new("size_t *")
-        tx = handle_of(self, transaction)
-        flags = lib.LS_WAIT if wait else 0
-        c_ids = ffi.from_buffer("uint64_t[]", ids)
-        code = lib.ls_dequeue_many(self._c, c_ids, len(ids), queue_id, tx, 0, flags, done)
-        if code != 0:
-            problem = failure(code)
-            problem.dequeued = int(done[0])  # type: ignore[attr-defined]
-            raise problem
+        done = None
+        try:
+            done = ffi.new("size_t *")
+            queue_id = self._known(queue).id
+            if isinstance(message_ids, array.array) and message_ids.typecode == "Q":
+                ids = array.array("Q", message_ids)  # its own: another thread may change the caller's during the call
+            else:
+                ids = array.array("Q", map(checked_id, arguments.items("message_ids", message_ids, "message ids")))
+            if len(set(ids)) != len(ids):
+                raise errors.OptionError("an id occurs twice; name each message once")
+            tx = handle_of(self, transaction)
+            flags = lib.LS_WAIT if wait else 0
+            c_ids = ffi.from_buffer("uint64_t[]", ids)
+            check(lib.ls_dequeue_many(self._c, c_ids, len(ids), queue_id, tx, 0, flags, done))
+        except BaseException as problem:
+            tell(problem, "dequeued", 0 if done is None else int(done[0]))
+            raise
 
     def _number(self, message_id: int, name: str) -> int:
         return number("ls_message_info", lambda info: lib.ls_message(self._c, checked_id(message_id), info), name)

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from logstore.core.threads import start
+from logstore.core.threads import Stop, start
 from logstore.errors import StoreClosed, StoreError, StorePoisoned
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Overdue:
     def __init__(self, store: MessageStore, timeout: float) -> None:
         self._store = store
         self._timeout = timeout
-        self._stop = threading.Event()
+        self._stop = Stop()
         self.rolled_back = 0
         self.thread = start("logstore-overdue", self._run)
 

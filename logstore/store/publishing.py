@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from logstore import errors
 from logstore._core import ffi, lib
 from logstore.core import arguments
-from logstore.core.native import as_buffer, check, failure
+from logstore.core.native import as_buffer, check, failure, tell
 from logstore.store.care import Care
 from logstore.store.content import ArrowPiece, Buffers, Stream, is_parts, pieces, same_number, split
 from logstore.store.transactions import handle_of
@@ -193,7 +193,7 @@ class Publishing(Care):
                     self.force()
             return ids  # no step after it can fail
         except BaseException as problem:
-            _tell(problem, "published", ids)
+            tell(problem, "published", ids)
             raise
 
     def _publish_piece(
@@ -222,12 +222,6 @@ class Publishing(Care):
         """Forces the log unless the store's durability is relaxed: the end of a batch with ``wait=True``."""
         if not self._relaxed:
             self.force()
-
-
-def _tell(problem: BaseException, name: str, value: object) -> None:
-    """Sets an attribute of an exception of any class. One that has no room for it, or refuses, is raised without."""
-    with contextlib.suppress(Exception):
-        BaseException.__setattr__(problem, name, value)  # the class's own may refuse
 
 
 def checked_id(message_id: object) -> int:

@@ -19,7 +19,7 @@ from logstore import errors
 from logstore._core import ffi, lib
 from logstore._hot import QueueCalls
 from logstore.core import arguments
-from logstore.core.native import check
+from logstore.core.native import check, tell
 from logstore.store.deliveries import Delivery, Message, MessageView
 from logstore.store.transactions import handle_of
 
@@ -135,11 +135,19 @@ class Queue(QueueCalls):
         check(lib.ls_settle(self._store._c, self._id, row, tx, reason, flags, lsn))
 
     def _accept_many_slow(self, deliveries: Iterable[Delivery], *, wait: bool = True) -> None:
-        batch = [
-            each if type(each) is Delivery else arguments.instance("each of deliveries", each, Delivery)
-            for each in arguments.items("deliveries", deliveries, "deliveries")
-        ]
-        self.accept_many(batch, wait=bool(wait))
+        batch: list[Delivery] = []
+        before: int | None = None
+        try:
+            batch += [
+                each if type(each) is Delivery else arguments.instance("each of deliveries", each, Delivery)
+                for each in arguments.items("deliveries", deliveries, "deliveries")
+            ]
+            before = sum(each._settled for each in batch)
+            self.accept_many(batch, wait=bool(wait))
+        except BaseException as problem:
+            done = 0 if before is None else sum(each._settled for each in batch) - before
+            tell(problem, "dequeued", done)
+            raise
 
     def _settle_within(self, transaction: Transaction, delivery: Delivery, reason: int) -> None:
         """Dequeues in the transaction; the place stays acquired until the commit."""

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore._core import ffi, lib
 from logstore.core.native import failure, filled, owned
-from logstore.core.threads import start
+from logstore.core.threads import Stop, start
 from logstore.errors import CorruptLog, StoreError, StoreLocked
 from logstore.inspect import Pace, ReaderInfo
 
@@ -39,7 +38,7 @@ class Scrub:
     def __init__(self, store_dir: Path, rate: float) -> None:
         self._path = store_dir.absolute()
         self._rate = rate
-        self._stop = threading.Event()
+        self._stop = Stop()
         self._known: set[int] = set()
         self.rounds = 0
         """Complete rounds, each from the base to the LSN that was durable when the round began."""

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from logstore import errors
 from logstore._core import ffi, lib
 from logstore.core import arguments
+from logstore.core.imports import late
 from logstore.tpc.operations import Operations
 from logstore.tpc.xid import Xid
 
@@ -91,6 +92,9 @@ class Participant(Operations):
         self, store: MessageStore, *, ledger: Ledger | None = None, name: str = "", transaction_manager: Any = None
     ) -> None:
         super().__init__(store)
+        late("transaction")
+        late("transaction.interfaces")
+        late("zope.interface")
         import transaction
         from transaction.interfaces import IDataManager
         from zope.interface import classImplements

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from logstore.catalog.rows import checked_text
 from logstore.core import arguments
+from logstore.core.imports import late
 from logstore.tpc.xid import Xid
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Markers:
         table: str = "logstore_markers",
         schema: str | None = None,
     ) -> None:
+        late("sqlalchemy")
+        late("sqlalchemy.orm")
         import sqlalchemy
         from sqlalchemy.orm import registry
 
@@ -75,6 +78,7 @@ class Markers:
 
         ``None`` in the rare case that the row went away meanwhile.
         """
+        late("sqlalchemy")
         from sqlalchemy import insert
         from sqlalchemy.exc import IntegrityError
 
@@ -87,6 +91,7 @@ class Markers:
         return False
 
     def _look(self, key: dict[str, Any]) -> bool | None:
+        late("sqlalchemy")
         from sqlalchemy import select
 
         with self._engine.connect() as connection:
@@ -95,6 +100,7 @@ class Markers:
 
     def written(self, bqual: str) -> Iterable[Xid]:
         """The names of one participant's rows, of both kinds."""
+        late("sqlalchemy")
         from sqlalchemy import select
 
         arguments.text("bqual", bqual)
@@ -107,6 +113,7 @@ class Markers:
 
     def forget(self, xids: Iterable[Xid]) -> None:
         """Deletes these rows, some hundreds in a transaction."""
+        late("sqlalchemy")
         from sqlalchemy import bindparam, delete
 
         columns = self._table.c

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import array
+import contextlib
+import errno
+import itertools
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,12 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import logstore
+from kit.interrupts import Interrupted, every_step
+from kit.simulated import Disk
 from logstore import errors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from logstore import MessageStore, Queue
+    from logstore import Delivery, MessageStore, Queue
 
 Open = Any
 
@@ -148,6 +156,130 @@ def test_a_message_that_is_gone_leaves_the_others_of_the_batch_acquired(store: M
     deliveries[0].release()
     (again,) = queue.acquire(5)
     assert (again.content, again.redelivered) == (b"0", True)
+
+
+# ---- what is left undone when a batch fails ----
+
+CONSUMING: dict[str, Callable[[MessageStore, Queue, list[Delivery]], Callable[[], object]]] = {
+    "accept_many of a list": lambda _, queue, held: partial(queue.accept_many, list(held)),
+    "accept_many of an iterator": lambda _, queue, held: partial(queue.accept_many, iter(held)),
+    "accept_many without waiting": lambda _, queue, held: partial(queue.accept_many, tuple(held), wait=False),
+    "dequeue_many": lambda store, queue, held: partial(store.dequeue_many, [each.id for each in held], queue),
+    "dequeue_many of an array": lambda store, queue, held: partial(
+        store.dequeue_many, array.array("Q", [each.id for each in held]), queue, wait=False
+    ),
+}
+"""Each makes a call that is ready to be made."""
+
+BATCH = 300  # above the numbers that Python keeps made
+
+
+def dequeued_by(problem: BaseException) -> int:
+    return int(getattr(problem, "dequeued", 0))  # none if the call was not even entered
+
+
+@pytest.mark.parametrize("call", CONSUMING)
+def test_whichever_allocation_fails_the_exception_says_how_many_were_dequeued(
+    call: str, store: MessageStore, queue: Queue
+) -> None:
+    testcapi = pytest.importorskip("_testcapi", reason="SKIPPED LOUDLY: this Python has no _testcapi")
+    store.publish_many(queue, [b"x"] * BATCH)
+    failed = passed_in_a_row = 0
+    for number in itertools.count():
+        store.publish_many(queue, [b"x"] * (BATCH - queue.depth))
+        held = queue.acquire(BATCH)
+        problem: BaseException | None = None
+        consume = CONSUMING[call](store, queue, held)
+        testcapi.set_nomemory(number, number + 1)
+        try:
+            consume()
+        except BaseException as caught:  # noqa: BLE001 - looked at below
+            testcapi.remove_mem_hooks()
+            problem = caught
+        testcapi.remove_mem_hooks()
+        if problem is None:
+            assert queue.depth == 0
+        else:
+            assert isinstance(problem, MemoryError)
+            assert dequeued_by(problem) == BATCH - queue.depth, number
+            failed += 1
+        for each in held:
+            with contextlib.suppress(errors.NotEnqueued, errors.UnknownMessage):
+                each.release()
+        assert queue._acquired_count() == 0
+        passed_in_a_row = passed_in_a_row + 1 if problem is None else 0
+        if passed_in_a_row > 20:  # some allocations may fail without harm
+            break
+    assert failed > 0
+
+
+def test_an_error_for_which_memory_is_missing_says_how_many_were_dequeued(tmp_path: Path) -> None:
+    """The disk fails in the force, so all are dequeued; then the exception that says so cannot be made."""
+    testcapi = pytest.importorskip("_testcapi", reason="SKIPPED LOUDLY: this Python has no _testcapi")
+    raised: list[type[BaseException]] = []
+    told = 0
+    while raised[-3:] != [errors.OutcomeUnknown] * 3:
+        disk = Disk()
+        store = disk.open(tmp_path / f"{len(raised)}")
+        queue = store.declare_queue("q")
+        store.publish_many(queue, [b"x"] * BATCH)
+        held = queue.acquire(BATCH)
+        consume = CONSUMING["accept_many of a list"](store, queue, held)
+        disk.fail(1, errno.EIO, forever=True)
+        testcapi.set_nomemory(len(raised), len(raised) + 1)
+        try:
+            consume()
+        except BaseException as caught:  # noqa: BLE001 - looked at below
+            testcapi.remove_mem_hooks()
+            raised.append(type(caught))  # one in each round: the disk always fails
+            told += hasattr(caught, "dequeued")
+            assert dequeued_by(caught) in (BATCH - queue.depth, 0)
+        testcapi.remove_mem_hooks()
+        with contextlib.suppress(errors.StoreError):
+            store.close()
+        del store, queue, held, consume  # before the disk goes
+        disk.free()
+    assert set(raised) == {MemoryError, errors.OutcomeUnknown}
+    assert told >= 0.8 * len(raised), "only where the attribute itself finds no memory is it missing"
+
+
+class Refusing(Interrupted):
+    """Takes no attribute in the usual way."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
+
+
+@pytest.mark.parametrize("call", CONSUMING)
+@pytest.mark.parametrize("kind", [Interrupted, Refusing])
+def test_an_exception_of_a_handler_says_how_many_were_dequeued(
+    kind: type[BaseException], call: str, store: MessageStore, queue: Queue
+) -> None:
+    held: list[Delivery] = []
+    counts: list[int] = []
+
+    def handler() -> None:
+        raise kind
+
+    def consume(_: int) -> None:
+        try:
+            CONSUMING[call](store, queue, held)()
+        except Interrupted as problem:
+            if hasattr(problem, "dequeued"):  # one that comes while another is given the attribute has none
+                counts.append(dequeued_by(problem))
+                assert counts[-1] == 3 - queue.depth
+            raise
+
+    store.publish_many(queue, [b"x"] * 3)
+    held = queue.acquire(3)
+    for _ in every_step(consume, handler):
+        for each in held:
+            with contextlib.suppress(errors.NotEnqueued, errors.UnknownMessage):
+                each.release()
+        store.publish_many(queue, [b"x"] * (3 - queue.depth))
+        held = queue.acquire(3)
+    if "list" not in call and "without" not in call:  # those have no step in Python
+        assert set(counts) == {0, 3}
 
 
 def test_another_queues_delivery_is_refused(store: MessageStore, queue: Queue) -> None:
