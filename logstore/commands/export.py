@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from logstore.export import ExportReport
-    from logstore.export.manifest import Span
+    from logstore.export.manifest import Missing, Span
     from logstore.export.plan import ExportPlan
     from logstore.export.verification import VerifyReport
     from logstore.holds import Hold
@@ -46,6 +46,7 @@ RENEWED_EVERY_S = 60.0
 )
 @click.option("--iceberg", type=PathText(), help="Register the files in the Iceberg catalog in this directory.")
 @click.option("--allow-gap", is_flag=True, help="Continue even if records were recycled before they were exported.")
+@click.option("--require-complete", is_flag=True, help="Begin no target if the log has recycled something before.")
 @click.option(
     "--hold-limit",
     type=SIZE,
@@ -88,6 +89,7 @@ def _export(
     every: float | None,
     iceberg: Path | None,
     allow_gap: bool,
+    require_complete: bool,
     hold_limit: int | None,
     dry_run: bool,
     as_json: bool,
@@ -95,9 +97,12 @@ def _export(
     schema: str | None,
 ) -> None:
     from logstore.export import hold_for, plan_export
-    from logstore.export.manifest import ExportGap
+    from logstore.export.manifest import ExportGap, ExportIncomplete
 
-    given: dict[str, Any] = {"body": body, "compression": compression, "allow_gap": allow_gap}
+    if allow_gap and require_complete:
+        raise click.UsageError("--allow-gap and --require-complete contradict each other: give one of the two")
+    given: dict[str, Any] = {"body": body, "compression": compression}
+    given |= {"allow_gap": allow_gap, "require_complete": require_complete}
     try:
         if dry_run:
             _tell_plan(store_dir, target, plan_export(store_dir, target, **given), as_json=as_json)
@@ -108,7 +113,7 @@ def _export(
             run()
         else:
             _repeat(run, partial(hold_for, store_dir, target, limit_bytes=hold_limit), every)
-    except ExportGap as error:
+    except (ExportGap, ExportIncomplete) as error:
         raise Failure(error.message) from error
 
 
@@ -145,6 +150,10 @@ def _span(gap: Span | None) -> list[int] | None:
     return None if gap is None else [gap.start_lsn, gap.stop_lsn]
 
 
+def _missing(missing: Missing | None) -> dict[str, Any] | None:
+    return None if missing is None else {"lsn": missing.lsn, "time": missing.time.isoformat()}
+
+
 def _tell_plan(store_dir: Path, target: Path, planned: ExportPlan, *, as_json: bool) -> None:
     if as_json:
         print_json(
@@ -157,6 +166,7 @@ def _tell_plan(store_dir: Path, target: Path, planned: ExportPlan, *, as_json: b
                 "log_bytes": planned.log_bytes,
                 "units": len(planned.units),
                 "gap": _span(planned.gap),
+                "missing_before": _missing(planned.missing_before),
             }
         )
         return
@@ -166,6 +176,8 @@ def _tell_plan(store_dir: Path, target: Path, planned: ExportPlan, *, as_json: b
     )
     if planned.gap is not None:
         click.echo(f"lost before it was exported: LSN {planned.gap.start_lsn} to {planned.gap.stop_lsn}")
+    if planned.missing_before is not None:
+        click.echo(f"was recycled before the first export: {planned.missing_before}")
 
 
 def _tell(store_dir: Path, report: ExportReport, *, as_json: bool) -> None:
@@ -184,6 +196,7 @@ def _tell(store_dir: Path, report: ExportReport, *, as_json: bool) -> None:
                 "bytes": report.bytes,
                 "log_bytes": report.log_bytes,
                 "gap": _span(report.gap),
+                "missing_before": _missing(report.missing_before),
                 "seconds": round(report.seconds, 3),
             }
         )
@@ -225,6 +238,7 @@ def _tell_verified(target: Path, report: VerifyReport, *, as_json: bool) -> None
                 "records": report.records,
                 "messages": report.messages,
                 "gaps": [_span(gap) for gap in report.manifest.gaps],
+                "missing_before": _missing(report.manifest.missing_before),
                 "problems": list(report.problems),
             }
         )
@@ -233,6 +247,8 @@ def _tell_verified(target: Path, report: VerifyReport, *, as_json: bool) -> None
         click.echo(one_line(problem))
     for gap in report.manifest.gaps:
         click.echo(f"lost before it was exported: LSN {gap.start_lsn} to {gap.stop_lsn}")
+    if report.manifest.missing_before is not None:
+        click.echo(f"was recycled before the first export: {report.manifest.missing_before}")
     click.echo(
         f"{target}: {report.files} files ({size_text(report.bytes)}) with {report.records} records and "
         f"{report.messages} messages, LSN {report.manifest.first_lsn} to {report.manifest.last_lsn}"

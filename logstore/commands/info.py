@@ -10,9 +10,9 @@ import click
 from logstore.codec.files import FORMAT_VERSION
 from logstore.commands.options import catalog_options, json_option, store_argument
 from logstore.commands.output import one_line, print_facts, print_json, print_table, size_text
-from logstore.commands.state import State, read_state
+from logstore.commands.state import State, read_state, retried
 from logstore.holds import list_holds
-from logstore.inspect import QueueLife
+from logstore.inspect import Oldest, QueueLife, Reader
 from logstore.inspect.refusals import refusals
 
 if TYPE_CHECKING:
@@ -31,13 +31,18 @@ STATES = {
 @catalog_options
 def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None) -> None:
     """Show facts about a store: its state, positions, sizes and counts."""
-    document = describe(store_dir, read_state(store_dir, connect=connect, schema=schema))
+    oldest = retried(lambda: _oldest(store_dir))
+    document = describe(store_dir, read_state(store_dir, connect=connect, schema=schema), oldest)
     document["open_refused"] = refusals(store_dir, connect=connect, schema=schema)
     if as_json:
         print_json(document)
         return
     shown: dict[str, Any] = document | {"state": STATES[document["state"]]}
     refused = shown.pop("open_refused")
+    whole = shown.pop("from_beginning")
+    if oldest is not None:
+        shown["oldest_lsn"] = f"{oldest.lsn} ({'the beginning' if whole else 'the log below it was recycled'})"
+        shown["oldest_time"] = f"{oldest.time:%Y-%m-%d %H:%M:%S} UTC"
     if shown["checkpoint_lsn"] is None:
         shown["checkpoint_lsn"] = "none is used"
     else:  # the log below the checkpoint was not read
@@ -49,7 +54,12 @@ def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None
         click.echo(f"an open is refused: {one_line(text)}")
 
 
-def describe(store_dir: Path, state: State) -> dict[str, Any]:
+def _oldest(store_dir: Path) -> Oldest | None:
+    with Reader(store_dir) as reader:
+        return reader.oldest()
+
+
+def describe(store_dir: Path, state: State, oldest: Oldest | None) -> dict[str, Any]:
     """The keys of ``info --json``, in the order of the output without --json."""
     found, recovery = state.info, state.recovery
     holds = [one for one in list_holds(store_dir) if one.honoured]
@@ -59,6 +69,9 @@ def describe(store_dir: Path, state: State) -> dict[str, Any]:
         "format_version": FORMAT_VERSION,
         "state": found.state,
         "segment_size": found.segment_size,
+        "oldest_lsn": None if oldest is None else oldest.lsn,
+        "oldest_time": None if oldest is None else oldest.time.isoformat(),
+        "from_beginning": None if oldest is None else oldest.from_beginning,
         "base_lsn": found.base_lsn,
         "durable_lsn": found.durable_lsn,
         "end_lsn": found.end_lsn,

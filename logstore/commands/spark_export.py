@@ -24,6 +24,7 @@ from logstore.spark import export, session, stream_export
 @click.option("--chunk-bytes", type=SIZE, default=CHUNK_BYTES, help="Log bytes exported in one step [default: 1G].")
 @click.option("--iceberg", type=click.Path(path_type=Path), help="Register the files in the Iceberg catalog there.")
 @click.option("--allow-gap", is_flag=True, help="Continue even if records were recycled before they were exported.")
+@click.option("--require-complete", is_flag=True, help="Begin no target if the log has recycled something before.")
 @click.option(
     "--follow",
     type=click.Path(path_type=Path),

@@ -5,7 +5,15 @@ It may import ``rows``, ``inspect`` and the packages below those.
 
 from __future__ import annotations
 
-from logstore.export.manifest import ExportDamaged, ExportError, ExportGap, ExportLocked, ExportMismatch
+from logstore.export.manifest import (
+    ExportDamaged,
+    ExportError,
+    ExportGap,
+    ExportIncomplete,
+    ExportLocked,
+    ExportMismatch,
+    Missing,
+)
 from logstore.export.run import ExportReport, Run, export, held_for, hold_for, plan_export
 from logstore.export.verification import VerifyReport, verify
 
@@ -13,9 +21,11 @@ __all__ = [
     "ExportDamaged",
     "ExportError",
     "ExportGap",
+    "ExportIncomplete",
     "ExportLocked",
     "ExportMismatch",
     "ExportReport",
+    "Missing",
     "Run",
     "VerifyReport",
     "export",

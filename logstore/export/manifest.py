@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any, Final, Self
 from uuid import UUID
 
@@ -29,6 +30,7 @@ __all__ = [
     "ExportDamaged",
     "ExportError",
     "ExportGap",
+    "ExportIncomplete",
     "ExportLocked",
     "ExportMismatch",
     "ExportOptions",
@@ -36,6 +38,7 @@ __all__ = [
     "Intent",
     "Manifest",
     "Mark",
+    "Missing",
     "Span",
     "is_file_path",
     "staged_name",
@@ -89,6 +92,28 @@ class ExportGap(ExportError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return ExportGap, (self.message, self.start_lsn, self.stop_lsn)
+
+
+class ExportIncomplete(ExportError):
+    """The store had recycled a part of the log before the first export to this target, and all of it was required."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What the log no longer held at the first export. How many messages that was is not recorded."""
+
+    lsn: int
+    """The first LSN that was still there."""
+    time_us: int
+    """When its segment was begun, in µs since 1970 UTC; everything that is missing was logged before."""
+
+    @property
+    def time(self) -> datetime:
+        """``time_us`` in UTC."""
+        return datetime.fromtimestamp(self.time_us / 1_000_000, UTC)
+
+    def __str__(self) -> str:
+        return f"everything below LSN {self.lsn}, logged before {self.time:%Y-%m-%d %H:%M:%S} UTC"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -187,6 +212,8 @@ class Manifest:
     """The messages that are open at ``last_lsn``."""
     mark: Mark | None = None
     """None if the log had no batch that every later open keeps."""
+    missing_before: Missing | None = None
+    """What was recycled before the first run; None if the log was whole then, or an older logstore made it."""
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def of(self, dataset: str) -> list[FileInfo]:
@@ -230,6 +257,7 @@ class Manifest:
                 files=tuple(_file(each) for each in content["files"]),
                 open=None if content["open"] is None else _file(content["open"]),
                 mark=None if content["mark"] is None else _mark(content["mark"]),
+                missing_before=_missing(content.get("missing_before")),
                 schema_version=schema_version,
             )
             made.check()
@@ -291,6 +319,10 @@ def _mark(content: dict[str, Any]) -> Mark:
     if _HASH.fullmatch(made.xxh64) is None:
         raise ValueError("the hash of the mark is invalid")
     return made
+
+
+def _missing(content: dict[str, Any] | None) -> Missing | None:
+    return None if content is None else Missing(_number(content["lsn"]), _number(content["time_us"]))
 
 
 def _canonical(content: Any) -> bytes:

@@ -10,19 +10,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from logstore.codec.files import SEGMENT_HEADER_BYTES, SegmentHeader
-from logstore.codec.records import InvalidRecord
+from logstore.codec.files import SEGMENT_HEADER_BYTES
 from logstore.core import arguments
-from logstore.core.regular_files import read_start
-from logstore.errors import CorruptLog, OptionError
-from logstore.export.manifest import ExportError, ExportGap, ExportMismatch, ExportOptions, Manifest, Span
-from logstore.inspect import LogRecycled, ReaderInfo, SegmentInfo
+from logstore.errors import OptionError
+from logstore.export.manifest import (
+    ExportGap,
+    ExportIncomplete,
+    ExportMismatch,
+    ExportOptions,
+    Manifest,
+    Missing,
+    Span,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from logstore.inspect import Reader
+    from logstore.inspect import Reader, ReaderInfo, SegmentInfo
 
 __all__ = ["CHUNK_BYTES", "FILE_BYTES", "ExportPlan", "checked_options", "chunks", "plan", "plan_run"]
 
@@ -45,6 +50,8 @@ class ExportPlan:
     gap: Span | None
     """The range that the store has recycled since the last run without an export; None if there is none."""
     options: ExportOptions
+    missing_before: Missing | None
+    """What the log no longer held at the first run to this target; None if it was whole then."""
 
 
 def plan(segments: Sequence[SegmentInfo], start_lsn: int, stop_lsn: int, file_bytes: int = FILE_BYTES) -> list[Span]:
@@ -96,12 +103,15 @@ def plan_run(
     compression: str | None = None,
     file_bytes: int = FILE_BYTES,
     allow_gap: bool = False,
+    require_complete: bool = False,
 ) -> ExportPlan:
     """The plan of a run that reads the log with this reader and continues this manifest, up to ``stop_lsn``.
 
-    Raises ``OptionError``, :class:`~logstore.export.manifest.ExportMismatch` for another store's export, and
-    ``ExportGap`` unless gaps are allowed.
+    Raises ``OptionError``, :class:`~logstore.export.manifest.ExportMismatch` for another store's export,
+    ``ExportGap`` unless gaps are allowed, and ``ExportIncomplete`` if a complete export is required and cannot be had.
     """
+    if allow_gap and require_complete:
+        raise OptionError("allow_gap and require_complete contradict each other: give one of the two")
     info, segments = reader.info, reader.segments()
     options = checked_options(manifest, body, compression)
     # The next open may drop a segment that a writer has begun but not written to; then the log ends before it.
@@ -109,14 +119,20 @@ def plan_run(
     stop = end if stop_lsn is None else min(stop_lsn, end)
     first = segments[0].first_lsn if segments else info.base_lsn
     gap = None
+    missing = missing_before(reader) if manifest is None else manifest.missing_before
     if manifest is None:
+        if missing is not None and require_complete:
+            raise ExportIncomplete(
+                f"{reader.path} has recycled {missing}, so this export would not be complete. To export the rest, run "
+                "it once without --require-complete (require_complete=True)"
+            )
         start = first if start_lsn is None else start_lsn
         if not first <= start <= max(stop, first):
             raise OptionError(f"start_lsn is {start}, but the log of {reader.path} reaches from {first} to {stop}")
     else:
         _check_same(reader.path, info, end, manifest, start_lsn)
         start = manifest.last_lsn
-        gap = _gap(reader.path, segments, manifest)
+        gap = _gap(reader, segments, manifest)
         if gap is not None and not allow_gap:
             raise ExportGap(
                 f"{reader.path} has recycled records that were not exported yet: LSN {gap.start_lsn} to "
@@ -127,7 +143,7 @@ def plan_run(
             )
         start = start if gap is None else gap.stop_lsn
     units = plan(segments, start, stop, file_bytes)
-    return ExportPlan(start, max(start, stop), tuple(units), log_bytes(segments, start, stop), gap, options)
+    return ExportPlan(start, max(start, stop), tuple(units), log_bytes(segments, start, stop), gap, options, missing)
 
 
 def checked_options(manifest: Manifest | None, body: int | None, compression: str | None) -> ExportOptions:
@@ -163,25 +179,15 @@ def _check_same(store_dir: Path, info: ReaderInfo, end_lsn: int, manifest: Manif
         )
 
 
-def _gap(store_dir: Path, segments: Sequence[SegmentInfo], manifest: Manifest) -> Span | None:
+def _gap(reader: Reader, segments: Sequence[SegmentInfo], manifest: Manifest) -> Span | None:
     """The recycled range between the last export and the first remaining segment; None if there is none."""
     if not segments or segments[0].first_lsn <= manifest.last_lsn:
         return None
-    first = segments[0]
-    before = _previous_end(store_dir / first.name, first)
-    return Span(manifest.last_lsn, first.first_lsn) if before > manifest.last_lsn else None
+    before = reader.header(segments[0]).prev_end_lsn
+    return Span(manifest.last_lsn, segments[0].first_lsn) if before > manifest.last_lsn else None
 
 
-def _previous_end(path: Path, segment: SegmentInfo) -> int:
-    """The end LSN of the preceding segment, from this segment's header."""
-    try:
-        header = SegmentHeader.decode(read_start(path, SEGMENT_HEADER_BYTES)[0])
-    except FileNotFoundError:
-        raise LogRecycled(f"the writer of {path.parent} reused {path.name} meanwhile: run this again") from None
-    except InvalidRecord as error:
-        raise CorruptLog(error.reason, segment=path.name, offset=0, lsn=segment.first_lsn) from None
-    except OSError as error:
-        raise ExportError(f"{path} cannot be read: {error.strerror}") from error
-    if header.first_lsn != segment.first_lsn:
-        raise LogRecycled(f"the writer of {path.parent} reused {path.name} meanwhile: run this again")
-    return header.prev_end_lsn
+def missing_before(reader: Reader) -> Missing | None:
+    """What the writer has recycled before the beginning of this log; None if nothing was logged before it."""
+    oldest = reader.oldest()
+    return None if oldest is None or oldest.from_beginning else Missing(oldest.lsn, oldest.time_us)

@@ -11,6 +11,7 @@ are positions in the log, sizes are bytes.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -29,7 +30,7 @@ from logstore.core.imports import late
 from logstore.core.regular_files import open_regular
 from logstore.errors import StoreError
 from logstore.export.files import Job, write_messages, write_records
-from logstore.export.manifest import OPEN_FILE, ExportDamaged, FileInfo, Manifest, Span
+from logstore.export.manifest import OPEN_FILE, ExportDamaged, FileInfo, Manifest, Missing, Span
 from logstore.export.mark import check_mark, find_mark
 from logstore.export.plan import CHUNK_BYTES, FILE_BYTES, ExportPlan, checked_options, chunks, log_bytes, plan_run
 from logstore.export.target import Target, checked_manifest, explained, file_hash
@@ -49,6 +50,7 @@ __all__ = ["ExportReport", "Run", "export", "held_for", "hold_for", "plan_export
 HOLD_S: Final = 3600.0
 RENEWED_AFTER_S: Final = 60.0
 THREADS: Final = 2
+_logger: Final = logging.getLogger("logstore.export")
 _TRIES: Final = 3  # in case a writer starts while no hold keeps the log
 
 
@@ -74,6 +76,8 @@ class ExportReport:
     """Bytes of the log that were read."""
     gap: Span | None
     """The range that the store had recycled before it was exported; None if there is none."""
+    missing_before: Missing | None
+    """What the store had recycled before the first run to this target; None if its log was whole then."""
     seconds: float
 
 
@@ -87,6 +91,7 @@ def export(
     file_bytes: int = FILE_BYTES,
     iceberg: str | os.PathLike[str] | None = None,
     allow_gap: bool = False,
+    require_complete: bool = False,
     hold: Hold | None = None,
     hold_limit_bytes: int | None = None,
     connect: str | None = None,
@@ -101,14 +106,18 @@ def export(
     * ``file_bytes``: bytes of the log for one file.
     * ``iceberg``: a directory with an Apache Iceberg catalog, in which the files are registered.
     * ``allow_gap``: continue even if records were recycled before they were exported.
+    * ``require_complete``: refuse to begin a target unless the log still has everything that was ever logged.
     * ``hold``: the caller's hold (:func:`hold_for`), which the export advances. Without it, a run while a writer runs
       takes its own hold, of at most ``hold_limit_bytes`` (default 1 GiB, or the log's size if that is more).
     * ``connect`` and ``catalog``: the catalog, as in ``logstore.open``.
     * ``progress``: called with the bytes of the log that are done, and the total.
 
-    Raises ``OptionError``; ``ExportGap``, ``ExportLocked``, ``ExportMismatch``, ``ExportDamaged`` and ``ExportError``
-    of :mod:`logstore.export.manifest`; ``MissingExtra``; and the errors of reading the log. After an error, the target
-    has its earlier contents and perhaps complete chunks of this run; the next run continues from there.
+    A first run to a target logs a warning if the store has recycled something before; see ``missing_before``.
+
+    Raises ``OptionError``; ``ExportGap``, ``ExportIncomplete``, ``ExportLocked``, ``ExportMismatch``, ``ExportDamaged``
+    and ``ExportError`` of :mod:`logstore.export.manifest`; ``MissingExtra``; and the errors of reading the log. After
+    an error, the target has its earlier contents and perhaps complete chunks of this run; the next run continues from
+    there.
     """
     source, path = arguments.path("store_dir", store_dir), arguments.path("target", target)
     _check_options(start_lsn, body, compression, hold_limit_bytes)
@@ -134,6 +143,7 @@ def export(
                         compression=compression,
                         file_bytes=file_bytes,
                         allow_gap=allow_gap,
+                        require_complete=require_complete,
                     )
                     names = queue_names(source, connect=connect, catalog=catalog)
                     run = Run(place, reader, held, planned, names, progress)
@@ -168,14 +178,30 @@ def plan_export(
     body: int | None = None,
     compression: str | None = None,
     allow_gap: bool = False,
+    require_complete: bool = False,
 ) -> ExportPlan:
     """The plan of an :func:`export` made now; nothing is made or changed. Raises the same errors."""
     path = arguments.path("target", target)
     _check_options(start_lsn, body, compression)
     with explained(path):
         manifest = checked_manifest(path)
-    with Reader(store_dir) as reader:
-        return plan_run(reader, manifest, start_lsn=start_lsn, body=body, compression=compression, allow_gap=allow_gap)
+    attempt = 1
+    while True:
+        try:
+            with Reader(store_dir) as reader:
+                return plan_run(
+                    reader,
+                    manifest,
+                    start_lsn=start_lsn,
+                    body=body,
+                    compression=compression,
+                    allow_gap=allow_gap,
+                    require_complete=require_complete,
+                )
+        except LogRecycled:
+            if attempt == _TRIES:
+                raise
+            attempt += 1
 
 
 # ---- The hold
@@ -246,6 +272,7 @@ class Run:
         self._segments = reader.segments()
         self._held = held
         self._plan = planned
+        self._first = place.manifest is None
         self._names = names
         self._progress = progress
         self._made: list[FileInfo] = []
@@ -257,6 +284,13 @@ class Run:
     def make(self) -> ExportReport:
         """Makes the whole run."""
         started = time.monotonic()
+        if self._first and self._plan.missing_before is not None:
+            _logger.warning(
+                "%s has recycled %s: this export begins there (how many messages are missing is not recorded). To keep "
+                "the rest from now on, export often enough, or all the time with --every (hold_for)",
+                self._source,
+                self._plan.missing_before,
+            )
         if self._place.manifest is not None:
             check_mark(self._source, self._held, self._segments, self._place.manifest.mark)
         if self._plan.units:
@@ -282,6 +316,7 @@ class Run:
             bytes=sum(one.bytes for one in self._made),
             log_bytes=self._plan.log_bytes,
             gap=self._plan.gap,
+            missing_before=self._plan.missing_before,
             seconds=time.monotonic() - started,
         )
 
@@ -339,7 +374,14 @@ class Run:
         with explained(self._place.path):
             files, opened = self.write(job, units, span, staging)
         if before is None:
-            before = Manifest(self._info.uuid, FORMAT_VERSION, span.start_lsn, span.start_lsn, self._plan.options)
+            before = Manifest(
+                self._info.uuid,
+                FORMAT_VERSION,
+                span.start_lsn,
+                span.start_lsn,
+                self._plan.options,
+                missing_before=self._plan.missing_before,
+            )
         mark = find_mark(self._source, self._held, self._segments, span)
         manifest = replace(before, options=self._plan.options).with_run(span.stop_lsn, files, opened, gap, mark)
         self._place.commit(manifest, [*files, opened])

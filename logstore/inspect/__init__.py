@@ -11,6 +11,7 @@ from logstore.inspect.inspection import Inspection, OpenTransaction, Pace, Queue
 from logstore.inspect.reader import (
     BatchBytes,
     CatalogView,
+    Oldest,
     Reader,
     ReaderInfo,
     SegmentInfo,
@@ -23,6 +24,7 @@ __all__ = [
     "CatalogView",
     "Inspection",
     "LogRecycled",
+    "Oldest",
     "OpenTransaction",
     "Pace",
     "QueueLife",

@@ -16,16 +16,26 @@ import os
 from collections import deque
 from contextlib import closing
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from logstore._core import ffi, lib
 from logstore.catalog.catalog import Catalog, QueueRow
 from logstore.catalog.rest import read_at_rest
-from logstore.codec.files import SEGMENT_HEADER_BYTES
-from logstore.codec.records import InvalidRecord, NewerVersion, Record, decode_record, segment_seed
+from logstore.codec.files import SEGMENT_HEADER_BYTES, SegmentHeader
+from logstore.codec.records import (
+    BATCH_RECORD_BYTES,
+    RECORD_HEADER_BYTES,
+    InvalidRecord,
+    NewerVersion,
+    Record,
+    decode_record,
+    segment_seed,
+)
 from logstore.core import arguments
 from logstore.core.native import check, failure, filled, listed, owned
+from logstore.core.regular_files import read_start
 from logstore.errors import CorruptLog, OptionError, StoreClosed, StoreError, VersionError
 from logstore.holds import Hold, LogRecycled, list_holds
 
@@ -40,6 +50,7 @@ __all__ = [
     "BatchBytes",
     "CatalogView",
     "LogRecycled",
+    "Oldest",
     "Reader",
     "ReaderInfo",
     "SegmentInfo",
@@ -47,6 +58,7 @@ __all__ = [
     "segment_name",
 ]
 
+CLOSE_BATCH_BYTES = BATCH_RECORD_BYTES + RECORD_HEADER_BYTES  # an orderly close that had nothing else to log
 READ_AHEAD_BYTES = 64 << 20  # while a writer runs: read from the disk in one step, before the batches are decoded
 
 
@@ -105,6 +117,20 @@ class SegmentInfo:
     def name(self) -> str:
         """The name of its file."""
         return f"{self.first_lsn:016x}.seg"
+
+
+@dataclass(frozen=True, slots=True)
+class Oldest:
+    """The oldest part of the log that is still there. The writer reuses the segments before it."""
+
+    lsn: int  # the first one of its segment
+    time_us: int  # when that segment was begun, in µs since 1970
+    from_beginning: bool  # nothing was ever logged before it
+
+    @property
+    def time(self) -> datetime:
+        """``time_us`` in UTC."""
+        return datetime.fromtimestamp(self.time_us / 1_000_000, UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +231,34 @@ class Reader:
         """The segments of the log, oldest first."""
         found = listed("ls_segment_info", lambda *into: lib.ls_reader_segments(self.handle, *into))
         return [SegmentInfo(one.first_lsn, one.epoch, one.end_lsn, bool(one.current)) for one in found]
+
+    def header(self, segment: SegmentInfo) -> SegmentHeader:
+        """The header of one of these segments.
+
+        Raises :class:`LogRecycled` if the writer has reused the file, ``CorruptLog`` for damage, or ``StoreError``.
+        """
+        path = self.path / arguments.instance("segment", segment, SegmentInfo).name
+        reused = f"the writer of {self.path} reused {segment.name} meanwhile: run this again"
+        try:
+            header = SegmentHeader.decode(read_start(path, SEGMENT_HEADER_BYTES)[0])
+        except FileNotFoundError:
+            raise LogRecycled(reused) from None
+        except InvalidRecord as error:
+            raise CorruptLog(error.reason, segment=segment.name, offset=0, lsn=segment.first_lsn) from None
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read: {error.strerror}; check the disk and the permissions") from error
+        if header.first_lsn != segment.first_lsn:
+            raise LogRecycled(reused)
+        return header
+
+    def oldest(self) -> Oldest | None:
+        """How far back this log goes; None if it has no segment. Raises the errors of :meth:`header`."""
+        for segment in self.segments():
+            header = self.header(segment)
+            # A store begins at the LSN segment_size. After a first epoch of nothing but its close, nothing is missing.
+            begins = self.info.segment_size + SEGMENT_HEADER_BYTES
+            return Oldest(segment.first_lsn, header.created_us, header.prev_end_lsn <= begins + CLOSE_BATCH_BYTES)
+        return None
 
     def missing(self) -> list[tuple[int, int]]:
         """The parts that a permissive reader has skipped so far: first LSN and end of each, ascending."""

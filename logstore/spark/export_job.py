@@ -57,6 +57,7 @@ def export(
     chunk_bytes: int = CHUNK_BYTES,
     iceberg: str | os.PathLike[str] | None = None,
     allow_gap: bool = False,
+    require_complete: bool = False,
     hold: Hold | None = None,
     hold_limit_bytes: int | None = None,
     connect: str | None = None,
@@ -89,6 +90,7 @@ def export(
                 compression=compression,
                 file_bytes=file_bytes,
                 allow_gap=allow_gap,
+                require_complete=require_complete,
             )
             names = queue_names(source, connect=connect, catalog=catalog)
             run = _SparkRun(place, reader, held, planned, names, lambda *_: None)

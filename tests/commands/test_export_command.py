@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import logstore
-from kit.command import COMMAND, TIMEOUT_S, run, told
+from kit.command import COMMAND, TIMEOUT_S, run, spawn, told
 from kit.exported import SEGMENT, damage, everything, manifest_of, recycle, store_dir
 from logstore.export.target import Target
 from logstore.holds import list_holds
@@ -111,6 +111,41 @@ def test_a_gap_is_a_problem_unless_allowed_and_verify_then_lists_it(tmp_path: Pa
     done = run("export", "--verify", target)
     assert done.returncode == 0
     assert "lost before it was exported" in done.stdout
+
+
+def test_what_was_recycled_before_the_first_export_is_told_on_stderr_and_in_json(tmp_path: Path) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    logstore.open(path, segment_size=SEGMENT).close()
+    recycle(path, 20)
+    lsn = told("info", path)["oldest_lsn"]
+    refused = run("export", path, target, "--require-complete")
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (1, "", 1)
+    assert f"below LSN {lsn}, logged before 20" in refused.stderr
+    assert run("export", path, target, "--require-complete", "--allow-gap").returncode == 2
+    planned = run("export", path, target, "--dry-run")
+    assert f"recycled before the first export: everything below LSN {lsn}" in planned.stdout
+    done = spawn("export", path, target, "--json")
+    assert done.returncode == 0
+    assert f"below LSN {lsn}" in done.stderr
+    assert "--every" in done.stderr
+    assert json.loads(done.stdout)["missing_before"]["lsn"] == lsn
+    again = spawn("export", path, target)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert f"below LSN {lsn}" in run("export", "--verify", target).stdout
+    assert told("export", "--verify", target)["missing_before"]["lsn"] == lsn
+
+
+def test_info_shows_how_far_back_the_log_goes(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    logstore.open(path, segment_size=SEGMENT).close()
+    new = told("info", path)
+    assert (new["oldest_lsn"], new["from_beginning"]) == (SEGMENT, True)
+    assert f"{SEGMENT} (the beginning)" in run("info", path).stdout
+    recycle(path, 20)
+    old = told("info", path)
+    assert (old["oldest_lsn"] > SEGMENT, old["from_beginning"]) == (True, False)
+    assert old["oldest_time"] >= new["oldest_time"]
+    assert "the log below it was recycled" in run("info", path).stdout
 
 
 def test_a_following_run_exports_new_records_and_holds_the_log_until_it_is_stopped(tmp_path: Path) -> None:

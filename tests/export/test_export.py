@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -26,14 +28,19 @@ from logstore.export import files as export_files
 from logstore.export import plan as export_plan
 from logstore.export import run as module
 from logstore.export.manifest import (
+    LOCK,
+    MANIFEST,
     ExportDamaged,
     ExportGap,
+    ExportIncomplete,
     ExportLocked,
     ExportMismatch,
     FileInfo,
     Manifest,
+    Missing,
     Span,
 )
+from logstore.export.manifest import _encode as manifest_bytes
 from logstore.export.mark import find_mark
 from logstore.export.target import Target
 from logstore.export.verification import verify
@@ -276,6 +283,89 @@ def test_records_lost_before_their_export_are_reported_and_a_gap_is_skipped_only
     assert [row["id"] for row in rows_of(target, "open")] == [stays]  # and not the one that ended in the gap
     assert verify(target).problems == ()
     assert export(path, target).files == 0
+
+
+def consumed_store(path: Path) -> None:
+    """A store whose log no longer has its first messages, because they were consumed."""
+    logstore.open(path, segment_size=SEGMENT).close()
+    recycle(path, 20)
+
+
+def oldest_of(path: Path) -> Missing:
+    with Reader(path) as reader:
+        oldest = reader.oldest()
+    assert oldest is not None
+    return Missing(oldest.lsn, oldest.time_us)
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["closed", "beside a writer"])
+def test_the_first_export_tells_what_the_log_no_longer_holds_and_later_ones_remember_it(
+    live: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    consumed_store(path)
+    with logstore.open(path) if live else contextlib.nullcontext() as store:
+        planned = plan_export(path, target).missing_before
+        assert caplog.messages == []
+        missing = export(path, target).missing_before
+        assert missing is not None
+        assert missing.lsn > SEGMENT
+        assert live or planned == missing == oldest_of(path)
+        (message,) = caplog.messages
+        assert str(missing) in message
+        assert "--every" in message
+        if store is not None:
+            store.publish("orders", b"more")
+        assert export(path, target).missing_before == missing
+        assert len(caplog.messages) == 1  # the first run has told it
+    assert manifest_of(target).missing_before == missing
+    assert verify(target).manifest.missing_before == missing
+
+
+def test_nothing_is_missing_from_a_log_that_goes_back_to_the_beginning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    logstore.open(path, segment_size=SEGMENT).close()
+    with logstore.open(path) as store:
+        store.publish(store.declare_queue("orders"), b"x")
+    assert export(path, target, require_complete=True).missing_before is None
+    assert (manifest_of(target).missing_before, caplog.messages) == (None, [])
+
+
+def test_the_times_of_what_is_missing_are_before_those_of_what_is_exported(tmp_path: Path) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    consumed_store(path)
+    missing = export(path, target).missing_before
+    assert missing is not None
+    rows = rows_of(target, "records")
+    assert rows[0]["lsn"] >= missing.lsn
+    assert min(row["time"] for row in rows).timestamp() * 1e6 >= missing.time_us - 1
+
+
+def test_an_export_that_must_be_complete_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    consumed_store(path)
+    for refused in (export, plan_export):
+        with pytest.raises(ExportIncomplete, match=f"below LSN {oldest_of(path).lsn}.*require_complete"):
+            refused(path, target, require_complete=True)
+    assert set(everything(target)) <= {LOCK}
+    with pytest.raises(OptionError, match="allow_gap and require_complete"):
+        export(path, target, require_complete=True, allow_gap=True)
+    export(path, target)
+    with logstore.open(path) as store:
+        store.publish("orders", b"more")
+    assert export(path, target, require_complete=True).records > 0  # loses nothing more
+
+
+def test_a_manifest_of_an_export_that_did_not_note_what_was_missing_is_continued(tmp_path: Path) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    consumed_store(path)
+    export(path, target)
+    content = json.loads((target / MANIFEST).read_text())["manifest"]
+    del content["missing_before"]
+    (target / MANIFEST).write_bytes(manifest_bytes("manifest", content))
+    assert export(path, target).missing_before is None
 
 
 def test_a_restart_and_recycling_of_exported_records_are_not_a_gap(tmp_path: Path) -> None:
@@ -538,7 +628,7 @@ def test_any_wrong_byte_of_a_manifest_is_detected_and_its_paths_stay_in_the_targ
     target = tmp_path / "target"
     export(store_dir, target)
     raw = (target / "_manifest.json").read_bytes()
-    for at in range(0, len(raw), 7):
+    for at in range(0, len(raw.rstrip()), 7):
         try:
             assert Manifest.decode(raw[:at] + bytes([raw[at] ^ 4]) + raw[at + 1 :], "here") == manifest_of(target)
         except (ExportDamaged, VersionError) as error:
