@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Any, Final
 
-from logstore.core.imports import late
 from logstore.report.counts import OLDEST, WRITTEN, Counts, Deliveries, Doubt, Held, Latency, QueueBytes, Scope
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ def time_range(batches: Iterable[Any]) -> tuple[tuple[int, int] | None, dict[int
 
     Also returns the LSN at which each deleted queue was deleted, by queue.
     """
-    late("pyarrow.compute")
     import pyarrow.compute as pc
 
     first: int | None = None
@@ -80,10 +78,7 @@ def count(
 
 def _ints(column: Any) -> Any:
     """A numpy array of int64, with NONE for null and times in µs."""
-    late("pyarrow")
     import pyarrow as pa
-
-    late("pyarrow.compute")
     import pyarrow.compute as pc
 
     numbers = column.cast(pa.int64()) if column.type != pa.int64() else column
@@ -91,7 +86,6 @@ def _ints(column: Any) -> Any:
 
 
 def _flags(column: Any) -> Any:
-    late("pyarrow.compute")
     import pyarrow.compute as pc
 
     return pc.fill_null(column, False).to_numpy(zero_copy_only=False)
@@ -99,13 +93,8 @@ def _flags(column: Any) -> Any:
 
 def _one_of(column: Any, texts: Iterable[str]) -> Any:
     """True where a text column, dictionary-encoded or not, has one of these values; false for null."""
-    late("numpy")
     import numpy as np
-
-    late("pyarrow")
     import pyarrow as pa
-
-    late("pyarrow.compute")
     import pyarrow.compute as pc
 
     wanted = pa.array(sorted(texts), pa.string())
@@ -127,7 +116,6 @@ class _Flows:
 
     def add(self, sign: int, queue_ids: Any, times: Any, lsns: Any = None) -> None:
         """Counts places that were added (1) or removed (-1); with LSNs, only those before the queue's deletion."""
-        late("numpy")
         import numpy as np
 
         grid, wanted = self._grid, self._scope.queues
@@ -157,7 +145,6 @@ class _Written:
     """The bytes written in each interval, and the transactions without an outcome."""
 
     def __init__(self, counts: Counts, grid: Grid, scope: Scope, flows: _Flows) -> None:
-        late("numpy")
         import numpy as np
 
         self._counts, self._grid, self._scope, self._flows = counts, grid, scope, flows
@@ -180,7 +167,6 @@ class _Written:
         ]
 
     def _add(self, batch: Any) -> None:
-        late("numpy")
         import numpy as np
 
         times = _ints(batch.column("time"))
@@ -237,7 +223,6 @@ class _Written:
 
     def _decide(self, batch: Any) -> None:
         """Applies outcomes to transactions that earlier parts of the log left undecided."""
-        late("numpy")
         import numpy as np
 
         ends = _one_of(batch.column("type"), _OUTCOMES)
@@ -257,7 +242,6 @@ def _us(time: Any) -> int:
 
 
 def _mask(flags: Any) -> Any:
-    late("pyarrow")
     import pyarrow as pa
 
     return pa.array(flags)
@@ -275,7 +259,6 @@ def _within(times: Any, scope: Scope) -> Any:
 
 def _sum_at(sums: Any, at: Any, values: Any) -> None:
     """Adds 1, or the values, exactly."""
-    late("numpy")
     import numpy as np
 
     np.add.at(sums, at, 1 if values is None else values)
@@ -301,7 +284,6 @@ class _Messages:
 
     def open(self, batch: Any) -> None:
         """Counts a batch of live messages."""
-        late("numpy")
         import numpy as np
 
         self._rows(batch)
@@ -347,7 +329,6 @@ class _Messages:
 
     def _on(self, queue_ids: Any) -> Any:
         """True where a queue is requested."""
-        late("numpy")
         import numpy as np
 
         if self._scope.queues is None:
@@ -384,7 +365,6 @@ class _Messages:
 
     def _places(self, queue_id: int, flat: Any) -> None:
         """Counts the places of one queue."""
-        late("numpy")
         import numpy as np
 
         came, went = _ints(flat.field("enqueue_time")), _ints(flat.field("dequeue_time"))
@@ -399,7 +379,6 @@ class _Messages:
             self._latency(queue_id, np.maximum(went[taken] - came[taken], 0))
 
     def _deliveries(self, queue_id: int, flat: Any, times: Any) -> None:
-        late("numpy")
         import numpy as np
 
         one = self._counts.deliveries.setdefault(queue_id, Deliveries())
@@ -416,7 +395,6 @@ class _Messages:
             one.last_dead_us = max(int(dead.max()), one.last_dead_us or 0)
 
     def _latency(self, queue_id: int, waited: Any) -> None:
-        late("numpy")
         import numpy as np
 
         if not len(waited):
@@ -431,14 +409,12 @@ class _Messages:
 
 def _parents(places: Any) -> Any:
     """The row of each flattened element."""
-    late("pyarrow.compute")
     import pyarrow.compute as pc
 
     return pc.list_parent_indices(places).to_numpy(zero_copy_only=False)
 
 
 def _where_known(first: Any, second: Any) -> Any:
-    late("numpy")
     import numpy as np
 
     return np.where(first != NONE, first, second)
@@ -452,7 +428,6 @@ def _value_counts(column: Any) -> Iterator[tuple[str, int]]:
 
 def _groups(keys: Any) -> Iterator[tuple[int, Any]]:
     """Yields each key with the rows that have it."""
-    late("numpy")
     import numpy as np
 
     if not len(keys):

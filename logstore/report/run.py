@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logstore.core import arguments
 from logstore.core.extras import require
-from logstore.core.imports import late
 from logstore.core.regular_files import as_store_error
 from logstore.errors import OptionError, StoreError, UnknownQueue
 from logstore.report.counts import Grid, Scope, micros, moment
@@ -108,7 +107,6 @@ def _grid(span: tuple[int, int] | None, scope: Scope) -> Grid:
 
 
 def _by_arrow(source: Source, scope: Scope, _: object, show: Show) -> tuple[Counts, tuple[int, int] | None]:
-    late("logstore.report.arrow")
     from logstore.report import arrow as report_arrow
 
     facts = source.facts
@@ -129,7 +127,6 @@ def _by_arrow(source: Source, scope: Scope, _: object, show: Show) -> tuple[Coun
 
 
 def _by_spark(source: Source, scope: Scope, spark: Any, _: Show) -> tuple[Counts, tuple[int, int] | None]:
-    late("logstore.report.spark")
     from logstore.report import spark as report_spark
 
     with ExitStack() as stack:
@@ -145,7 +142,6 @@ def _tables(source: Source, spark: SparkSession, stack: ExitStack) -> tuple[Data
 
     For a store, the rows of messages need one sequential pass. It is made here, into temporary files.
     """
-    late("logstore.report.arrow")
     from logstore.report.arrow import RECORD_COLUMNS
 
     place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="logstore-report-")))
@@ -156,7 +152,6 @@ def _tables(source: Source, spark: SparkSession, stack: ExitStack) -> tuple[Data
         return records, messages, _parquet(spark, [opened], None, "open")
     import json
 
-    late("logstore.spark")
     from logstore import spark as facade
 
     if not isinstance(source, StoreSource):
@@ -179,7 +174,6 @@ def _written(batches: Any, path: Path, kind: str) -> str:
 
 def _schema(kind: str) -> Any:
     """The schema for Parquet and Spark: texts without dictionaries."""
-    late("logstore.arrow")
     from logstore import arrow
 
     return {"records": arrow.RECORDS, "messages": arrow.MESSAGES, "open": arrow.OPEN}[kind]
@@ -202,7 +196,6 @@ def _document(
     top: int,
     title: str | None,
 ) -> dict[str, Any]:
-    late("logstore.report.figures")
     from logstore.report.figures import figures
 
     def iso(us: int | None) -> str | None:
@@ -238,7 +231,6 @@ def write_page(found: dict[str, Any], target: str | os.PathLike[str]) -> None:
 
     Raises ``MissingExtra``, ``OptionError`` for a target that is not a file, ``StoreError`` if it cannot be written.
     """
-    late("logstore.report.page")
     from logstore.report.page import page
 
     goal = arguments.path("target", target)

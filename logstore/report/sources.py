@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from xxhash import xxh64_hexdigest
 
 from logstore.core.extras import require
-from logstore.core.imports import late
 from logstore.core.regular_files import read_start
 from logstore.errors import StoreError
 from logstore.holds import LIMIT_BYTES, hold, list_holds
@@ -148,7 +147,6 @@ class StoreSource(Source):
 
     def records(self, columns: Sequence[str]) -> Iterator[Any]:
         """Read from the segments, on each call again."""
-        late("logstore.arrow")
         from logstore import arrow
 
         yield from arrow.read(
@@ -162,7 +160,6 @@ class StoreSource(Source):
 
     def messages(self) -> tuple[Iterator[Any], Callable[[], Any]]:
         """One pass over the log."""
-        late("logstore.rows.messages")
         from logstore.rows.messages import MessageScan
 
         scan = MessageScan(
@@ -188,7 +185,6 @@ class ExportSource(Source):
     """The target of an export. Records, messages and the open set are of one moment: that of its manifest."""
 
     def __init__(self, target: str | os.PathLike[str]) -> None:
-        late("logstore.export.target")
         from logstore.export.target import checked_manifest
 
         super().__init__()
@@ -228,7 +224,6 @@ class ExportSource(Source):
         return [str(self.path / file.path) for file in self.manifest.of(dataset)]
 
     def _batches(self, dataset: str, columns: Sequence[str] | None) -> Iterator[Any]:
-        late("logstore.export.manifest")
         from logstore.export.manifest import ExportDamaged
 
         arrow, parquet = require("report", "pyarrow"), require("report", "pyarrow.parquet")
