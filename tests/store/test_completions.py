@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import errno
 import gc
-import os
 import threading
 import time
 import weakref
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.simulated import Disk
+from kit.stores import break_the_log
 from logstore import errors
 from logstore.store.completions import Completions
 
@@ -392,19 +392,6 @@ def test_tasks_that_wait_are_freed_with_their_loop(store: MessageStore) -> None:
 
 
 # ---- a failed log ----
-
-
-def break_the_log(store: MessageStore) -> None:
-    """From now on writes to its segments go to a full device."""
-    full = os.open("/dev/full", os.O_WRONLY | os.O_CLOEXEC)
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{fd}")
-        except OSError:
-            continue
-        if target.startswith(str(store.path)) and target.endswith(".seg"):
-            os.dup2(full, int(fd), inheritable=False)
-    os.close(full)
 
 
 def test_after_a_failed_write_every_caller_gets_the_error_and_no_operation_is_accepted(open_store: Open) -> None:

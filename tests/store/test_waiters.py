@@ -14,13 +14,15 @@ import os
 import socket
 import sys
 import time
+import traceback
+import tracemalloc
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import logstore
-from kit.stores import SMALL_SEGMENT
+from kit.stores import SMALL_SEGMENT, break_the_log
 from logstore import errors
 from logstore._hot import Waiters
 
@@ -680,3 +682,97 @@ def test_a_child_that_goes_on_with_its_parent_s_loop_ends_the_waits_that_it_inhe
     with pytest.raises(asyncio.CancelledError):
         loop.run_until_complete(waiting)
     loop.close()
+
+
+# ---- errors that are raised often ----
+
+
+class Kept:
+    """What a caller has in a local variable."""
+
+
+@pytest.mark.parametrize("how", ["closed", "failed"])
+def test_a_thousand_errors_of_waiting_keep_nothing_of_their_callers(store: MessageStore, how: str) -> None:
+    store.publish(store.declare_queue("q"), b"x")
+    kind = errors.StoreClosed if how == "closed" else errors.OutcomeUnknown
+    left: list[weakref.ref[Kept]] = []
+    lengths: set[int] = set()
+
+    async def ask() -> None:
+        kept = Kept()
+        left.append(weakref.ref(kept))
+        try:
+            await store.durable(store.durable_lsn + FAR)
+        except kind as problem:
+            lengths.add(sum(1 for _ in traceback.walk_tb(problem.__traceback__)))
+
+    async def main() -> None:
+        waiting = asyncio.ensure_future(ask())
+        await asyncio.sleep(0.01)
+        if how == "closed":
+            await asyncio.to_thread(store.close)
+        else:
+            break_the_log(store)
+            store.publish("q", b"x", wait=False)
+        async with asyncio.timeout(ENDED_S):
+            await waiting
+        lengths.clear()
+        for _ in range(100):
+            await ask()
+        before = memory()
+        for _ in range(1000):
+            await ask()
+        left.clear()
+        assert memory() - before < 100_000  # bytes; each kept frame has several hundred
+        await ask()
+
+    def memory() -> int:
+        left.clear()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        asyncio.run(main())
+    finally:
+        tracemalloc.stop()
+    assert len(lengths) == 1
+    gc.collect()
+    assert [each() for each in left] == [None]
+
+
+@pytest.mark.parametrize("in_loop", [True, False])
+def test_every_callback_gets_an_exception_of_its_own(store: MessageStore, in_loop: bool) -> None:
+    store.declare_queue("q")
+    heard: list[BaseException] = []
+
+    def callback(report: object) -> None:
+        if isinstance(report, Exception):
+            heard.append(report)
+            raise report
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop() if in_loop else None
+        for _ in range(3):
+            store.on_durable(callback, loop=loop)
+        waiting = asyncio.ensure_future(store.durable(store.next_lsn + FAR))
+        await asyncio.sleep(0)
+        break_the_log(store)
+        store.publish("q", b"x", wait=False)
+        with pytest.raises(errors.OutcomeUnknown):
+            await waiting
+
+    asyncio.run(main())
+    until(lambda: len(heard) == 3)
+    if not in_loop:
+        store.on_durable(callback)
+        assert len(heard) == 4
+    assert len({id(each) for each in heard}) == len(heard)
+    assert len({sum(1 for _ in traceback.walk_tb(each.__traceback__)) for each in heard}) == 1
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + ENDED_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
