@@ -129,6 +129,7 @@ static int waiter_traverse(struct waiter *self, visitproc visit, void *arg) {
 }
 
 static int waiter_clear(struct waiter *self) {
+    self->step = STEP_OVER; /* the list of waiters may be taken apart later */
     Py_CLEAR(self->resume);
     Py_CLEAR(self->context);
     Py_CLEAR(self->waiters);
@@ -425,7 +426,7 @@ static PyObject *waiters_wake(struct waiters *self, PyObject *lsn) {
         items[i] = self->waiting[self->first + i];
         if (items[i]->step == STEP_LISTED) {
             items[i]->step = STEP_DUE;
-        } else {
+        } else if (self->over > 0) {
             self->over--;
         }
     }
