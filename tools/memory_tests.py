@@ -39,6 +39,7 @@ PART = (
     "tests/store/test_messages_loaded.py",
     "tests/store/test_publish_many.py",
     "tests/store/test_tail.py",
+    "tests/store/test_waiters.py",
 )
 SELECTED = "not slow and not spark"
 FILE_S = 900  # a test file that takes longer hangs

@@ -30,6 +30,7 @@ struct hot_state {
     PyTypeObject *transaction_type;
     PyTypeObject *delivery_type;
     PyTypeObject *waiters_type;
+    PyTypeObject *waiter_type;
     PyTypeObject *owner_type;
     PyObject *header;
     PyObject *transaction;
@@ -129,6 +130,7 @@ extern PyType_Spec hot_queue_spec;
 extern PyType_Spec hot_transaction_spec;
 extern PyType_Spec hot_delivery_spec;
 extern PyType_Spec hot_waiters_spec;
+extern PyType_Spec hot_waiter_spec;
 extern PyType_Spec hot_owner_spec;
 
 /* The state of the module that this object's type is of. NULL: an exception is set. */

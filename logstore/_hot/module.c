@@ -116,6 +116,7 @@ static int hot_exec(PyObject *module) {
         add_type(module, &hot_queue_spec, &state->queue_type) < 0 ||
         add_type(module, &hot_delivery_spec, &state->delivery_type) < 0 ||
         add_type(module, &hot_waiters_spec, &state->waiters_type) < 0 ||
+        add_type(module, &hot_waiter_spec, &state->waiter_type) < 0 ||
         add_type(module, &hot_owner_spec, &state->owner_type) < 0) {
         return -1;
     }
@@ -130,6 +131,7 @@ static int hot_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->transaction_type);
     Py_VISIT(state->delivery_type);
     Py_VISIT(state->waiters_type);
+    Py_VISIT(state->waiter_type);
     Py_VISIT(state->owner_type);
     return 0;
 }
@@ -143,6 +145,7 @@ static int hot_clear(PyObject *module) {
     Py_CLEAR(state->transaction_type);
     Py_CLEAR(state->delivery_type);
     Py_CLEAR(state->waiters_type);
+    Py_CLEAR(state->waiter_type);
     Py_CLEAR(state->owner_type);
     return 0;
 }

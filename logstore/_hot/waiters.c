@@ -1,36 +1,54 @@
 /*
- * Waiters: the tasks of one event loop that wait for group commits.
+ * Waiters: the tasks of one event loop that wait for group commits. Waiter: one await of one task.
  *
- * Every task awaits this one object, which follows asyncio's protocol of futures: the task hands over a function that
- * resumes it, and its context. A group commit resumes the tasks whose LSN it has reached in one callback of the loop, in
- * the order of their LSNs, with no future and no handle for each. A cancelled task is resumed in the loop's next turn;
- * the others keep waiting.
+ * A Waiter follows asyncio's protocol of futures: the task hands over a function that resumes it, and its context. A group
+ * commit resumes the tasks whose LSN it has reached in one callback of the loop, in the order of their LSNs, then of
+ * their arrival, with no future and no handle for each. A Waiter has no close, throw or send, so whatever ends a
+ * coroutine ends this one await only; and it is used again for a later await once nothing else refers to it.
  *
- * A task may be resumed early, so it compares `reported_lsn` again. The object is used in its loop's thread only.
+ * A cancelled await ends as that of a future: a future of the loop takes over the task, and is cancelled. The Waiter stays
+ * in the list as one that is over; the list is compacted once half of it is over.
+ *
+ * A task may be resumed early, so it compares `reported_lsn` again. The objects are used in their loop's thread only.
  */
 #include "hot.h"
 
-struct waiting {
-    uint64_t lsn;
-    PyObject *resume;
+enum { SPARE_WAITERS = 1024, OVER_MIN = 32 };
+
+enum step {
+    STEP_FRESH,  /* no task waits yet */
+    STEP_LISTED, /* in the list */
+    STEP_DUE,    /* taken off the list, to be resumed */
+    STEP_OVER,   /* resumed or cancelled; the rest of the fields has no meaning */
+};
+
+struct waiters;
+
+struct waiter {
+    PyObject ob_base;
+    struct waiters *waiters; /* NULL for a spare one */
+    PyObject *resume;        /* with `context`: from STEP_LISTED to STEP_DUE */
     PyObject *context;
+    uint64_t lsn;
+    enum step step;
+    bool yielded;  /* to the task's step, so the next resumption ends the await */
+    char blocking; /* of the protocol: the task yielded this object by an await */
 };
 
 struct waiters {
     PyObject ob_base;
     PyObject *loop;
-    PyObject *failure;       /* for every task that would still wait; NULL while there is none */
+    PyObject *failed;        /* makes the exception for every task that would still wait; NULL while there is none */
     PyObject *done;          /* a future with a result; a task that is resumed gets it as the one that it waited for */
-    struct waiting *waiting; /* `count` items from `first` on, ordered by LSN, then by arrival */
+    PyTypeObject *type;      /* of struct waiter */
+    struct waiter **waiting; /* `count` items from `first` on, ordered by LSN, then by arrival */
     size_t first;
     size_t count;
+    size_t over; /* of `count` */
     size_t room;
     unsigned long long reported_lsn;
-    uint64_t changes;     /* how often tasks came or went */
-    uint64_t awaited_lsn; /* of the task that is about to wait */
-    bool yields;          /* a task has asked for the iterator, and not yet for its item */
-    bool cancelling;      /* _wake_cancelled is scheduled */
-    char blocking;        /* of the protocol: the task yielded this object by an await */
+    size_t spare_count;
+    struct waiter *spares[SPARE_WAITERS];
 };
 
 static int waiters_init(struct waiters *self, PyObject *args, PyObject *keywords) {
@@ -39,53 +57,56 @@ static int waiters_init(struct waiters *self, PyObject *args, PyObject *keywords
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO:Waiters", names, &loop, &done)) {
         return -1;
     }
+    const struct hot_state *state = hot_state_of((PyObject *)self);
+    if (state == NULL) {
+        return -1;
+    }
     Py_XSETREF(self->loop, Py_NewRef(loop));
     Py_XSETREF(self->done, Py_NewRef(done));
+    Py_XSETREF(self->type, (PyTypeObject *)Py_NewRef(state->waiter_type));
     return 0;
 }
 
 /* False, with an exception: __init__ was not called, or the garbage collector has taken the object apart. */
 static bool is_set_up(const struct waiters *self) {
-    if (self->loop == NULL || self->done == NULL) {
+    if (self == NULL || self->loop == NULL || self->done == NULL || self->type == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "these waiters have no event loop: call __init__ first");
         return false;
     }
     return true;
 }
 
-/* The items are no longer part of the object. */
-static void drop(struct waiting *items, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        Py_DECREF(items[i].resume);
-        Py_DECREF(items[i].context);
-    }
-}
-
 static int waiters_traverse(struct waiters *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->loop);
-    Py_VISIT(self->failure);
+    Py_VISIT(self->failed);
     Py_VISIT(self->done);
+    Py_VISIT(self->type);
     for (size_t i = self->first; i < self->first + self->count; i++) {
-        Py_VISIT(self->waiting[i].resume);
-        Py_VISIT(self->waiting[i].context);
+        Py_VISIT(self->waiting[i]);
+    }
+    for (size_t i = 0; i < self->spare_count; i++) {
+        Py_VISIT(self->spares[i]);
     }
     return 0;
 }
 
 static int waiters_clear(struct waiters *self) {
-    struct waiting *items = self->waiting;
+    struct waiter **items = self->waiting;
     size_t first = self->first, count = self->count;
     self->waiting = NULL;
-    self->first = self->count = self->room = 0;
-    self->changes++;
-    if (items != NULL) {
-        drop(items + first, count);
+    self->first = self->count = self->over = self->room = 0;
+    for (size_t i = first; i < first + count; i++) {
+        Py_DECREF(items[i]);
     }
     PyMem_Free(items);
+    while (self->spare_count > 0) {
+        Py_DECREF(self->spares[--self->spare_count]);
+    }
     Py_CLEAR(self->loop);
-    Py_CLEAR(self->failure);
+    Py_CLEAR(self->failed);
     Py_CLEAR(self->done);
+    Py_CLEAR(self->type);
     return 0;
 }
 
@@ -97,11 +118,34 @@ static void waiters_dealloc(struct waiters *self) {
     Py_DECREF(type);
 }
 
-/* ---- waiting ---- */
+/* ---- one await ---- */
 
-PyDoc_STRVAR(until_doc,
-             "until($self, lsn, /)\n--\n\n"
-             "The object itself, for the running task to await at once. Raises the failure if there is one.");
+static int waiter_traverse(struct waiter *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->waiters);
+    Py_VISIT(self->resume);
+    Py_VISIT(self->context);
+    return 0;
+}
+
+static int waiter_clear(struct waiter *self) {
+    self->step = STEP_OVER; /* the list of waiters may be taken apart later */
+    Py_CLEAR(self->resume);
+    Py_CLEAR(self->context);
+    Py_CLEAR(self->waiters);
+    return 0;
+}
+
+static void waiter_dealloc(struct waiter *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    (void)waiter_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+PyDoc_STRVAR(until_doc, "until($self, lsn, /)\n--\n\n"
+                        "An object for the running task to await at once, once. Raises the failure if there is one.");
 
 static PyObject *waiters_until(struct waiters *self, PyObject *lsn) {
     PyObject *number = PyNumber_Long(lsn);
@@ -113,31 +157,48 @@ static PyObject *waiters_until(struct waiters *self, PyObject *lsn) {
     if (!is_set_up(self)) {
         return NULL;
     }
-    if (self->failure != NULL) {
-        PyErr_SetObject((PyObject *)Py_TYPE(self->failure), self->failure);
+    if (self->failed != NULL) {
+        PyObject *problem = PyObject_CallNoArgs(self->failed);
+        if (problem != NULL) {
+            PyErr_SetObject((PyObject *)Py_TYPE(problem), problem);
+            Py_DECREF(problem);
+        }
         return NULL;
     }
-    self->awaited_lsn = value;
-    return Py_NewRef(self);
+    bool is_spare = self->spare_count > 0;
+    struct waiter *made =
+        is_spare ? self->spares[--self->spare_count] : (struct waiter *)self->type->tp_alloc(self->type, 0);
+    if (made != NULL) {
+        made->waiters = (struct waiters *)Py_NewRef(self);
+        made->lsn = value;
+    }
+    return (PyObject *)made;
 }
 
-static PyObject *waiters_await(struct waiters *self) {
-    self->yields = true;
-    return Py_NewRef(self);
+/* Gives up the list's reference to a waiter that is over: keeps the object for a later await if it is the only one. */
+static void let_go(struct waiters *self, struct waiter *waiter) {
+    if (Py_REFCNT(waiter) != 1 || self->spare_count == SPARE_WAITERS || self->type == NULL) {
+        Py_DECREF(waiter);
+        return;
+    }
+    waiter->step = STEP_FRESH;
+    waiter->yielded = false;
+    waiter->blocking = 0;
+    self->spares[self->spare_count++] = waiter;
+    Py_CLEAR(waiter->waiters); /* not the last reference: the caller has one */
 }
 
-/* No other code runs between waiters_await and this, so the flag is that of the task that asks. */
-static PyObject *waiters_next(struct waiters *self) {
-    if (!self->yields) {
+static PyObject *waiter_next(struct waiter *self) {
+    if (self->yielded) {
         return NULL; /* the task was resumed */
     }
-    self->yields = false;
+    self->yielded = true;
     self->blocking = 1;
     return Py_NewRef(self);
 }
 
-static PyObject *waiters_get_loop(struct waiters *self, PyObject *Py_UNUSED(none)) {
-    return is_set_up(self) ? Py_NewRef(self->loop) : NULL;
+static PyObject *waiter_get_loop(struct waiter *self, PyObject *Py_UNUSED(none)) {
+    return is_set_up(self->waiters) ? Py_NewRef(self->waiters->loop) : NULL;
 }
 
 static bool make_room(struct waiters *self) {
@@ -145,18 +206,18 @@ static bool make_room(struct waiters *self) {
         return true;
     }
     if (self->first > self->count) {
-        memmove(self->waiting, self->waiting + self->first, self->count * sizeof *self->waiting);
+        memmove(self->waiting, self->waiting + self->first, self->count * sizeof(struct waiter *));
         self->first = 0;
         return true;
     }
     size_t room = 2 * self->count + 16;
-    struct waiting *items = PyMem_Malloc(room * sizeof *items);
+    struct waiter **items = PyMem_Malloc(room * sizeof(struct waiter *));
     if (items == NULL) {
         (void)PyErr_NoMemory();
         return false;
     }
     if (self->count > 0) {
-        memcpy(items, self->waiting + self->first, self->count * sizeof *items);
+        memcpy(items, self->waiting + self->first, self->count * sizeof(struct waiter *));
     }
     PyMem_Free(self->waiting);
     self->waiting = items;
@@ -165,65 +226,11 @@ static bool make_room(struct waiters *self) {
     return true;
 }
 
-/* add_done_callback(resume, *, context), as a task calls it. */
-static PyObject *waiters_add(struct waiters *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
-    if (count != 1 || names == NULL || PyTuple_GET_SIZE(names) != 1 || !PyContext_CheckExact(args[1])) {
-        return PyErr_Format(PyExc_TypeError, "only a task can wait here, with its context");
-    }
-    if (!is_set_up(self) || !make_room(self)) {
-        return NULL;
-    }
-    size_t at = self->first + self->count;
-    for (; at > self->first && self->waiting[at - 1].lsn > self->awaited_lsn; at--) { /* rare: LSNs usually grow */
-        self->waiting[at] = self->waiting[at - 1];
-    }
-    self->waiting[at] = (struct waiting){self->awaited_lsn, Py_NewRef(args[0]), Py_NewRef(args[1])};
-    self->count++;
-    self->changes++;
-    Py_RETURN_NONE;
-}
-
-/* Called by a task that is cancelled, which notes it if this is false, and raises CancelledError when it is resumed. */
-static PyObject *waiters_cancel(struct waiters *self, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords)) {
-    if (!is_set_up(self)) {
-        return NULL;
-    }
-    if (!self->cancelling) {
-        PyObject *wake = PyObject_GetAttrString((PyObject *)self, "_wake_cancelled");
-        PyObject *handle = wake != NULL ? PyObject_CallMethod(self->loop, "call_soon", "O", wake) : NULL;
-        Py_XDECREF(wake);
-        if (handle == NULL) {
-            return NULL;
-        }
-        Py_DECREF(handle);
-        self->cancelling = true;
-    }
-    Py_RETURN_FALSE;
-}
-
-/* ---- waking ---- */
-
-static bool resume_now(PyObject *done, const struct waiting *item) {
-    if (PyContext_Enter(item->context) != 0) {
-        return false;
-    }
-    PyObject *result = PyObject_CallOneArg(item->resume, done);
-    PyObject *kind, *problem, *traceback;
-    PyErr_Fetch(&kind, &problem, &traceback);
-    int left = PyContext_Exit(item->context);
-    Py_XDECREF(result);
-    if (result != NULL) {
-        return left == 0;
-    }
-    PyErr_Restore(kind, problem, traceback);
-    return false;
-}
-
-/* In the loop's next turn. */
-static bool schedule(PyObject *loop, PyObject *done, const struct waiting *item) {
-    PyObject *call_soon = PyObject_GetAttrString(loop, "call_soon");
-    PyObject *args = PyTuple_Pack(2, item->resume, done);
-    PyObject *keywords = Py_BuildValue("{sO}", "context", item->context);
+/* Calls `resume` in the loop's next turn. */
+static bool schedule(const struct waiters *self, PyObject *resume, PyObject *context) {
+    PyObject *call_soon = PyObject_GetAttrString(self->loop, "call_soon");
+    PyObject *args = PyTuple_Pack(2, resume, self->done);
+    PyObject *keywords = Py_BuildValue("{sO}", "context", context);
     PyObject *handle =
         call_soon != NULL && args != NULL && keywords != NULL ? PyObject_Call(call_soon, args, keywords) : NULL;
     Py_XDECREF(call_soon);
@@ -233,36 +240,171 @@ static bool schedule(PyObject *loop, PyObject *done, const struct waiting *item)
     return handle != NULL;
 }
 
-/* Takes over the items. After a task has raised, as KeyboardInterrupt ends the loop's run, the others are scheduled. */
-static PyObject *resume_all(struct waiters *self, struct waiting *items, size_t count) {
-    PyObject *loop = Py_NewRef(self->loop), *done = Py_NewRef(self->done);
-    size_t resumed = 0;
-    while (resumed < count && resume_now(done, &items[resumed])) {
-        resumed++;
+/* add_done_callback(resume, *, context), as a task calls it. */
+static PyObject *waiter_add(struct waiter *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    if (count != 1 || names == NULL || PyTuple_GET_SIZE(names) != 1 || !PyContext_CheckExact(args[1])) {
+        return PyErr_Format(PyExc_TypeError, "only a task can wait here, with its context");
     }
-    if (resumed < count) {
-        PyObject *kind, *problem, *traceback;
-        PyErr_Fetch(&kind, &problem, &traceback);
-        for (size_t i = resumed + 1; i < count; i++) {
-            if (!schedule(loop, done, &items[i])) {
-                PyErr_WriteUnraisable(loop); /* the loop was closed by a task that was resumed before */
-            }
-        }
-        PyErr_Restore(kind, problem, traceback);
+    struct waiters *all = self->waiters;
+    if (!is_set_up(all)) {
+        return NULL;
     }
-    drop(items, count);
-    PyMem_Free(items);
-    Py_DECREF(loop);
-    Py_DECREF(done);
-    return resumed < count ? NULL : Py_NewRef(Py_None);
+    if (self->step != STEP_FRESH) {
+        return PyErr_Format(PyExc_RuntimeError, "a task waits here already: each await needs an object of its own");
+    }
+    if (all->failed != NULL || self->lsn <= all->reported_lsn) { /* since until() */
+        self->step = STEP_OVER;
+        return schedule(all, args[0], args[1]) ? Py_NewRef(Py_None) : NULL;
+    }
+    if (!make_room(all)) {
+        return NULL;
+    }
+    size_t at = all->first + all->count;
+    for (; at > all->first && all->waiting[at - 1]->lsn > self->lsn; at--) { /* rare: LSNs usually grow */
+        all->waiting[at] = all->waiting[at - 1];
+    }
+    all->waiting[at] = (struct waiter *)Py_NewRef(self);
+    all->count++;
+    self->resume = Py_NewRef(args[0]);
+    self->context = Py_NewRef(args[1]);
+    self->step = STEP_LISTED;
+    Py_RETURN_NONE;
 }
 
-static struct waiting *new_items(size_t count) {
-    struct waiting *items = PyMem_Malloc((count + 1) * sizeof *items); /* never 0 bytes */
-    if (items == NULL) {
-        (void)PyErr_NoMemory();
+static void compact(struct waiters *self) {
+    struct waiter **all = self->waiting + self->first;
+    size_t kept = 0;
+    for (size_t at = 0; at < self->count; at++) {
+        if (all[at]->step == STEP_LISTED) {
+            all[kept++] = all[at];
+        } else {
+            let_go(self, all[at]); /* runs no other code: it refers to no task any more */
+        }
     }
-    return items;
+    self->count = kept;
+    self->over = 0;
+}
+
+/* The await is over; its function and its context are the caller's. */
+static void take_task(struct waiter *self, PyObject **resume, PyObject **context) {
+    *resume = self->resume;
+    *context = self->context;
+    self->resume = self->context = NULL;
+    self->step = STEP_OVER;
+}
+
+/* A future of the loop that resumes the task once it is done. */
+static PyObject *make_future(const struct waiters *all, PyObject *resume, PyObject *context) {
+    PyObject *future = PyObject_CallMethod(all->loop, "create_future", NULL);
+    PyObject *add = future != NULL ? PyObject_GetAttrString(future, "add_done_callback") : NULL;
+    PyObject *args = PyTuple_Pack(1, resume);
+    PyObject *keywords = Py_BuildValue("{sO}", "context", context);
+    PyObject *added = add != NULL && args != NULL && keywords != NULL ? PyObject_Call(add, args, keywords) : NULL;
+    Py_XDECREF(add);
+    Py_XDECREF(args);
+    Py_XDECREF(keywords);
+    if (added == NULL) {
+        Py_CLEAR(future);
+    }
+    Py_XDECREF(added);
+    return future;
+}
+
+/* As of a future: True, and the await ends with CancelledError; False if it is over, or has no task. */
+static PyObject *waiter_cancel(struct waiter *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"msg", NULL};
+    PyObject *message = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:cancel", names, &message)) {
+        return NULL;
+    }
+    if (self->step != STEP_LISTED && self->step != STEP_DUE) {
+        Py_RETURN_FALSE;
+    }
+    struct waiters *all = self->waiters;
+    if (!is_set_up(all)) {
+        return NULL;
+    }
+    PyObject *resume = Py_NewRef(self->resume), *context = Py_NewRef(self->context);
+    PyObject *future = make_future(all, resume, context);
+    Py_DECREF(resume);
+    Py_DECREF(context);
+    if (future == NULL) {
+        return NULL;
+    }
+    if (self->step != STEP_LISTED && self->step != STEP_DUE) { /* ended by a signal handler meanwhile */
+        Py_DECREF(future);
+        Py_RETURN_FALSE;
+    }
+    bool listed = self->step == STEP_LISTED;
+    take_task(self, &resume, &context);
+    if (listed && ++all->over >= OVER_MIN && 2 * all->over > all->count) {
+        compact(all);
+    }
+    Py_DECREF(resume);
+    Py_DECREF(context);
+    PyObject *cancelled = PyObject_CallMethod(future, "cancel", "(O)", message);
+    Py_DECREF(future);
+    return cancelled;
+}
+
+/* ---- waking ---- */
+
+/* False: an exception. The waiter is still due if its task's context could not be entered. */
+static bool resume_now(PyObject *done, struct waiter *waiter) {
+    if (waiter->step != STEP_DUE) {
+        return true; /* cancelled by a task that was resumed before */
+    }
+    if (PyContext_Enter(waiter->context) != 0) {
+        return false;
+    }
+    PyObject *resume, *context;
+    take_task(waiter, &resume, &context);
+    PyObject *result = PyObject_CallOneArg(resume, done);
+    PyObject *kind, *problem, *traceback;
+    PyErr_Fetch(&kind, &problem, &traceback);
+    int left = PyContext_Exit(context);
+    Py_DECREF(resume);
+    Py_DECREF(context);
+    Py_XDECREF(result);
+    if (result != NULL) {
+        return left == 0;
+    }
+    PyErr_Restore(kind, problem, traceback);
+    return false;
+}
+
+/* In the loop's next turn. */
+static void resume_soon(const struct waiters *self, struct waiter *waiter) {
+    if (waiter->step != STEP_DUE) {
+        return;
+    }
+    PyObject *resume, *context;
+    take_task(waiter, &resume, &context);
+    if (!schedule(self, resume, context)) {
+        PyErr_WriteUnraisable(self->loop); /* the loop was closed by a task that was resumed before */
+    }
+    Py_DECREF(resume);
+    Py_DECREF(context);
+}
+
+/* Takes over the items. After a task has raised, as KeyboardInterrupt ends the loop's run, the others are scheduled. */
+static PyObject *resume_all(struct waiters *self, struct waiter **items, size_t count) {
+    PyObject *done = Py_NewRef(self->done);
+    size_t at = 0;
+    while (at < count && resume_now(done, items[at])) {
+        let_go(self, items[at++]);
+    }
+    bool raised = at < count;
+    PyObject *kind, *problem, *traceback;
+    PyErr_Fetch(&kind, &problem, &traceback);
+    for (; at < count; at++) {
+        resume_soon(self, items[at]);
+        let_go(self, items[at]);
+    }
+    PyErr_Restore(kind, problem, traceback);
+    PyMem_Free(items);
+    Py_DECREF(done);
+    return raised ? NULL : Py_NewRef(Py_None);
 }
 
 PyDoc_STRVAR(wake_doc, "_wake($self, lsn, /)\n--\n\nResumes every task that waits for this LSN or a lower one.");
@@ -273,123 +415,35 @@ static PyObject *waiters_wake(struct waiters *self, PyObject *lsn) {
         return NULL;
     }
     size_t count = 0;
-    while (count < self->count && self->waiting[self->first + count].lsn <= end) {
+    while (count < self->count && self->waiting[self->first + count]->lsn <= end) {
         count++;
     }
-    struct waiting *items = new_items(count);
+    struct waiter **items = PyMem_Malloc((count + 1) * sizeof(struct waiter *)); /* never 0 bytes */
     if (items == NULL) {
-        return NULL;
+        return PyErr_NoMemory();
     }
-    if (count > 0) {
-        memcpy(items, self->waiting + self->first, count * sizeof *items);
+    for (size_t i = 0; i < count; i++) {
+        items[i] = self->waiting[self->first + i];
+        if (items[i]->step == STEP_LISTED) {
+            items[i]->step = STEP_DUE;
+        } else if (self->over > 0) {
+            self->over--;
+        }
     }
     self->first += count;
     self->count -= count;
-    self->changes++;
     return resume_all(self, items, count);
-}
-
-/* 1: the task is chosen; 0: it is not; -1: an exception. */
-static int is_chosen(const struct waiters *self, size_t at, PyObject *choose) {
-    PyObject *resume = Py_NewRef(self->waiting[self->first + at].resume);
-    PyObject *answer = PyObject_CallOneArg(choose, resume);
-    int chosen = answer != NULL ? PyObject_IsTrue(answer) : -1;
-    Py_XDECREF(answer);
-    Py_DECREF(resume);
-    return chosen;
-}
-
-/* A mark for each task, which the caller frees. Begins anew if tasks have come or gone meanwhile. NULL: an exception. */
-static char *mark_chosen(const struct waiters *self, PyObject *choose, size_t *count) {
-    for (;;) {
-        uint64_t changes = self->changes;
-        char *marks = PyMem_Malloc(self->count + 1);
-        int chosen = marks != NULL ? 0 : -1;
-        *count = 0;
-        for (size_t at = 0; chosen >= 0 && changes == self->changes && at < self->count; at++) {
-            chosen = is_chosen(self, at, choose);
-            marks[at] = (char)(chosen == 1);
-            *count += chosen == 1 ? 1 : 0;
-        }
-        if (chosen >= 0 && changes == self->changes) {
-            return marks;
-        }
-        if (marks == NULL) {
-            (void)PyErr_NoMemory();
-        }
-        PyMem_Free(marks);
-        if (chosen < 0) {
-            return NULL;
-        }
-    }
-}
-
-/* Takes over the items. Those after one whose scheduling raised are scheduled all the same. */
-static PyObject *schedule_all(const struct waiters *self, struct waiting *items, size_t count) {
-    PyObject *loop = Py_NewRef(self->loop), *done = Py_NewRef(self->done);
-    PyObject *kind = NULL, *problem = NULL, *traceback = NULL;
-    for (size_t i = 0; i < count; i++) {
-        if (schedule(loop, done, &items[i])) {
-            continue;
-        }
-        if (kind == NULL) {
-            PyErr_Fetch(&kind, &problem, &traceback);
-        } else {
-            PyErr_WriteUnraisable(loop);
-        }
-    }
-    drop(items, count);
-    PyMem_Free(items);
-    Py_DECREF(loop);
-    Py_DECREF(done);
-    if (kind != NULL) {
-        PyErr_Restore(kind, problem, traceback);
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-PyDoc_STRVAR(wake_chosen_doc,
-             "_wake_chosen($self, choose, /)\n--\n\n"
-             "Schedules every task for whose resuming function ``choose`` is true. If that raises, none is scheduled.");
-
-/* The tasks are removed and scheduled in one call, so that an exception of a signal handler keeps none from either. */
-static PyObject *waiters_wake_chosen(struct waiters *self, PyObject *choose) {
-    self->cancelling = false; /* for tasks cancelled from now on */
-    size_t count = 0, kept = 0, taken = 0;
-    char *marks = is_set_up(self) ? mark_chosen(self, choose, &count) : NULL;
-    struct waiting *items = marks != NULL && is_set_up(self) ? new_items(count) : NULL;
-    if (items == NULL) {
-        PyMem_Free(marks);
-        return NULL;
-    }
-    struct waiting *all = self->waiting + self->first;
-    for (size_t at = 0; at < self->count; at++) {
-        if (marks[at] != 0) {
-            items[taken++] = all[at];
-        } else {
-            all[kept++] = all[at];
-        }
-    }
-    self->count = kept;
-    self->changes++;
-    PyMem_Free(marks);
-    return schedule_all(self, items, taken);
 }
 
 static PyMethodDef waiters_methods[] = {
     {"until", (PyCFunction)(void (*)(void))waiters_until, METH_O, until_doc},
-    {"get_loop", (PyCFunction)(void (*)(void))waiters_get_loop, METH_NOARGS, NULL},
-    {"add_done_callback", (PyCFunction)(void (*)(void))waiters_add, METH_FASTCALL | METH_KEYWORDS, NULL},
-    {"cancel", (PyCFunction)(void (*)(void))waiters_cancel, METH_VARARGS | METH_KEYWORDS, NULL},
     {"_wake", (PyCFunction)(void (*)(void))waiters_wake, METH_O, wake_doc},
-    {"_wake_chosen", (PyCFunction)(void (*)(void))waiters_wake_chosen, METH_O, wake_chosen_doc},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef waiters_members[] = {
-    {"_asyncio_future_blocking", T_BOOL, offsetof(struct waiters, blocking), 0, NULL},
-    {"failure", T_OBJECT, offsetof(struct waiters, failure), 0, NULL},
+    {"failed", T_OBJECT, offsetof(struct waiters, failed), 0,
+     "Makes the exception for every task that would still wait; None while there is none."},
     {"loop", T_OBJECT_EX, offsetof(struct waiters, loop), READONLY, NULL},
     {"reported_lsn", T_ULONGLONG, offsetof(struct waiters, reported_lsn), 0, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -400,9 +454,6 @@ static PyType_Slot waiters_slots[] = {
     {Py_tp_init, waiters_init},
     {Py_tp_methods, waiters_methods},
     {Py_tp_members, waiters_members},
-    {Py_am_await, waiters_await},
-    {Py_tp_iter, PyObject_SelfIter},
-    {Py_tp_iternext, waiters_next},
     {Py_tp_traverse, waiters_traverse},
     {Py_tp_clear, waiters_clear},
     {Py_tp_dealloc, waiters_dealloc},
@@ -414,4 +465,36 @@ PyType_Spec hot_waiters_spec = {
     .basicsize = sizeof(struct waiters),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = waiters_slots,
+};
+
+static PyMethodDef waiter_methods[] = {
+    {"get_loop", (PyCFunction)(void (*)(void))waiter_get_loop, METH_NOARGS, NULL},
+    {"add_done_callback", (PyCFunction)(void (*)(void))waiter_add, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"cancel", (PyCFunction)(void (*)(void))waiter_cancel, METH_VARARGS | METH_KEYWORDS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef waiter_members[] = {
+    {"_asyncio_future_blocking", T_BOOL, offsetof(struct waiter, blocking), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot waiter_slots[] = {
+    {Py_tp_doc, (void *)"One await of one task."},
+    {Py_tp_methods, waiter_methods},
+    {Py_tp_members, waiter_members},
+    {Py_am_await, PyObject_SelfIter},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, waiter_next},
+    {Py_tp_traverse, waiter_traverse},
+    {Py_tp_clear, waiter_clear},
+    {Py_tp_dealloc, waiter_dealloc},
+    {0, NULL},
+};
+
+PyType_Spec hot_waiter_spec = {
+    .name = "logstore._hot.Waiter",
+    .basicsize = sizeof(struct waiter),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = waiter_slots,
 };

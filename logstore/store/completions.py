@@ -12,7 +12,8 @@ import contextlib
 import os
 import select
 import threading
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 from logstore import errors
 from logstore._core import ffi, lib
@@ -37,28 +38,32 @@ _STOP_POLL_MS = 1000  # so that the thread ends even if it missed its last event
 class _Loop(Waiters):
     """The waiters of one event loop. The loop watches its own eventfd, without a thread between it and the core.
 
-    Used in that loop's thread only.
+    Used in that loop's thread only, or after the loop was closed.
     """
 
     def __init__(self, handle: ls_store_ptr, owner: Owner, loop: asyncio.AbstractEventLoop) -> None:
-        self._done = loop.create_future()
-        self._done.set_result(None)
-        super().__init__(loop, self._done)
+        done = loop.create_future()
+        done.set_result(None)
+        super().__init__(loop, done)
         self._c, self._owner = handle, owner
         self._callbacks: tuple[Callable[[int | Exception], object], ...] = ()
+        self._fd = -1
         fd = ffi.new("int *")
         check(lib.ls_event_fd(handle, fd))
         self._fd = int(fd[0])
-        loop.add_reader(self._fd, self._ready)
-        loop.call_soon(self._ready)  # reports what became durable before the eventfd existed
-
-    def _wake_cancelled(self) -> None:
-        self._wake_chosen(_is_cancelled)
+        try:
+            loop.add_reader(self._fd, self._ready)
+            loop.call_soon(self._ready)  # reports what became durable before the eventfd existed
+        except BaseException:
+            self.end()
+            raise
 
     def add_callback(self, callback: Callable[[int | Exception], object]) -> None:
         self._callbacks = (*self._callbacks, callback)
 
     def _ready(self) -> None:
+        if self._fd < 0:
+            return
         with contextlib.suppress(OSError):
             os.eventfd_read(self._fd)
         durable = int(lib.ls_durable_lsn(self._c))
@@ -69,36 +74,39 @@ class _Loop(Waiters):
             finally:
                 self._wake(durable)
         if lib.ls_poisoned(self._c):
-            self.fail(_unknown_outcome())
+            self.fail(_unknown_outcome)
 
-    def fail(self, failure: Exception, *, callbacks: bool = True) -> None:
-        """Gives every waiter the exception, once. The loop has then no further use for this store."""
-        if self.failure is not None:
+    def fail(self, failed: Callable[[], Exception], *, callbacks: bool = True) -> None:
+        """Gives every waiter an exception that ``failed`` makes. The loop has then no further use for this store."""
+        if self.failed is not None:
             return
-        self.failure = failure
-        self.loop.remove_reader(self._fd)
-        lib.ls_event_end(self._c, self._fd)
+        self.failed = failed
+        self.end()
         try:
             if callbacks:
-                call_all(self._callbacks, failure)
+                tell_all(self._callbacks, failed)
         finally:
             self._wake(_LSN_END)
 
     def close(self) -> None:
         """Called after the core's close: reports the last group commit, then ``StoreClosed``."""
-        if self.failure is None:
-            self._ready()
-        self.fail(_closed(), callbacks=False)
+        self._ready()
+        self.fail(_closed, callbacks=False)
 
-    def forget(self) -> None:
-        """Releases the eventfd of a loop that was closed before the store."""
-        lib.ls_event_end(self._c, self._fd)
+    def end(self) -> None:
+        """Closes the eventfd, once: later another file may have its number."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            if not self.loop.is_closed():
+                self.loop.remove_reader(fd)
+            lib.ls_event_end(self._c, fd)
 
-
-def _is_cancelled(resume: Callable[[object], object]) -> bool:
-    """Whether the task to be resumed may have been cancelled. Its function is its own method, in C and in Python."""
-    task = getattr(resume, "__self__", None)
-    return not isinstance(task, asyncio.Task) or task.cancelling() > 0
+    def forked(self) -> None:
+        """Called in a forked child: leaves the eventfd to the parent. Waiters get ``StoreForked`` if the loop runs."""
+        self._fd = -1
+        self.failed = _forked
+        with contextlib.suppress(Exception):  # any loop may refuse that in a child
+            self.loop.call_soon(self._wake, _LSN_END)
 
 
 def check_loop(loop: object) -> None:
@@ -122,8 +130,9 @@ class Completions:
         self.loops: dict[asyncio.AbstractEventLoop, _Loop] = {}  # of any thread; only `of` changes it
         self.thread: Worker | None = None
         self._fd = -1
-        self._failure: Exception | None = None
+        self._failed: Callable[[], Exception] | None = None  # makes the exception
         self._closed = False
+        _COMPLETIONS.add(self)
 
     def add_callback(
         self, callback: Callable[[int | Exception], object], loop: asyncio.AbstractEventLoop | None = None
@@ -139,21 +148,21 @@ class Completions:
         with self._lock:
             self._start()
             self._callbacks = (*self._callbacks, callback)
-            failure = self._failure
-        if failure is not None:
-            call_all([callback], failure)
+            failed = self._failed
+        if failed is not None:
+            tell_all([callback], failed)
 
     def of(self, loop: asyncio.AbstractEventLoop) -> _Loop:
         """The waiters of this loop. Raises the failure if the log has failed, ``StoreClosed`` after the close."""
         with self._lock:
             mine = self.loops.get(loop)
-            if mine is not None and mine.failure is not None:
-                raise mine.failure
+            if mine is not None and mine.failed is not None:
+                raise mine.failed()
             if self._closed:
                 raise _closed()
             if mine is None:
                 for other in [other for other in self.loops if other.is_closed()]:
-                    self.loops.pop(other).forget()
+                    self.loops.pop(other).end()
                 mine = self.loops[loop] = _Loop(self._c, self._owner, loop)
             return mine
 
@@ -161,13 +170,21 @@ class Completions:
         """Called after the core's close: reports the last group commit; remaining waiters get ``StoreClosed``."""
         with self._lock:
             self._closed = True
-            thread, loops = self.thread, list(self.loops.values())
-        for mine in loops:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, so it has no waiters
+            thread = self.thread
+        for mine in self.loops.values():  # none comes or goes any more
+            try:
                 mine.loop.call_soon_threadsafe(mine.close)
+            except RuntimeError:  # the loop is closed, so none of its waiters is ever resumed
+                mine.end()
         if thread is not None and thread is not threading.current_thread():
             os.eventfd_write(self._fd, 1)  # it may have read the core's last event before _closed was set
             thread.join()
+
+    def forked(self) -> None:
+        """Called in a forked child: forgets the parent's loops."""
+        for mine in self.loops.values():
+            mine.forked()
+        self.loops = {}
 
     # ---- the thread ----
 
@@ -192,12 +209,23 @@ class Completions:
             if durable > reported_lsn:
                 reported_lsn = durable
                 call_all(self._callbacks, durable)
-            if self._failure is None and lib.ls_poisoned(self._c):
-                callbacks, failure = self._callbacks, _unknown_outcome()
-                self._failure = failure
-                call_all(callbacks, failure)
+            if self._failed is None and lib.ls_poisoned(self._c):
+                with self._lock:  # a callback that is added meanwhile is told by one of the two
+                    callbacks, self._failed = self._callbacks, _unknown_outcome
+                tell_all(callbacks, _unknown_outcome)
             if closed:
                 return
+
+
+_COMPLETIONS: WeakSet[Completions] = WeakSet()
+
+
+def _forget_loops() -> None:
+    for each in list(_COMPLETIONS):
+        each.forked()
+
+
+os.register_at_fork(after_in_child=_forget_loops)
 
 
 def _unknown_outcome() -> errors.OutcomeUnknown:
@@ -209,6 +237,16 @@ def _unknown_outcome() -> errors.OutcomeUnknown:
 
 def _closed() -> errors.StoreClosed:
     return errors.StoreClosed("the store was closed; open it again")
+
+
+def _forked() -> errors.StoreForked:
+    return errors.StoreForked("this process is a fork of the one that opened the store; open it again after fork")
+
+
+def tell_all(callbacks: Iterable[Callable[[Any], object]], failed: Callable[[], Exception]) -> None:
+    """Calls every callback with an exception of its own: one that is raised twice would keep both callers' frames."""
+    for callback in callbacks:
+        call_all((callback,), failed())
 
 
 def call_all(callbacks: Iterable[Callable[[_Argument], object]], value: _Argument, *, kind: str = "completion") -> None:

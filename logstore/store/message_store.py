@@ -360,6 +360,7 @@ class MessageStore(Publishing):
         logged. For newly durable messages use :meth:`on_durable`.
         """
         arguments.function("callback", callback)
+        self._not_forked()
         with self._lock:
             self._releases.add(callback)
 
@@ -418,7 +419,11 @@ class MessageStore(Publishing):
         """Returns once :attr:`durable_lsn` has reached ``lsn``. Raises ``OutcomeUnknown`` if it never will."""
         wanted = self._undurable(lsn)
         if wanted:
-            loop = get_running_loop()
+            try:
+                loop = get_running_loop()
+            except RuntimeError:
+                self._not_forked()  # asyncio runs no loop of the parent in a child
+                raise
             waiters = self._completions.loops.get(loop) or self._completions.of(loop)
             while waiters.reported_lsn < wanted:
                 await waiters.until(wanted)
@@ -443,4 +448,5 @@ class MessageStore(Publishing):
         arguments.function("callback", callback)
         if loop is not None:
             check_loop(loop)
+        self._not_forked()
         self._completions.add_callback(callback, loop)

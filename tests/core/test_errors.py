@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import pickle
 
 import pytest
 
+from kit.stores import ROOT
 from logstore import errors
 from logstore.errors import CorruptLog, OptionError, StoreError
 
@@ -112,3 +114,20 @@ def test_a_wrong_option_is_also_a_value_error_and_nothing_else_is_a_builtin_in_d
     }
     assert builtin_parents.pop("OptionError") == ["ValueError", "Exception", "BaseException", "object"]
     assert all(parents == ["Exception", "BaseException", "object"] for parents in builtin_parents.values())
+
+
+#: Raised once, as its last step, by a run that has then ended.
+RAISED_ONCE = {("logstore/bench/runner.py", "load.problem")}
+
+
+def test_no_exception_that_an_object_keeps_is_raised() -> None:
+    """One that is raised again gathers its callers' frames; what is needed later is kept as its maker."""
+    found = {
+        (path.relative_to(ROOT).as_posix(), ast.unparse(node.exc))
+        for path in sorted((ROOT / "logstore").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Raise)
+        and isinstance(node.exc, ast.Attribute | ast.Subscript)
+        and not ast.unparse(node.exc).rpartition(".")[2][:1].isupper()  # a class
+    }
+    assert found == RAISED_ONCE

@@ -63,8 +63,8 @@ FAULTS = {
     ),
     "a task whose own commit is done waits for the next one": Fault(
         "waiters.c",
-        "self->waiting[self->first + count].lsn <= end",
-        "self->waiting[self->first + count].lsn < end",
+        "self->waiting[self->first + count]->lsn <= end",
+        "self->waiting[self->first + count]->lsn < end",
         "tests/store/test_completions.py",
     ),
     "an item of a stream is not flushed before the next is asked for": Fault(

@@ -1,7 +1,8 @@
-"""Helpers for tests of a store besides the fixtures: a small segment size, and ways to read a store."""
+"""Helpers for tests of a store besides the fixtures: a small segment size, ways to read a store, and a failed log."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,3 +18,16 @@ def contents(queue: Any) -> list[bytes]:
 def segment_files(directory: Path) -> list[Path]:
     """The store's segments, spares included, by first LSN."""
     return sorted(directory.glob("*.seg"))
+
+
+def break_the_log(store: Any) -> None:
+    """From now on writes to its segments go to a full device."""
+    full = os.open("/dev/full", os.O_WRONLY | os.O_CLOEXEC)
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+        if target.startswith(str(store.path)) and target.endswith(".seg"):
+            os.dup2(full, int(fd), inheritable=False)
+    os.close(full)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import errno
-import functools
 import gc
-import os
 import threading
 import time
 import weakref
@@ -16,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.simulated import Disk
+from kit.stores import break_the_log
 from logstore import errors
-from logstore._hot import Waiters
 from logstore.store.completions import Completions
 
 if TYPE_CHECKING:
@@ -415,114 +413,7 @@ def test_tasks_that_wait_are_freed_with_their_loop(store: MessageStore) -> None:
     assert left() is None
 
 
-def test_only_a_task_can_be_among_the_waiters() -> None:
-    loop = asyncio.new_event_loop()
-    waiters = Waiters(loop, loop.create_future())
-    with pytest.raises(TypeError):
-        waiters.add_done_callback(print)  # type: ignore[call-arg] # wrong on purpose
-    with pytest.raises(TypeError):
-        waiters.add_done_callback(print, context=None)  # type: ignore[arg-type] # wrong on purpose
-    for wrong in (-1, 1 << 64):
-        with pytest.raises(OverflowError):
-            waiters.until(wrong)
-        with pytest.raises(OverflowError):
-            waiters._wake(wrong)
-    loop.close()
-
-
-def test_waiters_without_a_loop_refuse_every_use() -> None:
-    waiters = Waiters.__new__(Waiters)
-    context = contextvars.copy_context()
-    for call in (
-        lambda: waiters.until(1),
-        waiters.get_loop,
-        waiters.cancel,
-        lambda: waiters.add_done_callback(print, context=context),
-        lambda: waiters._wake(1),
-        lambda: waiters._wake_chosen(bool),
-    ):
-        with pytest.raises(RuntimeError, match="__init__"):
-            call()
-    with pytest.raises(AttributeError):
-        _ = waiters.loop
-
-
-def test_no_task_is_lost_when_an_exception_ends_the_choice_or_the_scheduling() -> None:
-    class Interrupted(asyncio.SelectorEventLoop):
-        left = 1 << 30
-
-        def call_soon(self, *args: Any, **more: Any) -> Any:
-            self.left -= 1
-            if self.left == 0:
-                raise KeyboardInterrupt
-            return super().call_soon(*args, **more)
-
-    loop = Interrupted()
-    waiters = Waiters(loop, loop.create_future())
-    resumed: list[int] = []
-    tasks = [functools.partial(lambda n, _: resumed.append(n), n) for n in range(6)]
-    for n, task in enumerate(tasks):
-        waiters.until(10 - n).add_done_callback(task, context=contextvars.copy_context())
-
-    def choose(task: object) -> bool:
-        if task is tasks[2]:
-            raise KeyboardInterrupt
-        return True
-
-    with pytest.raises(KeyboardInterrupt):
-        waiters._wake_chosen(choose)
-    assert not loop._ready  # type: ignore[attr-defined]
-    loop.left = 2
-    with pytest.raises(KeyboardInterrupt):
-        waiters._wake_chosen(lambda task: task in tasks[::2])
-    loop.call_soon(loop.stop)
-    loop.run_forever()
-    assert resumed == [4, 0]  # by LSN; the call of 2 was cut
-    waiters._wake(100)
-    assert resumed == [4, 0, 5, 3, 1]
-    loop.close()
-
-
-def test_tasks_that_come_or_go_during_the_choice_are_looked_at_again() -> None:
-    loop = asyncio.new_event_loop()
-    waiters = Waiters(loop, loop.create_future())
-    resumed: list[int] = []
-    tasks = [functools.partial(lambda n, _: resumed.append(n), n) for n in range(4)]
-    for n, task in enumerate(tasks):
-        waiters.until(n).add_done_callback(task, context=contextvars.copy_context())
-    woken = False
-
-    def choose(task: object) -> bool:
-        nonlocal woken
-        if not woken:
-            woken = True
-            waiters._wake(1)
-        return task is tasks[3]
-
-    waiters._wake_chosen(choose)
-    assert resumed == [0, 1]
-    loop.call_soon(loop.stop)
-    loop.run_forever()
-    assert resumed == [0, 1, 3]
-    waiters._wake(100)
-    assert resumed == [0, 1, 3, 2]
-    loop.close()
-
-
 # ---- a failed log ----
-
-
-def break_the_log(store: MessageStore) -> None:
-    """From now on writes to its segments go to a full device."""
-    full = os.open("/dev/full", os.O_WRONLY | os.O_CLOEXEC)
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{fd}")
-        except OSError:
-            continue
-        if target.startswith(str(store.path)) and target.endswith(".seg"):
-            os.dup2(full, int(fd), inheritable=False)
-    os.close(full)
 
 
 def test_after_a_failed_write_every_caller_gets_the_error_and_no_operation_is_accepted(open_store: Open) -> None:
