@@ -288,6 +288,31 @@ def test_listeners_hear_of_a_dropped_delivery_that_another_call_gave_back(store:
         assert listener.next()[0] == "q"
 
 
+def test_a_notice_that_failed_for_lack_of_memory_is_given_by_the_next_call(store: MessageStore, queue: Queue) -> None:
+    noticed: list[None] = []
+
+    def fails(_: None) -> None:
+        raise MemoryError
+
+    store._notify = fails
+    taken = queue.acquire(3)
+    with pytest.raises(KeyError, match="kept"):
+        try:
+            raise KeyError("kept")
+        finally:
+            del taken
+    store._notify = noticed.append
+    again = queue.acquire(2)
+    assert (numbers(again), noticed) == ([0, 1], [None])
+    again.clear()
+    queue.acquire(2)
+    assert noticed == [None]  # nobody has looked since
+    assert store._released_queues() == {queue.id}
+    assert noticed == [None]
+    queue.acquire(1)
+    assert noticed == [None, None]
+
+
 def test_a_blocked_consumer_gets_what_another_one_dropped(store: MessageStore, queue: Queue) -> None:
     came_back = threading.Semaphore(0)
     store.on_release(lambda _: came_back.release())
