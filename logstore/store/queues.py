@@ -184,14 +184,26 @@ class Queue(QueueCalls):
 
     def _accept_many_slow(self, deliveries: Iterable[Delivery | DeliveryToken], *, wait: bool = True) -> None:
         batch: list[Delivery | tuple[int, int, int]] = []
+        tokens: set[DeliveryToken] = set()
         for each in arguments.items("deliveries", deliveries, "deliveries"):
             if isinstance(each, DeliveryToken):
+                self._check_new(each, tokens)
+                tokens.add(each)
                 batch.append(_place_of(each))
-                self._check_token(each)
             else:
                 batch.append(arguments.instance("each of deliveries", each, Delivery, what=_A_DELIVERY))
-        with _gone_is_settled() if any(type(each) is tuple for each in batch) else contextlib.nullcontext():
+        with _gone_is_settled() if tokens else contextlib.nullcontext():
             self._accept_batch(tuple(batch), bool(wait))
+
+    def _check_new(self, token: DeliveryToken, earlier: set[DeliveryToken]) -> None:
+        """Checks one of several, so that all are checked before the first is settled."""
+        try:
+            self._check_token(token)
+            if token in earlier:
+                raise errors.NotEnqueued(f"the token of message {token.id} occurs twice; name each delivery once")
+        except errors.NotEnqueued as problem:
+            problem.dequeued = 0  # type: ignore[attr-defined]
+            raise
 
     def _settle_within(self, transaction: Transaction, delivery: Delivery | DeliveryToken, reason: int) -> None:
         """Dequeues in the transaction; the place stays acquired until the commit.

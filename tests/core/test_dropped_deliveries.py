@@ -588,6 +588,19 @@ def test_a_token_of_a_deleted_queue_or_a_closed_store_is_refused(
             SETTLED[settle](queue, token)
 
 
+def test_a_batch_with_a_token_that_cannot_be_settled_settles_nothing(store: MessageStore, queue: Queue) -> None:
+    one, two, settled, foreign = [*queue.acquire(3), *store.queue("other").acquire(1)]
+    tokens = [each.detach() for each in (two, settled, foreign)]
+    queue.accept(tokens[1])
+    for batch in ([one, tokens[0], tokens[1]], [one, tokens[0], tokens[2]], [one, tokens[0], tokens[0]], [one, two]):
+        with pytest.raises(NotEnqueued) as refused:
+            queue.accept_many(batch)
+        assert refused.value.dequeued == 0  # type: ignore[attr-defined]
+    assert (queue.depth, acquired(store)) == (MESSAGES - 1, 2)
+    queue.accept_many(iter([one, tokens[0]]))
+    assert (queue.depth, acquired(store)) == (MESSAGES - 3, 0)
+
+
 def test_a_token_that_the_store_refuses_stays_valid(store: MessageStore, queue: Queue) -> None:
     token, taken = (one.detach() for one in queue.acquire(2))
     store.dequeue(taken.id, queue)
