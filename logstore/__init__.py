@@ -39,7 +39,7 @@ from logstore.errors import (
     VersionError,
     WrongState,
 )
-from logstore.store.deliveries import Delivery, Message, MessageView
+from logstore.store.deliveries import Delivery, DeliveryToken, Message, MessageView
 from logstore.store.message_store import MessageStore
 from logstore.store.opening import open  # noqa: A004 - as in gzip.open
 from logstore.store.queues import Queue
@@ -55,6 +55,7 @@ __all__ = [
     "Message",
     "MessageView",
     "Delivery",
+    "DeliveryToken",
     "Transaction",
     "Xid",
     "Recovery",

@@ -30,6 +30,7 @@ TREE = ROOT / "build" / "memory-tests"
 COPIED = ("benchmarks", "csrc", "docs", "logstore", "tests", "tools")
 
 PART = (
+    "tests/core/test_dropped_deliveries.py",
     "tests/core/test_hot.py",
     "tests/core/test_last_calls.py",
     "tests/core/test_native.py",

@@ -15,12 +15,17 @@ if TYPE_CHECKING:
 SEGMENT_BYTES = 16 << 20
 RECORD_EXTRA = 1.2  # log bytes for each byte of content, and what a group commit adds, generously
 QUEUE = "measured"
-BATCH = 1000  # read at once
 
 
 def parameters(call: Callable[..., object]) -> Iterable[str]:
     """The names of its parameters: an older build lacks some."""
     return inspect.signature(call).parameters
+
+
+def contents_of(store: logstore.MessageStore, queue: logstore.Queue) -> Iterator[bytes]:
+    """All contents of the queue in order, without acquiring."""
+    loaded = {"load": True} if "load" in parameters(store.messages) else {}
+    return (message.content for message in store.messages(queue, **loaded))
 
 
 class Logstore(ReadablePeer):
@@ -100,8 +105,7 @@ class Logstore(ReadablePeer):
         return self.store.load_content
 
     def scan(self) -> Iterator[bytes]:
-        loaded = {"load": True} if "load" in parameters(self.store.messages) else {}
-        return (message.content for message in self.store.messages(self.queue, **loaded))
+        return contents_of(self.store, self.queue)
 
     def has_views(self) -> bool:
         return "views" in parameters(self.store.messages)
@@ -114,6 +118,4 @@ class Logstore(ReadablePeer):
 
     def remaining(self) -> Iterator[bytes]:
         with logstore.open(self.path, create=False) as store:
-            queue = store.queue(QUEUE)
-            while deliveries := queue.acquire(BATCH, load=True):
-                yield from (delivery.content for delivery in deliveries)
+            yield from contents_of(store, store.queue(QUEUE))

@@ -47,15 +47,23 @@ static int acquire_rows(const ls_calls *calls, ls_store *store, uint32_t queue, 
     }
 }
 
+/* Frees the first deliveries of a list that nobody has seen. They do not release: the caller does, with the counts. */
+static void disown(PyObject *list, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        ((struct delivery *)PyList_GET_ITEM(list, (Py_ssize_t)i))->settled = true;
+    }
+    Py_DECREF(list);
+}
+
 static PyObject *make_deliveries(struct hot_state *state, struct queue_calls *queue, const struct acquired *a) {
     PyObject *list = PyList_New((Py_ssize_t)a->count);
     for (size_t i = 0; list != NULL && i < a->count; i++) {
         PyObject *made = hot_delivery(state, queue, &a->rows[i]);
-        if (made != NULL) {
-            PyList_SET_ITEM(list, (Py_ssize_t)i, made);
-        } else {
-            Py_CLEAR(list);
+        if (made == NULL) {
+            disown(list, i);
+            return NULL;
         }
+        PyList_SET_ITEM(list, (Py_ssize_t)i, made);
     }
     return list;
 }
@@ -206,7 +214,8 @@ static PyObject *acquire(struct queue_calls *self, const struct store_calls *of,
                      : rc == NO_ROWS ? PyErr_NoMemory()
                                      : hot_fail(of->state, rc);
     if (made != NULL && load && a.count > 0 && !load_list(of, &a, made)) {
-        Py_CLEAR(made);
+        disown(made, a.count);
+        made = NULL;
     }
     if (made == NULL && a.count > 0) {
         Py_BEGIN_ALLOW_THREADS(void)
@@ -217,8 +226,17 @@ static PyObject *acquire(struct queue_calls *self, const struct store_calls *of,
     return made;
 }
 
+/* Every call of a consumer begins so: what it finds must include what was dropped before. */
+static struct store_calls *store_after_drops(const struct queue_calls *self) {
+    struct store_calls *store = self->store;
+    if (store != NULL && store->dropped != NULL) {
+        hot_release_dropped(store);
+    }
+    return store;
+}
+
 PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
-    const struct store_calls *of = self->store;
+    const struct store_calls *of = store_after_drops(self);
     struct hot_state *state = hot_state_of((PyObject *)self);
     Py_ssize_t keywords = names != NULL ? PyTuple_GET_SIZE(names) : 0;
     bool usual = state != NULL && of != NULL && of->store != NULL && count <= 1 && keywords <= 1, load = false;
@@ -267,7 +285,7 @@ static bool take_wait(const struct hot_state *state, PyObject *const *values, Py
 
 PyObject *hot_accept(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     struct hot_state *state = hot_state_of((PyObject *)self);
-    const struct store_calls *of = self->store;
+    const struct store_calls *of = store_after_drops(self);
     if (state == NULL) {
         return NULL;
     }
@@ -316,24 +334,53 @@ static PyObject *fail_after(size_t done) {
     return NULL;
 }
 
+/* Of an (id, position, count). False: an exception is set. */
+static bool row_of_token(PyObject *given, ls_delivery *row) {
+    unsigned long long id, position;
+    unsigned count;
+    if (!PyArg_ParseTuple(given, "KKI:_accept_batch", &id, &position, &count)) {
+        return false;
+    }
+    *row = (ls_delivery){.id = id, .position = position, .count = count};
+    return true;
+}
+
+/* False: it cannot be settled. An exception may be set. A token has no mark: the core knows whether it holds the place. */
+static bool claim_one(const struct hot_state *state, const struct queue_calls *self, PyObject *given,
+                      ls_delivery *row) {
+    if (PyTuple_CheckExact(given)) {
+        return row_of_token(given, row);
+    }
+    struct delivery *d = held(state, self, given);
+    if (d != NULL) {
+        *row = d->row;
+        d->settled = true;
+    }
+    return d != NULL;
+}
+
+static void unclaim(PyObject *batch, Py_ssize_t i) {
+    PyObject *given = PyTuple_GET_ITEM(batch, i);
+    if (!PyTuple_CheckExact(given)) {
+        ((struct delivery *)given)->settled = false;
+    }
+}
+
 /* Marks all, or none and raises the error. */
 static bool claim(const struct hot_state *state, struct queue_calls *self, PyObject *batch, ls_delivery *rows) {
     Py_ssize_t n = PyTuple_GET_SIZE(batch), i = 0;
-    for (; i < n; i++) {
-        struct delivery *d = held(state, self, PyTuple_GET_ITEM(batch, i));
-        if (d == NULL) {
-            break;
-        }
-        rows[i] = d->row;
-        d->settled = true;
+    while (i < n && claim_one(state, self, PyTuple_GET_ITEM(batch, i), &rows[i])) {
+        i++;
     }
     if (i == n) {
         return true;
     }
-    PyObject *none = PyObject_CallMethodOneArg((PyObject *)self, state->refuse, PyTuple_GET_ITEM(batch, i));
-    Py_XDECREF(none); /* it raises */
+    if (PyErr_Occurred() == NULL) {
+        PyObject *none = PyObject_CallMethodOneArg((PyObject *)self, state->refuse, PyTuple_GET_ITEM(batch, i));
+        Py_XDECREF(none); /* it raises */
+    }
     while (i-- > 0) {
-        ((struct delivery *)PyTuple_GET_ITEM(batch, i))->settled = false;
+        unclaim(batch, i);
     }
     return false;
 }
@@ -363,7 +410,7 @@ static PyObject *accept_batch(const struct hot_state *state, struct queue_calls 
     }
     PyMem_Free(rows);
     for (size_t i = done + more; i < n; i++) {
-        ((struct delivery *)PyTuple_GET_ITEM(batch, (Py_ssize_t)i))->settled = false;
+        unclaim(batch, (Py_ssize_t)i);
     }
     if (rc != LS_OK) {
         (void)hot_fail(state, rc);
@@ -374,7 +421,7 @@ static PyObject *accept_batch(const struct hot_state *state, struct queue_calls 
 
 PyObject *hot_accept_many(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     struct hot_state *state = hot_state_of((PyObject *)self);
-    const struct store_calls *of = self->store;
+    const struct store_calls *of = store_after_drops(self);
     bool waits;
     if (state == NULL) {
         return NULL;
@@ -396,9 +443,19 @@ PyObject *hot_accept_many(struct queue_calls *self, PyObject *const *args, Py_ss
     return made;
 }
 
+PyObject *hot_accept_batch(struct queue_calls *self, PyObject *args) {
+    const struct hot_state *state = hot_state_of((PyObject *)self);
+    PyObject *batch;
+    int waits;
+    if (state == NULL || !PyArg_ParseTuple(args, "O!p:_accept_batch", &PyTuple_Type, &batch, &waits)) {
+        return NULL;
+    }
+    return accept_batch(state, self, batch, waits != 0 && !self->store->relaxed);
+}
+
 PyObject *hot_release(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     struct hot_state *state = hot_state_of((PyObject *)self);
-    const struct store_calls *of = self->store;
+    const struct store_calls *of = store_after_drops(self);
     if (state == NULL) {
         return NULL;
     }

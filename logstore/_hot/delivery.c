@@ -4,6 +4,8 @@
  *
  * The memory of freed deliveries is kept for the next ones, as CPython keeps that of lists: the garbage collector counts new
  * memory only, and would run for every 700 deliveries. A delivery in a cycle is tracked and found all the same.
+ *
+ * A delivery that is freed before it was settled gives its place back; see dropped.c.
  */
 #include "hot.h"
 
@@ -20,9 +22,22 @@ PyObject *hot_delivery(struct hot_state *state, struct queue_calls *queue, const
     made->queue = (struct queue_calls *)Py_NewRef((PyObject *)queue);
     made->header = made->content = NULL;
     made->row = *row;
-    made->settled = false;
+    made->settled = made->detached = false;
     PyObject_GC_Track(made);
     return (PyObject *)made;
+}
+
+void hot_recycle(struct delivery *freed) {
+    PyTypeObject *type = Py_TYPE(freed);
+    PyObject *module =
+        ((PyHeapTypeObject *)type)->ht_module; /* NULL, or without this type: they are being freed, too */
+    struct hot_state *state = module != NULL ? PyModule_GetState(module) : NULL;
+    if (state != NULL && state->delivery_type == type && state->spare_count < SPARE_DELIVERIES) {
+        state->spares[state->spare_count++] = freed;
+    } else {
+        PyObject_GC_Del(freed);
+    }
+    Py_DECREF(type);
 }
 
 void hot_free_spares(struct hot_state *state) {
@@ -31,22 +46,12 @@ void hot_free_spares(struct hot_state *state) {
     }
 }
 
-/* Its store, or NULL with an exception if the garbage collector has taken that apart. */
-static struct store_calls *store_of(const struct delivery *self) {
-    struct store_calls *store = self->queue != NULL ? self->queue->store : NULL;
-    if (store == NULL || store->store == NULL) {
-        PyErr_SetString(PyExc_ReferenceError, "the store of this delivery is gone");
-        return NULL;
-    }
-    return store;
-}
-
 static PyObject *delivery_content(struct delivery *self, void *Py_UNUSED(closure)) {
     if (self->content != NULL) {
         return Py_NewRef(self->content);
     }
-    const struct store_calls *store = store_of(self);
-    PyObject *content = store != NULL ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)self->row.content_bytes) : NULL;
+    const struct store_calls *store = self->queue->store;
+    PyObject *content = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)self->row.content_bytes);
     if (content == NULL) {
         return NULL;
     }
@@ -69,9 +74,7 @@ static PyObject *delivery_header(struct delivery *self, void *Py_UNUSED(closure)
     if (self->header != NULL) {
         return Py_NewRef(self->header);
     }
-    struct store_calls *store = store_of(self);
-    return store != NULL ? PyObject_CallMethod((PyObject *)store, "header", "K", (unsigned long long)self->row.id)
-                         : NULL;
+    return PyObject_CallMethod((PyObject *)self->queue->store, "header", "K", (unsigned long long)self->row.id);
 }
 
 static PyObject *delivery_redelivered(struct delivery *self, void *Py_UNUSED(closure)) {
@@ -93,10 +96,6 @@ static PyObject *by_queue(struct delivery *self, PyObject *name, PyObject *const
                           PyObject *keywords) {
     Py_ssize_t all = count + (keywords != NULL ? PyTuple_GET_SIZE(keywords) : 0);
     PyObject *passed[6] = {(PyObject *)self->queue, (PyObject *)self};
-    if (self->queue == NULL) {
-        PyErr_SetString(PyExc_ReferenceError, "the queue of this delivery is gone");
-        return NULL;
-    }
     if (all > 4 || count > 0) {
         return PyErr_Format(PyExc_TypeError, "%U() takes only the keyword arguments transaction and wait", name);
     }
@@ -121,10 +120,22 @@ static PyObject *delivery_release(struct delivery *self, PyObject *Py_UNUSED(unu
     return state != NULL ? by_queue(self, state->release, NULL, 0, NULL) : NULL;
 }
 
-static PyObject *delivery_repr(struct delivery *self) {
-    if (self->queue == NULL) {
-        return PyUnicode_FromFormat("<Delivery %llu of a queue that is gone>", (unsigned long long)self->row.id);
+static PyObject *delivery_detach(struct delivery *self, PyObject *Py_UNUSED(unused)) {
+    struct hot_state *state = hot_state_of((PyObject *)self);
+    PyObject *queue = (PyObject *)self->queue;
+    PyObject *token = state != NULL ? PyObject_CallMethodOneArg(queue, state->token_of, (PyObject *)self) : NULL;
+    if (token != NULL && self->settled) { /* by another thread, meanwhile */
+        Py_CLEAR(token);
+        PyObject *none = PyObject_CallMethodOneArg(queue, state->refuse, (PyObject *)self);
+        Py_XDECREF(none); /* it raises */
     }
+    if (token != NULL) {
+        self->settled = self->detached = true;
+    }
+    return token;
+}
+
+static PyObject *delivery_repr(struct delivery *self) {
     PyObject *name = PyObject_GetAttrString((PyObject *)self->queue, "name");
     PyObject *made = name != NULL ? PyUnicode_FromFormat("<Delivery %llu of %R, number %u>",
                                                          (unsigned long long)self->row.id, name, self->row.count)
@@ -139,26 +150,18 @@ static int delivery_traverse(struct delivery *self, visitproc visit, void *arg) 
     return 0;
 }
 
-static int delivery_clear(struct delivery *self) {
-    Py_CLEAR(self->queue);
-    return 0;
-}
-
+/* There is no tp_clear, as for a store: the notice needs the queue, which needs its store. */
 static void delivery_dealloc(struct delivery *self) {
-    PyTypeObject *type = Py_TYPE(self);
+    struct queue_calls *queue = self->queue;
     PyObject_GC_UnTrack(self);
-    (void)delivery_clear(self);
     Py_CLEAR(self->header);
     Py_CLEAR(self->content);
-    PyObject *module =
-        ((PyHeapTypeObject *)type)->ht_module; /* NULL, or without this type: they are being freed, too */
-    struct hot_state *state = module != NULL ? PyModule_GetState(module) : NULL;
-    if (state != NULL && state->delivery_type == type && state->spare_count < SPARE_DELIVERIES) {
-        state->spares[state->spare_count++] = self;
+    if (self->settled) {
+        hot_recycle(self);
     } else {
-        PyObject_GC_Del(self);
+        hot_drop(queue->store, self, queue->id);
     }
-    Py_DECREF(type);
+    Py_DECREF((PyObject *)queue); /* last: it may free the store */
 }
 
 #define WITH_KEYWORDS (METH_FASTCALL | METH_KEYWORDS)
@@ -172,6 +175,12 @@ static PyMethodDef delivery_methods[] = {
     {"reject", (PyCFunction)(void (*)(void))delivery_reject, WITH_KEYWORDS,
      PyDoc_STR("reject($self, *, transaction=None, wait=True)\n--\n\n"
                "Moves the message to the dead-letter queue, in one transaction; without such a queue, removes it.")},
+    {"detach", (PyCFunction)(void (*)(void))delivery_detach, METH_NOARGS,
+     PyDoc_STR(
+         "detach($self)\n--\n\n"
+         "Gives a :class:`DeliveryToken` that holds the place instead of this object, which may then be dropped.\n\n"
+         "The token settles the message through the queue; this object no longer can. Raises\n"
+         ":class:`~logstore.errors.NotEnqueued` if it was settled or detached before.")},
     {"unload", (PyCFunction)(void (*)(void))delivery_unload, METH_NOARGS,
      PyDoc_STR("unload($self)\n--\n\n"
                "Frees the header and content that ``load`` has read; the next access reads them from the log again.")},
@@ -185,6 +194,7 @@ static PyMemberDef delivery_members[] = {
     {"_position", T_ULONGLONG, offsetof(struct delivery, row.position), READONLY, NULL},
     {"_queue", T_OBJECT, offsetof(struct delivery, queue), READONLY, NULL},
     {"_settled", T_BOOL, offsetof(struct delivery, settled), 0, NULL},
+    {"_detached", T_BOOL, offsetof(struct delivery, detached), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -204,12 +214,15 @@ PyDoc_STRVAR(
     "A message acquired by a consumer. No other consumer gets it until it is accepted, released or rejected.\n\n"
     "A delivery can be settled once; a second attempt raises :class:`~logstore.errors.NotEnqueued`. Accepting\n"
     "and rejecting are durable on return. In a transaction they do not wait, and take effect at its commit;\n"
-    "until then, and after a rollback, the message stays acquired.");
+    "until then, and after a rollback, the message stays acquired.\n\n"
+    "A delivery that is dropped before it was settled is released: the message goes back to its old place. A\n"
+    "program that keeps no reference to it takes a token with :meth:`detach` first.");
 
 static PyType_Slot delivery_slots[] = {
-    {Py_tp_doc, (void *)delivery_doc}, {Py_tp_methods, delivery_methods}, {Py_tp_members, delivery_members},
-    {Py_tp_getset, delivery_getset},   {Py_tp_repr, delivery_repr},       {Py_tp_traverse, delivery_traverse},
-    {Py_tp_clear, delivery_clear},     {Py_tp_dealloc, delivery_dealloc}, {0, NULL},
+    {Py_tp_doc, (void *)delivery_doc}, {Py_tp_methods, delivery_methods},
+    {Py_tp_members, delivery_members}, {Py_tp_getset, delivery_getset},
+    {Py_tp_repr, delivery_repr},       {Py_tp_traverse, delivery_traverse},
+    {Py_tp_dealloc, delivery_dealloc}, {0, NULL},
 };
 
 PyType_Spec hot_delivery_spec = {

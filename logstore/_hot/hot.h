@@ -50,6 +50,7 @@ struct hot_state {
     PyObject *accept_many_slow;
     PyObject *release_slow;
     PyObject *refuse;
+    PyObject *token_of;
     PyObject *came_back;
     struct delivery *spares[SPARE_DELIVERIES]; /* memory of deliveries that were freed; see delivery.c */
     size_t spare_count;
@@ -97,6 +98,11 @@ struct store_calls {
     bool relaxed;     /* a change is never waited for */
     /* Memory of the last load_content or header. NULL: a call uses it, or there was none. */
     struct small *spare;
+    /* Deliveries that were dropped unsettled; see dropped.c. */
+    struct delivery *dropped;  /* their places are still acquired */
+    struct delivery *released; /* their places came back, and `notify` has been called or is about to be */
+    PyObject *notify;          /* called with None to wake the thread that calls the listeners; NULL: there are none */
+    bool notified;             /* and the thread has not looked since */
 };
 
 /* The base of Queue. */
@@ -113,7 +119,11 @@ struct delivery {
     struct queue_calls *queue;
     PyObject *header, *content; /* bytes; NULL: not loaded */
     ls_delivery row;
-    char settled; /* or a call is about to do so */
+    /* Of a freed one in a list of its store. */
+    struct delivery *next;
+    uint32_t queue_id;
+    char settled;  /* or a call is about to do so; it does not hold the place */
+    char detached; /* a token holds the place; `settled` is set too */
 };
 
 /* The base of Transaction. */
@@ -157,12 +167,27 @@ PyObject *hot_publish_packed(struct store_calls *self, PyObject *args);
 PyObject *hot_publish_each(struct store_calls *self, PyObject *args);
 
 PyObject *hot_delivery(struct hot_state *state, struct queue_calls *queue, const ls_delivery *row);
+/* Keeps the memory of a freed delivery for the next one, or frees it. */
+void hot_recycle(struct delivery *freed);
 void hot_free_spares(struct hot_state *state);
+
+/* Notes that a freed delivery still holds its place. Never fails; calls neither the core nor Python code. */
+void hot_drop(struct store_calls *store, struct delivery *freed, uint32_t queue_id);
+/* Gives back the places of dropped deliveries. Raises nothing. */
+void hot_release_dropped(struct store_calls *store);
+/* _release_dropped(): the same, for Python. */
+PyObject *hot_release_dropped_now(struct store_calls *self, PyObject *unused);
+/* _released_queues(): the same, and gives the ids of the queues whose listeners must be called, each once. */
+PyObject *hot_released_queues(struct store_calls *self, PyObject *unused);
+int hot_visit_dropped(const struct store_calls *store, visitproc visit, void *arg);
+void hot_free_dropped(struct store_calls *store);
 /* The methods of a queue in consume.c. */
 PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_accept(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_accept_many(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_release(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
+/* _accept_batch(batch, wait): accept_many of a tuple of deliveries, and (id, position, count) of tokens. */
+PyObject *hot_accept_batch(struct queue_calls *self, PyObject *args);
 
 /* The queue's id if it is a handle of this store that counts; false for anything else. Raises nothing. */
 bool hot_queue(const struct store_calls *store, PyObject *given, uint32_t *id);

@@ -93,6 +93,7 @@ static const struct {
     {"_accept_many_slow", offsetof(struct hot_state, accept_many_slow)},
     {"_release_slow", offsetof(struct hot_state, release_slow)},
     {"_refuse", offsetof(struct hot_state, refuse)},
+    {"_token_of", offsetof(struct hot_state, token_of)},
     {"_came_back", offsetof(struct hot_state, came_back)},
     {"_header_slow", offsetof(struct hot_state, header_slow)},
     {"_next_lsn_slow", offsetof(struct hot_state, next_lsn_slow)},

@@ -35,15 +35,11 @@ static int queue_traverse(struct queue_calls *self, visitproc visit, void *arg) 
     return 0;
 }
 
-static int queue_clear(struct queue_calls *self) {
-    Py_CLEAR(self->store);
-    return 0;
-}
-
+/* There is no tp_clear, as for a store: a delivery that is freed later needs both. */
 static void queue_dealloc(struct queue_calls *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    (void)queue_clear(self);
+    Py_CLEAR(self->store);
     Py_CLEAR(self->key);
     type->tp_free(self);
     Py_DECREF(type);
@@ -61,14 +57,19 @@ static PyMethodDef queue_methods[] = {
          "if that fails again.\n\n"
          "Raises :class:`~logstore.errors.UnknownQueue` after the queue was deleted.")},
     {"accept", (PyCFunction)(void (*)(void))hot_accept, WITH_KEYWORDS,
-     PyDoc_STR("accept($self, delivery, *, transaction=None, wait=True)\n--\n\nSee :meth:`Delivery.accept`.")},
+     PyDoc_STR("accept($self, delivery, *, transaction=None, wait=True)\n--\n\n"
+               "See :meth:`Delivery.accept`. Takes a delivery or its token.")},
     {"accept_many", (PyCFunction)(void (*)(void))hot_accept_many, WITH_KEYWORDS,
      PyDoc_STR("accept_many($self, deliveries, *, wait=True)\n--\n\n"
-               "Accepts all of them, with one force. All are checked before the first is dequeued.\n\n"
+               "Accepts all of them, with one force. All are checked before the first is dequeued. Tokens of\n"
+               ":meth:`Delivery.detach` may stand among the deliveries.\n\n"
                "Raises the errors of :meth:`Delivery.accept`. The exception's attribute ``dequeued`` is the number of\n"
                "deliveries, from the first on, that were accepted; the others stay acquired.")},
     {"release", (PyCFunction)(void (*)(void))hot_release, WITH_KEYWORDS,
-     PyDoc_STR("release($self, delivery)\n--\n\nSee :meth:`Delivery.release`.")},
+     PyDoc_STR("release($self, delivery)\n--\n\nSee :meth:`Delivery.release`. Takes a delivery or its token.")},
+    {"_accept_batch", (PyCFunction)(void (*)(void))hot_accept_batch, METH_VARARGS,
+     PyDoc_STR("_accept_batch($self, batch, wait)\n--\n\n"
+               "``accept_many`` of a tuple of deliveries, and (id, position, count) of tokens.")},
     {"_attach", (PyCFunction)(void (*)(void))queue_attach, METH_VARARGS,
      PyDoc_STR("_attach($self, store, queue_id)\n--\n\n")},
     {NULL, NULL, 0, NULL},
@@ -85,7 +86,6 @@ static PyType_Slot queue_slots[] = {
     {Py_tp_methods, queue_methods},
     {Py_tp_members, queue_members},
     {Py_tp_traverse, queue_traverse},
-    {Py_tp_clear, queue_clear},
     {Py_tp_dealloc, queue_dealloc},
     {0, NULL},
 };

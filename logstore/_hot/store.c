@@ -280,7 +280,8 @@ static int store_traverse(struct store_calls *self, visitproc visit, void *arg) 
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->owner);
     Py_VISIT(self->queues);
-    return 0;
+    Py_VISIT(self->notify);
+    return hot_visit_dropped(self, visit, arg);
 }
 
 /* There is no tp_clear: a finalizer that runs later may still call. Cycles are taken apart at the dict of handles and at the
@@ -289,6 +290,8 @@ static void store_dealloc(struct store_calls *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     Py_CLEAR(self->queues);
+    Py_CLEAR(self->notify);
+    hot_free_dropped(self);
     Py_CLEAR(self->owner);
     PyMem_Free(self->spare);
     type->tp_free(self);
@@ -315,8 +318,18 @@ static PyMethodDef store_methods[] = {
     {"_read_places", (PyCFunction)(void (*)(void))hot_read_places, METH_VARARGS,
      PyDoc_STR("_read_places($self, cursor, kind, load, views)\n--\n\nThe next messages of a cursor of the core.")},
     {"_undurable", (PyCFunction)(void (*)(void))store_undurable, METH_O, undurable_doc},
+    {"_release_dropped", (PyCFunction)(void (*)(void))hot_release_dropped_now, METH_NOARGS,
+     PyDoc_STR("_release_dropped($self)\n--\n\nGives back the places of deliveries that were dropped.")},
+    {"_released_queues", (PyCFunction)(void (*)(void))hot_released_queues, METH_NOARGS,
+     PyDoc_STR("_released_queues($self)\n--\n\n"
+               "As _release_dropped; gives the ids of the queues whose listeners must be called, each once.")},
     {"_attach", (PyCFunction)(void (*)(void))store_attach, METH_VARARGS, attach_doc},
     {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef store_fields[] = {
+    {"_notify", T_OBJECT, offsetof(struct store_calls, notify), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef store_members[] = {
@@ -328,6 +341,7 @@ static PyGetSetDef store_members[] = {
 static PyType_Slot store_slots[] = {
     {Py_tp_doc, (void *)"The calls of an open store that are made once a message."},
     {Py_tp_methods, store_methods},
+    {Py_tp_members, store_fields},
     {Py_tp_getset, store_members},
     {Py_tp_new, store_new},
     {Py_tp_traverse, store_traverse},

@@ -138,6 +138,7 @@ class BrokerQueue(abc.ABC):
         self.ttl_ms = arguments.ttl_ms
         self.expires_ms = arguments.expires_ms
         self.wakeups = wakeups
+        self._set_aside: list[Place] = []  # taken places that cannot be read
         self.bindings: set[Binding] = set()
         self.deleted = False
         self.is_leaving = False  # its deletion is in progress, so the store may no longer have it
@@ -291,7 +292,9 @@ class BrokerQueue(abc.ABC):
         if isinstance(error, _GONE):
             self.settled(place)
             return
-        # It stays taken, so that it is not lost and does not block the queue. A restart offers it again.
+        # It stays taken, so that it is not lost and does not block the queue. A restart offers it again. The place is
+        # kept, because the store releases a delivery that is dropped.
+        self._set_aside.append(place)
         logger.error("a message of queue %r cannot be read and is set aside: %s", self.name, error)
 
     # Taking.

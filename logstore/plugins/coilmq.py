@@ -185,6 +185,7 @@ class LogstoreQueue(QueueStore):  # type: ignore[misc] # CoilMQ has no types
         self._store = logstore.open(data_dir, **options)
         self._closed = threading.Event()
         self._handed_out: dict[str, set[int]] = {}
+        self._unsettled: list[logstore.Delivery] = []  # acknowledged; kept so that the store does not offer them again
         try:
             self._claim()
         except BaseException:
@@ -274,6 +275,7 @@ class LogstoreQueue(QueueStore):  # type: ignore[misc] # CoilMQ has no types
         except _GONE:
             return
         except errors.StoreError as problem:
+            self._unsettled.append(delivery)
             _log.error(
                 "message %d of %s was acknowledged and will be delivered again after a restart: %s",
                 delivery.id,

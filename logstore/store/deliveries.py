@@ -1,4 +1,4 @@
-"""The objects that a queue hands out: :class:`Message` for browsing, :class:`Delivery` for consuming.
+"""The objects that a queue hands out: :class:`Message` for browsing, :class:`Delivery` and its token for consuming.
 
 Header and content are read from the log on access, unless they were loaded with the acquisition.
 """
@@ -6,14 +6,34 @@ Header and content are read from the log on access, unless they were loaded with
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from logstore._hot import Delivery
 
 if TYPE_CHECKING:
     from logstore.store.message_store import MessageStore
 
-__all__ = ["Delivery", "Message", "MessageView"]
+__all__ = ["Delivery", "DeliveryToken", "Message", "MessageView"]
+
+
+class DeliveryToken(NamedTuple):
+    """Holds an acquired place without a :class:`Delivery`; made by :meth:`Delivery.detach`.
+
+    The queue's ``accept``, ``accept_many``, ``release`` and ``reject`` take it, in this open of the store only: any
+    other refuses it with :class:`~logstore.errors.NotEnqueued`, as it refuses one that was settled. It may be pickled.
+    Dropping a token releases nothing: its place stays acquired until a settlement or the end of the store.
+    """
+
+    queue: int
+    """The id of the queue."""
+    id: int
+    """The message's persistence ID."""
+    position: int
+    """The place's position in the queue."""
+    count: int  # type: ignore[assignment] # in place of tuple.count
+    """The delivery count, as in :attr:`Delivery.delivery_count`."""
+    opened: int
+    """A random number that this open of the store has drawn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,7 @@ class MessageStore(Publishing):
     ) -> None:
         self._path = Path(store_dir)
         self._pid = os.getpid()
+        self._opened_as = int.from_bytes(os.urandom(8), "little")  # in the tokens of deliveries
         self._lock = Lock(f"the store {store_dir}")
         self._queues: dict[int, Queue] = {}
         self._by_name: dict[str, Queue] = {}
@@ -355,9 +356,10 @@ class MessageStore(Publishing):
     def on_release(self, callback: Callable[[Queue], object]) -> None:
         """Calls ``callback`` with the queue whenever a place comes back to it.
 
-        A place comes back by a release, or by a rollback that unlocks it; after a rollback the callback is called for
-        every queue. If a transaction was abandoned, a thread of the store calls it. Exceptions of the callback are
-        logged. For newly durable messages use :meth:`on_durable`.
+        A place comes back by a release, by a delivery that was dropped unsettled, or by a rollback that unlocks it;
+        after a rollback the callback is called for every queue. If a delivery was dropped or a transaction abandoned, a
+        thread of the store calls it. Exceptions of the callback are logged. For newly durable messages use
+        :meth:`on_durable`.
         """
         arguments.function("callback", callback)
         self._not_forked()

@@ -5,7 +5,8 @@ takes no lock. So any thread, signal handler or finalizer may enter it at any mo
 
 A delivery is settled once: its own mark says so first, and the core refuses one whose place was released since. An
 exception from a signal handler can interrupt a call between any two steps. So the memory that the core writes to exists
-before the call, and an exception's handler gives back what was acquired, or looks whether the place is gone.
+before the call, and an exception's handler looks whether the place is gone. A delivery that is dropped unsettled
+releases its place (``_hot/dropped.c``); a token does not, and has no mark: only the core knows whether it was settled.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from logstore._core import ffi, lib
 from logstore._hot import QueueCalls
 from logstore.core import arguments
 from logstore.core.native import check, tell
-from logstore.store.deliveries import Delivery, Message, MessageView
+from logstore.store.deliveries import Delivery, DeliveryToken, Message, MessageView
 from logstore.store.transactions import handle_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,26 @@ REASON_DEAD_LETTERED: Final = 5
 _PURGE_STEP: Final = 1000
 _GONE: Final = 0
 _LOST_PLACE: Final = (errors.UnknownMessage, errors.NotEnqueued, errors.UnknownQueue, errors.OutcomeUnknown)
+_COUNT_MAX: Final = (1 << 32) - 1
+_A_DELIVERY: Final = "a Delivery or a DeliveryToken"
+
+
+def _place_of(delivery: Delivery | DeliveryToken) -> tuple[int, int, int]:
+    """Id, position and count."""
+    if isinstance(delivery, DeliveryToken):
+        return delivery.id, delivery.position, delivery.count
+    return delivery.id, delivery._position, delivery.delivery_count
+
+
+@contextlib.contextmanager
+def _gone_is_settled() -> Iterator[None]:
+    """A token has no mark: whether it was settled before is seen from its message, which may have ended then."""
+    try:
+        yield
+    except errors.UnknownMessage as problem:
+        refused = errors.NotEnqueued(f"{problem}; a token of it was settled before")
+        refused.__dict__.update(problem.__dict__)  # how many were settled
+        raise refused from problem
 
 
 class Queue(QueueCalls):
@@ -91,85 +112,148 @@ class Queue(QueueCalls):
 
     # ---- settling ----
 
-    def _check_acquired(self, delivery: Delivery) -> None:
-        if getattr(delivery, "_queue", None) is not self or delivery._settled or self._is_deleted:
+    def _token_of(self, delivery: Delivery) -> DeliveryToken:
+        """For ``Delivery.detach``, which marks the delivery then."""
+        self._check_acquired(delivery)
+        return DeliveryToken(self._id, delivery.id, delivery._position, delivery.delivery_count, self._store._opened_as)
+
+    def _check_token(self, token: DeliveryToken) -> None:
+        for name, most in (("id", arguments.LSN_MAX), ("position", arguments.LSN_MAX), ("count", _COUNT_MAX)):
+            arguments.integer(f"the token's {name}", getattr(token, name), 0, most)
+        if self._is_deleted or (token.queue, token.opened) != (self._id, self._store._opened_as):
+            raise errors.NotEnqueued(
+                f"the token of message {token.id} is not of queue {self._name!r}, or of an earlier open of the store"
+            )
+
+    def _check_acquired(self, delivery: Delivery | DeliveryToken) -> None:
+        if isinstance(delivery, DeliveryToken):
+            self._check_token(delivery)
+        elif getattr(delivery, "_queue", None) is not self or delivery._settled or self._is_deleted:
             self._refuse(delivery)
 
     def _refuse(self, delivery: Delivery) -> NoReturn:
-        arguments.instance("delivery", delivery, Delivery)
+        arguments.instance("delivery", delivery, Delivery, what=_A_DELIVERY)
         if delivery._queue is not self:
             raise errors.NotEnqueued(f"message {delivery.id} was not acquired from queue {self._name!r}")
+        if delivery._detached:
+            raise errors.NotEnqueued(
+                f"this delivery of message {delivery.id} was detached: settle the message with the token of detach()"
+            )
         raise errors.NotEnqueued(
             f"message {delivery.id} is no longer acquired from queue {self._name!r}: it was settled before"
         )
 
-    def _settle(self, delivery: Delivery, dequeue: Callable[[], object]) -> None:
+    def _settle(self, delivery: Delivery | DeliveryToken, dequeue: Callable[[], object]) -> None:
         """Settles with ``dequeue``. The place stays acquired until that has succeeded, and if the store refuses it."""
         self._check_acquired(delivery)
+        if isinstance(delivery, DeliveryToken):
+            with _gone_is_settled():
+                dequeue()
+            return
         try:
             delivery._settled = True
             dequeue()
         except _LOST_PLACE:
             raise
         except BaseException:
-            delivery._settled = self._is_gone(delivery)  # or the exception came after the dequeue
+            delivery._settled = self._is_gone(_place_of(delivery))  # or the exception came after the dequeue
             raise
 
-    def _is_gone(self, delivery: Delivery) -> bool:
-        key, position = (ffi.new("uint64_t[1]", [one]) for one in (delivery.id, delivery._position))
+    def _is_gone(self, place: tuple[int, int, int]) -> bool:
+        key, position = (ffi.new("uint64_t[1]", [one]) for one in place[:2])
         state = ffi.new("uint8_t[1]")
         code = lib.ls_places_check(self._store._c, self._id, key, position, 1, state)
         return bool(code == 0 and state[0] == _GONE)
 
-    def _accept_slow(self, delivery: Delivery, *, transaction: Transaction | None = None, wait: bool = True) -> None:
+    def _accept_slow(
+        self, delivery: Delivery | DeliveryToken, *, transaction: Transaction | None = None, wait: bool = True
+    ) -> None:
         if transaction is not None:
             self._settle_within(transaction, delivery, REASON_ACCEPTED)
             return
         self._settle(delivery, lambda: self._dequeue(delivery, REASON_ACCEPTED, None, wait=wait))
 
-    def _dequeue(self, delivery: Delivery, reason: int, transaction: Transaction | None, *, wait: bool) -> None:
+    def _dequeue(
+        self, delivery: Delivery | DeliveryToken, reason: int, transaction: Transaction | None, *, wait: bool
+    ) -> None:
         tx = handle_of(self._store, transaction)
         flags = lib.LS_WAIT if wait else 0
         row, lsn = ffi.new("ls_delivery *"), ffi.new("uint64_t *")
-        row.id, row.position, row.count = delivery.id, delivery._position, delivery.delivery_count
+        row.id, row.position, row.count = _place_of(delivery)
         check(lib.ls_settle(self._store._c, self._id, row, tx, reason, flags, lsn))
 
-    def _accept_many_slow(self, deliveries: Iterable[Delivery], *, wait: bool = True) -> None:
-        batch: list[Delivery] = []
+    def _accept_many_slow(self, deliveries: Iterable[Delivery | DeliveryToken], *, wait: bool = True) -> None:
+        batch: list[Delivery | tuple[int, int, int]] = []
+        tokens: set[DeliveryToken] = set()
         before: int | None = None
         try:
-            batch += [
-                each if type(each) is Delivery else arguments.instance("each of deliveries", each, Delivery)
-                for each in arguments.items("deliveries", deliveries, "deliveries")
-            ]
-            before = sum(each._settled for each in batch)
-            self.accept_many(batch, wait=bool(wait))
+            for each in arguments.items("deliveries", deliveries, "deliveries"):
+                if isinstance(each, DeliveryToken):
+                    self._check_new(each, tokens)
+                    tokens.add(each)
+                    batch.append(_place_of(each))
+                else:
+                    batch.append(arguments.instance("each of deliveries", each, Delivery, what=_A_DELIVERY))
+            before = self._settled_of(batch)
+            with _gone_is_settled() if tokens else contextlib.nullcontext():
+                self._accept_batch(tuple(batch), bool(wait))
         except BaseException as problem:
-            done = 0 if before is None else sum(each._settled for each in batch) - before
-            tell(problem, "dequeued", done)
+            if before is None or not hasattr(problem, "dequeued"):  # the core's call has not told it
+                tell(problem, "dequeued", 0 if before is None else self._settled_of(batch) - before)
             raise
 
-    def _settle_within(self, transaction: Transaction, delivery: Delivery, reason: int) -> None:
-        """Dequeues in the transaction; the place stays acquired until the commit."""
+    def _settled_of(self, batch: list[Delivery | tuple[int, int, int]]) -> int:
+        return sum(each._settled if isinstance(each, Delivery) else self._is_gone(each) for each in batch)
+
+    def _check_new(self, token: DeliveryToken, earlier: set[DeliveryToken]) -> None:
+        """Checks one of several, so that all are checked before the first is settled."""
+        self._check_token(token)
+        if token in earlier:
+            raise errors.NotEnqueued(f"the token of message {token.id} occurs twice; name each delivery once")
+
+    def _settle_within(self, transaction: Transaction, delivery: Delivery | DeliveryToken, reason: int) -> None:
+        """Dequeues in the transaction; the place stays acquired until the commit.
+
+        The transaction keeps the delivery until its outcome, so that it is not released before.
+        """
         self._check_acquired(delivery)
+        if isinstance(delivery, DeliveryToken):
+            with _gone_is_settled():
+                self._dequeue(delivery, reason, transaction, wait=False)
+            return
         try:
             self._dequeue(delivery, reason, transaction, wait=False)
         except (errors.UnknownMessage, errors.NotEnqueued, errors.UnknownQueue) as problem:
-            if isinstance(problem, errors.UnknownQueue) or self._is_gone(delivery):
+            if isinstance(problem, errors.UnknownQueue) or self._is_gone(_place_of(delivery)):
                 delivery._settled = True
             raise
         transaction._on_commit.append(lambda: setattr(delivery, "_settled", True))
 
-    def _release_slow(self, delivery: Delivery) -> None:
+    def _release_slow(self, delivery: Delivery | DeliveryToken) -> None:
         self._check_acquired(delivery)
-        self.release(delivery)
+        if not isinstance(delivery, DeliveryToken):
+            self.release(delivery)
+            return
+        if self._is_gone(_place_of(delivery)):  # ls_release finds nothing to do, which is no error of a delivery
+            raise errors.NotEnqueued(
+                f"message {delivery.id} is not on queue {self._name!r}: its token was settled before"
+            )
+        row = ffi.new("ls_delivery *")
+        row.id, row.position, row.count = _place_of(delivery)
+        code = lib.ls_release(self._store._c, self._id, row, 1, 0)
+        if code not in (lib.LS_CLOSED, lib.LS_FORKED):  # after those, nothing is acquired
+            check(code)
+        self._came_back()
 
     def _came_back(self) -> None:
         """A place was released."""
         self._store._releases.tell(self)
 
-    def reject(self, delivery: Delivery, *, transaction: Transaction | None = None, wait: bool = True) -> None:
-        """See :meth:`Delivery.reject`."""
+    def reject(
+        self, delivery: Delivery | DeliveryToken, *, transaction: Transaction | None = None, wait: bool = True
+    ) -> None:
+        """See :meth:`Delivery.reject`. Takes a delivery or its token."""
+        self._store._release_dropped()
         if transaction is not None:
             if self._dead_letter is None:
                 self._settle_within(transaction, delivery, REASON_REJECTED)
@@ -182,7 +266,7 @@ class Queue(QueueCalls):
         else:
             self._settle(delivery, lambda: self._dead_letter_it(delivery, wait=wait))
 
-    def _dead_letter_it(self, delivery: Delivery, *, wait: bool) -> None:
+    def _dead_letter_it(self, delivery: Delivery | DeliveryToken, *, wait: bool) -> None:
         transaction = self._store.begin()
         try:
             self._enqueue_dead_letter(delivery, transaction)
@@ -193,7 +277,7 @@ class Queue(QueueCalls):
                 transaction.rollback(wait=False)
             raise
 
-    def _enqueue_dead_letter(self, delivery: Delivery, transaction: Transaction) -> None:
+    def _enqueue_dead_letter(self, delivery: Delivery | DeliveryToken, transaction: Transaction) -> None:
         with contextlib.suppress(errors.AlreadyEnqueued):
             self._store.enqueue(delivery.id, self._store.queue(self._dead_letter or ""), transaction)
 
@@ -214,6 +298,7 @@ class Queue(QueueCalls):
         Messages published meanwhile stay.
         """
         wait = bool(wait)  # may raise; then nothing is purged
+        self._store._release_dropped()
         purged = 0
         end = self._store.next_lsn  # ids are LSNs, so the first later id ends the purge: all places after it are newer
         first = itertools.islice(self._store._places(self, lib.LS_CURSOR_ALL), self.depth)
@@ -231,6 +316,7 @@ class Queue(QueueCalls):
         return int(done[0])
 
     def _acquired_count(self) -> int:
+        self._store._release_dropped()
         acquired = ffi.new("uint64_t *")
         code = lib.ls_queue_acquired(self._store._c, self._id, acquired)
         if code != lib.LS_UNKNOWN_QUEUE:  # it may have been deleted meanwhile

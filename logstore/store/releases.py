@@ -1,7 +1,7 @@
 """Calls the listeners when a place comes back to a queue: released, or unlocked by a rollback.
 
-An abandoned transaction is rolled back by its finalizer, which may run on any thread at any moment. So the finalizer
-only queues a notice; a thread of the store, started with the first listener, calls the listeners.
+A delivery may be dropped, and a transaction abandoned, on any thread at any moment. So their finalizers only queue a
+notice; a thread of the store, started with the first listener, gives dropped deliveries back and calls the listeners.
 """
 
 from __future__ import annotations
@@ -27,15 +27,19 @@ class Releases:
     def __init__(self, store: MessageStore) -> None:
         self._store = weakref.ref(store)  # so that the thread does not keep an unused store open
         self._listeners: tuple[Callable[[Queue], object], ...] = ()  # replaced as a whole
-        self._abandoned: SimpleQueue[bool] = SimpleQueue()  # True: a transaction was abandoned; False: the thread ends
+        #: True: a transaction was abandoned; None: a delivery was dropped; False: the thread ends
+        self._notices: SimpleQueue[bool | None] = SimpleQueue()
         self.thread: Worker | None = None
 
     def add(self, listener: Callable[[Queue], object]) -> None:
         """Adds a listener. Called under the store's lock."""
         self._listeners = (*self._listeners, listener)
         store = self._store()
-        is_open = store is not None and not store._closed
-        if is_open and (self.thread is None or self.thread.failure is not None):
+        if store is None or store._closed:
+            return
+        if self.thread is None or self.thread.failure is not None:
+            store._notify = self._notices.put  # it takes no lock that a finalizer could wait for
+            self._notices.put(None)  # for those that were dropped before
             self.thread = start("logstore-releases", self._run)
 
     def tell(self, queue: Queue) -> None:
@@ -49,18 +53,28 @@ class Releases:
     def abandoned(self) -> None:
         """Like :meth:`rolled_back`, for a finalizer: takes no lock; the store's thread calls the listeners."""
         if self._listeners:
-            self._abandoned.put(True)
+            self._notices.put(True)
 
     def close(self) -> None:
         """Ends the thread after it has reported all earlier notices. Called after the store's ``_closed`` was set."""
         if self.thread is not None:
-            self._abandoned.put(False)
+            self._notices.put(False)
             if self.thread is not threading.current_thread():
                 self.thread.join()
 
     def _run(self) -> None:
-        while self._abandoned.get():
-            self._tell_all_queues()
+        while (notice := self._notices.get()) is not False:
+            if notice is None:
+                self._tell_dropped()
+            else:
+                self._tell_all_queues()
+
+    def _tell_dropped(self) -> None:
+        store = self._store()
+        if store is not None:
+            for queue_id in store._released_queues():
+                if queue_id in (queues := store._all_queues()):
+                    self.tell(queues[queue_id])
 
     def _tell_all_queues(self) -> None:
         store = self._store()

@@ -121,6 +121,7 @@ class Transaction(TransactionCalls):
         try:
             check(lib.ls_rollback(self._handle, lib.LS_WAIT if wait else 0))
             self._has_outcome = True
+            self._on_commit = []  # deliveries that nobody else keeps are released
         finally:
             self._store._forget_transaction(self, rolled_back=True)
 

@@ -57,9 +57,27 @@ FAULTS = {
     ),
     "a delivery keeps the mark of the one whose memory it takes": Fault(
         "delivery.c",
-        "made->settled = false;",
+        "made->settled = made->detached = false;",
         "made->settled = spare && made->settled;",
         "tests/core/test_hot_queue.py",
+    ),
+    "a delivery that was settled releases when it is dropped": Fault(
+        "delivery.c",
+        "    if (self->settled) {\n        hot_recycle",
+        "    if (false) {\n        hot_recycle",
+        "tests/core/test_dropped_deliveries.py",
+    ),
+    "a place that comes back while the store's thread looks is not reported": Fault(
+        "dropped.c",
+        "    if (store->released != NULL) {\n        notify",
+        "    if (false) {\n        notify",
+        "tests/core/test_dropped_deliveries.py",
+    ),
+    "deliveries of a failed acquire release once more": Fault(
+        "consume.c",
+        "((struct delivery *)PyList_GET_ITEM(list, (Py_ssize_t)i))->settled = true;",
+        "((struct delivery *)PyList_GET_ITEM(list, (Py_ssize_t)i))->settled = false;",
+        "tests/core/test_dropped_deliveries.py",
     ),
     "a task whose own commit is done waits for the next one": Fault(
         "waiters.c",

@@ -28,7 +28,9 @@ CALLS = {
     "next_lsn": "store._undurable(store.next_lsn)",
     "dequeue": "store.dequeue(store.publish(queue, body, wait=False), queue)",
     "acquire": "[each.release() for each in queue.acquire(300, load=True)]",
+    "acquire and drop": "queue.acquire(300); queue.acquire()",
     "accept": "queue.accept(queue.acquire()[0])",
+    "detach": "queue.release(queue.acquire()[0].detach())",
     "accept_many": "queue.accept_many(queue.acquire(3, load=True), wait=False)",
     "content": "(held,) = queue.acquire(); held.unload(); held.content; held.header; held.release()",
 }

@@ -452,8 +452,9 @@ def test_a_finalizer_that_releases_deliveries_neither_waits_nor_breaks_the_queue
         gc.collect()
         left = places(store, "q")
         assert len({each.id for each in taken}) == 3
-        queue.acquire(MESSAGES)
+        rest = queue.acquire(MESSAGES)
         assert store.stats()["queues"]["q"]["acquired"] == len(left)
+        del rest
     assert len(released) == 20
 
 

@@ -40,6 +40,8 @@ MODULES = ("logstore", "logstore.holds", "logstore.inspect", "logstore.rows", "l
 HANG_S = 120
 ITEMS = 3
 CALLS_BEFORE_EXIT = 12  # that share a store: each store has threads and descriptors of its own
+#: Calls that take a token in place of a delivery.
+WITH_TOKENS = ("accept", "accept_many", "release", "reject")
 #: These wait for other programs or files, and have no handle of the core.
 ELSEWHERE = frozenset({"Markers", "Pace", "Compaction", "Tail"})
 
@@ -96,6 +98,10 @@ def members(module: str) -> Iterator[tuple[str, str]]:
 def call_of(world: World, kind: str, name: str) -> tuple[Callable[[], object], list[object]]:
     """The call, and the objects that it needs."""
     owner = public_surface.owners(world)[kind]()
+    name, _, with_token = name.partition(" with a ")
+    if with_token:
+        token = world.delivery().detach()
+        return lambda: getattr(owner, name)([token] if name == "accept_many" else token), [owner]
     of = type(owner)
     if not callable(getattr(of, name)):
         return lambda: getattr(owner, name), [owner]
@@ -118,9 +124,9 @@ def missing(kind: str, name: str, argument: str) -> Callable[[], object]:
 
 
 def prepare(world: World, kind: str, name: str, outcomes: dict[str, object]) -> LastCall:
-    """A last call on the world's present store, in one cycle with what it needs."""
+    """A last call on the world's present store, in one cycle with what it needs and with a delivery that is dropped."""
     use, objects = call_of(world, kind, name)
-    cycle = [*objects, world.store, world.q]
+    cycle = [*objects, world.store, world.q, world.delivery()]
     return LastCall(f"{kind}.{name}", use, cycle, outcomes)
 
 
@@ -181,6 +187,7 @@ def main(place: Path, end: str, way: str) -> None:
     world.forget()
     kinds = public_surface.owners(world).keys() - ELSEWHERE
     calls = list(dict.fromkeys(each for module in MODULES for each in members(module) if each[0] in kinds))
+    calls += [("Queue", f"{name} with a token") for name in WITH_TOKENS]
     if way == "counted":
         gc.disable()
     names = [f"{kind}.{name}" for kind, name in calls]

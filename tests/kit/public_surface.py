@@ -207,6 +207,16 @@ class World:
         made.accept(wait=False)
         return made
 
+    def detached(self) -> Any:
+        made = self.delivery()
+        self.q.release(made.detach())
+        return made
+
+    def settled_token(self) -> Any:
+        made = self.delivery().detach()
+        self.q.accept(made, wait=False)
+        return made
+
     def finished(self) -> Any:
         made = self.store.begin()
         made.commit(wait=False)
@@ -240,7 +250,11 @@ class World:
             "a closed store's transaction": lambda: self.gone_transaction,
             "a finished transaction": self.finished,
             "a settled delivery": self.settled,
+            "a detached delivery": self.detached,
+            "a settled token": self.settled_token,
+            "a token of no queue": lambda: self.settled_token()._replace(queue=0),
             "a list with a settled delivery": lambda: [self.delivery(), self.settled()],
+            "a list with a settled token": lambda: [self.delivery(), self.settled_token()],
             "a list with another store's queue": lambda: [self.q, self.foreign],
             "an xid": lambda: logstore.Xid(1, b"x"),
         }

@@ -273,7 +273,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert delivery.redelivered == (place.recovered or self.counts[at] > 1)
             self.held[at] = delivery
         if back and got:
-            self.release(sorted(self.held).index((queue, got[0].id)), True)
+            self.release(sorted(self.held).index((queue, got[0].id)), True, False)
 
     def some_held(self, pick: int) -> tuple[tuple[int, int], Delivery]:
         places = sorted(self.held)
@@ -281,12 +281,13 @@ class StoreMachine(RuleBasedStateMachine):
         return at, self.held[at]
 
     @precondition(lambda self: self.held)
-    @rule(pick=PICK, again=st.booleans())
-    def release(self, pick: int, again: bool) -> None:
-        """Cancel a consumer; half of the time the next one starts at once."""
+    @rule(pick=PICK, again=st.booleans(), drop=st.booleans())
+    def release(self, pick: int, again: bool, drop: bool) -> None:
+        """Cancel a consumer, which releases or only drops it; half of the time the next one starts at once."""
         at, delivery = self.some_held(pick)
-        delivery.release()
-        del self.held[at]
+        if not drop:
+            delivery.release()
+        del self.held[at], delivery
         if again and at[0] in self.live.queues:
             self.acquire(sorted(self.live.queues).index(at[0]), 5, False)
 

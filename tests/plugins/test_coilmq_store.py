@@ -361,6 +361,24 @@ def test_an_acknowledgement_of_another_message_brings_the_right_one_again(queue:
     assert bodies(queue) == [b"one"]
 
 
+def test_an_acknowledged_message_that_the_store_cannot_remove_is_not_delivered_again_before_a_restart(
+    store_dir: Path,
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise logstore.StoreFull("no room")
+
+    queue = plugin.LogstoreQueue(store_dir)
+    queue.enqueue(DEST, frame(b"acknowledged"))
+    held = queue.dequeue(DEST)
+    queue.store.queue(DEST).accept = fails  # type: ignore[method-assign]
+    del held
+    gc.collect()
+    assert queue.dequeue(DEST) is None
+    queue.close()
+    again = plugin.LogstoreQueue(store_dir)
+    assert bodies(again) == [b"acknowledged"]
+
+
 def test_on_a_failing_disk_a_send_is_refused_and_an_acknowledged_message_is_named_in_the_log(
     monkeypatch: pytest.MonkeyPatch, store_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -746,7 +746,7 @@ def test_messages_is_lazy_and_may_be_abandoned_while_its_queue_changes(store: Me
 def test_messages_lists_locked_and_acquired_places_but_no_pending_enqueue(store: MessageStore) -> None:
     queue = store.declare_queue("q")
     first, second, _ = (store.publish(queue, content) for content in (b"1", b"2", b"3"))
-    queue.acquire(1)
+    held = queue.acquire(1)
     transaction = store.begin()
     store.dequeue(second, queue, transaction)
     store.publish(queue, b"pending", transaction=transaction)
@@ -757,7 +757,7 @@ def test_messages_lists_locked_and_acquired_places_but_no_pending_enqueue(store:
     ]
     assert queue.depth == 3
     per_queue = store.stats()["queues"]["q"]
-    assert per_queue == {"depth": 3, "locked": 1, "acquired": 1}
+    assert per_queue == {"depth": 3, "locked": 1, "acquired": len(held)}
     transaction.commit()
     assert contents(queue) == [b"1", b"3", b"pending"]
     assert first in {message.id for message in queue.browse()}
