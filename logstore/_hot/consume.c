@@ -450,6 +450,10 @@ PyObject *hot_accept_batch(struct queue_calls *self, PyObject *args) {
     if (state == NULL || !PyArg_ParseTuple(args, "O!p:_accept_batch", &PyTuple_Type, &batch, &waits)) {
         return NULL;
     }
+    if (self->store == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this queue is of no store: call _attach first");
+        return NULL;
+    }
     return accept_batch(state, self, batch, waits != 0 && !self->store->relaxed);
 }
 

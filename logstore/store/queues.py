@@ -194,7 +194,7 @@ class Queue(QueueCalls):
                     batch.append(_place_of(each))
                 else:
                     batch.append(arguments.instance("each of deliveries", each, Delivery, what=_A_DELIVERY))
-            before = self._settled_of(batch)
+            before = sum(each._settled for each in batch if isinstance(each, Delivery))
             with _gone_is_settled() if tokens else contextlib.nullcontext():
                 self._accept_batch(tuple(batch), bool(wait))
         except BaseException as problem:

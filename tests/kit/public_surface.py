@@ -347,6 +347,10 @@ def arguments(world: World) -> dict[str, Callable[[], object]]:
         with Reader(world.closed) as reader:
             return reader.info
 
+    def segment() -> Any:
+        with Reader(world.closed) as reader:
+            return reader.segments()[0]
+
     def open_set() -> Any:
         from logstore.rows.messages import MessageScan
 
@@ -393,6 +397,7 @@ def arguments(world: World) -> dict[str, Callable[[], object]]:
         "store": lambda: world.store,
         "receiver": lambda: type("Receiver", (), {"done": lambda *_: None}),
         "info": info,
+        "segment": segment,
         "segment_size": lambda: 524288,
         "first_lsn": lambda: 524288,
         "epoch": lambda: 1,
