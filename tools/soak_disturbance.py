@@ -102,8 +102,11 @@ class Disturbance:
         store, queue = self._store, self._queue
         what = self._chance.randrange(6)
         if what == 0:
-            for delivery in queue.acquire(2):
+            taken = queue.acquire(4)
+            for delivery in taken[:2]:
                 delivery.release()
+            for delivery in taken[2:3]:
+                queue.release(delivery.detach())  # and the last one is dropped
         elif what == 1:
             store.publish(queue, b"from a handler", wait=False)
         elif what == 2:

@@ -25,6 +25,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent)]
 from soak_disturbance import NOISE, Disturbance, Interrupted  # noqa: E402 - found by the line above
 
 ANSWER_S_MAX = 300  # a worker without an answer for this long hangs, which is a violation, too
+ACQUIRED_MAX = 200  # more than a queue holds
 INTERRUPTED = ("begin", "publish", "move", "consume", "prepare", "outcome")  # commands during which a handler may raise
 
 
@@ -270,7 +271,15 @@ class Session:
             self.store.enqueue(key, command["target"], own)
 
     def consume(self, command: dict[str, Any]) -> None:
-        self.store.dequeue(self.key(command), command["queue"], self.tx(command))
+        """Takes every second message as a broker does: acquired among others, which are dropped and come back."""
+        key, tx = self.key(command), self.tx(command)
+        queue = self.store.queue(command["queue"])
+        if key // 8 % 2:  # an LSN is a multiple of 8
+            for delivery in queue.acquire(ACQUIRED_MAX):
+                if delivery.id == key:
+                    queue.accept(delivery.detach(), transaction=tx)
+                    return
+        self.store.dequeue(key, queue, tx)
 
     def end(self, command: dict[str, Any]) -> None:
         self.tx(command).end()
