@@ -163,11 +163,11 @@ class Verification:
             self.batches, self.footers, self.records = witness.batches, witness.footers, witness.replay.records
             self._queue_id_max = witness.replay.queue_id_max
             self.queues = [QueueLife(one, True, 0, 0, 0) for one in sorted(witness.replay.deleted_queues)]
-        elif witness.replayed is not None and info.end_lsn == log.info.end_lsn:
+        elif witness.replayed is not None and _of_one_moment(info, log.info):
             self._compare(log, witness.replayed)
 
     def _check_checkpoint(self, log: Inspection) -> None:
-        """Checks that the checkpoint gives the same state as the log alone, if no writer has appended meanwhile."""
+        """Checks that the checkpoint gives the same state as the log alone, if no writer has changed it meanwhile."""
         with Inspection(self.store_dir) as other:
             other.read()
             recovery = other.recovery
@@ -177,7 +177,7 @@ class Verification:
                     self.findings.add(Found("checkpoint", text))
                 else:
                     self.findings.notes.append(text)
-            elif recovery.checkpoint_used and other.info.end_lsn == log.info.end_lsn:
+            elif recovery.checkpoint_used and _of_one_moment(other.info, log.info):
                 self.checkpoint_lsn = recovery.checkpoint_lsn
                 difference = other.differs_from(log)
                 if difference is not None:
@@ -185,7 +185,7 @@ class Verification:
                     self.findings.add(Found("checkpoint", f"{text}; remove it, and an open replays the log"))
             elif recovery.checkpoint_used:
                 self.findings.notes.append(
-                    "the writer has appended meanwhile: its checkpoint was not compared with the log"
+                    "the writer has appended or ended meanwhile: its checkpoint was not compared with the log"
                 )
 
     def _compare(self, log: Inspection, replayed: Replayed) -> None:
@@ -235,3 +235,12 @@ class Verification:
         contradiction = catalog_contradiction(self._queue_id_max, deleted, catalog)
         if contradiction is not None:
             self.findings.add(Found("catalog", contradiction))
+
+
+def _of_one_moment(one: ReaderInfo, other: ReaderInfo) -> bool:
+    """Whether two readings of the log must give one state.
+
+    While a writer lives, what it has begun belongs to the state; after its death the same log gives what an open would
+    restore.
+    """
+    return all(getattr(one, name) == getattr(other, name) for name in ("end_lsn", "base_lsn", "epoch", "state"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -326,3 +328,40 @@ def test_work_in_doubt_on_a_deleted_queue_keeps_no_message_in_either_replay(tmp_
         store.force()
         said = verify(path)
         assert (said["messages"], said["in_doubt"], said["problems"]) == (0, 1, [])
+
+
+WRITER = """
+import sys, logstore
+store = logstore.open(sys.argv[1], segment_size=int(sys.argv[2]))
+queue = store.declare_queue("q")
+store.publish_many(queue, [b"first"] * 5)
+store.checkpoint()
+open_transaction = store.begin()
+store.publish(queue, b"never committed", transaction=open_transaction)
+store.stage(b"head", b"never enqueued")
+store.force()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("before", ["_check_checkpoint", "_ask_the_witness"])
+def test_a_writer_that_dies_between_two_readings_is_no_contradiction(
+    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had begun belongs to the first state, and not to the second, although the log ends at the same LSN."""
+    path = tmp_path / "store"
+    words = [sys.executable, "-c", WRITER, str(path), str(SEGMENT)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"ready\n"
+        step = getattr(Verification, before)
+
+        def after_its_death(self: Verification, *arguments: Any) -> None:
+            writer.kill()
+            writer.wait()
+            step(self, *arguments)
+
+        monkeypatch.setattr(Verification, before, after_its_death)
+        found = verify(path, thorough=True)
+    assert (found["state"], found["problems"]) == ("live", [])
