@@ -117,13 +117,14 @@ class Soak:
     def start(self) -> None:
         """A worker that has not yet opened the store."""
         self.samples = []
-        self.journal.prepared_timeout = self.chance.choice(TIMEOUTS_S) if self.everything else None
+        timeout_s = self.chance.choice(TIMEOUTS_S) if self.everything else None
+        self.journal.timeouts_s += [] if timeout_s is None else [timeout_s]
         self.worker = Worker(
             self.directory / "store",
             sorted(self.journal.queues),
             {
                 "disturbed": self.chance.randrange(1, 1 << 32) if self.everything else 0,
-                "prepared_timeout": self.journal.prepared_timeout,
+                "prepared_timeout": timeout_s,
             },
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import time
 from dataclasses import asdict, dataclass, field
@@ -161,7 +162,7 @@ class Journal:
         self.in_flight: dict[str, Any] | None = None
         self.number = 0
         self.limits: dict[str, int] = {}
-        self.prepared_timeout: float | None = None  # the worker's, in seconds
+        self.timeouts_s: list[float] = []  # of prepared transactions: of every worker since the last check
 
     @classmethod
     def load(cls, path: Path, store: Path) -> Journal:
@@ -200,7 +201,7 @@ class Journal:
     def _outcome(self, command: dict[str, Any], state: str) -> str:
         tx, how = self.state.txs[command["tx"]], {"committed": "commit", "rolled_back": "rollback"}.get(state)
         waited = time.time() - tx.prepared_s
-        timed_out = tx.prepared and self.prepared_timeout is not None and waited >= self.prepared_timeout
+        timed_out = tx.prepared and waited >= min(self.timeouts_s, default=math.inf)
         if how != command["how"] and not (how == "rollback" and timed_out):
             raise Violation(f"in {self.store}: {command} came to the state {state} after {waited:.3f} s")
         return str(how)
@@ -240,8 +241,8 @@ class Journal:
     def check(self, found: dict[str, Any]) -> tuple[int, int]:
         """The number of messages and bytes that were accounted for. Raises ``Violation``."""
         states = self.candidates or [self.state]
-        if self.prepared_timeout is not None:
-            states = [state.timed_out(found, self.prepared_timeout) for state in states]
+        if self.timeouts_s:  # a worker that was killed may have ended transactions before
+            states = [state.timed_out(found, min(self.timeouts_s)) for state in states]
         judged = [(state.differences(found), state) for state in states]
         wrong, state = min(judged, key=lambda one: len(one[0]))
         if wrong:
@@ -252,6 +253,7 @@ class Journal:
                 + (f"; and {len(wrong) - 20} more" if len(wrong) > 20 else "")
             )
         self.state, self.candidates = state, []
+        self.timeouts_s = self.timeouts_s[-1:]
         visible = [token for queue in state.queues.values() for token in queue]
         return len(visible), sum(state.sizes[token] for token in visible)
 
