@@ -332,6 +332,9 @@ class Run:
                         os.fdatasync(fd)
                     finally:
                         os.close(fd)
+                except FileNotFoundError:
+                    reused = f"a writer has opened {self._source} meanwhile and reused {segment.name}: run this again"
+                    raise LogRecycled(reused) from None
                 except OSError as error:
                     said = f"{self._source / segment.name} cannot be forced to disk: {error.strerror}; check the disk"
                     raise StoreError(said) from error

@@ -428,6 +428,33 @@ def test_a_writer_that_starts_during_the_export_of_a_closed_store_loses_no_row_s
 # ---- What is refused
 
 
+def test_a_writer_that_opens_a_crashed_store_and_reuses_its_end_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+
+    def crashes(kept: list[Any]) -> None:
+        store = logstore.open(path, segment_size=SEGMENT)
+        kept.append(store)
+        queue = store.declare_queue("orders")
+        store.publish_many(queue, [bytes(20_000)] * 60)
+        store.dequeue_many([message.id for message in queue.browse()], queue)
+
+    and_then_killed(crashes)
+    force, opened = module.Run._force_tail, []
+
+    def open_first(self: module.Run) -> None:
+        if not opened:
+            opened.append(True)
+            recycle(path, 20)
+        force(self)
+
+    monkeypatch.setattr(module.Run, "_force_tail", open_first)
+    report = export(path, target)
+    with Reader(path) as reader:
+        assert report.last_lsn == reader.last_lsn()
+
+
 def test_an_impossible_source_or_target_is_refused_before_anything_is_written(store_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     with pytest.raises(NotAStore):
