@@ -42,6 +42,14 @@ class Extent(NamedTuple):
         return {"least": self.least, "most": self.most}
 
 
+class Counted(NamedTuple):
+    """A batch with several gaps, whose record can be read."""
+
+    lsn: int
+    end_lsn: int
+    missing: int  # records in all its gaps together
+
+
 @dataclass(slots=True)
 class Sealed:
     """What the footer of a segment tells about the records before it."""
@@ -92,26 +100,57 @@ def losses(log: Log, state: State) -> Losses:
     return found
 
 
+class _Part(NamedTuple):
+    """A gap, or the gaps of one batch together."""
+
+    lsn: int
+    end_lsn: int
+    starts: int  # start records of messages in it that other records name
+    messages: int  # the most messages that it can hide
+    places: int  # the most places of one queue that it can hide
+
+
 def _hidden(log: Log) -> tuple[int, int]:
     """How many messages, and how many places of one queue, the unreadable ranges can have held that nothing names."""
-    gaps = sorted((gap for gap in log.gaps if gap.records != 0), key=lambda gap: gap.lsn)
-    starts, others = _named(log.replay, gaps)
     messages = places = 0
-    by_segment: dict[int, list[tuple[int, int, int]]] = {}  # by footer: messages, places, starts
+    by_segment: dict[int, list[_Part]] = {}  # by footer
     footers = sorted(log.sealed, key=lambda one: one.first_lsn)
     firsts = [one.first_lsn for one in footers]
-    for i, gap in enumerate(gaps):
-        bounds = _room(gap, starts[i], others[i]), _room(gap, starts[i], 0), starts[i]
-        at = bisect_right(firsts, gap.lsn) - 1
-        if at >= 0 and gap.end_lsn <= footers[at].footer_lsn:
-            by_segment.setdefault(at, []).append(bounds)
+    for part in _parts(log):
+        at = bisect_right(firsts, part.lsn) - 1
+        if at >= 0 and part.end_lsn <= footers[at].footer_lsn:
+            by_segment.setdefault(at, []).append(part)
         else:
-            messages, places = messages + bounds[0], places + bounds[1]
-    for at, rows in by_segment.items():
-        left = max(footers[at].carriers_missing - sum(row[2] for row in rows), 0)
-        messages += min(sum(row[0] for row in rows), left)
-        places += min(sum(row[1] for row in rows), left)
+            messages, places = messages + part.messages, places + part.places
+    for at, parts in by_segment.items():
+        left = max(footers[at].carriers_missing - sum(part.starts for part in parts), 0)
+        messages += min(sum(part.messages for part in parts), left)
+        places += min(sum(part.places for part in parts), left)
     return messages, places
+
+
+def _parts(log: Log) -> list[_Part]:
+    """The gaps that can have held records, those of one counted batch as one part."""
+    gaps = sorted((gap for gap in log.gaps if gap.records != 0), key=lambda gap: gap.lsn)
+    starts, others = _named(log.replay, gaps)
+    batches = sorted(log.counted)
+    lsns = [batch.lsn for batch in batches]
+    alone: list[_Part] = []
+    together: dict[int, list[tuple[_Part, int]]] = {}  # by batch, with the number of other named records
+    for i, gap in enumerate(gaps):
+        part = _Part(gap.lsn, gap.end_lsn, starts[i], _room(gap, starts[i], others[i]), _room(gap, starts[i], 0))
+        at = bisect_right(lsns, gap.lsn) - 1
+        if at >= 0 and gap.end_lsn <= batches[at].end_lsn:
+            together.setdefault(at, []).append((part, others[i]))
+        else:
+            alone.append(part)
+    for at, rows in together.items():
+        named = sum(part.starts for part, _ in rows)
+        left = max(batches[at].missing - named, 0)
+        messages = min(sum(part.messages for part, _ in rows), max(left - sum(other for _, other in rows), 0))
+        places = min(sum(part.places for part, _ in rows), left)
+        alone.append(_Part(rows[0][0].lsn, rows[-1][0].end_lsn, named, messages, places))
+    return alone
 
 
 def _room(gap: Gap, starts: int, others: int) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from logstore.codec.files import BLOCK_BYTES, SEGMENT_HEADER_BYTES, record_bytes_max
 from logstore.codec.records import Footer, Record, RecordType
 from logstore.codec.scan import NOTHING_READABLE, BatchRun, Damaged, Gap, batches
-from logstore.salvage.extent import CARRIERS, Sealed
+from logstore.salvage.extent import CARRIERS, Counted, Sealed
 from logstore.salvage.replay import SalvageReplay
 from logstore.salvage.write import first_lsn_beyond
 
@@ -55,6 +55,7 @@ class Log:
     bytes_read: int = 0
     disk_error_bytes: int = 0  # bytes that the disk could not read, in whole blocks
     base_known: bool = True  # False: no batch record gives the base, and segments before the first one may be missing
+    counted: list[Counted] = field(default_factory=list)  # batches with more than one gap
     sealed: list[Sealed] = field(default_factory=list)  # segments with a readable footer
     headers: list[str] = field(default_factory=list)  # names of segments with a damaged header
 
@@ -172,6 +173,8 @@ class _Reading:
                 continue
             for item in run.items:
                 self._take(item, one)
+            if run.missing is not None and sum(isinstance(item, Gap) for item in run.items) > 1:
+                self.log.counted.append(Counted(run.lsn, run.end_lsn, run.missing))
         if one.cut_lsn is not None:
             self._gap(self._rest(one, self._reached_lsn, one.cut_lsn))
             self._reached_lsn = max(self._reached_lsn, one.cut_lsn)

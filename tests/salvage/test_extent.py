@@ -287,3 +287,19 @@ def test_a_message_whose_relocated_copy_is_damaged_is_lost_by_name_although_an_o
     report = salvage(tmp_path / "store", None)
     assert [one["id"] for one in report.lost] == [victim]
     assert report.lost_messages["most"] == 1
+
+
+def test_the_count_of_a_batch_bounds_all_its_unreadable_ranges_together(tmp_path: Path) -> None:
+    with logstore.open(tmp_path / "store") as store:
+        queue = store.declare_queue("orders")
+        stored = list(store.publish_many(queue, [bytes(900)] * 200))
+    with Reader(tmp_path / "store") as reader:
+        first_lsn = reader.segments()[0].first_lsn
+        batch = max(reader.batches(), key=lambda one: len(one.raw))
+    inside = [one for one in stored if batch.lsn < one < batch.lsn + len(batch.raw)]
+    assert len(inside) > 30
+    for victim in (inside[5], inside[15], inside[25]):  # with the next one: in each range two records
+        damage_bytes(segments(tmp_path / "store")[0], victim - first_lsn, b"\xee" * 1000)
+    report = salvage(tmp_path / "store", None)
+    assert len(report.lost_ranges) == 3
+    assert report.lost_messages == {"least": 0, "most": 6}
