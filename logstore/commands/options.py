@@ -7,6 +7,7 @@ import re
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -115,8 +116,11 @@ def naming(store_dir: Path) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        if isinstance(error, CorruptLog) and not error.segment:
-            error.message = error.reason  # damage of META or of the whole log, not of one segment
+        if isinstance(error, CorruptLog):
+            if not error.segment:
+                error.message = error.message.removeprefix("no log to open: ")  # damage of META or of the whole log
+            for command in ("logstore verify", "logstore salvage"):
+                error.message = error.message.replace(f"'{command} DIR", f"'{command} {quote(str(store_dir))}")
         if str(store_dir) not in error.message:
             error.message = f"{store_dir}: {error.message}"
         raise
