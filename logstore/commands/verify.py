@@ -76,7 +76,7 @@ def verify(
     if as_json:
         print_json(document)
     else:
-        _print(document)
+        _print(document, elsewhere=connect is not None or schema is not None)
     findings = found.findings
     if findings.count == 0:
         return 0
@@ -124,7 +124,7 @@ def describe(store_dir: Path, found: Verification) -> dict[str, Any]:
     }
 
 
-def _print(document: dict[str, Any]) -> None:
+def _print(document: dict[str, Any], *, elsewhere: bool) -> None:
     facts = dict(document)
     problems, notes, affected = facts.pop("problems"), facts.pop("notes"), facts.pop("affected")
     salvaging = facts.pop("next")
@@ -153,5 +153,7 @@ def _print(document: dict[str, Any]) -> None:
         for line in lines(affected, SHOWN):
             click.echo(one_line(line))
     if salvaging is not None:
+        same = " (with the same --connect and --catalog)" if elsewhere else ""
         closed = ", after the writer has closed the store" if document["state"] == "live" else ""
-        click.echo(f"next: {one_line(salvaging)} copies what is readable into a new store{closed}; or restore a backup")
+        text = f"{one_line(salvaging)}{same} copies what is readable into a new store{closed}; or restore a backup"
+        click.echo(f"next: {text}")

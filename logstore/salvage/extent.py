@@ -14,12 +14,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from logstore.codec.records import RECORD_HEADER_BYTES, RecordType
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Iterable
 
     from logstore.codec.scan import Gap
     from logstore.salvage.log import Log
@@ -165,12 +166,12 @@ def _named(replay: SalvageReplay, gaps: list[Gap]) -> tuple[Counter[int], Counte
     """By the index of the gap: the start records of messages in it that other records name, and other named records."""
     if not gaps:
         return Counter(), Counter()
-    starts = _inside(gaps, replay.messages.keys() | replay.unread_starts)
-    named = _inside(gaps, replay.missing.keys() | replay.transactions.keys() | replay.ended)
+    starts = _inside(gaps, chain(replay.messages, replay.unread_starts))
+    named = _inside(gaps, chain(replay.missing, replay.transactions, replay.ended))
     return Counter(starts.values()), Counter(at for lsn, at in named.items() if lsn not in starts)
 
 
-def _inside(gaps: list[Gap], lsns: Collection[int]) -> dict[int, int]:
+def _inside(gaps: list[Gap], lsns: Iterable[int]) -> dict[int, int]:
     firsts = [gap.lsn for gap in gaps]
     found: dict[int, int] = {}
     for lsn in lsns:
