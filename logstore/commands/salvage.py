@@ -51,7 +51,8 @@ def salvage(
 
     DIR is only read: nothing is ever repaired in place. TARGET is an absent or empty directory; its catalog is a file
     in it. Ids, queues, contents, order and transactions in doubt stay the same. Messages that are lost, or may have
-    been consumed before, are listed with their queues.
+    been consumed before, are listed with their queues, as far as readable records name them. How many are lost is a
+    range where nothing says it exactly.
 
     Exits 0 if nothing is lost, 1 if anything is lost or doubtful, 3 if nothing can be salvaged.
     """
