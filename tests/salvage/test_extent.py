@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import shutil
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ from kit.salvage_cases import (
     wrong_extents,
 )
 from kit.torture import part_of
+from logstore import errors
 from logstore.inspect import Reader
 from logstore.records import RecordType
 from logstore.salvage import salvage
@@ -57,6 +59,25 @@ def publishing(path: Path, messages: int, *, seed: int = 0) -> Truth:
     return truth
 
 
+def deleting(path: Path) -> Truth:
+    """A closed store in which queues were deleted, and messages enqueued on and dequeued from further queues."""
+    rng = random.Random(5)
+    with open_small(path) as store:
+        names = [store.declare_queue(f"q{i}").name for i in range(12)]
+        made = []
+        for i in range(300):
+            made.append(store.publish(rng.sample(names, rng.choice((1, 1, 2))), rng.randbytes(rng.choice((9, 900)))))
+            with suppress(errors.AlreadyEnqueued, errors.UnknownMessage):
+                store.enqueue(rng.choice(made), rng.choice(names))
+            with suppress(errors.NotEnqueued, errors.UnknownMessage):
+                store.dequeue(rng.choice(made), rng.choice(names))
+            if i % 40 == 39:
+                store.delete_queue(names.pop(rng.randrange(len(names))))
+        truth = take_truth(store)
+    add_records(truth, path)
+    return truth
+
+
 @cache
 def catalog_of(path: Path) -> Names:
     """The catalog, read once, because damage to the log does not change it."""
@@ -66,10 +87,11 @@ def catalog_of(path: Path) -> Names:
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, Truth]]:
-    """A store of each kind of end after all kinds of work, and one after nothing but publishes."""
+    """A store of each kind of end after all kinds of work, one after only publishes, and one with deleted queues."""
     base = tmp_path_factory.mktemp("extents")
     made = [(base / end, make_store(base / end, seed, end=end)) for seed, end in enumerate(ENDS, 31)]
-    return [*made, (base / "published", publishing(base / "published", 300))]
+    made.append((base / "published", publishing(base / "published", 300)))
+    return [*made, (base / "deleted", deleting(base / "deleted"))]
 
 
 def harm(path: Path, rng: random.Random) -> None:
@@ -121,8 +143,8 @@ def agrees(report: Salvaged) -> None:
         assert queue["lost"]["most"] is None or queue["lost"]["least"] <= queue["lost"]["most"]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(which=st.integers(0, 3), seed=st.integers(0, 2**32))
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(which=st.integers(0, 4), seed=st.integers(0, 2**32))
 def test_after_any_damage_the_true_losses_lie_within_the_ranges_of_the_report(
     stores: list[tuple[Path, Truth]], tmp_path_factory: pytest.TempPathFactory, which: int, seed: int
 ) -> None:
