@@ -121,8 +121,8 @@ class CorruptLog(StoreError):
     """Bytes that the log needs are damaged or missing. A torn tail is not damage; recovery cuts it off.
 
     Raised when the store is opened, and by a read that finds the damage. Nothing was repaired or dropped.
-    Run ``logstore verify`` to see the extent, then restore a backup, or copy the readable messages to
-    another place.
+    ``logstore verify DIR`` shows the extent. Then restore a backup, or copy what is readable into a new
+    store with ``logstore salvage DIR NEW``.
     """
 
     def __init__(self, reason: str, *, segment: str, offset: int, lsn: int) -> None:
@@ -130,7 +130,8 @@ class CorruptLog(StoreError):
             f"the log is damaged in segment {segment} at offset {offset} (LSN {lsn})" if segment else "no log to open"
         )
         super().__init__(
-            f"{where}: {reason}; nothing was changed: run 'logstore verify' to see the extent, then restore a backup"
+            f"{where}: {reason}; nothing was changed: 'logstore verify DIR' shows the extent; then restore a backup, "
+            "or copy what is readable with 'logstore salvage DIR NEW'"
         )
         self.reason = reason
         """The damage, in words, and the messages and transactions that it affects."""

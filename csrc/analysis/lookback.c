@@ -127,7 +127,7 @@ int look_failed(struct lookback *l, uint64_t lsn, enum format_result why) {
     int rc =
         fail_at(LS_CORRUPT, first_lsn, lsn,
                 "the log is damaged: a record that another one refers to cannot be read (%s). Nothing was changed; "
-                "keep a copy of the directory and use `logstore verify`",
+                "run `logstore verify`, then `logstore salvage`",
                 format_result_text(why));
     return reader_judge(l->reader, rc, lsn);
 }

@@ -64,10 +64,9 @@ int scan_refuse(const struct scan *s, const struct verdict_row *row, uint64_t fi
         return LS_OK;
     }
     if (row->found == FOUND_LAST_EPOCH) { /* of no single place */
-        return fail(
-            LS_CORRUPT,
-            "the log is damaged: %s. Nothing was changed; keep a copy of the directory and use `logstore verify`",
-            verdict_reason(row->reason));
+        return fail(LS_CORRUPT,
+                    "the log is damaged: %s. Nothing was changed; run `logstore verify`, then `logstore salvage`",
+                    verdict_reason(row->reason));
     }
     char record[48] = "";
     if (s->broken_lsn > lsn && s->broken_lsn - lsn < format_batch_bytes_max(s->meta.segment_size)) {
@@ -76,7 +75,7 @@ int scan_refuse(const struct scan *s, const struct verdict_row *row, uint64_t fi
     return fail_at(
         LS_CORRUPT, first_lsn, lsn,
         "the log is damaged: %s (%s%s), although everything below LSN %llu was once durable. Nothing was changed; "
-        "keep a copy of the directory and use `logstore verify`",
+        "run `logstore verify`, then `logstore salvage`",
         verdict_reason(row->reason), format_result_text(why), record, (unsigned long long)s->watermark_lsn);
 }
 

@@ -9,7 +9,8 @@
 int replay_inconsistent(const struct replay *p, const struct record *r, const char *what) {
     const struct live_segment *s = state_segment(p->state, r->lsn);
     return fail_at(LS_CORRUPT, s != NULL ? s->first_lsn : 0, r->lsn,
-                   "the log contradicts itself: %s (chain %llu). Nothing was changed; keep a copy of the directory",
+                   "the log contradicts itself: %s (chain %llu). Nothing was changed; "
+                   "run `logstore verify`, then `logstore salvage`",
                    what, (unsigned long long)r->id);
 }
 

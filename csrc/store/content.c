@@ -79,11 +79,10 @@ static int64_t copy_out(struct piece *p, const uint8_t *record, uint64_t seed, u
 }
 
 static int damaged(const struct piece *p) {
-    return fail_at(
-        LS_CORRUPT, p->segment_lsn, p->lsn,
-        "a record of message %llu is damaged on disk; nothing was changed. Keep a copy of the directory and use "
-        "`logstore verify`",
-        (unsigned long long)p->id);
+    return fail_at(LS_CORRUPT, p->segment_lsn, p->lsn,
+                   "a record of message %llu is damaged on disk. Nothing was changed; run `logstore verify`, then "
+                   "`logstore salvage`",
+                   (unsigned long long)p->id);
 }
 
 /* Its file stays while the lock is let go. */

@@ -127,7 +127,7 @@ def back_up(
             copy = _Copy(source, goal, reader, held, _Pace(rate), progress)
             return copy.make(connect, catalog, started)
     except CorruptLog as error:
-        error.message += "; no backup was made: 'logstore salvage' copies what can still be read"
+        error.message += "; no backup was made"
         error.args = (error.message,)
         raise
     except LogRecycled as error:

@@ -169,6 +169,7 @@ class BatchRun(NamedTuple):
     batch: Batch | None  # None: the batch record cannot be read
     items: list[Found]  # the batch record included
     accepted: bool
+    missing: int | None = None  # records in its gaps, according to the batch record; None: not known
 
 
 def batches(raw: bytes, end: int, first_lsn: int, epoch: int, uuid: UUID) -> Iterator[BatchRun]:
@@ -210,7 +211,7 @@ def _closed(lsn: int, end_lsn: int, batch: Batch | None, items: list[Found]) -> 
     if len(gaps) == 1 and whole:
         gaps[0].records = missing
     sound = all(isinstance(item, Record) for item in items)
-    return BatchRun(lsn, end_lsn, batch, items, sound and missing == 0 and whole)
+    return BatchRun(lsn, end_lsn, batch, items, sound and missing == 0 and whole, missing if whole else None)
 
 
 def probable_queues(raw: bytes) -> list[int]:

@@ -6,11 +6,11 @@ damaged segments whose headers can still be read.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from logstore.codec.files import SEGMENT_HEADER_BYTES, SegmentHeader
 from logstore.codec.records import InvalidRecord, RecordType
+from logstore.commands.output import range_text
 from logstore.core.regular_files import read_start
 from logstore.errors import StoreError
 
@@ -49,16 +49,18 @@ def affected(
         }
         for one in report.lost
     ]
-    queues = Counter(name for one in messages for name in one["queues"])
+    named = {name for one in messages for name in one["queues"]}
+    queues = [one for one in report.queues if one["name"] in named or one["lost"]["least"]]
     unknown = sum(one["records_unknown"] or 0 for one in report.lost_ranges)
     return {
         "messages": messages[:KEPT],
         "message_count": len(messages),
-        "queues": [{"name": name, "lost": lost} for name, lost in sorted(queues.items())],
+        "lost_messages": report.lost_messages,
+        "queues": sorted(({"name": one["name"], "lost": one["lost"]} for one in queues), key=lambda one: one["name"]),
         "transactions": [one["xid"] or one["id"] for one in report.transactions],
         "doubtful_count": len(report.doubtful),
         "records_unknown": unknown,
-        "bytes_unreadable": sum(one["bytes"] for one in report.lost_ranges),
+        "bytes_unreadable": report.unreadable_bytes,
     }
 
 
@@ -88,6 +90,7 @@ def _beside(store_dir: Path, info: ReaderInfo, names: Iterable[str]) -> dict[str
     return {
         "messages": messages[:KEPT],
         "message_count": len(messages),
+        "lost_messages": {"least": 0, "most": None},  # the writer has its messages in memory
         "queues": [],
         "transactions": transactions,
         "doubtful_count": 0,
@@ -105,11 +108,13 @@ def lines(told: dict[str, Any], shown: int) -> Iterable[str]:
     if told["message_count"] > shown:
         yield f"... and {told['message_count'] - shown} more messages"
     for one in told["queues"]:
-        yield f"affected: queue {one['name']}, {one['lost']} messages"
+        yield f"affected: queue {one['name']}, lost messages: {range_text(one['lost'])}"
     for xid in told["transactions"][:shown]:
         yield f"affected: transaction {xid}"
     if told["records_unknown"]:
         records, size = told["records_unknown"], told["bytes_unreadable"]
-        yield f"affected: {records} unknown records in {size} unreadable bytes"
-    if not any(told[name] for name in ("message_count", "transactions", "records_unknown", "doubtful_count")):
+        yield f"affected: {size} unreadable bytes, with at least {records} records that nothing names"
+    if told["lost_messages"]["most"] != 0:
+        yield f"affected: messages that a salvage would lose: {range_text(told['lost_messages'])}"
+    elif not any(told[name] for name in ("message_count", "transactions", "records_unknown", "doubtful_count")):
         yield "affected: no message; a salvage would keep all of them"

@@ -7,6 +7,7 @@ import re
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -111,14 +112,17 @@ XID = XidText()
 
 @contextmanager
 def naming(store_dir: Path) -> Iterator[None]:
-    """Adds the store directory to the text of a ``StoreError`` raised inside."""
+    """Adds the store directory to the text of a ``StoreError`` raised inside, and to the commands that it names."""
     try:
         yield
     except StoreError as error:
         if isinstance(error, CorruptLog) and not error.segment:
-            error.message = error.reason  # damage of META or of the whole log, not of one segment
+            error.message = error.message.removeprefix("no log to open: ")  # damage of META or of the whole log
         if str(store_dir) not in error.message:
             error.message = f"{store_dir}: {error.message}"
+        if isinstance(error, CorruptLog):
+            for command in ("logstore verify", "logstore salvage"):
+                error.message = error.message.replace(f"'{command} DIR", f"'{command} {quote(str(store_dir))}")
         raise
 
 

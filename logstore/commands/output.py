@@ -96,6 +96,14 @@ def size_text(size: int) -> str:
     return f"{size} bytes ({amount:.4g} {unit})" if unit else f"{size} bytes"
 
 
+def range_text(extent: dict[str, int | None], unknown: str = "unknown") -> str:
+    """A number that may not be known exactly, for people: ``4``, ``from 1 to 7``, ``at least 2``, or ``unknown``."""
+    least, most = extent["least"], extent["most"]
+    if most is None:
+        return f"at least {least}" if least else unknown
+    return str(most) if least == most else f"from {least} to {most}"
+
+
 def age_text(seconds: float) -> str:
     """A time span for people, in its two largest units."""
     left = int(max(seconds, 0))

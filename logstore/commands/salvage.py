@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logstore.commands.options import PathText, catalog_options, dry_run_option, json_option, store_argument
-from logstore.commands.output import one_line, print_facts, print_json, print_table, size_text
+from logstore.commands.output import one_line, print_facts, print_json, print_table, range_text, size_text
 from logstore.commands.working import working
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def salvage(
 
     DIR is only read: nothing is ever repaired in place. TARGET is an absent or empty directory; its catalog is a file
     in it. Ids, queues, contents, order and transactions in doubt stay the same. Messages that are lost, or may have
-    been consumed before, are listed with their queues.
+    been consumed before, are listed with their queues, as far as readable records name them. How many are lost is a
+    range where nothing says it exactly.
 
     Exits 0 if nothing is lost, 1 if anything is lost or doubtful, 3 if nothing can be salvaged.
     """
@@ -82,8 +83,10 @@ def describe(report: Salvaged) -> dict[str, Any]:
 
 
 def _in_short(document: dict[str, Any]) -> str:
-    counts = {
-        "messages are lost": len(document["lost"]),
+    lost = document["lost_messages"]
+    counts: dict[str, Any] = {
+        "messages are lost": lost["most"] != 0 and range_text(lost, "an unknown number of"),
+        "messages are found without their queues": document["found"],
         "ranges of the log cannot be read": sum(one["records"] != 0 for one in document["lost_ranges"]),
         "messages are doubtful": len(document["doubtful"]),
         "transactions have no known outcome": len(document["transactions"]),
@@ -102,13 +105,14 @@ def _print(document: dict[str, Any]) -> None:
         plain.pop(name, None)
     for name in [name for name in plain if "bytes" in name]:
         plain[name] = size_text(plain[name])
-    for name in ("lost", "doubtful"):
-        plain[f"{name} messages"] = len(document[name]) or "none"
+    plain["lost_messages"] = range_text(document["lost_messages"]) if document["lost_messages"]["most"] != 0 else "none"
+    plain["doubtful messages"] = len(document["doubtful"]) or "none"
     print_facts((name.replace("_", " "), value) for name, value in plain.items())
     if document["queues"]:
         columns = ("queue", "name", "recovered", "lost")
-        rows = [(one["id"], one["name"], one["recovered"], one["lost"]) for one in document["queues"]]
+        rows = [(one["id"], one["name"], one["recovered"], range_text(one["lost"])) for one in document["queues"]]
         print_table(columns, rows, right=("queue", "recovered", "lost"))
+    _print_unlisted(document)
     for name, line in _LINES.items():
         items = document[name]
         for one in items[:SHOWN]:
@@ -118,6 +122,16 @@ def _print(document: dict[str, Any]) -> None:
     _print_remarks(document)
 
 
+def _print_unlisted(document: dict[str, Any]) -> None:
+    """Says how many of the lost messages no line below names."""
+    most = document["lost_messages"]["most"]
+    unlisted = None if most is None else most - sum(not one["found"] for one in document["lost"])
+    if unlisted is None:
+        click.echo("not listed: an unknown number of messages, because nothing says where the log began")
+    elif unlisted:
+        click.echo(f"not listed: at most {unlisted} messages that only unreadable ranges can have held")
+
+
 def _print_remarks(document: dict[str, Any]) -> None:
     torn, maybe = document["torn"], document["maybe_consumed"]
     if torn is not None:
@@ -125,7 +139,7 @@ def _print_remarks(document: dict[str, Any]) -> None:
     if maybe is not None:
         click.echo(
             f"may have been consumed: {maybe['messages']} messages whose last record is below LSN "
-            f"{maybe['last_heard_of_below_lsn']}, where the last unreadable range begins"
+            f"{maybe['last_heard_of_below_lsn']}, where the last unreadable range ends"
         )
     if document["queues_unnamed"]:
         ids = ", ".join(map(str, document["queues_unnamed"][:SHOWN]))

@@ -120,8 +120,13 @@ class Verification:
         self._check_opening(connect, schema)
         self._find_affected(connect, schema)
 
+    @property
+    def damaged(self) -> bool:
+        """Whether the log is damaged or contradicts itself, so that only a salvage or a backup helps."""
+        return any(one.kind in ("damage", "chain") for one in self.findings.problems)
+
     def _find_affected(self, connect: str | None, schema: str | None) -> None:
-        if any(one.kind in ("damage", "chain") for one in self.findings.problems):
+        if self.damaged:
             self.affected = affected(self.store_dir, self.info, self.findings, connect=connect, schema=schema)
 
     # ---- The log

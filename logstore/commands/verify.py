@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -75,7 +76,7 @@ def verify(
     if as_json:
         print_json(document)
     else:
-        _print(document)
+        _print(document, elsewhere=connect is not None or schema is not None)
     findings = found.findings
     if findings.count == 0:
         return 0
@@ -119,12 +120,14 @@ def describe(store_dir: Path, found: Verification) -> dict[str, Any]:
         "problem_count": findings.count,
         "problems": problems,
         "affected": found.affected,
+        "next": f"logstore salvage {quote(str(store_dir))} NEW" if found.damaged else None,
     }
 
 
-def _print(document: dict[str, Any]) -> None:
+def _print(document: dict[str, Any], *, elsewhere: bool) -> None:
     facts = dict(document)
     problems, notes, affected = facts.pop("problems"), facts.pop("notes"), facts.pop("affected")
+    salvaging = facts.pop("next")
     torn_lsn, torn_bytes = facts.pop("torn_lsn"), facts.pop("torn_bytes")
     for name in ("ok", "store"):
         facts.pop(name)
@@ -149,3 +152,8 @@ def _print(document: dict[str, Any]) -> None:
     if affected is not None:
         for line in lines(affected, SHOWN):
             click.echo(one_line(line))
+    if salvaging is not None:
+        same = " (with the same --connect and --catalog)" if elsewhere else ""
+        closed = ", after the writer has closed the store" if document["state"] == "live" else ""
+        text = f"{one_line(salvaging)}{same} copies what is readable into a new store{closed}; or restore a backup"
+        click.echo(f"next: {text}")

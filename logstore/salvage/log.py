@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from logstore.codec.files import SEGMENT_HEADER_BYTES
-from logstore.codec.records import Record, RecordType
+from logstore.codec.files import BLOCK_BYTES, SEGMENT_HEADER_BYTES, record_bytes_max
+from logstore.codec.records import Footer, Record, RecordType
 from logstore.codec.scan import NOTHING_READABLE, BatchRun, Damaged, Gap, batches
+from logstore.salvage.extent import CARRIERS, Counted, Sealed
 from logstore.salvage.replay import SalvageReplay
 from logstore.salvage.write import first_lsn_beyond
 
@@ -52,7 +53,10 @@ class Log:
     segments: int = 0
     records: int = 0  # number of readable records
     bytes_read: int = 0
-    unreadable_bytes: int = 0  # bytes that the disk could not read
+    disk_error_bytes: int = 0  # bytes that the disk could not read, in whole blocks
+    base_known: bool = True  # False: no batch record gives the base, and segments before the first one may be missing
+    counted: list[Counted] = field(default_factory=list)  # batches with more than one gap
+    sealed: list[Sealed] = field(default_factory=list)  # segments with a readable footer
     headers: list[str] = field(default_factory=list)  # names of segments with a damaged header
 
 
@@ -63,15 +67,19 @@ class _Reading:
         self.source = source
         self.size = source.segment_size
         self.files = [one for one in source.files if one.in_log]
-        base_lsn, watermark_lsn = self._ends()
+        base_lsn, watermark_lsn, base_known = self._ends()
         self.files = [one for one in self.files if one.first_lsn >= base_lsn]
-        self.log = Log(SalvageReplay(base_lsn), base_lsn, watermark_lsn, watermark_lsn)
+        replay = SalvageReplay(base_lsn, record_bytes_max(self.size))
+        self.log = Log(replay, base_lsn, watermark_lsn, watermark_lsn, base_known=base_known)
         self._reached_lsn = base_lsn + SEGMENT_HEADER_BYTES  # everything below it was read or noted as a gap
         self._seal: RecordType | None = None  # the record that sealed the segment before, if it was read
         self._epoch = 0
+        self._carriers = 0  # records of the types in CARRIERS that were recognised in this segment
 
-    def _ends(self) -> tuple[int, int]:
-        """The base and W, from the newest readable batch records and from the files next to the log."""
+    def _ends(self) -> tuple[int, int, bool]:
+        """The base and W, from the newest readable batch records and from the files next to the log; and whether the
+        base is known.
+        """
         base_lsn = watermark_lsn = 0
         for one in reversed(self.files):
             for run in self._runs(one):
@@ -89,9 +97,12 @@ class _Reading:
             watermark_lsn = max(watermark_lsn, self.source.closed.end_lsn)
         if self.source.hint is not None:
             watermark_lsn = max(watermark_lsn, self.source.hint.durable_lsn)
+        known = bool(base_lsn)
         if not base_lsn:
             base_lsn = min((one.first_lsn for one in self.files), default=watermark_lsn)
-        return base_lsn - base_lsn % self.size, watermark_lsn
+            first = next((one.header for one in self.files if one.first_lsn == base_lsn), None)
+            known = first is not None and first.prev_end_lsn == 0  # the store's first segment
+        return base_lsn - base_lsn % self.size, watermark_lsn, known
 
     def _runs(self, one: SegmentFile) -> Iterator[BatchRun]:
         raw = self.source.segment(one)
@@ -144,7 +155,7 @@ class _Reading:
                 self.log.headers.append(one.name)
             self._segment(one, last=i == len(self.files) - 1)
             self.log.segments += 1
-            self.log.unreadable_bytes += 4096 * len(one.unreadable)
+            self.log.disk_error_bytes += BLOCK_BYTES * len(one.unreadable)
             show((i + 1) * self.size, total)
         self._end()
         return self.log
@@ -152,6 +163,7 @@ class _Reading:
     def _segment(self, one: SegmentFile, *, last: bool) -> None:
         self._reached_lsn = one.first_lsn + SEGMENT_HEADER_BYTES
         self._seal = None
+        self._carriers = 0
         torn = False
         for run in self._runs(one):
             self.log.bytes_read += run.end_lsn - run.lsn
@@ -161,6 +173,8 @@ class _Reading:
                 continue
             for item in run.items:
                 self._take(item, one)
+            if run.missing is not None and sum(isinstance(item, Gap) for item in run.items) > 1:
+                self.log.counted.append(Counted(run.lsn, run.end_lsn, run.missing))
         if one.cut_lsn is not None:
             self._gap(self._rest(one, self._reached_lsn, one.cut_lsn))
             self._reached_lsn = max(self._reached_lsn, one.cut_lsn)
@@ -187,11 +201,19 @@ class _Reading:
             return
         self._reached_lsn = item.lsn + item.length
         self._seal = RecordType(item.type) if item.type in _SEALS else None
+        self._carriers += item.type in CARRIERS
         if isinstance(item, Damaged):
             self.log.damaged.append(item._replace(raw=b""))
         else:
             self.log.records += 1
+            if isinstance(item.body, Footer):
+                self._sealed(item.lsn, item.body, one)
         self.log.replay.apply(item)
+
+    def _sealed(self, lsn: int, footer: Footer, one: SegmentFile) -> None:
+        counted = sum(row.count for row in footer.counts if row.type in CARRIERS)
+        if counted >= self._carriers:
+            self.log.sealed.append(Sealed(one.first_lsn, lsn, counted - self._carriers))
 
     def _end(self) -> None:
         """Notes the part above the last readable record that is missing although it was durable."""

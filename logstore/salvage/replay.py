@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _LATER_UNKNOWN = "a record of it is lost that may have been an enqueue or a dequeue"
 ELSEWHERE = "it is still live, but no readable record names its queue"
+TRANSACTIONS = 2  # the high byte of the types of transactions
 
 
 class SalvageReplay(Interpreter):
@@ -42,14 +43,19 @@ class SalvageReplay(Interpreter):
 
     keeps_ended = True  # a record of an ended chain must not revive it
 
-    def __init__(self, base_lsn: int) -> None:
+    def __init__(self, base_lsn: int, record_bytes_max: int) -> None:
         super().__init__(base_lsn)
+        self.start_bytes_max = record_bytes_max // 2  # a publish writes a shorter start only with its enqueues inside
         self.probable: dict[int, list[int]] = {}  # queues of lost start records, from bytes without a checksum
+        self.published_bytes: dict[int, int] = {}  # lengths of lost start records that a publish wrote, by id
         self.missing: dict[int, int] = {}  # by LSN, the chain of a record that only other records name
         self.first_loss_lsn: int | None = None
         self.last_gap_lsn = 0  # the end of the last gap, in which anything may have happened
         self.strays: dict[int, int] = {}  # chains below the base without a state, with the LSN of their first record
         self.staged_dropped = 0
+        self.unread_starts: set[int] = set()  # ids of messages that ended, and whose start could not be read
+        self.transactional = False  # any record of a transaction, or of work in one, was seen
+        self.queue_doubt_lsn = 0  # of the last record that deletes a queue which is not known
 
     def apply(self, item: Record | Damaged | Gap) -> None:
         """Takes the next item."""
@@ -57,7 +63,9 @@ class SalvageReplay(Interpreter):
             if item.records != 0:
                 self._lose(item.lsn)
                 self.last_gap_lsn = item.end_lsn
-        elif isinstance(item, Damaged):
+            return
+        self.transactional = self.transactional or item.type >> 8 == TRANSACTIONS
+        if isinstance(item, Damaged):
             self._damaged(item)
         else:
             self.interpret(item)
@@ -108,6 +116,9 @@ class SalvageReplay(Interpreter):
 
     def end_message(self, message_id: int) -> None:
         """Forgets an ended message, and its stray records with it."""
+        message = self.messages.get(message_id)
+        if message_id >= self.base_lsn and (message is None or message.start_lsn == START_UNKNOWN):
+            self.unread_starts.add(message_id)
         super().end_message(message_id)
         self.strays.pop(message_id, None)
 
@@ -131,6 +142,7 @@ class SalvageReplay(Interpreter):
 
     def opened(self, lsn: int, work: Work) -> Transaction | None:  # noqa: ARG002
         """A transaction without a start is known from its work."""
+        self.transactional = True
         return None if work.tx_id in self.ended else self._transaction(work.tx_id, work.lsn)
 
     def stepped(self, record: Record) -> Transaction | None:
@@ -236,6 +248,7 @@ class SalvageReplay(Interpreter):
                 transaction.state, transaction.prepared_us = "prepared", self._time_us
         elif kind is RecordType.QUEUE_DELETE:
             self._lose(lost.lsn)
+            self.queue_doubt_lsn = lost.lsn
 
     def _damaged_message(self, lost: Damaged, kind: RecordType) -> None:
         moved = kind is RecordType.MESSAGE_RELOCATED or bool(lost.flags & RecordFlag.COPY)
@@ -244,6 +257,8 @@ class SalvageReplay(Interpreter):
         elif kind is RecordType.MESSAGE_START:
             self._ghost(lost)
             self.probable[lost.id] = probable_queues(lost.raw)
+            if lost.flags & RecordFlag.PUBLISHED:
+                self.published_bytes[lost.id] = lost.length
         elif kind is RecordType.MESSAGE_DEQUEUE and lost.flags & RecordFlag.DELETES:
             self.end_message(lost.id)
         else:
@@ -268,6 +283,7 @@ class SalvageReplay(Interpreter):
             copies.parts_lost = copies.parts_lost or kind is RecordType.MESSAGE_RELOCATED
             return
         copies = self._copies.pop(lost.id, Copies())
+        self.strays.pop(lost.id, None)  # a relocated message is no orphan
         if message is not None:
             message.last_lsn = lost.lsn
             self._merge(message, copies)

@@ -1,17 +1,22 @@
-"""The result of a salvage: what was recovered, lost and doubtful, for people and for machines."""
+"""The result of a salvage: what was recovered, lost and doubtful, for people and for machines.
+
+Invariant: no figure contradicts another. A number that is not known is a range, ``{"least": n, "most": m}``, where
+``m`` is None if nothing bounds it.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from logstore.codec.records import RecordType
 from logstore.codec.replay_state import xid_text
+from logstore.salvage.extent import Extent, losses
 
 if TYPE_CHECKING:
     from logstore.codec.scan import Gap
     from logstore.salvage.catalog import Names
+    from logstore.salvage.extent import Losses
     from logstore.salvage.log import Log
     from logstore.salvage.source import Source
     from logstore.salvage.state import State
@@ -19,44 +24,86 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Salvaged:
-    """The report of one salvage. Sizes are bytes, ids and LSNs plain ints."""
+    """The report of one salvage. Sizes are bytes, ids and LSNs plain ints.
+
+    A number of lost messages is a range: ``{"least": n, "most": m}``. ``n`` counts what readable records prove, ``m``
+    what they do not exclude; ``m`` is None if nothing bounds it. A torn tail is no loss.
+    """
 
     store: str
-    target: str | None = None  # None: nothing was written
-    uuid: str | None = None  # of the new store
+    """The damaged store's directory."""
+    target: str | None = None
+    """The new store's directory; None if nothing was written."""
+    uuid: str | None = None
+    """The UUID of the new store; None if nothing was written."""
     old_uuid: str = ""
+    """The UUID of the damaged store."""
     base_lsn: int = 0
+    """The LSN from which the log was read."""
     end_lsn: int = 0
+    """The LSN above everything that is known to have been written."""
     watermark_lsn: int = 0
+    """Everything below this LSN was durable once, so what is missing there is a loss."""
     segments: int = 0
-    records: int = 0  # readable ones
+    """The number of segments that were read."""
+    records: int = 0
+    """The number of readable records."""
     bytes_read: int = 0
+    """Bytes of the log that were read, the unreadable ones included."""
     bytes_written: int = 0
-    unreadable_bytes: int = 0  # bytes that the disk could not read
-    messages: int = 0  # recovered on their queues
+    """Bytes written to the new store's log."""
+    unreadable_bytes: int = 0
+    """Bytes in which no record can be recognised: the sum of ``bytes`` of ``lost_ranges``."""
+    disk_error_bytes: int = 0
+    """Bytes that the disk could not read, in whole blocks of 4096. Records beside them may have been recovered."""
+    messages: int = 0
+    """The number of messages recovered on their queues, or with pending work in doubt."""
     places: int = 0
+    """The number of recovered places; a message has one on each of its queues."""
     content_bytes: int = 0
-    found: int = 0  # recovered whole, but their queues are not known
+    """Bytes of content of the recovered messages."""
+    found: int = 0
+    """The number of messages recovered whole whose queues are not known; they are on ``FOUND_QUEUE``."""
     in_doubt: int = 0
-    staged_dropped: int = 0  # never enqueued: recovery would have dropped them
-    rolled_back: int = 0  # transactions without an outcome: recovery would have rolled them back
+    """The number of transactions in doubt that were recovered."""
+    staged_dropped: int = 0
+    """The number of messages that were never enqueued: recovery would have dropped them."""
+    rolled_back: int = 0
+    """The number of transactions without an outcome: recovery would have rolled them back."""
+    lost_messages: dict[str, int | None] = field(default_factory=lambda: Extent(0, 0).as_json())
+    """Range: the number of live messages that are not in the new store. Those on ``FOUND_QUEUE`` are not counted."""
     torn: dict[str, int] | None = None
+    """A write that a crash cut short, which was never acknowledged: ``lsn``, ``bytes``, ``records``."""
     queues: list[dict[str, Any]] = field(default_factory=list)
-    lost: list[dict[str, Any]] = field(default_factory=list)  # messages
+    """By queue: ``id``, ``name``, the number of messages ``recovered`` on it, their ``content_bytes``, and ``lost``, a
+    range: the number of messages that were on it and are not on it in the new store."""
+    lost: list[dict[str, Any]] = field(default_factory=list)
+    """The lost messages that readable records name, and those on ``FOUND_QUEUE`` (``found``). ``certain`` is True if
+    readable records prove that the message was live; they are the ``least`` of ``lost_messages``."""
     lost_ranges: list[dict[str, Any]] = field(default_factory=list)
-    lost_records: list[dict[str, Any]] = field(default_factory=list)  # records with a valid header and a damaged body
-    doubtful: list[dict[str, Any]] = field(default_factory=list)  # messages that were kept, but may have changed
-    transactions: list[dict[str, Any]] = field(default_factory=list)  # with unknown outcomes
+    """The LSN ranges in which no record can be recognised."""
+    lost_records: list[dict[str, Any]] = field(default_factory=list)
+    """The records with a valid header and a damaged body."""
+    doubtful: list[dict[str, Any]] = field(default_factory=list)
+    """The messages that were kept, and may have changed or ended: ``id``, ``lsn``, ``why``."""
+    transactions: list[dict[str, Any]] = field(default_factory=list)
+    """The transactions whose outcome is not known: ``id``, ``xid``, ``in_doubt``, ``why``."""
     maybe_consumed: dict[str, int] | None = None
-    queues_deleted: list[str] = field(default_factory=list)  # deleted according to the log, but still in the catalog
+    """The number of kept ``messages`` whose last record lies below ``last_heard_of_below_lsn``, where the last
+    unreadable range ends, which may have held their dequeue."""
+    queues_deleted: list[str] = field(default_factory=list)
+    """Names of queues that were deleted according to the log, and are still in the catalog."""
     queues_unnamed: list[int] = field(default_factory=list)
+    """Ids of queues that no readable catalog names; they are called ``queue-ID``."""
     notes: list[str] = field(default_factory=list)
+    """Remarks about files."""
 
     @property
     def whole(self) -> bool:
         """Whether nothing is lost and nothing is doubtful."""
         return not (
             self.lost
+            or self.lost_messages["most"] != 0
             or any(one["records"] != 0 for one in self.lost_ranges)
             or any(one["costs"] for one in self.lost_records)
             or self.doubtful
@@ -76,7 +123,8 @@ class Salvaged:
             segments=log.segments,
             records=log.records,
             bytes_read=log.bytes_read,
-            unreadable_bytes=log.unreadable_bytes,
+            unreadable_bytes=sum(gap.bytes for gap in log.gaps),
+            disk_error_bytes=log.disk_error_bytes,
             messages=len(state.messages),
             places=sum(len(message.places) for message in state.messages.values()),
             content_bytes=sum(message.content_bytes or 0 for message in state.messages.values()),
@@ -92,7 +140,10 @@ class Salvaged:
         if log.torn is not None:
             report.torn = {"lsn": log.torn.lsn, "bytes": log.torn.bytes, "records": log.torn.records}
         report._tell_damage(log, source.segment_size)
+        told = losses(log, state)
+        report.lost_messages = told.messages.as_json()
         report._tell_lost(state)
+        report.queues = _by_queue(state, told, names)
         return report
 
     def _tell_damage(self, log: Log, segment_size: int) -> None:
@@ -139,14 +190,13 @@ class Salvaged:
         ]
         if state.maybe_consumed:
             self.maybe_consumed = {"messages": state.maybe_consumed, "last_heard_of_below_lsn": state.doubt_lsn}
-        self.queues = _by_queue(state)
 
     def name_queues(self, names: Names, found_queue: int) -> None:
         """Fills in the names of queues, which are complete now."""
         for one in self.queues:
             one["name"] = names.name(one["id"])
         if found_queue:
-            told = {"id": found_queue, "recovered": self.found, "lost": 0, "content_bytes": 0}
+            told = {"id": found_queue, "recovered": self.found, "lost": Extent(0, 0).as_json(), "content_bytes": 0}
             self.queues.append(told | {"name": names.name(found_queue)})
         for one in self.lost:
             one["queue_names"] = [names.name(queue_id) for queue_id in one["queues"]]
@@ -175,17 +225,19 @@ def _range(gap: Gap, missing: dict[int, int], segment_size: int) -> dict[str, An
     }
 
 
-def _by_queue(state: State) -> list[dict[str, Any]]:
-    """The number of recovered and of lost messages on each queue."""
+def _by_queue(state: State, told: Losses, names: Names) -> list[dict[str, Any]]:
+    """The number of recovered and of lost messages on each queue that has any, or may have."""
     recovered: dict[int, list[int]] = {}
     for message in state.messages.values():
         for place in message.places:
             counts = recovered.setdefault(place.queue_id, [0, 0])
             counts[0] += 1
             counts[1] += message.content_bytes or 0
-    lost = Counter(queue_id for one in state.lost for queue_id in one.queues or one.queues_probable)
     rows = []
-    for queue_id in sorted(recovered.keys() | lost.keys()):
+    for queue_id in sorted(recovered.keys() | names.queues.keys() | told.queues):
         messages, content_bytes = recovered.get(queue_id, (0, 0))
-        rows.append({"id": queue_id, "recovered": messages, "lost": lost[queue_id], "content_bytes": content_bytes})
+        lost = told.on(queue_id)
+        if messages or lost.most != 0:
+            row = {"id": queue_id, "recovered": messages, "lost": lost.as_json(), "content_bytes": content_bytes}
+            rows.append(row)
     return rows

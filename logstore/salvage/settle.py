@@ -33,6 +33,7 @@ def settle(replay: SalvageReplay, is_gone: Callable[[int], bool]) -> State:
         rolled_back=0,
         doubt_lsn=replay.last_gap_lsn,
         maybe_consumed=0,
+        deletions=any(is_gone(queue_id) for queue_id in range(1, replay.queue_id_max + 1)),
     )
     open_xids: set[XidBody | None] = set()
     for transaction in sorted(replay.transactions.values(), key=lambda one: one.id, reverse=True):
@@ -105,15 +106,21 @@ def _settle_message(replay: SalvageReplay, state: State, message_id: int, is_gon
     message.pending = [work for work in message.pending or () if not is_gone(work.queue_id)] or None
     lost = message.lost or []
     if message.content_bytes is None or CONTENT_IN_DOUBT in lost or CONTENT_LOST in lost:
-        if not _was_over(replay, message_id, message, had_places=had_places):
-            _lose(replay, state, message_id, message)
+        if _was_an_orphan(replay, message_id):
+            return
+        if had_places and not message.places and not message.pending and message_id >= replay.base_lsn:
+            state.dropped_in_doubt += 1  # every known queue of it was deleted
+        else:
+            _lose(replay, state, message_id, message, is_gone)
         return
     if message.places or message.pending:
         _keep_message(state, message_id, message, replay)
         return
     if lost or (message.doubts and not had_places):
         state.found[message_id] = message
-        _lose(replay, state, message_id, message)
+        _lose(replay, state, message_id, message, is_gone)
+    elif message.doubts:
+        state.dropped_in_doubt += 1
 
 
 def _keep_message(state: State, message_id: int, message: Message, replay: SalvageReplay) -> None:
@@ -125,22 +132,45 @@ def _keep_message(state: State, message_id: int, message: Message, replay: Salva
         state.doubtful.append(Doubtful(message_id, None, doubt.lsn, doubt.why))
 
 
-def _was_over(replay: SalvageReplay, message_id: int, message: Message, *, had_places: bool) -> bool:
-    """Whether an unreadable message is no loss."""
-    first_loss = replay.first_loss_lsn
-    stray_lsn = replay.strays.get(message_id)
-    if stray_lsn is not None and (first_loss is None or stray_lsn < first_loss):
-        return True  # an orphan, which every log has
-    return had_places and not message.places and not message.pending and message_id >= replay.base_lsn
+def _was_an_orphan(replay: SalvageReplay, message_id: int) -> bool:
+    """Whether an unreadable message is an orphan, which every log has, and no loss."""
+    first_loss, stray_lsn = replay.first_loss_lsn, replay.strays.get(message_id)
+    return stray_lsn is not None and (first_loss is None or stray_lsn < first_loss)
 
 
-def _lose(replay: SalvageReplay, state: State, message_id: int, message: Message) -> None:
+def _was_live(
+    replay: SalvageReplay, state: State, message_id: int, message: Message, is_gone: Callable[[int], bool]
+) -> bool:
+    """Whether readable records prove that the message was live at the end of the log."""
+    if replay.lossy_since(message.last_lsn) or replay.queue_doubt_lsn > message.last_lsn or message.doubts:
+        return False
+    return bool(message.places) or _was_published(replay, state, message_id, message, is_gone)
+
+
+def _was_published(
+    replay: SalvageReplay, state: State, message_id: int, message: Message, is_gone: Callable[[int], bool]
+) -> bool:
+    """Whether a start record with only a valid header put the message on queues that exist.
+
+    A start that a publish wrote, and that no record of the chain follows, has its enqueues inside. The exception is an
+    unfinished publish of a message that does not fit one record: its start is about as long as a record can be.
+    """
+    length = replay.published_bytes.get(message_id)
+    if length is None or length > replay.start_bytes_max or message.last_lsn != message_id or message.pending:
+        return False
+    if replay.transactional or replay.last_gap_lsn:
+        return False
+    return not (state.deletions or any(map(is_gone, replay.probable.get(message_id, ()))))
+
+
+def _lose(
+    replay: SalvageReplay, state: State, message_id: int, message: Message, is_gone: Callable[[int], bool]
+) -> None:
     why = list(message.lost or ())
     if message.content_bytes is None and not why:
         why.append(CONTENT_LOST)
     why += [doubt.why for doubt in message.doubts or ()]
-    certain = message_id not in replay.strays and message.start_lsn == START_UNKNOWN
-    certain = certain or bool(message.places) or CONTENT_LOST in why
+    known = message.start_lsn != START_UNKNOWN and message.lost in (None, [CONTENT_LOST]) and not message.doubts
     lost_lsn = message_id if message_id in replay.probable and message_id >= replay.base_lsn else None
     state.lost.append(
         LostMessage(
@@ -151,7 +181,9 @@ def _lose(replay: SalvageReplay, state: State, message_id: int, message: Message
             or sorted({work.queue_id for work in message.pending or ()}),
             queues_probable=replay.probable.get(message_id, []) if not message.places else [],
             readable_bytes=message.readable_bytes,
-            certain=certain,
+            certain=_was_live(replay, state, message_id, message, is_gone),
+            placed=bool(message.places),
+            elsewhere=not known,
             kept=message_id in state.found,
         )
     )

@@ -23,7 +23,9 @@ class LostMessage:
     queues: list[int] = field(default_factory=list)  # queues on which it certainly was
     queues_probable: list[int] = field(default_factory=list)  # from bytes that no checksum covers any more
     readable_bytes: int = 0  # readable bytes of its content
-    certain: bool = True  # False: it may have ended before
+    certain: bool = False  # True: readable records prove that it was live; False: it may have ended before
+    placed: bool = False  # True: it had a place on each of ``queues``; False: a transaction works on it there
+    elsewhere: bool = True  # one of its lost records, which other records name, may have put it on other queues, too
     kept: bool = False  # whole, but its queues are not known: it is on the queue for found messages
 
 
@@ -62,3 +64,5 @@ class State:
     rolled_back: int  # transactions that recovery would roll back
     doubt_lsn: int  # kept messages whose newest record lies below it may have been consumed; 0: none
     maybe_consumed: int  # the number of such messages
+    deletions: bool  # whether a queue was deleted, as far as the log and the catalog tell
+    dropped_in_doubt: int = 0  # messages whose known queues were all deleted, and that may have been on another one

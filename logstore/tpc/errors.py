@@ -47,7 +47,7 @@ class IntegrityError(DatabaseError):
 
 
 class InternalError(DatabaseError):
-    """The log is damaged. See the extent with ``logstore verify``, then restore a backup."""
+    """The log is damaged. Use ``logstore verify``, then restore a backup or use ``logstore salvage``."""
 
 
 class ProgrammingError(DatabaseError):

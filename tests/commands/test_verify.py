@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 import logstore
+from kit.command import fails, run
 from kit.torture import tortured
 from logstore import Xid, errors
 from logstore.commands import verification, witness
@@ -168,6 +169,32 @@ def test_flipped_bits_below_the_end_are_found_with_their_place_and_the_affected_
 ) -> None:
     assert every_flip_is_found(whole, store, 89) > 60
     assert verify(store)["ok"]
+
+
+def test_verify_of_a_damaged_store_and_the_damage_error_name_the_salvage_that_comes_next(
+    whole: Whole, tmp_path: Path
+) -> None:
+    store = tmp_path / "a store"
+    shutil.copytree(whole.path, store)
+    assert verify(store)["next"] is None
+    assert "next:" not in run("verify", store).stdout
+    flip(store / min(whole.segments), HEADER + 300, 1)
+    salvage = f"logstore salvage '{store}' NEW"
+    assert verify(store)["next"] == salvage
+    last = run("verify", store).stdout.splitlines()[-1]
+    assert last == f"next: {salvage} copies what is readable into a new store; or restore a backup"
+    refused = fails(run("dump", store), 3)
+    assert f"'logstore verify '{store}''" in refused
+    assert f"'{salvage}'" in refused
+
+
+def test_verify_beside_a_writer_says_that_a_salvage_needs_a_closed_store(tmp_path: Path) -> None:
+    with logstore.open(tmp_path / "store", segment_size=SEGMENT) as store:
+        key = store.publish(store.declare_queue("q"), b"x" * 1000)
+        flip(tmp_path / "store" / f"{key - key % SEGMENT:016x}.seg", key % SEGMENT + 500, 1)
+        last = run("verify", tmp_path / "store").stdout.splitlines()[-1]
+    assert last.startswith(f"next: logstore salvage {tmp_path / 'store'} NEW ")
+    assert "after the writer has closed the store" in last
 
 
 @pytest.mark.slow

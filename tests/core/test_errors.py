@@ -101,9 +101,11 @@ def test_corrupt_log_names_segment_offset_and_lsn() -> None:
         "4096",
         "16781312",
         "the record's checksum fails",
-        "logstore verify",
+        "'logstore verify DIR'",
+        "'logstore salvage DIR NEW'",
     ):
         assert part in str(error)
+    assert "\n" not in str(error)
 
 
 def test_a_wrong_option_is_also_a_value_error_and_nothing_else_is_a_builtin_in_disguise() -> None:

@@ -18,6 +18,7 @@ from logstore.codec.replay_state import Message
 from logstore.inspect import Reader
 from logstore.records import Record
 from logstore.salvage.catalog import Names, read_names
+from logstore.salvage.extent import Extent, losses
 from logstore.salvage.log import Log, read_log
 from logstore.salvage.run import Contents
 from logstore.salvage.source import Source
@@ -385,6 +386,30 @@ def wrong(truth: Truth, found: Examined, harm: list[Harm]) -> Iterator[str]:
             yield f"{one}, in doubt, was not harmed, and is not recovered"
     yield from wrong_order(truth, found)
     yield from wrong_transactions(truth, found, covered)
+
+
+def wrong_extents(truth: Truth, found: Examined) -> Iterator[str]:
+    """The true losses lie within the bounds, in all and on every queue. What a torn tail touches may count or not."""
+    bounds = losses(found.log, found.state)
+    torn = found.log.torn
+    tail = [] if torn is None else [(torn.lsn, torn.end_lsn)]
+    in_tail = {one for one in truth.messages.keys() | truth.hidden.keys() if truth.touched(one, tail)}
+    back = found.state.messages.keys() | found.state.found.keys()
+    yield from _outside("messages", (truth.messages.keys() | truth.hidden.keys()) - back, in_tail, bounds.messages)
+    names = {queue_id: found.names.get(queue_id, name) for queue_id, name in truth.names.items()}
+    for queue_id, name in names.items():
+        there = {
+            message_id
+            for message_id, message in found.state.messages.items()
+            if queue_id in {one.queue_id for one in (*message.places, *(message.pending or ()))}
+        }
+        lost = set(truth.order[truth.names[queue_id]]) - there
+        yield from _outside(f"queue {name!r}", lost, in_tail, bounds.on(queue_id))
+
+
+def _outside(what: str, lost: set[int], in_tail: set[int], told: Extent) -> Iterator[str]:
+    if len(lost) < told.least or (told.most is not None and len(lost - in_tail) > told.most):
+        yield f"{what}: {len(lost)} are lost, {len(lost & in_tail)} of them in the torn tail, and the bounds are {told}"
 
 
 def wrong_order(truth: Truth, found: Examined) -> Iterator[str]:

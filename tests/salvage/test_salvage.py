@@ -634,7 +634,7 @@ def test_blocks_that_the_disk_cannot_read_are_damage_like_any_other(
     found = examine(path)
     first_lsn = int(name[:16], 16)
     assert list(wrong(truth, found, [Harm(first_lsn + block, first_lsn + block + 4096)])) == []
-    assert found.log.unreadable_bytes == 4096
+    assert found.log.disk_error_bytes == 4096
 
 
 def test_a_log_of_a_later_version_is_refused(tmp_path: Path) -> None:
