@@ -338,12 +338,14 @@ class ls_holder_ptr(ls_holder, Pointer[ls_holder]): ...
 class ls_compaction(Value):
     bytes_before: int
     bytes_after: int
+    planned_bytes: int
     segments_before: int
     segments_after: int
     segments_moved: int
     copied_bytes: int
     live_bytes: int
     held_bytes: int
+    shrinks: int
 
 class ls_compaction_ptr(ls_compaction, Pointer[ls_compaction]): ...
 

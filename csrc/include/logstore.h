@@ -534,13 +534,15 @@ int ls_tail_read(ls_store *store, ls_tail *tail, ls_tail_segment *segments, size
 typedef struct ls_compaction {
     uint64_t bytes_before; /* of all files of the log */
     uint64_t bytes_after;
+    uint64_t planned_bytes;   /* of all files after the shortest log that relocation can make */
     uint64_t segments_before; /* without spares */
     uint64_t segments_after, segments_moved, copied_bytes, live_bytes;
-    uint64_t held_bytes; /* the part of bytes_after that holds keep */
+    uint64_t held_bytes; /* the part of planned_bytes that holds keep */
+    int shrinks;         /* planned_bytes < bytes_before: the plan is carried out; else nothing is changed */
 } ls_compaction;
 
-/* Relocates the oldest segments until relocation makes the log no shorter, and removes surplus spares. With dry_run it
-   reports what this would give, and changes nothing. */
+/* Plans which of the oldest segments to relocate, and which spares to remove, so that the log becomes as short as it can
+   be. Carries that out if the log becomes shorter, and else changes nothing. With dry_run it only reports the plan. */
 int ls_compact(ls_store *store, int dry_run, ls_compaction *report);
 
 /* ---- readers: the log of a store that is closed or that a writer has open; they take no lock and write nothing ---- */

@@ -395,8 +395,10 @@ void log_move_segments(struct log *g); /* the array, and those given out that no
 /* log/space/: spares, admission, recycling, and when to relocate. */
 int spares_make(struct log *g, bool zero_fill); /* (waits) one more spare */
 void spares_recycle(struct log *g);             /* (waits) what is dead becomes a spare, or goes */
-int spares_keep(struct log *g);                 /* (waits) recycle, make what is missing, relocate if need be */
-void spares_try(struct log *g);                 /* (waits) one more try was made */
+uint64_t spares_kept_from(struct log *g); /* (waits) holds keep the files from this LSN on; UINT64_MAX: none does */
+int spares_keep(struct log *g);           /* (waits) recycle, make what is missing, relocate if need be */
+void spares_try(struct log *g);           /* (waits) one more try was made */
+void spares_settle(struct log *g);        /* (waits) no try that was asked for is under way any more */
 /* Without the lock, if this is the spare thread; without background threads the lock is kept. */
 void log_unlock_for_io(struct log *g);
 void log_relock_after_io(struct log *g);

@@ -93,7 +93,6 @@ def read(store_dir: Path, limit: int, connect: str | None, schema: str | None) -
             names = {queue.id: queue.name for queue in catalog.queues}
             report = read_tail(found.handle, names, list_holds(store_dir), limit)
             document = report.as_dict() | {"log_bytes": found.info.log_bytes, "spares": found.info.spares}
-            document["compaction"]["bytes_before"] = found.info.log_bytes
             return {"through": "log", **document}
 
     return retried(look)
@@ -138,8 +137,9 @@ def show(document: dict[str, Any], *, as_json: bool) -> None:
 
 def facts(document: dict[str, Any]) -> list[str]:
     """The lines above the picture."""
-    after = document["compaction"]["bytes_after"]
+    compaction = document["compaction"]
     holding = document["holding_messages"] + document["holding_transactions"]
+    copied = size_text(compaction["copied_bytes"])
     lines = [
         f"base {document['base_lsn']}, lowest LSN in need {document['needed_lsn']}, end {document['next_lsn']}",
         f"log {size_text(document['log_bytes'])}, of which {size_text(document['live_bytes'])} live",
@@ -147,7 +147,9 @@ def facts(document: dict[str, Any]) -> list[str]:
         f"{document['holding_transactions']} transactions, {size_text(document['holding_bytes'])} in it"
         if holding
         else "nothing holds the base",
-        f"compacting would leave {size_text(after)}, copying {size_text(document['compaction']['copied_bytes'])}",
+        f"compacting would leave {size_text(compaction['bytes_after'])}, copying {copied}"
+        if compaction["shrinks"]
+        else "compacting would not make the log smaller",
     ]
     if document["will_move"]:
         lines.append("the log has more files than wanted: the writer will relocate what holds the base")

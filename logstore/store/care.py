@@ -104,7 +104,8 @@ class Care(Names):
         """Makes the log as small as possible while the store is in use.
 
         It relocates the live records of the oldest segments, recycles segments below the base, and deletes surplus
-        files. With ``dry_run`` it only estimates the result. Raises ``CorruptLog`` if a segment cannot be relocated,
+        files, if the log becomes smaller by that; otherwise nothing is done, and ``shrinks`` of the result is False.
+        With ``dry_run`` it only estimates the result. Raises ``CorruptLog`` if a segment cannot be relocated,
         and ``StoreFull`` if there is no room to relocate; the space gained until then stays free.
         """
         self._not_forked()

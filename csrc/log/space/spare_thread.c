@@ -119,6 +119,17 @@ void spares_try(struct log *g) {
     g->spare_thread.tries_awaited--;
 }
 
+void spares_settle(struct log *g) {
+    log_may_wait(g);
+    uint64_t until = g->spare_thread.tries + (g->spare_thread.trying ? 1 : 0) + (g->spare_thread.wanted ? 1 : 0);
+    g->spare_thread.tries_awaited++; /* a move that keeps pace with others goes on at once */
+    (void)pthread_cond_signal(&g->spare_thread.wake);
+    while (g->threads_running && g->spare_thread.tries < until && !g->stopping) {
+        log_wait(g, &g->spare_thread.done);
+    }
+    g->spare_thread.tries_awaited--;
+}
+
 /* ---- the thread ---- */
 
 /* A hold gives no sign when it ends, so the segments that holds keep are looked at each HELD_AGAIN_S. */
