@@ -424,6 +424,26 @@ typedef struct ls_stats {
 
 void ls_stats_get(ls_store *store, ls_stats *stats);
 
+/* Whether the log may grow. A store is full from the first append that is refused for want of room (LS_FULL) until there
+   is room for half a segment. */
+typedef struct ls_fullness {
+    uint64_t since_us; /* wall clock of that refusal; 0: not full, or nothing was refused since the open */
+    uint64_t segment_size;
+    uint64_t log_bytes;     /* of all files, spares included, but for those that only holds keep */
+    uint64_t held_bytes;    /* of files that only holds keep; 0 for an inspected store */
+    uint64_t max_log_bytes; /* 0: no limit; 0 for an inspected store */
+    uint64_t live_bytes;
+    uint64_t
+        needed_bytes; /* what lives needs files of this many bytes: with fewer, and no further one, the store is full */
+    int full;         /* the store is full; 0 for an inspected store */
+    int sys_errno;    /* why it could not have one when it last tried; 0: it could, or max_log_bytes */
+} ls_fullness;
+
+int ls_fullness_get(ls_store *store, ls_fullness *fullness);
+/* How often the store became full, or had room again, since the open. Each of these signals the events of ls_event_fd.
+   Waits for nothing. */
+uint64_t ls_fullness_changes(const ls_store *store);
+
 typedef struct ls_segment_info {
     uint64_t first_lsn, epoch;
     uint64_t end_lsn; /* where the log ends in this segment */

@@ -158,6 +158,13 @@ struct spare_thread {
     unsigned tries_awaited; /* by this many threads: relocation keeps no pace then */
 };
 
+/* Whether appends that make the log grow are refused: from the first refusal until there is room for more than a few. */
+struct fullness {
+    uint64_t since_us;        /* wall clock; 0: they are not */
+    uint64_t refused_bytes;   /* the largest that was refused since */
+    _Atomic uint64_t changes; /* how often it began or ended since the open; events are signalled at each */
+};
+
 /* Segment files that are ready for use, and how many of them the log needs; log/space/. */
 struct space {
     struct segment *spares; /* first_lsn is the name it has; ascending */
@@ -184,6 +191,7 @@ struct space {
     uint64_t room_given;     /* how often room was found for anything but a move: others make progress */
     unsigned room_wanted;    /* threads that wait to make room */
     unsigned spares_awaited; /* threads that need one more than are reserved */
+    struct fullness full;
 
     uint64_t last_switch_us;
     uint64_t switch_interval_us; /* how long the last segment lasted */
@@ -414,6 +422,8 @@ bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion);
 uint64_t spares_room(const struct log *g);
 bool over_admission_limit(const struct log *g); /* too much lives for a log that cannot grow */
 int spares_fail_full(const struct log *g);
+bool spares_are_full(struct log *g);         /* growth is refused, or would be */
+void spares_look_for_room(struct log *g);    /* ends the state of being full, if there is room again */
 bool spares_are_behind(const struct log *g); /* the log is larger than it need be, by more than a segment */
 bool spares_allow(const struct log *g, enum purpose purpose); /* one may be taken */
 struct segment *spares_take(struct log *g);

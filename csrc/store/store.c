@@ -506,7 +506,7 @@ void ls_stats_get(ls_store *store, ls_stats *stats) {
     stats->relaxed = store->relaxed;
     stats->checkpoint_lsn = store->checkpoints.lsn;
     stats->checkpoint_bytes = store->checkpoints.bytes;
-    stats->full = g->space.cannot_grow && (over_admission_limit(g) || !spares_suffice(g, 0, 0));
+    stats->full = spares_are_full(g);
     log_unlock(g);
 }
 

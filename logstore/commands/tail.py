@@ -11,10 +11,11 @@ import click
 from logstore.commands.changing import ask
 from logstore.commands.options import Amount, catalog_options, json_option, store_argument
 from logstore.commands.output import age_text, print_json, print_table, printable, size_text
-from logstore.commands.state import retried
+from logstore.commands.state import full_from_log, full_lines, held_bytes, retried
 from logstore.holds import list_holds
 from logstore.inspect import Inspection, read_catalog
 from logstore.store import control
+from logstore.store.fullness import inspected_fullness
 from logstore.store.tail import HOLDERS, HOLDERS_MAX, read_tail
 
 if TYPE_CHECKING:
@@ -93,7 +94,9 @@ def read(store_dir: Path, limit: int, connect: str | None, schema: str | None) -
             names = {queue.id: queue.name for queue in catalog.queues}
             report = read_tail(found.handle, names, list_holds(store_dir), limit)
             document = report.as_dict() | {"log_bytes": found.info.log_bytes, "spares": found.info.spares}
-            return {"through": "log", **document}
+            fullness = inspected_fullness(found.handle, store_dir, None, held_bytes(store_dir))
+            queues = {one.id: one for one in found.queues()}
+            return {"through": "log", "full": full_from_log(fullness, store_dir, queues, catalog), **document}
 
     return retried(look)
 
@@ -141,6 +144,7 @@ def facts(document: dict[str, Any]) -> list[str]:
     holding = document["holding_messages"] + document["holding_transactions"]
     copied = size_text(compaction["copied_bytes"])
     lines = [
+        *full_lines(document.get("full")),
         f"base {document['base_lsn']}, lowest LSN in need {document['needed_lsn']}, end {document['next_lsn']}",
         f"log {size_text(document['log_bytes'])}, of which {size_text(document['live_bytes'])} live",
         f"the oldest segment is needed by {document['holding_messages']} messages and "

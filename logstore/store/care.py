@@ -10,10 +10,13 @@ from logstore.core import arguments
 from logstore.core.imports import late
 from logstore.core.native import check, filled
 from logstore.core.reports import Checkpoint, Recovery, stats_from_c
+from logstore.store.completions import check_loop
+from logstore.store.fullness import Fullness, fullness_of
 from logstore.store.names import Names
 from logstore.store.tail import HOLDERS, Compaction, Tail, compaction_of, read_tail
 
 if TYPE_CHECKING:
+    import asyncio
     import os
     from collections.abc import Callable
     from pathlib import Path
@@ -89,6 +92,22 @@ class Care(Names):
             f"{one.name}: {one.failure}" for one in threads if one is not None and one.failure is not None
         ]
         return counters
+
+    def fullness(self) -> Fullness:
+        """Whether the store takes what makes its log grow; if not, since when and why."""
+        self._not_forked()
+        return fullness_of(self._c)
+
+    def on_fullness(self, callback: Callable[[Fullness], object], *, loop: asyncio.AbstractEventLoop) -> None:
+        """Calls ``callback`` in this event loop when the store has become full, and when it has room again.
+
+        It is called once for each change, or once for several that follow closely. This method must be called from that
+        loop. The callback stays registered; its exceptions are logged.
+        """
+        arguments.function("callback", callback)
+        check_loop(loop)
+        self._not_forked()
+        self._completions.of(loop).add_fullness_callback(callback)
 
     def tail(self, limit: int = HOLDERS) -> Tail:
         """Which messages and transactions keep the base from advancing, what would free them, and segment usage.

@@ -93,6 +93,7 @@ int spares_keep(struct log *g) {
         spares_reckon(g);
         spares_give_back_beyond(g, spares_target(g));
     }
+    spares_look_for_room(g);
     g->spare_thread.tries++;
     return rc;
 }
