@@ -168,6 +168,9 @@ const char *ls_checkpoint_state_text(int state);
  */
 int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_store **store);
 int ls_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id);
+/* From ls_open on: replaces ls_options.max_log_bytes; 0: no limit. A log that is longer grows no further. LS_OPTION: less
+   than 6 segments. */
+int ls_limit_log(ls_store *store, uint64_t max_log_bytes);
 /* Closes in order: forces everything, appends CLOSE, releases the lock. Later calls get LS_CLOSED until ls_free. */
 int ls_close(ls_store *store);
 /* Closes the store if it is open, and frees it. Its transactions and cursors may be freed before or after. */

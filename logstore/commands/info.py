@@ -12,7 +12,7 @@ from logstore.codec.files import FORMAT_VERSION
 from logstore.commands.changing import ask
 from logstore.commands.options import catalog_options, json_option, store_argument
 from logstore.commands.output import one_line, print_facts, print_json, print_table, size_text
-from logstore.commands.state import State, full_from_log, full_lines, held_bytes, read_state, retried
+from logstore.commands.state import State, full_from_log, full_lines, held_bytes, limit_in, read_state, retried
 from logstore.errors import StoreError
 from logstore.holds import list_holds
 from logstore.inspect import Oldest, QueueLife, Reader
@@ -53,6 +53,13 @@ def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None
         shown["checkpoint_lsn"] = "none is used"
     else:  # the log below the checkpoint was not read
         shown = {f"{name} since it" if name in ("batches", "records") else name: shown[name] for name in shown}
+    set_at = shown.pop("max_log_bytes_set")
+    limit = shown["max_log_bytes"]
+    if limit is None:
+        shown["max_log_bytes"] = "none"
+    else:
+        when = set_at[:19].replace("T", " ")
+        shown["max_log_bytes"] = f"{size_text(limit)}, set at the open of {when} UTC"
     for name in ("segment_size", "log_bytes", "held_bytes"):
         shown[name] = size_text(shown[name])
     print_facts((name.replace("_", " "), value) for name, value in shown.items())
@@ -78,6 +85,7 @@ def describe(store_dir: Path, state: State, oldest: Oldest | None) -> dict[str, 
     """The keys of ``info --json``, in the order of the output without --json."""
     found, recovery = state.info, state.recovery
     holds = [one for one in list_holds(store_dir) if one.honoured]
+    limit = limit_in(state.catalog)
     return {
         "store": str(store_dir),
         "uuid": str(found.uuid),
@@ -94,6 +102,8 @@ def describe(store_dir: Path, state: State, oldest: Oldest | None) -> dict[str, 
         "segments": found.segments,
         "spares": found.spares,
         "log_bytes": found.log_bytes,
+        "max_log_bytes": None if limit is None else limit.max_log_bytes,
+        "max_log_bytes_set": None if limit is None else limit.set_at.isoformat(),
         "torn_bytes": found.torn_bytes,
         "checkpoint_lsn": recovery.checkpoint_lsn if recovery.checkpoint_used else None,
         "batches": recovery.batches,

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logstore.commands.output import printable, progress
-from logstore.errors import CatalogMismatch
+from logstore.errors import CatalogError, CatalogMismatch
 from logstore.holds import list_holds
 from logstore.inspect import CatalogView, Inspection, LogRecycled, OpenTransaction, QueueLife, ReaderInfo, read_catalog
 from logstore.store.fullness import Fullness, QueueLoad, inspected_fullness
+from logstore.store.limit import StoredLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
@@ -76,8 +77,18 @@ def _read_once(store_dir: Path, connect: str | None, schema: str | None, as_open
         if as_opened:
             found.drop_queues((queue.id for queue in catalog.queues), catalog.next_queue_id)
         with_places = {one.id: one for one in found.queues() if one.depth > 0}
-        fullness = inspected_fullness(found.handle, store_dir, None, held_bytes(store_dir))
+        limit = limit_in(catalog)
+        size = None if limit is None else limit.max_log_bytes
+        fullness = inspected_fullness(found.handle, store_dir, size, held_bytes(store_dir))
         return State(info, found.recovery, with_places, found.transactions(), fullness, found.staged, catalog)
+
+
+def limit_in(catalog: CatalogView) -> StoredLimit | None:
+    """The stored limit of the log. None also if the row is no limit: then an open without the option is refused."""
+    try:
+        return StoredLimit.of(catalog.config)
+    except CatalogError:
+        return None
 
 
 def held_bytes(store_dir: Path) -> int:

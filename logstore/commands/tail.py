@@ -11,7 +11,7 @@ import click
 from logstore.commands.changing import ask
 from logstore.commands.options import Amount, catalog_options, json_option, store_argument
 from logstore.commands.output import age_text, print_json, print_table, printable, size_text
-from logstore.commands.state import full_from_log, full_lines, held_bytes, retried
+from logstore.commands.state import full_from_log, full_lines, held_bytes, limit_in, retried
 from logstore.holds import list_holds
 from logstore.inspect import Inspection, read_catalog
 from logstore.store import control
@@ -94,7 +94,9 @@ def read(store_dir: Path, limit: int, connect: str | None, schema: str | None) -
             names = {queue.id: queue.name for queue in catalog.queues}
             report = read_tail(found.handle, names, list_holds(store_dir), limit)
             document = report.as_dict() | {"log_bytes": found.info.log_bytes, "spares": found.info.spares}
-            fullness = inspected_fullness(found.handle, store_dir, None, held_bytes(store_dir))
+            stored = limit_in(catalog)
+            size = None if stored is None else stored.max_log_bytes
+            fullness = inspected_fullness(found.handle, store_dir, size, held_bytes(store_dir))
             queues = {one.id: one for one in found.queues()}
             return {"through": "log", "full": full_from_log(fullness, store_dir, queues, catalog), **document}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -95,6 +96,20 @@ def test_compacting_a_closed_full_store_does_not_open_it_and_says_that_nothing_w
     assert document["bytes_after"] == document["bytes_before"] <= document["planned_bytes"]
     assert "compacting would not make the log smaller" in fine("tail", full)
     assert files_of(full) == before
+
+
+def test_info_shows_the_limit_and_when_it_was_set_and_a_closed_full_store_as_full(full: Path, path: Path) -> None:
+    document, said = told("info", full), fine("info", full)
+    assert document["max_log_bytes"] == 8 * SMALL_SEGMENT
+    assert document["max_log_bytes_set"].endswith("+00:00")
+    assert f"{8 * SMALL_SEGMENT} bytes (4 MiB), set at the open of 20" in said
+    assert said.startswith(f"FULL: the log has {document['log_bytes']} bytes, ")
+    assert said.splitlines()[1].startswith("to free it: consume or purge queue 'orders' (")
+    assert (document["full"]["cause"], document["full"]["since"]) == ("limit", None)
+    assert told("tail", full)["full"]["remedies"] == document["full"]["remedies"]
+    assert fine("tail", full).startswith("FULL: the log has ")
+    assert (told("info", path)["max_log_bytes"], told("info", path)["full"]) == (None, None)
+    assert re.search("^max log bytes +none$", fine("info", path), re.MULTILINE)
 
 
 def test_compacting_a_full_store_through_its_broker_makes_it_no_larger(full: Path) -> None:

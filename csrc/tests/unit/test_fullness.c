@@ -125,12 +125,36 @@ static void an_inspection_tells_whether_so_much_lives_that_the_store_would_be_fu
     done();
 }
 
+static void a_limit_is_set_between_open_and_serve_and_while_the_store_serves(void) {
+    uint32_t q = 1;
+    uint64_t before;
+
+    begin_with(false, 0);
+    fill_up();
+    check(ls_limit_log(r.store, 6 * SEGMENT - 1) == LS_OPTION && now().max_log_bytes == (uint64_t)FILES * SEGMENT);
+    check(ls_limit_log(r.store, (uint64_t)2 * FILES * SEGMENT) == LS_OK);
+    check(publish_one() == LS_OK && !now().full && ls_fullness_changes(r.store) == 2);
+    check(ls_close(r.store) == LS_OK && ls_limit_log(r.store, 0) == LS_CLOSED);
+    ls_free(r.store);
+    r.options.max_log_bytes = 0;
+    require(ls_open(r.v, "/s", &r.options, &r.store) == LS_OK);
+    check(ls_limit_log(r.store, 1) == LS_OPTION && ls_limit_log(r.store, (uint64_t)6 * SEGMENT) == LS_OK);
+    require(ls_serve(r.store, &q, 1, 2) == LS_OK);
+    check(now().max_log_bytes == (uint64_t)6 * SEGMENT); /* less than the log has: it only cannot grow */
+    before = now().log_bytes;
+    fill_up();
+    check(now().full && now().log_bytes <= before);
+    check(ls_limit_log(r.store, 0) == LS_OK && publish_one() == LS_OK && now().max_log_bytes == 0);
+    done();
+}
+
 int main(void) {
     static void (*const tests[])(void) = {
         a_store_is_full_from_the_first_refusal_until_half_a_segment_is_free,
         a_store_on_a_full_disk_is_full_with_the_error_of_the_disk,
         room_on_the_disk_ends_it_with_the_next_publish,
         an_inspection_tells_whether_so_much_lives_that_the_store_would_be_full,
+        a_limit_is_set_between_open_and_serve_and_while_the_store_serves,
     };
 
     return run_tests(tests, sizeof tests / sizeof *tests);
