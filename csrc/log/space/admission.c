@@ -136,7 +136,7 @@ bool spares_allow(const struct log *g, enum purpose purpose) {
 }
 
 int spares_fail_full(const struct log *g) {
-    unsigned long long size = g->segment_size;
+    unsigned long long size = g->segment_size, bytes = spares_files(g) * size;
     switch (g->space.grow_error) {
     case 0:
         break;
@@ -144,9 +144,9 @@ int spares_fail_full(const struct log *g) {
     case EDQUOT:
     case EFBIG:
         return fail_errno(LS_FULL, g->space.grow_error,
-                          "the store is full: another segment of %llu bytes cannot be made; nothing was changed. "
-                          "Consume messages or free disk space",
-                          size);
+                          "the store is full: the log has %llu bytes, and the disk has no room for another segment of "
+                          "%llu bytes; nothing was changed. Consume messages or free disk space",
+                          bytes, size);
     case EMFILE:
     case ENFILE:
         return fail_errno(LS_FULL, g->space.grow_error,
@@ -158,9 +158,9 @@ int spares_fail_full(const struct log *g) {
                           "another segment of %llu bytes cannot be made; nothing was changed. See to the disk", size);
     }
     return fail(LS_FULL,
-                "the store is full: %zu segments of %llu bytes are in use and max_log_bytes is %llu; nothing was "
-                "changed. Consume messages or raise max_log_bytes",
-                g->segment_count, (unsigned long long)g->segment_size, (unsigned long long)g->max_log_bytes);
+                "the store is full: the log has %llu bytes, and max_log_bytes (%llu) allows no further segment of %llu "
+                "bytes; nothing was changed. Consume messages or raise max_log_bytes",
+                bytes, (unsigned long long)g->max_log_bytes, size);
 }
 
 /* A move waits for no other thread: it recycles or makes a spare, or it ends. */
