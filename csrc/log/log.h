@@ -162,6 +162,7 @@ struct spare_thread {
 struct fullness {
     uint64_t since_us;        /* wall clock; 0: they are not */
     uint64_t refused_bytes;   /* the largest that was refused since */
+    int error;                /* space.grow_error at the last refusal */
     _Atomic uint64_t changes; /* how often it began or ended since the open; events are signalled at each */
 };
 

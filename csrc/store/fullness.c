@@ -39,7 +39,9 @@ static void describe_serving(struct log *g, ls_fullness *into) {
         .live_bytes = log_live_bytes(g),
         .full = spares_are_full(g),
         .needed_bytes = needed_bytes(weight, g->space.needs.spares_reserved, g->segment_size),
-        .sys_errno = g->space.cannot_grow ? g->space.grow_error : 0,
+        .sys_errno = g->space.full.since_us != 0 ? g->space.full.error
+                     : g->space.cannot_grow      ? g->space.grow_error
+                                                 : 0,
     };
 }
 

@@ -59,7 +59,7 @@ class Fullness:
     segment_size: int
     max_log_bytes: int | None
     sys_errno: int
-    """The error of the last try to make another segment; 0 if it succeeded, or if ``max_log_bytes`` forbade it."""
+    """Why another segment could not be made; 0 if it could, or if ``max_log_bytes`` forbade it."""
 
     @property
     def cause(self) -> str | None:
@@ -136,7 +136,7 @@ def inspected_fullness(store: Any, store_dir: Path, max_log_bytes: int | None, h
     """Of an inspected ``ls_store``: full if its writer, or the next one, needs another segment and can make none."""
     found = filled("ls_fullness", lambda into: lib.ls_fullness_get(store, into))
     found.held_bytes = held_bytes
-    found.log_bytes -= held_bytes
+    found.log_bytes = max(found.log_bytes - held_bytes, 0)
     found.max_log_bytes = max_log_bytes or 0
     disk = os.statvfs(store_dir)
     is_dense = found.log_bytes < found.needed_bytes

@@ -88,6 +88,7 @@ static void note_refusal(struct log *g, uint64_t bytes) {
         change_fullness(g, g->v->now_us(g->v));
     }
     full->refused_bytes = bytes > full->refused_bytes ? bytes : full->refused_bytes;
+    full->error = g->space.grow_error;
 }
 
 /* The files that the log can have, as far as is known. UINT64_MAX: the disk has room. */
