@@ -105,7 +105,11 @@ class MessageStore(Publishing):
         self._catalog_place = connect, catalog
         try:
             self._catalog = self._open_catalog(connect, catalog, catalog_timeout)
-            self._serve(self._catalog, max_log_bytes)
+            if max_log_bytes is None:
+                self._apply_limit(self._catalog)
+            self._serve(self._catalog)
+            if max_log_bytes is not None:
+                keep_limit(self._catalog.config, max_log_bytes)
         except BaseException:
             self._abandon()
             raise
@@ -131,17 +135,17 @@ class MessageStore(Publishing):
         uuid_bytes = bytes(ffi.buffer(uuid))
         return make(self._path, connect=connect, schema=schema, store_uuid=uuid_bytes, timeout_s=timeout_s)
 
-    def _serve(self, catalog: Catalog, max_log_bytes: int | None) -> None:
-        """``max_log_bytes``: the limit that was asked for; 0: none; None: the stored one."""
-        if max_log_bytes is None and (stored := StoredLimit.of(catalog.config)) is not None:
+    def _apply_limit(self, catalog: Catalog) -> None:
+        stored = StoredLimit.of(catalog.config)
+        if stored is not None:
             check(lib.ls_limit_log(self._c, stored.max_log_bytes))
+
+    def _serve(self, catalog: Catalog) -> None:
         rows = catalog.queues()
         check(lib.ls_serve(self._c, [row.id for row in rows], len(rows), catalog.next_queue_id))
         for row in rows:
             self._remember(self._handle(row))
         self._followed = catalog.stored_queues
-        if max_log_bytes is not None:
-            keep_limit(catalog.config, max_log_bytes)
 
     def _start_scrub(self, rate: float) -> Scrub:
         late("logstore.store.scrub")
