@@ -40,6 +40,7 @@ from logstore.errors import (
     WrongState,
 )
 from logstore.store.deliveries import Delivery, DeliveryToken, Message, MessageView
+from logstore.store.fullness import Fullness
 from logstore.store.message_store import MessageStore
 from logstore.store.opening import open  # noqa: A004 - as in gzip.open
 from logstore.store.queues import Queue
@@ -60,6 +61,7 @@ __all__ = [
     "Xid",
     "Recovery",
     "Compaction",
+    "Fullness",
     "Tail",
     "SegmentLife",
     "StoreError",

@@ -244,6 +244,19 @@ class ls_stats(Value):
 
 class ls_stats_ptr(ls_stats, Pointer[ls_stats]): ...
 
+class ls_fullness(Value):
+    since_us: int
+    segment_size: int
+    log_bytes: int
+    held_bytes: int
+    max_log_bytes: int
+    live_bytes: int
+    needed_bytes: int
+    full: int
+    sys_errno: int
+
+class ls_fullness_ptr(ls_fullness, Pointer[ls_fullness]): ...
+
 class ls_segment_info(Value):
     first_lsn: int
     epoch: int
@@ -338,12 +351,14 @@ class ls_holder_ptr(ls_holder, Pointer[ls_holder]): ...
 class ls_compaction(Value):
     bytes_before: int
     bytes_after: int
+    planned_bytes: int
     segments_before: int
     segments_after: int
     segments_moved: int
     copied_bytes: int
     live_bytes: int
     held_bytes: int
+    shrinks: int
 
 class ls_compaction_ptr(ls_compaction, Pointer[ls_compaction]): ...
 
@@ -578,6 +593,10 @@ class New(Protocol):
     def __call__(self, cdecl: Literal["ls_stats *"], init: object = None, /) -> ls_stats_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_stats[]"], init: object = None, /) -> Array[ls_stats]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_fullness *"], init: object = None, /) -> ls_fullness_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_fullness[]"], init: object = None, /) -> Array[ls_fullness]: ...
     @overload
     def __call__(self, cdecl: Literal["ls_segment_info *"], init: object = None, /) -> ls_segment_info_ptr: ...
     @overload
@@ -830,6 +849,7 @@ class Lib:
         next_queue_id: int,
         /,
     ) -> int: ...
+    def ls_limit_log(self, store: ls_store_ptr | Null, max_log_bytes: int, /) -> int: ...
     def ls_close(self, store: ls_store_ptr | Null, /) -> int: ...
     def ls_free(self, store: ls_store_ptr | Null, /) -> None: ...
     def ls_creating(self, store: ls_store_ptr | Null, /) -> int: ...
@@ -1150,6 +1170,13 @@ class Lib:
     ) -> int: ...
     def ls_in_doubt_take(self, store: ls_store_ptr | Null, id: int, handle: Pointer[ls_tx_ptr] | Null, /) -> int: ...
     def ls_stats_get(self, store: ls_store_ptr | Null, stats: ls_stats_ptr | Array[ls_stats] | Null, /) -> None: ...
+    def ls_fullness_get(
+        self,
+        store: ls_store_ptr | Null,
+        fullness: ls_fullness_ptr | Array[ls_fullness] | Null,
+        /,
+    ) -> int: ...
+    def ls_fullness_changes(self, store: ls_store_ptr | Null, /) -> int: ...
     def ls_segments(
         self,
         store: ls_store_ptr | Null,

@@ -168,6 +168,9 @@ const char *ls_checkpoint_state_text(int state);
  */
 int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_store **store);
 int ls_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id);
+/* From ls_open on: replaces ls_options.max_log_bytes; 0: no limit. A log that is longer grows no further. LS_OPTION: less
+   than 6 segments. */
+int ls_limit_log(ls_store *store, uint64_t max_log_bytes);
 /* Closes in order: forces everything, appends CLOSE, releases the lock. Later calls get LS_CLOSED until ls_free. */
 int ls_close(ls_store *store);
 /* Closes the store if it is open, and frees it. Its transactions and cursors may be freed before or after. */
@@ -424,6 +427,26 @@ typedef struct ls_stats {
 
 void ls_stats_get(ls_store *store, ls_stats *stats);
 
+/* Whether the log may grow. A store is full from the first append that is refused for want of room (LS_FULL) until there
+   is room for half a segment. */
+typedef struct ls_fullness {
+    uint64_t since_us; /* wall clock of that refusal; 0: not full, or nothing was refused since the open */
+    uint64_t segment_size;
+    uint64_t log_bytes;     /* of all files, spares included, but for those that only holds keep */
+    uint64_t held_bytes;    /* of files that only holds keep; 0 for an inspected store */
+    uint64_t max_log_bytes; /* 0: no limit; 0 for an inspected store */
+    uint64_t live_bytes;
+    uint64_t
+        needed_bytes; /* what lives needs files of this many bytes: with fewer, and no further one, the store is full */
+    int full;         /* the store is full; 0 for an inspected store */
+    int sys_errno;    /* why it could not have one when it last tried; 0: it could, or max_log_bytes */
+} ls_fullness;
+
+int ls_fullness_get(ls_store *store, ls_fullness *fullness);
+/* How often the store became full, or had room again, since the open. Each of these signals the events of ls_event_fd.
+   Waits for nothing. */
+uint64_t ls_fullness_changes(const ls_store *store);
+
 typedef struct ls_segment_info {
     uint64_t first_lsn, epoch;
     uint64_t end_lsn; /* where the log ends in this segment */
@@ -534,13 +557,15 @@ int ls_tail_read(ls_store *store, ls_tail *tail, ls_tail_segment *segments, size
 typedef struct ls_compaction {
     uint64_t bytes_before; /* of all files of the log */
     uint64_t bytes_after;
+    uint64_t planned_bytes;   /* of all files after the shortest log that relocation can make */
     uint64_t segments_before; /* without spares */
     uint64_t segments_after, segments_moved, copied_bytes, live_bytes;
-    uint64_t held_bytes; /* the part of bytes_after that holds keep */
+    uint64_t held_bytes; /* the part of planned_bytes that holds keep */
+    int shrinks;         /* planned_bytes < bytes_before: the plan is carried out; else nothing is changed */
 } ls_compaction;
 
-/* Relocates the oldest segments until relocation makes the log no shorter, and removes surplus spares. With dry_run it
-   reports what this would give, and changes nothing. */
+/* Plans which of the oldest segments to relocate, and which spares to remove, so that the log becomes as short as it can
+   be. Carries that out if the log becomes shorter, and else changes nothing. With dry_run it only reports the plan. */
 int ls_compact(ls_store *store, int dry_run, ls_compaction *report);
 
 /* ---- readers: the log of a store that is closed or that a writer has open; they take no lock and write nothing ---- */

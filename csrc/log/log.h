@@ -158,6 +158,14 @@ struct spare_thread {
     unsigned tries_awaited; /* by this many threads: relocation keeps no pace then */
 };
 
+/* Whether appends that make the log grow are refused: from the first refusal until there is room for more than a few. */
+struct fullness {
+    uint64_t since_us;        /* wall clock; 0: they are not */
+    uint64_t refused_bytes;   /* the largest that was refused since */
+    int error;                /* space.grow_error at the last refusal */
+    _Atomic uint64_t changes; /* how often it began or ended since the open; events are signalled at each */
+};
+
 /* Segment files that are ready for use, and how many of them the log needs; log/space/. */
 struct space {
     struct segment *spares; /* first_lsn is the name it has; ascending */
@@ -184,6 +192,7 @@ struct space {
     uint64_t room_given;     /* how often room was found for anything but a move: others make progress */
     unsigned room_wanted;    /* threads that wait to make room */
     unsigned spares_awaited; /* threads that need one more than are reserved */
+    struct fullness full;
 
     uint64_t last_switch_us;
     uint64_t switch_interval_us; /* how long the last segment lasted */
@@ -395,8 +404,10 @@ void log_move_segments(struct log *g); /* the array, and those given out that no
 /* log/space/: spares, admission, recycling, and when to relocate. */
 int spares_make(struct log *g, bool zero_fill); /* (waits) one more spare */
 void spares_recycle(struct log *g);             /* (waits) what is dead becomes a spare, or goes */
-int spares_keep(struct log *g);                 /* (waits) recycle, make what is missing, relocate if need be */
-void spares_try(struct log *g);                 /* (waits) one more try was made */
+uint64_t spares_kept_from(struct log *g); /* (waits) holds keep the files from this LSN on; UINT64_MAX: none does */
+int spares_keep(struct log *g);           /* (waits) recycle, make what is missing, relocate if need be */
+void spares_try(struct log *g);           /* (waits) one more try was made */
+void spares_settle(struct log *g);        /* (waits) no try that was asked for is under way any more */
 /* Without the lock, if this is the spare thread; without background threads the lock is kept. */
 void log_unlock_for_io(struct log *g);
 void log_relock_after_io(struct log *g);
@@ -412,6 +423,8 @@ bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion);
 uint64_t spares_room(const struct log *g);
 bool over_admission_limit(const struct log *g); /* too much lives for a log that cannot grow */
 int spares_fail_full(const struct log *g);
+bool spares_are_full(struct log *g);         /* growth is refused, or would be */
+void spares_look_for_room(struct log *g);    /* ends the state of being full, if there is room again */
 bool spares_are_behind(const struct log *g); /* the log is larger than it need be, by more than a segment */
 bool spares_allow(const struct log *g, enum purpose purpose); /* one may be taken */
 struct segment *spares_take(struct log *g);

@@ -10,6 +10,7 @@
 #include "store/store.h"
 
 struct planned_segment {
+    uint64_t first_lsn;
     uint64_t records; /* live ones, once everything appended is durable */
     uint64_t bytes;
     bool stuck; /* it cannot be moved for now */
@@ -23,13 +24,15 @@ struct planned_log {
     uint64_t current_bytes; /* that the current one holds */
     struct extent extent;
     struct reckoning needs;
-    size_t held_count;
+    uint64_t kept_from_lsn; /* holds keep the files from here on; UINT64_MAX: there are none, or they are not known */
 };
 
 struct plan {
     size_t moved;        /* segments, from the base on */
     size_t moved_to;     /* index of the first that stays */
+    uint64_t to_lsn;     /* where that begins */
     size_t left;         /* segments of the log then */
+    size_t held;         /* and dead ones that holds keep */
     uint64_t copy_bytes; /* at most, about */
 };
 
@@ -49,29 +52,43 @@ static size_t first_needed(const struct planned_log *l, size_t from) {
     return from;
 }
 
+/* Those below segment `to` that holds keep once nothing else needs them. */
+static size_t count_held_below(const struct planned_log *l, size_t to) {
+    size_t n = 0;
+    while (n < to && l->segments[to - 1 - n].first_lsn + l->extent.segment_size > l->kept_from_lsn) {
+        n++;
+    }
+    return n;
+}
+
 static struct plan plan_compaction(const struct planned_log *l) {
     size_t n = l->segment_count, base = first_needed(l, l->base_index);
-    struct plan best = {.moved_to = base, .left = n - base};
+    struct plan best = {.moved_to = base, .left = n - base, .held = count_held_below(l, base)};
     uint64_t copy_bytes = 0;
     for (size_t k = base; k + 1 < n && !l->segments[k].stuck; k++) {
         copy_bytes += l->segments[k].bytes;
-        size_t left = n - first_needed(l, k + 1) + segments_for(l, copy_bytes + l->extent.expansion);
-        if (left < best.left) {
-            best = (struct plan){.moved = k + 1 - base, .moved_to = k + 1, .left = left, .copy_bytes = copy_bytes};
+        size_t next = first_needed(l, k + 1), held = count_held_below(l, next);
+        size_t left = n - next + segments_for(l, copy_bytes + l->extent.expansion);
+        if (left + held < best.left + best.held) {
+            best = (struct plan){
+                .moved = k + 1 - base, .moved_to = k + 1, .left = left, .held = held, .copy_bytes = copy_bytes};
         }
     }
     return best;
 }
 
+/* bytes_before and segments_before are filled in: a plan that does not end smaller is not carried out. */
 static struct plan report_plan(const struct planned_log *l, ls_compaction *report) {
     struct plan p = plan_compaction(l);
+    size_t files = p.left + p.held + reckoned_spares(&l->needs, p.left, SPARES_AHEAD);
     report->live_bytes = l->extent.live_bytes;
-    report->held_bytes = l->held_count * l->extent.segment_size;
-    report->segments_moved = p.moved;
-    report->copied_bytes = p.copy_bytes;
-    report->segments_after = p.left + l->held_count;
-    report->bytes_after =
-        (report->segments_after + reckoned_spares(&l->needs, p.left, SPARES_AHEAD)) * l->extent.segment_size;
+    report->held_bytes = p.held * l->extent.segment_size;
+    report->planned_bytes = files * l->extent.segment_size;
+    report->shrinks = report->planned_bytes < report->bytes_before;
+    report->segments_moved = report->shrinks ? p.moved : 0;
+    report->copied_bytes = report->shrinks ? p.copy_bytes : 0;
+    report->segments_after = report->shrinks ? p.left + p.held : report->segments_before;
+    report->bytes_after = report->shrinks ? report->planned_bytes : report->bytes_before;
     return p;
 }
 
@@ -114,9 +131,11 @@ static int carry_out(struct log *g, uint64_t to_lsn) {
                  : fail(LS_FULL, "there is no room to move what lives: free disk space, or raise max_log_bytes");
 }
 
-/* LS_NO_MEMORY */
+/* (waits) LS_NO_MEMORY */
 static int plan_serving(struct log *g, ls_compaction *report, struct plan *p) {
+    uint64_t kept_from_lsn = spares_kept_from(g);
     spares_reckon(g);
+    *report = (ls_compaction){.bytes_before = all_bytes(g), .segments_before = g->segment_count};
     const struct segment *current = g->segments[g->segment_count - 1];
     struct planned_log l = {
         .segments = calloc(g->segment_count, sizeof *l.segments),
@@ -125,7 +144,7 @@ static int plan_serving(struct log *g, ls_compaction *report, struct plan *p) {
         .current_bytes = g->append_lsn - current->first_lsn - SEGMENT_HEADER_BYTES,
         .extent = spares_extent(g),
         .needs = g->space.needs,
-        .held_count = g->space.held_count,
+        .kept_from_lsn = kept_from_lsn,
     };
     if (l.segments == NULL) {
         return fail_memory();
@@ -133,13 +152,15 @@ static int plan_serving(struct log *g, ls_compaction *report, struct plan *p) {
     for (size_t i = 0; i + 1 < g->segment_count; i++) {
         const struct segment *s = g->segments[i];
         struct planned_segment *planned = &l.segments[i];
-        *planned = (struct planned_segment){s->live_records, s->live_bytes, g->append_lsn < s->stuck_until_lsn};
+        bool stuck = g->append_lsn < s->stuck_until_lsn;
+        *planned = (struct planned_segment){s->first_lsn, s->live_records, s->live_bytes, stuck};
         for (uint32_t k = 0; k < g->buffer_count; k++) {
             planned->records -= s->pending[k].records;
             planned->bytes -= s->pending[k].bytes;
         }
     }
     *p = report_plan(&l, report);
+    p->to_lsn = g->segments[p->moved_to]->first_lsn;
     free(l.segments);
     return LS_OK;
 }
@@ -152,7 +173,9 @@ static int plan_inspected(const ls_store *store, ls_compaction *report) {
         .segment_count = state->segment_count + 1,
         .base_index = store->inspection->base_index,
         .extent = {.segment_size = state->segment_size, .live_low = UINT64_MAX},
+        .kept_from_lsn = UINT64_MAX,
     };
+    ls_inspection seen;
     if (l.segments == NULL) {
         return fail_memory();
     }
@@ -160,7 +183,7 @@ static int plan_inspected(const ls_store *store, ls_compaction *report) {
     l.extent.expansion = clients_expansion(state->clients);
     for (size_t i = 0; i < state->segment_count; i++) {
         const struct live_segment *s = &state->segments[i];
-        l.segments[i] = (struct planned_segment){.records = s->records, .bytes = s->bytes};
+        l.segments[i] = (struct planned_segment){.first_lsn = s->first_lsn, .records = s->records, .bytes = s->bytes};
     }
     for (size_t i = l.base_index; i < state->segment_count; i++) {
         const struct live_segment *s = &state->segments[i];
@@ -168,8 +191,8 @@ static int plan_inspected(const ls_store *store, ls_compaction *report) {
         l.extent.largest_bytes = s->largest_bytes > l.extent.largest_bytes ? s->largest_bytes : l.extent.largest_bytes;
     }
     l.needs = extent_reckon(&l.extent);
-    *report = (ls_compaction){.bytes_before = state->segment_count * state->segment_size,
-                              .segments_before = state->segment_count};
+    inspection_describe(store->inspection, &seen);
+    *report = (ls_compaction){.bytes_before = seen.log.log_bytes, .segments_before = state->segment_count};
     (void)report_plan(&l, report);
     free(l.segments);
     return LS_OK;
@@ -185,14 +208,14 @@ int ls_compact(ls_store *store, int dry_run, ls_compaction *report) {
     if (store->inspection != NULL) {
         return store_leave(store, plan_inspected(store, report), LEAVE_QUIETLY);
     }
-    *report = (ls_compaction){.bytes_before = all_bytes(g), .segments_before = g->segment_count};
     uint64_t moved = g->stats.segments_relocated, copied = g->stats.relocated_bytes;
-    rc = dry_run ? LS_OK : clear_dead(g);
-    if (rc == LS_OK) {
-        rc = plan_serving(g, report, &p);
+    if (!dry_run) {
+        spares_settle(g);
     }
-    if (rc == LS_OK && !dry_run) {
-        rc = carry_out(g, g->segments[p.moved_to]->first_lsn);
+    rc = plan_serving(g, report, &p);
+    if (rc == LS_OK && !dry_run && report->shrinks) {
+        rc = clear_dead(g);
+        rc = rc == LS_OK ? carry_out(g, p.to_lsn) : rc;
         report->segments_moved = g->stats.segments_relocated - moved;
         report->copied_bytes = g->stats.relocated_bytes - copied;
         report->segments_after = g->segment_count;

@@ -105,8 +105,8 @@ static int check_options(const ls_options *o) {
     return LS_OK;
 }
 
-static int check_log_limit(const ls_options *o, const struct meta *m) {
-    if (o->max_log_bytes != 0 && o->max_log_bytes / 6 < m->segment_size) {
+static int check_log_limit(uint64_t max_log_bytes, const struct meta *m) {
+    if (max_log_bytes != 0 && max_log_bytes / 6 < m->segment_size) {
         return fail(LS_OPTION, "max_log_bytes is at least 6 segments, %llu bytes",
                     (unsigned long long)(6 * m->segment_size));
     }
@@ -123,7 +123,7 @@ static int open_parts(ls_store *store, vfs *v, const char *path, const ls_option
     rc = rc == LS_OK ? directory_open(g, path, o->create != 0) : rc;
     rc = rc == LS_OK ? directory_take_lock(g, path, o->create != 0) : rc;
     rc = rc == LS_OK ? directory_find_meta(store, o) : rc;
-    rc = rc == LS_OK ? check_log_limit(o, &store->meta) : rc;
+    rc = rc == LS_OK ? check_log_limit(o->max_log_bytes, &store->meta) : rc;
     rc = rc == LS_OK && store->creating ? directory_sync_parent(g, path) : rc;
     rc = rc == LS_OK ? log_init(g, v, o, &store->meta) : rc;
     if (rc == LS_OK && !store->creating) {
@@ -196,6 +196,24 @@ int store_open_with(vfs *system, const char *store_dir, const ls_options *option
 
 int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_store **store) {
     return store_open_with(system, store_dir, options, NULL, 0, store);
+}
+
+int ls_limit_log(ls_store *store, uint64_t max_log_bytes) {
+    struct log *g = &store->log;
+    if (atomic_load(&store->foreign)) {
+        return fail_forked();
+    }
+    log_lock(g);
+    if (store->phase == PHASE_CLOSED || store->inspection != NULL) {
+        return fail_phase(store);
+    }
+    int rc = check_log_limit(max_log_bytes, &store->meta);
+    if (rc == LS_OK) {
+        g->max_log_bytes = max_log_bytes;
+        g->spare_thread.wanted = g->spare_thread.wanted || g->serving; /* there may be room for one more spare */
+        (void)pthread_cond_signal(&g->spare_thread.wake);
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
 /* ---- close ---- */
@@ -506,7 +524,7 @@ void ls_stats_get(ls_store *store, ls_stats *stats) {
     stats->relaxed = store->relaxed;
     stats->checkpoint_lsn = store->checkpoints.lsn;
     stats->checkpoint_bytes = store->checkpoints.bytes;
-    stats->full = g->space.cannot_grow && (over_admission_limit(g) || !spares_suffice(g, 0, 0));
+    stats->full = spares_are_full(g);
     log_unlock(g);
 }
 

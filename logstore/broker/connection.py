@@ -34,7 +34,7 @@ from logstore.broker.heartbeats import Heartbeats
 from logstore.broker.limits import FRAME_BYTES_BEFORE_TUNE
 from logstore.broker.outbox import Outbox
 from logstore.broker.runs import Runs
-from logstore.errors import CatalogOvertaken, OptionError, OutcomeUnknown, StoreError, StorePoisoned
+from logstore.errors import CatalogOvertaken, OptionError, OutcomeUnknown, StoreError, StoreFull, StorePoisoned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol):
         elif isinstance(error, StoreError) and channel is not None:
             if isinstance(error, CatalogOvertaken):
                 logger.error("%s; declarations fail until this broker is restarted", error)
-            else:
+            elif not isinstance(error, StoreFull):  # the server logs once that the store is full
                 logger.warning("%s: %s", self, error)
             channel.fail(ChannelException(RESOURCE_ERROR, str(error)), index)
         else:

@@ -14,6 +14,7 @@ from logstore.broker.memory_queue import MemoryQueue
 from logstore.core.xid import Xid
 from logstore.errors import OptionError, UnknownQueue
 from logstore.store.control import ControlServer
+from logstore.store.fullness import full_document
 from logstore.store.outcomes import decide
 from logstore.store.tail import HOLDERS
 
@@ -34,6 +35,7 @@ class BrokerControl:
                 "in-doubt.rollback": lambda arguments: self._decide(arguments, "rollback"),
                 "purge": self._purge,
                 "tail": self._tail,
+                "fullness": self._fullness,
                 "compact": self._compact,
                 "checkpoint": self._checkpoint,
             },
@@ -75,7 +77,11 @@ class BrokerControl:
         if not isinstance(limit, int) or limit < 0:
             raise OptionError(f"limit is a number of at least 0, not {limit!r}")
         tail = await self._socket.in_thread(lambda: self._server.store.tail(limit))
-        return tail.with_consumers(self._unacknowledged(tail)).as_dict()
+        return tail.with_consumers(self._unacknowledged(tail)).as_dict() | await self._fullness({})
+
+    async def _fullness(self, _arguments: dict[str, Any]) -> dict[str, Any]:
+        store = self._server.store
+        return {"full": await self._socket.in_thread(lambda: full_document(store))}
 
     def _unacknowledged(self, tail: Tail) -> dict[tuple[str, int], str]:
         """The consumers that have unacknowledged messages which hold the base, by queue and message id."""

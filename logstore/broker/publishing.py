@@ -37,7 +37,7 @@ from logstore.broker.limits import FRAME_OVERHEAD_BYTES
 from logstore.broker.memory_queue import place_bytes
 from logstore.broker.queues import now_ms
 from logstore.broker.runs import PublishForm
-from logstore.errors import StoreError, StorePoisoned, UnknownQueue
+from logstore.errors import StoreError, StoreFull, StorePoisoned, UnknownQueue
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -393,7 +393,8 @@ class Publishing:
 
         Raises the error itself if the store is poisoned.
         """
-        logger.info("publish on %s refused: %s", self.channel.connection, error)
+        if not isinstance(error, StoreFull):  # the server logs once that the store is full
+            logger.info("publish on %s refused: %s", self.channel.connection, error)
         if tag:
             self.channel.reply(commands.Basic.Nack(tag, requeue=False))
         elif not isinstance(error, StorePoisoned):

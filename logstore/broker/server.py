@@ -36,6 +36,7 @@ from logstore.errors import StoreError
 
 if TYPE_CHECKING:
     from logstore import MessageStore
+    from logstore.store.fullness import Fullness
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,9 @@ class Server:
         self.wakeups = WakeUps(self.store, loop, self.on_poison)
         self.users = Users(self.store.config)
         self.vhost = VirtualHost(self.store, self.wakeups, self.limits.memory_bytes_max)
+        self._is_full = False
+        self.store.on_fullness(self._on_fullness, loop=loop)
+        self._on_fullness(self.store.fullness())
         self.store.never_wait_for_names_here()
         try:
             self._listener = await loop.create_server(lambda: Connection(self), self.host, self.port, backlog=1024)
@@ -203,6 +207,23 @@ class Server:
         if connection.admitted:
             connection.admitted = False
             self._admitted -= 1
+
+    def _on_fullness(self, found: Fullness) -> None:
+        """Log that the store has become full, or has room again: one line each, however many messages are refused."""
+        if self._stopping or found.full == self._is_full:
+            return
+        self._is_full = found.full
+        if found.full:
+            logger.warning(
+                "the store is full: %s. Messages are refused until there is room: 'logstore info %s' says what would "
+                "free it",
+                found.reason,
+                self.store.path,
+            )
+        else:
+            logger.info(
+                "the store has room again: the log has %d bytes, %d of them live", found.log_bytes, found.live_bytes
+            )
 
     def on_poison(self, error: Exception) -> None:
         """The store can no longer write: refuse waiting publishes, and close every connection."""

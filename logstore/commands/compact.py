@@ -27,17 +27,23 @@ def compact(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, 
     """Make the log as small as possible now.
 
     Relocates the live records of the oldest segments, recycles the segments below the base and deletes surplus files.
-    The log is kept small without this command; use it to make room at once.
+    Does nothing if the log would not become smaller. The log is kept small without this command; use it to make room at
+    once.
     """
     document: dict[str, Any] = {"store": str(store_dir), "dry_run": dry_run}
     if dry_run:
         document |= would_compact(store_dir)
     else:
-        document |= change(
-            store_dir, "compact", {}, lambda store: store.compact().as_dict(), connect=connect, schema=schema
-        )
+        document |= compacted(store_dir, connect, schema)
     if as_json:
         print_json(document)
+        return
+    if not document["shrinks"]:
+        click.echo(f"nothing {'would be' if dry_run else 'was'} done: compacting would not make the log smaller")
+        click.echo(
+            f"the log is {size_text(document['bytes_before'])}; compacted it would be "
+            f"{size_text(document['planned_bytes'])}"
+        )
         return
     was, becomes, relocates = ("is", "would become", "would relocate") if dry_run else ("was", "is now", "relocated")
     click.echo(
@@ -48,16 +54,34 @@ def compact(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, 
         click.echo(f"holds keep {size_text(document['held_bytes'])} of it: see 'logstore holds'")
 
 
+def compacted(store_dir: Path, connect: str | None, schema: str | None) -> dict[str, Any]:
+    """Compacts. A closed store that would not become smaller is not opened: an open alone makes a short log longer."""
+    plan = planned(store_dir)
+    if plan is not None and not plan["shrinks"]:
+        return {"through": STORE, **plan}
+    done = change(store_dir, "compact", {}, lambda store: store.compact().as_dict(), connect=connect, schema=schema)
+    if plan is not None and done["through"] == STORE:
+        done["bytes_before"] = plan["bytes_before"]  # before the open
+    return done
+
+
 def would_compact(store_dir: Path) -> dict[str, Any]:
     """The estimated result of a compaction. Raises ``StoreLocked`` as the compaction would."""
+    plan = planned(store_dir)
+    if plan is None:
+        return {"through": BROKER, **ask(store_dir, "compact", {"dry_run": True})}
+    return {"through": STORE, **plan}
 
-    def look() -> dict[str, Any]:
+
+def planned(store_dir: Path) -> dict[str, Any] | None:
+    """The estimate for a store that no process has open; None while a writer has it."""
+
+    def look() -> dict[str, Any] | None:
         with Inspection(store_dir) as found:
             if found.info.live:
-                return {"through": BROKER, **ask(store_dir, "compact", {"dry_run": True})}
+                return None
             found.read()
-            would = compaction_of(found.handle, dry_run=True).as_dict()
-            return {"through": STORE, **would, "bytes_before": found.info.log_bytes}
+            return compaction_of(found.handle, dry_run=True).as_dict()
 
     return retried(look)
 

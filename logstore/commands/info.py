@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from logstore.codec.files import FORMAT_VERSION
+from logstore.commands.changing import ask
 from logstore.commands.options import catalog_options, json_option, store_argument
 from logstore.commands.output import one_line, print_facts, print_json, print_table, size_text
-from logstore.commands.state import State, read_state, retried
+from logstore.commands.state import State, full_from_log, full_lines, held_bytes, limit_in, read_state, retried
+from logstore.errors import StoreError
 from logstore.holds import list_holds
 from logstore.inspect import Oldest, QueueLife, Reader
 from logstore.inspect.refusals import refusals
@@ -32,12 +35,15 @@ STATES = {
 def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None) -> None:
     """Show facts about a store: its state, positions, sizes and counts."""
     oldest = retried(lambda: _oldest(store_dir))
-    document = describe(store_dir, read_state(store_dir, connect=connect, schema=schema), oldest)
+    state = read_state(store_dir, connect=connect, schema=schema)
+    document = {"store": str(store_dir), "full": why_full(store_dir, state)} | describe(store_dir, state, oldest)
     document["open_refused"] = refusals(store_dir, connect=connect, schema=schema)
     if as_json:
         print_json(document)
         return
     shown: dict[str, Any] = document | {"state": STATES[document["state"]]}
+    for line in full_lines(shown.pop("full")):
+        click.echo(line)
     refused = shown.pop("open_refused")
     whole = shown.pop("from_beginning")
     if oldest is not None:
@@ -47,11 +53,27 @@ def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None
         shown["checkpoint_lsn"] = "none is used"
     else:  # the log below the checkpoint was not read
         shown = {f"{name} since it" if name in ("batches", "records") else name: shown[name] for name in shown}
+    set_at = shown.pop("max_log_bytes_set")
+    limit = shown["max_log_bytes"]
+    if limit is None:
+        shown["max_log_bytes"] = "none"
+    else:
+        when = set_at[:19].replace("T", " ")
+        shown["max_log_bytes"] = f"{size_text(limit)}, set at the open of {when} UTC"
     for name in ("segment_size", "log_bytes", "held_bytes"):
         shown[name] = size_text(shown[name])
     print_facts((name.replace("_", " "), value) for name, value in shown.items())
     for text in refused:
         click.echo(f"an open is refused: {one_line(text)}")
+
+
+def why_full(store_dir: Path, state: State) -> dict[str, Any] | None:
+    """The key ``full``: as a running broker says, or else as the log does."""
+    if state.info.live:
+        with contextlib.suppress(StoreError):
+            full: dict[str, Any] | None = ask(store_dir, "fullness", {})["full"]
+            return full
+    return full_from_log(state.fullness, store_dir, state.queues, state.catalog)
 
 
 def _oldest(store_dir: Path) -> Oldest | None:
@@ -63,6 +85,7 @@ def describe(store_dir: Path, state: State, oldest: Oldest | None) -> dict[str, 
     """The keys of ``info --json``, in the order of the output without --json."""
     found, recovery = state.info, state.recovery
     holds = [one for one in list_holds(store_dir) if one.honoured]
+    limit = limit_in(state.catalog)
     return {
         "store": str(store_dir),
         "uuid": str(found.uuid),
@@ -79,6 +102,8 @@ def describe(store_dir: Path, state: State, oldest: Oldest | None) -> dict[str, 
         "segments": found.segments,
         "spares": found.spares,
         "log_bytes": found.log_bytes,
+        "max_log_bytes": None if limit is None else limit.max_log_bytes,
+        "max_log_bytes_set": None if limit is None else limit.set_at.isoformat(),
         "torn_bytes": found.torn_bytes,
         "checkpoint_lsn": recovery.checkpoint_lsn if recovery.checkpoint_used else None,
         "batches": recovery.batches,
@@ -90,7 +115,7 @@ def describe(store_dir: Path, state: State, oldest: Oldest | None) -> dict[str, 
         "transactions": len(state.transactions),
         "in_doubt": sum(one.prepared for one in state.transactions),
         "holds": len(holds),
-        "held_bytes": max((one.kept_bytes for one in holds), default=0),
+        "held_bytes": held_bytes(store_dir),
     }
 
 

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     _Number = click.ParamType[int]
     _XidType = click.ParamType[Xid]
+    _LimitType = click.ParamType[int | str]
 else:
-    _Number = _XidType = click.ParamType
+    _Number = _XidType = _LimitType = click.ParamType
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -47,6 +48,16 @@ class Size(_Number):
         step = 1000 if (suffix or "").lower() == "b" else 1024
         power = _POWERS.get((unit or "").lower(), 0)
         return int(number) * int(step**power)
+
+
+class Limit(_LimitType):
+    """A size in bytes, as :class:`Size` takes it, or ``none``."""
+
+    name = "size|none"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """The number of bytes, or ``none``; a usage error for anything else."""
+        return "none" if str(value).strip().lower() == "none" else SIZE.convert(value, param, ctx)
 
 
 class Lsn(_Number):
@@ -106,6 +117,7 @@ class PathText(click.Path):
 
 
 SIZE = Size()
+LIMIT = Limit()
 LSN = Lsn()
 XID = XidText()
 

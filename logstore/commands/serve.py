@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from logstore.commands.options import SIZE, catalog_options, store_argument
+from logstore.commands.options import LIMIT, SIZE, catalog_options, store_argument
 from logstore.commands.output import Failure
 from logstore.commands.stopping import Stopping
 from logstore.core.extras import install_command
@@ -36,7 +36,11 @@ class _Stopped(BaseException):
 @click.option(
     "--max-write-buffers", type=int, help="Filled batches after which the log forces by itself [default: 10]."
 )
-@click.option("--max-log-bytes", type=SIZE, help="The largest size of the log on disk [default: no limit].")
+@click.option(
+    "--max-log-bytes",
+    type=LIMIT,
+    help="The largest size of the log on disk, stored for later starts; none removes it [default: as stored].",
+)
 @click.option(
     "--max-undurable-bytes",
     type=SIZE,

@@ -6,14 +6,17 @@ Invariant: the catalog is read after the log, so each queue that the log names h
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from logstore.commands.output import progress
-from logstore.errors import CatalogMismatch
+from logstore.commands.output import printable, progress
+from logstore.errors import CatalogError, CatalogMismatch
+from logstore.holds import list_holds
 from logstore.inspect import CatalogView, Inspection, LogRecycled, OpenTransaction, QueueLife, ReaderInfo, read_catalog
+from logstore.store.fullness import Fullness, QueueLoad, inspected_fullness
+from logstore.store.limit import StoredLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Mapping
     from pathlib import Path
 
     from logstore.core.reports import Recovery
@@ -31,6 +34,7 @@ class State:
     recovery: Recovery  # as an open would report it, without changes of files
     queues: dict[int, QueueLife]  # by id; only those with places
     transactions: list[OpenTransaction]
+    fullness: Fullness
     staged: int  # messages that were not enqueued, not even by an open transaction
     catalog: CatalogView
 
@@ -73,7 +77,44 @@ def _read_once(store_dir: Path, connect: str | None, schema: str | None, as_open
         if as_opened:
             found.drop_queues((queue.id for queue in catalog.queues), catalog.next_queue_id)
         with_places = {one.id: one for one in found.queues() if one.depth > 0}
-        return State(info, found.recovery, with_places, found.transactions(), found.staged, catalog)
+        limit = limit_in(catalog)
+        size = None if limit is None else limit.max_log_bytes
+        fullness = inspected_fullness(found.handle, store_dir, size, held_bytes(store_dir))
+        return State(info, found.recovery, with_places, found.transactions(), fullness, found.staged, catalog)
+
+
+def limit_in(catalog: CatalogView) -> StoredLimit | None:
+    """The stored limit of the log. None also if the row is no limit: then an open without the option is refused."""
+    try:
+        return StoredLimit.of(catalog.config)
+    except CatalogError:
+        return None
+
+
+def held_bytes(store_dir: Path) -> int:
+    """What the holds of a store keep: each keeps everything from its LSN on, so the one that keeps the most counts."""
+    return max((one.kept_bytes for one in list_holds(store_dir) if one.honoured), default=0)
+
+
+def full_from_log(
+    fullness: Fullness, store_dir: Path, queues: Mapping[int, QueueLife], catalog: CatalogView
+) -> dict[str, Any] | None:
+    """The key ``full`` of ``info`` and ``tail`` for a store that no broker serves; None if it is not full."""
+    largest = max(queues.values(), key=lambda one: one.content_bytes, default=None)
+    names = {queue.id: queue.name for queue in catalog.queues}
+    load = None
+    if largest is not None and largest.id in names:
+        load = QueueLoad(names[largest.id], largest.depth, largest.content_bytes)
+    return fullness.as_dict(load, list_holds(store_dir))
+
+
+def full_lines(full: dict[str, Any] | None) -> list[str]:
+    """What ``info`` and ``tail`` begin with if the store is full."""
+    if full is None:
+        return []
+    since = "" if full["since"] is None else f" since {full['since'][:19].replace('T', ' ')} UTC"
+    lines = [f"FULL{since}: {full['reason']}"]
+    return [*lines, *(f"to free it: {printable(one)}" for one in full["remedies"])]
 
 
 def catalog_contradiction(queue_id_max: int, deleted: Container[int], catalog: CatalogView) -> str | None:

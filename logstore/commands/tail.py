@@ -11,10 +11,11 @@ import click
 from logstore.commands.changing import ask
 from logstore.commands.options import Amount, catalog_options, json_option, store_argument
 from logstore.commands.output import age_text, print_json, print_table, printable, size_text
-from logstore.commands.state import retried
+from logstore.commands.state import full_from_log, full_lines, held_bytes, limit_in, retried
 from logstore.holds import list_holds
 from logstore.inspect import Inspection, read_catalog
 from logstore.store import control
+from logstore.store.fullness import inspected_fullness
 from logstore.store.tail import HOLDERS, HOLDERS_MAX, read_tail
 
 if TYPE_CHECKING:
@@ -93,8 +94,11 @@ def read(store_dir: Path, limit: int, connect: str | None, schema: str | None) -
             names = {queue.id: queue.name for queue in catalog.queues}
             report = read_tail(found.handle, names, list_holds(store_dir), limit)
             document = report.as_dict() | {"log_bytes": found.info.log_bytes, "spares": found.info.spares}
-            document["compaction"]["bytes_before"] = found.info.log_bytes
-            return {"through": "log", **document}
+            stored = limit_in(catalog)
+            size = None if stored is None else stored.max_log_bytes
+            fullness = inspected_fullness(found.handle, store_dir, size, held_bytes(store_dir))
+            queues = {one.id: one for one in found.queues()}
+            return {"through": "log", "full": full_from_log(fullness, store_dir, queues, catalog), **document}
 
     return retried(look)
 
@@ -138,16 +142,20 @@ def show(document: dict[str, Any], *, as_json: bool) -> None:
 
 def facts(document: dict[str, Any]) -> list[str]:
     """The lines above the picture."""
-    after = document["compaction"]["bytes_after"]
+    compaction = document["compaction"]
     holding = document["holding_messages"] + document["holding_transactions"]
+    copied = size_text(compaction["copied_bytes"])
     lines = [
+        *full_lines(document.get("full")),
         f"base {document['base_lsn']}, lowest LSN in need {document['needed_lsn']}, end {document['next_lsn']}",
         f"log {size_text(document['log_bytes'])}, of which {size_text(document['live_bytes'])} live",
         f"the oldest segment is needed by {document['holding_messages']} messages and "
         f"{document['holding_transactions']} transactions, {size_text(document['holding_bytes'])} in it"
         if holding
         else "nothing holds the base",
-        f"compacting would leave {size_text(after)}, copying {size_text(document['compaction']['copied_bytes'])}",
+        f"compacting would leave {size_text(compaction['bytes_after'])}, copying {copied}"
+        if compaction["shrinks"]
+        else "compacting would not make the log smaller",
     ]
     if document["will_move"]:
         lines.append("the log has more files than wanted: the writer will relocate what holds the base")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from contextlib import closing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
@@ -40,7 +40,7 @@ from logstore.errors import CorruptLog, OptionError, StoreClosed, StoreError, Ve
 from logstore.holds import Hold, LogRecycled, list_holds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
     from types import TracebackType
 
@@ -422,6 +422,7 @@ class CatalogView:
 
     next_queue_id: int  # every id in the log is below it
     queues: tuple[QueueRow, ...]  # by id
+    config: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_catalog(
@@ -446,7 +447,7 @@ def read_catalog(
                 place, connect=connect, schema=schema, store_uuid=info.uuid.bytes, read_only=True, at_rest=at_rest
             )
         ) as opened:
-            return CatalogView(opened.next_queue_id, tuple(opened.queues()))
+            return CatalogView(opened.next_queue_id, tuple(opened.queues()), dict(opened.config))
 
     if connect is not None or schema is not None or info.live:
         return view(directory, False)

@@ -299,9 +299,14 @@ def _tail(found: dict[str, Any], drawn: Any) -> _Section:
             )
         )
         compaction = tail["compaction"]
-        texts.append(
-            f"{size_short(tail['log_bytes'])} on disk, {size_short(tail['live_bytes'])} of it live. Compacting would "
+        would = (
             f"leave {size_short(compaction['bytes_after'])} and copy {size_short(compaction['copied_bytes'])}."
+            if compaction["shrinks"]
+            else "not make it smaller."
+        )
+        texts.append(
+            f"{size_short(tail['log_bytes'])} on disk, {size_short(tail['live_bytes'])} of it live. "
+            f"Compacting would {would}"
         )
         rows = [
             (

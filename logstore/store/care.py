@@ -10,10 +10,13 @@ from logstore.core import arguments
 from logstore.core.imports import late
 from logstore.core.native import check, filled
 from logstore.core.reports import Checkpoint, Recovery, stats_from_c
+from logstore.store.completions import check_loop
+from logstore.store.fullness import Fullness, fullness_of
 from logstore.store.names import Names
 from logstore.store.tail import HOLDERS, Compaction, Tail, compaction_of, read_tail
 
 if TYPE_CHECKING:
+    import asyncio
     import os
     from collections.abc import Callable
     from pathlib import Path
@@ -90,6 +93,22 @@ class Care(Names):
         ]
         return counters
 
+    def fullness(self) -> Fullness:
+        """Whether the store takes what makes its log grow; if not, since when and why."""
+        self._not_forked()
+        return fullness_of(self._c)
+
+    def on_fullness(self, callback: Callable[[Fullness], object], *, loop: asyncio.AbstractEventLoop) -> None:
+        """Calls ``callback`` in this event loop when the store has become full, and when it has room again.
+
+        It is called once for each change, or once for several that follow closely. This method must be called from that
+        loop. The callback stays registered; its exceptions are logged.
+        """
+        arguments.function("callback", callback)
+        check_loop(loop)
+        self._not_forked()
+        self._completions.of(loop).add_fullness_callback(callback)
+
     def tail(self, limit: int = HOLDERS) -> Tail:
         """Which messages and transactions keep the base from advancing, what would free them, and segment usage.
 
@@ -104,7 +123,8 @@ class Care(Names):
         """Makes the log as small as possible while the store is in use.
 
         It relocates the live records of the oldest segments, recycles segments below the base, and deletes surplus
-        files. With ``dry_run`` it only estimates the result. Raises ``CorruptLog`` if a segment cannot be relocated,
+        files, if the log becomes smaller by that; otherwise nothing is done, and ``shrinks`` of the result is False.
+        With ``dry_run`` it only estimates the result. Raises ``CorruptLog`` if a segment cannot be relocated,
         and ``StoreFull`` if there is no room to relocate; the space gained until then stays free.
         """
         self._not_forked()

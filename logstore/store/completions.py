@@ -22,6 +22,7 @@ from logstore.core import arguments
 from logstore.core.locks import Lock
 from logstore.core.native import check
 from logstore.core.threads import Worker, log_error, start
+from logstore.store.fullness import Fullness, fullness_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -47,6 +48,8 @@ class _Loop(Waiters):
         super().__init__(loop, done)
         self._c, self._owner = handle, owner
         self._callbacks: tuple[Callable[[int | Exception], object], ...] = ()
+        self._fullness_callbacks: tuple[Callable[[Fullness], object], ...] = ()
+        self._fullness_changes = 0  # of which the callbacks know
         self._fd = -1
         fd = ffi.new("int *")
         check(lib.ls_event_fd(handle, fd))
@@ -61,6 +64,18 @@ class _Loop(Waiters):
     def add_callback(self, callback: Callable[[int | Exception], object]) -> None:
         self._callbacks = (*self._callbacks, callback)
 
+    def add_fullness_callback(self, callback: Callable[[Fullness], object]) -> None:
+        if not self._fullness_callbacks:
+            self._fullness_changes = lib.ls_fullness_changes(self._c)
+        self._fullness_callbacks = (*self._fullness_callbacks, callback)
+
+    def _tell_fullness(self) -> None:
+        changes = lib.ls_fullness_changes(self._c)
+        if changes != self._fullness_changes:
+            self._fullness_changes = changes
+            with contextlib.suppress(errors.StoreClosed):
+                call_all(self._fullness_callbacks, fullness_of(self._c), kind="fullness")
+
     def _ready(self) -> None:
         if self._fd < 0:
             return
@@ -73,6 +88,8 @@ class _Loop(Waiters):
                 call_all(self._callbacks, durable)
             finally:
                 self._wake(durable)
+        if self._fullness_callbacks:
+            self._tell_fullness()
         if lib.ls_poisoned(self._c):
             self.fail(_unknown_outcome)
 

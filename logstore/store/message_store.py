@@ -27,6 +27,7 @@ from logstore.core.native import check, failure, listed, number, owned, places_o
 from logstore.core.xid import Xid
 from logstore.store.completions import Completions, check_loop
 from logstore.store.deliveries import Message, MessageView
+from logstore.store.limit import StoredLimit, keep_limit
 from logstore.store.overdue import Overdue
 from logstore.store.publishing import Publishing, checked_id
 from logstore.store.releases import Releases
@@ -71,6 +72,7 @@ class MessageStore(Publishing):
         catalog_timeout: float = CATALOG_TIMEOUT_S,
         prepared_timeout: float | None = None,
         scrub_rate: float | None = None,
+        max_log_bytes: int | None = None,
         system: Any = ffi.NULL,
     ) -> None:
         self._path = Path(store_dir)
@@ -103,7 +105,11 @@ class MessageStore(Publishing):
         self._catalog_place = connect, catalog
         try:
             self._catalog = self._open_catalog(connect, catalog, catalog_timeout)
+            if max_log_bytes is None:
+                self._apply_limit(self._catalog)
             self._serve(self._catalog)
+            if max_log_bytes is not None:
+                keep_limit(self._catalog.config, max_log_bytes)
         except BaseException:
             self._abandon()
             raise
@@ -128,6 +134,11 @@ class MessageStore(Publishing):
         make = Catalog.create if lib.ls_creating(self._c) else Catalog.open
         uuid_bytes = bytes(ffi.buffer(uuid))
         return make(self._path, connect=connect, schema=schema, store_uuid=uuid_bytes, timeout_s=timeout_s)
+
+    def _apply_limit(self, catalog: Catalog) -> None:
+        stored = StoredLimit.of(catalog.config)
+        if stored is not None:
+            check(lib.ls_limit_log(self._c, stored.max_log_bytes))
 
     def _serve(self, catalog: Catalog) -> None:
         rows = catalog.queues()

@@ -144,17 +144,23 @@ def _outcome(state: str | None, xid: Xid | None, number: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """The result of a compaction, made or estimated. Bytes and segments count all files of the log, spares included."""
+    """The result of a compaction, made or estimated. Bytes are of all files of the log, spares included; segments are
+    those in use.
+    """
 
     bytes_before: int
     bytes_after: int
+    planned_bytes: int
+    """The size of the shortest log that relocation can make. If that is not below ``bytes_before``, nothing is done."""
     segments_before: int
     segments_after: int
     segments_moved: int
     copied_bytes: int
     live_bytes: int
     held_bytes: int
-    """The part of ``bytes_after`` in files that only holds keep, which compaction cannot free."""
+    """The part of ``planned_bytes`` in files that only holds keep, which compaction cannot free."""
+    shrinks: bool
+    """Whether the plan ends smaller than the log is. Only then is it carried out."""
 
     def as_dict(self) -> dict[str, int]:
         """For JSON."""
@@ -241,7 +247,7 @@ def _plain_holder(holder: Holder) -> dict[str, Any]:
 def compaction_of(store: Any, *, dry_run: bool) -> Compaction:
     """Compacts the core's ``ls_store``; with ``dry_run`` only estimates the result."""
     report = filled("ls_compaction", lambda into: lib.ls_compact(store, dry_run, into))
-    return Compaction(**vars(report))
+    return Compaction(**vars(report) | {"shrinks": bool(report.shrinks)})
 
 
 def read_tail(store: Any, names: Mapping[int, str], holds: Sequence[HoldInfo], limit: int = HOLDERS) -> Tail:

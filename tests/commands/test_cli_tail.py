@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -52,11 +53,11 @@ def test_with_a_running_writer_that_is_no_broker_the_log_is_read(path: Path) -> 
 
 
 def test_reading_the_tail_changes_no_file(path: Path) -> None:
-    before = {one.name: (one.stat().st_mtime_ns, one.stat().st_size) for one in path.iterdir() if one.is_file()}
+    before = files_of(path)
     fine("tail", path)
     fine("compact", "--dry-run", path)
     fine("checkpoint", "--dry-run", path)
-    assert before == {one.name: (one.stat().st_mtime_ns, one.stat().st_size) for one in path.iterdir() if one.is_file()}
+    assert files_of(path) == before
 
 
 def test_a_compaction_comes_within_a_segment_of_its_dry_run(path: Path) -> None:
@@ -65,6 +66,59 @@ def test_a_compaction_comes_within_a_segment_of_its_dry_run(path: Path) -> None:
     assert (would["dry_run"], done["dry_run"]) == (True, False)
     assert abs(would["bytes_after"] - done["bytes_after"]) <= SMALL_SEGMENT
     assert len(segment_files(path)) <= 6
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Path:
+    """A closed store without room for another message within eight segments."""
+    made = tmp_path / "full"
+    limit = 8 * SMALL_SEGMENT
+    with (
+        logstore.open(made, segment_size=SMALL_SEGMENT, max_log_bytes=limit) as store,
+        pytest.raises(logstore.StoreFull),
+    ):
+        store.publish_many(store.declare_queue("orders"), [bytes(20_000)] * 1000)
+    return made
+
+
+def files_of(path: Path) -> dict[str, tuple[int, int]]:
+    return {one.name: (one.stat().st_mtime_ns, one.stat().st_size) for one in path.iterdir() if one.is_file()}
+
+
+def test_compacting_a_closed_full_store_does_not_open_it_and_says_that_nothing_was_done(full: Path) -> None:
+    before = files_of(full)
+    said, would = fine("compact", full), fine("compact", "--dry-run", full)
+    assert said.startswith("nothing was done: compacting would not make the log smaller\n")
+    assert would == said.replace("was done", "would be done")
+    assert len(said.splitlines()) == 2
+    document = told("compact", full)
+    assert (document["through"], document["shrinks"], document["segments_moved"]) == ("store", False, 0)
+    assert document["bytes_after"] == document["bytes_before"] <= document["planned_bytes"]
+    assert "compacting would not make the log smaller" in fine("tail", full)
+    assert files_of(full) == before
+
+
+def test_info_shows_the_limit_and_when_it_was_set_and_a_closed_full_store_as_full(full: Path, path: Path) -> None:
+    document, said = told("info", full), fine("info", full)
+    assert document["max_log_bytes"] == 8 * SMALL_SEGMENT
+    assert document["max_log_bytes_set"].endswith("+00:00")
+    assert f"{8 * SMALL_SEGMENT} bytes (4 MiB), set at the open of 20" in said
+    assert said.startswith(f"FULL: the log has {document['log_bytes']} bytes, ")
+    assert said.splitlines()[1].startswith("to free it: consume or purge queue 'orders' (")
+    assert (document["full"]["cause"], document["full"]["since"]) == ("limit", None)
+    assert told("tail", full)["full"]["remedies"] == document["full"]["remedies"]
+    assert fine("tail", full).startswith("FULL: the log has ")
+    assert (told("info", path)["max_log_bytes"], told("info", path)["full"]) == (None, None)
+    assert re.search("^max log bytes +none$", fine("info", path), re.MULTILINE)
+
+
+def test_compacting_a_full_store_through_its_broker_makes_it_no_larger(full: Path) -> None:
+    with serving(full):
+        before = len(segment_files(full))
+        document = told("compact", full)
+        assert document["through"] == "broker"
+        assert document["bytes_after"] <= document["bytes_before"]
+        assert len(segment_files(full)) <= before
 
 
 def test_a_checkpoint_is_of_the_size_that_its_dry_run_says(path: Path) -> None:

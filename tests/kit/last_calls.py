@@ -43,7 +43,7 @@ CALLS_BEFORE_EXIT = 12  # that share a store: each store has threads and descrip
 #: Calls that take a token in place of a delivery.
 WITH_TOKENS = ("accept", "accept_many", "release", "reject")
 #: These wait for other programs or files, and have no handle of the core.
-ELSEWHERE = frozenset({"Markers", "Pace", "Compaction", "Tail"})
+ELSEWHERE = frozenset({"Markers", "Pace", "Compaction", "Fullness", "Tail"})
 
 
 class World(public_surface.World):

@@ -63,6 +63,8 @@ INTERNAL = {
     "Hold.open_reader",
     "Inspection.differs_from",
     "Inspection.drop_queues",
+    "Fullness.remedies",
+    "Fullness.as_dict",
     "Tail.with_consumers",
     "held_for",
     "is_file_path",
@@ -297,6 +299,7 @@ def owners(world: World) -> dict[str, Callable[[], Any]]:
         "Delivery": world.delivery,
         "Transaction": world.branch,
         "Compaction": lambda: world.store.compact(dry_run=True),
+        "Fullness": lambda: world.store.fullness(),
         "Tail": lambda: world.store.tail(),
         "Hold": held,
         "Reader": lambda: inspect.Reader(world.closed),
@@ -375,7 +378,12 @@ def arguments(world: World) -> dict[str, Callable[[], object]]:
     def exchange() -> str:
         return world.store.declare_exchange(world.name()).name
 
+    @functools.cache
+    def loop() -> asyncio.AbstractEventLoop:
+        return asyncio.new_event_loop()
+
     return {
+        "loop": loop,
         "store_dir": lambda: world.closed,
         "path": lambda: world.closed,
         "target": world.fresh,

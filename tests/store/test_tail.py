@@ -181,6 +181,23 @@ def test_a_compaction_does_what_its_dry_run_says(store: MessageStore, store_dir:
     assert (again.segments_moved, again.copied_bytes) == (0, 0)
 
 
+def test_compacting_a_full_store_that_would_not_become_smaller_does_nothing_and_says_so(
+    open_store: Callable[..., MessageStore], store_dir: Path
+) -> None:
+    store = open_store(segment_size=SMALL_SEGMENT, max_log_bytes=8 * SMALL_SEGMENT)
+    queue = store.declare_queue("orders")
+    with pytest.raises(logstore.StoreFull):
+        store.publish_many(queue, [bytes(20_000)] * 1000)
+    store.force()
+    would, before = store.compact(dry_run=True), store.stats()
+    done = store.compact()
+    assert done == would
+    assert (done.shrinks, done.segments_moved, done.copied_bytes) == (False, 0, 0)
+    assert done.bytes_after == done.bytes_before <= done.planned_bytes
+    assert len(segment_files(store_dir)) * SMALL_SEGMENT == done.bytes_after == before["log_bytes"]
+    assert store.stats()["appended_bytes"] == before["appended_bytes"]
+
+
 def test_a_dry_run_changes_nothing(store: MessageStore) -> None:
     queue = store.declare_queue("orders")
     ids = list(store.publish_many(queue, [bytes(20_000)] * 400))

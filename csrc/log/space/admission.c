@@ -67,6 +67,58 @@ bool over_admission_limit(const struct log *g) {
     return all <= reserved || weight / 4 * 5 > (all - reserved) * g->segment_size;
 }
 
+/* ---- full ---- */
+
+/* Also before the first refusal, for example after an open. */
+bool spares_are_full(struct log *g) {
+    return g->space.full.since_us != 0 ||
+           (g->space.cannot_grow && (over_admission_limit(g) || !spares_suffice(g, 0, 0)));
+}
+
+static void change_fullness(struct log *g, uint64_t since_us) {
+    g->space.full.since_us = since_us;
+    g->space.full.refused_bytes = 0;
+    (void)atomic_fetch_add(&g->space.full.changes, 1);
+    log_signal(g);
+}
+
+static void note_refusal(struct log *g, uint64_t bytes) {
+    struct fullness *full = &g->space.full;
+    if (full->since_us == 0) {
+        change_fullness(g, g->v->now_us(g->v));
+    }
+    full->refused_bytes = bytes > full->refused_bytes ? bytes : full->refused_bytes;
+    full->error = g->space.grow_error;
+}
+
+/* The files that the log can have, as far as is known. UINT64_MAX: the disk has room. */
+static uint64_t files_within_reach(const struct log *g) {
+    uint64_t files = spares_files(g), most = g->max_log_bytes / g->segment_size;
+    if (g->space.cannot_grow) {
+        return files;
+    }
+    return g->max_log_bytes == 0 ? UINT64_MAX : most > files ? most : files;
+}
+
+/* For half a segment, so that a consumer and a publisher that take turns do not end and begin the state all the time. */
+static bool has_room_again(struct log *g) {
+    spares_reckon(g);
+    uint64_t size = g->segment_size, reserved = g->space.needs.spares_reserved, files = files_within_reach(g);
+    uint64_t refused = g->space.full.refused_bytes, room = refused > size / 2 ? refused : size / 2;
+    uint64_t weight = log_live_bytes(g) + clients_weight(&g->clients) + room;
+    if (files == UINT64_MAX) {
+        return true;
+    }
+    bool within = files > reserved && weight / 4 * 5 <= (files - reserved) * size;
+    return within && (!g->space.cannot_grow || spares_suffice(g, refused, 0));
+}
+
+void spares_look_for_room(struct log *g) {
+    if (g->space.full.since_us != 0 && has_room_again(g)) {
+        change_fullness(g, 0);
+    }
+}
+
 /* ---- taking a spare ---- */
 
 /*
@@ -85,7 +137,7 @@ bool spares_allow(const struct log *g, enum purpose purpose) {
 }
 
 int spares_fail_full(const struct log *g) {
-    unsigned long long size = g->segment_size;
+    unsigned long long size = g->segment_size, bytes = spares_files(g) * size;
     switch (g->space.grow_error) {
     case 0:
         break;
@@ -93,9 +145,9 @@ int spares_fail_full(const struct log *g) {
     case EDQUOT:
     case EFBIG:
         return fail_errno(LS_FULL, g->space.grow_error,
-                          "the store is full: another segment of %llu bytes cannot be made; nothing was changed. "
-                          "Consume messages or free disk space",
-                          size);
+                          "the store is full: the log has %llu bytes, and the disk has no room for another segment of "
+                          "%llu bytes; nothing was changed. Consume messages or free disk space",
+                          bytes, size);
     case EMFILE:
     case ENFILE:
         return fail_errno(LS_FULL, g->space.grow_error,
@@ -107,9 +159,9 @@ int spares_fail_full(const struct log *g) {
                           "another segment of %llu bytes cannot be made; nothing was changed. See to the disk", size);
     }
     return fail(LS_FULL,
-                "the store is full: %zu segments of %llu bytes are in use and max_log_bytes is %llu; nothing was "
-                "changed. Consume messages or raise max_log_bytes",
-                g->segment_count, (unsigned long long)g->segment_size, (unsigned long long)g->max_log_bytes);
+                "the store is full: the log has %llu bytes, and max_log_bytes (%llu) allows no further segment of %llu "
+                "bytes; nothing was changed. Consume messages or raise max_log_bytes",
+                bytes, (unsigned long long)g->max_log_bytes, size);
 }
 
 /* A move waits for no other thread: it recycles or makes a spare, or it ends. */
@@ -176,5 +228,9 @@ int spares_grow(struct log *g, uint64_t bytes, uint64_t expansion) {
     spares_reckon(g);
     bool full = g->space.cannot_grow && (!spares_suffice(g, bytes, expansion) || over_admission_limit(g));
     g->space.asked_lsn = g->segments[g->segment_count - 1]->first_lsn;
-    return rc == LS_OK && full ? spares_fail_full(g) : rc;
+    if (rc == LS_OK && full) {
+        note_refusal(g, bytes + expansion);
+        rc = spares_fail_full(g);
+    }
+    return rc;
 }

@@ -76,6 +76,15 @@ static size_t count_held(const struct log *g, uint64_t below_lsn, uint64_t kept_
     return n;
 }
 
+uint64_t spares_kept_from(struct log *g) {
+    log_may_wait(g);
+    struct holds holds;
+    log_unlock_for_io(g);
+    holds_look(g, &holds);
+    log_relock_after_io(g);
+    return holds_lowest(g, &holds, log_base_lsn(g));
+}
+
 /*
  * The oldest segment is dead and being read, and its file is needed. Another file is made first, so that a full disk costs
  * none; if that fails the caller waits for the readers. False: nothing was made.

@@ -108,6 +108,7 @@ void spares_appended(struct log *g) {
         g->relocation.pace_until = UINT64_MAX;
         (void)pthread_cond_signal(&g->spare_thread.wake);
     }
+    spares_look_for_room(g);
 }
 
 /* A sweep ends after the batch with its record was written: no later batch may come that would wake the spare thread. */

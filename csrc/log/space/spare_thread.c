@@ -93,6 +93,7 @@ int spares_keep(struct log *g) {
         spares_reckon(g);
         spares_give_back_beyond(g, spares_target(g));
     }
+    spares_look_for_room(g);
     g->spare_thread.tries++;
     return rc;
 }
@@ -114,6 +115,17 @@ void spares_try(struct log *g) {
     g->spare_thread.tries_awaited++;
     (void)pthread_cond_signal(&g->spare_thread.wake);
     while (g->spare_thread.tries < until && !g->stopping) {
+        log_wait(g, &g->spare_thread.done);
+    }
+    g->spare_thread.tries_awaited--;
+}
+
+void spares_settle(struct log *g) {
+    log_may_wait(g);
+    uint64_t until = g->spare_thread.tries + (g->spare_thread.trying ? 1 : 0) + (g->spare_thread.wanted ? 1 : 0);
+    g->spare_thread.tries_awaited++; /* a move that keeps pace with others goes on at once */
+    (void)pthread_cond_signal(&g->spare_thread.wake);
+    while (g->threads_running && g->spare_thread.tries < until && !g->stopping) {
         log_wait(g, &g->spare_thread.done);
     }
     g->spare_thread.tries_awaited--;

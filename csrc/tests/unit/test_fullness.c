@@ -1,0 +1,161 @@
+/*
+ * The state of being full: it begins with the first refusal, says why, and ends when there is room for half a segment,
+ * whether max_log_bytes or the disk is the limit.
+ */
+#include <errno.h>
+
+#include "tests/kit/one_store.h"
+
+enum { MOST = 6000, BYTES = 500, FILES = 10 };
+
+static uint64_t ids[MOST];
+static int made;
+
+static void begin_with(bool by_disk, int background) {
+    ls_options o;
+
+    ls_options_default(&o);
+    o.segment_size = SEGMENT;
+    o.background = background;
+    o.max_log_bytes = by_disk ? 0 : (uint64_t)FILES * SEGMENT;
+    fresh_with(&o);
+    vfs_sim_capacity(sim, by_disk ? (uint64_t)FILES * SEGMENT + 6 * BLOCK : 0);
+    made = 0;
+}
+
+static int publish_one(void) {
+    static const uint8_t content[BYTES];
+    uint32_t q = 1;
+    int rc = ls_publish(r.store, &q, 1, NULL, 0, content, sizeof content, NULL, 0, &ids[made]);
+
+    made += rc == LS_OK ? 1 : 0;
+    return rc;
+}
+
+static void fill_up(void) {
+    int rc = LS_OK;
+
+    while (made < MOST && rc == LS_OK)
+        rc = publish_one();
+    check(rc == LS_FULL && ls_force(r.store, 0) == LS_OK);
+}
+
+static ls_fullness now(void) {
+    ls_fullness f;
+
+    check(ls_fullness_get(r.store, &f) == LS_OK);
+    return f;
+}
+
+static void full_and_drained(bool by_disk, int background) {
+    ls_fullness f;
+    ls_stats stats;
+    uint64_t lsn;
+
+    begin_with(by_disk, background);
+    f = now();
+    check(!f.full && f.since_us == 0 && f.segment_size == SEGMENT && ls_fullness_changes(r.store) == 0);
+    fill_up();
+    f = now();
+    ls_stats_get(r.store, &stats);
+    check(f.full && f.log_bytes < f.needed_bytes && f.since_us != 0 && stats.full);
+    check(f.sys_errno == (by_disk ? ENOSPC : 0) && f.max_log_bytes == r.options.max_log_bytes);
+    check(f.log_bytes == stats.log_bytes && f.held_bytes == 0 && f.live_bytes > (uint64_t)BYTES * (uint64_t)made);
+    for (int i = 0; i < 20; i++)
+        check(publish_one() == LS_FULL || made == MOST);
+    check(ls_fullness_changes(r.store) == 1 && now().since_us == f.since_us);
+    for (int i = 0; i < 20; i++) { /* one out, one in: it stays full */
+        check(take(ids[i], 1, NULL) == LS_OK);
+        (void)publish_one();
+    }
+    check(ls_fullness_changes(r.store) == 1 && now().full);
+    for (int i = 20; i < made; i++)
+        check(ls_dequeue(r.store, ids[i], 1, NULL, 1, 0, 0, &lsn) == LS_OK);
+    check(ls_force(r.store, 0) == LS_OK && ls_move_base(r.store) == LS_OK);
+    f = now();
+    check(!f.full && f.log_bytes >= f.needed_bytes && f.since_us == 0 && ls_fullness_changes(r.store) == 2);
+    check(publish_one() == LS_OK);
+    done();
+}
+
+static void a_store_is_full_from_the_first_refusal_until_half_a_segment_is_free(void) {
+    for (int background = 0; background < 2; background++)
+        full_and_drained(false, background);
+}
+
+static void a_store_on_a_full_disk_is_full_with_the_error_of_the_disk(void) {
+    for (int background = 0; background < 2; background++)
+        full_and_drained(true, background);
+}
+
+static void room_on_the_disk_ends_it_with_the_next_publish(void) {
+    begin_with(true, 0);
+    fill_up();
+    vfs_sim_capacity(sim, 0);
+    check(publish_one() == LS_OK);
+    check(!now().full && ls_fullness_changes(r.store) == 2);
+    done();
+}
+
+static void an_inspection_tells_whether_so_much_lives_that_the_store_would_be_full(void) {
+    ls_fullness f, whole;
+    uint64_t lsn;
+    ls_store *seen = NULL;
+
+    begin_with(false, 0);
+    fill_up();
+    whole = now();
+    check(ls_inspect_open(r.v, "/s", 0, &seen) == LS_OK);
+    check(ls_fullness_get(seen, &f) == LS_CLOSED); /* not read yet */
+    while (ls_inspect_step(seen, 1 << 20, &lsn) == LS_OK) {
+    }
+    check(ls_fullness_get(seen, &f) == LS_OK);
+    check(f.log_bytes < f.needed_bytes && !f.full && f.needed_bytes == whole.needed_bytes &&
+          f.log_bytes == whole.log_bytes && f.live_bytes == whole.live_bytes);
+    check(f.segment_size == SEGMENT && f.max_log_bytes == 0);
+    ls_free(seen);
+    for (int i = 0; i < made; i++)
+        check(ls_dequeue(r.store, ids[i], 1, NULL, 1, 0, 0, &lsn) == LS_OK);
+    check(ls_force(r.store, 0) == LS_OK);
+    check(ls_inspect_open(r.v, "/s", 0, &seen) == LS_OK);
+    while (ls_inspect_step(seen, 1 << 20, &lsn) == LS_OK) {
+    }
+    check(ls_fullness_get(seen, &f) == LS_OK && f.log_bytes >= f.needed_bytes);
+    ls_free(seen);
+    done();
+}
+
+static void a_limit_is_set_between_open_and_serve_and_while_the_store_serves(void) {
+    uint32_t q = 1;
+    uint64_t before;
+
+    begin_with(false, 0);
+    fill_up();
+    check(ls_limit_log(r.store, 6 * SEGMENT - 1) == LS_OPTION && now().max_log_bytes == (uint64_t)FILES * SEGMENT);
+    check(ls_limit_log(r.store, (uint64_t)2 * FILES * SEGMENT) == LS_OK);
+    check(publish_one() == LS_OK && !now().full && ls_fullness_changes(r.store) == 2);
+    check(ls_close(r.store) == LS_OK && ls_limit_log(r.store, 0) == LS_CLOSED);
+    ls_free(r.store);
+    r.options.max_log_bytes = 0;
+    require(ls_open(r.v, "/s", &r.options, &r.store) == LS_OK);
+    check(ls_limit_log(r.store, 1) == LS_OPTION && ls_limit_log(r.store, (uint64_t)6 * SEGMENT) == LS_OK);
+    require(ls_serve(r.store, &q, 1, 2) == LS_OK);
+    check(now().max_log_bytes == (uint64_t)6 * SEGMENT); /* less than the log has: it only cannot grow */
+    before = now().log_bytes;
+    fill_up();
+    check(now().full && now().log_bytes <= before);
+    check(ls_limit_log(r.store, 0) == LS_OK && publish_one() == LS_OK && now().max_log_bytes == 0);
+    done();
+}
+
+int main(void) {
+    static void (*const tests[])(void) = {
+        a_store_is_full_from_the_first_refusal_until_half_a_segment_is_free,
+        a_store_on_a_full_disk_is_full_with_the_error_of_the_disk,
+        room_on_the_disk_ends_it_with_the_next_publish,
+        an_inspection_tells_whether_so_much_lives_that_the_store_would_be_full,
+        a_limit_is_set_between_open_and_serve_and_while_the_store_serves,
+    };
+
+    return run_tests(tests, sizeof tests / sizeof *tests);
+}
