@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logstore.commands.output import printable, progress
-from logstore.errors import CatalogError, CatalogMismatch
+from logstore.errors import CatalogError, CatalogMismatch, StoreError
 from logstore.holds import list_holds
 from logstore.inspect import CatalogView, Inspection, LogRecycled, OpenTransaction, QueueLife, ReaderInfo, read_catalog
 from logstore.store.fullness import Fullness, QueueLoad, inspected_fullness
@@ -92,8 +92,15 @@ def limit_in(catalog: CatalogView) -> StoredLimit | None:
 
 
 def held_bytes(store_dir: Path) -> int:
-    """What the holds of a store keep: each keeps everything from its LSN on, so the one that keeps the most counts."""
-    return max((one.kept_bytes for one in list_holds(store_dir) if one.honoured), default=0)
+    """What the holds of a store keep: each keeps everything from its LSN on, so the one that keeps the most counts.
+
+    0 if they cannot be read: an open succeeds then, so its dry run does, too.
+    """
+    try:
+        holds = list_holds(store_dir)
+    except StoreError:
+        return 0
+    return max((one.kept_bytes for one in holds if one.honoured), default=0)
 
 
 def full_from_log(
