@@ -121,6 +121,7 @@ def asan(libraries: list[str]) -> Setting:
     if built.returncode != 0:
         raise SystemExit(1)
     options = "detect_leaks=0:allocator_may_return_null=1:max_free_fill_size=1048576:free_fill_byte=85"
+    options += ":quarantine_size_mb=64"  # of 256: some tests bound the memory that is used
     return Setting(
         TREE,
         os.environ
