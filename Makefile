@@ -169,6 +169,9 @@ test-one: $(if $(T),$(if $(wildcard csrc/tests/unit/$(T).c),,setup)) ## one test
 
 # Workers wait often, so there is one more than there are cores. The tests with Spark share one session, in one process that
 # runs with the workers; its output is kept until it ends. With PYTEST_ARGS all run in one process, for --pdb or -s.
+# Where UNSTABLE names a file, as in CI, a few failed tests run once more, alone; those that pass then are listed there.
+PYTEST := $(BIN)/python $(if $(UNSTABLE),tools/pytest_once_more.py '$(UNSTABLE)',-m pytest)
+
 .PHONY: pytest pytest-workers pytest-spark
 pytest: setup ## the Python tests alone (PYTEST_ARGS=...)
 ifeq ($(PYTEST_ARGS),)
@@ -178,10 +181,10 @@ else
 endif
 
 pytest-workers:
-	@$(BIN)/python -m pytest -q -m 'not slow and not spark' $(WORKERS)
+	@$(PYTEST) -q -m 'not slow and not spark' $(WORKERS)
 
 pytest-spark:
-	@if $(BIN)/python -m pytest -q -m 'not slow' tests/spark > build/pytest-spark.log 2>&1; \
+	@if $(PYTEST) -q -m 'not slow' tests/spark -o cache_dir=build/pytest-spark > build/pytest-spark.log 2>&1; \
 		then echo "with Spark: $$(tail -n 1 build/pytest-spark.log)"; \
 		else cat build/pytest-spark.log; echo "with Spark: FAILED" >&2; exit 1; fi
 
@@ -213,7 +216,7 @@ torture: proof-programs ## the proof and the long tests, for a number of seconds
 
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes
-	@$(BIN)/python -m pytest -q -m slow $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(WORKERS))
+	@$(PYTEST) -q -m slow $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(WORKERS))
 
 .PHONY: bench
 bench: $(BENCH) $(EXTENSION) ## compare the store with others (BENCH_ARGS=--quick, --help ...)

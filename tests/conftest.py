@@ -40,8 +40,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if not all(list((ROOT / "logstore").glob(f"{module}*.so")) for module in ("_core", "_hot")):
     subprocess.run([sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"], cwd=ROOT, check=True)
 
+# A worker's standard output goes nowhere, so faulthandler writes to standard error what pytest-timeout would print.
 # pytest-timeout stops looking once a test has failed, so a fixture that waits behind it would wait for ever.
 STOPPED_S = 1200
+_stderr = -1  # a copy: while a test runs, pytest keeps what is written to the descriptor itself
+
+
+def pytest_configure() -> None:
+    global _stderr
+    _stderr = os.dup(2)
 
 
 def pytest_collection_finish() -> None:
@@ -53,11 +60,32 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Ends the process, with every thread's place, when a test and its fixtures take longer than any of them may."""
-    if item.get_closest_marker("slow") is None:
-        faulthandler.dump_traceback_later(STOPPED_S, exit=True, file=sys.__stderr__)
+    _stop_late(item)
     try:
         return (yield)
     finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
+    """As above, after the time that the test has: for all of it, or for what is left after a failure."""
+    faulthandler.dump_traceback_later(settings.timeout, exit=True, file=_stderr)
+    return True
+
+
+def pytest_timeout_cancel_timer(item: pytest.Item) -> bool:
+    _stop_late(item)
+    return True
+
+
+def pytest_enter_pdb() -> None:
+    faulthandler.cancel_dump_traceback_later()
+
+
+def _stop_late(item: pytest.Item) -> None:
+    if item.get_closest_marker("slow") is None:
+        faulthandler.dump_traceback_later(STOPPED_S, exit=True, file=_stderr)
+    else:
         faulthandler.cancel_dump_traceback_later()
 
 

@@ -245,7 +245,13 @@ class Server:
         import psycopg
 
         with psycopg.connect(
-            host=str(self.home), port=self.port, user=user, password=PASSWORD, dbname=DATABASE, autocommit=True
+            host=str(self.home),
+            port=self.port,
+            user=user,
+            password=PASSWORD,
+            dbname=DATABASE,
+            autocommit=True,
+            connect_timeout=TIMEOUT_S,
         ) as connection:
             yield connection
 

@@ -67,11 +67,12 @@ def ci(tmp_path: Path):
     for name in ("apt-get", "dpkg", "clang", "clang-format", "clang-tidy", "strace", "valgrind"):
         program(tools / name, "exit 0")
 
-    def run(failing: str) -> tuple[list[str], subprocess.CompletedProcess[str]]:
+    def run(failing: str, unstable: str = "") -> tuple[list[str], subprocess.CompletedProcess[str]]:
         notes = tmp_path / "notes"
         notes.unlink(missing_ok=True)
-        program(tools / "make", f'echo "$*" >> {notes}; [ "$*" != "{failing}" ]')
-        environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}
+        listing = f'echo "unstable: {unstable}" >> "$UNSTABLE"' if unstable else ":"
+        program(tools / "make", f'echo "$*" >> {notes}; {listing}; [ "$*" != "{failing}" ]')
+        environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "UNSTABLE": str(tmp_path / "unstable")}
         done = subprocess.run([ROOT / ".ci" / "run"], env=environment, capture_output=True, text=True, check=False)
         return notes.read_text().splitlines(), done
 
@@ -90,6 +91,20 @@ def test_ci_stops_at_the_first_command_that_fails_and_names_it(ci, failing: str,
     made, done = ci(failing)
     assert (made, done.returncode) == (ran, 1)
     assert re.search(rf"make {failing} FAILED after \d+ s", done.stderr.splitlines()[-2])
+
+
+def test_ci_passes_and_ends_with_the_tests_that_passed_only_alone(ci) -> None:
+    _, done = ci("nothing", unstable="tests/test_one.py::test_one")
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[-2:] == ["unstable: tests/test_one.py::test_one"] * 2
+    assert not any("unstable" in line for line in ci("nothing")[1].stderr.splitlines())
+
+
+def test_the_python_tests_run_once_more_alone_where_ci_asks_for_it() -> None:
+    asked = "tools/pytest_once_more.py '$(UNSTABLE)'"
+    assert f"PYTEST := $(BIN)/python $(if $(UNSTABLE),{asked},-m pytest)" in MAKEFILE
+    for target in ("pytest-workers", "pytest-spark", "test-slow"):
+        assert "$(PYTEST) -q" in recipe(target)
 
 
 # ---- one test
