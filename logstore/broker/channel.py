@@ -162,7 +162,7 @@ class Channel:
         """Close the channel because of an exception; later frames of the client on it are ignored."""
         if not self.is_open:
             return
-        logger.info("channel %d of %s: %s", self.number, self.connection, error)
+        logger.debug("channel %d of %s: %s", self.number, self.connection, error)
         self.give_up()
         self.reply(commands.Channel.Close(error.code, error.reply_text, index >> 16 & 0xFFFF, index & 0xFFFF))
 

@@ -96,7 +96,16 @@ class Connection(asyncio.Protocol):
         self._gone: asyncio.Future[None] = self.loop.create_future()
 
     def __str__(self) -> str:
-        return f"connection {self.peer}"
+        return f"connection {self.peer_text}"
+
+    @property
+    def peer_text(self) -> str:
+        """The client's address and port as one text."""
+        try:
+            host, port = self.peer[:2]
+        except (TypeError, ValueError):
+            return str(self.peer)
+        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
     # Called by the transport.
 
@@ -365,6 +374,7 @@ class Connection(asyncio.Protocol):
 
     def opened(self) -> None:
         """The handshake is complete."""
+        logger.debug("%s: user %r has logged in", self, self.user)
         self.state = State.OPEN
         self.reader.runs = self.runs
         self._cancel_timer()
@@ -373,8 +383,10 @@ class Connection(asyncio.Protocol):
         """Close the connection because of an exception, or because the broker stops."""
         if self.state in (State.CLOSING, State.CLOSED):
             return
-        level = logging.DEBUG if error.code == CONNECTION_FORCED else logging.INFO
-        logger.log(level, "%s: %s", self, error)
+        if self.state is State.OPENING and error.code != CONNECTION_FORCED:
+            logger.warning("login from %s refused: %s", self.peer_text, error)
+        else:
+            logger.debug("%s: %s", self, error)
         self._give_up()
         for channel in self.channels.values():
             channel.forget_replies()
@@ -419,7 +431,7 @@ class Connection(asyncio.Protocol):
             self.channels.clear()
 
     def _handshake_took_too_long(self) -> None:
-        logger.info("%s did not finish its handshake in %g s", self, self.limits.handshake_s)
+        logger.debug("%s did not finish its handshake in %g s", self, self.limits.handshake_s)
         self.transport.abort()
 
     def _cancel_timer(self) -> None:

@@ -55,6 +55,20 @@ SERVER_PROPERTIES: Final[dict[str, Any]] = {
 }
 
 
+class LoginRefused(ConnectionException):
+    """403. The client is told no reason, because it would tell a stranger which users there are; the log has it."""
+
+    def __init__(self, mechanism: str, reason: str) -> None:
+        super().__init__(
+            ACCESS_REFUSED,
+            f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile.",
+        )
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 class _Step(enum.Enum):
     HEADER = enum.auto()
     START_OK = enum.auto()
@@ -112,12 +126,9 @@ class Handshake:
         if isinstance(capabilities, dict):
             connection.wants_cancel_notice = capabilities.get("consumer_cancel_notify") is True
         name, password = _credentials(method)
-        if not await connection.server.users.verify(name, password, connection.peer):
-            raise ConnectionException(
-                ACCESS_REFUSED,
-                f"Login was refused using authentication mechanism {method.mechanism}. "
-                "For details see the broker logfile.",
-            )
+        refusal = await connection.server.users.refusal(name, password, connection.peer)
+        if refusal is not None:
+            raise LoginRefused(method.mechanism, refusal)
         connection.user = name
         self._step = _Step.TUNE_OK
         limits = connection.limits

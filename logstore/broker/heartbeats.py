@@ -64,13 +64,13 @@ class Heartbeats:
         connection = self._connection
         now = connection.loop.time()
         if self._is_stalled(now):
-            logger.info("%s is closed: the client has read nothing for %g s", connection, connection.limits.stall_s)
+            logger.debug("%s is closed: the client has read nothing for %g s", connection, connection.limits.stall_s)
             connection.transport.abort()
             return
         if self._interval_s:
             silent_s = now - self._received_at
             if silent_s > MISSED_MAX * self._interval_s and not connection.is_paused:
-                logger.info("%s missed heartbeats: silent for %.1f s", connection, silent_s)
+                logger.debug("%s missed heartbeats: silent for %.1f s", connection, silent_s)
                 connection.transport.abort()
                 return
             if not self._sent:

@@ -394,7 +394,7 @@ class Publishing:
         Raises the error itself if the store is poisoned.
         """
         if not isinstance(error, StoreFull):  # the server logs once that the store is full
-            logger.info("publish on %s refused: %s", self.channel.connection, error)
+            logger.debug("publish on %s refused: %s", self.channel.connection, error)
         if tag:
             self.channel.reply(commands.Basic.Nack(tag, requeue=False))
         elif not isinstance(error, StorePoisoned):

@@ -237,6 +237,22 @@ class Server:
             connection.fail(ConnectionException(INTERNAL_ERROR, f"the store can no longer write: {error}"), 0)
 
 
+def check_address(host: str, port: int) -> None:
+    """Raise `BrokerError` if the broker could not listen there: before a store is opened for it, and recovered."""
+    try:
+        name = host.encode() if host.isascii() else host.encode("idna")
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+    except OSError as error:
+        raise BrokerError(_cannot_listen(host, port, error)) from error
+    except UnicodeError:
+        raise BrokerError(f"{host[:80]!r} is not the name of a host: choose another with --host") from None
+
+
 def _cannot_listen(host: str, port: int, error: OSError) -> str:
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     if error.errno == errno.EADDRINUSE:
@@ -281,6 +297,7 @@ async def _serve(server: Server) -> None:
     failure = loop.create_task(server.failure())
     await asyncio.wait((stop, failure), return_when=asyncio.FIRST_COMPLETED)
     failed = failure.result() if failure.done() else None
+    logger.info("stopping; open connections: %d", len(server.connections))
     stop.cancel()
     failure.cancel()
     await server.stop()

@@ -16,14 +16,12 @@ import hashlib
 import hmac
 import ipaddress
 import json
-import logging
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-logger = logging.getLogger(__name__)
 
 _PREFIX: Final = "broker.user."
 _INITIALISED: Final = "broker.users"  # so that a removed guest is not added again
@@ -96,23 +94,21 @@ class Users:
         """Remove a user; open connections stay. Raises `KeyError` if there is none."""
         del self._config[_PREFIX + name]
 
-    async def verify(self, name: str, password: str, peer: Any) -> bool:
-        """True if this user may log in with this password from this peer."""
+    async def refusal(self, name: str, password: str, peer: Any) -> str | None:
+        """Why this user may not log in with this password from this peer; None: the user may."""
         stored, loopback_only = self._entry(name)
         if loopback_only and not is_loopback(peer):
-            logger.info("user %r is refused: it may log in from this machine only", name)
-            return False
+            return f"user {name!r} may log in from this machine only"
         proof = hmac.digest(self._key, "\0".join((name, password, stored)).encode(), "sha256")
         if proof in self._remembered:
-            return True
+            return None
         loop = asyncio.get_running_loop()
         if not await loop.run_in_executor(None, check_password, password, stored):
-            logger.info("user %r is refused: unknown, or a wrong password", name)
-            return False
+            return f"user {name!r} is unknown, or the password is wrong"
         if len(self._remembered) >= _REMEMBERED_MAX:
             self._remembered.clear()
         self._remembered.add(proof)
-        return True
+        return None
 
     def _entry(self, name: str) -> tuple[str, bool]:
         """A user's hash and restriction. An unknown user gets a hash that no password matches, and that is as slow."""

@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from logstore.commands.options import LIMIT, SIZE, catalog_options, store_argument
-from logstore.commands.output import Failure
+from logstore.commands.output import Failure, size_text
 from logstore.commands.stopping import Stopping
 from logstore.core.extras import install_command
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from logstore.core.reports import Recovery
+
+
+logger = logging.getLogger(__name__)
 
 
 class _Stopped(BaseException):
@@ -77,7 +82,7 @@ class _Stopped(BaseException):
     show_default=True,
     help="Seconds after SIGTERM when the process exits even if something hangs.",
 )
-@click.option("--verbose", "-v", is_flag=True, help="Log informational messages to stderr.")
+@click.option("--verbose", "-v", is_flag=True, help="Log each connection and refusal, too (to stderr).")
 def serve(
     store_dir: Path,
     host: str,
@@ -90,13 +95,14 @@ def serve(
     """Run an AMQP 0-9-1 broker on a store.
 
     The store in DIR is made if there is none. Prints "listening on HOST:PORT" when clients can connect. SIGTERM and
-    Ctrl-C stop it cleanly. Sizes take suffixes: 64M, 1GiB.
+    Ctrl-C stop it cleanly. Sizes take suffixes: 64M, 1GiB. The log on stderr tells of the start, the recovery, refused
+    logins, a full store, failures and the stop.
     """
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("logstore").setLevel(logging.DEBUG if verbose else logging.INFO)
     try:
         from logstore.broker import BrokerError, descriptors, run
+        from logstore.broker.server import check_address
     except ModuleNotFoundError as error:
         if error.name not in ("pamqp", "uvloop"):
             raise
@@ -106,15 +112,41 @@ def serve(
     descriptors.raise_limit()
     given = {name: value for name, value in options.items() if value is not None}
     try:
+        check_address(host, port)
         with Stopping(stop_timeout) as stopping, logstore.open(store_dir, catalog=schema, **given) as store:
             signal.signal(signal.SIGINT, _stop)
             stopping.is_serving = True
+            logger.info("logstore %s: store %s, %s", logstore.__version__, store.path, _recovered(store.recovery))
             run(store, host=host, port=port)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stop is already in progress
+        logger.info("stopped: the store is closed")
     except BrokerError as error:
         raise Failure(str(error)) from error
     except _Stopped:
         return
+
+
+def _recovered(found: Recovery) -> str:
+    """What the recovery of an open found and did, in one line."""
+    if found.created:
+        return "made anew"
+    done = [
+        f"{count} {text}"
+        for count, text in (
+            (found.torn_bytes, "bytes of a torn tail set aside"),
+            (found.transactions_abandoned, "transactions without outcome rolled back"),
+            (found.transactions_in_doubt, "transactions in doubt"),
+            (found.staged_dropped, "messages that were never enqueued dropped"),
+            (found.places_dropped, "messages of deleted queues dropped"),
+        )
+        if count
+    ]
+    since = "a checkpoint and the log since" if found.checkpoint_used else "the whole log"
+    if found.checkpoint_ignored:
+        since += f" (the checkpoint is not usable: {found.checkpoint_ignored})"
+    how = "closed cleanly" if found.clean else "not closed: recovered after a crash"
+    read = f"{found.messages} messages from {since}, {size_text(found.bytes_read)}, in {found.total_us / 1e6:.2f} s"
+    return "; ".join([how, f"epoch {found.epoch}", read, *done])
 
 
 def _stop(_number: int, _frame: object) -> NoReturn:

@@ -48,7 +48,7 @@ def test_connections_beyond_the_limit_of_open_files_are_refused_with_a_line_and_
             with contextlib.suppress(ConnectionError):
                 RawClient(process.port, timeout=60).open()
                 break
-        lines = process.errors.read_text().splitlines()
+        lines = process.complaints()
         assert "64 open files are allowed, so at most" in lines[0]
         assert "is refused" in lines[1]
         assert len(lines) <= 3, "refusals are not logged one by one"
@@ -61,4 +61,4 @@ def test_the_soft_limit_of_open_files_is_raised_to_the_hard_one(tmp_path: Path) 
         for client in clients:
             client.open()
         assert process.stop() == 0
-        assert process.errors.read_text() == ""
+        assert process.complaints() == []

@@ -243,7 +243,7 @@ def test_a_failed_sync_confirms_nothing_and_ends_the_broker_with_plain_lines(str
     assert isinstance(told, pika.exceptions.ConnectionClosedByBroker)
     assert told.reply_code == 541
     assert "can no longer write" in told.reply_text
-    lines = process.errors.read_text().splitlines()
+    lines = process.complaints()
     assert 1 <= len(lines) <= 3
     assert all("a write or sync of the log failed" in line for line in lines), "\n".join(lines)
     assert lines[-1].startswith("logstore: the store can no longer write")

@@ -60,6 +60,10 @@ class ServeProcess:
         assert text.startswith("listening on 127.0.0.1:"), text
         return int(text.rpartition(":")[2])
 
+    def complaints(self) -> list[str]:
+        """What it wrote to standard error but what it tells as a matter of course."""
+        return [line for line in self.errors.read_text().splitlines() if " INFO logstore" not in line]
+
     @property
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}//"
