@@ -43,7 +43,8 @@ def _channel_flow(channel: Channel, method: commands.Channel.Flow) -> None:
 def _qos(channel: Channel, method: commands.Basic.Qos) -> None:
     if method.prefetch_size:
         raise not_implemented(f"prefetch_size!=0 ({method.prefetch_size})")
-    channel.consuming.set_prefetch(method.prefetch_count, shared=method.global_)
+    shared = method.global_ or channel.connection.prefetch_is_shared
+    channel.consuming.set_prefetch(method.prefetch_count, shared=shared)
     channel.reply(commands.Basic.QosOk())
 
 

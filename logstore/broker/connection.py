@@ -75,6 +75,7 @@ class Connection(asyncio.Protocol):
         self.user: str | None = None
         self.admitted = False  # counted by the server
         self.wants_cancel_notice = False
+        self.prefetch_is_shared = False  # by the channel's consumers, also for basic.qos with global=false
         self.frame_bytes_max = self.limits.frame_bytes_max
         self.channels_max = self.limits.channels_max
         self.channels: dict[int, Channel] = {}

@@ -55,6 +55,11 @@ SERVER_PROPERTIES: Final[dict[str, Any]] = {
 }
 
 
+# The products whose basic.qos with global=false limits the whole channel at once, as AMQP 0-9-1 has it. kombu, which
+# says that it is py-amqp, takes every broker but RabbitMQ to do so. To all others it limits each later consumer.
+SHARING_PREFETCH: Final = frozenset({"py-amqp"})
+
+
 class LoginRefused(ConnectionException):
     """403. The client is told no reason, because it would tell a stranger which users there are; the log has it."""
 
@@ -126,6 +131,7 @@ class Handshake:
         if isinstance(capabilities, dict):
             connection.wants_cancel_notice = capabilities.get("consumer_cancel_notify") is True
         name, password = _credentials(method)
+        connection.prefetch_is_shared = method.client_properties.get("product") in SHARING_PREFETCH
         refusal = await connection.server.users.refusal(name, password, connection.peer)
         if refusal is not None:
             raise LoginRefused(method.mechanism, refusal)

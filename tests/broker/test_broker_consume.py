@@ -132,6 +132,22 @@ def test_prefetch_applies_to_each_later_consumer_separately(broker: Broker) -> N
     quiet(client)
 
 
+def test_prefetch_of_a_py_amqp_client_limits_the_whole_channel_at_once(broker: Broker) -> None:
+    fill(broker, "q", 20, durable=True)
+    client = broker.raw().open(product="py-amqp")
+    qos(client, 2)
+    for tag in ("one", "two"):
+        client.send(1, commands.Basic.Consume(queue="q", consumer_tag=tag, nowait=True))
+    for _ in range(2):
+        client.delivery()
+    quiet(client)
+    client.send(1, commands.Basic.Qos(0, 5, False))
+    client.expect(commands.Basic.QosOk)
+    for _ in range(3):
+        client.delivery()
+    quiet(client)
+
+
 @both_kinds
 def test_messages_not_acknowledged_come_back_in_order_and_marked_when_the_connection_goes(
     broker: Broker, durable: bool

@@ -93,17 +93,24 @@ class RawClient:
         assert close.reply_code == code, f"expected {code}, got {close.reply_code} {close.reply_text}"
         return str(close.reply_text)
 
-    def start(self, name: str = "guest", password: str = "guest") -> None:
+    def start(self, name: str = "guest", password: str = "guest", product: str | None = None) -> None:
         self.send_bytes(PROTOCOL_HEADER)
         self.expect(commands.Connection.Start)
         response = f"\x00{name}\x00{password}"
-        self.send(0, commands.Connection.StartOk({}, "PLAIN", response, "en_US"))
+        properties = {} if product is None else {"product": product}
+        self.send(0, commands.Connection.StartOk(properties, "PLAIN", response, "en_US"))
 
     def open(
-        self, *, channels: int = 1, frame_max: int = 131072, heartbeat: int = 0, channel_max: int = 0
+        self,
+        *,
+        channels: int = 1,
+        frame_max: int = 131072,
+        heartbeat: int = 0,
+        channel_max: int = 0,
+        product: str | None = None,
     ) -> RawClient:
         """Log in and open channels 1, 2, …"""
-        self.start()
+        self.start(product=product)
         self.expect(commands.Connection.Tune)
         self.send(0, commands.Connection.TuneOk(channel_max, frame_max, heartbeat), commands.Connection.Open())
         self.expect(commands.Connection.OpenOk)
