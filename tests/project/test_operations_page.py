@@ -153,8 +153,7 @@ def status(command: str, message_id: int, expected: int) -> tuple[int, str]:
         if expected:
             refused = spawn(*arguments)
             return refused.returncode, refused.stderr
-        served = ServeProcess(Path(arguments[1]), options=arguments[4:] if arguments[2] == "--port" else arguments[2:4])
-        return served.stop(), ""
+        return ServeProcess(Path(arguments[1]), options=arguments[2:]).stop(), ""
     result: Result = run(*arguments)
     return result.returncode, result.stderr
 
