@@ -46,6 +46,7 @@ _SCHEDULER_FACTORY: Final = "scheduler.subscriber_priority_factory"
 _INNER_FACTORY: Final = "scheduler.logstore.inner_factory"
 _INNER_DEFAULT: Final = "coilmq.scheduler.FavorReliableSubscriberScheduler"
 _NUMBERS: Final = ("segment_size", "initial_segments", "max_write_buffers", "max_undurable_bytes", "max_log_bytes")
+_LIMIT: Final = "max_log_bytes"  # stored with the store; none removes it
 _TEXTS: Final = ("durability", "connect", "catalog")
 
 _OWNER_KEY: Final = "plugin"
@@ -63,7 +64,8 @@ def make_store(config: configparser.ConfigParser | None = None) -> LogstoreQueue
 
     ``qstore.logstore.data_dir`` is required, an absolute path. ``segment_size``, ``initial_segments``,
     ``max_write_buffers``, ``max_undurable_bytes``, ``max_log_bytes`` (whole numbers; bytes except the second and
-    third), ``durability``, ``connect`` and ``catalog`` have the same meaning as for :func:`logstore.open`.
+    third; ``max_log_bytes`` may also be ``none``), ``durability``, ``connect`` and ``catalog`` have the same meaning as
+    for :func:`logstore.open`.
 
     Raises :class:`~logstore.errors.OptionError` for a missing, unknown or wrong setting, and if the scheduler of this
     module is not configured (without it, messages would bypass the store); and the errors of ``logstore.open``.
@@ -107,9 +109,10 @@ def _options(settings: configparser.ConfigParser) -> dict[str, Any]:
         name = setting.removeprefix(_PREFIX)
         if name in _NUMBERS:
             try:
-                options[name] = int(value)
+                options[name] = value if name == _LIMIT and value == "none" else int(value)
             except ValueError:
-                raise errors.OptionError(f"{setting} = {value}: give a whole number") from None
+                allowed = "a whole number, or none" if name == _LIMIT else "a whole number"
+                raise errors.OptionError(f"{setting} = {value}: give {allowed}") from None
         elif name == "data_dir" or name in _TEXTS:
             options[name] = value
         else:

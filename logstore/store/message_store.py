@@ -365,7 +365,7 @@ class MessageStore(Publishing):
             yield from places_of(places, done[0])
 
     def on_release(self, callback: Callable[[Queue], object]) -> None:
-        """Calls ``callback`` with the queue whenever a place comes back to it.
+        """Calls ``callback`` with the queue when places come back to it; one call may stand for several.
 
         A place comes back by a release, by a delivery that was dropped unsettled, or by a rollback that unlocks it;
         after a rollback the callback is called for every queue. If a delivery was dropped or a transaction abandoned, a

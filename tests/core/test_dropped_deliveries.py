@@ -75,6 +75,14 @@ def test_dropped_deliveries_go_back_to_their_old_places_with_their_counts(queue:
     assert [one.delivery_count for one in kept] == [1, 1]
 
 
+def test_the_variable_of_a_loop_keeps_the_last_delivery_until_it_goes(store: MessageStore, queue: Queue) -> None:
+    for delivery in queue.acquire(3):
+        delivery.content  # not settled
+    assert acquired(store) == 1
+    del delivery
+    assert acquired(store) == 0
+
+
 @pytest.mark.parametrize("load", [False, True])
 def test_a_list_that_nobody_keeps_holds_nothing(store: MessageStore, queue: Queue, load: bool) -> None:
     for _ in range(3):

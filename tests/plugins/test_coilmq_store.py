@@ -254,6 +254,21 @@ def test_a_wrong_setting_is_named_with_what_to_write_instead(values: dict[str, s
         plugin.make_store(settings(**values))
 
 
+def test_the_limit_of_the_log_is_stored_and_none_removes_it(store_dir: Path) -> None:
+    place = {"qstore__logstore__data_dir": str(store_dir), "qstore__logstore__segment_size": str(SMALL_SEGMENT)}
+    limits = []
+    for limit in (
+        {"qstore__logstore__max_log_bytes": "104857600"},
+        {},
+        {"qstore__logstore__max_log_bytes": "none"},
+        {},
+    ):
+        made = plugin.make_store(settings(**place, **limit))
+        limits.append(made.store.fullness().max_log_bytes)
+        made.close()
+    assert limits == [104857600, 104857600, None, None]
+
+
 def test_the_settings_reach_the_store(store_dir: Path) -> None:
     made = plugin.make_store(
         settings(

@@ -1,4 +1,4 @@
-"""The commands and code in the README work when pasted."""
+"""The README names targets that exist, links lead somewhere, and an import is light; test_pages.py runs the code."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def run(code: str, where: Path) -> str:
@@ -20,31 +17,6 @@ def run(code: str, where: Path) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-@pytest.fixture
-def port(tmp_path: Path):
-    """The port of a broker with a store that survives kill -9."""
-    command = [sys.executable, "-m", "logstore", "serve", str(tmp_path / "data"), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            line = server.stdout.readline()
-            assert line.startswith("listening on 127.0.0.1:"), line
-            yield int(line.rsplit(":", 1)[1])
-        finally:
-            server.kill()
-
-
-def test_the_pika_lines_print_the_message_they_published(port: int, tmp_path: Path) -> None:
-    (code,) = [block for block in BLOCKS if "import pika" in block]
-    assert len([line for line in code.splitlines() if line.strip()]) <= 12
-    assert run(code.replace("@localhost/", f"@localhost:{port}/"), tmp_path) == "b'one coffee'\n"
-
-
-def test_the_library_lines_print_the_result_of_the_transaction(tmp_path: Path) -> None:
-    (code,) = [block for block in BLOCKS if "import logstore\n" in block]
-    assert run(code, tmp_path) == "b'two'\n"
 
 
 def test_the_two_commands_are_targets_of_the_makefile() -> None:

@@ -1,42 +1,14 @@
-"""The code in docs/spark.md runs unchanged, and its tables equal the schemas.
-
-tests/spark/test_spark_page_spark.py runs the pieces that need Spark.
-"""
+"""The tables in docs/spark.md equal the schemas; test_pages.py and tests/spark/test_pages_spark.py run its code."""
 
 from __future__ import annotations
 
-import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pytest
-
-from kit.spark_page import BLOCKS, PAGE, run_blocks
+from kit.stores import ROOT
 from logstore import arrow
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
-def without_spark() -> list[tuple[str, str]]:
-    """The pieces above the chapter about Spark."""
-    return [block for block in BLOCKS if PAGE.index(block[0]) < PAGE.index("\n## Spark\n")]
-
-
-def test_every_piece_of_python_without_spark_prints_the_output_below_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for needed in ("duckdb", "polars"):
-        try:
-            __import__(needed)
-        except ModuleNotFoundError:
-            if os.environ.get("CI"):
-                raise
-            pytest.skip(f"SKIPPED LOUDLY: {needed} is not installed; the examples of docs/spark.md were NOT run")
-    assert len(BLOCKS) == PAGE.count("```python\n"), "a piece without its output"
-    assert len(without_spark()) >= 5
-    monkeypatch.chdir(tmp_path)
-    run_blocks(without_spark(), {})
+PAGE = (ROOT / "docs" / "spark.md").read_text("utf-8")
 
 
 def table_below(title: str) -> list[tuple[str, str, str]]:
