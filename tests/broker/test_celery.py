@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import celery
 import pytest
 
+from kit.pages import blocks
 from kit.serve_process import ServeProcess, serving
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ TASKS = """
 import os
 import celery
 
-app = celery.Celery("tasks", broker={url!r}, backend="rpc://")
+app = celery.Celery("tasks", broker={url!r}, backend={backend!r})
 app.conf.broker_connection_retry_on_startup = True
 app.conf.update({settings!r})
 
@@ -44,20 +46,20 @@ def note(number):
 
 
 @contextlib.contextmanager
-def worker(directory: Path, url: str, **settings: Any) -> Iterator[celery.Celery]:
+def worker(directory: Path, url: str, backend: str = "rpc://", **settings: Any) -> Iterator[celery.Celery]:
     """A worker of one process, and an application that sends to it."""
-    (directory / "tasks.py").write_text(TASKS.format(url=url, settings=settings))
+    (directory / "tasks.py").write_text(TASKS.format(url=url, backend=backend, settings=settings))
     log = directory / "worker.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", "tasks", "worker", "--pool", "solo", "-c", "1", "-l", "info"],
+            [sys.executable, "-m", "celery", "-A", "tasks", "worker", "--pool", "solo", "-c", "1", "-E", "-l", "info"],
             cwd=directory,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=os.environ | {"PYTHONPATH": str(directory)},
         )
     try:
-        with celery.Celery("tasks", broker=url, backend="rpc://") as app:
+        with celery.Celery("tasks", broker=url, backend=backend) as app:
             app.conf.update(settings)
             yield app
     except celery.exceptions.TimeoutError:
@@ -71,9 +73,11 @@ def worker(directory: Path, url: str, **settings: Any) -> Iterator[celery.Celery
             process.wait()
 
 
-def test_a_celery_worker_runs_a_task_and_answers_its_remote_control(tmp_path: Path) -> None:
+@pytest.mark.parametrize("results", ["rpc", "on disk"])
+def test_a_celery_worker_runs_a_task_and_answers_its_remote_control(tmp_path: Path, results: str) -> None:
+    backend = "rpc://" if results == "rpc" else f"db+sqlite:///{tmp_path}/results.db"
     with serving(tmp_path / "store") as broker:
-        with worker(tmp_path, broker.url) as app:
+        with worker(tmp_path, broker.url, backend) as app:
             assert app.send_task("tasks.add", (20, 22)).get(timeout=ANSWER_S) == 42
             assert [list(answer.values()) for answer in app.control.ping(timeout=5)] == [[{"ok": "pong"}]]
             for number in range(20):
@@ -89,11 +93,32 @@ def test_a_plain_task_does_not_wait_behind_more_countdown_tasks_than_the_prefetc
         assert app.send_task("tasks.add", (20, 22)).get(timeout=ANSWER_S) == 42
 
 
-def test_a_queue_with_priorities_is_refused_with_the_argument_s_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("setting", "value", "argument"),
+    [("task_queue_max_priority", 10, "x-max-priority"), ("task_default_queue_type", "quorum", "x-queue-type")],
+)
+def test_queues_that_the_broker_lacks_are_refused_with_the_argument_s_name(
+    setting: str, value: Any, argument: str, tmp_path: Path
+) -> None:
     with serving(tmp_path / "store") as broker, celery.Celery("tasks", broker=broker.url) as app:
-        app.conf.task_queue_max_priority = 10
-        with pytest.raises(Exception, match="x-max-priority"):
+        app.conf[setting] = value
+        with pytest.raises(Exception, match=argument):
             app.send_task("tasks.add", (1, 1), retry=False)
+
+
+def settings_of_the_page() -> dict[str, Any]:
+    (block,) = [block for block in blocks("docs/celery.md") if block.kind == "python"]
+    page: dict[str, Any] = {}
+    exec(block.text, page)
+    with page["app"] as app:
+        return {name: app.conf[name] for name in re.findall(r"^app\.conf\.(\w+) =", block.text, re.MULTILINE)}
+
+
+def test_the_page_shows_the_settings_that_keep_tasks() -> None:
+    settings = settings_of_the_page()
+    assert settings["broker_transport_options"] == {"confirm_publish": True}
+    assert settings["task_acks_late"] is True
+    assert settings["task_reject_on_worker_lost"] is True
 
 
 class Sender(threading.Thread):
@@ -118,13 +143,7 @@ class Sender(threading.Thread):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_ten_kills_of_the_broker_lose_no_task_that_was_accepted(tmp_path: Path) -> None:
-    """With the settings of the page: confirmed publishes, and acknowledgements after the work."""
-    settings = {
-        "broker_transport_options": {"confirm_publish": True},
-        "task_acks_late": True,
-        "task_ignore_result": True,
-        "broker_connection_max_retries": None,
-    }
+    settings = {**settings_of_the_page(), "task_ignore_result": True}
     store = tmp_path / "store"
     noted = tmp_path / "noted"
     noted.touch()
