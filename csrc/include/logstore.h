@@ -205,7 +205,7 @@ uint64_t ls_durable_lsn(const ls_store *store); /* everything below it is durabl
 uint64_t ls_next_lsn(ls_store *store);
 uint64_t ls_next_lsn_try(ls_store *store); /* 0 instead of waiting for the store's lock */
 int ls_poisoned(const ls_store *store);
-/* Waits until everything below `lsn` is durable; 0: everything appended so far. */
+/* Waits until everything below `lsn` is durable; 0: everything appended so far. LS_OPTION: beyond the end of the log. */
 int ls_force(ls_store *store, uint64_t lsn);
 /* Asks the background flusher to make everything appended so far durable; returns at once. */
 int ls_flush_soon(ls_store *store);

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -424,7 +425,12 @@ int ls_force(ls_store *store, uint64_t lsn) {
     if (rc != LS_OK) {
         return rc;
     }
-    rc = log_force(&store->log, lsn == 0 ? store->log.end_lsn : lsn);
+    uint64_t end_lsn = store->log.end_lsn;
+    if (lsn > end_lsn) {
+        rc = fail(LS_OPTION, "LSN %" PRIu64 " lies beyond the end of the log, %" PRIu64, lsn, end_lsn);
+    } else {
+        rc = log_force(&store->log, lsn == 0 ? end_lsn : lsn);
+    }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 

@@ -165,7 +165,7 @@ def as_buffer(data: object, name: str = "content") -> tuple[Any, int]:
     try:
         view = memoryview(data)  # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(f"{name} is bytes or another buffer, not {arguments.shown(data)}") from None
+        raise TypeError(f"{name} is bytes or another buffer, not {arguments.shown(data)}: encode it first") from None
     except ValueError as problem:
         raise errors.OptionError(f"{name} is a buffer that can no longer be read: {problem}") from None
     if not view.c_contiguous:

@@ -6,7 +6,7 @@ No buffer is copied if the core can take it unchanged, and the items of an Arrow
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Mapping, Set, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,8 +53,8 @@ class Stream:
 
 
 def is_parts(content: object) -> bool:
-    """Whether it is an iterable of buffers and not a buffer itself."""
-    if isinstance(content, str):
+    """Whether it is an iterable of buffers and not a buffer itself; a mapping or a set is not meant as one."""
+    if isinstance(content, str | Mapping | Set):
         return False
     try:
         memoryview(content)  # type: ignore[arg-type]

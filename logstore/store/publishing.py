@@ -215,7 +215,10 @@ class Publishing(Care):
     # ---- durability ----
 
     def force(self, lsn: int | None = None) -> None:
-        """Makes everything up to ``lsn`` durable; by default everything appended so far. Raises ``OutcomeUnknown``."""
+        """Makes everything up to ``lsn`` durable; by default everything appended so far.
+
+        Raises ``OutcomeUnknown``, and ``OptionError`` for an LSN beyond :attr:`next_lsn`, where nothing can be durable.
+        """
         check(lib.ls_force(self._c, 0 if lsn is None else max(arguments.integer("lsn", lsn, 0, arguments.LSN_MAX), 1)))
 
     def force_unless_relaxed(self) -> None:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import logstore
 from kit.stores import SMALL_SEGMENT, contents, segment_files
 from logstore import errors
+from logstore.core import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -265,8 +266,24 @@ def test_without_waiting_a_force_of_the_next_lsn_makes_it_durable(store: Message
     assert store.durable_lsn >= ticket
     store.force()
     store.force(0)
-    store.force(store.next_lsn + (1 << 40))  # an LSN that was never appended needs no wait
     assert store.durable_lsn == store.next_lsn
+
+
+@pytest.mark.parametrize("beyond", [1, 1 << 40])
+def test_a_force_beyond_the_end_of_the_log_is_refused(store: MessageStore, beyond: int) -> None:
+    store.publish(store.declare_queue("q"), b"x", wait=False)
+    end = store.next_lsn
+    with pytest.raises(logstore.OptionError, match=f"LSN {end + beyond} lies beyond the end of the log, {end}"):
+        store.force(end + beyond)
+
+
+@pytest.mark.parametrize("content", [{"a": 1}, {"a"}, 5, None, object()])
+def test_content_that_is_no_buffer_is_named_in_the_refusal(store: MessageStore, content: object) -> None:
+    queue = store.declare_queue("q")
+    with pytest.raises(TypeError, match=r"^content is bytes or another buffer, not ") as refused:
+        store.publish(queue, content)  # type: ignore[arg-type]
+    assert arguments.shown(content) in str(refused.value)
+    assert queue.depth == 0
 
 
 def test_without_waiting_it_becomes_durable_by_itself(store: MessageStore) -> None:

@@ -505,13 +505,14 @@ static void each_waiter_gets_an_event_of_its_own_until_none_is_left(void) {
     done();
 }
 
-static void a_force_beyond_the_end_is_a_force_to_the_end(void) {
+static void a_force_beyond_the_end_is_refused(void) {
     uint64_t id;
 
     fresh();
     check(ls_publish(r.store, &one, 1, NULL, 0, NULL, 0, NULL, 0, &id) == LS_OK);
     check(ls_durable_lsn(r.store) <= id && ls_flush_soon(r.store) == LS_OK);
-    check(ls_force(r.store, UINT64_MAX) == LS_OK && ls_durable_lsn(r.store) == ls_next_lsn(r.store));
+    check(ls_force(r.store, UINT64_MAX) == LS_OPTION && ls_force(r.store, ls_next_lsn(r.store) + 1) == LS_OPTION);
+    check(ls_force(r.store, ls_next_lsn(r.store)) == LS_OK && ls_durable_lsn(r.store) == ls_next_lsn(r.store));
     check(ls_force(r.store, 1) == LS_OK);
     done();
 }
@@ -589,7 +590,7 @@ int main(void) {
         the_number_of_open_transactions_is_limited,
         many_open_transactions_do_not_cause_endless_relocation,
         each_waiter_gets_an_event_of_its_own_until_none_is_left,
-        a_force_beyond_the_end_is_a_force_to_the_end,
+        a_force_beyond_the_end_is_refused,
         a_relaxed_store_does_not_wait_unless_it_is_forced,
         sizes_follow_from_offsets_of_either_width_if_they_ascend_within_the_data,
         the_simulators_handle_makes_breaks_and_crashes,
