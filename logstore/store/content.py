@@ -6,7 +6,8 @@ No buffer is copied if the core can take it unchanged, and the items of an Arrow
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Set, Sized
+from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,8 +54,8 @@ class Stream:
 
 
 def is_parts(content: object) -> bool:
-    """Whether it is an iterable of buffers and not a buffer itself; a mapping or a set is not meant as one."""
-    if isinstance(content, str | Mapping | Set):
+    """Whether it is an iterable of buffers and not a buffer itself; a mapping or a set is no content."""
+    if isinstance(content, str | Mapping | AbstractSet):
         return False
     try:
         memoryview(content)  # type: ignore[arg-type]
@@ -140,7 +141,7 @@ def pieces(contents: Iterable[Any], headers: Iterable[Any] | None) -> Iterator[B
         for number, chunk in enumerate(chunks, 1):
             yield ArrowPiece(_arrow_parts("contents", chunk), is_last=number == len(chunks))
         return
-    if not _is_arrow(contents) and not is_parts(contents):
+    if not (_is_arrow(contents) or isinstance(contents, Mapping | AbstractSet) or is_parts(contents)):
         raise TypeError(
             f"contents is an iterable of buffers, not {arguments.shown(contents)}: use publish for one message"
         )
