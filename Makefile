@@ -127,10 +127,11 @@ EXTENSION := build/.extension
 BUILT_WITH := build/.extension-built-with
 MODULES := logstore/_core*.so logstore/_hot*.so
 
-# Rewritten only if it changes: Python, the compiler, the flags, or the list of source files.
+# Rewritten only if it changes: Python, the compiler, the flags, the list of source files, or how they are built.
 $(BUILT_WITH): FORCE
 	@mkdir -p build
-	@echo "$$($(BIN)/python -V)" '$(CC) $(CFLAGS) $(LOGSTORE_SANITIZE) $(CORE) $(HOT)' > $@.now
+	@echo "$$($(BIN)/python -V)" '$(CC) $(CFLAGS) $(LOGSTORE_SANITIZE) $(CORE) $(HOT)' \
+		"$$(cat setup.py logstore/_build_core.py | cksum)" > $@.now
 	@if cmp -s $@.now $@; then rm $@.now; else \
 		[ ! -e $@ ] || rm -rf $(MODULES) build/lib.* build/temp.*; mv $@.now $@; fi
 

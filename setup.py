@@ -20,6 +20,7 @@ class BuildModules(build_ext):
 
     def run(self):
         self.is_stripped = not (self.inplace or self.editable_mode or os.environ.get("LOGSTORE_SANITIZE"))
+        self.force = self.force or self.is_stripped  # build/ may hold modules that a checkout's build left there
         super().run()
 
     def build_extension(self, extension):
