@@ -214,3 +214,24 @@ def test_the_strangers_package_below_ours_is_no_damage(tmp_path: Path) -> None:
     for module in (ROOT / "logstore").glob("*.so"):
         shutil.copy2(module, installed.site / "logstore")
     assert installed.run("-m", "logstore", "--version")[0] == 0
+
+
+# ---- the README begins with the installation
+
+
+def test_the_readme_says_how_to_install_before_how_to_use() -> None:
+    headings = re.findall(r"^## (.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert headings[0] == "Install"
+
+
+def test_every_extra_that_the_readme_offers_exists() -> None:
+    (offered,) = re.findall(r"The extras are optional:\n(.*)\.\n", (ROOT / "README.md").read_text())
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(re.findall(r"`(\w+)`", offered)) == set(extras) - {"bench", "coilmq", "demo", "lint", "test"}
+
+
+def test_an_empty_store_takes_as_much_as_the_readme_says(tmp_path: Path) -> None:
+    logstore.open(tmp_path / "store").close()
+    (said,) = re.findall(r"An empty\s+store takes (\d+) MiB", (ROOT / "README.md").read_text())
+    taken = sum(path.stat().st_blocks * 512 for path in (tmp_path / "store").glob("*.seg"))
+    assert taken >> 20 == int(said)
