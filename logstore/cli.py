@@ -38,6 +38,7 @@ from logstore.commands.salvage import salvage
 from logstore.commands.serve import serve
 from logstore.commands.tail import tail
 from logstore.commands.verify import verify
+from logstore.core.native import core_version
 from logstore.errors import (
     OptionError,
     OutcomeUnknown,
@@ -68,7 +69,11 @@ _OF_OUTPUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-@click.version_option(__version__, prog_name="logstore", message=f"%(prog)s %(version)s, log format {FORMAT_VERSION}")
+@click.version_option(
+    __version__,
+    prog_name="logstore",
+    message=f"%(prog)s %(version)s, log format {FORMAT_VERSION}, core {core_version()}",
+)
 def command() -> None:
     """Inspect, check, recover and serve a message store in a directory.
 
