@@ -21,8 +21,8 @@ import click
 from logstore.codec.files import Hint
 from logstore.codec.records import LSN_LIMIT, InvalidRecord, Record, RecordFlag, RecordType
 from logstore.commands.options import LSN, catalog_options, json_option, store_argument
-from logstore.commands.output import printable
 from logstore.commands.state import TRIES
+from logstore.commands.tables import printable
 from logstore.core.regular_files import read_start
 from logstore.errors import StoreError, UnknownQueue
 from logstore.holds import Hold, hold

@@ -12,6 +12,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from logstore.commands.tables import printable, table_lines
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -27,13 +29,6 @@ class Failure(Exception):
         self.status = status
 
 
-def printable(text: str) -> str:
-    """The text with every unprintable character as an escape sequence."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
 def one_line(text: str) -> str:
     """The text as one line of printable characters."""
     return printable(" ".join(text.split()))
@@ -44,17 +39,24 @@ def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document) + "\n")
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """Prints a table; the columns named in ``right`` are right-aligned."""
-    from rich import box
-    from rich.table import Table
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Sequence[str] = (),
+    whole: Sequence[str] = (),
+) -> None:
+    """Prints a table; ``right`` names the right-aligned columns, ``whole`` those that are never folded."""
+    terminal = sys.stdout.isatty()
+    lines = table_lines(columns, rows, width=output_width(), right=right, whole=whole)
+    header = next((at for at, line in enumerate(lines) if line.startswith("─")), 0) if terminal else 0
+    lines[:header] = [f"\x1b[1m{line}\x1b[0m" for line in lines[:header]]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(printable(str(value)) for value in row))
-    _render(table)
+
+def output_width() -> int:
+    """The columns of the terminal, or ``WIDE`` if the output is not one."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDE
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
@@ -77,7 +79,7 @@ def _render(table: Any) -> None:
     Console(
         file=drawn,
         force_terminal=terminal,
-        width=shutil.get_terminal_size().columns if terminal else WIDE,
+        width=output_width(),
         markup=False,
         emoji=False,
         highlight=False,

@@ -10,8 +10,9 @@ import click
 
 from logstore.commands.changing import ask
 from logstore.commands.options import Amount, catalog_options, json_option, store_argument
-from logstore.commands.output import age_text, print_json, print_table, printable, size_text
+from logstore.commands.output import age_text, print_json, print_table, size_text
 from logstore.commands.state import full_from_log, full_lines, held_bytes, limit_in, retried
+from logstore.commands.tables import printable
 from logstore.holds import list_holds
 from logstore.inspect import Inspection, read_catalog
 from logstore.store import control
