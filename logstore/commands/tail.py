@@ -133,7 +133,10 @@ def show(document: dict[str, Any], *, as_json: bool) -> None:
     click.echo("")
     rows = holder_rows(document)
     if rows:
-        print_table(("holder", "id", "LSN", "needs", "age", "what would free it"), rows, right=("id", "LSN"))
+        names_xid = any(one["xid"] or any(place["xid"] for place in one["places"]) for one in document["holders"])
+        whole = ("what would free it",) if names_xid else ()
+        columns = ("holder", "id", "LSN", "needs", "age", "what would free it")
+        print_table(columns, rows, right=("id", "LSN"), whole=whole)
     for hold in document["holds"]:
         process = "" if hold["pid"] is None else f" of process {hold['pid']}"
         click.echo(
