@@ -36,6 +36,7 @@ from logstore.commands.repair_catalog import repair_catalog
 from logstore.commands.report import report
 from logstore.commands.salvage import salvage
 from logstore.commands.serve import serve
+from logstore.commands.stats import stats
 from logstore.commands.tail import tail
 from logstore.commands.verify import verify
 from logstore.errors import (
@@ -96,6 +97,7 @@ for each in (
     purge,
     bench,
     serve,
+    stats,
     tail,
     compact,
     checkpoint,

@@ -48,9 +48,9 @@ class _ListsByDefault(click.Group):
 def in_doubt(context: click.Context, store_dir: Path) -> None:
     """List prepared transactions without an outcome, or give them one.
 
-    Without a verb it lists them. Their coordinator should give the outcome; do it here only if the coordinator is gone for good, and give all
-    branches of the transaction the same outcome. Until then the dequeued messages are locked, and the published ones
-    invisible.
+    Without a verb it lists them. Their coordinator should give the outcome; do it here only if the coordinator is gone
+    for good, and give all branches of the transaction the same outcome. Until then the dequeued messages are locked,
+    and the published ones invisible.
     """
     context.obj = store_dir
 

@@ -5,14 +5,13 @@ Texts from a store may contain anything, so control characters are escaped befor
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from logstore.commands.tables import printable, table_lines
+from logstore.commands.tables import FOLDED_MIN, cells_of, folded_lines, printable, table_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,31 +60,24 @@ def output_width() -> int:
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     """Prints names and values, one pair per line."""
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in facts:
-        table.add_row(name, printable(str(value)))
-    _render(table)
+    sys.stdout.write("".join(f"{line}\n" for line in facts_lines(facts, output_width())))
 
 
-def _render(table: Any) -> None:
-    from rich.console import Console
+def facts_lines(facts: Iterable[tuple[str, object]], width: int) -> list[str]:
+    """The lines of names and values; a value that is too long for the width continues below itself."""
+    texts = [(name, printable(str(value))) for name, value in facts]
+    at = max((cells_of(name) for name, _ in texts), default=0) + 2
+    lines = []
+    for name, text in texts:
+        pieces = folded_lines(text, max(width - at, FOLDED_MIN))
+        lines.append((name + " " * (at - cells_of(name)) + pieces[0]).rstrip())
+        lines += [" " * at + piece for piece in pieces[1:]]
+    return lines
 
-    terminal = sys.stdout.isatty()
-    drawn = io.StringIO()
-    Console(
-        file=drawn,
-        force_terminal=terminal,
-        width=output_width(),
-        markup=False,
-        emoji=False,
-        highlight=False,
-    ).print(table)
-    for line in drawn.getvalue().splitlines():
-        sys.stdout.write(line.rstrip() + "\n")
+
+def note_lines(text: str | None, width: int) -> list[str]:
+    """The lines of a note; none if there is nothing to say."""
+    return [] if text is None else folded_lines(f"note: {printable(text)}", width)
 
 
 def size_text(size: int) -> str:
