@@ -30,6 +30,7 @@ from logstore.commands.holds import holds
 from logstore.commands.in_doubt import in_doubt
 from logstore.commands.info import info, queues
 from logstore.commands.output import Failure, one_line
+from logstore.commands.peek import peek
 from logstore.commands.purge import purge
 from logstore.commands.recover import recover
 from logstore.commands.repair_catalog import repair_catalog
@@ -98,6 +99,7 @@ for each in (
     bench,
     serve,
     stats,
+    peek,
     tail,
     compact,
     checkpoint,

@@ -21,10 +21,11 @@ import click
 from logstore.codec.files import Hint
 from logstore.codec.records import LSN_LIMIT, InvalidRecord, Record, RecordFlag, RecordType
 from logstore.commands.options import LSN, catalog_options, json_option, store_argument
+from logstore.commands.queue_names import queue_id_of
 from logstore.commands.state import TRIES
 from logstore.commands.tables import printable
 from logstore.core.regular_files import read_start
-from logstore.errors import StoreError, UnknownQueue
+from logstore.errors import StoreError
 from logstore.holds import Hold, hold
 from logstore.inspect import LogRecycled, Reader, read_catalog
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.2
 RENEWED_S = 600.0
-_ID_DIGITS_MAX = 10
 CONTENTS = frozenset({"header", "content", "raw"})  # the only fields that can be long
 
 
@@ -106,13 +106,7 @@ def dump(
 
 def _queue_id(store_dir: Path, name: str, connect: str | None, schema: str | None) -> int:
     with Reader(store_dir) as reader:
-        view = read_catalog(store_dir, reader.info, connect=connect, schema=schema)
-    for queue in view.queues:
-        if queue.name == name:
-            return queue.id
-    if name.isdecimal() and len(name) <= _ID_DIGITS_MAX and 0 < int(name) < view.next_queue_id:
-        return int(name)  # a deleted queue, or one given by its id
-    raise UnknownQueue(f"there is no queue {name!r}; 'logstore queues' lists the queues")
+        return queue_id_of(read_catalog(store_dir, reader.info, connect=connect, schema=schema), name)
 
 
 def _named(record: Record) -> Iterator[int]:

@@ -272,18 +272,22 @@ class Reader:
 
     # ---- Reading
 
-    def batches(self) -> Iterator[BatchBytes]:
+    def batches(self, *, ahead: bool = True) -> Iterator[BatchBytes]:
         """Every accepted batch that ends above ``from_lsn``, verified and copied.
+
+        While a writer runs, up to 64 MiB are read ahead of what was returned, unless ``ahead`` is false: then each
+        batch is read when it is wanted.
 
         Raises ``CorruptLog`` if the log is damaged, :class:`LogRecycled` if a writer reused a segment before it was
         read.
         """
-        ahead: deque[BatchBytes] = deque()
+        read: deque[BatchBytes] = deque()
+        room = READ_AHEAD_BYTES if self.info.live and ahead else 0
         waiting, untouched = 0, True
         error: StoreError | None = None
         more = True
-        while more or ahead:
-            while more and waiting <= (READ_AHEAD_BYTES if self.info.live else 0):
+        while more or read:
+            while more and waiting <= room:
                 try:
                     batch = self._next()
                 except LogRecycled as overtaken:
@@ -294,10 +298,10 @@ class Reader:
                     error, batch = failed, None  # the valid batches before the error come first
                 more = batch is not None
                 if batch is not None:
-                    ahead.append(batch)
+                    read.append(batch)
                     waiting += len(batch.raw)
-            if ahead:
-                batch = ahead.popleft()
+            if read:
+                batch = read.popleft()
                 waiting -= len(batch.raw)
                 untouched = False
                 yield batch
