@@ -9,6 +9,7 @@ import json
 import shutil
 import sys
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from logstore.commands.tables import FOLDED_MIN, cells_of, folded_lines, printable, table_lines
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 LONG_BYTES = 8 << 20  # work of at least this size (about a second) shows a progress bar
+TIME_US_LIMIT = 253_402_300_800_000_000  # the year 10000
 WIDE = 10_000  # columns if the output is not a terminal, so that nothing is folded or cut
 
 
@@ -96,6 +98,20 @@ def range_text(extent: dict[str, int | None], unknown: str = "unknown") -> str:
     if most is None:
         return f"at least {least}" if least else unknown
     return str(most) if least == most else f"from {least} to {most}"
+
+
+def time_text(time_us: int) -> str:
+    """A time in µs since 1970 for people, in UTC with milliseconds; a number that is no time is shown as it is."""
+    if not 0 < time_us < TIME_US_LIMIT:
+        return f"{time_us} µs"
+    return f"{datetime.fromtimestamp(time_us / 1e6, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
+
+
+def iso_time(time_us: int) -> str | None:
+    """A time in µs since 1970 as ISO 8601 in UTC with milliseconds; None for a number that is no time."""
+    if not 0 < time_us < TIME_US_LIMIT:
+        return None
+    return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="milliseconds")
 
 
 def age_text(seconds: float) -> str:

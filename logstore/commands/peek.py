@@ -6,15 +6,13 @@ import base64
 import codecs
 import struct
 import sys
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.broker.fields import MalformedFields, check_properties
-from logstore.broker.headers import decode_header
 from logstore.commands.options import SIZE, catalog_options, json_option, store_argument
-from logstore.commands.output import print_json, progress
+from logstore.commands.output import iso_time, print_json, progress
 from logstore.commands.queue_names import queue_id_of
 from logstore.commands.sampling import asked
 from logstore.commands.state import retried
@@ -112,7 +110,7 @@ def document(message: Peeked) -> dict[str, Any]:
     return {
         "id": message.id,
         "lsn": message.lsn,
-        "time": time_text(message.time_us),
+        "time": iso_time(message.time_us),
         "locked": message.locked,
         "header_bytes": len(message.header),
         "header": header_of(message.header),
@@ -122,13 +120,6 @@ def document(message: Peeked) -> dict[str, Any]:
         "body_text": text,
         "body_base64": base64.b64encode(message.content).decode("ascii"),
     }
-
-
-def time_text(time_us: int) -> str | None:
-    """A time as ISO 8601 in UTC; None if it is not known."""
-    if not 0 < time_us < 253_402_300_800_000_000:  # the year 10000
-        return None
-    return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="milliseconds")
 
 
 def text_of(data: bytes, *, is_cut: bool = False) -> str | None:
@@ -142,6 +133,10 @@ def text_of(data: bytes, *, is_cut: bool = False) -> str | None:
 
 def header_of(header: bytes) -> dict[str, Any] | None:
     """What the broker put into a header: exchange, routing key, times, properties. None if it is not the broker's."""
+    try:
+        from logstore.broker.headers import decode_header
+    except ImportError:
+        return None  # without the packages of the broker a header is shown as it is
     found = decode_header(header, b"")
     if found.published_ms is None:
         return None
@@ -149,7 +144,7 @@ def header_of(header: bytes) -> dict[str, Any] | None:
     return {
         "exchange": found.routing[1:exchange_end].decode("utf-8", "backslashreplace"),
         "routing_key": found.routing[exchange_end + 1 :].decode("utf-8", "backslashreplace"),
-        "published": time_text(found.published_ms * 1000),
+        "published": iso_time(found.published_ms * 1000),
         "expiration_ms": found.expiration_ms,
         "properties": properties_of(found.properties),
     }
@@ -158,6 +153,8 @@ def header_of(header: bytes) -> dict[str, Any] | None:
 def properties_of(data: bytes) -> dict[str, Any] | None:
     """The AMQP properties that are set; None if the bytes are none."""
     from pamqp.header import ContentHeader
+
+    from logstore.broker.fields import MalformedFields, check_properties
 
     made = ContentHeader()
     try:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from logstore.errors import UnknownQueue
+from logstore.codec.records import LSN_LIMIT
+from logstore.errors import CatalogError, UnknownQueue
+from logstore.inspect import CatalogView, Reader, read_catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from logstore.inspect import CatalogView
+    from collections.abc import Iterable
+    from pathlib import Path
 
 _ID_DIGITS_MAX = 10
 
@@ -32,7 +33,11 @@ def unknown_queue(name: str, names: Iterable[str]) -> UnknownQueue:
     return UnknownQueue(f"there is no queue {name!r}{like}; 'logstore queues' lists the queues")
 
 
-def queue_text(queue_id: int, names: Mapping[int, str]) -> str:
-    """A queue for people: its name, or its id if it has none (any more)."""
-    name = names.get(queue_id)
-    return f"queue {queue_id}" if name is None else f"queue '{name}'"
+def queue_names(store_dir: Path, connect: str | None, schema: str | None) -> dict[int, str]:
+    """The names of the queues by id; none if the catalog cannot be read, which is no reason not to show a log."""
+    try:
+        with Reader(store_dir, from_lsn=LSN_LIMIT - 1) as reader:
+            view = read_catalog(store_dir, reader.info, connect=connect, schema=schema)
+    except CatalogError:
+        return {}
+    return {queue.id: queue.name for queue in view.queues}

@@ -113,7 +113,7 @@ def _read(reader: Reader, waiting: list[Peeked], queue_id: int) -> None:
         if _names(batch, begun):
             for record in reader.decode(batch):
                 if record.id in begun:
-                    begun[record.id]._take(record, _time_of(batch, reader), queue_id)
+                    begun[record.id]._take(record, reader.batch_time_us, queue_id)
                     if begun[record.id]._is_whole():
                         del begun[record.id]
         if not begun and (not waiting or waiting[-1].lsn > batch.end_lsn + far):
@@ -123,8 +123,3 @@ def _read(reader: Reader, waiting: list[Peeked], queue_id: int) -> None:
 
 def _names(batch: BatchBytes, ids: Iterable[int]) -> bool:
     return any(one.to_bytes(8, "little") in batch.raw for one in ids)
-
-
-def _time_of(batch: BatchBytes, reader: Reader) -> int:
-    first = next(reader.decode(batch))
-    return int(getattr(first.body, "time_us", 0))

@@ -27,6 +27,7 @@ from logstore.codec.files import SEGMENT_HEADER_BYTES, SegmentHeader
 from logstore.codec.records import (
     BATCH_RECORD_BYTES,
     RECORD_HEADER_BYTES,
+    Batch,
     InvalidRecord,
     NewerVersion,
     Record,
@@ -200,6 +201,8 @@ class Reader:
         self._c: ls_reader_ptr | None = made[0]
         self.info = ReaderInfo.from_c(filled("ls_reader_info", lambda info: lib.ls_reader_describe(self.handle, info)))
         self._seeds: dict[tuple[int, int], int] = {}
+        self.batch_time_us = 0
+        """When the batch of the record that was returned last was written, in µs since 1970; 0 before the first."""
 
     def _open(self, made: Pointer[ls_reader_ptr], *, permissive: bool) -> None:
         path = os.fsencode(self.path)
@@ -375,6 +378,8 @@ class Reader:
                     offset=lsn - batch.first_lsn,
                     lsn=lsn,
                 ) from None
+            if at == 0 and isinstance(record.body, Batch):
+                self.batch_time_us = record.body.time_us
             yield record
             at += record.length
 
