@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import contextlib
 import datetime as dt
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pika
 import pytest
 
 import logstore
-from kit.command import fails, fine, run, told
+from kit.command import fails, fine, run, spawn, told
 from kit.crashed import snapshot
 from kit.serve_process import ServeProcess
 from kit.stores import SMALL_SEGMENT
@@ -218,6 +219,14 @@ def test_peek_while_a_writer_consumes_and_relocates_never_shows_a_wrong_message(
             assert [(one["id"], one["body_text"]) for one in peeked(tmp_path / "s", "kept")] == [
                 (message, str(number)) for number, message in enumerate(ids)
             ]
+
+
+@pytest.mark.parametrize("name", ["pamqp", "uvloop"])
+def test_without_the_packages_of_the_broker_a_header_is_shown_as_it_is(path: Path, name: str) -> None:
+    without = f"import sys; sys.modules[{name!r}] = None; from logstore.cli import main; main(sys.argv[1:])"
+    result = spawn("peek", path, "orders", program=(sys.executable, "-c", without))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "  header: kind=a" in result.stdout.splitlines()
 
 
 # ---- Decoding
