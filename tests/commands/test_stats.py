@@ -21,6 +21,7 @@ import logstore
 from kit.command import COMMAND, fails, fine, on_terminal, run, told
 from kit.crashed import snapshot
 from kit.serve_process import ServeProcess
+from kit.stores import ROOT
 from logstore.store import control
 from logstore.store.statistics import COUNTERS, QUEUE_KEYS, with_rates
 
@@ -263,6 +264,18 @@ def test_a_running_scrub_shows_its_progress(path: Path) -> None:
         assert " rounds, " in fine("stats", path)
     finally:
         process.kill()
+
+
+def test_the_page_names_every_key_of_a_sample(path: Path, served: ServeProcess) -> None:
+    page = (ROOT / "docs" / "api.md").read_text("utf-8")
+    chapter = page[page.index("### A sample of a store") : page.index("### Holds")]
+    sample = told("stats", path)
+    assert sample["broker"]["pid"] == served.pid
+    named = set(re.findall(r"`(\w+)`", chapter)) | {f"{name}_per_s" for name in COUNTERS}
+    parts = ("log", "forces", "relocation", "broker", "totals")
+    wanted = {*sample, *QUEUE, *(key for part in parts for key in sample[part])}
+    assert not wanted - named
+    assert "`_per_s`" in chapter
 
 
 # ---- No broker
