@@ -75,8 +75,8 @@ def command() -> None:
     """Inspect, check, recover and serve a message store in a directory.
 
     info, queues, stats, peek, tail, dump, chain, verify, backup, export, holds, report and in-doubt list only read, and
-    work while a broker runs. in-doubt commit, in-doubt rollback and purge ask the broker that has the store open; without one they
-    open the store themselves.
+    work while a broker runs. in-doubt commit, in-doubt rollback and purge ask the broker that has the store open;
+    without one they open the store themselves.
 
     Exit status: 0 fine, 1 problems found, 2 misuse, 3 the store cannot be opened.
     """
