@@ -239,6 +239,8 @@ class ls_stats(Value):
     checkpoint_bytes: int
     device_bytes: int
     device_writes: int
+    sync_us: int
+    sync_us_max: int
     relaxed: int
     full: int
 

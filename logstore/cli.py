@@ -30,12 +30,14 @@ from logstore.commands.holds import holds
 from logstore.commands.in_doubt import in_doubt
 from logstore.commands.info import info, queues
 from logstore.commands.output import Failure, one_line
+from logstore.commands.peek import peek
 from logstore.commands.purge import purge
 from logstore.commands.recover import recover
 from logstore.commands.repair_catalog import repair_catalog
 from logstore.commands.report import report
 from logstore.commands.salvage import salvage
 from logstore.commands.serve import serve
+from logstore.commands.stats import stats
 from logstore.commands.tail import tail
 from logstore.commands.verify import verify
 from logstore.core.native import core_version
@@ -77,9 +79,9 @@ _OF_OUTPUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 def command() -> None:
     """Inspect, check, recover and serve a message store in a directory.
 
-    info, queues, dump, chain, verify, backup, export, holds, report and in-doubt list only read, and work while a
-    broker runs. in-doubt commit, in-doubt rollback and purge ask the broker that has the store open; without one they
-    open the store themselves.
+    info, queues, stats, peek, tail, dump, chain, verify, backup, export, holds, report and in-doubt list only read, and
+    work while a broker runs. in-doubt commit, in-doubt rollback and purge ask the broker that has the store open;
+    without one they open the store themselves.
 
     Exit status: 0 fine, 1 problems found, 2 misuse, 3 the store cannot be opened.
     """
@@ -101,6 +103,8 @@ for each in (
     purge,
     bench,
     serve,
+    stats,
+    peek,
     tail,
     compact,
     checkpoint,

@@ -425,6 +425,8 @@ typedef struct ls_stats {
     uint64_t device_bytes;        /* written to all files since the open: batches, headers, hint, zeros of new segments,
                                      checkpoints, and what recovery rewrote */
     uint64_t device_writes;       /* the pwrite calls for device_bytes */
+    uint64_t sync_us;             /* what `syncs` took together */
+    uint64_t sync_us_max;         /* what the slowest of them took */
     int relaxed, full;
 } ls_stats;
 
