@@ -43,6 +43,8 @@ __all__ = ["PROTOCOL_VERSION", "SOCKET_NAME", "ControlServer", "call", "is_serve
 
 logger = logging.getLogger("logstore.control")
 
+READING = frozenset({"fullness", "ping", "stats", "tail"})  # commands that change nothing
+
 T = TypeVar("T")
 
 SOCKET_NAME: Final = "control.sock"
@@ -292,7 +294,7 @@ class ControlServer:
         handler = self._handlers.get(command)
         if handler is None:
             raise StoreError(f"this broker has no command {command!r}; it has {', '.join(sorted(self._handlers))}")
-        logger.info("control command %s %s", command, arguments)
+        logger.log(logging.DEBUG if command in READING else logging.INFO, "control command %s %s", command, arguments)
         return await handler(arguments)
 
 
