@@ -2,7 +2,8 @@
 # runs the long checks.
 #
 # Everything is built inside the checkout (.venv, build) and without root. Targets that are up to date are not rebuilt,
-# so they work without a network. A missing tool is named in one line.
+# so they work without a network. A missing tool is named in one line. A .venv that this Makefile did not make is never
+# changed; VENV names another directory.
 
 PYTHON ?= python3
 PORT ?= 5672
@@ -12,7 +13,7 @@ PYTEST_ARGS ?=
 # Always keep bytecode, because the tests start Python hundreds of times.
 unexport PYTHONDONTWRITEBYTECODE
 
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
@@ -71,7 +72,9 @@ endef
 
 # ---- The environment ----------------------------------------------------------------------------------------------
 
-# The stamps are inside .venv, so that removing .venv removes them, too.
+# The mark and the stamps are inside .venv, so that removing .venv removes them, too. Environments of earlier versions
+# have stamps only.
+OURS := $(VENV)/.made-by-logstore
 FULL := $(VENV)/.installed-everything
 BROKER := $(VENV)/.installed-broker
 BENCH := $(VENV)/.installed-bench
@@ -80,15 +83,28 @@ PINS := pyproject.toml setup.py constraints.txt
 # Only `make bench` installs the other stores that it measures.
 EVERY_EXTRA := arrow,broker,coilmq,iceberg,lint,postgres,report,spark,test,tpc
 
-PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
-PIP_INSTALL = $(PIP) install --no-compile -c constraints.txt
+define CHECK_VENV
+@if [ -e '$(VENV)' ] || [ -L '$(VENV)' ]; then \
+	for mark in '$(OURS)' '$(VENV)'/.installed-*; do [ ! -e "$$mark" ] || exit 0; done; \
+	echo "logstore: $(VENV) was not made by this Makefile and stays as it is: move it away, or name another directory with VENV=.venv-logstore" >&2; \
+	exit 2; \
+fi
+endef
 
+# The mark is written first and kept by a repair, so that an interrupted environment is still known as ours. The
+# modules are left out of the installation, because $(EXTENSION) compiles them. In the mode `compat` the environment
+# names the checkout in a .pth file, which mypy and editors understand.
 define INSTALL
+$(CHECK_VENV)
 $(CHECK_TOOLS)
-@echo "logstore: installing into $(VENV) ($(1))"
-@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-@$(PIP_INSTALL) pip setuptools wheel cffi
-@CC='$(CC)' $(PIP_INSTALL) --no-build-isolation -e '.[$(1)]'
+@$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "logstore: making the environment $(VENV)"; \
+	mkdir -p '$(VENV)' && touch '$(OURS)' && \
+	find '$(VENV)' -mindepth 1 -maxdepth 1 ! -name '$(notdir $(OURS))' -exec rm -rf {} + && \
+	$(PYTHON) -m venv '$(VENV)' && echo '*' > '$(VENV)/.gitignore'; }
+@touch '$(OURS)'
+@$(BIN)/python tools/install.py 'the build tools' pip setuptools wheel cffi
+@CC='$(CC)' LOGSTORE_MODULES=no $(BIN)/python tools/install.py 'logstore with what it needs ($(1))' \
+	--no-build-isolation --config-settings editable_mode=compat -e '.[$(1)]'
 @touch $@
 endef
 
@@ -111,19 +127,20 @@ EXTENSION := build/.extension
 BUILT_WITH := build/.extension-built-with
 MODULES := logstore/_core*.so logstore/_hot*.so
 
-# Rewritten only if it changes: the compiler, the flags, or the list of source files.
+# Rewritten only if it changes: Python, the compiler, the flags, the list of source files, or how they are built.
 $(BUILT_WITH): FORCE
 	@mkdir -p build
-	@echo '$(CC) $(CFLAGS) $(LOGSTORE_SANITIZE) $(CORE) $(HOT)' > $@.now
+	@echo "$$($(BIN)/python -V)" '$(CC) $(CFLAGS) $(LOGSTORE_SANITIZE) $(CORE) $(HOT)' \
+		"$$(cat setup.py logstore/_build_core.py | cksum)" > $@.now
 	@if cmp -s $@.now $@; then rm $@.now; else \
 		[ ! -e $@ ] || rm -rf $(MODULES) build/lib.* build/temp.*; mv $@.now $@; fi
 
-# In a parallel make the environment comes first, because its installation builds the extension.
+# In a parallel make the environment comes first, because its Python builds the modules.
 $(EXTENSION) $(BUILT_WITH): | $(if $(STAGE),$(FULL))
 
 $(EXTENSION): $(CORE) $(CORE_HEADERS) $(LAYOUT) $(HOT) $(HOT_HEADERS) logstore/_build_core.py setup.py $(BUILT_WITH)
 	$(CHECK_TOOLS)
-	@echo "logstore: building the extension modules"
+	@echo "logstore: compiling the extension modules ($(words $(CORE) $(HOT)) C files)"
 	@[ -e $@ ] || rm -rf build/lib.* build/temp.* # an interrupted build leaves files that look complete
 	@rm -f $@
 	@CC='$(CC)' $(BIN)/python setup.py --quiet build_ext --inplace

@@ -1,8 +1,59 @@
-# pyproject.toml has everything but the C extensions; cffi can name its builder only here.
+# pyproject.toml has everything but the C extensions, the long description, and how wheels are linked.
+import os
+import re
 import runpy
+import tomllib
+from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.build_ext import build_ext
 
 BUILDER = "logstore/_build_core.py"  # run, not imported: an import would import the package, which is not built yet
+ROOT = Path(__file__).resolve().parent
 
-setup(cffi_modules=[f"{BUILDER}:builder"], ext_modules=[runpy.run_path(BUILDER)["hot"]()])
+IMAGE = re.compile(r"!\[([^]]*)\]\((?!\w+:)([^)\s]+)\)\n*")
+LINK = re.compile(r"\[([^]]*)\]\((?!\w+:)([^)\s]+)\)")
+
+
+class BuildModules(build_ext):
+    """Leaves symbols out of modules for a wheel. They are most of its size; modules in a checkout keep them."""
+
+    def run(self):
+        self.is_stripped = not (self.inplace or self.editable_mode or os.environ.get("LOGSTORE_SANITIZE"))
+        self.force = self.force or self.is_stripped  # build/ may hold modules that a checkout's build left there
+        super().run()
+
+    def build_extension(self, extension):
+        if self.is_stripped:
+            extension.extra_compile_args = [*extension.extra_compile_args, "-g0"]
+            extension.extra_link_args = [*extension.extra_link_args, "-Wl,-s"]
+        super().build_extension(extension)
+
+
+def description(readme, base):
+    """The README for a page outside the checkout, where relative links lead nowhere.
+
+    `base` is the URL below which the checkout's files can be read: links become absolute, images become links. Without
+    one, a link becomes its text, and an image goes.
+    """
+    if base is None:
+        return LINK.sub(r"\1", IMAGE.sub("", readme))
+    root = base.rstrip("/")
+
+    def absolute(link):
+        return f"[{link[1]}]({root}/{'README.md' if link[2].startswith('#') else ''}{link[2]})"
+
+    return LINK.sub(absolute, IMAGE.sub(r"[\1](\2)\n\n", readme))
+
+
+if __name__ == "__main__":
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    # The Makefile installs the checkout without its modules, and compiles them itself.
+    modules = os.environ.get("LOGSTORE_MODULES") != "no"
+    setup(
+        cmdclass={"build_ext": BuildModules},
+        cffi_modules=[f"{BUILDER}:builder"] if modules else [],
+        ext_modules=[runpy.run_path(BUILDER)["hot"]()] if modules else [],
+        long_description=description((ROOT / "README.md").read_text("utf-8"), project.get("urls", {}).get("Files")),
+        long_description_content_type="text/markdown",
+    )

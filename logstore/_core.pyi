@@ -239,6 +239,8 @@ class ls_stats(Value):
     checkpoint_bytes: int
     device_bytes: int
     device_writes: int
+    sync_us: int
+    sync_us_max: int
     relaxed: int
     full: int
 
@@ -830,6 +832,7 @@ class Lib:
     LS_END: Final[int]
     LS_WOULD_WAIT: Final[int]
     def ls_last_error(self) -> ls_error_ptr: ...
+    def ls_version_text(self) -> Chars: ...
     def ls_calls_table(self) -> ls_calls_ptr: ...
     def ls_options_default(self, options: ls_options_ptr | Array[ls_options] | Null, /) -> None: ...
     def ls_checkpoint_state_text(self, state: int, /) -> Chars: ...

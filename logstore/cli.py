@@ -30,14 +30,17 @@ from logstore.commands.holds import holds
 from logstore.commands.in_doubt import in_doubt
 from logstore.commands.info import info, queues
 from logstore.commands.output import Failure, one_line
+from logstore.commands.peek import peek
 from logstore.commands.purge import purge
 from logstore.commands.recover import recover
 from logstore.commands.repair_catalog import repair_catalog
 from logstore.commands.report import report
 from logstore.commands.salvage import salvage
 from logstore.commands.serve import serve
+from logstore.commands.stats import stats
 from logstore.commands.tail import tail
 from logstore.commands.verify import verify
+from logstore.core.native import core_version
 from logstore.errors import (
     OptionError,
     OutcomeUnknown,
@@ -68,13 +71,17 @@ _OF_OUTPUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-@click.version_option(__version__, prog_name="logstore", message=f"%(prog)s %(version)s, log format {FORMAT_VERSION}")
+@click.version_option(
+    __version__,
+    prog_name="logstore",
+    message=f"%(prog)s %(version)s, log format {FORMAT_VERSION}, core {core_version()}",
+)
 def command() -> None:
     """Inspect, check, recover and serve a message store in a directory.
 
-    info, queues, dump, chain, verify, backup, export, holds, report and in-doubt list only read, and work while a
-    broker runs. in-doubt commit, in-doubt rollback and purge ask the broker that has the store open; without one they
-    open the store themselves.
+    info, queues, stats, peek, tail, dump, chain, verify, backup, export, holds, report and in-doubt list only read, and
+    work while a broker runs. in-doubt commit, in-doubt rollback and purge ask the broker that has the store open;
+    without one they open the store themselves.
 
     Exit status: 0 fine, 1 problems found, 2 misuse, 3 the store cannot be opened.
     """
@@ -96,6 +103,8 @@ for each in (
     purge,
     bench,
     serve,
+    stats,
+    peek,
     tail,
     compact,
     checkpoint,

@@ -83,6 +83,9 @@ typedef struct ls_reader ls_reader;
 typedef struct ls_calls ls_calls;
 typedef struct vfs vfs;
 
+/* The version of this core, with the compiler that built it: "0.1.0 (gcc 12.2.0)". */
+const char *ls_version_text(void);
+
 /* The addresses of the functions that logstore_calls.h lists, for a binding that is not linked with the core. */
 const ls_calls *ls_calls_table(void);
 
@@ -422,6 +425,8 @@ typedef struct ls_stats {
     uint64_t device_bytes;        /* written to all files since the open: batches, headers, hint, zeros of new segments,
                                      checkpoints, and what recovery rewrote */
     uint64_t device_writes;       /* the pwrite calls for device_bytes */
+    uint64_t sync_us;             /* what `syncs` took together */
+    uint64_t sync_us_max;         /* what the slowest of them took */
     int relaxed, full;
 } ls_stats;
 

@@ -102,6 +102,7 @@ struct outgoing {
     struct batch batch;
     bool header_due;
     uint64_t hinted; /* what hint_publish gave */
+    uint64_t sync_us;
     int error;
 };
 
@@ -155,7 +156,9 @@ static void write_batch(struct log *g, struct outgoing *out) {
         out->error = write_blocks(g, b, whole);
     }
     if (out->error == 0) {
+        out->sync_us = g->v->monotonic_us(g->v);
         out->error = sync_batch(g, s->file);
+        out->sync_us = g->v->monotonic_us(g->v) - out->sync_us;
     }
     if (out->error == 0) {
         memcpy(g->commit.tail_block, b->memory + whole - BLOCK_BYTES, bytes % BLOCK_BYTES);
@@ -200,6 +203,8 @@ static void batch_is_durable(struct log *g, const struct outgoing *out) {
     hint_published(g, out->batch.base_lsn, out->hinted);
     g->stats.batches++;
     g->stats.syncs++;
+    g->stats.sync_us += out->sync_us;
+    g->stats.sync_us_max = out->sync_us > g->stats.sync_us_max ? out->sync_us : g->stats.sync_us_max;
     g->stats.batch_bytes += b->end_lsn - b->start_lsn;
     spares_appended(g);
 }

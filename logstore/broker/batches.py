@@ -186,7 +186,7 @@ class Batches:
             self._store_singly(queue, headers, bodies, runs, len(getattr(error, "published", ())))
             return
         lsn = store.next_lsn
-        queue.enqueued(lsn, expires=False)
+        queue.enqueued(lsn, expires=False, count=len(bodies))
         self._confirms += [(run, lsn) for run in runs]
 
     def _store_singly(

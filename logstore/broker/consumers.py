@@ -98,10 +98,12 @@ class Consumer:
             channel.fail(_too_large(acquired.envelope.properties), commands.Basic.Deliver.index)
             return len(body)
         channel.consuming.delivered(acquired, None if self.no_ack else self)
+        self.queue.delivered += 1
         channel.connection.send_all(parts)
         acquired.place.unload()
         if self.no_ack:
             acquired.accept()
+            self.queue.acknowledged += 1
             channel.changed()
         return len(body)
 
@@ -153,9 +155,11 @@ class Consumer:
         finally:
             outbox.add_sized(parts, size_bytes)
             channel.consuming.delivered_all(sent, None if self.no_ack else self)
+            self.queue.delivered += len(sent)
         if sent and self.no_ack:
             channel.changed()
             self.queue.accept_all(sent)
+            self.queue.acknowledged += len(sent)
         if too_large:
             properties = batch[handled].envelope.properties
             for remaining in reversed(batch[handled:]):
@@ -346,8 +350,10 @@ class Consuming:
         connection.send_all(
             frames.with_content(channel.number, method, header.properties, body, connection.frame_bytes_max)
         )
+        queue.delivered += 1
         if no_ack:
             acquired.accept()
+            queue.acknowledged += 1
             channel.changed()
         else:
             acquired.place.unload()
@@ -398,8 +404,10 @@ class Consuming:
                 for remaining in run:
                     remaining.release()
                 continue
+            acknowledged = list(run)
             try:
-                queue.accept_all(list(run))
+                queue.accept_all(acknowledged)
+                queue.acknowledged += len(acknowledged)
             except StoreError as error:
                 problem = error
         if problem is not None:

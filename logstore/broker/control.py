@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.memory_queue import MemoryQueue
+from logstore.broker.statistics import broker_statistics
 from logstore.core.xid import Xid
 from logstore.errors import OptionError, UnknownQueue
 from logstore.store.control import ControlServer
@@ -38,6 +39,7 @@ class BrokerControl:
                 "fullness": self._fullness,
                 "compact": self._compact,
                 "checkpoint": self._checkpoint,
+                "stats": self._stats,
             },
         )
 
@@ -82,6 +84,9 @@ class BrokerControl:
     async def _fullness(self, _arguments: dict[str, Any]) -> dict[str, Any]:
         store = self._server.store
         return {"full": await self._socket.in_thread(lambda: full_document(store))}
+
+    async def _stats(self, _arguments: dict[str, Any]) -> dict[str, Any]:
+        return await self._socket.in_thread(lambda: broker_statistics(self._server))
 
     def _unacknowledged(self, tail: Tail) -> dict[tuple[str, int], str]:
         """The consumers that have unacknowledged messages which hold the base, by queue and message id."""

@@ -51,6 +51,7 @@ class DurableQueue(BrokerQueue):
         self._neighbours = neighbours  # all queues by name, among them the dead-letter queue
         self._out: set[int] = set()  # ids of the taken places
         self._enqueued_lsn = 0
+        self._published = 0
 
     @property
     def ready_count(self) -> int:
@@ -59,6 +60,16 @@ class DurableQueue(BrokerQueue):
             return max(0, self.handle.depth - len(self._out))
         except UnknownQueue:
             return 0
+
+    @property
+    def published(self) -> int:
+        """The number of messages enqueued since the queue was made or loaded."""
+        return self._published
+
+    @property
+    def unacknowledged_count(self) -> int:
+        """The number of taken places."""
+        return len(self._out)
 
     def unlocked_count(self) -> int:
         """The number of messages that a purge would remove: neither taken nor locked by a transaction."""
@@ -69,9 +80,10 @@ class DurableQueue(BrokerQueue):
         """Append this queue to the durable queues."""
         durable.append(self)
 
-    def enqueued(self, lsn: int, *, expires: bool) -> None:
-        """A message was published to the store's queue. It can be acquired once `lsn` is durable."""
+    def enqueued(self, lsn: int, *, expires: bool, count: int = 1) -> None:
+        """Messages were published to the store's queue. They can be acquired once `lsn` is durable."""
         self._enqueued_lsn = lsn
+        self._published += count
         if expires or self.ttl_ms is not None:
             self.may_expire()
         if self.consumers:

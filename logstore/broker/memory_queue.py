@@ -109,12 +109,28 @@ class MemoryQueue(BrokerQueue):
         # Places are taken in order, so a returned one precedes everything in `_fresh`.
         self._returned: list[MemoryPlace] = []
         self._next_sequence = 0
+        self._taken_count = 0
         self._held_bytes = 0  # of the budget, by this queue
 
     @property
     def ready_count(self) -> int:
         """Messages that wait."""
         return len(self._fresh) + len(self._returned)
+
+    @property
+    def published(self) -> int:
+        """The number of messages enqueued since the queue was made."""
+        return self._next_sequence
+
+    @property
+    def unacknowledged_count(self) -> int:
+        """The number of taken places."""
+        return self._taken_count
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of the broker's memory budget that its messages occupy."""
+        return self._held_bytes
 
     def sort_into(self, durable: list[DurableQueue], memory: list[MemoryQueue]) -> None:  # noqa: ARG002
         """Append this queue to the memory queues."""
@@ -140,6 +156,7 @@ class MemoryQueue(BrokerQueue):
         fresh = self._fresh
         while fresh and len(taken) < n:
             taken.append(fresh.popleft())
+        self._taken_count += len(taken)
         return taken
 
     def _head_header(self) -> bytes | None:
@@ -153,6 +170,7 @@ class MemoryQueue(BrokerQueue):
 
     def settled(self, place: Place) -> bool:  # noqa: ARG002
         """False if the queue was deleted, and its places with it."""
+        self._taken_count -= 1
         return not self.deleted
 
     def put_back(self, place: MemoryPlace) -> None:

@@ -140,6 +140,9 @@ class BrokerQueue(abc.ABC):
         self.wakeups = wakeups
         self._set_aside: list[Place] = []  # taken places that cannot be read
         self.bindings: set[Binding] = set()
+        # Counts since the queue was made or loaded, for statistics; a batch counts at once.
+        self.delivered = 0
+        self.acknowledged = 0  # by consumers, or delivered without acknowledgement
         self.deleted = False
         self.is_leaving = False  # its deletion is in progress, so the store may no longer have it
         self.consumers: collections.deque[Consumer] = collections.deque()
@@ -162,6 +165,16 @@ class BrokerQueue(abc.ABC):
     @abc.abstractmethod
     def ready_count(self) -> int:
         """The number of waiting messages, without those out with consumers."""
+
+    @property
+    @abc.abstractmethod
+    def published(self) -> int:
+        """The number of messages enqueued since the queue was made or loaded, dead letters included."""
+
+    @property
+    @abc.abstractmethod
+    def unacknowledged_count(self) -> int:
+        """The number of taken places: delivered and neither acknowledged, rejected nor released."""
 
     @abc.abstractmethod
     def sort_into(self, durable: list[DurableQueue], memory: list[MemoryQueue]) -> None:

@@ -14,6 +14,7 @@ import gc
 import logging
 import signal
 import socket
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import uvloop
@@ -70,6 +71,7 @@ class Server:
         self.port = port  # if 0, the real port after `start`
         self.limits = limits or Limits()
         self.connections: set[Connection] = set()
+        self.started = datetime.now(UTC)
         self._listener: asyncio.Server | None = None
         self._control: BrokerControl | None = None
         self._stopping = False

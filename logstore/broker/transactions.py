@@ -253,9 +253,11 @@ class _Commit:
         self._reserved_bytes = 0
         if self._wrote:
             channel.changed_until(self._lsn)
-        for queue, expires in self._filled().items():
-            queue.enqueued(self._lsn, expires=expires)
+        for queue, (count, expires) in self._filled().items():
+            queue.enqueued(self._lsn, expires=expires, count=count)
         for acquired, verdict in self._settled:
+            if verdict is Verdict.ACCEPT:
+                acquired.queue.acknowledged += 1
             if _is_in_store(acquired, verdict):
                 acquired.queue.settled(acquired.place)
                 if verdict is Verdict.REJECT:
@@ -273,13 +275,14 @@ class _Commit:
         else:  # waits itself, because the channel may be closed by then
             channel.wakeups.await_commit(self)
 
-    def _filled(self) -> dict[DurableQueue, bool]:
-        """The durable queues that got messages, and whether any of those expires."""
-        filled: dict[DurableQueue, bool] = {}
+    def _filled(self) -> dict[DurableQueue, tuple[int, bool]]:
+        """The durable queues that got messages: how many, and whether any of those expires."""
+        filled: dict[DurableQueue, tuple[int, bool]] = {}
         for message in self._messages:
             for queue in message.route.durable:
                 if not queue.deleted:
-                    filled[queue] = message.expires or filled.get(queue, False)
+                    count, expires = filled.get(queue, (0, False))
+                    filled[queue] = count + 1, expires or message.expires
         return filled
 
     def settle(self, durable_lsn: int) -> bool:

@@ -10,13 +10,18 @@ import click
 from logstore.commands.dump import bodies_option, document, line, log_records
 from logstore.commands.meaning import meaning
 from logstore.commands.options import LSN, catalog_options, json_option, store_argument
-from logstore.commands.output import Failure, one_line, print_json, progress
+from logstore.commands.output import Failure, iso_time, one_line, print_json, progress, time_text
+from logstore.commands.queue_names import queue_names
 from logstore.commands.state import retried
 from logstore.errors import CatalogError, CorruptLog, UnknownMessage
 from logstore.inspect import Inspection, read_catalog
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from logstore.codec.records import Record
+    from logstore.inspect import Reader
 
 
 @click.command()
@@ -40,16 +45,18 @@ def chain(
     """
     records: list[dict[str, Any]] = []
     operations: list[dict[str, Any]] = []
-    for record in log_records(store_dir, id, lambda reader: reader.naming(id)):
+    names = queue_names(store_dir, connect, schema)
+    for record, time_us in log_records(store_dir, id, lambda reader: _timed(reader, id)):
         own = record.id == id
+        text = meaning(record, names)
         if as_json:
-            (records if own else operations).append(document(record, bodies) | {"meaning": meaning(record)})
+            more = {"time": iso_time(time_us), "meaning": text}
+            (records if own else operations).append(document(record, bodies) | more)
             continue
         (records if own else operations).append({})
-        text = meaning(record) if own else f"an operation of message {record.id}: {meaning(record)}"
-        sys.stdout.write(line(record, bodies) + "\n")
-        if text:
-            sys.stdout.write(f"{'':12} {one_line(text)}\n")
+        text = text if own else f"an operation of message {record.id}: {text}"
+        sys.stdout.write(line(record, bodies, names) + "\n")
+        sys.stdout.write(f"{'':12} {time_text(time_us)}{': ' if text else ''}{one_line(text)}\n")
     if not records:
         raise Failure(
             f"{store_dir}: no record in the log belongs to {id}: it is no message or transaction, or was removed before"
@@ -60,6 +67,12 @@ def chain(
         print_json(found)
     else:
         sys.stdout.write(f"now: {one_line(_now_text(now))}\n")
+
+
+def _timed(reader: Reader, id: int) -> Iterator[tuple[Record, int]]:  # noqa: A002
+    """The records of the chain, each with the time of its batch."""
+    for record in reader.naming(id):
+        yield record, reader.batch_time_us
 
 
 def _now(store_dir: Path, id: int, connect: str | None, schema: str | None) -> dict[str, Any]:  # noqa: A002

@@ -13,28 +13,32 @@ import sys
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from logstore.codec.files import Hint
 from logstore.codec.records import LSN_LIMIT, InvalidRecord, Record, RecordFlag, RecordType
 from logstore.commands.options import LSN, catalog_options, json_option, store_argument
-from logstore.commands.output import printable
+from logstore.commands.output import TIME_US_LIMIT
+from logstore.commands.queue_names import queue_id_of, queue_names
 from logstore.commands.state import TRIES
+from logstore.commands.tables import printable
 from logstore.core.regular_files import read_start
-from logstore.errors import StoreError, UnknownQueue
+from logstore.errors import StoreError
 from logstore.holds import Hold, hold
 from logstore.inspect import LogRecycled, Reader, read_catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
+
+T = TypeVar("T")
 
 LOOK_S = 0.2
 RENEWED_S = 600.0
-_ID_DIGITS_MAX = 10
 CONTENTS = frozenset({"header", "content", "raw"})  # the only fields that can be long
 
 
@@ -83,12 +87,13 @@ def dump(
 ) -> None:
     """Print the log's records in order, one per line.
 
-    With --json each line is a JSON object. A record must match every kind of filter that is given.
+    Queues are shown by name, or by id if the catalog has no name for it. With --json each line is a JSON object, with
+    the ids and the times in µs that the log has. A record must match every kind of filter that is given.
     """
-    show = _json_line if as_json else line
+    names = _Names(store_dir, connect, schema)
     left = limit
     queue_id = None if queue_name is None else _queue_id(store_dir, queue_name, connect, schema)
-    read = _followed(store_dir, from_lsn) if follow else log_records(store_dir, from_lsn, lambda one: one.records())
+    read = _followed(store_dir, from_lsn, names) if follow else log_records(store_dir, from_lsn, Reader.records)
     for record in read:
         if left == 0 or record.lsn >= to_lsn:
             break
@@ -97,7 +102,8 @@ def dump(
         if (ids and record.id not in ids) or (queue_id is not None and queue_id not in _named(record)):
             continue
         left = None if left is None else left - 1
-        sys.stdout.write(show(record, bodies) + "\n")
+        shown = json.dumps(document(record, bodies)) if as_json else line(record, bodies, names.by_id)
+        sys.stdout.write(shown + "\n")
         if follow:
             sys.stdout.flush()
         if left == 0:
@@ -106,13 +112,7 @@ def dump(
 
 def _queue_id(store_dir: Path, name: str, connect: str | None, schema: str | None) -> int:
     with Reader(store_dir) as reader:
-        view = read_catalog(store_dir, reader.info, connect=connect, schema=schema)
-    for queue in view.queues:
-        if queue.name == name:
-            return queue.id
-    if name.isdecimal() and len(name) <= _ID_DIGITS_MAX and 0 < int(name) < view.next_queue_id:
-        return int(name)  # a deleted queue, or one given by its id
-    raise UnknownQueue(f"there is no queue {name!r}; 'logstore queues' lists the queues")
+        return queue_id_of(read_catalog(store_dir, reader.info, connect=connect, schema=schema), name)
 
 
 def _named(record: Record) -> Iterator[int]:
@@ -125,7 +125,25 @@ def _named(record: Record) -> Iterator[int]:
         yield row.queue_id
 
 
-def _followed(store_dir: Path, from_lsn: int) -> Iterator[Record]:
+class _Names:
+    """The names of the queues by id, read when they are first wanted; none if the catalog cannot be read."""
+
+    def __init__(self, store_dir: Path, connect: str | None, schema: str | None) -> None:
+        self._place = store_dir, connect, schema
+        self._by_id: dict[int, str] | None = None
+
+    @property
+    def by_id(self) -> dict[int, str]:
+        if self._by_id is None:
+            self._by_id = queue_names(*self._place)
+        return self._by_id
+
+    def forget(self) -> None:
+        """Queues may have been declared since."""
+        self._by_id = None
+
+
+def _followed(store_dir: Path, from_lsn: int, names: _Names) -> Iterator[Record]:
     """All records and future ones. A hold keeps the unprinted ones, if the store directory is writable."""
     with ExitStack() as held:
         kept: Hold | None = None
@@ -136,6 +154,7 @@ def _followed(store_dir: Path, from_lsn: int) -> Iterator[Record]:
                 yield from reader.records()
                 from_lsn = max(from_lsn, reader.info.end_lsn)
             _wait_for_more(store_dir, from_lsn, kept)
+            names.forget()
 
 
 def _wait_for_more(store_dir: Path, from_lsn: int, kept: Hold | None) -> None:
@@ -153,8 +172,8 @@ def _wait_for_more(store_dir: Path, from_lsn: int, kept: Hold | None) -> None:
             renewed = time.monotonic()
 
 
-def log_records(store_dir: Path, from_lsn: int, read: Callable[[Reader], Iterator[Record]]) -> Iterator[Record]:
-    """The records that ``read`` yields. Starts again if a writer reuses a segment before the first record."""
+def log_records(store_dir: Path, from_lsn: int, read: Callable[[Reader], Iterator[T]]) -> Iterator[T]:
+    """What ``read`` yields. Starts again if a writer reuses a segment before the first record."""
     for tried in range(1, TRIES + 1):
         given = False
         try:
@@ -207,29 +226,46 @@ def _plain(body: Any, bodies: bool) -> dict[str, Any]:
     return plain
 
 
-def _json_line(record: Record, bodies: bool) -> str:
-    return json.dumps(document(record, bodies))
-
-
-def line(record: Record, bodies: bool) -> str:
-    """The record as one line of text."""
+def line(record: Record, bodies: bool, names: Mapping[int, str]) -> str:
+    """The record as one line of text, with times in UTC, and with ``names`` in place of queues' ids."""
     words = [f"{record.lsn:<12} {_type_name(record):<17}"]
     if record.id != 0:
         words.append(f"id={record.id} prev={record.prev}")
     words.append(f"length={record.length}")
     words += [str(flag.name) for flag in RecordFlag if flag in record.flags]
     for name, value in _plain(record.body, bodies=False).items():
-        words.append(f"{name}={_word(value)}")
+        words.append(_word(name, value, names))
         content = getattr(record.body, name.removesuffix("_bytes"), None)
         if bodies and isinstance(content, bytes):
             words.append(f"{name.removesuffix('_bytes')}={content!r}")
     return printable(" ".join(words))
 
 
-def _word(value: Any) -> str:
+def _word(name: str, value: Any, names: Mapping[int, str]) -> str:
+    """A field as ``name=value``."""
+    if name.endswith("time_us"):
+        return f"{name.removesuffix('_us')}={'unknown' if value == 0 else time_word(value)}"
+    if name == "queue_id":
+        return f"queue={_queue(value, names)}"
+    if name == "queues":
+        return f"queues=[{','.join(_queue(one, names) for one in value)}]"
+    return f"{name}={_value(value, names)}"
+
+
+def time_word(time_us: int) -> str:
+    """A time in µs since 1970 as one word, ISO 8601 in UTC; a number that is no time stays one."""
+    if not 0 < time_us < TIME_US_LIMIT:
+        return str(time_us)
+    return datetime.fromtimestamp(time_us / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _queue(queue_id: int, names: Mapping[int, str]) -> str:
+    return repr(names[queue_id]) if queue_id in names else str(queue_id)
+
+
+def _value(value: Any, names: Mapping[int, str]) -> str:
     if isinstance(value, list):
-        inner = (_word(one) for one in value)
-        return f"[{','.join(inner)}]"
+        return f"[{','.join(_value(one, names) for one in value)}]"
     if isinstance(value, dict):
-        return f"({' '.join(f'{name}={_word(one)}' for name, one in value.items())})"
+        return f"({' '.join(_word(name, one, names) for name, one in value.items())})"
     return str(value)

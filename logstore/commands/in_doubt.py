@@ -31,15 +31,26 @@ DONE = {"commit": "committed", "rollback": "rolled back"}
 _XID_FIRST = {"ignore_unknown_options": True}
 
 
-@click.group(name="in-doubt", no_args_is_help=False)
+class _ListsByDefault(click.Group):
+    """Takes ``DIR`` without a verb as ``DIR list``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The arguments, with the verb ``list`` added if there is none."""
+        has_directory = bool(args) and not args[0].startswith("-")
+        if has_directory and (len(args) == 1 or args[1].startswith("-")):
+            args = [args[0], "list", *args[1:]]
+        return super().parse_args(ctx, args)
+
+
+@click.group(name="in-doubt", cls=_ListsByDefault, no_args_is_help=False)
 @path_argument
 @click.pass_context
 def in_doubt(context: click.Context, store_dir: Path) -> None:
     """List prepared transactions without an outcome, or give them one.
 
-    Their coordinator should give the outcome; do it here only if the coordinator is gone for good, and give all
-    branches of the transaction the same outcome. Until then the dequeued messages are locked, and the published ones
-    invisible.
+    Without a verb it lists them. Their coordinator should give the outcome; do it here only if the coordinator is gone
+    for good, and give all branches of the transaction the same outcome. Until then the dequeued messages are locked,
+    and the published ones invisible.
     """
     context.obj = store_dir
 
@@ -75,6 +86,7 @@ def list_(store_dir: Path, as_json: bool, connect: str | None, schema: str | Non
             for row in rows
         ),
         right=("id", "age", "operations"),
+        whole=("xid",),
     )
 
 

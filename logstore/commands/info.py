@@ -11,7 +11,8 @@ import click
 from logstore.codec.files import FORMAT_VERSION
 from logstore.commands.changing import ask
 from logstore.commands.options import catalog_options, json_option, store_argument
-from logstore.commands.output import one_line, print_facts, print_json, print_table, size_text
+from logstore.commands.output import note_lines, one_line, output_width, print_facts, print_json, print_table, size_text
+from logstore.commands.sampling import asked
 from logstore.commands.state import State, full_from_log, full_lines, held_bytes, limit_in, read_state, retried
 from logstore.errors import StoreError
 from logstore.holds import list_holds
@@ -127,29 +128,63 @@ def queues(store_dir: Path, as_json: bool, connect: str | None, schema: str | No
     """List the queues and the number of messages on each.
 
     Depth counts all visible places, and locked counts those of them that a transaction without an outcome has
-    dequeued. A queue without a name is being deleted.
+    dequeued. A queue without a name is being deleted. A running broker adds the queues that it keeps in memory, and for
+    each queue the unacknowledged messages and the consumers.
     """
     rows = queue_rows(read_state(store_dir, connect=connect, schema=schema))
+    sample, problem = asked(store_dir)
+    rows = with_broker(rows, None if sample is None else sample["queues"])
     if as_json:
-        print_json({"store": str(store_dir), "queues": rows})
+        print_json({"store": str(store_dir), "problem": problem, "queues": rows})
         return
-    columns = ("id", "queue", "depth", "locked", "bytes", "dead letter", "arguments")
+    known = () if sample is None else ("unacked", "consumers")
+    columns = ("id", "queue", "depth", "locked", *known, "bytes", "dead letter", "arguments")
     print_table(
         columns,
         (
             (
-                row["id"],
-                "(being deleted)" if row["name"] is None else row["name"],
+                "" if row["id"] is None else row["id"],
+                name_text(row),
                 row["depth"],
                 row["locked"],
+                *(("-" if row[key] is None else row[key]) for key in ("unacknowledged", "consumers") if known),
                 row["content_bytes"],
                 row["dead_letter"] or "",
                 json.dumps(row["arguments"]) if row["arguments"] else "",
             )
             for row in rows
         ),
-        right=("id", "depth", "locked", "bytes"),
+        right=("id", "depth", "locked", "unacked", "consumers", "bytes"),
     )
+    for line in note_lines(problem, output_width()):
+        click.echo(line)
+
+
+def name_text(row: dict[str, Any]) -> str:
+    """The name of a queue for people."""
+    if row["name"] is None:
+        return "(being deleted)"
+    return f"{row['name']}" if row["durable"] else f"{row['name']} (in memory)"
+
+
+def with_broker(rows: list[dict[str, Any]], sampled: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    """The rows with what a broker knows: the keys are null where it was not asked, or does not have the queue yet."""
+    by_id = {queue["id"]: queue for queue in sampled or ()}
+    found = []
+    for row in rows:
+        queue = by_id.get(row["id"], {})
+        found.append(row | {key: queue.get(key) for key in ("unacknowledged", "consumers")} | {"durable": True})
+    in_memory = [queue for queue in sampled or () if not queue["durable"]]
+    return found + [
+        {
+            **{key: queue[key] for key in ("id", "name", "depth", "locked")},
+            "content_bytes": queue["bytes"],
+            "dead_letter": None,
+            "arguments": {},
+            **{key: queue[key] for key in ("unacknowledged", "consumers", "durable")},
+        }
+        for queue in sorted(in_memory, key=lambda queue: str(queue["name"]))
+    ]
 
 
 def queue_rows(state: State) -> list[dict[str, Any]]:

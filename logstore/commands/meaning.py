@@ -21,7 +21,7 @@ from logstore.codec.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 PLAIN = {
     RecordType.TX_START: "a local transaction begins",
@@ -33,23 +33,23 @@ PLAIN = {
 }
 
 
-def meaning(record: Record) -> str:
-    """One line about the record alone: a reference is shown as the number in the record."""
+def meaning(record: Record, names: Mapping[int, str]) -> str:
+    """One line about the record alone. ``names`` are the queues' names by id; other references are shown as numbers."""
     body = record.body
     if isinstance(body, InlineCopy | OrderedCopy):
-        return f"relocated: the whole message is here now, on {_queues(one for one in body.queues if one)}"
+        return f"relocated: the whole message is here now, on {_queues((one for one in body.queues if one), names)}"
     if isinstance(body, MessageStart):
-        return _start(record, body)
+        return _start(record, body, names)
     if isinstance(body, MessageChunk):
         part = f"bytes {body.offset} to {body.offset + len(body.content)} of its content"
         copied = f"{part}, copied; counts once a state names it"
         return copied if RecordFlag.COPY in record.flags else f"{part} are added"
     if isinstance(body, MessageEnqueue):
-        return f"enqueued on {_queues(body.queues)}{_within(body.tx_id)}"
+        return f"enqueued on {_queues(body.queues, names)}{_within(body.tx_id)}"
     if isinstance(body, MessageDequeue):
-        return _dequeue(record, body)
+        return _dequeue(record, body, names)
     if isinstance(body, MessageRelocated):
-        return _relocated(record, body)
+        return _relocated(record, body, names)
     if isinstance(body, TxRelocated):
         return f"relocated: a {body.kind.name.lower()} transaction that is {body.state.name.lower()}"
     if isinstance(body, XidBody):
@@ -59,37 +59,42 @@ def meaning(record: Record) -> str:
     return PLAIN.get(record.type, "") if isinstance(record.type, RecordType) else ""
 
 
-def _queues(ids: Iterable[int]) -> str:
-    texts = [str(one) for one in ids]
+def _queues(ids: Iterable[int], names: Mapping[int, str]) -> str:
+    texts = [_queue(one, names) for one in ids]
     return f"queue {texts[0]}" if len(texts) == 1 else f"queues {', '.join(texts)}" if texts else "no queue"
+
+
+def _queue(queue_id: int, names: Mapping[int, str]) -> str:
+    """The name in quotation marks, or the id of a queue without a name."""
+    return repr(names[queue_id]) if queue_id in names else str(queue_id)
 
 
 def _within(tx_id: int) -> str:
     return f" by transaction {tx_id}: takes effect at its commit" if tx_id else ""
 
 
-def _start(record: Record, body: MessageStart) -> str:
+def _start(record: Record, body: MessageStart, names: Mapping[int, str]) -> str:
     if RecordFlag.COPY in record.flags:
         return "header and first content, copied; counts once a state names it"
     if body.queues:
-        return f"published to {_queues(body.queues)}{_within(body.tx_id)}"
+        return f"published to {_queues(body.queues, names)}{_within(body.tx_id)}"
     return "the first part of a publish" if RecordFlag.PUBLISHED in record.flags else "staged: on no queue yet"
 
 
-def _dequeue(record: Record, body: MessageDequeue) -> str:
+def _dequeue(record: Record, body: MessageDequeue, names: Mapping[int, str]) -> str:
     reason = "" if body.reason == 0 else f" ({body.reason.name.lower().replace('_', '-')})"
     died = ", and with that it is dead" if RecordFlag.DELETES in record.flags else ""
-    return f"dequeued from queue {body.queue_id}{reason}{died}{_within(body.tx_id)}"
+    return f"dequeued from queue {_queue(body.queue_id, names)}{reason}{died}{_within(body.tx_id)}"
 
 
-def _relocated(record: Record, body: MessageRelocated) -> str:
+def _relocated(record: Record, body: MessageRelocated, names: Mapping[int, str]) -> str:
     if RecordFlag.PART in record.flags:
         return f"part {body.part} of its state, relocated; counts once the last part is there"
-    places = f"on {_queues(place.queue_id for place in body.places)}"
+    places = f"on {_queues((place.queue_id for place in body.places), names)}"
     staged = ", never enqueued yet" if RecordFlag.STAGED in record.flags else ""
     pending = "".join(
-        f", {'enqueued on' if work.kind is PendingKind.ENQUEUE else 'dequeued from'} queue {work.queue_id} by "
-        f"transaction {work.tx_id} without an outcome"
+        f", {'enqueued on' if work.kind is PendingKind.ENQUEUE else 'dequeued from'} queue "
+        f"{_queue(work.queue_id, names)} by transaction {work.tx_id} without an outcome"
         for work in body.pending
     )
     return f"relocated: its whole state, {body.content_bytes} bytes of content, {places}{staged}{pending}"

@@ -5,17 +5,20 @@ Texts from a store may contain anything, so control characters are escaped befor
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import sys
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from logstore.commands.tables import FOLDED_MIN, cells_of, folded_lines, printable, table_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 LONG_BYTES = 8 << 20  # work of at least this size (about a second) shows a progress bar
+TIME_US_LIMIT = 253_402_300_800_000_000  # the year 10000
 WIDE = 10_000  # columns if the output is not a terminal, so that nothing is folded or cut
 
 
@@ -25,13 +28,6 @@ class Failure(Exception):
     def __init__(self, message: str, status: int = 1) -> None:
         super().__init__(message)
         self.status = status
-
-
-def printable(text: str) -> str:
-    """The text with every unprintable character as an escape sequence."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def one_line(text: str) -> str:
@@ -44,46 +40,46 @@ def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document) + "\n")
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """Prints a table; the columns named in ``right`` are right-aligned."""
-    from rich import box
-    from rich.table import Table
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Sequence[str] = (),
+    whole: Sequence[str] = (),
+) -> None:
+    """Prints a table; ``right`` names the right-aligned columns, ``whole`` those that are never folded."""
+    terminal = sys.stdout.isatty()
+    lines = table_lines(columns, rows, width=output_width(), right=right, whole=whole)
+    header = next((at for at, line in enumerate(lines) if line.startswith("─")), 0) if terminal else 0
+    lines[:header] = [f"\x1b[1m{line}\x1b[0m" for line in lines[:header]]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(printable(str(value)) for value in row))
-    _render(table)
+
+def output_width() -> int:
+    """The columns of the terminal, or ``WIDE`` if the output is not one."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDE
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     """Prints names and values, one pair per line."""
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in facts:
-        table.add_row(name, printable(str(value)))
-    _render(table)
+    sys.stdout.write("".join(f"{line}\n" for line in facts_lines(facts, output_width())))
 
 
-def _render(table: Any) -> None:
-    from rich.console import Console
+def facts_lines(facts: Iterable[tuple[str, object]], width: int) -> list[str]:
+    """The lines of names and values; a value that is too long for the width continues below itself."""
+    texts = [(name, printable(str(value))) for name, value in facts]
+    at = max((cells_of(name) for name, _ in texts), default=0) + 2
+    lines = []
+    for name, text in texts:
+        pieces = folded_lines(text, max(width - at, FOLDED_MIN))
+        lines.append((name + " " * (at - cells_of(name)) + pieces[0]).rstrip())
+        lines += [" " * at + piece for piece in pieces[1:]]
+    return lines
 
-    terminal = sys.stdout.isatty()
-    drawn = io.StringIO()
-    Console(
-        file=drawn,
-        force_terminal=terminal,
-        width=shutil.get_terminal_size().columns if terminal else WIDE,
-        markup=False,
-        emoji=False,
-        highlight=False,
-    ).print(table)
-    for line in drawn.getvalue().splitlines():
-        sys.stdout.write(line.rstrip() + "\n")
+
+def note_lines(text: str | None, width: int) -> list[str]:
+    """The lines of a note; none if there is nothing to say."""
+    return [] if text is None else folded_lines(f"note: {printable(text)}", width)
 
 
 def size_text(size: int) -> str:
@@ -102,6 +98,20 @@ def range_text(extent: dict[str, int | None], unknown: str = "unknown") -> str:
     if most is None:
         return f"at least {least}" if least else unknown
     return str(most) if least == most else f"from {least} to {most}"
+
+
+def time_text(time_us: int) -> str:
+    """A time in µs since 1970 for people, in UTC with milliseconds; a number that is no time is shown as it is."""
+    if not 0 < time_us < TIME_US_LIMIT:
+        return f"{time_us} µs"
+    return f"{datetime.fromtimestamp(time_us / 1e6, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
+
+
+def iso_time(time_us: int) -> str | None:
+    """A time in µs since 1970 as ISO 8601 in UTC with milliseconds; None for a number that is no time."""
+    if not 0 < time_us < TIME_US_LIMIT:
+        return None
+    return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="milliseconds")
 
 
 def age_text(seconds: float) -> str:

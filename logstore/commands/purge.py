@@ -9,8 +9,9 @@ import click
 from logstore.commands.changing import BROKER, STORE, ask, change
 from logstore.commands.info import queue_rows
 from logstore.commands.options import catalog_options, dry_run_option, json_option, store_argument
-from logstore.commands.output import print_json, printable
+from logstore.commands.output import print_json
 from logstore.commands.state import read_state
+from logstore.commands.tables import printable
 from logstore.errors import UnknownQueue
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from logstore.commands.output import printable, progress
+from logstore.commands.output import progress
+from logstore.commands.tables import printable
 from logstore.errors import CatalogError, CatalogMismatch, StoreError
 from logstore.holds import list_holds
 from logstore.inspect import CatalogView, Inspection, LogRecycled, OpenTransaction, QueueLife, ReaderInfo, read_catalog
@@ -76,7 +77,8 @@ def _read_once(store_dir: Path, connect: str | None, schema: str | None, as_open
             raise CatalogMismatch(f"{contradiction}: restore the catalog that belongs to the log")
         if as_opened:
             found.drop_queues((queue.id for queue in catalog.queues), catalog.next_queue_id)
-        with_places = {one.id: one for one in found.queues() if one.depth > 0}
+            queues = found.queues()
+        with_places = {one.id: one for one in queues if one.depth > 0}
         limit = limit_in(catalog)
         size = None if limit is None else limit.max_log_bytes
         fullness = inspected_fullness(found.handle, store_dir, size, held_bytes(store_dir))

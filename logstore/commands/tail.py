@@ -10,8 +10,9 @@ import click
 
 from logstore.commands.changing import ask
 from logstore.commands.options import Amount, catalog_options, json_option, store_argument
-from logstore.commands.output import age_text, print_json, print_table, printable, size_text
+from logstore.commands.output import age_text, print_json, print_table, size_text
 from logstore.commands.state import full_from_log, full_lines, held_bytes, limit_in, retried
+from logstore.commands.tables import printable
 from logstore.holds import list_holds
 from logstore.inspect import Inspection, read_catalog
 from logstore.store import control
@@ -113,6 +114,7 @@ def redraw(look: Any, seconds: float) -> None:
         while True:
             document = look()
             lines = [*facts(document), "", *(line for line, _ in picture(document, fancy=is_fancy())), ""]
+            lines += [f"queue {row[0]}: {row[1]} messages, {row[2]} bytes, {row[3]}" for row in queue_rows(document)]
             lines += [f"{said[0]} {said[1]}: {said[-1]}" for said in holder_rows(document)]
             live.update(Text("\n".join(lines)), refresh=True)
             time.sleep(seconds)
@@ -130,9 +132,17 @@ def show(document: dict[str, Any], *, as_json: bool) -> None:
     for line, styles in picture(document, fancy=fancy):
         click.echo(coloured(line, styles) if fancy else line)
     click.echo("")
+    queues = queue_rows(document)
+    if queues:
+        names = ("queue", "messages", "bytes", "age of the oldest")
+        print_table(names, queues, right=names[1:])
+        click.echo("")
     rows = holder_rows(document)
     if rows:
-        print_table(("holder", "id", "LSN", "needs", "age", "what would free it"), rows, right=("id", "LSN"))
+        names_xid = any(one["xid"] or any(place["xid"] for place in one["places"]) for one in document["holders"])
+        whole = ("what would free it",) if names_xid else ()
+        columns = ("holder", "id", "LSN", "needs", "age", "what would free it")
+        print_table(columns, rows, right=("id", "LSN"), whole=whole)
     for hold in document["holds"]:
         process = "" if hold["pid"] is None else f" of process {hold['pid']}"
         click.echo(
@@ -162,15 +172,28 @@ def facts(document: dict[str, Any]) -> list[str]:
     return lines
 
 
+def queue_rows(document: dict[str, Any]) -> list[tuple[object, ...]]:
+    """One row for each queue whose messages hold the base; none from a broker that does not say."""
+    is_partial = document["holding_messages"] + document["holding_transactions"] > HOLDERS_MAX
+    rows: list[tuple[object, ...]] = []
+    for queue in document.get("holding_queues", ()):
+        name = f"{queue['queue_id']} (being deleted)" if queue["queue"] is None else queue["queue"]
+        more = " or more" if is_partial else ""
+        rows.append((name, f"{queue['messages']}{more}", f"{queue['bytes']}{more}", _age(queue, "oldest_age_s")))
+    return rows
+
+
+def _age(row: dict[str, Any], key: str) -> str:
+    age = "unknown" if row[key] is None else age_text(row[key])
+    return f"{age} or more" if row["at_least"] else age
+
+
 def holder_rows(document: dict[str, Any]) -> list[tuple[object, ...]]:
     """One row for each message or transaction that holds the base."""
     rows: list[tuple[object, ...]] = []
     for holder in document["holders"]:
-        age = "unknown" if holder["age_s"] is None else age_text(holder["age_s"])
-        age = f"{age} or more" if holder["at_least"] else age
-        rows.append(
-            (holder["kind"], holder["id"], holder["lsn"], f"{holder['bytes']} bytes", age, printable(holder["remedy"]))
-        )
+        size, age = f"{holder['bytes']} bytes", _age(holder, "age_s")
+        rows.append((holder["kind"], holder["id"], holder["lsn"], size, age, printable(holder["remedy"])))
     return rows
 
 

@@ -73,6 +73,12 @@ def failure(code: int) -> errors.StoreError:
 bind(int(ffi.cast("uintptr_t", lib.ls_calls_table())), failure)
 
 
+def core_version() -> str:
+    """The core's version and the compiler that built it, such as ``0.1.0 (gcc 12.2.0)``."""
+    text: bytes = ffi.string(lib.ls_version_text())
+    return text.decode("ascii", "replace")
+
+
 _SLOTS: Final = {
     kind: ffi.typeof(f"ls_{kind} **")
     for kind in ("store", "cursor", "tx", "hold", "reader", "rows", "message_rows", "columns")

@@ -319,6 +319,11 @@ class Inspection:
         found = listed("ls_message_place", lambda *into: lib.ls_inspect_places(self._c, message_id, lsn, *into))
         return int(lsn[0]), [(one.queue_id, bool(one.locked)) for one in found]
 
+    def content_bytes(self, message_id: int) -> int:
+        """The size of a message's content in bytes. Raises ``UnknownMessage`` unless the message is live."""
+        key = arguments.integer("message_id", message_id, 0, arguments.LSN_MAX)
+        return number("ls_message_info", lambda info: lib.ls_message(self._c, key, info), "content_bytes")
+
     def places(self, queue_id: int) -> Iterator[tuple[int, bool]]:
         """The messages on a queue in order: id, and whether a transaction locks it. Raises ``UnknownQueue``."""
         queue_id = arguments.integer("queue_id", queue_id, 0, (1 << 32) - 1)

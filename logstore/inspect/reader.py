@@ -27,6 +27,7 @@ from logstore.codec.files import SEGMENT_HEADER_BYTES, SegmentHeader
 from logstore.codec.records import (
     BATCH_RECORD_BYTES,
     RECORD_HEADER_BYTES,
+    Batch,
     InvalidRecord,
     NewerVersion,
     Record,
@@ -200,6 +201,8 @@ class Reader:
         self._c: ls_reader_ptr | None = made[0]
         self.info = ReaderInfo.from_c(filled("ls_reader_info", lambda info: lib.ls_reader_describe(self.handle, info)))
         self._seeds: dict[tuple[int, int], int] = {}
+        self.batch_time_us = 0
+        """When the batch of the record that was returned last was written, in µs since 1970; 0 before the first."""
 
     def _open(self, made: Pointer[ls_reader_ptr], *, permissive: bool) -> None:
         path = os.fsencode(self.path)
@@ -272,18 +275,22 @@ class Reader:
 
     # ---- Reading
 
-    def batches(self) -> Iterator[BatchBytes]:
+    def batches(self, *, ahead: bool = True) -> Iterator[BatchBytes]:
         """Every accepted batch that ends above ``from_lsn``, verified and copied.
+
+        While a writer runs, up to 64 MiB are read ahead of what was returned, unless ``ahead`` is false: then each
+        batch is read when it is wanted.
 
         Raises ``CorruptLog`` if the log is damaged, :class:`LogRecycled` if a writer reused a segment before it was
         read.
         """
-        ahead: deque[BatchBytes] = deque()
+        read: deque[BatchBytes] = deque()
+        room = READ_AHEAD_BYTES if self.info.live and ahead else 0
         waiting, untouched = 0, True
         error: StoreError | None = None
         more = True
-        while more or ahead:
-            while more and waiting <= (READ_AHEAD_BYTES if self.info.live else 0):
+        while more or read:
+            while more and waiting <= room:
                 try:
                     batch = self._next()
                 except LogRecycled as overtaken:
@@ -294,10 +301,10 @@ class Reader:
                     error, batch = failed, None  # the valid batches before the error come first
                 more = batch is not None
                 if batch is not None:
-                    ahead.append(batch)
+                    read.append(batch)
                     waiting += len(batch.raw)
-            if ahead:
-                batch = ahead.popleft()
+            if read:
+                batch = read.popleft()
                 waiting -= len(batch.raw)
                 untouched = False
                 yield batch
@@ -371,6 +378,8 @@ class Reader:
                     offset=lsn - batch.first_lsn,
                     lsn=lsn,
                 ) from None
+            if at == 0 and isinstance(record.body, Batch):
+                self.batch_time_us = record.body.time_us
             yield record
             at += record.length
 

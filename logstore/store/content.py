@@ -164,10 +164,15 @@ def _items(name: str, items: Any) -> Iterator[Any]:
 
 def _whole(contents: Sequence[Any], headers: Sequence[Any] | None, count: int) -> Buffers:
     """The items as they are now: another thread may change a list during the call."""
-    made = Buffers(tuple(contents), None if headers is None else tuple(headers), is_last=True)
+    made = Buffers(_items_now(contents), None if headers is None else _items_now(headers), is_last=True)
     if len(made) != count or (made.headers is not None and len(made.headers) != count):
         raise errors.OptionError("the list of contents changed while it was read; do not change it during the call")
     return made
+
+
+def _items_now(items: Sequence[Any]) -> tuple[Any, ...]:
+    """Its items; ``tuple`` alone would allocate as many as the length of a subclass claims."""
+    return tuple(items if type(items) in (list, tuple) else iter(items))
 
 
 def _groups(contents: Iterator[Any], headers: Iterator[Any]) -> Iterator[Buffers]:

@@ -26,6 +26,7 @@ import os
 import socket
 import stat
 import struct
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 __all__ = ["PROTOCOL_VERSION", "SOCKET_NAME", "ControlServer", "call", "is_served"]
 
 logger = logging.getLogger("logstore.control")
+
+READING = frozenset({"fullness", "ping", "stats", "tail"})  # commands that change nothing
 
 T = TypeVar("T")
 
@@ -111,8 +114,7 @@ def call(store_dir: Path, command: str, arguments: Mapping[str, Any], *, timeout
         try:
             with contextlib.suppress(BrokenPipeError):  # the broker hung up, and may have sent the reason before
                 connection.sendall(_line(command=command, arguments=dict(arguments)))
-            connection.settimeout(timeout_s)
-            line = _receive(connection)
+            line = _receive(connection, time.monotonic() + timeout_s)
         except TimeoutError as error:
             raise _unanswered(command, f"has not answered in {timeout_s:g} s") from error
         except OSError as error:
@@ -148,10 +150,14 @@ def _connect(store_dir: Path) -> socket.socket:
     return made
 
 
-def _receive(connection: socket.socket) -> bytes:
-    """Reads up to the end of a line, or of the connection."""
+def _receive(connection: socket.socket, until_s: float) -> bytes:
+    """Reads up to the end of a line, or of the connection. Raises ``TimeoutError`` at that monotonic time."""
     received = bytearray()
     while not received.endswith(b"\n") and len(received) < REPLY_BYTES_MAX:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        connection.settimeout(left_s)
         data = connection.recv(1 << 16)
         if not data:
             break
@@ -288,7 +294,7 @@ class ControlServer:
         handler = self._handlers.get(command)
         if handler is None:
             raise StoreError(f"this broker has no command {command!r}; it has {', '.join(sorted(self._handlers))}")
-        logger.info("control command %s %s", command, arguments)
+        logger.log(logging.DEBUG if command in READING else logging.INFO, "control command %s %s", command, arguments)
         return await handler(arguments)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from logstore.holds import HoldInfo
 
-__all__ = ["Compaction", "HeldBy", "Holder", "SegmentUse", "Tail", "compaction_of", "read_tail"]
+__all__ = ["Compaction", "HeldBy", "Holder", "QueueHold", "SegmentUse", "Tail", "compaction_of", "read_tail"]
 
 HOLDERS = 10  # the default limit of reported holders
 HOLDERS_MAX = 1000
@@ -143,6 +143,22 @@ def _outcome(state: str | None, xid: Xid | None, number: int | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueHold:
+    """The messages of one queue that hold the base. A message on several queues counts on each."""
+
+    queue_id: int
+    queue: str | None
+    """Its name; ``None`` while it is being deleted."""
+    messages: int
+    bytes: int
+    """Bytes of all records that these messages need, in every segment."""
+    oldest_age_s: float | None
+    """The largest known age of any of them, in seconds."""
+    at_least: bool
+    """The oldest one was relocated, so its real age exceeds ``oldest_age_s``."""
+
+
+@dataclass(frozen=True, slots=True)
 class Compaction:
     """The result of a compaction, made or estimated. Bytes are of all files of the log, spares included; segments are
     those in use.
@@ -190,6 +206,9 @@ class Tail:
     """The log has more files than that, so the writer will relocate the holders without being asked."""
     holders: tuple[Holder, ...]
     """The first messages and transactions that need a record in the oldest segment, the lowest LSN first."""
+    holding_queues: tuple[QueueHold, ...]
+    """The queues of these messages, those that need most bytes first; of more than 1000 messages and transactions only
+    the first 1000, the lowest LSN first."""
     holding_messages: int
     """The number of all messages that need a record in the oldest segment."""
     holding_transactions: int
@@ -208,6 +227,7 @@ class Tail:
         found = {name: getattr(self, name) for name in _PLAIN}
         found["log_bytes"] = self.log_bytes
         found["segments"] = [asdict(segment) for segment in (*self.dead, *self.segments)]
+        found["holding_queues"] = [asdict(queue) for queue in self.holding_queues]
         found["holders"] = [_plain_holder(holder) for holder in self.holders]
         found["holds"] = [
             {"name": hold.name, "lsn": hold.lsn, "kept_bytes": hold.kept_bytes, "state": hold.state, "pid": hold.pid}
@@ -252,13 +272,13 @@ def compaction_of(store: Any, *, dry_run: bool) -> Compaction:
 
 def read_tail(store: Any, names: Mapping[int, str], holds: Sequence[HoldInfo], limit: int = HOLDERS) -> Tail:
     """The tail of the core's ``ls_store``, with at most ``limit`` holders; ``names`` are the queues' names by id."""
-    holders_max = max(0, min(limit, HOLDERS_MAX))
+    wanted = max(0, min(limit, HOLDERS_MAX))
     tail, count, done = ffi.new("ls_tail *"), ffi.new("size_t *"), ffi.new("size_t *")
-    holders = ffi.new("ls_holder[]", holders_max + 1)
+    holders = ffi.new("ls_holder[]", HOLDERS_MAX)
     room = 256
     while True:
         into = ffi.new("ls_tail_segment[]", room)
-        check(lib.ls_tail_read(store, tail, into, room, count, holders, holders_max, done))
+        check(lib.ls_tail_read(store, tail, into, room, count, holders, HOLDERS_MAX, done))
         if count[0] <= room:
             break
         room = int(count[0]) + 64
@@ -277,7 +297,8 @@ def read_tail(store: Any, names: Mapping[int, str], holds: Sequence[HoldInfo], l
         held_segments=tail.held_segments,
         files_wanted=tail.files_wanted,
         will_move=bool(tail.will_move),
-        holders=tuple(_holder(copied(one), names, now_us) for one in holders[0 : done[0]]),
+        holders=tuple(_holder(copied(one), names, now_us) for one in holders[0 : min(done[0], wanted)]),
+        holding_queues=_queues_of(holders[0 : done[0]], names, now_us),
         holding_messages=tail.holding_messages,
         holding_transactions=tail.holding_transactions,
         holding_bytes=tail.holding_bytes,
@@ -298,6 +319,26 @@ def _segment(one: Any) -> SegmentUse:
         dead_bytes=max(written - one.live_bytes, 0),
         state=_SEGMENT_STATES[one.state],
     )
+
+
+def _queues_of(holders: Iterable[Any], names: Mapping[int, str], now_us: float) -> tuple[QueueHold, ...]:
+    found: dict[int, QueueHold] = {}
+    for one in holders:
+        if one.kind != lib.LS_HOLDER_MESSAGE:
+            continue
+        items = one.items[0 : min(one.item_count, lib.LS_HOLDER_ITEMS_MAX)]
+        age_s = max(now_us - one.time_us, 0.0) / 1e6 if one.time_us else None
+        for queue_id in {item.queue_id for item in items}:
+            known = found.get(queue_id) or QueueHold(queue_id, names.get(queue_id), 0, 0, None, at_least=False)
+            is_older = age_s is not None and (known.oldest_age_s is None or age_s > known.oldest_age_s)
+            found[queue_id] = replace(
+                known,
+                messages=known.messages + 1,
+                bytes=known.bytes + one.bytes,
+                oldest_age_s=age_s if is_older else known.oldest_age_s,
+                at_least=bool(one.at_least) if is_older else known.at_least,
+            )
+    return tuple(sorted(found.values(), key=lambda queue: (-queue.bytes, queue.queue_id)))
 
 
 def _holder(one: Any, names: Mapping[int, str], now_us: float) -> Holder:

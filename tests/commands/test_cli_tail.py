@@ -39,9 +39,23 @@ def test_the_tail_of_a_closed_store_names_its_holders_in_plain_ascii(path: Path)
     assert "consume or purge queue 'orders'" in said
     assert "^ base" in said
     assert "> current" in said
-    drawn = said[: said.index("holder ")]
+    drawn = said[: said.index("\nqueue ")]
     assert drawn.isascii()
     assert all(len(line) <= 80 for line in drawn.splitlines() if "LSN" not in line and "segment is" not in line)
+
+
+def test_the_tail_has_a_row_for_each_queue_before_those_of_single_messages(path: Path) -> None:
+    with logstore.open(path) as store:
+        queues = [store.queue("orders"), store.declare_queue("other")]
+        for _ in range(20):
+            store.publish(queues, bytes(1000), wait=False)
+    said = fine("tail", path, "--limit", 1)
+    assert re.search(r"^orders +\d+ +\d+ +\d+ \w+( \d+ \w+)?( or more)?$", said, re.MULTILINE)
+    assert said.index("\nqueue ") < said.index("\nholder ")
+    document = told("tail", path, "--limit", 1)
+    assert document["holding_queues"][0]["queue"] == "orders"
+    assert sum(queue["messages"] for queue in document["holding_queues"]) >= document["holding_messages"] > 0
+    assert len(document["holders"]) == 1
 
 
 def test_with_a_running_writer_that_is_no_broker_the_log_is_read(path: Path) -> None:

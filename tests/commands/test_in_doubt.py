@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import logstore
-from kit.command import fails, fine, run, spawn, told
+from kit.command import fails, fine, on_terminal, run, spawn, told
 from kit.crashed import crash, snapshot
 from kit.in_doubt_cases import FILL, MOVE, SEGMENT, on_queues, prepare, rows
 from kit.stores import contents
@@ -68,7 +68,31 @@ def test_list_of_a_store_without_any_is_empty_and_fine(tmp_path: Path) -> None:
     fine("in-doubt", tmp_path / "store", "list")
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["commit", MOVE, "--dry-run"], ["rollback", FILL, "--dry-run"]])
+def test_in_doubt_without_a_verb_lists(path: Path) -> None:
+    listed = told("in-doubt", path, "list")["in_doubt"]
+    assert [row["xid"] for row in told("in-doubt", path)["in_doubt"]] == [row["xid"] for row in listed]
+    assert fine("in-doubt", path).splitlines()[0] == fine("in-doubt", path, "list").splitlines()[0]
+    fails(run("in-doubt"), 2)
+    fails(run("in-doubt", path, "comit", MOVE), 2)
+
+
+@pytest.mark.parametrize("columns", [40, 80, 140])
+def test_an_xid_is_never_folded_or_cut_on_a_terminal(columns: int, tmp_path: Path) -> None:
+    long = logstore.Xid(123456, bytes(range(48, 112)), b"branch" * 10)
+    with logstore.open(tmp_path / "store", segment_size=SEGMENT) as store:
+        queue = store.declare_queue("a-queue-with-a-name-of-some-length")
+        for xid in (MOVE, long):
+            transaction = store.begin(xid)
+            store.publish(queue, b"x", transaction=transaction)
+            transaction.end()
+            transaction.prepare()
+        lines = on_terminal(columns, "in-doubt", tmp_path / "store")
+        assert [sum(str(xid) in line for line in lines) for xid in (MOVE, long)] == [1, 1]
+        lines = on_terminal(columns, "tail", tmp_path / "store")  # both messages and both transactions hold the base
+        assert [sum(str(xid) in line for line in lines) for xid in (MOVE, long)] == [2, 2]
+
+
+@pytest.mark.parametrize("arguments", [[], ["list"], ["commit", MOVE, "--dry-run"], ["rollback", FILL, "--dry-run"]])
 def test_listing_and_dry_runs_change_nothing_at_all(path: Path, arguments: list[object]) -> None:
     before = snapshot(path)
     fine("in-doubt", path, *arguments)
@@ -156,7 +180,7 @@ def test_the_same_outcome_twice_is_an_unknown_xid_the_second_time(path: Path) ->
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
+        ["--dry-run"],
         ["forget", MOVE],
         ["commit"],
         ["commit", "abc"],

@@ -207,9 +207,11 @@ def test_a_chain_tells_what_each_record_means_and_where_the_message_is_now(
     assert now["queues"] == [{"id": 1, "name": "orders", "locked": False}]
     last = told["records"][-1]
     assert last["lsn"] == now["lsn"]
-    assert last["meaning"] == "relocated: the whole message is here now, on queue 1"
+    assert last["meaning"] == "relocated: the whole message is here now, on queue 'orders'"
     shown = said(capsys, "chain", path, hex(long))
-    assert "relocated: its whole state, 50010 bytes of content, on queue 2, dequeued from queue 2 by" in shown
+    assert (
+        "relocated: its whole state, 50010 bytes of content, on queue 'audit', dequeued from queue 'audit' by" in shown
+    )
     assert shown.splitlines()[-1].startswith("now: live, relocated to LSN ")
     assert shown.splitlines()[-1].endswith("on audit (locked by a transaction)")
     told = document(capsys, "chain", path, tx_id)
@@ -226,7 +228,7 @@ def test_a_chain_shows_that_its_message_has_ended(tmp_path: Path, capsys: pytest
     told = document(capsys, "chain", path, key)
     assert told["now"] == {"state": "over"}
     meanings = [one["meaning"] for one in told["records"]]
-    assert meanings == ["published to queue 1", "dequeued from queue 1, and with that it is dead"]
+    assert meanings == ["published to queue 'q'", "dequeued from queue 'q', and with that it is dead"]
 
 
 def test_a_dump_is_filtered_by_chain_and_by_queue(

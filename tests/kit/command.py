@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import json
+import os
+import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logstore import cli
@@ -47,6 +52,22 @@ def spawn(*arguments: object, program: Sequence[str] = COMMAND, **options: Any) 
         **options,
     )
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+def on_terminal(columns: int, *arguments: object) -> list[str]:
+    """The lines that a fine command writes to a terminal of this width, without styles."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    with subprocess.Popen([*COMMAND, *map(str, arguments)], stdin=its, stdout=its, stderr=its, env=environment) as run:
+        os.close(its)
+        written = b""
+        with contextlib.suppress(OSError):  # EIO: the command has closed the terminal
+            while data := os.read(ours, 1 << 16):
+                written += data
+    os.close(ours)
+    assert run.returncode == 0, written
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written.decode()).replace("\r\n", "\n").splitlines()
 
 
 def fails(result: Result, status: int) -> str:

@@ -266,6 +266,7 @@ class World:
     def state(self) -> object:
         """The state that a refused call must not change."""
         store = self.store
+        store._release_dropped()  # else a later call would, and would look as if it had changed something
         return (
             [(queue.id, queue.depth, queue._acquired_count()) for queue in store.queues()],
             len(store.exchanges()),

@@ -51,7 +51,11 @@ COMMANDS = [
     Expected("logstore dump DIR --follow --queue orders", INTERRUPTED, INTERRUPTED),
     Expected("logstore chain DIR ID", 0, 0),
     Expected("logstore verify DIR", 0, 0),
-    Expected("logstore in-doubt DIR list", 0, 0),
+    Expected("logstore in-doubt DIR", 0, 0),
+    Expected("logstore stats DIR", 0, 0),
+    Expected("logstore stats DIR --watch", 0, 0),
+    Expected("logstore peek DIR QUEUE", 0, 0),
+    Expected("logstore peek DIR QUEUE -n 5", 0, 0),
     Expected("logstore recover DIR --dry-run", 3, 0),
     Expected("logstore recover DIR --dry-run --json", 3, 0),
     Expected("logstore backup DIR TARGET", 0, 0),
@@ -148,7 +152,7 @@ def status(command: str, message_id: int, expected: int) -> tuple[int, str]:
         shutil.copytree("BACKUP", "COPY")
     if "NEW" in arguments and arguments[0] == "salvage":
         shutil.rmtree("NEW", ignore_errors=True)
-    if "--follow" in arguments or "--every" in arguments:
+    if "--follow" in arguments or "--watch" in arguments or "--every" in arguments:
         return until_output(arguments), ""
     if arguments[0] == "serve":
         if expected:

@@ -209,3 +209,16 @@ def test_the_kernel_sees_one_sync_for_each_outcome_and_two_with_prepare(tmp_path
             assert re.search(r"fdatasync\(\d+<.*\.seg>", line), line
             syncs[-1] += 1
     assert syncs == json.loads(done.stdout) == [len(steps) for _, steps in PLANS for _ in range(3)]
+
+
+def test_stats_give_the_time_of_all_forces_and_of_the_slowest(tmp_path: Path) -> None:
+    store = Disk().open(tmp_path / "s", segment_size=SEGMENT, background=0)
+    queue = store.declare_queue("q")
+    before = store.stats()
+    for _ in range(5):
+        store.publish(queue, BODY)
+    after = store.stats()
+    assert after["syncs"] - before["syncs"] == 5
+    took = after["sync_us"] - before["sync_us"]
+    assert took >= 5  # each call of the simulated disk takes a microsecond
+    assert took / 5 <= after["sync_us_max"] <= after["sync_us"]

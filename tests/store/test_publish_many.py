@@ -451,3 +451,22 @@ def test_every_call_asks_once_whether_it_shall_wait(store: MessageStore, first: 
         if first:
             durable = store.durable_lsn
             assert durable >= store.next_lsn, name
+
+
+class Lying(list[bytes]):
+    """A list that claims to have far more items than memory could hold."""
+
+    def __len__(self) -> int:
+        return 1 << 40
+
+
+@pytest.mark.parametrize("headers", [None, [b"h"]])
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_list_whose_length_lies_is_refused_without_memory_for_that_length(
+    store: MessageStore, headers: Any, in_transaction: bool
+) -> None:
+    queue = store.declare_queue("q")
+    transaction = store.begin() if in_transaction else None
+    with pytest.raises(errors.OptionError, match="contents"):
+        store.publish_many(queue, Lying([b"a"]), headers=headers, transaction=transaction)
+    assert queue.depth == 0

@@ -55,6 +55,26 @@ def test_the_oldest_message_is_named_with_its_queue_and_consuming_it_frees_the_b
     assert is_free(store)
 
 
+def test_each_queue_of_the_holders_has_its_count_its_bytes_and_the_age_of_its_oldest(store: MessageStore) -> None:
+    orders, audit = store.declare_queue("orders"), store.declare_queue("audit")
+    store.publish(orders, b"x" * 1000)
+    store.publish([orders, audit], b"y" * 10)
+    store.stage(b"", b"on no queue")
+    tail = store.tail(0)
+    assert tail.holders == ()
+    assert [(queue.queue, queue.messages) for queue in tail.holding_queues] == [("orders", 2), ("audit", 1)]
+    by_id = {holder.id: holder for holder in store.tail().holders}
+    for queue in tail.holding_queues:
+        its = [one for one in by_id.values() if queue.queue in {place.queue for place in one.places}]
+        assert queue.bytes == sum(one.bytes for one in its)
+        assert queue.oldest_age_s is not None
+        assert 0 <= queue.oldest_age_s < 3600
+        assert not queue.at_least
+    for queue_ in (orders, audit):
+        queue_.purge()
+    assert store.tail().holding_queues == ()
+
+
 def test_a_staged_message_is_named_and_destroying_it_frees_the_base(store: MessageStore) -> None:
     staged = store.stage(b"", b"never enqueued")
     holder = holder_of(store, staged)

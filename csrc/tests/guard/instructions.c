@@ -86,6 +86,12 @@ MEASURED static int outside_allocate(vfs *v, int file, uint64_t bytes) {
     return result;
 }
 
+MEASURED static uint64_t outside_monotonic_us(vfs *v) {
+    (void)v;
+    volatile uint64_t result = real()->monotonic_us(real());
+    return result;
+}
+
 MEASURED static int outside_list(vfs *v, int dir, vfs_list_fn *each, void *context) {
     (void)v;
     volatile int result = real()->list(real(), dir, each, context);
@@ -107,6 +113,7 @@ static void make_system(void) {
     outside.sync_data = outside_sync_data;
     outside.allocate = outside_allocate;
     outside.list = outside_list;
+    outside.monotonic_us = outside_monotonic_us;
 }
 
 /* ---- the store ---- */

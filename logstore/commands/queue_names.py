@@ -1,0 +1,43 @@
+"""The queue that a command's argument names, by its name or its id."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from logstore.codec.records import LSN_LIMIT
+from logstore.errors import CatalogError, UnknownQueue
+from logstore.inspect import CatalogView, Reader, read_catalog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+_ID_DIGITS_MAX = 10
+
+
+def queue_id_of(view: CatalogView, name: str) -> int:
+    """The id of the queue with this name or id; a deleted queue only has an id. Raises ``UnknownQueue``."""
+    for queue in view.queues:
+        if queue.name == name:
+            return queue.id
+    if name.isdecimal() and len(name) <= _ID_DIGITS_MAX and 0 < int(name) < view.next_queue_id:
+        return int(name)
+    raise unknown_queue(name, (queue.name for queue in view.queues))
+
+
+def unknown_queue(name: str, names: Iterable[str]) -> UnknownQueue:
+    """The error for a name that no queue has; it says which names are like it."""
+    near = get_close_matches(name, list(names), n=3)
+    like = f"; there is {' and '.join(map(repr, near))}" if near else ""
+    return UnknownQueue(f"there is no queue {name!r}{like}; 'logstore queues' lists the queues")
+
+
+def queue_names(store_dir: Path, connect: str | None, schema: str | None) -> dict[int, str]:
+    """The names of the queues by id; none if the catalog cannot be read, which is no reason not to show a log."""
+    try:
+        with Reader(store_dir, from_lsn=LSN_LIMIT - 1) as reader:
+            view = read_catalog(store_dir, reader.info, connect=connect, schema=schema)
+    except CatalogError:
+        return {}
+    return {queue.id: queue.name for queue in view.queues}

@@ -1,0 +1,35 @@
+"""Copies of the checkout to build in, and the package index that such a build needs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kit.stores import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def checkout(where: Path) -> Path:
+    """A copy of the files that a clone has, with the changes that are not committed."""
+    leave = shutil.ignore_patterns("__pycache__", "*.so", "_core.c", "*.egg-info", "tests", "decisions")
+    for name in ("logstore", "csrc", "tools", "docs"):
+        shutil.copytree(ROOT / name, where / name, ignore=leave)
+    for name in ("Makefile", "pyproject.toml", "setup.py", "constraints.txt", "README.md", "LICENSE"):
+        shutil.copy2(ROOT / name, where / name)
+    return where
+
+
+def need_an_index(not_done: str) -> None:
+    """Skips the test, and says what is not done, if pip can download nothing. In continuous integration it fails."""
+    command = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--retries", "0", "--dest", os.devnull]
+    done = subprocess.run([*command, "wheel"], capture_output=True, check=False)
+    if b"No matching distribution" in done.stderr:
+        assert "CI" not in os.environ, "pip reaches no package index"
+        pytest.skip(f"no package index is reachable: {not_done}")
